@@ -1,0 +1,237 @@
+"""The Python surface: `fuse` turns array code into a callable that compiles to one kernel."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from polygen import knobs
+from polygen.errors import ArgumentError, DTypeError, SignatureError, ToolchainMissing
+from polygen.frontend import evaluate
+from polygen.frontend.build import build_program
+from polygen.frontend.dtypes import F32, TF32, DType
+from polygen.frontend.program import Program, Tensor
+from polygen.frontend.signature import parse_signature
+from polygen.hardware.device import Device, device
+from polygen.kernel import Kernel
+from polygen.pipeline import check_sizes, with_sizes
+from polygen.runtime.arrays import ArrayView, describe
+from polygen.runtime.environment import current_arch
+from polygen.schedule.model import Schedule
+
+
+class Fused:
+    """Array code that runs as one kernel.
+
+    Calling it with CUDA arrays compiles what is needed, once per layout, and launches; `compile` makes a `Kernel`
+    for a target without any GPU; `reference` runs the code itself in float64.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], name: str, source: str, allow_tf32: bool
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.function, self.name, self.source = function, name, source
+        self._allow_tf32 = allow_tf32
+        self._parameters = tuple(inspect.signature(function).parameters)
+        self._kernels: dict[Any, Kernel] = {}
+
+    def __repr__(self) -> str:
+        return f"<fused {self.name}({', '.join(self._parameters)})>"
+
+    def reference(self, *operands: Any) -> Any:
+        """The function itself, unfused, in float64.
+
+        Args:
+            operands: NumPy arrays and numbers.
+        """
+        return evaluate.reference(self.function, operands)
+
+    def program(
+        self,
+        *signature: str | Tensor,
+        out_dtype: Any = None,
+        acc_dtype: str = "f32",
+        static: Sequence[str] = (),
+        sizes: dict[str, int] | None = None,
+    ) -> Program:
+        """Trace the function for the given arguments.
+
+        Raises:
+            SignatureError: the descriptions do not fit the function.
+            ShapeError, DTypeError, TraceError, UnsupportedProgram: the code cannot become one kernel.
+        """
+        tensors = self._tensors(signature)
+        fixed = {name: (sizes or {}).get(name) for name in static}
+        missing = [name for name, value in fixed.items() if value is None]
+        if missing:
+            raise SignatureError(
+                f"static dims without a size: {', '.join(missing)}", where="static"
+            )
+        tensors = [
+            replace(t, dims=tuple(fixed.get(d, d) if isinstance(d, str) else d for d in t.dims))
+            for t in tensors
+        ]
+        return build_program(self.function, self.name, self.source, tensors, out_dtype, acc_dtype)
+
+    def compile(
+        self,
+        *signature: str | Tensor,
+        arch: str | None = None,
+        sizes: dict[str, int] | None = None,
+        static: Sequence[str] = (),
+        out_dtype: Any = None,
+        acc_dtype: str = "f32",
+        schedule: Schedule | Path | str = "auto",
+        command: str = "",
+    ) -> Kernel:
+        """Make a kernel; needs no GPU.
+
+        Args:
+            signature: one description per parameter: ``bf16[M,K]``, optionally ``:col`` for column-major and ``@8``
+                for the alignment in bytes; ``f32`` is a run-time scalar.
+            arch: target, ``sm_80`` .. ``sm_120``; None: the GPU present.
+            sizes: what to optimise for; sizes stay run-time arguments.
+            static: dims of `sizes` that become constants.
+            out_dtype: type of the output, or one per output; None: that of the matmul's operands.
+            acc_dtype: type of the sums: ``f32``, or ``f16`` for f16 operands.
+            schedule: "auto", a `Schedule`, or the path of a schedule file.
+            command: named in the header of the generated code.
+
+        Raises:
+            PolygenError: what cannot be compiled, where, why, and the nearest thing that can.
+        """
+        program = self.program(
+            *signature, out_dtype=out_dtype, acc_dtype=acc_dtype, static=static, sizes=sizes
+        )
+        known = {name: value for name, value in (sizes or {}).items() if name not in static}
+        check_sizes(program, known)
+        return Kernel(with_sizes(program, known), target(arch), known, schedule, command)
+
+    def __call__(self, *operands: Any, out: Any = None, stream: Any = None) -> Any:
+        """Launch on CUDA arrays, compiling on first use.
+
+        Args:
+            operands: CUDA arrays (CuPy, PyTorch, JAX, Numba) and numbers for run-time scalars.
+            out: output array, or tuple of them; nothing is allocated then.
+            stream: as for `Kernel`.
+        """
+        key = tuple(
+            (operand.shape, operand.dtype) if hasattr(operand, "shape") else None
+            for operand in operands
+        )
+        try:
+            kernel = self._kernels[key]
+        except KeyError:
+            kernel = self._kernels[key] = self._kernel_for(operands)
+        return kernel(*operands, out=out, stream=stream)
+
+    def _kernel_for(self, operands: tuple[Any, ...]) -> Kernel:
+        """The kernel for arrays like these: equal extents share a symbol, extents of 1 are constants."""
+        if len(operands) != len(self._parameters):
+            raise ArgumentError(
+                f"{self.name} takes {len(self._parameters)} operands, got {len(operands)}",
+                nearest=f"Expected: {', '.join(self._parameters)}",
+            )
+        names: dict[int, str] = {}
+        tensors = []
+        for name, operand in zip(self._parameters, operands, strict=True):
+            if not hasattr(operand, "shape"):
+                tensors.append(Tensor(name, F32, ()))
+                continue
+            view = describe(operand, name=name)
+            dims = tuple(
+                1 if extent == 1 else names.setdefault(extent, f"D{len(names)}")
+                for extent in view.shape
+            )
+            tensors.append(Tensor(name, self._dtype(name, view), dims, _order(view)))
+        sizes = {symbol: extent for extent, symbol in names.items()}
+        program = build_program(self.function, self.name, self.source, tensors)
+        sizes = {name: value for name, value in sizes.items() if name in program.sizes}
+        return Kernel(with_sizes(program, sizes), target(None), sizes, "auto")
+
+    def _dtype(self, name: str, view: ArrayView) -> DType:
+        if not isinstance(view.dtype, DType):
+            raise DTypeError(f"{name} holds {view.dtype}, which has no tensor-core type")
+        return (
+            TF32 if view.dtype == F32 and self._allow_tf32 and len(view.shape) == 2 else view.dtype
+        )
+
+    def _tensors(self, signature: Sequence[str | Tensor]) -> list[Tensor]:
+        if len(signature) != len(self._parameters):
+            raise SignatureError(
+                f"{len(signature)} argument descriptions for {self.name}({', '.join(self._parameters)})",
+                nearest=f"Give {len(self._parameters)}, for example bf16[M,K]",
+            )
+        tensors = []
+        for name, item in zip(self._parameters, signature, strict=True):
+            tensor = item if isinstance(item, Tensor) else parse_signature(item)
+            if tensor.name not in ("", name):
+                raise SignatureError(
+                    f"{item} describes {tensor.name}, but parameter {len(tensors) + 1} is {name}"
+                )
+            tensors.append(replace(tensor, name=name))
+        return tensors
+
+
+def _order(view: ArrayView) -> tuple[int, ...]:
+    """Axes from slowest to contiguous, read off the strides."""
+    axes = range(len(view.shape))
+    steps = [s if extent > 1 else 0 for s, extent in zip(view.strides, view.shape, strict=True)]
+    if len(view.shape) == 2 and steps[0] == 1 and view.shape[1] > 1:
+        return (1, 0)
+    return tuple(axes)
+
+
+def fuse(
+    function: Callable[..., Any] | None = None, *, name: str | None = None, allow_tf32: bool = False
+) -> Any:
+    """Make one kernel of a function written in array code.
+
+    Args:
+        function: plain array code over NumPy-style operators and functions.
+        name: of the kernel; None: the function's.
+        allow_tf32: take f32 matrices as tf32 in direct calls (10 mantissa bits in products).
+
+    Example:
+        >>> @pg.fuse
+        ... def up(x, w, b):
+        ...     return pg.gelu(x @ w.T + b)
+    """
+    if function is None:
+        return functools.partial(fuse, name=name, allow_tf32=allow_tf32)
+    own = name or function.__name__
+    own = own if own.isidentifier() else "fused"
+    return Fused(function, own, _source(function, own), allow_tf32)
+
+
+def _source(function: Callable[..., Any], name: str) -> str:
+    """What the function returns, for people: its last return expression if the text is at hand."""
+    given = getattr(function, "expression", None)
+    if given is not None:
+        return str(given)
+    try:
+        lines = inspect.getsource(function).splitlines()
+    except (OSError, TypeError):
+        return f"{name}({', '.join(inspect.signature(function).parameters)})"
+    returns = [line.strip() for line in lines if line.strip().startswith("return ")]
+    return returns[-1].removeprefix("return ") if returns else name
+
+
+def target(arch: str | None) -> Device:
+    """The device to compile for.
+
+    Raises:
+        ToolchainMissing: none was named, and there is no GPU.
+        UnknownTarget: no such device.
+    """
+    name = arch or knobs.current().arch or current_arch()
+    if name is None:
+        raise ToolchainMissing(
+            "no GPU to compile for", where="arch", nearest='Name a target: arch="sm_80"'
+        )
+    return device(name)

@@ -1,0 +1,221 @@
+"""Checks a kernel with no GPU: the proofs, and its compiled PTX run on NumPy against the program's meaning.
+
+The run uses small integers, so that every sum is exact in every dtype involved and the comparison is equality wherever
+the epilogue is exact on integers; functions such as `exp` are compared within a bound. The problem is small but crosses
+the tile boundaries: one whole tile and a ragged one along m and n, and more k tiles than the ring has slots.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polygen.emit.source import KernelSource
+from polygen.errors import ArgumentError
+from polygen.frontend.evaluate import evaluate
+from polygen.frontend.program import Program, Tensor
+from polygen.lower.plan import KernelPlan
+from polygen.machine import Finding, Launch, Report, run
+from polygen.poly.legality import Proof
+from polygen.runtime.arrays import ArrayView
+from polygen.runtime.binding import bind
+
+Array = np.ndarray[Any, Any]
+
+# Primitives that map small integers to values every dtype here holds exactly.
+_EXACT = frozenset(
+    ["add", "sub", "mul", "neg", "abs", "minimum", "maximum", "where", "lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or", "logical_not", "cast", "square", "relu", "clip"]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Emulation:
+    """One run on the PTX machine."""
+
+    results: Any  # one array, or a tuple
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What was proved, what was run, and what was found."""
+
+    proofs: tuple[Proof, ...]
+    sizes: tuple[tuple[str, int], ...]
+    comparison: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{name} = {value}" for name, value in self.sizes)
+        lines = [*map(str, self.proofs), f"ran the PTX with {sizes}: {self.comparison}"]
+        lines += [f"FOUND {finding}" for finding in self.findings]
+        return "\n".join([*lines, "no findings" if self.ok else f"{len(self.findings)} finding(s)"])
+
+
+def emulate(
+    program: Program, source: KernelSource, ptx: str, operands: tuple[Any, ...], **options: Any
+) -> Emulation:
+    """Run compiled PTX on NumPy arrays.
+
+    Args:
+        program: what the kernel computes.
+        source: its argument layout and launch shape.
+        ptx: what to run.
+        operands: arrays and numbers in call order; any strides a kernel takes.
+        options: for `polygen.machine.run`.
+
+    Raises:
+        ArgumentError: the operands do not fit the kernel.
+    """
+    if len(operands) != len(program.inputs):
+        names = ", ".join(t.name for t in program.inputs)
+        raise ArgumentError(f"{len(operands)} operands, expected {len(program.inputs)}: {names}")
+    given = {t.name: value for t, value in zip(program.inputs, operands, strict=True)}
+    arrays = {t.name: _stored(t, given[t.name]) for t in program.inputs if t.dims}
+    tensors = tuple(t for t in program.inputs if t.dims)
+    views = tuple(_view(arrays[t.name], t) for t in tensors)
+    binding = bind(source, tensors, program.outputs, views)
+    for tensor, shape in zip(program.outputs, binding.shapes, strict=True):
+        arrays[tensor.name] = _poisoned(shape, tensor)
+    arguments: list[Any] = []
+    for argument, constant in zip(source.arguments, binding.constants, strict=True):
+        if argument.kind == "pointer":
+            arguments.append(arrays[argument.tensor])
+        elif argument.kind == "scalar":
+            arguments.append(np.float32(given[argument.tensor]))
+        else:
+            assert constant is not None
+            arguments.append(np.int32(constant) if argument.kind == "size" else np.int64(constant))
+    launch = Launch(
+        binding.grid,
+        (source.launch.threads, 1, 1),
+        source.launch.shared_bytes,
+        tuple(arguments),
+        source.entry,
+    )
+    report = run(ptx, launch, **options)
+    pointers = [a.tensor for a in source.arguments if a.kind == "pointer"]
+    after = dict(zip(pointers, report.arrays, strict=True))
+    results = tuple(after[t.name] for t in program.outputs)
+    return Emulation(results[0] if len(results) == 1 else results, report)
+
+
+def _stored(tensor: Tensor, value: Any) -> Array:
+    array = np.asarray(value)
+    wanted = tensor.dtype.numpy
+    if array.dtype != wanted:
+        raise ArgumentError(
+            f"{tensor.name} holds {array.dtype}, the kernel takes {tensor.dtype}",
+            nearest=f'{tensor.name}.astype("{wanted.name}")',
+        )
+    if tensor.order == (1, 0) and array.flags.c_contiguous and min(array.shape) > 1:
+        return np.asfortranarray(array)
+    return array
+
+
+def _view(array: Array, tensor: Tensor) -> ArrayView:
+    steps = tuple(step // array.itemsize for step in array.strides)
+    return ArrayView(0, array.shape, steps, tensor.dtype, 0, "numpy")
+
+
+def _poisoned(shape: tuple[int, ...], tensor: Tensor) -> Array:
+    """An output filled with NaN: an element the kernel never writes shows."""
+    return np.full(shape, np.nan, tensor.dtype.numpy)
+
+
+def trial_sizes(plan: KernelPlan) -> dict[str, int]:
+    """A small problem that crosses the kernel's tile boundaries, within its alignment class."""
+    sizes: dict[str, int] = {}
+    wanted = {
+        "m": plan.tiles.cta[0] + 8,
+        "n": plan.tiles.cta[1] + 8,
+        "k": plan.tiles.cta[2] * (plan.schedule.pipeline.stages + 1) + 8,
+    }
+    for role, extent in plan.extents:
+        if isinstance(extent, str):
+            sizes[extent] = max(sizes.get(extent, 1), wanted[role])
+    for name in plan.program.sizes:
+        sizes.setdefault(name, 8)
+    return sizes
+
+
+def trial_operands(program: Program, sizes: dict[str, int], seed: int) -> tuple[Any, ...]:
+    """Random small integers for every operand."""
+    generator = np.random.default_rng(seed)
+    operands: list[Any] = []
+    for tensor in program.inputs:
+        shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.dims)
+        values = generator.integers(-2, 3, shape)
+        array = values.astype(np.float32).astype(tensor.dtype.numpy) if shape else float(values)
+        operands.append(np.asfortranarray(array) if tensor.order == (1, 0) else array)
+    return tuple(operands)
+
+
+def is_exact(program: Program) -> bool:
+    """Whether the program maps small integers to exactly representable results."""
+    return all(s.function in _EXACT for s in program.pointwise)
+
+
+def check(
+    plan: KernelPlan, source: KernelSource, ptx: str, sizes: dict[str, int] | None, seed: int = 0
+) -> CheckReport:
+    """Run the PTX on integer data and compare it with the program's meaning.
+
+    Args:
+        plan: the kernel, with its proofs.
+        source: its argument layout.
+        ptx: compiled from it.
+        sizes: of the run; None: `trial_sizes`.
+        seed: of the data.
+    """
+    program = plan.program
+    chosen = {**trial_sizes(plan), **(sizes or {})}
+    operands = trial_operands(program, chosen, seed)
+    arrays = {t.name: value for t, value in zip(program.inputs, operands, strict=True)}
+    wanted = evaluate(program, arrays, chosen)
+    done = emulate(program, source, ptx, operands)
+    results = done.results if isinstance(done.results, tuple) else (done.results,)
+    findings = list(done.report.findings)
+    exact = is_exact(program)
+    worst = 0.0
+    for tensor, found, expected in zip(program.outputs, results, wanted, strict=True):
+        finding, error = compare(tensor, found, expected, exact)
+        worst = max(worst, error)
+        if finding is not None:
+            findings.append(finding)
+    comparison = "equal to NumPy, bit for bit" if exact else f"within {worst:.2g} of NumPy"
+    if findings and any(f.code == "wrong-value" for f in findings):
+        comparison = "differs from NumPy"
+    return CheckReport(plan.proofs, tuple(chosen.items()), comparison, tuple(findings))
+
+
+def compare(
+    tensor: Tensor, found: Array, expected: Array, exact: bool
+) -> tuple[Finding | None, float]:
+    """The first element that differs by more than allowed, and the largest relative error.
+
+    Inexact functions may differ by two units in the last place of the output, or by 2^-18 of f32 arithmetic.
+    """
+    a, b = found.astype(np.float64), expected.astype(np.float64)
+    allowed = 0.0 if exact else max(2.0**-tensor.dtype.mantissa, 2.0**-18)
+    scale = np.maximum(np.abs(b), 1.0)
+    with np.errstate(invalid="ignore"):
+        error = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b) / scale)
+    error = np.where(np.isnan(error), np.inf, error)
+    worst = float(error.max(initial=0.0))
+    if worst <= allowed:
+        return None, worst
+    first = tuple(int(i) for i in np.argwhere(error > allowed)[0])
+    place = ", ".join(map(str, first))
+    sentence = f"{tensor.name}[{place}] is {a[first]}, NumPy says {b[first]}"
+    return Finding("wrong-value", sentence, tensor.name, int((error > allowed).sum())), worst
+
+
+__all__ = ["CheckReport", "check", "emulate", "trial_sizes"]

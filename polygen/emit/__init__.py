@@ -1,0 +1,1 @@
+"""`KernelPlan` to CUDA text. The only package that contains CUDA."""

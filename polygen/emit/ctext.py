@@ -1,0 +1,139 @@
+"""Small values to C text: index expressions, loops, pointwise statements."""
+
+from __future__ import annotations
+
+from polygen.emit.functions import BOOLEAN, PRIMITIVES, expression, literal
+from polygen.errors import UnsupportedProgram
+from polygen.frontend.functions import expand
+from polygen.lower.plan import Compute
+from polygen.poly.ast import Binary, Block, Call, Const, Expr, For, If, LoopAst, Marked
+
+INDENT = "  "
+
+
+def index(expr: Expr) -> str:
+    """An index expression in C; its operands are non-negative, so "/" and "%" mean what isl means."""
+    if isinstance(expr, Binary):
+        left, right = index(expr.left), index(expr.right)
+        if expr.op in ("min", "max"):
+            return f"{expr.op}({_bare(left)}, {_bare(right)})"
+        if expr.op == "-" and isinstance(expr.left, Const) and expr.left.value == 0:
+            return f"(-{right})"
+        return f"({left} {expr.op} {right})"
+    return str(expr)
+
+
+def _bare(text: str) -> str:
+    """Without the outermost parentheses, if they enclose everything."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for position, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if depth == 0 and position < len(text) - 1:
+            return text
+    return text[1:-1]
+
+
+def loops(node: LoopAst, comments: dict[str, str], depth: int) -> list[str]:
+    """The loop nest as lines of C.
+
+    Args:
+        node: the loops.
+        comments: mark -> comment above its loops; marks without one print nothing.
+        depth: indentation.
+    """
+    pad = INDENT * depth
+    if isinstance(node, Call):
+        arguments = ", ".join(_bare(index(argument)) for argument in node.arguments)
+        return [f"{pad}{node.statement}({arguments});"]
+    if isinstance(node, Block):
+        return [line for child in node.children for line in loops(child, comments, depth)]
+    if isinstance(node, Marked):
+        head = [f"{pad}// {comments[node.name]}"] if node.name in comments else []
+        return head + loops(node.body, comments, depth)
+    if isinstance(node, If):
+        lines = [
+            f"{pad}if ({_bare(index(node.condition))}) {{",
+            *loops(node.then, comments, depth + 1),
+        ]
+        if node.otherwise is not None:
+            lines += [f"{pad}}} else {{", *loops(node.otherwise, comments, depth + 1)]
+        return [*lines, f"{pad}}}"]
+    return _for(node, comments, depth)
+
+
+def _for(node: For, comments: dict[str, str], depth: int) -> list[str]:
+    pad = INDENT * depth
+    name, first = node.iterator, _bare(index(node.first))
+    head = [f"{pad}#pragma unroll"] if node.unroll else [f"{pad}#pragma unroll 1"]
+    step = f"++{name}" if node.step == 1 else f"{name} += {node.step}"
+    head.append(f"{pad}for (int {name} = {first}; {_bare(index(node.condition))}; {step}) {{")
+    return [*head, *loops(node.body, comments, depth + 1), f"{pad}}}"]
+
+
+def pointwise(
+    statements: tuple[Compute, ...], elements: dict[str, str], outputs: dict[str, str], fast: bool
+) -> tuple[list[str], tuple[str, ...]]:
+    """The pointwise statements on element `e`, one temporary per primitive.
+
+    Args:
+        statements: in order.
+        elements: value or read -> C expression of its element.
+        outputs: output tensor -> C lvalue of its element.
+        fast: take fast forms.
+
+    Returns:
+        Lines of C, and the helper files they need.
+    """
+    writer = _Pointwise(dict(elements), outputs, fast)
+    for statement in statements:
+        writer.statement(statement)
+    return writer.lines, tuple(dict.fromkeys(writer.helpers))
+
+
+class _Pointwise:
+    def __init__(self, names: dict[str, str], outputs: dict[str, str], fast: bool) -> None:
+        self.names, self.outputs, self.fast = names, outputs, fast
+        self.lines: list[str] = []
+        self.helpers: list[str] = []
+        self.temporaries = 0
+
+    def statement(self, statement: Compute) -> None:
+        arguments = [
+            self.names[argument] if isinstance(argument, str) else argument
+            for argument in statement.args
+        ]
+        if statement.function == "cast":
+            value = self._operand(arguments[0])
+            if statement.result in self.outputs:
+                self.lines.append(f"{self.outputs[statement.result]} = {value};")
+                return
+            self._define(statement.result, "float", _rounded(value, statement.dtype.name))
+            return
+        result = expand(statement.function, arguments, self._primitive)
+        self.names[statement.result] = self._operand(result)
+
+    def _primitive(self, name: str, *arguments: str | float) -> str:
+        if name not in PRIMITIVES:
+            raise UnsupportedProgram(f"the emitter has no primitive {name!r}", where="emit")
+        constant = arguments[1] if name == "pow" and not isinstance(arguments[1], str) else None
+        operands = [self._operand(argument) for argument in arguments]
+        text = expression(name, operands, self.fast, constant)
+        self.helpers += PRIMITIVES[name].helpers
+        self.temporaries += 1
+        return self._define(f"t{self.temporaries}", "bool" if name in BOOLEAN else "float", text)
+
+    def _define(self, name: str, kind: str, text: str) -> str:
+        self.lines.append(f"const {kind} {name} = {text};")
+        self.names[name] = name
+        return name
+
+    @staticmethod
+    def _operand(value: str | float) -> str:
+        return value if isinstance(value, str) else literal(value)
+
+
+def _rounded(value: str, dtype: str) -> str:
+    """A value rounded to a narrower type and back."""
+    return value if dtype in ("f32", "tf32") else f"from_{dtype}(to_{dtype}({value}))"

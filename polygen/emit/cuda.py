@@ -1,0 +1,175 @@
+"""`KernelPlan` -> `KernelSource`: fill the templates of the leaves and the frame.
+
+1. Each leaf of the plan becomes a record of ready strings and numbers; templates only lay them out.
+2. A leaf is a lambda named like its statement, so the loops below are, line for line, the ones isl generated.
+3. The header says what the kernel computes and how it was decided; the host launcher is left out under NVRTC.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jinja2
+
+from polygen.emit import leaves
+from polygen.emit.ctext import loops
+from polygen.emit.source import KernelSource
+from polygen.frontend.program import Tensor
+from polygen.lower.plan import Argument, KernelPlan
+from polygen.schedule.load import dumps
+
+SUM_TYPES = {"f32": "float", "f16": "unsigned", "s32": "int"}
+
+
+@functools.cache
+def environment() -> jinja2.Environment:
+    """Jinja2 for CUDA text: an undefined name is an error, nothing is escaped, blocks leave no blank lines."""
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("polygen.emit"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+
+
+def emit(plan: KernelPlan, command: str = "") -> KernelSource:
+    """Render a plan.
+
+    Args:
+        plan: the kernel.
+        command: the command that made it, for the header.
+    """
+    context = _frame(plan) | {"header": header(plan, command)}
+    text = environment().get_template("kernel.cu.j2").render(context)
+    alignment = tuple((t.name, t.alignment) for t in _arrays(plan))
+    return KernelSource(
+        entry=plan.entry,
+        text=_tidy(text),
+        arch=plan.device.compile_target,
+        arguments=plan.arguments,
+        launch=plan.launch,
+        alignment=alignment,
+    )
+
+
+def header(plan: KernelPlan, command: str) -> list[str]:
+    """The first comment: expression, statements, arguments, schedule, resources, command."""
+    program = str(plan.program).splitlines()
+    schedule = [f"  {line}" for line in dumps(plan.schedule).splitlines() if line]
+    alignments = ", ".join(f"{t.name} {t.alignment}" for t in _arrays(plan))
+    enforced = [
+        f"  {e.barrier.name} ({e.barrier.scope}): {'; '.join(e.dependences)}" for e in plan.enforced
+    ]
+    lines = [
+        *program,
+        "",
+        f"target: {plan.device.name}, instruction: {plan.atom.name}, {plan.tiles}",
+        f"needs: {plan.resources}",
+        f"alignment in bytes of addresses and strides: {alignments}",
+        "barriers, and the dependences they enforce:",
+        *enforced,
+        "schedule:",
+        *schedule,
+    ]
+    return [*lines, f"made by: {command}"] if command else lines
+
+
+def _arrays(plan: KernelPlan) -> tuple[Tensor, ...]:
+    return tuple(t for t in (*plan.program.inputs, *plan.program.outputs) if t.dims)
+
+
+def _tidy(text: str) -> str:
+    """At most one blank line in a row, no trailing blanks."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        stripped = line.rstrip()
+        if stripped or (lines and lines[-1]):
+            lines.append(stripped)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _frame(plan: KernelPlan) -> dict[str, Any]:
+    tiles, schedule, atom = plan.tiles, plan.schedule, plan.atom
+    extents = {role: str(extent) for role, extent in plan.extents}
+    along = schedule.raster.along
+    across = "n" if along == "m" else "m"
+    epilogue = leaves.epilogue(plan)
+    store = "store_staged" if plan.epilogue.staged else "store_fragments"
+    module = environment().get_template("leaves.cu.j2").module
+    parts = [getattr(module, store)(epilogue)]
+    if plan.epilogue.staged:
+        parts.insert(0, module.stage(epilogue))  # type: ignore[attr-defined]
+    return {
+        "types": leaves.types(plan),
+        "copy_widths": sorted({c.width for c in plan.copies if c.asynchronous}, reverse=True),
+        "fragment_loads": leaves.fragment_functions(plan),
+        "round_to_tf32": any(load.round_to_tf32 for load in plan.loads),
+        "mma": leaves.multiply(plan),
+        "mma_comment": f"sum[m][n] += a[m] * b[n], one {atom.name}",
+        "buffers": [{"name": b.name, "formula": leaves.placement(b)} for b in plan.buffers],
+        "helpers": epilogue["helpers"],
+        "entry": plan.entry,
+        "threads": plan.launch.threads,
+        "min_blocks": schedule.min_blocks,
+        "shared_bytes": plan.launch.shared_bytes,
+        "parameters": ", ".join(_parameter(plan, argument) for argument in plan.arguments),
+        "warps_n": tiles.warps[1],
+        "raster_comment": (
+            f"raster: groups of {schedule.raster.group} tiles along {along}, "
+            f"then the next tile along {across}"
+        ),
+        "along": along,
+        "across": across,
+        "group": schedule.raster.group,
+        "tile_along": plan.launch.tile_along,
+        "tile_across": plan.launch.tile_across,
+        "extent_along": extents[along],
+        "extent_across": extents[across],
+        "k_extent": extents["k"],
+        "tile_k": tiles.cta[2],
+        "fragments": schedule.pipeline.fragments,
+        "atoms_m": tiles.atoms[0],
+        "atoms_n": tiles.atoms[1],
+        "registers_a": atom.a.registers,
+        "registers_b": atom.b.registers,
+        "registers_c": atom.c.registers,
+        "sum_type": SUM_TYPES[atom.c.dtype.name],
+        "copies": [leaves.copy(plan, copy) for copy in plan.copies],
+        "loads": [leaves.load(plan, load) for load in plan.loads],
+        "waits": leaves.synchronisation(plan),
+        "epilogue": epilogue,
+        "store": "".join(parts),
+        "loops": loops(plan.loops, leaves.LOOP_COMMENTS, 1),
+        "host_parameters": ", ".join(_parameter(plan, a) for a in plan.arguments),
+        "host_arguments": ", ".join(argument.name for argument in plan.arguments),
+        "host_checks": _host_checks(plan),
+    }
+
+
+def _parameter(plan: KernelPlan, argument: Argument) -> str:
+    if argument.kind == "size":
+        return f"int {argument.name}"
+    if argument.kind == "stride":
+        return f"long long {argument.name}"
+    if argument.kind == "scalar":
+        return f"float {argument.name}"
+    tensor = plan.program.tensors[argument.tensor]
+    constant = "" if tensor in plan.program.outputs else "const "
+    return f"{constant}{leaves.c_type(tensor.dtype)}* __restrict__ {argument.name}"
+
+
+def _host_checks(plan: KernelPlan) -> list[str]:
+    checks = [f"{a.name} < 1" for a in plan.arguments if a.kind == "size"]
+    for tensor in _arrays(plan):
+        checks.append(f"(unsigned long long){tensor.name} % {tensor.alignment}")
+        step = tensor.alignment // tensor.dtype.bytes
+        if step > 1:
+            checks += [
+                f"{a.name} % {step}"
+                for a in plan.arguments
+                if a.kind == "stride" and a.tensor == tensor.name
+            ]
+    return checks

@@ -1,0 +1,351 @@
+"""The leaves of a plan as template records: strings and numbers, every decision already taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from polygen.emit.ctext import pointwise
+from polygen.errors import UnsupportedProgram
+from polygen.frontend.dtypes import DType
+from polygen.hardware.fragment_load import FragmentLoad
+from polygen.lower.plan import Buffer, Copy, KernelPlan, Load, Read, Write
+
+_C_TYPES = {"f16": "unsigned short", "bf16": "unsigned short", "f32": "float", "tf32": "float"}
+_C_BYTES = {"e4m3": "unsigned char", "e5m2": "unsigned char", "s8": "signed char"}
+# How 32-bit words hold the elements that the epilogue reads and writes.
+_EXTRACT = {2: "(unsigned short)(words[i / 2] >> i % 2 * 16)", 4: "__uint_as_float(words[i])"}
+_PACK = {
+    2: "to_{0}(v[2 * i]) | (unsigned)to_{0}(v[2 * i + 1]) << 16",
+    4: "__float_as_uint(v[i])",
+}
+LOOP_COMMENTS = {"epilogue": "epilogue: one row of instructions at a time"}
+
+
+def c_type(dtype: DType) -> str:
+    """The C type that stores an element."""
+    return _C_TYPES.get(dtype.name) or _C_BYTES[dtype.name]
+
+
+def epilogue_type(dtype: DType) -> str:
+    """The name under which the epilogue reads and writes a dtype.
+
+    Raises:
+        UnsupportedProgram: the epilogue has no conversion for it.
+    """
+    name = "f32" if dtype.name == "tf32" else dtype.name
+    if name not in ("f16", "bf16", "f32"):
+        raise UnsupportedProgram(
+            f"the epilogue cannot read or write {dtype}", nearest="Use f16, bf16 or f32"
+        )
+    return name
+
+
+def types(plan: KernelPlan) -> list[dict[str, Any]]:
+    """The element types of the epilogue's operands and outputs."""
+    dtypes = [r.tensor.dtype for r in plan.epilogue.reads if r.tensor.dims]
+    dtypes += [w.tensor.dtype for w in plan.epilogue.writes]
+    names = sorted({epilogue_type(dtype) for dtype in dtypes})
+    sizes = {"f16": 2, "bf16": 2, "f32": 4}
+    return [
+        {
+            "name": name,
+            "c": _C_TYPES[name],
+            "bytes": sizes[name],
+            "extract": _EXTRACT[sizes[name]],
+            "pack": _PACK[sizes[name]].format(name),
+        }
+        for name in names
+    ]
+
+
+def placement(buffer: Buffer) -> str:
+    """The byte offset of byte `byte` of row `row`, as proved for the buffer's swizzle."""
+    swizzle = buffer.swizzle
+    if not swizzle.mask:
+        return f"row * {buffer.row_bytes} + byte"
+    row = f"(row >> {swizzle.shift})" if swizzle.shift else "row"
+    spread = f"({row} & {swizzle.mask})"
+    if swizzle.multiplier != 1:
+        spread = f"{swizzle.multiplier} * {spread}"
+    return f"row * {buffer.row_bytes} + (((byte >> 4) ^ {spread}) << 4) + (byte & 15)"
+
+
+def copy(plan: KernelPlan, c: Copy) -> dict[str, Any]:
+    """One copy leaf."""
+    buffer = plan.buffer(c.buffer)
+    extents = {role: str(extent) for role, extent in plan.extents}
+    role_base, k_base = f"b_{c.role} * {c.tile}", f"k * {c.tile_k}"
+    by_k = c.k_contiguous
+    moved = c.width if c.asynchronous else 2 * c.element_bytes
+    elements = moved // c.element_bytes
+    per_row = c.columns // elements
+    pieces = c.rows * per_row
+    threads = plan.launch.threads
+    passes = -(-pieces // threads)
+    ranges = (f"{c.tile} of {c.role}", f"{c.tile_k} of k")
+    return {
+        "comment": (
+            f"copy_{c.operand}[k]: {c.tensor.name}, {ranges[0]} x {ranges[1]} -> {c.buffer}[k % {buffer.slots}], "
+            f"{moved} bytes per thread and pass, zeros outside the array"
+        ),
+        "operand": c.operand,
+        "offset": buffer.offset,
+        "slots": buffer.slots,
+        "slot_bytes": buffer.slot_bytes,
+        "passes": passes,
+        "unroll": "" if passes <= 16 else " 4",
+        "threads": threads,
+        "pieces": pieces,
+        "guard": pieces % threads != 0,
+        "per_row": per_row,
+        "elements": elements,
+        "element_bytes": c.element_bytes,
+        "row_base": role_base if by_k else k_base,
+        "column_base": k_base if by_k else role_base,
+        "row_extent": extents[c.role] if by_k else extents["k"],
+        "column_extent": extents["k"] if by_k else extents[c.role],
+        "c_type": c_type(c.tensor.dtype),
+        "tensor": c.tensor.name,
+        "stride": c.stride,
+        "width": c.width,
+        "asynchronous": c.asynchronous,
+    }
+
+
+def _function_name(load: FragmentLoad) -> str:
+    if not load.uses_ldmatrix:
+        return "load_word"
+    return f"load_matrices_{load.matrices}{'_transposed' if load.transposed else ''}"
+
+
+def fragment_functions(plan: KernelPlan) -> list[dict[str, Any]]:
+    """The load instructions the plan uses, each wrapped once."""
+    found = {}
+    for leaf in plan.loads:
+        load = leaf.load
+        name, count = _function_name(load), load.matrices
+        results = ", ".join(f"%{i}" for i in range(count))
+        found[name] = {
+            "function": name,
+            "ptx": load.ptx,
+            "comment": (
+                f"{count} matrices of 8 x 16 bytes; each lane gives the address of one row"
+                if load.uses_ldmatrix
+                else "one 32-bit word per lane"
+            ),
+            "parameters": ", ".join(f"unsigned& r{i}" for i in range(count)),
+            "constraints": ", ".join(f'"=r"(r{i})' for i in range(count)),
+            "results": f"{{{results}}}" if load.uses_ldmatrix else results,
+            "count": count,
+        }
+    return [found[name] for name in sorted(found)]
+
+
+def load(plan: KernelPlan, leaf: Load) -> dict[str, Any]:
+    """One fragment-load leaf."""
+    buffer, form = plan.buffer(leaf.buffer), leaf.load
+    role = "m" if leaf.operand == "a" else "n"
+    slot = f"fragment_{leaf.operand}[s % {leaf.slots}]"
+    tile = f"w_{role} * {leaf.warp_tile} + i * {form.tile_mn}"
+    registers = [f"{slot}[i * {form.subtiles} + {sub}][{r}]" for sub, r in form.register_map]
+    if form.subtiles == 1:
+        registers = [f"{slot}[i][{r}]" for _, r in form.register_map]
+    instructions = []
+    for number, (rows, units) in enumerate(form.offsets):
+        row = _sum(form.row_of_lane, rows)
+        unit = _sum(form.unit_of_lane, units)
+        if form.k_contiguous:
+            row, byte = (
+                f"{tile} + {row}",
+                f"s * {form.tile_k * leaf.element_bytes} + ({unit}) * {form.unit_bytes}",
+            )
+        else:
+            row, byte = (
+                f"s * {form.tile_k} + {row}",
+                f"({tile}) * {leaf.element_bytes} + ({unit}) * {form.unit_bytes}",
+            )
+        first = number * form.matrices
+        instructions.append(
+            {
+                "function": _function_name(form),
+                "results": ", ".join(registers[first : first + form.matrices]),
+                "row": row,
+                "byte": byte,
+            }
+        )
+    return {
+        "comment": (
+            f"load_{leaf.operand}[k,s]: {leaf.buffer}[k % {buffer.slots}] -> {slot}, proved equal to the "
+            f"instruction's fragment ({form.name})"
+        ),
+        "operand": leaf.operand,
+        "offset": buffer.offset,
+        "stages": buffer.slots,
+        "slot_bytes": buffer.slot_bytes,
+        "tiles": leaf.tiles,
+        "instructions": instructions,
+        "rounded": registers if leaf.round_to_tf32 else [],
+    }
+
+
+def _sum(text: str, offset: int) -> str:
+    return f"{text} + {offset}" if offset else text
+
+
+def multiply(plan: KernelPlan) -> dict[str, Any]:
+    """The MMA instruction."""
+    atom = plan.atom
+    c, a, b = atom.c.registers, atom.a.registers, atom.b.registers
+    letter, kind = {"f32": ("f", "float"), "f16": ("r", "unsigned"), "s32": ("r", "int")}[
+        atom.c.dtype.name
+    ]
+    groups, first = [], 0
+    for size in (c, a, b):
+        groups.append("{" + ", ".join(f"%{first + i}" for i in range(size)) + "}")
+        first += size
+    inputs = [f'"r"(a[{i}])' for i in range(a)] + [f'"r"(b[{i}])' for i in range(b)]
+    return {
+        "comment": f"{atom.name}: c[{atom.m},{atom.n}] += a[{atom.m},{atom.k}] * b[{atom.k},{atom.n}]",
+        "ptx": atom.ptx,
+        "c_type": kind,
+        "c": c,
+        "a": a,
+        "b": b,
+        "operands": ", ".join([*groups, groups[0]]),
+        "outputs": ", ".join(f'"+{letter}"(c[{i}])' for i in range(c)),
+        "inputs": ", ".join(inputs),
+    }
+
+
+def synchronisation(plan: KernelPlan) -> list[dict[str, str]]:
+    """Commits, waits and barriers, each with the dependences it enforces."""
+    found = []
+    if plan.copies[0].asynchronous:
+        found.append(
+            {
+                "name": "commit",
+                "comment": "commit[t]: the copies of step t become one group",
+                "body": 'asm volatile("cp.async.commit_group;" ::: "memory");',
+            }
+        )
+    for entry in plan.enforced:
+        barrier = entry.barrier
+        if barrier.pending is not None:
+            found.append(
+                {
+                    "name": barrier.wait,
+                    "comment": f"{barrier.wait}: this thread's copies have landed, but for the last {barrier.pending} group(s)",
+                    "body": f'asm volatile("cp.async.wait_group {barrier.pending};" ::: "memory");',
+                }
+            )
+        call = "__syncthreads();" if barrier.scope == "block" else "__syncwarp();"
+        reason = "; ".join(entry.dependences)
+        found.append({"name": barrier.name, "comment": f"{barrier.name}: {reason}", "body": call})
+    return found
+
+
+def epilogue(plan: KernelPlan) -> dict[str, Any]:
+    """The store leaf: reads, statements, writes, staging."""
+    e, tiles = plan.epilogue, plan.tiles
+    elements = {e.accumulator: "sums[e]"}
+    for read in e.reads:
+        elements[read.name] = _element(read)
+    outputs = {w.tensor.name: f"{w.tensor.name}_out[e]" for w in e.writes}
+    fast = all(w.tensor.dtype.bits <= 16 for w in e.writes)
+    statements, helpers = pointwise(e.statements, elements, outputs, fast)
+    extents = {role: str(extent) for role, extent in plan.extents}
+    record: dict[str, Any] = {
+        "vector": e.vector,
+        "m_extent": extents["m"],
+        "n_extent": extents["n"],
+        "reads": [line for read in e.reads for line in _read(read, e.vector)],
+        "statements": statements,
+        "helpers": helpers,
+        "writes": [
+            {"array": f"{w.tensor.name}_out", "call": _write(w, e.vector)} for w in e.writes
+        ],
+        "atoms_n": tiles.atoms[1],
+        "pairs": _pairs(plan),
+        "row_base": f"b_m * {tiles.cta[0]} + w_m * {tiles.warp[0]} + m * {plan.atom.m}",
+        "column_base": f"b_n * {tiles.cta[1]} + w_n * {tiles.warp[1]}",
+    }
+    if e.staged:
+        scratch = plan.buffer("scratch")
+        per_row = tiles.warp[1] // e.vector
+        items = plan.atom.m * per_row
+        record |= {
+            "offset": scratch.offset,
+            "slot_bytes": scratch.slot_bytes,
+            "per_row": per_row,
+            "items": items,
+            "passes": -(-items // plan.device.warp_size),
+            "guard": items % plan.device.warp_size != 0,
+            "parts": list(range(0, e.vector, 4)),
+        }
+    return record
+
+
+def _pairs(plan: KernelPlan) -> list[dict[str, str]]:
+    """Accumulator elements two by two: neighbours in a row, by every instruction's fragment map."""
+    e, kind = plan.epilogue, plan.atom.c.dtype.name
+    found = []
+    for first in range(0, len(e.element_offsets), 2):
+        (row, column), (row_next, column_next) = e.element_offsets[first : first + 2]
+        assert (row_next, column_next) == (row, column + 1)
+        register = f"sum[m][n][{first // 2 if kind == 'f16' else first}]"
+        other = f"sum[m][n][{first + 1}]"
+        values = {
+            "f32": (register, other),
+            "s32": (f"(float){register}", f"(float){other}"),
+            "f16": (
+                f"from_f16((unsigned short){register})",
+                f"from_f16((unsigned short)({register} >> 16))",
+            ),
+        }[kind]
+        row_text, column_text = _sum(e.row_of_lane, row), _sum(e.column_of_lane, column)
+        found.append(
+            {
+                "row": row_text,
+                "column": f"n * {plan.atom.n} + {column_text}",
+                "first": values[0],
+                "second": values[1],
+            }
+        )
+    return found
+
+
+def _element(read: Read) -> str:
+    return read.name if read.kind in ("row", "scalar") else f"{read.name}[e]"
+
+
+def _position(read: Read | Write) -> str:
+    parts = []
+    for variable, stride in (("row", read.m_stride), ("column", read.n_stride)):
+        if stride == "1":
+            parts.append(variable)
+        elif stride != "0":
+            parts.append(f"(long long){variable} * {stride}")
+    return " + ".join([read.tensor.name, *parts])
+
+
+def _read(read: Read, vector: int) -> list[str]:
+    if read.kind == "scalar":
+        return [f"const float {read.name} = {read.tensor.name};"]
+    name, position = epilogue_type(read.tensor.dtype), _position(read)
+    if read.kind == "row":
+        return [f"const float {read.name} = from_{name}(__ldg({position}));"]
+    head = f"float {read.name}[{vector}];"
+    if read.kind == "vector":
+        return [head, f"read_{name}<{vector}, {read.width}>({read.name}, {position}, count);"]
+    return [
+        head,
+        f"read_{name}_strided<{vector}>({read.name}, {position}, {read.n_stride}, count);",
+    ]
+
+
+def _write(write: Write, vector: int) -> str:
+    name, position = epilogue_type(write.tensor.dtype), _position(write)
+    array = f"{write.tensor.name}_out"
+    if write.kind == "vector":
+        return f"write_{name}<{vector}, {write.width}>({position}, {array}, count);"
+    return f"write_{name}_strided<{vector}>({position}, {array}, {write.n_stride}, count);"

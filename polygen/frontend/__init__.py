@@ -1,0 +1,1 @@
+"""Array code to `Program`: tracing, broadcasting, shape inference."""

@@ -1,0 +1,81 @@
+"""Element types: their names in polygen, their size, and the NumPy type that stores them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from polygen.errors import DTypeError
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """One element type."""
+
+    name: str  # polygen's name, as in signatures
+    bits: int  # storage size
+    storage: str  # NumPy or ml_dtypes name of the array that holds it
+    mantissa: int  # explicit mantissa bits the tensor core keeps; 0 for integers and booleans
+    kind: str  # "float", "int" or "bool"
+
+    @property
+    def bytes(self) -> int:
+        """Storage size of one element."""
+        return self.bits // 8
+
+    @property
+    def numpy(self) -> np.dtype:  # type: ignore[type-arg]
+        """The NumPy dtype that stores it (bfloat16 and fp8 through ml_dtypes)."""
+        return np.dtype(getattr(ml_dtypes, self.storage, None) or self.storage)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+F16 = DType("f16", 16, "float16", 10, "float")
+BF16 = DType("bf16", 16, "bfloat16", 7, "float")
+TF32 = DType("tf32", 32, "float32", 10, "float")
+F32 = DType("f32", 32, "float32", 23, "float")
+E4M3 = DType("e4m3", 8, "float8_e4m3fn", 3, "float")
+E5M2 = DType("e5m2", 8, "float8_e5m2", 2, "float")
+S8 = DType("s8", 8, "int8", 0, "int")
+S32 = DType("s32", 32, "int32", 0, "int")
+BOOL = DType("bool", 8, "bool", 0, "bool")
+
+NAMED = {d.name: d for d in (F16, BF16, TF32, F32, E4M3, E5M2, S8)}
+_INTERNAL = {d.name: d for d in (S32, BOOL)}
+_ALIASES = {
+    "float16": F16,
+    "half": F16,
+    "bfloat16": BF16,
+    "float32": F32,
+    "float": F32,
+    "float8_e4m3fn": E4M3,
+    "float8_e5m2": E5M2,
+    "int8": S8,
+}
+
+
+def dtype(spec: object) -> DType:
+    """The `DType` a user means.
+
+    Args:
+        spec: a `DType`, a name (``bf16``, ``float16``), or anything NumPy takes as a dtype.
+
+    Raises:
+        DTypeError: the name is unknown.
+    """
+    if isinstance(spec, DType):
+        return spec
+    name = spec if isinstance(spec, str) else None
+    if name is None:
+        try:
+            name = np.dtype(spec).name  # type: ignore[call-overload]
+        except TypeError:
+            name = str(spec).rpartition(".")[2]
+    found = NAMED.get(name) or _ALIASES.get(name) or _INTERNAL.get(name)
+    if found is None:
+        raise DTypeError(f"unknown dtype {name!r}", nearest=f"Known: {', '.join(NAMED)}")
+    return found

@@ -1,0 +1,160 @@
+"""Two oracles in float64: the user's function on arrays, and an interpreter of Programs.
+
+They share nothing but the vocabulary's NumPy functions and the rounding of casts, so that comparing
+them tests the tracer: operators and broadcasting are NumPy's in the first, access indices in the
+second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from polygen.errors import ArgumentError
+from polygen.frontend.functions import TABLE
+from polygen.frontend.program import Access, Constant, Contraction, Dim, Pointwise, Program
+from polygen.frontend.rounding import round_to
+
+Array = np.ndarray[Any, Any]
+
+
+class Exact(np.ndarray[Any, Any]):
+    """A float64 array whose `astype` takes polygen's dtype names, rounds, and stays float64."""
+
+    def astype(self, dtype: object, *_: Any, **__: Any) -> Exact:
+        """The values that storing in `dtype` leaves, as float64 of the same shape."""
+        return round_to(self.view(np.ndarray), dtype).view(Exact)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        result = super().__array_function__(func, types, args, kwargs)
+        return result.view(Exact) if isinstance(result, np.ndarray) else result
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        return np.asarray(array).view(Exact)  # never a NumPy scalar, which would lose `astype`
+
+
+def exact(array: Any) -> Exact:
+    """An array of any dtype, ml_dtypes' included, as exact float64 values."""
+    return np.asarray(array).astype(np.float64).view(Exact)
+
+
+def reference(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
+    """Runs the undecorated function on float64 arrays.
+
+    Args:
+        function: plain array code.
+        arrays: NumPy arrays or numbers in call order, any dtype; a cast inside the function rounds
+            and stays float64.
+
+    Returns:
+        What the function returns, with plain float64 (for comparisons, bool) arrays: one, or a
+        tuple.
+    """
+    result = function(*map(exact, arrays))
+    if isinstance(result, (tuple, list)):
+        return tuple(np.asarray(array) for array in result)
+    return np.asarray(result)
+
+
+def evaluate(
+    program: Program,
+    arrays: Mapping[str, Any],
+    sizes: Mapping[str, int] | None = None,
+    round_outputs: bool = True,
+) -> tuple[Array, ...]:
+    """Interprets a Program's statements in float64.
+
+    Args:
+        program: what to run.
+        arrays: per input its NumPy array, of any dtype, in logical shape (column-major changes
+            nothing here); a number for a run-time scalar.
+        sizes: values of the symbolic dims; those missing are read off the arrays.
+        round_outputs: round and store each output in its dtype; otherwise leave it in float64. tf32
+            operands are used as they are: rounding them is the tensor core's doing.
+
+    Returns:
+        The outputs in order, each of its dims' shape.
+
+    Raises:
+        ArgumentError: an array is missing or its shape does not fit the dims.
+    """
+    values: dict[str, Array] = {}
+    extents = dict(sizes or {})
+    for tensor in program.inputs:
+        if tensor.name not in arrays:
+            raise ArgumentError(f"no array for {tensor.name}", nearest=f"It is {tensor}")
+        values[tensor.name] = np.asarray(arrays[tensor.name]).astype(np.float64)
+        _bind_sizes(str(tensor), tensor.dims, values[tensor.name].shape, extents)
+    names = {tensor.name for tensor in program.outputs}
+    for statement in program.statements:
+        name = statement.write.name
+        with np.errstate(all="ignore"):
+            if isinstance(statement, Contraction):
+                values[name] = _contraction(statement, values)
+            else:
+                keep = name in names and not round_outputs
+                values[name] = _pointwise(statement, values, extents, keep)
+    outputs = [(values[tensor.name], tensor.dtype.numpy) for tensor in program.outputs]
+    return tuple(value.astype(dtype) if round_outputs else value for value, dtype in outputs)
+
+
+def _bind_sizes(
+    text: str, dims: tuple[Dim, ...], shape: tuple[int, ...], extents: dict[str, int]
+) -> None:
+    """Enters the sizes that an array gives to its symbolic dims."""
+    fits = len(dims) == len(shape)
+    for dim, size in zip(dims, shape, strict=False):
+        fits &= (extents.setdefault(dim, size) if isinstance(dim, str) else dim) == size
+    if not fits:
+        known = ", ".join(f"{dim} = {extents[dim]}" for dim in dims if dim in extents)
+        raise ArgumentError(f"an array of shape {shape} for {text}", why=known)
+
+
+def _contraction(statement: Contraction, values: Mapping[str, Array]) -> Array:
+    """Sums over the iterators that the write does not use."""
+    numbers = {iterator: axis for axis, (iterator, _) in enumerate(statement.domain)}
+    operands: list[Any] = []
+    for access in statement.reads:
+        array, index = _select(access, values)
+        operands += [array, [numbers[iterator] for iterator in index]]
+    out = [numbers[i] for i in statement.write.index if isinstance(i, str)]
+    return np.asarray(np.einsum(*operands, out, optimize=True))
+
+
+def _select(access: Access, values: Mapping[str, Array]) -> tuple[Array, tuple[str, ...]]:
+    """The array with the axes indexed by a number taken, and the iterators of those that remain."""
+    array = values[access.name]
+    array = array[tuple(i if isinstance(i, int) else slice(None) for i in access.index)]
+    return array, tuple(i for i in access.index if isinstance(i, str))
+
+
+def _pointwise(
+    statement: Pointwise, values: Mapping[str, Array], extents: Mapping[str, int], keep: bool
+) -> Array:
+    """Applies the function over the whole domain; `keep` leaves out a cast's rounding."""
+    iterators = tuple(iterator for iterator, _ in statement.domain)
+    shape = [extents[e] if isinstance(e, str) else e for _, e in statement.domain]
+    args = [_operand(arg, values, iterators) for arg in statement.args]
+    if statement.function != "cast":
+        result = TABLE[statement.function].reference(*args)
+    else:
+        result = args[0] if keep else round_to(args[0], statement.dtype)
+    order = [iterators.index(i) for i in statement.write.index if isinstance(i, str)]
+    return np.broadcast_to(result, shape).transpose(order)
+
+
+def _operand(
+    arg: Access | Constant, values: Mapping[str, Array], iterators: tuple[str, ...]
+) -> Any:
+    """An argument with one axis per iterator, of size 1 where it does not depend on it."""
+    if isinstance(arg, Constant):
+        return arg.value
+    array, index = _select(arg, values)
+    used = [iterator for iterator in iterators if iterator in index]
+    array = np.einsum(
+        array, [iterators.index(i) for i in index], [iterators.index(i) for i in used]
+    )
+    sizes = iter(array.shape)
+    return array.reshape([next(sizes) if iterator in used else 1 for iterator in iterators])

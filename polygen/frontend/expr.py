@@ -1,0 +1,198 @@
+"""Expressions: the operator surface that symbolic values share, and the nodes a trace is made of.
+
+Nodes are interned by the trace that makes them (equal expressions are the same object), so identity
+is equality and a shared subexpression is one node.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from polygen.frontend.dtypes import F32, DType
+from polygen.frontend.program import Dim, Tensor
+
+Dims = tuple[Dim, ...]
+
+
+class Symbolic:
+    """Python operators in terms of one method, `apply(function, *args)`.
+
+    The tracer's values and the terms with which `expand` runs a definition both derive from it, so
+    that one definition serves tracing, code generation and NumPy.
+    """
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]  # == is elementwise, as in NumPy
+
+    @abstractmethod
+    def apply(self, function: str, *args: Any) -> Any:
+        """The value of `function` (a name of the table) at `args`."""
+
+    def __add__(self, other: Any) -> Any:
+        return self.apply("add", self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self.apply("add", other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return self.apply("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self.apply("sub", other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return self.apply("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self.apply("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self.apply("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self.apply("div", other, self)
+
+    def __pow__(self, other: Any) -> Any:
+        return self.apply("pow", self, other)
+
+    def __rpow__(self, other: Any) -> Any:
+        return self.apply("pow", other, self)
+
+    def __neg__(self) -> Any:
+        return self.apply("neg", self)
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __abs__(self) -> Any:
+        return self.apply("abs", self)
+
+    def __lt__(self, other: Any) -> Any:
+        return self.apply("lt", self, other)
+
+    def __le__(self, other: Any) -> Any:
+        return self.apply("le", self, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self.apply("gt", self, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return self.apply("ge", self, other)
+
+    def __eq__(self, other: Any) -> Any:
+        return self.apply("eq", self, other)
+
+    def __ne__(self, other: Any) -> Any:
+        return self.apply("ne", self, other)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InputNode:
+    """An argument of the traced function."""
+
+    tensor: Tensor
+
+    @property
+    def dims(self) -> Dims:
+        """The argument's dims."""
+        return self.tensor.dims
+
+    @property
+    def dtype(self) -> DType:
+        """The argument's storage type."""
+        return self.tensor.dtype
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScalarNode:
+    """A Python or NumPy number."""
+
+    value: float
+    dims: Dims = ()
+    dtype: DType = F32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ApplyNode:
+    """A pointwise function of the table; arguments broadcast to `dims`."""
+
+    function: str
+    args: tuple[Node, ...]
+    dims: Dims
+    dtype: DType  # f32, bool, or what a cast rounds to
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MatmulNode:
+    """A two-dimensional matrix product."""
+
+    lhs: Node
+    rhs: Node
+    dims: Dims
+    dtype: DType = F32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ViewNode:
+    """The same elements under other axes: transposed, or axes of size 1 added or dropped."""
+
+    source: Node
+    axes: tuple[int | None, ...]  # per axis of the view: the source's axis, or None for a new one
+    dims: Dims
+
+    @property
+    def dtype(self) -> DType:
+        """The source's dtype."""
+        return self.source.dtype
+
+
+Node = InputNode | ScalarNode | ApplyNode | MatmulNode | ViewNode
+
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**"}
+_INFIX |= {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+_SUM, _PRODUCT, _POWER, _ATOM = 1, 2, 3, 4  # how tightly an operator binds; comparisons 0
+_BINDING = {"add": _SUM, "sub": _SUM, "mul": _PRODUCT, "div": _PRODUCT, "pow": _POWER}
+
+
+def describe(node: Node, depth: int = 3) -> str:
+    """The expression as a person would write it, for messages; deeper parts become ``…``."""
+    if isinstance(node, InputNode):
+        return node.tensor.name
+    if isinstance(node, ScalarNode):
+        return f"{node.value:g}"
+    if depth == 0:
+        return "…"
+    if isinstance(node, MatmulNode):
+        return describe_matmul(node.lhs, node.rhs, depth)
+    if isinstance(node, ViewNode):
+        source = _operand(node.source, depth, _ATOM)
+        if None not in node.axes and len(node.axes) == len(node.source.dims):
+            return f"{source}.T"
+        selected = ", ".join("None" if axis is None else ":" for axis in node.axes)
+        return f"{source}[{selected}]"
+    if node.function == "cast":
+        return f'{_operand(node.args[0], depth, _ATOM)}.astype("{node.dtype}")'
+    if node.function in _INFIX:
+        binding = _BINDING.get(node.function, 0)
+        left = _operand(node.args[0], depth, binding)
+        right = _operand(node.args[1], depth, binding + 1)
+        return f"{left} {_INFIX[node.function]} {right}"
+    return f"{node.function}({', '.join(describe(arg, depth - 1) for arg in node.args)})"
+
+
+def describe_matmul(lhs: Node, rhs: Node, depth: int = 3) -> str:
+    """A matrix product as a person would write it, for messages."""
+    return f"{_operand(lhs, depth, _PRODUCT)} @ {_operand(rhs, depth, _PRODUCT + 1)}"
+
+
+def _operand(node: Node, depth: int, binding: int) -> str:
+    """An operand in brackets where it binds less tightly than its operator."""
+    own = _ATOM
+    if isinstance(node, MatmulNode):
+        own = _PRODUCT
+    elif isinstance(node, ApplyNode) and node.function in _INFIX:
+        own = _BINDING.get(node.function, 0)
+    text = describe(node, depth - 1)
+    return f"({text})" if own < binding and text != "…" else text

@@ -1,0 +1,290 @@
+"""The pointwise vocabulary: one table for tracing, code generation and the NumPy reference.
+
+A *primitive* is a function the code generator emits itself. A *composite* has a definition over
+primitives (or other composites) and takes one line: its parameters and defaults are those of the
+definition, its NumPy reference is the definition run on arrays. `expand` runs a definition over
+whatever values a caller has.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polygen.errors import TraceError
+from polygen.frontend.dtypes import BOOL, F32, DType
+from polygen.frontend.expr import Symbolic
+from polygen.frontend.rounding import round_to
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One pointwise function.
+
+    Attributes:
+        name: its key in `TABLE` and in `Pointwise.function`.
+        arity: least and greatest number of arguments.
+        reference: the function on NumPy arrays, exact to the arrays' precision.
+        definition: None for a primitive; otherwise the function in terms of others.
+        parameters: argument names, in order.
+        defaults: values of the last parameters when a call leaves them out.
+        result: f32 or bool; a cast's result is its statement's dtype.
+        inline: the tracer records the definition in place of the name.
+    """
+
+    name: str
+    arity: tuple[int, int]
+    reference: Callable[..., Any]
+    definition: Callable[..., Any] | None
+    parameters: tuple[str, ...]
+    defaults: tuple[float, ...] = ()
+    result: DType = F32
+    inline: bool = False
+
+
+TABLE: dict[str, Function] = {}
+PUBLIC: dict[str, Callable[..., Any]] = {}  # name -> callable on traced values, arrays and numbers
+
+
+def _register(function: Function) -> Callable[..., Any]:
+    """Enters a function in the table; gives its callable on traced values, arrays, numbers."""
+
+    def call(*args: Any, **keywords: Any) -> Any:
+        values = bind(function, args, keywords)
+        symbolic = next((value for value in values if isinstance(value, Symbolic)), None)
+        if symbolic is not None:
+            return symbolic.apply(function.name, *values)
+        result = function.reference(*map(_plain, values))
+        # An array subclass (the reference path's rounding arrays) survives np.where and friends.
+        kinds = [type(value) for value in values if isinstance(value, np.ndarray)]
+        subclass = next((kind for kind in kinds if kind is not np.ndarray), None)
+        return result if subclass is None else np.asarray(result).view(subclass)
+
+    call.__name__ = call.__qualname__ = function.name
+    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
+            for name, default in _with_defaults(function)
+        ]
+    )
+    call.__doc__ = f"`{function.name}({', '.join(function.parameters)})`, elementwise."
+    TABLE[function.name] = function
+    PUBLIC[function.name] = call
+    return call
+
+
+def _with_defaults(function: Function) -> list[tuple[str, Any]]:
+    """Each parameter and its default, `inspect.Parameter.empty` where it has none."""
+    required = len(function.parameters) - len(function.defaults)
+    values = [inspect.Parameter.empty] * required + list(function.defaults)
+    return list(zip(function.parameters, values, strict=True))
+
+
+def _plain(value: Any) -> Any:
+    return value.view(np.ndarray) if isinstance(value, np.ndarray) else value
+
+
+def _primitive(
+    name: str, reference: Callable[..., Any], parameters: str = "x", result: DType = F32
+) -> Callable[..., Any]:
+    names = tuple(parameters.split())
+    return _register(
+        Function(name, (len(names), len(names)), reference, None, names, result=result)
+    )
+
+
+def _composite(
+    name: str, definition: Callable[..., Any], *, inline: bool = False
+) -> Callable[..., Any]:
+    parameters = inspect.signature(definition).parameters.values()
+    names = tuple(p.name for p in parameters)
+    defaults = tuple(float(p.default) for p in parameters if p.default is not p.empty)
+    arity = (len(names) - len(defaults), len(names))
+    return _register(Function(name, arity, definition, definition, names, defaults, F32, inline))
+
+
+def bind(function: Function, args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The arguments of a call in parameter order, defaults filled in.
+
+    Raises:
+        TraceError: too many or too few arguments, or an unknown keyword.
+    """
+    parameters = function.parameters
+    form = f"It is {function.name}({', '.join(parameters)})"
+    if len(args) > len(parameters):
+        raise TraceError(f"{function.name} got {len(args)} arguments", nearest=form)
+    values = dict(zip(parameters, args, strict=False))
+    for keyword, value in keywords.items():
+        if keyword not in parameters or keyword in values:
+            reason = "twice" if keyword in values else "which it does not take"
+            raise TraceError(f"{function.name} got {keyword!r} {reason}", nearest=form)
+        values[keyword] = value
+    values = dict(_with_defaults(function)) | values
+    missing = [name for name, value in values.items() if value is inspect.Parameter.empty]
+    if missing:
+        raise TraceError(f"{function.name} lacks {', '.join(missing)}", nearest=form)
+    return tuple(values.values())
+
+
+def closest(name: str) -> str:
+    """A sentence that proposes known names near an unknown one."""
+    known = sorted({*TABLE, *ALIASES} - {"cast"})
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.55)
+    return f"Did you mean {' or '.join(near)}?" if near else f"Known: {', '.join(known)}"
+
+
+# --- primitives -----------------------------------------------------------------------------------
+_python_erf = np.frompyfunc(math.erf, 1, 1)
+
+
+def _erf(x: Any) -> Any:
+    return np.asarray(_python_erf(np.asarray(x, np.float64)), np.float64)
+
+
+def _sigmoid(x: Any) -> Any:
+    return np.exp(-np.logaddexp(0.0, np.negative(x)))
+
+
+def _rsqrt(x: Any) -> Any:
+    return 1.0 / np.sqrt(x)
+
+
+def _softplus(x: Any) -> Any:
+    return np.logaddexp(0.0, x)
+
+
+add = _primitive("add", np.add, "x y")
+sub = _primitive("sub", np.subtract, "x y")
+mul = _primitive("mul", np.multiply, "x y")
+div = _primitive("div", np.divide, "x y")
+neg = _primitive("neg", np.negative)
+absolute = _primitive("abs", np.absolute)
+minimum = _primitive("minimum", np.minimum, "x y")  # NaN wins, as in NumPy
+maximum = _primitive("maximum", np.maximum, "x y")
+exp = _primitive("exp", np.exp)
+exp2 = _primitive("exp2", np.exp2)
+log = _primitive("log", np.log)
+log1p = _primitive("log1p", np.log1p)
+sqrt = _primitive("sqrt", np.sqrt)
+rsqrt = _primitive("rsqrt", _rsqrt)
+tanh = _primitive("tanh", np.tanh)
+erf = _primitive("erf", _erf)
+sigmoid = _primitive("sigmoid", _sigmoid)
+# A primitive because the stable form, max(x, 0) + log1p(exp(-|x|)), is one the emitter can shorten.
+softplus = _primitive("softplus", _softplus)
+power = _primitive("pow", np.power, "x exponent")  # the exponent is a constant
+where = _primitive("where", np.where, "condition x y")
+lt = _primitive("lt", np.less, "x y", BOOL)
+le = _primitive("le", np.less_equal, "x y", BOOL)
+gt = _primitive("gt", np.greater, "x y", BOOL)
+ge = _primitive("ge", np.greater_equal, "x y", BOOL)
+eq = _primitive("eq", np.equal, "x y", BOOL)
+ne = _primitive("ne", np.not_equal, "x y", BOOL)
+logical_and = _primitive("logical_and", np.logical_and, "x y", BOOL)
+logical_or = _primitive("logical_or", np.logical_or, "x y", BOOL)
+logical_not = _primitive("logical_not", np.logical_not, "x", BOOL)
+
+# A cast's dtype is its statement's dtype, so it has one argument in a Program; its reference takes
+# the dtype too.
+TABLE["cast"] = Function("cast", (1, 1), round_to, None, ("x",))
+
+# --- composites: one line each --------------------------------------------------------------------
+_SQRT_HALF = math.sqrt(0.5)
+_SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
+
+square = _composite("square", lambda x: x * x)
+relu = _composite("relu", lambda x: maximum(x, 0.0), inline=True)
+leaky_relu = _composite("leaky_relu", lambda x, slope=0.01: where(x > 0.0, x, slope * x))
+silu = _composite("silu", lambda x: x * sigmoid(x))
+mish = _composite("mish", lambda x: x * tanh(softplus(x)))
+clip = _composite("clip", lambda x, lo, hi: minimum(maximum(x, lo), hi))
+hardswish = _composite("hardswish", lambda x: x * clip(x + 3.0, 0.0, 6.0) * (1.0 / 6.0))
+_gelu = _composite("gelu", lambda x: 0.5 * x * (1.0 + erf(x * _SQRT_HALF)))
+gelu_tanh = _composite(
+    "gelu_tanh",
+    lambda x: 0.5 * x * (1.0 + tanh(_SQRT_2_OVER_PI * (x + 0.044715 * (x * x * x)))),
+)
+
+
+def gelu(x: Any, approximate: str = "none") -> Any:
+    """GELU, elementwise: exact (``none``) or the tanh approximation (``tanh``).
+
+    Raises:
+        TraceError: `approximate` is neither.
+    """
+    if approximate not in ("none", "tanh"):
+        raise TraceError(
+            f"gelu got approximate={approximate!r}", nearest='Use approximate="none" or "tanh"'
+        )
+    return gelu_tanh(x) if approximate == "tanh" else _gelu(x)
+
+
+PUBLIC["gelu"] = gelu
+
+# NumPy's names for what the table calls otherwise; `matmul`, `dot` and `transpose` are known to the
+# tracer.
+ALIASES = {
+    "subtract": "sub",
+    "multiply": "mul",
+    "divide": "div",
+    "true_divide": "div",
+    "negative": "neg",
+    "absolute": "abs",
+    "power": "pow",
+    "less": "lt",
+    "less_equal": "le",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "equal": "eq",
+    "not_equal": "ne",
+    "reciprocal": "reciprocal",
+    "matmul": "matmul",
+    "dot": "dot",
+    "transpose": "transpose",
+}
+
+
+class _Term(Symbolic):
+    """A caller's value inside a definition that `expand` runs."""
+
+    __slots__ = ("primitive", "value")
+
+    def __init__(self, value: Any, primitive: Callable[..., Any]) -> None:
+        self.value, self.primitive = value, primitive
+
+    def apply(self, function: str, *args: Any) -> Any:
+        plain = [arg.value if isinstance(arg, _Term) else arg for arg in args]
+        return _Term(expand(function, plain, self.primitive), self.primitive)
+
+
+def expand(name: str, args: Sequence[Any], primitive: Callable[..., Any]) -> Any:
+    """Runs a function of the table down to primitives over the caller's own values.
+
+    Args:
+        name: a key of `TABLE`.
+        args: the caller's values (C expressions, IR nodes, numbers), as many as the function's
+            parameters.
+        primitive: called as ``primitive(name, *args)`` for each primitive, arguments being the
+            caller's values or Python floats; what it returns stands for the result. A value may be
+            used several times, so a caller that builds text should return the name of a temporary.
+
+    Returns:
+        What the last call of `primitive` returned.
+
+    Raises:
+        TraceError: the name is unknown or the number of arguments is wrong.
+    """
+    function = TABLE.get(name)
+    if function is None:
+        raise TraceError(f"unknown function {name!r}", nearest=closest(name))
+    values = bind(function, args, {})
+    if function.definition is None:
+        return primitive(name, *values)
+    result = function.definition(*(_Term(value, primitive) for value in values))
+    return result.value

@@ -1,0 +1,285 @@
+"""Expressions given as text: ``gelu(x @ w.T + b)`` to a callable.
+
+The text is parsed to Python's syntax tree, and each node of a short whitelist becomes a closure
+over the arguments; nothing is ever evaluated as Python. Every mistake is found here, before any
+argument is seen.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from polygen.errors import DTypeError, ExpressionError
+from polygen.frontend.dtypes import dtype as to_dtype
+from polygen.frontend.functions import ALIASES, PUBLIC, closest
+
+Values = Mapping[str, Any]
+Evaluate = Callable[[Values], Any]
+
+_MODULES = ("np", "numpy", "pg", "polygen", "math")
+_CONSTANTS = {"pi": math.pi, "e": math.e, "inf": math.inf}
+_LIMIT = 4096  # characters; deeper nesting than that could exhaust Python's stack
+
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+    ast.MatMult: operator.matmul,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+}
+_UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Invert: operator.invert,
+}
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+_HINTS: dict[type[ast.AST], tuple[str, str]] = {
+    ast.IfExp: ("a conditional expression", "Use pg.where(condition, a, b)"),
+    ast.BoolOp: ("and, or", "Use logical_and(a, b), logical_or(a, b)"),
+    ast.Lambda: ("a lambda", "Write the expression itself"),
+    ast.NamedExpr: ("an assignment", "Write the expression itself"),
+    ast.FloorDiv: ("//", "Use /"),
+    ast.Not: ("not", "Use logical_not(a)"),
+}
+
+
+def _special() -> dict[str, Callable[..., Any]]:
+    """NumPy's other names, on traced values as on arrays."""
+    others: dict[str, Callable[..., Any]] = {
+        "reciprocal": lambda x: 1.0 / x,
+        "matmul": lambda a, b: a @ b,
+        "dot": lambda a, b: a @ b,
+        "transpose": lambda a: a.T,
+    }
+    return {alias: others.get(name) or PUBLIC[name] for alias, name in ALIASES.items()}
+
+
+_FUNCTIONS = PUBLIC | _special()
+
+
+def parse_expression(text: str, names: Sequence[str]) -> Callable[..., Any]:
+    """Makes a function of `names` from an expression.
+
+    Args:
+        text: operators, comparisons, ``.T``, ``.astype("f16")``, ``[:, None]``, functions of the
+            vocabulary (bare or under ``np.`` or ``pg.``), numbers, and commas between several
+            outputs.
+        names: the arguments, in call order.
+
+    Returns:
+        A function that takes traced values or arrays, one per name, by position.
+
+    Raises:
+        ExpressionError: a TraceError that shows the place in the text: unknown name or function,
+            syntax that expressions do not have, or arguments that do not fit a function.
+    """
+    body = text.strip()
+    reader = _Reader(body, tuple(names))
+    if len(body) > _LIMIT:
+        reader.fail_at(_LIMIT, f"the expression is longer than {_LIMIT} characters")
+    if "\n" in body:
+        reader.fail_at(body.index("\n"), "the expression has more than one line")
+    try:
+        evaluate = reader.read(ast.parse(body, mode="eval").body)
+    except SyntaxError as error:
+        end = max(len(body) - 1, 0)  # where Python says nothing useful: the text ends too early
+        column = (error.offset or 0) - 1 if error.lineno == 1 else end
+        reader.fail_at(column if 0 <= column <= end else end, error.msg or "invalid syntax")
+    except (ValueError, RecursionError, MemoryError) as error:
+        reader.fail_at(0, f"the expression cannot be parsed: {error}")
+
+    def expression(*arguments: Any) -> Any:
+        return evaluate(dict(zip(names, arguments, strict=True)))
+
+    expression.__doc__ = body
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    expression.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, kind) for name in names]
+    )
+    return expression
+
+
+class _Reader:
+    """Turns syntax nodes into closures; knows the text for its messages."""
+
+    def __init__(self, text: str, names: tuple[str, ...]) -> None:
+        self.text, self.names = text, names
+
+    def fail_at(self, column: int, what: str, why: str = "", nearest: str = "") -> NoReturn:
+        raise ExpressionError(what, self.text, column, why=why, nearest=nearest) from None
+
+    def fail(self, node: ast.AST, what: str, why: str = "", nearest: str = "") -> NoReturn:
+        # col_offset counts UTF-8 bytes.
+        offset = getattr(node, "col_offset", 0)
+        column = len(self.text.encode()[:offset].decode(errors="ignore"))
+        self.fail_at(column, what, why, nearest)
+
+    def read(self, node: ast.expr) -> Evaluate:
+        """The closure of one node."""
+        handler = getattr(self, f"_{type(node).__name__.lower()}", None)
+        if handler is None:
+            self._unknown(node, node)
+        result: Evaluate = handler(node)
+        return result
+
+    def _unknown(self, kind: ast.AST, node: ast.AST) -> NoReturn:
+        name, hint = _HINTS.get(type(kind), (f"{type(kind).__name__}", ""))
+        self.fail(
+            node, f"{name} is not part of expressions", nearest=hint or "Use array operations"
+        )
+
+    def _constant(self, node: ast.Constant) -> Evaluate:
+        if isinstance(node.value, bool) or not isinstance(node.value, (int, float)):
+            self.fail(
+                node, f"{node.value!r} is not a number here", nearest="Use an argument or a number"
+            )
+        try:
+            value = float(node.value)  # so that no power of integers grows without bound
+        except OverflowError:
+            self.fail(node, "the number is too large")
+        return lambda _: value
+
+    def _name(self, node: ast.Name) -> Evaluate:
+        name = node.id
+        if name not in self.names:
+            near = difflib.get_close_matches(name, self.names, n=3, cutoff=0.5)
+            known = " or ".join(near) if near else ""
+            reason = f"{name} is a function" if name in _FUNCTIONS else ""
+            self.fail(
+                node,
+                f"unknown name {name!r}",
+                reason,
+                f"Did you mean {known}?" if known else f"Arguments are {', '.join(self.names)}",
+            )
+        return lambda values: values[name]
+
+    def _guarded(self, node: ast.AST, function: Callable[..., Any], *args: Evaluate) -> Evaluate:
+        """Applies a function; arithmetic on constants may fail."""
+
+        def evaluate(values: Values) -> Any:
+            try:
+                result = function(*(arg(values) for arg in args))
+            except (ArithmeticError, TypeError, AttributeError) as error:
+                self.fail(node, f"cannot compute this: {error}")
+            if isinstance(result, complex):
+                self.fail(node, "the result is complex")
+            return result
+
+        return evaluate
+
+    def _binop(self, node: ast.BinOp) -> Evaluate:
+        function = _BINARY.get(type(node.op))
+        if function is None:
+            self._unknown(node.op, node)
+        return self._guarded(node, function, self.read(node.left), self.read(node.right))
+
+    def _unaryop(self, node: ast.UnaryOp) -> Evaluate:
+        function = _UNARY.get(type(node.op))
+        if function is None:
+            self._unknown(node.op, node)
+        return self._guarded(node, function, self.read(node.operand))
+
+    def _compare(self, node: ast.Compare) -> Evaluate:
+        if len(node.ops) > 1:
+            self.fail(node, "a chained comparison", nearest="Use logical_and(a < b, b < c)")
+        function = _COMPARE.get(type(node.ops[0]))
+        if function is None:
+            self._unknown(node.ops[0], node)
+        return self._guarded(node, function, self.read(node.left), self.read(node.comparators[0]))
+
+    def _tuple(self, node: ast.Tuple) -> Evaluate:
+        items = [self.read(item) for item in node.elts]
+        return lambda values: tuple(item(values) for item in items)
+
+    def _attribute(self, node: ast.Attribute) -> Evaluate:
+        if self._is_module(node.value):
+            value = _CONSTANTS.get(node.attr)
+            if value is None:
+                self.fail(node, f"unknown constant {node.attr!r}", nearest="Known: pi, e, inf")
+            return lambda _: value
+        if node.attr != "T":
+            self.fail(node, f"unknown attribute .{node.attr}", nearest='Known: .T, .astype("f16")')
+        return self._guarded(node, operator.attrgetter("T"), self.read(node.value))
+
+    def _is_module(self, node: ast.expr) -> bool:
+        """Whether a name stands for NumPy or polygen; an argument of that name comes first."""
+        return isinstance(node, ast.Name) and node.id in _MODULES and node.id not in self.names
+
+    def _subscript(self, node: ast.Subscript) -> Evaluate:
+        items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        key: list[Any] = []
+        for item in items:
+            whole = isinstance(item, ast.Slice) and not (item.lower or item.upper or item.step)
+            constant = isinstance(item, ast.Constant) and item.value in (None, Ellipsis)
+            newaxis = isinstance(item, ast.Attribute) and item.attr == "newaxis"
+            if not (whole or constant or newaxis):
+                self.fail(item, "an index", nearest="Only v[:, None], v[None, :] and whole axes")
+            key.append(
+                item.value if isinstance(item, ast.Constant) else slice(None) if whole else None
+            )
+        index = tuple(key)
+        return self._guarded(node, lambda value: value[index], self.read(node.value))
+
+    def _call(self, node: ast.Call) -> Evaluate:
+        called = node.func
+        if isinstance(called, ast.Attribute):
+            if self._is_module(called.value):
+                return self._function(called.attr, node)
+            if called.attr == "astype":
+                return self._astype(called.value, node)
+            self.fail(called, f"unknown method .{called.attr}", nearest='Known: .astype("f16")')
+        if not isinstance(called, ast.Name):
+            self.fail(called, "this cannot be called", nearest="Call a function by its name")
+        return self._function(called.id, node)
+
+    def _function(self, name: str, node: ast.Call) -> Evaluate:
+        function = _FUNCTIONS.get(name)
+        if function is None:
+            self.fail(node, f"unknown function {name!r}", nearest=closest(name))
+        args = [self.read(arg) for arg in node.args]
+        keywords: dict[str, Any] = {}
+        for keyword in node.keywords:
+            if keyword.arg is None or not self._is_constant(keyword.value):
+                self.fail(keyword.value, "a keyword's value must be a number or a string")
+            keywords[keyword.arg] = ast.literal_eval(keyword.value)
+        try:
+            inspect.signature(function).bind(*args, **keywords)
+        except TypeError as error:
+            self.fail(node, f"{name}: {error}")
+        return self._guarded(node, lambda *given: function(*given, **keywords), *args)
+
+    def _is_constant(self, node: ast.expr) -> bool:
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            node = node.operand
+        value = node.value if isinstance(node, ast.Constant) else None
+        return isinstance(value, (int, float, str)) and not isinstance(value, bool)
+
+    def _astype(self, value: ast.expr, node: ast.Call) -> Evaluate:
+        given = node.args[0] if len(node.args) == 1 and not node.keywords else None
+        if isinstance(given, ast.Attribute) and isinstance(given.value, ast.Name):
+            spec = given.attr  # np.float16
+        elif isinstance(given, ast.Constant) and isinstance(given.value, str):
+            spec = given.value
+        else:
+            self.fail(node, ".astype takes one dtype", nearest='As in .astype("f16")')
+        try:
+            dtype = to_dtype(spec).name
+        except DTypeError as error:
+            self.fail(given, error.what, nearest=error.nearest)
+        return self._guarded(node, lambda array: array.astype(dtype), self.read(value))

@@ -1,0 +1,155 @@
+"""`Program`: the array code as single-assignment statements over symbolic index spaces.
+
+A statement has named iterators with symbolic extents, and every access says which iterator (or the constant 0 of a
+broadcast axis) indexes each axis. That is all later stages know: they never ask "is this a GEMM".
+
+    up(x, w, b) = gelu(x @ w.T + b)        x: bf16[M,K], w: bf16[N,K], b: bf16[N]
+
+    v0[i,j] += x[i,k] * w[j,k]             i < M, j < N, k < K        (f32)
+    v1[i,j]  = add(v0[i,j], b[j])
+    v2[i,j]  = gelu(v1[i,j])
+    y0[i,j]  = cast(v2[i,j])                                          (bf16)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polygen.frontend.dtypes import DType
+
+Dim = str | int  # a size: a name (run-time argument) or a number
+Index = str | int  # an iterator's name, or 0 on an axis of size 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A global array: an input or an output of the program."""
+
+    name: str
+    dtype: DType
+    dims: tuple[Dim, ...]  # () is a run-time scalar, passed by value as f32
+    order: tuple[
+        int, ...
+    ] = ()  # axes from slowest to contiguous: (0, 1) row-major, (1, 0) column-major
+    alignment: int = 16  # bytes that divide the base address and every non-contiguous stride
+
+    @property
+    def contiguous_axis(self) -> int | None:
+        """The axis whose neighbours are adjacent in memory; None for a scalar."""
+        return self.order[-1] if self.order else None
+
+    def __str__(self) -> str:
+        layout = " column-major" if self.order == (1, 0) else ""
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.dims))}]{layout}"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A read or write: the tensor or value, and what indexes each axis."""
+
+    name: str
+    index: tuple[Index, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}[{','.join(map(str, self.index))}]" if self.index else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A Python scalar of the traced function."""
+
+    value: float
+
+    def __str__(self) -> str:
+        return repr(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """``write[...] += lhs[...] * rhs[...]`` summed over the iterators that `write` does not use."""
+
+    name: str  # statement name, "S0"
+    domain: tuple[
+        tuple[str, Dim], ...
+    ]  # iterator and extent, in order: (("i", "M"), ("j", "N"), ("k", "K"))
+    write: Access
+    lhs: Access
+    rhs: Access
+    dtype: DType  # accumulator type
+
+    @property
+    def reads(self) -> tuple[Access, ...]:
+        """The two operands."""
+        return (self.lhs, self.rhs)
+
+    def __str__(self) -> str:
+        return f"{self.write} += {self.lhs} * {self.rhs}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """``write[...] = function(args...)`` at every point of a two-dimensional domain."""
+
+    name: str  # statement name, "P1"
+    domain: tuple[tuple[str, Dim], ...]  # (("i", "M"), ("j", "N"))
+    write: Access
+    function: str  # a key of `polygen.frontend.functions.TABLE`
+    args: tuple[Access | Constant, ...]
+    dtype: DType  # type of the result: f32, bool, or for "cast" the type rounded to
+
+    @property
+    def reads(self) -> tuple[Access, ...]:
+        """The arguments that are arrays or values."""
+        return tuple(arg for arg in self.args if isinstance(arg, Access))
+
+    def __str__(self) -> str:
+        return f"{self.write} = {self.function}({', '.join(map(str, self.args))})"
+
+
+Statement = Contraction | Pointwise
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What one kernel computes."""
+
+    name: str  # a C identifier
+    source: str  # the expression or function text, for people
+    inputs: tuple[Tensor, ...]  # in call order
+    outputs: tuple[
+        Tensor, ...
+    ]  # in return order; each is written by exactly one statement, whose write names it
+    statements: tuple[
+        Statement, ...
+    ]  # in an order in which every value is defined before it is read
+
+    @property
+    def contractions(self) -> tuple[Contraction, ...]:
+        """The statements that sum."""
+        return tuple(s for s in self.statements if isinstance(s, Contraction))
+
+    @property
+    def pointwise(self) -> tuple[Pointwise, ...]:
+        """The statements that map."""
+        return tuple(s for s in self.statements if isinstance(s, Pointwise))
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Inputs and outputs by name."""
+        return {t.name: t for t in (*self.inputs, *self.outputs)}
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The symbolic dims, in the order in which the arguments first name them."""
+        found = [d for t in (*self.inputs, *self.outputs) for d in t.dims if isinstance(d, str)]
+        return tuple(dict.fromkeys(found))
+
+    def __str__(self) -> str:
+        head = f"{self.name}: {self.source}"
+        arguments = [f"  in  {t}" for t in self.inputs] + [f"  out {t}" for t in self.outputs]
+        width = max(len(str(s)) for s in self.statements)
+        body = [
+            f"  {s.name:>3}  {s!s:<{width}}   {', '.join(f'{it} < {extent}' for it, extent in s.domain)}   ({s.dtype})"
+            for s in self.statements
+        ]
+        return "\n".join([head, *arguments, *body])

@@ -1,0 +1,215 @@
+"""Shape and dtype rules of the array language.
+
+Broadcasting is NumPy's, over dims that are names or numbers: axes align at the right, equal dims
+match, a dim of 1 stretches. A name equals only itself, because its value is a run-time argument.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from polygen.errors import DTypeError, ShapeError, SignatureError
+from polygen.frontend.dtypes import BF16, E4M3, E5M2, F16, F32, NAMED, S8, S32, TF32, DType
+from polygen.frontend.dtypes import dtype as to_dtype
+from polygen.frontend.expr import Dims
+from polygen.frontend.program import Dim, Tensor
+
+MATMUL_DTYPES = (F16, BF16, TF32, E4M3, E5M2, S8)
+ITERATORS = ("i", "j", "k")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def shape_text(dims: Sequence[Dim]) -> str:
+    """Dims as a signature writes them."""
+    return f"[{', '.join(map(str, dims))}]"
+
+
+def check_tensor(tensor: Tensor) -> Tensor:
+    """The tensor with its order filled in, once its dims, dtype, order and alignment are legal.
+
+    Raises:
+        ShapeError: a size below 1, or more than two axes.
+        DTypeError: a dtype that arguments cannot have.
+        SignatureError: a bad name, order or alignment.
+    """
+    where = f"argument {tensor.name or '?'}"
+    if len(tensor.dims) > 2:
+        raise ShapeError(
+            f"{shape_text(tensor.dims)} has {len(tensor.dims)} axes",
+            where=where,
+            nearest="Arguments have up to two axes",
+        )
+    for dim in tensor.dims:
+        _check_dim(dim, where)
+    if tensor.dtype.name not in NAMED:
+        raise DTypeError(
+            f"an argument cannot be {tensor.dtype}",
+            where=where,
+            nearest=f"Known: {', '.join(NAMED)}",
+        )
+    if not tensor.dims and tensor.dtype != F32:
+        raise DTypeError(
+            f"a run-time scalar cannot be {tensor.dtype}", where=where, nearest="Use f32[]"
+        )
+    order = tensor.order or tuple(range(len(tensor.dims)))
+    if sorted(order) != list(range(len(tensor.dims))):
+        raise SignatureError(
+            f"order {order} does not permute the axes of {shape_text(tensor.dims)}", where=where
+        )
+    size, alignment = tensor.dtype.bytes, tensor.alignment
+    if alignment < size or alignment & (alignment - 1):
+        raise SignatureError(
+            f"alignment of {alignment} bytes",
+            where=where,
+            why=f"it must be a power of two, and a {tensor.dtype} element has {size} byte(s)",
+            nearest=f"Use {size}, …, 16",
+        )
+    return replace(tensor, order=order)
+
+
+def _check_dim(dim: Dim, where: str) -> None:
+    if isinstance(dim, str):
+        if not _NAME.fullmatch(dim):
+            raise SignatureError(
+                f"{dim!r} is not a dim", where=where, nearest="Use a name or a number"
+            )
+        if dim in ITERATORS:
+            raise SignatureError(
+                f"the dim name {dim!r} is taken by a loop",
+                where=where,
+                nearest=f"Use {dim.upper()!r}",
+            )
+    elif isinstance(dim, bool) or not isinstance(dim, int):
+        raise SignatureError(f"{dim!r} is not a dim", where=where, nearest="Use a name or a number")
+    elif dim < 1:
+        raise ShapeError(f"a size of {dim}", where=where, nearest="Sizes are at least 1")
+
+
+def broadcast(function: str, operands: Sequence[tuple[str, Dims]]) -> Dims:
+    """The dims that operands broadcast to.
+
+    Args:
+        function: named in the message.
+        operands: per operand, how it reads and its dims.
+
+    Raises:
+        ShapeError: two dims differ and neither is 1; both operands and both dims are named.
+    """
+    rank = max(len(dims) for _, dims in operands)
+    result: list[Dim] = []
+    for axis in range(-rank, 0):
+        chosen: Dim = 1
+        owner = ""
+        for text, dims in operands:
+            dim = dims[axis] if -axis <= len(dims) else 1
+            if dim == 1 or dim == chosen:
+                continue
+            if chosen != 1:
+                raise ShapeError(
+                    f"{function} of {owner} and {text}: {owner} has {chosen} where {text} "
+                    f"has {dim}",
+                    why=_shapes(operands),
+                    nearest=_dim_hint(chosen, dim),
+                )
+            chosen, owner = dim, text
+        result.append(chosen)
+    return tuple(result)
+
+
+def _shapes(operands: Sequence[tuple[str, Dims]]) -> str:
+    return ", ".join(f"{text} is {shape_text(dims)}" for text, dims in operands if dims)
+
+
+def _dim_hint(first: Dim, second: Dim) -> str:
+    if isinstance(first, int) and isinstance(second, int):
+        return "Sizes must be equal, or one of them 1"
+    if isinstance(first, str) and isinstance(second, str):
+        return f"If {first} and {second} are always equal, give both dims one name"
+    name, number = (first, second) if isinstance(first, str) else (second, first)
+    return f"A name equals only itself: if {name} is always {number}, write {number} in its place"
+
+
+def matmul_dims(lhs: tuple[str, Dims], rhs: tuple[str, Dims]) -> Dims:
+    """The dims of a matrix product.
+
+    Raises:
+        ShapeError: an operand is not two-dimensional, or the inner dims differ.
+    """
+    (left, left_dims), (right, right_dims) = lhs, rhs
+    for text, dims in (lhs, rhs):
+        if len(dims) != 2:
+            raise ShapeError(
+                f"{left} @ {right}: {text} has {len(dims)} axes",
+                why=f"{text} is {shape_text(dims)}; a matmul takes two matrices",
+                nearest=f"Give {text} two axes, for example {text}[:, None]"
+                if len(dims) == 1
+                else "",
+            )
+    if left_dims[1] != right_dims[0]:
+        transposed = (
+            "" if left_dims[1] != right_dims[1] else f" Or did you mean {left} @ {right}.T?"
+        )
+        raise ShapeError(
+            f"{left} @ {right}: {left} has inner dim {left_dims[1]}, "
+            f"{right} has inner dim {right_dims[0]}",
+            why=f"{left} is {shape_text(left_dims)}, {right} is {shape_text(right_dims)}",
+            nearest=_dim_hint(left_dims[1], right_dims[0]) + "." * bool(transposed) + transposed,
+        )
+    return (left_dims[0], right_dims[1])
+
+
+def check_matmul_dtypes(lhs: tuple[str, DType], rhs: tuple[str, DType]) -> None:
+    """Refuses operand dtypes that no tensor core multiplies.
+
+    Raises:
+        DTypeError: f32 or another non-operand dtype, or two different ones.
+    """
+    text = f"{lhs[0]} @ {rhs[0]}"
+    for operand, dtype in (lhs, rhs):
+        if dtype in MATMUL_DTYPES:
+            continue
+        if dtype == F32:
+            raise DTypeError(
+                f"{text}: {operand} is f32",
+                why="tensor cores multiply tf32, not f32",
+                nearest="Say tf32[...] in the signature; the array stays float32",
+            )
+        known = ", ".join(map(str, MATMUL_DTYPES))
+        raise DTypeError(f"{text}: {operand} is {dtype}", nearest=f"A matmul multiplies {known}")
+    if lhs[1] != rhs[1]:
+        raise DTypeError(
+            f"{text}: {lhs[0]} is {lhs[1]}, {rhs[0]} is {rhs[1]}",
+            nearest="Both operands of a matmul have one dtype",
+        )
+
+
+def accumulator(operand: DType, requested: object) -> DType:
+    """The accumulator's dtype: f32, f16 on request for f16 operands, s32 for s8.
+
+    Raises:
+        DTypeError: no tensor core accumulates so.
+    """
+    wanted = to_dtype(requested)
+    if operand == S8 and wanted in (F32, S32):  # f32 is the default, which for integers means s32
+        return S32
+    legal = (F32, F16) if operand == F16 else (F32,) if operand != S8 else (S32,)
+    if wanted not in legal:
+        raise DTypeError(
+            f"acc_dtype {wanted} with {operand} operands",
+            nearest=f"Use {' or '.join(map(str, legal))}",
+        )
+    return wanted
+
+
+def default_output(operand: DType, bare: bool) -> DType:
+    """The output dtype when nobody names one.
+
+    Args:
+        operand: what the matmul multiplies.
+        bare: the output is the contraction itself, with no pointwise function.
+    """
+    if operand == S8:
+        return S32 if bare else F32
+    return {TF32: F32, E4M3: F16, E5M2: F16}.get(operand, operand)

@@ -1,0 +1,81 @@
+"""Argument descriptions: ``x:bf16[M,K]:col@4`` to `Tensor`."""
+
+from __future__ import annotations
+
+import re
+
+from polygen.errors import DTypeError, ShapeError, SignatureError
+from polygen.frontend.dtypes import dtype as to_dtype
+from polygen.frontend.program import Dim, Tensor
+from polygen.frontend.shapes import check_tensor
+
+_FORM = re.compile(
+    r"""\s*(?:(?P<name>[A-Za-z_]\w*)\s*:)?    # x:         the argument's name
+    \s*(?P<dtype>\w+)                         # bf16
+    \s*(?:\[(?P<dims>[^\]]*)\])?              # [M,K]      none for a run-time scalar
+    \s*(?::\s*(?P<layout>\w+))?               # :col       row-major when left out
+    \s*(?:@\s*(?P<alignment>\d+))?\s*         # @4         bytes; 16 when left out
+    """,
+    re.VERBOSE | re.ASCII,
+)
+_FORMAT = (
+    "Write name:dtype[dims], as in x:bf16[M,K], b:f32[N], s:f32; "
+    "then :col for column-major, @4 for an alignment of 4 bytes"
+)
+_LAYOUTS = {"row": (0, 1), "col": (1, 0)}
+DEFAULT_ALIGNMENT = 16
+
+
+def parse_signature(text: str) -> Tensor:
+    """Reads one argument description.
+
+    Args:
+        text: ``[name:]dtype[dims][:row|:col][@bytes]``; dims are names or numbers, separated by
+            commas; without dims (``f32`` or ``f32[]``) the argument is a run-time scalar.
+
+    Returns:
+        The tensor; its name is empty when the text gives none.
+
+    Raises:
+        SignatureError: the text does not have that form, or names an unknown dtype or layout.
+        ShapeError: a size below 1, or more than two dims.
+        DTypeError: a scalar that is not f32.
+    """
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise SignatureError("not an argument description", where=repr(text), nearest=_FORMAT)
+    try:
+        dtype = to_dtype(match["dtype"])
+    except DTypeError as error:
+        raise SignatureError(
+            error.what, where=repr(text), nearest=f"{error.nearest}. {_FORMAT}"
+        ) from None
+    dims = _dims(match["dims"], text)
+    order = tuple(range(len(dims)))
+    if match["layout"] is not None:
+        if match["layout"] not in _LAYOUTS or len(dims) != 2:
+            raise SignatureError(
+                f"layout {match['layout']!r} of {len(dims)} dim(s)",
+                where=repr(text),
+                nearest="A matrix is row or col. " + _FORMAT,
+            )
+        order = _LAYOUTS[match["layout"]]
+    alignment = int(match["alignment"] or DEFAULT_ALIGNMENT)
+    try:
+        return check_tensor(Tensor(match["name"] or "", dtype, dims, order, alignment))
+    except (ShapeError, DTypeError, SignatureError) as error:
+        raise type(error)(
+            error.what, where=repr(text), why=error.why, nearest=error.nearest
+        ) from None
+
+
+def _dims(text: str | None, whole: str) -> tuple[Dim, ...]:
+    if text is None or not text.strip():
+        return ()
+    dims: list[Dim] = []
+    for part in (part.strip() for part in text.split(",")):
+        if not part:
+            raise SignatureError("an empty dim", where=repr(whole), nearest=_FORMAT)
+        number = re.fullmatch(r"[+-]?\d+", part, re.ASCII)
+        dims.append(int(part) if number and len(part) < 19 else part)
+    return tuple(dims)

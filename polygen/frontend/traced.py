@@ -1,0 +1,312 @@
+"""Symbolic tensors: what the user's function is run on.
+
+Operators, NumPy functions and polygen's functions on a `Traced` record nodes in its `Trace`.
+Whatever would need a value (a condition, a loop, a conversion) raises TraceError and names the
+alternative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from polygen.errors import DTypeError, ShapeError, TraceError
+from polygen.frontend.dtypes import BOOL, DType
+from polygen.frontend.dtypes import dtype as to_dtype
+from polygen.frontend.expr import Dims, Node, Symbolic, describe
+from polygen.frontend.functions import closest
+from polygen.frontend.shapes import shape_text
+from polygen.frontend.trace import Trace
+
+_NEEDS_VALUE = "a traced value has no number yet: the function is run once, for every input at once"
+
+
+class Traced(Symbolic):
+    """A tensor of which the function's text, not its numbers, is known.
+
+    It takes the operators and NumPy functions of an array. Dims are names or numbers.
+    """
+
+    __slots__ = ("node", "trace")
+
+    def __init__(self, trace: Trace, node: Node) -> None:
+        self.trace, self.node = trace, node
+
+    def __repr__(self) -> str:
+        return f"<traced {describe(self.node)}: {self.dtype}{shape_text(self.shape)}>"
+
+    def apply(self, function: str, *args: Any) -> Any:
+        """The traced value of a pointwise function of the table."""
+        return self._of(self.trace.apply(function, *(self._plain(arg) for arg in args)))
+
+    def _of(self, node: Node) -> Traced:
+        return Traced(self.trace, node)
+
+    def _plain(self, value: Any) -> Any:
+        if not isinstance(value, Traced):
+            return value
+        if value.trace is not self.trace:
+            raise TraceError(f"{describe(value.node)} belongs to another run of a traced function")
+        return value.node
+
+    def _view(self, axes: Sequence[int | None]) -> Traced:
+        return self._of(self.trace.view(self.node, axes))
+
+    def matmul(self, lhs: Any, rhs: Any) -> Traced:
+        """The matrix product of two operands, one of which may be this value."""
+        return self._of(self.trace.matmul(self._plain(lhs), self._plain(rhs)))
+
+    # --- what an array has
+    @property
+    def shape(self) -> Dims:
+        """The dims, names or numbers."""
+        return self.node.dims
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.node.dims)
+
+    @property
+    def dtype(self) -> DType:
+        """The element type; f32 for anything computed."""
+        return self.node.dtype
+
+    @property
+    def T(self) -> Traced:  # noqa: N802 - NumPy's name
+        """The transpose."""
+        return self.transpose()
+
+    def transpose(self, *axes: Any) -> Traced:
+        """The axes in another order; reversed when no order is given."""
+        order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
+        if not order or order == (None,):
+            order = tuple(reversed(range(self.ndim)))
+        order = [axis + self.ndim if axis < 0 else axis for axis in order]
+        if sorted(order) != list(range(self.ndim)):
+            raise ShapeError(
+                f"transpose of {describe(self.node)} to axes {tuple(order)}",
+                why=f"it has {self.ndim} axes",
+            )
+        return self._view(order)
+
+    def astype(self, dtype: object, **_: Any) -> Traced:
+        """The values rounded to a dtype; as the last step it decides the output's dtype."""
+        return self._of(self.trace.cast(self.node, to_dtype(dtype)))
+
+    def clip(self, lo: Any = None, hi: Any = None) -> Any:
+        """The values limited to [lo, hi]; None leaves a side open."""
+        if lo is None and hi is None:
+            return self
+        if lo is None:
+            return self.apply("minimum", self, hi)
+        return self.apply("maximum", self, lo) if hi is None else self.apply("clip", self, lo, hi)
+
+    def reshape(self, *shape: Any) -> Traced:
+        """The same elements with axes of size 1 added or dropped; one dim may be -1."""
+        dims = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        kept = [axis for axis, dim in enumerate(self.shape) if dim != 1]
+        wanted = [dim for dim in dims if dim != 1]
+        remaining = list(kept)
+        axes: list[int | None] = []
+        for dim in dims:
+            axes.append(None if dim == 1 or not remaining else remaining.pop(0))
+        fits = len(wanted) == len(kept) and all(
+            dim in (-1, self.shape[axis]) for dim, axis in zip(wanted, kept, strict=True)
+        )
+        # A -1 where nothing is left to place stands for 1.
+        if not fits and not (wanted == [-1] and not kept):
+            raise ShapeError(
+                f"reshape of {describe(self.node)} from {shape_text(self.shape)} to "
+                f"{shape_text(tuple(dims))}",
+                nearest="A reshape can only add or drop axes of size 1",
+            )
+        return self._view(axes)
+
+    def __getitem__(self, key: Any) -> Traced:
+        keys = key if isinstance(key, tuple) else (key,)
+        taken = sum(1 for item in keys if item is not None and item is not Ellipsis)
+        if sum(item is Ellipsis for item in keys) == 0:
+            keys = (*keys, Ellipsis)
+        axes: list[int | None] = []
+        used = 0
+        for item in keys:
+            if item is Ellipsis:
+                rest = self.ndim - taken
+                axes += range(used, used + rest)
+                used += rest
+            elif item is None:
+                axes.append(None)
+            elif isinstance(item, slice) and item == slice(None) and used < self.ndim:
+                axes.append(used)
+                used += 1
+            else:
+                raise TraceError(
+                    f"indexing of {describe(self.node)} {shape_text(self.shape)} with {item!r}",
+                    nearest="Only whole axes and new ones: v[:, None], v[None, :]",
+                )
+        return self._view(axes)
+
+    # --- matmul, logic on bool
+    def __matmul__(self, other: Any) -> Traced:
+        return self.matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Traced:
+        return self.matmul(other, self)
+
+    def dot(self, other: Any) -> Traced:
+        """The matrix product."""
+        return self.matmul(self, other)
+
+    def _bits(self, function: str, *args: Any) -> Any:
+        for arg in args:
+            if isinstance(arg, Traced) and arg.dtype != BOOL:
+                raise DTypeError(
+                    f"bit operation on {describe(arg.node)}, which is {arg.dtype}",
+                    nearest="& | ~ combine comparisons",
+                )
+        return self.apply(function, *args)
+
+    def __and__(self, other: Any) -> Any:
+        return self._bits("logical_and", self, other)
+
+    def __or__(self, other: Any) -> Any:
+        return self._bits("logical_or", self, other)
+
+    __rand__, __ror__ = __and__, __or__
+
+    def __invert__(self) -> Any:
+        return self._bits("logical_not", self)
+
+    # --- NumPy's protocols
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *args: Any, **keywords: Any) -> Any:
+        name = ufunc.__name__
+        if method != "__call__":
+            raise TraceError(f"np.{name}.{method}", why="a reduction is not supported yet")
+        if keywords:
+            raise TraceError(f"np.{name} with {', '.join(keywords)}=", nearest="Leave it out")
+        if ufunc is np.matmul:
+            return self.matmul(*args)
+        if ufunc is np.reciprocal:
+            return self.apply("div", 1.0, *args)
+        if ufunc is np.positive:
+            return self
+        if ufunc in _BITWISE:
+            return self._bits(_BITWISE[ufunc], *args)
+        if ufunc not in UFUNCS:
+            raise TraceError(f"np.{name} is not in the vocabulary", nearest=closest(name))
+        return self.apply(UFUNCS[ufunc], *args)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, keywords: Any) -> Any:
+        name = function.__name__
+        handler = _ARRAY_FUNCTIONS.get(name)
+        if handler is None:
+            raise TraceError(f"np.{name} is not in the vocabulary", nearest=closest(name))
+        try:
+            return handler(*args, **keywords)
+        except TypeError as error:
+            raise TraceError(f"np.{name} is called with arguments it does not take here") from error
+
+    # --- what a traced value cannot do
+    def _refuse(self, doing: str, nearest: str) -> NoReturn:
+        raise TraceError(f"{doing} {describe(self.node)}", why=_NEEDS_VALUE, nearest=nearest)
+
+    def __bool__(self) -> bool:
+        self._refuse(
+            "a condition (if, while, and, or, not, min, max, a chained comparison) on",
+            "Use pg.where(condition, a, b), np.minimum, np.maximum or np.logical_and",
+        )
+
+    def __iter__(self) -> NoReturn:
+        self._refuse("a loop over", "Write whole-array operations; pg.where selects")
+
+    def __len__(self) -> int:
+        self._refuse("len() of", "Use pg.where to select; .shape gives the dims")
+
+    def __float__(self) -> float:
+        self._refuse("float() or a math function of", "Use pg.exp, np.exp, pg.where and so on")
+
+    def __int__(self) -> int:
+        self._refuse("int() of", 'Use .astype("s8") to round, pg.where to select')
+
+    def __index__(self) -> int:
+        self._refuse("an index made from", "Use pg.where to select")
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        self._refuse("a NumPy array made from", "Keep to functions of traced values")
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._refuse("an assignment into", "Use pg.where(condition, new, old)")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):  # protocols and notebooks ask with hasattr
+            raise AttributeError(name)
+        raise TraceError(f".{name} of {describe(self.node)} is not known", nearest=closest(name))
+
+
+UFUNCS: dict[Any, str] = {
+    np.add: "add",
+    np.subtract: "sub",
+    np.multiply: "mul",
+    np.divide: "div",
+    np.negative: "neg",
+    np.absolute: "abs",
+    np.minimum: "minimum",
+    np.maximum: "maximum",
+    np.exp: "exp",
+    np.exp2: "exp2",
+    np.log: "log",
+    np.log1p: "log1p",
+    np.sqrt: "sqrt",
+    np.tanh: "tanh",
+    np.power: "pow",
+    np.square: "square",
+    np.less: "lt",
+    np.less_equal: "le",
+    np.greater: "gt",
+    np.greater_equal: "ge",
+    np.equal: "eq",
+    np.not_equal: "ne",
+    np.logical_and: "logical_and",
+    np.logical_or: "logical_or",
+    np.logical_not: "logical_not",
+}
+_BITWISE: dict[Any, str] = {
+    np.bitwise_and: "logical_and",
+    np.bitwise_or: "logical_or",
+    np.invert: "logical_not",
+}
+
+
+def _where(*args: Any) -> Any:
+    if len(args) != 3:
+        raise TraceError("np.where with one argument", nearest="Use where(condition, x, y)")
+    traced = next(arg for arg in args if isinstance(arg, Traced))
+    return traced.apply("where", *args)
+
+
+def _clip(a: Any, a_min: Any = None, a_max: Any = None, **limits: Any) -> Any:
+    lo, hi = limits.pop("min", a_min), limits.pop("max", a_max)
+    if limits:
+        raise TraceError(f"np.clip with {', '.join(limits)}=", nearest="Leave it out")
+    traced = next(arg for arg in (a, lo, hi) if isinstance(arg, Traced))
+    lifted = a if isinstance(a, Traced) else Traced(traced.trace, traced.trace.lift(a, "clip"))
+    return lifted.clip(lo, hi)
+
+
+def _dot(a: Any, b: Any) -> Any:
+    traced = a if isinstance(a, Traced) else b
+    return traced.matmul(a, b)
+
+
+_ARRAY_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "where": _where,
+    "clip": _clip,
+    "dot": _dot,
+    "transpose": lambda a, axes=None: a.transpose() if axes is None else a.transpose(tuple(axes)),
+    "reshape": lambda a, shape: a.reshape(shape),
+    "shape": lambda a: a.shape,
+    "ndim": lambda a: a.ndim,
+}

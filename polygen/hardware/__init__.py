@@ -1,0 +1,1 @@
+"""Devices, instructions and shared-memory layouts as data files that prove themselves at load."""

@@ -1,0 +1,201 @@
+"""MMA instructions: their fragments as relations, proved when loaded, and as NumPy tables.
+
+An entry of ``data/atoms.toml`` gives each operand's fragment as an isl map from (lane, element) to
+the position in the operand. Loading one enumerates its maps and proves, point by point:
+
+1. every (lane, element) has exactly one position;
+2. no two share a position;
+3. together they cover the operand's box;
+4. elements x element bits = registers x 32.
+
+The proof is by enumeration because isl's own coverage test can explode on bit-shuffling maps.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from polygen import isl
+from polygen.errors import DTypeError, HardwareDataError, VerifyError
+from polygen.frontend.dtypes import DType, dtype
+from polygen.hardware.data_file import Integers, read, take
+from polygen.hardware.device import Device, common_facts
+
+FILE = "atoms.toml"
+REGISTER_BITS = 32
+_AXES = {"a": ("m", "k"), "b": ("k", "n"), "c": ("m", "n")}
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """One operand of an atom as the lanes of a warp hold it."""
+
+    operand: str  # "a" (m x k), "b" (k x n) or "c" (m x n)
+    dtype: DType
+    registers: int  # 32-bit registers per lane
+    elements: int  # per lane, packed into the registers in order
+    shape: tuple[int, int]  # rows, columns of the operand
+    map: str  # isl relation: (lane, element) -> (row, column)
+    table: Integers = field(repr=False, compare=False)  # [lanes, elements, 2] -> row, column
+
+    @property
+    def elements_per_register(self) -> int:
+        """Elements packed into one 32-bit register."""
+        return self.elements // self.registers
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """One MMA instruction: ``c[m,n] += a[m,k] * b[k,n]``."""
+
+    name: str
+    ptx: str  # mnemonic
+    m: int
+    n: int
+    k: int
+    scope: str  # who executes it together: "warp"
+    requires: tuple[str, ...]  # device features
+    source: str
+    a: Fragment
+    b: Fragment
+    c: Fragment
+
+    def runs_on(self, device: Device) -> bool:
+        """Whether the device has every feature the instruction needs."""
+        return all(device.has(feature) for feature in self.requires)
+
+    def fragment(self, operand: str) -> Fragment:
+        """The fragment of operand ``a``, ``b`` or ``c``."""
+        return {"a": self.a, "b": self.b, "c": self.c}[operand]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def atom_names() -> tuple[str, ...]:
+    """The names of all atoms, in the order of preference."""
+    return tuple(read(FILE))
+
+
+def atoms_for(
+    device: Device, a: str | DType, b: str | DType, c: str | DType | None = None
+) -> tuple[Atom, ...]:
+    """The atoms that run on a device and take the given element types, best first.
+
+    Args:
+        device: the target.
+        a: element type of the left operand.
+        b: element type of the right operand.
+        c: element type of the accumulator; None takes any.
+    """
+    wanted = {"a": dtype(a).name, "b": dtype(b).name}
+    if c is not None:
+        wanted["c"] = dtype(c).name
+    found = []
+    for name, table in read(FILE).items():
+        where = f"hardware/data/{FILE}, {name}"
+        types = {operand: take(table, operand, where)["dtype"] for operand in wanted}
+        if types == wanted and all(device.has(f) for f in take(table, "requires", where)):
+            found.append(atom(name))
+    return tuple(found)
+
+
+@functools.cache
+def atom(name: str) -> Atom:
+    """The atom of that name, proved on first use.
+
+    Raises:
+        HardwareDataError: there is none, or its entry fails the proof.
+    """
+    if name not in atom_names():
+        raise HardwareDataError(
+            f"unknown atom {name!r}",
+            where=f"hardware/data/{FILE}",
+            nearest=f"Known: {', '.join(atom_names())}",
+        )
+    return build(name, read(FILE)[name])
+
+
+def build(name: str, table: dict[str, Any]) -> Atom:
+    """An atom from its data table, proved.
+
+    Raises:
+        HardwareDataError: an entry is missing or a fragment fails its proof.
+    """
+    where = f"hardware/data/{FILE}, {name}"
+    shape: dict[str, int] = take(table, "shape", where)
+    parts = {operand: _fragment(operand, table, shape, f"{where}.{operand}") for operand in "abc"}
+    return Atom(
+        name=name,
+        ptx=take(table, "ptx", where),
+        m=shape["m"],
+        n=shape["n"],
+        k=shape["k"],
+        scope=take(table, "scope", where),
+        requires=tuple(take(table, "requires", where)),
+        source=take(table, "source", where),
+        a=parts["a"],
+        b=parts["b"],
+        c=parts["c"],
+    )
+
+
+def _fragment(operand: str, table: dict[str, Any], shape: dict[str, int], where: str) -> Fragment:
+    entry = take(table, operand, where)
+    try:
+        element = dtype(take(entry, "dtype", where))
+    except DTypeError as error:
+        raise HardwareDataError(error.what, where=where) from None
+    registers: int = take(entry, "registers", where)
+    rows, columns = (take(shape, axis, where) for axis in _AXES[operand])
+    text = take(entry, "map", where)
+    lanes = common_facts()["warp_size"]
+    elements = rows * columns // lanes
+    if elements * element.bits != registers * REGISTER_BITS:
+        raise HardwareDataError(
+            f"{elements} elements of {element.bits} bits do not fill {registers} registers",
+            where=where,
+            nearest=f"registers = {elements * element.bits // REGISTER_BITS}",
+        )
+    proved = _prove(text, lanes, elements, (rows, columns), where)
+    return Fragment(operand, element, registers, elements, (rows, columns), text, proved)
+
+
+def _prove(text: str, lanes: int, elements: int, shape: tuple[int, int], where: str) -> Integers:
+    """The map as a table, after proving that it is a bijection onto the operand."""
+    try:
+        pairs = isl.points(isl.Map(text))
+    except (isl.Error, VerifyError) as error:
+        raise HardwareDataError(f"not an isl map: {error}", where=where) from None
+    holder: dict[tuple[int, ...], tuple[int, ...]] = {}
+    placed: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for lane, element, *position in pairs:
+        slot = (lane, element)
+        at = tuple(position)
+        if not (0 <= lane < lanes and 0 <= element < elements):
+            raise HardwareDataError(f"slot {slot} is outside {lanes} x {elements}", where=where)
+        if slot in placed:
+            raise HardwareDataError(
+                f"not a function: slot {slot} holds both {placed[slot]} and {at}", where=where
+            )
+        if not all(0 <= x < size for x, size in zip(at, shape, strict=True)):
+            raise HardwareDataError(f"slot {slot} holds {at}, outside {shape}", where=where)
+        if at in holder:
+            raise HardwareDataError(
+                f"not injective: slots {holder[at]} and {slot} both hold {at}", where=where
+            )
+        placed[slot], holder[at] = at, slot
+    missing = set(np.ndindex(*shape)) - set(holder)
+    if missing:
+        raise HardwareDataError(
+            f"does not cover the operand: no slot holds {min(missing)}", where=where
+        )
+    table = np.zeros((lanes, elements, 2), np.int64)
+    for (lane, element), at in placed.items():
+        table[lane, element] = at
+    table.setflags(write=False)
+    return table

@@ -1,0 +1,209 @@
+"""Loads of operand fragments from shared memory, matched to atoms by proof.
+
+An entry of ``data/ldmatrix.toml`` says which stored bytes end in which register. `atom_load` goes
+through the entries for an operand and storage order and takes the first that isl proves equal to
+the atom's fragment map, in bytes:
+
+    (lane, register, byte) -result-> (matrix, row, byte) -placement-> (stored row, stored byte)
+                           -storage order-> (m or n, k, byte of the element)
+ =  (lane, register, byte) -registers->  (atom tile, lane, element, byte) -fragment map-> the same
+
+Bytes make one entry serve every element size. The closed-form addresses (`row`, `unit`) are proved
+equal to the address relation by enumerating the lanes.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polygen import isl
+from polygen.errors import HardwareDataError
+from polygen.hardware.atom import Atom, atom
+from polygen.hardware.data_file import Integers, evaluate, read, take
+
+FILE = "ldmatrix.toml"
+REGISTER_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentLoad:
+    """How a warp fetches one operand tile: `count` instructions of the same form.
+
+    Instruction i of lane l reads at stored row ``row_of_lane + offsets[i][0]`` and at byte
+    ``unit_bytes * (unit_of_lane + offsets[i][1])`` of that row, both relative to the tile's corner.
+    A stored row is one index of the dimension that is not contiguous in shared memory.
+    """
+
+    name: str
+    atom: str
+    operand: str  # "a" or "b"
+    k_contiguous: bool
+    ptx: str  # mnemonic
+    transposed: bool
+    matrices: int  # 8 x 16-byte matrices per instruction; 1 for a plain load
+    count: int  # instructions per tile
+    unit_bytes: int  # bytes a lane's address covers: 16 for ldmatrix, 4 for a plain load
+    tile_mn: int  # elements of the tile along m (operand a) or n (operand b)
+    tile_k: int  # elements along k: the atom's k
+    subtiles: int  # atom tiles along m or n in one tile
+    row_of_lane: str  # index formula over `lane`, valid as C and for `evaluate`
+    unit_of_lane: str
+    offsets: tuple[tuple[int, int], ...]  # per instruction: rows, units
+    register_map: tuple[tuple[int, int], ...]  # result register -> (atom tile, fragment register)
+
+    @property
+    def uses_ldmatrix(self) -> bool:
+        """False for plain 32-bit loads."""
+        return self.ptx.startswith("ldmatrix")
+
+    @property
+    def stored_rows(self) -> int:
+        """Rows of the tile as stored."""
+        return self.tile_mn if self.k_contiguous else self.tile_k
+
+    def lane_addresses(self, instruction: int = 0) -> tuple[Integers, Integers]:
+        """The stored row and the byte along it that each of the 32 lanes addresses."""
+        lane = np.arange(32, dtype=np.int64)
+        rows, units = self.offsets[instruction]
+        row = evaluate(self.row_of_lane, {"lane": lane}, self.name) + rows
+        unit = evaluate(self.unit_of_lane, {"lane": lane}, self.name) + units
+        return row, unit * self.unit_bytes
+
+    @property
+    def active_lanes(self) -> int:
+        """Lanes whose address the instruction uses (the first ones)."""
+        return 8 * self.matrices if self.uses_ldmatrix else 32
+
+
+def atom_load(of: Atom, operand: str, k_contiguous: bool, pair: bool = True) -> FragmentLoad | None:
+    """The load that fills the fragments of one operand.
+
+    Args:
+        of: the atom.
+        operand: ``"a"`` or ``"b"``.
+        k_contiguous: whether k is the contiguous dimension in shared memory.
+        pair: for operand b, prefer one instruction for two neighbouring n tiles.
+
+    Returns:
+        None when no instruction loads that storage order: 8-bit elements not contiguous along k.
+
+    Raises:
+        HardwareDataError: an entry's address formula contradicts its relation.
+    """
+    return _atom_load(of.name, operand, k_contiguous, pair)
+
+
+@functools.cache
+def _atom_load(name: str, operand: str, k_contiguous: bool, pair: bool) -> FragmentLoad | None:
+    contiguous = "k" if k_contiguous else "mn"
+    for load_name, table in read(FILE)["loads"].items():
+        if (table["operand"], table["contiguous"]) != (operand, contiguous):
+            continue
+        built = build(load_name, table, atom(name))
+        if (built.subtiles == 1 or pair) and delivers(table, atom(name)):
+            return built
+    return None
+
+
+def build(name: str, table: dict[str, Any], of: Atom) -> FragmentLoad:
+    """A load from its data table, with its address formulas proved.
+
+    Raises:
+        HardwareDataError: the formulas or the counts contradict the relations.
+    """
+    where = f"hardware/data/{FILE}, {name}"
+    instruction = _instruction(table, where)
+    operand: str = take(table, "operand", where)
+    registers = tuple((int(tile), int(register)) for tile, register in table["registers"])
+    fragment = of.fragment(operand)
+    subtiles = len(registers) // fragment.registers
+    load = FragmentLoad(
+        name=name,
+        atom=of.name,
+        operand=operand,
+        k_contiguous=take(table, "contiguous", where) == "k",
+        ptx=instruction["ptx"],
+        transposed=instruction["transposed"],
+        matrices=instruction["matrices"],
+        count=take(table, "count", where),
+        unit_bytes=instruction["unit_bytes"],
+        tile_mn=subtiles * (of.m if operand == "a" else of.n),
+        tile_k=of.k,
+        subtiles=subtiles,
+        row_of_lane=take(table, "row", where),
+        unit_of_lane=take(table, "unit", where),
+        offsets=tuple((int(row), int(unit)) for row, unit in take(table, "offsets", where)),
+        register_map=registers,
+    )
+    if len(load.offsets) != load.count or len(registers) != load.count * load.matrices:
+        raise HardwareDataError("count, offsets and registers do not fit together", where=where)
+    _prove_addresses(load, instruction, take(table, "placement", where), where)
+    return load
+
+
+def delivers(table: dict[str, Any], of: Atom) -> bool:
+    """Whether a load's relation equals the atom's fragment map (isl, a few milliseconds)."""
+    operand, k_contiguous = table["operand"], table["contiguous"] == "k"
+    size = of.fragment(operand).dtype.bytes
+    instruction = _instruction(table, operand)
+    matrices = instruction["matrices"]
+    with isl.operations_budget(what=f"the load of {of.name}.{operand}"):
+        repeat = isl.Map(
+            f"{{ R[l,r,b] -> [R[l,s,b] -> I[i]] : 0<=i<{table['count']} and r=s+{matrices}i "
+            f"and 0<=s<{matrices} }}"
+        )
+        result = isl.Map(instruction["result"]).product(isl.Map("{ I[i] -> I[i] }"))
+        number = isl.Map(f"{{ [M[q,y,x] -> I[i]] -> M[p,y,x] : p=q+{matrices}i }}")
+        units = f"floor(p/{size})"  # elements along the stored row
+        coordinates = f"s,{units}" if k_contiguous else f"{units},s"
+        stored = isl.Map(f"{{ S[s,p] -> T[{coordinates},p mod {size}] }}")
+        loaded = repeat.apply_range(result).apply_range(number)
+        loaded = loaded.apply_range(isl.Map(table["placement"])).apply_range(stored)
+        return bool(loaded.is_equal(_wanted(table, of)))
+
+
+def _wanted(table: dict[str, Any], of: Atom) -> isl.Map:
+    """(lane, register, byte) -> (m or n, k, byte of the element), as the atom needs it."""
+    operand = table["operand"]
+    fragment, size = of.fragment(operand), of.fragment(operand).dtype.bytes
+    pieces = [
+        f"R[l,r,b] -> [F[l,e] -> Z[u,z]] : r={result} and u={tile} and 0<=b<{REGISTER_BYTES} "
+        f"and {REGISTER_BYTES * register}+b={size}e+z and 0<=z<{size}"
+        for result, (tile, register) in enumerate(table["registers"])
+    ]
+    slots = isl.Map("{ " + "; ".join(pieces) + " }")
+    positions = isl.Map(fragment.map).product(isl.Map("{ Z[u,z] -> Z[u,z] }"))
+    head = "A[i,k]" if operand == "a" else "B[k,i]"
+    extent = of.m if operand == "a" else of.n
+    flat = isl.Map(f"{{ [{head} -> Z[u,z]] -> T[i+{extent}u,k,z] }}")
+    return slots.apply_range(positions).apply_range(flat)
+
+
+def _instruction(table: dict[str, Any], where: str) -> dict[str, Any]:
+    name = take(table, "instruction", where)
+    found: dict[str, Any] = take(read(FILE)["instructions"], name, where)
+    return found
+
+
+def _prove_addresses(
+    load: FragmentLoad, instruction: dict[str, Any], placement: str, where: str
+) -> None:
+    """The closed-form addresses equal the address relation, for every lane and instruction."""
+    stored = isl.points(isl.Map(placement))
+    corner = {(q, y): (row, byte) for q, y, x, row, byte in stored if x == 0}
+    pairs = isl.points(isl.Map(instruction["address"]))
+    for number in range(load.count):
+        rows, bytes_ = load.lane_addresses(number)
+        for lane, matrix, row in pairs:
+            wanted = corner.get((matrix + number * load.matrices, row))
+            found = (int(rows[lane]), int(bytes_[lane]))
+            if found != wanted:
+                raise HardwareDataError(
+                    f"lane {lane} of instruction {number}: the formulas give row, byte {found}",
+                    where=where,
+                    why=f"the address relation and the placement give {wanted}",
+                )

@@ -1,0 +1,230 @@
+"""`Kernel`: one compiled kernel. Callable, inspectable, checkable, savable."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from polygen.check import CheckReport, check, emulate
+from polygen.errors import AlignmentMismatch, PolygenError
+from polygen.frontend.program import Program, Tensor
+from polygen.hardware.device import Device
+from polygen.pipeline import Passes, check_sizes, generate
+from polygen.poly import ast
+from polygen.runtime.artifact import Artifact, Resources
+from polygen.runtime.cache import compile_cached
+from polygen.runtime.files import write_text_atomic
+from polygen.runtime.launch import Launcher
+from polygen.runtime.sass import disassemble
+from polygen.schedule.model import Schedule
+from polygen.show import STAGES, show_plan
+
+
+class Kernel:
+    """A fused kernel for one target; sizes are run-time arguments.
+
+    Attributes:
+        schedule: the decisions it was made with.
+        schedule_origin: where they come from.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        device: Device,
+        sizes: dict[str, int],
+        schedule: Schedule | Path | str,
+        command: str = "",
+    ) -> None:
+        self._sizes, self._asked, self._command = sizes, schedule, command
+        self.passes: Passes = generate(program, device, sizes, schedule, command)
+        self._siblings: dict[tuple[tuple[str, int], ...], Kernel] = {}
+
+    # --- what it is -----------------------------------------------------------------------------
+    @property
+    def program(self) -> Program:
+        """What it computes."""
+        return self.passes.program
+
+    @property
+    def schedule(self) -> Schedule:
+        """The decisions it was made with."""
+        return self.passes.plan.schedule
+
+    @property
+    def schedule_origin(self) -> str:
+        """Where the schedule comes from, and why."""
+        return self.passes.origin
+
+    @property
+    def source(self) -> str:
+        """The CUDA text; compiles alone with nvcc."""
+        return self.passes.source.text
+
+    @cached_property
+    def artifact(self) -> Artifact:
+        """PTX, cubin and compiler report; compiled on first use, or read from the cache."""
+        return compile_cached(self.passes.source)
+
+    @property
+    def ptx(self) -> str:
+        """The compiled PTX."""
+        return self.artifact.ptx
+
+    @property
+    def cubin(self) -> bytes:
+        """The compiled machine code."""
+        return self.artifact.cubin
+
+    @property
+    def resources(self) -> Resources:
+        """Registers, spills, shared memory and threads, as compiled."""
+        return self.artifact.resources
+
+    def show(self, stage: str = "plan") -> str:
+        """One stage of the pipeline as text: program, scop, tree, ast, plan, cuda, ptx or sass.
+
+        Raises:
+            PolygenError: there is no such stage.
+            ToolchainMissing: "sass" without a disassembler.
+        """
+        if stage not in STAGES:
+            raise PolygenError(
+                f"unknown stage {stage!r}", where="show", nearest=f"Stages: {', '.join(STAGES)}"
+            )
+        passes = self.passes
+        return {
+            "program": lambda: f"{passes.program}\n\n{passes.tree.fusion}\n\n{passes.tree.match}",
+            "scop": lambda: str(passes.scop),
+            "tree": lambda: str(passes.tree),
+            "ast": lambda: ast.text(passes.plan.loops),
+            "plan": lambda: show_plan(passes.plan, passes.origin),
+            "cuda": lambda: self.source,
+            "ptx": lambda: self.ptx,
+            "sass": lambda: disassemble(self.cubin),
+        }[stage]()
+
+    def __str__(self) -> str:
+        return self.show("plan")
+
+    # --- running it -----------------------------------------------------------------------------
+    @cached_property
+    def _launcher(self) -> Launcher:
+        return Launcher(
+            self.passes.source, self.artifact, self.program.inputs, self.program.outputs
+        )
+
+    @cached_property
+    def _scalar_places(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        inputs = self.program.inputs
+        arrays = tuple(i for i, t in enumerate(inputs) if t.dims)
+        return arrays, tuple(i for i, t in enumerate(inputs) if not t.dims)
+
+    def __call__(self, *operands: Any, out: Any = None, stream: Any = None) -> Any:
+        """Launch on CUDA arrays; asynchronous, on the caller's current stream unless `stream` says otherwise.
+
+        Args:
+            operands: arrays with ``__dlpack__`` or ``__cuda_array_interface__``, numbers for run-time scalars.
+            out: output array, or tuple of them; nothing is allocated then.
+            stream: a stream of CuPy or PyTorch, or an address.
+
+        Returns:
+            The output in the library of the first array, or a tuple of outputs.
+
+        Raises:
+            ArgumentError: operands do not fit; says which and why.
+        """
+        arrays, scalars = self._scalar_places
+        try:
+            if not scalars:
+                return self._launcher(operands, (), out, stream)
+            return self._launcher(
+                tuple(operands[i] for i in arrays), tuple(operands[i] for i in scalars), out, stream
+            )
+        except AlignmentMismatch as mismatch:
+            return self.sibling(mismatch.alignment)(*operands, out=out, stream=stream)
+
+    def sibling(self, alignment: tuple[tuple[str, int], ...]) -> Kernel:
+        """The same kernel for arrays with other alignments (bytes by tensor), compiled on first use."""
+        if alignment not in self._siblings:
+            self._siblings[alignment] = Kernel(
+                realigned(self.program, dict(alignment)),
+                self.passes.plan.device,
+                self._sizes,
+                self._asked,
+                self._command,
+            )
+        return self._siblings[alignment]
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the ``.cu``, its manifest and its schedule tree; each appears whole or not at all.
+
+        Returns:
+            The path of the ``.cu``.
+        """
+        folder = Path(folder)
+        name = self.passes.plan.entry
+        resources = self.resources
+        compiled = f"// compiled by {self.artifact.compiler}: {resources}\n"
+        manifest = {
+            "entry": name,
+            "expression": self.program.source,
+            "target": self.passes.plan.device.name,
+            "arguments": [dataclasses.asdict(argument) for argument in self.passes.plan.arguments],
+            "launch": dataclasses.asdict(self.passes.plan.launch),
+            "alignment": dict(self.passes.source.alignment),
+            "schedule": dataclasses.asdict(self.schedule),
+            "schedule_origin": self.schedule_origin,
+            "resources": dataclasses.asdict(resources),
+            "compiler": self.artifact.compiler,
+            "proofs": [str(proof) for proof in self.passes.plan.proofs],
+        }
+        path = folder / f"{name}.cu"
+        write_text_atomic(folder / f"{name}.tree.yaml", str(self.passes.tree) + "\n")
+        write_text_atomic(folder / f"{name}.json", json.dumps(manifest, indent=2) + "\n")
+        write_text_atomic(path, compiled + self.source)
+        return path
+
+    # --- checking it ----------------------------------------------------------------------------
+    def emulate(self, *operands: Any) -> Any:
+        """Run the compiled PTX on NumPy arrays with the PTX machine; outputs start as NaN.
+
+        Args:
+            operands: NumPy arrays (bfloat16 through ml_dtypes) and numbers, in call order.
+
+        Returns:
+            A NumPy array, or a tuple of them.
+
+        Raises:
+            ArgumentError: operands do not fit.
+        """
+        return emulate(self.program, self.passes.source, self.ptx, operands).results
+
+    def check(self, sizes: dict[str, int] | None = None) -> CheckReport:
+        """The proofs, and a run of the compiled PTX on integer data compared with NumPy.
+
+        Args:
+            sizes: of the run; dims not named get a small size that crosses tile boundaries.
+
+        Returns:
+            A report; ``report.ok`` says whether ``report.findings`` is empty.
+        """
+        check_sizes(self.program, sizes or {})
+        return check(self.passes.plan, self.passes.source, self.ptx, sizes)
+
+
+def realigned(program: Program, alignment: dict[str, int]) -> Program:
+    """The program with other alignments (bytes by tensor)."""
+
+    def change(tensor: Tensor) -> Tensor:
+        return replace(tensor, alignment=alignment.get(tensor.name, tensor.alignment))
+
+    return replace(
+        program,
+        inputs=tuple(map(change, program.inputs)),
+        outputs=tuple(map(change, program.outputs)),
+    )

@@ -1,0 +1,1 @@
+"""`ScheduleTree` to `KernelPlan`: buffers, layouts, leaf operations, epilogue, resources, verification."""

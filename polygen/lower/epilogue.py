@@ -1,0 +1,98 @@
+"""The epilogue: the fused pointwise statements in the coordinates of the accumulator.
+
+1. The fused band says which iterators of a statement run along m and n, so every tensor access becomes a tuple over
+   ("m", "n", 0), and equal tuples of one tensor become one read.
+2. A read or write whose axis along n is contiguous moves vectors; one that does not depend on n is a value per row;
+   anything else steps along n with a stride.
+3. Values stay in registers under the names of the program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polygen.frontend.dtypes import DType
+from polygen.frontend.program import Access, Constant, Program, Tensor
+from polygen.lower.plan import Compute, Read, Write
+from polygen.poly.fusion import Fusion
+from polygen.poly.match import Match
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwork:
+    """Reads, statements and writes of one element vector."""
+
+    reads: tuple[Read, ...]
+    statements: tuple[Compute, ...]
+    writes: tuple[Write, ...]
+
+
+def stride_argument(tensor: Tensor, axis: int) -> str:
+    """The kernel argument that holds the step of `axis`."""
+    return f"{tensor.name}_stride{axis}"
+
+
+def pointwork(program: Program, fusion: Fusion, match: Match, vector: int) -> Pointwork:
+    """Translate the pointwise statements into accumulator coordinates."""
+    row, _ = fusion.iterators(match.contraction.name)
+    tensors = program.tensors
+    reads: dict[tuple[str, tuple[str | int, ...]], Read] = {}
+    statements, writes = [], []
+    for statement in program.pointwise:
+        along_row, along_column = fusion.iterators(statement.name)
+        roles = {along_row: "m", along_column: "n"}
+        if match.m != row:
+            roles = {along_row: "n", along_column: "m"}
+        names: list[str | float] = []
+        for argument in statement.args:
+            if isinstance(argument, Constant):
+                names.append(argument.value)
+            elif argument.name not in tensors:
+                names.append(argument.name)
+            else:
+                index = _in_roles(argument, roles)
+                key = (argument.name, index)
+                if key not in reads:
+                    variable = f"{argument.name}_{len(reads)}"
+                    reads[key] = _read(variable, tensors[argument.name], index, vector)
+                names.append(reads[key].name)
+        target = statement.write.name
+        statements.append(Compute(target, statement.function, tuple(names), statement.dtype))
+        if target in tensors:
+            writes.append(_write(tensors[target], _in_roles(statement.write, roles), vector))
+    return Pointwork(tuple(reads.values()), tuple(statements), tuple(writes))
+
+
+def _in_roles(access: Access, roles: dict[str, str]) -> tuple[str | int, ...]:
+    return tuple(roles[i] if isinstance(i, str) else 0 for i in access.index)
+
+
+def _read(name: str, tensor: Tensor, index: tuple[str | int, ...], vector: int) -> Read:
+    if not tensor.dims:
+        return Read(name, tensor, "scalar", "0", "0", 0)
+    m_stride, n_stride = (_stride(tensor, index, role) for role in ("m", "n"))
+    kind = {"0": "row", "1": "vector"}.get(n_stride, "strided")
+    return Read(name, tensor, kind, m_stride, n_stride, _width(tensor, vector))
+
+
+def _write(tensor: Tensor, index: tuple[str | int, ...], vector: int) -> Write:
+    m_stride, n_stride = (_stride(tensor, index, role) for role in ("m", "n"))
+    kind = "vector" if n_stride == "1" else "strided"
+    return Write(tensor, kind, m_stride, n_stride, _width(tensor, vector))
+
+
+def _stride(tensor: Tensor, index: tuple[str | int, ...], role: str) -> str:
+    if role not in index:
+        return "0"
+    axis = index.index(role)
+    return "1" if axis == tensor.contiguous_axis else stride_argument(tensor, axis)
+
+
+def _width(tensor: Tensor, vector: int) -> int:
+    """Bytes per access: what the alignment allows, at most the whole vector, at most 16."""
+    return min(16, tensor.alignment, vector * tensor.dtype.bytes)
+
+
+def vector_length(outputs: tuple[DType, ...]) -> int:
+    """Adjacent results per lane: 16 bytes of the narrowest 16- or 32-bit output."""
+    return 16 // max(2, min(dtype.bytes for dtype in outputs))

@@ -1,0 +1,144 @@
+"""Shared-memory layouts: the swizzle of every buffer, chosen by counting bank conflicts.
+
+1. List the accesses a buffer sees: the copy's writes, the fragment loads; or staging writes and row reads.
+2. Count wavefronts under every swizzle of the data that fits the row, and take the first with the fewest.
+3. The data proves each swizzle a bijection, and each load equal to the fragment map, so what a copy wrote at
+   (row, byte) is what the MMA reads.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from polygen.errors import ScheduleError
+from polygen.hardware.fragment_load import FragmentLoad
+from polygen.hardware.swizzle import (
+    Access,
+    Swizzle,
+    choose_swizzle,
+    chunk_bytes,
+    count_wavefronts,
+    ideal_wavefronts,
+    swizzle,
+    swizzle_names,
+)
+from polygen.lower.plan import Buffer
+
+_LANES = np.arange(32, dtype=np.int64)
+
+
+def ring(
+    name: str,
+    offset: int,
+    stages: int,
+    rows: int,
+    row_bytes: int,
+    width: int,
+    load: FragmentLoad,
+    wanted: str,
+) -> Buffer:
+    """The ring of one operand.
+
+    Args:
+        name: the buffer.
+        offset: bytes from the start of shared memory.
+        stages: slots.
+        rows: stored rows of a tile.
+        row_bytes: bytes of a stored row.
+        width: bytes per copy instruction.
+        load: how fragments are read.
+        wanted: a swizzle's name, or "auto".
+    """
+    written = max(width, 4)
+    per_row = row_bytes // written
+    copies = Access(_LANES // per_row, (_LANES % per_row) * written, written)
+    accesses = [copies]
+    for instruction in range(load.count):
+        row, byte = load.lane_addresses(instruction)
+        if load.uses_ldmatrix:
+            active = load.active_lanes > _LANES
+            accesses.append(Access(np.where(active, row, -1), byte, chunk_bytes()))
+        else:
+            accesses.append(Access(row, byte, load.unit_bytes))
+    chosen = _swizzle(name, row_bytes, accesses, wanted)
+    # An address pattern of 16-byte lanes is served in phases of 8 lanes whatever lanes are active.
+    ideal = sum(ideal_wavefronts(a.lane_bytes, int((a.rows >= 0).sum())) for a in accesses)
+    counted = count_wavefronts(chosen, row_bytes, accesses)
+    return Buffer(name, offset, stages, rows, row_bytes, chosen, (counted, ideal))
+
+
+def scratch(
+    name: str,
+    offset: int,
+    warps: int,
+    rows: int,
+    columns: int,
+    vector: int,
+    fragment: np.ndarray,  # type: ignore[type-arg]
+    atom_n: int,
+    wanted: str,
+) -> Buffer:
+    """The staging area of the epilogue: `rows` x `columns` f32 sums per warp.
+
+    Args:
+        name: the buffer.
+        offset: bytes from the start of shared memory.
+        warps: warps of a block; each has its own area.
+        rows: rows of one instruction.
+        columns: columns of a warp tile.
+        vector: adjacent columns one lane reads.
+        fragment: accumulator table [lanes, elements, 2] -> row, column.
+        atom_n: columns of one instruction.
+        wanted: a swizzle's name, or "auto".
+    """
+    row_bytes = 4 * columns
+    accesses = [
+        Access(fragment[:, element, 0], 4 * (fragment[:, element, 1] + first), 8)
+        for first in range(0, columns, atom_n)
+        for element in range(0, fragment.shape[1], 2)
+    ]
+    per_row = columns // vector
+    items = np.where(rows * per_row > _LANES, _LANES, -1)
+    for part in range(0, vector, 4):
+        row = np.where(items >= 0, items // per_row, -1)
+        accesses.append(Access(row, 4 * ((_LANES % per_row) * vector + part), 16))
+    chosen = _swizzle(name, row_bytes, accesses, wanted)
+    ideal = sum(ideal_wavefronts(a.lane_bytes, int((a.rows >= 0).sum())) for a in accesses)
+    counted = count_wavefronts(chosen, row_bytes, accesses)
+    return Buffer(name, offset, warps, rows, row_bytes, chosen, (counted, ideal))
+
+
+def _swizzle(name: str, row_bytes: int, accesses: list[Access], wanted: str) -> Swizzle:
+    if wanted == "auto":
+        return choose_swizzle(row_bytes, accesses)
+    chosen = swizzle(wanted)
+    if not chosen.fits(row_bytes):
+        fitting = [n for n in swizzle_names() if swizzle(n).fits(row_bytes)]
+        raise ScheduleError(
+            f"swizzle {wanted} does not fit rows of {row_bytes} bytes",
+            where=f"smem.swizzle, {name}",
+            why=f"it moves chunks inside blocks of {chosen.block * chunk_bytes()} bytes",
+            nearest=f"Legal: auto, {', '.join(fitting)}",
+        )
+    return chosen
+
+
+def closed_form(values: np.ndarray) -> str:  # type: ignore[type-arg]
+    """An index formula over `lane` that equals `values` for all 32 lanes, found by trying and proved by enumeration.
+
+    Raises:
+        ScheduleError: none of the forms ``factor * ((lane / divisor) % modulus)`` fits.
+    """
+    for divisor in (1, 2, 4, 8, 16):
+        for modulus in (2, 4, 8, 16, 32):
+            for factor in (1, 2, 4, 8):
+                if np.array_equal(factor * ((_LANES // divisor) % modulus), values):
+                    return _formula(divisor, modulus, factor)
+    raise ScheduleError("the accumulator fragment has no simple closed form", where="epilogue")
+
+
+def _formula(divisor: int, modulus: int, factor: int) -> str:
+    text = "lane" if divisor == 1 else f"(lane / {divisor})"
+    if divisor * modulus < 32:
+        text = f"({text} % {modulus})"
+    return text if factor == 1 else f"{factor} * {text}"

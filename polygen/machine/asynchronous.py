@@ -1,0 +1,160 @@
+"""``cp.async``: copies that land between their issue and the wait that covers them.
+
+1. Each thread numbers its groups; a copy belongs to the group open when it was issued.
+2. From issue to wait the bytes are *in flight*: any access to them is a finding.
+3. The data lands at issue (``early``), at the wait (``late``), or at either by a seeded coin
+   (``random``): a missing wait gives wrong values in at least one of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polygen.machine.lanes import Lanes, full
+from polygen.machine.memory import locate_global, locate_shared
+
+if TYPE_CHECKING:
+    from polygen.machine.state import Machine
+
+Vector = np.ndarray[Any, Any]
+
+
+@dataclass(slots=True)
+class Copy:
+    """The copies one executed instruction started."""
+
+    thread: Vector  # thread numbers in the wave
+    group: Vector
+    target: Vector  # absolute bytes in shared memory
+    source: Vector  # bytes in global memory
+    valid: Vector  # bytes to copy; the rest of `size` is zero
+    size: int
+    position: int
+    landed: bool = False
+
+    def pick(self, chosen: Vector) -> Copy:
+        """The part at the given mask."""
+        return Copy(
+            self.thread[chosen],
+            self.group[chosen],
+            self.target[chosen],
+            self.source[chosen],
+            self.valid[chosen],
+            self.size,
+            self.position,
+            self.landed,
+        )
+
+
+class Copies:
+    """All cp.async copies in flight."""
+
+    def __init__(self, threads: int) -> None:
+        self.group = np.zeros(threads, np.int64)
+        self.pending: list[Copy] = []
+
+
+def _land(machine: Machine, copy: Copy) -> None:
+    """Move the data."""
+    words = copy.size // 4
+    source = machine.memory.bytes.view("u4")
+    whole = source[(copy.source // 4)[:, None] + np.arange(words)]
+    if (copy.valid != copy.size).any():
+        raw = whole.view("u1").reshape(len(whole), copy.size)
+        whole = np.where(np.arange(copy.size) < copy.valid[:, None], raw, 0).astype("u1").view("u4")
+    machine.shared.view("u4")[(copy.target // 4)[:, None] + np.arange(words)] = whole
+
+
+def _sources(
+    machine: Machine, lanes: Lanes, address: Vector, valid: Vector, size: int, position: int
+) -> Vector:
+    """Global byte positions; lanes that copy nothing, or are out of bounds, read position 0."""
+    result = np.zeros(lanes.count, np.int64)
+    for amount in np.unique(valid):
+        if amount == 0:
+            continue
+        chosen = np.flatnonzero(valid == amount)
+        every = len(chosen) == lanes.count
+        part = lanes if every else lanes.pick(chosen)
+        if amount == size:
+            at, good = locate_global(machine, part, address[chosen], size, position)
+        else:  # alignment is that of the whole copy, bounds those of the bytes read
+            at, good = locate_global(machine, part, address[chosen], 1, position)
+            end = address[chosen] + np.uint64(max(int(amount) - 1, 0))
+            _, tail = locate_global(machine, part, end, 1, position)
+            good = good if tail is None else tail
+        if good is None:
+            result[chosen] = at
+        else:
+            result[chosen[good]] = at[good]
+            valid[np.delete(chosen, good)] = 0
+    return result
+
+
+def copy_async(
+    machine: Machine,
+    lanes: Lanes,
+    target: Any,
+    source: Any,
+    valid: Any,
+    size: int,
+    position: int,
+) -> None:
+    """``cp.async`` of `size` bytes, of which `valid` come from global memory."""
+    target, source = full(lanes, target), full(lanes, source)
+    valid = np.minimum(full(lanes, valid).astype("i8"), size)
+    at, good = locate_shared(machine, lanes, target, size, position)
+    if good is not None:
+        lanes, at = lanes.pick(good), at[good]
+        source, valid = source[good], valid[good]
+    origin = _sources(machine, lanes, source, valid, size, position)
+    copies = machine.copies
+    copy = Copy(lanes.index, copies.group[lanes.index], at, origin, valid, size, position)
+    if machine.shadow is not None:
+        machine.shadow.write(lanes, at, size, position, flight=True)
+    mode = machine.completion
+    if mode == "early" or (mode == "random" and machine.random.random() < 0.5):
+        _land(machine, copy)
+        copy.landed = True
+    copies.pending.append(copy)
+
+
+def commit(machine: Machine, lanes: Lanes) -> None:
+    """``cp.async.commit_group``."""
+    machine.copies.group[lanes.index] += 1
+
+
+def wait(machine: Machine, lanes: Lanes, pending: int, everything: bool) -> None:
+    """``cp.async.wait_group`` (at most `pending` groups stay open) or ``wait_all``."""
+    copies = machine.copies
+    if not copies.pending:
+        return
+    limit = copies.group - pending if not everything else np.full_like(copies.group, 1 << 60)
+    member = np.zeros(len(copies.group), bool)
+    member[lanes.index] = True
+    left = []
+    for copy in copies.pending:
+        done = member[copy.thread] & (copy.group < limit[copy.thread])
+        if not done.any():
+            left.append(copy)
+            continue
+        part = copy if done.all() else copy.pick(done)
+        if not part.landed:
+            _land(machine, part)
+        if machine.shadow is not None:
+            rows = machine.shadow.row_of[part.thread]
+            machine.shadow.land(rows, part.target, part.size, part.position)
+        if not done.all():
+            left.append(copy.pick(~done))
+    copies.pending = left
+
+
+def drain(machine: Machine) -> None:
+    """Land what is still in flight when the kernel ends."""
+    for copy in machine.copies.pending:
+        if not copy.landed:
+            _land(machine, copy)
+    machine.copies.pending = []

@@ -1,0 +1,430 @@
+"""Global, shared, local and parameter memory, and the plain accesses to them.
+
+1. Global memory is one byte array with red zones; `room` holds, per byte, how many valid bytes
+   follow, so that bounds, padded rows and red zones are one look-up.
+2. Shared memory is one byte array, a slice per CTA; local memory one slice per thread.
+3. Every access resolves its addresses first; lanes that leave the memory or are misaligned are
+   reported and left out (they read all ones).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polygen.errors import LaunchError
+from polygen.machine.lanes import Lanes, full
+
+if TYPE_CHECKING:
+    from polygen.machine.state import Machine
+
+Vector = np.ndarray[Any, Any]
+BASE = 0x7000_0000_0000
+WINDOW_SHARED = 0x7E00_0000_0000
+WINDOW_LOCAL = 0x7D00_0000_0000
+WINDOW_PARAM = 0x7C00_0000_0000
+WINDOW_BYTES = 1 << 32
+RED_ZONE = 512
+SLOT = 24  # a mapped shared::cluster address is (rank + 1) << 24 | offset
+LANDING = np.dtype("u1")
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One allocation in global memory."""
+
+    name: str
+    offset: int
+    size: int
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    dtype: Any = None
+
+
+class GlobalMemory:
+    """All buffers of a launch, each between red zones."""
+
+    def __init__(self) -> None:
+        self.buffers: list[Buffer] = []
+        self.size = RED_ZONE
+        self._filled: list[tuple[Buffer, Any]] = []
+
+    def reserve_array(self, name: str, array: np.ndarray[Any, Any]) -> Buffer:
+        """Place an array; its element strides and its alignment within its owner are kept.
+
+        Raises:
+            LaunchError: negative strides.
+        """
+        if any(step < 0 for step in array.strides):
+            raise LaunchError(
+                "an array with a negative stride cannot be an argument",
+                where=name,
+                why="a kernel gets the lowest address",
+                nearest="Pass np.ascontiguousarray(array)",
+            )
+        span = array.itemsize
+        if array.size == 0:
+            span = 0
+        else:
+            span += sum((n - 1) * step for n, step in zip(array.shape, array.strides, strict=True))
+        root = array
+        while isinstance(root.base, np.ndarray):
+            root = root.base
+        shift = (array.ctypes.data - root.ctypes.data) % 256
+        return self._reserve(name, span, 256, shift, array)
+
+    def reserve_bytes(self, name: str, data: bytes, size: int, align: int) -> Buffer:
+        """Place a module variable."""
+        image = np.zeros(max(size, len(data)), np.uint8)
+        image[: len(data)] = np.frombuffer(data, np.uint8)
+        return self._reserve(name, len(image), align, 0, image)
+
+    def _reserve(self, name: str, size: int, align: int, shift: int, array: Any) -> Buffer:
+        offset = -(-self.size // align) * align + shift
+        buffer = Buffer(name, offset, size, array.shape, array.strides, array.dtype)
+        self.size = offset + size + RED_ZONE
+        self.buffers.append(buffer)
+        self._filled.append((buffer, array))
+        return buffer
+
+    def build(self) -> None:
+        """Allocate and copy in everything reserved so far."""
+        self.size = -(-self.size // 64) * 64
+        self.bytes = np.full(self.size, 0xAA, np.uint8)
+        self.room = np.zeros(self.size, np.uint8)
+        for buffer, array in self._filled:
+            self.view(buffer)[...] = array
+            self._mark(buffer, array)
+        self._filled = []
+
+    def view(self, buffer: Buffer) -> np.ndarray[Any, Any]:
+        """The array of a buffer, inside the memory."""
+        return np.ndarray(
+            buffer.shape, buffer.dtype, self.bytes.data, buffer.offset, buffer.strides
+        )
+
+    def _mark(self, buffer: Buffer, array: np.ndarray[Any, Any]) -> None:
+        """Fill `room`: valid bytes that follow each byte, at most 255."""
+        size, offset = buffer.size, buffer.offset
+        if size == 0:
+            return
+        if size == array.nbytes and array.flags.forc:
+            self.room[offset : offset + size] = 255
+            tail = min(size, 255)
+            self.room[offset + size - tail : offset + size] = np.arange(tail, 0, -1)
+            return
+        valid = np.zeros(size, bool)
+        shape, strides = (*array.shape, array.itemsize), (*array.strides, 1)
+        np.ndarray(shape, np.bool_, valid.data, 0, strides)[...] = True
+        place = np.arange(size)
+        stop = np.where(valid, size, place)
+        stop = np.minimum.accumulate(stop[::-1])[::-1]
+        self.room[offset : offset + size] = np.minimum(stop - place, 255)
+
+    def describe(self, offset: int) -> str:
+        """Where a byte position lies, relative to the nearest buffer."""
+        if not self.buffers:
+            return "no buffer exists"
+        near = min(
+            self.buffers, key=lambda b: max(b.offset - offset, offset - b.offset - b.size + 1, 0)
+        )
+        place = offset - near.offset
+        if 0 <= place < near.size:
+            return f"byte {place} of {near.name} ({near.size} bytes, in a gap between its rows)"
+        return f"byte {place} of {near.name}, which has {near.size}"
+
+
+# --- resolving addresses -----------------------------------------------------------------------
+def _report(
+    machine: Machine, lanes: Lanes, wrong: Vector, code: str, position: int, words: str
+) -> Vector:
+    """Record a bad address and return the places of the lanes that are fine."""
+    machine.findings.add(code, words, position, count=int(wrong.sum()))
+    return np.flatnonzero(~wrong)
+
+
+def locate_global(
+    machine: Machine, lanes: Lanes, address: Any, size: int, position: int
+) -> tuple[Vector, Vector | None]:
+    """Byte positions in global memory, and the places of the good lanes (None: all are)."""
+    at = full(lanes, address).view("i8") - BASE
+    inside = at.view("u8") < machine.memory.size
+    room = machine.memory.room.take(at, mode="clip")
+    wrong = ~inside | (room < size)
+    if machine.profiler is not None:
+        machine.profiler.global_access(lanes, at, size, position)
+    if wrong.any():
+        lane = int(np.flatnonzero(wrong)[0])
+        words = (
+            f"{lanes.name(lane)} accesses {size} bytes at {machine.memory.describe(int(at[lane]))}"
+        )
+        return at, _report(machine, lanes, wrong, "out-of-bounds-global", position, words)
+    if size > 1 and (at & (size - 1)).any():
+        wrong = (at & (size - 1)) != 0
+        lane = int(np.flatnonzero(wrong)[0])
+        words = (
+            f"{lanes.name(lane)} accesses {size} bytes at {machine.memory.describe(int(at[lane]))}, "
+            f"which is not a multiple of {size}"
+        )
+        return at, _report(machine, lanes, wrong, "misaligned", position, words)
+    return at, None
+
+
+def locate_shared(
+    machine: Machine, lanes: Lanes, address: Any, size: int, position: int
+) -> tuple[Vector, Vector | None]:
+    """Byte positions in shared memory, and the places of the good lanes (None: all are)."""
+    offset = full(lanes, address).astype("i8")
+    base = machine.shared_base[lanes.index]
+    if machine.geometry.cluster > 1:
+        rank = (offset >> SLOT) - 1
+        first = lanes.cta // machine.geometry.cluster * machine.geometry.cluster
+        cta = np.where(rank >= 0, first + rank, lanes.cta)
+        base, offset = cta * machine.shared_bytes, offset & ((1 << SLOT) - 1)
+    wrong = (offset < machine.shared_first) | (offset > machine.shared_end - size)
+    if machine.profiler is not None:
+        machine.profiler.shared_access(lanes, offset, size, position)
+    if wrong.any():
+        lane = int(np.flatnonzero(wrong)[0])
+        words = (
+            f"{lanes.name(lane)} accesses {size} bytes at shared byte "
+            f"{int(offset[lane]) - machine.shared_first} of "
+            f"{machine.shared_end - machine.shared_first}"
+        )
+        good = _report(machine, lanes, wrong, "out-of-bounds-shared", position, words)
+        return base + offset, good
+    if size > 1 and (offset & (size - 1)).any():
+        wrong = (offset & (size - 1)) != 0
+        lane = int(np.flatnonzero(wrong)[0])
+        words = f"{lanes.name(lane)} accesses {size} bytes at shared byte {int(offset[lane])}"
+        return base + offset, _report(machine, lanes, wrong, "misaligned", position, words)
+    return base + offset, None
+
+
+def locate_local(
+    machine: Machine, lanes: Lanes, address: Any, size: int, position: int
+) -> tuple[Vector, Vector | None]:
+    """Byte positions in local memory, and the places of the good lanes (None: all are)."""
+    offset = full(lanes, address).astype("i8")
+    wrong = (offset < 0) | (offset > machine.local_bytes - size) | ((offset % size) != 0)
+    at = lanes.index * machine.local_bytes + offset
+    if wrong.any():
+        lane = int(np.flatnonzero(wrong)[0])
+        words = f"{lanes.name(lane)} accesses local byte {int(offset[lane])}"
+        return at, _report(machine, lanes, wrong, "out-of-bounds-local", position, words)
+    return at, None
+
+
+# --- data --------------------------------------------------------------------------------------
+def gather(memory: Vector, at: Vector, dtype: str, count: int) -> tuple[Vector, ...]:
+    """`count` elements from every byte position."""
+    kind = np.dtype(dtype)
+    data = memory.view(kind)
+    if count == 1:
+        return (data[at // kind.itemsize],)
+    rows = data.reshape(-1, count)[at // (kind.itemsize * count)]
+    return tuple(np.ascontiguousarray(rows.T))
+
+
+def scatter(lanes: Lanes, memory: Vector, at: Vector, dtype: str, values: tuple[Any, ...]) -> None:
+    """Write elements at every byte position."""
+    kind = np.dtype(dtype)
+    data = memory.view(kind)
+    if len(values) == 1:
+        data[at // kind.itemsize] = values[0]
+    else:
+        rows = np.stack([full(lanes, value) for value in values], 1)
+        data.reshape(-1, len(values))[at // (kind.itemsize * len(values))] = rows
+
+
+def spread(count: int, good: Vector, values: tuple[Vector, ...]) -> tuple[Vector, ...]:
+    """Results of the good lanes among all lanes; the others read all ones."""
+    result = []
+    for value in values:
+        wide = np.full(count * value.itemsize, 0xFF, np.uint8).view(value.dtype)
+        wide[good] = value
+        result.append(wide)
+    return tuple(result)
+
+
+def load(
+    machine: Machine, lanes: Lanes, address: Any, dtype: str, count: int, space: str, position: int
+) -> tuple[Vector, ...]:
+    """``ld`` of `count` elements in one state space."""
+    size = np.dtype(dtype).itemsize * count
+    locate, memory = machine.spaces[space]
+    at, good = locate(machine, lanes, address, size, position)
+    if good is not None:
+        some = (
+            load(
+                machine, lanes.pick(good), full(lanes, address)[good], dtype, count, space, position
+            )
+            if len(good)
+            else tuple(np.zeros(0, dtype) for _ in range(count))
+        )
+        return spread(lanes.count, good, some)
+    if space == "shared" and machine.shadow is not None:
+        machine.shadow.read(lanes, at, size, position)
+    return gather(memory, at, dtype, count)
+
+
+def store(
+    machine: Machine,
+    lanes: Lanes,
+    address: Any,
+    *rest: Any,
+) -> None:
+    """``st``: the values, then dtype, space and position."""
+    *values, dtype, space, position = rest
+    size = np.dtype(dtype).itemsize * len(values)
+    locate, memory = machine.spaces[space]
+    at, good = locate(machine, lanes, address, size, position)
+    if good is not None:
+        lanes, at = lanes.pick(good), at[good]
+        values = [value[good] if getattr(value, "ndim", 0) else value for value in values]
+        if not len(good):
+            return
+    if space == "shared" and machine.shadow is not None:
+        machine.shadow.write(lanes, at, size, position)
+    scatter(lanes, memory, at, dtype, tuple(values))
+
+
+def _split(lanes: Lanes, address: Vector) -> list[tuple[str, Vector, Any]]:
+    """Generic addresses by state space: (space, places, address inside the space)."""
+    parts = []
+    left = np.ones(lanes.count, bool)
+    for space, window in (("shared", WINDOW_SHARED), ("local", WINDOW_LOCAL)):
+        inside = (address - np.uint64(window)) < np.uint64(WINDOW_BYTES)
+        if inside.any():
+            parts.append((space, np.flatnonzero(inside), address[inside] - np.uint64(window)))
+            left &= ~inside
+    if left.any():
+        parts.append(("global", np.flatnonzero(left), address[left]))
+    return parts
+
+
+def load_generic(
+    machine: Machine, lanes: Lanes, address: Any, dtype: str, count: int, position: int
+) -> tuple[Vector, ...]:
+    """``ld`` without a state space."""
+    address = full(lanes, address)
+    result = tuple(np.zeros(lanes.count, dtype) for _ in range(count))
+    for space, places, inside in _split(lanes, address):
+        some = load(machine, lanes.pick(places), inside, dtype, count, space, position)
+        for wide, part in zip(result, some, strict=True):
+            wide[places] = part
+    return result
+
+
+def store_generic(machine: Machine, lanes: Lanes, address: Any, *rest: Any) -> None:
+    """``st`` without a state space: the values, then dtype and position."""
+    *values, dtype, position = rest
+    address = full(lanes, address)
+    for space, places, inside in _split(lanes, address):
+        some = [value[places] if getattr(value, "ndim", 0) else value for value in values]
+        store(machine, lanes.pick(places), inside, *some, dtype, space, position)
+
+
+def in_space(address: Any, space: str) -> Any:
+    """``isspacep``."""
+    windows = {"shared": WINDOW_SHARED, "local": WINDOW_LOCAL}
+    if space in windows:
+        return (address - np.uint64(windows[space])) < np.uint64(WINDOW_BYTES)
+    return ~(in_space(address, "shared") | in_space(address, "local"))
+
+
+def load_parameter(
+    machine: Machine, lanes: Lanes, address: Any, dtype: str, count: int, position: int
+) -> tuple[Vector, ...]:
+    """``ld.param`` through a register."""
+    at = full(lanes, address).view("i8") - WINDOW_PARAM
+    wide = at[:, None] + np.arange(np.dtype(dtype).itemsize * count)
+    data = machine.parameter_bytes[np.clip(wide, 0, len(machine.parameter_bytes) - 1)]
+    rows = np.ascontiguousarray(data).view(dtype)
+    return tuple(np.ascontiguousarray(rows[:, k]) for k in range(count))
+
+
+# --- atomics -----------------------------------------------------------------------------------
+def _increment(old: Vector, limit: Vector) -> Vector:
+    return np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1))
+
+
+def _decrement(old: Vector, limit: Vector) -> Vector:
+    return np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1))
+
+
+UPDATES = {
+    "add": lambda old, b: old + b,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": lambda old, b: old & b,
+    "or": lambda old, b: old | b,
+    "xor": lambda old, b: old ^ b,
+    "exch": lambda old, b: b,
+    "inc": _increment,
+    "dec": _decrement,
+}
+
+
+def atomic(
+    machine: Machine,
+    lanes: Lanes,
+    address: Any,
+    operand: Any,
+    swap: Any,
+    operation: str,
+    dtype: str,
+    space: str,
+    position: int,
+) -> tuple[Vector]:
+    """``atom`` and ``red``: lanes with equal addresses take turns in thread order.
+
+    Returns:
+        The value each lane found before its own update.
+    """
+    address = full(lanes, address)
+    if space == "generic":
+        result = np.zeros(lanes.count, dtype)
+        for inner, places, inside in _split(lanes, address):
+            chosen = [full(lanes, value)[places] for value in (operand, swap)]
+            result[places] = atomic(
+                machine, lanes.pick(places), inside, *chosen, operation, dtype, inner, position
+            )[0]
+        return (result,)
+    kind = np.dtype(dtype)
+    locate, memory = machine.spaces[space]
+    at, good = locate(machine, lanes, address, kind.itemsize, position)
+    if good is not None:
+        chosen = [full(lanes, value)[good] for value in (operand, swap)]
+        some = (
+            atomic(
+                machine, lanes.pick(good), address[good], *chosen, operation, dtype, space, position
+            )
+            if len(good)
+            else (np.zeros(0, dtype),)
+        )
+        return spread(lanes.count, good, some)  # type: ignore[return-value]
+    if space == "shared" and machine.shadow is not None:
+        machine.shadow.read(lanes, at, kind.itemsize, position)
+        machine.shadow.write(lanes, at, kind.itemsize, position)
+    data, index = memory.view(kind), at // kind.itemsize
+    b, c = full(lanes, operand), full(lanes, swap)
+    old = np.empty(lanes.count, kind)
+    order = np.argsort(index, kind="stable")
+    ordered = index[order]
+    first = np.r_[True, ordered[1:] != ordered[:-1]]
+    turn = np.arange(lanes.count) - np.maximum.accumulate(
+        np.where(first, np.arange(lanes.count), 0)
+    )
+    by_turn = order[np.argsort(turn, kind="stable")]
+    for chosen in np.split(by_turn, np.cumsum(np.bincount(turn))[:-1]):
+        here = index[chosen]
+        found = data[here]
+        old[chosen] = found
+        if operation == "cas":
+            data[here] = np.where(found == b[chosen], c[chosen], found)
+        else:
+            data[here] = UPDATES[operation](found, b[chosen])
+    return (old,)

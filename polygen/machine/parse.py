@@ -1,0 +1,392 @@
+"""PTX text -> `Module`: kernels as flat instruction lists, with variables and registers.
+
+1. Comments go; the text is cut into statements at ``;``, ``:`` and braces, each with its line.
+2. A brace that opens a statement is a scope (an inline-asm block), any other one an operand vector.
+3. Names declared inside an inner scope get a unique suffix, so that every kernel ends up with one
+   flat name space; labels become positions in the instruction list.
+4. ``.loc`` lines attach the CUDA source line to the instructions that follow.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from polygen.errors import PtxError
+
+_SIZES = {"8": 1, "16": 2, "32": 4, "64": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One PTX instruction; operands stay text, with scoped names already made unique."""
+
+    parts: tuple[str, ...]  # the opcode split at dots: ("ld", "global", "u32")
+    operands: tuple[str, ...]
+    predicate: str = ""  # register name; empty when unconditional
+    negated: bool = False
+    line: int = 0
+    source: str = ""  # "kernel.cu:12" when the PTX carries line information
+
+    @property
+    def opcode(self) -> str:
+        """The opcode as written."""
+        return ".".join(self.parts)
+
+    def __str__(self) -> str:
+        guard = f"@{'!' if self.negated else ''}{self.predicate} " if self.predicate else ""
+        shown = [text if len(text) < 60 else text[:40] + " …}" for text in self.operands]
+        return f"{guard}{self.opcode} {', '.join(shown)}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable with static storage, or a kernel parameter."""
+
+    name: str
+    space: str  # "param", "shared", "local", "global" or "const"
+    align: int
+    size: int  # bytes; 0 for an unsized extern array
+    kind: str  # PTX type without the dot: "u64", "b8", "f32"
+    initial: bytes = b""
+    extern: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One entry point."""
+
+    name: str
+    parameters: tuple[Variable, ...]
+    registers: dict[str, str]  # name -> PTX type
+    variables: tuple[Variable, ...]  # declared inside the body
+    instructions: tuple[Instruction, ...]
+    labels: dict[str, int]  # label -> index of the instruction it precedes
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    tables: dict[str, tuple[str, ...]] = field(default_factory=dict)  # .branchtargets lists
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A PTX file."""
+
+    kernels: dict[str, Kernel]
+    variables: tuple[Variable, ...]
+    target: str
+
+
+@dataclass(slots=True)
+class _Scope:
+    parent: int
+    names: dict[str, str] = field(default_factory=dict)
+
+
+def type_bytes(kind: str) -> int:
+    """Bytes of a PTX type such as ``u32``; 0 for ``pred``."""
+    if kind == "pred":
+        return 0
+    if kind in ("f16x2", "bf16x2"):
+        return 4
+    if kind == "b128":
+        return 16
+    return _SIZES[re.sub(r"\D*(\d+).*", r"\1", kind)]
+
+
+def split_operands(text: str) -> tuple[str, ...]:
+    """Cut at the commas outside every bracket."""
+    result, depth, begin = [], 0, 0
+    for position, character in enumerate(text):
+        if character in "{[(":
+            depth += 1
+        elif character in "}])":
+            depth -= 1
+        elif character == "," and depth == 0:
+            result.append(text[begin:position].strip())
+            begin = position + 1
+    last = text[begin:].strip()
+    return (*result, last) if last else tuple(result)
+
+
+def items(operand: str) -> tuple[str, ...]:
+    """The elements of a vector operand ``{a, b}``; a plain operand is a vector of one."""
+    if operand.startswith("{"):
+        return tuple(part.strip() for part in operand.strip("{}").split(","))
+    return (operand,)
+
+
+def address(operand: str) -> tuple[str, int]:
+    """Base name and byte offset of ``[base+offset]``; an absolute address has the base ``""``."""
+    inner = operand.strip().removeprefix("[").removesuffix("]").strip()
+    match = re.fullmatch(r"(.+?)\s*\+\s*(-?\w+)", inner)
+    base, offset = (match[1], int(match[2], 0)) if match else (inner, 0)
+    if re.fullmatch(r"-?\d\w*", base):
+        return "", int(base, 0) + offset
+    return base, offset
+
+
+def _statements(text: str) -> list[tuple[str, int]]:
+    """Cut into statements; scope braces are statements of their own, labels end in ``:``."""
+    text = re.sub(r"/\*.*?\*/", lambda match: "\n" * match[0].count("\n"), text, flags=re.S)
+    text = re.sub(r"//[^\n]*", "", text)
+    result: list[tuple[str, int]] = []
+    buffer, begin, line, depth = "", 1, 1, 0
+    for token in re.findall(r'(?:[^{};:\n"]|::)+|"[^"]*"|[{};:\n]', text):
+        if token == "\n":
+            line += 1
+            if buffer.lstrip().startswith(
+                (".loc\t", ".loc ", ".file", ".version", ".target", ".address")
+            ):
+                result.append((" ".join(buffer.split()), begin))
+                buffer = ""
+            elif buffer:
+                buffer += " "
+            continue
+        if token == "{" and not depth and (not buffer.strip() or buffer.rstrip().endswith(")")):
+            if buffer.strip():
+                result.append((" ".join(buffer.split()), begin))
+            result.append(("{", line))
+            buffer = ""
+        elif token == "{":
+            header = re.match(
+                r"\s*(\.visible|\.weak|\.entry|\.func|\.max|\.min|\.req|\.section)", buffer
+            )
+            if header and not depth:
+                result.append((" ".join(buffer.split()), begin))
+                result.append(("{", line))
+                buffer = ""
+            else:
+                buffer += token
+                depth += 1
+        elif token == "}" and depth:
+            buffer += token
+            depth -= 1
+        elif token in ";}" and not depth:
+            if buffer.strip():
+                result.append((" ".join(buffer.split()), begin))
+            if token == "}":
+                result.append(("}", line))
+            buffer = ""
+        elif token == ":" and re.fullmatch(r"\s*[\w$%]+\s*", buffer):
+            result.append((buffer.strip() + ":", begin))
+            buffer = ""
+        else:
+            if not buffer.strip():
+                buffer, begin = "", line
+            buffer += token
+    if buffer.strip():
+        raise PtxError(f"the text ends inside `{' '.join(buffer.split())[:60]}`", line=begin)
+    return result
+
+
+def _initial(kind: str, text: str, line: int) -> bytes:
+    """The bytes of an initialiser list."""
+    width = type_bytes(kind)
+    data = b""
+    for part in re.findall(r"[^\s{},]+", text):
+        try:
+            if part[:2] in ("0f", "0d", "0F", "0D"):
+                data += int(part[2:], 16).to_bytes(width, "little")
+            else:
+                data += (int(part.rstrip("U"), 0) & ((1 << 8 * width) - 1)).to_bytes(
+                    width, "little"
+                )
+        except ValueError:
+            raise PtxError(
+                f"the initialiser `{part}` is not a number",
+                line=line,
+                why="addresses of other symbols in initialisers are not modelled",
+            ) from None
+    return data
+
+
+_VARIABLE = re.compile(
+    r"(?P<prefix>(?:\.(?:extern|visible|weak|common)\s+)*)\.(?P<space>shared|local|global|const|param)\s+"
+    r"(?:\.(?:attribute\([^)]*\)|ptr|align\s+\d+|v[24]|global|const|shared)\s*)*?"
+    r"(?:\.align\s+(?P<align>\d+)\s+)?\.(?P<kind>\w+)\s+(?:\.ptr\s+[^\w%$]*(?:\.\w+\s+)?(?:\.align\s+\d+\s+)?)?"
+    r"(?P<name>[\w%$]+)\s*(?P<dims>(?:\[\d*\])*)\s*(?:=\s*(?P<initial>.*))?$",
+    re.S,
+)
+
+
+def _variable(text: str, line: int) -> Variable:
+    match = _VARIABLE.match(text)
+    if match is None:
+        raise PtxError(f"cannot read the declaration `{text[:80]}`", line=line)
+    kind, dims = match["kind"], re.findall(r"\[(\d*)\]", match["dims"])
+    size = type_bytes(kind)
+    for dim in dims:
+        size *= int(dim or 0)
+    initial = _initial(kind, match["initial"], line) if match["initial"] else b""
+    return Variable(
+        name=match["name"],
+        space=match["space"],
+        align=int(match["align"] or type_bytes(kind)),
+        size=size,
+        kind=kind,
+        initial=initial,
+        extern="extern" in match["prefix"],
+    )
+
+
+def _declare_registers(text: str, registers: dict[str, str], scope: _Scope, suffix: str) -> None:
+    kind, _, names = text.removeprefix(".reg").strip().removeprefix(".").partition(" ")
+    for name in split_operands(names):
+        ranged = re.fullmatch(r"([\w%$]+)<(\d+)>", name)
+        plain = [f"{ranged[1]}{k}" for k in range(int(ranged[2]))] if ranged else [name]
+        for one in plain:
+            if suffix:
+                scope.names[one] = one + suffix
+            registers[one + suffix] = kind
+
+
+def _instruction(text: str, line: int, source: str) -> Instruction:
+    predicate, negated = "", False
+    if text.startswith("@"):
+        match = re.match(r"@\s*(!?)\s*([\w%$]+)\s+(.*)", text)
+        if match is None:
+            raise PtxError(f"cannot read `{text[:60]}`", line=line)
+        negated, predicate, text = bool(match[1]), match[2], match[3]
+    match = re.match(r"([a-z][\w.:]*)\s*(.*)", text)
+    if match is None:
+        raise PtxError(f"cannot read `{text[:60]}`", line=line)
+    parts = tuple(match[1].split("."))
+    return Instruction(parts, split_operands(match[2]), predicate, negated, line, source)
+
+
+def _rename(one: Instruction, scope: int, scopes: list[_Scope]) -> Instruction:
+    """Replace names of inner scopes by their unique names."""
+
+    def unique(match: re.Match[str]) -> str:
+        at = scope
+        while at > 0:
+            found = scopes[at].names.get(match[0])
+            if found is not None:
+                return found
+            at = scopes[at].parent
+        return match[0]
+
+    def fix(text: str) -> str:
+        return re.sub(r"[%$A-Za-z_][\w$]*", unique, text)
+
+    return Instruction(
+        one.parts,
+        tuple(fix(text) for text in one.operands),
+        fix(one.predicate) if one.predicate else "",
+        one.negated,
+        one.line,
+        one.source,
+    )
+
+
+def _location(text: str, files: dict[str, str]) -> str:
+    """``.loc 1 12 3, function_name …, inlined_at 1 37 3`` -> ``k.cu:12 (from k.cu:37)``."""
+    fields = text.replace(",", " ").split()
+    if fields[1] not in files:
+        return ""
+    source = f"{files[fields[1]]}:{fields[2]}"
+    if "inlined_at" in fields:
+        at = fields.index("inlined_at")
+        source += f" (from {files.get(fields[at + 1], '?')}:{fields[at + 2]})"
+    return source
+
+
+def _body(
+    statements: list[tuple[str, int]], begin: int, files: dict[str, str]
+) -> tuple[int, dict[str, object]]:
+    """Read one kernel body; returns the index after its closing brace and the `Kernel` fields."""
+    registers: dict[str, str] = {}
+    variables: list[Variable] = []
+    labels: dict[str, int] = {}
+    tables: dict[str, tuple[str, ...]] = {}
+    scopes, current, source = [_Scope(-1)], 0, ""
+    found: list[tuple[Instruction, int]] = []
+    position = begin
+    while True:
+        if position >= len(statements):
+            raise PtxError("a kernel body is never closed", line=statements[-1][1])
+        text, line = statements[position]
+        position += 1
+        if text == "{":
+            scopes.append(_Scope(current))
+            current = len(scopes) - 1
+        elif text == "}":
+            if current == 0:
+                break
+            current = scopes[current].parent
+        elif text.endswith(":"):
+            suffix = f"__{current}" if current else ""
+            scopes[current].names[text[:-1]] = text[:-1] + suffix
+            labels[text[:-1] + suffix] = len(found)
+        elif text.startswith(".reg"):
+            _declare_registers(text, registers, scopes[current], f"__{current}" if current else "")
+        elif text.startswith(".loc "):
+            source = _location(text, files)
+        elif text.startswith(".branchtargets"):
+            label = next(name for name, at in labels.items() if at == len(found))
+            tables[label] = split_operands(text.removeprefix(".branchtargets"))
+        elif re.match(r"\.(shared|local|const|global|param)\b", text):
+            variables.append(_variable(text, line))
+        elif not text.startswith("."):
+            found.append((_instruction(text, line, source), current))
+    instructions = tuple(one if not at else _rename(one, at, scopes) for one, at in found)
+    return position, {
+        "registers": registers,
+        "variables": tuple(variables),
+        "labels": labels,
+        "instructions": instructions,
+        "tables": tables,
+    }
+
+
+def _header(text: str, line: int) -> tuple[str, tuple[Variable, ...], tuple[int, int, int]]:
+    match = re.search(r"\.entry\s+([\w$]+)\s*(?:\((.*?)\))?([^)]*)$", text, re.S)
+    if match is None:
+        raise PtxError(f"cannot read the entry `{text[:60]}`", line=line)
+    parameters = tuple(_variable(part, line) for part in split_operands(match[2] or ""))
+    cluster = re.search(r"\.reqnctapercluster\s+(\d+)\s*(?:,\s*(\d+))?\s*(?:,\s*(\d+))?", match[3])
+    shape = (1, 1, 1)
+    if cluster:
+        shape = (int(cluster[1]), int(cluster[2] or 1), int(cluster[3] or 1))
+    return match[1], parameters, shape
+
+
+def parse(text: str) -> Module:
+    """Read a PTX file.
+
+    Args:
+        text: the PTX text, as NVRTC or nvcc writes it.
+
+    Returns:
+        The module; device functions are skipped (a ``call`` is refused when it is translated).
+
+    Raises:
+        PtxError: the text is malformed.
+    """
+    statements = _statements(text)
+    kernels: dict[str, Kernel] = {}
+    variables: list[Variable] = []
+    files: dict[str, str] = {}
+    target, position = "", 0
+    files = dict(re.findall(r'\.file\s+(\d+)\s+"([^"]*)"', text))
+    files = {number: name.rsplit("/", 1)[-1] for number, name in files.items()}
+    while position < len(statements):
+        statement, line = statements[position]
+        position += 1
+        if ".entry" in statement:
+            name, parameters, cluster = _header(statement, line)
+            if position >= len(statements) or statements[position][0] != "{":
+                continue
+            position, body = _body(statements, position + 1, files)
+            kernels[name] = Kernel(name=name, parameters=parameters, cluster=cluster, **body)  # type: ignore[arg-type]
+        elif statement.startswith(".target"):
+            target = statement.removeprefix(".target").strip().split(",")[0]
+        elif statement == "{":
+            depth = 1
+            while depth and position < len(statements):
+                depth += {"{": 1, "}": -1}.get(statements[position][0], 0)
+                position += 1
+        elif re.match(r"(\.(extern|visible|weak|common)\s+)*\.(shared|global|const)\b", statement):
+            variables.append(_variable(statement, line))
+    if not kernels:
+        raise PtxError("the text has no .entry", nearest="Compile a __global__ function")
+    return Module(kernels, tuple(variables), target)

@@ -1,0 +1,260 @@
+"""Happens-before races in shared memory, by vector clocks over a shadow of every cell.
+
+1. An *actor* is a warp, the tensor-memory engine of a CTA, or the wgmma unit of a warpgroup. A
+   *domain* is a cluster: actors of one domain share memory. Each actor has a vector clock; row
+   ``[actor, other]`` is the latest time of `other` that is ordered before what `actor` does next.
+2. A cell is `granule` bytes, the smallest access in the kernel. It remembers its last write and the
+   last read of every actor as one integer: time, actor and instruction.
+3. A read needs the last write ordered before it; a write needs that and every read.
+4. Cells never written, and cells an asynchronous copy is about to write, carry a time nobody can
+   have seen, so that the one comparison of step 3 catches them too; what it was is told apart only
+   when it failed.
+5. A second clock per actor counts only what a proxy fence covered: the async proxy compares with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from polygen.machine.lanes import Geometry, Lanes
+from polygen.machine.report import Findings
+
+Vector = np.ndarray[Any, Any]
+TIME = 30  # a record is time << 30 | actor << 20 | instruction
+ACTOR = 20
+ACTORS = 1023
+LAST = (1 << TIME) - 1
+STEP = np.int64(1 << TIME)
+NEVER = np.int64(1 << 62)  # the write record of a cell nobody wrote
+FLIGHT = np.int64(1 << 61)  # added to the record of a copy that has not landed
+
+
+class Shadow:
+    """The shadow of the shared memory of one wave."""
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        shared_bytes: int,
+        granule: int,
+        findings: Findings,
+        atomic: frozenset[int],
+    ) -> None:
+        self.geometry, self.granule, self.findings, self.atomic = (
+            geometry,
+            granule,
+            findings,
+            atomic,
+        )
+        self.bytes = shared_bytes
+        self.groups = -(-geometry.warps // 4)
+        self.per_cta = geometry.warps + self.groups + 1
+        self.actors = self.per_cta * geometry.cluster
+        ctas = len(geometry.ctas)
+        cells = ctas * shared_bytes // granule
+        self.written = np.full(cells, NEVER)
+        self.read_at = np.zeros((cells, self.actors), np.int64)
+        self.reading = np.zeros(cells, np.int32)  # wgmma or bulk reads in flight
+        # one clock row per actor of every CTA; the columns are the actors of its cluster
+        self.clock = np.full((ctas * self.per_cta, self.actors), LAST, np.int64)
+        self.fenced = np.full((ctas * self.per_cta, self.actors), LAST, np.int64)
+        own = np.arange(ctas * self.per_cta)
+        self.column = own % self.actors
+        self.clock[own, self.column] += STEP
+        self.row_of = geometry.cta * self.per_cta + geometry.warp  # thread -> its warp's clock row
+
+    # --- helpers -----------------------------------------------------------------------------
+    def rows(self, lanes: Lanes) -> Vector:
+        """Clock row of each lane's warp."""
+        return self.row_of[lanes.index]  # type: ignore[no-any-return]
+
+    def engine(self, cta: int) -> int:
+        """Clock row of a CTA's tensor-memory engine."""
+        return cta * self.per_cta + self.per_cta - 1
+
+    def matrix_unit(self, cta: int, group: int) -> int:
+        """Clock row of a warpgroup's wgmma unit."""
+        return cta * self.per_cta + self.geometry.warps + group
+
+    def cells(self, at: Vector, size: int) -> Vector:
+        """Cell numbers of accesses of `size` bytes at absolute byte positions; one row per access."""
+        first = at // self.granule
+        count = max(size // self.granule, 1)
+        if count == 1:
+            return first[:, None]
+        return first[:, None] + np.arange(count)  # type: ignore[no-any-return]
+
+    def _now(self, rows: Vector, position: int) -> Vector:
+        """The records of accesses happening now."""
+        columns = self.column[rows]
+        time = self.clock[rows, columns] & ~np.int64(LAST)
+        return time | (columns << ACTOR) | position  # type: ignore[no-any-return]
+
+    # --- accesses ----------------------------------------------------------------------------
+    def read(
+        self, lanes: Lanes, at: Vector, size: int, position: int, rows: Vector | None = None
+    ) -> None:
+        """Check and record reads of `size` bytes at absolute byte positions, one per lane."""
+        rows = self.rows(lanes) if rows is None else rows
+        cells = self.cells(at, size)
+        last = self.written[cells]
+        seen = self.clock[rows[:, None], (last >> ACTOR) & ACTORS]
+        if (last > seen).any():
+            self._report_read(lanes, cells, last > seen, position)
+        self.read_at[cells, self.column[rows][:, None]] = self._now(rows, position)[:, None]
+
+    def write(
+        self,
+        lanes: Lanes,
+        at: Vector,
+        size: int,
+        position: int,
+        flight: bool = False,
+        rows: Vector | None = None,
+    ) -> None:
+        """Check and record writes; with `flight` they land later (see `land`)."""
+        rows = self.rows(lanes) if rows is None else rows
+        cells = self.cells(at, size)
+        last = self.written[cells]
+        wrong = (last > self.clock[rows[:, None], (last >> ACTOR) & ACTORS]) & (last < NEVER)
+        if wrong.any():
+            self._report_write(lanes, cells, wrong, position)
+        late = self.read_at[cells] > self.clock[rows][:, None, :]
+        if late.any() or self.reading[cells].any():
+            self._report_overwrite(lanes, cells, late, position)
+        mark = self._now(rows, position)[:, None]
+        if flight:
+            mark = mark | FLIGHT
+        self.written[cells] = mark
+        lost = self.written[cells] != mark
+        if lost.any():  # two warps wrote the same cell with this very instruction
+            self._report_write(lanes, cells, lost, position)
+
+    def land(self, rows: Vector, at: Vector, size: int, position: int) -> None:
+        """Copies issued earlier have landed, and the actors of `rows` know it."""
+        cells = self.cells(at, size)
+        self.written[cells] = self._now(rows, position)[:, None]
+
+    # --- ordering ----------------------------------------------------------------------------
+    def join(self, rows: Vector) -> None:
+        """All the given actors learn what each of them knows (a barrier)."""
+        self.clock[rows] = self.clock[rows].max(0)
+        self.fenced[rows] = self.fenced[rows].max(0)
+        self.tick(rows)
+
+    def join_groups(self, rows: Vector) -> None:
+        """`join` for many equal groups at once; `rows` is groups × members."""
+        self.clock[rows] = self.clock[rows].max(1, keepdims=True)
+        self.fenced[rows] = self.fenced[rows].max(1, keepdims=True)
+        self.tick(rows.ravel())
+
+    def tick(self, rows: Vector) -> None:
+        """What the actors do from now on is not known to others yet."""
+        self.clock[rows, self.column[rows]] += STEP
+
+    def fence(self, lanes: Lanes) -> None:
+        """A proxy fence: what the warps know now may reach the async proxy."""
+        rows = np.unique(self.rows(lanes))
+        self.fenced[rows] = np.maximum(self.fenced[rows], self.clock[rows])
+
+    # --- words -------------------------------------------------------------------------------
+    def actor_name(self, column: int) -> str:
+        """An actor in words."""
+        inside = column % self.per_cta
+        rank = f" of cluster rank {column // self.per_cta}" if self.geometry.cluster > 1 else ""
+        if inside < self.geometry.warps:
+            return f"warp {inside}{rank}"
+        if inside == self.per_cta - 1:
+            return f"the bulk-copy engine{rank}"
+        return f"the wgmma unit of warpgroup {inside - self.geometry.warps}{rank}"
+
+    def offset(self, cell: int) -> int:
+        """Shared address of a cell."""
+        return cell * self.granule % self.bytes
+
+    def _pairs(self, wrong: Vector, records: Vector) -> list[tuple[int, int, int, int]]:
+        """First (lane, place) per other instruction, with that record and the count."""
+        found: dict[int, list[int]] = {}
+        for lane, place in np.argwhere(wrong)[:4096]:
+            record = int(records[lane, place])
+            entry = found.setdefault(record & ((1 << ACTOR) - 1), [lane, place, record, 0])
+            entry[3] += 1
+        return [(lane, place, record, count) for lane, place, record, count in found.values()]
+
+    def _report_read(self, lanes: Lanes, cells: Vector, wrong: Vector, position: int) -> None:
+        last = self.written[cells]
+        never = wrong & (last >= NEVER)
+        if never.any():
+            lane, place = np.argwhere(never)[0]
+            self.findings.add(
+                "uninitialised-shared-read",
+                f"{lanes.name(lane)} reads shared byte {self.offset(int(cells[lane, place]))}, "
+                "which nothing has written",
+                position,
+                count=int(never.any(1).sum()),
+            )
+        for lane, place, record, count in self._pairs(wrong & ~never, last):
+            other = record & ((1 << ACTOR) - 1)
+            flying = record >= FLIGHT
+            if position in self.atomic and other in self.atomic:
+                continue
+            actor = self.actor_name(record >> ACTOR & ACTORS)
+            detail = (
+                "a copy still in flight from" if flying else "a write not ordered before it, by"
+            )
+            self.findings.add(
+                "in-flight-access" if flying else "race-write-read",
+                f"{lanes.name(lane)} reads shared byte {self.offset(int(cells[lane, place]))} "
+                f"against {detail} {actor}",
+                position,
+                other,
+                count,
+            )
+
+    def _report_write(self, lanes: Lanes, cells: Vector, wrong: Vector, position: int) -> None:
+        for lane, place, record, count in self._pairs(wrong, self.written[cells]):
+            other = record & ((1 << ACTOR) - 1)
+            flying = record >= FLIGHT
+            if position in self.atomic and other in self.atomic:
+                continue
+            actor = self.actor_name(record >> ACTOR & ACTORS)
+            detail = (
+                "a copy still in flight from" if flying else "a write not ordered before it, by"
+            )
+            self.findings.add(
+                "in-flight-access" if flying else "race-write-write",
+                f"{lanes.name(lane)} writes shared byte {self.offset(int(cells[lane, place]))} "
+                f"against {detail} {actor}",
+                position,
+                other,
+                count,
+            )
+
+    def _report_overwrite(self, lanes: Lanes, cells: Vector, late: Vector, position: int) -> None:
+        flying = self.reading[cells] > 0
+        if flying.any():
+            lane, place = np.argwhere(flying)[0]
+            self.findings.add(
+                "in-flight-access",
+                f"{lanes.name(lane)} writes shared byte {self.offset(int(cells[lane, place]))} "
+                "while an asynchronous operation still reads it",
+                position,
+                count=int(flying.any(1).sum()),
+            )
+        for column in np.flatnonzero(late.any((0, 1))):
+            wrong = late[:, :, column]
+            for lane, place, record, count in self._pairs(wrong, self.read_at[cells, column]):
+                other = record & ((1 << ACTOR) - 1)
+                if position in self.atomic and other in self.atomic:
+                    continue
+                self.findings.add(
+                    "race-read-write",
+                    f"{lanes.name(lane)} writes shared byte "
+                    f"{self.offset(int(cells[lane, place]))} while {self.actor_name(int(column))} "
+                    "may still have to read it",
+                    position,
+                    other,
+                    count,
+                )

@@ -1,0 +1,213 @@
+"""Who runs next: groups of threads by block, lowest block first, whole warps for aligned blocks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polygen.errors import StepLimit
+from polygen.machine import asynchronous
+from polygen.machine.lanes import Lanes
+from polygen.machine.report import Stop
+
+if TYPE_CHECKING:
+    from polygen.machine.state import Machine
+    from polygen.machine.translate import Translation
+
+Vector = np.ndarray[Any, Any]
+
+
+class Scheduler:
+    """Runs one wave to its end."""
+
+    def __init__(self, machine: Machine, translation: Translation, max_steps: int) -> None:
+        self.machine, self.translation, self.max_steps = machine, translation, max_steps
+        self.blocks = machine.program.blocks
+        self.ready: dict[int, list[Lanes]] = {}
+        self.held: dict[int, Lanes] = {}  # parts of warps in front of an aligned block
+        self.steps = 0
+
+    def run(self) -> None:
+        """Execute until every thread has left.
+
+        Raises:
+            StepLimit: too many steps.
+            Stop: a finding that leaves nothing sensible to continue with.
+        """
+        machine = self.machine
+        start = machine.everyone
+        if not start.everyone:
+            start = Lanes(machine.geometry, np.flatnonzero(machine.geometry.exists))
+        self.push(0, start)
+        while True:
+            if self.ready:
+                self._step(min(self.ready))
+            elif not self._unblock():
+                break
+        asynchronous.drain(machine)
+
+    def push(self, block: int, lanes: Lanes) -> None:
+        """Threads are ready to run a block."""
+        if lanes.count:
+            self.ready.setdefault(block, []).append(lanes)
+
+    def push_threads(self, free: list[tuple[int, Vector]]) -> None:
+        """Threads released by a barrier."""
+        by_block: dict[int, list[Vector]] = {}
+        for block, threads in free:
+            by_block.setdefault(block, []).append(threads)
+        for block, parts in by_block.items():
+            self.push(block, self._join(parts))
+
+    def _join(self, parts: list[Vector]) -> Lanes:
+        machine = self.machine
+        total = sum(len(part) for part in parts)
+        if total == machine.geometry.total:
+            return machine.everyone
+        return Lanes(machine.geometry, np.sort(np.concatenate(parts)))
+
+    def _take(self, number: int) -> Lanes:
+        """All threads ready for a block, as one group."""
+        groups = self.ready.pop(number)
+        if number in self.held:
+            groups.append(self.held.pop(number))
+        if len(groups) == 1:
+            return groups[0]
+        return self._join([group.index for group in groups])
+
+    def _step(self, number: int) -> None:
+        machine = self.machine
+        lanes = self._take(number)
+        if number >= len(self.blocks):
+            self._leave(lanes)
+            return
+        block = self.blocks[number]
+        if block.aligned and not lanes.whole:
+            lanes = self._hold(number, lanes)
+            if not lanes.count:
+                return
+        self._execute(number, lanes)
+        self.steps += 1
+        if self.steps > self.max_steps:
+            line = machine.program.kernel.instructions[block.begin].line
+            raise StepLimit(
+                f"the kernel ran {self.max_steps} blocks without ending",
+                where=f"PTX line {line}",
+                why="most likely a loop whose condition never changes",
+                nearest="Raise max_steps if the launch is really that long",
+            )
+
+    def _hold(self, number: int, lanes: Lanes) -> Lanes:
+        """Keep back the lanes whose warp is not all here; returns the whole warps."""
+        geometry = self.machine.geometry
+        warp = lanes.index // 32
+        present = np.bincount(warp, minlength=geometry.total // 32)
+        wanted = geometry.exists.reshape(-1, 32).sum(1)
+        whole = (present == wanted)[warp]
+        self.held[number] = lanes.pick(~whole)
+        return lanes.pick(whole)
+
+    def _execute(self, number: int, lanes: Lanes) -> None:
+        machine, block = self.machine, self.blocks[number]
+        function = self.translation.block(number, lanes.everyone)
+        result = function(machine, machine.registers, lanes)
+        warps = lanes.count // 32 if lanes.everyone else len(np.unique(lanes.index >> 5))
+        machine.instructions += (block.end - block.begin) * warps
+        one = block.terminator
+        if one is None:
+            self.push(number + 1, lanes)
+        elif one.parts[0] == "bra":
+            self._branch(lanes, result, machine.program.block_of[one.operands[0]], number + 1)
+        elif one.parts[0] in ("ret", "exit", "trap"):
+            self._branch(lanes, result, len(self.blocks), number + 1)
+        else:
+            self._barrier(number, lanes, result)
+
+    def _branch(self, lanes: Lanes, predicate: Any, target: int, following: int) -> None:
+        if predicate is None or predicate.all():
+            self.push(target, lanes)
+        elif not predicate.any():
+            self.push(following, lanes)
+        else:
+            self.push(target, lanes.pick(predicate))
+            self.push(following, lanes.pick(~predicate))
+
+    def _barrier(self, number: int, lanes: Lanes, given: Any) -> None:
+        machine, block = self.machine, self.blocks[number]
+        one, position = block.terminator, block.end - 1
+        assert one is not None
+        barrier, count, predicate = given
+        simple = count is None and predicate is None and getattr(barrier, "ndim", 0) == 0
+        if lanes.everyone and simple and not machine.barriers.open and one.parts[1] == "sync":
+            if machine.shadow is not None:
+                rows = np.arange(len(machine.shadow.clock)).reshape(-1, machine.shadow.per_cta)
+                machine.shadow.join_groups(rows[:, : machine.geometry.warps])
+            self.push(number + 1, lanes)
+            return
+        free = machine.barriers.arrive(machine, lanes, given, one, position, number + 1)
+        self.push_threads(free)
+
+    def _leave(self, lanes: Lanes) -> None:
+        machine = self.machine
+        machine.exited[lanes.index] = True
+        self.push_threads(machine.barriers.thread_exit(machine, np.unique(lanes.cta)))
+
+    # --- nobody can run ----------------------------------------------------------------------
+    def _unblock(self) -> bool:
+        """Let something happen; False when the wave is over."""
+        machine = self.machine
+        if self.held:
+            self._release_held()
+            return True
+        if machine.barriers.open and any(one.parked for one in machine.barriers.open.values()):
+            self._deadlock()
+        return False
+
+    def _release_held(self) -> None:
+        """Parts of warps wait for lanes that will not come: fine only when those have exited."""
+        machine = self.machine
+        number = min(self.held)
+        lanes = self.held.pop(number)
+        warps = np.unique(lanes.index // 32)
+        elsewhere = ~machine.exited.reshape(-1, 32)[warps]
+        elsewhere.reshape(-1)[np.searchsorted(warps, lanes.index // 32) * 32 + lanes.index % 32] = (
+            False
+        )
+        if elsewhere.any():
+            row, lane = (int(x) for x in np.argwhere(elsewhere)[0])
+            block = self.blocks[number]
+            position = next(
+                at
+                for at in range(block.begin, block.end)
+                if _aligned(machine.program.kernel.instructions[at])
+            )
+            machine.findings.add(
+                "divergent-warp-operation",
+                f"{lanes.name(0)} is there, lane {lane} of warp "
+                f"{int(machine.geometry.warp[warps[row] * 32])} is not",
+                position,
+            )
+            raise Stop
+        self._execute(number, lanes)
+
+    def _deadlock(self) -> None:
+        machine = self.machine
+        for (cta, number), barrier in machine.barriers.open.items():
+            if not barrier.parked:
+                continue
+            threads = np.concatenate([part for part, _ in barrier.parked])
+            here = len(np.unique(np.concatenate(barrier.arrived) // 32))
+            expected = barrier.expected // 32 or machine.live_warps(cta)
+            machine.findings.add(
+                "deadlock",
+                f"{Lanes(machine.geometry, np.sort(threads)).name(0)} waits at barrier {number}: "
+                f"{here} of {expected} warps arrived",
+                barrier.position,
+                count=len(threads),
+            )
+        raise Stop
+
+
+def _aligned(one: Any) -> bool:
+    return "aligned" in one.parts or one.parts[0] == "bar"

@@ -1,0 +1,218 @@
+"""`Machine`: everything one wave of CTAs shares while it runs."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+
+from polygen.errors import PtxError
+from polygen.machine.asynchronous import Copies
+from polygen.machine.barriers import Barriers
+from polygen.machine.blocks import Program
+from polygen.machine.lanes import Geometry, Lanes
+from polygen.machine.memory import (
+    WINDOW_PARAM,
+    GlobalMemory,
+    locate_global,
+    locate_local,
+    locate_shared,
+)
+from polygen.machine.parse import Kernel, Variable, type_bytes
+from polygen.machine.profile import Profiler
+from polygen.machine.races import Shadow
+from polygen.machine.report import Findings
+
+Vector = np.ndarray[Any, Any]
+
+
+def place_shared(
+    kernel: Kernel, variables: tuple[Variable, ...], dynamic: int
+) -> tuple[dict[str, int], int, int]:
+    """Addresses of the shared variables: (symbols, first byte, end).
+
+    The dynamic array starts at an odd multiple of its declared alignment, because a real launch
+    promises no more: code that relies on more shows.
+    """
+    symbols: dict[str, int] = {}
+    mine = [one for one in (*variables, *kernel.variables) if one.space == "shared"]
+    fixed = [one for one in mine if one.size]
+    extern = [one for one in mine if not one.size]
+    align = max((one.align for one in extern), default=16)
+    first = min(max(align, 16), 1024)
+    top = first
+    for one in sorted(fixed, key=lambda one: -one.align):
+        top = -(-top // one.align) * one.align
+        symbols[one.name] = top
+        top += one.size
+    if extern:
+        top = -(-top // align) * align
+        if top // align % 2 == 0 and align <= 1024:
+            top += align
+    for one in extern:
+        symbols[one.name] = top
+    return symbols, first, top + dynamic
+
+
+def granule(kernel: Kernel) -> int:
+    """Bytes of the smallest access to memory that may be shared memory."""
+    smallest = 16
+    for one in kernel.instructions:
+        if one.parts[0] in ("ld", "st", "atom", "red"):
+            spaces = {part.split("::")[0] for part in one.parts}
+            if not spaces & {"global", "local", "param", "const"} and one.parts[1] != "async":
+                smallest = min(smallest, type_bytes(one.parts[-1]) or 1)
+        elif one.parts[:2] == ("cp", "async") and len(one.parts) > 2 and one.parts[2] == "ca":
+            smallest = min(smallest, int(one.operands[2], 0))
+    return smallest
+
+
+class Machine:
+    """State of one wave; the functions of the instruction families work on it."""
+
+    def __init__(
+        self,
+        program: Program,
+        geometry: Geometry,
+        memory: GlobalMemory,
+        findings: Findings,
+        symbols: dict[str, int],
+        shared: tuple[int, int],
+        parameters: dict[str, int],
+        parameter_bytes: bytes,
+        dynamic: int,
+        *,
+        completion: str,
+        seed: int,
+        checks: bool,
+        profiler: Profiler | None,
+    ) -> None:
+        self.program, self.geometry, self.memory = program, geometry, memory
+        self.findings, self.completion, self.profiler = findings, completion, profiler
+        self.random = random.Random(seed)
+        self.shared_first, self.shared_end = shared
+        self.shared_bytes = -(-self.shared_end // 1024) * 1024
+        self.shared = np.full(len(geometry.ctas) * self.shared_bytes, 0xFF, np.uint8)
+        self.shared_base = geometry.cta * self.shared_bytes
+        self.dynamic = dynamic
+        self._place_locals(symbols)
+        self.parameter_bytes = np.frombuffer(parameter_bytes + bytes(64), np.uint8)
+        self._parameter_text = parameter_bytes + bytes(64)
+        self._parameters = parameters
+        self.symbols = symbols | {name: WINDOW_PARAM + at for name, at in parameters.items()}
+        self.spaces = {
+            "global": (locate_global, memory.bytes),
+            "shared": (locate_shared, self.shared),
+            "local": (locate_local, self.local),
+        }
+        atomic = frozenset(
+            at
+            for at, one in enumerate(program.kernel.instructions)
+            if one.parts[0] in ("atom", "red")
+        )
+        self.shadow: Shadow | None = None
+        if checks and self.shared_end > self.shared_first:
+            self.shadow = Shadow(
+                geometry, self.shared_bytes, granule(program.kernel), findings, atomic
+            )
+        self.copies = Copies(geometry.total)
+        self.barriers = Barriers()
+        self.exited = ~geometry.exists
+        self.everyone = Lanes(geometry, np.arange(geometry.total), bool(geometry.exists.all()))
+        self.registers = self._storage()
+        self._special: dict[str, Any] = {}
+        self.clock = 0
+        self.instructions = 0
+
+    def _place_locals(self, symbols: dict[str, int]) -> None:
+        top = 0
+        for one in self.program.kernel.variables:
+            if one.space == "local":
+                top = -(-top // max(one.align, 16)) * max(one.align, 16)
+                symbols[one.name] = top
+                top += one.size
+        self.local_bytes = -(-top // 16) * 16
+        self.local = np.full(self.geometry.total * self.local_bytes, 0xFF, np.uint8)
+
+    def _storage(self) -> list[Any]:
+        registers: list[Any] = [None] * len(self.program.stored)
+        for name, slot in self.program.stored.items():
+            kind = self.program.kernel.registers[name]
+            dtype = {"pred": "?", "f32": "f4", "f64": "f8"}.get(kind) or f"u{type_bytes(kind)}"
+            if name in self.program.uniform:
+                registers[slot] = np.zeros((), dtype)[()]
+            else:
+                registers[slot] = np.zeros(self.geometry.total, dtype)
+        return registers
+
+    def parameter(self, name: str, offset: int, dtype: Any) -> Any:
+        """A scalar out of the kernel parameters."""
+        return np.frombuffer(self._parameter_text, dtype, 1, self._parameters[name] + offset)[0]
+
+    def live_warps(self, cta: int) -> int:
+        """Warps of a CTA with a thread that has not exited."""
+        mine = slice(cta * self.geometry.padded, (cta + 1) * self.geometry.padded)
+        return int((~self.exited[mine]).reshape(-1, 32).any(1).sum())
+
+    def late_warp_barrier(self, lanes: Lanes, missing: Vector, position: int) -> None:
+        """Report lanes that a warp barrier names and that are elsewhere."""
+        if missing.any():
+            lane = int(np.flatnonzero(missing)[0])
+            self.findings.add(
+                "divergent-warp-operation",
+                f"{lanes.name(lane)} waits at a warp barrier for lanes that are elsewhere",
+                position,
+                count=int(missing.sum()),
+            )
+
+    def special(self, name: str) -> Any:
+        """A special register: a vector over the wave, or a scalar when all threads agree."""
+        if name not in self._special:
+            self._special[name] = self._make_special(name)
+        return self._special[name]
+
+    def _make_special(self, name: str) -> Any:
+        geometry = self.geometry
+        base, _, axis = name[1:].partition(".")
+        which = "xyz".find(axis) if axis else 0
+        cluster = geometry.cluster_shape
+        in_grid = geometry.ctas[geometry.cta]
+        gx, gy, _ = geometry.grid
+        cta = (in_grid % gx, in_grid // gx % gy, in_grid // (gx * gy))
+        bx, by, _ = geometry.block
+        thread = geometry.thread
+        lane = np.uint64(1) << (thread % 32).astype("u8")
+        table: dict[str, Any] = {
+            "tid": lambda: (thread % bx, thread // bx % by, thread // (bx * by))[which],
+            "ntid": lambda: geometry.block[which],
+            "ctaid": lambda: cta[which],
+            "nctaid": lambda: geometry.grid[which],
+            "clusterid": lambda: cta[which] // cluster[which],
+            "nclusterid": lambda: geometry.grid[which] // cluster[which],
+            "cluster_ctaid": lambda: cta[which] % cluster[which],
+            "cluster_nctaid": lambda: cluster[which],
+            "cluster_ctarank": lambda: (
+                cta[0] % cluster[0]
+                + cluster[0] * (cta[1] % cluster[1] + cluster[1] * (cta[2] % cluster[2]))
+            ),
+            "cluster_nctarank": lambda: geometry.cluster,
+            "is_explicit_cluster": lambda: int(geometry.cluster > 1),
+            "laneid": lambda: thread % 32,
+            "warpid": lambda: geometry.warp,
+            "nwarpid": lambda: np.full(geometry.total, geometry.warps),
+            "smid": lambda: geometry.cta,
+            "nsmid": lambda: np.full(geometry.total, len(geometry.ctas)),
+            "gridid": lambda: np.zeros(geometry.total, "u4"),
+            "lanemask_eq": lambda: lane,
+            "lanemask_lt": lambda: lane - np.uint64(1),
+            "lanemask_le": lambda: lane * np.uint64(2) - np.uint64(1),
+            "lanemask_gt": lambda: ~(lane * np.uint64(2) - np.uint64(1)),
+            "lanemask_ge": lambda: ~(lane - np.uint64(1)),
+            "dynamic_smem_size": lambda: self.dynamic,
+            "total_smem_size": lambda: self.shared_end - self.shared_first,
+        }
+        if base in ("clock", "clock64", "globaltimer"):
+            raise PtxError(f"the special register {name} has no meaning on the machine")
+        value = table[base]()
+        return value if isinstance(value, int) else np.asarray(value).astype("u4")

@@ -1,0 +1,150 @@
+"""Code for instructions that touch memory: ld, st, atom, red, cp.async, fences, prefetches."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from polygen.machine.parse import Instruction, address, items
+from polygen.machine.writer import DTYPES, Writer, opcode
+
+_SPACES = ("shared", "global", "local", "param", "const")
+_HINTS = {
+    "weak", "relaxed", "acquire", "release", "volatile", "cta", "cluster", "gpu", "sys", "nc", "ca",
+    "cg", "cs", "lu", "cv", "wb", "wt", "unified", "noftz",
+}  # fmt: skip
+
+
+def _space(one: Instruction) -> str:
+    """The state space named in the opcode; ``generic`` when there is none."""
+    for part in one.parts[1:]:
+        plain = part.split("::")[0]
+        if plain in _SPACES:
+            return "global" if plain == "const" else plain
+    return "generic"
+
+
+def _known(w: Writer, one: Instruction, extra: set[str]) -> None:
+    for part in one.parts[1:-1]:
+        plain = part.split("::")[0]
+        if plain in _SPACES or plain in _HINTS or plain in extra:
+            continue
+        if plain in ("L1", "L2"):
+            continue
+        raise w.refuse(one, why=f"the modifier .{part} is not modelled")
+
+
+@opcode("ld", "ldu")
+def load(w: Writer, one: Instruction) -> None:
+    """``ld`` in every state space, scalar and vector."""
+    _known(w, one, {"v2", "v4", "v8"})
+    dtype, space = DTYPES[one.parts[-1]], _space(one)
+    targets = items(one.operands[0])
+    if space == "param" and address(one.operands[1])[0] not in w.kernel.registers:
+        base, offset = address(one.operands[1])
+        size = int(dtype[1:])
+        for place, target in enumerate(targets):
+            text = f"M.parameter({base!r}, {offset + place * size}, D_{dtype})"
+            w.write(target, dtype, text, True)
+        return
+    where = w.address(one.operands[1])
+    if space == "generic":
+        w.call(
+            "load_generic", [where], f", {dtype!r}, {len(targets)}, {w.position}", targets, dtype
+        )
+    elif space == "param":
+        w.call(
+            "load_parameter", [where], f", {dtype!r}, {len(targets)}, {w.position}", targets, dtype
+        )
+    else:
+        tail = f", {dtype!r}, {len(targets)}, {space!r}, {w.position}"
+        w.call("load", [where], tail, targets, dtype)
+
+
+@opcode("st")
+def store(w: Writer, one: Instruction) -> None:
+    """``st`` in every state space, scalar and vector."""
+    if one.parts[1] in ("async", "bulk"):
+        raise w.refuse(one)
+    _known(w, one, {"v2", "v4", "v8"})
+    dtype, space = DTYPES[one.parts[-1]], _space(one)
+    where = w.address(one.operands[0])
+    values = [w.read(item, dtype) for item in items(one.operands[1])]
+    if space == "generic":
+        w.call("store_generic", [where, *values], f", {dtype!r}, {w.position}")
+    else:
+        w.call("store", [where, *values], f", {dtype!r}, {space!r}, {w.position}")
+
+
+_ATOMS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
+
+
+@opcode("atom", "red")
+def atomic(w: Writer, one: Instruction) -> None:
+    """Atomic updates."""
+    operation = next((part for part in one.parts[1:-1] if part in _ATOMS), "")
+    kind = one.parts[-1]
+    vector = next((part for part in one.parts if part in ("v2", "v4", "v8")), "")
+    if not operation or kind in ("bf16", "bf16x2", "f16x2", "b128") or vector:
+        raise w.refuse(one)
+    _known(w, one, {operation, "acq_rel"})
+    dtype, space = DTYPES[kind], _space(one)
+    returns = one.parts[0] == "atom"
+    operands = one.operands[1:] if returns else one.operands
+    where = w.address(operands[0])
+    values = [w.read(operand, dtype) for operand in operands[1:3]]
+    if len(values) == 1:
+        values.append(values[0])
+    tail = f", {operation!r}, {dtype!r}, {space!r}, {w.position}"
+    w.call("atomic", [where, *values], tail, (one.operands[0],) if returns else (), dtype)
+
+
+@opcode("fence", "membar")
+def fence(w: Writer, one: Instruction) -> None:
+    """Fences order what the machine runs in order anyway; proxy fences are what is tracked."""
+    if one.parts[0] == "fence" and one.parts[1] == "proxy":
+        w.call("proxy_fence", [], f", {one.parts[2]!r}")
+
+
+@opcode(
+    "prefetch", "prefetchu", "griddepcontrol", "nanosleep", "discard", "applypriority", "pmevent"
+)
+def nothing(w: Writer, one: Instruction) -> None:
+    """Hints without an effect on values."""
+
+
+@opcode("cp")
+def copy(w: Writer, one: Instruction) -> None:
+    """``cp.async`` and its groups."""
+    if one.parts[1] != "async":
+        raise w.refuse(one)
+    action = one.parts[2]
+    if action == "commit_group":
+        w.call("commit", [], "")
+    elif action == "wait_group":
+        w.call("wait", [], f", {int(one.operands[0], 0)}, False")
+    elif action == "wait_all":
+        w.call("wait", [], ", 0, True")
+    elif action in ("ca", "cg"):
+        _copy(w, one)
+    else:
+        raise w.refuse(one)
+
+
+def _copy(w: Writer, one: Instruction) -> None:
+    for part in one.parts[3:]:
+        if part.split("::")[0] not in ("shared", "global", "L2"):
+            raise w.refuse(one, why=f"the modifier .{part} is not modelled")
+    if any("cache_hint" in part for part in one.parts):
+        one = Instruction(one.parts, one.operands[:-1], line=one.line)
+    size = int(one.operands[2], 0)
+    legal = (16,) if one.parts[2] == "cg" else (4, 8, 16)
+    if size not in legal:
+        raise w.refuse(one, why=f"it copies {size} bytes", nearest=f"Legal sizes: {legal}")
+    target, source = w.address(one.operands[0]), w.address(one.operands[1])
+    if len(one.operands) < 4:
+        valid = w.constant(np.uint32(size))
+    elif w.kernel.registers.get(one.operands[3]) == "pred":  # ignore-src
+        valid = w.fresh(f"where({w.read(one.operands[3], '?')}, u4(0), u4({size}))")
+    else:
+        valid = w.read(one.operands[3], "u4")
+    w.call("copy_async", [target, source, valid], f", {size}, {w.position}")

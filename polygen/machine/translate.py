@@ -1,0 +1,140 @@
+"""Basic blocks -> Python functions over NumPy vectors, once per block and variant.
+
+A function ``block(M, R, L)`` takes the machine, the register storage and the lanes. It returns what
+the block's terminator needs to know: the predicate of a branch, the operands of a barrier. The
+variant for all threads uses whole register arrays; the other one gathers and scatters its lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from polygen.machine import (
+    arithmetic,
+    asynchronous,
+    barriers,
+    compute,
+    convert,
+    exchange,
+    memory,
+    mma,
+    transfer,
+    warp,
+)
+from polygen.machine.blocks import Program
+from polygen.machine.lanes import Lanes, full
+from polygen.machine.parse import Instruction
+from polygen.machine.writer import HANDLERS, Writer
+
+BlockFunction = Callable[..., Any]
+FAMILIES = (compute, convert, transfer, warp)  # importing them fills HANDLERS
+
+
+def guarded(
+    function: Callable[..., Any],
+    machine: Any,
+    lanes: Lanes,
+    mask: Any,
+    old: tuple[Any, ...],
+    arrays: tuple[Any, ...],
+    *constants: Any,
+) -> tuple[Any, ...] | None:
+    """Call a machine function for the lanes whose predicate holds; the others keep `old`."""
+    mask = full(lanes, mask)
+    if mask.all():
+        result: tuple[Any, ...] | None = function(machine, lanes, *arrays, *constants)
+        return result
+    places = np.flatnonzero(mask)
+    merged = tuple(None if value is None else full(lanes, value).copy() for value in old)
+    if len(places):
+        chosen = [value[places] if getattr(value, "ndim", 0) else value for value in arrays]
+        some = function(machine, lanes.pick(places), *chosen, *constants)
+        for wide, part in zip(merged, some or (), strict=False):
+            if wide is not None:
+                wide[places] = part
+    return merged
+
+
+def _namespace() -> dict[str, object]:
+    names: dict[str, object] = {"N": np, "where": np.where, "full": full, "guarded": guarded}
+    for kind in ("?", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8"):
+        names[f"D_{kind}".replace("?", "b")] = np.dtype(kind)
+        if kind != "?":
+            names[kind] = np.dtype(kind).type
+    for module in (arithmetic, memory, mma, exchange, asynchronous, barriers):
+        for name, value in vars(module).items():
+            if callable(value) and getattr(value, "__module__", "") == module.__name__:
+                names[name] = value
+    names.update(
+        one=np.float32(1), WINDOW_SHARED=memory.WINDOW_SHARED, WINDOW_LOCAL=memory.WINDOW_LOCAL
+    )
+    return names
+
+
+class Translation:
+    """The translated blocks of one kernel; blocks are translated when they first run."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.names = _namespace()
+        self.whole: dict[int, BlockFunction] = {}
+        self.part: dict[int, BlockFunction] = {}
+
+    def block(self, number: int, everyone: bool) -> BlockFunction:
+        """The function of a block, for all threads or for some."""
+        cache = self.whole if everyone else self.part
+        found = cache.get(number)
+        if found is None:
+            found = cache[number] = self._translate(number, not everyone)
+        return found
+
+    def _translate(self, number: int, partial: bool) -> BlockFunction:
+        block = self.program.blocks[number]
+        w = Writer(self.program, self.names, partial)
+        result = "None"
+        for position in range(block.begin, block.end):
+            one = self.program.kernel.instructions[position]
+            w.position = position
+            if one is block.terminator:
+                result = _terminator(w, one)
+            else:
+                _instruction(w, one)
+        w.store_back()
+        lines = ["def block(M, R, L):", "    ix, Y = L.index, M.symbols"]
+        lines += [f"    {line}" for line in w.lines]
+        lines.append(f"    return {result}")
+        scope: dict[str, Any] = {}
+        exec(compile("\n".join(lines), f"<block {number}>", "exec"), self.names, scope)
+        return scope["block"]  # type: ignore[no-any-return]
+
+
+def _guard(w: Writer, one: Instruction) -> str:
+    name = w.read(one.predicate, "?")
+    return w.fresh(f"~{name}") if one.negated else name
+
+
+def _instruction(w: Writer, one: Instruction) -> None:
+    handler = HANDLERS.get(one.parts[0])
+    if handler is None:
+        raise w.refuse(one)
+    w.guard = _guard(w, one) if one.predicate else ""
+    try:
+        handler(w, one)
+    except (ValueError, IndexError, KeyError) as error:
+        raise w.refuse(one, why=f"its operands cannot be read: {error}") from error
+    w.guard = ""
+
+
+def _terminator(w: Writer, one: Instruction) -> str:
+    """The expression a block returns: its branch predicate, or its barrier's operands."""
+    first = one.parts[0]
+    if first in ("bra", "ret", "exit", "trap"):
+        return _guard(w, one) if one.predicate else "None"
+    if one.predicate:
+        raise w.refuse(one, why="a predicated barrier is not modelled")
+    if first in ("bar", "barrier"):
+        return barriers.operands(w, one)
+    raise w.refuse(one)

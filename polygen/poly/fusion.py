@@ -1,0 +1,141 @@
+"""Which statements share one kernel, decided by isl's scheduler from the dependences.
+
+1. isl's scheduler, asked to keep producers near consumers and to find parallel outer loops, returns a tree.
+2. If its outermost band covers every statement and has two coincident members, no dependence leaves an instance of
+   that band: all statements fuse, and every intermediate lives and dies inside one (row, column) point, so it becomes
+   a register.
+3. The band says which iterators of each statement are the contraction's row and column.
+4. Otherwise fusion is illegal: the answer names the dependence that leaves the point, and one concrete pair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polygen import isl
+from polygen.errors import UnsupportedProgram
+from polygen.frontend.program import Contraction, Program
+from polygen.poly.scop import Scop, clear_name, space
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """The outer band that all statements share, in terms of the contraction's two output iterators."""
+
+    contraction: str
+    band: tuple[tuple[str, tuple[str, str]], ...]  # statement -> its iterators along (row, column)
+    contracted: tuple[str, ...]  # values that become registers
+
+    def iterators(self, statement: str) -> tuple[str, str]:
+        """The iterators of `statement` that run along the contraction's row and column."""
+        return dict(self.band)[statement]
+
+    def __str__(self) -> str:
+        rows = [f"  {name}: ({row}, {column})" for name, (row, column) in self.band]
+        registers = ", ".join(self.contracted) or "none"
+        return "\n".join(["outer coincident band (row, column):", *rows, f"registers: {registers}"])
+
+
+def fuse(program: Program, scop: Scop) -> Fusion:
+    """Fuse all statements into one band, or say which dependence forbids it.
+
+    Raises:
+        UnsupportedProgram: no or several contractions, or a dependence that crosses output points.
+    """
+    contraction = _only_contraction(program)
+    row, column = (it for it in contraction.write.index if isinstance(it, str))
+    dependences = scop.dependences
+    tree = (
+        isl.ScheduleConstraints.on_domain(scop.domain)
+        .set_validity(dependences)
+        .set_proximity(scop.flow)
+        .set_coincidence(dependences)
+        .compute_schedule()
+    )
+    band = _outer_band(tree.get_root())
+    found: list[tuple[str, tuple[str, str]]] = [
+        (clear_name(contraction), (row, column)),
+        (contraction.name, (row, column)),
+    ]
+    for statement in program.pointwise:
+        first, second = (iterator for iterator, _ in statement.domain)
+        candidates = ((first, second), (second, first))
+        match = next(
+            (
+                c
+                for c in candidates
+                if band is not None
+                and _aligned(band, contraction, statement.name, c, (first, second))
+            ),
+            None,
+        )
+        if match is None:
+            _refuse(scop, contraction, program)
+        found.append((statement.name, match))
+    outputs = {tensor.name for tensor in program.outputs}
+    values = [s.write.name for s in program.statements if s.write.name not in outputs]
+    return Fusion(contraction.name, tuple(found), tuple(values))
+
+
+def _only_contraction(program: Program) -> Contraction:
+    contractions = program.contractions
+    if len(contractions) != 1:
+        names = "; ".join(f"{c.name}: {c}" for c in contractions)
+        raise UnsupportedProgram(
+            "a second contraction is not yet supported" if contractions else "nothing to contract",
+            where=program.name,
+            why=f"one kernel runs one matmul, this program has {len(contractions)}: {names or 'none'}",
+            nearest="Split the function: one matmul per fused function",
+        )
+    return contractions[0]
+
+
+def _outer_band(root: isl.ScheduleNode) -> isl.UnionMap | None:
+    """The first two members of the outermost band as a relation, if both are coincident."""
+    node = root.child(0)
+    if node.get_type() != isl.schedule_node_type.band or node.band_n_member() < 2:
+        return None
+    if not (node.band_member_get_coincident(0) and node.band_member_get_coincident(1)):
+        return None
+    if node.band_n_member() > 2:
+        node = node.band_split(2)
+    return isl.UnionMap.from_multi_union_pw_aff(node.band_get_partial_schedule())
+
+
+def _aligned(
+    band: isl.UnionMap,
+    contraction: Contraction,
+    statement: str,
+    candidate: tuple[str, str],
+    iterators: tuple[str, str],
+) -> bool:
+    """Whether equal band coordinates mean: candidate = the contraction's (row, column)."""
+    pairs = band.apply_range(band.reverse())
+    own = ",".join(iterators)
+    others = [it for it, _ in contraction.domain]
+    written = [it for it in contraction.write.index if isinstance(it, str)]
+    names = {it: candidate[written.index(it)] if it in written else f"{it}_sum" for it in others}
+    image = ",".join(names[it] for it in others)
+    wanted = isl.UnionMap(f"{{ {statement}[{own}] -> {contraction.name}[{image}] }}")
+    between = pairs.intersect_domain(isl.UnionSet(f"{{ {statement}[{own}] }}"))
+    between = between.intersect_range(isl.UnionSet(f"{{ {contraction.name}[{','.join(others)}] }}"))
+    return bool(not between.is_empty() and between.is_subset(wanted))
+
+
+def _refuse(scop: Scop, contraction: Contraction, program: Program) -> None:
+    """Raise with a dependence that leaves its output point when rows meet rows and columns columns."""
+    points = [
+        f"{s.name}[{','.join(it for it, _ in s.domain)}] -> "
+        f"[{','.join([it for it, _ in s.domain][:2])}]"
+        for s in program.statements
+    ]
+    point = isl.UnionMap(space(scop.parameters) + "{ " + "; ".join(points) + " }")
+    same = isl.UnionMap("{ [i,j] -> [i,j] }")
+    crossing = scop.flow.subtract(point.apply_range(same).apply_range(point.reverse()))
+    witness = isl.sample_pair(crossing) or isl.sample_pair(scop.flow)
+    raise UnsupportedProgram(
+        f"{program.name} cannot be fused into one kernel",
+        where=f"dependence {witness}",
+        why="the value is computed at one output point and used at another, that is, in another thread block",
+        nearest=f"Return {contraction.write.name} from one function and combine it in a second",
+    )

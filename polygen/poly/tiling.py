@@ -1,0 +1,182 @@
+"""Tiling: from statement instances to the tiles that blocks, warps and instructions execute.
+
+The tile sizes of a schedule are integer divisions of the contraction's iterators. This module writes each of them down
+once, as text over (m, n, k), and everything else is built from those: the tiled schedule tree of the element
+statements, and the relation from an element instance to the tile statement that executes it.
+
+    block   b_m = floor(m/128)              k tile  k_tile = floor(k/64)
+    warp    w_m = floor((m mod 128)/64)     k step  k_step = floor((k mod 64)/16)
+    atom    a_m = floor((m mod 64)/16)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polygen.hardware.atom import Atom
+from polygen.poly.fusion import Fusion
+from polygen.poly.match import Match
+from polygen.poly.scop import Scop, clear_name, space
+from polygen.poly.tree import Band, Filter, Mark, Node, Sequence, domain_tree
+from polygen.schedule.model import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """The tile hierarchy of one kernel; all sizes in elements or counts."""
+
+    cta: tuple[int, int, int]  # m, n, k of a thread block's step
+    warp: tuple[int, int]  # m, n of a warp
+    atom: tuple[int, int, int]  # m, n, k of the instruction
+
+    @property
+    def warps(self) -> tuple[int, int]:
+        """Warps along m and n."""
+        return (self.cta[0] // self.warp[0], self.cta[1] // self.warp[1])
+
+    @property
+    def warp_count(self) -> int:
+        """Warps of a block."""
+        return self.warps[0] * self.warps[1]
+
+    @property
+    def atoms(self) -> tuple[int, int]:
+        """Instructions along m and n of one warp tile."""
+        return (self.warp[0] // self.atom[0], self.warp[1] // self.atom[1])
+
+    @property
+    def k_steps(self) -> int:
+        """Instructions along k of one k tile."""
+        return self.cta[2] // self.atom[2]
+
+    def expressions(self, m: str, n: str, k: str = "k") -> dict[str, str]:
+        """Every tile coordinate as isl text over the given iterator names."""
+        (cm, cn, ck), (wm, wn), (am, an, ak) = self.cta, self.warp, self.atom
+        return {
+            "b_m": f"floor({m}/{cm})",
+            "b_n": f"floor({n}/{cn})",
+            "w_m": f"floor(({m} mod {cm})/{wm})",
+            "w_n": f"floor(({n} mod {cn})/{wn})",
+            "k_tile": f"floor({k}/{ck})",
+            "k_step": f"floor(({k} mod {ck})/{ak})",
+            "a_m": f"floor(({m} mod {wm})/{am})",
+            "a_n": f"floor(({n} mod {wn})/{an})",
+        }
+
+    def __str__(self) -> str:
+        block = "x".join(map(str, self.cta))
+        warp = "x".join(map(str, self.warp))
+        atom = "x".join(map(str, self.atom))
+        count = f"{self.warps[0]}x{self.warps[1]} warps"
+        return f"block {block}, {count} of {warp}, instruction {atom}"
+
+
+def tiling(schedule: Schedule, atom: Atom) -> Tiling:
+    """The tile hierarchy that a schedule and an instruction define."""
+    cta, warp = schedule.tile.cta, schedule.tile.warp
+    return Tiling((cta.m, cta.n, cta.k), (warp.m, warp.n), (atom.m, atom.n, atom.k))
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """How one element statement is written in isl, and which of its iterators are m, n and k."""
+
+    statement: str
+    instance: str  # "P1[i,j]"
+    m: str
+    n: str
+    k: str = ""
+
+
+def roles(scop: Scop, fusion: Fusion, match: Match) -> tuple[Roles, ...]:
+    """The m, n and k of every statement, through the fused band."""
+    contraction = match.contraction
+    row, _ = fusion.iterators(contraction.name)
+    found = []
+    for name, (along_row, along_column) in fusion.band:
+        m, n = (along_row, along_column) if match.m == row else (along_column, along_row)
+        if name == contraction.name:
+            instance = f"{name}[{','.join(it for it, _ in contraction.domain)}]"
+            found.append(Roles(name, instance, m, n, match.k))
+        elif name == clear_name(contraction):
+            written = [it for it in contraction.write.index if isinstance(it, str)]
+            found.append(Roles(name, f"{name}[{','.join(written)}]", m, n))
+        else:
+            found.append(Roles(name, f"{name}[i,j]", m, n))
+    return tuple(found)
+
+
+def element_tree(
+    scop: Scop, statements: tuple[Roles, ...], tiles: Tiling, schedule: Schedule
+) -> Node:
+    """The tiled tree of the element statements: grid, k tile, warp, instruction and point bands."""
+    by_name = {s.statement: tiles.expressions(s.m, s.n, s.k or "0") for s in statements}
+    instances = {s.statement: s.instance for s in statements}
+    points = {s.statement: {"m": s.m, "n": s.n, "k": s.k} for s in statements}
+    clear, product, *maps = (s.statement for s in statements)
+
+    def band(names: list[str], coordinates: tuple[str, ...], child: Node | None = None) -> Band:
+        members = tuple(
+            tuple((instances[name], by_name[name][coordinate]) for name in names)
+            for coordinate in coordinates
+        )
+        return Band(members, child)
+
+    def point(names: list[str], dims: tuple[str, ...], child: Node | None = None) -> Band:
+        members = tuple(
+            tuple((instances[name], points[name][dim]) for name in names) for dim in dims
+        )
+        return Band(members, child)
+
+    inner = {"m": "a_m", "n": "a_n", "k": "k_step"}
+    atoms = band(
+        [product],
+        tuple(inner[dim] for dim in schedule.loops.mma),
+        point([product], ("m", "n", "k")),
+    )
+    k_loop = band(
+        [product], ("k_tile",), Mark("warp", band([product], ("w_m", "w_n"), Mark("mma", atoms)))
+    )
+    each = Sequence(tuple(Filter((instances[name],)) for name in maps))
+    epilogue = band(maps, ("w_m", "w_n"), Mark("epilogue", point(maps, ("m", "n"), each)))
+    parts = (
+        Filter((instances[clear],), point([clear], ("m", "n"))),
+        Filter((instances[product],), Mark("ktile", k_loop)),
+        Filter(tuple(instances[name] for name in maps), Mark("warp", epilogue)),
+    )
+    grid = band([clear, product, *maps], ("b_m", "b_n"), Sequence(parts))
+    return domain_tree(str(scop.domain), Mark("grid", grid))
+
+
+def block_map(statements: tuple[Roles, ...], tiles: Tiling, schedule: Schedule) -> str:
+    """Which thread block executes an instance; over ("m", "n") unless the schedule says more."""
+    names = {"m": "b_m", "n": "b_n", "k": "k_tile"}
+    pieces = []
+    for s in statements:
+        expressions = tiles.expressions(s.m, s.n, s.k or "0")
+        block = ",".join(expressions[names[dim]] for dim in schedule.loops.grid)
+        pieces.append(f"{s.instance} -> [{block}]")
+    return "{ " + "; ".join(pieces) + " }"
+
+
+def tile_map(scop: Scop, statements: tuple[Roles, ...], tiles: Tiling, store: str) -> str:
+    """Element instance -> the tile statement that executes it, inside its block."""
+    clear, product, *_ = (s.statement for s in statements)
+    pieces = []
+    for s in statements:
+        e = tiles.expressions(s.m, s.n, s.k or "0")
+        warp = f"{tiles.warps[1]}*{e['w_m']} + {e['w_n']}"
+        if s.statement == clear:
+            target = f"zero[{warp}]"
+        elif s.statement == product:
+            target = f"mma[{warp},{e['k_tile']},{e['k_step']},{e['a_m']},{e['a_n']}]"
+        else:
+            target = f"{store}[{warp},{e['a_m']}]"
+        pieces.append(f"{s.instance} -> {target}")
+    return space(scop.parameters) + "{ " + "; ".join(pieces) + " }"
+
+
+def tile_count(scop: Scop, tiles: Tiling, k_extent: str) -> str:
+    """The parameter space in which `k_tiles` is the number of k tiles, as isl text."""
+    count = f"k_tiles = floor(({k_extent} + {tiles.cta[2] - 1})/{tiles.cta[2]})"
+    return space((*scop.parameters, "k_tiles")) + "{ : " + count + " }"

@@ -1,0 +1,1 @@
+"""Compile, cache, load and launch; importing it starts nothing: no CuPy, no CUDA context."""

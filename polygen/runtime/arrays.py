@@ -1,0 +1,199 @@
+"""Callers' arrays -> `ArrayView`: pointer, shape, strides, dtype, device; nothing is copied.
+
+CuPy arrays and PyTorch tensors are read by attributes, without importing either library. All other
+arrays are read through ``__dlpack__`` or, failing that, ``__cuda_array_interface__``. Which way a
+type goes is decided once per type (`library`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from polygen.errors import ArgumentError, DTypeError
+from polygen.frontend import dtypes
+from polygen.frontend.dtypes import DType
+from polygen.runtime import dlpack
+from polygen.runtime.driver import Driver, cupy_driver
+
+Probe = Callable[[Any], tuple[int, Hashable]]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayView:
+    """One array in device memory."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # in elements
+    dtype: DType | str  # a raw NumPy name ("uint8") where polygen has no such dtype
+    device: int
+    library: str  # "cupy", "torch", "jax", "numba", or the package that defines the type
+    readonly: bool = False
+    keepalive: object = field(default=None, compare=False)
+
+    @property
+    def storage(self) -> str:
+        """The NumPy or ml_dtypes name of the element type."""
+        return self.dtype.storage if isinstance(self.dtype, DType) else self.dtype
+
+    @property
+    def form(self) -> Hashable:
+        """All that a launch depends on but the pointer."""
+        return (self.shape, self.strides, self.storage, self.device, self.library, self.readonly)
+
+
+def _probe_cupy(array: Any) -> tuple[int, Hashable]:
+    data = array.data
+    return data.ptr, (array.shape, array.strides, array.dtype, data.device_id)
+
+
+def _probe_torch(tensor: Any) -> tuple[int, Hashable]:
+    return tensor.data_ptr(), (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+
+
+# Types whose arrays give pointer and form by a few attribute reads; `library` fills it.
+PROBES: dict[type, Probe] = {}
+_libraries: dict[type, str] = {}
+
+
+def library(kind: type) -> str:
+    """Name the library that arrays of type `kind` belong to; subclasses belong to their base's."""
+    found = _libraries.get(kind)
+    if found is None:
+        found = kind.__module__.partition(".")[0]
+        found = {"jaxlib": "jax"}.get(found, found)
+        for base in kind.__mro__:
+            origin = base.__module__.partition(".")[0], base.__name__
+            if origin == ("cupy", "ndarray"):
+                found, PROBES[kind] = "cupy", _probe_cupy
+            elif origin == ("torch", "Tensor"):
+                found, PROBES[kind] = "torch", _probe_torch
+        _libraries[kind] = found
+    return found
+
+
+def describe(
+    array: Any, *, name: str = "array", stream: int | None = None, driver: Driver | None = None
+) -> ArrayView:
+    """Describe one array.
+
+    Args:
+        array: a CuPy array, a CUDA tensor of PyTorch, or anything in device memory that has
+            ``__dlpack__`` or ``__cuda_array_interface__``.
+        name: what messages call it.
+        stream: the stream that is going to read the array; None: the library's default.
+        driver: the CUDA calls; None: CuPy's.
+
+    Returns:
+        The view; it does not copy, and for DLPack it holds the capsule.
+
+    Raises:
+        ArgumentError: not an array, or an array in host memory.
+    """
+    owner, probe = library(type(array)), PROBES.get(type(array))
+    if probe is _probe_cupy:
+        item = array.dtype.itemsize
+        steps = tuple(step // item for step in array.strides)
+        data = array.data
+        return ArrayView(
+            data.ptr, array.shape, steps, known(array.dtype.name), data.device_id, "cupy"
+        )
+    if probe is _probe_torch:
+        return _describe_torch(array, name)
+    if isinstance(array, np.ndarray | np.generic):
+        raise _in_host_memory(name)
+    if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
+        return _describe_dlpack(array, name, stream, owner)
+    if hasattr(array, "__cuda_array_interface__"):
+        return _describe_interface(array, stream, owner, driver or cupy_driver())
+    raise ArgumentError(
+        f"{type(array).__name__} is not an array in device memory",
+        where=name,
+        nearest="Pass a CuPy array, a CUDA tensor, or an object with __dlpack__",
+    )
+
+
+def known(name: str) -> DType | str:
+    """Find the polygen dtype stored as `name`, or the name itself."""
+    try:
+        return dtypes.dtype(name)
+    except DTypeError:
+        return name
+
+
+def accepts(declared: DType, given: DType | str) -> bool:
+    """Whether an array of dtype `given` can stand for one declared `declared`.
+
+    The storage decides: float32 arrays serve f32 and tf32; uint8 arrays serve the fp8 types, which
+    some libraries do not have.
+    """
+    storage = given.storage if isinstance(given, DType) else given
+    fp8 = declared.kind == "float" and declared.bits == 8
+    return storage == declared.storage or (fp8 and storage == "uint8")
+
+
+def _in_host_memory(name: str) -> ArgumentError:
+    return ArgumentError(
+        "the array is in host memory",
+        where=name,
+        why="a kernel reads device memory",
+        nearest="Use cupy.asarray(x), or x.cuda() in PyTorch; emulate() takes NumPy arrays",
+    )
+
+
+def _describe_torch(tensor: Any, name: str) -> ArrayView:
+    if tensor.device.type != "cuda":
+        raise _in_host_memory(name)
+    return ArrayView(
+        pointer=tensor.data_ptr(),
+        shape=tuple(tensor.shape),
+        strides=tuple(tensor.stride()),
+        dtype=known(str(tensor.dtype).rpartition(".")[2]),
+        device=tensor.device.index,
+        library="torch",
+    )
+
+
+def _describe_dlpack(array: Any, name: str, stream: int | None, owner: str) -> ArrayView:
+    if int(array.__dlpack_device__()[0]) not in dlpack.CUDA_DEVICES:
+        raise _in_host_memory(name)
+    found = dlpack.read(array, stream)
+    return ArrayView(
+        found.pointer,
+        found.shape,
+        found.strides,
+        known(found.dtype),
+        found.device,
+        owner,
+        readonly=owner == "jax",  # JAX arrays never change
+        keepalive=found.capsule,
+    )
+
+
+def _describe_interface(array: Any, stream: int | None, owner: str, driver: Driver) -> ArrayView:
+    interface = array.__cuda_array_interface__
+    element = np.dtype(interface["typestr"])
+    shape = tuple(interface["shape"])
+    steps = interface.get("strides")
+    strides = tuple(step // element.itemsize for step in steps) if steps else dlpack.compact(shape)
+    pointer, readonly = interface["data"]
+    producer = interface.get("stream")
+    if producer is not None and stream is not None and producer != (stream or 1):
+        driver.wait(producer, stream)
+    # An array of no elements has a null pointer, which belongs to no device.
+    device = driver.pointer_device(pointer) if pointer else driver.device()
+    return ArrayView(
+        pointer, shape, strides, known(element.name), device, owner, bool(readonly), array
+    )
+
+
+def numpy_dtype(dtype: DType) -> np.dtype[Any]:
+    """Give the dtype in which CuPy keeps `dtype`: it carries fp8 as uint8."""
+    if dtype.kind == "float" and dtype.bits == 8:
+        return np.dtype(np.uint8)
+    return np.dtype(ml_dtypes.bfloat16) if dtype.storage == "bfloat16" else np.dtype(dtype.storage)

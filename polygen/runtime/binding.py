@@ -1,0 +1,307 @@
+"""Array views -> `Binding`: everything of a launch that does not depend on addresses and scalars.
+
+1. Each view must fit its declared tensor: dtype, rank, device, no negative strides.
+2. Symbolic dims get their sizes from the shapes; every tensor that names a dim must agree.
+3. The declared contiguous axis must have stride 1; an axis of extent 1 may have any stride, and the
+   kernel is given 0 for it, so that no stray stride harms alignment or range.
+4. Constants (sizes, strides), grid, the bits that strides contribute to alignment, and the bytes
+   each array spans follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from polygen.emit.source import KernelSource
+from polygen.errors import AlignmentMismatch, ArgumentError
+from polygen.frontend.program import Tensor
+from polygen.runtime.arrays import ArrayView, accepts
+from polygen.runtime.dlpack import compact
+
+LARGEST_ALIGNMENT = 16  # bytes: the widest vector access
+_LARGEST_SIZE = 2**31 - 1  # kernels count in s32; grid.x has the same limit on every CUDA device
+_LARGEST_GRID_Y = 65535  # on every CUDA device
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A launch without its addresses and scalars; tensors in order: inputs, then outputs.
+
+    Attributes:
+        sizes: the symbolic dims.
+        shapes: of the outputs.
+        constants: the value of each "size" and "stride" argument; None for the other kinds.
+        grid: blocks in x, y, z.
+        device: the device of all arrays.
+        masks: per tensor, the address bits that must be zero.
+        stride_bits: per tensor, the union of the bits of its strides in bytes.
+        spans: per tensor, bytes from its first to behind its last element.
+    """
+
+    sizes: tuple[tuple[str, int], ...]
+    shapes: tuple[tuple[int, ...], ...]
+    constants: tuple[int | None, ...]
+    grid: tuple[int, int, int]
+    device: int
+    masks: tuple[int, ...]
+    stride_bits: tuple[int, ...]
+    spans: tuple[int, ...]
+
+
+def bind(
+    source: KernelSource,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    views: Sequence[ArrayView],
+) -> Binding:
+    """Fit arrays to a kernel.
+
+    Args:
+        source: the kernel.
+        inputs: its array inputs (no scalars).
+        outputs: its outputs.
+        views: of the inputs; or of the inputs and the outputs. Without views, outputs are taken to
+            be new arrays without gaps.
+
+    Returns:
+        The binding.
+
+    Raises:
+        ArgumentError: an array does not fit; the message names it.
+    """
+    tensors = (*inputs, *outputs)
+    for position, (tensor, view) in enumerate(zip(tensors, views, strict=False)):
+        _check_view(tensor, view, writes=position >= len(inputs))
+    sizes = _sizes(tensors, views)
+    device = _device(tensors, views)
+    shapes = [tuple(_size(dim, sizes) for dim in tensor.dims) for tensor in tensors]
+    strides = []
+    for position, (tensor, shape) in enumerate(zip(tensors, shapes, strict=True)):
+        order = tensor.order or tuple(range(len(shape)))
+        given = views[position].strides if position < len(views) else _fresh_strides(shape, order)
+        used = tuple(0 if size == 1 else step for size, step in zip(shape, given, strict=True))
+        _check_strides(tensor, shape, used, order, writes=position >= len(inputs))
+        strides.append(used)
+    required = dict(source.alignment)
+    items = [tensor.dtype.bytes for tensor in tensors]
+    names = [tensor.name for tensor in tensors]
+    return Binding(
+        sizes=tuple(sizes.items()),
+        shapes=tuple(shapes[len(inputs) :]),
+        constants=_constants(source, sizes, dict(zip(names, strides, strict=True))),
+        grid=_grid(source, sizes),
+        device=device,
+        masks=tuple(
+            max(required.get(name, item), item) - 1 for name, item in zip(names, items, strict=True)
+        ),
+        stride_bits=tuple(
+            _stride_bits(tensor, steps) for tensor, steps in zip(tensors, strides, strict=True)
+        ),
+        spans=tuple(
+            (1 + sum((size - 1) * step for size, step in zip(shape, steps, strict=True))) * item
+            for shape, steps, item in zip(shapes, strides, items, strict=True)
+        ),
+    )
+
+
+def _size(dim: str | int, sizes: Mapping[str, int]) -> int:
+    return dim if isinstance(dim, int) else sizes[dim]
+
+
+def _fresh_strides(shape: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...]:
+    stored = compact(tuple(shape[axis] for axis in order))
+    return tuple(stored[order.index(axis)] for axis in range(len(shape)))
+
+
+def _check_view(tensor: Tensor, view: ArrayView, *, writes: bool) -> None:
+    if not accepts(tensor.dtype, view.dtype):
+        raise ArgumentError(
+            f"the array holds {view.dtype}",
+            where=tensor.name,
+            why=f"the kernel was compiled for {tensor}",
+            nearest=f"Convert it to {tensor.dtype}, or compile for {view.dtype}",
+        )
+    if len(view.shape) != len(tensor.dims):
+        raise ArgumentError(
+            f"the array has {len(view.shape)} axes",
+            where=tensor.name,
+            why=f"the kernel was compiled for {tensor}",
+            nearest=f"Reshape it to {len(tensor.dims)} axes",
+        )
+    if writes and view.readonly:
+        raise ArgumentError(
+            "the output array is read-only",
+            where=tensor.name,
+            why=f"{view.library} arrays of this kind never change",
+            nearest="Leave out= away",
+        )
+
+
+def _sizes(tensors: Sequence[Tensor], views: Sequence[ArrayView]) -> dict[str, int]:
+    """Sizes of the symbolic dims; every mention of a dim must agree."""
+    sizes: dict[str, int] = {}
+    origin: dict[str, str] = {}
+    for tensor, view in zip(tensors, views, strict=False):
+        for axis, (dim, size) in enumerate(zip(tensor.dims, view.shape, strict=True)):
+            where = f"{tensor.name}.shape[{axis}]"
+            if not 0 < size <= _LARGEST_SIZE:
+                raise ArgumentError(
+                    f"the size is {size}",
+                    where=where,
+                    why="a kernel needs at least one element and counts in 32 bits",
+                    nearest=f"Legal: 1 to {_LARGEST_SIZE}",
+                )
+            if isinstance(dim, int):
+                if dim != size:
+                    raise ArgumentError(
+                        f"the size is {size}, the kernel was compiled for {dim}",
+                        where=where,
+                        nearest="Compile with a symbolic dim to serve every size",
+                    )
+            elif sizes.setdefault(dim, size) != size:
+                raise ArgumentError(
+                    f"{where} = {size}, but {origin[dim]} = {sizes[dim]}",
+                    where=dim,
+                    why=f"both are the dim {dim}",
+                )
+            else:
+                origin.setdefault(str(dim), where)
+    return sizes
+
+
+def _device(tensors: Sequence[Tensor], views: Sequence[ArrayView]) -> int:
+    first = views[0]
+    for tensor, view in zip(tensors, views, strict=False):
+        if view.device != first.device:
+            raise ArgumentError(
+                f"{tensor.name} is on device {view.device}, "
+                f"but {tensors[0].name} is on device {first.device}",
+                why="one kernel runs on one device",
+                nearest=f"Move {tensor.name} to device {first.device}",
+            )
+    return first.device
+
+
+def _check_strides(
+    tensor: Tensor,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    order: tuple[int, ...],
+    *,
+    writes: bool,
+) -> None:
+    """Refuse what the addressing of the kernel cannot express, or would write twice."""
+    for axis, step in enumerate(strides):
+        if step < 0:
+            raise ArgumentError(
+                f"axis {axis} runs backwards (stride {step})",
+                where=tensor.name,
+                nearest="Pass a copy: x.copy() in CuPy, x.contiguous() in PyTorch",
+            )
+    if order and shape[order[-1]] > 1 and strides[order[-1]] != 1:
+        raise ArgumentError(
+            f"axis {order[-1]} has stride {strides[order[-1]]} elements, not 1",
+            where=tensor.name,
+            why=f"the kernel was compiled for {tensor}, whose neighbours there are adjacent",
+            nearest="Pass a contiguous copy: x.copy() in CuPy, x.contiguous() in PyTorch",
+        )
+    reach = 1
+    for axis in reversed(order) if writes else ():
+        if shape[axis] > 1:
+            if strides[axis] < reach:
+                raise ArgumentError(
+                    f"elements of the output overlap (axis {axis} has stride {strides[axis]})",
+                    where=tensor.name,
+                    why=f"the faster axes reach over {reach} elements",
+                    nearest="Pass an output whose elements are all distinct",
+                )
+            reach += (shape[axis] - 1) * strides[axis]
+
+
+def _stride_bits(tensor: Tensor, strides: tuple[int, ...]) -> int:
+    bits = 0
+    for axis, step in enumerate(strides):
+        if axis != (tensor.order[-1] if tensor.order else len(strides) - 1):
+            bits |= step * tensor.dtype.bytes
+    return bits
+
+
+def _constants(
+    source: KernelSource, sizes: Mapping[str, int], strides: Mapping[str, tuple[int, ...]]
+) -> tuple[int | None, ...]:
+    values: list[int | None] = []
+    for argument in source.arguments:
+        if argument.kind == "size":
+            values.append(sizes[argument.dim])
+        elif argument.kind == "stride":
+            values.append(strides[argument.tensor][argument.axis])
+        else:
+            values.append(None)
+    return tuple(values)
+
+
+def _grid(source: KernelSource, sizes: dict[str, int]) -> tuple[int, int, int]:
+    grid = source.launch.grid(sizes)
+    if grid[0] > _LARGEST_SIZE or grid[1] > _LARGEST_GRID_Y:
+        raise ArgumentError(
+            f"the launch needs {grid[0]} x {grid[1]} blocks",
+            where=source.entry,
+            why=f"CUDA allows {_LARGEST_SIZE} x {_LARGEST_GRID_Y}",
+            nearest="Use a larger tile or raster group, or split the arrays",
+        )
+    return grid
+
+
+def alignments(binding: Binding, pointers: Sequence[int]) -> tuple[int, ...]:
+    """Per tensor, the power of two (at most 16) that divides its address and its strides."""
+    found = []
+    for pointer, bits in zip(pointers, binding.stride_bits, strict=True):
+        union = pointer | bits | LARGEST_ALIGNMENT
+        found.append(union & -union)
+    return tuple(found)
+
+
+def misaligned(
+    binding: Binding, tensors: Sequence[Tensor], pointers: Sequence[int]
+) -> AlignmentMismatch:
+    """Word the error for arrays that are less aligned than the kernel needs."""
+    found = alignments(binding, pointers)
+    position = next(n for n, mask in enumerate(binding.masks) if found[n] <= mask)
+    name, need = tensors[position].name, binding.masks[position] + 1
+    error = AlignmentMismatch(
+        f"address and strides are multiples of {found[position]} bytes only",
+        where=name,
+        why=f"this kernel was compiled for multiples of {need}",
+        nearest=f"Compile a variant for {found[position]} bytes, or pass an aligned copy of {name}",
+    )
+    error.alignment = tuple((t.name, bytes_) for t, bytes_ in zip(tensors, found, strict=True))
+    return error
+
+
+def check_overlap(
+    spans: Sequence[int], tensors: Sequence[Tensor], pointers: Sequence[int], outputs: int
+) -> None:
+    """Refuse outputs whose memory another array of the call uses.
+
+    Args:
+        spans: bytes of each array.
+        tensors: inputs, then outputs.
+        pointers: their addresses.
+        outputs: how many of them are outputs.
+
+    Raises:
+        ArgumentError: blocks run in any order, so that one would read what another has written.
+    """
+    count = len(pointers)
+    for written in range(count - outputs, count):
+        start = pointers[written]
+        end = start + spans[written]
+        for other in range(written):
+            if pointers[other] < end and start < pointers[other] + spans[other]:
+                raise ArgumentError(
+                    f"{tensors[written].name} and {tensors[other].name} overlap in memory",
+                    where="out",
+                    why="blocks run in any order: one would overwrite what another still reads",
+                    nearest="Pass an output with memory of its own, or leave out= away",
+                )

@@ -1,0 +1,216 @@
+"""KernelSource -> Artifact through a folder of compiled kernels, shared by all processes.
+
+1. The key hashes everything that influences the artifact: text, entry, target, options, compiler
+   build, block shape and the format of the entries. Nothing is looked up by name or date.
+2. An entry is one file: magic line, digest of the rest, a JSON line, PTX, cubin. It appears by
+   rename; an entry whose digest does not fit is built again, so that no kill, crash or full disk
+   can leave a harmful file.
+3. A miss takes the lock of its shard, looks again, compiles and publishes: N processes compile
+   once. The lock is the operating system's, so it dies with its holder.
+4. A cache that cannot be written costs a warning and a compilation, never the result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import platformdirs
+from filelock import FileLock
+
+from polygen import knobs
+from polygen.emit.source import KernelSource
+from polygen.runtime import nvrtc
+from polygen.runtime.artifact import Artifact, Resources
+from polygen.runtime.files import replace_with, unwritable
+
+_MAGIC = (
+    b"polygen artifact 1\n"  # the number is the format: change it when the entry or the key changes
+)
+_DIGEST = 64  # hexadecimal digits of SHA-256
+_LOCK_SECONDS = 60.0  # a compilation takes about one; after this a stopped lock holder is ignored
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheInfo:
+    """What the cache holds."""
+
+    path: Path
+    entries: int
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.entries} kernels, {self.bytes} bytes"
+
+
+def directory() -> Path:
+    """Give the cache folder under the knobs in force; it may not exist yet."""
+    return knobs.current().cache_dir or platformdirs.user_cache_path("polygen")
+
+
+def key(source: KernelSource, *, allow_spills: bool = False) -> str:
+    """Give the name under which the artifact of `source` is kept: 64 hexadecimal digits.
+
+    Raises:
+        ToolchainMissing: NVRTC is not installed, so that its build is unknown.
+    """
+    parts = (
+        _MAGIC.decode(),
+        nvrtc.compiler_identity(),
+        nvrtc.options(source),
+        source.arch,
+        source.entry,
+        source.text,
+        source.launch.threads,
+        source.launch.shared_bytes,
+        allow_spills,
+    )
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def entry_path(name: str) -> Path:
+    """Give the file of the entry `name`; the first two digits are its shard."""
+    return directory() / "artifacts" / name[:2] / f"{name}.bin"
+
+
+def encode(artifact: Artifact) -> bytes:
+    """One entry as bytes."""
+    ptx = artifact.ptx.encode()
+    head = {
+        "resources": asdict(artifact.resources),
+        "log": artifact.log,
+        "compiler": artifact.compiler,
+        "ptx": len(ptx),
+        "cubin": len(artifact.cubin),
+    }
+    body = json.dumps(head).encode() + b"\n" + ptx + artifact.cubin
+    return _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def decode(data: bytes) -> Artifact | None:
+    """Return the artifact of an entry; None when the entry is damaged or of another format."""
+    start = len(_MAGIC) + _DIGEST + 1
+    digest, body = data[len(_MAGIC) : start - 1], data[start:]
+    if not data.startswith(_MAGIC) or hashlib.sha256(body).hexdigest().encode() != digest:
+        return None
+    line, _, rest = body.partition(b"\n")
+    head = json.loads(line)
+    return Artifact(
+        ptx=rest[: head["ptx"]].decode(),
+        cubin=rest[head["ptx"] :],
+        resources=Resources(**head["resources"]),
+        log=head["log"],
+        compiler=head["compiler"],
+    )
+
+
+def _read(path: Path) -> Artifact | None:
+    try:
+        data = path.read_bytes()
+    except OSError:  # absent, or unreadable: compiling is the answer to both
+        return None
+    artifact = decode(data)
+    if artifact is None:
+        _logger.warning("%s is damaged and is built again", path)
+    return artifact
+
+
+def compile_cached(source: KernelSource, *, allow_spills: bool = False) -> Artifact:
+    """`compile_source`, kept on disk; safe with any number of processes and threads.
+
+    Args:
+        source: the kernel.
+        allow_spills: as for `compile_source`.
+
+    Returns:
+        The artifact, the same bytes whether it was compiled or found.
+
+    Raises:
+        ToolchainMissing: NVRTC is not installed.
+        CompileError: as for `compile_source`; failures are not kept.
+    """
+    if not knobs.current().cache:
+        return nvrtc.compile_source(source, allow_spills=allow_spills)
+    path = entry_path(key(source, allow_spills=allow_spills))
+    found = _read(path)
+    if found is not None:
+        return found
+    with _shard_lock(path.parent) as writable:
+        found = _read(path) if writable else None  # another process may have published it meanwhile
+        if found is not None:
+            return found
+        artifact = nvrtc.compile_source(source, allow_spills=allow_spills)
+        if writable:
+            _publish(path, artifact)
+        return artifact
+
+
+@contextlib.contextmanager
+def _shard_lock(shard: Path) -> Iterator[bool]:
+    """Hold the shard's lock; yields False, with a warning, when the folder cannot be used."""
+    lock = FileLock(shard / "lock", timeout=_LOCK_SECONDS)
+    try:
+        shard.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except (OSError, NotImplementedError) as reason:  # filelock's Timeout is an OSError
+        _warn(shard, reason)
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
+
+
+def _publish(path: Path, artifact: Artifact) -> None:
+    """Put the entry in place, and remove what killed writers of it left; the lock is held."""
+    try:
+        for leftover in path.parent.glob(f".{path.name}.*.tmp"):
+            leftover.unlink(missing_ok=True)
+        # No sync: after a power failure the digest tells a torn entry, and it is built again.
+        replace_with(path, encode(artifact), sync=False)
+    except OSError as reason:
+        _warn(path, reason)
+
+
+def _warn(path: Path, reason: OSError | NotImplementedError) -> None:
+    warnings.warn(
+        f"The compiled kernel is not kept. {unwritable(path, reason)}", RuntimeWarning, stacklevel=4
+    )
+
+
+def _entries() -> list[Path]:
+    return sorted((directory() / "artifacts").glob("??/*.bin"))
+
+
+def info() -> CacheInfo:
+    """Path, number of entries and size in bytes."""
+    sizes = []
+    for path in _entries():
+        with contextlib.suppress(OSError):  # another process may clear meanwhile
+            sizes.append(path.stat().st_size)
+    return CacheInfo(directory(), len(sizes), sum(sizes))
+
+
+def clear() -> int:
+    """Remove every entry, and what killed writers left; returns the number of entries removed.
+
+    The lock files stay: removing one that a process waits for would let two hold it.
+
+    Raises:
+        CacheError: an entry cannot be removed.
+    """
+    entries = _entries()
+    for path in (*entries, *(directory() / "artifacts").glob("??/.*.tmp")):
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as reason:
+            raise unwritable(path, reason) from reason
+    return len(entries)

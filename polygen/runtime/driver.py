@@ -1,0 +1,106 @@
+"""What a launch needs from CUDA, as a record of functions that tests can replace.
+
+Nothing here is called before the first launch; that first call creates the CUDA context.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from polygen.errors import ToolchainMissing
+
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """The CUDA calls of a launch.
+
+    Attributes:
+        launch: ``cuLaunchKernel``: function, grid x y z, block x y z, dynamic shared bytes, stream,
+            address of the parameter addresses, 0.
+        device: the device of the calling thread's context, which it makes current if need be.
+        load: cubin, entry, dynamic shared bytes -> function handle, and an object that keeps the
+            module loaded.
+        current_stream: CuPy's current stream as a number.
+        pointer_device: the device that a pointer belongs to.
+        wait: make the second stream wait for what is queued on the first.
+        stream_scope: context manager: CuPy allocates on this stream inside it.
+    """
+
+    launch: Callable[..., Any]
+    device: Callable[[], int]
+    load: Callable[[bytes, str, int], tuple[int, object]]
+    current_stream: Callable[[], int]
+    pointer_device: Callable[[int], int]
+    wait: Callable[[int, int], None]
+    stream_scope: Callable[[int], contextlib.AbstractContextManager[Any]]
+
+
+@functools.cache
+def cupy_driver() -> Driver:
+    """Give CUDA through CuPy.
+
+    Raises:
+        ToolchainMissing: CuPy is not installed, or there is no GPU.
+    """
+    try:
+        import cupy  # noqa: PLC0415
+
+        cupy.cuda.runtime.getDeviceCount()
+    except Exception as reason:  # ImportError, or CuPy's own error when there is no driver
+        raise ToolchainMissing(
+            "there is no GPU to run on",
+            why=str(reason) or type(reason).__name__,
+            nearest="Running needs an NVIDIA GPU and `pip install 'polygen[cuda13]'`; "
+            "emulate() runs the kernel without a GPU",
+        ) from reason
+    return _functions(cupy)
+
+
+def _functions(cupy: Any) -> Driver:
+    cuda, context_device = cupy.cuda, cupy.cuda.driver.ctxGetDevice
+
+    def device() -> int:
+        try:
+            return int(context_device())
+        except cuda.driver.CUDADriverError:  # a thread that has no context yet
+            cuda.runtime.setDevice(cuda.runtime.getDevice())
+            return int(context_device())
+
+    def load(cubin: bytes, entry: str, shared_bytes: int) -> tuple[int, object]:
+        module = cuda.function.Module()
+        module.load(cubin)
+        function = module.get_function(entry)
+        if shared_bytes:
+            cuda.driver.funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED, shared_bytes)
+        return function.ptr, function  # the function holds its module
+
+    def current_stream() -> int:
+        return int(cuda.get_current_stream().ptr)
+
+    def pointer_device(pointer: int) -> int:
+        return int(cuda.runtime.pointerGetAttributes(pointer).device)
+
+    def wait(producer: int, consumer: int) -> None:
+        event = cuda.Event(disable_timing=True)
+        event.record(cuda.ExternalStream(producer))
+        cuda.ExternalStream(consumer).wait_event(event)
+
+    def stream_scope(stream: int) -> contextlib.AbstractContextManager[Any]:
+        scope = cuda.ExternalStream(stream) if stream else cuda.Stream.null
+        return scope  # type: ignore[no-any-return]
+
+    return Driver(
+        launch=cuda.driver.launchKernel,
+        device=device,
+        load=load,
+        current_stream=current_stream,
+        pointer_device=pointer_device,
+        wait=wait,
+        stream_scope=stream_scope,
+    )

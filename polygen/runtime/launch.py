@@ -1,0 +1,348 @@
+"""Calls a compiled kernel on callers' arrays.
+
+The first call with a new combination of shapes, strides, dtypes and device binds the arrays
+(`binding`) and prepares a parameter block in C layout; later calls of that combination find it by
+one dictionary look-up, write addresses and scalars into the block, and call ``cuLaunchKernel``.
+Nothing synchronises; with ``out`` nothing is allocated, so that calls can be captured in a graph.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import numbers
+import struct
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from polygen.emit.source import KernelSource
+from polygen.errors import ArgumentError, ToolchainMissing
+from polygen.frontend.program import Tensor
+from polygen.runtime.arrays import PROBES, ArrayView, describe, library
+from polygen.runtime.artifact import Artifact
+from polygen.runtime.binding import Binding, bind, check_overlap, misaligned
+from polygen.runtime.driver import Driver, cupy_driver
+from polygen.runtime.outputs import (
+    allocation_scope,
+    allocator,
+    current_stream,
+    deliver,
+    stream_pointer,
+)
+
+_LARGEST_F32 = float(np.finfo(np.float32).max)
+_TOO_LARGE = float(np.finfo(np.float64).max)  # stands for integers beyond float64
+_MOST_PREPARED = 1024  # combinations kept per kernel; beyond it all are forgotten
+
+
+# Slots, addresses of the parameters, address of those.
+_Block = tuple[ctypes.Array[ctypes.c_int64], ctypes.Array[ctypes.c_void_p], int]
+
+
+class _Prepared:
+    """One combination of array forms, ready to launch.
+
+    A block holds the parameters of one launch in 8-byte slots (addresses of all arrays, scalars,
+    constants) and the table of parameter addresses that CUDA takes. Blocks that are not in use
+    wait in `_pool`; each running call has its own, so that threads do not meet.
+    """
+
+    __slots__ = (
+        "_constants", "_launch", "_pack", "_pool", "_size", "_slots", "allocate", "binding",
+        "checks", "device", "finish", "library",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        source: KernelSource,
+        binding: Binding,
+        tensors: Sequence[Tensor],
+        scalars: Sequence[Tensor],
+        launch: Callable[..., Any],
+    ) -> None:
+        self.binding, self.device = binding, binding.device
+        self.checks = tuple(zip(binding.stride_bits, binding.masks, strict=True))
+        place = {tensor.name: slot for slot, tensor in enumerate((*tensors, *scalars))}
+        slots, constants, free = [], [], len(place)
+        for argument, value in zip(source.arguments, binding.constants, strict=True):
+            if value is None:
+                slots.append(place[argument.tensor])
+            else:
+                constants.append((free, value))
+                slots.append(free)
+                free += 1
+        self._size, self._slots, self._constants = free, tuple(slots), tuple(constants)
+        # Little-endian: a 32-bit parameter is the low half of its slot.
+        self._pack = struct.Struct(f"<{len(tensors)}Q" + "f4x" * len(scalars)).pack_into
+        self._pool: list[_Block] = []
+        self._launch = launch
+        self.allocate: tuple[Callable[[], Any], ...] = ()
+        self.finish: Callable[[Any], Any] | None = None
+        self.library = ""
+
+    def _block(self) -> _Block:
+        values = (ctypes.c_int64 * self._size)()
+        for slot, value in self._constants:
+            values[slot] = value
+        base = ctypes.addressof(values)
+        addresses = (ctypes.c_void_p * len(self._slots))(*(base + 8 * n for n in self._slots))
+        return values, addresses, ctypes.addressof(addresses)
+
+    def submit(self, pointers: Sequence[int], scalars: Sequence[float], queue: int) -> None:
+        """Launch on stream `queue`."""
+        try:
+            block = self._pool.pop()
+        except IndexError:
+            block = self._block()
+        self._pack(block[0], 0, *pointers, *scalars)
+        self._launch(queue, block[2], 0)
+        self._pool.append(block)  # CUDA has copied the parameters
+
+
+class Launcher:
+    """A loaded kernel.
+
+    Args:
+        source: the kernel.
+        artifact: what it was compiled to.
+        inputs: the program's inputs; those without dims are scalars.
+        outputs: the program's outputs.
+        driver: the CUDA calls; None: CuPy's, looked up at the first call.
+    """
+
+    def __init__(
+        self,
+        source: KernelSource,
+        artifact: Artifact,
+        inputs: tuple[Tensor, ...],
+        outputs: tuple[Tensor, ...],
+        driver: Driver | None = None,
+    ) -> None:
+        self.source, self.artifact = source, artifact
+        self._inputs = tuple(tensor for tensor in inputs if tensor.dims)
+        self._scalars = tuple(tensor for tensor in inputs if not tensor.dims)
+        self._outputs, self._count = outputs, len(self._inputs)
+        self._tensors = (*self._inputs, *outputs)
+        self._driver = driver
+        self._prepared: dict[Hashable, _Prepared] = {}
+        self._functions: dict[int, tuple[int, object]] = {}
+        self._lock = threading.Lock()
+
+    def __call__(
+        self,
+        arrays: Sequence[Any],
+        scalars: Sequence[Any] = (),
+        out: Any = None,
+        stream: Any = None,
+    ) -> Any:
+        """Launch the kernel.
+
+        Args:
+            arrays: the array inputs, in order.
+            scalars: the scalar inputs, in order; real numbers that fit f32.
+            out: the output array, or a sequence of them; None: new arrays in the library of the
+                first input.
+            stream: None for the caller's current stream, else as for `stream_pointer`.
+
+        Returns:
+            The output array, or a tuple when there are several. The result is complete when the
+            stream gets there; nothing waits for it.
+
+        Raises:
+            ArgumentError: an argument does not fit.
+            AlignmentMismatch: the arrays fit but need a variant for lower alignment.
+            ToolchainMissing: no GPU, or not one that this kernel was compiled for.
+        """
+        driver = self._driver or self._find_driver()
+        outs = out if out is None or type(out) is tuple or type(out) is list else (out,)
+        pointers: list[int] = []
+        forms: list[Hashable] = []
+        views: Sequence[ArrayView] = ()
+        try:
+            for array in arrays if outs is None else (*arrays, *outs):
+                pointer, form = PROBES[type(array)](array)
+                pointers.append(pointer)
+                forms.append(form)
+        except KeyError:  # a library without a fast way, or a type that is new
+            views = self._describe(arrays, outs, stream, driver)
+            pointers, forms = [v.pointer for v in views], [v.form for v in views]
+        ready = self._prepared.get(key := tuple(forms))
+        if ready is None or len(arrays) != self._count:
+            ready = self._prepare(key, arrays, outs, views, driver)
+        device = ready.device
+        if driver.device() != device:
+            raise self._wrong_device(device, driver.device())
+        if stream is None:
+            queue = current_stream(ready.library, device, driver)
+        else:
+            queue = stream_pointer(stream)
+        if outs is None:
+            outs = self._allocate(ready, pointers, stream is not None, queue, driver)
+        else:
+            check_overlap(ready.binding.spans, self._tensors, pointers, len(outs))
+        for pointer, (bits, mask) in zip(pointers, ready.checks):  # noqa: B905 (equal, and hot)
+            if (pointer | bits) & mask:
+                raise misaligned(ready.binding, self._tensors, pointers)
+        if scalars or self._scalars:
+            scalars = self._as_floats(scalars)
+        ready.submit(pointers, scalars, queue)
+        if out is not None:
+            return out
+        if ready.finish is not None:
+            with driver.stream_scope(queue):
+                outs = [ready.finish(array) for array in outs]
+        return outs[0] if len(outs) == 1 else tuple(outs)
+
+    def load(self, device: int | None = None) -> int:
+        """Load the kernel on the current device, as the first call does; for use before a capture.
+
+        Args:
+            device: the current device, when it is already known.
+
+        Returns:
+            The function handle (``CUfunction``).
+
+        Raises:
+            ToolchainMissing: no GPU, or the GPU cannot run this kernel.
+        """
+        driver = self._driver or self._find_driver()
+        device = driver.device() if device is None else device
+        with self._lock:
+            found = self._functions.get(device)
+            if found is None:
+                launch = self.source.launch
+                try:
+                    found = driver.load(self.artifact.cubin, self.source.entry, launch.shared_bytes)
+                except Exception as reason:  # CuPy's driver error; its class needs CuPy to name it
+                    raise ToolchainMissing(
+                        f"device {device} cannot load the kernel",
+                        where=self.source.entry,
+                        why=f"{reason}; it was compiled for {self.source.arch} and takes "
+                        f"{launch.shared_bytes} bytes of shared memory",
+                        nearest="Compile for the target that `polygen env` prints",
+                    ) from reason
+                self._functions[device] = found
+        return found[0]
+
+    def _find_driver(self) -> Driver:
+        self._driver = cupy_driver()
+        return self._driver
+
+    def _as_floats(self, scalars: Sequence[Any]) -> Sequence[float]:
+        """Check number, type and range of the scalars."""
+        if len(scalars) != len(self._scalars):
+            raise _count("scalars", self._scalars, len(scalars))
+        for value in scalars:
+            if type(value) is not float or not -_LARGEST_F32 <= value <= _LARGEST_F32:
+                pairs = zip(scalars, self._scalars, strict=True)
+                return [_real(value, tensor) for value, tensor in pairs]
+        return scalars
+
+    def _allocate(
+        self, ready: _Prepared, pointers: list[int], explicit: bool, queue: int, driver: Driver
+    ) -> list[Any]:
+        """Make the outputs and append their addresses."""
+        if explicit:
+            with allocation_scope(ready.library, queue, driver):
+                made = [make() for make in ready.allocate]
+        else:
+            made = [make() for make in ready.allocate]
+        for array in made:
+            library(type(array))  # fills PROBES
+            pointers.append(PROBES[type(array)](array)[0])
+        return made
+
+    def _describe(
+        self, arrays: Sequence[Any], outs: Sequence[Any] | None, stream: Any, driver: Driver
+    ) -> tuple[ArrayView, ...]:
+        """Describe all arrays, for calls with an array that is not CuPy's or PyTorch's."""
+        owner = library(type(arrays[0])) if arrays else "cupy"
+        queue = stream_pointer(stream, owner, driver.device(), driver)
+        self._check_counts(arrays, outs)
+        return tuple(
+            describe(array, name=tensor.name, stream=queue, driver=driver)
+            for tensor, array in zip(self._tensors, (*arrays, *(outs or ())), strict=False)
+        )
+
+    def _check_counts(self, arrays: Sequence[Any], outs: Sequence[Any] | None) -> None:
+        if len(arrays) != len(self._inputs):
+            raise _count("arrays", self._inputs, len(arrays))
+        if outs is not None and len(outs) != len(self._outputs):
+            raise _count("outputs", self._outputs, len(outs))
+
+    def _prepare(
+        self,
+        key: Hashable,
+        arrays: Sequence[Any],
+        outs: Sequence[Any] | None,
+        views: Sequence[ArrayView],
+        driver: Driver,
+    ) -> _Prepared:
+        """Bind a new combination of forms and remember it."""
+        self._check_counts(arrays, outs)
+        views = views or self._describe(arrays, outs, 0, driver)
+        binding = bind(self.source, self._inputs, self._outputs, views)
+        if driver.device() != binding.device:
+            raise self._wrong_device(binding.device, driver.device())
+        shape = self.source.launch
+        launch = functools.partial(
+            driver.launch, self.load(binding.device), *binding.grid, shape.threads, 1, 1,
+            shape.shared_bytes,
+        )  # fmt: skip
+        ready = _Prepared(self.source, binding, self._tensors, self._scalars, launch)
+        ready.library = views[0].library
+        if outs is None:
+            ready.allocate = tuple(
+                allocator(ready.library, binding.device, sizes, tensor.dtype, tensor.order)
+                for tensor, sizes in zip(self._outputs, binding.shapes, strict=True)
+            )
+            ready.finish = deliver(ready.library) if ready.library == "jax" else None
+        if len(self._prepared) >= _MOST_PREPARED:
+            self._prepared.clear()
+        self._prepared[key] = ready
+        return ready
+
+    def _wrong_device(self, arrays: int, current: int) -> ArgumentError:
+        return ArgumentError(
+            f"the arrays are on device {arrays}, but the current device is {current}",
+            where=self.source.entry,
+            why="a launch goes to the current device's stream",
+            nearest=f"Call inside `with cupy.cuda.Device({arrays}):` "
+            f"or `with torch.cuda.device({arrays}):`",
+        )
+
+
+def _count(what: str, tensors: Sequence[Tensor], given: int) -> ArgumentError:
+    names = ", ".join(map(str, tensors)) or "none"
+    return ArgumentError(
+        f"{given} {what} given, {len(tensors)} expected", nearest=f"Expected: {names}"
+    )
+
+
+def _real(value: Any, tensor: Tensor) -> float:
+    """Convert a host number; device arrays would synchronise."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    if not isinstance(value, numbers.Real | np.floating | np.integer | np.bool_):
+        raise ArgumentError(
+            f"{type(value).__name__} is not a scalar",
+            where=tensor.name,
+            why="scalars are passed by value; reading one from the device would synchronise",
+            nearest="Pass a Python number, or declare the argument as an array",
+        )
+    try:
+        number = float(value)
+    except OverflowError:
+        number = _TOO_LARGE
+    if math.isfinite(number) and abs(number) > _LARGEST_F32:
+        raise ArgumentError(
+            "the scalar is too large",
+            where=tensor.name,
+            why="scalars are passed as f32",
+            nearest=f"The largest is {_LARGEST_F32:.8g}; inf is legal",
+        )
+    return number

@@ -1,0 +1,290 @@
+"""Schedule files: TOML to `Schedule` and back, with every mistake reported at once.
+
+1. parse the TOML (a syntax error is reported with line and column, alone);
+2. walk the raw tables against the tables of legal values (names, ranges, permutations);
+3. structure into the record with cattrs: unknown keys and wrong types, with their paths;
+4. raise one `ScheduleFileError` that lists everything found, or return the record.
+
+`check_structure` adds what needs the instruction: divisibility of the tile hierarchy.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+import tomllib
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import cattrs
+import tomli_w
+from cattrs.errors import (
+    AttributeValidationNote,
+    ClassValidationError,
+    ForbiddenExtraKeysError,
+)
+
+from polygen.errors import ScheduleFileError, UnknownTarget
+from polygen.hardware import device as targets
+from polygen.hardware.atom import Atom, atom_names
+from polygen.hardware.device import Device
+from polygen.hardware.swizzle import swizzle_names
+from polygen.schedule.model import Schedule
+
+FORMAT = 1
+
+# Dotted path -> the values it may take.
+_CHOICES: dict[str, Callable[[], tuple[str, ...]]] = {
+    "atom": lambda: ("auto", *atom_names()),
+    "loops.k": lambda: ("forward", "backward"),
+    "raster.along": lambda: ("m", "n"),
+    "smem.swizzle": lambda: ("auto", *swizzle_names()),
+    "epilogue.through": lambda: ("smem", "registers"),
+}
+_PERMUTATIONS = {
+    "pipeline.order": ("copy", "mma"),
+    "loops.mma": ("k", "m", "n"),
+    "loops.phases": ("main", "epilogue"),
+}
+_SUBSETS = {"loops.grid": ("m", "n", "k")}
+_MAY_BE_ZERO = ("pipeline.distance", "pipeline.lookahead")
+
+
+def load_schedule(path: Path | str) -> Schedule:
+    """The schedule in a file.
+
+    Raises:
+        ScheduleFileError: the file cannot be read or has mistakes; all are listed.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScheduleFileError(str(path), [f"cannot be read: {error}"]) from None
+    return loads(text, str(path))
+
+
+def loads(text: str, where: str) -> Schedule:
+    """The schedule in a TOML text.
+
+    Args:
+        text: the TOML.
+        where: what to call it in messages, usually the file's path.
+
+    Raises:
+        ScheduleFileError: it has mistakes; all are listed, each with its path.
+    """
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ScheduleFileError(where, [f"not TOML: {error}"]) from None
+    problems = _format_problems(raw)
+    body = {key: value for key, value in raw.items() if key != "format"}
+    problems += _value_problems(body)
+    try:
+        schedule = _converter().structure(body, Schedule)
+    except ClassValidationError as error:
+        problems += _structure_problems(error, "")
+        raise ScheduleFileError(where, problems) from None
+    if problems:
+        raise ScheduleFileError(where, problems)
+    return schedule
+
+
+def dumps(schedule: Schedule) -> str:
+    """The TOML text of a schedule: every field, in the record's order; `loads` gives it back."""
+    text = tomli_w.dumps({"format": FORMAT, **_converter().unstructure(schedule)})
+    # Short lists of names read better on one line; the writer breaks every list.
+    return re.sub(r'\[\n((?: +"\w+",\n)+)\]', lambda found: _one_line(found[1]), text)
+
+
+def check_structure(schedule: Schedule, atom: Atom, where: str) -> None:
+    """Check that the tile hierarchy divides down to the instruction and fits one thread block.
+
+    Args:
+        schedule: the record.
+        atom: the instruction it will run with.
+        where: what to call the schedule in messages.
+
+    Raises:
+        ScheduleFileError: some level does not divide; each is listed with the nearest legal values.
+    """
+    cta, warp = schedule.tile.cta, schedule.tile.warp
+    problems = [
+        problem
+        for inner, size, outer, whole, step in (
+            ("tile.warp.m", warp.m, "tile.cta.m", cta.m, atom.m),
+            ("tile.warp.n", warp.n, "tile.cta.n", cta.n, atom.n),
+        )
+        if (problem := _does_not_divide(inner, size, outer, whole, step))
+    ]
+    for name, size, step in (
+        ("tile.warp.m", warp.m, atom.m),
+        ("tile.warp.n", warp.n, atom.n),
+        ("tile.cta.k", cta.k, atom.k),
+    ):
+        if size % step:
+            problems.append(
+                f"{name} = {size} is not a multiple of {step}, the shape of {atom.name}. "
+                f"Nearest legal: {_nearest_multiples(size, step)}"
+            )
+    facts = targets.common_facts()
+    most = facts["max_threads_per_block"] // facts["warp_size"]
+    warps = -(-cta.m // warp.m) * -(-cta.n // warp.n)
+    if warps > most:
+        problems.append(
+            f"tile.cta {cta.m} x {cta.n} over tile.warp {warp.m} x {warp.n} takes {warps} warps; "
+            f"a thread block has at most {most}. Use larger warp tiles"
+        )
+    if problems:
+        raise ScheduleFileError(where, problems)
+
+
+def shipped(device: Device | str) -> tuple[Schedule, ...]:
+    """The schedules that come with polygen for a device, its own family first, by file name.
+
+    Raises:
+        UnknownTarget: there is no such device.
+        ScheduleFileError: a shipped file has mistakes.
+    """
+    return _shipped(targets.device(device).schedule_families)
+
+
+@functools.cache
+def _shipped(families: tuple[str, ...]) -> tuple[Schedule, ...]:
+    root = schedules_folder()
+    paths = [path for family in families for path in sorted((root / family).glob("*.toml"))]
+    return tuple(load_schedule(path) for path in paths)
+
+
+def schedules_folder() -> Path:
+    """The folder of shipped schedules: inside the installed package, or the repository's."""
+    package = Path(__file__).resolve().parent.parent
+    installed = package / "_schedules"
+    return installed if installed.is_dir() else package.parent / "schedules"
+
+
+# --- problems ----------------------------------------------------------------------------------
+def _format_problems(raw: dict[str, Any]) -> list[str]:
+    if "format" not in raw:
+        return [f"format: missing. Write format = {FORMAT}"]
+    if type(raw["format"]) is not int or raw["format"] != FORMAT:
+        return [f"format: {raw['format']!r} cannot be read. Known: {FORMAT}"]
+    return []
+
+
+def _value_problems(raw: dict[str, Any]) -> list[str]:
+    problems = []
+    for path, value in _leaves(raw, ""):
+        if path in _CHOICES and isinstance(value, str):
+            legal = _CHOICES[path]()
+            if value not in legal:
+                problems.append(_not_a_choice(path, value, legal))
+        elif path == "device" and isinstance(value, str):
+            problems += _device_problems(value)
+        elif path in _PERMUTATIONS and isinstance(value, list):
+            legal = _PERMUTATIONS[path]
+            if sorted(map(str, value)) != sorted(legal):
+                problems.append(f"{path}: {value} is not a permutation of {', '.join(legal)}")
+        elif path in _SUBSETS and isinstance(value, list):
+            legal, names = _SUBSETS[path], [str(entry) for entry in value]
+            if not names or len(set(names)) != len(names) or not set(names) <= set(legal):
+                problems.append(f"{path}: {value} is not a list of distinct {', '.join(legal)}")
+        elif type(value) is int:
+            least = 0 if path in _MAY_BE_ZERO else 1
+            if value < least:
+                problems.append(f"{path}: {value} is too small. Nearest legal: {least}")
+    return problems
+
+
+def _device_problems(name: str) -> list[str]:
+    try:
+        found = targets.device(name)
+    except UnknownTarget as error:
+        return [f"device: {error}"]
+    return [] if found.name == name else [f"device: write {name!r} as {found.name!r}"]
+
+
+def _leaves(table: dict[str, Any], prefix: str) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in table.items():
+        path = f"{prefix}{key}"
+        found += _leaves(value, f"{path}.") if isinstance(value, dict) else [(path, value)]
+    return found
+
+
+def _not_a_choice(path: str, value: str, legal: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(value, legal, 1, cutoff=0.5)
+    hint = f"Nearest legal: {near[0]!r}. " if near else ""
+    return f"{path}: {value!r} is unknown. {hint}Legal: {', '.join(legal)}"
+
+
+def _structure_problems(error: BaseException, path: str) -> list[str]:
+    """The messages inside a cattrs error tree, each with its dotted path."""
+    if isinstance(error, ClassValidationError):
+        problems = []
+        for inner in error.exceptions:
+            notes = getattr(inner, "__notes__", [])
+            names = [note.name for note in notes if isinstance(note, AttributeValidationNote)]
+            deeper = f"{path}.{names[0]}" if path and names else (names[0] if names else path)
+            wants_table = any(is_dataclass(getattr(note, "type", None)) for note in notes)
+            if wants_table and not isinstance(inner, ClassValidationError):
+                problems.append(f"{deeper}: is not a table. Write [{deeper}]")
+            else:
+                problems += _structure_problems(inner, deeper)
+        return problems
+    if isinstance(error, ForbiddenExtraKeysError):
+        legal = [field.name for field in fields(error.cl)]
+        prefix = f"{path}." if path else ""
+        problems = []
+        for key in sorted(error.extra_fields):
+            near = difflib.get_close_matches(key, legal, 1)
+            hint = f"Nearest legal: {prefix}{near[0]}. " if near else ""
+            problems.append(f"{prefix}{key}: unknown key. {hint}Legal: {', '.join(legal)}")
+        return problems
+    return [f"{path}: {error}"]
+
+
+def _one_line(entries: str) -> str:
+    return f"[{', '.join(entry.strip().rstrip(',') for entry in entries.splitlines())}]"
+
+
+def _does_not_divide(inner: str, size: int, outer: str, whole: int, step: int) -> str:
+    if whole % size == 0:
+        return ""
+    legal = [d for d in range(step, whole + 1, step) if whole % d == 0]
+    below, above = [d for d in legal if d < size], [d for d in legal if d > size]
+    near = ", ".join(map(str, below[-1:] + above[:1]))
+    text = f"{inner} = {size} does not divide {outer} = {whole}"
+    return f"{text}. Nearest legal: {near}" if near else f"{text}, and no multiple of {step} does"
+
+
+def _nearest_multiples(size: int, step: int) -> str:
+    below = size // step * step
+    return ", ".join(str(value) for value in (below, below + step) if value)
+
+
+@functools.cache
+def _converter() -> cattrs.Converter:
+    converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=True)
+    # cattrs would turn "3" into 3 and 3 into "3"; a schedule file says what it means.
+    converter.register_structure_hook(int, lambda value, _: _exactly(int, "an integer", value))
+    converter.register_structure_hook(str, lambda value, _: _exactly(str, "a string", value))
+    converter.register_structure_hook_func(
+        lambda kind: kind == tuple[str, ...], lambda value, _: _strings(value)
+    )
+    return converter
+
+
+def _exactly(kind: type, called: str, value: object) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} is not {called}")
+    return value
+
+
+def _strings(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
+        raise TypeError(f"{value!r} is not a list of strings")
+    return tuple(value)

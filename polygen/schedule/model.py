@@ -1,0 +1,100 @@
+"""`Schedule`: every decision that turns a program into a kernel, as one frozen record and one TOML file.
+
+A schedule holds numbers and names, never code. Whether it is *legal* for a program is decided by the dependences
+(`polygen.poly.legality`), whether it *fits* a device by the resources (`polygen.lower.resources`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class CtaTile:
+    """What one thread block computes per step: `m` x `n` outputs, `k` deep."""
+
+    m: int = 128
+    n: int = 128
+    k: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class WarpTile:
+    """What one warp computes of the block's tile."""
+
+    m: int = 64
+    n: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The tile hierarchy above the instruction's own shape."""
+
+    cta: CtaTile = CtaTile()
+    warp: WarpTile = WarpTile()
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Software pipelining of the k loop, shared-memory ring and register ring."""
+
+    stages: int = 3  # slots of the shared-memory ring
+    distance: int = 2  # k tiles by which a copy runs ahead of the MMAs that read it
+    order: tuple[str, ...] = ("copy", "mma")  # what one step of the k loop does first
+    fragments: int = 2  # slots of the register ring of operand fragments
+    lookahead: int = 1  # MMA k steps by which a fragment load runs ahead
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """Loop orders and directions."""
+
+    mma: tuple[str, ...] = (
+        "k",
+        "m",
+        "n",
+    )  # nest of the atom loops inside a k tile, outermost first
+    k: str = "forward"  # direction in which k tiles are accumulated: "forward" or "backward"
+    grid: tuple[str, ...] = (
+        "m",
+        "n",
+    )  # dims mapped to thread blocks; a k here splits the reduction over blocks
+    phases: tuple[str, ...] = ("main", "epilogue")  # order of main loop and epilogue inside a block
+
+
+@dataclass(frozen=True, slots=True)
+class Raster:
+    """The order in which thread blocks visit output tiles."""
+
+    along: str = "m"  # tiles of a group run along this dim first
+    group: int = 8  # tiles per group along it
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMemory:
+    """Placement in shared memory."""
+
+    swizzle: str = "auto"  # "auto", "none" or a name of hardware/data/swizzles.toml
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """How results leave the registers."""
+
+    through: str = "smem"  # "smem": row vectors of 16 bytes via shared memory; "registers": straight from fragments
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One complete set of decisions."""
+
+    name: str = "default"
+    device: str = "sm_80"  # oldest architecture it is meant for
+    atom: str = "auto"  # a name of hardware/data/atoms.toml, or "auto": the device's first that takes the dtypes
+    tile: Tile = field(default_factory=Tile)
+    pipeline: Pipeline = Pipeline()
+    loops: Loops = Loops()
+    raster: Raster = Raster()
+    smem: SharedMemory = SharedMemory()
+    epilogue: Epilogue = Epilogue()
+    min_blocks: int = 1  # thread blocks per multiprocessor the register allocation aims at

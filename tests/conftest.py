@@ -1,0 +1,25 @@
+"""Tests marked ``gpu`` are skipped where there is no GPU to run on."""
+
+from __future__ import annotations
+
+import pytest
+
+from polygen.errors import ToolchainMissing
+
+
+def _missing_gpu() -> str | None:
+    from polygen.runtime.driver import cupy_driver
+
+    try:
+        cupy_driver()
+    except ToolchainMissing as reason:
+        return str(reason)
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    reason = _missing_gpu() if marked else None
+    if reason:
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=reason))

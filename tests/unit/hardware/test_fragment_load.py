@@ -1,0 +1,96 @@
+"""Fragment loads: a NumPy ldmatrix, from the PTX ISA's prose, must deliver fragments."""
+
+import numpy as np
+import pytest
+
+from polygen.hardware.atom import atom, atom_names
+from polygen.hardware.data_file import read
+from polygen.hardware.fragment_load import atom_load, delivers
+
+WORD_BYTES = 4
+
+
+def stored_tile(load, fragment):
+    """A stored tile whose elements are numbered; [stored rows, bytes]."""
+    shape = (load.tile_mn, load.tile_k) if load.k_contiguous else (load.tile_k, load.tile_mn)
+    kind = {1: np.uint8, 2: np.uint16, 4: np.uint32}[fragment.dtype.bytes]
+    return (np.arange(shape[0] * shape[1]).reshape(shape) % 251).astype(kind)
+
+
+def execute(load, tile):
+    """Registers [32, count * registers, 4 bytes] after the load's instructions."""
+    memory = tile.view(np.uint8)
+    results = []
+    for instruction in range(load.count):
+        rows, offsets = load.lane_addresses(instruction)
+        if not load.uses_ldmatrix:
+            words = [memory[r, o : o + WORD_BYTES] for r, o in zip(rows, offsets, strict=True)]
+            results.append(np.array(words))
+            continue
+        for matrix in range(load.matrices):
+            lanes = range(8 * matrix, 8 * matrix + 8)
+            eight = np.array([memory[rows[i], offsets[i] : offsets[i] + 16] for i in lanes])
+            halves = eight.view(np.uint16)
+            halves = halves.T if load.transposed else halves
+            pairs = np.ascontiguousarray(halves).reshape(32, 2)
+            results.append(pairs.view(np.uint8))
+    return np.stack(results, axis=1)
+
+
+CASES = [
+    (name, operand, k_contiguous, pair)
+    for name in atom_names()
+    for operand in "ab"
+    for k_contiguous in (True, False)
+    for pair in (True, False)
+    if operand == "b" or pair
+]
+
+
+@pytest.mark.parametrize(("name", "operand", "k_contiguous", "pair"), CASES)
+def test_load_delivers_the_fragment(name, operand, k_contiguous, pair):
+    of = atom(name)
+    load = atom_load(of, operand, k_contiguous, pair)
+    fragment = of.fragment(operand)
+    if not k_contiguous and fragment.dtype.bytes == 1:
+        assert load is None
+        return
+    tile = stored_tile(load, fragment)
+    registers = execute(load, tile)
+    logical = tile if load.k_contiguous else tile.T  # [m or n, k]
+    extent = of.m if operand == "a" else of.n
+    for result, (subtile, register) in enumerate(load.register_map):
+        found = np.ascontiguousarray(registers[:, result]).view(tile.dtype)
+        per = fragment.elements_per_register
+        at = fragment.table[:, register * per : register * per + per]
+        mn, k = (at[..., 0], at[..., 1]) if operand == "a" else (at[..., 1], at[..., 0])
+        assert np.array_equal(found, logical[mn + extent * subtile, k])
+
+
+def test_choice_of_instruction():
+    half, tf32 = atom("m16n8k16_f32_bf16"), atom("m16n8k8_f32_tf32")
+    assert atom_load(half, "a", True).ptx.startswith("ldmatrix.sync.aligned.m8n8.x4.shared")
+    assert atom_load(half, "a", False).transposed
+    assert not atom_load(half, "b", True).transposed
+    assert (atom_load(half, "b", True).tile_mn, atom_load(half, "b", True, pair=False).tile_mn) == (
+        16,
+        8,
+    )
+    assert atom_load(tf32, "a", True).uses_ldmatrix
+    assert not atom_load(tf32, "a", False).uses_ldmatrix
+    assert atom_load(tf32, "b", False).unit_bytes == 4
+
+
+def test_published_lane_formulas():
+    half = atom("m16n8k16_f32_f16")
+    lane = np.arange(32)
+    row, byte = atom_load(half, "b", True).lane_addresses()
+    assert np.array_equal(row, lane % 8 + 8 * (lane // 16))
+    assert np.array_equal(byte, 16 * ((lane // 8) % 2))
+
+
+def test_a_wrong_register_order_does_not_deliver():
+    table = dict(read("ldmatrix.toml")["loads"]["a_k"])
+    assert delivers(table, atom("m16n8k16_f32_f16"))
+    table["registers"] = [[0, 0], [0, 2], [0, 1], [0, 3]]
+    assert not delivers(table, atom("m16n8k16_f32_f16"))

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from runtime_samples import Device, cupy_array
+
+from polygen.errors import ArgumentError
+from polygen.frontend import dtypes
+from polygen.runtime import dlpack, outputs
+from polygen.runtime.arrays import PROBES, accepts, describe, library, numpy_dtype
+
+cupy = pytest.importorskip("cupy")
+
+
+class Tensor:
+    """What `describe` reads of a torch.Tensor."""
+
+    def __init__(self, shape, strides, dtype="bfloat16", device="cuda", index=0, pointer=4096):
+        self.shape, self._strides, self._pointer = shape, strides, pointer
+        self.dtype, self.device = f"torch.{dtype}", SimpleNamespace(type=device, index=index)
+
+    def stride(self):
+        return self._strides
+
+    def data_ptr(self):
+        return self._pointer
+
+
+Tensor.__module__ = "torch"
+
+
+def test_a_cupy_array():
+    view = describe(cupy_array((4, 6), strides=(40, 4), device=1))
+    assert (view.pointer, view.shape, view.strides) == (0x10000, (4, 6), (10, 1))
+    assert (view.dtype, view.device, view.library) == (dtypes.F32, 1, "cupy")
+
+
+def test_a_cupy_bfloat16_array():
+    assert describe(cupy_array((4,), dtype=ml_dtypes.bfloat16)).dtype is dtypes.BF16
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("bfloat16", dtypes.BF16), ("float8_e4m3fn", dtypes.E4M3), ("uint8", "uint8")],
+)
+def test_a_torch_tensor(name, expected):
+    view = describe(Tensor((4, 6), (1, 4), name, index=2))
+    assert (view.pointer, view.shape, view.strides) == (4096, (4, 6), (1, 4))
+    assert (view.dtype, view.device, view.library) == (expected, 2, "torch")
+
+
+def test_a_torch_parameter_goes_the_same_way():
+    class Parameter(Tensor):
+        pass
+
+    assert library(Parameter) == "torch" and Parameter in PROBES
+
+
+def test_the_cuda_array_interface():
+    device = Device()
+    array = SimpleNamespace(
+        __cuda_array_interface__={
+            "shape": (3, 5), "typestr": "<f2", "data": (64, True), "strides": (16, 2), "version": 3,
+            "stream": 9,
+        }
+    )  # fmt: skip
+    view = describe(array, stream=5, driver=device.driver)
+    assert (view.pointer, view.strides, view.dtype, view.readonly) == (64, (8, 1), dtypes.F16, True)
+    assert device.waits == [(9, 5)] and view.keepalive is array
+    array.__cuda_array_interface__ |= {"strides": None, "stream": 1}
+    assert describe(array, stream=0, driver=device.driver).strides == (5, 1)
+    assert device.waits == [(9, 5)]  # 1 names the same stream as 0
+
+
+class OnDevice:
+    """A NumPy array that claims to be on CUDA device 3."""
+
+    def __init__(self, array):
+        self.array, self.asked = array, []
+
+    def __dlpack__(self, stream=None):
+        self.asked.append(stream)
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self):
+        return (2, 3)
+
+
+@pytest.mark.parametrize(("stream", "asked"), [(None, None), (0, 1), (77, 77)])
+def test_dlpack(stream, asked):
+    array = np.arange(24, dtype=np.float16).reshape(4, 6)[1:, ::2]
+    given = OnDevice(array)
+    view = describe(given, stream=stream)
+    assert view.pointer == array.ctypes.data
+    assert (view.shape, view.strides, view.dtype) == ((3, 3), (6, 2), dtypes.F16)
+    assert given.asked == [asked] and type(view.keepalive).__name__ == "PyCapsule"
+
+
+def test_reading_a_capsule_does_not_consume_it():
+    array = np.ones(3, np.float32)
+    before = sys.getrefcount(array)
+    found = dlpack.read(OnDevice(array), None)
+    assert sys.getrefcount(array) > before
+    del found
+    assert sys.getrefcount(array) == before
+
+
+def test_dlpack_names_unknown_types_instead_of_guessing():
+    assert describe(OnDevice(np.ones(2, np.complex64))).dtype == "complex64"
+
+
+def test_storage_decides_what_is_accepted():
+    assert accepts(dtypes.TF32, dtypes.F32) and accepts(dtypes.F32, dtypes.F32)
+    assert accepts(dtypes.E4M3, "uint8") and accepts(dtypes.E5M2, "uint8")
+    assert accepts(dtypes.E4M3, dtypes.E4M3) and not accepts(dtypes.E4M3, dtypes.E5M2)
+    assert not accepts(dtypes.S8, "uint8") and not accepts(dtypes.BF16, "uint16")
+    assert not accepts(dtypes.F16, dtypes.BF16)
+
+
+def test_how_cupy_keeps_each_dtype():
+    assert numpy_dtype(dtypes.E4M3) == np.uint8
+    assert numpy_dtype(dtypes.BF16) == ml_dtypes.bfloat16
+    assert numpy_dtype(dtypes.TF32) == np.float32
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.ones(3),
+        Tensor((3,), (1,), device="cpu", index=None),
+        SimpleNamespace(__dlpack__=lambda: None, __dlpack_device__=lambda: (1, 0)),
+    ],
+)
+def test_host_memory_is_refused(array):
+    with pytest.raises(ArgumentError, match=r"x: the array is in host memory.*cupy\.asarray"):
+        describe(array, name="x")
+
+
+def test_other_objects_are_refused():
+    with pytest.raises(ArgumentError, match="list is not an array in device memory"):
+        describe([1, 2], name="x")
+
+
+def test_a_refused_export_says_why():
+    class Refuses(OnDevice):
+        def __dlpack__(self, stream=None):
+            raise BufferError("sparse")
+
+    with pytest.raises(ArgumentError, match=r"through DLPack \(sparse\)"):
+        describe(Refuses(None))
+
+
+@pytest.mark.parametrize(
+    ("stream", "pointer"),
+    [
+        (None, 55),
+        (7, 7),
+        (SimpleNamespace(ptr=8), 8),
+        (SimpleNamespace(cuda_stream=9), 9),
+        (SimpleNamespace(__cuda_stream__=lambda: (0, 10)), 10),
+        (SimpleNamespace(__cuda_stream__=(0, 11)), 11),
+    ],
+)
+def test_streams(stream, pointer):
+    assert outputs.stream_pointer(stream, driver=Device().driver) == pointer
+
+
+@pytest.mark.parametrize("stream", ["main", True, 1.5])
+def test_what_is_no_stream_is_refused(stream):
+    with pytest.raises(ArgumentError, match="not a CUDA stream"):
+        outputs.stream_pointer(stream, driver=Device().driver)
+
+
+def test_torch_outputs_and_stream(monkeypatch):
+    made = []
+
+    class Made(SimpleNamespace):
+        def permute(self, axes):
+            return ("permuted", axes)
+
+    def empty(shape, *, dtype, device):
+        made.append((shape, dtype, device))
+        return Made()
+
+    fake = ModuleType("torch")
+    fake.empty, fake.bfloat16 = empty, "bf16"
+    fake.device = lambda kind, index: f"{kind}:{index}"
+    fake._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda device: 100 + device)
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    outputs.allocate_like(describe(Tensor((4, 6), (6, 1), index=1)), (4, 8), dtypes.BF16)
+    assert made == [((4, 8), "bf16", "cuda:1")]
+    turned = outputs.allocator("torch", 0, (4, 8), dtypes.BF16, (1, 0))()
+    assert made[-1][0] == (8, 4) and turned == ("permuted", (1, 0))
+    assert outputs.stream_pointer(None, "torch", 1, Device().driver) == 101

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from runtime_samples import TEXT, source
+
+from polygen import knobs
+from polygen.errors import CompileError, ToolchainMissing
+from polygen.runtime import compilelog, nvrtc
+
+pytest.importorskip("cupy")
+
+SPILLING = """\
+extern "C" __global__ void __launch_bounds__(1024, 2) scale(float *y) {
+  float t[160];
+  #pragma unroll
+  for (int i = 0; i < 160; ++i) t[i] = y[i * 1024 + threadIdx.x];
+  __syncthreads();
+  #pragma unroll
+  for (int i = 0; i < 160; ++i) y[i * 1024 + threadIdx.x] = t[i] * t[159 - i];
+}
+"""
+
+
+def test_compiles_without_a_gpu():
+    artifact = nvrtc.compile_source(source(arch="sm_90a", shared=1000))
+    assert ".target sm_90a" in artifact.ptx and ".entry scale" in artifact.ptx
+    assert artifact.cubin[:4] == b"\x7fELF" and artifact.cubin.endswith(b"\0")
+    assert 0 < artifact.resources.registers < 64
+    assert artifact.resources.spill_store_bytes == artifact.resources.stack_bytes == 0
+    assert artifact.resources.shared_bytes == 1000 and artifact.resources.threads == 64
+    assert artifact.compiler.startswith("NVRTC ") and artifact.compiler.count(".") >= 1
+    assert "Compile time" not in artifact.log
+
+
+def test_the_cubin_has_the_length_its_header_says():
+    cubin = nvrtc.compile_source(source()).cubin
+    offset, size, count = (
+        int.from_bytes(cubin[a:b], "little") for a, b in ((32, 40), (54, 56), (56, 58))
+    )
+    section_offset, section_size, sections = (
+        int.from_bytes(cubin[a:b], "little") for a, b in ((40, 48), (58, 60), (60, 62))
+    )
+    assert len(cubin) == max(offset + size * count, section_offset + section_size * sections)
+
+
+def test_same_input_same_bytes():
+    assert nvrtc.compile_source(source()) == nvrtc.compile_source(source())
+
+
+def test_static_shared_memory_counts():
+    text = TEXT.replace("int row =", "__shared__ float s[64]; s[threadIdx.x] = *x; __syncthreads();"
+                        " if (a > 3) *y = s[63 - threadIdx.x]; int row =")  # fmt: skip
+    assert nvrtc.compile_source(source(text, shared=100)).resources.shared_bytes == 356
+
+
+def test_spills_are_refused_and_can_be_allowed():
+    with pytest.raises(CompileError, match=r"spills \d+ bytes") as caught:
+        nvrtc.compile_source(source(SPILLING))
+    assert "spill stores" in caught.value.log
+    found = nvrtc.compile_source(source(SPILLING), allow_spills=True).resources
+    assert found.spill_store_bytes > 0
+
+
+def test_a_source_error_quotes_the_line():
+    with pytest.raises(CompileError, match="undefined") as caught:
+        nvrtc.compile_source(source(TEXT.replace("= a *", "= nonsense *")))
+    assert "> 5 |   if (row < rows" in str(caught.value)
+    assert "nonsense" in caught.value.log
+
+
+def test_an_inline_assembly_error_quotes_the_ptx():
+    text = TEXT.replace("int row =", 'asm volatile("mma.nonsense;"); int row =')
+    with pytest.raises(CompileError, match="its PTX") as caught:
+        nvrtc.compile_source(source(text))
+    assert "mma.nonsense;" in str(caught.value)
+
+
+def test_an_unknown_target_is_named():
+    with pytest.raises(CompileError, match="does not compile for sm_70"):
+        nvrtc.compile_source(source(arch="sm_70"))
+
+
+def test_line_info_is_an_option():
+    assert "-lineinfo" not in nvrtc.options(source())
+    with knobs.scope(line_info=True):
+        assert "-lineinfo" in nvrtc.options(source())
+
+
+FINE = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\nUsed 9 registers"
+
+
+@pytest.mark.parametrize(
+    ("log", "message"),
+    [
+        (FINE.replace("0 bytes stack", "32 bytes stack"), "32 bytes per thread in local memory"),
+        (FINE + "\nptxas info : (C7510) Potential Performance Loss: serialized", "C7510"),
+    ],
+)
+def test_a_slow_kernel_is_refused(log, message):
+    found = compilelog.resources(source(), log)
+    with pytest.raises(CompileError, match=message):
+        compilelog.refuse_slow(source(), found, log, allow_spills=False)
+
+
+def test_a_performance_loss_is_refused_even_when_spills_are_allowed():
+    log = FINE + "\n(C7514) Potential Performance Loss"
+    with pytest.raises(CompileError):
+        compilelog.refuse_slow(
+            source(), compilelog.resources(source(), log), log, allow_spills=True
+        )
+
+
+def test_a_silent_log_is_refused():
+    with pytest.raises(CompileError, match="does not report"):
+        compilelog.resources(source(), "ptxas info: nothing to see")
+
+
+def test_a_missing_toolchain_says_what_to_install(monkeypatch):
+    nvrtc._nvrtc.cache_clear()
+    monkeypatch.setitem(sys.modules, "cupy.cuda", None)
+    try:
+        with pytest.raises(ToolchainMissing, match=r"pip install 'polygen\[cuda13\]'"):
+            nvrtc.compile_source(source())
+    finally:
+        nvrtc._nvrtc.cache_clear()
+
+
+def test_importing_the_runtime_imports_no_cupy():
+    modules = "nvrtc, cache, arrays, outputs, launch, environment, files"
+    code = f"import sys; from polygen.runtime import {modules}; print('cupy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

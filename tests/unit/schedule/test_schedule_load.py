@@ -1,0 +1,79 @@
+"""Schedule files: round trips, defaults, the shipped set, structural checks."""
+
+import tomllib
+
+import pytest
+
+from polygen.hardware.atom import atom
+from polygen.hardware.device import devices
+from polygen.schedule.load import (
+    check_structure,
+    dumps,
+    load_schedule,
+    loads,
+    schedules_folder,
+    shipped,
+)
+from polygen.schedule.model import CtaTile, Loops, Pipeline, Raster, Schedule, Tile, WarpTile
+
+UNUSUAL = Schedule(
+    name='odd "name"',
+    device="sm_90a",
+    atom="m16n8k8_f32_tf32",
+    tile=Tile(CtaTile(32, 48, 24), WarpTile(16, 24)),
+    pipeline=Pipeline(5, 0, ("mma", "copy"), 1, 0),
+    loops=Loops(("n", "m", "k"), "backward", ("k", "n"), ("epilogue", "main")),
+    raster=Raster("n", 3),
+    min_blocks=2,
+)
+
+
+@pytest.mark.parametrize("schedule", [Schedule(), UNUSUAL])
+def test_round_trip_is_exact_and_stable(schedule):
+    text = dumps(schedule)
+    assert loads(text, "text") == schedule
+    assert dumps(loads(text, "text")) == text
+    assert tomllib.loads(text)["format"] == 1
+
+
+def test_missing_fields_take_defaults():
+    assert loads("format = 1", "text") == Schedule()
+    found = loads("format = 1\n[tile.cta]\nm = 64\n", "text")
+    assert found.tile == Tile(CtaTile(64, 128, 64), WarpTile(64, 64))
+
+
+FILES = sorted(schedules_folder().glob("*/*.toml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_shipped_files_are_named_after_their_content(path):
+    found = load_schedule(path)
+    cta, warp = found.tile.cta, found.tile.warp
+    assert found.device == path.parent.name
+    if found.device == "sm_80":
+        size = f"{cta.m}x{cta.n}x{cta.k}_w{warp.m}x{warp.n}_s{found.pipeline.stages}"
+        assert found.name == path.stem == size
+        check_structure(found, atom("m16n8k16_f32_bf16"), found.name)
+
+
+@pytest.mark.parametrize("device", devices(), ids=str)
+def test_every_device_has_shipped_schedules(device):
+    found = shipped(device)
+    assert len(found) >= 10
+    assert {schedule.device for schedule in found} <= set(device.schedule_families)
+    assert shipped(device.name) == found
+
+
+def test_readme_lists_every_field():
+    text = (schedules_folder() / "README.md").read_text(encoding="utf-8")
+
+    def paths(table, prefix=""):
+        for key, value in table.items():
+            if isinstance(value, dict):
+                yield from paths(value, f"{prefix}{key}.")
+            else:
+                yield f"{prefix}{key}"
+
+    for path in paths(tomllib.loads(dumps(Schedule()))):
+        parent, _, leaf = path.rpartition(".")
+        assert f"`{path}`" in text or (f"`{parent}." in text and f"`.{leaf}`" in text), path

@@ -1,0 +1,164 @@
+"""The isl wrapper: budgets, options, callbacks, counting, boxes, witnesses."""
+
+import subprocess
+import sys
+
+import pytest
+
+from polygen import isl
+from polygen.errors import VerifyError
+
+
+def test_budget_refuses_an_exploding_proof_and_restores_the_limit():
+    context = isl.DEFAULT_CONTEXT
+    message = "the coverage needs more than 500 isl operations"
+    with (
+        pytest.raises(VerifyError, match=message),
+        isl.operations_budget(500, "the coverage"),
+    ):
+        relation = isl.Map(
+            "{ F[l,e] -> [i,k] : 0<=l<32 and 0<=e<8 and i=floor(l/4)+8*(floor(e/2) mod 2) "
+            "and k=2*(l mod 4)+(e mod 2)+8*floor(e/4) }"
+        )
+        relation.range().is_equal(isl.Set("{ [i,k] : 0<=i<16 and 0<=k<16 }"))
+    assert context.get_max_operations() == 0
+    assert isl.Set("{ [i] : 0<=i<3 }").is_bounded()  # the context is usable again
+
+
+def test_budget_passes_other_isl_errors_on():
+    with pytest.raises(isl.Error), isl.operations_budget(10_000):
+        isl.Set("{ [i] : nonsense")
+
+
+def test_budgets_nest():
+    with isl.operations_budget(10**9):
+        with isl.operations_budget(10**6):
+            assert isl.DEFAULT_CONTEXT.get_max_operations() == 10**6
+        assert isl.DEFAULT_CONTEXT.get_max_operations() == 10**9
+
+
+def test_scheduler_options_are_restored_even_after_an_error():
+    context = isl.DEFAULT_CONTEXT
+    before = (context.get_schedule_outer_coincidence(), context.get_tile_scale_tile_loops())
+    changed = (1 - before[0], 1 - before[1])
+    options = {"outer_coincidence": changed[0], "tile_scale_tile_loops": changed[1]}
+    with pytest.raises(RuntimeError), isl.scheduler_options(**options):
+        assert context.get_schedule_outer_coincidence() == changed[0]
+        assert context.get_tile_scale_tile_loops() == changed[1]
+        raise RuntimeError
+    after = (context.get_schedule_outer_coincidence(), context.get_tile_scale_tile_loops())
+    assert after == before
+
+
+def test_scheduler_options_refuse_an_unknown_name():
+    message = "no option 'no_such_option'"
+    with pytest.raises(VerifyError, match=message), isl.scheduler_options(no_such_option=1):
+        pass
+
+
+def test_mark_survives_text():
+    tree = isl.Schedule(
+        'domain: "{ A[i] : 0 <= i < 4 }"\nchild: { schedule: "[{ A[i] -> [(i)] }]" }'
+    )
+    marked = tree.get_root().child(0).insert_mark(isl.mark_id("grid")).get_schedule()
+    assert "grid" in isl.to_yaml(marked)
+    assert isl.Schedule(isl.to_yaml(marked)).plain_is_equal(marked)
+
+
+def test_guard_gives_back_the_exception_of_a_callback():
+    guard = isl.CallbackGuard()
+
+    def fail(_point):
+        raise KeyError("inside")
+
+    with pytest.raises(KeyError, match="inside"):
+        guard.run(lambda: isl.Set("{ [i] : 0<=i<3 }").foreach_point(guard.wrap(fail)))
+
+
+def test_guard_keeps_ast_callbacks_alive():
+    guard, seen = isl.CallbackGuard(), []
+
+    def visit(node, _build):
+        seen.append(node)
+        return node
+
+    build = isl.AstBuild.from_context(isl.Set("{ : }"))
+    build = guard.add(build.set_at_each_domain(guard.wrap(visit)))
+    tree = isl.Schedule('domain: "{ A[i] : 0 <= i < 4 }"')
+    guard.run(lambda: build.node_from_schedule(tree))
+    assert seen
+
+
+def test_count_and_points():
+    assert isl.count(isl.Set("{ [i,j] : 0<=i<4 and 0<=j<=i }")) == 10
+    relation = isl.Map("{ [i] -> [j] : 0<=i<2 and j=i+1 }")
+    assert isl.points(relation) == [(0, 1), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("[N] -> { [i] : 0<=i<N }", "parameters N"), ("{ [i] : 0<=i }", "unbounded")],
+)
+def test_count_refuses_what_isl_counts_wrongly(text, message):
+    with pytest.raises(VerifyError, match=message):
+        isl.count(isl.Set(text))
+
+
+def test_box_of_a_tile():
+    relation = isl.Map("[M,K] -> { t[a,b] -> A[i,k] : 128a<=i<128a+128 and 32b<=k<32b+32 }")
+    found = isl.box(relation)
+    assert found.sizes == (128, 32)
+    assert "128a" in found.lower_text[0] and "32b" in found.lower_text[1]
+
+
+def test_box_without_constant_size_is_refused():
+    with pytest.raises(VerifyError, match="no constant bounding box"):
+        isl.box(isl.Map("[M] -> { t[a] -> A[i] : 0<=i<M }"))
+
+
+def test_sample_pair_takes_the_smallest_sizes():
+    relation = isl.UnionMap("[K] -> { mma[i,j,k] -> copy_a[k] : 0<=i,j,k<K and K>=33 }")
+    found = isl.sample_pair(relation)
+    assert found is not None
+    assert (found.source, found.target) == ("mma[0,0,0]", "copy_a[0]")
+    assert found.parameters == (("K", 33),)
+    assert str(found) == "mma[0,0,0] -> copy_a[0] with K = 33"
+
+
+def test_sample_pair_of_nothing():
+    assert isl.sample_pair(isl.UnionMap("{ }")) is None
+    assert isl.sample_pair(isl.UnionMap("{ A[i] -> B[i] : i > 0 and i < 0 }")) is None
+
+
+def test_sample_pair_is_a_member():
+    relation = isl.UnionMap("[N] -> { A[i] -> B[j] : i<j<N and N > 7; C[i] -> B[i] : i > N }")
+    pair = isl.sample_pair(relation)
+    assert pair is not None
+    assert isl.UnionMap(
+        f"[N] -> {{ {pair.source} -> {pair.target} : N = {pair.parameters[0][1]} }}"
+    ).is_subset(relation)
+
+
+def test_canonical_text_agrees_for_split_sets():
+    split = isl.Set("{ [i] : i = 1 or i = 2 }")
+    assert isl.canonical(split) == isl.canonical(isl.Set("{ [i] : 1 <= i <= 2 }"))
+
+
+def test_multi_val():
+    space = isl.Space.set_alloc(isl.DEFAULT_CONTEXT, 0, 2)
+    assert str(isl.multi_val(space, (128, 64))) == "{ [128, 64] }"
+
+
+def test_pieces_are_sorted_texts():
+    union = isl.UnionMap("[N] -> { C[i] -> A[i]; A[i] -> B[i] : 0 <= i < N }")
+    assert isl.pieces(union) == ("A[i] -> B[i] : 0 <= i < N", "C[i] -> A[i]")
+
+
+def test_import_is_quick():
+    code = "import time; t = time.perf_counter(); import polygen.isl; "
+    code += "print(time.perf_counter() - t)"
+    times = [
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+        for _ in range(3)
+    ]
+    assert min(times) < 0.3
