@@ -27,8 +27,8 @@ from polygen.schedule.model import Schedule
 class Fused:
     """Array code that runs as one kernel.
 
-    Calling it with CUDA arrays compiles what is needed, once per layout, and launches; `compile` makes a `Kernel`
-    for a target without any GPU; `reference` runs the code itself in float64.
+    Calling it with CUDA arrays compiles what is needed, once per layout, and launches; `compile`
+    makes a `Kernel` for a target without any GPU; `reference` runs the code itself in float64.
     """
 
     def __init__(
@@ -63,15 +63,17 @@ class Fused:
 
         Raises:
             SignatureError: the descriptions do not fit the function.
-            ShapeError, DTypeError, TraceError, UnsupportedProgram: the code cannot become one kernel.
+            ShapeError, DTypeError, TraceError, UnsupportedProgram: the code cannot become one
+            kernel.
         """
         tensors = self._tensors(signature)
-        fixed = {name: (sizes or {}).get(name) for name in static}
-        missing = [name for name, value in fixed.items() if value is None]
+        known = sizes or {}
+        missing = [name for name in static if name not in known]
         if missing:
             raise SignatureError(
                 f"static dims without a size: {', '.join(missing)}", where="static"
             )
+        fixed: dict[str, str | int] = {name: known[name] for name in static}
         tensors = [
             replace(t, dims=tuple(fixed.get(d, d) if isinstance(d, str) else d for d in t.dims))
             for t in tensors
@@ -92,8 +94,8 @@ class Fused:
         """Make a kernel; needs no GPU.
 
         Args:
-            signature: one description per parameter: ``bf16[M,K]``, optionally ``:col`` for column-major and ``@8``
-                for the alignment in bytes; ``f32`` is a run-time scalar.
+            signature: one description per parameter: ``bf16[M,K]``, optionally ``:col`` for
+                column-major and ``@8`` for the alignment in bytes; ``f32`` is a run-time scalar.
             arch: target, ``sm_80`` .. ``sm_120``; None: the GPU present.
             sizes: what to optimise for; sizes stay run-time arguments.
             static: dims of `sizes` that become constants.
@@ -131,7 +133,7 @@ class Fused:
         return kernel(*operands, out=out, stream=stream)
 
     def _kernel_for(self, operands: tuple[Any, ...]) -> Kernel:
-        """The kernel for arrays like these: equal extents share a symbol, extents of 1 are constants."""
+        """The kernel for arrays like these: equal extents share a symbol, 1 is a constant."""
         if len(operands) != len(self._parameters):
             raise ArgumentError(
                 f"{self.name} takes {len(self._parameters)} operands, got {len(operands)}",
@@ -164,10 +166,11 @@ class Fused:
     def _tensors(self, signature: Sequence[str | Tensor]) -> list[Tensor]:
         if len(signature) != len(self._parameters):
             raise SignatureError(
-                f"{len(signature)} argument descriptions for {self.name}({', '.join(self._parameters)})",
+                f"{len(signature)} argument descriptions for "
+                f"{self.name}({', '.join(self._parameters)})",
                 nearest=f"Give {len(self._parameters)}, for example bf16[M,K]",
             )
-        tensors = []
+        tensors: list[Tensor] = []
         for name, item in zip(self._parameters, signature, strict=True):
             tensor = item if isinstance(item, Tensor) else parse_signature(item)
             if tensor.name not in ("", name):

@@ -1,8 +1,9 @@
-"""Checks a kernel with no GPU: the proofs, and its compiled PTX run on NumPy against the program's meaning.
+"""Checks a kernel with no GPU: its proofs, and its PTX run on NumPy against the program's meaning.
 
-The run uses small integers, so that every sum is exact in every dtype involved and the comparison is equality wherever
-the epilogue is exact on integers; functions such as `exp` are compared within a bound. The problem is small but crosses
-the tile boundaries: one whole tile and a ragged one along m and n, and more k tiles than the ring has slots.
+The run uses small integers, so that every sum is exact in every dtype involved and the comparison
+is equality wherever the epilogue is exact on integers; functions such as `exp` are compared within
+a bound. The problem is small but crosses the tile boundaries: one whole tile and a ragged one along
+m and n, and more k tiles than the ring has slots.
 """
 
 from __future__ import annotations
@@ -25,9 +26,14 @@ from polygen.runtime.binding import bind
 Array = np.ndarray[Any, Any]
 
 # Primitives that map small integers to values every dtype here holds exactly.
+# fmt: off
 _EXACT = frozenset(
-    ["add", "sub", "mul", "neg", "abs", "minimum", "maximum", "where", "lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or", "logical_not", "cast", "square", "relu", "clip"]
+    [
+        "add", "sub", "mul", "neg", "abs", "minimum", "maximum", "where", "lt", "le", "gt", "ge",
+        "eq", "ne", "logical_and", "logical_or", "logical_not", "cast", "square", "relu", "clip",
+    ]
 )
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +207,8 @@ def compare(
 ) -> tuple[Finding | None, float]:
     """The first element that differs by more than allowed, and the largest relative error.
 
-    Inexact functions may differ by two units in the last place of the output, or by 2^-18 of f32 arithmetic.
+    Inexact functions may differ by two units in the last place of the output, or by 2^-18 of f32
+    arithmetic.
     """
     a, b = found.astype(np.float64), expected.astype(np.float64)
     allowed = 0.0 if exact else max(2.0**-tensor.dtype.mantissa, 2.0**-18)

@@ -1,8 +1,8 @@
 """Every exception polygen raises, and the wording rule they share.
 
-An error says four things: *what* went wrong, *where* (file, field, operand), *why* it cannot work, and the *nearest
-legal* value when there is one. Nothing else in the package words an error: call sites pass facts, the classes here
-turn them into the message.
+An error says four things: *what* went wrong, *where* (file, field, operand), *why* it cannot work,
+and the *nearest legal* value when there is one. Nothing else in the package words an error: call
+sites pass facts, the classes here turn them into the message.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class ManyErrors(PolygenError):
         super().__init__(f"{len(self.problems)} problem(s){lines}", where=where)
 
 
-# --- front end -------------------------------------------------------------------------------------------------------
+# --- front end ------------------------------------------------------------------------------------
 class TraceError(PolygenError):
-    """The array function uses something the tracer cannot follow (control flow on values, unknown function)."""
+    """The tracer cannot follow the array function (control flow on values, unknown function)."""
 
 
 class ExpressionError(TraceError):
-    """An expression given as text cannot be read; the message shows it with a caret under the place.
+    """An expression given as text cannot be read; the message has a caret under the place.
 
     Attributes:
         text: the expression.
@@ -69,14 +69,14 @@ class DTypeError(PolygenError):
 
 
 class UnsupportedProgram(PolygenError):
-    """The program is well formed, but no mapper runs it yet (a second contraction, a reduction, no contraction)."""
+    """The program is well formed, but no mapper runs it yet: a second contraction, a reduction."""
 
 
 class SignatureError(PolygenError):
-    """An argument description such as ``bf16[M,K]`` cannot be parsed or does not fit the function."""
+    """A description such as ``bf16[M,K]`` cannot be parsed or does not fit the function."""
 
 
-# --- schedules and hardware ------------------------------------------------------------------------------------------
+# --- schedules and hardware -----------------------------------------------------------------------
 class ScheduleError(PolygenError):
     """A schedule file or record is refused before code generation."""
 
@@ -86,7 +86,7 @@ class ScheduleFileError(ManyErrors, ScheduleError):
 
 
 class IllegalSchedule(ScheduleError):
-    """A schedule breaks a dependence; the message gives the dependence and one concrete instance pair."""
+    """A schedule breaks a dependence; the message gives it with one concrete instance pair."""
 
 
 class ResourceError(ScheduleError):
@@ -98,10 +98,10 @@ class UnknownTarget(PolygenError):
 
 
 class HardwareDataError(PolygenError):
-    """A data file under ``hardware/data`` fails its own proof (bijectivity, coverage, register count)."""
+    """A file under ``hardware/data`` fails its proof (bijectivity, coverage, register count)."""
 
 
-# --- compilation and execution ---------------------------------------------------------------------------------------
+# --- compilation and execution --------------------------------------------------------------------
 class CompileError(PolygenError):
     """NVRTC rejected the source, or the log shows spills or a potential performance loss.
 
@@ -139,7 +139,7 @@ class VerifyError(PolygenError):
     """A plan fails its own verification: a bug in polygen or a plan edited by hand."""
 
 
-# --- the PTX machine -------------------------------------------------------------------------------------------------
+# --- the PTX machine ------------------------------------------------------------------------------
 class PtxError(PolygenError):
     """PTX text is malformed, or uses an instruction the machine does not know.
 

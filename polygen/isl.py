@@ -10,9 +10,10 @@ under an operation budget, and counting refuses sets it would count wrongly.
 from __future__ import annotations
 
 import contextlib
+import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from islpy import DEFAULT_CONTEXT as DEFAULT_CONTEXT
 from islpy import VERSION_TEXT as VERSION_TEXT
@@ -252,6 +253,17 @@ def box(relation: Map) -> Box:
     if not all(size.is_int() for size in sizes):
         raise VerifyError("the footprint has no constant bounding box", where=str(relation))
     return Box(lower, tuple(int(size.to_python()) for size in sizes))
+
+
+def kind(node: AstNode | AstExpr | ScheduleNode) -> str:
+    """What a node or expression is: "for", "if", "mark", "band", "op", "id", ... (isl's names)."""
+    found = cast(enum.Enum, node.get_type())  # islpy's stubs say int
+    return found.name.rstrip("_")
+
+
+def operator(expression: AstExpr) -> str:
+    """The operator of an expression, by isl's name: "add", "pdiv_q", "le", ..."""
+    return cast(enum.Enum, expression.get_op_type()).name
 
 
 def to_yaml(tree: Schedule | ScheduleNode) -> str:

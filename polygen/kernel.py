@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from polygen.check import CheckReport, check, emulate
-from polygen.errors import AlignmentMismatch, PolygenError
+from polygen.errors import AlignmentMismatch, PolygenError, ToolchainMissing
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.device import Device
 from polygen.pipeline import Passes, check_sizes, generate
@@ -125,10 +125,11 @@ class Kernel:
         return arrays, tuple(i for i, t in enumerate(inputs) if not t.dims)
 
     def __call__(self, *operands: Any, out: Any = None, stream: Any = None) -> Any:
-        """Launch on CUDA arrays; asynchronous, on the caller's current stream unless `stream` says otherwise.
+        """Launch on CUDA arrays; asynchronous, on the caller's current stream or on `stream`.
 
         Args:
-            operands: arrays with ``__dlpack__`` or ``__cuda_array_interface__``, numbers for run-time scalars.
+            operands: arrays with ``__dlpack__`` or ``__cuda_array_interface__``, numbers for
+                run-time scalars.
             out: output array, or tuple of them; nothing is allocated then.
             stream: a stream of CuPy or PyTorch, or an address.
 
@@ -149,7 +150,7 @@ class Kernel:
             return self.sibling(mismatch.alignment)(*operands, out=out, stream=stream)
 
     def sibling(self, alignment: tuple[tuple[str, int], ...]) -> Kernel:
-        """The same kernel for arrays with other alignments (bytes by tensor), compiled on first use."""
+        """The kernel for arrays with other alignments (bytes by tensor), compiled on first use."""
         if alignment not in self._siblings:
             self._siblings[alignment] = Kernel(
                 realigned(self.program, dict(alignment)),
@@ -163,13 +164,23 @@ class Kernel:
     def save(self, folder: str | Path) -> Path:
         """Write the ``.cu``, its manifest and its schedule tree; each appears whole or not at all.
 
+        Without a compiler the manifest has no resources, and the ``.cu`` says so.
+
         Returns:
             The path of the ``.cu``.
+
+        Raises:
+            CompileError: the compiler refuses the code; nothing is written.
+            CacheError: a file cannot be written.
         """
         folder = Path(folder)
         name = self.passes.plan.entry
-        resources = self.resources
-        compiled = f"// compiled by {self.artifact.compiler}: {resources}\n"
+        try:
+            resources, compiler = dataclasses.asdict(self.resources), self.artifact.compiler
+            compiled = f"// compiled by {compiler}: {self.resources}\n"
+        except ToolchainMissing:
+            resources, compiler = None, None
+            compiled = "// not compiled: there was no compiler where this was made\n"
         manifest = {
             "entry": name,
             "expression": self.program.source,
@@ -179,8 +190,8 @@ class Kernel:
             "alignment": dict(self.passes.source.alignment),
             "schedule": dataclasses.asdict(self.schedule),
             "schedule_origin": self.schedule_origin,
-            "resources": dataclasses.asdict(resources),
-            "compiler": self.artifact.compiler,
+            "resources": resources,
+            "compiler": compiler,
             "proofs": [str(proof) for proof in self.passes.plan.proofs],
         }
         path = folder / f"{name}.cu"

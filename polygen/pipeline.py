@@ -13,7 +13,7 @@ from polygen.errors import PolygenError, ResourceError, UnsupportedProgram
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.atom import Atom, atom, atoms_for
 from polygen.hardware.device import Device
-from polygen.lower.build import copy_is_asynchronous, lower, shared_bytes
+from polygen.lower.build import copy_is_asynchronous, lower, shared_bytes, vector_of
 from polygen.lower.plan import KernelPlan
 from polygen.lower.resources import resources
 from polygen.lower.verify import verify
@@ -70,6 +70,7 @@ def generate(
         decided,
         instruction,
         asynchronous=copy_is_asynchronous(program, device),
+        vector=vector_of(program, decided),
     )
     plan = verify(lower(program, tree, decided, instruction, device))
     return Passes(program, model, tree, plan, emit(plan, command), origin)
@@ -103,7 +104,7 @@ def decide(
         def blocks(candidate: Schedule) -> int:
             tiles = tiling(candidate, instruction)
             try:
-                needed = shared_bytes(matched, candidate, instruction)
+                needed = shared_bytes(matched, candidate)
                 return resources(
                     candidate, tiles, instruction, device, needed, candidate.name
                 ).blocks_per_multiprocessor
@@ -139,7 +140,7 @@ def _instruction(matched: Match, device: Device, wanted: str) -> Atom:
 
 
 def with_sizes(program: Program, sizes: dict[str, int]) -> Program:
-    """The program with every array's alignment reduced to what contiguous arrays of these sizes have.
+    """The program with alignments reduced to what contiguous arrays of these sizes have.
 
     Args:
         program: alignments as declared.

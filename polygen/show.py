@@ -1,4 +1,4 @@
-"""`KernelPlan` as an explanation: what runs where, in which memory, and why every barrier is there."""
+"""`KernelPlan` as an explanation: what runs where, in which memory; what each barrier is for."""
 
 from __future__ import annotations
 
@@ -44,15 +44,17 @@ def _copy(plan: KernelPlan, copy: Copy) -> str:
     slots = plan.buffer(copy.buffer).slots
     along = "k" if copy.k_contiguous else copy.role
     return (
-        f"copy_{copy.operand}[k]: {copy.tensor.name}, {copy.tile} of {copy.role} x {copy.tile_k} of k -> "
-        f"{copy.buffer}[k mod {slots}], contiguous along {along}, {copy.width} bytes at a time, {how}; "
+        f"copy_{copy.operand}[k,p]: {copy.tensor.name}, {copy.tile} of {copy.role} x "
+        f"{copy.tile_k} of k -> {copy.buffer}[k mod {slots}], contiguous along {along}, "
+        f"{copy.width} bytes at a time, {how}; "
         "zeros outside the array"
     )
 
 
 def _load(load: Load) -> str:
     return (
-        f"load_{load.operand}[k,s]: {load.buffer} -> registers, {load.tiles} x {load.load.count} of "
+        f"load_{load.operand}[k,s]: {load.buffer} -> registers, "
+        f"{load.tiles} x {load.load.count} of "
         f"{load.load.ptx}, ring of {load.slots}; proved equal to the instruction's fragment"
     )
 

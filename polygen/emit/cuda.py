@@ -1,8 +1,10 @@
 """`KernelPlan` -> `KernelSource`: fill the templates of the leaves and the frame.
 
 1. Each leaf of the plan becomes a record of ready strings and numbers; templates only lay them out.
-2. A leaf is a lambda named like its statement, so the loops below are, line for line, the ones isl generated.
-3. The header says what the kernel computes and how it was decided; the host launcher is left out under NVRTC.
+2. A leaf is a lambda named like its statement, so the loops below are, line for line, the ones isl
+   generated.
+3. The header says what the kernel computes and how it was decided; the host launcher is left out
+   under NVRTC.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ SUM_TYPES = {"f32": "float", "f16": "unsigned", "s32": "int"}
 
 @functools.cache
 def environment() -> jinja2.Environment:
-    """Jinja2 for CUDA text: an undefined name is an error, nothing is escaped, blocks leave no blank lines."""
+    """Jinja2 for CUDA text: undefined names are errors, nothing is escaped, no blank lines."""
     return jinja2.Environment(
         loader=jinja2.PackageLoader("polygen.emit"),
         undefined=jinja2.StrictUndefined,
@@ -97,11 +99,12 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
     along = schedule.raster.along
     across = "n" if along == "m" else "m"
     epilogue = leaves.epilogue(plan)
-    store = "store_staged" if plan.epilogue.staged else "store_fragments"
-    module = environment().get_template("leaves.cu.j2").module
-    parts = [getattr(module, store)(epilogue)]
+    module: Any = environment().get_template("leaves.cu.j2").module
     if plan.epilogue.staged:
-        parts.insert(0, module.stage(epilogue))  # type: ignore[attr-defined]
+        order = (module.prepare, module.finish, module.stage, module.store_staged)
+    else:
+        order = (module.finish, module.store_fragments)
+    parts = [render(epilogue) for render in order]
     return {
         "types": leaves.types(plan),
         "copy_widths": sorted({c.width for c in plan.copies if c.asynchronous}, reverse=True),
@@ -142,7 +145,7 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
         "waits": leaves.synchronisation(plan),
         "epilogue": epilogue,
         "store": "".join(parts),
-        "loops": loops(plan.loops, leaves.LOOP_COMMENTS, 1),
+        "loops": loops(plan.loops, leaves.LOOP_COMMENTS, leaves.PARTLY_UNROLLED, 1),
         "host_parameters": ", ".join(_parameter(plan, a) for a in plan.arguments),
         "host_arguments": ", ".join(argument.name for argument in plan.arguments),
         "host_checks": _host_checks(plan),

@@ -1,8 +1,9 @@
 """The primitives of the pointwise vocabulary as CUDA expressions.
 
-Composite functions need no entry: they are expanded into these. An expression with a name in braces calls a helper
-from ``templates/functions``, which is included when it is used. Kernels whose outputs all have 16 bits or fewer take the
-fast forms, whose error is far below the output's rounding; the others take the accurate ones.
+Composite functions need no entry: they are expanded into these. An expression with a name in braces
+calls a helper from ``templates/functions``, which is included when it is used. Kernels whose
+outputs all have 16 bits or fewer take the fast forms, whose error is far below the output's
+rounding; the others take the accurate ones.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ PRIMITIVES: dict[str, Emitted] = {
     "logical_or": Emitted("{0} || {1}"),
     "logical_not": Emitted("!{0}"),
 }
-BOOLEAN = frozenset(["lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or", "logical_not"])
+BOOLEAN = frozenset(
+    ["lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or", "logical_not"]
+)
 
 # Constant exponents that need no call of powf.
 _POWERS = {

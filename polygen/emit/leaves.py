@@ -8,7 +8,7 @@ from polygen.emit.ctext import pointwise
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
 from polygen.hardware.fragment_load import FragmentLoad
-from polygen.lower.plan import Buffer, Copy, KernelPlan, Load, Read, Write
+from polygen.lower.plan import Buffer, Copy, Epilogue, KernelPlan, Load, Read, Write
 
 _C_TYPES = {"f16": "unsigned short", "bf16": "unsigned short", "f32": "float", "tf32": "float"}
 _C_BYTES = {"e4m3": "unsigned char", "e5m2": "unsigned char", "s8": "signed char"}
@@ -18,7 +18,9 @@ _PACK = {
     2: "to_{0}(v[2 * i]) | (unsigned)to_{0}(v[2 * i + 1]) << 16",
     4: "__float_as_uint(v[i])",
 }
-LOOP_COMMENTS = {"epilogue": "epilogue: one row of instructions at a time"}
+LOOP_COMMENTS = {"epilogue": "epilogue"}
+# Store passes are alike and independent: a few in flight hide the latency of their reads.
+PARTLY_UNROLLED = {"r": 4}
 
 
 def c_type(dtype: DType) -> str:
@@ -71,45 +73,92 @@ def placement(buffer: Buffer) -> str:
 
 
 def copy(plan: KernelPlan, c: Copy) -> dict[str, Any]:
-    """One copy leaf."""
-    buffer = plan.buffer(c.buffer)
-    extents = {role: str(extent) for role, extent in plan.extents}
-    role_base, k_base = f"b_{c.role} * {c.tile}", f"k * {c.tile_k}"
-    by_k = c.k_contiguous
+    """One copy leaf; `p` says which part of the tile."""
+    buffer, threads = plan.buffer(c.buffer), plan.launch.threads
     moved = c.width if c.asynchronous else 2 * c.element_bytes
     elements = moved // c.element_bytes
     per_row = c.columns // elements
     pieces = c.rows * per_row
-    threads = plan.launch.threads
     passes = -(-pieces // threads)
+    per_part = -(-passes // c.parts)
+    end = f"(p + 1) * {per_part}"
+    # Threads keep their column from pass to pass, and the swizzle repeats: addresses are base plus constant.
+    regular = threads % per_row == 0 and threads // per_row % buffer.swizzle.period == 0
+    lines = _regular_copy if regular and c.asynchronous else _general_copy
+    prelude, body = lines(plan, c, elements, per_row)
+    if pieces % threads:
+        body.insert(0, f"if (i * {threads} + thread >= {pieces}) break;")
     ranges = (f"{c.tile} of {c.role}", f"{c.tile_k} of k")
+    part = f", part p of {c.parts}" if c.parts > 1 else ""
     return {
         "comment": (
-            f"copy_{c.operand}[k]: {c.tensor.name}, {ranges[0]} x {ranges[1]} -> {c.buffer}[k % {buffer.slots}], "
-            f"{moved} bytes per thread and pass, zeros outside the array"
+            f"copy_{c.operand}[k,p]: {c.tensor.name}, {ranges[0]} x {ranges[1]}{part} -> "
+            f"{c.buffer}[k % {buffer.slots}], {moved} bytes per thread and pass, zeros beyond the array"
         ),
         "operand": c.operand,
         "offset": buffer.offset,
         "slots": buffer.slots,
         "slot_bytes": buffer.slot_bytes,
-        "passes": passes,
-        "unroll": "" if passes <= 16 else " 4",
-        "threads": threads,
-        "pieces": pieces,
-        "guard": pieces % threads != 0,
-        "per_row": per_row,
-        "elements": elements,
-        "element_bytes": c.element_bytes,
-        "row_base": role_base if by_k else k_base,
-        "column_base": k_base if by_k else role_base,
-        "row_extent": extents[c.role] if by_k else extents["k"],
-        "column_extent": extents["k"] if by_k else extents[c.role],
-        "c_type": c_type(c.tensor.dtype),
-        "tensor": c.tensor.name,
-        "stride": c.stride,
-        "width": c.width,
-        "asynchronous": c.asynchronous,
+        "prelude": prelude,
+        "body": body,
+        "passes_per_part": per_part,
+        "part_end": end if passes % c.parts == 0 else f"min({end}, {passes})",
+        "unroll": "" if passes <= 32 else " 4",
     }
+
+
+def _copy_positions(plan: KernelPlan, c: Copy) -> tuple[str, str, str, str]:
+    """Where a tile starts, and the array's extents, along stored rows and columns."""
+    extents = {role: str(extent) for role, extent in plan.extents}
+    role_base, k_base = f"b_{c.role} * {c.tile}", f"k * {c.tile_k}"
+    if c.k_contiguous:
+        return role_base, k_base, extents[c.role], extents["k"]
+    return k_base, role_base, extents["k"], extents[c.role]
+
+
+def _regular_copy(
+    plan: KernelPlan, c: Copy, elements: int, per_row: int
+) -> tuple[list[str], list[str]]:
+    row_base, column_base, row_extent, column_extent = _copy_positions(plan, c)
+    rows = plan.launch.threads // per_row
+    row_bytes = plan.buffer(c.buffer).row_bytes
+    prelude = [
+        f"const int row = thread / {per_row}, column = thread % {per_row} * {elements};",
+        f"const int rows_left = {row_extent} - ({row_base} + row);",
+        f"const int left = {column_extent} - ({column_base} + column);",
+        f"const int bytes = min(max(left, 0), {elements}) * {c.element_bytes};",
+        f"const {c_type(c.tensor.dtype)}* from = "
+        f"{c.tensor.name} + (long long)({row_base} + row) * {c.stride} + ({column_base} + column);",
+        f"const unsigned to = slot + place_ring_{c.operand}(row, column * {c.element_bytes});",
+    ]
+    body = [
+        f"copy_{c.width}(to + i * {rows * row_bytes}, from + (long long)(i * {rows}) * {c.stride}, "
+        f"i * {rows} < rows_left ? bytes : 0);"
+    ]
+    return prelude, body
+
+
+def _general_copy(
+    plan: KernelPlan, c: Copy, elements: int, per_row: int
+) -> tuple[list[str], list[str]]:
+    row_base, column_base, row_extent, column_extent = _copy_positions(plan, c)
+    body = [
+        f"const int piece = i * {plan.launch.threads} + thread;",
+        f"const int row = piece / {per_row}, column = piece % {per_row} * {elements};",
+        f"const int from_row = {row_base} + row, from_column = {column_base} + column;",
+        f"const int left = from_row < {row_extent} ? {column_extent} - from_column : 0;",
+        f"const {c_type(c.tensor.dtype)}* from = "
+        f"{c.tensor.name} + (long long)from_row * {c.stride} + from_column;",
+        f"const unsigned to = slot + place_ring_{c.operand}(row, column * {c.element_bytes});",
+    ]
+    if c.asynchronous:
+        body.append(f"copy_{c.width}(to, from, min(max(left, 0), {elements}) * {c.element_bytes});")
+    else:
+        body += [
+            "const unsigned low = left > 0 ? __ldg(from) : 0, high = left > 1 ? __ldg(from + 1) : 0;",
+            "write_word(to, low | high << 16);",
+        ]
+    return [], body
 
 
 def _function_name(load: FragmentLoad) -> str:
@@ -175,8 +224,8 @@ def load(plan: KernelPlan, leaf: Load) -> dict[str, Any]:
         )
     return {
         "comment": (
-            f"load_{leaf.operand}[k,s]: {leaf.buffer}[k % {buffer.slots}] -> {slot}, proved equal to the "
-            f"instruction's fragment ({form.name})"
+            f"load_{leaf.operand}[k,s]: {leaf.buffer}[k % {buffer.slots}] -> {slot}, "
+            f"proved equal to the instruction's fragment ({form.name})"
         ),
         "operand": leaf.operand,
         "offset": buffer.offset,
@@ -205,7 +254,9 @@ def multiply(plan: KernelPlan) -> dict[str, Any]:
         first += size
     inputs = [f'"r"(a[{i}])' for i in range(a)] + [f'"r"(b[{i}])' for i in range(b)]
     return {
-        "comment": f"{atom.name}: c[{atom.m},{atom.n}] += a[{atom.m},{atom.k}] * b[{atom.k},{atom.n}]",
+        "comment": (
+            f"{atom.name}: c[{atom.m},{atom.n}] += a[{atom.m},{atom.k}] * b[{atom.k},{atom.n}]"
+        ),
         "ptx": atom.ptx,
         "c_type": kind,
         "c": c,
@@ -226,6 +277,7 @@ def synchronisation(plan: KernelPlan) -> list[dict[str, str]]:
                 "name": "commit",
                 "comment": "commit[t]: the copies of step t become one group",
                 "body": 'asm volatile("cp.async.commit_group;" ::: "memory");',
+                "parameter": "int",
             }
         )
     for entry in plan.enforced:
@@ -234,13 +286,25 @@ def synchronisation(plan: KernelPlan) -> list[dict[str, str]]:
             found.append(
                 {
                     "name": barrier.wait,
-                    "comment": f"{barrier.wait}: this thread's copies have landed, but for the last {barrier.pending} group(s)",
+                    "comment": (
+                        f"{barrier.wait}: this thread's copies have landed, "
+                        f"but for the last {barrier.pending} group(s)"
+                    ),
                     "body": f'asm volatile("cp.async.wait_group {barrier.pending};" ::: "memory");',
+                    "parameter": "int",
                 }
             )
         call = "__syncthreads();" if barrier.scope == "block" else "__syncwarp();"
         reason = "; ".join(entry.dependences)
-        found.append({"name": barrier.name, "comment": f"{barrier.name}: {reason}", "body": call})
+        parameter = "int" if barrier.phase == "main" else ""
+        found.append(
+            {
+                "name": barrier.name,
+                "comment": f"{barrier.name}: {reason}",
+                "body": call,
+                "parameter": parameter,
+            }
+        )
     return found
 
 
@@ -258,7 +322,11 @@ def epilogue(plan: KernelPlan) -> dict[str, Any]:
         "vector": e.vector,
         "m_extent": extents["m"],
         "n_extent": extents["n"],
-        "reads": [line for read in e.reads for line in _read(read, e.vector)],
+        "hoisted_declarations": [_read(read, e.vector)[0] for read in e.reads if _hoisted(e, read)],
+        "hoisted": [_read(read, e.vector)[1] for read in e.reads if _hoisted(e, read)],
+        "reads": [
+            line for read in e.reads if not _hoisted(e, read) for line in _read(read, e.vector)
+        ],
         "statements": statements,
         "helpers": helpers,
         "writes": [
@@ -266,23 +334,29 @@ def epilogue(plan: KernelPlan) -> dict[str, Any]:
         ],
         "atoms_n": tiles.atoms[1],
         "pairs": _pairs(plan),
-        "row_base": f"b_m * {tiles.cta[0]} + w_m * {tiles.warp[0]} + m * {plan.atom.m}",
+        "row_base": f"b_m * {tiles.cta[0]} + w_m * {tiles.warp[0]}",
         "column_base": f"b_n * {tiles.cta[1]} + w_n * {tiles.warp[1]}",
     }
     if e.staged:
         scratch = plan.buffer("scratch")
         per_row = tiles.warp[1] // e.vector
-        items = plan.atom.m * per_row
+        items = tiles.warp[0] * per_row
+        lanes = plan.device.warp_size
         record |= {
+            "atom_m": plan.atom.m,
             "offset": scratch.offset,
             "slot_bytes": scratch.slot_bytes,
             "per_row": per_row,
             "items": items,
-            "passes": -(-items // plan.device.warp_size),
-            "guard": items % plan.device.warp_size != 0,
+            "guard": items % lanes != 0,
             "parts": list(range(0, e.vector, 4)),
         }
     return record
+
+
+def _hoisted(e: Epilogue, read: Read) -> bool:
+    """Whether a read is the same in every pass: it does not depend on m, and lanes keep their column."""
+    return e.fixed_column and read.m_stride == "0" and read.kind == "vector"
 
 
 def _pairs(plan: KernelPlan) -> list[dict[str, str]]:
@@ -305,7 +379,7 @@ def _pairs(plan: KernelPlan) -> list[dict[str, str]]:
         row_text, column_text = _sum(e.row_of_lane, row), _sum(e.column_of_lane, column)
         found.append(
             {
-                "row": row_text,
+                "row": f"m * {plan.atom.m} + {row_text}",
                 "column": f"n * {plan.atom.n} + {column_text}",
                 "first": values[0],
                 "second": values[1],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -26,7 +27,7 @@ class DType:
         return self.bits // 8
 
     @property
-    def numpy(self) -> np.dtype:  # type: ignore[type-arg]
+    def numpy(self) -> np.dtype[Any]:
         """The NumPy dtype that stores it (bfloat16 and fp8 through ml_dtypes)."""
         return np.dtype(getattr(ml_dtypes, self.storage, None) or self.storage)
 

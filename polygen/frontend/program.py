@@ -1,7 +1,8 @@
 """`Program`: the array code as single-assignment statements over symbolic index spaces.
 
-A statement has named iterators with symbolic extents, and every access says which iterator (or the constant 0 of a
-broadcast axis) indexes each axis. That is all later stages know: they never ask "is this a GEMM".
+A statement has named iterators with symbolic extents, and every access says which iterator (or the
+constant 0 of a broadcast axis) indexes each axis. That is all later stages know: they never ask "is
+this a GEMM".
 
     up(x, w, b) = gelu(x @ w.T + b)        x: bf16[M,K], w: bf16[N,K], b: bf16[N]
 
@@ -149,7 +150,8 @@ class Program:
         arguments = [f"  in  {t}" for t in self.inputs] + [f"  out {t}" for t in self.outputs]
         width = max(len(str(s)) for s in self.statements)
         body = [
-            f"  {s.name:>3}  {s!s:<{width}}   {', '.join(f'{it} < {extent}' for it, extent in s.domain)}   ({s.dtype})"
+            f"  {s.name:>3}  {s!s:<{width}}   "
+            f"{', '.join(f'{it} < {extent}' for it, extent in s.domain)}   ({s.dtype})"
             for s in self.statements
         ]
         return "\n".join([head, *arguments, *body])

@@ -1,1 +1,1 @@
-"""`ScheduleTree` to `KernelPlan`: buffers, layouts, leaf operations, epilogue, resources, verification."""
+"""`ScheduleTree` to `KernelPlan`: buffers, layouts, leaves, epilogue, resources, verification."""

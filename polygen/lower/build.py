@@ -1,7 +1,7 @@
-"""`ScheduleTree` -> `KernelPlan`: buffers and leaf operations for the statements that the loops call.
+"""`ScheduleTree` -> `KernelPlan`: buffers and leaf operations for the statements of the loops.
 
-1. Which copies are possible follows from the operands' alignment and the device: 16, 8 or 4 bytes in the background, or
-   2 bytes through registers.
+1. Which copies are possible follows from the operands' alignment and the device: 16, 8 or 4 bytes
+   in the background, or 2 bytes through registers.
 2. Every ring gets an offset and a swizzle, the epilogue its staging area.
 3. The loops come from isl; each statement they call gets one leaf.
 4. Resources are counted and checked; arguments and launch shape are written down.
@@ -22,27 +22,36 @@ from polygen.lower.resources import resources
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.match import Match, Operand
 from polygen.poly.raster import prove_raster
+from polygen.poly.tiles import copy_parts
+from polygen.poly.tiling import LANES
 from polygen.schedule.model import Schedule
 
 _SMALLEST_ASYNCHRONOUS = 4  # bytes; PTX ISA, cp.async
+SUM_BYTES = 4  # sums are staged as f32
 
 
 def copy_is_asynchronous(program: Program, device: Device) -> bool:
-    """Whether all operands' copies can run in the background: aligned to 4 bytes, on a device that has them."""
+    """Whether all copies can run in the background: 4-byte alignment, a device that can."""
     operands = {access.name for c in program.contractions for access in c.reads}
     tensors = [t for t in program.inputs if t.name in operands]
     return device.has("cp_async") and all(t.alignment >= _SMALLEST_ASYNCHRONOUS for t in tensors)
 
 
-def shared_bytes(match: Match, schedule: Schedule, atom: Atom) -> int:
-    """Shared memory of a schedule, before anything is built: both rings and the staging area."""
-    cta, warp = schedule.tile.cta, schedule.tile.warp
+def vector_of(program: Program, schedule: Schedule) -> int:
+    """Adjacent results that one lane of the epilogue finishes together."""
+    if schedule.epilogue.through != "smem":
+        return 2
+    return vector_length(tuple(t.dtype for t in program.outputs))
+
+
+def shared_bytes(match: Match, schedule: Schedule) -> int:
+    """Shared memory of a schedule, before anything is built: both rings, overlaid by the scratch."""
+    cta = schedule.tile.cta
     size = match.a.tensor.dtype.bytes
     rings = schedule.pipeline.stages * (cta.m + cta.n) * cta.k * size
     if schedule.epilogue.through != "smem":
         return rings
-    warps = (cta.m // warp.m) * (cta.n // warp.n)
-    return rings + warps * atom.m * warp.n * 4
+    return max(rings, cta.m * cta.n * SUM_BYTES)
 
 
 def lower(
@@ -75,10 +84,10 @@ def lower(
         buffers.append(buffer)
         copies.append(copy)
         loads.append(load)
-    epilogue, staging = _epilogue(program, tree, schedule, atom, offset)
+    epilogue, staging = _epilogue(program, tree, schedule, atom)
     if staging is not None:
         buffers.append(staging)
-        offset += staging.bytes
+        offset = max(offset, staging.bytes)
     raster = schedule.raster
     across = "n" if raster.along == "m" else "m"
     cta = {"m": tree.tiles.cta[0], "n": tree.tiles.cta[1]}
@@ -137,6 +146,7 @@ def _operand(
         role=operand.role,
         tile=footprint.size[operand.role_axis],
         tile_k=footprint.size[operand.k_axis],
+        parts=copy_parts(tiles, schedule),
         stride=stride_argument(tensor, tensor.order[0]),
     )
     if copy.columns * size % chunk_bytes():
@@ -175,17 +185,18 @@ def match_dim(tree: ScheduleTree, role: str) -> str:
 
 
 def _epilogue(
-    program: Program, tree: ScheduleTree, schedule: Schedule, atom: Atom, offset: int
+    program: Program, tree: ScheduleTree, schedule: Schedule, atom: Atom
 ) -> tuple[Epilogue, Buffer | None]:
     table = atom.c.table
     staged = schedule.epilogue.through == "smem"
-    vector = vector_length(tuple(t.dtype for t in program.outputs)) if staged else 2
+    vector = vector_of(program, schedule)
     work = pointwork(program, tree.fusion, tree.match, vector)
     first = table[:, 0, :]
     offsets = tuple((int(r), int(c)) for r, c in table[0] - first[0])
     epilogue = Epilogue(
         staged=staged,
         vector=vector,
+        fixed_column=staged and LANES % (tree.tiles.warp[1] // vector) == 0,
         reads=work.reads,
         statements=work.statements,
         accumulator=tree.match.contraction.write.name,
@@ -198,10 +209,8 @@ def _epilogue(
         return epilogue, None
     scratch = layout.scratch(
         "scratch",
-        offset,
         tree.tiles.warp_count,
-        atom.m,
-        tree.tiles.warp[1],
+        tree.tiles.warp,
         vector,
         table,
         atom.n,

@@ -1,9 +1,9 @@
 """The epilogue: the fused pointwise statements in the coordinates of the accumulator.
 
-1. The fused band says which iterators of a statement run along m and n, so every tensor access becomes a tuple over
-   ("m", "n", 0), and equal tuples of one tensor become one read.
-2. A read or write whose axis along n is contiguous moves vectors; one that does not depend on n is a value per row;
-   anything else steps along n with a stride.
+1. The fused band says which iterators of a statement run along m and n, so every tensor access
+   becomes a tuple over ("m", "n", 0), and equal tuples of one tensor become one read.
+2. A read or write whose axis along n is contiguous moves vectors; one that does not depend on n is
+   a value per row; anything else steps along n with a stride.
 3. Values stay in registers under the names of the program.
 """
 

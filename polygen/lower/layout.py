@@ -1,16 +1,21 @@
 """Shared-memory layouts: the swizzle of every buffer, chosen by counting bank conflicts.
 
-1. List the accesses a buffer sees: the copy's writes, the fragment loads; or staging writes and row reads.
-2. Count wavefronts under every swizzle of the data that fits the row, and take the first with the fewest.
-3. The data proves each swizzle a bijection, and each load equal to the fragment map, so what a copy wrote at
-   (row, byte) is what the MMA reads.
+1. List the accesses a buffer sees: the copy's writes, the fragment loads; or staging writes and row
+   reads.
+2. Count wavefronts under every swizzle of the data that fits the row, and take the first with the
+   fewest.
+3. The data proves each swizzle a bijection, and each load equal to the fragment map, so what a copy
+   wrote at (row, byte) is what the MMA reads.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from polygen.errors import ScheduleError
+from polygen.hardware.data_file import Integers
 from polygen.hardware.fragment_load import FragmentLoad
 from polygen.hardware.swizzle import (
     Access,
@@ -69,28 +74,25 @@ def ring(
 
 def scratch(
     name: str,
-    offset: int,
     warps: int,
-    rows: int,
-    columns: int,
+    tile: tuple[int, int],
     vector: int,
-    fragment: np.ndarray,  # type: ignore[type-arg]
+    fragment: Integers,
     atom_n: int,
     wanted: str,
 ) -> Buffer:
-    """The staging area of the epilogue: `rows` x `columns` f32 sums per warp.
+    """The staging area of the epilogue: the f32 sums of a warp tile per warp, over the rings.
 
     Args:
         name: the buffer.
-        offset: bytes from the start of shared memory.
         warps: warps of a block; each has its own area.
-        rows: rows of one instruction.
-        columns: columns of a warp tile.
+        tile: rows and columns of a warp tile.
         vector: adjacent columns one lane reads.
         fragment: accumulator table [lanes, elements, 2] -> row, column.
         atom_n: columns of one instruction.
         wanted: a swizzle's name, or "auto".
     """
+    rows, columns = tile
     row_bytes = 4 * columns
     accesses = [
         Access(fragment[:, element, 0], 4 * (fragment[:, element, 1] + first), 8)
@@ -105,7 +107,7 @@ def scratch(
     chosen = _swizzle(name, row_bytes, accesses, wanted)
     ideal = sum(ideal_wavefronts(a.lane_bytes, int((a.rows >= 0).sum())) for a in accesses)
     counted = count_wavefronts(chosen, row_bytes, accesses)
-    return Buffer(name, offset, warps, rows, row_bytes, chosen, (counted, ideal))
+    return Buffer(name, 0, warps, rows, row_bytes, chosen, (counted, ideal), overlay=True)
 
 
 def _swizzle(name: str, row_bytes: int, accesses: list[Access], wanted: str) -> Swizzle:
@@ -123,8 +125,8 @@ def _swizzle(name: str, row_bytes: int, accesses: list[Access], wanted: str) -> 
     return chosen
 
 
-def closed_form(values: np.ndarray) -> str:  # type: ignore[type-arg]
-    """An index formula over `lane` that equals `values` for all 32 lanes, found by trying and proved by enumeration.
+def closed_form(values: np.ndarray[Any, Any]) -> str:
+    """A formula over `lane` that equals `values` for all 32 lanes, found and proved by trying.
 
     Raises:
         ScheduleError: none of the forms ``factor * ((lane / divisor) % modulus)`` fits.

@@ -1,10 +1,12 @@
 """`KernelPlan`: everything the emitter needs, and nothing it would have to decide.
 
-A plan is the loops of one thread block (`LoopAst`), one leaf operation for each statement those loops call, the memory
-the leaves work on, and the launch. Indices inside a leaf are index formulas over the names that the kernel defines:
+A plan is the loops of one thread block (`LoopAst`), one leaf operation for each statement those
+loops call, the memory the leaves work on, and the launch. Indices inside a leaf are index formulas
+over the names that the kernel defines:
 
     b_m, b_n   the block's tile          w_m, w_n   the warp's place in the block      lane, thread
-    k          a k tile                  s          an MMA step in it                  m, n   an instruction in the warp
+    k          a k tile                  s          an MMA step in it
+    m, n       an instruction in the warp
 """
 
 from __future__ import annotations
@@ -70,6 +72,7 @@ class Buffer:
     row_bytes: int
     swizzle: Swizzle
     wavefronts: tuple[int, int]  # of one access of each kind: counted, and without any conflict
+    overlay: bool = False  # uses the bytes of other buffers once they are done with
 
     @property
     def slot_bytes(self) -> int:
@@ -106,6 +109,7 @@ class Copy:
     role: str  # "m" or "n"
     tile: int  # elements along the role per block
     tile_k: int
+    parts: int  # the tile is copied in this many calls
     stride: str  # argument: elements between stored rows
 
     @property
@@ -139,7 +143,8 @@ class Read:
 
     name: str  # C variable
     tensor: Tensor
-    kind: str  # "vector": adjacent along n; "strided": a step along n; "row": one value per row; "scalar"
+    # "vector": adjacent along n; "strided": a step along n; "row": one value per row; "scalar"
+    kind: str
     m_stride: str  # argument or "0" or "1": elements per step along m
     n_stride: str
     width: int  # bytes per access of a vector read
@@ -147,7 +152,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """``result = function(args)`` on one element; an argument is a value, a read's variable, or a constant."""
+    """``result = function(args)`` on one element; args are values, reads' variables, constants."""
 
     result: str
     function: str
@@ -172,6 +177,7 @@ class Epilogue:
 
     staged: bool  # through shared memory
     vector: int  # adjacent results one lane handles
+    fixed_column: bool  # a lane's column is the same in every pass
     reads: tuple[Read, ...]
     statements: tuple[Compute, ...]
     accumulator: str  # the contraction's value

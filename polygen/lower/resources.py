@@ -9,7 +9,8 @@ from polygen.lower.plan import Resources
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
-# Addresses, loop counters and predicates of the main loop, as compiled kernels show: between 30 and 60.
+# Addresses, loop counters and predicates of the main loop, as compiled kernels show: between 30 and
+# 60.
 _ADDRESS_REGISTERS = 30
 
 
@@ -34,7 +35,8 @@ def resources(
             f"{shared_bytes} bytes of shared memory, {device} has at most "
             f"{device.shared_per_block_optin} per block",
             where=where,
-            why=f"{stages} stages of {tiles.cta[0]}x{tiles.cta[2]} and {tiles.cta[1]}x{tiles.cta[2]} tiles",
+            why=f"{stages} stages of {tiles.cta[0]}x{tiles.cta[2]} and "
+            f"{tiles.cta[1]}x{tiles.cta[2]} tiles",
             nearest="Reduce pipeline.stages or tile.cta",
         )
     sums = tiles.atoms[0] * tiles.atoms[1] * atom.c.registers
@@ -47,7 +49,8 @@ def resources(
         raise ResourceError(
             f"about {registers} registers per thread, at most {available} are available",
             where=where,
-            why=f"{sums} for sums, {fragments} for fragments, about {_ADDRESS_REGISTERS} for addresses, "
+            why=f"{sums} for sums, {fragments} for fragments, "
+            f"about {_ADDRESS_REGISTERS} for addresses, "
             f"with {schedule.min_blocks} block(s) of {threads} threads per multiprocessor",
             nearest="Reduce tile.warp, pipeline.fragments or min_blocks",
         )
@@ -59,9 +62,11 @@ def resources(
     )
     if schedule.min_blocks > max(1, blocks):
         raise ResourceError(
-            f"min_blocks = {schedule.min_blocks}, but only {blocks} block(s) fit a multiprocessor of {device}",
+            f"min_blocks = {schedule.min_blocks}, but only {blocks} block(s) fit a multiprocessor "
+            f"of {device}",
             where=where,
-            why=f"{shared_bytes} bytes of shared memory and about {registers} x {threads} registers each",
+            why=f"{shared_bytes} bytes of shared memory and "
+            f"about {registers} x {threads} registers each",
             nearest=f"min_blocks = {max(1, blocks)}",
         )
     return Resources(

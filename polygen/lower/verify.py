@@ -1,6 +1,7 @@
-"""Checks a plan against itself before code is written: a plan that fails is a bug, not a user's mistake.
+"""Checks a plan against itself before code is written: one that fails is a bug, no user's mistake.
 
-1. Shared buffers do not overlap, lie inside the launch's shared memory and are aligned for their accesses.
+1. Shared buffers do not overlap, lie inside the launch's shared memory and are aligned for their
+   accesses.
 2. Every statement that the loops call has a leaf, with the number of arguments the leaf takes.
 3. Fragment slots and ring slots that the loops use exist.
 4. The launch covers the threads that the leaves count on.
@@ -37,14 +38,14 @@ def verify(plan: KernelPlan) -> KernelPlan:
 
 def _check_buffers(plan: KernelPlan) -> None:
     end = 0
-    for buffer in sorted(plan.buffers, key=lambda b: b.offset):
-        if buffer.offset < end:
+    for buffer in sorted(plan.buffers, key=lambda b: (b.overlay, b.offset)):
+        if buffer.offset < end and not buffer.overlay:
             raise VerifyError(f"{buffer.name} overlaps the buffer before it", where=plan.entry)
         if buffer.offset % chunk_bytes() or buffer.row_bytes % chunk_bytes():
             raise VerifyError(f"{buffer.name} is not made of whole chunks", where=plan.entry)
         if not buffer.swizzle.fits(buffer.row_bytes):
             raise VerifyError(f"the swizzle of {buffer.name} leaves its rows", where=plan.entry)
-        end = buffer.offset + buffer.bytes
+        end = max(end, buffer.offset + buffer.bytes)
     if end > plan.launch.shared_bytes:
         raise VerifyError(
             f"buffers end at {end}, the launch has {plan.launch.shared_bytes} bytes",
@@ -56,13 +57,13 @@ def leaf_arity(plan: KernelPlan) -> dict[str, int]:
     """Statement -> arguments of its leaf."""
     found = {"zero": 0, "mma": 4, "store": 1}
     for name in "ab":
-        found |= {f"copy_{name}": 1, f"load_{name}": 2}
+        found |= {f"copy_{name}": 2, f"load_{name}": 2}
     if plan.copies[0].asynchronous:
         found["commit"] = 1
     if plan.epilogue.staged:
-        found["stage"] = 1
+        found |= {"prepare": 0, "stage": 1}
     for entry in plan.enforced:
-        found[entry.barrier.name] = 1
+        found[entry.barrier.name] = 1 if entry.barrier.phase == "main" else 0
         if entry.barrier.pending is not None:
             found[entry.barrier.wait] = 1
     return found

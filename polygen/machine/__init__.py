@@ -2,5 +2,6 @@
 
 from polygen.machine.report import AccessProfile, Finding, Report
 from polygen.machine.run import Launch, run
+from polygen.machine.tensormap import TensorMap
 
-__all__ = ["AccessProfile", "Finding", "Launch", "Report", "run"]
+__all__ = ["AccessProfile", "Finding", "Launch", "Report", "TensorMap", "run"]

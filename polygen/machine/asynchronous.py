@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polygen.machine import mbarrier
 from polygen.machine.lanes import Lanes, full
 from polygen.machine.memory import locate_global, locate_shared
 
@@ -55,6 +56,7 @@ class Copies:
     def __init__(self, threads: int) -> None:
         self.group = np.zeros(threads, np.int64)
         self.pending: list[Copy] = []
+        self.arrivals: list[tuple[Vector, Vector, bool, int]] = []  # see `arrive_after`
 
 
 def _land(machine: Machine, copy: Copy) -> None:
@@ -150,6 +152,27 @@ def wait(machine: Machine, lanes: Lanes, pending: int, everything: bool) -> None
         if not done.all():
             left.append(copy.pick(~done))
     copies.pending = left
+
+
+def arrive_after(machine: Machine, lanes: Lanes, address: Any, noinc: bool, position: int) -> None:
+    """``cp.async.mbarrier.arrive``: arrive when the thread's copies so far have landed."""
+    if not noinc:  # the arrival to come is added to what the phase expects
+        one = np.full(lanes.count, -1, np.int64)
+        mbarrier.arrive(machine, lanes, address, one, np.int64(0), False, False, position)
+    machine.copies.arrivals.append((lanes.index, full(lanes, address), noinc, position))
+    if machine.completion == "early":
+        finish_arrivals(machine)
+
+
+def finish_arrivals(machine: Machine) -> bool:
+    """Land the copies that announced arrivals wait for, and arrive; False when there are none."""
+    waiting, machine.copies.arrivals = machine.copies.arrivals, []
+    for threads, address, _, position in waiting:
+        lanes = Lanes(machine.geometry, threads)
+        wait(machine, lanes, 0, True)
+        one = np.ones(lanes.count, np.int64)
+        mbarrier.arrive(machine, lanes, address, one, np.int64(0), False, True, position)
+    return bool(waiting)
 
 
 def drain(machine: Machine) -> None:

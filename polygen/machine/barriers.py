@@ -64,9 +64,9 @@ def warp_barrier(machine: Machine, lanes: Lanes, mask: Any, position: int) -> No
     machine.late_warp_barrier(lanes, missing, position)
 
 
-def proxy_fence(machine: Machine, lanes: Lanes, kind: str) -> None:
+def proxy_fence(machine: Machine, lanes: Lanes) -> None:
     """``fence.proxy.async``: generic accesses so far are visible to the async proxy."""
-    if machine.shadow is not None and kind.startswith("async"):
+    if machine.shadow is not None:
         machine.shadow.fence(lanes)
 
 

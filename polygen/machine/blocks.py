@@ -6,7 +6,8 @@
    local variable of its block.
 3. A register with one definition, made only of constants, parameters and other such registers, has
    the same value in every thread: it is *uniform* and stored as one scalar.
-4. A block holding a warp-synchronous instruction is *aligned*: whole warps must enter it together.
+4. A block with a warp-synchronous instruction must be entered by whole warps, one with wgmma by
+   whole warpgroups (`Block.together`).
 """
 
 from __future__ import annotations
@@ -19,10 +20,76 @@ from polygen.machine.parse import Instruction, Kernel
 
 ENDS = frozenset({"bra", "brx", "ret", "exit", "trap"})
 _NO_RESULT = frozenset(
-    ["bra", "brx", "ret", "exit", "trap", "st", "red", "bar", "barrier", "cp", "fence", "membar", "griddepcontrol", "prefetch", "prefetchu", "setmaxnreg", "stmatrix", "nanosleep", "discard", "applypriority", "pmevent", "brkpt", "call", "createpolicy"]
+    [
+        "bra",
+        "brx",
+        "ret",
+        "exit",
+        "trap",
+        "st",
+        "red",
+        "bar",
+        "barrier",
+        "cp",
+        "fence",
+        "membar",
+        "griddepcontrol",
+        "prefetch",
+        "prefetchu",
+        "setmaxnreg",
+        "stmatrix",
+        "nanosleep",
+        "discard",
+        "applypriority",
+        "pmevent",
+        "brkpt",
+        "call",
+        "createpolicy",
+    ]
 ) - {"createpolicy"}
 _PURE = frozenset(
-    ["mov", "add", "sub", "mul", "mad", "fma", "div", "rem", "abs", "neg", "min", "max", "and", "or", "xor", "not", "shl", "shr", "selp", "setp", "cvt", "cvta", "bfe", "bfi", "popc", "clz", "brev", "prmt", "shf", "lop3", "slct", "copysign", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh"]
+    [
+        "mov",
+        "add",
+        "sub",
+        "mul",
+        "mad",
+        "fma",
+        "div",
+        "rem",
+        "abs",
+        "neg",
+        "min",
+        "max",
+        "and",
+        "or",
+        "xor",
+        "not",
+        "shl",
+        "shr",
+        "selp",
+        "setp",
+        "cvt",
+        "cvta",
+        "bfe",
+        "bfi",
+        "popc",
+        "clz",
+        "brev",
+        "prmt",
+        "shf",
+        "lop3",
+        "slct",
+        "copysign",
+        "rcp",
+        "sqrt",
+        "rsqrt",
+        "ex2",
+        "lg2",
+        "sin",
+        "cos",
+        "tanh",
+    ]
 )
 _UNIFORM_SPECIAL = re.compile(
     r"%(n(cta|t)id\.[xyz]|(dynamic|total)_smem_size|cluster_n.*|ncluster.*)$"
@@ -36,7 +103,7 @@ class Block:
     begin: int
     end: int
     terminator: Instruction | None
-    aligned: bool
+    together: int  # threads that must enter together: 1, 32 (a warp) or 128 (a warpgroup)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +129,12 @@ def ends_block(one: Instruction) -> bool:
     return False
 
 
-def is_aligned(one: Instruction) -> bool:
-    """Whether all threads of a warp must execute the instruction together."""
-    return "aligned" in one.parts or (one.parts[0] == "bar" and one.parts[1] in ("sync", "red"))
-
-
-def is_register(text: str, kernel: Kernel) -> bool:
-    """Whether an operand names a declared register."""
-    return text in kernel.registers
+def width(one: Instruction) -> int:
+    """Threads that must execute an instruction together: 1, a warp or a warpgroup."""
+    if one.parts[0] == "wgmma":
+        return 128
+    aligned = "aligned" in one.parts or (one.parts[0] == "bar" and one.parts[1] in ("sync", "red"))
+    return 32 if aligned else 1
 
 
 def names_in(operand: str, kernel: Kernel) -> list[str]:
@@ -121,7 +186,7 @@ def _cut(kernel: Kernel) -> tuple[Block, ...]:
                 begin,
                 end,
                 last if ends_block(last) else None,
-                any(is_aligned(one) for one in code[begin:end]),
+                max(width(one) for one in code[begin:end]),
             )
         )
     return tuple(blocks)

@@ -40,6 +40,16 @@ class Geometry:
         self.thread = everyone % self.padded
         self.warp = self.thread // 32
         self.exists = self.thread < self.threads
+        self._units: dict[int, tuple[Vector, Vector]] = {}
+
+    def units(self, width: int) -> tuple[Vector, Vector]:
+        """Per thread its warp (32) or warpgroup (128) in the wave, and the threads each one has."""
+        if width not in self._units:
+            per_cta = -(-self.padded // width)
+            unit = self.cta * per_cta + self.thread // width
+            size = np.bincount(unit, self.exists, len(self.ctas) * per_cta).astype(np.int64)
+            self._units[width] = unit, size
+        return self._units[width]
 
 
 class Lanes:
@@ -68,14 +78,15 @@ class Lanes:
         """Warp in the CTA per lane."""
         return self.geometry.warp[self.index]
 
-    @cached_property
-    def whole(self) -> bool:
-        """Whether the set consists of whole warps (padding lanes may be missing)."""
-        if self.everyone:
-            return True
-        rows, counts = np.unique(self.index // 32, return_counts=True)
-        full = np.bincount(np.arange(self.geometry.total) // 32, self.geometry.exists)
-        return bool((counts == full[rows]).all())
+    def whole(self, width: int) -> Vector | None:
+        """Which lanes have all `width` mates of their warp or warpgroup here; None when all have."""
+        if self.everyone or width == 1:
+            return None
+        unit, full_units = self.geometry.units(width)
+        mine = unit[self.index]
+        counts = np.bincount(mine, minlength=len(full_units))
+        fine = (counts == full_units)[mine]
+        return None if fine.all() else fine
 
     @cached_property
     def complete(self) -> bool:

@@ -178,7 +178,7 @@ def locate_shared(
     """Byte positions in shared memory, and the places of the good lanes (None: all are)."""
     offset = full(lanes, address).astype("i8")
     base = machine.shared_base[lanes.index]
-    if machine.geometry.cluster > 1:
+    if machine.mapped:
         rank = (offset >> SLOT) - 1
         first = lanes.cta // machine.geometry.cluster * machine.geometry.cluster
         cta = np.where(rank >= 0, first + rank, lanes.cta)

@@ -113,8 +113,13 @@ class Shadow:
         position: int,
         flight: bool = False,
         rows: Vector | None = None,
+        actor: int = -1,
     ) -> None:
-        """Check and record writes; with `flight` they land later (see `land`)."""
+        """Check and record writes; with `flight` they land later (see `land`).
+
+        `rows` are the clock rows whose knowledge counts (default: the lanes' warps); `actor` is the
+        clock row that writes when it is not the same (a copy engine).
+        """
         rows = self.rows(lanes) if rows is None else rows
         cells = self.cells(at, size)
         last = self.written[cells]
@@ -124,7 +129,8 @@ class Shadow:
         late = self.read_at[cells] > self.clock[rows][:, None, :]
         if late.any() or self.reading[cells].any():
             self._report_overwrite(lanes, cells, late, position)
-        mark = self._now(rows, position)[:, None]
+        writers = rows if actor < 0 else np.full(len(rows), actor)
+        mark = self._now(writers, position)[:, None]
         if flight:
             mark = mark | FLIGHT
         self.written[cells] = mark
@@ -136,6 +142,70 @@ class Shadow:
         """Copies issued earlier have landed, and the actors of `rows` know it."""
         cells = self.cells(at, size)
         self.written[cells] = self._now(rows, position)[:, None]
+
+    def check_read(self, lanes: Lanes, at: Vector, size: int, position: int, rows: Vector) -> None:
+        """Check reads without recording them."""
+        cells = self.cells(at, size)
+        last = self.written[cells]
+        wrong = last > self.clock[rows[:, None], (last >> ACTOR) & ACTORS]
+        if wrong.any():
+            self._report_read(lanes, cells, wrong, position)
+
+    def check_async(
+        self, lanes: Lanes, at: Vector, position: int, rows: Vector, size: int = 16
+    ) -> None:
+        """Check reads by the async proxy on behalf of the actors of `rows`."""
+        self.check_read(lanes, at, size, position, rows)
+        cells = self.cells(at, size)
+        last = self.written[cells]
+        column = (last >> ACTOR) & ACTORS
+        generic = column % self.per_cta < self.geometry.warps
+        seen, fenced = self.clock[rows[:, None], column], self.fenced[rows[:, None], column]
+        wrong = generic & (last <= seen) & (last > fenced)
+        if wrong.any():
+            for lane, place, record, count in self._pairs(wrong, last):
+                self.findings.add(
+                    "missing-proxy-fence",
+                    f"the async proxy reads shared byte {self.offset(int(cells[lane, place]))} for "
+                    f"{lanes.name(lane)}, written by {self.actor_name(record >> ACTOR & ACTORS)} "
+                    "without fence.proxy.async in between",
+                    position,
+                    record & ((1 << ACTOR) - 1),
+                    count,
+                )
+
+    def check_group(self, lanes: Lanes, lane: int, at: Vector, position: int, rows: Vector) -> None:
+        """Check 16-byte reads by the wgmma unit of the warpgroup whose warps have clock `rows`.
+
+        Every warp of the group must have the write ordered before it.
+        """
+        cells = self.cells(at, 16)
+        last = self.written[cells]
+        column = (last >> ACTOR) & ACTORS
+        seen, fenced = self.clock[rows].min(0), self.fenced[rows].min(0)
+        generic = column % self.per_cta < self.geometry.warps
+        wrong = (last > seen[column]) | (generic & (last > fenced[column]))
+        if not wrong.any():
+            return
+        many = lanes.pick(np.full(len(at), lane))
+        for row in rows:  # name each warp's missing order once
+            self.check_async(many, at, position, np.full(len(at), row))
+
+    def check_initialised_barrier(self, lanes: Lanes, at: int, rows: Vector, position: int) -> None:
+        """The copy engine uses an mbarrier: its initialisation must be ordered and fenced."""
+        self.check_async(lanes, np.array([at]), position, rows, 8)
+
+    def start_reading(self, at: Vector) -> None:
+        """An asynchronous operation reads these 16-byte chunks until `finish_reading`."""
+        np.add.at(self.reading, self.cells(at, 16).ravel(), 1)
+
+    def finish_reading(self, at: Vector, row: int, position: int) -> None:
+        """The reads of the asynchronous actor `row` are over; who learns of it may overwrite."""
+        cells = self.cells(at, 16).ravel()
+        np.subtract.at(self.reading, cells, 1)
+        rows = np.array([row])
+        self.tick(rows)
+        self.read_at[cells, self.column[row]] = self._now(rows, position)[0]
 
     # --- ordering ----------------------------------------------------------------------------
     def join(self, rows: Vector) -> None:
@@ -153,6 +223,11 @@ class Shadow:
     def tick(self, rows: Vector) -> None:
         """What the actors do from now on is not known to others yet."""
         self.clock[rows, self.column[rows]] += STEP
+
+    def learn(self, rows: Vector, row: int) -> None:
+        """The actors of `rows` learn what the actor `row` did so far."""
+        column = self.column[row]
+        self.clock[rows, column] = np.maximum(self.clock[rows, column], self.clock[row, column])
 
     def fence(self, lanes: Lanes) -> None:
         """A proxy fence: what the warps know now may reach the async proxy."""

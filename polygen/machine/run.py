@@ -24,6 +24,8 @@ from polygen.machine.profile import Profiler
 from polygen.machine.report import Findings, Report, Stop
 from polygen.machine.scheduler import Scheduler
 from polygen.machine.state import Machine, place_shared
+from polygen.machine.tensormap import PlacedMap, TensorMap
+from polygen.machine.tensormap import place as place_map
 from polygen.machine.translate import Translation
 
 WAVE_THREADS = 8192  # threads per wave: large enough to amortise, small enough for the cache
@@ -41,7 +43,8 @@ class Launch:
         block: threads along x, y, z.
         shared_bytes: dynamic shared memory.
         arguments: in parameter order: a NumPy array for a pointer (copied in; strides kept), a
-            Python or NumPy scalar by value, `bytes` for a struct by value.
+            Python or NumPy scalar by value, `bytes` for a struct by value, a `TensorMap` for a
+            ``CUtensorMap``. An array given twice is one buffer.
         entry: kernel name; None when the PTX has one kernel.
     """
 
@@ -153,6 +156,7 @@ class _Placed:
     symbols: dict[str, int]
     offsets: dict[str, int]
     data: bytes
+    maps: dict[int, PlacedMap]
 
 
 def _place(module: Module, kernel: Kernel, launch: Launch) -> _Placed:
@@ -162,24 +166,35 @@ def _place(module: Module, kernel: Kernel, launch: Launch) -> _Placed:
         if one.space in ("global", "const"):
             buffer = memory.reserve_bytes(one.name, one.initial, one.size, max(one.align, 16))
             symbols[one.name] = BASE + buffer.offset
-    data, offsets = b"", {}
+    data, offsets, maps = b"", {}, {}
+    known: dict[int, Buffer] = {}
+
+    def reserve(where: str, array: np.ndarray[Any, Any]) -> Buffer:
+        if id(array) not in known:
+            known[id(array)] = memory.reserve_array(where, array)
+        buffers.append(known[id(array)])
+        return known[id(array)]
+
     for number, (one, value) in enumerate(zip(kernel.parameters, launch.arguments, strict=True)):
         where = f"argument {number} ({one.name})"
         size = one.size or type_bytes(one.kind)
         data += bytes(-len(data) % max(one.align, 1))
         offsets[one.name] = len(data)
-        if isinstance(value, np.ndarray) and not (value.ndim == 0 and size != 8):
+        if isinstance(value, TensorMap):
+            if size != 128:
+                raise LaunchError(f"a tensor map for a parameter of {size} bytes", where=where)
+            buffer = reserve(where, value.array)
+            maps[len(data)] = place_map(where, value, buffer.offset)
+            data += bytes(128)
+        elif isinstance(value, np.ndarray) and not (value.ndim == 0 and size != 8):
             if size != 8:
                 raise LaunchError(f"an array for a parameter of {size} bytes", where=where)
-            buffer = memory.reserve_array(where, value)
-            buffers.append(buffer)
-            data += (BASE + buffer.offset).to_bytes(8, "little")
+            data += (BASE + reserve(where, value).offset).to_bytes(8, "little")
         else:
-            data += _scalar(
-                value[()] if isinstance(value, np.ndarray) else value, one.kind, size, where
-            )
+            scalar = value[()] if isinstance(value, np.ndarray) else value
+            data += _scalar(scalar, one.kind, size, where)
     memory.build()
-    return _Placed(memory, tuple(buffers), symbols, offsets, data)
+    return _Placed(memory, tuple(buffers), symbols, offsets, data, maps)
 
 
 def _waves(grid: tuple[int, int, int], threads: int, cluster: tuple[int, int, int]) -> list[Any]:
@@ -254,6 +269,7 @@ def run(
                 checks=checks,
                 profiler=profiler,
             )
+            machine.tensor_maps = placed.maps
             try:
                 Scheduler(machine, translation, max_steps).run()
             except Stop:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polygen.errors import StepLimit
-from polygen.machine import asynchronous
+from polygen.machine import asynchronous, bulk, mbarrier, wgmma
+from polygen.machine.blocks import width
 from polygen.machine.lanes import Lanes
+from polygen.machine.parse import Instruction
 from polygen.machine.report import Stop
 
 if TYPE_CHECKING:
@@ -46,6 +48,8 @@ class Scheduler:
             elif not self._unblock():
                 break
         asynchronous.drain(machine)
+        bulk.drain(machine)
+        wgmma.unfinished(machine)
 
     def push(self, block: int, lanes: Lanes) -> None:
         """Threads are ready to run a block."""
@@ -83,8 +87,10 @@ class Scheduler:
             self._leave(lanes)
             return
         block = self.blocks[number]
-        if block.aligned and not lanes.whole:
-            lanes = self._hold(number, lanes)
+        fine = lanes.whole(block.together)
+        if fine is not None:  # keep back the lanes whose mates are not here yet
+            self.held[number] = lanes.pick(~fine)
+            lanes = lanes.pick(fine)
             if not lanes.count:
                 return
         self._execute(number, lanes)
@@ -97,16 +103,6 @@ class Scheduler:
                 why="most likely a loop whose condition never changes",
                 nearest="Raise max_steps if the launch is really that long",
             )
-
-    def _hold(self, number: int, lanes: Lanes) -> Lanes:
-        """Keep back the lanes whose warp is not all here; returns the whole warps."""
-        geometry = self.machine.geometry
-        warp = lanes.index // 32
-        present = np.bincount(warp, minlength=geometry.total // 32)
-        wanted = geometry.exists.reshape(-1, 32).sum(1)
-        whole = (present == wanted)[warp]
-        self.held[number] = lanes.pick(~whole)
-        return lanes.pick(whole)
 
     def _execute(self, number: int, lanes: Lanes) -> None:
         machine, block = self.machine, self.blocks[number]
@@ -123,6 +119,11 @@ class Scheduler:
             self._branch(lanes, result, len(self.blocks), number + 1)
         else:
             self._barrier(number, lanes, result)
+        if machine.mbarriers.free:
+            self._collect()
+        if machine.completion == "random" and machine.bulk.loads and machine.random.random() < 0.2:
+            bulk.land_one(machine)
+            self._collect()
 
     def _branch(self, lanes: Lanes, predicate: Any, target: int, following: int) -> None:
         if predicate is None or predicate.all():
@@ -137,6 +138,14 @@ class Scheduler:
         machine, block = self.machine, self.blocks[number]
         one, position = block.terminator, block.end - 1
         assert one is not None
+        if one.parts[0] == "mbarrier":
+            slot = machine.program.stored.get(one.operands[0], -1)
+            parity = "parity" in one.parts
+            mbarrier.wait(machine, lanes, *given, parity, slot, number + 1, position)
+            return
+        if "cluster" in one.parts[1:2]:
+            self._cluster(number, lanes, one, position)
+            return
         barrier, count, predicate = given
         simple = count is None and predicate is None and getattr(barrier, "ndim", 0) == 0
         if lanes.everyone and simple and not machine.barriers.open and one.parts[1] == "sync":
@@ -148,54 +157,74 @@ class Scheduler:
         free = machine.barriers.arrive(machine, lanes, given, one, position, number + 1)
         self.push_threads(free)
 
+    def _cluster(self, number: int, lanes: Lanes, one: Instruction, position: int) -> None:
+        machine = self.machine
+        if one.parts[2] == "arrive":
+            relaxed = "relaxed" in one.parts
+            self.push(number + 1, lanes)
+            self.push_threads(machine.clusters.arrive(machine, lanes, relaxed, position))
+        else:
+            self.push_threads(machine.clusters.wait(machine, lanes, number + 1, position))
+
     def _leave(self, lanes: Lanes) -> None:
         machine = self.machine
         machine.exited[lanes.index] = True
         self.push_threads(machine.barriers.thread_exit(machine, np.unique(lanes.cta)))
+        self.push_threads(machine.clusters.thread_exit(machine, lanes.index))
 
     # --- nobody can run ----------------------------------------------------------------------
     def _unblock(self) -> bool:
         """Let something happen; False when the wave is over."""
         machine = self.machine
+        happened = asynchronous.finish_arrivals(machine) or bulk.land_one(machine)
+        if happened or mbarrier.fail_waits(machine):
+            self._collect()
+            return True
         if self.held:
             self._release_held()
             return True
-        if machine.barriers.open and any(one.parked for one in machine.barriers.open.values()):
-            self._deadlock()
+        if self._report_waits():
+            raise Stop
         return False
 
+    def _collect(self) -> None:
+        """Take over the threads that mbarriers have released."""
+        free, self.machine.mbarriers.free = self.machine.mbarriers.free, []
+        self.push_threads(free)
+
     def _release_held(self) -> None:
-        """Parts of warps wait for lanes that will not come: fine only when those have exited."""
+        """Lanes wait for mates that will not come: fine only when those have exited."""
         machine = self.machine
         number = min(self.held)
         lanes = self.held.pop(number)
-        warps = np.unique(lanes.index // 32)
-        elsewhere = ~machine.exited.reshape(-1, 32)[warps]
-        elsewhere.reshape(-1)[np.searchsorted(warps, lanes.index // 32) * 32 + lanes.index % 32] = (
-            False
-        )
+        block = self.blocks[number]
+        unit, _ = machine.geometry.units(block.together)
+        here = np.zeros(machine.geometry.total, bool)
+        here[lanes.index] = True
+        elsewhere = np.isin(unit, unit[lanes.index]) & ~here & ~machine.exited
         if elsewhere.any():
-            row, lane = (int(x) for x in np.argwhere(elsewhere)[0])
-            block = self.blocks[number]
-            position = next(
-                at
-                for at in range(block.begin, block.end)
-                if _aligned(machine.program.kernel.instructions[at])
-            )
+            code = machine.program.kernel.instructions
+            position = max(range(block.begin, block.end), key=lambda at: width(code[at]))
+            mate = Lanes(machine.geometry, np.flatnonzero(elsewhere)[:1])
             machine.findings.add(
                 "divergent-warp-operation",
-                f"{lanes.name(0)} is there, lane {lane} of warp "
-                f"{int(machine.geometry.warp[warps[row] * 32])} is not",
+                f"{lanes.name(0)} is there, {mate.name(0)} is not",
                 position,
+                count=lanes.count,
             )
+            self._report_waits()
             raise Stop
         self._execute(number, lanes)
 
-    def _deadlock(self) -> None:
+    def _report_waits(self) -> bool:
+        """Report everybody parked as a deadlock; False when nobody is."""
         machine = self.machine
+        found = mbarrier.describe_waits(machine)
+        found = machine.clusters.describe_waits(machine) or found
         for (cta, number), barrier in machine.barriers.open.items():
             if not barrier.parked:
                 continue
+            found = True
             threads = np.concatenate([part for part, _ in barrier.parked])
             here = len(np.unique(np.concatenate(barrier.arrived) // 32))
             expected = barrier.expected // 32 or machine.live_warps(cta)
@@ -206,8 +235,4 @@ class Scheduler:
                 barrier.position,
                 count=len(threads),
             )
-        raise Stop
-
-
-def _aligned(one: Any) -> bool:
-    return "aligned" in one.parts or one.parts[0] == "bar"
+        return found

@@ -11,7 +11,10 @@ from polygen.errors import PtxError
 from polygen.machine.asynchronous import Copies
 from polygen.machine.barriers import Barriers
 from polygen.machine.blocks import Program
+from polygen.machine.bulk import Bulk
+from polygen.machine.cluster import Clusters
 from polygen.machine.lanes import Geometry, Lanes
+from polygen.machine.mbarrier import Mbarriers
 from polygen.machine.memory import (
     WINDOW_PARAM,
     GlobalMemory,
@@ -23,6 +26,8 @@ from polygen.machine.parse import Kernel, Variable, type_bytes
 from polygen.machine.profile import Profiler
 from polygen.machine.races import Shadow
 from polygen.machine.report import Findings
+from polygen.machine.tensormap import PlacedMap
+from polygen.machine.wgmma import Groups
 
 Vector = np.ndarray[Any, Any]
 
@@ -63,6 +68,8 @@ def granule(kernel: Kernel) -> int:
             spaces = {part.split("::")[0] for part in one.parts}
             if not spaces & {"global", "local", "param", "const"} and one.parts[1] != "async":
                 smallest = min(smallest, type_bytes(one.parts[-1]) or 1)
+        elif one.parts[0] == "mbarrier":
+            smallest = min(smallest, 8)
         elif one.parts[:2] == ("cp", "async") and len(one.parts) > 2 and one.parts[2] == "ca":
             smallest = min(smallest, int(one.operands[2], 0))
     return smallest
@@ -118,6 +125,12 @@ class Machine:
             )
         self.copies = Copies(geometry.total)
         self.barriers = Barriers()
+        self.mbarriers = Mbarriers()
+        self.bulk = Bulk(geometry.total)
+        self.groups = Groups()
+        self.clusters = Clusters(geometry)
+        self.mapped = any(one.parts[0] == "mapa" for one in program.kernel.instructions)
+        self.tensor_maps: dict[int, PlacedMap] = {}  # by offset among the parameters
         self.exited = ~geometry.exists
         self.everyone = Lanes(geometry, np.arange(geometry.total), bool(geometry.exists.all()))
         self.registers = self._storage()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from polygen.machine import hopper
 from polygen.machine.parse import Instruction, address, items
 from polygen.machine.writer import DTYPES, Writer, opcode
 
@@ -101,8 +102,9 @@ def atomic(w: Writer, one: Instruction) -> None:
 @opcode("fence", "membar")
 def fence(w: Writer, one: Instruction) -> None:
     """Fences order what the machine runs in order anyway; proxy fences are what is tracked."""
-    if one.parts[0] == "fence" and one.parts[1] == "proxy":
-        w.call("proxy_fence", [], f", {one.parts[2]!r}")
+    proxy = one.parts[1:3] == ("proxy", "async") and "global" not in one.parts
+    if proxy or one.parts[1] == "mbarrier_init":
+        w.call("proxy_fence", [], "")
 
 
 @opcode(
@@ -114,11 +116,15 @@ def nothing(w: Writer, one: Instruction) -> None:
 
 @opcode("cp")
 def copy(w: Writer, one: Instruction) -> None:
-    """``cp.async`` and its groups."""
-    if one.parts[1] != "async":
-        raise w.refuse(one)
+    """``cp.async`` and its groups; bulk copies go on to `hopper`."""
+    if "bulk" in one.parts:
+        hopper.bulk(w, one)
+        return
     action = one.parts[2]
-    if action == "commit_group":
+    if action == "mbarrier":
+        tail = f", {'noinc' in one.parts}, {w.position}"
+        w.call("arrive_after", [w.address(one.operands[0])], tail)
+    elif action == "commit_group":
         w.call("commit", [], "")
     elif action == "wait_group":
         w.call("wait", [], f", {int(one.operands[0], 0)}, False")

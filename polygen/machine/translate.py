@@ -16,13 +16,17 @@ from polygen.machine import (
     arithmetic,
     asynchronous,
     barriers,
+    bulk,
     compute,
     convert,
     exchange,
+    hopper,
+    mbarrier,
     memory,
     mma,
     transfer,
     warp,
+    wgmma,
 )
 from polygen.machine.blocks import Program
 from polygen.machine.lanes import Lanes, full
@@ -30,7 +34,7 @@ from polygen.machine.parse import Instruction
 from polygen.machine.writer import HANDLERS, Writer
 
 BlockFunction = Callable[..., Any]
-FAMILIES = (compute, convert, transfer, warp)  # importing them fills HANDLERS
+FAMILIES = (compute, convert, transfer, warp, hopper)  # importing them fills HANDLERS
 
 
 def guarded(
@@ -68,6 +72,7 @@ def _namespace() -> dict[str, object]:
         for name, value in vars(module).items():
             if callable(value) and getattr(value, "__module__", "") == module.__name__:
                 names[name] = value
+    names.update(mbarrier=mbarrier, bulk=bulk, wgmma=wgmma)
     names.update(
         one=np.float32(1), WINDOW_SHARED=memory.WINDOW_SHARED, WINDOW_LOCAL=memory.WINDOW_LOCAL
     )
@@ -137,4 +142,6 @@ def _terminator(w: Writer, one: Instruction) -> str:
         raise w.refuse(one, why="a predicated barrier is not modelled")
     if first in ("bar", "barrier"):
         return barriers.operands(w, one)
+    if first == "mbarrier":
+        return hopper.wait_operands(w, one)
     raise w.refuse(one)

@@ -1,1 +1,1 @@
-"""`Program` to `LoopAst`: polyhedra, fusion, schedule trees, legality, loops. No isl object leaves this package."""
+"""`Program` to `LoopAst`: polyhedra, fusion, schedule trees, legality, loops; isl stays inside."""

@@ -2,7 +2,8 @@
 
 1. isl scans the tree and splits its loops (prologue, steady state, tail).
 2. Its nodes become For, If, Mark, Call and Block; its expressions become index expressions.
-3. A mark names the loops below it, so that the text reads `t`, `s`, `m`, `n` instead of `c0` .. `c3`.
+3. A mark names the loops below it, so that the text reads `t`, `s`, `m`, `n` instead of `c0` ..
+   `c3`.
 """
 
 from __future__ import annotations
@@ -135,19 +136,19 @@ def _node(
     pending: tuple[str, ...],
     env: dict[str, str],
 ) -> LoopAst:
-    kind, types = node.get_type(), isl.ast_node_type
-    if kind == types.user:
+    kind = isl.kind(node)
+    if kind == "user":
         call = node.user_get_expr()
         arguments = [_expression(call.get_op_arg(i), env) for i in range(call.get_op_n_arg())]
         return Call(str(arguments[0]), tuple(arguments[1:]))
-    if kind == types.mark:
+    if kind == "mark":
         name = node.mark_get_id().get_name()
         return Marked(name, _node(node.mark_get_node(), names, names.get(name, ()), env))
-    if kind == types.block:
+    if kind == "block":
         children = node.block_get_children()
         count = children.n_ast_node()
         return Block(tuple(_node(children.get_at(i), names, pending, env) for i in range(count)))
-    if kind == types.if_:
+    if kind == "if":
         otherwise = _node(node.if_get_else(), names, pending, env) if node.if_has_else() else None
         then = _node(node.if_get_then(), names, pending, env)
         return If(_expression(node.if_get_cond(), env), then, otherwise)
@@ -177,13 +178,13 @@ def _for(
 
 
 def _expression(expression: isl.AstExpr, env: dict[str, str]) -> Expr:
-    kind, types = expression.get_type(), isl.ast_expr_type
-    if kind == types.int:
+    kind = isl.kind(expression)
+    if kind == "int":
         return Const(int(expression.get_val().to_python()))
-    if kind == types.id:
+    if kind == "id":
         name = str(expression.get_id().get_name())
         return Var(env.get(name, name))
-    op = expression.get_op_type().name
+    op = isl.operator(expression)
     arguments = [
         _expression(expression.get_op_arg(i), env) for i in range(expression.get_op_n_arg())
     ]

@@ -1,10 +1,12 @@
-"""Barriers from dependences: the smallest set that orders every pair of threads that meet in shared memory.
+"""Barriers from dependences: the smallest set that orders all threads meeting in shared memory.
 
-1. A dependence through shared memory whose ends may be different threads needs a barrier between them.
-2. A barrier is a relation too: (everything a thread did before it) -> (everything any thread does after it), and an
-   asynchronous copy has happened only once its own thread waited for its group.
-3. Subsets of the places where a barrier could stand are tried, smallest first; the first whose relation contains all
-   those dependences is taken. It is sufficient for every size, and necessary: every smaller set was refuted.
+1. A dependence through shared memory whose ends may be different threads needs a barrier between
+   them.
+2. A barrier is a relation too: (everything a thread did before it) -> (everything any thread does
+   after it), and an asynchronous copy has happened only once its own thread waited for its group.
+3. Subsets of the places where a barrier could stand are tried, smallest first; the first whose
+   relation contains all those dependences is taken. It is sufficient for every size, and necessary:
+   every smaller set was refuted.
 4. It is live: all warps of the block execute every instance of a block barrier, in one order.
 """
 
@@ -115,7 +117,8 @@ def verify(
     missing = _uncovered(program, schedule, barriers, needs, asynchronous)
     if missing is not None:
         raise VerifyError(
-            f"a dependence between threads is not ordered by any barrier: {isl.sample_pair(missing)}",
+            "a dependence between threads is not ordered by any barrier: "
+            f"{isl.sample_pair(missing)}",
             where="barriers",
         )
     for barrier in barriers:
@@ -139,7 +142,8 @@ def _needs(program: TileProgram, asynchronous: bool) -> tuple[_Need, ...]:
             continue
         flow, reuse = program.dependences(memory.name)
         if memory.scope == "block":
-            # A warp's own copies follow its own earlier ones in program order: only pairs of warps, and reads, remain.
+            # A warp's own copies follow its own earlier ones in program order: only pairs of warps,
+            # and reads, remain.
             reuse = reuse.subtract(_same_warp(reuse))
         waited = asynchronous and memory.scope == "block"
         found.append(_Need(flow, "flow", memory.name, memory.scope, waited))
@@ -172,10 +176,11 @@ def _smallest(
                 if _uncovered(program, schedule, waited, needs, asynchronous) is None:
                     return list(waited)
     missing = _uncovered(program, schedule, tuple(places), needs, asynchronous)
+    assert missing is not None  # all places together were among the subsets
     raise IllegalSchedule(
         f"no barrier can order a dependence between threads: {isl.sample_pair(missing)}",
         where="pipeline",
-        why="both instances fall into one group of statements without a place for a barrier between them",
+        why="both instances fall into one group of statements, with no place for a barrier between",
         nearest="Reduce pipeline.distance or raise pipeline.stages",
     )
 
@@ -190,6 +195,7 @@ def _with_waits(
         tuple(replace(b, pending=pending) if b is waiting else b for b in subset)
         for pending in range(schedule.pipeline.distance, -1, -1)
         for waiting in subset
+        if waiting.phase == "main"
     ]
 
 
@@ -219,12 +225,13 @@ def _program_order(
 ) -> _Order:
     tree = block_tree(program, schedule, barriers, asynchronous=asynchronous, warp=True)
     read = isl.Schedule(to_isl_text(tree, ("k_tiles",)))
-    # isl's map knows no bounds: without the domain, barrier instances that never run would order things.
+    # isl's map knows no bounds: without the domain, barrier instances that never run would order
+    # things.
     return _Order(read.get_map().intersect_domain(read.get_domain()))
 
 
 def _ordered(program: TileProgram, order: _Order, barrier: Barrier, need: _Need) -> isl.UnionMap:
-    """Pairs that one barrier orders: source, then barrier, then (in any thread that meets there) target."""
+    """Pairs that one barrier orders: source, barrier, target (in any thread that met there)."""
     names = tuple(
         s.name
         for s in program.statements
@@ -232,19 +239,21 @@ def _ordered(program: TileProgram, order: _Order, barrier: Barrier, need: _Need)
     )
     after = order.before((barrier.name,), names)
     if barrier.scope == "block":
+        t = ",t" if barrier.phase == "main" else ""
         meet = isl.UnionMap(
-            f"{{ {barrier.name}[w,t] -> {barrier.name}[v,t] : 0 <= w,v < {program.warps} }}"
+            f"{{ {barrier.name}[w{t}] -> {barrier.name}[v{t}] : 0 <= w,v < {program.warps} }}"
         )
         after = meet.apply_range(after)
     if not need.asynchronous:
         return order.before(names, (barrier.name,)).apply_range(after)
     if barrier.pending is None:
         return isl.UnionMap(PREFIX + "{ }")
-    # A copy has happened at a wait if the group `pending` places later was committed before that wait.
+    # A copy has happened at a wait if the group `pending` places later was committed before that
+    # wait.
     later = isl.UnionMap(
         "{ "
         + "; ".join(
-            f"{n}[w,k] -> commit[w,k + {barrier.pending}]" for n in names if n.startswith("copy")
+            f"{n}[w,k,p] -> commit[w,k + {barrier.pending}]" for n in names if n.startswith("copy")
         )
         + " }"
     )

@@ -1,8 +1,9 @@
 """What a copy moves: the image of a tile under the access relation.
 
-The copy of operand A for (block b, k tile t) brings every element that the tile's MMAs read. isl computes that image as
-a box: its corner, an affine function of (b, t), and its size, constant for all sizes of the problem. The box is taken
-without the problem's bounds; what lies outside the array is filled with zeros by the copy, which leaves sums unchanged.
+The copy of operand A for (block b, k tile t) brings every element that the tile's MMAs read. isl
+computes that image as a box: its corner, an affine function of (b, t), and its size, constant for
+all sizes of the problem. The box is taken without the problem's bounds; what lies outside the array
+is filled with zeros by the copy, which leaves sums unchanged.
 """
 
 from __future__ import annotations

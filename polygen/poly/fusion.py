@@ -1,16 +1,19 @@
 """Which statements share one kernel, decided by isl's scheduler from the dependences.
 
-1. isl's scheduler, asked to keep producers near consumers and to find parallel outer loops, returns a tree.
-2. If its outermost band covers every statement and has two coincident members, no dependence leaves an instance of
-   that band: all statements fuse, and every intermediate lives and dies inside one (row, column) point, so it becomes
-   a register.
+1. isl's scheduler, asked to keep producers near consumers and to find parallel outer loops, returns
+   a tree.
+2. If its outermost band covers every statement and has two coincident members, no dependence leaves
+   an instance of that band: all statements fuse, and every intermediate lives and dies inside one
+   (row, column) point, so it becomes a register.
 3. The band says which iterators of each statement are the contraction's row and column.
-4. Otherwise fusion is illegal: the answer names the dependence that leaves the point, and one concrete pair.
+4. Otherwise fusion is illegal: the answer names the dependence that leaves the point, and one
+   concrete pair.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NoReturn
 
 from polygen import isl
 from polygen.errors import UnsupportedProgram
@@ -20,7 +23,7 @@ from polygen.poly.scop import Scop, clear_name, space
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """The outer band that all statements share, in terms of the contraction's two output iterators."""
+    """The outer band that all statements share, in terms of the contraction's output iterators."""
 
     contraction: str
     band: tuple[tuple[str, tuple[str, str]], ...]  # statement -> its iterators along (row, column)
@@ -84,7 +87,8 @@ def _only_contraction(program: Program) -> Contraction:
         raise UnsupportedProgram(
             "a second contraction is not yet supported" if contractions else "nothing to contract",
             where=program.name,
-            why=f"one kernel runs one matmul, this program has {len(contractions)}: {names or 'none'}",
+            why=f"one kernel runs one matmul, this program has {len(contractions)}: "
+            f"{names or 'none'}",
             nearest="Split the function: one matmul per fused function",
         )
     return contractions[0]
@@ -93,7 +97,7 @@ def _only_contraction(program: Program) -> Contraction:
 def _outer_band(root: isl.ScheduleNode) -> isl.UnionMap | None:
     """The first two members of the outermost band as a relation, if both are coincident."""
     node = root.child(0)
-    if node.get_type() != isl.schedule_node_type.band or node.band_n_member() < 2:
+    if isl.kind(node) != "band" or node.band_n_member() < 2:
         return None
     if not (node.band_member_get_coincident(0) and node.band_member_get_coincident(1)):
         return None
@@ -122,8 +126,8 @@ def _aligned(
     return bool(not between.is_empty() and between.is_subset(wanted))
 
 
-def _refuse(scop: Scop, contraction: Contraction, program: Program) -> None:
-    """Raise with a dependence that leaves its output point when rows meet rows and columns columns."""
+def _refuse(scop: Scop, contraction: Contraction, program: Program) -> NoReturn:
+    """Raise with a dependence that leaves its output point when rows meet rows."""
     points = [
         f"{s.name}[{','.join(it for it, _ in s.domain)}] -> "
         f"[{','.join([it for it, _ in s.domain][:2])}]"
@@ -136,6 +140,7 @@ def _refuse(scop: Scop, contraction: Contraction, program: Program) -> None:
     raise UnsupportedProgram(
         f"{program.name} cannot be fused into one kernel",
         where=f"dependence {witness}",
-        why="the value is computed at one output point and used at another, that is, in another thread block",
+        why="the value is computed at one output point and used at another, "
+        "that is, in another thread block",
         nearest=f"Return {contraction.write.name} from one function and combine it in a second",
     )

@@ -1,8 +1,10 @@
 """Legality: a schedule is accepted only if every dependence goes forward in time, for every size.
 
-1. A schedule is a relation from instances to time. A dependence is broken if its target is not strictly later.
+1. A schedule is a relation from instances to time. A dependence is broken if its target is not
+   strictly later.
 2. Thread blocks run in any order, so no dependence may connect two blocks.
-3. What is broken is reported with the dependence, and one concrete pair of instances at the smallest size showing it.
+3. What is broken is reported with the dependence, and one concrete pair of instances at the
+   smallest size showing it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
-"""`Scop` x `Schedule` -> `ScheduleTree`: tile, pipeline, place barriers, and prove the result legal.
+"""`Scop` x `Schedule` -> `ScheduleTree`: tile, pipeline, place barriers, prove the result legal.
 
-1. The element statements are tiled: grid, k tile, warp, instruction and point bands. The tree is checked against the
-   program's dependences, and the grid against dependences between thread blocks.
-2. The tiles become statements of one thread block, joined by its copies, fragment loads and staging.
+1. The element statements are tiled: grid, k tile, warp, instruction and point bands. The tree is
+   checked against the program's dependences, and the grid against dependences between thread
+   blocks.
+2. The tiles become statements of one thread block, joined by its copies, fragment loads and
+   staging.
 3. Barriers are derived from the dependences between threads.
-4. The block's tree is built with all of them and checked against every dependence: those of the program, carried over
-   from elements to tiles, and those through the ring, the fragments, the sums and the scratch memory.
+4. The block's tree is built with all of them and checked against every dependence: those of the
+   program, carried over from elements to tiles, and those through the ring, the fragments, the sums
+   and the scratch memory.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ _FIELDS = {
     "fragment": "pipeline.fragments, pipeline.lookahead or loops.mma",
     "sum": "loops.phases, loops.k or loops.mma",
     "scratch": "the order of staging and storing",
+    "overlay": "loops.phases",
 }
 
 
@@ -71,12 +75,13 @@ class ScheduleTree:
         proofs = "\n".join(f"# {proof}" for proof in self.proofs)
         return (
             f"# {self.tiles}\n# the program's statements, tiled\n{trees[0]}\n"
-            f"# one thread block, with copies, fragment loads and barriers as statements\n{trees[1]}\n{proofs}"
+            "# one thread block, with copies, fragment loads and barriers as statements\n"
+            f"{trees[1]}\n{proofs}"
         )
 
 
 def map_program(
-    program: Program, scop: Scop, schedule: Schedule, atom: Atom, *, asynchronous: bool
+    program: Program, scop: Scop, schedule: Schedule, atom: Atom, *, asynchronous: bool, vector: int
 ) -> ScheduleTree:
     """Build and prove the schedule tree.
 
@@ -86,6 +91,7 @@ def map_program(
         schedule: the decisions.
         atom: the MMA instruction.
         asynchronous: whether copies run in the background until waited for.
+        vector: adjacent results that one lane of a staged epilogue finishes together.
 
     Raises:
         UnsupportedProgram: the program cannot be fused, or has no matrix product.
@@ -107,8 +113,8 @@ def map_program(
             field="loops.mma",
         ),
     ]
-    block_program = tile_program(tiles, schedule)
-    carried = _carried(scop, matched, statements, tiles)
+    block_program = tile_program(tiles, schedule, vector)
+    carried = _carried(scop, matched, statements, tiles, vector, schedule)
     # Order first: if a dependence inside a warp is already broken, no barrier can mend it.
     _check_block(block_program, schedule, (), carried, asynchronous)
     barriers, enforced, synchronised = derive(block_program, schedule, asynchronous=asynchronous)
@@ -130,16 +136,25 @@ def map_program(
             ("step", ("s",)),
             ("mma", tuple(names[d] for d in (order[1:] if order[0] == "k" else order))),
             ("epilogue", ("m",)),
+            ("stage", ("m",)),
+            ("store", ("r",)),
         ),
     )
 
 
 def _carried(
-    scop: Scop, matched: Match, statements: tuple[Roles, ...], tiles: Tiling
+    scop: Scop,
+    matched: Match,
+    statements: tuple[Roles, ...],
+    tiles: Tiling,
+    vector: int,
+    schedule: Schedule,
 ) -> isl.UnionMap:
     """The program's dependences between tiles of one block."""
     extent = str(matched.extent("k"))
-    relation = isl.UnionMap(tile_map(scop, statements, tiles, "store"))
+    relation = isl.UnionMap(
+        tile_map(scop, statements, tiles, vector, schedule.epilogue.through == "smem")
+    )
     relation = relation.intersect_domain(scop.domain)
     if not relation.is_single_valued() or not scop.domain.is_subset(relation.domain()):
         raise VerifyError("the tiles do not execute every instance exactly once", where="tiling")
@@ -174,7 +189,8 @@ def _check_block(
                 flow.union(reuse),
                 time,
                 where=memory.name,
-                claim=f"no cell of {memory.name} is read before it is written or overwritten before its last read",
+                claim=f"no cell of {memory.name} is read before it is written "
+                "or overwritten before its last read",
                 field=_FIELDS[memory.name.partition("_")[0]],
             )
         )

@@ -1,10 +1,11 @@
 """Finds the roles of a contraction's iterators from its access relations alone.
 
-A tensor-core instruction computes `C[m,n] += A[m,k] * B[k,n]`. A contraction fits it if it sums over one iterator k, and
-each operand is read by exactly k and one of the two output iterators. Which output iterator is called n is free: it is
-the one that is contiguous in the first output, so that a row of results can be stored with wide instructions. Nothing
-else distinguishes the layouts: transposition and column-major storage only change which axis of an operand is
-contiguous, and operand order only which operand is called A.
+A tensor-core instruction computes `C[m,n] += A[m,k] * B[k,n]`. A contraction fits it if it sums
+over one iterator k, and each operand is read by exactly k and one of the two output iterators.
+Which output iterator is called n is free: it is the one that is contiguous in the first output, so
+that a row of results can be stored with wide instructions. Nothing else distinguishes the layouts:
+transposition and column-major storage only change which axis of an operand is contiguous, and
+operand order only which operand is called A.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Raster: which output tile a thread block computes, as an affine relation that is proved for every number of tiles.
+"""Raster: which output tile a thread block computes, a relation proved for any number of tiles.
 
-Groups of `group` tiles along one dim are visited tile by tile before the next tile along the other dim, so that
-neighbouring blocks share operands in the L2 cache. The grid is two-dimensional: x counts (across, place in the group),
-y counts groups.
+Groups of `group` tiles along one dim are visited tile by tile before the next tile along the other
+dim, so that neighbouring blocks share operands in the L2 cache. The grid is two-dimensional: x
+counts (across, place in the group), y counts groups.
 
     along  = group*y + x mod group          across = floor(x/group)
 """

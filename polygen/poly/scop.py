@@ -14,9 +14,14 @@ from polygen import isl
 from polygen.errors import SignatureError
 from polygen.frontend.program import Access, Contraction, Program, Statement
 
+# fmt: off
 RESERVED = frozenset(
-    ["mod", "floor", "ceil", "floord", "ceild", "and", "or", "not", "exists", "exist", "min", "max", "implies", "true", "false", "infty", "infinity", "NaN", "nan", "rat", "domain"]
+    [
+        "mod", "floor", "ceil", "floord", "ceild", "and", "or", "not", "exists", "exist", "min",
+        "max", "implies", "true", "false", "infty", "infinity", "NaN", "nan", "rat", "domain",
+    ]
 )
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,7 @@ class Scop:
         return self.flow.union(self.reuse)
 
     def __str__(self) -> str:
-        rows = [
+        rows: list[tuple[str, isl.UnionSet | isl.UnionMap]] = [
             ("domain", self.domain),
             ("reads", self.reads),
             ("writes", self.writes),
@@ -57,8 +62,8 @@ def clear_name(statement: Contraction) -> str:
 
 
 def space(parameters: tuple[str, ...]) -> str:
-    """The parameter prefix of isl text, ``[M,N,K] -> ``."""
-    return f"[{','.join(parameters)}] -> "
+    """The parameter prefix of isl text, ``[M,N,K] -> ``; nothing without parameters."""
+    return f"[{','.join(parameters)}] -> " if parameters else ""
 
 
 def scop(program: Program) -> Scop:
@@ -74,7 +79,10 @@ def scop(program: Program) -> Scop:
                 f"size name {name!r} is reserved", where="signature", nearest=f"Use {name.upper()}_"
             )
     prefix = space(parameters)
-    domain, reads, writes, order = [], [], [], []
+    domain: list[str] = []
+    reads: list[str] = []
+    writes: list[str] = []
+    order: list[str] = []
     for position, statement in enumerate(program.statements):
         instance = _instance(statement)
         domain.append(f"{instance} : {_bounds(statement.domain)}")

@@ -1,17 +1,19 @@
 """The statements of one thread block at tile granularity: copies are statements like any other.
 
-`w` is the warp, `k` the k tile, `s` the MMA step inside it, `m` and `n` the instruction inside the warp tile. Every
-statement says which cells of which memory it touches, so the pipelined order can be checked, the reuse of ring slots
-included:
+`w` is the warp, `k` the k tile, `s` the MMA step inside it, `m` and `n` the instruction inside the
+warp tile. Every statement says which cells of which memory it touches, so the pipelined order can
+be checked, the reuse of ring slots included:
 
-    copy_a[w,k]      global A -> ring_a[k mod stages, part w]         (every warp copies a part)
+    copy_a[w,k,p]    global A -> ring_a[k mod stages, w, p]           (part p, every warp its share)
     load_a[w,k,s]    ring_a[k mod stages, all parts] -> fragment_a[w, s mod fragments, m]
-    mma[w,k,s,m,n]   sum[w,m,n] += fragment_a[w, s mod fragments, m] * fragment_b[w, s mod fragments, n]
-    stage[w,m]       sum[w,m,n] -> scratch[w]                         (a row of instructions at a time)
-    store[w,m]       scratch[w] -> pointwise functions -> global outputs
+    mma[w,k,s,m,n]   sum[w,m,n] += fragment_a[w, s mod fragments, m] * fragment_b[.., n]
+    stage[w,m]       sum[w,m,n] -> scratch[w,m]             (a row of instructions at a time)
+    store[w,r]       scratch[w] -> pointwise functions -> global outputs   (32 vectors at a time)
 
-Dependences are computed in the sequential order: clear, then per k tile copy, then per step load and multiply, then
-the epilogue row by row. Whatever order a schedule asks for is checked against them.
+The scratch area overlays the rings, which is one more memory that loads read and staging writes.
+Dependences are computed in the sequential order: clear, then per k tile copy, then per step load
+and multiply, then the epilogue row by row. Whatever order a schedule asks for is checked against
+them.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from dataclasses import dataclass
 
 from polygen import isl
 from polygen.poly.scop import must_flow, reuse_dependences
-from polygen.poly.tiling import Tiling
+from polygen.poly.tiling import Tiling, store_passes
 from polygen.schedule.model import Schedule
 
 PARAMETERS = ("k_tiles",)
@@ -58,6 +60,7 @@ class TileProgram:
     statements: tuple[TileStatement, ...]
     memories: tuple[Memory, ...]
     warps: int
+    k_steps: int
 
     def statement(self, name: str) -> TileStatement:
         """The statement called `name`."""
@@ -90,8 +93,20 @@ class TileProgram:
         return must_flow(reads, writes, time), reuse_dependences(reads, writes, time)
 
 
-def tile_program(tiles: Tiling, schedule: Schedule) -> TileProgram:
-    """Write down the statements of one thread block."""
+def copy_parts(tiles: Tiling, schedule: Schedule) -> int:
+    """Parts into which the copy of a k tile is cut: one per MMA step when copies are spread."""
+    spread = schedule.pipeline.copies == "spread" and schedule.loops.mma[0] == "k"
+    return tiles.k_steps if spread else 1
+
+
+def tile_program(tiles: Tiling, schedule: Schedule, vector: int) -> TileProgram:
+    """Write down the statements of one thread block.
+
+    Args:
+        tiles: the tile hierarchy.
+        schedule: stages, fragments, copies, epilogue.
+        vector: adjacent results that one lane of a staged epilogue finishes together.
+    """
     stages, fragments = schedule.pipeline.stages, schedule.pipeline.fragments
     warps, (atoms_m, atoms_n), steps = tiles.warp_count, tiles.atoms, tiles.k_steps
     k_bound, s_bound = "0 <= k < k_tiles", f"0 <= s < {steps}"
@@ -106,15 +121,19 @@ def tile_program(tiles: Tiling, schedule: Schedule) -> TileProgram:
             writes=(f"sum[w,m,n] : {m_bound} and {n_bound}",),
         )
     ]
+    parts = copy_parts(tiles, schedule)
+    # The scratch area reuses the bytes of the rings: staging may overwrite what a load still reads.
+    staged = schedule.epilogue.through == "smem"
+    overlaid = (f"overlay[v] : 0 <= v < {warps}",) if staged else ()
     for place, operand in enumerate("ab"):
         other, bound = ("m", m_bound) if operand == "a" else ("n", n_bound)
         statements.append(
             TileStatement(
                 f"copy_{operand}",
-                ("k",),
-                k_bound,
+                ("k", "p"),
+                f"{k_bound} and 0 <= p < {parts}",
                 ("1", "k", "0", f"{place}"),
-                writes=(f"ring_{operand}[k mod {stages}, w]",),
+                writes=(f"ring_{operand}[k mod {stages}, w, p]",),
             )
         )
         statements.append(
@@ -123,7 +142,10 @@ def tile_program(tiles: Tiling, schedule: Schedule) -> TileProgram:
                 ("k", "s"),
                 f"{k_bound} and {s_bound}",
                 ("1", "k", "1 + s", f"{place}"),
-                reads=(f"ring_{operand}[k mod {stages}, p] : 0 <= p < {warps}",),
+                reads=(
+                    f"ring_{operand}[k mod {stages}, v, p] : 0 <= v < {warps} and 0 <= p < {parts}",
+                    *overlaid,
+                ),
                 writes=(f"fragment_{operand}[w, {fragment}, {other}] : {bound}",),
             )
         )
@@ -144,24 +166,38 @@ def tile_program(tiles: Tiling, schedule: Schedule) -> TileProgram:
         Memory("fragment_b", "lane"),
         Memory("sum", "lane"),
     ]
-    whole_row = f"sum[w,m,n] : {n_bound}"
-    if schedule.epilogue.through == "smem":
-        statements.append(
-            TileStatement(
-                "stage",
-                ("m",),
-                m_bound,
-                ("2", "m", "0", "0"),
-                reads=(whole_row,),
-                writes=("scratch[w]",),
-            )
-        )
-        statements.append(
-            TileStatement("store", ("m",), m_bound, ("2", "m", "1", "0"), reads=("scratch[w]",))
-        )
-        memories.append(Memory("scratch", "warp"))
-    else:
-        statements.append(
-            TileStatement("store", ("m",), m_bound, ("2", "m", "1", "0"), reads=(whole_row,))
-        )
-    return TileProgram(tuple(statements), tuple(memories), warps)
+    epilogue, places = _epilogue(tiles, schedule, vector)
+    statements += epilogue
+    memories += places
+    return TileProgram(tuple(statements), tuple(memories), warps, steps)
+
+
+def _epilogue(
+    tiles: Tiling, schedule: Schedule, vector: int
+) -> tuple[list[TileStatement], list[Memory]]:
+    """Sums -> outputs: through the scratch area in rows of vectors, or straight from registers."""
+    atoms_m, atoms_n = tiles.atoms
+    m_bound = f"0 <= m < {atoms_m}"
+    row = f"sum[w,m,n] : 0 <= n < {atoms_n}"
+    if schedule.epilogue.through != "smem":
+        return [TileStatement("store", ("m",), m_bound, ("2", "0", "m", "0"), reads=(row,))], []
+    all_rows = f"scratch[w,m] : {m_bound}"
+    statements = [
+        TileStatement("prepare", (), "1 = 1", ("2", "0", "0", "0")),
+        TileStatement(
+            "stage",
+            ("m",),
+            m_bound,
+            ("2", "1", "m", "0"),
+            reads=(row,),
+            writes=("scratch[w,m]", "overlay[w]"),
+        ),
+        TileStatement(
+            "store",
+            ("r",),
+            f"0 <= r < {store_passes(tiles, vector)}",
+            ("2", "2", "r", "0"),
+            reads=(all_rows,),
+        ),
+    ]
+    return statements, [Memory("scratch", "warp"), Memory("overlay", "block")]

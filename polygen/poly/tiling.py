@@ -1,8 +1,9 @@
 """Tiling: from statement instances to the tiles that blocks, warps and instructions execute.
 
-The tile sizes of a schedule are integer divisions of the contraction's iterators. This module writes each of them down
-once, as text over (m, n, k), and everything else is built from those: the tiled schedule tree of the element
-statements, and the relation from an element instance to the tile statement that executes it.
+The tile sizes of a schedule are integer divisions of the contraction's iterators. This module
+writes each of them down once, as text over (m, n, k), and everything else is built from those: the
+tiled schedule tree of the element statements, and the relation from an element instance to the tile
+statement that executes it.
 
     block   b_m = floor(m/128)              k tile  k_tile = floor(k/64)
     warp    w_m = floor((m mod 128)/64)     k step  k_step = floor((k mod 64)/16)
@@ -108,7 +109,7 @@ def roles(scop: Scop, fusion: Fusion, match: Match) -> tuple[Roles, ...]:
 
 def element_tree(
     scop: Scop, statements: tuple[Roles, ...], tiles: Tiling, schedule: Schedule
-) -> Node:
+) -> Filter:
     """The tiled tree of the element statements: grid, k tile, warp, instruction and point bands."""
     by_name = {s.statement: tiles.expressions(s.m, s.n, s.k or "0") for s in statements}
     instances = {s.statement: s.instance for s in statements}
@@ -159,7 +160,22 @@ def block_map(statements: tuple[Roles, ...], tiles: Tiling, schedule: Schedule) 
     return "{ " + "; ".join(pieces) + " }"
 
 
-def tile_map(scop: Scop, statements: tuple[Roles, ...], tiles: Tiling, store: str) -> str:
+LANES = 32  # the isl text of a store pass; one warp's lanes
+
+
+def store_passes(tiles: Tiling, vector: int) -> int:
+    """Passes in which a warp finishes its tile, each lane one vector of adjacent results."""
+    return -(-tiles.warp[0] * (tiles.warp[1] // vector) // LANES)
+
+
+def _store_pass(m: str, n: str, tiles: Tiling, vector: int) -> str:
+    wm, wn = tiles.warp
+    return f"floor((({m} mod {wm})*{wn // vector} + floor(({n} mod {wn})/{vector}))/{LANES})"
+
+
+def tile_map(
+    scop: Scop, statements: tuple[Roles, ...], tiles: Tiling, vector: int, staged: bool
+) -> str:
     """Element instance -> the tile statement that executes it, inside its block."""
     clear, product, *_ = (s.statement for s in statements)
     pieces = []
@@ -171,7 +187,8 @@ def tile_map(scop: Scop, statements: tuple[Roles, ...], tiles: Tiling, store: st
         elif s.statement == product:
             target = f"mma[{warp},{e['k_tile']},{e['k_step']},{e['a_m']},{e['a_n']}]"
         else:
-            target = f"{store}[{warp},{e['a_m']}]"
+            inner = _store_pass(s.m, s.n, tiles, vector) if staged else e["a_m"]
+            target = f"store[{warp},{inner}]"
         pieces.append(f"{s.instance} -> {target}")
     return space(scop.parameters) + "{ " + "; ".join(pieces) + " }"
 

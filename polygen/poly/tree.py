@@ -1,7 +1,8 @@
-"""Schedule trees as small values that print themselves in isl's YAML, and are read back and checked by isl.
+"""Schedule trees as small values that print themselves in isl's YAML, for isl to read and check.
 
-isl's own trees are edited through cursors; these nodes are plain data instead, so that a pass builds the tree it wants
-in one expression and a test can compare it. Nothing is trusted: `polygen.poly.legality` checks the tree that isl read.
+isl's own trees are edited through cursors; these nodes are plain data instead, so that a pass
+builds the tree it wants in one expression and a test can compare it. Nothing is trusted:
+`polygen.poly.legality` checks the tree that isl read.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def domain_tree(domain: str, child: Node, context: str = "") -> Filter:
 
 def to_isl_text(root: Filter, parameters: tuple[str, ...]) -> str:
     """The tree in isl's flow-style YAML, ready for ``isl.Schedule``."""
-    prefix = f"[{','.join(parameters)}] -> "
+    # isl reads "[] -> [...]" as an empty band, so no parameters means no prefix.
+    prefix = f"[{','.join(parameters)}] -> " if parameters else ""
     domain, context = root.instances
     assert root.child is not None
     body = _text(root.child, prefix)

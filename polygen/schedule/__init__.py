@@ -1,1 +1,1 @@
-"""The `Schedule` record: how a program is tiled, pipelined and mapped; one frozen record, one TOML file."""
+"""The `Schedule` record: how a program is tiled, pipelined and mapped; one record, one file."""

@@ -1,8 +1,10 @@
 """Chooses a shipped schedule for a program, a device and the sizes to optimise for.
 
-1. Take the device's shipped schedules that fit the program (a callback decides: resources are a later stage's).
-2. Predict each one's time: output tiles run in waves over the multiprocessors; inside a wave the tensor cores are the
-   limit, slowed down when a warp tile reuses its operands too little for shared memory to keep up.
+1. Take the device's shipped schedules that fit the program (a callback decides: resources are a
+   later stage's).
+2. Predict each one's time: output tiles run in waves over the multiprocessors; inside a wave the
+   tensor cores are the limit, slowed down when a warp tile reuses its operands too little for
+   shared memory to keep up.
 3. Take the fastest; the origin says what was compared.
 """
 
@@ -27,7 +29,8 @@ class Problem:
     k: int
 
 
-# A warp tile of 64x64 reads 1/32 of an element per multiply-add from shared memory, which tensor cores outrun only just.
+# A warp tile of 64x64 reads 1/32 of an element per multiply-add from shared memory, which tensor
+# cores outrun only just.
 _FULL_REUSE = 32.0
 _WARPS_TO_FILL = 8  # resident warps that keep the tensor cores of a multiprocessor busy
 _FILL_STEPS = 3  # k tiles' worth of time that filling a block's pipeline and its epilogue take
@@ -45,7 +48,8 @@ def choose(
         device: the target.
         atom: the instruction.
         problem: sizes to optimise for.
-        blocks: thread blocks of a schedule that fit one multiprocessor; 0 if it does not fit at all.
+        blocks: thread blocks of a schedule that fit one multiprocessor; 0 if it does not fit at
+            all.
 
     Raises:
         ScheduleError: no shipped schedule fits.

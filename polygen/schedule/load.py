@@ -40,6 +40,7 @@ FORMAT = 1
 _CHOICES: dict[str, Callable[[], tuple[str, ...]]] = {
     "atom": lambda: ("auto", *atom_names()),
     "loops.k": lambda: ("forward", "backward"),
+    "pipeline.copies": lambda: ("whole", "spread"),
     "raster.along": lambda: ("m", "n"),
     "smem.swizzle": lambda: ("auto", *swizzle_names()),
     "epilogue.through": lambda: ("smem", "registers"),

@@ -1,7 +1,8 @@
-"""`Schedule`: every decision that turns a program into a kernel, as one frozen record and one TOML file.
+"""`Schedule`: every decision that turns a program into a kernel, as one record and one TOML file.
 
-A schedule holds numbers and names, never code. Whether it is *legal* for a program is decided by the dependences
-(`polygen.poly.legality`), whether it *fits* a device by the resources (`polygen.lower.resources`).
+A schedule holds numbers and names, never code. Whether it is *legal* for a program is decided by
+the dependences (`polygen.poly.legality`), whether it *fits* a device by the resources
+(`polygen.lower.resources`).
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class Pipeline:
     distance: int = 2  # k tiles by which a copy runs ahead of the MMAs that read it
     order: tuple[str, ...] = ("copy", "mma")  # what one step of the k loop does first
     fragments: int = 2  # slots of the register ring of operand fragments
+    copies: str = "spread"  # "whole": a tile's copies in one go; "spread": a part per MMA step
+    across: bool = True  # the lookahead of fragment loads continues into the next k tile
     lookahead: int = 1  # MMA k steps by which a fragment load runs ahead
 
 
@@ -81,7 +84,8 @@ class SharedMemory:
 class Epilogue:
     """How results leave the registers."""
 
-    through: str = "smem"  # "smem": row vectors of 16 bytes via shared memory; "registers": straight from fragments
+    # "smem": row vectors of 16 bytes via shared memory; "registers": straight from fragments
+    through: str = "smem"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,8 @@ class Schedule:
 
     name: str = "default"
     device: str = "sm_80"  # oldest architecture it is meant for
-    atom: str = "auto"  # a name of hardware/data/atoms.toml, or "auto": the device's first that takes the dtypes
+    # a name of hardware/data/atoms.toml, or "auto": the device's first that takes the dtypes
+    atom: str = "auto"
     tile: Tile = field(default_factory=Tile)
     pipeline: Pipeline = Pipeline()
     loops: Loops = Loops()

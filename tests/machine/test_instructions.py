@@ -277,7 +277,9 @@ def test_packed_conversions(compile_ptx):
         np.testing.assert_array_equal(half[1::2], a.astype(np.float16))
         np.testing.assert_array_equal(half[0::2], b.astype(np.float16))
     brain = execute(compile_ptx, "cvt.rn.bf16x2.f32 %0, %1, %2;", a, b, c).view(ml_dtypes.bfloat16)
-    np.testing.assert_array_equal(brain[1::2].astype(np.float32), a.astype(ml_dtypes.bfloat16).astype(np.float32))
+    np.testing.assert_array_equal(
+        brain[1::2].astype(np.float32), a.astype(ml_dtypes.bfloat16).astype(np.float32)
+    )
     got = execute(compile_ptx, "cvt.rna.tf32.f32 %0, %1;", FLOATS[0], b, c).view(np.float32)
     assert (np.abs(got - FLOATS[0]) <= np.abs(FLOATS[0]) * 2.0**-11).all()
     assert ((got.view(np.uint32) & 0x1FFF) == 0).all()
@@ -301,7 +303,9 @@ def test_packed_arithmetic(compile_ptx, kind):
     a, b, c = (row.view(np.uint32) for row in values)
     got = execute(compile_ptx, f"fma.rn.{kind} %0, %1, %2, %3;", a, b, c).view(dtype)
     x, y, z = values.astype(np.float32)
-    np.testing.assert_array_equal(got.astype(np.float32), (x * y + z).astype(dtype).astype(np.float32))
+    np.testing.assert_array_equal(
+        got.astype(np.float32), (x * y + z).astype(dtype).astype(np.float32)
+    )
     got = execute(compile_ptx, f"max.{kind} %0, %1, %2;", a, b, c).view(dtype)
     np.testing.assert_array_equal(got.astype(np.float32), np.maximum(x, y))
 
@@ -324,10 +328,14 @@ def test_votes_and_reductions(compile_ptx):
     rows = SMALL[0].reshape(-1, 32)
     text = "{.reg .pred p; setp.gt.u32 p, %1, 20; vote.sync.ballot.b32 %0, p, 0xffffffff;}"
     bits = ((rows > 20).astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(1)
-    np.testing.assert_array_equal(execute(compile_ptx, text, *SMALL).reshape(-1, 32), np.repeat(bits[:, None], 32, 1))
+    np.testing.assert_array_equal(
+        execute(compile_ptx, text, *SMALL).reshape(-1, 32), np.repeat(bits[:, None], 32, 1)
+    )
     text = "redux.sync.add.s32 %0, %1, 0xffffffff;"
     total = rows.sum(1)
-    np.testing.assert_array_equal(execute(compile_ptx, text, *SMALL).reshape(-1, 32), np.repeat(total[:, None], 32, 1))
+    np.testing.assert_array_equal(
+        execute(compile_ptx, text, *SMALL).reshape(-1, 32), np.repeat(total[:, None], 32, 1)
+    )
     text = "activemask.b32 %0;"
     assert (execute(compile_ptx, text, *SMALL) == 0xFFFFFFFF).all()
     text = "{.reg .pred p; elect.sync %0|p, 0xffffffff; selp.u32 %0, 7, 0, p;}"
@@ -363,10 +371,18 @@ def test_accurate_library_functions(compile_ptx):
       d[t] = expf(v) + erff(v) + tanhf(v) + log1pf(fabsf(v)) + sinf(v * 100.f) + powf(fabsf(v), 1.5f) + v / 3.f;
     }"""
     x = np.linspace(-3, 3, 96).astype(np.float32)
-    report = run(compile_ptx(source), Launch((1, 1, 1), (96, 1, 1), 0, (x, np.zeros(96, np.float32))))
+    report = run(
+        compile_ptx(source), Launch((1, 1, 1), (96, 1, 1), 0, (x, np.zeros(96, np.float32)))
+    )
     v = x.astype(np.float64)
     erf = np.array([math.erf(one) for one in v])
-    wanted = np.exp(v) + erf + np.tanh(v) + np.log1p(np.abs(v)) + np.sin((x * np.float32(100)).astype(np.float64))
+    wanted = (
+        np.exp(v)
+        + erf
+        + np.tanh(v)
+        + np.log1p(np.abs(v))
+        + np.sin((x * np.float32(100)).astype(np.float64))
+    )
     wanted += np.abs(v) ** 1.5 + v / 3
     assert report.ok
     np.testing.assert_allclose(report.arrays[1], wanted, rtol=1e-6, atol=1e-6)

@@ -1,0 +1,65 @@
+# Two commands: `make demo` and `make test`. Each sets up .venv first if that has not been done.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/polygen-is-set-up
+
+# The kernel that the demo looks at.
+KERNEL := "gelu(x @ w.T + b)" "x:bf16[M,K]" "w:bf16[N,K]" "b:bf16[N]" \
+          --arch sm_80 --size M=4096 N=4096 K=1024
+SHOW := $(BIN)/polygen show $(KERNEL) --stage
+
+.PHONY: setup demo test lint sizes gpu-test goldens clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cuda13,dev]'
+	touch $@
+
+demo: setup
+	@echo '== The program: what gelu(x @ w.T + b) means, statement by statement, and how it is fused'
+	@$(SHOW) program
+	@echo
+	@echo '== The schedule tree: the statements tiled, then one thread block with its copies'
+	@$(SHOW) tree | cut -c 1-160
+	@echo
+	@echo '== The loops that come out of it'
+	@$(SHOW) ast
+	@echo
+	@echo '== The barriers, each with the dependences it enforces'
+	@$(SHOW) plan | sed -n '/^barriers:/,/^resources:/{/^resources:/!p;}'
+	@echo
+	@echo '== Checked without a GPU: proofs for every size, then the PTX run on NumPy'
+	@$(BIN)/polygen check $(KERNEL)
+	@echo
+	@echo '== The code'
+	@$(BIN)/polygen generate $(KERNEL) --name up -o kernels_out
+
+test: setup lint sizes
+	$(BIN)/pytest -n 2 -m "not gpu"
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+sizes:
+	@find polygen -name '*.py' -exec wc -l {} + | awk ' \
+	  $$2 != "total" && $$1 > 400 { print $$2 ": " $$1 " lines, more than 400" } \
+	  $$2 != "total" && $$1 > 600 { bad = 1 } \
+	  END { if (bad) { print "a module has more than 600 lines"; exit 1 } }'
+
+gpu-test: setup
+	$(BIN)/pytest -m gpu tests/gpu
+
+goldens: setup
+	$(BIN)/pytest tests/golden --update-goldens
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	find kernels_out -type f ! -name README.md -delete

@@ -1,0 +1,117 @@
+"""What the command line takes: one subcommand per thing to do, one message per mistake."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import re
+from typing import NoReturn
+
+from polygen.cli import commands, trial
+from polygen.show import STAGES
+
+EPILOG = """\
+PROGRAM is an expression or FILE.py:FUNCTION; the arguments after it describe the operands in
+call order, NAME:DTYPE[DIMS], then :col for column-major and @4 for an alignment of 4 bytes;
+NAME:f32 is a run-time scalar.
+
+example:
+  polygen {command} "gelu(x @ w.T + b)" "x:bf16[M,K]" "w:bf16[N,K]" "b:bf16[N]" --arch sm_80 \\
+      --size M=4096 N=4096 K=1024
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports a mistake as one message, without the usage text."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the mistake and where to read on; exit with 2."""
+        self.exit(2, f"{self.prog}: {message}. See `{self.prog} --help`\n")
+
+
+def size(text: str) -> tuple[str, int]:
+    """``M=4096`` as a pair."""
+    found = re.fullmatch(r"([A-Za-z_]\w*)=(\d+)", text, re.ASCII)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=NUMBER, as in M=4096")
+    return found[1], int(found[2])
+
+
+def parser() -> Parser:
+    """The whole command line; every subcommand sets ``run`` to what it does."""
+    main = Parser(prog="polygen", description="Array code to one fused tensor-core CUDA kernel.")
+    version = importlib.metadata.version("polygen")
+    main.add_argument("--version", action="version", version=f"polygen {version}")
+    main.add_argument("--debug", action="store_true", help="show tracebacks")
+    common = Parser(add_help=False)
+    common.add_argument(
+        "--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks"
+    )
+    json = Parser(add_help=False)
+    json.add_argument("--json", action="store_true", help="print JSON")
+    sub = main.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def add(name: str, run: object, text: str, *parents: Parser) -> Parser:
+        made = sub.add_parser(
+            name,
+            help=text,
+            description=text[0].upper() + text[1:] + ".",
+            parents=(*parents, common),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        made.set_defaults(run=run)
+        if parents and parents[0] is not json:
+            made.epilog = EPILOG.format(command=name)
+        return made
+
+    kernel = _kernel_options()
+    generate = add("generate", commands.generate, "write a kernel's .cu, manifest and tree", kernel)
+    generate.add_argument(
+        "-o", dest="out", metavar="OUT", default="kernels_out", help="folder; - prints the .cu"
+    )
+    show = add("show", commands.show, "print one stage of the pipeline", kernel)
+    show.add_argument("--stage", choices=STAGES, default="plan", help="default: plan")
+    add("check", commands.check, "prove a kernel, and run its PTX on NumPy; no GPU", kernel, json)
+    run = add("run", trial.run, "run a kernel on this GPU, compare and time it", kernel, json)
+    run.add_argument("--seed", type=int, default=0, help="of the random data; default 0")
+    add("targets", commands.targets, "list the target architectures", json)
+    add("env", commands.env, "describe this machine: versions, GPUs, compiler", json)
+    cache = add("cache", commands.cache, "describe or empty the cache of compiled kernels")
+    cache.add_argument("action", choices=("info", "clear"))
+    return main
+
+
+def _kernel_options() -> Parser:
+    """What every command that makes a kernel takes."""
+    kernel = Parser(add_help=False)
+    kernel.add_argument("program", metavar="PROGRAM", help="an expression, or FILE.py:FUNCTION")
+    kernel.add_argument(
+        "signature", metavar="OPERAND", nargs="+", help="x:bf16[M,K], in call order"
+    )
+    kernel.add_argument("--arch", help="target, as `polygen targets` lists; default: this GPU")
+    kernel.add_argument(
+        "--size",
+        metavar="NAME=NUMBER",
+        type=size,
+        nargs="+",
+        action="extend",
+        default=[],
+        help="what to optimise for; sizes stay run-time arguments",
+    )
+    kernel.add_argument(
+        "--static",
+        metavar="NAME",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="dims of --size that become constants",
+    )
+    kernel.add_argument(
+        "--out-dtype", metavar="DTYPE", nargs="+", help="of the output, or one per output"
+    )
+    kernel.add_argument("--acc-dtype", metavar="DTYPE", default="f32", help="of the sums: f32, f16")
+    kernel.add_argument(
+        "--schedule", metavar="FILE", default="auto", help="a schedule file; default: auto"
+    )
+    kernel.add_argument("--name", help="of the kernel; default: from the program")
+    return kernel

@@ -1,0 +1,121 @@
+"""What each subcommand does, except `run`, which is in `trial`. Each returns the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+from polygen.check import CheckReport
+from polygen.cli import load
+from polygen.cli.output import fancy, print_code, print_json, print_pairs, print_table
+from polygen.errors import ToolchainMissing
+from polygen.hardware.device import devices
+from polygen.runtime import cache as artifacts
+from polygen.runtime.environment import environment
+from polygen.schedule.load import shipped
+
+LANGUAGES = {"cuda": "cuda", "tree": "yaml"}  # stages that a terminal shows in colour
+
+
+def generate(options: argparse.Namespace) -> int:
+    """Write the ``.cu``, the manifest and the tree, or print the ``.cu``."""
+    made = load.kernel(options)
+    if options.out == "-":
+        print_code(made.source, "cuda")
+        return 0
+    path = made.save(options.out)
+    try:
+        compiled = f"{made.resources}, by {made.artifact.compiler}"
+    except ToolchainMissing as reason:
+        compiled = f"not compiled: {reason}"
+    print_pairs(
+        [
+            ("code", str(path)),
+            ("manifest", str(path.with_suffix(".json"))),
+            ("tree", str(path.with_suffix(".tree.yaml"))),
+            ("target", made.passes.plan.device.name),
+            ("schedule", made.schedule_origin),
+            ("compiled", compiled),
+        ]
+    )
+    return 0
+
+
+def show(options: argparse.Namespace) -> int:
+    """Print one stage of the pipeline."""
+    text = load.kernel(options).show(options.stage)
+    language = LANGUAGES.get(options.stage)
+    if language and fancy():
+        print_code(text, language)
+    else:
+        print(text, end="" if text.endswith("\n") else "\n")
+    return 0
+
+
+def check(options: argparse.Namespace) -> int:
+    """Prove the kernel and run its PTX on NumPy; 1 if anything is found."""
+    report = load.kernel(options).check()
+    if options.json:
+        print_json(check_json(report))
+    else:
+        print(report)
+    return 0 if report.ok else 1
+
+
+def check_json(report: CheckReport) -> dict[str, object]:
+    """A report as plain values; each finding has code, sentence, where and count."""
+    return {
+        "ok": report.ok,
+        "proofs": [dataclasses.asdict(proof) for proof in report.proofs],
+        "sizes": dict(report.sizes),
+        "comparison": report.comparison,
+        "findings": [dataclasses.asdict(finding) for finding in report.findings],
+    }
+
+
+def targets(options: argparse.Namespace) -> int:
+    """List the devices of the hardware data."""
+    known = devices()
+    if options.json:
+        print_json([dataclasses.asdict(device) for device in known])
+        return 0
+    rows = [
+        (
+            device.name,
+            device.display,
+            ", ".join(device.examples),
+            ", ".join(device.features),
+            f"{', '.join(device.schedule_families)} ({len(shipped(device))} shipped)",
+        )
+        for device in known
+    ]
+    print_table(("name", "device", "for example", "features", "schedule families"), rows)
+    return 0
+
+
+def env(options: argparse.Namespace) -> int:
+    """Describe this machine."""
+    found = environment()
+    if options.json:
+        print_json(found)
+        return 0
+    pairs = []
+    for name, value in found.items():
+        if isinstance(value, list):
+            text = "; ".join(", ".join(f"{k} {v}" for k, v in item.items()) for item in value)
+        elif isinstance(value, dict):
+            text = ", ".join(f"{k} {v}" for k, v in value.items())
+        else:
+            text = "" if value is None else str(value)
+        pairs.append((name, text or "none"))
+    print_pairs(pairs)
+    return 0
+
+
+def cache(options: argparse.Namespace) -> int:
+    """Describe or empty the cache of compiled kernels."""
+    if options.action == "clear":
+        print(f"{artifacts.clear()} kernels removed from {artifacts.directory()}")
+    else:
+        print(artifacts.info())
+    return 0

@@ -1,0 +1,148 @@
+"""``polygen run``: random data through a kernel on this GPU, compared with float64, and timed."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from polygen.cli import load
+from polygen.cli.accuracy import expected, reduction_size
+from polygen.cli.output import print_json, print_pairs
+from polygen.errors import PolygenError
+from polygen.frontend.dtypes import TF32
+from polygen.frontend.program import Program, Tensor
+from polygen.kernel import Kernel
+from polygen.runtime.driver import cupy_driver
+from polygen.runtime.measure import device_name, milliseconds, to_gpu, to_host
+
+Array = np.ndarray[Any, Any]
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run, compare and time one kernel; 1 if an element is further off than the bound."""
+    cupy_driver()  # before any work: without a GPU this is what the user must know
+    kernel = load.kernel(options)
+    sizes = run_sizes(kernel.program, dict(options.size))
+    operands = random_operands(kernel.program, sizes, options.seed)
+    names = [tensor.name for tensor in kernel.program.inputs]
+    given = [to_gpu(v) if isinstance(v, np.ndarray) else v for v in operands]
+    result = kernel(*given)
+    outputs = result if isinstance(result, tuple) else (result,)
+    wanted = expected(
+        kernel.program, dict(zip(names, operands, strict=True)), sizes, kernel.passes.plan.atom.k
+    )
+    compared = []
+    for one, found in zip(wanted, outputs, strict=True):
+        error, ratio, wrong = one.compare(to_host(found))
+        compared.append(
+            {
+                "name": one.tensor.name,
+                "largest_error": error,
+                "fraction_of_bound": ratio,
+                "wrong": wrong,
+            }
+        )
+    times = milliseconds(lambda: kernel(*given, out=result))
+    report = {
+        "ok": not any(entry["wrong"] for entry in compared),
+        "gpu": device_name(),
+        "target": kernel.passes.plan.device.name,
+        "sizes": sizes,
+        "seed": options.seed,
+        "schedule": kernel.schedule_origin,
+        "outputs": compared,
+        "milliseconds": {"median": statistics.median(times), "minimum": min(times)},
+        "tflops": operations(kernel, sizes) / statistics.median(times) / 1e9,
+        "launches_timed": len(times),
+    }
+    if options.json:
+        print_json(report)
+    else:
+        _print(report)
+    return 0 if report["ok"] else 1
+
+
+def _print(report: Mapping[str, Any]) -> None:
+    sizes = ", ".join(f"{name} = {value}" for name, value in report["sizes"].items())
+    times = report["milliseconds"]
+    pairs = [
+        ("gpu", f"{report['gpu']}, code for {report['target']}"),
+        ("sizes", sizes or "all fixed"),
+        ("schedule", report["schedule"]),
+    ]
+    for entry in report["outputs"]:
+        verdict = f"{entry['wrong']} elements WRONG" if entry["wrong"] else "right"
+        pairs.append(
+            (
+                entry["name"],
+                f"{verdict}: largest error {entry['largest_error']:.3g}, "
+                f"at most {entry['fraction_of_bound']:.2f} of its bound (seed {report['seed']})",
+            )
+        )
+    pairs.append(
+        (
+            "time",
+            f"{times['median']:.4f} ms, median of {report['launches_timed']} launches "
+            f"(least {times['minimum']:.4f} ms): {report['tflops']:.1f} TFLOP/s of matmul",
+        )
+    )
+    print_pairs(pairs)
+
+
+def run_sizes(program: Program, given: Mapping[str, int]) -> dict[str, int]:
+    """The size of every symbolic dim.
+
+    Raises:
+        PolygenError: some have none.
+    """
+    missing = [name for name in program.sizes if name not in given]
+    if missing:
+        raise PolygenError(
+            f"no size for {', '.join(missing)}",
+            where="--size",
+            nearest=f"Add --size {' '.join(f'{name}=1024' for name in missing)}",
+        )
+    return {name: given[name] for name in program.sizes}
+
+
+def random_operands(
+    program: Program, sizes: Mapping[str, int], seed: int
+) -> tuple[Array | float, ...]:
+    """Normal random data; the matmul's operands are scaled so that its sums are about 1.
+
+    Args:
+        program: whose inputs to make.
+        sizes: of the symbolic dims.
+        seed: of the generator.
+
+    Returns:
+        One array per input in its declared layout, or a number for a run-time scalar.
+    """
+    generator = np.random.default_rng(seed)
+    contraction = program.contractions[0]
+    multiplied = {access.name for access in contraction.reads}
+    scale = reduction_size(contraction, sizes) ** -0.25
+    values: list[Array | float] = []
+    for tensor in program.inputs:
+        shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.dims)
+        data = generator.standard_normal(shape) * (scale if tensor.name in multiplied else 1.0)
+        values.append(_stored(tensor, np.asarray(data)) if shape else float(np.float32(data)))
+    return tuple(values)
+
+
+def _stored(tensor: Tensor, data: Array) -> Array:
+    array = data.astype(np.float32)
+    if tensor.dtype == TF32:  # values that tf32 holds: drop the mantissa's last 13 bits
+        array = (array.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+    array = array.astype(tensor.dtype.numpy)
+    return np.asfortranarray(array) if tensor.order == (1, 0) else array
+
+
+def operations(kernel: Kernel, sizes: Mapping[str, int]) -> float:
+    """Multiplications and additions of the matmul."""
+    extents = (d if isinstance(d, int) else sizes[d] for _, d in kernel.passes.plan.extents)
+    return 2.0 * float(np.prod([float(extent) for extent in extents]))

@@ -1,0 +1,126 @@
+"""Cluster barriers: ``barrier.cluster.arrive`` and ``barrier.cluster.wait``.
+
+Every thread of the cluster arrives once per phase; the phase ends when all that have not exited
+have arrived. ``arrive`` never waits; ``wait`` parks the thread until the phase it arrived in ends.
+A ``.relaxed`` arrival publishes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polygen.machine.lanes import Geometry, Lanes
+
+if TYPE_CHECKING:
+    from polygen.machine.state import Machine
+
+Vector = np.ndarray[Any, Any]
+
+
+class Clusters:
+    """The barrier of every cluster of a wave."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        self.per_cluster = geometry.padded * geometry.cluster
+        count = geometry.total // self.per_cluster
+        self.arrived = np.zeros(geometry.total, bool)  # in the phase under way
+        self.due = np.zeros(geometry.total, np.int64)  # the phase each thread last arrived in
+        self.phase = np.zeros(count, np.int64)
+        self.parked: list[list[tuple[Vector, int, int]]] = [[] for _ in range(count)]
+        self.clock: list[tuple[Vector, Vector] | None] = [None] * count
+        self.done: list[tuple[Vector, Vector] | None] = [None] * count
+
+    def arrive(
+        self, machine: Machine, lanes: Lanes, relaxed: bool, position: int
+    ) -> list[tuple[int, Vector]]:
+        """Threads arrive; returns (block, threads) of those set free."""
+        twice = self.arrived[lanes.index]
+        if twice.any():
+            machine.findings.add(
+                "barrier-count",
+                f"{lanes.name(int(twice.argmax()))} arrives twice at the cluster barrier in a phase",
+                position,
+            )
+        free: list[tuple[int, Vector]] = []
+        for cluster in np.unique(lanes.index // self.per_cluster).tolist():
+            threads = lanes.index[lanes.index // self.per_cluster == cluster]
+            self.arrived[threads] = True
+            self.due[threads] = self.phase[cluster]
+            if machine.shadow is not None and not relaxed:
+                rows = np.unique(machine.shadow.row_of[threads])
+                new = machine.shadow.clock[rows].max(0), machine.shadow.fenced[rows].max(0)
+                self.clock[cluster] = _joined(self.clock[cluster], new)
+                machine.shadow.tick(rows)
+            free += self.check(machine, cluster)
+        return free
+
+    def check(self, machine: Machine, cluster: int) -> list[tuple[int, Vector]]:
+        """End the phase if every thread alive has arrived."""
+        mine = slice(cluster * self.per_cluster, (cluster + 1) * self.per_cluster)
+        if not self.arrived[mine].any() or not (self.arrived[mine] | machine.exited[mine]).all():
+            return []
+        self.arrived[mine] = False
+        self.phase[cluster] += 1
+        self.done[cluster] = _joined(self.done[cluster], self.clock[cluster])
+        self.clock[cluster] = None
+        parked, self.parked[cluster] = self.parked[cluster], []
+        for threads, _, _ in parked:
+            self._learn(machine, cluster, threads)
+        return [(block, threads) for threads, block, _ in parked]
+
+    def wait(
+        self, machine: Machine, lanes: Lanes, then: int, position: int
+    ) -> list[tuple[int, Vector]]:
+        """Threads wait for the phase they arrived in; returns those that need not."""
+        free: list[tuple[int, Vector]] = []
+        for cluster in np.unique(lanes.index // self.per_cluster).tolist():
+            threads = lanes.index[lanes.index // self.per_cluster == cluster]
+            over = self.due[threads] < self.phase[cluster]
+            if over.any():
+                self._learn(machine, cluster, threads[over])
+                free.append((then, threads[over]))
+            if not over.all():
+                self.parked[cluster].append((threads[~over], then, position))
+        return free
+
+    def _learn(self, machine: Machine, cluster: int, threads: Vector) -> None:
+        done = self.done[cluster]
+        if machine.shadow is None or done is None:
+            return
+        rows = np.unique(machine.shadow.row_of[threads])
+        machine.shadow.clock[rows] = np.maximum(machine.shadow.clock[rows], done[0])
+        machine.shadow.fenced[rows] = np.maximum(machine.shadow.fenced[rows], done[1])
+
+    def thread_exit(self, machine: Machine, threads: Vector) -> list[tuple[int, Vector]]:
+        """Threads left: phases that waited for them may end."""
+        free: list[tuple[int, Vector]] = []
+        for cluster in np.unique(threads // self.per_cluster).tolist():
+            free += self.check(machine, cluster)
+        return free
+
+    def describe_waits(self, machine: Machine) -> bool:
+        """Report parked threads as part of a deadlock."""
+        found = False
+        for cluster, parked in enumerate(self.parked):
+            mine = slice(cluster * self.per_cluster, (cluster + 1) * self.per_cluster)
+            missing = int((~(self.arrived[mine] | machine.exited[mine])).sum())
+            for threads, _, position in parked:
+                found = True
+                machine.findings.add(
+                    "deadlock",
+                    f"{Lanes(machine.geometry, threads).name(0)} waits at the cluster barrier; "
+                    f"{missing} threads have not arrived",
+                    position,
+                    count=len(threads),
+                )
+        return found
+
+
+def _joined(
+    old: tuple[Vector, Vector] | None, new: tuple[Vector, Vector] | None
+) -> tuple[Vector, Vector] | None:
+    if old is None or new is None:
+        return old or new
+    return np.maximum(old[0], new[0]), np.maximum(old[1], new[1])

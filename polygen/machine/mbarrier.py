@@ -1,0 +1,329 @@
+"""mbarrier objects: arrivals, transaction bytes, phases and the waits on them.
+
+1. An object counts pending arrivals and transaction bytes. When both reach zero its phase ends: the
+   count is armed again and every wait for that phase's parity succeeds.
+2. An arrival releases what its warp knows; the end of a phase publishes it; a successful wait takes
+   it over. A bulk copy that completes bytes releases what the copy engine wrote.
+3. A wait that cannot succeed yet parks its threads (a real ``try_wait`` would spin). When nobody can
+   run, parked waits fail once, so that code that only peeks goes on; if that changes nothing, it is
+   a deadlock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polygen.machine.lanes import Lanes, full
+from polygen.machine.memory import SLOT, WINDOW_SHARED, locate_shared
+from polygen.machine.report import Stop
+
+if TYPE_CHECKING:
+    from polygen.machine.state import Machine
+
+Vector = np.ndarray[Any, Any]
+MOST_BYTES = (1 << 20) - 1
+
+
+@dataclass(slots=True)
+class Waiter:
+    """Threads parked at one wait instruction."""
+
+    threads: Vector
+    parity: int
+    block: int  # where they go on
+    position: int
+    target: int  # storage slot of the predicate, -1 when unused
+
+
+@dataclass(slots=True)
+class Barrier:
+    """One mbarrier object."""
+
+    count: int
+    pending: int
+    position: int
+    bytes: int = 0
+    phase: int = 0
+    clock: Vector | None = None  # released by the arrivals of the phase under way
+    fenced: Vector | None = None
+    done_clock: Vector | None = None  # published by completed phases
+    done_fenced: Vector | None = None
+    waiters: list[Waiter] = field(default_factory=list)
+    arrivals: int = 0  # of the phase under way
+
+
+class Mbarriers:
+    """All mbarrier objects of a wave, by absolute shared byte."""
+
+    def __init__(self) -> None:
+        self.objects: dict[int, Barrier] = {}
+        self.progress = 0  # counts arrivals; tells a deadlock from a peek that failed
+        self.failed_at = -1
+        self.free: list[tuple[int, Vector]] = []  # released threads, for the scheduler
+
+
+def plain_address(machine: Machine, lanes: Lanes, address: Any) -> Vector:
+    """Shared addresses, from shared or generic ones."""
+    wide = full(lanes, address).astype("u8")
+    return np.where(wide >= np.uint64(WINDOW_SHARED), wide - np.uint64(WINDOW_SHARED), wide)
+
+
+def _places(machine: Machine, lanes: Lanes, address: Any, position: int) -> Vector:
+    """Absolute bytes of 8-byte objects; a bad address ends the run."""
+    at, good = locate_shared(machine, lanes, plain_address(machine, lanes, address), 8, position)
+    if good is not None:
+        raise Stop
+    return at
+
+
+def _name(machine: Machine, at: int) -> str:
+    return f"the mbarrier at shared byte {at % machine.shared_bytes}"
+
+
+def _object(machine: Machine, lanes: Lanes, lane: int, at: int, position: int) -> Barrier:
+    found = machine.mbarriers.objects.get(at)
+    if found is None:
+        machine.findings.add(
+            "uninitialised-shared-read",
+            f"{lanes.name(lane)} uses {_name(machine, at)}, which was never initialised",
+            position,
+        )
+        raise Stop
+    shadow = machine.shadow
+    if shadow is not None:  # the initialisation must be ordered before this use
+        rows = shadow.row_of[lanes.index[lane : lane + 1]]
+        shadow.check_read(lanes.pick(np.array([lane])), np.array([at]), 8, position, rows)
+    return found
+
+
+def initialise(machine: Machine, lanes: Lanes, address: Any, count: Any, position: int) -> None:
+    """``mbarrier.init``."""
+    places, counts = _places(machine, lanes, address, position), full(lanes, count)
+    if machine.shadow is not None:
+        machine.shadow.write(lanes, places, 8, position)
+    for at, number in zip(places.tolist(), counts.tolist(), strict=True):
+        if not 1 <= number < 1 << 20:
+            machine.findings.add("barrier-count", f"an mbarrier count of {number}", position)
+        machine.mbarriers.objects[at] = Barrier(number, number, position)
+
+
+def invalidate(machine: Machine, lanes: Lanes, address: Any, position: int) -> None:
+    """``mbarrier.inval``."""
+    for at in _places(machine, lanes, address, position).tolist():
+        machine.mbarriers.objects.pop(at, None)
+
+
+def _groups(places: Vector, *values: Vector) -> list[tuple[int, Vector]]:
+    """Lanes by object, in thread order: (object, lane places)."""
+    return [(int(at), np.flatnonzero(places == at)) for at in np.unique(places)]
+
+
+def arrive(
+    machine: Machine,
+    lanes: Lanes,
+    address: Any,
+    amount: Any,
+    expected: Any,
+    drop: bool,
+    release: bool,
+    position: int,
+) -> tuple[Vector]:
+    """``mbarrier.arrive``: `amount` arrivals after expecting `expected` bytes, per lane.
+
+    Returns:
+        The phase before the arrival, as an opaque state.
+    """
+    places = _places(machine, lanes, address, position)
+    amounts, bytes_ = full(lanes, amount), full(lanes, expected)
+    state = np.zeros(lanes.count, "u8")
+    for at, chosen in _groups(places):
+        _check_alive(machine, lanes, int(chosen[0]), at, position)
+        barrier = _object(machine, lanes, int(chosen[0]), at, position)
+        state[chosen] = barrier.phase
+        if machine.shadow is not None and release:
+            _release(machine, barrier, np.unique(machine.shadow.row_of[lanes.index[chosen]]))
+        for lane in chosen.tolist():
+            barrier.bytes += int(bytes_[lane])
+            if drop:
+                barrier.count -= 1
+            barrier.pending -= int(amounts[lane])
+            barrier.arrivals += int(amounts[lane])
+            _complete(machine, at, barrier, position)
+    return (state,)
+
+
+def _check_alive(machine: Machine, lanes: Lanes, lane: int, at: int, position: int) -> None:
+    cta = at // machine.shared_bytes
+    if cta != int(lanes.cta[lane]) and not machine.live_warps(cta):
+        machine.findings.add(
+            "out-of-bounds-shared",
+            f"{lanes.name(lane)} reaches shared memory of a block that has already ended",
+            position,
+        )
+
+
+def _release(machine: Machine, barrier: Barrier, rows: Vector) -> None:
+    shadow = machine.shadow
+    assert shadow is not None
+    clock, fenced = shadow.clock[rows].max(0), shadow.fenced[rows].max(0)
+    barrier.clock = clock if barrier.clock is None else np.maximum(barrier.clock, clock)
+    barrier.fenced = fenced if barrier.fenced is None else np.maximum(barrier.fenced, fenced)
+    shadow.tick(rows)
+
+
+def expect_bytes(
+    machine: Machine, lanes: Lanes, address: Any, expected: Any, sign: int, position: int
+) -> None:
+    """``mbarrier.expect_tx`` (sign 1) and ``mbarrier.complete_tx`` (sign -1)."""
+    places, bytes_ = _places(machine, lanes, address, position), full(lanes, expected)
+    for lane, at in enumerate(places.tolist()):
+        barrier = _object(machine, lanes, lane, at, position)
+        barrier.bytes += sign * int(bytes_[lane])
+        _complete(machine, at, barrier, position)
+
+
+def complete_bytes(machine: Machine, at: int, amount: int, row: int, position: int) -> None:
+    """A bulk copy by the engine of clock row `row` delivered `amount` bytes."""
+    barrier = machine.mbarriers.objects[at]
+    if machine.shadow is not None:
+        shadow = machine.shadow
+        if barrier.clock is None:
+            barrier.clock = np.zeros(shadow.actors, np.int64)
+        column = shadow.column[row]
+        barrier.clock[column] = max(int(barrier.clock[column]), int(shadow.clock[row, column]))
+    barrier.bytes -= amount
+    _complete(machine, at, barrier, position)
+
+
+def _complete(machine: Machine, at: int, barrier: Barrier, position: int) -> None:
+    """End the phase when nothing is pending, and let the waiters go."""
+    machine.mbarriers.progress += 1
+    if barrier.pending < 0:
+        machine.findings.add(
+            "barrier-count",
+            f"{_name(machine, at)} expects {barrier.count} arrivals and got more in one phase",
+            position,
+            barrier.position,
+        )
+    if abs(barrier.bytes) > MOST_BYTES:
+        machine.findings.add(
+            "barrier-count",
+            f"{_name(machine, at)} has {barrier.bytes} pending bytes, beyond the limit",
+            position,
+            barrier.position,
+        )
+    if barrier.pending > 0 or barrier.bytes != 0:
+        return
+    barrier.phase += 1
+    barrier.pending += max(barrier.count, 1)
+    barrier.arrivals = 0
+    if machine.shadow is not None and barrier.clock is not None:
+        done = barrier.done_clock
+        barrier.done_clock = barrier.clock if done is None else np.maximum(done, barrier.clock)
+        if barrier.fenced is not None:
+            old = barrier.done_fenced
+            barrier.done_fenced = barrier.fenced if old is None else np.maximum(old, barrier.fenced)
+        barrier.clock = barrier.fenced = None
+    waiting, barrier.waiters = barrier.waiters, []
+    for waiter in waiting:
+        if barrier.phase & 1 != waiter.parity:
+            _let_go(machine, barrier, waiter, True)
+        else:
+            barrier.waiters.append(waiter)
+
+
+def _let_go(machine: Machine, barrier: Barrier, waiter: Waiter, success: bool) -> None:
+    """Resume parked threads, with the outcome in their predicate."""
+    if waiter.target >= 0:
+        machine.registers[waiter.target][waiter.threads] = success
+    if success and machine.shadow is not None and barrier.done_clock is not None:
+        shadow = machine.shadow
+        rows = np.unique(shadow.row_of[waiter.threads])
+        shadow.clock[rows] = np.maximum(shadow.clock[rows], barrier.done_clock)
+        if barrier.done_fenced is not None:
+            shadow.fenced[rows] = np.maximum(shadow.fenced[rows], barrier.done_fenced)
+    machine.mbarriers.free.append((waiter.block, waiter.threads))
+
+
+def wait(
+    machine: Machine,
+    lanes: Lanes,
+    address: Any,
+    which: Any,
+    by_parity: bool,
+    target: int,
+    then: int,
+    position: int,
+) -> None:
+    """``mbarrier.try_wait`` and ``test_wait``: threads go to `then`, now or when the phase ends."""
+    places = _places(machine, lanes, address, position)
+    parities = full(lanes, which).astype("i8") & 1
+    for at, chosen in _groups(places):
+        if at // machine.shared_bytes != int(lanes.cta[chosen[0]]):
+            machine.findings.add(
+                "out-of-bounds-shared",
+                f"{lanes.name(int(chosen[0]))} waits on an mbarrier of another block",
+                position,
+            )
+            raise Stop
+        barrier = _object(machine, lanes, int(chosen[0]), at, position)
+        for parity in (0, 1):
+            some = chosen[parities[chosen] == parity]
+            if not len(some):
+                continue
+            waiter = Waiter(lanes.index[some], parity, then, position, target)
+            if barrier.phase & 1 != parity:
+                _let_go(machine, barrier, waiter, True)
+            else:
+                barrier.waiters.append(waiter)
+
+
+def fail_waits(machine: Machine) -> bool:
+    """Nobody can run: let the parked waits fail once; False when that was tried already."""
+    mbarriers = machine.mbarriers
+    parked = [barrier for barrier in mbarriers.objects.values() if barrier.waiters]
+    if not parked or mbarriers.failed_at == mbarriers.progress:
+        return False
+    mbarriers.failed_at = mbarriers.progress
+    for barrier in parked:
+        waiting, barrier.waiters = barrier.waiters, []
+        for waiter in waiting:
+            _let_go(machine, barrier, waiter, False)
+    return True
+
+
+def describe_waits(machine: Machine) -> bool:
+    """Report every parked wait as part of a deadlock; False when there is none."""
+    found = False
+    for at, barrier in machine.mbarriers.objects.items():
+        for waiter in barrier.waiters:
+            found = True
+            lanes = Lanes(machine.geometry, waiter.threads)
+            missing = f"{barrier.pending} arrivals and {barrier.bytes} bytes are missing"
+            machine.findings.add(
+                "deadlock",
+                f"{lanes.name(0)} waits for parity {waiter.parity} of {_name(machine, at)}, which is "
+                f"in phase {barrier.phase}: {missing}",
+                waiter.position,
+                barrier.position,
+                len(waiter.threads),
+            )
+    return found
+
+
+def map_address(machine: Machine, lanes: Lanes, address: Any, rank: Any) -> tuple[Vector]:
+    """``mapa``: the same shared address in the CTA of another cluster rank."""
+    address, rank = full(lanes, address), full(lanes, rank)
+    kind = address.dtype.type
+    plain = address & ~kind(0xFF << SLOT)
+    return (plain | ((rank.astype(address.dtype) + kind(1)) << kind(SLOT)),)
+
+
+def rank_of(machine: Machine, lanes: Lanes, address: Any) -> tuple[Vector]:
+    """``getctarank``."""
+    rank = (full(lanes, address).astype("i8") >> SLOT & 255) - 1
+    own = lanes.cta % machine.geometry.cluster
+    return (np.where(rank >= 0, rank, own).astype("u4"),)

@@ -1,0 +1,125 @@
+"""Tensor maps: how a tensor lies in global memory, and which bytes a box of it touches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polygen.errors import LaunchError
+
+Vector = np.ndarray[Any, Any]
+SWIZZLES = {0: (0, 0), 32: (1, 1), 64: (2, 3), 128: (3, 7)}  # span -> (bits, mask)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """A ``CUtensorMap`` argument, described instead of encoded.
+
+    Attributes:
+        array: the tensor; its last axis is the innermost dimension and must be contiguous. Pass the
+            same array object as a pointer argument to share its memory.
+        box: elements per axis of a box, in the order of the array's axes (outermost first).
+        swizzle: 0, 32, 64 or 128 bytes.
+        nan_fill: out-of-bounds elements read as NaN instead of zero.
+    """
+
+    array: np.ndarray[Any, Any]
+    box: tuple[int, ...]
+    swizzle: int = 0
+    nan_fill: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedMap:
+    """A tensor map with its tensor in memory; every tuple is innermost first."""
+
+    name: str
+    offset: int  # byte of element 0 in global memory
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]  # bytes, innermost first, so the first is the element size
+    box: tuple[int, ...]
+    swizzle: int
+    dtype: Any
+    nan_fill: bool
+
+    @property
+    def element(self) -> int:
+        """Bytes per element."""
+        return self.strides[0]
+
+    @property
+    def box_bytes(self) -> int:
+        """Bytes of a whole box in shared memory."""
+        return int(np.prod(self.box)) * self.element
+
+
+def swizzled(address: Vector, span: int) -> Vector:
+    """XOR the 16-byte chunk bits with the row bits: 4.. with 7.., as many as the span has."""
+    _, mask = SWIZZLES[span]
+    return address ^ ((address >> 7 & mask) << 4)
+
+
+def place(where: str, one: TensorMap, offset: int) -> PlacedMap:
+    """Check a map against the driver's limits.
+
+    Raises:
+        LaunchError: what ``cuTensorMapEncodeTiled`` would refuse.
+    """
+    array = one.array
+    size = array.itemsize
+    if not 1 <= array.ndim <= 5 or len(one.box) != array.ndim:
+        raise LaunchError(f"a box of {len(one.box)} axes for {array.ndim} dims", where=where)
+    if array.strides[-1] != size and array.shape[-1] > 1:
+        raise LaunchError("the last axis of a tensor map's array is not contiguous", where=where)
+    for stride in array.strides[:-1]:
+        if stride % 16 or stride <= 0:
+            raise LaunchError(
+                f"a stride of {stride} bytes", where=where, nearest="Strides are multiples of 16"
+            )
+    if offset % 16:
+        raise LaunchError("the tensor does not start at a multiple of 16 bytes", where=where)
+    if any(not 1 <= side <= 256 for side in one.box):
+        raise LaunchError(f"box {one.box}", where=where, nearest="Sides are 1 to 256")
+    inner = one.box[-1] * size
+    if inner % 16:
+        raise LaunchError(f"inner box of {inner} bytes", where=where, nearest="A multiple of 16")
+    if one.swizzle not in SWIZZLES:
+        raise LaunchError(f"swizzle {one.swizzle}", where=where, nearest="0, 32, 64 or 128")
+    if one.swizzle and inner != one.swizzle:
+        raise LaunchError(
+            f"inner box of {inner} bytes with swizzle {one.swizzle}",
+            where=where,
+            why="the machine models boxes that fill the swizzle span",
+            nearest=f"{one.swizzle // size} elements",
+        )
+    return PlacedMap(
+        where,
+        offset,
+        tuple(reversed(array.shape)),
+        (size, *reversed(array.strides[:-1])),
+        tuple(reversed(one.box)),
+        one.swizzle,
+        array.dtype,
+        one.nan_fill,
+    )
+
+
+def shared_chunks(placed: PlacedMap, start: int) -> Vector:
+    """Shared addresses of the box's 16-byte chunks, in box order, for a box at `start`."""
+    chunks = start + 16 * np.arange(placed.box_bytes // 16)
+    return swizzled(chunks, placed.swizzle)
+
+
+def elements(placed: PlacedMap, corner: tuple[int, ...]) -> tuple[Vector, Vector]:
+    """Global bytes of the box's elements in box order, and which of them are inside the tensor."""
+    at = np.zeros((), np.int64)
+    inside = np.ones((), bool)
+    for axis, (side, first) in enumerate(zip(placed.box, corner, strict=True)):
+        index = first + np.arange(side)
+        shape = (side,) + (1,) * axis
+        at = at + (index * placed.strides[axis]).reshape(shape)
+        inside = inside & ((index >= 0) & (index < placed.dims[axis])).reshape(shape)
+    inside = np.broadcast_to(inside, at.shape).ravel()
+    return np.where(inside, placed.offset + at.ravel(), 0), inside

@@ -1,0 +1,276 @@
+"""wgmma: warpgroup matrix products with operands in shared memory.
+
+1. A 64-bit descriptor gives start address, two byte offsets (LBO, SBO) and a swizzle span S:
+
+   - K-major, swizzled: row r, byte j of K at ``r/8 SBO + r%8 S + j``;
+   - K-major, plain: ``r/8 SBO + r%8 16 + j/16 LBO + j%16``;
+   - MN-major, swizzled (S bytes of MN per k): ``m/E LBO + (m%E) 2 + k/8 SBO + k%8 S``, E = S / 2;
+   - MN-major, plain: ``m/8 SBO + (m%8) 2 + k/8 LBO + k%8 16``;
+
+   and the swizzle XORs chunk bits of the *absolute* address with its row bits.
+2. Thread t of the warpgroup holds D rows ``16 (t/32) + t%32/4 + 8 (r/2%2)`` and columns
+   ``8 (r/4) + 2 (t%4) + r%2`` for its accumulator r; A in registers follows mma.sync, 16 rows a warp.
+3. The product is computed at issue; the shared bytes count as being read until the ``wait_group``
+   that covers it, by an actor of its own per warpgroup.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polygen.machine.lanes import Lanes, full
+from polygen.machine.mma import BITS, operand_table, widen
+from polygen.machine.report import Stop
+from polygen.machine.tensormap import swizzled
+
+if TYPE_CHECKING:
+    from polygen.machine.state import Machine
+
+Vector = np.ndarray[Any, Any]
+SPANS = {0: 0, 1: 128, 2: 64, 3: 32}
+ROWS = 64
+
+
+@dataclass(slots=True)
+class Flight:
+    """One executed wgmma whose shared reads are not known to be over."""
+
+    unit: tuple[int, int]  # CTA, warpgroup
+    group: int
+    chunks: list[Vector]
+    position: int
+
+
+class Groups:
+    """wgmma bookkeeping of a wave, by (CTA, warpgroup)."""
+
+    def __init__(self) -> None:
+        self.flights: list[Flight] = []
+        self.committed: dict[tuple[int, int], int] = {}
+        self.fenced: set[tuple[int, int]] = set()
+
+
+def units(machine: Machine, lanes: Lanes, position: int) -> list[tuple[int, int]]:
+    """The (CTA, warpgroup) of every 128 lanes; stops when a warpgroup is not complete."""
+    index, geometry = lanes.index, machine.geometry
+    if lanes.count % 128 == 0:
+        first = index[::128]
+        thread = geometry.thread[first]
+        if (thread % 128 == 0).all() and (index[127::128] - first == 127).all():
+            return list(zip(geometry.cta[first].tolist(), (thread // 128).tolist(), strict=True))
+    machine.findings.add(
+        "divergent-warp-operation",
+        f"{lanes.name(0)} executes it without all 128 threads of its warpgroup",
+        position,
+    )
+    raise Stop
+
+
+@cache
+def _pattern(rows: int, k_bytes: int, span: int, lbo: int, sbo: int, transposed: bool) -> Vector:
+    """Byte offsets of the operand's 16-byte chunks: (rows, k chunks), or (row chunks, k) transposed."""
+    if not transposed:
+        r, j = np.arange(rows)[:, None], 16 * np.arange(k_bytes // 16)[None, :]
+        if span:
+            return r // 8 * sbo + r % 8 * span + j
+        return r // 8 * sbo + r % 8 * 16 + j // 16 * lbo
+    m, k = 8 * np.arange(rows // 8)[:, None], np.arange(k_bytes // 2)[None, :]
+    if span:
+        per = span // 2
+        return m // per * lbo + m % per * 2 + k // 8 * sbo + k % 8 * span
+    return m // 8 * sbo + k // 8 * lbo + k % 8 * 16
+
+
+def _operand(
+    machine: Machine,
+    lanes: Lanes,
+    groups: list[tuple[int, int]],
+    descriptors: Vector,
+    rows: int,
+    kind: str,
+    transposed: bool,
+    position: int,
+) -> tuple[Vector, list[Vector]]:
+    """(warpgroups, rows, k) float32 from shared memory, and the absolute chunks read."""
+    chunks = []
+    for number, (cta, _) in enumerate(groups):
+        mine = descriptors[128 * number : 128 * number + 128]
+        word = int(mine[0])
+        if (mine != mine[0]).any():
+            machine.findings.add(
+                "bad-descriptor",
+                f"the threads of the warpgroup of {lanes.name(128 * number)} give different descriptors",
+                position,
+            )
+        start, span = (word & 0x3FFF) << 4, SPANS[word >> 62]
+        lbo, sbo, base = (word >> 16 & 0x3FFF) << 4, (word >> 32 & 0x3FFF) << 4, word >> 49 & 7
+        if span and (start >> 7 & (span // 16 - 1)) != base:
+            machine.findings.add(
+                "bad-descriptor",
+                f"start address {start} is not at the beginning of a swizzle pattern of "
+                f"{span * 8} bytes and the base offset is {base}",
+                position,
+            )
+        at = start + _pattern(rows, 32, span, lbo, sbo, transposed)
+        if span:
+            at = swizzled(at, span)
+        if at.min() < machine.shared_first or at.max() + 16 > machine.shared_end:
+            machine.findings.add(
+                "out-of-bounds-shared",
+                f"the descriptor of {lanes.name(128 * number)} reaches shared byte {int(at.max())}",
+                position,
+            )
+            raise Stop
+        chunks.append(cta * machine.shared_bytes + at)
+    memory = machine.shared.view("u4").reshape(-1, 4)
+    words = memory[np.stack(chunks) // 16]
+    if transposed:  # (groups, row chunks, k, 8 rows) -> (groups, rows, k)
+        elements = widen(words.reshape(*words.shape[:-2], -1), kind)
+        elements = elements.reshape(len(groups), rows // 8, 16, 8).transpose(0, 1, 3, 2)
+        return elements.reshape(len(groups), rows, 16), chunks
+    return widen(words.reshape(len(groups), rows, -1), kind), chunks
+
+
+def register_operand(machine: Machine, lanes: Lanes, *rest: Any) -> Vector:
+    """A from registers: (warpgroups, 64, k); rest: four registers, kind, position."""
+    *registers, kind, position = rest
+    groups = units(machine, lanes, position)
+    words = np.stack([full(lanes, register) for register in registers], 1)
+    elements = widen(words.reshape(lanes.count // 32, -1), kind)
+    k = 256 // BITS[kind]
+    table = operand_table("a", 16, k, BITS[kind])
+    return elements.take(table, axis=1).reshape(len(groups), ROWS, k)
+
+
+def pack(machine: Machine, lanes: Lanes, *registers: Any) -> Vector:
+    """Accumulator registers -> (warpgroups, 64, n): f32, s32, or pairs of f16 in u32."""
+    rows = np.stack([full(lanes, register) for register in registers])
+    if rows.dtype.kind == "u":
+        rows = rows.view("f2").reshape(len(registers), -1, 2).transpose(0, 2, 1)
+        rows = rows.reshape(2 * len(registers), -1).astype("f4")
+    n = 2 * len(rows)
+    # registers (column block, half, pair) × threads (group, warp, row, column pair)
+    split = rows.reshape(n // 8, 2, 2, -1, 4, 8, 4)
+    matrix = split.transpose(3, 4, 1, 5, 0, 6, 2)
+    return matrix.reshape(-1, ROWS, n)
+
+
+def unpack(matrix: Vector) -> Vector:
+    """(warpgroups, 64, n) -> (n / 2, lanes)."""
+    groups, _, n = matrix.shape
+    split = matrix.reshape(groups, 4, 2, 8, n // 8, 4, 2).transpose(4, 2, 6, 0, 1, 3, 5)
+    return np.ascontiguousarray(split).reshape(n // 2, groups * 128)
+
+
+def unpack_pairs(matrix: Vector) -> Vector:
+    """(warpgroups, 64, n) -> (n / 4, lanes) of packed f16 pairs."""
+    parts = unpack(matrix).astype("f2").view("u2").astype("u4")
+    return parts[0::2] | (parts[1::2] << np.uint32(16))  # type: ignore[no-any-return]
+
+
+def multiply(machine: Machine, lanes: Lanes, *rest: Any) -> Vector:
+    """``wgmma.mma_async``.
+
+    rest: D before (matrix or None), A (descriptor vector or matrix), B descriptors, scale-d, A in
+    registers, n, A kind, B kind, D kind, sign of A, sign of B, A transposed, B transposed, position.
+    """
+    (old, a, b, scale, in_registers, n, a_kind, b_kind, d_kind, a_sign, b_sign, a_trans, b_trans,
+     position) = rest  # fmt: skip
+    groups = units(machine, lanes, position)
+    for number, unit in enumerate(groups):
+        if unit not in machine.groups.fenced:
+            machine.findings.add(
+                "wgmma-order",
+                f"the warpgroup of {lanes.name(128 * number)} starts wgmma without wgmma.fence",
+                position,
+            )
+    reads: list[list[Vector]] = [[] for _ in groups]
+    if not in_registers:
+        a, chunks = _operand(
+            machine, lanes, groups, full(lanes, a), ROWS, a_kind, a_trans, position
+        )
+        for mine, one in zip(reads, chunks, strict=True):
+            mine.append(one.ravel())
+    second, chunks = _operand(machine, lanes, groups, full(lanes, b), n, b_kind, b_trans, position)
+    for mine, one in zip(reads, chunks, strict=True):
+        mine.append(one.ravel())
+    _track(machine, lanes, groups, reads, position)
+    product = np.matmul(a, second.transpose(0, 2, 1))
+    if a_sign * b_sign < 0:
+        product = -product
+    if d_kind == "s32":
+        product = product.astype("i4")
+    if old is None:
+        return product
+    keep = full(lanes, scale)[::128].astype(bool)[:, None, None]
+    total = np.where(keep, old, old.dtype.type(0)) + product
+    return total.astype("f2").astype("f4") if d_kind == "f16" else total
+
+
+def _track(
+    machine: Machine,
+    lanes: Lanes,
+    groups: list[tuple[int, int]],
+    reads: list[list[Vector]],
+    position: int,
+) -> None:
+    """Check the reads and keep them in flight."""
+    for number, unit in enumerate(groups):
+        group = machine.groups.committed.get(unit, 0)
+        machine.groups.flights.append(Flight(unit, group, reads[number], position))
+        shadow = machine.shadow
+        if shadow is None:
+            continue
+        rows = np.unique(shadow.row_of[lanes.index[128 * number : 128 * number + 128]])
+        for chunks in reads[number]:
+            shadow.check_group(lanes, 128 * number, chunks, position, rows)
+            shadow.start_reading(chunks)
+
+
+def fence(machine: Machine, lanes: Lanes, position: int) -> None:
+    """``wgmma.fence``."""
+    machine.groups.fenced.update(units(machine, lanes, position))
+
+
+def commit(machine: Machine, lanes: Lanes, position: int) -> None:
+    """``wgmma.commit_group``."""
+    for unit in units(machine, lanes, position):
+        machine.groups.committed[unit] = machine.groups.committed.get(unit, 0) + 1
+
+
+def wait(machine: Machine, lanes: Lanes, pending: int, position: int) -> None:
+    """``wgmma.wait_group``."""
+    here = units(machine, lanes, position)
+    known, left = set(here), []
+    shadow = machine.shadow
+    for flight in machine.groups.flights:
+        limit = machine.groups.committed.get(flight.unit, 0) - pending
+        if flight.unit not in known or flight.group >= limit:
+            left.append(flight)
+            continue
+        if shadow is not None:
+            row = shadow.matrix_unit(*flight.unit)
+            for chunks in flight.chunks:
+                shadow.finish_reading(chunks, row, flight.position)
+    machine.groups.flights = left
+    if shadow is not None:
+        for number, unit in enumerate(here):
+            rows = np.unique(shadow.row_of[lanes.index[128 * number : 128 * number + 128]])
+            shadow.learn(rows, shadow.matrix_unit(*unit))
+
+
+def unfinished(machine: Machine) -> None:
+    """Kernel end: a wgmma nobody waited for leaves its registers undefined."""
+    for flight in machine.groups.flights:
+        cta, group = flight.unit
+        first = cta * machine.geometry.padded + 128 * group
+        lanes = Lanes(machine.geometry, np.array([first]))
+        machine.findings.add(
+            "wgmma-order",
+            f"the warpgroup of {lanes.name(0)} ends without waiting for its wgmma",
+            flight.position,
+        )

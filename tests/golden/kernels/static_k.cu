@@ -1,0 +1,408 @@
+// static_k: softplus(x @ w.T)
+//   in  x: bf16[M, 1024]
+//   in  w: bf16[N, 1024]
+//   out y0: bf16[M, N]
+//    S0  v0[i,j] += x[i,k] * w[j,k]    i < M, j < N, k < 1024   (f32)
+//    P1  v1[i,j] = softplus(v0[i,j])   i < M, j < N   (f32)
+//    P2  y0[i,j] = cast(v1[i,j])       i < M, j < N   (bf16)
+//
+// target: sm_90, instruction: m16n8k16_f32_bf16, block 128x128x32, 2x2 warps of 64x64, instruction 16x8x16
+// needs: 128 threads, 65536 of 232448 B shared memory, about 222 registers per thread, 2 block(s) per multiprocessor
+// alignment in bytes of addresses and strides: x 16, w 16, y0 16
+// barriers, and the dependences they enforce:
+//   bar_mma (block): copy_a[w, k, p] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 4 + k, p] (anti through ring_a); copy_b[w, k, p] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 4 + k, p] (anti through ring_b)
+//   bar_stage (block): load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
+//   bar_store (warp): stage[w, m] -> store[w' = w, r] (flow through scratch)
+// schedule:
+//   format = 1
+//   name = "128x128x32_w64x64_s4"
+//   device = "sm_80"
+//   atom = "auto"
+//   min_blocks = 1
+//   [tile.cta]
+//   m = 128
+//   n = 128
+//   k = 32
+//   [tile.warp]
+//   m = 64
+//   n = 64
+//   [pipeline]
+//   stages = 4
+//   distance = 3
+//   order = ["copy", "mma"]
+//   fragments = 2
+//   copies = "spread"
+//   across = true
+//   lookahead = 1
+//   [loops]
+//   mma = ["k", "m", "n"]
+//   k = "forward"
+//   grid = ["m", "n"]
+//   phases = ["main", "epilogue"]
+//   [raster]
+//   along = "m"
+//   group = 8
+//   [smem]
+//   swizzle = "auto"
+//   [epilogue]
+//   through = "smem"
+// made by: polygen generate 'softplus(x @ w.T)' 'x:bf16[M,K]' 'w:bf16[N,K]' --arch sm_90 --name static_k --size M=4096 N=4096 K=1024 --static K -o -
+
+// ---- element types: stored bits <-> f32 ----
+__device__ __forceinline__ float from_f16(unsigned short bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+__device__ __forceinline__ unsigned short to_f16(float value) {
+  unsigned short bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+__device__ __forceinline__ float from_bf16(unsigned short bits) {
+  return __uint_as_float((unsigned)bits << 16);
+}
+__device__ __forceinline__ unsigned short to_bf16(float value) {
+  unsigned short bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+__device__ __forceinline__ float from_f32(float value) { return value; }
+__device__ __forceinline__ float to_f32(float value) { return value; }
+
+// ---- words of global memory, WIDTH bytes at a time ----
+template <int WORDS, int WIDTH>
+__device__ __forceinline__ void read_words(unsigned (&words)[WORDS], const void* from) {
+#pragma unroll
+  for (int i = 0; i < WORDS; i += WIDTH / 4) {
+    if constexpr (WIDTH == 16) {
+      const uint4 part = __ldg(reinterpret_cast<const uint4*>(from) + i / 4);
+      words[i] = part.x, words[i + 1] = part.y, words[i + 2] = part.z, words[i + 3] = part.w;
+    } else if constexpr (WIDTH == 8) {
+      const uint2 part = __ldg(reinterpret_cast<const uint2*>(from) + i / 2);
+      words[i] = part.x, words[i + 1] = part.y;
+    } else {
+      words[i] = __ldg(reinterpret_cast<const unsigned*>(from) + i);
+    }
+  }
+}
+template <int WORDS, int WIDTH>
+__device__ __forceinline__ void write_words(void* to, const unsigned (&words)[WORDS]) {
+#pragma unroll
+  for (int i = 0; i < WORDS; i += WIDTH / 4) {
+    if constexpr (WIDTH == 16) {
+      reinterpret_cast<uint4*>(to)[i / 4] =
+          make_uint4(words[i], words[i + 1], words[i + 2], words[i + 3]);
+    } else if constexpr (WIDTH == 8) {
+      reinterpret_cast<uint2*>(to)[i / 2] = make_uint2(words[i], words[i + 1]);
+    } else {
+      reinterpret_cast<unsigned*>(to)[i] = words[i];
+    }
+  }
+}
+
+// ---- V adjacent elements of a row as f32; `count` of them lie inside the array ----
+template <int V, int WIDTH>
+__device__ __forceinline__ void read_bf16(float (&v)[V], const unsigned short* from, int count) {
+  if (WIDTH >= 4 && count >= V) {
+    unsigned words[V * 2 / 4];
+    read_words<V * 2 / 4, WIDTH < 4 ? 4 : WIDTH>(words, from);
+#pragma unroll
+    for (int i = 0; i < V; ++i) v[i] = from_bf16((unsigned short)(words[i / 2] >> i % 2 * 16));
+  } else {
+#pragma unroll
+    for (int i = 0; i < V; ++i) v[i] = i < count ? from_bf16(__ldg(from + i)) : 0.0f;
+  }
+}
+template <int V, int WIDTH>
+__device__ __forceinline__ void write_bf16(unsigned short* to, const float (&v)[V], int count) {
+  if (WIDTH >= 4 && count >= V) {
+    unsigned words[V * 2 / 4];
+#pragma unroll
+    for (int i = 0; i < V * 2 / 4; ++i) words[i] = to_bf16(v[2 * i]) | (unsigned)to_bf16(v[2 * i + 1]) << 16;
+    write_words<V * 2 / 4, WIDTH < 4 ? 4 : WIDTH>(to, words);
+  } else {
+#pragma unroll
+    for (int i = 0; i < V; ++i)
+      if (i < count) to[i] = to_bf16(v[i]);
+  }
+}
+template <int V>
+__device__ __forceinline__ void read_bf16_strided(float (&v)[V], const unsigned short* from, long long stride, int count) {
+#pragma unroll
+  for (int i = 0; i < V; ++i) v[i] = i < count ? from_bf16(__ldg(from + i * stride)) : 0.0f;
+}
+template <int V>
+__device__ __forceinline__ void write_bf16_strided(unsigned short* to, const float (&v)[V], long long stride, int count) {
+#pragma unroll
+  for (int i = 0; i < V; ++i)
+    if (i < count) to[i * stride] = to_bf16(v[i]);
+}
+
+// ---- instructions ----
+// Copies 16 bytes to shared memory in the background: `bytes` of them from `from`, zeros after those.
+__device__ __forceinline__ void copy_16(unsigned to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :: "r"(to), "l"(from), "r"(bytes) : "memory");
+}
+// 4 matrices of 8 x 16 bytes; each lane gives the address of one row
+__device__ __forceinline__ void load_matrices_4(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, unsigned from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(from) : "memory");
+}
+// m16n8k16_f32_bf16: c[16,8] += a[16,16] * b[16,8]
+__device__ __forceinline__ void multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+// A word, and two sums, to shared memory; four sums from the scratch area.
+__device__ __forceinline__ void write_word(unsigned to, unsigned word) {
+  asm volatile("st.shared.b32 [%0], %1;" :: "r"(to), "r"(word) : "memory");
+}
+__device__ __forceinline__ void write_pair(unsigned to, float first, float second) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" :: "r"(to), "f"(first), "f"(second) : "memory");
+}
+__device__ __forceinline__ void read_quad(float* v, unsigned from) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(from) : "memory");
+}
+// ---- shared-memory layouts: byte offset of byte `byte` of row `row` ----
+__device__ __forceinline__ int place_ring_a(int row, int byte) {
+  return row * 64 + (((byte >> 4) ^ ((row >> 1) & 3)) << 4) + (byte & 15);
+}
+__device__ __forceinline__ int place_ring_b(int row, int byte) {
+  return row * 64 + (((byte >> 4) ^ ((row >> 1) & 3)) << 4) + (byte & 15);
+}
+__device__ __forceinline__ int place_scratch(int row, int byte) {
+  return row * 256 + (((byte >> 4) ^ 2 * (row & 3)) << 4) + (byte & 15);
+}
+
+// log(1 + exp(x)) without overflow.
+__device__ __forceinline__ float softplus(float x) {
+  return fmaxf(x, 0.0f) + log1pf(__expf(-fabsf(x)));
+}
+
+extern "C" __global__ void __launch_bounds__(128, 1)
+pg_static_k(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, unsigned short* __restrict__ y0, int M, int N, long long x_stride0, long long w_stride0, long long y0_stride0) {
+  extern __shared__ __align__(128) unsigned char shared_memory[];
+  const unsigned shared = (unsigned)__cvta_generic_to_shared(shared_memory);
+  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+  const int w_m = warp / 2, w_n = warp % 2;
+  // raster: groups of 8 tiles along m, then the next tile along n
+  const int b_m = blockIdx.y * 8 + blockIdx.x % 8, b_n = blockIdx.x / 8;
+  if (b_m * 128 >= M) return;
+  const int k_tiles = (1024 + 31) / 32;
+
+  unsigned fragment_a[2][4][4], fragment_b[2][8][2];
+  float sum[4][8][4];
+
+  auto zero = [&]() __attribute__((always_inline)) {
+#pragma unroll
+    for (int i = 0; i < 128; ++i) (&sum[0][0][0])[i] = 0;
+  };
+  // copy_a[k,p]: x, 128 of m x 32 of k, part p of 2 -> ring_a[k % 4], 16 bytes per thread and pass, zeros beyond the array
+  auto copy_a = [&](int k, int p) __attribute__((always_inline)) {
+    const unsigned slot = shared + 0 + (k % 4) * 8192;
+    const int row = thread / 4, column = thread % 4 * 8;
+    const int rows_left = M - (b_m * 128 + row);
+    const int left = 1024 - (k * 32 + column);
+    const int bytes = min(max(left, 0), 8) * 2;
+    const unsigned short* from = x + (long long)(b_m * 128 + row) * x_stride0 + (k * 32 + column);
+    const unsigned to = slot + place_ring_a(row, column * 2);
+#pragma unroll
+    for (int i = p * 2; i < (p + 1) * 2; ++i) {
+      copy_16(to + i * 2048, from + (long long)(i * 32) * x_stride0, i * 32 < rows_left ? bytes : 0);
+    }
+  };
+  // copy_b[k,p]: w, 128 of n x 32 of k, part p of 2 -> ring_b[k % 4], 16 bytes per thread and pass, zeros beyond the array
+  auto copy_b = [&](int k, int p) __attribute__((always_inline)) {
+    const unsigned slot = shared + 32768 + (k % 4) * 8192;
+    const int row = thread / 4, column = thread % 4 * 8;
+    const int rows_left = N - (b_n * 128 + row);
+    const int left = 1024 - (k * 32 + column);
+    const int bytes = min(max(left, 0), 8) * 2;
+    const unsigned short* from = w + (long long)(b_n * 128 + row) * w_stride0 + (k * 32 + column);
+    const unsigned to = slot + place_ring_b(row, column * 2);
+#pragma unroll
+    for (int i = p * 2; i < (p + 1) * 2; ++i) {
+      copy_16(to + i * 2048, from + (long long)(i * 32) * w_stride0, i * 32 < rows_left ? bytes : 0);
+    }
+  };
+  // commit[t]: the copies of step t become one group
+  auto commit = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.commit_group;" ::: "memory"); };
+  // wait_mma: this thread's copies have landed, but for the last 2 group(s)
+  auto wait_mma = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.wait_group 2;" ::: "memory"); };
+  // bar_mma: copy_a[w, k, p] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 4 + k, p] (anti through ring_a); copy_b[w, k, p] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 4 + k, p] (anti through ring_b)
+  auto bar_mma = [&](int) __attribute__((always_inline)) { __syncthreads(); };
+  // bar_stage: load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
+  auto bar_stage = [&]() __attribute__((always_inline)) { __syncthreads(); };
+  // bar_store: stage[w, m] -> store[w' = w, r] (flow through scratch)
+  auto bar_store = [&]() __attribute__((always_inline)) { __syncwarp(); };
+  // load_a[k,s]: ring_a[k % 4] -> fragment_a[s % 2], proved equal to the instruction's fragment (a_k)
+  auto load_a = [&](int k, int s) __attribute__((always_inline)) {
+    const unsigned slot = shared + 0 + (k % 4) * 8192;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      load_matrices_4(fragment_a[s % 2][i][0], fragment_a[s % 2][i][1], fragment_a[s % 2][i][2], fragment_a[s % 2][i][3], slot + place_ring_a(w_m * 64 + i * 16 + lane % 16, s * 32 + (lane / 16) * 16));
+    }
+  };
+  // load_b[k,s]: ring_b[k % 4] -> fragment_b[s % 2], proved equal to the instruction's fragment (b_k_pair)
+  auto load_b = [&](int k, int s) __attribute__((always_inline)) {
+    const unsigned slot = shared + 32768 + (k % 4) * 8192;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      load_matrices_4(fragment_b[s % 2][i * 2 + 0][0], fragment_b[s % 2][i * 2 + 0][1], fragment_b[s % 2][i * 2 + 1][0], fragment_b[s % 2][i * 2 + 1][1], slot + place_ring_b(w_n * 64 + i * 16 + lane % 8 + 8 * (lane / 16), s * 32 + ((lane / 8) % 2) * 16));
+    }
+  };
+  // mma[k,s,m,n]: sum[m][n] += a[m] * b[n], one m16n8k16_f32_bf16
+  auto mma = [&](int, int s, int m, int n) __attribute__((always_inline)) {
+    multiply(sum[m][n], fragment_a[s % 2][m], fragment_b[s % 2][n]);
+  };
+  // prepare: operands of the epilogue that are the same in every row
+  auto prepare = [&]() __attribute__((always_inline)) {
+  };
+  // 8 adjacent results of one row: the fused pointwise statements, then the outputs
+  auto finish = [&](int row, int column, const float (&sums)[8]) __attribute__((always_inline)) {
+    const int count = N - column;
+    if (row >= M || count <= 0) return;
+    float y0_out[8];
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      const float t1 = softplus(sums[e]);
+      y0_out[e] = t1;
+    }
+    write_bf16<8, 16>(y0 + (long long)row * y0_stride0 + column, y0_out, count);
+  };
+  // stage[m]: sums of one row of instructions -> this warp's scratch area
+  auto stage = [&](int m) __attribute__((always_inline)) {
+    const unsigned area = shared + 0 + warp * 16384;
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      write_pair(area + place_scratch(m * 16 + (lane / 4), (n * 8 + 2 * (lane % 4)) * 4), sum[m][n][0], sum[m][n][1]);
+      write_pair(area + place_scratch(m * 16 + (lane / 4) + 8, (n * 8 + 2 * (lane % 4)) * 4), sum[m][n][2], sum[m][n][3]);
+    }
+  };
+  // store[r]: scratch -> 8 adjacent results per lane
+  auto store = [&](int r) __attribute__((always_inline)) {
+    const unsigned area = shared + 0 + warp * 16384;
+    const int item = r * 32 + lane;
+    const int row = item / 8, column = item % 8 * 8;
+    float sums[8];
+    read_quad(&sums[0], area + place_scratch(row, (column + 0) * 4));
+    read_quad(&sums[4], area + place_scratch(row, (column + 4) * 4));
+    finish(b_m * 128 + w_m * 64 + row, b_n * 128 + w_n * 64 + column, sums);
+  };
+
+  // The loops, generated by isl from the schedule tree.
+  zero();
+  #pragma unroll 1
+  for (int t = 0; t <= min(2, k_tiles - 1); ++t) {
+    copy_a(t, 0);
+    copy_b(t, 0);
+    copy_a(t, 1);
+    copy_b(t, 1);
+    commit(t);
+  }
+  #pragma unroll 1
+  for (int t = k_tiles; t <= 2; ++t) {
+    commit(t);
+  }
+  #pragma unroll 1
+  for (int t = 3; t < k_tiles; ++t) {
+    wait_mma(t);
+    bar_mma(t);
+    load_a(t - 3, 0);
+    load_b(t - 3, 0);
+    copy_a(t, 0);
+    copy_b(t, 0);
+    if (t >= 4) {
+      #pragma unroll
+      for (int m = 0; m <= 3; ++m) {
+        #pragma unroll
+        for (int n = 0; n <= 7; ++n) {
+          mma(t - 4, 1, m, n);
+        }
+      }
+    }
+    load_a(t - 3, 1);
+    load_b(t - 3, 1);
+    copy_a(t, 1);
+    copy_b(t, 1);
+    #pragma unroll
+    for (int m = 0; m <= 3; ++m) {
+      #pragma unroll
+      for (int n = 0; n <= 7; ++n) {
+        mma(t - 3, 0, m, n);
+      }
+    }
+    commit(t);
+  }
+  #pragma unroll 1
+  for (int t = max(3, k_tiles); t <= (k_tiles + 2); ++t) {
+    wait_mma(t);
+    bar_mma(t);
+    load_a(t - 3, 0);
+    load_b(t - 3, 0);
+    if (t >= 4) {
+      #pragma unroll
+      for (int m = 0; m <= 3; ++m) {
+        #pragma unroll
+        for (int n = 0; n <= 7; ++n) {
+          mma(t - 4, 1, m, n);
+        }
+      }
+    }
+    load_a(t - 3, 1);
+    load_b(t - 3, 1);
+    #pragma unroll
+    for (int m = 0; m <= 3; ++m) {
+      #pragma unroll
+      for (int n = 0; n <= 7; ++n) {
+        mma(t - 3, 0, m, n);
+      }
+    }
+    commit(t);
+  }
+  #pragma unroll
+  for (int m = 0; m <= 3; ++m) {
+    #pragma unroll
+    for (int n = 0; n <= 7; ++n) {
+      mma(k_tiles - 1, 1, m, n);
+    }
+  }
+  // epilogue
+  prepare();
+  bar_stage();
+  #pragma unroll
+  for (int m = 0; m <= 3; ++m) {
+    stage(m);
+  }
+  bar_store();
+  #pragma unroll 4
+  for (int r = 0; r <= 15; ++r) {
+    store(r);
+  }
+}
+
+#ifndef __CUDACC_RTC__
+// Host launcher. Returns a cudaError_t: 0 is success, 1 (invalid value) a size below 1 or a misaligned array.
+extern "C" int pg_static_k_launch(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, unsigned short* __restrict__ y0, int M, int N, long long x_stride0, long long w_stride0, long long y0_stride0, void* stream) {
+  if (M < 1) return (int)cudaErrorInvalidValue;
+  if (N < 1) return (int)cudaErrorInvalidValue;
+  if ((unsigned long long)x % 16) return (int)cudaErrorInvalidValue;
+  if (x_stride0 % 8) return (int)cudaErrorInvalidValue;
+  if ((unsigned long long)w % 16) return (int)cudaErrorInvalidValue;
+  if (w_stride0 % 8) return (int)cudaErrorInvalidValue;
+  if ((unsigned long long)y0 % 16) return (int)cudaErrorInvalidValue;
+  if (y0_stride0 % 8) return (int)cudaErrorInvalidValue;
+  const cudaError_t status =
+      cudaFuncSetAttribute(pg_static_k, cudaFuncAttributeMaxDynamicSharedMemorySize, 65536);
+  if (status != cudaSuccess) return (int)status;
+  const unsigned tiles_along = (M + 127) / 128;
+  const unsigned tiles_across = (N + 127) / 128;
+  const dim3 grid(tiles_across * 8, (tiles_along + 7) / 8);
+  pg_static_k<<<grid, 128, 65536, (cudaStream_t)stream>>>(x, w, y0, M, N, x_stride0, w_stride0, y0_stride0);
+  return (int)cudaGetLastError();
+}
+#endif

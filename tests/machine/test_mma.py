@@ -1,0 +1,199 @@
+"""mma.sync shapes and types against NumPy; fragments laid out by the PTX ISA's own formulas."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from polygen.errors import PtxError
+from polygen.machine import Launch, run
+
+LANE = np.arange(32)[:, None]
+G, T = LANE // 4, LANE % 4
+
+
+def a16(e):
+    return G + 8 * (e // 2 % 2), 2 * T + e % 2 + 8 * (e // 4)
+
+
+def b16(e):
+    return 2 * T + e % 2 + 8 * (e // 2), G + 0 * e
+
+
+def a32(e):
+    return G + 8 * (e % 2), T + 4 * (e // 2)
+
+
+def b32(e):
+    return T + 4 * e, G + 0 * e
+
+
+def a8(e):
+    return G + 8 * (e // 4 % 2), 4 * T + e % 4 + 16 * (e // 8)
+
+
+def b8(e):
+    return 4 * T + e % 4 + 16 * (e // 4), G + 0 * e
+
+
+def c32(e):
+    return G + 8 * (e // 2), 2 * T + e % 2
+
+
+BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
+CASES = [
+    ("m16n8k16.row.col.f32.f16.f16.f32", 16, np.float16, np.float32, a16, b16, "sm_80"),
+    ("m16n8k16.row.col.f32.bf16.bf16.f32", 16, BF16, np.float32, a16, b16, "sm_80"),
+    ("m16n8k16.row.col.f16.f16.f16.f16", 16, np.float16, np.float16, a16, b16, "sm_80"),
+    ("m16n8k8.row.col.f32.f16.f16.f32", 8, np.float16, np.float32, a16, b16, "sm_80"),
+    ("m16n8k8.row.col.f32.bf16.bf16.f32", 8, BF16, np.float32, a16, b16, "sm_80"),
+    ("m16n8k8.row.col.f32.tf32.tf32.f32", 8, np.float32, np.float32, a32, b32, "sm_80"),
+    ("m16n8k4.row.col.f32.tf32.tf32.f32", 4, np.float32, np.float32, a32, b32, "sm_80"),
+    ("m16n8k32.row.col.s32.s8.s8.s32", 32, np.int8, np.int32, a8, b8, "sm_80"),
+    ("m16n8k32.row.col.s32.u8.u8.s32", 32, np.uint8, np.int32, a8, b8, "sm_80"),
+    ("m16n8k16.row.col.s32.s8.s8.s32", 16, np.int8, np.int32, a8, b8, "sm_80"),
+    ("m16n8k32.row.col.f32.e4m3.e4m3.f32", 32, E4M3, np.float32, a8, b8, "sm_90"),
+    ("m16n8k32.row.col.f32.e5m2.e4m3.f32", 32, E5M2, np.float32, a8, b8, "sm_90"),
+]
+
+
+def registers(matrix: np.ndarray, place, elements: int) -> np.ndarray:
+    """(lanes, registers) u32 from a matrix and a fragment rule."""
+    row, column = place(np.arange(elements)[None, :])
+    return np.ascontiguousarray(matrix[row, column]).view(np.uint32)
+
+
+def source(name: str, na: int, nb: int, nc: int, float_sum: bool) -> str:
+    kind, letter = ("float", "f") if float_sum else ("unsigned", "r")
+    numbers = iter(range(64))
+    d = ",".join(f"%{next(numbers)}" for _ in range(nc))
+    a = ",".join(f"%{next(numbers)}" for _ in range(na))
+    b = ",".join(f"%{next(numbers)}" for _ in range(nb))
+    outs = ", ".join(f'"+{letter}"(d[{i}])' for i in range(nc))
+    ins = ", ".join(
+        [f'"r"(a[l*{na}+{i}])' for i in range(na)] + [f'"r"(b[l*{nb}+{i}])' for i in range(nb)]
+    )
+    return f"""
+    extern "C" __global__ void k(const unsigned* a, const unsigned* b, {kind}* c) {{
+      int l = threadIdx.x; {kind} d[{nc}];
+      for (int i = 0; i < {nc}; i++) d[i] = c[l*{nc}+i];
+      asm volatile("mma.sync.aligned.{name} {{{d}}}, {{{a}}}, {{{b}}}, {{{d}}};" : {outs} : {ins});
+      asm volatile("mma.sync.aligned.{name} {{{d}}}, {{{a}}}, {{{b}}}, {{{d}}};" : {outs} : {ins});
+      for (int i = 0; i < {nc}; i++) c[l*{nc}+i] = d[i];
+    }}"""
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case[0] for case in CASES])
+def test_exact(compile_ptx, case):
+    name, k, kind, sum_kind, a_place, b_place, arch = case
+    random = np.random.default_rng(k)
+    low = 0 if kind == np.uint8 else -4
+    a = random.integers(low, 5, (16, k)).astype(np.float32).astype(kind)
+    b_kind = E4M3 if "e5m2.e4m3" in name else kind
+    b = random.integers(low, 5, (k, 8)).astype(np.float32).astype(b_kind)
+    c = random.integers(-9, 9, (16, 8)).astype(sum_kind)
+    per = np.dtype(kind).itemsize
+    ra = registers(a, a_place, 16 * k // 32)
+    rb = registers(b, b_place, 8 * k // 32)
+    rc = registers(c, c32, 4)
+    text = source(
+        name, 16 * k * per // 128, 8 * k * per // 128, rc.shape[1], sum_kind == np.float32
+    )
+    words = rc.view(np.float32) if sum_kind == np.float32 else rc
+    report = run(compile_ptx(text, arch), Launch((1, 1, 1), (32, 1, 1), 0, (ra, rb, words.copy())))
+    assert report.ok, str(report)
+    got = np.ascontiguousarray(report.arrays[2]).view(sum_kind)
+    wanted = c.astype(np.float64) + 2 * (a.astype(np.float64) @ b.astype(np.float64))
+    row, column = c32(np.arange(4)[None, :])
+    np.testing.assert_array_equal(got.astype(np.float64), wanted[row, column])
+
+
+def test_tf32_ignores_low_bits(compile_ptx):
+    a = np.full((16, 8), 1 + 2.0**-12, np.float32)
+    b = np.ones((8, 8), np.float32)
+    text = source("m16n8k8.row.col.f32.tf32.tf32.f32", 4, 2, 4, True)
+    arguments = (registers(a, a32, 4), registers(b, b32, 2), np.zeros((32, 4), np.float32))
+    report = run(compile_ptx(text), Launch((1, 1, 1), (32, 1, 1), 0, arguments))
+    assert (report.arrays[2] == 16).all()
+
+
+@pytest.mark.parametrize("a_layout", ["row", "col"])
+@pytest.mark.parametrize("b_layout", ["row", "col"])
+@pytest.mark.parametrize("sums", ["f32", "f16"])
+def test_quad_pairs(compile_ptx, a_layout, b_layout, sums):
+    random = np.random.default_rng(2)
+    a = random.integers(-4, 5, (4, 8, 4)).astype(np.float16)
+    b = random.integers(-4, 5, (4, 4, 8)).astype(np.float16)
+    lane, e = np.arange(32)[:, None], np.arange(4)[None, :]
+    q, u, h = lane // 4 % 4, lane % 4, lane // 16
+    ra = a[q, u + 4 * h, e] if a_layout == "row" else a[q, e + 4 * h, u]
+    rb = b[q, u, e + 4 * h] if b_layout == "row" else b[q, e, u + 4 * h]
+    name = f"m8n8k4.{a_layout}.{b_layout}.{sums}.f16.f16.{sums}"
+    text = source(name, 2, 2, 8 if sums == "f32" else 4, sums == "f32")
+    start = np.zeros((32, 8), np.float32 if sums == "f32" else np.float16)
+    words = start if sums == "f32" else start.view(np.uint32)
+    pack = [np.ascontiguousarray(one).view(np.uint32) for one in (ra, rb)]
+    report = run(compile_ptx(text), Launch((1, 1, 1), (32, 1, 1), 0, (*pack, words)))
+    got = report.arrays[2].view(start.dtype).astype(np.float32)
+    wanted = 2 * np.matmul(a.astype(np.float32), b.astype(np.float32))
+    e = np.arange(8)[None, :]
+    if sums == "f32":
+        place = q, lane % 2 + e // 2 % 2 * 2 + 4 * h, e // 4 * 4 + lane // 2 % 2 * 2 + e % 2
+    else:
+        place = q, u + 4 * h, e
+    np.testing.assert_array_equal(got, wanted[place])
+
+
+def test_divergent_mma_is_a_finding(compile_ptx):
+    text = source("m16n8k16.row.col.f32.f16.f16.f32", 4, 2, 4, True)
+    text = text.replace("asm volatile", "if (l < 16) asm volatile", 1)
+    zero = np.zeros((32, 4), np.uint32)
+    arguments = (zero, zero[:, :2].copy(), np.zeros((32, 4), np.float32))
+    report = run(compile_ptx(text), Launch((1, 1, 1), (32, 1, 1), 0, arguments))
+    assert [one.code for one in report.findings] == ["divergent-warp-operation"]
+
+
+def test_unknown_shape_names_its_line(compile_ptx):
+    text = source("m16n8k256.row.col.s32.b1.b1.s32.xor.popc", 4, 2, 4, False)
+    zero = np.zeros((32, 4), np.uint32)
+    with pytest.raises(PtxError, match="mma") as caught:
+        run(compile_ptx(text), Launch((1, 1, 1), (32, 1, 1), 0, (zero, zero, zero.copy())))
+    assert caught.value.line > 0
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("trans", ["", ".trans"])
+def test_ldmatrix_and_stmatrix(compile_ptx, count, trans):
+    names = ",".join(f"%{i}" for i in range(count))
+    outs = ", ".join(f'"=r"(r[{i}])' for i in range(count))
+    ins = ", ".join(f'"r"(r[{i}])' for i in range(count))
+    ptx = compile_ptx(
+        f"""
+    extern "C" __global__ void k(const unsigned* x, unsigned* d, unsigned* back) {{
+      __shared__ __align__(16) unsigned s[256];
+      int l = threadIdx.x; unsigned r[{count}], at;
+      for (int i = 0; i < 8; i++) {{ s[i * 32 + l] = x[i * 32 + l]; }}
+      asm("{{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }}" : "=r"(at) : "l"(s));
+      __syncwarp();
+      asm volatile("ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 {{{names}}}, [%{count}];" : {outs} : "r"(at + l % 32 * 16) : "memory");
+      for (int i = 0; i < {count}; i++) d[l * {count} + i] = r[i];
+      asm volatile("stmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 [%{count}], {{{names}}};" :: {ins}, "r"(at + 512 + l % 32 * 16) : "memory");
+      __syncwarp();
+      for (int i = 0; i < {count}; i++) back[i * 32 + l] = s[128 + i * 32 + l];
+    }}""",
+        "sm_90",
+    )
+    x = np.arange(512, dtype=np.uint16).view(np.uint32)
+    d, back = np.zeros((32, count), np.uint32), np.zeros(32 * count, np.uint32)
+    report = run(ptx, Launch((1, 1, 1), (32, 1, 1), 0, (x, d, back)))
+    assert report.ok, str(report)
+    matrices = x.view(np.uint16).reshape(8, 8, 8)[:count]
+    if trans:
+        matrices = matrices.transpose(0, 2, 1)
+    lane = np.arange(32)
+    for q in range(count):
+        pair = report.arrays[1][:, q].copy().view(np.uint16).reshape(32, 2)
+        np.testing.assert_array_equal(pair[:, 0], matrices[q, lane // 4, 2 * (lane % 4)])
+        np.testing.assert_array_equal(pair[:, 1], matrices[q, lane // 4, 2 * (lane % 4) + 1])
+    np.testing.assert_array_equal(report.arrays[2], x[: 32 * count])

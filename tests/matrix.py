@@ -1,0 +1,279 @@
+"""The kernels that tests share: layouts x dtypes x epilogues x alignments x targets x schedules.
+
+Every entry is one fused program with a signature and a target. `cases` is built by rule, so that
+each layout meets each dtype, each epilogue at least two layouts, and each target some of both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from polygen.api import Fused, fuse
+from polygen.frontend.parse import parse_expression
+from polygen.kernel import Kernel
+from polygen.schedule.model import (
+    CtaTile,
+    Epilogue,
+    Loops,
+    Pipeline,
+    Raster,
+    Schedule,
+    Tile,
+    WarpTile,
+)
+
+ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
+
+# Operand order and transposition: (product, shape of x, shape of w).
+LAYOUTS = {
+    "nt": ("x @ w.T", "[M,K]", "[N,K]"),
+    "nn": ("x @ w", "[M,K]", "[K,N]"),
+    "tn": ("x.T @ w", "[K,M]", "[K,N]"),
+    "tt": ("x.T @ w.T", "[K,M]", "[N,K]"),
+}
+
+# Expression around the product `@`, and the signatures of what it adds; `T` is the operands' dtype.
+EPILOGUES: dict[str, tuple[str, dict[str, str]]] = {
+    "plain": ("@", {}),
+    "bias": ("@ + b", {"b": "T[N]"}),
+    "bias_gelu": ("gelu(@ + b)", {"b": "T[N]"}),
+    "bias_residual_relu": ("relu(@ + b + r)", {"b": "f32[N]", "r": "T[M,N]"}),
+    "gate": ("silu(@ + b) * g", {"b": "T[N]", "g": "T[M,N]"}),
+    "two_outputs": ("(relu(@), @ * 2 + b)", {"b": "f32[N]"}),
+    "column_scale": ("(@) * c", {"c": "f32[M,1]"}),
+    "transposed_residual": ("@ + r.T", {"r": "T[N,M]"}),
+    "scalar": ("s * (@) + b", {"b": "f32[N]", "s": "f32"}),
+    "where": ("where(@ > r, @, r - 1)", {"r": "T[M,N]"}),
+    "middle_cast": ('(@).astype("f16") * 2 + b', {"b": "f32[N]"}),
+    "column_major_residual": ("maximum(@, r)", {"r": "T[M,N]:col"}),
+    "same_twice": ("(@ + r) * r", {"r": "f32[M,N]"}),
+    "tanh_clip": ("tanh(clip(@, -3, 3))", {}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One kernel of the matrix."""
+
+    name: str
+    expression: str
+    signature: tuple[tuple[str, str], ...]  # parameter -> description
+    arch: str = "sm_80"
+    sizes: tuple[tuple[str, int], ...] = (("M", 72), ("N", 56), ("K", 128))  # to optimise for
+    schedule: Schedule | str = "auto"
+    options: dict[str, Any] = field(default_factory=dict)
+    trial: tuple[tuple[str, int], ...] = ()  # sizes to run on the PTX machine; () is the default
+
+    def fused(self) -> Fused:
+        """The function."""
+        names = [name for name, _ in self.signature]
+        function = parse_expression(self.expression, names)
+        function.expression = self.expression  # type: ignore[attr-defined]
+        fused: Fused = fuse(function, name=self.name)
+        return fused
+
+    def kernel(self) -> Kernel:
+        """Generated, not yet compiled."""
+        return self.fused().compile(
+            *(text for _, text in self.signature),
+            arch=self.arch,
+            sizes=dict(self.sizes),
+            schedule=self.schedule,
+            **self.options,
+        )
+
+
+def case(
+    name: str, layout: str, dtype: str, epilogue: str, alignment: int = 16, **changes: Any
+) -> Case:
+    """A case by layout, dtype, epilogue and the operands' alignment in bytes."""
+    product, x, w = LAYOUTS[layout]
+    around, extra = EPILOGUES[epilogue]
+    at = "" if alignment == 16 else f"@{alignment}"
+    signature = {"x": f"{dtype}{x}{at}", "w": f"{dtype}{w}{at}"}
+    stored = "f32" if dtype == "tf32" else dtype
+    signature |= {key: text.replace("T", stored) for key, text in extra.items()}
+    expression = around.replace("@", f"({product})")
+    return Case(name, expression, tuple(signature.items()), **changes)
+
+
+def pipeline(
+    stages: int,
+    distance: int,
+    order: tuple[str, ...] = ("copy", "mma"),
+    *,
+    fragments: int = 2,
+    lookahead: int = 1,
+    copies: str = "whole",
+    across: bool = False,
+) -> Pipeline:
+    """A pipeline with every decision spelt out, so that defaults may change."""
+    return Pipeline(
+        stages=stages,
+        distance=distance,
+        order=order,
+        fragments=fragments,
+        lookahead=lookahead,
+        copies=copies,
+        across=across,
+    )
+
+
+def small(**changes: Any) -> Schedule:
+    """A schedule of a 32x32x32 tile with 16x16 warps: quick to run on the machine."""
+    base = Schedule(
+        name="small",
+        tile=Tile(CtaTile(32, 32, 32), WarpTile(16, 16)),
+        pipeline=pipeline(3, 2),
+    )
+    return replace(base, **changes)
+
+
+def tiled(cta: tuple[int, int, int], warp: tuple[int, int], **changes: Any) -> Schedule:
+    """`small` with other tiles."""
+    return small(tile=Tile(CtaTile(*cta), WarpTile(*warp)), **changes)
+
+
+# Legal, and not what anybody would choose by habit.
+UNUSUAL: dict[str, Schedule] = {
+    "mma_k_n_m": small(loops=Loops(mma=("k", "n", "m"))),
+    "mma_m_n_k": small(pipeline=pipeline(3, 2, fragments=4, lookahead=0), loops=Loops(("m", "n", "k"))),
+    "mma_n_k_m": small(pipeline=pipeline(3, 2, fragments=4, lookahead=0), loops=Loops(("n", "k", "m"))),
+    "stages_2": small(pipeline=pipeline(2, 1)),
+    "stages_4_spread": small(pipeline=pipeline(4, 3, copies="spread", across=True)),
+    "stages_5_spread": small(pipeline=pipeline(5, 3, copies="spread")),
+    "stages_6_distance_5": small(pipeline=pipeline(6, 5)),
+    "stages_6_distance_2": small(pipeline=pipeline(6, 2)),
+    "one_stage_no_distance": small(pipeline=pipeline(1, 0)),
+    "mma_first_distance_is_stages": small(pipeline=pipeline(3, 3, ("mma", "copy"))),
+    "mma_first_distance_1": small(pipeline=pipeline(4, 1, ("mma", "copy"))),
+    "one_fragment": small(pipeline=pipeline(3, 2, fragments=1, lookahead=0)),
+    "three_fragments": tiled((32, 32, 64), (16, 16), pipeline=pipeline(3, 2, fragments=3, lookahead=2)),
+    "across_lookahead": tiled((32, 32, 64), (16, 16), pipeline=pipeline(4, 2, across=True)),
+    "warps_1x8": tiled((16, 128, 32), (16, 16)),
+    "warps_8x1": tiled((128, 16, 32), (16, 16)),
+    "warps_2x4_of_16x8": tiled((32, 32, 32), (16, 8)),
+    "one_warp": tiled((32, 32, 32), (32, 32)),
+    "one_warp_one_stage": tiled((16, 16, 16), (16, 16), pipeline=pipeline(1, 0, fragments=1, lookahead=0)),
+    "warp_of_48x24": tiled((96, 48, 32), (48, 24)),
+    "registers": small(epilogue=Epilogue("registers")),
+    "registers_along_n": small(epilogue=Epilogue("registers"), raster=Raster("n", 3)),
+    "raster_along_n": small(raster=Raster("n", 8)),
+    "raster_group_1": small(raster=Raster("m", 1)),
+    "raster_group_16": small(raster=Raster("m", 16)),
+    "two_blocks": small(min_blocks=2),
+    "no_swizzle": tiled((32, 32, 64), (16, 16), smem=replace(Schedule().smem, swizzle="none")),
+}  # fmt: skip
+
+
+def _layout_cases() -> list[Case]:
+    found = []
+    for i, layout in enumerate(LAYOUTS):
+        for j, dtype in enumerate(("f16", "bf16", "tf32")):
+            arch = ARCHS[(3 * i + j) % len(ARCHS)]
+            found.append(case(f"{layout}_{dtype}", layout, dtype, "bias", arch=arch))
+    for layout in LAYOUTS:
+        found.append(
+            case(f"{layout}_sum_f16", layout, "f16", "plain", options={"acc_dtype": "f16"})
+        )
+    return found
+
+
+def _epilogue_cases() -> list[Case]:
+    found = []
+    for i, epilogue in enumerate(EPILOGUES):
+        for j, (layout, dtype) in enumerate((("nt", "bf16"), ("tn", "f16"))):
+            arch = ARCHS[(i + 4 * j) % len(ARCHS)]
+            found.append(case(f"{epilogue}_{layout}_{dtype}", layout, dtype, epilogue, arch=arch))
+    return found
+
+
+def _ragged_cases() -> list[Case]:
+    """Alignments below 16 bytes, sizes that are no multiple of anything."""
+    found = []
+    ragged = {
+        8: {"M": 44, "N": 68, "K": 100},
+        4: {"M": 42, "N": 70, "K": 102},
+        2: {"M": 37, "N": 53, "K": 101},
+    }
+    for alignment, sizes in ragged.items():
+        for i, layout in enumerate(LAYOUTS):
+            chosen = tuple(sizes.items())
+            arch = ARCHS[(alignment + i) % len(ARCHS)]
+            name = f"aligned_{alignment}_{layout}"
+            found.append(
+                case(
+                    name, layout, "bf16", "bias_residual_relu", alignment, arch=arch,
+                    sizes=chosen, trial=chosen,
+                )  # fmt: skip
+            )
+    for alignment in (8, 4):
+        chosen = (("M", 34), ("N", 37), ("K", 50 if alignment == 8 else 51))
+        found.append(
+            case(f"aligned_{alignment}_tf32", "nn", "tf32", "bias", 4, sizes=chosen, trial=chosen)
+        )
+    one = (("M", 1), ("N", 1), ("K", 1))
+    found.append(case("ones", "nt", "f16", "bias_residual_relu", 2, sizes=one, trial=one))
+    return found
+
+
+def _storage_cases() -> list[Case]:
+    """Column-major arrays, one tensor as both operands, fixed sizes, other output types."""
+    both = (("x", "f16[M,K]:col"), ("w", "f16[N,K]:col"))
+    return [
+        Case("column_major_both", "x @ w.T", both),
+        Case("column_major_x", "x @ w + b", (("x", "bf16[M,K]:col"), ("w", "bf16[K,N]"), ("b", "f32[N]"))),
+        Case("column_major_tf32", "x @ w", (("x", "tf32[M,K]:col"), ("w", "tf32[K,N]:col"))),
+        Case("swapped", "(w @ x.T).T", (("x", "f16[M,K]"), ("w", "f16[N,K]"))),
+        Case("gram", "x @ x.T", (("x", "bf16[M,K]"),), sizes=(("M", 64), ("K", 96))),
+        Case("gram_transposed", "x.T @ x", (("x", "f16[K,M]"),), sizes=(("M", 64), ("K", 96))),
+        Case("fixed", "relu(x @ w)", (("x", "bf16[48,96]"), ("w", "bf16[96,40]")), sizes=()),
+        Case("static_k", "x @ w.T", (("x", "bf16[M,K]"), ("w", "bf16[N,K]")), options={"static": ("K",)}),
+        Case("f32_out", "x @ w.T", (("x", "bf16[M,K]"), ("w", "bf16[N,K]")), options={"out_dtype": "f32"}),
+        Case(
+            "outputs_differ", "(x @ w.T, relu(x @ w.T))", (("x", "bf16[M,K]"), ("w", "bf16[N,K]")),
+            options={"out_dtype": ("f32", "bf16")},
+        ),
+        Case("transposed_output", "(x @ w.T + b).T", (("x", "f16[M,K]"), ("w", "f16[N,K]"), ("b", "f16[N]"))),
+        Case(
+            "row_and_column", "(x @ w) * c + b",
+            (("x", "f16[M,K]"), ("w", "f16[K,N]"), ("c", "f16[M,1]"), ("b", "f16[1,N]")),
+        ),
+    ]  # fmt: skip
+
+
+def _schedule_cases() -> list[Case]:
+    """The unusual schedules, over all layouts and dtypes in turn."""
+    found = []
+    for i, (name, schedule) in enumerate(UNUSUAL.items()):
+        layout, dtype = tuple(LAYOUTS)[i % 4], ("bf16", "f16", "tf32")[i % 3]
+        arch = ARCHS[i % len(ARCHS)]
+        found.append(
+            case(f"{name}", layout, dtype, "bias_residual_relu", schedule=schedule, arch=arch)
+        )
+    return found
+
+
+def _shipped_cases() -> list[Case]:
+    """The large tiles that real sizes get."""
+    large = (("M", 4096), ("N", 4096), ("K", 4096))
+    narrow = (("M", 16384), ("N", 1024), ("K", 1024))
+    return [
+        case("large_bias_gelu", "nt", "bf16", "bias_gelu", sizes=large, arch="sm_90a"),
+        case("large_two_outputs", "tn", "f16", "two_outputs", sizes=large),
+        case("large_tf32", "nn", "tf32", "bias", sizes=large, arch="sm_120"),
+        case("tall_residual", "nt", "bf16", "bias_residual_relu", sizes=narrow, arch="sm_100"),
+    ]
+
+
+CASES: tuple[Case, ...] = tuple(
+    [
+        *_layout_cases(),
+        *_epilogue_cases(),
+        *_ragged_cases(),
+        *_storage_cases(),
+        *_schedule_cases(),
+        *_shipped_cases(),
+    ]
+)
