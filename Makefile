@@ -1,5 +1,7 @@
 # Two commands: `make demo` and `make test`. Each sets up .venv first if that has not been done.
 
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/polygen-is-set-up
@@ -23,7 +25,7 @@ demo: setup
 	@$(SHOW) program
 	@echo
 	@echo '== The schedule tree: the statements tiled, then one thread block with its copies'
-	@$(SHOW) tree | cut -c 1-160
+	@$(SHOW) tree | sed -E 's/^(.{159}).+/\1…/'
 	@echo
 	@echo '== The loops that come out of it'
 	@$(SHOW) ast

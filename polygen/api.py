@@ -73,6 +73,14 @@ class Fused:
             raise SignatureError(
                 f"static dims without a size: {', '.join(missing)}", where="static"
             )
+        dims = {d for t in tensors for d in t.dims if isinstance(d, str)}
+        unknown = [name for name in static if name not in dims]
+        if unknown:
+            raise SignatureError(
+                f"no dim is called {', '.join(unknown)}",
+                where="static",
+                nearest=f"Dims: {', '.join(sorted(dims)) or 'none'}",
+            )
         fixed: dict[str, str | int] = {name: known[name] for name in static}
         tensors = [
             replace(t, dims=tuple(fixed.get(d, d) if isinstance(d, str) else d for d in t.dims))

@@ -21,7 +21,7 @@ from polygen.lower.plan import KernelPlan
 from polygen.machine import Finding, Launch, Report, run
 from polygen.poly.legality import Proof
 from polygen.runtime.arrays import ArrayView
-from polygen.runtime.binding import bind
+from polygen.runtime.binding import bind, misaligned
 
 Array = np.ndarray[Any, Any]
 
@@ -88,6 +88,11 @@ def emulate(
     tensors = tuple(t for t in program.inputs if t.dims)
     views = tuple(_view(arrays[t.name], t) for t in tensors)
     binding = bind(source, tensors, program.outputs, views)
+    # Machine memory starts every array at a multiple of 16 bytes: only strides can be misaligned.
+    addresses = [0] * (len(tensors) + len(program.outputs))
+    everything = (*tensors, *program.outputs)
+    if any(bits & mask for bits, mask in zip(binding.stride_bits, binding.masks, strict=True)):
+        raise misaligned(binding, everything, addresses)
     for tensor, shape in zip(program.outputs, binding.shapes, strict=True):
         arrays[tensor.name] = _poisoned(shape, tensor)
     arguments: list[Any] = []

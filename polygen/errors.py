@@ -130,9 +130,11 @@ class AlignmentMismatch(ArgumentError):
     Attributes:
         alignment: per tensor, the power of two (at most 16 bytes) that divides its address and its
             strides, so that the caller can choose a variant which the arrays do satisfy.
+        ragged: tensors whose contiguous extent is not a multiple of their alignment.
     """
 
     alignment: tuple[tuple[str, int], ...] = ()
+    ragged: tuple[str, ...] = ()
 
 
 class VerifyError(PolygenError):

@@ -42,7 +42,7 @@ class Kernel:
     ) -> None:
         self._sizes, self._asked, self._command = sizes, schedule, command
         self.passes: Passes = generate(program, device, sizes, schedule, command)
-        self._siblings: dict[tuple[tuple[str, int], ...], Kernel] = {}
+        self._siblings: dict[Any, Kernel] = {}
 
     # --- what it is -----------------------------------------------------------------------------
     @property
@@ -147,19 +147,20 @@ class Kernel:
                 tuple(operands[i] for i in arrays), tuple(operands[i] for i in scalars), out, stream
             )
         except AlignmentMismatch as mismatch:
-            return self.sibling(mismatch.alignment)(*operands, out=out, stream=stream)
+            return self._sibling(mismatch)(*operands, out=out, stream=stream)
 
-    def sibling(self, alignment: tuple[tuple[str, int], ...]) -> Kernel:
-        """The kernel for arrays with other alignments (bytes by tensor), compiled on first use."""
-        if alignment not in self._siblings:
-            self._siblings[alignment] = Kernel(
-                realigned(self.program, dict(alignment)),
+    def _sibling(self, mismatch: AlignmentMismatch) -> Kernel:
+        """The same kernel for arrays with other alignments, compiled on first use."""
+        key = (mismatch.alignment, mismatch.ragged)
+        if key not in self._siblings:
+            self._siblings[key] = Kernel(
+                realigned(self.program, dict(mismatch.alignment), mismatch.ragged),
                 self.passes.plan.device,
                 self._sizes,
                 self._asked,
                 self._command,
             )
-        return self._siblings[alignment]
+        return self._siblings[key]
 
     def save(self, folder: str | Path) -> Path:
         """Write the ``.cu``, its manifest and its schedule tree; each appears whole or not at all.
@@ -213,7 +214,10 @@ class Kernel:
         Raises:
             ArgumentError: operands do not fit.
         """
-        return emulate(self.program, self.passes.source, self.ptx, operands).results
+        try:
+            return emulate(self.program, self.passes.source, self.ptx, operands).results
+        except AlignmentMismatch as mismatch:
+            return self._sibling(mismatch).emulate(*operands)
 
     def check(self, sizes: dict[str, int] | None = None) -> CheckReport:
         """The proofs, and a run of the compiled PTX on integer data compared with NumPy.
@@ -228,11 +232,17 @@ class Kernel:
         return check(self.passes.plan, self.passes.source, self.ptx, sizes)
 
 
-def realigned(program: Program, alignment: dict[str, int]) -> Program:
-    """The program with other alignments (bytes by tensor)."""
+def realigned(
+    program: Program, alignment: dict[str, int], ragged: tuple[str, ...] = ()
+) -> Program:
+    """The program with other alignments (bytes by tensor) and with ragged rows where named."""
 
     def change(tensor: Tensor) -> Tensor:
-        return replace(tensor, alignment=alignment.get(tensor.name, tensor.alignment))
+        return replace(
+            tensor,
+            alignment=alignment.get(tensor.name, tensor.alignment),
+            ragged=tensor.ragged or tensor.name in ragged,
+        )
 
     return replace(
         program,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from polygen import knobs
 from polygen.emit.cuda import emit
 from polygen.emit.source import KernelSource
-from polygen.errors import PolygenError, ResourceError, UnsupportedProgram
+from polygen.errors import PolygenError, ResourceError, ScheduleError, UnsupportedProgram
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.atom import Atom, atom, atoms_for
 from polygen.hardware.device import Device
@@ -25,6 +26,9 @@ from polygen.poly.tiling import tiling
 from polygen.schedule.default import Problem, choose
 from polygen.schedule.load import check_structure, load_schedule
 from polygen.schedule.model import Schedule
+
+# isl has one context per process, and its operation budget with it: one generation at a time.
+_GENERATING = threading.RLock()
 
 # The size taken along a dim for which a call gives none.
 TYPICAL_SIZE = 4096
@@ -61,6 +65,17 @@ def generate(
     Raises:
         PolygenError: the program, the schedule or their combination is refused.
     """
+    with _GENERATING:
+        return _generate(program, device, sizes, schedule, command)
+
+
+def _generate(
+    program: Program,
+    device: Device,
+    sizes: dict[str, int],
+    schedule: Schedule | Path | str,
+    command: str,
+) -> Passes:
     model = scop(program)
     matched = match(program, fuse(program, model))
     instruction, decided, origin = decide(program, matched, device, sizes, schedule)
@@ -90,6 +105,12 @@ def decide(
     if isinstance(schedule, Schedule):
         instruction = _instruction(matched, device, schedule.atom)
         origin, decided = f"given: {schedule.name}", schedule
+    elif not isinstance(schedule, str | Path):
+        raise ScheduleError(
+            f"{schedule!r} is no schedule",
+            where="schedule",
+            nearest='Pass "auto", a Schedule, or the path of a schedule file',
+        )
     elif schedule != "auto":
         decided = load_schedule(Path(schedule))
         instruction = _instruction(matched, device, decided.atom)
@@ -174,6 +195,8 @@ def check_sizes(program: Program, sizes: dict[str, int]) -> None:
             raise PolygenError(
                 f"no dim is called {name!r}", where="sizes", nearest=f"Dims: {known}"
             )
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise PolygenError(f"{name} = {value!r}", where="sizes", why="sizes are whole numbers")
         if value < 1:
             raise PolygenError(
                 f"{name} = {value}",

@@ -53,6 +53,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         arch=plan.device.compile_target,
         arguments=plan.arguments,
         launch=plan.launch,
+        whole=tuple(c.tensor.name for c in plan.copies if c.asynchronous and not c.ragged),
         alignment=alignment,
     )
 
@@ -107,7 +108,7 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
     parts = [render(epilogue) for render in order]
     return {
         "types": leaves.types(plan),
-        "copy_widths": sorted({c.width for c in plan.copies if c.asynchronous}, reverse=True),
+        "copy_instructions": leaves.copy_instructions(plan),
         "fragment_loads": leaves.fragment_functions(plan),
         "round_to_tf32": any(load.round_to_tf32 for load in plan.loads),
         "mma": leaves.multiply(plan),

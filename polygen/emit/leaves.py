@@ -82,7 +82,7 @@ def copy(plan: KernelPlan, c: Copy) -> dict[str, Any]:
     passes = -(-pieces // threads)
     per_part = -(-passes // c.parts)
     end = f"(p + 1) * {per_part}"
-    # Threads keep their column from pass to pass, and the swizzle repeats: addresses are base plus constant.
+    # Threads keep their column from pass to pass, and the swizzle repeats: base plus constant.
     regular = threads % per_row == 0 and threads // per_row % buffer.swizzle.period == 0
     lines = _regular_copy if regular and c.asynchronous else _general_copy
     prelude, body = lines(plan, c, elements, per_row)
@@ -93,7 +93,7 @@ def copy(plan: KernelPlan, c: Copy) -> dict[str, Any]:
     return {
         "comment": (
             f"copy_{c.operand}[k,p]: {c.tensor.name}, {ranges[0]} x {ranges[1]}{part} -> "
-            f"{c.buffer}[k % {buffer.slots}], {moved} bytes per thread and pass, zeros beyond the array"
+            f"{c.buffer}[k % {buffer.slots}], {moved} bytes at a time, zeros beyond it"
         ),
         "operand": c.operand,
         "offset": buffer.offset,
@@ -125,17 +125,60 @@ def _regular_copy(
     prelude = [
         f"const int row = thread / {per_row}, column = thread % {per_row} * {elements};",
         f"const int rows_left = {row_extent} - ({row_base} + row);",
-        f"const int left = {column_extent} - ({column_base} + column);",
-        f"const int bytes = min(max(left, 0), {elements}) * {c.element_bytes};",
+        _left(c, elements, f"{column_extent} - ({column_base} + column)"),
         f"const {c_type(c.tensor.dtype)}* from = "
         f"{c.tensor.name} + (long long)({row_base} + row) * {c.stride} + ({column_base} + column);",
         f"const unsigned to = slot + place_ring_{c.operand}(row, column * {c.element_bytes});",
     ]
     body = [
-        f"copy_{c.width}(to + i * {rows * row_bytes}, from + (long long)(i * {rows}) * {c.stride}, "
-        f"i * {rows} < rows_left ? bytes : 0);"
+        f"{copy_function(c)}(to + i * {rows * row_bytes}, "
+        f"from + (long long)(i * {rows}) * {c.stride}, {_amount(c, f'i * {rows} < rows_left')});"
     ]
     return prelude, body
+
+
+def copy_function(c: Copy) -> str:
+    """The name of the copy instruction's wrapper."""
+    return f"copy_{c.width}_ragged" if c.ragged else f"copy_{c.width}"
+
+
+def copy_instructions(plan: KernelPlan) -> list[dict[str, str]]:
+    """The background copies the plan uses, each wrapped once."""
+    found = {}
+    for c in plan.copies:
+        if not c.asynchronous:
+            continue
+        cache = "cg" if c.width == 16 else "ca"  # only 16 bytes can bypass the first-level cache
+        form = f"cp.async.{cache}.shared.global [%0], [%1], {c.width}, "
+        name = copy_function(c)
+        if c.ragged:
+            found[name] = {
+                "comment": f"Copies {c.width} bytes in the background: `bytes` of `from`, then zeros.",
+                "function": name,
+                "parameter": "int bytes",
+                "ptx": f'"{form}%2;"',
+                "operand": '"r"(bytes)',
+            }
+        else:
+            predicate = "{ .reg .pred outside; setp.eq.s32 outside, %2, 0; "
+            found[name] = {
+                "comment": f"Copies {c.width} bytes in the background: of `from`, or zeros.",
+                "function": name,
+                "parameter": "bool inside",
+                "ptx": f'"{predicate}{form}outside; }}"',
+                "operand": '"r"((int)inside)',
+            }
+    return [found[name] for name in sorted(found)]
+
+
+def _left(c: Copy, elements: int, left: str) -> str:
+    if c.ragged:
+        return f"const int bytes = min(max({left}, 0), {elements}) * {c.element_bytes};"
+    return f"const bool inside = {left} > 0;"
+
+
+def _amount(c: Copy, row_inside: str) -> str:
+    return f"{row_inside} ? bytes : 0" if c.ragged else f"inside && {row_inside}"
 
 
 def _general_copy(
@@ -146,16 +189,19 @@ def _general_copy(
         f"const int piece = i * {plan.launch.threads} + thread;",
         f"const int row = piece / {per_row}, column = piece % {per_row} * {elements};",
         f"const int from_row = {row_base} + row, from_column = {column_base} + column;",
-        f"const int left = from_row < {row_extent} ? {column_extent} - from_column : 0;",
         f"const {c_type(c.tensor.dtype)}* from = "
         f"{c.tensor.name} + (long long)from_row * {c.stride} + from_column;",
         f"const unsigned to = slot + place_ring_{c.operand}(row, column * {c.element_bytes});",
     ]
+    row_inside, left = f"from_row < {row_extent}", f"{column_extent} - from_column"
     if c.asynchronous:
-        body.append(f"copy_{c.width}(to, from, min(max(left, 0), {elements}) * {c.element_bytes});")
+        body.append(_left(c, elements, left))
+        body.append(f"{copy_function(c)}(to, from, {_amount(c, row_inside)});")
     else:
         body += [
-            "const unsigned low = left > 0 ? __ldg(from) : 0, high = left > 1 ? __ldg(from + 1) : 0;",
+            f"const int left = {row_inside} ? {left} : 0;",
+            "const unsigned low = left > 0 ? __ldg(from) : 0;",
+            "const unsigned high = left > 1 ? __ldg(from + 1) : 0;",
             "write_word(to, low | high << 16);",
         ]
     return [], body

@@ -18,6 +18,7 @@ class KernelSource:
     arch: str  # "sm_80", "sm_90a"
     arguments: tuple[Argument, ...]
     launch: Launch
+    whole: tuple[str, ...]  # tensors whose contiguous extent is a multiple of their alignment
     alignment: tuple[
         tuple[str, int], ...
     ]  # tensor name -> bytes its address and strides must be multiples of

@@ -33,6 +33,7 @@ class Tensor:
         int, ...
     ] = ()  # axes from slowest to contiguous: (0, 1) row-major, (1, 0) column-major
     alignment: int = 16  # bytes that divide the base address and every non-contiguous stride
+    ragged: bool = False  # the contiguous extent need not be a multiple of `alignment`
 
     @property
     def contiguous_axis(self) -> int | None:

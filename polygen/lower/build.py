@@ -147,6 +147,7 @@ def _operand(
         tile=footprint.size[operand.role_axis],
         tile_k=footprint.size[operand.k_axis],
         parts=copy_parts(tiles, schedule),
+        ragged=tensor.ragged,
         stride=stride_argument(tensor, tensor.order[0]),
     )
     if copy.columns * size % chunk_bytes():

@@ -110,6 +110,7 @@ class Copy:
     tile: int  # elements along the role per block
     tile_k: int
     parts: int  # the tile is copied in this many calls
+    ragged: bool  # a row may end inside one copy
     stride: str  # argument: elements between stored rows
 
     @property

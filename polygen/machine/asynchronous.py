@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polygen.machine import mbarrier
-from polygen.machine.lanes import Lanes, full
+from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.memory import locate_global, locate_shared
 
 if TYPE_CHECKING:
     from polygen.machine.state import Machine
-
-Vector = np.ndarray[Any, Any]
 
 
 @dataclass(slots=True)
@@ -148,7 +146,7 @@ def wait(machine: Machine, lanes: Lanes, pending: int, everything: bool) -> None
             _land(machine, part)
         if machine.shadow is not None:
             rows = machine.shadow.row_of[part.thread]
-            machine.shadow.land(rows, part.target, part.size, part.position)
+            machine.shadow.land(rows, part.target, part.size, part.position, part.thread & 31)
         if not done.all():
             left.append(copy.pick(~done))
     copies.pending = left

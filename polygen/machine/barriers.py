@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polygen.machine.lanes import Lanes, full
+from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.parse import Instruction
 from polygen.machine.writer import Writer
 
 if TYPE_CHECKING:
     from polygen.machine.state import Machine
-
-Vector = np.ndarray[Any, Any]
 
 
 @dataclass(slots=True)
@@ -53,6 +51,8 @@ def operands(w: Writer, one: Instruction) -> str:
 
 def warp_barrier(machine: Machine, lanes: Lanes, mask: Any, position: int) -> None:
     """``bar.warp.sync``: the named lanes must arrive together; the machine runs them together."""
+    if machine.shadow is not None:
+        machine.shadow.tick(np.unique(machine.shadow.row_of[lanes.index]))
     masks = full(lanes, mask)
     present = np.zeros(machine.geometry.total, bool)
     present[lanes.index] = True

@@ -98,7 +98,7 @@ _UNIFORM_SPECIAL = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Instructions ``begin .. end-1``; `terminator` is the last one when it decides what runs next."""
+    """Instructions ``begin .. end-1``; `terminator` is the last one when it ends the block."""
 
     begin: int
     end: int

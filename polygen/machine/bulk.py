@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polygen.machine import mbarrier, tensormap
-from polygen.machine.lanes import Lanes, full
+from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.memory import BASE, SLOT, WINDOW_PARAM
 from polygen.machine.report import Stop
 from polygen.machine.tensormap import PlacedMap
@@ -26,7 +26,6 @@ from polygen.machine.tensormap import PlacedMap
 if TYPE_CHECKING:
     from polygen.machine.state import Machine
 
-Vector = np.ndarray[Any, Any]
 ALIGNMENT = 128  # of a tensor box in shared memory
 MASK = (1 << SLOT) - 1
 
@@ -148,7 +147,10 @@ def load_tensor(machine: Machine, lanes: Lanes, *rest: Any) -> None:
 
 
 def load_linear(machine: Machine, lanes: Lanes, *rest: Any) -> None:
-    """``cp.async.bulk`` into shared memory; rest: target, source, size, barrier, mask, space, position."""
+    """``cp.async.bulk`` into shared memory.
+
+    rest: target, source, size, barrier, mask, source space, position.
+    """
     target, source, size, barrier, mask, space, position = rest
     sources, sizes = full(lanes, source), full(lanes, size)
     for lane in range(lanes.count):
@@ -176,9 +178,10 @@ def _linear_source(
     wrong = (at < 0) | (at >= machine.memory.size) | (address % 16 != 0) | (amount % 16 != 0)
     wrong |= machine.memory.room.take(at, mode="clip") < 16
     if wrong.any():
+        where = machine.memory.describe(int(at[wrong.argmax()]))
         machine.findings.add(
             "out-of-bounds-global",
-            f"{lanes.name(lane)} copies {amount} bytes at {machine.memory.describe(int(at[wrong.argmax()]))}",
+            f"{lanes.name(lane)} copies {amount} bytes at {where}",
             position,
         )
         raise Stop
@@ -210,7 +213,7 @@ def _send(
         if place not in machine.mbarriers.objects:
             machine.findings.add(
                 "uninitialised-shared-read",
-                f"{lanes.name(lane)} names an mbarrier at shared byte {offset} that nobody initialised",
+                f"{lanes.name(lane)} names the mbarrier at shared byte {offset}, never initialised",
                 position,
             )
             raise Stop

@@ -7,16 +7,14 @@ A ``.relaxed`` arrival publishes nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polygen.machine.lanes import Geometry, Lanes
+from polygen.machine.lanes import Geometry, Lanes, Vector
 
 if TYPE_CHECKING:
     from polygen.machine.state import Machine
-
-Vector = np.ndarray[Any, Any]
 
 
 class Clusters:
@@ -40,7 +38,7 @@ class Clusters:
         if twice.any():
             machine.findings.add(
                 "barrier-count",
-                f"{lanes.name(int(twice.argmax()))} arrives twice at the cluster barrier in a phase",
+                f"{lanes.name(int(twice.argmax()))} arrives twice at the cluster barrier",
                 position,
             )
         free: list[tuple[int, Vector]] = []

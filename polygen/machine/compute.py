@@ -1,4 +1,4 @@
-"""Arithmetic, logic, comparison and selection instructions.
+"""Arithmetic, logic and bit-field instructions.
 
 Most are one row of a table: a NumPy expression over the operands. Float types below 32 bits are
 computed in float32 and rounded once; packed pairs are vectors of twice the length.
@@ -6,7 +6,7 @@ computed in float32 and rounded once; packed pairs are vectors of twice the leng
 
 from __future__ import annotations
 
-from polygen.machine.parse import Instruction, items, type_bytes
+from polygen.machine.parse import Instruction, type_bytes
 from polygen.machine.writer import DTYPES, Writer, opcode
 
 FLOATS = ("f32", "f64", "f16", "bf16", "f16x2", "bf16x2")
@@ -40,9 +40,6 @@ FLOATING = {
     "tanh": "N.tanh({0})",
     "copysign": "N.copysign({1}, {0})",
 }
-COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
-           "lo": "<", "ls": "<=", "hi": ">", "hs": ">="}  # fmt: skip
-UNORDERED = {"equ": "ne", "neu": "eq", "ltu": "ge", "leu": "gt", "gtu": "le", "geu": "lt"}
 _MODES = ("rz", "rm", "rp")
 
 
@@ -100,7 +97,7 @@ def _multiply(
     w.write(one.operands[0], dtype, text, uniform)
 
 
-def _single(kind: str, name: str) -> str:
+def widened(kind: str, name: str) -> str:
     """The expression of an operand widened to the type it is computed in."""
     if kind in ("f32", "f64"):
         return name
@@ -129,8 +126,8 @@ def _rounded(kind: str, text: str) -> str:
 def _float_operands(w: Writer, one: Instruction, kind: str) -> tuple[list[str], bool]:
     sources = _sources(one)
     if kind.endswith("x2"):
-        return [_single(kind, w.full(source, "u4")) for source in sources], False
-    names = [_single(kind, w.read(source, DTYPES[kind])) for source in sources]
+        return [widened(kind, w.full(source, "u4")) for source in sources], False
+    names = [widened(kind, w.read(source, DTYPES[kind])) for source in sources]
     if "ftz" in one.parts and kind == "f32":
         names = [f"flush({name})" for name in names]
     return names, w.is_uniform(*sources)
@@ -265,165 +262,3 @@ def logic3(w: Writer, one: Instruction) -> None:
     names = [w.read(source, "u4") for source in sources]
     text = f"logic3({', '.join(names)}, {int(table, 0)})"
     w.write(one.operands[0], "u4", text, w.is_uniform(*sources))
-
-
-def _comparison(w: Writer, one: Instruction, name: str, kind: str, a: str, b: str) -> str:
-    """The expression of one comparison; float ones care about NaN."""
-    dtype = DTYPES[kind]
-    if kind.endswith("x2"):
-        raise w.refuse(one, why="packed comparisons are not modelled")
-    x, y = (w.read(operand, dtype) for operand in (a, b))
-    if kind not in FLOATS:
-        return f"({x} {COMPARE[name]} {y})"
-    x, y = w.fresh(_single(kind, x)), w.fresh(_single(kind, y))
-    if "ftz" in one.parts:
-        x, y = w.fresh(f"flush({x})"), w.fresh(f"flush({y})")
-    if name == "num":
-        return f"ordered({x}, {y})"
-    if name == "nan":
-        return f"~ordered({x}, {y})"
-    if name == "ne":
-        return f"(({x} != {y}) & ordered({x}, {y}))"
-    if name == "neu":
-        return f"({x} != {y})"
-    if name in UNORDERED:
-        opposite = UNORDERED[name]
-        if opposite == "ne":
-            return f"(({x} == {y}) | ~ordered({x}, {y}))"
-        return f"~({x} {COMPARE[opposite]} {y})"
-    return f"({x} {COMPARE[name]} {y})"
-
-
-@opcode("setp")
-def set_predicate(w: Writer, one: Instruction) -> None:
-    """Comparison to one or two predicates, optionally combined with a third."""
-    kind, name = one.parts[-1], one.parts[1]
-    targets = [part.strip() for part in one.operands[0].split("|")]
-    sources = _sources(one)
-    uniform = w.is_uniform(*sources)
-    test = w.fresh(_comparison(w, one, name, kind, sources[0], sources[1]))
-    combine = next((part for part in one.parts[2:-1] if part in ("and", "or", "xor")), "")
-    results = [test, f"~{test}"][: len(targets)]
-    if combine:
-        other = w.read(sources[2], "?")
-        symbol = BITWISE[combine].split()[1]
-        results = [f"{text} {symbol} {other}" for text in results]
-    for target, text in zip(targets, results, strict=True):
-        if target != "_":
-            w.write(target, "?", text, uniform)
-
-
-@opcode("set")
-def set_value(w: Writer, one: Instruction) -> None:
-    """Comparison to an integer mask or 1.0."""
-    target, kind = one.parts[-2], one.parts[-1]
-    sources = _sources(one)
-    test = _comparison(w, one, one.parts[1], kind, sources[0], sources[1])
-    if len(sources) > 2 or target not in ("u32", "s32", "f32"):
-        raise w.refuse(one, why="only plain set to 32-bit types is modelled")
-    dtype = DTYPES[target]
-    yes = (
-        "D_f4.type(1)"
-        if target == "f32"
-        else f"D_{dtype}.type({'-1' if dtype == 'i4' else '0xFFFFFFFF'})"
-    )
-    w.write(
-        one.operands[0], dtype, f"where({test}, {yes}, D_{dtype}.type(0))", w.is_uniform(*sources)
-    )
-
-
-@opcode("selp")
-def select(w: Writer, one: Instruction) -> None:
-    """Choice by predicate."""
-    dtype, (a, b, predicate) = DTYPES[one.parts[-1]], _sources(one)
-    text = f"where({w.read(predicate, '?')}, {w.read(a, dtype)}, {w.read(b, dtype)})"
-    w.write(one.operands[0], dtype, text, w.is_uniform(a, b, predicate))
-
-
-@opcode("slct")
-def select_by_sign(w: Writer, one: Instruction) -> None:
-    """Choice by the sign of a third operand."""
-    dtype, (a, b, sign) = DTYPES[one.parts[-2]], _sources(one)
-    test = w.read(sign, DTYPES[one.parts[-1]])
-    text = f"where({test} >= 0, {w.read(a, dtype)}, {w.read(b, dtype)})"
-    w.write(one.operands[0], dtype, text, w.is_uniform(a, b, sign))
-
-
-@opcode("testp")
-def test_property(w: Writer, one: Instruction) -> None:
-    """Float classification."""
-    dtype, name = DTYPES[one.parts[-1]], w.read(one.operands[1], DTYPES[one.parts[-1]])
-    tests = {
-        "finite": f"N.isfinite({name})",
-        "infinite": f"N.isinf({name})",
-        "number": f"~N.isnan({name})",
-        "notanumber": f"N.isnan({name})",
-        "normal": f"(N.isfinite({name}) & (abs({name}) >= N.finfo(D_{dtype}).tiny))",
-        "subnormal": f"(({name} != 0) & (abs({name}) < N.finfo(D_{dtype}).tiny))",
-    }
-    w.write(one.operands[0], "?", tests[one.parts[1]], w.is_uniform(one.operands[1]))
-
-
-@opcode("mov")
-def move(w: Writer, one: Instruction) -> None:
-    """Moves, including packing to and unpacking from vectors."""
-    kind, (target, source) = one.parts[-1], one.operands
-    dtype = DTYPES[kind]
-    if source.startswith("{"):
-        _pack(w, target, dtype, items(source))
-    elif target.startswith("{"):
-        _unpack(w, items(target), dtype, source)
-    elif source in w.kernel.registers and not w.guard:
-        have = w.kernel.registers
-        if type_bytes(have[source]) == type_bytes(have[target]):
-            value = w.value(source)  # the same value object: no copy, and a pending one stays so
-            value.alias = True
-            w.put(target, value)
-        else:
-            w.write(target, dtype, w.read(source, dtype), w.is_uniform(source))
-    else:
-        w.write(target, dtype, w.read(source, dtype), w.is_uniform(source))
-
-
-def _pack(w: Writer, target: str, dtype: str, parts: tuple[str, ...]) -> None:
-    width = int(dtype[1:]) // len(parts)
-    wide = f"u{dtype[1:]}"
-    terms = []
-    for place, part in enumerate(parts):
-        name = f"{w.read(part, f'u{width}')}.astype(D_{wide})"
-        terms.append(f"({name} << {wide}({8 * width * place}))" if place else name)
-    w.write(target, wide, " | ".join(terms), w.is_uniform(*parts))
-
-
-def _unpack(w: Writer, targets: tuple[str, ...], dtype: str, source: str) -> None:
-    width = int(dtype[1:]) // len(targets)
-    wide = f"u{dtype[1:]}"
-    name, uniform = w.read(source, wide), w.is_uniform(source)
-    for place, target in enumerate(targets):
-        if target != "_":
-            moved = f"({name} >> {wide}({8 * width * place}))" if place else name
-            w.write(target, f"u{width}", f"{moved}.astype(D_u{width})", uniform)
-
-
-@opcode("cvta")
-def convert_address(w: Writer, one: Instruction) -> None:
-    """Between state-space and generic addresses: each space has a window of generic addresses."""
-    target, source = one.operands
-    dtype = DTYPES[one.parts[-1]]
-    space = one.parts[2] if one.parts[1] == "to" else one.parts[1]
-    space = space.split("::")[0]
-    name, uniform = w.read(source, dtype), w.is_uniform(source)
-    if space in ("shared", "local"):
-        sign = "-" if one.parts[1] == "to" else "+"
-        name = f"{name} {sign} {dtype}(WINDOW_{space.upper()})"
-    w.write(target, dtype, name, uniform)
-
-
-@opcode("isspacep")
-def is_space(w: Writer, one: Instruction) -> None:
-    """Whether a generic address lies in a state space."""
-    name = w.read(one.operands[1], "u8")
-    space = one.parts[1].split("::")[0]
-    if space not in ("shared", "local", "global"):
-        raise w.refuse(one)
-    w.write(one.operands[0], "?", f"in_space({name}, {space!r})", w.is_uniform(one.operands[1]))

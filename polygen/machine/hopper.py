@@ -37,7 +37,7 @@ def _known(w: Writer, one: Instruction, known: set[str]) -> None:
 
 @opcode("mbarrier")
 def mbarrier(w: Writer, one: Instruction) -> None:
-    """mbarrier operations that do not wait."""
+    """Mbarrier operations that do not wait."""
     action = one.parts[1]
     _known(w, one, _SCOPES | {action, "shared"})
     if action == "init":
@@ -118,7 +118,7 @@ def policy(w: Writer, one: Instruction) -> None:
     w.write(one.operands[0], "u8", w.constant(np.uint64(0)), True)
 
 
-# --- bulk copies -----------------------------------------------------------------------------------
+# --- bulk copies -----------------------------------------------------------------------------
 def bulk(w: Writer, one: Instruction) -> None:
     """``cp.async.bulk`` and ``cp.reduce.async.bulk`` in all forms."""
     parts = [part for part in one.parts if part not in ("cp", "async", "bulk")]
@@ -182,7 +182,7 @@ def _linear(w: Writer, one: Instruction, parts: list[str]) -> None:
     )
 
 
-# --- wgmma -----------------------------------------------------------------------------------------
+# --- wgmma -----------------------------------------------------------------------------------
 @opcode("wgmma")
 def wgmma(w: Writer, one: Instruction) -> None:
     """``wgmma.fence``, ``commit_group``, ``wait_group`` and ``mma_async``."""
@@ -199,33 +199,38 @@ def wgmma(w: Writer, one: Instruction) -> None:
         raise w.refuse(one)
 
 
-def _multiply(w: Writer, one: Instruction) -> None:
+def _shape(w: Writer, one: Instruction) -> tuple[int, str, str, str]:
+    """(n, D kind, A kind, B kind), checked against what exists."""
     shape = next(part for part in one.parts if part.startswith("m64n"))
     match = re.fullmatch(r"m64n(\d+)k(\d+)", shape)
-    kinds = [part for part in one.parts[one.parts.index(shape) + 1 :] if part != "satfinite"]
+    kinds = one.parts[one.parts.index(shape) + 1 :]
     if match is None or len(kinds) != 3 or any(kind not in BITS for kind in kinds[1:]):
         raise w.refuse(one)
     n, k = int(match[1]), int(match[2])
     d_kind, a_kind, b_kind = kinds
     if k * BITS[a_kind] != _K_BITS or n % 8 or not 8 <= n <= 256:
         raise w.refuse(one, why="this shape does not exist for the type")
-    if d_kind not in ("f32", "f16", "s32") or "satfinite" in one.parts:
+    if d_kind not in ("f32", "f16", "s32"):
         raise w.refuse(one)
+    wanted, given = (n // 4 if d_kind == "f16" else n // 2), len(items(one.operands[0]))
+    if given != wanted:
+        raise w.refuse(one, why=f"n = {n} needs {wanted} accumulator registers, not {given}")
+    return n, d_kind, a_kind, b_kind
+
+
+def _multiply(w: Writer, one: Instruction) -> None:
+    n, d_kind, a_kind, b_kind = _shape(w, one)
     registers = items(one.operands[0])
-    if len(registers) != (n // 4 if d_kind == "f16" else n // 2):
-        raise w.refuse(one, why=f"{len(registers)} accumulator registers do not fit n = {n}")
     in_registers = one.operands[1].startswith("{")
     a = _matrix_a(w, one, a_kind) if in_registers else w.full(one.operands[1], "u8")
     b = w.full(one.operands[2], "u8")
     signs, transposed = _immediates(w, one, in_registers, BITS[a_kind])
     scale = one.operands[3] if len(one.operands) > 3 else "1"
-    never = scale == "0"
-    old = "None" if never else _accumulator(w, registers, d_kind)
-    keep = "True" if not scale.startswith("%") and scale.isdigit() else w.read(scale, "?")
-    product = w.fresh(
-        f"wgmma.multiply(M, L, {old}, {a}, {b}, {keep}, {in_registers}, {n}, {a_kind!r}, {b_kind!r}, "
-        f"{d_kind!r}, {signs[0]}, {signs[1]}, {transposed[0]}, {transposed[1]}, {w.position})"
-    )
+    old = "None" if scale == "0" else _accumulator(w, registers, d_kind)
+    keep = "True" if scale.isdigit() else w.read(scale, "?")
+    rest = (in_registers, n, a_kind, b_kind, d_kind, *signs, *transposed, w.position)
+    constants = ", ".join(repr(value) for value in rest)
+    product = w.fresh(f"wgmma.multiply(M, L, {old}, {a}, {b}, {keep}, {constants})")
     _bind(w, registers, d_kind, product)
 
 
@@ -241,7 +246,7 @@ def _immediates(
     flags = [bool(value) for value in rest]
     if in_registers:
         flags = [False, *flags]
-    return signs, (flags + [False, False])[:2]
+    return signs, [*flags, False, False][:2]
 
 
 def _matrix_a(w: Writer, one: Instruction, kind: str) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-Vector = np.ndarray[Any, Any]
+Vector: TypeAlias = Any  # a NumPy array; its shape and type are in the docstrings
 
 
 class Geometry:
@@ -79,7 +79,7 @@ class Lanes:
         return self.geometry.warp[self.index]
 
     def whole(self, width: int) -> Vector | None:
-        """Which lanes have all `width` mates of their warp or warpgroup here; None when all have."""
+        """Which lanes have all `width` mates of their unit here; None when every lane has."""
         if self.everyone or width == 1:
             return None
         unit, full_units = self.geometry.units(width)
@@ -112,4 +112,4 @@ def full(lanes: Lanes, value: Any) -> Vector:
     """A vector with one element per lane; scalars are repeated."""
     if getattr(value, "ndim", 0) == 0:
         return np.full(lanes.count, value)
-    return value  # type: ignore[no-any-return]
+    return value

@@ -4,9 +4,9 @@
    count is armed again and every wait for that phase's parity succeeds.
 2. An arrival releases what its warp knows; the end of a phase publishes it; a successful wait takes
    it over. A bulk copy that completes bytes releases what the copy engine wrote.
-3. A wait that cannot succeed yet parks its threads (a real ``try_wait`` would spin). When nobody can
-   run, parked waits fail once, so that code that only peeks goes on; if that changes nothing, it is
-   a deadlock.
+3. A wait that cannot succeed yet parks its threads (a real ``try_wait`` would spin). When nobody
+   can run, parked waits fail once, so that code that only peeks goes on; if that changes nothing,
+   it is a deadlock.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polygen.machine.lanes import Lanes, full
+from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.memory import SLOT, WINDOW_SHARED, locate_shared
 from polygen.machine.report import Stop
 
 if TYPE_CHECKING:
     from polygen.machine.state import Machine
 
-Vector = np.ndarray[Any, Any]
 MOST_BYTES = (1 << 20) - 1
 
 
@@ -253,12 +252,14 @@ def wait(
     lanes: Lanes,
     address: Any,
     which: Any,
-    by_parity: bool,
     target: int,
     then: int,
     position: int,
 ) -> None:
-    """``mbarrier.try_wait`` and ``test_wait``: threads go to `then`, now or when the phase ends."""
+    """``mbarrier.try_wait`` and ``test_wait``: threads go to `then`, now or when the phase ends.
+
+    A state is the number of the phase it was taken in, so its lowest bit is that phase's parity.
+    """
     places = _places(machine, lanes, address, position)
     parities = full(lanes, which).astype("i8") & 1
     for at, chosen in _groups(places):
@@ -302,11 +303,12 @@ def describe_waits(machine: Machine) -> bool:
         for waiter in barrier.waiters:
             found = True
             lanes = Lanes(machine.geometry, waiter.threads)
+            phase = barrier.phase
             missing = f"{barrier.pending} arrivals and {barrier.bytes} bytes are missing"
             machine.findings.add(
                 "deadlock",
-                f"{lanes.name(0)} waits for parity {waiter.parity} of {_name(machine, at)}, which is "
-                f"in phase {barrier.phase}: {missing}",
+                f"{lanes.name(0)} waits for parity {waiter.parity} of {_name(machine, at)}, "
+                f"which is in phase {phase}: {missing}",
                 waiter.position,
                 barrier.position,
                 len(waiter.threads),

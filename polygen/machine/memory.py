@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polygen.errors import LaunchError
-from polygen.machine.lanes import Lanes, full
+from polygen.machine.lanes import Lanes, Vector, full
 
 if TYPE_CHECKING:
     from polygen.machine.state import Machine
 
-Vector = np.ndarray[Any, Any]
 BASE = 0x7000_0000_0000
 WINDOW_SHARED = 0x7E00_0000_0000
 WINDOW_LOCAL = 0x7D00_0000_0000
@@ -28,7 +27,6 @@ WINDOW_PARAM = 0x7C00_0000_0000
 WINDOW_BYTES = 1 << 32
 RED_ZONE = 512
 SLOT = 24  # a mapped shared::cluster address is (rank + 1) << 24 | offset
-LANDING = np.dtype("u1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +162,8 @@ def locate_global(
     if size > 1 and (at & (size - 1)).any():
         wrong = (at & (size - 1)) != 0
         lane = int(np.flatnonzero(wrong)[0])
-        words = (
-            f"{lanes.name(lane)} accesses {size} bytes at {machine.memory.describe(int(at[lane]))}, "
-            f"which is not a multiple of {size}"
-        )
+        where = machine.memory.describe(int(at[lane]))
+        words = f"{lanes.name(lane)} accesses {size} bytes at {where}, not a multiple of {size}"
         return at, _report(machine, lanes, wrong, "misaligned", position, words)
     return at, None
 
@@ -291,7 +287,7 @@ def store(
     scatter(lanes, memory, at, dtype, tuple(values))
 
 
-def _split(lanes: Lanes, address: Vector) -> list[tuple[str, Vector, Any]]:
+def split(lanes: Lanes, address: Vector) -> list[tuple[str, Vector, Any]]:
     """Generic addresses by state space: (space, places, address inside the space)."""
     parts = []
     left = np.ones(lanes.count, bool)
@@ -311,7 +307,7 @@ def load_generic(
     """``ld`` without a state space."""
     address = full(lanes, address)
     result = tuple(np.zeros(lanes.count, dtype) for _ in range(count))
-    for space, places, inside in _split(lanes, address):
+    for space, places, inside in split(lanes, address):
         some = load(machine, lanes.pick(places), inside, dtype, count, space, position)
         for wide, part in zip(result, some, strict=True):
             wide[places] = part
@@ -322,7 +318,7 @@ def store_generic(machine: Machine, lanes: Lanes, address: Any, *rest: Any) -> N
     """``st`` without a state space: the values, then dtype and position."""
     *values, dtype, position = rest
     address = full(lanes, address)
-    for space, places, inside in _split(lanes, address):
+    for space, places, inside in split(lanes, address):
         some = [value[places] if getattr(value, "ndim", 0) else value for value in values]
         store(machine, lanes.pick(places), inside, *some, dtype, space, position)
 
@@ -344,87 +340,3 @@ def load_parameter(
     data = machine.parameter_bytes[np.clip(wide, 0, len(machine.parameter_bytes) - 1)]
     rows = np.ascontiguousarray(data).view(dtype)
     return tuple(np.ascontiguousarray(rows[:, k]) for k in range(count))
-
-
-# --- atomics -----------------------------------------------------------------------------------
-def _increment(old: Vector, limit: Vector) -> Vector:
-    return np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1))
-
-
-def _decrement(old: Vector, limit: Vector) -> Vector:
-    return np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1))
-
-
-UPDATES = {
-    "add": lambda old, b: old + b,
-    "min": np.minimum,
-    "max": np.maximum,
-    "and": lambda old, b: old & b,
-    "or": lambda old, b: old | b,
-    "xor": lambda old, b: old ^ b,
-    "exch": lambda old, b: b,
-    "inc": _increment,
-    "dec": _decrement,
-}
-
-
-def atomic(
-    machine: Machine,
-    lanes: Lanes,
-    address: Any,
-    operand: Any,
-    swap: Any,
-    operation: str,
-    dtype: str,
-    space: str,
-    position: int,
-) -> tuple[Vector]:
-    """``atom`` and ``red``: lanes with equal addresses take turns in thread order.
-
-    Returns:
-        The value each lane found before its own update.
-    """
-    address = full(lanes, address)
-    if space == "generic":
-        result = np.zeros(lanes.count, dtype)
-        for inner, places, inside in _split(lanes, address):
-            chosen = [full(lanes, value)[places] for value in (operand, swap)]
-            result[places] = atomic(
-                machine, lanes.pick(places), inside, *chosen, operation, dtype, inner, position
-            )[0]
-        return (result,)
-    kind = np.dtype(dtype)
-    locate, memory = machine.spaces[space]
-    at, good = locate(machine, lanes, address, kind.itemsize, position)
-    if good is not None:
-        chosen = [full(lanes, value)[good] for value in (operand, swap)]
-        some = (
-            atomic(
-                machine, lanes.pick(good), address[good], *chosen, operation, dtype, space, position
-            )
-            if len(good)
-            else (np.zeros(0, dtype),)
-        )
-        return spread(lanes.count, good, some)  # type: ignore[return-value]
-    if space == "shared" and machine.shadow is not None:
-        machine.shadow.read(lanes, at, kind.itemsize, position)
-        machine.shadow.write(lanes, at, kind.itemsize, position)
-    data, index = memory.view(kind), at // kind.itemsize
-    b, c = full(lanes, operand), full(lanes, swap)
-    old = np.empty(lanes.count, kind)
-    order = np.argsort(index, kind="stable")
-    ordered = index[order]
-    first = np.r_[True, ordered[1:] != ordered[:-1]]
-    turn = np.arange(lanes.count) - np.maximum.accumulate(
-        np.where(first, np.arange(lanes.count), 0)
-    )
-    by_turn = order[np.argsort(turn, kind="stable")]
-    for chosen in np.split(by_turn, np.cumsum(np.bincount(turn))[:-1]):
-        here = index[chosen]
-        found = data[here]
-        old[chosen] = found
-        if operation == "cas":
-            data[here] = np.where(found == b[chosen], c[chosen], found)
-        else:
-            data[here] = UPDATES[operation](found, b[chosen])
-    return (old,)

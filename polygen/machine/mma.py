@@ -6,9 +6,9 @@ With lane l, ``g = l / 4`` and ``t = l % 4``, a 32-bit register holds ``per`` ne
 - B, register v, element w: k ``per t + w + 4 per v``, column ``g``;
 - C and D, element e: row ``g + 8 (e >> 1)``, column ``2 t + (e & 1)``.
 
-This one rule covers m16n8k4 and k8 (tf32), k8 and k16 (16-bit), k16 and k32 (8-bit). m8n8k4 works on
-four quad-pairs of lanes and has its own rule. Operands are widened to float32, multiplied as stacks
-of small matrices, and accumulated in float32, float16 or int32.
+This one rule covers m16n8k4 and k8 (tf32), k8 and k16 (16-bit), k16 and k32 (8-bit). m8n8k4 works
+on four quad-pairs of lanes and has its own rule. Operands are widened to float32, multiplied as
+stacks of small matrices, and accumulated in float32, float16 or int32.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polygen.machine.arithmetic import EIGHT_TO_SINGLE, from_bf16
-from polygen.machine.lanes import Lanes, full
+from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.memory import locate_shared, spread
 from polygen.machine.report import Stop
 
 if TYPE_CHECKING:
     from polygen.machine.state import Machine
 
-Vector = np.ndarray[Any, Any]
 BITS = {"f16": 16, "bf16": 16, "tf32": 32, "f32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8}
 
 
 @cache
 def operand_table(side: str, rows: int, columns: int, bits: int) -> Vector:
-    """Where each element of A (`rows` × k) or B (k × `columns`) lies among lane × register × element."""
+    """Where each element of A (rows × k) or B (k × columns) lies: lane × register × element."""
     per = 32 // bits
     registers = rows * columns * bits // 32 // 32
     table = np.empty((rows, columns), np.intp)
@@ -50,7 +49,7 @@ def operand_table(side: str, rows: int, columns: int, bits: int) -> Vector:
 
 @cache
 def accumulator_table() -> Vector:
-    """For accumulator element e and lane l, the place in a row-major 16 × 8 matrix: entry 32 e + l."""
+    """Entry 32 e + l: where accumulator element e of lane l lies in a row-major 16 × 8 matrix."""
     lane, e = np.arange(32)[None, :], np.arange(4)[:, None]
     return ((lane // 4 + 8 * (e >> 1)) * 8 + 2 * (lane % 4) + (e & 1)).ravel()
 
@@ -66,7 +65,7 @@ def widen(words: Vector, kind: str) -> Vector:
     if kind == "f16":
         return words.view("f2").astype("f4")
     if kind == "bf16":
-        return from_bf16(words.view("u2"))  # type: ignore[no-any-return]
+        return from_bf16(words.view("u2"))
     if kind in ("tf32", "f32"):  # the low 13 mantissa bits do not take part
         return (words & np.uint32(0xFFFFE000)).view("f4")
     if kind in EIGHT_TO_SINGLE:
@@ -86,7 +85,10 @@ def require_complete(machine: Machine, lanes: Lanes, position: int) -> None:
 
 
 def pack_operand(machine: Machine, lanes: Lanes, *rest: Any) -> Vector:
-    """Registers of all lanes -> (warps, rows, columns) float32; rest: registers, side, rows, columns, kind."""
+    """Registers of all lanes -> (warps, rows, columns) float32.
+
+    rest: registers, side, rows, columns, kind, position.
+    """
     *registers, side, rows, columns, kind, position = rest
     require_complete(machine, lanes, position)
     warps = lanes.count // 32
@@ -116,7 +118,7 @@ def unpack_accumulator(matrix: Vector) -> Vector:
 def unpack_halves(matrix: Vector) -> Vector:
     """(warps, 16, 8) float32 -> (2, lanes) packed f16 pairs."""
     parts = unpack_accumulator(matrix).astype("f2").view("u2").astype("u4")
-    return parts[0::2] | (parts[1::2] << np.uint32(16))  # type: ignore[no-any-return]
+    return parts[0::2] | (parts[1::2] << np.uint32(16))
 
 
 def multiply(a: Vector, b: Vector, c: Vector) -> Vector:

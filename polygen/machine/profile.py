@@ -1,20 +1,16 @@
 """Access profile: shared-memory wavefronts and global 32-byte sectors per instruction.
 
-Shared memory has 32 banks of 4 bytes. A warp access is served in phases of 128 bytes (32 lanes at up
-to 4 bytes, 16 at 8, 8 at 16); a phase takes as many wavefronts as the most loaded bank has distinct
-words. A global access takes one sector per distinct 32-byte piece it touches.
+Shared memory has 32 banks of 4 bytes. A warp access is served in phases of 128 bytes (32 lanes at
+up to 4 bytes, 16 at 8, 8 at 16); a phase takes as many wavefronts as the most loaded bank has
+distinct words. A global access takes one sector per distinct 32-byte piece it touches.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from polygen.machine.lanes import Lanes
+from polygen.machine.lanes import Lanes, Vector
 from polygen.machine.report import AccessProfile, Findings
-
-Vector = np.ndarray[Any, Any]
 
 
 def _distinct(keys: Vector) -> Vector:

@@ -1,15 +1,17 @@
 """Happens-before races in shared memory, by vector clocks over a shadow of every cell.
 
-1. An *actor* is a warp, the tensor-memory engine of a CTA, or the wgmma unit of a warpgroup. A
-   *domain* is a cluster: actors of one domain share memory. Each actor has a vector clock; row
-   ``[actor, other]`` is the latest time of `other` that is ordered before what `actor` does next.
-2. A cell is `granule` bytes, the smallest access in the kernel. It remembers its last write and the
-   last read of every actor as one integer: time, actor and instruction.
-3. A read needs the last write ordered before it; a write needs that and every read.
+1. An *actor* is a warp, the bulk-copy engine of a CTA, or the wgmma unit of a warpgroup; actors of
+   one cluster share memory. Each has a vector clock: row ``[actor, other]`` is the latest time of
+   `other` that is ordered before what `actor` does next.
+2. A cell is `granule` bytes, the smallest access in the kernel. It remembers its last write and
+   the last read of every actor as one integer: time, actor, lane and instruction.
+3. A read needs the last write ordered before it; a write needs that and every read. Lanes of one
+   warp are ordered by the barriers of the warp: each starts a new time.
 4. Cells never written, and cells an asynchronous copy is about to write, carry a time nobody can
    have seen, so that the one comparison of step 3 catches them too; what it was is told apart only
    when it failed.
-5. A second clock per actor counts only what a proxy fence covered: the async proxy compares with it.
+5. A second clock per actor counts only what a proxy fence covered: the async proxy compares with
+   it.
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from polygen.machine.lanes import Geometry, Lanes
+from polygen.machine.lanes import Geometry, Lanes, Vector
 from polygen.machine.report import Findings
 
-Vector = np.ndarray[Any, Any]
-TIME = 30  # a record is time << 30 | actor << 20 | instruction
-ACTOR = 20
+TIME = 33  # a record is time << 33 | actor << 23 | lane << 18 | instruction
+ACTOR = 23
 ACTORS = 1023
+LANE = 18
+CODE = (1 << LANE) - 1
 LAST = (1 << TIME) - 1
 STEP = np.int64(1 << TIME)
 NEVER = np.int64(1 << 62)  # the write record of a cell nobody wrote
@@ -68,7 +71,7 @@ class Shadow:
     # --- helpers -----------------------------------------------------------------------------
     def rows(self, lanes: Lanes) -> Vector:
         """Clock row of each lane's warp."""
-        return self.row_of[lanes.index]  # type: ignore[no-any-return]
+        return self.row_of[lanes.index]
 
     def engine(self, cta: int) -> int:
         """Clock row of a CTA's tensor-memory engine."""
@@ -79,18 +82,24 @@ class Shadow:
         return cta * self.per_cta + self.geometry.warps + group
 
     def cells(self, at: Vector, size: int) -> Vector:
-        """Cell numbers of accesses of `size` bytes at absolute byte positions; one row per access."""
+        """Cells of accesses of `size` bytes at absolute byte positions; one row per access."""
         first = at // self.granule
         count = max(size // self.granule, 1)
         if count == 1:
             return first[:, None]
-        return first[:, None] + np.arange(count)  # type: ignore[no-any-return]
+        return first[:, None] + np.arange(count)
 
-    def _now(self, rows: Vector, position: int) -> Vector:
-        """The records of accesses happening now."""
+    def _now(self, rows: Vector, position: int, lane: Any = 0) -> Vector:
+        """The records of accesses happening now, one row per access."""
         columns = self.column[rows]
         time = self.clock[rows, columns] & ~np.int64(LAST)
-        return time | (columns << ACTOR) | position  # type: ignore[no-any-return]
+        return (time | (columns << ACTOR) | (lane << LANE) | position)[:, None]
+
+    @staticmethod
+    def _beside(records: Vector, mark: Vector) -> Vector:
+        """Accesses by other lanes of the same warp since it last synchronised."""
+        change = records ^ mark
+        return (change < 1 << ACTOR) & (change >= 1 << LANE)  # only the lane (and code) differ
 
     # --- accesses ----------------------------------------------------------------------------
     def read(
@@ -100,10 +109,12 @@ class Shadow:
         rows = self.rows(lanes) if rows is None else rows
         cells = self.cells(at, size)
         last = self.written[cells]
-        seen = self.clock[rows[:, None], (last >> ACTOR) & ACTORS]
-        if (last > seen).any():
-            self._report_read(lanes, cells, last > seen, position)
-        self.read_at[cells, self.column[rows][:, None]] = self._now(rows, position)[:, None]
+        mark = self._now(rows, position, lanes.index & 31)
+        wrong = last > self.clock[rows[:, None], (last >> ACTOR) & ACTORS]
+        wrong |= self._beside(last, mark)
+        if wrong.any():
+            self._report_read(lanes, cells, wrong, position)
+        self.read_at[cells, self.column[rows][:, None]] = mark
 
     def write(
         self,
@@ -123,25 +134,27 @@ class Shadow:
         rows = self.rows(lanes) if rows is None else rows
         cells = self.cells(at, size)
         last = self.written[cells]
+        writers = rows if actor < 0 else np.full(len(rows), actor)
+        mark = self._now(writers, position, lanes.index & 31 if actor < 0 else 0)
         wrong = (last > self.clock[rows[:, None], (last >> ACTOR) & ACTORS]) & (last < NEVER)
+        wrong |= self._beside(last, mark)
         if wrong.any():
             self._report_write(lanes, cells, wrong, position)
-        late = self.read_at[cells] > self.clock[rows][:, None, :]
+        reads = self.read_at[cells]
+        late = (reads > self.clock[rows][:, None, :]) | self._beside(reads, mark[:, :, None])
         if late.any() or self.reading[cells].any():
             self._report_overwrite(lanes, cells, late, position)
-        writers = rows if actor < 0 else np.full(len(rows), actor)
-        mark = self._now(writers, position)[:, None]
         if flight:
             mark = mark | FLIGHT
         self.written[cells] = mark
-        lost = self.written[cells] != mark
+        lost = (self.written[cells] ^ mark) >= 1 << ACTOR
         if lost.any():  # two warps wrote the same cell with this very instruction
             self._report_write(lanes, cells, lost, position)
 
-    def land(self, rows: Vector, at: Vector, size: int, position: int) -> None:
+    def land(self, rows: Vector, at: Vector, size: int, position: int, lane: Any = 0) -> None:
         """Copies issued earlier have landed, and the actors of `rows` know it."""
         cells = self.cells(at, size)
-        self.written[cells] = self._now(rows, position)[:, None]
+        self.written[cells] = self._now(rows, position, lane)
 
     def check_read(self, lanes: Lanes, at: Vector, size: int, position: int, rows: Vector) -> None:
         """Check reads without recording them."""
@@ -167,10 +180,10 @@ class Shadow:
                 self.findings.add(
                     "missing-proxy-fence",
                     f"the async proxy reads shared byte {self.offset(int(cells[lane, place]))} for "
-                    f"{lanes.name(lane)}, written by {self.actor_name(record >> ACTOR & ACTORS)} "
+                    f"{lanes.name(lane)}, written by {self.who(record)} "
                     "without fence.proxy.async in between",
                     position,
-                    record & ((1 << ACTOR) - 1),
+                    record & CODE,
                     count,
                 )
 
@@ -205,7 +218,7 @@ class Shadow:
         np.subtract.at(self.reading, cells, 1)
         rows = np.array([row])
         self.tick(rows)
-        self.read_at[cells, self.column[row]] = self._now(rows, position)[0]
+        self.read_at[cells, self.column[row]] = self._now(rows, position)[0, 0]
 
     # --- ordering ----------------------------------------------------------------------------
     def join(self, rows: Vector) -> None:
@@ -235,6 +248,13 @@ class Shadow:
         self.fenced[rows] = np.maximum(self.fenced[rows], self.clock[rows])
 
     # --- words -------------------------------------------------------------------------------
+    def who(self, record: int) -> str:
+        """The thread or unit that left a record, in words."""
+        column = record >> ACTOR & ACTORS
+        name = self.actor_name(column)
+        lane = f"lane {record >> LANE & 31} of " if name.startswith("warp") else ""
+        return lane + name
+
     def actor_name(self, column: int) -> str:
         """An actor in words."""
         inside = column % self.per_cta
@@ -254,7 +274,7 @@ class Shadow:
         found: dict[int, list[int]] = {}
         for lane, place in np.argwhere(wrong)[:4096]:
             record = int(records[lane, place])
-            entry = found.setdefault(record & ((1 << ACTOR) - 1), [lane, place, record, 0])
+            entry = found.setdefault(record & CODE, [lane, place, record, 0])
             entry[3] += 1
         return [(lane, place, record, count) for lane, place, record, count in found.values()]
 
@@ -271,11 +291,11 @@ class Shadow:
                 count=int(never.any(1).sum()),
             )
         for lane, place, record, count in self._pairs(wrong & ~never, last):
-            other = record & ((1 << ACTOR) - 1)
+            other = record & CODE
             flying = record >= FLIGHT
             if position in self.atomic and other in self.atomic:
                 continue
-            actor = self.actor_name(record >> ACTOR & ACTORS)
+            actor = self.who(record)
             detail = (
                 "a copy still in flight from" if flying else "a write not ordered before it, by"
             )
@@ -290,11 +310,11 @@ class Shadow:
 
     def _report_write(self, lanes: Lanes, cells: Vector, wrong: Vector, position: int) -> None:
         for lane, place, record, count in self._pairs(wrong, self.written[cells]):
-            other = record & ((1 << ACTOR) - 1)
+            other = record & CODE
             flying = record >= FLIGHT
             if position in self.atomic and other in self.atomic:
                 continue
-            actor = self.actor_name(record >> ACTOR & ACTORS)
+            actor = self.who(record)
             detail = (
                 "a copy still in flight from" if flying else "a write not ordered before it, by"
             )
@@ -321,13 +341,13 @@ class Shadow:
         for column in np.flatnonzero(late.any((0, 1))):
             wrong = late[:, :, column]
             for lane, place, record, count in self._pairs(wrong, self.read_at[cells, column]):
-                other = record & ((1 << ACTOR) - 1)
+                other = record & CODE
                 if position in self.atomic and other in self.atomic:
                     continue
                 self.findings.add(
                     "race-read-write",
                     f"{lanes.name(lane)} writes shared byte "
-                    f"{self.offset(int(cells[lane, place]))} while {self.actor_name(int(column))} "
+                    f"{self.offset(int(cells[lane, place]))} while {self.who(record)} "
                     "may still have to read it",
                     position,
                     other,

@@ -28,6 +28,9 @@ CODES = {
 }
 
 
+SHOWN = 20  # findings printed in full
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One kind of mistake at one place.
@@ -89,7 +92,9 @@ class Report:
 
     def __str__(self) -> str:
         lines = [f"{self.instructions} warp instructions, {len(self.findings)} finding(s)"]
-        lines += [f"  {finding}" for finding in self.findings]
+        lines += [f"  {finding}" for finding in self.findings[:SHOWN]]
+        if len(self.findings) > SHOWN:
+            lines.append(f"  … and {len(self.findings) - SHOWN} more")
         lines += [f"  {row}" for row in self.profile]
         return "\n".join(lines)
 

@@ -9,15 +9,13 @@ import numpy as np
 from polygen.errors import StepLimit
 from polygen.machine import asynchronous, bulk, mbarrier, wgmma
 from polygen.machine.blocks import width
-from polygen.machine.lanes import Lanes
+from polygen.machine.lanes import Lanes, Vector
 from polygen.machine.parse import Instruction
 from polygen.machine.report import Stop
 
 if TYPE_CHECKING:
     from polygen.machine.state import Machine
     from polygen.machine.translate import Translation
-
-Vector = np.ndarray[Any, Any]
 
 
 class Scheduler:
@@ -140,8 +138,8 @@ class Scheduler:
         assert one is not None
         if one.parts[0] == "mbarrier":
             slot = machine.program.stored.get(one.operands[0], -1)
-            parity = "parity" in one.parts
-            mbarrier.wait(machine, lanes, *given, parity, slot, number + 1, position)
+            address, phase = given
+            mbarrier.wait(machine, lanes, address, phase, slot, number + 1, position)
             return
         if "cluster" in one.parts[1:2]:
             self._cluster(number, lanes, one, position)

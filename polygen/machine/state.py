@@ -13,7 +13,7 @@ from polygen.machine.barriers import Barriers
 from polygen.machine.blocks import Program
 from polygen.machine.bulk import Bulk
 from polygen.machine.cluster import Clusters
-from polygen.machine.lanes import Geometry, Lanes
+from polygen.machine.lanes import Geometry, Lanes, Vector
 from polygen.machine.mbarrier import Mbarriers
 from polygen.machine.memory import (
     WINDOW_PARAM,
@@ -28,8 +28,6 @@ from polygen.machine.races import Shadow
 from polygen.machine.report import Findings
 from polygen.machine.tensormap import PlacedMap
 from polygen.machine.wgmma import Groups
-
-Vector = np.ndarray[Any, Any]
 
 
 def place_shared(

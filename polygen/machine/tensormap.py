@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from polygen.errors import LaunchError
+from polygen.machine.lanes import Vector
 
-Vector = np.ndarray[Any, Any]
 SWIZZLES = {0: (0, 0), 32: (1, 1), 64: (2, 3), 128: (3, 7)}  # span -> (bits, mask)
 
 
@@ -114,8 +114,8 @@ def shared_chunks(placed: PlacedMap, start: int) -> Vector:
 
 def elements(placed: PlacedMap, corner: tuple[int, ...]) -> tuple[Vector, Vector]:
     """Global bytes of the box's elements in box order, and which of them are inside the tensor."""
-    at = np.zeros((), np.int64)
-    inside = np.ones((), bool)
+    at: Vector = np.zeros((), np.int64)
+    inside: Vector = np.ones((), bool)
     for axis, (side, first) in enumerate(zip(placed.box, corner, strict=True)):
         index = first + np.arange(side)
         shape = (side,) + (1,) * axis

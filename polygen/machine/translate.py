@@ -15,6 +15,7 @@ import numpy as np
 from polygen.machine import (
     arithmetic,
     asynchronous,
+    atomics,
     barriers,
     bulk,
     compute,
@@ -24,6 +25,8 @@ from polygen.machine import (
     mbarrier,
     memory,
     mma,
+    move,
+    select,
     transfer,
     warp,
     wgmma,
@@ -34,7 +37,7 @@ from polygen.machine.parse import Instruction
 from polygen.machine.writer import HANDLERS, Writer
 
 BlockFunction = Callable[..., Any]
-FAMILIES = (compute, convert, transfer, warp, hopper)  # importing them fills HANDLERS
+FAMILIES = (compute, convert, hopper, move, select, transfer, warp)  # importing them fills HANDLERS
 
 
 def guarded(
@@ -68,7 +71,7 @@ def _namespace() -> dict[str, object]:
         names[f"D_{kind}".replace("?", "b")] = np.dtype(kind)
         if kind != "?":
             names[kind] = np.dtype(kind).type
-    for module in (arithmetic, memory, mma, exchange, asynchronous, barriers):
+    for module in (arithmetic, atomics, memory, mma, exchange, asynchronous, barriers):
         for name, value in vars(module).items():
             if callable(value) and getattr(value, "__module__", "") == module.__name__:
                 names[name] = value

@@ -9,7 +9,8 @@
 
    and the swizzle XORs chunk bits of the *absolute* address with its row bits.
 2. Thread t of the warpgroup holds D rows ``16 (t/32) + t%32/4 + 8 (r/2%2)`` and columns
-   ``8 (r/4) + 2 (t%4) + r%2`` for its accumulator r; A in registers follows mma.sync, 16 rows a warp.
+   ``8 (r/4) + 2 (t%4) + r%2`` for its accumulator r; A in registers follows mma.sync, 16 rows per
+   warp.
 3. The product is computed at issue; the shared bytes count as being read until the ``wait_group``
    that covers it, by an actor of its own per warpgroup.
 """
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polygen.machine.lanes import Lanes, full
+from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.mma import BITS, operand_table, widen
 from polygen.machine.report import Stop
 from polygen.machine.tensormap import swizzled
@@ -30,7 +31,6 @@ from polygen.machine.tensormap import swizzled
 if TYPE_CHECKING:
     from polygen.machine.state import Machine
 
-Vector = np.ndarray[Any, Any]
 SPANS = {0: 0, 1: 128, 2: 64, 3: 32}
 ROWS = 64
 
@@ -72,7 +72,7 @@ def units(machine: Machine, lanes: Lanes, position: int) -> list[tuple[int, int]
 
 @cache
 def _pattern(rows: int, k_bytes: int, span: int, lbo: int, sbo: int, transposed: bool) -> Vector:
-    """Byte offsets of the operand's 16-byte chunks: (rows, k chunks), or (row chunks, k) transposed."""
+    """Byte offsets of an operand's 16-byte chunks: (rows, k chunks); MN-major (row chunks, k)."""
     if not transposed:
         r, j = np.arange(rows)[:, None], 16 * np.arange(k_bytes // 16)[None, :]
         if span:
@@ -103,7 +103,7 @@ def _operand(
         if (mine != mine[0]).any():
             machine.findings.add(
                 "bad-descriptor",
-                f"the threads of the warpgroup of {lanes.name(128 * number)} give different descriptors",
+                f"the threads around {lanes.name(128 * number)} give different descriptors",
                 position,
             )
         start, span = (word & 0x3FFF) << 4, SPANS[word >> 62]
@@ -169,14 +169,14 @@ def unpack(matrix: Vector) -> Vector:
 def unpack_pairs(matrix: Vector) -> Vector:
     """(warpgroups, 64, n) -> (n / 4, lanes) of packed f16 pairs."""
     parts = unpack(matrix).astype("f2").view("u2").astype("u4")
-    return parts[0::2] | (parts[1::2] << np.uint32(16))  # type: ignore[no-any-return]
+    return parts[0::2] | (parts[1::2] << np.uint32(16))
 
 
 def multiply(machine: Machine, lanes: Lanes, *rest: Any) -> Vector:
     """``wgmma.mma_async``.
 
-    rest: D before (matrix or None), A (descriptor vector or matrix), B descriptors, scale-d, A in
-    registers, n, A kind, B kind, D kind, sign of A, sign of B, A transposed, B transposed, position.
+    rest: D before (matrix or None), A (descriptors or matrix), B descriptors, scale-d, whether A is
+    in registers, n, kinds of A, B and D, signs of A and B, transposes, position.
     """
     (old, a, b, scale, in_registers, n, a_kind, b_kind, d_kind, a_sign, b_sign, a_trans, b_trans,
      position) = rest  # fmt: skip

@@ -15,6 +15,7 @@ import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -25,8 +26,8 @@ from polygen.machine.parse import Instruction, address, type_bytes
 DTYPES = {
     "pred": "?", "u8": "u1", "b8": "u1", "s8": "i1", "u16": "u2", "b16": "u2", "s16": "i2",
     "u32": "u4", "b32": "u4", "s32": "i4", "u64": "u8", "b64": "u8", "s64": "i8",
-    "f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8", "f16x2": "u4", "bf16x2": "u4", "tf32": "u4",
-    "e4m3x2": "u2", "e5m2x2": "u2",
+    "f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8", "f16x2": "u4", "bf16x2": "u4",
+    "tf32": "u4", "e4m3x2": "u2", "e5m2x2": "u2",
 }  # fmt: skip
 _SPECIAL = re.compile(
     r"%(tid|ntid|ctaid|nctaid|clusterid|nclusterid|cluster_ctaid|cluster_nctaid)\.[xyz]$|"
@@ -282,7 +283,7 @@ def _wrap(value: int, dtype: str) -> object:
     return unsigned.view(dtype)[()]
 
 
-def immediate(text: str, dtype: str) -> object | None:
+def immediate(text: str, dtype: str) -> Any:
     """A literal as a NumPy scalar of `dtype`; None when the text is not a literal."""
     if dtype == "?":
         return np.bool_(int(text, 0)) if re.fullmatch(r"\d+", text) else None

@@ -169,12 +169,14 @@ def _smallest(
     needs: Sequence[_Need],
     asynchronous: bool,
 ) -> list[Barrier]:
-    places = [barrier for barrier in candidates(schedule) if barrier.scope == scope]
+    everywhere = [barrier for barrier in candidates(schedule) if barrier.scope == scope]
+    # Of sets of one size, the first with a barrier that runs once instead of in every k tile.
+    places = sorted(everywhere, key=lambda barrier: barrier.phase == "main")
     for size in range(len(places) + 1):
         for subset in combinations(places, size):
             for waited in _with_waits(subset, schedule, scope, asynchronous):
                 if _uncovered(program, schedule, waited, needs, asynchronous) is None:
-                    return list(waited)
+                    return sorted(waited, key=lambda barrier: barrier.phase != "main")
     missing = _uncovered(program, schedule, tuple(places), needs, asynchronous)
     assert missing is not None  # all places together were among the subsets
     raise IllegalSchedule(

@@ -86,6 +86,7 @@ def bind(
     required = dict(source.alignment)
     items = [tensor.dtype.bytes for tensor in tensors]
     names = [tensor.name for tensor in tensors]
+    _check_whole(source, tensors, shapes)
     return Binding(
         sizes=tuple(sizes.items()),
         shapes=tuple(shapes[len(inputs) :]),
@@ -217,6 +218,31 @@ def _check_strides(
                     nearest="Pass an output whose elements are all distinct",
                 )
             reach += (shape[axis] - 1) * strides[axis]
+
+
+def _check_whole(
+    source: KernelSource, tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]
+) -> None:
+    """Refuse rows that end inside a copy, for kernels that were compiled for whole copies."""
+    required = dict(source.alignment)
+    ragged = [
+        tensor
+        for tensor, shape in zip(tensors, shapes, strict=True)
+        if tensor.name in source.whole
+        and shape[tensor.order[-1]] * tensor.dtype.bytes % required[tensor.name]
+    ]
+    if not ragged:
+        return
+    first = ragged[0]
+    error = AlignmentMismatch(
+        f"rows are not a multiple of {required[first.name]} bytes long",
+        where=first.name,
+        why="this kernel was compiled for rows of whole copies",
+        nearest="Compile a variant for ragged rows",
+    )
+    error.alignment = source.alignment
+    error.ragged = tuple(tensor.name for tensor in ragged)
+    raise error
 
 
 def _stride_bits(tensor: Tensor, strides: tuple[int, ...]) -> int:

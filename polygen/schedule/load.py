@@ -102,7 +102,7 @@ def dumps(schedule: Schedule) -> str:
 
 
 def check_structure(schedule: Schedule, atom: Atom, where: str) -> None:
-    """Check that the tile hierarchy divides down to the instruction and fits one thread block.
+    """Check the values, and that the tiles divide down to the instruction and fit one thread block.
 
     Args:
         schedule: the record.
@@ -110,8 +110,12 @@ def check_structure(schedule: Schedule, atom: Atom, where: str) -> None:
         where: what to call the schedule in messages.
 
     Raises:
-        ScheduleFileError: some level does not divide; each is listed with the nearest legal values.
+        ScheduleFileError: values out of range, or levels that do not divide; each is listed with
+            the nearest legal values.
     """
+    values = _value_problems(_converter().unstructure(schedule))
+    if values:  # a record made in Python has not been through `loads`
+        raise ScheduleFileError(where, values)
     cta, warp = schedule.tile.cta, schedule.tile.warp
     problems = [
         problem
@@ -185,14 +189,16 @@ def _value_problems(raw: dict[str, Any]) -> list[str]:
                 problems.append(_not_a_choice(path, value, legal))
         elif path == "device" and isinstance(value, str):
             problems += _device_problems(value)
-        elif path in _PERMUTATIONS and isinstance(value, list):
+        elif path in _PERMUTATIONS and isinstance(value, list | tuple):
             legal = _PERMUTATIONS[path]
             if sorted(map(str, value)) != sorted(legal):
-                problems.append(f"{path}: {value} is not a permutation of {', '.join(legal)}")
-        elif path in _SUBSETS and isinstance(value, list):
+                problems.append(f"{path}: {list(value)} is not a permutation of {', '.join(legal)}")
+        elif path in _SUBSETS and isinstance(value, list | tuple):
             legal, names = _SUBSETS[path], [str(entry) for entry in value]
             if not names or len(set(names)) != len(names) or not set(names) <= set(legal):
-                problems.append(f"{path}: {value} is not a list of distinct {', '.join(legal)}")
+                problems.append(
+                    f"{path}: {list(value)} is not a list of distinct {', '.join(legal)}"
+                )
         elif type(value) is int:
             least = 0 if path in _MAY_BE_ZERO else 1
             if value < least:
@@ -272,6 +278,7 @@ def _converter() -> cattrs.Converter:
     converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=True)
     # cattrs would turn "3" into 3 and 3 into "3"; a schedule file says what it means.
     converter.register_structure_hook(int, lambda value, _: _exactly(int, "an integer", value))
+    converter.register_structure_hook(bool, lambda value, _: _exactly(bool, "true or false", value))
     converter.register_structure_hook(str, lambda value, _: _exactly(str, "a string", value))
     converter.register_structure_hook_func(
         lambda kind: kind == tuple[str, ...], lambda value, _: _strings(value)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+
 import pytest
-from golden_cases import FOLDER, GOLDEN, ROOT
+import replay
+from golden_cases import FOLDER, GOLDEN, ROOT, matrix
 
 from polygen.cli import main
 
@@ -24,3 +28,27 @@ def test_no_golden_file_is_left_over():
 def test_generating_twice_gives_the_same_bytes(capsys):
     first = main(GOLDEN[0].words), capsys.readouterr().out
     assert first == (main(GOLDEN[0].words), capsys.readouterr().out)
+
+
+def test_the_replay_tells_changed_kernels_from_equal_ones(capsys):
+    old, new = {"a": "1\n2\n", "b": "1\n"}, {"a": "1\n3\n", "b": "1\n", "c": "refused: no.\n"}
+    assert replay.report(old, new, ("old", "new"), diffs=True) == 2
+    out = capsys.readouterr().out
+    assert "a: +1 -1" in out and "-2\n+3" in out
+    assert "3 kernels: 1 same, 2 changed, 1 refused in new" in out
+
+
+def test_the_replay_has_every_case_once():
+    names = [case.name for case in matrix()]
+    assert len(set(names)) == len(names) > 80
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.parametrize("name", ["gelu_bias", "two_outputs"])
+def test_nvcc_compiles_a_golden_file_alone(name, tmp_path):
+    arch = next(case.arch for case in GOLDEN if case.name == name)
+    out = tmp_path / "kernel.o"
+    command = ["nvcc", f"-arch={arch}", "-c", str(KERNELS / f"{name}.cu"), "-o", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"pg_{name}_launch".encode() in out.read_bytes()  # the host launcher, with C linkage

@@ -268,3 +268,19 @@ def test_device_function_calls_are_refused_by_name(compile_ptx):
     extern "C" __global__ void k(int* d) { d[0] = f(d[0]) + f(d[1]); }"""
     with pytest.raises(PtxError, match="call|clock"):
         once(compile_ptx(source), np.zeros(2, np.int32))
+
+
+def test_races_between_lanes_of_a_warp(compile_ptx):
+    source = """extern "C" __global__ void k(int* d) {
+      __shared__ int s[32]; int t = threadIdx.x;
+      s[t] = t; SYNC d[t] = s[31 - t]; SYNC s[t ^ 1] = 5; SYNC d[t] += s[t]; }"""
+    good = once(compile_ptx(source.replace("SYNC", "__syncwarp();")), np.zeros(32, np.int32))
+    assert good.ok, str(good)
+    bad = once(compile_ptx(source.replace("SYNC", "", 1).replace("SYNC", "__syncwarp();")), np.zeros(32, np.int32))
+    assert [one.code for one in bad.findings] == ["race-write-read"]
+    assert "lane 31 of warp 0" in bad.findings[0].sentence
+    # without the second one a lane may overwrite what its neighbour still has to read
+    parts = source.split("SYNC")
+    text = parts[0] + "__syncwarp();" + parts[1] + parts[2] + "__syncwarp();" + parts[3]
+    bad = once(compile_ptx(text), np.zeros(32, np.int32))
+    assert [one.code for one in bad.findings] == ["race-read-write"]

@@ -1,0 +1,100 @@
+"""Atomic updates of global and shared memory.
+
+Lanes with equal addresses take turns in thread order, so that every update sees the one before it;
+one turn of all addresses is one vector operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polygen.machine.lanes import Lanes, Vector, full
+from polygen.machine.memory import split, spread
+
+if TYPE_CHECKING:
+    from polygen.machine.state import Machine
+
+
+def _increment(old: Vector, limit: Vector) -> Vector:
+    return np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1))
+
+
+def _decrement(old: Vector, limit: Vector) -> Vector:
+    return np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1))
+
+
+UPDATES: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda old, b: old + b,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": lambda old, b: old & b,
+    "or": lambda old, b: old | b,
+    "xor": lambda old, b: old ^ b,
+    "exch": lambda old, b: b,
+    "inc": _increment,
+    "dec": _decrement,
+}
+
+
+def _turns(index: Vector) -> list[Vector]:
+    """Lane places cut into turns: within one turn every index occurs once."""
+    order = np.argsort(index, kind="stable")
+    ordered, places = index[order], np.arange(len(index))
+    first = np.r_[True, ordered[1:] != ordered[:-1]]
+    turn = places - np.maximum.accumulate(np.where(first, places, 0))
+    by_turn = order[np.argsort(turn, kind="stable")]
+    return np.split(by_turn, np.cumsum(np.bincount(turn))[:-1])
+
+
+def atomic(
+    machine: Machine,
+    lanes: Lanes,
+    address: Any,
+    operand: Any,
+    swap: Any,
+    operation: str,
+    dtype: str,
+    space: str,
+    position: int,
+) -> tuple[Vector, ...]:
+    """``atom`` and ``red``.
+
+    Returns:
+        The value each lane found before its own update.
+    """
+    address, b, c = full(lanes, address), full(lanes, operand), full(lanes, swap)
+    rest = operation, dtype
+    if space == "generic":
+        result = np.zeros(lanes.count, dtype)
+        for inner, places, inside in split(lanes, address):
+            some = lanes.pick(places)
+            result[places] = atomic(
+                machine, some, inside, b[places], c[places], *rest, inner, position
+            )[0]
+        return (result,)
+    kind = np.dtype(dtype)
+    locate, memory = machine.spaces[space]
+    at, good = locate(machine, lanes, address, kind.itemsize, position)
+    if good is not None:
+        found: tuple[Vector, ...] = (np.zeros(0, dtype),)
+        if len(good):
+            some = lanes.pick(good)
+            found = atomic(machine, some, address[good], b[good], c[good], *rest, space, position)
+        return spread(lanes.count, good, found)
+    if space == "shared" and machine.shadow is not None:
+        machine.shadow.read(lanes, at, kind.itemsize, position)
+        machine.shadow.write(lanes, at, kind.itemsize, position)
+    data, index = memory.view(kind), at // kind.itemsize
+    old = np.empty(lanes.count, kind)
+    for chosen in _turns(index):
+        here = index[chosen]
+        before = data[here]
+        old[chosen] = before
+        if operation == "cas":
+            data[here] = np.where(before == b[chosen], c[chosen], before)
+        else:
+            data[here] = UPDATES[operation](before, b[chosen])
+    return (old,)

@@ -1,0 +1,160 @@
+"""Schedules that break a dependence and programs that cannot fuse: refused, with a witness."""
+
+import re
+
+import pytest
+from block_simulator import breaks, every_barrier, loops_with
+from matrix import case, pipeline, small, tiled
+
+from polygen.api import fuse
+from polygen.errors import IllegalSchedule, SignatureError, UnsupportedProgram
+from polygen.frontend.dtypes import F32
+from polygen.frontend.parse import parse_expression
+from polygen.frontend.program import Access, Contraction, Pointwise, Program, Tensor
+from polygen.poly.fusion import Fusion
+from polygen.poly.fusion import fuse as fuse_statements
+from polygen.poly.match import match
+from polygen.poly.scop import RESERVED, scop
+from polygen.schedule.model import Loops
+
+WITNESS = re.compile(r"(\w+)\[[-\d,]+\] -> (\w+)\[[-\d,]+\] with \w+ = \d+")
+DEEP = ((32, 32, 64), (16, 16))  # four MMA steps per k tile
+
+# name -> schedule, the two statements of the witness, the field to change
+ILLEGAL = {
+    "stages_too_few": (small(pipeline=pipeline(2, 2)), "load_a", "copy_a", "pipeline.stages"),
+    "one_stage": (small(pipeline=pipeline(1, 1)), "load_a", "copy_a", "pipeline.stages"),
+    "distance_too_large": (
+        small(pipeline=pipeline(3, 4, ("mma", "copy"))),
+        "load_a", "copy_a", "pipeline.distance",
+    ),
+    "spread_distance_too_large": (
+        small(pipeline=pipeline(3, 3, copies="spread")), "load_a", "copy_a", "pipeline.stages",
+    ),
+    "no_distance_and_products_first": (
+        small(pipeline=pipeline(3, 0, ("mma", "copy"))), "copy_a", "load_a", "pipeline.order",
+    ),
+    "no_distance_and_spread": (
+        small(pipeline=pipeline(3, 0, copies="spread")), "copy_a", "load_a", "pipeline.distance",
+    ),
+    "backward": (small(loops=Loops(k="backward")), "mma", "mma", "loops.k"),
+    "one_fragment_with_lookahead": (
+        small(pipeline=pipeline(3, 2, fragments=1, lookahead=1)),
+        "mma", "load_a", "pipeline.fragments",
+    ),
+    "lookahead_as_deep_as_the_fragments": (
+        tiled(*DEEP, pipeline=pipeline(3, 2, fragments=2, lookahead=2)),
+        "mma", "load_a", "pipeline.lookahead",
+    ),
+    "steps_inside_with_two_fragments": (
+        tiled(*DEEP, pipeline=pipeline(3, 2, lookahead=0), loops=Loops(mma=("m", "k", "n"))),
+        "mma", "load_a", "loops.mma",
+    ),
+    "epilogue_first": (small(loops=Loops(phases=("epilogue", "main"))), "mma", "st", "loops.phases"),
+    "split_reduction": (small(loops=Loops(grid=("m", "n", "k"))), "S0", "P1", "loops.grid"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ILLEGAL)
+def test_an_illegal_schedule_is_refused_with_one_concrete_pair(name):
+    schedule, source, target, field = ILLEGAL[name]
+    with pytest.raises(IllegalSchedule) as caught:
+        case("illegal", "nt", "bf16", "bias", schedule=schedule).kernel()
+    message = str(caught.value)
+    witness = WITNESS.search(message)
+    assert witness, message
+    assert witness[1].startswith(source), message
+    assert witness[2].startswith(target), message
+    assert field in message
+    assert "  " not in message.replace("\n  ", "")
+
+
+OF_ONE_BLOCK = [name for name in ILLEGAL if name not in ("backward", "split_reduction")]
+
+
+@pytest.mark.parametrize("name", OF_ONE_BLOCK)
+def test_no_barrier_would_have_saved_it(name):
+    """The oracle agrees: with a barrier at every place, the loops still go wrong."""
+    schedule = ILLEGAL[name][0]
+    loops, shape = loops_with(schedule, every_barrier(schedule))
+    assert breaks(loops, shape)
+
+
+def test_the_witness_is_the_smallest_problem():
+    schedule = small(pipeline=pipeline(2, 2))
+    with pytest.raises(IllegalSchedule, match=r"load_a\[0,0,0\] -> copy_a\[0,2,0\] with k_tiles = 3"):
+        case("illegal", "nt", "bf16", "bias", schedule=schedule).kernel()
+
+
+# --- fusion --------------------------------------------------------------------------------------
+def program_of(expression, **signature):
+    function = parse_expression(expression, tuple(signature))
+    return fuse(function, name="f").program(*signature.values())
+
+
+@pytest.mark.parametrize(
+    ("expression", "signature"),
+    [
+        ("(x @ w) + (x @ w).T", {"x": "f16[M,K]", "w": "f16[K,M]"}),
+        ("gelu(x @ w) * gelu(x @ w).T", {"x": "f16[M,K]", "w": "f16[K,M]"}),
+        ("(x @ w, relu(x @ w) + (x @ w).T)", {"x": "f16[M,K]", "w": "f16[K,M]"}),
+        ("(x @ w) + (x @ w).T", {"x": "f16[8,16]", "w": "f16[16,8]"}),
+    ],
+)
+def test_a_value_used_at_another_output_point_forbids_fusion(expression, signature):
+    program = program_of(expression, **signature)
+    with pytest.raises(UnsupportedProgram, match="cannot be fused into one kernel") as caught:
+        fuse_statements(program, scop(program))
+    message = str(caught.value)
+    witness = re.search(r"dependence (\w\d)\[(\d+),(\d+)[,\d]*\] -> (\w\d)\[(\d+),(\d+)\]", message)
+    assert witness, message
+    assert (witness[2], witness[3]) != (witness[5], witness[6])
+    assert "in another thread block" in message
+    assert "combine it in a second" in message
+
+
+def test_one_kernel_runs_one_product():
+    x, w = (Tensor(name, F32, ("M", "M"), (0, 1)) for name in "xw")
+    y = Tensor("y0", F32, ("M", "M"), (0, 1))
+    cube = (("i", "M"), ("j", "M"), ("k", "M"))
+    reads = (Access("x", ("i", "k")), Access("w", ("k", "j")))
+    twice = tuple(
+        Contraction(f"S{n}", cube, Access(f"v{n}", ("i", "j")), *reads, F32) for n in (0, 1)
+    )
+    total = Pointwise(
+        "P2", cube[:2], Access("y0", ("i", "j")), "add",
+        (Access("v0", ("i", "j")), Access("v1", ("i", "j"))), F32,
+    )  # fmt: skip
+    program = Program("f", "", (x, w), (y,), (*twice, total))
+    with pytest.raises(UnsupportedProgram, match="a second contraction is not yet supported"):
+        fuse_statements(program, scop(program))
+    empty = Program("f", "", (x,), (y,), (total,))
+    with pytest.raises(UnsupportedProgram, match="nothing to contract"):
+        fuse_statements(empty, scop(program))
+
+
+@pytest.mark.parametrize(
+    ("domain", "lhs", "rhs"),
+    [
+        ((("i", "M"), ("j", "N"), ("k", "K")), ("i", "k"), ("i", "j")),  # w without k
+        ((("i", "M"), ("j", "N"), ("k", "K"), ("l", "K")), ("i", "k"), ("l", "j")),  # two sums
+        ((("i", "M"), ("j", "N"), ("k", "K")), ("k", "k"), ("k", "j")),  # a diagonal
+    ],
+)
+def test_what_is_no_matrix_product_is_named(domain, lhs, rhs):
+    x, w = (Tensor(name, F32, ("M", "M"), (0, 1)) for name in "xw")
+    y = Tensor("y0", F32, ("M", "N"), (0, 1))
+    product = Contraction("S0", domain, Access("v0", ("i", "j")), Access("x", lhs), Access("w", rhs), F32)
+    store = Pointwise("P1", domain[:2], Access("y0", ("i", "j")), "cast", (Access("v0", ("i", "j")),), F32)
+    program = Program("f", "", (x, w), (y,), (product, store))
+    pairs = (("Z0", ("i", "j")), ("S0", ("i", "j")), ("P1", ("i", "j")))
+    with pytest.raises(UnsupportedProgram, match="S0.*is not a matrix product"):
+        match(program, Fusion("S0", pairs, ("v0",)))
+
+
+@pytest.mark.parametrize("name", ["mod", "floor", "exists", "and"])
+def test_a_size_may_not_have_a_name_that_isl_reserves(name):
+    assert name in RESERVED
+    with pytest.raises(SignatureError) as caught:
+        scop(program_of("x @ w", x=f"f16[{name},K]", w="f16[K,N]"))
+    assert name in str(caught.value)

@@ -1,0 +1,107 @@
+"""Fusion by dependences, and the roles that the accesses of a contraction give its iterators."""
+
+import pytest
+
+from polygen.api import fuse
+from polygen.frontend.parse import parse_expression
+from polygen.poly.fusion import fuse as fuse_statements
+from polygen.poly.match import match
+from polygen.poly.scop import scop
+
+
+def parts(expression, **signature):
+    function = parse_expression(expression, tuple(signature))
+    program = fuse(function, name="f").program(*signature.values())
+    fusion = fuse_statements(program, scop(program))
+    return program, fusion, match(program, fusion)
+
+
+XW = {"x": "bf16[M,K]", "w": "bf16[K,N]"}
+
+
+@pytest.mark.parametrize(
+    ("expression", "extra"),
+    [
+        ("x @ w", {}),
+        ("relu(x @ w + b)", {"b": "f32[N]"}),
+        ("(x @ w) * c + b", {"c": "f32[M,1]", "b": "f32[1,N]"}),
+        ("silu(x @ w + b) * g", {"b": "bf16[N]", "g": "bf16[M,N]"}),
+        ("x @ w + r.T", {"r": "bf16[N,M]"}),
+        ("(relu(x @ w), (x @ w) * 2, x @ w + r)", {"r": "f32[M,N]"}),
+        ("s * (x @ w)", {"s": "f32"}),
+        ("where(x @ w > r, x @ w, r)", {"r": "bf16[M,N]"}),
+    ],
+)
+def test_everything_around_one_product_fuses(expression, extra):
+    program, fusion, _ = parts(expression, **XW, **extra)
+    assert [name for name, _ in fusion.band][:2] == ["Z0", "S0"]
+    assert {name for name, _ in fusion.band} == {"Z0"} | {s.name for s in program.statements}
+    outputs = {tensor.name for tensor in program.outputs}
+    assert set(fusion.contracted).isdisjoint(outputs)
+    assert set(fusion.contracted) | outputs >= {s.write.name for s in program.statements}
+
+
+def test_intermediates_become_registers():
+    _, fusion, _ = parts("gelu(x @ w + b)", **XW, b="f32[N]")
+    assert fusion.contracted == ("v0", "v1", "v2")
+    assert "registers: v0, v1, v2" in str(fusion)
+
+
+def test_a_transposed_output_aligns_crosswise():
+    _, fusion, _ = parts("(x @ w, (x @ w).T)", **XW)
+    assert fusion.iterators("S0") == ("i", "j")
+    assert fusion.iterators("P1") == ("i", "j")
+    assert fusion.iterators("P2") == ("j", "i")
+
+
+# --- roles ---------------------------------------------------------------------------------------
+def roles(expression, **signature):
+    _, _, found = parts(expression, **signature)
+    a, b = found.a, found.b
+    return (
+        (a.tensor.name, a.role_axis, a.k_contiguous),
+        (b.tensor.name, b.role_axis, b.k_contiguous),
+    )
+
+
+@pytest.mark.parametrize(
+    ("expression", "signature", "a", "b"),
+    [
+        ("x @ w.T", {"x": "[M,K]", "w": "[N,K]"}, ("x", 0, True), ("w", 0, True)),
+        ("x @ w", {"x": "[M,K]", "w": "[K,N]"}, ("x", 0, True), ("w", 1, False)),
+        ("x.T @ w", {"x": "[K,M]", "w": "[K,N]"}, ("x", 1, False), ("w", 1, False)),
+        ("x.T @ w.T", {"x": "[K,M]", "w": "[N,K]"}, ("x", 1, False), ("w", 0, True)),
+        ("(w @ x.T).T", {"x": "[M,K]", "w": "[N,K]"}, ("x", 0, True), ("w", 0, True)),
+        ("x @ w.T", {"x": "[M,K]:col", "w": "[N,K]"}, ("x", 0, False), ("w", 0, True)),
+        ("x @ w.T", {"x": "[M,K]", "w": "[N,K]:col"}, ("x", 0, True), ("w", 0, False)),
+        ("x.T @ w", {"x": "[K,M]:col", "w": "[K,N]:col"}, ("x", 1, True), ("w", 1, True)),
+        ("x @ x.T", {"x": "[M,K]"}, ("x", 0, True), ("x", 0, True)),
+        ("x.T @ x", {"x": "[K,M]"}, ("x", 1, False), ("x", 1, False)),
+        ("x @ x", {"x": "[M,M]"}, ("x", 0, True), ("x", 1, False)),
+    ],
+)
+def test_layouts_and_operand_orders(expression, signature, a, b):
+    typed = {name: f"f16{text}" for name, text in signature.items()}
+    assert roles(expression, **typed) == (a, b)
+
+
+def test_n_is_the_contiguous_dim_of_the_first_output():
+    """Transposing the output swaps which operand is called A, and nothing else."""
+    _, _, straight = parts("x @ w", **XW)
+    _, _, turned = parts("(x @ w).T", **XW)
+    assert (straight.a.tensor.name, straight.extent("m"), straight.extent("n")) == ("x", "M", "N")
+    assert (turned.a.tensor.name, turned.extent("m"), turned.extent("n")) == ("w", "N", "M")
+    assert straight.extent("k") == turned.extent("k") == "K"
+
+
+def test_transposed_residual_does_not_change_the_roles():
+    _, _, found = parts("x @ w + r.T", **XW, r="bf16[N,M]")
+    assert (found.m, found.n, found.k) == ("i", "j", "k")
+
+
+def test_a_match_prints_its_roles():
+    _, _, found = parts("x @ w", **XW)
+    text = str(found)
+    assert "m = i, n = j, k = k" in text
+    assert "contiguous along k" in text
+    assert "contiguous along n" in text

@@ -1,0 +1,104 @@
+"""Domains, accesses and dependences of small programs, as exact sets."""
+
+import pytest
+
+from polygen import isl
+from polygen.api import fuse
+from polygen.frontend.parse import parse_expression
+from polygen.poly.scop import clear_name, scop
+
+
+def model(expression, **signature):
+    function = parse_expression(expression, tuple(signature))
+    return scop(fuse(function, name="f").program(*signature.values()))
+
+
+BOX = "0 <= i < M and 0 <= j < N"
+SIZES = "[M,K,N] -> "
+
+
+@pytest.fixture(scope="module")
+def product():
+    return model("relu(x @ w + b)", x="bf16[M,K]", w="bf16[K,N]", b="f32[N]")
+
+
+def test_domains(product):
+    wanted = isl.UnionSet(
+        f"{SIZES}{{ Z0[i,j] : {BOX}; S0[i,j,k] : {BOX} and 0 <= k < K; P1[i,j] : {BOX}; "
+        f"P2[i,j] : {BOX}; P3[i,j] : {BOX} }}"
+    ).intersect_params(isl.Set(f"{SIZES}{{ : M >= 1 and N >= 1 and K >= 1 }}"))
+    assert product.domain.is_equal(wanted)
+    assert product.parameters == ("M", "K", "N")
+
+
+def test_reads_and_writes(product):
+    domain = product.domain
+    reads = isl.UnionMap(
+        f"{SIZES}{{ S0[i,j,k] -> x[i,k]; S0[i,j,k] -> w[k,j]; S0[i,j,k] -> v0[i,j]; "
+        "P1[i,j] -> v0[i,j]; P1[i,j] -> b[j]; P2[i,j] -> v1[i,j]; P3[i,j] -> v2[i,j] }"
+    ).intersect_domain(domain)
+    writes = isl.UnionMap(
+        f"{SIZES}{{ Z0[i,j] -> v0[i,j]; S0[i,j,k] -> v0[i,j]; P1[i,j] -> v1[i,j]; "
+        "P2[i,j] -> v2[i,j]; P3[i,j] -> y0[i,j] }"
+    ).intersect_domain(domain)
+    assert product.reads.is_equal(reads)
+    assert product.writes.is_equal(writes)
+
+
+def test_flow_is_value_flow(product):
+    """Only the last addition is seen by the pointwise statement, not all of them."""
+    wanted = isl.UnionMap(
+        f"{SIZES}{{ Z0[i,j] -> S0[i,j,0]; S0[i,j,k] -> S0[i,j,k+1]; S0[i,j,K-1] -> P1[i,j]; "
+        "P1[i,j] -> P2[i,j]; P2[i,j] -> P3[i,j] }"
+    )
+    wanted = wanted.intersect_domain(product.domain).intersect_range(product.domain)
+    assert product.flow.is_equal(wanted)
+
+
+def test_reuse_is_that_of_the_sum(product):
+    wanted = isl.UnionMap(f"{SIZES}{{ Z0[i,j] -> S0[i,j,0]; S0[i,j,k] -> S0[i,j,k+1] }}")
+    wanted = wanted.intersect_domain(product.domain).intersect_range(product.domain)
+    assert product.reuse.is_equal(wanted)
+    assert product.dependences.is_equal(product.flow.union(product.reuse))
+
+
+def test_broadcast_operands_read_index_zero():
+    found = model("(x @ w) * c + s", x="f16[M,K]", w="f16[K,N]", c="f32[M,1]", s="f32")
+    wanted = isl.UnionMap(f"[M,K,N] -> {{ P1[i,j] -> c[i,0] : {BOX} and K >= 1 }}")
+    assert wanted.is_subset(found.reads)
+    scalar = isl.UnionMap(f"[M,K,N] -> {{ P2[i,j] -> s[] : {BOX} and K >= 1 }}")
+    assert scalar.is_subset(found.reads)
+
+
+def test_transposition_is_only_an_access_relation():
+    found = model("x.T @ w.T + r.T", x="f16[K,M]", w="f16[N,K]", r="f16[N,M]")
+    reads = isl.UnionMap(
+        "[K,M,N] -> { S0[i,j,k] -> x[k,i]; S0[i,j,k] -> w[j,k]; P1[i,j] -> r[j,i] }"
+    ).intersect_domain(found.domain)
+    assert reads.is_subset(found.reads)
+
+
+def test_second_output_reads_the_same_sum():
+    found = model("(relu(x @ w), (x @ w) * 2)", x="f16[M,K]", w="f16[K,N]")
+    contraction = isl.UnionSet("[M,K,N] -> { S0[i,j,k] }")
+    readers = found.flow.intersect_domain(contraction).range().subtract(contraction)
+    assert readers.n_set() == 2
+
+
+def test_fixed_sizes_have_no_parameters():
+    found = model("x @ w", x="bf16[48,96]", w="bf16[96,40]")
+    assert found.parameters == ()
+    cube = isl.Set.from_union_set(found.domain.intersect(isl.UnionSet("{ S0[i,j,k] }")))
+    assert isl.count(cube) == 48 * 96 * 40
+
+
+def test_prints_every_relation(product):
+    text = str(product)
+    for title in ("domain:", "reads:", "writes:", "flow dependences:", "anti and output"):
+        assert title in text
+
+
+def test_the_clearing_statement_is_named_after_its_contraction():
+    function = parse_expression("x @ w", ("x", "w"))
+    program = fuse(function, name="f").program("f16[M,K]", "f16[K,N]")
+    assert clear_name(program.contractions[0]) == "Z0"

@@ -1,0 +1,157 @@
+"""Tiles partition the iteration space, footprints are the boxes that copies move, trees print."""
+
+import itertools
+
+import pytest
+from block_simulator import map_sample, sample_atom, sample_program
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matrix import LAYOUTS, UNUSUAL, case, small, tiled
+
+from polygen import isl
+from polygen.api import fuse
+from polygen.frontend.parse import parse_expression
+from polygen.poly.footprint import footprint
+from polygen.poly.fusion import fuse as fuse_statements
+from polygen.poly.match import match
+from polygen.poly.scop import scop
+from polygen.poly.tiling import roles, tiling
+from polygen.poly.tree import Band, Filter, Leaf, Mark, Sequence, domain_tree, to_isl_text
+
+
+def evaluate(expression, **values):
+    text = expression.replace("floor(", "int(")
+    text = text.replace(" mod ", " % ").replace("/", "//")
+    return eval(text, {"int": int}, values)
+
+
+SCHEDULES = [small(), UNUSUAL["warp_of_48x24"], UNUSUAL["warps_1x8"], UNUSUAL["three_fragments"]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    schedule=st.sampled_from(SCHEDULES),
+    m=st.integers(0, 500),
+    n=st.integers(0, 500),
+    k=st.integers(0, 500),
+)
+def test_tile_coordinates_give_the_point_back(schedule, m, n, k):
+    tiles = tiling(schedule, sample_atom())
+    at = {name: evaluate(e, m=m, n=n, k=k) for name, e in tiles.expressions("m", "n").items()}
+    (cm, cn, ck), (wm, wn), (am, an, ak) = tiles.cta, tiles.warp, tiles.atom
+    assert 0 <= m - (at["b_m"] * cm + at["w_m"] * wm + at["a_m"] * am) < am
+    assert 0 <= n - (at["b_n"] * cn + at["w_n"] * wn + at["a_n"] * an) < an
+    assert 0 <= k - (at["k_tile"] * ck + at["k_step"] * ak) < ak
+    assert at["w_m"] * tiles.warps[1] + at["w_n"] < tiles.warp_count
+    assert at["a_m"] < tiles.atoms[0]
+    assert at["a_n"] < tiles.atoms[1]
+    assert at["k_step"] < tiles.k_steps
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: str(s.tile.warp))
+def test_every_tile_of_a_block_is_used(schedule):
+    tiles = tiling(schedule, sample_atom())
+    expressions = tiles.expressions("m", "n")
+    used = {
+        tuple(evaluate(expressions[c], m=m, n=n, k=k) for c in ("w_m", "w_n", "a_m", "a_n", "k_step"))
+        for m, n, k in itertools.product(
+            range(0, tiles.cta[0], tiles.atom[0]),
+            range(0, tiles.cta[1], tiles.atom[1]),
+            range(0, tiles.cta[2], tiles.atom[2]),
+        )
+    }
+    sizes = (*tiles.warps, *tiles.atoms, tiles.k_steps)
+    assert used == set(itertools.product(*map(range, sizes)))
+
+
+def test_a_tiling_prints_its_levels():
+    text = str(tiling(small(), sample_atom()))
+    assert text == "block 32x32x32, 2x2 warps of 16x16, instruction 16x8x16"
+
+
+def test_roles_follow_the_band_through_a_transposed_output():
+    function = parse_expression("(x @ w, (x @ w).T)", ("x", "w"))
+    program = fuse(function, name="f").program("f16[M,K]", "f16[K,N]")
+    model = scop(program)
+    fusion = fuse_statements(program, model)
+    found = {r.statement: (r.m, r.n, r.k) for r in roles(model, fusion, match(program, fusion))}
+    assert found == {
+        "Z0": ("i", "j", ""), "S0": ("i", "j", "k"), "P1": ("i", "j", ""), "P2": ("j", "i", ""),
+    }  # fmt: skip
+
+
+# --- footprints ----------------------------------------------------------------------------------
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_copy_moves_the_tile_in_the_order_of_the_tensor(layout):
+    program, model = sample_program("bf16", layout)
+    matched = match(program, fuse_statements(program, model))
+    tiles = tiling(tiled((64, 48, 32), (16, 16)), sample_atom())
+    for operand, extent in ((matched.a, 64), (matched.b, 48)):
+        found = footprint(matched, operand, tiles)
+        wanted = {operand.role_axis: (extent, (extent, 0)), operand.k_axis: (32, (0, 32))}
+        for axis, (size, step) in wanted.items():
+            assert found.size[axis] == size
+            assert found.step[axis] == step
+        assert str(found).startswith(f"{operand.tensor.name}[")
+
+
+def test_a_footprint_holds_every_element_its_products_read():
+    """By enumeration: the elements that the products of one tile read are the box, no more."""
+    program, model = sample_program("bf16", "tn")
+    matched = match(program, fuse_statements(program, model))
+    tiles = tiling(small(), sample_atom())
+    found = footprint(matched, matched.a, tiles)
+    read = {
+        (k, m)
+        for m in range(100)
+        for k in range(100)
+        if m // tiles.cta[0] == 1 and k // tiles.cta[2] == 2
+    }
+    corner = [step[0] * 1 + step[1] * 2 for step in found.step]
+    box = set(
+        itertools.product(
+            *(range(c, c + size) for c, size in zip(corner, found.size, strict=True))
+        )
+    )
+    assert box == read
+
+
+# --- trees ---------------------------------------------------------------------------------------
+def test_a_tree_prints_what_isl_reads():
+    body = Sequence((Filter(("A[i]",)), Filter(("B[i]",), Leaf())))
+    band = Band(((("A[i]", "i"), ("B[i]", "i + 1")),), body, "separate[x]")
+    root = domain_tree("[n] -> { A[i] : 0 <= i < n; B[i] : 0 <= i < n }", Mark("loop", band), "n > 0")
+    schedule = isl.Schedule(to_isl_text(root, ("n",)))
+    wanted = isl.UnionMap("[n] -> { A[i] -> [i, 0]; B[i] -> [i + 1, 1] }")
+    domain = schedule.get_domain()
+    assert schedule.get_map().intersect_domain(domain).is_equal(wanted.intersect_domain(domain))
+    assert "loop" in isl.to_yaml(schedule)
+
+
+def test_a_tree_without_parameters_keeps_its_bands():
+    band = Band(((("A[i]", "i"),),))
+    root = domain_tree("{ A[i] : 0 <= i < 4 }", band)
+    schedule = isl.Schedule(to_isl_text(root, ()))
+    found = schedule.get_map().intersect_domain(schedule.get_domain())
+    assert found.is_equal(isl.UnionMap("{ A[i] -> [i] : 0 <= i < 4 }"))
+
+
+def test_the_schedule_tree_has_the_marks_of_the_design():
+    tree = map_sample(small())
+    for mark in ("grid", "ktile", "warp", "mma", "copy", "epilogue"):
+        assert f'mark: "{mark}"' in str(tree), mark
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_claims_of_a_mapping_are_listed(layout):
+    tree = map_sample(small(), layout=layout)
+    claims = " ".join(str(proof) for proof in tree.proofs)
+    for part in ("two thread blocks", "tiling keeps", "pipelining keeps", "ring_a", "fragment_b"):
+        assert part in claims, part
+    assert claims.count("barrier") >= 3
+
+
+def test_fixed_sizes_are_mapped_too():
+    one = case("fixed", "nn", "bf16", "plain")
+    kernel = one.fused().compile("bf16[48,96]", "bf16[96,40]", arch="sm_80")
+    assert kernel.passes.plan.extents == (("m", 48), ("n", 40), ("k", 96))
