@@ -40,7 +40,8 @@ demo: setup
 	@$(BIN)/polygen generate $(KERNEL) --name up -o kernels_out
 
 test: setup lint sizes
-	$(BIN)/pytest -n 2 -m "not gpu"
+	$(BIN)/pytest -m "alone and not gpu"
+	$(BIN)/pytest -n 2 -m "not alone and not gpu"
 
 lint: setup
 	$(BIN)/ruff check .

@@ -232,9 +232,7 @@ class Kernel:
         return check(self.passes.plan, self.passes.source, self.ptx, sizes)
 
 
-def realigned(
-    program: Program, alignment: dict[str, int], ragged: tuple[str, ...] = ()
-) -> Program:
+def realigned(program: Program, alignment: dict[str, int], ragged: tuple[str, ...] = ()) -> Program:
     """The program with other alignments (bytes by tensor) and with ragged rows where named."""
 
     def change(tensor: Tensor) -> Tensor:

@@ -14,7 +14,8 @@ from polygen.errors import PolygenError, ResourceError, ScheduleError, Unsupport
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.atom import Atom, atom, atoms_for
 from polygen.hardware.device import Device
-from polygen.lower.build import copy_is_asynchronous, lower, shared_bytes, vector_of
+from polygen.lower.build import copy_is_asynchronous, lower, shared_bytes
+from polygen.lower.epilogue import row_vectors
 from polygen.lower.plan import KernelPlan
 from polygen.lower.resources import resources
 from polygen.lower.verify import verify
@@ -85,7 +86,7 @@ def _generate(
         decided,
         instruction,
         asynchronous=copy_is_asynchronous(program, device),
-        vector=vector_of(program, decided),
+        rows=row_vectors(program, decided),
     )
     plan = verify(lower(program, tree, decided, instruction, device))
     return Passes(program, model, tree, plan, emit(plan, command), origin)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from polygen.errors import ToolchainMissing
@@ -23,3 +25,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if reason:
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Compiled kernels go to a folder of the test session, never to the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POLYGEN_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield

@@ -35,13 +35,12 @@ def _bare(text: str) -> str:
     return text[1:-1]
 
 
-def loops(node: LoopAst, comments: dict[str, str], partly: dict[str, int], depth: int) -> list[str]:
+def loops(node: LoopAst, comments: dict[str, str], depth: int) -> list[str]:
     """The loop nest as lines of C.
 
     Args:
         node: the loops.
         comments: mark -> comment above its loops; marks without one print nothing.
-        partly: iterator -> how far to unroll, for loops that are not unrolled whole.
         depth: indentation.
     """
     pad = INDENT * depth
@@ -49,29 +48,28 @@ def loops(node: LoopAst, comments: dict[str, str], partly: dict[str, int], depth
         arguments = ", ".join(_bare(index(argument)) for argument in node.arguments)
         return [f"{pad}{node.statement}({arguments});"]
     if isinstance(node, Block):
-        return [line for child in node.children for line in loops(child, comments, partly, depth)]
+        return [line for child in node.children for line in loops(child, comments, depth)]
     if isinstance(node, Marked):
         head = [f"{pad}// {comments[node.name]}"] if node.name in comments else []
-        return head + loops(node.body, comments, partly, depth)
+        return head + loops(node.body, comments, depth)
     if isinstance(node, If):
         lines = [
             f"{pad}if ({_bare(index(node.condition))}) {{",
-            *loops(node.then, comments, partly, depth + 1),
+            *loops(node.then, comments, depth + 1),
         ]
         if node.otherwise is not None:
-            lines += [f"{pad}}} else {{", *loops(node.otherwise, comments, partly, depth + 1)]
+            lines += [f"{pad}}} else {{", *loops(node.otherwise, comments, depth + 1)]
         return [*lines, f"{pad}}}"]
-    return _for(node, comments, partly, depth)
+    return _for(node, comments, depth)
 
 
-def _for(node: For, comments: dict[str, str], partly: dict[str, int], depth: int) -> list[str]:
+def _for(node: For, comments: dict[str, str], depth: int) -> list[str]:
     pad = INDENT * depth
     name, first = node.iterator, _bare(index(node.first))
-    factor = "" if node.unroll else " 1"
-    head = [f"{pad}#pragma unroll" + (f" {partly[name]}" if name in partly else factor)]
+    head = [f"{pad}#pragma unroll" + ("" if node.unroll else " 1")]
     step = f"++{name}" if node.step == 1 else f"{name} += {node.step}"
     head.append(f"{pad}for (int {name} = {first}; {_bare(index(node.condition))}; {step}) {{")
-    return [*head, *loops(node.body, comments, partly, depth + 1), f"{pad}}}"]
+    return [*head, *loops(node.body, comments, depth + 1), f"{pad}}}"]
 
 
 def pointwise(

@@ -14,8 +14,10 @@ from typing import Any
 
 import jinja2
 
+from polygen.emit import epilogue as epilogues
 from polygen.emit import leaves
 from polygen.emit.ctext import loops
+from polygen.emit.names import c_name
 from polygen.emit.source import KernelSource
 from polygen.frontend.program import Tensor
 from polygen.lower.plan import Argument, KernelPlan
@@ -96,18 +98,19 @@ def _tidy(text: str) -> str:
 
 def _frame(plan: KernelPlan) -> dict[str, Any]:
     tiles, schedule, atom = plan.tiles, plan.schedule, plan.atom
-    extents = {role: str(extent) for role, extent in plan.extents}
+    extents = leaves.extent_names(plan)
     along = schedule.raster.along
     across = "n" if along == "m" else "m"
-    epilogue = leaves.epilogue(plan)
+    epilogue = epilogues.epilogue(plan)
     module: Any = environment().get_template("leaves.cu.j2").module
+    order = [module.compute, module.edge]
     if plan.epilogue.staged:
-        order = (module.prepare, module.finish, module.stage, module.store_staged)
+        order += [module.prepare, module.stage, module.store_staged]
     else:
-        order = (module.finish, module.store_fragments)
+        order += [module.store_fragments]
     parts = [render(epilogue) for render in order]
     return {
-        "types": leaves.types(plan),
+        "types": epilogues.types(plan),
         "copy_instructions": leaves.copy_instructions(plan),
         "fragment_loads": leaves.fragment_functions(plan),
         "round_to_tf32": any(load.round_to_tf32 for load in plan.loads),
@@ -146,33 +149,33 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
         "waits": leaves.synchronisation(plan),
         "epilogue": epilogue,
         "store": "".join(parts),
-        "loops": loops(plan.loops, leaves.LOOP_COMMENTS, leaves.PARTLY_UNROLLED, 1),
+        "loops": loops(plan.loops, leaves.LOOP_COMMENTS, 1),
         "host_parameters": ", ".join(_parameter(plan, a) for a in plan.arguments),
-        "host_arguments": ", ".join(argument.name for argument in plan.arguments),
+        "host_arguments": ", ".join(c_name(a.name) for a in plan.arguments),
         "host_checks": _host_checks(plan),
     }
 
 
 def _parameter(plan: KernelPlan, argument: Argument) -> str:
     if argument.kind == "size":
-        return f"int {argument.name}"
+        return f"int {c_name(argument.name)}"
     if argument.kind == "stride":
-        return f"long long {argument.name}"
+        return f"long long {c_name(argument.name)}"
     if argument.kind == "scalar":
-        return f"float {argument.name}"
+        return f"float {c_name(argument.name)}"
     tensor = plan.program.tensors[argument.tensor]
     constant = "" if tensor in plan.program.outputs else "const "
-    return f"{constant}{leaves.c_type(tensor.dtype)}* __restrict__ {argument.name}"
+    return f"{constant}{leaves.c_type(tensor.dtype)}* __restrict__ {c_name(argument.name)}"
 
 
 def _host_checks(plan: KernelPlan) -> list[str]:
-    checks = [f"{a.name} < 1" for a in plan.arguments if a.kind == "size"]
+    checks = [f"{c_name(a.name)} < 1" for a in plan.arguments if a.kind == "size"]
     for tensor in _arrays(plan):
-        checks.append(f"(unsigned long long){tensor.name} % {tensor.alignment}")
+        checks.append(f"(unsigned long long){c_name(tensor.name)} % {tensor.alignment}")
         step = tensor.alignment // tensor.dtype.bytes
         if step > 1:
             checks += [
-                f"{a.name} % {step}"
+                f"{c_name(a.name)} % {step}"
                 for a in plan.arguments
                 if a.kind == "stride" and a.tensor == tensor.name
             ]

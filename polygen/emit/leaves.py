@@ -4,60 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from polygen.emit.ctext import pointwise
-from polygen.errors import UnsupportedProgram
+from polygen.emit.names import c_name
 from polygen.frontend.dtypes import DType
 from polygen.hardware.fragment_load import FragmentLoad
-from polygen.lower.plan import Buffer, Copy, Epilogue, KernelPlan, Load, Read, Write
+from polygen.lower.plan import Buffer, Copy, KernelPlan, Load
 
 _C_TYPES = {"f16": "unsigned short", "bf16": "unsigned short", "f32": "float", "tf32": "float"}
 _C_BYTES = {"e4m3": "unsigned char", "e5m2": "unsigned char", "s8": "signed char"}
-# How 32-bit words hold the elements that the epilogue reads and writes.
-_EXTRACT = {2: "(unsigned short)(words[i / 2] >> i % 2 * 16)", 4: "__uint_as_float(words[i])"}
-_PACK = {
-    2: "to_{0}(v[2 * i]) | (unsigned)to_{0}(v[2 * i + 1]) << 16",
-    4: "__float_as_uint(v[i])",
-}
 LOOP_COMMENTS = {"epilogue": "epilogue"}
-# Store passes are alike and independent: a few in flight hide the latency of their reads.
-PARTLY_UNROLLED = {"r": 4}
+
+
+def extent_names(plan: KernelPlan) -> dict[str, str]:
+    """The size along each role, as C."""
+    return {role: c_name(str(extent)) for role, extent in plan.extents}
 
 
 def c_type(dtype: DType) -> str:
     """The C type that stores an element."""
     return _C_TYPES.get(dtype.name) or _C_BYTES[dtype.name]
-
-
-def epilogue_type(dtype: DType) -> str:
-    """The name under which the epilogue reads and writes a dtype.
-
-    Raises:
-        UnsupportedProgram: the epilogue has no conversion for it.
-    """
-    name = "f32" if dtype.name == "tf32" else dtype.name
-    if name not in ("f16", "bf16", "f32"):
-        raise UnsupportedProgram(
-            f"the epilogue cannot read or write {dtype}", nearest="Use f16, bf16 or f32"
-        )
-    return name
-
-
-def types(plan: KernelPlan) -> list[dict[str, Any]]:
-    """The element types of the epilogue's operands and outputs."""
-    dtypes = [r.tensor.dtype for r in plan.epilogue.reads if r.tensor.dims]
-    dtypes += [w.tensor.dtype for w in plan.epilogue.writes]
-    names = sorted({epilogue_type(dtype) for dtype in dtypes})
-    sizes = {"f16": 2, "bf16": 2, "f32": 4}
-    return [
-        {
-            "name": name,
-            "c": _C_TYPES[name],
-            "bytes": sizes[name],
-            "extract": _EXTRACT[sizes[name]],
-            "pack": _PACK[sizes[name]].format(name),
-        }
-        for name in names
-    ]
 
 
 def placement(buffer: Buffer) -> str:
@@ -109,7 +73,7 @@ def copy(plan: KernelPlan, c: Copy) -> dict[str, Any]:
 
 def _copy_positions(plan: KernelPlan, c: Copy) -> tuple[str, str, str, str]:
     """Where a tile starts, and the array's extents, along stored rows and columns."""
-    extents = {role: str(extent) for role, extent in plan.extents}
+    extents = extent_names(plan)
     role_base, k_base = f"b_{c.role} * {c.tile}", f"k * {c.tile_k}"
     if c.k_contiguous:
         return role_base, k_base, extents[c.role], extents["k"]
@@ -127,7 +91,8 @@ def _regular_copy(
         f"const int rows_left = {row_extent} - ({row_base} + row);",
         _left(c, elements, f"{column_extent} - ({column_base} + column)"),
         f"const {c_type(c.tensor.dtype)}* from = "
-        f"{c.tensor.name} + (long long)({row_base} + row) * {c.stride} + ({column_base} + column);",
+        f"{c_name(c.tensor.name)} + (long long)({row_base} + row) * {c.stride} "
+        f"+ ({column_base} + column);",
         f"const unsigned to = slot + place_ring_{c.operand}(row, column * {c.element_bytes});",
     ]
     body = [
@@ -190,7 +155,7 @@ def _general_copy(
         f"const int row = piece / {per_row}, column = piece % {per_row} * {elements};",
         f"const int from_row = {row_base} + row, from_column = {column_base} + column;",
         f"const {c_type(c.tensor.dtype)}* from = "
-        f"{c.tensor.name} + (long long)from_row * {c.stride} + from_column;",
+        f"{c_name(c.tensor.name)} + (long long)from_row * {c.stride} + from_column;",
         f"const unsigned to = slot + place_ring_{c.operand}(row, column * {c.element_bytes});",
     ]
     row_inside, left = f"from_row < {row_extent}", f"{column_extent} - from_column"
@@ -352,120 +317,3 @@ def synchronisation(plan: KernelPlan) -> list[dict[str, str]]:
             }
         )
     return found
-
-
-def epilogue(plan: KernelPlan) -> dict[str, Any]:
-    """The store leaf: reads, statements, writes, staging."""
-    e, tiles = plan.epilogue, plan.tiles
-    elements = {e.accumulator: "sums[e]"}
-    for read in e.reads:
-        elements[read.name] = _element(read)
-    outputs = {w.tensor.name: f"{w.tensor.name}_out[e]" for w in e.writes}
-    fast = all(w.tensor.dtype.bits <= 16 for w in e.writes)
-    statements, helpers = pointwise(e.statements, elements, outputs, fast)
-    extents = {role: str(extent) for role, extent in plan.extents}
-    record: dict[str, Any] = {
-        "vector": e.vector,
-        "m_extent": extents["m"],
-        "n_extent": extents["n"],
-        "hoisted_declarations": [_read(read, e.vector)[0] for read in e.reads if _hoisted(e, read)],
-        "hoisted": [_read(read, e.vector)[1] for read in e.reads if _hoisted(e, read)],
-        "reads": [
-            line for read in e.reads if not _hoisted(e, read) for line in _read(read, e.vector)
-        ],
-        "statements": statements,
-        "helpers": helpers,
-        "writes": [
-            {"array": f"{w.tensor.name}_out", "call": _write(w, e.vector)} for w in e.writes
-        ],
-        "atoms_n": tiles.atoms[1],
-        "pairs": _pairs(plan),
-        "row_base": f"b_m * {tiles.cta[0]} + w_m * {tiles.warp[0]}",
-        "column_base": f"b_n * {tiles.cta[1]} + w_n * {tiles.warp[1]}",
-    }
-    if e.staged:
-        scratch = plan.buffer("scratch")
-        per_row = tiles.warp[1] // e.vector
-        items = tiles.warp[0] * per_row
-        lanes = plan.device.warp_size
-        record |= {
-            "atom_m": plan.atom.m,
-            "offset": scratch.offset,
-            "slot_bytes": scratch.slot_bytes,
-            "per_row": per_row,
-            "items": items,
-            "guard": items % lanes != 0,
-            "parts": list(range(0, e.vector, 4)),
-        }
-    return record
-
-
-def _hoisted(e: Epilogue, read: Read) -> bool:
-    """Whether a read is the same in every pass: it does not depend on m, and lanes keep their column."""
-    return e.fixed_column and read.m_stride == "0" and read.kind == "vector"
-
-
-def _pairs(plan: KernelPlan) -> list[dict[str, str]]:
-    """Accumulator elements two by two: neighbours in a row, by every instruction's fragment map."""
-    e, kind = plan.epilogue, plan.atom.c.dtype.name
-    found = []
-    for first in range(0, len(e.element_offsets), 2):
-        (row, column), (row_next, column_next) = e.element_offsets[first : first + 2]
-        assert (row_next, column_next) == (row, column + 1)
-        register = f"sum[m][n][{first // 2 if kind == 'f16' else first}]"
-        other = f"sum[m][n][{first + 1}]"
-        values = {
-            "f32": (register, other),
-            "s32": (f"(float){register}", f"(float){other}"),
-            "f16": (
-                f"from_f16((unsigned short){register})",
-                f"from_f16((unsigned short)({register} >> 16))",
-            ),
-        }[kind]
-        row_text, column_text = _sum(e.row_of_lane, row), _sum(e.column_of_lane, column)
-        found.append(
-            {
-                "row": f"m * {plan.atom.m} + {row_text}",
-                "column": f"n * {plan.atom.n} + {column_text}",
-                "first": values[0],
-                "second": values[1],
-            }
-        )
-    return found
-
-
-def _element(read: Read) -> str:
-    return read.name if read.kind in ("row", "scalar") else f"{read.name}[e]"
-
-
-def _position(read: Read | Write) -> str:
-    parts = []
-    for variable, stride in (("row", read.m_stride), ("column", read.n_stride)):
-        if stride == "1":
-            parts.append(variable)
-        elif stride != "0":
-            parts.append(f"(long long){variable} * {stride}")
-    return " + ".join([read.tensor.name, *parts])
-
-
-def _read(read: Read, vector: int) -> list[str]:
-    if read.kind == "scalar":
-        return [f"const float {read.name} = {read.tensor.name};"]
-    name, position = epilogue_type(read.tensor.dtype), _position(read)
-    if read.kind == "row":
-        return [f"const float {read.name} = from_{name}(__ldg({position}));"]
-    head = f"float {read.name}[{vector}];"
-    if read.kind == "vector":
-        return [head, f"read_{name}<{vector}, {read.width}>({read.name}, {position}, count);"]
-    return [
-        head,
-        f"read_{name}_strided<{vector}>({read.name}, {position}, {read.n_stride}, count);",
-    ]
-
-
-def _write(write: Write, vector: int) -> str:
-    name, position = epilogue_type(write.tensor.dtype), _position(write)
-    array = f"{write.tensor.name}_out"
-    if write.kind == "vector":
-        return f"write_{name}<{vector}, {write.width}>({position}, {array}, count);"
-    return f"write_{name}_strided<{vector}>({position}, {array}, {write.n_stride}, count);"

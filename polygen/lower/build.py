@@ -16,7 +16,7 @@ from polygen.hardware.device import Device
 from polygen.hardware.fragment_load import atom_load
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower import layout
-from polygen.lower.epilogue import pointwork, stride_argument, vector_length
+from polygen.lower.epilogue import pointwork, row_vectors, stride_argument
 from polygen.lower.plan import Argument, Buffer, Copy, Epilogue, KernelPlan, Launch, Load
 from polygen.lower.resources import resources
 from polygen.poly.mapping import ScheduleTree
@@ -35,13 +35,6 @@ def copy_is_asynchronous(program: Program, device: Device) -> bool:
     operands = {access.name for c in program.contractions for access in c.reads}
     tensors = [t for t in program.inputs if t.name in operands]
     return device.has("cp_async") and all(t.alignment >= _SMALLEST_ASYNCHRONOUS for t in tensors)
-
-
-def vector_of(program: Program, schedule: Schedule) -> int:
-    """Adjacent results that one lane of the epilogue finishes together."""
-    if schedule.epilogue.through != "smem":
-        return 2
-    return vector_length(tuple(t.dtype for t in program.outputs))
 
 
 def shared_bytes(match: Match, schedule: Schedule) -> int:
@@ -190,14 +183,15 @@ def _epilogue(
 ) -> tuple[Epilogue, Buffer | None]:
     table = atom.c.table
     staged = schedule.epilogue.through == "smem"
-    vector = vector_of(program, schedule)
-    work = pointwork(program, tree.fusion, tree.match, vector)
+    rows = row_vectors(program, schedule)
+    work = pointwork(program, tree.fusion, tree.match, rows.vector)
     first = table[:, 0, :]
     offsets = tuple((int(r), int(c)) for r, c in table[0] - first[0])
     epilogue = Epilogue(
         staged=staged,
-        vector=vector,
-        fixed_column=staged and LANES % (tree.tiles.warp[1] // vector) == 0,
+        vector=rows.vector,
+        batch=rows.batch,
+        fixed_column=staged and LANES % (tree.tiles.warp[1] // rows.vector) == 0,
         reads=work.reads,
         statements=work.statements,
         accumulator=tree.match.contraction.write.name,
@@ -212,7 +206,7 @@ def _epilogue(
         "scratch",
         tree.tiles.warp_count,
         tree.tiles.warp,
-        vector,
+        rows.vector,
         table,
         atom.n,
         "auto",

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from polygen.frontend.dtypes import DType
@@ -16,6 +17,12 @@ from polygen.frontend.program import Access, Constant, Program, Tensor
 from polygen.lower.plan import Compute, Read, Write
 from polygen.poly.fusion import Fusion
 from polygen.poly.match import Match
+from polygen.poly.tiling import LANES, RowVectors
+from polygen.schedule.model import Schedule
+
+
+# Vectors in flight per lane, by the number of matrices that the epilogue reads.
+_IN_FLIGHT = (4, 8, 4, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +103,22 @@ def _width(tensor: Tensor, vector: int) -> int:
 def vector_length(outputs: tuple[DType, ...]) -> int:
     """Adjacent results per lane: 16 bytes of the narrowest 16- or 32-bit output."""
     return 16 // max(2, min(dtype.bytes for dtype in outputs))
+
+
+def row_vectors(program: Program, schedule: Schedule) -> RowVectors:
+    """How a staged epilogue walks a warp tile.
+
+    Reads of full matrices take most of the epilogue's time, so several are kept in flight per lane: as many as
+    registers hold, once the sums have left them.
+    """
+    if schedule.epilogue.through != "smem":
+        return RowVectors(2, 1)
+    vector = vector_length(tuple(t.dtype for t in program.outputs))
+    warp = schedule.tile.warp
+    per_row = max(1, warp.n // vector)
+    items = warp.m * per_row
+    if LANES % per_row or items % LANES:
+        return RowVectors(vector, 1)
+    operands = {access.name for c in program.contractions for access in c.reads}
+    matrices = sum(len(t.dims) == 2 and t.name not in operands for t in program.inputs)
+    return RowVectors(vector, math.gcd(items // LANES, _IN_FLIGHT[min(matrices, 3)]))

@@ -178,6 +178,7 @@ class Epilogue:
 
     staged: bool  # through shared memory
     vector: int  # adjacent results one lane handles
+    batch: int  # vectors of one lane whose reads are in flight together
     fixed_column: bool  # a lane's column is the same in every pass
     reads: tuple[Read, ...]
     statements: tuple[Compute, ...]

@@ -154,6 +154,27 @@ def find_highest(a: Array) -> Array:
     return np.uint32(a.dtype.itemsize * 8 - 1) - leading_zeros(unsigned)
 
 
+def distance_to_top(position: Array, bits: int) -> Array:
+    """``bfind.shiftamt``: how far the found bit is from the top; "not found" stays."""
+    missing = position == np.uint32(0xFFFFFFFF)
+    return np.where(missing, position, np.uint32(bits - 1) - position)
+
+
+def low24(a: Array) -> Array:
+    """The low 24 bits, with sign for signed types."""
+    return (a << a.dtype.type(8)) >> a.dtype.type(8)
+
+
+def dot_four(a: Array, b: Array, c: Array, a_signed: bool, b_signed: bool) -> Array:
+    """``dp4a``: c plus the dot product of four bytes each."""
+    total: Array = c.astype("i8")
+    for place in range(4):
+        x = (a >> np.uint32(8 * place)).astype("u1").view("i1" if a_signed else "u1")
+        y = (b >> np.uint32(8 * place)).astype("u1").view("i1" if b_signed else "u1")
+        total = total + x.astype("i8") * y.astype("i8")
+    return total.astype(c.dtype)
+
+
 # --- floating point --------------------------------------------------------------------------
 def flush(a: Array) -> Array:
     """``.ftz``: subnormal values become zeros of the same sign."""

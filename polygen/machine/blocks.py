@@ -6,8 +6,8 @@
    local variable of its block.
 3. A register with one definition, made only of constants, parameters and other such registers, has
    the same value in every thread: it is *uniform* and stored as one scalar.
-4. A block with a warp-synchronous instruction must be entered by whole warps, one with wgmma by
-   whole warpgroups (`Block.together`).
+4. A block with a warp-synchronous instruction should be entered by whole warps, one with wgmma by
+   whole warpgroups (`Block.together`); only member masks may name fewer (`Block.strict`).
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ class Block:
     begin: int
     end: int
     terminator: Instruction | None
-    together: int  # threads that must enter together: 1, 32 (a warp) or 128 (a warpgroup)
+    together: int  # threads that should enter together: 1, 32 (a warp) or 128 (a warpgroup)
+    strict: bool  # they must: some of them alone is a mistake, not a member mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +130,17 @@ def ends_block(one: Instruction) -> bool:
     return False
 
 
+def is_strict(one: Instruction) -> bool:
+    """Whether an instruction is wrong unless its whole warp (or warpgroup) executes it."""
+    named = one.parts[0] == "bar" and one.parts[1] in ("sync", "red")
+    return one.parts[0] == "wgmma" or "aligned" in one.parts or named
+
+
 def width(one: Instruction) -> int:
-    """Threads that must execute an instruction together: 1, a warp or a warpgroup."""
+    """Threads that execute an instruction together: 1, a warp or a warpgroup."""
     if one.parts[0] == "wgmma":
         return 128
-    aligned = "aligned" in one.parts or (one.parts[0] == "bar" and one.parts[1] in ("sync", "red"))
-    return 32 if aligned else 1
+    return 32 if is_strict(one) or "sync" in one.parts else 1
 
 
 def names_in(operand: str, kernel: Kernel) -> list[str]:
@@ -187,6 +193,7 @@ def _cut(kernel: Kernel) -> tuple[Block, ...]:
                 end,
                 last if ends_block(last) else None,
                 max(width(one) for one in code[begin:end]),
+                any(is_strict(one) for one in code[begin:end]),
             )
         )
     return tuple(blocks)

@@ -110,7 +110,7 @@ def widened(kind: str, name: str) -> str:
     return f"from_bf16({name}.view(D_u2))"
 
 
-def _rounded(kind: str, text: str) -> str:
+def rounded(kind: str, text: str) -> str:
     """The expression of a result brought back to the operand type."""
     if kind in ("f32", "f64"):
         return text
@@ -140,7 +140,7 @@ def _finish(w: Writer, one: Instruction, kind: str, text: str, uniform: bool) ->
         text = f"clamp_unit({text})"
     if "relu" in one.parts:
         text = f"N.maximum({text}, 0)"
-    w.write(one.operands[0], DTYPES[kind], _rounded(kind, text), uniform)
+    w.write(one.operands[0], DTYPES[kind], rounded(kind, text), uniform)
 
 
 def _floating(w: Writer, one: Instruction, kind: str) -> None:
@@ -225,12 +225,39 @@ _FIELDS = {
 @opcode(*_FIELDS)
 def bit_fields(w: Writer, one: Instruction) -> None:
     """Bit fields and bit counts; the first operands have the type, the rest are u32."""
-    _known(w, one, set())
+    _known(w, one, {"shiftamt"} if one.parts[0] == "bfind" else set())
     function, typed = _FIELDS[one.parts[0]]
     dtype, sources = DTYPES[one.parts[-1]], _sources(one)
     names = [w.read(text, dtype if at < typed else "u4") for at, text in enumerate(sources)]
     result = dtype if one.parts[0] in ("bfe", "bfi", "brev") else "u4"
-    w.write(one.operands[0], result, f"{function}({', '.join(names)})", w.is_uniform(*sources))
+    text = f"{function}({', '.join(names)})"
+    if "shiftamt" in one.parts:
+        bits = 8 * type_bytes(one.parts[-1])
+        text = f"distance_to_top({text}, {bits})"
+    w.write(one.operands[0], result, text, w.is_uniform(*sources))
+
+
+@opcode("sad", "mul24", "mad24", "dp4a")
+def integer_specials(w: Writer, one: Instruction) -> None:
+    """Sum of absolute differences, 24-bit products, dot products of four bytes."""
+    name, sources = one.parts[0], _sources(one)
+    signed = [part.startswith("s") for part in one.parts if part in ("s32", "u32")]
+    if name == "dp4a":
+        dtype = "i4" if any(signed) else "u4"
+        names = [w.read(sources[0], "u4"), w.read(sources[1], "u4"), w.read(sources[2], dtype)]
+        text = f"dot_four({', '.join(names)}, {signed[0]}, {signed[1]})"
+    else:
+        if name != "sad" and "lo" not in one.parts:
+            raise w.refuse(one)
+        dtype = DTYPES[one.parts[-1]]
+        names = [w.read(source, dtype) for source in sources]
+        if name == "sad":
+            a, b, c = names
+            text = f"{c} + N.maximum({a}, {b}) - N.minimum({a}, {b})"
+        else:
+            text = f"low24({names[0]}) * low24({names[1]})"
+            text += f" + {names[2]}" if name == "mad24" else ""
+    w.write(one.operands[0], dtype, text, w.is_uniform(*sources))
 
 
 @opcode("shf")

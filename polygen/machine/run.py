@@ -23,8 +23,8 @@ from polygen.machine.parse import Kernel, Module, parse, type_bytes
 from polygen.machine.profile import Profiler
 from polygen.machine.report import Findings, Report, Stop
 from polygen.machine.scheduler import Scheduler
-from polygen.machine.state import Machine, place_shared
-from polygen.machine.tensormap import PlacedMap, TensorMap
+from polygen.machine.state import Machine, Options, Placed, place_shared
+from polygen.machine.tensormap import TensorMap
 from polygen.machine.tensormap import place as place_map
 from polygen.machine.translate import Translation
 
@@ -147,19 +147,7 @@ def _scalar(value: Any, kind: str, size: int, where: str) -> bytes:
     raise LaunchError(f"a {type(value).__name__} cannot be an argument", where=where)
 
 
-@dataclass(slots=True)
-class _Placed:
-    """Arguments and module variables in memory."""
-
-    memory: GlobalMemory
-    buffers: tuple[Buffer, ...]
-    symbols: dict[str, int]
-    offsets: dict[str, int]
-    data: bytes
-    maps: dict[int, PlacedMap]
-
-
-def _place(module: Module, kernel: Kernel, launch: Launch) -> _Placed:
+def _place(module: Module, kernel: Kernel, launch: Launch) -> Placed:
     """Lay out global memory and the parameter bytes."""
     memory, symbols, buffers = GlobalMemory(), {}, []
     for one in (*module.variables, *kernel.variables):
@@ -194,12 +182,13 @@ def _place(module: Module, kernel: Kernel, launch: Launch) -> _Placed:
             scalar = value[()] if isinstance(value, np.ndarray) else value
             data += _scalar(scalar, one.kind, size, where)
     memory.build()
-    return _Placed(memory, tuple(buffers), symbols, offsets, data, maps)
+    return Placed(memory, tuple(buffers), symbols, offsets, data, maps)
 
 
-def _waves(grid: tuple[int, int, int], threads: int, cluster: tuple[int, int, int]) -> list[Any]:
+def _waves(launch: Launch, cluster: tuple[int, int, int]) -> list[Any]:
     """CTA numbers in launch order, cut into waves; CTAs of a cluster are neighbours."""
-    gx, gy, gz = grid
+    gx, gy, gz = launch.grid
+    threads = int(np.prod(launch.block))
     cx, cy, cz = cluster
     z, y, x = np.meshgrid(np.arange(gz), np.arange(gy), np.arange(gx), indexing="ij")
     rank = x % cx + cx * (y % cy + cy * (z % cz))
@@ -242,40 +231,31 @@ def run(
     module = _module(ptx_text)
     kernel = _kernel(module, launch.entry)
     _check_launch(launch, kernel, completion)
-    shared_symbols, first, end = place_shared(kernel, module.variables, launch.shared_bytes)
+    symbols, first, end = place_shared(kernel, module.variables, launch.shared_bytes)
     _check_shared(kernel, launch, first, end, SHARED_LIMIT)
     key = (ptx_text, kernel.name)
     if key not in _TRANSLATIONS:
         _TRANSLATIONS[key] = Translation(analyse(kernel))
-    translation = _TRANSLATIONS[key]
     placed = _place(module, kernel, launch)
+    placed.symbols.update(symbols)
     findings, profiler = Findings(kernel), Profiler() if profile else None
     instructions = 0
-    threads = int(np.prod(launch.block))
     with np.errstate(all="ignore"):
-        for wave, ctas in enumerate(_waves(launch.grid, threads, kernel.cluster)):
+        for wave, ctas in enumerate(_waves(launch, kernel.cluster)):
             machine = Machine(
-                translation.program,
+                _TRANSLATIONS[key].program,
                 Geometry(launch.grid, launch.block, ctas, kernel.cluster),
-                placed.memory,
+                placed,
                 findings,
-                placed.symbols | shared_symbols,
-                (first, end),
-                placed.offsets,
-                placed.data,
-                launch.shared_bytes,
-                completion=completion,
-                seed=seed + wave,
-                checks=checks,
-                profiler=profiler,
+                (first, end, launch.shared_bytes),
+                Options(completion, seed + wave, checks, profiler),
             )
-            machine.tensor_maps = placed.maps
             try:
-                Scheduler(machine, translation, max_steps).run()
+                Scheduler(machine, _TRANSLATIONS[key], max_steps).run()
             except Stop:
-                instructions += machine.instructions
                 break
-            instructions += machine.instructions
+            finally:
+                instructions += machine.instructions
     arrays = tuple(placed.memory.view(buffer).copy() for buffer in placed.buffers)
     rows = profiler.finish(findings) if profiler is not None else ()
     return Report(arrays, findings.finish(), rows, instructions)

@@ -1,4 +1,12 @@
-"""Who runs next: groups of threads by block, lowest block first, whole warps for aligned blocks."""
+"""Who runs next.
+
+1. Threads that can run are grouped by block; the lowest block runs first, so that structured code
+   reconverges by itself. A block that waits too long gets its turn: somebody may be spinning.
+2. Blocks with warp-synchronous instructions take whole warps; parts of warps are held back until
+   their mates arrive, or until nobody else can run.
+3. When nobody can run, one asynchronous operation completes; when there is none, parked mbarrier
+   waits fail once; when that changed nothing, it is a deadlock.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +26,9 @@ if TYPE_CHECKING:
     from polygen.machine.translate import Translation
 
 
+PATIENCE = 400  # steps another block may run before one that is ready
+
+
 class Scheduler:
     """Runs one wave to its end."""
 
@@ -26,6 +37,8 @@ class Scheduler:
         self.blocks = machine.program.blocks
         self.ready: dict[int, list[Lanes]] = {}
         self.held: dict[int, Lanes] = {}  # parts of warps in front of an aligned block
+        self.since: dict[int, int] = {}  # step since which a block has been ready
+        self.patience = PATIENCE
         self.steps = 0
 
     def run(self) -> None:
@@ -42,17 +55,30 @@ class Scheduler:
         self.push(0, start)
         while True:
             if self.ready:
-                self._step(min(self.ready))
+                self._step(self._choose())
             elif not self._unblock():
                 break
         asynchronous.drain(machine)
         bulk.drain(machine)
         wgmma.unfinished(machine)
 
+    def _choose(self) -> int:
+        """The lowest ready block, unless another one has waited too long (a spin loop below it)."""
+        lowest = min(self.ready)
+        if len(self.ready) == 1:
+            self.patience = PATIENCE
+            return lowest
+        oldest = min(self.since, key=self.since.__getitem__)
+        if self.steps - self.since[oldest] <= self.patience:
+            return lowest
+        self.patience = max(self.patience // 2, 2)
+        return oldest
+
     def push(self, block: int, lanes: Lanes) -> None:
         """Threads are ready to run a block."""
         if lanes.count:
             self.ready.setdefault(block, []).append(lanes)
+            self.since.setdefault(block, self.steps)
 
     def push_threads(self, free: list[tuple[int, Vector]]) -> None:
         """Threads released by a barrier."""
@@ -72,6 +98,7 @@ class Scheduler:
     def _take(self, number: int) -> Lanes:
         """All threads ready for a block, as one group."""
         groups = self.ready.pop(number)
+        del self.since[number]
         if number in self.held:
             groups.append(self.held.pop(number))
         if len(groups) == 1:
@@ -114,6 +141,8 @@ class Scheduler:
         elif one.parts[0] == "bra":
             self._branch(lanes, result, machine.program.block_of[one.operands[0]], number + 1)
         elif one.parts[0] in ("ret", "exit", "trap"):
+            if one.parts[0] == "trap":
+                self._trap(lanes, result, block.end - 1)
             self._branch(lanes, result, len(self.blocks), number + 1)
         else:
             self._barrier(number, lanes, result)
@@ -122,6 +151,12 @@ class Scheduler:
         if machine.completion == "random" and machine.bulk.loads and machine.random.random() < 0.2:
             bulk.land_one(machine)
             self._collect()
+
+    def _trap(self, lanes: Lanes, predicate: Any, position: int) -> None:
+        some = lanes if predicate is None or predicate.all() else lanes.pick(predicate)
+        if some.count:
+            sentence = f"{some.name(0)} executes trap"
+            self.machine.findings.add("trap", sentence, position, count=some.count)
 
     def _branch(self, lanes: Lanes, predicate: Any, target: int, following: int) -> None:
         if predicate is None or predicate.all():
@@ -200,7 +235,7 @@ class Scheduler:
         here = np.zeros(machine.geometry.total, bool)
         here[lanes.index] = True
         elsewhere = np.isin(unit, unit[lanes.index]) & ~here & ~machine.exited
-        if elsewhere.any():
+        if elsewhere.any() and block.strict:
             code = machine.program.kernel.instructions
             position = max(range(block.begin, block.end), key=lambda at: width(code[at]))
             mate = Lanes(machine.geometry, np.flatnonzero(elsewhere)[:1])

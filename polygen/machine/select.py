@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polygen.machine.compute import BITWISE, FLOATS, widened
+from polygen.machine.compute import BITWISE, FLOATS, rounded, widened
 from polygen.machine.parse import Instruction
 from polygen.machine.writer import DTYPES, Writer, opcode
 
@@ -16,11 +16,9 @@ def _sources(one: Instruction) -> tuple[str, ...]:
 
 
 def _comparison(w: Writer, one: Instruction, name: str, kind: str, a: str, b: str) -> str:
-    """The expression of one comparison; float ones care about NaN."""
-    dtype = DTYPES[kind]
-    if kind.endswith("x2"):
-        raise w.refuse(one, why="packed comparisons are not modelled")
-    x, y = (w.read(operand, dtype) for operand in (a, b))
+    """The expression of one comparison; float ones care about NaN, packed ones have 2 per lane."""
+    read = w.full if kind.endswith("x2") else w.read
+    x, y = (read(operand, DTYPES[kind]) for operand in (a, b))
     if kind not in FLOATS:
         return f"({x} {COMPARE[name]} {y})"
     x, y = w.fresh(widened(kind, x)), w.fresh(widened(kind, y))
@@ -52,6 +50,8 @@ def set_predicate(w: Writer, one: Instruction) -> None:
     test = w.fresh(_comparison(w, one, name, kind, sources[0], sources[1]))
     combine = next((part for part in one.parts[2:-1] if part in ("and", "or", "xor")), "")
     results = [test, f"~{test}"][: len(targets)]
+    if kind.endswith("x2"):
+        results, uniform = [f"{test}[0::2]", f"{test}[1::2]"][: len(targets)], False
     if combine:
         other = w.read(sources[2], "?")
         symbol = BITWISE[combine].split()[1]
@@ -63,21 +63,20 @@ def set_predicate(w: Writer, one: Instruction) -> None:
 
 @opcode("set")
 def set_value(w: Writer, one: Instruction) -> None:
-    """Comparison to an integer mask or 1.0."""
+    """Comparison to an integer mask or 1.0, per half for packed operands."""
     target, kind = one.parts[-2], one.parts[-1]
     sources = _sources(one)
     test = _comparison(w, one, one.parts[1], kind, sources[0], sources[1])
-    if len(sources) > 2 or target not in ("u32", "s32", "f32"):
-        raise w.refuse(one, why="only plain set to 32-bit types is modelled")
-    dtype = DTYPES[target]
-    yes = (
-        "D_f4.type(1)"
-        if target == "f32"
-        else f"D_{dtype}.type({'-1' if dtype == 'i4' else '0xFFFFFFFF'})"
-    )
-    w.write(
-        one.operands[0], dtype, f"where({test}, {yes}, D_{dtype}.type(0))", w.is_uniform(*sources)
-    )
+    if len(sources) > 2:
+        raise w.refuse(one, why="set with a combining predicate is not modelled")
+    uniform = w.is_uniform(*sources) and not kind.endswith("x2")
+    if target in FLOATS:
+        text = rounded(target, f"where({test}, N.float32(1), N.float32(0))")
+    elif kind.endswith("x2"):
+        text = f"where({test}, u2(0xFFFF), u2(0)).view(D_u4)"
+    else:
+        text = f"where({test}, u4(0xFFFFFFFF), u4(0)).view(D_{DTYPES[target]})"
+    w.write(one.operands[0], DTYPES[target], text, uniform)
 
 
 @opcode("selp")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from polygen.machine.lanes import Geometry, Lanes, Vector
 from polygen.machine.mbarrier import Mbarriers
 from polygen.machine.memory import (
     WINDOW_PARAM,
+    Buffer,
     GlobalMemory,
     locate_global,
     locate_local,
@@ -73,6 +75,28 @@ def granule(kernel: Kernel) -> int:
     return smallest
 
 
+@dataclass(slots=True)
+class Placed:
+    """Arguments and module variables in memory."""
+
+    memory: GlobalMemory
+    buffers: tuple[Buffer, ...]  # one per pointer or tensor-map argument
+    symbols: dict[str, int]  # addresses of variables
+    offsets: dict[str, int]  # of the parameters among their bytes
+    data: bytes  # the parameters
+    maps: dict[int, PlacedMap]  # tensor maps by offset among the parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to run."""
+
+    completion: str
+    seed: int
+    checks: bool
+    profiler: Profiler | None
+
+
 class Machine:
     """State of one wave; the functions of the instruction families work on it."""
 
@@ -80,47 +104,30 @@ class Machine:
         self,
         program: Program,
         geometry: Geometry,
-        memory: GlobalMemory,
+        placed: Placed,
         findings: Findings,
-        symbols: dict[str, int],
-        shared: tuple[int, int],
-        parameters: dict[str, int],
-        parameter_bytes: bytes,
-        dynamic: int,
-        *,
-        completion: str,
-        seed: int,
-        checks: bool,
-        profiler: Profiler | None,
+        shared: tuple[int, int, int],
+        options: Options,
     ) -> None:
-        self.program, self.geometry, self.memory = program, geometry, memory
-        self.findings, self.completion, self.profiler = findings, completion, profiler
-        self.random = random.Random(seed)
-        self.shared_first, self.shared_end = shared
+        self.program, self.geometry, self.findings = program, geometry, findings
+        self.memory, self.tensor_maps = placed.memory, placed.maps
+        self.completion, self.profiler = options.completion, options.profiler
+        self.random = random.Random(options.seed)
+        self.shared_first, self.shared_end, self.dynamic = shared
         self.shared_bytes = -(-self.shared_end // 1024) * 1024
         self.shared = np.full(len(geometry.ctas) * self.shared_bytes, 0xFF, np.uint8)
         self.shared_base = geometry.cta * self.shared_bytes
-        self.dynamic = dynamic
-        self._place_locals(symbols)
-        self.parameter_bytes = np.frombuffer(parameter_bytes + bytes(64), np.uint8)
-        self._parameter_text = parameter_bytes + bytes(64)
-        self._parameters = parameters
-        self.symbols = symbols | {name: WINDOW_PARAM + at for name, at in parameters.items()}
+        self.parameter_text = placed.data + bytes(64)
+        self.parameter_bytes = np.frombuffer(self.parameter_text, np.uint8)
+        self.offsets = placed.offsets
+        parameters = {name: WINDOW_PARAM + at for name, at in placed.offsets.items()}
+        self.symbols = placed.symbols | parameters | self._place_locals()
         self.spaces = {
-            "global": (locate_global, memory.bytes),
+            "global": (locate_global, self.memory.bytes),
             "shared": (locate_shared, self.shared),
             "local": (locate_local, self.local),
         }
-        atomic = frozenset(
-            at
-            for at, one in enumerate(program.kernel.instructions)
-            if one.parts[0] in ("atom", "red")
-        )
-        self.shadow: Shadow | None = None
-        if checks and self.shared_end > self.shared_first:
-            self.shadow = Shadow(
-                geometry, self.shared_bytes, granule(program.kernel), findings, atomic
-            )
+        self.shadow = self._make_shadow() if options.checks else None
         self.copies = Copies(geometry.total)
         self.barriers = Barriers()
         self.mbarriers = Mbarriers()
@@ -128,23 +135,32 @@ class Machine:
         self.groups = Groups()
         self.clusters = Clusters(geometry)
         self.mapped = any(one.parts[0] == "mapa" for one in program.kernel.instructions)
-        self.tensor_maps: dict[int, PlacedMap] = {}  # by offset among the parameters
         self.exited = ~geometry.exists
         self.everyone = Lanes(geometry, np.arange(geometry.total), bool(geometry.exists.all()))
         self.registers = self._storage()
-        self._special: dict[str, Any] = {}
-        self.clock = 0
         self.instructions = 0
+        self._special: dict[str, Any] = {}
 
-    def _place_locals(self, symbols: dict[str, int]) -> None:
-        top = 0
+    def _make_shadow(self) -> Shadow | None:
+        if self.shared_end == self.shared_first:
+            return None
+        code = self.program.kernel.instructions
+        atomic = frozenset(at for at, one in enumerate(code) if one.parts[0] in ("atom", "red"))
+        size = granule(self.program.kernel)
+        return Shadow(self.geometry, self.shared_bytes, size, self.findings, atomic)
+
+    def _place_locals(self) -> dict[str, int]:
+        """Addresses of the local variables; makes local memory."""
+        top, symbols = 0, {}
         for one in self.program.kernel.variables:
             if one.space == "local":
-                top = -(-top // max(one.align, 16)) * max(one.align, 16)
+                align = max(one.align, 16)
+                top = -(-top // align) * align
                 symbols[one.name] = top
                 top += one.size
         self.local_bytes = -(-top // 16) * 16
         self.local = np.full(self.geometry.total * self.local_bytes, 0xFF, np.uint8)
+        return symbols
 
     def _storage(self) -> list[Any]:
         registers: list[Any] = [None] * len(self.program.stored)
@@ -159,7 +175,7 @@ class Machine:
 
     def parameter(self, name: str, offset: int, dtype: Any) -> Any:
         """A scalar out of the kernel parameters."""
-        return np.frombuffer(self._parameter_text, dtype, 1, self._parameters[name] + offset)[0]
+        return np.frombuffer(self.parameter_text, dtype, 1, self.offsets[name] + offset)[0]
 
     def live_warps(self, cta: int) -> int:
         """Warps of a CTA with a thread that has not exited."""

@@ -30,6 +30,7 @@ from polygen.poly.scop import Scop, space
 from polygen.poly.tiles import PREFIX, TileProgram, tile_program
 from polygen.poly.tiling import (
     Roles,
+    RowVectors,
     Tiling,
     block_map,
     element_tree,
@@ -81,7 +82,13 @@ class ScheduleTree:
 
 
 def map_program(
-    program: Program, scop: Scop, schedule: Schedule, atom: Atom, *, asynchronous: bool, vector: int
+    program: Program,
+    scop: Scop,
+    schedule: Schedule,
+    atom: Atom,
+    *,
+    asynchronous: bool,
+    rows: RowVectors,
 ) -> ScheduleTree:
     """Build and prove the schedule tree.
 
@@ -91,7 +98,7 @@ def map_program(
         schedule: the decisions.
         atom: the MMA instruction.
         asynchronous: whether copies run in the background until waited for.
-        vector: adjacent results that one lane of a staged epilogue finishes together.
+        rows: how a staged epilogue walks a warp tile.
 
     Raises:
         UnsupportedProgram: the program cannot be fused, or has no matrix product.
@@ -113,8 +120,8 @@ def map_program(
             field="loops.mma",
         ),
     ]
-    block_program = tile_program(tiles, schedule, vector)
-    carried = _carried(scop, matched, statements, tiles, vector, schedule)
+    block_program = tile_program(tiles, schedule, rows)
+    carried = _carried(scop, matched, statements, tiles, rows, schedule)
     # Order first: if a dependence inside a warp is already broken, no barrier can mend it.
     _check_block(block_program, schedule, (), carried, asynchronous)
     barriers, enforced, synchronised = derive(block_program, schedule, asynchronous=asynchronous)
@@ -147,13 +154,13 @@ def _carried(
     matched: Match,
     statements: tuple[Roles, ...],
     tiles: Tiling,
-    vector: int,
+    rows: RowVectors,
     schedule: Schedule,
 ) -> isl.UnionMap:
     """The program's dependences between tiles of one block."""
     extent = str(matched.extent("k"))
     relation = isl.UnionMap(
-        tile_map(scop, statements, tiles, vector, schedule.epilogue.through == "smem")
+        tile_map(scop, statements, tiles, rows, schedule.epilogue.through == "smem")
     )
     relation = relation.intersect_domain(scop.domain)
     if not relation.is_single_valued() or not scop.domain.is_subset(relation.domain()):

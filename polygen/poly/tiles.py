@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from polygen import isl
 from polygen.poly.scop import must_flow, reuse_dependences
-from polygen.poly.tiling import Tiling, store_passes
+from polygen.poly.tiling import RowVectors, Tiling
 from polygen.schedule.model import Schedule
 
 PARAMETERS = ("k_tiles",)
@@ -99,13 +99,13 @@ def copy_parts(tiles: Tiling, schedule: Schedule) -> int:
     return tiles.k_steps if spread else 1
 
 
-def tile_program(tiles: Tiling, schedule: Schedule, vector: int) -> TileProgram:
+def tile_program(tiles: Tiling, schedule: Schedule, rows: RowVectors) -> TileProgram:
     """Write down the statements of one thread block.
 
     Args:
         tiles: the tile hierarchy.
         schedule: stages, fragments, copies, epilogue.
-        vector: adjacent results that one lane of a staged epilogue finishes together.
+        rows: how a staged epilogue walks a warp tile.
     """
     stages, fragments = schedule.pipeline.stages, schedule.pipeline.fragments
     warps, (atoms_m, atoms_n), steps = tiles.warp_count, tiles.atoms, tiles.k_steps
@@ -166,14 +166,14 @@ def tile_program(tiles: Tiling, schedule: Schedule, vector: int) -> TileProgram:
         Memory("fragment_b", "lane"),
         Memory("sum", "lane"),
     ]
-    epilogue, places = _epilogue(tiles, schedule, vector)
+    epilogue, places = _epilogue(tiles, schedule, rows)
     statements += epilogue
     memories += places
     return TileProgram(tuple(statements), tuple(memories), warps, steps)
 
 
 def _epilogue(
-    tiles: Tiling, schedule: Schedule, vector: int
+    tiles: Tiling, schedule: Schedule, rows: RowVectors
 ) -> tuple[list[TileStatement], list[Memory]]:
     """Sums -> outputs: through the scratch area in rows of vectors, or straight from registers."""
     atoms_m, atoms_n = tiles.atoms
@@ -195,7 +195,7 @@ def _epilogue(
         TileStatement(
             "store",
             ("r",),
-            f"0 <= r < {store_passes(tiles, vector)}",
+            f"0 <= r < {rows.passes(tiles)}",
             ("2", "2", "r", "0"),
             reads=(all_rows,),
         ),

@@ -163,18 +163,26 @@ def block_map(statements: tuple[Roles, ...], tiles: Tiling, schedule: Schedule) 
 LANES = 32  # the isl text of a store pass; one warp's lanes
 
 
-def store_passes(tiles: Tiling, vector: int) -> int:
-    """Passes in which a warp finishes its tile, each lane one vector of adjacent results."""
-    return -(-tiles.warp[0] * (tiles.warp[1] // vector) // LANES)
+@dataclass(frozen=True, slots=True)
+class RowVectors:
+    """How a staged epilogue walks a warp tile: every lane finishes vectors of adjacent results."""
+
+    vector: int  # adjacent results
+    batch: int  # vectors of one lane whose reads are in flight together
+
+    def passes(self, tiles: Tiling) -> int:
+        """Store statements of a warp: each finishes `batch` vectors per lane."""
+        return -(-tiles.warp[0] * (tiles.warp[1] // self.vector) // (LANES * self.batch))
 
 
-def _store_pass(m: str, n: str, tiles: Tiling, vector: int) -> str:
+def _store_pass(m: str, n: str, tiles: Tiling, rows: RowVectors) -> str:
     wm, wn = tiles.warp
-    return f"floor((({m} mod {wm})*{wn // vector} + floor(({n} mod {wn})/{vector}))/{LANES})"
+    item = f"({m} mod {wm})*{wn // rows.vector} + floor(({n} mod {wn})/{rows.vector})"
+    return f"floor(({item})/{LANES * rows.batch})"
 
 
 def tile_map(
-    scop: Scop, statements: tuple[Roles, ...], tiles: Tiling, vector: int, staged: bool
+    scop: Scop, statements: tuple[Roles, ...], tiles: Tiling, rows: RowVectors, staged: bool
 ) -> str:
     """Element instance -> the tile statement that executes it, inside its block."""
     clear, product, *_ = (s.statement for s in statements)
@@ -187,7 +195,7 @@ def tile_map(
         elif s.statement == product:
             target = f"mma[{warp},{e['k_tile']},{e['k_step']},{e['a_m']},{e['a_n']}]"
         else:
-            inner = _store_pass(s.m, s.n, tiles, vector) if staged else e["a_m"]
+            inner = _store_pass(s.m, s.n, tiles, rows) if staged else e["a_m"]
             target = f"store[{warp},{inner}]"
         pieces.append(f"{s.instance} -> {target}")
     return space(scop.parameters) + "{ " + "; ".join(pieces) + " }"

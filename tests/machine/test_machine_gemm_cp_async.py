@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - CUDA and PTX text
 """A cp.async / ldmatrix / mma kernel: exact on integers, silent when right, and every seeded fault found."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - CUDA and PTX text
 """A TMA / mbarrier / wgmma kernel: exact on integers, silent when right, every seeded fault found."""
 
 from __future__ import annotations
@@ -5,9 +6,9 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from wgmma_text import wgmma_function
 
 from polygen.machine import Launch, Report, TensorMap, run
-from wgmma_text import wgmma_function
 
 BF16 = ml_dtypes.bfloat16
 STAGES = 3
@@ -53,12 +54,12 @@ def test_profile_of_the_epilogue(source, compile_ptx):
     assert len(rows) == 8 and all(row.actual == row.ideal for row in rows)
 
 
-ASYNC = "asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");"
-INIT = "asm volatile(\"fence.mbarrier_init.release.cluster;\" ::: \"memory\");"
-COMMIT = "asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\");"
+ASYNC = 'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");'
+INIT = 'asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");'
+COMMIT = 'asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");'
 WAIT0 = "wgmma.wait_group.sync.aligned 0;"
 RELEASE = "if (thread == 0) barrier_arrive(full + 8);"
-READ = "asm volatile(\"cp.async.bulk.wait_group.read 0;\" ::: \"memory\");"
+READ = 'asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");'
 # (name, text, replacement, codes any of which must appear; empty: the values must be wrong)
 FAULTS = [
     ("no wait on full", "barrier_wait(full, t / STAGES & 1);", "", {"uninitialised-shared-read"}),

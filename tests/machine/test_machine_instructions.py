@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - CUDA and PTX text
 """Single instructions against NumPy, through inline PTX compiled by NVRTC."""
 
 from __future__ import annotations
@@ -78,7 +79,22 @@ def prmt(a, b, c):
     return np.array(out, np.uint32)
 
 
+def dp4a(a, b, c):
+    total = c.view(np.int32).astype(np.int64)
+    pairs = a.view(np.int8).reshape(-1, 4).astype(np.int64) * b.view(np.int8).reshape(-1, 4)
+    return low(total + pairs.sum(1))
+
+
+def bfind(a, b, c):
+    return np.array([(int(x).bit_length() - 1) & 0xFFFFFFFF for x in a], np.uint32)
+
+
 INTEGER = [
+    ("dp4a.s32.s32 %0, %1, %2, %3;", dp4a),
+    ("bfind.u32 %0, %1;", bfind),
+    ("bfind.shiftamt.u32 %0, %1;", lambda a, b, c: np.where(a == 0, 0xFFFFFFFF, 31 - bfind(a, b, c).astype(np.int64))),
+    ("sad.s32 %0, %1, %2, %3;", lambda a, b, c: low(s64(c) + np.abs(s64(a) - s64(b)))),
+    ("mul24.lo.s32 %0, %1, %2;", lambda a, b, c: low((s64(a << np.uint32(8)) >> 8) * (s64(b << np.uint32(8)) >> 8))),
     ("add.u32 %0, %1, %2;", lambda a, b, c: a + b),
     ("sub.s32 %0, %1, %2;", lambda a, b, c: a - b),
     ("add.sat.s32 %0, %1, %2;", lambda a, b, c: low(np.clip(s64(a) + s64(b), -(2**31), 2**31 - 1))),
@@ -386,3 +402,16 @@ def test_accurate_library_functions(compile_ptx):
     wanted += np.abs(v) ** 1.5 + v / 3
     assert report.ok
     np.testing.assert_allclose(report.arrays[1], wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_packed_comparisons(compile_ptx):
+    values = RANDOM.integers(-3, 4, (2, 2 * N)).astype(np.float16)
+    a, b = (row.view(np.uint32) for row in values)
+    less = values[0] < values[1]
+    got = execute(compile_ptx, "set.lt.f16x2.f16x2 %0, %1, %2;", a, b, b).view(np.float16)
+    np.testing.assert_array_equal(got, less.astype(np.float16))
+    text = (
+        "{.reg .pred p, q; setp.lt.f16x2 p|q, %1, %2; selp.u32 %0, 1, 0, p; @q add.u32 %0, %0, 2;}"
+    )
+    got = execute(compile_ptx, text, a, b, b)
+    np.testing.assert_array_equal(got, less[0::2] + 2 * less[1::2])

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - CUDA and PTX text
 """Memory accesses, arguments, atomics and launches."""
 
 from __future__ import annotations
@@ -266,7 +267,7 @@ def test_malformed_ptx(compile_ptx):
 def test_device_function_calls_are_refused_by_name(compile_ptx):
     source = """__device__ __noinline__ int f(int x) { return x * x + clock(); }
     extern "C" __global__ void k(int* d) { d[0] = f(d[0]) + f(d[1]); }"""
-    with pytest.raises(PtxError, match="call|clock"):
+    with pytest.raises(PtxError, match=r"call|clock"):
         once(compile_ptx(source), np.zeros(2, np.int32))
 
 
@@ -276,7 +277,10 @@ def test_races_between_lanes_of_a_warp(compile_ptx):
       s[t] = t; SYNC d[t] = s[31 - t]; SYNC s[t ^ 1] = 5; SYNC d[t] += s[t]; }"""
     good = once(compile_ptx(source.replace("SYNC", "__syncwarp();")), np.zeros(32, np.int32))
     assert good.ok, str(good)
-    bad = once(compile_ptx(source.replace("SYNC", "", 1).replace("SYNC", "__syncwarp();")), np.zeros(32, np.int32))
+    bad = once(
+        compile_ptx(source.replace("SYNC", "", 1).replace("SYNC", "__syncwarp();")),
+        np.zeros(32, np.int32),
+    )
     assert [one.code for one in bad.findings] == ["race-write-read"]
     assert "lane 31 of warp 0" in bad.findings[0].sentence
     # without the second one a lane may overwrite what its neighbour still has to read
@@ -284,3 +288,42 @@ def test_races_between_lanes_of_a_warp(compile_ptx):
     text = parts[0] + "__syncwarp();" + parts[1] + parts[2] + "__syncwarp();" + parts[3]
     bad = once(compile_ptx(text), np.zeros(32, np.int32))
     assert [one.code for one in bad.findings] == ["race-read-write"]
+
+
+def test_threads_that_left_do_not_block_a_barrier(compile_ptx):
+    source = """extern "C" __global__ void k(int* d, int n) {
+      __shared__ int s[96]; int t = threadIdx.x;
+      if (t >= n) return;
+      s[t] = t; __syncthreads(); d[t] = s[n - 1 - t]; }"""
+    for n in (96, 64, 40):
+        report = once(compile_ptx(source), np.zeros(96, np.int32), n, block=(96, 1, 1))
+        assert report.ok, str(report)
+        assert report.arrays[0][:n].tolist() == list(range(n - 1, -1, -1))
+
+
+def test_spinning_on_another_thread(compile_ptx):
+    source = """extern "C" __global__ void k(volatile int* d) {
+      int t = threadIdx.x;
+      if (t < 32) { while (d[0] == 0) {} d[1 + t] = d[0]; }
+      else if (t == 32) { for (int i = 0; i < 50; i++) d[40] += i; d[0] = 7; } }"""
+    report = once(compile_ptx(source), np.zeros(64, np.int32), block=(64, 1, 1))
+    assert report.ok and report.arrays[0][:33].tolist() == [7] * 33 and report.arrays[0][40] == 1225
+
+
+def test_shuffle_of_half_a_warp(compile_ptx):
+    source = """extern "C" __global__ void k(int* d, int n) {
+      int t = threadIdx.x, v = t;
+      if (t < 16) { v = __shfl_xor_sync(0xffff, v, 1); v += __popc(__activemask()); }
+      else { for (int i = 0; i < n; i++) v += d[i]; v = __shfl_sync(MASK, v, 20); }
+      d[t] = v; }"""
+    good = once(compile_ptx(source.replace("MASK", "0xffff0000")), np.zeros(32, np.int32), 5)
+    assert good.ok, str(good)
+    assert good.arrays[0].tolist() == [(t ^ 1) + 16 for t in range(16)] + [20] * 16
+    bad = once(compile_ptx(source.replace("MASK", "0xffffffff")), np.zeros(32, np.int32), 5)
+    assert [one.code for one in bad.findings] == ["divergent-warp-operation"]
+
+
+def test_trap_is_a_finding(compile_ptx):
+    source = 'extern "C" __global__ void k(int* d) { if (threadIdx.x == 3) asm volatile("trap;"); d[threadIdx.x] = 1; }'
+    report = once(compile_ptx(source), np.zeros(32, np.int32))
+    assert [one.code for one in report.findings] == ["trap"]

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - CUDA and PTX text
 """mma.sync shapes and types against NumPy; fragments laid out by the PTX ISA's own formulas."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - CUDA and PTX text
 """TMA boxes of every rank, swizzle and edge, linear bulk copies, stores, reductions, clusters."""
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ __device__ __forceinline__ void wait(word at, word parity) {
 #define FENCE_ASYNC asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
 """
 
-LOAD = COMMON + """
+LOAD = (
+    COMMON
+    + """
 extern "C" __global__ void k(const __grid_constant__ Map map, uint4* out, int c0, int c1, int c2, int c3, int c4) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const word base = shared_address(memory), barrier = base + BYTES;
@@ -38,8 +41,11 @@ extern "C" __global__ void k(const __grid_constant__ Map map, uint4* out, int c0
   for (int i = threadIdx.x; i < BYTES / 16; i += blockDim.x) out[i] = ((uint4*)memory)[i];
 }
 """
+)
 
-STORE = COMMON + """
+STORE = (
+    COMMON
+    + """
 extern "C" __global__ void k(const __grid_constant__ Map map, const uint4* in, int c0, int c1, int c2, int c3, int c4) {
   extern __shared__ __align__(1024) unsigned char memory[];
   for (int i = threadIdx.x; i < BYTES / 16; i += blockDim.x) ((uint4*)memory)[i] = in[i];
@@ -53,9 +59,12 @@ extern "C" __global__ void k(const __grid_constant__ Map map, const uint4* in, i
   }
 }
 """
+)
 
 
-def text(template: str, rank: int, size: int, operation: str = "cp.async.bulk.tensor", kind: str = "tile") -> str:
+def text(
+    template: str, rank: int, size: int, operation: str = "cp.async.bulk.tensor", kind: str = "tile"
+) -> str:
     coordinates = ", ".join(f"%{3 + i}" for i in range(rank))
     return (
         template.replace("RANK", str(rank)).replace("BYTES", str(size)).replace("COORDS", coordinates)
@@ -85,7 +94,12 @@ def load(compile_ptx, array, box, corner, swizzle=0, completion="late", **option
     size = int(np.prod(box)) * array.itemsize
     out = np.zeros(size, np.uint8)
     coordinates = [*reversed(corner), 0, 0, 0, 0][:5]
-    launch = Launch((1, 1, 1), (64, 1, 1), size + 16, (TensorMap(array, box, swizzle, **options), out, *coordinates))
+    launch = Launch(
+        (1, 1, 1),
+        (64, 1, 1),
+        size + 16,
+        (TensorMap(array, box, swizzle, **options), out, *coordinates),
+    )
     report = run(compile_ptx(text(LOAD, array.ndim, size), "sm_90a"), launch, completion=completion)
     return report, report.arrays[1]
 
@@ -131,7 +145,9 @@ def test_store_clips(compile_ptx, rank, completion):
     array = np.full(shape, -1, np.float32)
     coordinates = [*reversed(corner), 0, 0, 0, 0][:5]
     ptx = compile_ptx(text(STORE, rank, values.nbytes), "sm_90a")
-    launch = Launch((1, 1, 1), (64, 1, 1), values.nbytes, (TensorMap(array, box), values, *coordinates))
+    launch = Launch(
+        (1, 1, 1), (64, 1, 1), values.nbytes, (TensorMap(array, box), values, *coordinates)
+    )
     report = run(ptx, launch, completion=completion)
     assert report.ok, str(report)
     wanted = array.copy()
@@ -145,14 +161,21 @@ def test_store_clips(compile_ptx, rank, completion):
 def test_reduction(compile_ptx):
     values = np.arange(128, dtype=np.float32).reshape(8, 16)
     ptx = compile_ptx(text(STORE, 2, 512, "cp.reduce.async.bulk.tensor", "add.tile"), "sm_90a")
-    launch = Launch((2, 1, 1), (64, 1, 1), 512, (TensorMap(np.ones((8, 16), np.float32), (8, 16)), values, 0, 0, 0, 0, 0))
+    launch = Launch(
+        (2, 1, 1),
+        (64, 1, 1),
+        512,
+        (TensorMap(np.ones((8, 16), np.float32), (8, 16)), values, 0, 0, 0, 0, 0),
+    )
     report = run(ptx, launch)
     assert report.ok, str(report)
     np.testing.assert_array_equal(report.arrays[0], 1 + 2 * values)
 
 
 def test_linear_copies(compile_ptx):
-    source = COMMON + """
+    source = (
+        COMMON
+        + """
 extern "C" __global__ void k(const unsigned* in, unsigned* out) {
   __shared__ __align__(128) unsigned data[256]; __shared__ __align__(8) unsigned long long barrier[1];
   const word at = shared_address(data), full = shared_address(barrier);
@@ -167,17 +190,27 @@ extern "C" __global__ void k(const unsigned* in, unsigned* out) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 1024;" :: "l"(out), "r"(at) : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); } }"""
+    )
     data = np.arange(256, dtype=np.uint32)
     for completion in ("late", "early"):
-        report = run(compile_ptx(source, "sm_90a"), Launch((1, 1, 1), (64, 1, 1), 0, (data, np.zeros_like(data))), completion=completion)
+        report = run(
+            compile_ptx(source, "sm_90a"),
+            Launch((1, 1, 1), (64, 1, 1), 0, (data, np.zeros_like(data))),
+            completion=completion,
+        )
         assert report.ok, str(report)
         np.testing.assert_array_equal(report.arrays[1], data + 1)
-    report = run(compile_ptx(source, "sm_90a"), Launch((1, 1, 1), (64, 1, 1), 0, (data[:200].copy(), np.zeros_like(data))))
+    report = run(
+        compile_ptx(source, "sm_90a"),
+        Launch((1, 1, 1), (64, 1, 1), 0, (data[:200].copy(), np.zeros_like(data))),
+    )
     assert [one.code for one in report.findings] == ["out-of-bounds-global"]
 
 
 def test_cp_async_arrives_on_an_mbarrier(compile_ptx):
-    source = COMMON + """
+    source = (
+        COMMON
+        + """
 extern "C" __global__ void k(const uint4* in, uint4* out) {
   __shared__ __align__(128) uint4 data[32]; __shared__ __align__(8) unsigned long long barrier[1];
   const word at = shared_address(data), full = shared_address(barrier);
@@ -187,17 +220,30 @@ extern "C" __global__ void k(const uint4* in, uint4* out) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(at + threadIdx.x * 16), "l"(in + threadIdx.x) : "memory");
     ARRIVE;
   } else { wait(full, 0); out[threadIdx.x - 32] = data[63 - threadIdx.x]; } }"""
-    good = source.replace("ARRIVE", 'asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" :: "r"(full) : "memory")')
+    )
+    good = source.replace(
+        "ARRIVE",
+        'asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" :: "r"(full) : "memory")',
+    )
     data = np.arange(128, dtype=np.uint32)
     for completion in ("late", "early"):
-        report = run(compile_ptx(good, "sm_90a"), Launch((1, 1, 1), (64, 1, 1), 0, (data, np.zeros_like(data))), completion=completion)
+        report = run(
+            compile_ptx(good, "sm_90a"),
+            Launch((1, 1, 1), (64, 1, 1), 0, (data, np.zeros_like(data))),
+            completion=completion,
+        )
         assert report.ok, str(report)
         np.testing.assert_array_equal(report.arrays[1].reshape(32, 4), data.reshape(32, 4)[::-1])
-    report = run(compile_ptx(source.replace("ARRIVE", "arrive(full)"), "sm_90a"), Launch((1, 1, 1), (64, 1, 1), 0, (data, np.zeros_like(data))))
+    report = run(
+        compile_ptx(source.replace("ARRIVE", "arrive(full)"), "sm_90a"),
+        Launch((1, 1, 1), (64, 1, 1), 0, (data, np.zeros_like(data))),
+    )
     assert "in-flight-access" in {one.code for one in report.findings}
 
 
-CLUSTER = COMMON + """
+CLUSTER = (
+    COMMON
+    + """
 extern "C" __global__ void __cluster_dims__(2, 1, 1) k(const __grid_constant__ Map map, unsigned* out) {
   extern __shared__ __align__(1024) unsigned char memory[];
   __shared__ unsigned extra[1];
@@ -229,11 +275,14 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) k(const __grid_constant__ M
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 """
+)
 
 
 def cluster(compile_ptx, source, **options):
     array = np.arange(64 * 16, dtype=np.uint32).reshape(64, 16)
-    launch = Launch((2, 1, 1), (256, 1, 1), 2048 + 16, (TensorMap(array, (16, 16)), np.zeros(2050, np.uint32)))
+    launch = Launch(
+        (2, 1, 1), (256, 1, 1), 2048 + 16, (TensorMap(array, (16, 16)), np.zeros(2050, np.uint32))
+    )
     return run(compile_ptx(source, "sm_90a"), launch, **options), array
 
 
@@ -276,7 +325,10 @@ def test_cluster_fault_is_found(compile_ptx, fault):
 def test_grid_must_be_whole_clusters(compile_ptx):
     array = np.zeros((64, 16), np.uint32)
     with pytest.raises(LaunchError, match="multiple of the cluster"):
-        run(compile_ptx(CLUSTER, "sm_90a"), Launch((3, 1, 1), (256, 1, 1), 4096, (TensorMap(array, (16, 16)), array)))
+        run(
+            compile_ptx(CLUSTER, "sm_90a"),
+            Launch((3, 1, 1), (256, 1, 1), 4096, (TensorMap(array, (16, 16)), array)),
+        )
 
 
 @pytest.mark.parametrize(
@@ -293,11 +345,18 @@ def test_grid_must_be_whole_clusters(compile_ptx):
 )
 def test_tensor_maps_the_driver_refuses(compile_ptx, array, box, swizzle, words):
     with pytest.raises(LaunchError, match=words):
-        launch = Launch((1, 1, 1), (64, 1, 1), 4096, (TensorMap(array, box, swizzle), np.zeros(4, np.uint8), 0, 0, 0, 0, 0))
+        launch = Launch(
+            (1, 1, 1),
+            (64, 1, 1),
+            4096,
+            (TensorMap(array, box, swizzle), np.zeros(4, np.uint8), 0, 0, 0, 0, 0),
+        )
         run(compile_ptx(text(LOAD, 2, 512), "sm_90a"), launch)
 
 
 def test_raw_bytes_are_no_tensor_map(compile_ptx):
-    launch = Launch((1, 1, 1), (64, 1, 1), 4096, (bytes(128), np.zeros(512, np.uint8), 0, 0, 0, 0, 0))
+    launch = Launch(
+        (1, 1, 1), (64, 1, 1), 4096, (bytes(128), np.zeros(512, np.uint8), 0, 0, 0, 0, 0)
+    )
     report = run(compile_ptx(text(LOAD, 2, 512), "sm_90a"), launch)
     assert [one.code for one in report.findings] == ["bad-descriptor"]

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - CUDA and PTX text
 """wgmma against NumPy: types, widths, majors, swizzles, A from registers, signs, scale-d."""
 
 from __future__ import annotations
@@ -11,7 +12,15 @@ from polygen.errors import PtxError
 from polygen.machine import Launch, run
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
-TYPES = {"f16": np.float16, "bf16": BF16, "tf32": np.float32, "e4m3": E4M3, "e5m2": E5M2, "s8": np.int8, "u8": np.uint8}
+TYPES = {
+    "f16": np.float16,
+    "bf16": BF16,
+    "tf32": np.float32,
+    "e4m3": E4M3,
+    "e5m2": E5M2,
+    "s8": np.int8,
+    "u8": np.uint8,
+}
 SWIZZLE_CODE = {0: 0, 128: 1, 64: 2, 32: 3}
 A_AT, B_AT, TOTAL = 1024, 1024 + 32768, 1024 + 2 * 32768
 
@@ -90,7 +99,11 @@ def execute(compile_ptx, n, kinds, *, a_major="k", b_major="k", a_span=128, b_sp
     da = descriptor(A_AT, *place(image, A_AT, a, a_major, a_span), a_span)
     db = descriptor(B_AT, *place(image, B_AT, b, b_major, b_span), b_span)
     per = 4 // size
-    t, v, w = np.arange(128)[:, None, None], np.arange(4)[None, :, None], np.arange(per)[None, None, :]
+    t, v, w = (
+        np.arange(128)[:, None, None],
+        np.arange(4)[None, :, None],
+        np.arange(per)[None, None, :],
+    )
     row, column = 16 * (t // 32) + t % 32 // 4 + 8 * (v % 2), per * (t % 4) + w + 4 * per * (v // 2)
     ra = np.ascontiguousarray(a[row, column]).view(np.uint32).reshape(128, 4)
     immediates = f"{signs[0]}, {signs[1]}" if a_kind not in ("s8", "u8") else ""
@@ -101,7 +114,9 @@ def execute(compile_ptx, n, kinds, *, a_major="k", b_major="k", a_span=128, b_sp
     count = n // 4 if d_kind == "f16" else n // 2
     c_type = {"f32": "float", "s32": "int", "f16": "unsigned"}[d_kind]
     text = wgmma_function("product", n, k, kinds, registers_a=registers_a, immediates=immediates)
-    kernel = KERNEL.replace("C_TYPE", c_type).replace("COUNT", str(count)).replace("BYTES", str(TOTAL))
+    kernel = (
+        KERNEL.replace("C_TYPE", c_type).replace("COUNT", str(count)).replace("BYTES", str(TOTAL))
+    )
     kernel = kernel.replace("A_OPERAND", "a" if registers_a else "da").replace("START", str(start))
     out = np.zeros((128, count), {"f32": np.float32, "s32": np.int32, "f16": np.uint32}[d_kind])
     launch = Launch((1, 1, 1), (128, 1, 1), TOTAL, (image, out, da, db, ra, keep))
@@ -119,7 +134,10 @@ def check(report, _, wanted, d_kind):
         got = got.view(np.float16)
     n = wanted.shape[1]
     t, r = np.arange(128)[:, None], np.arange(n // 2)[None, :]
-    row, column = 16 * (t // 32) + t % 32 // 4 + 8 * (r // 2 % 2), 8 * (r // 4) + 2 * (t % 4) + r % 2
+    row, column = (
+        16 * (t // 32) + t % 32 // 4 + 8 * (r // 2 % 2),
+        8 * (r // 4) + 2 * (t % 4) + r % 2,
+    )
     np.testing.assert_array_equal(got.astype(np.float64), wanted[row, column])
 
 
@@ -140,7 +158,17 @@ def test_types_and_swizzles(compile_ptx, kinds, span):
 @pytest.mark.parametrize("a_major, b_major", [("m", "k"), ("k", "m"), ("m", "m")])
 @pytest.mark.parametrize("span", [0, 32, 64, 128])
 def test_majors(compile_ptx, a_major, b_major, span):
-    check(*execute(compile_ptx, 128, "f32.f16.f16", a_major=a_major, b_major=b_major, a_span=span, b_span=span))
+    check(
+        *execute(
+            compile_ptx,
+            128,
+            "f32.f16.f16",
+            a_major=a_major,
+            b_major=b_major,
+            a_span=span,
+            b_span=span,
+        )
+    )
 
 
 @pytest.mark.parametrize("kinds", ["f32.bf16.bf16", "f32.tf32.tf32", "f32.e4m3.e4m3", "s32.s8.s8"])
@@ -158,13 +186,17 @@ def test_signs_and_scale(compile_ptx):
 def test_missing_proxy_fence_and_barrier(compile_ptx):
     saved = KERNEL
     try:
-        globals()["KERNEL"] = saved.replace('asm volatile("fence.proxy.async.shared::cta;" ::: "memory");', "")
+        globals()["KERNEL"] = saved.replace(
+            'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");', ""
+        )
         report, *_ = execute(compile_ptx, 16, "f32.f16.f16")
         assert {one.code for one in report.findings} == {"missing-proxy-fence"}
         globals()["KERNEL"] = saved.replace("__syncthreads();", "")
         report, *_ = execute(compile_ptx, 16, "f32.f16.f16")
         assert {one.code for one in report.findings} == {"race-write-read"}
-        globals()["KERNEL"] = saved.replace('asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");', "")
+        globals()["KERNEL"] = saved.replace(
+            'asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");', ""
+        )
         report, *_ = execute(compile_ptx, 16, "f32.f16.f16")
         assert {one.code for one in report.findings} == {"wgmma-order"}
     finally:

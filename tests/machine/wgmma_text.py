@@ -1,10 +1,17 @@
+# ruff: noqa: E501 - CUDA and PTX text
 """CUDA text of a wgmma statement: its operand list is too long to write by hand."""
 
 from __future__ import annotations
 
 
 def wgmma_function(
-    name: str, n: int, k: int, kinds: str, *, registers_a: bool = False, immediates: str = "1, 1, 0, 0"
+    name: str,
+    n: int,
+    k: int,
+    kinds: str,
+    *,
+    registers_a: bool = False,
+    immediates: str = "1, 1, 0, 0",
 ) -> str:
     """``name(acc, a, b, keep)``: acc += a b, or acc = a b when keep is 0.
 

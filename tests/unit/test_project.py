@@ -35,6 +35,7 @@ def python(code: str, folder: Path) -> str:
 
 
 # --- importing
+@pytest.mark.alone
 def test_importing_takes_less_than_0_3_seconds(tmp_path):
     code = """
         import time
