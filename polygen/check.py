@@ -65,6 +65,45 @@ class CheckReport:
         return "\n".join([*lines, "no findings" if self.ok else f"{len(self.findings)} finding(s)"])
 
 
+def launch_of(program: Program, source: KernelSource, operands: tuple[Any, ...]) -> Launch:
+    """The launch of a kernel on NumPy arrays, with poisoned outputs.
+
+    Args:
+        program: what the kernel computes.
+        source: its argument layout and launch shape.
+        operands: arrays and numbers in call order; any strides a kernel takes.
+
+    Raises:
+        ArgumentError: the operands do not fit the kernel.
+        AlignmentMismatch: they fit another variant of it.
+    """
+    if len(operands) != len(program.inputs):
+        names = ", ".join(t.name for t in program.inputs)
+        raise ArgumentError(f"{len(operands)} operands, expected {len(program.inputs)}: {names}")
+    given = {t.name: value for t, value in zip(program.inputs, operands, strict=True)}
+    arrays = {t.name: _stored(t, given[t.name]) for t in program.inputs if t.dims}
+    tensors = tuple(t for t in program.inputs if t.dims)
+    binding = bind(source, tensors, program.outputs, [_view(arrays[t.name], t) for t in tensors])
+    # Machine memory starts every array at a multiple of 16 bytes: only strides can be misaligned.
+    everything = (*tensors, *program.outputs)
+    if any(bits & mask for bits, mask in zip(binding.stride_bits, binding.masks, strict=True)):
+        raise misaligned(binding, everything, [0] * len(everything))
+    for tensor, shape in zip(program.outputs, binding.shapes, strict=True):
+        arrays[tensor.name] = _poisoned(shape, tensor)
+    arguments: list[Any] = []
+    for argument, constant in zip(source.arguments, binding.constants, strict=True):
+        if argument.kind == "pointer":
+            arguments.append(arrays[argument.tensor])
+        elif argument.kind == "scalar":
+            arguments.append(np.float32(given[argument.tensor]))
+        else:
+            arguments.append(np.int32(constant or 0))
+    shape = source.launch
+    return Launch(
+        binding.grid, (shape.threads, 1, 1), shape.shared_bytes, tuple(arguments), source.entry
+    )
+
+
 def emulate(
     program: Program, source: KernelSource, ptx: str, operands: tuple[Any, ...], **options: Any
 ) -> Emulation:
@@ -80,38 +119,7 @@ def emulate(
     Raises:
         ArgumentError: the operands do not fit the kernel.
     """
-    if len(operands) != len(program.inputs):
-        names = ", ".join(t.name for t in program.inputs)
-        raise ArgumentError(f"{len(operands)} operands, expected {len(program.inputs)}: {names}")
-    given = {t.name: value for t, value in zip(program.inputs, operands, strict=True)}
-    arrays = {t.name: _stored(t, given[t.name]) for t in program.inputs if t.dims}
-    tensors = tuple(t for t in program.inputs if t.dims)
-    views = tuple(_view(arrays[t.name], t) for t in tensors)
-    binding = bind(source, tensors, program.outputs, views)
-    # Machine memory starts every array at a multiple of 16 bytes: only strides can be misaligned.
-    addresses = [0] * (len(tensors) + len(program.outputs))
-    everything = (*tensors, *program.outputs)
-    if any(bits & mask for bits, mask in zip(binding.stride_bits, binding.masks, strict=True)):
-        raise misaligned(binding, everything, addresses)
-    for tensor, shape in zip(program.outputs, binding.shapes, strict=True):
-        arrays[tensor.name] = _poisoned(shape, tensor)
-    arguments: list[Any] = []
-    for argument, constant in zip(source.arguments, binding.constants, strict=True):
-        if argument.kind == "pointer":
-            arguments.append(arrays[argument.tensor])
-        elif argument.kind == "scalar":
-            arguments.append(np.float32(given[argument.tensor]))
-        else:
-            assert constant is not None
-            arguments.append(np.int32(constant) if argument.kind == "size" else np.int64(constant))
-    launch = Launch(
-        binding.grid,
-        (source.launch.threads, 1, 1),
-        source.launch.shared_bytes,
-        tuple(arguments),
-        source.entry,
-    )
-    report = run(ptx, launch, **options)
+    report = run(ptx, launch_of(program, source, operands), **options)
     pointers = [a.tensor for a in source.arguments if a.kind == "pointer"]
     after = dict(zip(pointers, report.arrays, strict=True))
     results = tuple(after[t.name] for t in program.outputs)

@@ -112,6 +112,10 @@ class CompileError(PolygenError):
     log: str = ""
 
 
+class SpillError(CompileError):
+    """The compiled kernel keeps registers or arrays in local memory."""
+
+
 class ToolchainMissing(PolygenError):
     """A library that the requested step needs is not installed, or there is no GPU to run on."""
 

@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from polygen.check import CheckReport, check, emulate
-from polygen.errors import AlignmentMismatch, PolygenError, ToolchainMissing
+from polygen.check import CheckReport, Emulation, check, emulate, launch_of
+from polygen.errors import AlignmentMismatch, PolygenError, SpillError, ToolchainMissing
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.device import Device
 from polygen.pipeline import Passes, check_sizes, generate
@@ -67,8 +67,21 @@ class Kernel:
 
     @cached_property
     def artifact(self) -> Artifact:
-        """PTX, cubin and compiler report; compiled on first use, or read from the cache."""
-        return compile_cached(self.passes.source)
+        """PTX, cubin and compiler report; compiled on first use, or read from the cache.
+
+        An automatic choice that spills is replaced by the next best; `schedule_origin` says so.
+        """
+        skip: frozenset[str] = frozenset()
+        while True:
+            try:
+                return compile_cached(self.passes.source)
+            except SpillError:
+                if self._asked != "auto":
+                    raise
+                skip |= {self.schedule.name}
+                self.passes = generate(
+                    self.program, self.passes.plan.device, self._sizes, "auto", self._command, skip
+                )
 
     @property
     def ptx(self) -> str:
@@ -114,8 +127,9 @@ class Kernel:
     # --- running it -----------------------------------------------------------------------------
     @cached_property
     def _launcher(self) -> Launcher:
+        artifact = self.artifact  # first: it may replace the passes
         return Launcher(
-            self.passes.source, self.artifact, self.program.inputs, self.program.outputs
+            self.passes.source, artifact, self.program.inputs, self.program.outputs
         )
 
     @cached_property
@@ -214,10 +228,27 @@ class Kernel:
         Raises:
             ArgumentError: operands do not fit.
         """
+        return self.emulation(*operands).results
+
+    def emulation(self, *operands: Any, **options: Any) -> Emulation:
+        """As `emulate`, with the machine's report.
+
+        Args:
+            operands: as for `emulate`.
+            options: for `polygen.machine.run`: completion, seed, profile.
+        """
+        fitting = self.fitting(*operands)
+        ptx = fitting.ptx  # first: it may replace the passes
+        return emulate(self.program, fitting.passes.source, ptx, operands, **options)
+
+    def fitting(self, *operands: Any) -> Kernel:
+        """This kernel, or the variant of it that the alignment of these NumPy arrays needs."""
+        self.artifact  # noqa: B018  (first: it may replace the passes)
         try:
-            return emulate(self.program, self.passes.source, self.ptx, operands).results
+            launch_of(self.program, self.passes.source, operands)
         except AlignmentMismatch as mismatch:
-            return self._sibling(mismatch).emulate(*operands)
+            return self._sibling(mismatch).fitting(*operands)
+        return self
 
     def check(self, sizes: dict[str, int] | None = None) -> CheckReport:
         """The proofs, and a run of the compiled PTX on integer data compared with NumPy.
@@ -229,7 +260,8 @@ class Kernel:
             A report; ``report.ok`` says whether ``report.findings`` is empty.
         """
         check_sizes(self.program, sizes or {})
-        return check(self.passes.plan, self.passes.source, self.ptx, sizes)
+        ptx = self.ptx  # first: it may replace the passes
+        return check(self.passes.plan, self.passes.source, ptx, sizes)
 
 
 def realigned(program: Program, alignment: dict[str, int], ragged: tuple[str, ...] = ()) -> Program:

@@ -53,6 +53,7 @@ def generate(
     sizes: dict[str, int],
     schedule: Schedule | Path | str,
     command: str = "",
+    skip: frozenset[str] = frozenset(),
 ) -> Passes:
     """Run all passes up to the CUDA text.
 
@@ -62,12 +63,13 @@ def generate(
         sizes: what to optimise for; sizes stay run-time arguments.
         schedule: a record, a file, or "auto".
         command: what to name in the header as the maker.
+        skip: names of shipped schedules not to choose.
 
     Raises:
         PolygenError: the program, the schedule or their combination is refused.
     """
     with _GENERATING:
-        return _generate(program, device, sizes, schedule, command)
+        return _generate(program, device, sizes, schedule, command, skip)
 
 
 def _generate(
@@ -76,10 +78,13 @@ def _generate(
     sizes: dict[str, int],
     schedule: Schedule | Path | str,
     command: str,
+    skip: frozenset[str],
 ) -> Passes:
     model = scop(program)
     matched = match(program, fuse(program, model))
-    instruction, decided, origin = decide(program, matched, device, sizes, schedule)
+    instruction, decided, origin = decide(
+        program, matched, device, sizes, schedule, skip
+    )
     tree = map_program(
         program,
         model,
@@ -98,6 +103,7 @@ def decide(
     device: Device,
     sizes: dict[str, int],
     schedule: Schedule | Path | str,
+    skip: frozenset[str] = frozenset(),
 ) -> tuple[Atom, Schedule, str]:
     """The instruction, the schedule and where it comes from."""
     forced = knobs.current().schedule
@@ -124,6 +130,7 @@ def decide(
         )
 
         def blocks(candidate: Schedule) -> int:
+            candidate = replace(candidate, min_blocks=1)
             tiles = tiling(candidate, instruction)
             try:
                 needed = shared_bytes(matched, candidate)
@@ -133,7 +140,7 @@ def decide(
             except ResourceError:
                 return 0
 
-        decided, origin = choose(device, instruction, problem, blocks)
+        decided, origin = choose(device, instruction, problem, blocks, skip)
     check_structure(decided, instruction, f"schedule {decided.name}")
     return instruction, decided, origin
 

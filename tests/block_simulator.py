@@ -3,7 +3,8 @@
 It knows what the statements mean on hardware, and nothing of isl, trees or dependences. All warps
 run the same sequence, so the order between two warps is decided by the barriers alone: what a warp
 did before a block barrier has happened for whoever is past it. A background copy has happened only
-once its own thread waited for the group that it was committed with.
+once its own thread waited for the group that it was committed with. Lanes of one warp are threads
+too: one may run ahead and overwrite what another has yet to read.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from matrix import LAYOUTS
+
 from polygen.api import fuse
 from polygen.frontend.parse import parse_expression
 from polygen.frontend.program import Program
@@ -23,11 +25,12 @@ from polygen.poly.block import Barrier, block_tree, candidates
 from polygen.poly.mapping import ScheduleTree, map_program
 from polygen.poly.scop import Scop, scop
 from polygen.poly.tiles import tile_program
-from polygen.poly.tiling import Tiling, tiling
+from polygen.poly.tiling import RowVectors, Tiling, tiling
 from polygen.poly.tree import to_isl_text
 from polygen.schedule.model import Schedule
 
 VECTOR = 8  # adjacent 16-bit results one lane finishes
+ROWS = RowVectors(VECTOR, 1)
 WARP = 32
 K_TILES = range(1, 10)
 
@@ -143,7 +146,7 @@ class _Block:
 
     def copy(self, side: str, k: int, part: int) -> None:
         cell = (side, k % self.shape.schedule.pipeline.stages, part)
-        if cell in self.last_read and self.shape.tiles.warp_count > 1:
+        if cell in self.last_read:
             safe = self.block_barrier > self.last_read[cell]
             self.need(safe, f"copy_{side}({k}) overwrites slot {cell[1]} while it may be read")
         if cell in self.ring:
@@ -163,7 +166,9 @@ class _Block:
     def load(self, side: str, k: int, step: int) -> None:
         for part in range(self.shape.parts):
             cell = (side, k % self.shape.schedule.pipeline.stages, part)
-            self.need(self.ring.get(cell) == k, f"load_{side}({k},{step}) finds {self.ring.get(cell)}")
+            self.need(
+                self.ring.get(cell) == k, f"load_{side}({k},{step}) finds {self.ring.get(cell)}"
+            )
             landed = self.landed.get((side, k, part))
             self.need(landed is not None, f"load_{side}({k},{step}): the copy may be in flight")
             seen = landed is not None and self.block_barrier > landed
@@ -186,9 +191,8 @@ class _Block:
     def stage(self, m: int) -> None:
         """Staging overwrites the rings, so nobody may read or copy there any more."""
         self.row_is_complete(m)
-        alone = self.shape.tiles.warp_count == 1
         for cell, read in self.last_read.items():
-            self.need(alone or self.block_barrier > read, f"stage({m}) overwrites {cell}")
+            self.need(self.block_barrier > read, f"stage({m}) overwrites {cell}")
         for (side, slot, part), k in self.ring.items():
             self.need((side, k, part) in self.landed, f"copy_{side}({k}) lands in scratch, {slot}")
         self.scratch[m] = self.place
@@ -278,7 +282,7 @@ def map_sample(
     """The schedule tree of the sample program."""
     program, model = sample_program(dtype, layout)
     return map_program(
-        program, model, schedule, sample_atom(dtype), asynchronous=asynchronous, vector=VECTOR
+        program, model, schedule, sample_atom(dtype), asynchronous=asynchronous, rows=ROWS
     )
 
 
@@ -299,7 +303,7 @@ def loops_with(
 ) -> tuple[ast.LoopAst, Shape]:
     """The loops of a schedule with barriers chosen by the test, legal or not."""
     tiles = tiling(schedule, sample_atom())
-    program = tile_program(tiles, schedule, VECTOR)
+    program = tile_program(tiles, schedule, ROWS)
     tree = block_tree(program, schedule, barriers, asynchronous=asynchronous, warp=False)
     loops = ast.loops(to_isl_text(tree, ("k_tiles",)), {})
     return loops, Shape(tiles, schedule, asynchronous, barriers)

@@ -19,6 +19,7 @@ from polygen.schedule.model import (
     Pipeline,
     Raster,
     Schedule,
+    SharedMemory,
     Tile,
     WarpTile,
 )
@@ -138,8 +139,12 @@ def tiled(cta: tuple[int, int, int], warp: tuple[int, int], **changes: Any) -> S
 # Legal, and not what anybody would choose by habit.
 UNUSUAL: dict[str, Schedule] = {
     "mma_k_n_m": small(loops=Loops(mma=("k", "n", "m"))),
-    "mma_m_n_k": small(pipeline=pipeline(3, 2, fragments=4, lookahead=0), loops=Loops(("m", "n", "k"))),
-    "mma_n_k_m": small(pipeline=pipeline(3, 2, fragments=4, lookahead=0), loops=Loops(("n", "k", "m"))),
+    "mma_m_n_k": small(
+        pipeline=pipeline(3, 2, fragments=4, lookahead=0), loops=Loops(("m", "n", "k"))
+    ),
+    "mma_n_k_m": small(
+        pipeline=pipeline(3, 2, fragments=4, lookahead=0), loops=Loops(("n", "k", "m"))
+    ),
     "stages_2": small(pipeline=pipeline(2, 1)),
     "stages_4_spread": small(pipeline=pipeline(4, 3, copies="spread", across=True)),
     "stages_5_spread": small(pipeline=pipeline(5, 3, copies="spread")),
@@ -149,13 +154,17 @@ UNUSUAL: dict[str, Schedule] = {
     "mma_first_distance_is_stages": small(pipeline=pipeline(3, 3, ("mma", "copy"))),
     "mma_first_distance_1": small(pipeline=pipeline(4, 1, ("mma", "copy"))),
     "one_fragment": small(pipeline=pipeline(3, 2, fragments=1, lookahead=0)),
-    "three_fragments": tiled((32, 32, 64), (16, 16), pipeline=pipeline(3, 2, fragments=3, lookahead=2)),
+    "three_fragments": tiled(
+        (32, 32, 64), (16, 16), pipeline=pipeline(3, 2, fragments=3, lookahead=2)
+    ),
     "across_lookahead": tiled((32, 32, 64), (16, 16), pipeline=pipeline(4, 2, across=True)),
     "warps_1x8": tiled((16, 128, 32), (16, 16)),
     "warps_8x1": tiled((128, 16, 32), (16, 16)),
     "warps_2x4_of_16x8": tiled((32, 32, 32), (16, 8)),
     "one_warp": tiled((32, 32, 32), (32, 32)),
-    "one_warp_one_stage": tiled((16, 16, 16), (16, 16), pipeline=pipeline(1, 0, fragments=1, lookahead=0)),
+    "one_warp_one_stage": tiled(
+        (16, 16, 16), (16, 16), pipeline=pipeline(1, 0, fragments=1, lookahead=0)
+    ),
     "warp_of_48x24": tiled((96, 48, 32), (48, 24)),
     "registers": small(epilogue=Epilogue("registers")),
     "registers_along_n": small(epilogue=Epilogue("registers"), raster=Raster("n", 3)),
@@ -163,8 +172,8 @@ UNUSUAL: dict[str, Schedule] = {
     "raster_group_1": small(raster=Raster("m", 1)),
     "raster_group_16": small(raster=Raster("m", 16)),
     "two_blocks": small(min_blocks=2),
-    "no_swizzle": tiled((32, 32, 64), (16, 16), smem=replace(Schedule().smem, swizzle="none")),
-}  # fmt: skip
+    "no_swizzle": tiled((32, 32, 64), (16, 16), smem=SharedMemory("none")),
+}
 
 
 def _layout_cases() -> list[Case]:
@@ -204,9 +213,15 @@ def _ragged_cases() -> list[Case]:
             name = f"aligned_{alignment}_{layout}"
             found.append(
                 case(
-                    name, layout, "bf16", "bias_residual_relu", alignment, arch=arch,
-                    sizes=chosen, trial=chosen,
-                )  # fmt: skip
+                    name,
+                    layout,
+                    "bf16",
+                    "bias_residual_relu",
+                    alignment,
+                    arch=arch,
+                    sizes=chosen,
+                    trial=chosen,
+                )
             )
     for alignment in (8, 4):
         chosen = (("M", 34), ("N", 37), ("K", 50 if alignment == 8 else 51))
@@ -223,24 +238,45 @@ def _storage_cases() -> list[Case]:
     both = (("x", "f16[M,K]:col"), ("w", "f16[N,K]:col"))
     return [
         Case("column_major_both", "x @ w.T", both),
-        Case("column_major_x", "x @ w + b", (("x", "bf16[M,K]:col"), ("w", "bf16[K,N]"), ("b", "f32[N]"))),
+        Case(
+            "column_major_x",
+            "x @ w + b",
+            (("x", "bf16[M,K]:col"), ("w", "bf16[K,N]"), ("b", "f32[N]")),
+        ),
         Case("column_major_tf32", "x @ w", (("x", "tf32[M,K]:col"), ("w", "tf32[K,N]:col"))),
         Case("swapped", "(w @ x.T).T", (("x", "f16[M,K]"), ("w", "f16[N,K]"))),
         Case("gram", "x @ x.T", (("x", "bf16[M,K]"),), sizes=(("M", 64), ("K", 96))),
         Case("gram_transposed", "x.T @ x", (("x", "f16[K,M]"),), sizes=(("M", 64), ("K", 96))),
         Case("fixed", "relu(x @ w)", (("x", "bf16[48,96]"), ("w", "bf16[96,40]")), sizes=()),
-        Case("static_k", "x @ w.T", (("x", "bf16[M,K]"), ("w", "bf16[N,K]")), options={"static": ("K",)}),
-        Case("f32_out", "x @ w.T", (("x", "bf16[M,K]"), ("w", "bf16[N,K]")), options={"out_dtype": "f32"}),
         Case(
-            "outputs_differ", "(x @ w.T, relu(x @ w.T))", (("x", "bf16[M,K]"), ("w", "bf16[N,K]")),
+            "static_k",
+            "x @ w.T",
+            (("x", "bf16[M,K]"), ("w", "bf16[N,K]")),
+            options={"static": ("K",)},
+        ),
+        Case(
+            "f32_out",
+            "x @ w.T",
+            (("x", "bf16[M,K]"), ("w", "bf16[N,K]")),
+            options={"out_dtype": "f32"},
+        ),
+        Case(
+            "outputs_differ",
+            "(x @ w.T, relu(x @ w.T))",
+            (("x", "bf16[M,K]"), ("w", "bf16[N,K]")),
             options={"out_dtype": ("f32", "bf16")},
         ),
-        Case("transposed_output", "(x @ w.T + b).T", (("x", "f16[M,K]"), ("w", "f16[N,K]"), ("b", "f16[N]"))),
         Case(
-            "row_and_column", "(x @ w) * c + b",
+            "transposed_output",
+            "(x @ w.T + b).T",
+            (("x", "f16[M,K]"), ("w", "f16[N,K]"), ("b", "f16[N]")),
+        ),
+        Case(
+            "row_and_column",
+            "(x @ w) * c + b",
             (("x", "f16[M,K]"), ("w", "f16[K,N]"), ("c", "f16[M,1]"), ("b", "f16[1,N]")),
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _schedule_cases() -> list[Case]:
@@ -267,6 +303,58 @@ def _shipped_cases() -> list[Case]:
     ]
 
 
+def _name_cases() -> list[Case]:
+    """Arguments and dims called like things of C, of the generated code and of the model."""
+
+    def named(name: str, expression: str, **signature: str) -> Case:
+        return Case(name, expression, tuple(signature.items()), sizes=())
+
+    return [
+        named(
+            "names_of_loops",
+            "a @ b + c + m + n + s + r + i + p",
+            a="f16[M,K]",
+            b="f16[K,N]",
+            c="f32[N]",
+            m="f32",
+            n="f32[N]",
+            s="f32[M,1]",
+            r="f16[M,N]",
+            i="f32[N]",
+            p="f32",
+        ),
+        named(
+            "names_of_the_frame",
+            "(sum @ shared.T + row) * column + item + lane + warp + b_m",
+            sum="bf16[t,s]",
+            shared="bf16[n,s]",
+            row="f32[n]",
+            column="f32[t,n]",
+            item="f32",
+            lane="f32[t,1]",
+            warp="f32",
+            b_m="f32",
+        ),
+        named(
+            "names_of_c",
+            "float @ double + register + copy_a + mma",
+            float="f16[int,K]",
+            double="f16[K,long]",
+            register="f32[long]",
+            copy_a="f32",
+            mma="f32",
+        ),
+        named(
+            "names_of_values",
+            "v0 @ y0 + t1 + sums",
+            v0="f16[rows,m]",
+            y0="f16[m,columns]",
+            t1="f32[columns]",
+            sums="f32",
+        ),
+    ]
+
+
 CASES: tuple[Case, ...] = tuple(
     [
         *_layout_cases(),
@@ -275,5 +363,6 @@ CASES: tuple[Case, ...] = tuple(
         *_storage_cases(),
         *_schedule_cases(),
         *_shipped_cases(),
+        *_name_cases(),
     ]
 )

@@ -42,6 +42,7 @@ def source(
             Argument("a", "scalar", "a"),
         ),
         launch=Launch("M", "N", 1, 64, 1, 64, shared),
+        whole=(),
         alignment=(("x", alignment), ("y", alignment)),
     )
 

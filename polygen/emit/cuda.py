@@ -160,7 +160,7 @@ def _parameter(plan: KernelPlan, argument: Argument) -> str:
     if argument.kind == "size":
         return f"int {c_name(argument.name)}"
     if argument.kind == "stride":
-        return f"long long {c_name(argument.name)}"
+        return f"int {c_name(argument.name)}"
     if argument.kind == "scalar":
         return f"float {c_name(argument.name)}"
     tensor = plan.program.tensors[argument.tensor]

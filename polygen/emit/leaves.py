@@ -67,7 +67,7 @@ def copy(plan: KernelPlan, c: Copy) -> dict[str, Any]:
         "body": body,
         "passes_per_part": per_part,
         "part_end": end if passes % c.parts == 0 else f"min({end}, {passes})",
-        "unroll": "" if passes <= 32 else " 4",
+        "unroll": "" if passes <= 16 else " 8",
     }
 
 

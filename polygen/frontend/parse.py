@@ -109,6 +109,7 @@ def parse_expression(text: str, names: Sequence[str]) -> Callable[..., Any]:
 
     expression.__doc__ = body
     kind = inspect.Parameter.POSITIONAL_ONLY
+    expression.expression = text.strip()  # type: ignore[attr-defined]
     expression.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(name, kind) for name in names]
     )

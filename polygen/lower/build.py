@@ -38,7 +38,7 @@ def copy_is_asynchronous(program: Program, device: Device) -> bool:
 
 
 def shared_bytes(match: Match, schedule: Schedule) -> int:
-    """Shared memory of a schedule, before anything is built: both rings, overlaid by the scratch."""
+    """Shared memory of a schedule before anything is built: both rings, overlaid by the scratch."""
     cta = schedule.tile.cta
     size = match.a.tensor.dtype.bytes
     rings = schedule.pipeline.stages * (cta.m + cta.n) * cta.k * size
@@ -58,6 +58,13 @@ def lower(
         UnsupportedProgram: no instruction loads an operand's storage order.
     """
     where = f"schedule {schedule.name}"
+    if not {"m", "n"} <= set(schedule.loops.grid):
+        raise ScheduleError(
+            f"loops.grid = {list(schedule.loops.grid)}",
+            where=where,
+            why="a thread block computes one output tile, so m and n are both mapped to blocks",
+            nearest='Use ["m", "n"]',
+        )
     asynchronous = copy_is_asynchronous(program, device)
     buffers, copies, loads = [], [], []
     offset = 0

@@ -20,7 +20,6 @@ from polygen.poly.match import Match
 from polygen.poly.tiling import LANES, RowVectors
 from polygen.schedule.model import Schedule
 
-
 # Vectors in flight per lane, by the number of matrices that the epilogue reads.
 _IN_FLIGHT = (4, 8, 4, 2)
 
@@ -108,8 +107,8 @@ def vector_length(outputs: tuple[DType, ...]) -> int:
 def row_vectors(program: Program, schedule: Schedule) -> RowVectors:
     """How a staged epilogue walks a warp tile.
 
-    Reads of full matrices take most of the epilogue's time, so several are kept in flight per lane: as many as
-    registers hold, once the sums have left them.
+    Reads of full matrices take most of the epilogue's time, so several are kept in flight per lane:
+    as many as registers hold, once the sums have left them.
     """
     if schedule.epilogue.through != "smem":
         return RowVectors(2, 1)

@@ -31,7 +31,7 @@ class Argument:
     """One kernel parameter, in order."""
 
     name: str  # C identifier
-    kind: str  # "pointer" (u64), "size" (s32), "stride" (s64, in elements) or "scalar" (f32)
+    kind: str  # "pointer" (u64), "size" (s32), "stride" (s32, in elements) or "scalar" (f32)
     tensor: str = ""  # for pointer, stride and scalar: the tensor
     axis: int = 0  # for stride: the axis whose step it is
     dim: str = ""  # for size: the symbolic dim

@@ -25,6 +25,7 @@ WINDOW_SHARED = 0x7E00_0000_0000
 WINDOW_LOCAL = 0x7D00_0000_0000
 WINDOW_PARAM = 0x7C00_0000_0000
 WINDOW_BYTES = 1 << 32
+WINDOWS = {"shared": WINDOW_SHARED, "local": WINDOW_LOCAL, "param": WINDOW_PARAM}
 RED_ZONE = 512
 SLOT = 24  # a mapped shared::cluster address is (rank + 1) << 24 | offset
 
@@ -235,6 +236,12 @@ def scatter(lanes: Lanes, memory: Vector, at: Vector, dtype: str, values: tuple[
         data.reshape(-1, len(values))[at // (kind.itemsize * len(values))] = rows
 
 
+def as_bytes(lanes: Lanes, values: tuple[Any, ...], dtype: str) -> Vector:
+    """The bytes each lane stores, one row per lane."""
+    columns = [full(lanes, value).astype(dtype, copy=False) for value in values]
+    return np.stack(columns, 1).view(np.uint8).reshape(lanes.count, -1)
+
+
 def spread(count: int, good: Vector, values: tuple[Vector, ...]) -> tuple[Vector, ...]:
     """Results of the good lanes among all lanes; the others read all ones."""
     result = []
@@ -284,6 +291,12 @@ def store(
             return
     if space == "shared" and machine.shadow is not None:
         machine.shadow.write(lanes, at, size, position)
+    if space == "global" and machine.stores is not None:
+        new = as_bytes(lanes, tuple(values), dtype)
+        machine.stores.write(machine, lanes, at, size, new, position)
+        scatter(lanes, memory, at, dtype, tuple(values))
+        machine.stores.collide(machine, lanes, at, new, position)
+        return
     scatter(lanes, memory, at, dtype, tuple(values))
 
 
@@ -291,10 +304,11 @@ def split(lanes: Lanes, address: Vector) -> list[tuple[str, Vector, Any]]:
     """Generic addresses by state space: (space, places, address inside the space)."""
     parts = []
     left = np.ones(lanes.count, bool)
-    for space, window in (("shared", WINDOW_SHARED), ("local", WINDOW_LOCAL)):
+    for space, window in WINDOWS.items():
         inside = (address - np.uint64(window)) < np.uint64(WINDOW_BYTES)
         if inside.any():
-            parts.append((space, np.flatnonzero(inside), address[inside] - np.uint64(window)))
+            base = np.uint64(0 if space == "param" else window)  # parameters keep their address
+            parts.append((space, np.flatnonzero(inside), address[inside] - base))
             left &= ~inside
     if left.any():
         parts.append(("global", np.flatnonzero(left), address[left]))
@@ -308,7 +322,11 @@ def load_generic(
     address = full(lanes, address)
     result = tuple(np.zeros(lanes.count, dtype) for _ in range(count))
     for space, places, inside in split(lanes, address):
-        some = load(machine, lanes.pick(places), inside, dtype, count, space, position)
+        part = lanes.pick(places)
+        if space == "param":
+            some = load_parameter(machine, part, inside, dtype, count, position)
+        else:
+            some = load(machine, part, inside, dtype, count, space, position)
         for wide, part in zip(result, some, strict=True):
             wide[places] = part
     return result
@@ -325,9 +343,8 @@ def store_generic(machine: Machine, lanes: Lanes, address: Any, *rest: Any) -> N
 
 def in_space(address: Any, space: str) -> Any:
     """``isspacep``."""
-    windows = {"shared": WINDOW_SHARED, "local": WINDOW_LOCAL}
-    if space in windows:
-        return (address - np.uint64(windows[space])) < np.uint64(WINDOW_BYTES)
+    if space in WINDOWS:
+        return (address - np.uint64(WINDOWS[space])) < np.uint64(WINDOW_BYTES)
     return ~(in_space(address, "shared") | in_space(address, "local"))
 
 

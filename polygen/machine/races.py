@@ -89,14 +89,14 @@ class Shadow:
             return first[:, None]
         return first[:, None] + np.arange(count)
 
-    def _now(self, rows: Vector, position: int, lane: Any = 0) -> Vector:
+    def now(self, rows: Vector, position: int, lane: Any = 0) -> Vector:
         """The records of accesses happening now, one row per access."""
         columns = self.column[rows]
         time = self.clock[rows, columns] & ~np.int64(LAST)
         return (time | (columns << ACTOR) | (lane << LANE) | position)[:, None]
 
     @staticmethod
-    def _beside(records: Vector, mark: Vector) -> Vector:
+    def beside(records: Vector, mark: Vector) -> Vector:
         """Accesses by other lanes of the same warp since it last synchronised."""
         change = records ^ mark
         return (change < 1 << ACTOR) & (change >= 1 << LANE)  # only the lane (and code) differ
@@ -109,9 +109,9 @@ class Shadow:
         rows = self.rows(lanes) if rows is None else rows
         cells = self.cells(at, size)
         last = self.written[cells]
-        mark = self._now(rows, position, lanes.index & 31)
+        mark = self.now(rows, position, lanes.index & 31)
         wrong = last > self.clock[rows[:, None], (last >> ACTOR) & ACTORS]
-        wrong |= self._beside(last, mark)
+        wrong |= self.beside(last, mark)
         if wrong.any():
             self._report_read(lanes, cells, wrong, position)
         self.read_at[cells, self.column[rows][:, None]] = mark
@@ -135,13 +135,13 @@ class Shadow:
         cells = self.cells(at, size)
         last = self.written[cells]
         writers = rows if actor < 0 else np.full(len(rows), actor)
-        mark = self._now(writers, position, lanes.index & 31 if actor < 0 else 0)
+        mark = self.now(writers, position, lanes.index & 31 if actor < 0 else 0)
         wrong = (last > self.clock[rows[:, None], (last >> ACTOR) & ACTORS]) & (last < NEVER)
-        wrong |= self._beside(last, mark)
+        wrong |= self.beside(last, mark)
         if wrong.any():
             self._report_write(lanes, cells, wrong, position)
         reads = self.read_at[cells]
-        late = (reads > self.clock[rows][:, None, :]) | self._beside(reads, mark[:, :, None])
+        late = (reads > self.clock[rows][:, None, :]) | self.beside(reads, mark[:, :, None])
         if late.any() or self.reading[cells].any():
             self._report_overwrite(lanes, cells, late, position)
         if flight:
@@ -154,7 +154,7 @@ class Shadow:
     def land(self, rows: Vector, at: Vector, size: int, position: int, lane: Any = 0) -> None:
         """Copies issued earlier have landed, and the actors of `rows` know it."""
         cells = self.cells(at, size)
-        self.written[cells] = self._now(rows, position, lane)
+        self.written[cells] = self.now(rows, position, lane)
 
     def check_read(self, lanes: Lanes, at: Vector, size: int, position: int, rows: Vector) -> None:
         """Check reads without recording them."""
@@ -210,15 +210,15 @@ class Shadow:
 
     def start_reading(self, at: Vector) -> None:
         """An asynchronous operation reads these 16-byte chunks until `finish_reading`."""
-        np.add.at(self.reading, self.cells(at, 16).ravel(), 1)
+        self.reading[self.cells(at, 16)] += 1  # a repeated cell counts once, here and there
 
     def finish_reading(self, at: Vector, row: int, position: int) -> None:
         """The reads of the asynchronous actor `row` are over; who learns of it may overwrite."""
         cells = self.cells(at, 16).ravel()
-        np.subtract.at(self.reading, cells, 1)
+        self.reading[cells] -= 1
         rows = np.array([row])
         self.tick(rows)
-        self.read_at[cells, self.column[row]] = self._now(rows, position)[0, 0]
+        self.read_at[cells, self.column[row]] = self.now(rows, position)[0, 0]
 
     # --- ordering ----------------------------------------------------------------------------
     def join(self, rows: Vector) -> None:

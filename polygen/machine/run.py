@@ -23,12 +23,14 @@ from polygen.machine.parse import Kernel, Module, parse, type_bytes
 from polygen.machine.profile import Profiler
 from polygen.machine.report import Findings, Report, Stop
 from polygen.machine.scheduler import Scheduler
-from polygen.machine.state import Machine, Options, Placed, place_shared
+from polygen.machine.state import Machine, Options, Placed, place_shared, shadow_bytes
+from polygen.machine.stores import GlobalStores
 from polygen.machine.tensormap import TensorMap
 from polygen.machine.tensormap import place as place_map
 from polygen.machine.translate import Translation
 
 WAVE_THREADS = 8192  # threads per wave: large enough to amortise, small enough for the cache
+SHADOW_LIMIT = 128 << 20  # bytes of race-detection state per wave
 MAXIMUM_BLOCK = 1024
 SHARED_LIMIT = 232448  # bytes a block can have on the largest target (PTX ISA, sm_90)
 COMPLETIONS = ("late", "early", "random")
@@ -185,7 +187,7 @@ def _place(module: Module, kernel: Kernel, launch: Launch) -> Placed:
     return Placed(memory, tuple(buffers), symbols, offsets, data, maps)
 
 
-def _waves(launch: Launch, cluster: tuple[int, int, int]) -> list[Any]:
+def _waves(launch: Launch, cluster: tuple[int, int, int], shadow_bytes: int) -> list[Any]:
     """CTA numbers in launch order, cut into waves; CTAs of a cluster are neighbours."""
     gx, gy, gz = launch.grid
     threads = int(np.prod(launch.block))
@@ -195,7 +197,8 @@ def _waves(launch: Launch, cluster: tuple[int, int, int]) -> list[Any]:
     group = x // cx + gx // cx * (y // cy + gy // cy * (z // cz))
     order = np.lexsort((rank.ravel(), group.ravel()))
     size = cx * cy * cz
-    count = max(1, WAVE_THREADS // (-(-threads // 32) * 32 * size)) * size
+    count = WAVE_THREADS // (-(-threads // 32) * 32 * size)
+    count = max(1, min(count, SHADOW_LIMIT // (shadow_bytes * size))) * size
     return [order[begin : begin + count] for begin in range(0, len(order), count)]
 
 
@@ -231,6 +234,7 @@ def run(
     module = _module(ptx_text)
     kernel = _kernel(module, launch.entry)
     _check_launch(launch, kernel, completion)
+    threads = int(np.prod(launch.block))
     symbols, first, end = place_shared(kernel, module.variables, launch.shared_bytes)
     _check_shared(kernel, launch, first, end, SHARED_LIMIT)
     key = (ptx_text, kernel.name)
@@ -238,10 +242,12 @@ def run(
         _TRANSLATIONS[key] = Translation(analyse(kernel))
     placed = _place(module, kernel, launch)
     placed.symbols.update(symbols)
+    placed.stores = GlobalStores(kernel, placed.memory.size) if checks else None
+    shadow = shadow_bytes(kernel, end, threads) if checks else 1
     findings, profiler = Findings(kernel), Profiler() if profile else None
     instructions = 0
     with np.errstate(all="ignore"):
-        for wave, ctas in enumerate(_waves(launch, kernel.cluster)):
+        for wave, ctas in enumerate(_waves(launch, kernel.cluster, shadow)):
             machine = Machine(
                 _TRANSLATIONS[key].program,
                 Geometry(launch.grid, launch.block, ctas, kernel.cluster),

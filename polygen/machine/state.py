@@ -28,6 +28,7 @@ from polygen.machine.parse import Kernel, Variable, type_bytes
 from polygen.machine.profile import Profiler
 from polygen.machine.races import Shadow
 from polygen.machine.report import Findings
+from polygen.machine.stores import GlobalStores
 from polygen.machine.tensormap import PlacedMap
 from polygen.machine.wgmma import Groups
 
@@ -75,6 +76,12 @@ def granule(kernel: Kernel) -> int:
     return smallest
 
 
+def shadow_bytes(kernel: Kernel, shared_end: int, threads: int) -> int:
+    """Roughly what race detection needs per CTA."""
+    actors = int(np.prod(kernel.cluster)) * (-(-threads // 32) + -(-threads // 128) + 1)
+    return shared_end // granule(kernel) * (actors + 2) * 8 + 1
+
+
 @dataclass(slots=True)
 class Placed:
     """Arguments and module variables in memory."""
@@ -85,6 +92,7 @@ class Placed:
     offsets: dict[str, int]  # of the parameters among their bytes
     data: bytes  # the parameters
     maps: dict[int, PlacedMap]  # tensor maps by offset among the parameters
+    stores: GlobalStores | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +119,7 @@ class Machine:
     ) -> None:
         self.program, self.geometry, self.findings = program, geometry, findings
         self.memory, self.tensor_maps = placed.memory, placed.maps
+        self.stores = placed.stores if options.checks else None
         self.completion, self.profiler = options.completion, options.profiler
         self.random = random.Random(options.seed)
         self.shared_first, self.shared_end, self.dynamic = shared
@@ -141,9 +150,7 @@ class Machine:
         self.instructions = 0
         self._special: dict[str, Any] = {}
 
-    def _make_shadow(self) -> Shadow | None:
-        if self.shared_end == self.shared_first:
-            return None
+    def _make_shadow(self) -> Shadow:
         code = self.program.kernel.instructions
         atomic = frozenset(at for at, one in enumerate(code) if one.parts[0] in ("atom", "red"))
         size = granule(self.program.kernel)

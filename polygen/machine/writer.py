@@ -286,7 +286,7 @@ def _wrap(value: int, dtype: str) -> object:
 def immediate(text: str, dtype: str) -> Any:
     """A literal as a NumPy scalar of `dtype`; None when the text is not a literal."""
     if dtype == "?":
-        return np.bool_(int(text, 0)) if re.fullmatch(r"\d+", text) else None
+        return np.bool_(int(text, 0)) if re.fullmatch(r"-?\d+", text) else None
     if text == "WARP_SZ":
         return _wrap(32, dtype)
     if re.fullmatch(r"0[fF][0-9a-fA-F]{8}", text):

@@ -142,13 +142,30 @@ def _needs(program: TileProgram, asynchronous: bool) -> tuple[_Need, ...]:
             continue
         flow, reuse = program.dependences(memory.name)
         if memory.scope == "block":
-            # A warp's own copies follow its own earlier ones in program order: only pairs of warps,
-            # and reads, remain.
-            reuse = reuse.subtract(_same_warp(reuse))
+            # A thread's own writes follow its own earlier ones in program order. What a warp reads
+            # is another matter: one lane may overwrite what its neighbours have yet to read.
+            writers = [s.name for s in program.statements if _touches(s.writes, memory.name)]
+            reuse = reuse.subtract(_same_warp(_from(reuse, writers)))
         waited = asynchronous and memory.scope == "block"
         found.append(_Need(flow, "flow", memory.name, memory.scope, waited))
         found.append(_Need(reuse, "anti", memory.name, memory.scope, False))
     return tuple(found)
+
+
+def _touches(cells: tuple[str, ...], memory: str) -> bool:
+    """Whether some of the cells lie in `memory`."""
+    return any(cell.startswith(memory + "[") for cell in cells)
+
+
+def _from(relation: isl.UnionMap, statements: Sequence[str]) -> isl.UnionMap:
+    """The pairs of `relation` whose source is one of the statements."""
+    result = isl.UnionMap(PREFIX + "{ }")
+    maps = relation.get_map_list()
+    for position in range(maps.n_map()):
+        one = maps.get_at(position)
+        if one.get_tuple_name(isl.dim_type.in_) in statements:
+            result = result.union(isl.UnionMap.from_map(one))
+    return result
 
 
 def _same_warp(relation: isl.UnionMap) -> isl.UnionMap:

@@ -19,6 +19,7 @@ RESERVED = frozenset(
     [
         "mod", "floor", "ceil", "floord", "ceild", "and", "or", "not", "exists", "exist", "min",
         "max", "implies", "true", "false", "infty", "infinity", "NaN", "nan", "rat", "domain",
+        "k_tiles",
     ]
 )
 # fmt: on

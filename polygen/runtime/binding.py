@@ -207,6 +207,13 @@ def _check_strides(
             why=f"the kernel was compiled for {tensor}, whose neighbours there are adjacent",
             nearest="Pass a contiguous copy: x.copy() in CuPy, x.contiguous() in PyTorch",
         )
+    if max(strides, default=0) > _LARGEST_SIZE:
+        raise ArgumentError(
+            f"a stride of {max(strides)} elements",
+            where=tensor.name,
+            why=f"the kernel counts strides in s32, up to {_LARGEST_SIZE}",
+            nearest="Pass a contiguous copy, or split the array",
+        )
     reach = 1
     for axis in reversed(order) if writes else ():
         if shape[axis] > 1:

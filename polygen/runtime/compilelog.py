@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 
 from polygen.emit.source import KernelSource
-from polygen.errors import CompileError
+from polygen.errors import CompileError, SpillError
 from polygen.runtime.artifact import Resources
 
 _SOURCE_ERROR = re.compile(r"^\S*?\((\d+)\): (?:catastrophic )?error:? *(.*)$", re.MULTILINE)
@@ -33,9 +33,17 @@ def without_timings(log: str) -> str:
     return _TIMING.sub("", log).strip()
 
 
-def failure(what: str, *, where: str, log: str, why: str = "", nearest: str = "") -> CompileError:
+def failure(
+    what: str,
+    *,
+    where: str,
+    log: str,
+    why: str = "",
+    nearest: str = "",
+    kind: type[CompileError] = CompileError,
+) -> CompileError:
     """Make a `CompileError` that carries the log."""
-    error = CompileError(what, where=where, why=why, nearest=nearest)
+    error = kind(what, where=where, why=why, nearest=nearest)
     error.log = log
     return error
 
@@ -140,4 +148,5 @@ def refuse_slow(source: KernelSource, found: Resources, log: str, *, allow_spill
         why=f"{found.registers} registers with {found.threads} threads; local memory lies in DRAM",
         nearest="Use a smaller warp tile, or more threads per block",
         log=log,
+        kind=SpillError,
     )

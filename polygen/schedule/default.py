@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -30,10 +31,11 @@ class Problem:
 
 
 # A warp tile of 64x64 reads 1/32 of an element per multiply-add from shared memory, which tensor
-# cores outrun only just.
+# cores outrun only just; smaller tiles lose with the square root, as latencies overlap.
 _FULL_REUSE = 32.0
 _WARPS_TO_FILL = 8  # resident warps that keep the tensor cores of a multiprocessor busy
-_FILL_STEPS = 3  # k tiles' worth of time that filling a block's pipeline and its epilogue take
+_STEP = 5e4  # multiply-adds lost at the barrier of each k tile
+_FILL = 3e6  # multiply-adds lost while a round of blocks fills its pipeline and drains its results
 
 
 def choose(
@@ -41,6 +43,7 @@ def choose(
     atom: Atom,
     problem: Problem,
     blocks: Callable[[Schedule], int],
+    skip: frozenset[str] = frozenset(),
 ) -> tuple[Schedule, str]:
     """The schedule predicted fastest, and why.
 
@@ -57,8 +60,11 @@ def choose(
     ranked = []
     for candidate in shipped(device):
         cta, warp = candidate.tile.cta, candidate.tile.warp
-        if cta.k % atom.k or warp.m % atom.m or warp.n % atom.n:
+        steps = cta.k // atom.k
+        if cta.k % atom.k or warp.m % atom.m or warp.n % atom.n or candidate.name in skip:
             continue
+        if steps % candidate.pipeline.fragments:
+            continue  # the register ring would need an index that is known only at run time
         resident = blocks(candidate)
         if resident:
             fitted = replace(candidate, min_blocks=min(candidate.min_blocks, resident))
@@ -76,6 +82,7 @@ def choose(
         f"shipped {best.name}, fastest of {len(ranked)} by the wave model for "
         f"{problem.m}x{problem.n}x{problem.k}: {tiles} tiles in {waves} wave(s) of "
         f"{resident} block(s) on {device.multiprocessors} multiprocessors"
+        + (f"; not taken because they spill: {', '.join(sorted(skip))}" if skip else "")
     )
 
 
@@ -87,16 +94,11 @@ def _tiles(schedule: Schedule, problem: Problem) -> int:
 def _predict(device: Device, schedule: Schedule, problem: Problem, resident: int) -> float:
     """Relative time; the unit is one multiply-add of one multiprocessor at full rate."""
     cta, warp = schedule.tile.cta, schedule.tile.warp
-    tiles = _tiles(schedule, problem)
-    steps = -(-problem.k // cta.k) + _FILL_STEPS
-    per_block = steps * cta.k * cta.m * cta.n
+    per_multiprocessor = -(-_tiles(schedule, problem) // device.multiprocessors)
+    concurrent = min(resident, per_multiprocessor)
+    warps = concurrent * (cta.m // warp.m) * (cta.n // warp.n)
     reuse = warp.m * warp.n / (warp.m + warp.n)
-    warps = (cta.m // warp.m) * (cta.n // warp.n)
-    total = 0.0
-    while tiles > 0:  # whole waves at once, then the rest, which leaves multiprocessors less loaded
-        full = tiles // (device.multiprocessors * resident)
-        load = resident if full else -(-tiles // device.multiprocessors)
-        rate = min(1.0, reuse / _FULL_REUSE) * min(1.0, load * warps / _WARPS_TO_FILL)
-        total += max(full, 1) * load * per_block / rate
-        tiles -= max(full, 1) * device.multiprocessors * load
-    return total
+    rate = min(1.0, math.sqrt(reuse / _FULL_REUSE)) * min(1.0, warps / _WARPS_TO_FILL)
+    step = cta.k * cta.m * cta.n / rate + _STEP
+    rounds = -(-per_multiprocessor // concurrent)
+    return per_multiprocessor * -(-problem.k // cta.k) * step + rounds * _FILL

@@ -41,10 +41,10 @@ class Pipeline:
 
     stages: int = 3  # slots of the shared-memory ring
     distance: int = 2  # k tiles by which a copy runs ahead of the MMAs that read it
-    order: tuple[str, ...] = ("copy", "mma")  # what one step of the k loop does first
+    order: tuple[str, ...] = ("mma", "copy")  # what one step of the k loop does first
     fragments: int = 2  # slots of the register ring of operand fragments
     lookahead: int = 1  # MMA k steps by which a fragment load runs ahead
-    copies: str = "spread"  # "whole": a tile's copies in one go; "spread": a part per MMA step
+    copies: str = "whole"  # "whole": a tile's copies in one go; "spread": a part per MMA step
     across: bool = True  # the lookahead of fragment loads continues into the next k tile
 
 

@@ -50,7 +50,9 @@ def test_no_architecture_and_no_gpu():
 
 
 def test_wrong_number_of_descriptions():
-    refuses(SignatureError, "2 argument descriptions for up(x, w, b)", "Give 3", signature=SIGNATURE[:2])
+    refuses(
+        SignatureError, "2 argument descriptions for up(x, w, b)", "Give 3", signature=SIGNATURE[:2]
+    )
 
 
 def test_a_description_of_another_parameter():
@@ -147,7 +149,10 @@ def test_a_schedule_file_that_is_not_toml(tmp_path):
 
 def test_a_schedule_file_that_breaks_a_dependence(tmp_path):
     file = tmp_path / "illegal.toml"
-    file.write_text("format = 1\nname = 'illegal'\n[pipeline]\nstages = 2\ndistance = 2\n")
+    file.write_text(
+        "format = 1\nname = 'illegal'\n[pipeline]\nstages = 2\ndistance = 2\n"
+        "order = ['copy', 'mma']\n"
+    )
     refuses(ScheduleError, "breaks a dependence", "load_a[", "copy_a[", schedule=file)
 
 

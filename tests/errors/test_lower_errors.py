@@ -45,7 +45,9 @@ def test_a_larger_device_takes_what_a_smaller_one_refuses():
 
 
 def test_too_many_registers():
-    wide = tiled((256, 256, 16), (128, 128), pipeline=pipeline(2, 1), epilogue=Epilogue("registers"))
+    wide = tiled(
+        (256, 256, 16), (128, 128), pipeline=pipeline(2, 1), epilogue=Epilogue("registers")
+    )
     refuses(ResourceError, wide, "registers per thread, at most 255", "512 for sums", "tile.warp")
 
 
@@ -78,7 +80,14 @@ def test_tiles_that_do_not_divide(schedule, fragment):
 
 
 def test_every_tile_mistake_is_listed():
-    refuses(ScheduleFileError, tiled((32, 40, 24), (24, 20)), "4 problem(s)", "warp.m", "warp.n", "cta.k")
+    refuses(
+        ScheduleFileError,
+        tiled((32, 40, 24), (24, 20)),
+        "4 problem(s)",
+        "warp.m",
+        "warp.n",
+        "cta.k",
+    )
 
 
 def test_a_swizzle_that_does_not_fit_the_row():
@@ -111,10 +120,17 @@ def test_values_out_of_range(schedule, field):
     refuses(ScheduleFileError, schedule, field)
 
 
+@pytest.mark.parametrize("grid", [("m",), ("n",)])
+def test_a_grid_without_m_or_n(grid):
+    refuses(ScheduleError, small(loops=Loops(grid=grid)), "loops.grid", "one output tile")
+
+
 # --- instructions --------------------------------------------------------------------------------
 def test_an_instruction_for_other_types():
     named = small(atom="m16n8k8_f32_tf32")
-    refuses(UnsupportedProgram, named, "m16n8k8_f32_tf32 does not run bf16 x bf16", "m16n8k16_f32_bf16")
+    refuses(
+        UnsupportedProgram, named, "m16n8k8_f32_tf32 does not run bf16 x bf16", "m16n8k16_f32_bf16"
+    )
 
 
 def test_an_unknown_instruction():

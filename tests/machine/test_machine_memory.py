@@ -327,3 +327,37 @@ def test_trap_is_a_finding(compile_ptx):
     source = 'extern "C" __global__ void k(int* d) { if (threadIdx.x == 3) asm volatile("trap;"); d[threadIdx.x] = 1; }'
     report = once(compile_ptx(source), np.zeros(32, np.int32))
     assert [one.code for one in report.findings] == ["trap"]
+
+
+def test_conflicting_global_stores(compile_ptx):
+    source = """extern "C" __global__ void k(int* d, int n) {
+      int t = threadIdx.x; d[blockIdx.x * n + t] = t; SYNC if (t == 0) d[blockIdx.x * n + 32] = 99; }"""
+    ordered = compile_ptx(source.replace("SYNC", "__syncthreads();"))
+    report = once(ordered, np.zeros(128, np.int32), 64, block=(64, 1, 1), grid=(2, 1, 1))
+    assert report.ok, str(report)
+    unordered = compile_ptx(source.replace("SYNC", ""))
+    report = once(unordered, np.zeros(128, np.int32), 64, block=(64, 1, 1), grid=(2, 1, 1))
+    assert [one.code for one in report.findings] == ["race-write-write"]
+    assert (
+        "argument 0" in report.findings[0].sentence and "of warp 1" in report.findings[0].sentence
+    )
+    report = once(ordered, np.zeros(128, np.int32), 60, block=(64, 1, 1), grid=(2, 1, 1))
+    assert [one.code for one in report.findings] == ["race-write-write"]
+    assert "store" in report.findings[0].sentence
+
+
+def test_equal_global_stores_are_harmless(compile_ptx):
+    source = 'extern "C" __global__ void k(int* d) { d[0] = 5; d[1] = threadIdx.x; }'
+    report = once(compile_ptx(source), np.zeros(2, np.int32), block=(64, 1, 1))
+    assert [one.code for one in report.findings] == ["race-write-write"]
+    assert "byte 4" in report.findings[0].sentence
+
+
+def test_struct_parameter_through_a_pointer(compile_ptx):
+    source = """struct P { int a[8]; };
+    extern "C" __global__ void k(int* d, const __grid_constant__ P p, int n) {
+      const int* q = n ? p.a : d; d[threadIdx.x] = q[threadIdx.x % 8] + p.a[(threadIdx.x + 1) % 8]; }"""
+    values = np.arange(10, 18, dtype=np.int32)
+    report = once(compile_ptx(source), np.zeros(32, np.int32), values.tobytes(), 1)
+    assert report.ok, str(report)
+    assert report.arrays[0][:8].tolist() == (values + np.roll(values, -1)).tolist()

@@ -14,7 +14,7 @@
 // barriers, and the dependences they enforce:
 //   bar_mma (block): copy_a[w, k, p] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 4 + k, p] (anti through ring_a); copy_b[w, k, p] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 4 + k, p] (anti through ring_b)
 //   bar_stage (block): load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
-//   bar_store (warp): stage[w, m = 0] -> store[w' = w, r] (flow through scratch)
+//   bar_store (warp): stage[w, m = 0] -> store[w' = w, r = 0] (flow through scratch)
 // schedule:
 //   format = 1
 //   name = "32x64x32_w16x32_s4"
@@ -33,9 +33,10 @@
 //   distance = 3
 //   order = ["copy", "mma"]
 //   fragments = 2
-//   copies = "spread"
-//   across = true
 //   lookahead = 1
+//   copies = "spread"
+//   parts = 0
+//   across = true
 //   [loops]
 //   mma = ["k", "m", "n"]
 //   k = "forward"
@@ -103,42 +104,17 @@ __device__ __forceinline__ void write_words(void* to, const unsigned (&words)[WO
   }
 }
 
-// ---- V adjacent elements of a row as f32; `count` of them lie inside the array ----
-template <int V, int WIDTH>
-__device__ __forceinline__ void read_bf16(float (&v)[V], const unsigned short* from, int count) {
-  if (WIDTH >= 4 && count >= V) {
-    unsigned words[V * 2 / 4];
-    read_words<V * 2 / 4, WIDTH < 4 ? 4 : WIDTH>(words, from);
-#pragma unroll
-    for (int i = 0; i < V; ++i) v[i] = from_bf16((unsigned short)(words[i / 2] >> i % 2 * 16));
-  } else {
-#pragma unroll
-    for (int i = 0; i < V; ++i) v[i] = i < count ? from_bf16(__ldg(from + i)) : 0.0f;
-  }
+// ---- vectors of adjacent elements, in words ----
+template <int WORDS>
+__device__ __forceinline__ float element_bf16(const unsigned (&words)[WORDS], int e) {
+  return from_bf16((unsigned short)(words[e / 2] >> e % 2 * 16));
 }
 template <int V, int WIDTH>
-__device__ __forceinline__ void write_bf16(unsigned short* to, const float (&v)[V], int count) {
-  if (WIDTH >= 4 && count >= V) {
-    unsigned words[V * 2 / 4];
+__device__ __forceinline__ void write_bf16(unsigned short* to, const float (&v)[V]) {
+  unsigned words[V * 2 / 4];
 #pragma unroll
-    for (int i = 0; i < V * 2 / 4; ++i) words[i] = to_bf16(v[2 * i]) | (unsigned)to_bf16(v[2 * i + 1]) << 16;
-    write_words<V * 2 / 4, WIDTH < 4 ? 4 : WIDTH>(to, words);
-  } else {
-#pragma unroll
-    for (int i = 0; i < V; ++i)
-      if (i < count) to[i] = to_bf16(v[i]);
-  }
-}
-template <int V>
-__device__ __forceinline__ void read_bf16_strided(float (&v)[V], const unsigned short* from, long long stride, int count) {
-#pragma unroll
-  for (int i = 0; i < V; ++i) v[i] = i < count ? from_bf16(__ldg(from + i * stride)) : 0.0f;
-}
-template <int V>
-__device__ __forceinline__ void write_bf16_strided(unsigned short* to, const float (&v)[V], long long stride, int count) {
-#pragma unroll
-  for (int i = 0; i < V; ++i)
-    if (i < count) to[i * stride] = to_bf16(v[i]);
+  for (int i = 0; i < V * 2 / 4; ++i) words[i] = to_bf16(v[2 * i]) | (unsigned)to_bf16(v[2 * i + 1]) << 16;
+  write_words<V * 2 / 4, WIDTH>(to, words);
 }
 
 // ---- instructions ----
@@ -163,6 +139,11 @@ __device__ __forceinline__ void write_pair(unsigned to, float first, float secon
 __device__ __forceinline__ void read_quad(float* v, unsigned from) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(from) : "memory");
+}
+__device__ __forceinline__ float read_sum(unsigned from) {
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
+  return value;
 }
 // ---- shared-memory layouts: byte offset of byte `byte` of row `row` ----
 __device__ __forceinline__ int place_ring_a(int row, int byte) {
@@ -193,7 +174,7 @@ pg_align_2(const unsigned short* __restrict__ x, const unsigned short* __restric
 #pragma unroll
     for (int i = 0; i < 16; ++i) (&sum[0][0][0])[i] = 0;
   };
-  // copy_a[k,p]: x, 32 of m x 32 of k, part p of 2 -> ring_a[k % 4], 4 bytes per thread and pass, zeros beyond the array
+  // copy_a[k,p]: x, 32 of m x 32 of k, part p of 2 -> ring_a[k % 4], 4 bytes at a time, zeros beyond it
   auto copy_a = [&](int k, int p) __attribute__((always_inline)) {
     const unsigned slot = shared + 0 + (k % 4) * 2048;
 #pragma unroll
@@ -201,14 +182,15 @@ pg_align_2(const unsigned short* __restrict__ x, const unsigned short* __restric
       const int piece = i * 128 + thread;
       const int row = piece / 16, column = piece % 16 * 2;
       const int from_row = b_m * 32 + row, from_column = k * 32 + column;
-      const int left = from_row < M ? K - from_column : 0;
       const unsigned short* from = x + (long long)from_row * x_stride0 + from_column;
       const unsigned to = slot + place_ring_a(row, column * 2);
-      const unsigned low = left > 0 ? __ldg(from) : 0, high = left > 1 ? __ldg(from + 1) : 0;
+      const int left = from_row < M ? K - from_column : 0;
+      const unsigned low = left > 0 ? __ldg(from) : 0;
+      const unsigned high = left > 1 ? __ldg(from + 1) : 0;
       write_word(to, low | high << 16);
     }
   };
-  // copy_b[k,p]: w, 64 of n x 32 of k, part p of 2 -> ring_b[k % 4], 4 bytes per thread and pass, zeros beyond the array
+  // copy_b[k,p]: w, 64 of n x 32 of k, part p of 2 -> ring_b[k % 4], 4 bytes at a time, zeros beyond it
   auto copy_b = [&](int k, int p) __attribute__((always_inline)) {
     const unsigned slot = shared + 8192 + (k % 4) * 4096;
 #pragma unroll
@@ -216,10 +198,11 @@ pg_align_2(const unsigned short* __restrict__ x, const unsigned short* __restric
       const int piece = i * 128 + thread;
       const int row = piece / 16, column = piece % 16 * 2;
       const int from_row = b_n * 64 + row, from_column = k * 32 + column;
-      const int left = from_row < N ? K - from_column : 0;
       const unsigned short* from = w + (long long)from_row * w_stride0 + from_column;
       const unsigned to = slot + place_ring_b(row, column * 2);
-      const unsigned low = left > 0 ? __ldg(from) : 0, high = left > 1 ? __ldg(from + 1) : 0;
+      const int left = from_row < N ? K - from_column : 0;
+      const unsigned low = left > 0 ? __ldg(from) : 0;
+      const unsigned high = left > 1 ? __ldg(from + 1) : 0;
       write_word(to, low | high << 16);
     }
   };
@@ -227,7 +210,7 @@ pg_align_2(const unsigned short* __restrict__ x, const unsigned short* __restric
   auto bar_mma = [&](int) __attribute__((always_inline)) { __syncthreads(); };
   // bar_stage: load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
   auto bar_stage = [&]() __attribute__((always_inline)) { __syncthreads(); };
-  // bar_store: stage[w, m = 0] -> store[w' = w, r] (flow through scratch)
+  // bar_store: stage[w, m = 0] -> store[w' = w, r = 0] (flow through scratch)
   auto bar_store = [&]() __attribute__((always_inline)) { __syncwarp(); };
   // load_a[k,s]: ring_a[k % 4] -> fragment_a[s % 2], proved equal to the instruction's fragment (a_k)
   auto load_a = [&](int k, int s) __attribute__((always_inline)) {
@@ -249,29 +232,29 @@ pg_align_2(const unsigned short* __restrict__ x, const unsigned short* __restric
   auto mma = [&](int, int s, int m, int n) __attribute__((always_inline)) {
     multiply(sum[m][n], fragment_a[s % 2][m], fragment_b[s % 2][n]);
   };
-  // prepare: operands of the epilogue that are the same in every row
-  float b_0[8];
+  // The fused pointwise statements, on one element.
+  auto compute = [&](float sum, float b_0, float& y0_result) __attribute__((always_inline)) {
+    const float t1 = sum + b_0;
+    const float t2 = 0.5f * t1;
+    const float t3 = t1 * 0.70710677f;
+    const float t4 = erff(t3);
+    const float t5 = 1.0f + t4;
+    const float t6 = t2 * t5;
+    y0_result = t6;
+  };
+  // Results at the edge of the arrays, one at a time: element e of a vector at (row, column).
+  auto finish_element = [&](int row, int column, int e, float sum) __attribute__((always_inline)) {
+    const float b_0_element = from_bf16(__ldg(b + (column + e)));
+    float y0_out;
+    compute(sum, b_0_element, y0_out);
+    *(y0 + (long long)row * y0_stride0 + (column + e)) = to_bf16(y0_out);
+  };
+  // prepare: operands that are the same in every row
+  unsigned b_0_words[4];
   auto prepare = [&]() __attribute__((always_inline)) {
     const int column = b_n * 64 + w_n * 32 + lane % 4 * 8;
-    const int count = N - column;
-    read_bf16<8, 16>(b_0, b + column, count);
-  };
-  // 8 adjacent results of one row: the fused pointwise statements, then the outputs
-  auto finish = [&](int row, int column, const float (&sums)[8]) __attribute__((always_inline)) {
-    const int count = N - column;
-    if (row >= M || count <= 0) return;
-    float y0_out[8];
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      const float t1 = sums[e] + b_0[e];
-      const float t2 = 0.5f * t1;
-      const float t3 = t1 * 0.70710677f;
-      const float t4 = erff(t3);
-      const float t5 = 1.0f + t4;
-      const float t6 = t2 * t5;
-      y0_out[e] = t6;
-    }
-    write_bf16<8, 2>(y0 + (long long)row * y0_stride0 + column, y0_out, count);
+    if (column + 8 > N) return;
+    read_words<4, 16>(b_0_words, b + column);
   };
   // stage[m]: sums of one row of instructions -> this warp's scratch area
   auto stage = [&](int m) __attribute__((always_inline)) {
@@ -282,15 +265,21 @@ pg_align_2(const unsigned short* __restrict__ x, const unsigned short* __restric
       write_pair(area + place_scratch(m * 16 + (lane / 4) + 8, (n * 8 + 2 * (lane % 4)) * 4), sum[m][n][2], sum[m][n][3]);
     }
   };
-  // store[r]: scratch -> 8 adjacent results per lane
+  // store[r]: scratch -> 2 vector(s) of 8 adjacent results per lane
   auto store = [&](int r) __attribute__((always_inline)) {
     const unsigned area = shared + 0 + warp * 2048;
-    const int item = r * 32 + lane;
-    const int row = item / 4, column = item % 4 * 8;
-    float sums[8];
-    read_quad(&sums[0], area + place_scratch(row, (column + 0) * 4));
-    read_quad(&sums[4], area + place_scratch(row, (column + 4) * 4));
-    finish(b_m * 32 + w_m * 16 + row, b_n * 64 + w_n * 32 + column, sums);
+    const int item = r * 64 + lane;
+    const int local_column = item % 4 * 8;
+    const int column = b_n * 64 + w_n * 32 + local_column;
+    const int count = N - column;
+#pragma unroll 1
+    for (int i = 0; i < 2; ++i) {
+      const int local_row = (item + i * 32) / 4, row = b_m * 32 + w_m * 16 + local_row;
+      if (row >= M) break;
+#pragma unroll 1
+      for (int e = 0; e < min(count, 8); ++e)
+        finish_element(row, column, e, read_sum(area + place_scratch(local_row, (local_column + e) * 4)));
+    }
   };
 
   // The loops, generated by isl from the schedule tree.
@@ -351,10 +340,7 @@ pg_align_2(const unsigned short* __restrict__ x, const unsigned short* __restric
   bar_stage();
   stage(0);
   bar_store();
-  #pragma unroll 4
-  for (int r = 0; r <= 1; ++r) {
-    store(r);
-  }
+  store(0);
 }
 
 #ifndef __CUDACC_RTC__

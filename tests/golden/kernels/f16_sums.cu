@@ -30,9 +30,10 @@
 //   distance = 3
 //   order = ["copy", "mma"]
 //   fragments = 2
-//   copies = "spread"
-//   across = true
 //   lookahead = 1
+//   copies = "spread"
+//   parts = 0
+//   across = true
 //   [loops]
 //   mma = ["k", "m", "n"]
 //   k = "forward"
@@ -100,49 +101,23 @@ __device__ __forceinline__ void write_words(void* to, const unsigned (&words)[WO
   }
 }
 
-// ---- V adjacent elements of a row as f32; `count` of them lie inside the array ----
-template <int V, int WIDTH>
-__device__ __forceinline__ void read_f16(float (&v)[V], const unsigned short* from, int count) {
-  if (WIDTH >= 4 && count >= V) {
-    unsigned words[V * 2 / 4];
-    read_words<V * 2 / 4, WIDTH < 4 ? 4 : WIDTH>(words, from);
-#pragma unroll
-    for (int i = 0; i < V; ++i) v[i] = from_f16((unsigned short)(words[i / 2] >> i % 2 * 16));
-  } else {
-#pragma unroll
-    for (int i = 0; i < V; ++i) v[i] = i < count ? from_f16(__ldg(from + i)) : 0.0f;
-  }
+// ---- vectors of adjacent elements, in words ----
+template <int WORDS>
+__device__ __forceinline__ float element_f16(const unsigned (&words)[WORDS], int e) {
+  return from_f16((unsigned short)(words[e / 2] >> e % 2 * 16));
 }
 template <int V, int WIDTH>
-__device__ __forceinline__ void write_f16(unsigned short* to, const float (&v)[V], int count) {
-  if (WIDTH >= 4 && count >= V) {
-    unsigned words[V * 2 / 4];
+__device__ __forceinline__ void write_f16(unsigned short* to, const float (&v)[V]) {
+  unsigned words[V * 2 / 4];
 #pragma unroll
-    for (int i = 0; i < V * 2 / 4; ++i) words[i] = to_f16(v[2 * i]) | (unsigned)to_f16(v[2 * i + 1]) << 16;
-    write_words<V * 2 / 4, WIDTH < 4 ? 4 : WIDTH>(to, words);
-  } else {
-#pragma unroll
-    for (int i = 0; i < V; ++i)
-      if (i < count) to[i] = to_f16(v[i]);
-  }
-}
-template <int V>
-__device__ __forceinline__ void read_f16_strided(float (&v)[V], const unsigned short* from, long long stride, int count) {
-#pragma unroll
-  for (int i = 0; i < V; ++i) v[i] = i < count ? from_f16(__ldg(from + i * stride)) : 0.0f;
-}
-template <int V>
-__device__ __forceinline__ void write_f16_strided(unsigned short* to, const float (&v)[V], long long stride, int count) {
-#pragma unroll
-  for (int i = 0; i < V; ++i)
-    if (i < count) to[i * stride] = to_f16(v[i]);
+  for (int i = 0; i < V * 2 / 4; ++i) words[i] = to_f16(v[2 * i]) | (unsigned)to_f16(v[2 * i + 1]) << 16;
+  write_words<V * 2 / 4, WIDTH>(to, words);
 }
 
 // ---- instructions ----
-// Copies 16 bytes to shared memory in the background: `bytes` of them from `from`, zeros after those.
-__device__ __forceinline__ void copy_16(unsigned to, const void* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               :: "r"(to), "l"(from), "r"(bytes) : "memory");
+// Copies 16 bytes in the background: of `from`, or zeros.
+__device__ __forceinline__ void copy_16(unsigned to, const void* from, bool inside) {
+  asm volatile("{ .reg .pred outside; setp.eq.s32 outside, %2, 0; cp.async.cg.shared.global [%0], [%1], 16, outside; }" :: "r"(to), "l"(from), "r"((int)inside) : "memory");
 }
 // 4 matrices of 8 x 16 bytes; each lane gives the address of one row
 __device__ __forceinline__ void load_matrices_4(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, unsigned from) {
@@ -165,6 +140,11 @@ __device__ __forceinline__ void write_pair(unsigned to, float first, float secon
 __device__ __forceinline__ void read_quad(float* v, unsigned from) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(from) : "memory");
+}
+__device__ __forceinline__ float read_sum(unsigned from) {
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
+  return value;
 }
 // ---- shared-memory layouts: byte offset of byte `byte` of row `row` ----
 __device__ __forceinline__ int place_ring_a(int row, int byte) {
@@ -195,32 +175,30 @@ pg_f16_sums(const unsigned short* __restrict__ x, const unsigned short* __restri
 #pragma unroll
     for (int i = 0; i < 64; ++i) (&sum[0][0][0])[i] = 0;
   };
-  // copy_a[k,p]: x, 128 of m x 32 of k, part p of 2 -> ring_a[k % 4], 16 bytes per thread and pass, zeros beyond the array
+  // copy_a[k,p]: x, 128 of m x 32 of k, part p of 2 -> ring_a[k % 4], 16 bytes at a time, zeros beyond it
   auto copy_a = [&](int k, int p) __attribute__((always_inline)) {
     const unsigned slot = shared + 0 + (k % 4) * 8192;
     const int row = thread / 4, column = thread % 4 * 8;
     const int rows_left = M - (b_m * 128 + row);
-    const int left = K - (k * 32 + column);
-    const int bytes = min(max(left, 0), 8) * 2;
+    const bool inside = K - (k * 32 + column) > 0;
     const unsigned short* from = x + (long long)(b_m * 128 + row) * x_stride0 + (k * 32 + column);
     const unsigned to = slot + place_ring_a(row, column * 2);
 #pragma unroll
     for (int i = p * 2; i < (p + 1) * 2; ++i) {
-      copy_16(to + i * 2048, from + (long long)(i * 32) * x_stride0, i * 32 < rows_left ? bytes : 0);
+      copy_16(to + i * 2048, from + (long long)(i * 32) * x_stride0, inside && i * 32 < rows_left);
     }
   };
-  // copy_b[k,p]: w, 128 of n x 32 of k, part p of 2 -> ring_b[k % 4], 16 bytes per thread and pass, zeros beyond the array
+  // copy_b[k,p]: w, 128 of n x 32 of k, part p of 2 -> ring_b[k % 4], 16 bytes at a time, zeros beyond it
   auto copy_b = [&](int k, int p) __attribute__((always_inline)) {
     const unsigned slot = shared + 32768 + (k % 4) * 8192;
     const int row = thread / 4, column = thread % 4 * 8;
     const int rows_left = N - (b_n * 128 + row);
-    const int left = K - (k * 32 + column);
-    const int bytes = min(max(left, 0), 8) * 2;
+    const bool inside = K - (k * 32 + column) > 0;
     const unsigned short* from = w + (long long)(b_n * 128 + row) * w_stride0 + (k * 32 + column);
     const unsigned to = slot + place_ring_b(row, column * 2);
 #pragma unroll
     for (int i = p * 2; i < (p + 1) * 2; ++i) {
-      copy_16(to + i * 2048, from + (long long)(i * 32) * w_stride0, i * 32 < rows_left ? bytes : 0);
+      copy_16(to + i * 2048, from + (long long)(i * 32) * w_stride0, inside && i * 32 < rows_left);
     }
   };
   // commit[t]: the copies of step t become one group
@@ -253,19 +231,18 @@ pg_f16_sums(const unsigned short* __restrict__ x, const unsigned short* __restri
   auto mma = [&](int, int s, int m, int n) __attribute__((always_inline)) {
     multiply(sum[m][n], fragment_a[s % 2][m], fragment_b[s % 2][n]);
   };
-  // prepare: operands of the epilogue that are the same in every row
-  auto prepare = [&]() __attribute__((always_inline)) {
+  // The fused pointwise statements, on one element.
+  auto compute = [&](float sum, float& y0_result) __attribute__((always_inline)) {
+    y0_result = sum;
   };
-  // 8 adjacent results of one row: the fused pointwise statements, then the outputs
-  auto finish = [&](int row, int column, const float (&sums)[8]) __attribute__((always_inline)) {
-    const int count = N - column;
-    if (row >= M || count <= 0) return;
-    float y0_out[8];
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      y0_out[e] = sums[e];
-    }
-    write_f16<8, 16>(y0 + (long long)row * y0_stride0 + column, y0_out, count);
+  // Results at the edge of the arrays, one at a time: element e of a vector at (row, column).
+  auto finish_element = [&](int row, int column, int e, float sum) __attribute__((always_inline)) {
+    float y0_out;
+    compute(sum, y0_out);
+    *(y0 + (long long)row * y0_stride0 + (column + e)) = to_f16(y0_out);
+  };
+  // prepare: operands that are the same in every row
+  auto prepare = [&]() __attribute__((always_inline)) {
   };
   // stage[m]: sums of one row of instructions -> this warp's scratch area
   auto stage = [&](int m) __attribute__((always_inline)) {
@@ -276,15 +253,42 @@ pg_f16_sums(const unsigned short* __restrict__ x, const unsigned short* __restri
       write_pair(area + place_scratch(m * 16 + (lane / 4) + 8, (n * 8 + 2 * (lane % 4)) * 4), from_f16((unsigned short)sum[m][n][1]), from_f16((unsigned short)(sum[m][n][1] >> 16)));
     }
   };
-  // store[r]: scratch -> 8 adjacent results per lane
+  // store[r]: scratch -> 4 vector(s) of 8 adjacent results per lane
   auto store = [&](int r) __attribute__((always_inline)) {
     const unsigned area = shared + 0 + warp * 16384;
-    const int item = r * 32 + lane;
-    const int row = item / 8, column = item % 8 * 8;
-    float sums[8];
-    read_quad(&sums[0], area + place_scratch(row, (column + 0) * 4));
-    read_quad(&sums[4], area + place_scratch(row, (column + 4) * 4));
-    finish(b_m * 128 + w_m * 64 + row, b_n * 128 + w_n * 64 + column, sums);
+    const int item = r * 128 + lane;
+    const int local_column = item % 8 * 8;
+    const int column = b_n * 128 + w_n * 64 + local_column;
+    const int count = N - column;
+    if (count >= 8) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = b_m * 128 + w_m * 64 + (item + i * 32) / 8;
+        const int safe_row = min(row, M - 1);  // a row outside is read from the last, and not stored
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int local_row = (item + i * 32) / 8, row = b_m * 128 + w_m * 64 + local_row;
+        float sums[8];
+        read_quad(&sums[0], area + place_scratch(local_row, (local_column + 0) * 4));
+        read_quad(&sums[4], area + place_scratch(local_row, (local_column + 4) * 4));
+        float y0_out[8];
+#pragma unroll
+        for (int e = 0; e < 8; ++e) compute(sums[e], y0_out[e]);
+        if (row < M) {
+          write_f16<8, 16>(y0 + (long long)row * y0_stride0 + column, y0_out);
+        }
+      }
+      return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < 4; ++i) {
+      const int local_row = (item + i * 32) / 8, row = b_m * 128 + w_m * 64 + local_row;
+      if (row >= M) break;
+#pragma unroll 1
+      for (int e = 0; e < min(count, 8); ++e)
+        finish_element(row, column, e, read_sum(area + place_scratch(local_row, (local_column + e) * 4)));
+    }
   };
 
   // The loops, generated by isl from the schedule tree.
@@ -372,8 +376,8 @@ pg_f16_sums(const unsigned short* __restrict__ x, const unsigned short* __restri
     stage(m);
   }
   bar_store();
-  #pragma unroll 4
-  for (int r = 0; r <= 15; ++r) {
+  #pragma unroll
+  for (int r = 0; r <= 3; ++r) {
     store(r);
   }
 }

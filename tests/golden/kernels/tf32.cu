@@ -31,9 +31,10 @@
 //   distance = 2
 //   order = ["copy", "mma"]
 //   fragments = 2
-//   copies = "spread"
-//   across = true
 //   lookahead = 1
+//   copies = "spread"
+//   parts = 0
+//   across = true
 //   [loops]
 //   mma = ["k", "m", "n"]
 //   k = "forward"
@@ -101,49 +102,23 @@ __device__ __forceinline__ void write_words(void* to, const unsigned (&words)[WO
   }
 }
 
-// ---- V adjacent elements of a row as f32; `count` of them lie inside the array ----
-template <int V, int WIDTH>
-__device__ __forceinline__ void read_f32(float (&v)[V], const float* from, int count) {
-  if (WIDTH >= 4 && count >= V) {
-    unsigned words[V * 4 / 4];
-    read_words<V * 4 / 4, WIDTH < 4 ? 4 : WIDTH>(words, from);
-#pragma unroll
-    for (int i = 0; i < V; ++i) v[i] = from_f32(__uint_as_float(words[i]));
-  } else {
-#pragma unroll
-    for (int i = 0; i < V; ++i) v[i] = i < count ? from_f32(__ldg(from + i)) : 0.0f;
-  }
+// ---- vectors of adjacent elements, in words ----
+template <int WORDS>
+__device__ __forceinline__ float element_f32(const unsigned (&words)[WORDS], int e) {
+  return from_f32(__uint_as_float(words[e]));
 }
 template <int V, int WIDTH>
-__device__ __forceinline__ void write_f32(float* to, const float (&v)[V], int count) {
-  if (WIDTH >= 4 && count >= V) {
-    unsigned words[V * 4 / 4];
+__device__ __forceinline__ void write_f32(float* to, const float (&v)[V]) {
+  unsigned words[V * 4 / 4];
 #pragma unroll
-    for (int i = 0; i < V * 4 / 4; ++i) words[i] = __float_as_uint(v[i]);
-    write_words<V * 4 / 4, WIDTH < 4 ? 4 : WIDTH>(to, words);
-  } else {
-#pragma unroll
-    for (int i = 0; i < V; ++i)
-      if (i < count) to[i] = to_f32(v[i]);
-  }
-}
-template <int V>
-__device__ __forceinline__ void read_f32_strided(float (&v)[V], const float* from, long long stride, int count) {
-#pragma unroll
-  for (int i = 0; i < V; ++i) v[i] = i < count ? from_f32(__ldg(from + i * stride)) : 0.0f;
-}
-template <int V>
-__device__ __forceinline__ void write_f32_strided(float* to, const float (&v)[V], long long stride, int count) {
-#pragma unroll
-  for (int i = 0; i < V; ++i)
-    if (i < count) to[i * stride] = to_f32(v[i]);
+  for (int i = 0; i < V * 4 / 4; ++i) words[i] = __float_as_uint(v[i]);
+  write_words<V * 4 / 4, WIDTH>(to, words);
 }
 
 // ---- instructions ----
-// Copies 16 bytes to shared memory in the background: `bytes` of them from `from`, zeros after those.
-__device__ __forceinline__ void copy_16(unsigned to, const void* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               :: "r"(to), "l"(from), "r"(bytes) : "memory");
+// Copies 16 bytes in the background: of `from`, or zeros.
+__device__ __forceinline__ void copy_16(unsigned to, const void* from, bool inside) {
+  asm volatile("{ .reg .pred outside; setp.eq.s32 outside, %2, 0; cp.async.cg.shared.global [%0], [%1], 16, outside; }" :: "r"(to), "l"(from), "r"((int)inside) : "memory");
 }
 // 4 matrices of 8 x 16 bytes; each lane gives the address of one row
 __device__ __forceinline__ void load_matrices_4(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, unsigned from) {
@@ -171,6 +146,11 @@ __device__ __forceinline__ void write_pair(unsigned to, float first, float secon
 __device__ __forceinline__ void read_quad(float* v, unsigned from) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(from) : "memory");
+}
+__device__ __forceinline__ float read_sum(unsigned from) {
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
+  return value;
 }
 // ---- shared-memory layouts: byte offset of byte `byte` of row `row` ----
 __device__ __forceinline__ int place_ring_a(int row, int byte) {
@@ -201,32 +181,30 @@ pg_tf32(const float* __restrict__ x, const float* __restrict__ w, float* __restr
 #pragma unroll
     for (int i = 0; i < 128; ++i) (&sum[0][0][0])[i] = 0;
   };
-  // copy_a[k,p]: x, 128 of m x 32 of k, part p of 4 -> ring_a[k % 3], 16 bytes per thread and pass, zeros beyond the array
+  // copy_a[k,p]: x, 128 of m x 32 of k, part p of 4 -> ring_a[k % 3], 16 bytes at a time, zeros beyond it
   auto copy_a = [&](int k, int p) __attribute__((always_inline)) {
     const unsigned slot = shared + 0 + (k % 3) * 16384;
     const int row = thread / 8, column = thread % 8 * 4;
     const int rows_left = M - (b_m * 128 + row);
-    const int left = K - (k * 32 + column);
-    const int bytes = min(max(left, 0), 4) * 4;
+    const bool inside = K - (k * 32 + column) > 0;
     const float* from = x + (long long)(b_m * 128 + row) * x_stride0 + (k * 32 + column);
     const unsigned to = slot + place_ring_a(row, column * 4);
 #pragma unroll
     for (int i = p * 1; i < (p + 1) * 1; ++i) {
-      copy_16(to + i * 4096, from + (long long)(i * 32) * x_stride0, i * 32 < rows_left ? bytes : 0);
+      copy_16(to + i * 4096, from + (long long)(i * 32) * x_stride0, inside && i * 32 < rows_left);
     }
   };
-  // copy_b[k,p]: w, 256 of n x 32 of k, part p of 4 -> ring_b[k % 3], 16 bytes per thread and pass, zeros beyond the array
+  // copy_b[k,p]: w, 256 of n x 32 of k, part p of 4 -> ring_b[k % 3], 16 bytes at a time, zeros beyond it
   auto copy_b = [&](int k, int p) __attribute__((always_inline)) {
     const unsigned slot = shared + 49152 + (k % 3) * 32768;
     const int row = thread / 8, column = thread % 8 * 4;
     const int rows_left = N - (b_n * 256 + row);
-    const int left = K - (k * 32 + column);
-    const int bytes = min(max(left, 0), 4) * 4;
+    const bool inside = K - (k * 32 + column) > 0;
     const float* from = w + (long long)(b_n * 256 + row) * w_stride0 + (k * 32 + column);
     const unsigned to = slot + place_ring_b(row, column * 4);
 #pragma unroll
     for (int i = p * 2; i < (p + 1) * 2; ++i) {
-      copy_16(to + i * 4096, from + (long long)(i * 32) * w_stride0, i * 32 < rows_left ? bytes : 0);
+      copy_16(to + i * 4096, from + (long long)(i * 32) * w_stride0, inside && i * 32 < rows_left);
     }
   };
   // commit[t]: the copies of step t become one group
@@ -267,20 +245,19 @@ pg_tf32(const float* __restrict__ x, const float* __restrict__ w, float* __restr
   auto mma = [&](int, int s, int m, int n) __attribute__((always_inline)) {
     multiply(sum[m][n], fragment_a[s % 2][m], fragment_b[s % 2][n]);
   };
-  // prepare: operands of the epilogue that are the same in every row
-  auto prepare = [&]() __attribute__((always_inline)) {
+  // The fused pointwise statements, on one element.
+  auto compute = [&](float sum, float& y0_result) __attribute__((always_inline)) {
+    const float t1 = tanhf(sum);
+    y0_result = t1;
   };
-  // 4 adjacent results of one row: the fused pointwise statements, then the outputs
-  auto finish = [&](int row, int column, const float (&sums)[4]) __attribute__((always_inline)) {
-    const int count = N - column;
-    if (row >= M || count <= 0) return;
-    float y0_out[4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const float t1 = tanhf(sums[e]);
-      y0_out[e] = t1;
-    }
-    write_f32<4, 16>(y0 + (long long)row * y0_stride0 + column, y0_out, count);
+  // Results at the edge of the arrays, one at a time: element e of a vector at (row, column).
+  auto finish_element = [&](int row, int column, int e, float sum) __attribute__((always_inline)) {
+    float y0_out;
+    compute(sum, y0_out);
+    *(y0 + (long long)row * y0_stride0 + (column + e)) = to_f32(y0_out);
+  };
+  // prepare: operands that are the same in every row
+  auto prepare = [&]() __attribute__((always_inline)) {
   };
   // stage[m]: sums of one row of instructions -> this warp's scratch area
   auto stage = [&](int m) __attribute__((always_inline)) {
@@ -291,14 +268,41 @@ pg_tf32(const float* __restrict__ x, const float* __restrict__ w, float* __restr
       write_pair(area + place_scratch(m * 16 + (lane / 4) + 8, (n * 8 + 2 * (lane % 4)) * 4), sum[m][n][2], sum[m][n][3]);
     }
   };
-  // store[r]: scratch -> 4 adjacent results per lane
+  // store[r]: scratch -> 4 vector(s) of 4 adjacent results per lane
   auto store = [&](int r) __attribute__((always_inline)) {
     const unsigned area = shared + 0 + warp * 16384;
-    const int item = r * 32 + lane;
-    const int row = item / 16, column = item % 16 * 4;
-    float sums[4];
-    read_quad(&sums[0], area + place_scratch(row, (column + 0) * 4));
-    finish(b_m * 128 + w_m * 64 + row, b_n * 256 + w_n * 64 + column, sums);
+    const int item = r * 128 + lane;
+    const int local_column = item % 16 * 4;
+    const int column = b_n * 256 + w_n * 64 + local_column;
+    const int count = N - column;
+    if (count >= 4) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = b_m * 128 + w_m * 64 + (item + i * 32) / 16;
+        const int safe_row = min(row, M - 1);  // a row outside is read from the last, and not stored
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int local_row = (item + i * 32) / 16, row = b_m * 128 + w_m * 64 + local_row;
+        float sums[4];
+        read_quad(&sums[0], area + place_scratch(local_row, (local_column + 0) * 4));
+        float y0_out[4];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) compute(sums[e], y0_out[e]);
+        if (row < M) {
+          write_f32<4, 16>(y0 + (long long)row * y0_stride0 + column, y0_out);
+        }
+      }
+      return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < 4; ++i) {
+      const int local_row = (item + i * 32) / 16, row = b_m * 128 + w_m * 64 + local_row;
+      if (row >= M) break;
+#pragma unroll 1
+      for (int e = 0; e < min(count, 4); ++e)
+        finish_element(row, column, e, read_sum(area + place_scratch(local_row, (local_column + e) * 4)));
+    }
   };
 
   // The loops, generated by isl from the schedule tree.
@@ -429,8 +433,8 @@ pg_tf32(const float* __restrict__ x, const float* __restrict__ w, float* __restr
     stage(m);
   }
   bar_store();
-  #pragma unroll 4
-  for (int r = 0; r <= 31; ++r) {
+  #pragma unroll
+  for (int r = 0; r <= 7; ++r) {
     store(r);
   }
 }

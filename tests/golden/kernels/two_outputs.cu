@@ -37,9 +37,10 @@
 //   distance = 3
 //   order = ["copy", "mma"]
 //   fragments = 2
-//   copies = "spread"
-//   across = true
 //   lookahead = 1
+//   copies = "spread"
+//   parts = 0
+//   across = true
 //   [loops]
 //   mma = ["k", "m", "n"]
 //   k = "forward"
@@ -107,85 +108,34 @@ __device__ __forceinline__ void write_words(void* to, const unsigned (&words)[WO
   }
 }
 
-// ---- V adjacent elements of a row as f32; `count` of them lie inside the array ----
-template <int V, int WIDTH>
-__device__ __forceinline__ void read_f16(float (&v)[V], const unsigned short* from, int count) {
-  if (WIDTH >= 4 && count >= V) {
-    unsigned words[V * 2 / 4];
-    read_words<V * 2 / 4, WIDTH < 4 ? 4 : WIDTH>(words, from);
-#pragma unroll
-    for (int i = 0; i < V; ++i) v[i] = from_f16((unsigned short)(words[i / 2] >> i % 2 * 16));
-  } else {
-#pragma unroll
-    for (int i = 0; i < V; ++i) v[i] = i < count ? from_f16(__ldg(from + i)) : 0.0f;
-  }
+// ---- vectors of adjacent elements, in words ----
+template <int WORDS>
+__device__ __forceinline__ float element_f16(const unsigned (&words)[WORDS], int e) {
+  return from_f16((unsigned short)(words[e / 2] >> e % 2 * 16));
 }
 template <int V, int WIDTH>
-__device__ __forceinline__ void write_f16(unsigned short* to, const float (&v)[V], int count) {
-  if (WIDTH >= 4 && count >= V) {
-    unsigned words[V * 2 / 4];
+__device__ __forceinline__ void write_f16(unsigned short* to, const float (&v)[V]) {
+  unsigned words[V * 2 / 4];
 #pragma unroll
-    for (int i = 0; i < V * 2 / 4; ++i) words[i] = to_f16(v[2 * i]) | (unsigned)to_f16(v[2 * i + 1]) << 16;
-    write_words<V * 2 / 4, WIDTH < 4 ? 4 : WIDTH>(to, words);
-  } else {
-#pragma unroll
-    for (int i = 0; i < V; ++i)
-      if (i < count) to[i] = to_f16(v[i]);
-  }
+  for (int i = 0; i < V * 2 / 4; ++i) words[i] = to_f16(v[2 * i]) | (unsigned)to_f16(v[2 * i + 1]) << 16;
+  write_words<V * 2 / 4, WIDTH>(to, words);
 }
-template <int V>
-__device__ __forceinline__ void read_f16_strided(float (&v)[V], const unsigned short* from, long long stride, int count) {
-#pragma unroll
-  for (int i = 0; i < V; ++i) v[i] = i < count ? from_f16(__ldg(from + i * stride)) : 0.0f;
-}
-template <int V>
-__device__ __forceinline__ void write_f16_strided(unsigned short* to, const float (&v)[V], long long stride, int count) {
-#pragma unroll
-  for (int i = 0; i < V; ++i)
-    if (i < count) to[i * stride] = to_f16(v[i]);
+template <int WORDS>
+__device__ __forceinline__ float element_f32(const unsigned (&words)[WORDS], int e) {
+  return from_f32(__uint_as_float(words[e]));
 }
 template <int V, int WIDTH>
-__device__ __forceinline__ void read_f32(float (&v)[V], const float* from, int count) {
-  if (WIDTH >= 4 && count >= V) {
-    unsigned words[V * 4 / 4];
-    read_words<V * 4 / 4, WIDTH < 4 ? 4 : WIDTH>(words, from);
+__device__ __forceinline__ void write_f32(float* to, const float (&v)[V]) {
+  unsigned words[V * 4 / 4];
 #pragma unroll
-    for (int i = 0; i < V; ++i) v[i] = from_f32(__uint_as_float(words[i]));
-  } else {
-#pragma unroll
-    for (int i = 0; i < V; ++i) v[i] = i < count ? from_f32(__ldg(from + i)) : 0.0f;
-  }
-}
-template <int V, int WIDTH>
-__device__ __forceinline__ void write_f32(float* to, const float (&v)[V], int count) {
-  if (WIDTH >= 4 && count >= V) {
-    unsigned words[V * 4 / 4];
-#pragma unroll
-    for (int i = 0; i < V * 4 / 4; ++i) words[i] = __float_as_uint(v[i]);
-    write_words<V * 4 / 4, WIDTH < 4 ? 4 : WIDTH>(to, words);
-  } else {
-#pragma unroll
-    for (int i = 0; i < V; ++i)
-      if (i < count) to[i] = to_f32(v[i]);
-  }
-}
-template <int V>
-__device__ __forceinline__ void read_f32_strided(float (&v)[V], const float* from, long long stride, int count) {
-#pragma unroll
-  for (int i = 0; i < V; ++i) v[i] = i < count ? from_f32(__ldg(from + i * stride)) : 0.0f;
-}
-template <int V>
-__device__ __forceinline__ void write_f32_strided(float* to, const float (&v)[V], long long stride, int count) {
-#pragma unroll
-  for (int i = 0; i < V; ++i)
-    if (i < count) to[i * stride] = to_f32(v[i]);
+  for (int i = 0; i < V * 4 / 4; ++i) words[i] = __float_as_uint(v[i]);
+  write_words<V * 4 / 4, WIDTH>(to, words);
 }
 
 // ---- instructions ----
-// Copies 8 bytes to shared memory in the background: `bytes` of them from `from`, zeros after those.
-__device__ __forceinline__ void copy_8(unsigned to, const void* from, int bytes) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
-               :: "r"(to), "l"(from), "r"(bytes) : "memory");
+// Copies 8 bytes in the background: of `from`, or zeros.
+__device__ __forceinline__ void copy_8(unsigned to, const void* from, bool inside) {
+  asm volatile("{ .reg .pred outside; setp.eq.s32 outside, %2, 0; cp.async.ca.shared.global [%0], [%1], 8, outside; }" :: "r"(to), "l"(from), "r"((int)inside) : "memory");
 }
 // 4 matrices of 8 x 16 bytes; each lane gives the address of one row
 __device__ __forceinline__ void load_matrices_4(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, unsigned from) {
@@ -209,6 +159,11 @@ __device__ __forceinline__ void read_quad(float* v, unsigned from) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(from) : "memory");
 }
+__device__ __forceinline__ float read_sum(unsigned from) {
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
+  return value;
+}
 // ---- shared-memory layouts: byte offset of byte `byte` of row `row` ----
 __device__ __forceinline__ int place_ring_a(int row, int byte) {
   return row * 64 + (((byte >> 4) ^ ((row >> 1) & 3)) << 4) + (byte & 15);
@@ -221,7 +176,7 @@ __device__ __forceinline__ int place_scratch(int row, int byte) {
 }
 
 extern "C" __global__ void __launch_bounds__(128, 1)
-pg_two_outputs(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const float* __restrict__ c, float s, float* __restrict__ y0, unsigned short* __restrict__ y1, int M, int K, int N, long long x_stride0, long long w_stride0, long long c_stride0, long long y0_stride0, long long y1_stride0) {
+pg_two_outputs(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const float* __restrict__ c, float s_, float* __restrict__ y0, unsigned short* __restrict__ y1, int M, int K, int N, long long x_stride0, long long w_stride0, long long c_stride0, long long y0_stride0, long long y1_stride0) {
   extern __shared__ __align__(128) unsigned char shared_memory[];
   const unsigned shared = (unsigned)__cvta_generic_to_shared(shared_memory);
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
@@ -238,32 +193,30 @@ pg_two_outputs(const unsigned short* __restrict__ x, const unsigned short* __res
 #pragma unroll
     for (int i = 0; i < 8; ++i) (&sum[0][0][0])[i] = 0;
   };
-  // copy_a[k,p]: x, 16 of m x 32 of k, part p of 2 -> ring_a[k % 4], 8 bytes per thread and pass, zeros beyond the array
+  // copy_a[k,p]: x, 16 of m x 32 of k, part p of 2 -> ring_a[k % 4], 8 bytes at a time, zeros beyond it
   auto copy_a = [&](int k, int p) __attribute__((always_inline)) {
     const unsigned slot = shared + 0 + (k % 4) * 1024;
     const int row = thread / 8, column = thread % 8 * 4;
     const int rows_left = M - (b_m * 16 + row);
-    const int left = K - (k * 32 + column);
-    const int bytes = min(max(left, 0), 4) * 2;
+    const bool inside = K - (k * 32 + column) > 0;
     const unsigned short* from = x + (long long)(b_m * 16 + row) * x_stride0 + (k * 32 + column);
     const unsigned to = slot + place_ring_a(row, column * 2);
 #pragma unroll
     for (int i = p * 1; i < min((p + 1) * 1, 1); ++i) {
-      copy_8(to + i * 1024, from + (long long)(i * 16) * x_stride0, i * 16 < rows_left ? bytes : 0);
+      copy_8(to + i * 1024, from + (long long)(i * 16) * x_stride0, inside && i * 16 < rows_left);
     }
   };
-  // copy_b[k,p]: w, 64 of n x 32 of k, part p of 2 -> ring_b[k % 4], 8 bytes per thread and pass, zeros beyond the array
+  // copy_b[k,p]: w, 64 of n x 32 of k, part p of 2 -> ring_b[k % 4], 8 bytes at a time, zeros beyond it
   auto copy_b = [&](int k, int p) __attribute__((always_inline)) {
     const unsigned slot = shared + 4096 + (k % 4) * 4096;
     const int row = thread / 8, column = thread % 8 * 4;
     const int rows_left = N - (b_n * 64 + row);
-    const int left = K - (k * 32 + column);
-    const int bytes = min(max(left, 0), 4) * 2;
+    const bool inside = K - (k * 32 + column) > 0;
     const unsigned short* from = w + (long long)(b_n * 64 + row) * w_stride0 + (k * 32 + column);
     const unsigned to = slot + place_ring_b(row, column * 2);
 #pragma unroll
     for (int i = p * 2; i < (p + 1) * 2; ++i) {
-      copy_8(to + i * 1024, from + (long long)(i * 16) * w_stride0, i * 16 < rows_left ? bytes : 0);
+      copy_8(to + i * 1024, from + (long long)(i * 16) * w_stride0, inside && i * 16 < rows_left);
     }
   };
   // commit[t]: the copies of step t become one group
@@ -296,27 +249,25 @@ pg_two_outputs(const unsigned short* __restrict__ x, const unsigned short* __res
   auto mma = [&](int, int s, int m, int n) __attribute__((always_inline)) {
     multiply(sum[m][n], fragment_a[s % 2][m], fragment_b[s % 2][n]);
   };
-  // prepare: operands of the epilogue that are the same in every row
-  auto prepare = [&]() __attribute__((always_inline)) {
+  // The fused pointwise statements, on one element.
+  auto compute = [&](float sum, float c_0, float s_1, float& y0_result, float& y1_result) __attribute__((always_inline)) {
+    const bool t1 = sum > c_0;
+    const float t2 = s_1 * sum;
+    const float t3 = t1 ? t2 : 0.0f;
+    y0_result = t3;
+    y1_result = sum;
   };
-  // 8 adjacent results of one row: the fused pointwise statements, then the outputs
-  auto finish = [&](int row, int column, const float (&sums)[8]) __attribute__((always_inline)) {
-    const int count = N - column;
-    if (row >= M || count <= 0) return;
-    const float c_0 = from_f32(__ldg(c + (long long)row * c_stride0));
-    const float s_1 = s;
-    float y0_out[8];
-    float y1_out[8];
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      const bool t1 = sums[e] > c_0;
-      const float t2 = s_1 * sums[e];
-      const float t3 = t1 ? t2 : 0.0f;
-      y0_out[e] = t3;
-      y1_out[e] = sums[e];
-    }
-    write_f32<8, 16>(y0 + (long long)row * y0_stride0 + column, y0_out, count);
-    write_f16<8, 8>(y1 + (long long)row * y1_stride0 + column, y1_out, count);
+  // Results at the edge of the arrays, one at a time: element e of a vector at (row, column).
+  auto finish_element = [&](int row, int column, int e, float sum) __attribute__((always_inline)) {
+    const float c_0_element = from_f32(__ldg(c + (long long)row * c_stride0));
+    float y0_out;
+    float y1_out;
+    compute(sum, c_0_element, s_, y0_out, y1_out);
+    *(y0 + (long long)row * y0_stride0 + (column + e)) = to_f32(y0_out);
+    *(y1 + (long long)row * y1_stride0 + (column + e)) = to_f16(y1_out);
+  };
+  // prepare: operands that are the same in every row
+  auto prepare = [&]() __attribute__((always_inline)) {
   };
   // stage[m]: sums of one row of instructions -> this warp's scratch area
   auto stage = [&](int m) __attribute__((always_inline)) {
@@ -327,15 +278,46 @@ pg_two_outputs(const unsigned short* __restrict__ x, const unsigned short* __res
       write_pair(area + place_scratch(m * 16 + (lane / 4) + 8, (n * 8 + 2 * (lane % 4)) * 4), sum[m][n][2], sum[m][n][3]);
     }
   };
-  // store[r]: scratch -> 8 adjacent results per lane
+  // store[r]: scratch -> 1 vector(s) of 8 adjacent results per lane
   auto store = [&](int r) __attribute__((always_inline)) {
     const unsigned area = shared + 0 + warp * 1024;
     const int item = r * 32 + lane;
-    const int row = item / 2, column = item % 2 * 8;
-    float sums[8];
-    read_quad(&sums[0], area + place_scratch(row, (column + 0) * 4));
-    read_quad(&sums[4], area + place_scratch(row, (column + 4) * 4));
-    finish(b_m * 16 + w_m * 16 + row, b_n * 64 + w_n * 16 + column, sums);
+    const int local_column = item % 2 * 8;
+    const int column = b_n * 64 + w_n * 16 + local_column;
+    const int count = N - column;
+    if (count >= 8) {
+      float c_0_element[1];
+#pragma unroll
+      for (int i = 0; i < 1; ++i) {
+        const int row = b_m * 16 + w_m * 16 + (item + i * 32) / 2;
+        const int safe_row = min(row, M - 1);  // a row outside is read from the last, and not stored
+        c_0_element[i] = from_f32(__ldg(c + (long long)safe_row * c_stride0));
+      }
+#pragma unroll
+      for (int i = 0; i < 1; ++i) {
+        const int local_row = (item + i * 32) / 2, row = b_m * 16 + w_m * 16 + local_row;
+        float sums[8];
+        read_quad(&sums[0], area + place_scratch(local_row, (local_column + 0) * 4));
+        read_quad(&sums[4], area + place_scratch(local_row, (local_column + 4) * 4));
+        float y0_out[8];
+        float y1_out[8];
+#pragma unroll
+        for (int e = 0; e < 8; ++e) compute(sums[e], c_0_element[i], s_, y0_out[e], y1_out[e]);
+        if (row < M) {
+          write_f32<8, 16>(y0 + (long long)row * y0_stride0 + column, y0_out);
+          write_f16<8, 8>(y1 + (long long)row * y1_stride0 + column, y1_out);
+        }
+      }
+      return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < 1; ++i) {
+      const int local_row = (item + i * 32) / 2, row = b_m * 16 + w_m * 16 + local_row;
+      if (row >= M) break;
+#pragma unroll 1
+      for (int e = 0; e < min(count, 8); ++e)
+        finish_element(row, column, e, read_sum(area + place_scratch(local_row, (local_column + e) * 4)));
+    }
   };
 
   // The loops, generated by isl from the schedule tree.
@@ -410,7 +392,7 @@ pg_two_outputs(const unsigned short* __restrict__ x, const unsigned short* __res
 
 #ifndef __CUDACC_RTC__
 // Host launcher. Returns a cudaError_t: 0 is success, 1 (invalid value) a size below 1 or a misaligned array.
-extern "C" int pg_two_outputs_launch(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const float* __restrict__ c, float s, float* __restrict__ y0, unsigned short* __restrict__ y1, int M, int K, int N, long long x_stride0, long long w_stride0, long long c_stride0, long long y0_stride0, long long y1_stride0, void* stream) {
+extern "C" int pg_two_outputs_launch(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const float* __restrict__ c, float s_, float* __restrict__ y0, unsigned short* __restrict__ y1, int M, int K, int N, long long x_stride0, long long w_stride0, long long c_stride0, long long y0_stride0, long long y1_stride0, void* stream) {
   if (M < 1) return (int)cudaErrorInvalidValue;
   if (K < 1) return (int)cudaErrorInvalidValue;
   if (N < 1) return (int)cudaErrorInvalidValue;
@@ -429,7 +411,7 @@ extern "C" int pg_two_outputs_launch(const unsigned short* __restrict__ x, const
   const unsigned tiles_along = (M + 15) / 16;
   const unsigned tiles_across = (N + 63) / 64;
   const dim3 grid(tiles_across * 8, (tiles_along + 7) / 8);
-  pg_two_outputs<<<grid, 128, 20480, (cudaStream_t)stream>>>(x, w, c, s, y0, y1, M, K, N, x_stride0, w_stride0, c_stride0, y0_stride0, y1_stride0);
+  pg_two_outputs<<<grid, 128, 20480, (cudaStream_t)stream>>>(x, w, c, s_, y0, y1, M, K, N, x_stride0, w_stride0, c_stride0, y0_stride0, y1_stride0);
   return (int)cudaGetLastError();
 }
 #endif

@@ -1,9 +1,9 @@
-"""The generated text: stands alone, holds what the plan says, and nothing that depends on chance."""
+"""The generated text: stands alone, holds what the plan says, and is the same every time."""
 
 import re
 
 import pytest
-from matrix import CASES, case, small, tiled
+from matrix import CASES, case, small
 
 from polygen.emit import ctext
 from polygen.emit.functions import PRIMITIVES
@@ -53,14 +53,17 @@ def test_the_first_comment_holds_expression_schedule_and_resources(built):
 def test_every_argument_is_a_parameter_in_order(built):
     start = built.source.index(f"{built.passes.source.entry}(")
     head = built.source[start : built.source.index("{", start)]
-    places = [re.search(rf"\b{a.name}\b", head) for a in built.passes.source.arguments]
+    # A name that the kernel needs itself gets an underscore.
+    places = [re.search(rf"\b{a.name}_*\b", head) for a in built.passes.source.arguments]
     assert all(places)
     starts = [place.start() for place in places]
     assert starts == sorted(starts)
 
 
 def test_braces_and_brackets_balance(built):
-    code = re.sub(r'"(\\.|[^"\\])*"', '""', re.sub(r"//[^\n]*|/\*.*?\*/", "", built.source, flags=re.S))
+    code = re.sub(
+        r'"(\\.|[^"\\])*"', '""', re.sub(r"//[^\n]*|/\*.*?\*/", "", built.source, flags=re.S)
+    )
     for opening, closing in ("{}", "()", "[]"):
         assert code.count(opening) == code.count(closing)
 
@@ -84,11 +87,6 @@ def test_barriers_of_the_plan_are_barriers_of_the_ptx():
     scopes = [entry.barrier.scope for entry in kernel.passes.plan.enforced]
     assert ("bar.sync" in kernel.ptx or "barrier.sync" in kernel.ptx) == ("block" in scopes)
     assert ("bar.warp.sync" in kernel.ptx) == ("warp" in scopes)
-
-
-def test_one_warp_has_no_staging_barrier_of_the_block():
-    kernel = case("text", "nt", "bf16", "plain", schedule=tiled((32, 32, 32), (32, 32))).kernel()
-    assert "bar_stage" not in kernel.source
 
 
 def test_the_launch_bounds_are_those_of_the_plan():
@@ -139,9 +137,13 @@ def test_minimum_and_maximum_need_no_header():
 def test_loops_in_c_keep_their_order_and_nesting():
     body = Block((Call("load_a", (Var("t"), Const(0))), Call("mma", (Var("t"),))))
     loop = For("t", Const(0), Binary("<", Var("t"), Var("k_tiles")), 1, body, False)
-    whole = Block((Call("zero", ()), Marked("ktile", loop), If(Var("k_tiles"), Call("store", ()), None)))
+    whole = Block(
+        (Call("zero", ()), Marked("ktile", loop), If(Var("k_tiles"), Call("store", ()), None))
+    )
     lines = "\n".join(ctext.loops(whole, {}, 1))
-    places = [lines.index(part) for part in ("zero()", "for (", "load_a(", "mma(", "if (", "store(")]
+    places = [
+        lines.index(part) for part in ("zero()", "for (", "load_a(", "mma(", "if (", "store(")
+    ]
     assert places == sorted(places)
 
 

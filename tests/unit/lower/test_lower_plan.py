@@ -35,7 +35,8 @@ def test_operands_are_copied_along_their_contiguous_axis(layout):
 
 
 @pytest.mark.parametrize(
-    ("alignment", "width", "asynchronous"), [(16, 16, True), (8, 8, True), (4, 4, True), (2, 2, False)]
+    ("alignment", "width", "asynchronous"),
+    [(16, 16, True), (8, 8, True), (4, 4, True), (2, 2, False)],
 )
 def test_copies_are_as_wide_as_the_alignment_allows(alignment, width, asynchronous):
     for copy in plan_of(alignment=alignment).copies:
@@ -148,7 +149,9 @@ def test_accumulator_positions_have_a_closed_form(name):
         formula = closed_form(table[:, 0, column])
         assert np.array_equal(eval(formula.replace("/", "//"), {"lane": lane}), table[:, 0, column])
         # Every other element is at one offset, the same for all lanes.
-        assert (table[:, :, column] - table[:, :1, column] == table[0, :, column] - table[0, 0, column]).all()
+        assert (
+            table[:, :, column] - table[:, :1, column] == table[0, :, column] - table[0, 0, column]
+        ).all()
 
 
 # --- launch --------------------------------------------------------------------------------------
@@ -178,7 +181,11 @@ def test_arguments_are_pointers_sizes_strides():
         ("pointer", "x"), ("pointer", "w"), ("pointer", "b"), ("scalar", "s"), ("pointer", "y0"),
     ]  # fmt: skip
     assert [name for kind, name in names if kind == "size"] == ["M", "K", "N"]
-    assert [name for kind, name in names if kind == "stride"] == ["x_stride0", "w_stride0", "y0_stride0"]
+    assert [name for kind, name in names if kind == "stride"] == [
+        "x_stride0",
+        "w_stride0",
+        "y0_stride0",
+    ]
 
 
 def test_column_major_strides_are_of_the_other_axis():

@@ -1,4 +1,4 @@
-"""The generated loops against the oracle: every instance once, and every wait and barrier needed."""
+"""The generated loops against the oracle: every instance once, every wait and barrier needed."""
 
 import dataclasses
 
@@ -106,7 +106,9 @@ def test_unrolled_loops_have_constant_bounds_and_the_k_loop_is_not_unrolled():
     loops = [node for node in _nodes(map_sample(small()).loops()) if isinstance(node, ast.For)]
     for loop in loops:
         if loop.unroll and isinstance(loop.condition, ast.Binary):
-            assert not isinstance(loop.condition.right, ast.Var) or loop.first == loop.condition.right
+            assert (
+                not isinstance(loop.condition.right, ast.Var) or loop.first == loop.condition.right
+            )
     assert any(loop.iterator == "t" and not loop.unroll for loop in loops)
 
 

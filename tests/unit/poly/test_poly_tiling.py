@@ -53,7 +53,9 @@ def test_every_tile_of_a_block_is_used(schedule):
     tiles = tiling(schedule, sample_atom())
     expressions = tiles.expressions("m", "n")
     used = {
-        tuple(evaluate(expressions[c], m=m, n=n, k=k) for c in ("w_m", "w_n", "a_m", "a_n", "k_step"))
+        tuple(
+            evaluate(expressions[c], m=m, n=n, k=k) for c in ("w_m", "w_n", "a_m", "a_n", "k_step")
+        )
         for m, n, k in itertools.product(
             range(0, tiles.cta[0], tiles.atom[0]),
             range(0, tiles.cta[1], tiles.atom[1]),
@@ -109,9 +111,7 @@ def test_a_footprint_holds_every_element_its_products_read():
     }
     corner = [step[0] * 1 + step[1] * 2 for step in found.step]
     box = set(
-        itertools.product(
-            *(range(c, c + size) for c, size in zip(corner, found.size, strict=True))
-        )
+        itertools.product(*(range(c, c + size) for c, size in zip(corner, found.size, strict=True)))
     )
     assert box == read
 
@@ -120,7 +120,9 @@ def test_a_footprint_holds_every_element_its_products_read():
 def test_a_tree_prints_what_isl_reads():
     body = Sequence((Filter(("A[i]",)), Filter(("B[i]",), Leaf())))
     band = Band(((("A[i]", "i"), ("B[i]", "i + 1")),), body, "separate[x]")
-    root = domain_tree("[n] -> { A[i] : 0 <= i < n; B[i] : 0 <= i < n }", Mark("loop", band), "n > 0")
+    root = domain_tree(
+        "[n] -> { A[i] : 0 <= i < n; B[i] : 0 <= i < n }", Mark("loop", band), "n > 0"
+    )
     schedule = isl.Schedule(to_isl_text(root, ("n",)))
     wanted = isl.UnionMap("[n] -> { A[i] -> [i, 0]; B[i] -> [i + 1, 1] }")
     domain = schedule.get_domain()

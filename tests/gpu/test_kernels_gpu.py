@@ -1,0 +1,150 @@
+"""Kernels on a GPU: real layers against float64, direct calls, graphs, host overhead."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polygen as pg
+from polygen.cli.accuracy import expected
+
+pytestmark = pytest.mark.gpu
+
+
+@pg.fuse
+def up(x: Any, w: Any, b: Any) -> Any:
+    return pg.gelu(x @ w.T + b)
+
+
+@pytest.mark.parametrize("tokens", [512, 4096])
+def test_transformer_mlp_layer_is_within_its_bound(tokens: int) -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(tokens)
+    width, hidden = 4096, 14336
+    make = lambda *shape: torch.randn(*shape, device="cuda", dtype=torch.bfloat16)  # noqa: E731
+    x, w, b, g = make(tokens, width), make(hidden, width) * 0.02, make(hidden), make(tokens, hidden)
+    fused = pg.fuse(lambda x, w, b, g: pg.silu(x @ w.T + b) * g, name="mlp_up")
+    kernel = fused.compile(
+        "bf16[M,K]",
+        "bf16[N,K]",
+        "bf16[N]",
+        "bf16[M,N]",
+        sizes={"M": tokens, "N": hidden, "K": width},
+    )
+    y = torch.full_like(g, float("nan"))
+    kernel(x, w, b, g, out=y)
+    # Every element against float64 on the GPU, and the derived bound on a sample of rows.
+    sums = x.double() @ w.double().t() + b.double()
+    wanted = torch.nn.functional.silu(sums) * g.double()
+    assert torch.isfinite(y).all()
+    error = (y.double() - wanted).norm() / wanted.norm()
+    assert error < 2.0**-8  # half a unit in the last place of bf16
+    rows = slice(0, 32)
+    arrays = {
+        "x": x[rows].double().cpu().numpy(),
+        "w": w.double().cpu().numpy(),
+        "b": b.double().cpu().numpy(),
+        "g": g[rows].double().cpu().numpy(),
+    }
+    (bound,) = expected(
+        kernel.program, arrays, {"M": 32, "N": hidden, "K": width}, kernel.passes.plan.atom.k
+    )
+    _, ratio, above = bound.compare(y[rows].float().cpu().numpy())
+    print(f"\nmlp {tokens}: relative error {error:.2e}, largest share of the bound {ratio:.2f}")
+    assert above == 0
+
+
+def test_direct_calls_take_and_return_the_callers_arrays() -> None:
+    torch = pytest.importorskip("torch")
+    cupy = pytest.importorskip("cupy")
+    generator = np.random.default_rng(0)
+    x, w, b = (generator.integers(-2, 3, s).astype(np.float16) for s in ((70, 40), (50, 40), (50,)))
+    relu = pg.fuse(lambda x, w, b: np.maximum(x @ w.T + b, 0), name="relu")
+    wanted = np.maximum(x.astype(float) @ w.astype(float).T + b.astype(float), 0)
+    ours = relu(cupy.asarray(x), cupy.asarray(w), cupy.asarray(b))
+    assert isinstance(ours, cupy.ndarray)
+    np.testing.assert_array_equal(ours.get().astype(float), wanted)
+    theirs = relu(*(torch.from_numpy(a).cuda() for a in (x, w, b)))
+    assert isinstance(theirs, torch.Tensor)
+    np.testing.assert_array_equal(theirs.cpu().numpy().astype(float), wanted)
+    odd = relu(cupy.asarray(x)[:, :37], cupy.asarray(w)[:, :37], cupy.asarray(b))
+    np.testing.assert_array_equal(
+        odd.get().astype(float),
+        np.maximum(x[:, :37].astype(float) @ w[:, :37].astype(float).T + b, 0),
+    )
+
+
+def test_a_kernel_can_be_captured_in_a_graph() -> None:
+    torch = pytest.importorskip("torch")
+    make = lambda *shape: torch.randint(-2, 3, shape, device="cuda").to(torch.bfloat16)  # noqa: E731
+    x, w, b = make(256, 128), make(384, 128), make(384)
+    kernel = pg.fuse(lambda x, w, b: pg.relu(x @ w.T + b), name="graph").compile(
+        "bf16[M,K]", "bf16[N,K]", "bf16[N]", sizes={"M": 256, "N": 384, "K": 128}
+    )
+    y = torch.empty(256, 384, device="cuda", dtype=torch.bfloat16)
+    kernel(x, w, b, out=y)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernel(x, w, b, out=y)
+    x.copy_(make(256, 128))
+    y.fill_(float("nan"))
+    graph.replay()
+    wanted = torch.relu(x.double() @ w.double().t() + b.double()).to(torch.bfloat16)
+    assert torch.equal(y, wanted)
+
+
+def test_a_warm_call_costs_little_more_than_a_bare_launch() -> None:
+    cupy = pytest.importorskip("cupy")
+    size = 64
+    x, w = (cupy.ones((size, size), "float16") for _ in range(2))
+    b, y = cupy.ones(size, "float16"), cupy.empty((size, size), "float16")
+    kernel = pg.fuse(lambda x, w, b: pg.relu(x @ w.T + b), name="warm").compile(
+        "f16[M,K]", "f16[N,K]", "f16[N]", sizes={"M": size, "N": size, "K": size}
+    )
+    bare = cupy.RawKernel(
+        'extern "C" __global__ void nothing(const void* x, const void* w, const void* b, void* y, int M, int K, '
+        "int N, int xs, int ws, int ys) {}",
+        "nothing",
+    )
+    sizes = [np.int32(size)] * 6
+
+    def cost(call: Any) -> float:
+        best = float("inf")
+        for _ in range(30):
+            cupy.cuda.Device().synchronize()
+            start = time.perf_counter()
+            for _ in range(200):
+                call()
+            best = min(best, (time.perf_counter() - start) / 200)
+        return best * 1e6
+
+    ours = lambda: kernel(x, w, b, out=y)  # noqa: E731
+    theirs = lambda: bare((1,), (128,), (x, w, b, y, *sizes))  # noqa: E731
+    for call in (ours, theirs):
+        for _ in range(100):
+            call()
+    found = {"polygen": cost(ours), "RawKernel": cost(theirs)}
+    print(
+        f"\nhost time per warm call: {found['polygen']:.2f} us, bare RawKernel {found['RawKernel']:.2f} us"
+    )
+    assert found["polygen"] <= 1.3 * found["RawKernel"]
+
+
+def test_speed_beside_cublas() -> None:
+    pytest.importorskip("torch")
+    from tests.gpu.speed import layouts, residual
+
+    found = layouts()
+    for line in found:
+        print(
+            f"\n{line['what']}: {line['speedup']['cuBLAS']:.3f} of cuBLAS, {line['tflops']} TFLOP/s"
+        )
+    fused = residual()
+    print(
+        f"\n{fused['what']}: {fused['speedup']['cuBLAS + separate']:.3f} x cuBLAS and separate kernels"
+    )
+    assert min(line["speedup"]["cuBLAS"] for line in found) >= 0.60
+    assert fused["speedup"]["cuBLAS + separate"] >= 1.3

@@ -1,0 +1,69 @@
+"""500 random programs on the GPU: outputs poisoned with NaN, compared for equality with the exact answer."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+from polygen.runtime.environment import current_arch
+from tests.random_programs import layout, random_program, run_random
+
+pytestmark = pytest.mark.gpu
+COUNT = int(os.environ.get("POLYGEN_RANDOM_COUNT", "500"))
+FIRST = int(os.environ.get("POLYGEN_RANDOM_FIRST", "0"))
+
+
+def _on_gpu(kernel: Any, operands: list[Any]) -> list[Any]:
+    import cupy
+
+    def put(item: Any) -> Any:
+        if not isinstance(item, tuple):
+            return item
+        tensor, data, pitch, offset = item
+        count, strides = layout(tensor, data.shape, pitch)
+        kind = tensor.dtype.numpy
+        base = cupy.zeros(count + offset, kind)
+        host = np.zeros(count, kind)
+        view = np.lib.stride_tricks.as_strided(
+            host, data.shape, [s * kind.itemsize for s in strides]
+        )
+        view[...] = data.astype(np.float32).astype(kind)
+        base[offset:].set(host)
+        moved = base.data + offset * kind.itemsize
+        return cupy.ndarray(data.shape, kind, moved, [s * kind.itemsize for s in strides])
+
+    arrays = [put(item) for item in operands]
+    sizes: dict[str, int] = {}
+    for tensor, item in zip(kernel.program.inputs, operands, strict=True):
+        if isinstance(item, tuple):
+            sizes |= {
+                d: n for d, n in zip(tensor.dims, item[1].shape, strict=True) if isinstance(d, str)
+            }
+    outs = []
+    for tensor in kernel.program.outputs:
+        shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.dims)
+        poison = np.full(shape, np.nan, tensor.dtype.numpy)
+        outs.append(cupy.asarray(poison))
+    kernel(*arrays, out=tuple(outs) if len(outs) > 1 else outs[0])
+    return [out.get() for out in outs]
+
+
+def _one(seed: int) -> str:
+    case = random_program(seed)
+    try:
+        return run_random(case, str(current_arch()), _on_gpu)
+    except Exception as error:
+        return f"{case}\n  {type(error).__name__}: {error}"
+
+
+def test_random_programs_are_exact() -> None:
+    seeds = range(FIRST, FIRST + COUNT)
+    workers = max(1, (os.cpu_count() or 2) - 2)
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        failures = [text for text in pool.imap_unordered(_one, seeds, chunksize=4) if text]
+    print(f"\nrandom programs: seeds {FIRST}..{FIRST + COUNT - 1}, {len(failures)} wrong")
+    assert not failures, "\n".join(failures[:10])

@@ -1,0 +1,178 @@
+"""Random fused programs on integer data: every one has an exact answer.
+
+A seed decides everything: sizes (primes and 1 among them), operand order, transposition, storage order, dtypes, row
+pitches, address offsets, a random epilogue DAG of 1 to 8 operations over row, column, matrix and scalar operands, and 1
+to 3 outputs. Values stay integers below 2^24, which f32 holds exactly, so outputs must be equal bit for bit.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polygen.api import fuse
+from polygen.frontend.dtypes import dtype
+from polygen.frontend.evaluate import evaluate
+from polygen.frontend.parse import parse_expression
+from polygen.frontend.program import Tensor
+from polygen.kernel import Kernel
+
+PRIMES = (1, 2, 3, 5, 7, 13, 31, 61, 127, 251, 509, 1021, 1499)
+ROUND = (8, 16, 64, 128, 200, 256, 384, 512, 1000, 1024, 1280, 1500)
+UNARY = (
+    "relu({})",
+    "-({})",
+    "abs({})",
+    "minimum({}, 7)",
+    "maximum({}, -5)",
+    "clip({}, -9, 11)",
+    "({}) * 2",
+    "({}) - 3",
+)
+BINARY = ("({}) + {}", "({}) - {}", "maximum({}, {})", "minimum({}, {})", "where(({}) > {}, 1, -2)")
+
+
+@dataclass(frozen=True)
+class Random:
+    """One random program with its sizes and storage."""
+
+    seed: int
+    expression: str
+    signature: tuple[str, ...]
+    names: tuple[str, ...]
+    sizes: dict[str, int]
+    out_dtype: tuple[str, ...] | None
+    pitches: dict[str, int]  # extra elements per stored row
+    offsets: dict[str, int]  # elements by which the data is moved off an aligned address
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}: {self.expression} {self.signature} {self.sizes} {self.pitches} {self.offsets}"
+
+
+def random_program(seed: int, largest: int = 1500) -> Random:
+    """The program of a seed, with sizes up to `largest`."""
+    rng = random.Random(seed)
+
+    def size() -> int:
+        kind = rng.random()
+        if kind < 0.35:
+            return rng.choice([p for p in PRIMES if p <= largest])
+        if kind < 0.7:
+            return rng.choice([p for p in ROUND if p <= largest])
+        return rng.randint(1, largest)
+
+    sizes = {"M": size(), "N": size(), "K": size()}
+    kind = rng.choice(["f16", "bf16", "bf16", "tf32"])
+    store = "f32" if kind == "tf32" else kind
+    x_t, w_t = rng.random() < 0.5, rng.random() < 0.5
+    swap = rng.random() < 0.2
+    product = f"{'x.T' if x_t else 'x'} @ {'w.T' if w_t else 'w'}"
+    shapes = {"x": "[K,M]" if x_t else "[M,K]", "w": "[N,K]" if w_t else "[K,N]"}
+    if swap:
+        product = f"({'w' if w_t else 'w.T'} @ {'x' if x_t else 'x.T'}).T"
+    columns = {name: rng.random() < 0.25 for name in "xw"}
+    signature = {n: f"{kind}{shapes[n]}" + (":col" if columns[n] else "") for n in "xw"}
+    operands: dict[str, str] = {}
+
+    def operand() -> str:
+        if operands and rng.random() < 0.3:
+            name = rng.choice(sorted(operands))
+        else:
+            name = "abcdefgh"[len(operands)]
+            form = rng.choice(["[N]", "[M,1]", "[M,N]", "[M,N]", "[N,M]", "scalar", "[1,N]"])
+            given = rng.choice([store, "f32"])
+            operands[name] = "f32" if form == "scalar" else f"{given}{form}"
+            if form in ("[M,N]", "[N,M]") and rng.random() < 0.2:
+                operands[name] += ":col"
+        return f"{name}.T" if "[N,M]" in operands[name] else name
+
+    value, values = f"({product})", []
+    for _ in range(rng.randint(1, 8)):
+        if rng.random() < 0.45:
+            value = rng.choice(UNARY).format(value)
+        else:
+            value = rng.choice(BINARY).format(value, operand())
+        values.append(value)
+    outputs = [values[-1]]
+    for _ in range(rng.choice([0, 0, 0, 1, 2])):
+        extra = rng.choice(values)
+        outputs.append(f"({extra}).T" if rng.random() < 0.2 else extra)
+    expression = outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})"
+    out_dtype = None
+    if rng.random() < 0.4:
+        out_dtype = tuple(rng.choice([store, "f32", "bf16"]) for _ in outputs)
+    names = ("x", "w", *sorted(operands))
+    described = tuple(signature.get(n) or operands[n] for n in names)
+    plain = rng.random() < 0.5
+    pitches = {n: 0 if plain else rng.choice([0, 0, 1, 3, 8]) for n in names}
+    offsets = {n: 0 if plain else rng.choice([0, 0, 0, 1, 2, 4]) for n in names}
+    return Random(seed, expression, described, names, sizes, out_dtype, pitches, offsets)
+
+
+def compile_program(case: Random, arch: str) -> Kernel:
+    """The kernel, chosen for the case's sizes."""
+    fused = fuse(parse_expression(case.expression, case.names), name=f"random_{case.seed}")
+    return fused.compile(*case.signature, arch=arch, sizes=case.sizes, out_dtype=case.out_dtype)
+
+
+def values(case: Random, kernel: Kernel) -> dict[str, Any]:
+    """Integer operands by name: arrays in float64, numbers for scalars."""
+    rng = np.random.default_rng(case.seed)
+    made: dict[str, Any] = {}
+    for tensor in kernel.program.inputs:
+        shape = tuple(d if isinstance(d, int) else case.sizes[d] for d in tensor.dims)
+        data = rng.integers(-2, 3, shape).astype(np.float64)
+        made[tensor.name] = data if shape else float(data)
+    return made
+
+
+def run_random(case: Random, arch: str, call: Callable[[Kernel, list[Any]], list[Any]]) -> str:
+    """Run one case; "" if every output is equal to the exact answer, else what differs.
+
+    Args:
+        case: the program.
+        arch: the target.
+        call: runs the kernel on operands (see `stored`), returns NumPy outputs.
+    """
+    kernel = compile_program(case, arch)
+    data = values(case, kernel)
+    wanted = evaluate(kernel.program, data, case.sizes)
+    operands = [
+        (t, data[t.name], case.pitches[t.name], case.offsets[t.name]) if t.dims else data[t.name]
+        for t in kernel.program.inputs
+    ]
+    found = call(kernel, operands)
+    for tensor, got, expected in zip(kernel.program.outputs, found, wanted, strict=True):
+        a, b = got.astype(np.float64), expected.astype(np.float64)
+        bad = ~((a == b) | (np.isnan(a) & np.isnan(b)))
+        if a.shape != b.shape or bad.any():
+            first = tuple(np.argwhere(bad)[0]) if bad.any() else ()
+            return (
+                f"{case}\n  {tensor.name}: {int(bad.sum())} of {bad.size} differ, first at {first}: "
+                f"{a[first]} for {b[first]}; schedule {kernel.schedule.name}"
+            )
+    return ""
+
+
+def layout(tensor: Tensor, shape: tuple[int, ...], pitch: int) -> tuple[int, tuple[int, ...]]:
+    """Elements to allocate, and strides in elements, for an array with `pitch` extra elements per row."""
+    if len(shape) == 1:
+        return shape[0], (1,)
+    slow, fast = tensor.order
+    row = shape[fast] + (pitch if shape[slow] > 1 else 0)
+    strides = [0, 0]
+    strides[slow], strides[fast] = row, 1
+    return shape[slow] * row, tuple(strides)
+
+
+def stored_numpy(tensor: Tensor, data: np.ndarray, pitch: int) -> np.ndarray:  # type: ignore[type-arg]
+    """The data as a NumPy array with the tensor's dtype, order and row pitch."""
+    count, strides = layout(tensor, data.shape, pitch)
+    base = np.zeros(count, dtype(tensor.dtype).numpy)
+    array = np.lib.stride_tricks.as_strided(base, data.shape, [s * base.itemsize for s in strides])
+    array[...] = data.astype(np.float32).astype(base.dtype)
+    return array
