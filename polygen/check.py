@@ -98,9 +98,9 @@ def launch_of(program: Program, source: KernelSource, operands: tuple[Any, ...])
             arguments.append(np.float32(given[argument.tensor]))
         else:
             arguments.append(np.int32(constant or 0))
-    shape = source.launch
+    found = source.launch
     return Launch(
-        binding.grid, (shape.threads, 1, 1), shape.shared_bytes, tuple(arguments), source.entry
+        binding.grid, (found.threads, 1, 1), found.shared_bytes, tuple(arguments), source.entry
     )
 
 

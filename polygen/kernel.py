@@ -128,9 +128,7 @@ class Kernel:
     @cached_property
     def _launcher(self) -> Launcher:
         artifact = self.artifact  # first: it may replace the passes
-        return Launcher(
-            self.passes.source, artifact, self.program.inputs, self.program.outputs
-        )
+        return Launcher(self.passes.source, artifact, self.program.inputs, self.program.outputs)
 
     @cached_property
     def _scalar_places(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -242,7 +240,7 @@ class Kernel:
         return emulate(self.program, fitting.passes.source, ptx, operands, **options)
 
     def fitting(self, *operands: Any) -> Kernel:
-        """This kernel, or the variant of it that the alignment of these NumPy arrays needs."""
+        """Choose this kernel, or the variant that the alignment of these NumPy arrays needs."""
         self.artifact  # noqa: B018  (first: it may replace the passes)
         try:
             launch_of(self.program, self.passes.source, operands)

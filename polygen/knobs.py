@@ -1,6 +1,6 @@
 """Every ``POLYGEN_*`` environment variable, typed, in one place (ten at most).
 
-Python wins over the environment: ``with scope(cache_dir=...)`` overrides for the duration of the block.
+Python wins over the environment: ``with scope(cache_dir=...)`` overrides inside the block.
 """
 
 from __future__ import annotations

@@ -82,9 +82,7 @@ def _generate(
 ) -> Passes:
     model = scop(program)
     matched = match(program, fuse(program, model))
-    instruction, decided, origin = decide(
-        program, matched, device, sizes, schedule, skip
-    )
+    instruction, decided, origin = decide(program, matched, device, sizes, schedule, skip)
     tree = map_program(
         program,
         model,

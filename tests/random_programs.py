@@ -1,8 +1,9 @@
 """Random fused programs on integer data: every one has an exact answer.
 
-A seed decides everything: sizes (primes and 1 among them), operand order, transposition, storage order, dtypes, row
-pitches, address offsets, a random epilogue DAG of 1 to 8 operations over row, column, matrix and scalar operands, and 1
-to 3 outputs. Values stay integers below 2^24, which f32 holds exactly, so outputs must be equal bit for bit.
+A seed decides everything: sizes (primes and 1 among them), operand order, transposition, storage
+order, dtypes, row pitches, address offsets, a random epilogue DAG of 1 to 8 operations over row,
+column, matrix and scalar operands, and 1 to 3 outputs. Values stay integers below 2^24, which f32
+holds exactly, so outputs must be equal bit for bit.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Random:
     offsets: dict[str, int]  # elements by which the data is moved off an aligned address
 
     def __str__(self) -> str:
-        return f"seed {self.seed}: {self.expression} {self.signature} {self.sizes} {self.pitches} {self.offsets}"
+        storage = f"pitches {self.pitches} offsets {self.offsets}"
+        return f"seed {self.seed}: {self.expression} {self.signature} {self.sizes} {storage}"
 
 
 def random_program(seed: int, largest: int = 1500) -> Random:
@@ -152,14 +154,14 @@ def run_random(case: Random, arch: str, call: Callable[[Kernel, list[Any]], list
         if a.shape != b.shape or bad.any():
             first = tuple(np.argwhere(bad)[0]) if bad.any() else ()
             return (
-                f"{case}\n  {tensor.name}: {int(bad.sum())} of {bad.size} differ, first at {first}: "
-                f"{a[first]} for {b[first]}; schedule {kernel.schedule.name}"
+                f"{case}\n  {tensor.name}: {int(bad.sum())} of {bad.size} differ, first at {first}:"
+                f" {a[first]} for {b[first]}; schedule {kernel.schedule.name}"
             )
     return ""
 
 
 def layout(tensor: Tensor, shape: tuple[int, ...], pitch: int) -> tuple[int, tuple[int, ...]]:
-    """Elements to allocate, and strides in elements, for an array with `pitch` extra elements per row."""
+    """Elements to allocate, and strides in elements, of an array with a row pitch."""
     if len(shape) == 1:
         return shape[0], (1,)
     slow, fast = tensor.order

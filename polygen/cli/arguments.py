@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import re
 from typing import NoReturn
 
+from polygen import __version__
 from polygen.cli import commands, trial
 from polygen.show import STAGES
 
@@ -40,8 +40,7 @@ def size(text: str) -> tuple[str, int]:
 def parser() -> Parser:
     """The whole command line; every subcommand sets ``run`` to what it does."""
     main = Parser(prog="polygen", description="Array code to one fused tensor-core CUDA kernel.")
-    version = importlib.metadata.version("polygen")
-    main.add_argument("--version", action="version", version=f"polygen {version}")
+    main.add_argument("--version", action="version", version=f"polygen {__version__}")
     main.add_argument("--debug", action="store_true", help="show tracebacks")
     common = Parser(add_help=False)
     common.add_argument(

@@ -121,6 +121,7 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
         "entry": plan.entry,
         "threads": plan.launch.threads,
         "min_blocks": schedule.min_blocks,
+        "shared_alignment": leaves.SHARED_ALIGNMENT,
         "shared_bytes": plan.launch.shared_bytes,
         "parameters": ", ".join(_parameter(plan, argument) for argument in plan.arguments),
         "warps_n": tiles.warps[1],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from polygen.emit.names import c_name
 from polygen.frontend.dtypes import DType
 from polygen.hardware.fragment_load import FragmentLoad
@@ -11,6 +13,7 @@ from polygen.lower.plan import Buffer, Copy, KernelPlan, Load
 
 _C_TYPES = {"f16": "unsigned short", "bf16": "unsigned short", "f32": "float", "tf32": "float"}
 _C_BYTES = {"e4m3": "unsigned char", "e5m2": "unsigned char", "s8": "signed char"}
+SHARED_ALIGNMENT = 128  # bytes that the kernel declares for its shared memory
 LOOP_COMMENTS = {"epilogue": "epilogue"}
 
 
@@ -118,7 +121,7 @@ def copy_instructions(plan: KernelPlan) -> list[dict[str, str]]:
         name = copy_function(c)
         if c.ragged:
             found[name] = {
-                "comment": f"Copies {c.width} bytes in the background: `bytes` of `from`, then zeros.",
+                "comment": f"Copies {c.width} bytes in the background: `bytes` of them, then 0.",
                 "function": name,
                 "parameter": "int bytes",
                 "ptx": f'"{form}%2;"',
@@ -204,33 +207,18 @@ def fragment_functions(plan: KernelPlan) -> list[dict[str, Any]]:
 def load(plan: KernelPlan, leaf: Load) -> dict[str, Any]:
     """One fragment-load leaf."""
     buffer, form = plan.buffer(leaf.buffer), leaf.load
-    role = "m" if leaf.operand == "a" else "n"
     slot = f"fragment_{leaf.operand}[s % {leaf.slots}]"
-    tile = f"w_{role} * {leaf.warp_tile} + i * {form.tile_mn}"
     registers = [f"{slot}[i * {form.subtiles} + {sub}][{r}]" for sub, r in form.register_map]
     if form.subtiles == 1:
         registers = [f"{slot}[i][{r}]" for _, r in form.register_map]
     instructions = []
-    for number, (rows, units) in enumerate(form.offsets):
-        row = _sum(form.row_of_lane, rows)
-        unit = _sum(form.unit_of_lane, units)
-        if form.k_contiguous:
-            row, byte = (
-                f"{tile} + {row}",
-                f"s * {form.tile_k * leaf.element_bytes} + ({unit}) * {form.unit_bytes}",
-            )
-        else:
-            row, byte = (
-                f"s * {form.tile_k} + {row}",
-                f"({tile}) * {leaf.element_bytes} + ({unit}) * {form.unit_bytes}",
-            )
+    for number in range(form.count):
         first = number * form.matrices
         instructions.append(
             {
                 "function": _function_name(form),
                 "results": ", ".join(registers[first : first + form.matrices]),
-                "row": row,
-                "byte": byte,
+                "address": _load_address(buffer, leaf, number),
             }
         )
     return {
@@ -246,6 +234,61 @@ def load(plan: KernelPlan, leaf: Load) -> dict[str, Any]:
         "instructions": instructions,
         "rounded": registers if leaf.round_to_tf32 else [],
     }
+
+
+def _load_address(buffer: Buffer, leaf: Load, number: int) -> str:
+    """Where a lane's address lies in the ring, for MMA step s and tile i.
+
+    Along the contiguous dim the tile moves by whole power-of-two steps inside the swizzle's block,
+    so the step can be XORed into the lane's address, which needs no register per step; along the
+    other dim it moves by whole periods of the swizzle, which is a constant.
+    """
+    form, size = leaf.load, leaf.element_bytes
+    role = "m" if leaf.operand == "a" else "n"
+    rows, units = form.offsets[number]
+    row, unit = _sum(form.row_of_lane, rows), f"({_sum(form.unit_of_lane, units)})"
+    lane_byte = f"{unit} * {form.unit_bytes}"
+    warp = f"w_{role} * {leaf.warp_tile}"
+    across, along = form.tile_mn, form.tile_k * size  # rows per tile i, bytes per step s
+    if form.k_contiguous:
+        if _is_separable(buffer, leaf, number):
+            lane = f"place_ring_{leaf.operand}({warp} + {row}, {lane_byte})"
+            return f"((slot + {lane}) ^ s * {along}) + i * {across * buffer.row_bytes}"
+        place = f"{warp} + i * {across} + {row}, s * {along} + {lane_byte}"
+    else:
+        if _is_separable(buffer, leaf, number):
+            lane = f"place_ring_{leaf.operand}({row}, {warp} * {size} + {lane_byte})"
+            shift = f"s * {form.tile_k * buffer.row_bytes}"
+            return f"((slot + {lane}) ^ i * {across * size}) + {shift}"
+        place = f"s * {form.tile_k} + {row}, ({warp} + i * {across}) * {size} + {lane_byte}"
+    return f"slot + place_ring_{leaf.operand}({place})"
+
+
+def _is_separable(buffer: Buffer, leaf: Load, number: int) -> bool:
+    """Whether steps along the contiguous dim are XORs, and across it constants; tries them all."""
+    form, swizzle = leaf.load, buffer.swizzle
+    row, byte = form.lane_addresses(number)
+    if form.k_contiguous:
+        stride, rows = form.tile_k * leaf.element_bytes, form.tile_mn
+        extent, warps = buffer.row_bytes, np.arange(0, buffer.rows, leaf.warp_tile)
+        row, byte = row + warps[:, None], byte + 0 * warps[:, None]
+    else:
+        stride, rows = form.tile_mn * leaf.element_bytes, form.tile_k
+        extent = leaf.warp_tile * leaf.element_bytes
+        starts = np.arange(0, buffer.row_bytes, extent)
+        row, byte = row + 0 * starts[:, None], byte + starts[:, None]
+    base = swizzle.address(row, byte, buffer.row_bytes)
+    steps = range(0, extent, stride)
+    return (
+        rows % swizzle.period == 0
+        and buffer.offset % extent == 0
+        and buffer.slot_bytes % extent == 0
+        and extent <= SHARED_ALIGNMENT
+        and all(
+            np.array_equal(swizzle.address(row, byte + step, buffer.row_bytes), base ^ step)
+            for step in steps
+        )
+    )
 
 
 def _sum(text: str, offset: int) -> str:

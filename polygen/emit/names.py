@@ -1,6 +1,7 @@
-"""C identifiers for the user's names: tensors and sizes keep theirs unless the kernel uses it itself.
+"""C identifiers for the user's names: they keep theirs unless the kernel uses it itself.
 
-The names the kernel uses are read off the templates, so the list cannot go stale; a clash gets an underscore.
+The names the kernel uses are read off the templates, so the list cannot go stale; a clash gets an
+underscore.
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ from importlib.resources import files
 from polygen.emit.functions import PRIMITIVES
 
 # Names that Python code writes into the leaves, and loop iterators.
-_WRITTEN = frozenset(
+_WRITTEN_TEXT = (
     "t s m n r k p e i from to left inside bytes row column rows_left piece from_row from_column "
     "low high words safe_row sums sum count min max "
-    "zero mma copy_a copy_b load_a load_b stage store prepare commit b_m b_n pass".split()
+    "zero mma copy_a copy_b load_a load_b stage store prepare commit b_m b_n pass"
 )
-_KEYWORDS = frozenset(
+_WRITTEN = frozenset(_WRITTEN_TEXT.split())
+_KEYWORDS_TEXT = (
     "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const "
     "constexpr continue decltype default delete do double else enum explicit export extern false "
     "float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr "
     "operator or or_eq private protected public register return short signed sizeof static struct "
     "switch template this throw true try typedef typeid typename union unsigned using virtual void "
-    "volatile while xor xor_eq dim3 uint2 uint4 blockIdx threadIdx blockDim gridDim stream".split()
+    "volatile while xor xor_eq dim3 uint2 uint4 blockIdx threadIdx blockDim gridDim stream"
 )
+_KEYWORDS = frozenset(_KEYWORDS_TEXT.split())
 _KERNEL_SCOPE = ("kernel.cu.j2", "leaves.cu.j2", "launcher.cu.j2")
 _GLOBAL_SCOPE = ("types.cu.j2", "instructions.cu.j2")
 

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from polygen.errors import ScheduleError, UnsupportedProgram
+from polygen.errors import ScheduleError, SignatureError, UnsupportedProgram
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
@@ -222,7 +222,11 @@ def _epilogue(
 
 
 def arguments(program: Program) -> tuple[Argument, ...]:
-    """The kernel's parameters: pointers and run-time scalars, then sizes, then strides."""
+    """The kernel's parameters: pointers and run-time scalars, then sizes, then strides.
+
+    Raises:
+        SignatureError: a size or tensor is named like a stride.
+    """
     tensors: tuple[Tensor, ...] = (*program.inputs, *program.outputs)
     found = [Argument(t.name, "pointer" if t.dims else "scalar", tensor=t.name) for t in tensors]
     found += [Argument(name, "size", dim=name) for name in program.sizes]
@@ -231,4 +235,12 @@ def arguments(program: Program) -> tuple[Argument, ...]:
         for t in tensors
         for axis in t.order[:-1]
     ]
+    names = [argument.name for argument in found]
+    clash = next((name for name in names if names.count(name) > 1), None)
+    if clash is not None:
+        raise SignatureError(
+            f"the name {clash!r} is taken: the kernel calls the step of an axis so",
+            where="signature",
+            nearest=f"Use {clash}_",
+        )
     return tuple(found)

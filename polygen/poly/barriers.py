@@ -65,6 +65,10 @@ class _Order:
             self._known[sources, targets] = known
         return known
 
+    def time_of(self, name: str) -> isl.UnionMap:
+        """When the instances of one statement run."""
+        return self._time[name]
+
     def _only(self, names: tuple[str, ...]) -> isl.UnionMap:
         result = isl.UnionMap(PREFIX + "{ }")
         for name in names:
@@ -125,11 +129,45 @@ def verify(
         rest = tuple(b for b in barriers if b is not barrier)
         if _uncovered(program, schedule, rest, needs, asynchronous) is None:
             raise VerifyError(f"{barrier.name} enforces no dependence", where="barriers")
+    _check_live(program, schedule, barriers, asynchronous)
     count = f"{len(barriers)} barrier(s)"
     return (
         Proof("the barriers order every dependence between threads", count),
         Proof("no barrier can be dropped", count),
         Proof("all warps pass every barrier in one order, so none waits for ever", count),
+    )
+
+
+def _check_live(
+    program: TileProgram, schedule: Schedule, barriers: tuple[Barrier, ...], asynchronous: bool
+) -> None:
+    """Prove that no warp waits for ever: every warp passes every block barrier, at the same time.
+
+    Program order goes forward in time and a barrier joins equal times, so nothing can wait in a
+    circle.
+
+    Raises:
+        VerifyError: a warp skips a barrier, or passes it at another time than the others.
+    """
+    order = _program_order(program, schedule, barriers, asynchronous)
+    for barrier in barriers:
+        if barrier.scope != "block":
+            continue
+        time, meet = order.time_of(barrier.name), _meeting(program, barrier)
+        instances = time.domain()
+        everybody = meet.intersect_domain(instances).range()
+        if not everybody.is_subset(instances):
+            skipped = everybody.subtract(instances)
+            raise VerifyError(f"a warp never passes {barrier.name}: {skipped}", where="barriers")
+        if not meet.intersect_domain(instances).apply_range(time).is_single_valued():
+            raise VerifyError(f"warps pass {barrier.name} at different times", where="barriers")
+
+
+def _meeting(program: TileProgram, barrier: Barrier) -> isl.UnionMap:
+    """An instance of a block barrier -> the same instance in every warp."""
+    t = ",t" if barrier.phase == "main" else ""
+    return isl.UnionMap(
+        f"{{ {barrier.name}[w{t}] -> {barrier.name}[v{t}] : 0 <= w,v < {program.warps} }}"
     )
 
 
@@ -258,11 +296,7 @@ def _ordered(program: TileProgram, order: _Order, barrier: Barrier, need: _Need)
     )
     after = order.before((barrier.name,), names)
     if barrier.scope == "block":
-        t = ",t" if barrier.phase == "main" else ""
-        meet = isl.UnionMap(
-            f"{{ {barrier.name}[w{t}] -> {barrier.name}[v{t}] : 0 <= w,v < {program.warps} }}"
-        )
-        after = meet.apply_range(after)
+        after = _meeting(program, barrier).apply_range(after)
     if not need.asynchronous:
         return order.before(names, (barrier.name,)).apply_range(after)
     if barrier.pending is None:

@@ -39,7 +39,13 @@ def _nvrtc() -> Any:
 
 def options(source: KernelSource) -> tuple[str, ...]:
     """Give the compiler options for `source` under the knobs in force."""
-    fixed = (f"-arch={source.arch}", "--std=c++17", "-default-device", "--ptxas-options=-v", "--no-cache")
+    fixed = (
+        f"-arch={source.arch}",
+        "--std=c++17",
+        "-default-device",
+        "--ptxas-options=-v",
+        "--no-cache",
+    )
     return (*fixed, "-lineinfo") if knobs.current().line_info else fixed
 
 

@@ -53,6 +53,7 @@ def choose(
         problem: sizes to optimise for.
         blocks: thread blocks of a schedule that fit one multiprocessor; 0 if it does not fit at
             all.
+        skip: names of schedules that turned out not to compile well.
 
     Raises:
         ScheduleError: no shipped schedule fits.

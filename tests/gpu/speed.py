@@ -1,7 +1,8 @@
 """Measures shipped schedules beside cuBLAS on one GPU, in one process, contenders interleaved.
 
-Random normal data, the L2 cache flushed before every launch, CUDA events, medians. Run it as
-``python -m tests.gpu.speed docs/results/NAME.json``; tables in the documentation are made from such files.
+Random normal data, the L2 cache flushed before every launch, CUDA events, medians. Run it from
+``tests`` as ``python -m gpu.speed ../docs/results/NAME.json``; the tables in the documentation are
+made from such files.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ def residual(m: int = 16384, n: int = 1024, k: int = 1024) -> dict[str, Any]:
 
 
 def mlp(tokens: int, width: int = 4096, hidden: int = 14336) -> dict[str, Any]:
-    """silu(x @ w.T + b) * g, the first layer of a transformer MLP, beside cuBLAS and separate kernels."""
+    """silu(x @ w.T + b) * g, the first layer of a transformer MLP, beside separate kernels."""
     import torch
 
     x, w, b, g = (
@@ -198,7 +199,7 @@ def provenance() -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "cupy": cupy.__version__,
         "python": platform.python_version(),
-        "protocol": f"one process, interleaved in random order, L2 flushed, {REPEATS} launches each, medians",
+        "protocol": f"one process, random order, L2 flushed, medians of {REPEATS} launches",
         "data": "standard normal",
     }
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-from tests.random_programs import random_program, run_random, stored_numpy
+from random_programs import random_program, run_random, stored_numpy
 
 
 def _on_machine(kernel: Any, operands: list[Any]) -> list[Any]:
