@@ -164,5 +164,9 @@ class LaunchError(PolygenError):
     """A launch does not fit its kernel: shared memory, number or kind of arguments, block size."""
 
 
+class LaunchFileError(ManyErrors, LaunchError):
+    """A launch file has mistakes; all are listed, each with its path."""
+
+
 class StepLimit(PolygenError):
     """A run on the machine took more steps than allowed: most likely a loop that never ends."""

@@ -20,6 +20,11 @@ example:
       --size M=4096 N=4096 K=1024
 """
 
+FILES = """
+or a kernel from outside: polygen check FILE.cu LAUNCH.toml, polygen check FILE.ptx LAUNCH.toml;
+docs/machine.md says what a launch file holds.
+"""
+
 
 class Parser(argparse.ArgumentParser):
     """Reports a mistake as one message, without the usage text."""
@@ -70,7 +75,9 @@ def parser() -> Parser:
     )
     show = add("show", commands.show, "print one stage of the pipeline", kernel)
     show.add_argument("--stage", choices=STAGES, default="plan", help="default: plan")
-    add("check", commands.check, "prove a kernel, and run its PTX on NumPy; no GPU", kernel, json)
+    text = "prove a kernel, and run its PTX on NumPy; no GPU"
+    check = add("check", commands.check, text, kernel, json)
+    check.epilog = EPILOG.format(command="check") + FILES
     run = add("run", trial.run, "run a kernel on this GPU, compare and time it", kernel, json)
     run.add_argument("--seed", type=int, default=0, help="of the random data; default 0")
     add("targets", commands.targets, "list the target architectures", json)

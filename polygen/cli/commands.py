@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 
 from polygen.check import CheckReport
-from polygen.cli import load
+from polygen.cli import check_files, load
 from polygen.cli.output import fancy, print_code, print_json, print_pairs, print_table
 from polygen.errors import ToolchainMissing
 from polygen.hardware.device import devices
@@ -53,7 +53,9 @@ def show(options: argparse.Namespace) -> int:
 
 
 def check(options: argparse.Namespace) -> int:
-    """Prove the kernel and run its PTX on NumPy; 1 if anything is found."""
+    """Prove the kernel and run its PTX on NumPy, or run a kernel file; 1 if anything is found."""
+    if check_files.is_file(options.program):
+        return check_files.check(options)
     report = load.kernel(options).check()
     if options.json:
         print_json(check_json(report))

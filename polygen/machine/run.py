@@ -10,12 +10,14 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from polygen.errors import LaunchError
+from polygen.hardware.device import common_facts, devices
 from polygen.machine.blocks import analyse
 from polygen.machine.lanes import Geometry
 from polygen.machine.memory import BASE, Buffer, GlobalMemory
@@ -31,8 +33,6 @@ from polygen.machine.translate import Translation
 
 WAVE_THREADS = 8192  # threads per wave: large enough to amortise, small enough for the cache
 SHADOW_LIMIT = 128 << 20  # bytes of race-detection state per wave
-MAXIMUM_BLOCK = 1024
-SHARED_LIMIT = 232448  # bytes a block can have on the largest target (PTX ISA, sm_90)
 COMPLETIONS = ("late", "early", "random")
 
 
@@ -55,6 +55,12 @@ class Launch:
     shared_bytes: int = 0
     arguments: tuple[Any, ...] = ()
     entry: str | None = None
+
+
+@functools.cache
+def _shared_limit() -> int:
+    """Bytes of shared memory a block can have on the largest target."""
+    return max(device.shared_per_block_optin for device in devices())
 
 
 _CACHE: dict[str, Module] = {}
@@ -89,11 +95,9 @@ def _check_launch(launch: Launch, kernel: Kernel, completion: str) -> None:
     for name, shape in (("grid", launch.grid), ("block", launch.block)):
         if len(shape) != 3 or any(int(side) < 1 for side in shape):
             raise LaunchError(f"{name} {shape} is not three positive numbers", where=where)
-    threads = int(np.prod(launch.block))
-    if threads > MAXIMUM_BLOCK:
-        raise LaunchError(
-            f"a block of {threads} threads", where=where, nearest=f"At most {MAXIMUM_BLOCK}"
-        )
+    threads, most = int(np.prod(launch.block)), common_facts()["max_threads_per_block"]
+    if threads > most:
+        raise LaunchError(f"a block of {threads} threads", where=where, nearest=f"At most {most}")
     if completion not in COMPLETIONS:
         raise LaunchError(
             f"completion {completion!r} is unknown", where=where, nearest=f"One of {COMPLETIONS}"
@@ -236,7 +240,7 @@ def run(
     _check_launch(launch, kernel, completion)
     threads = int(np.prod(launch.block))
     symbols, first, end = place_shared(kernel, module.variables, launch.shared_bytes)
-    _check_shared(kernel, launch, first, end, SHARED_LIMIT)
+    _check_shared(kernel, launch, first, end, _shared_limit())
     key = (ptx_text, kernel.name)
     if key not in _TRANSLATIONS:
         _TRANSLATIONS[key] = Translation(analyse(kernel))

@@ -8,34 +8,33 @@
 //    P2  v2[i,j] = gelu(v1[i,j])        i < M, j < N   (f32)
 //    P3  y0[i,j] = cast(v2[i,j])        i < M, j < N   (bf16)
 //
-// target: sm_80, instruction: m16n8k16_f32_bf16, block 32x64x32, 2x2 warps of 16x32, instruction 16x8x16
-// needs: 128 threads, 24576 of 166912 B shared memory, about 70 registers per thread, 6 block(s) per multiprocessor
+// target: sm_80, instruction: m16n8k16_f32_bf16, block 32x64x64, 2x2 warps of 16x32, instruction 16x8x16
+// needs: 128 threads, 49152 of 166912 B shared memory, about 70 registers per thread, 3 block(s) per multiprocessor
 // alignment in bytes of addresses and strides: x 2, w 2, b 16, y0 2
 // barriers, and the dependences they enforce:
-//   bar_mma (block): copy_a[w, k, p] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 4 + k, p] (anti through ring_a); copy_b[w, k, p] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 4 + k, p] (anti through ring_b)
+//   bar_mma (block): copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 4 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 4 + k, p = 0] (anti through ring_b)
 //   bar_stage (block): load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
 //   bar_store (warp): stage[w, m = 0] -> store[w' = w, r = 0] (flow through scratch)
 // schedule:
 //   format = 1
-//   name = "32x64x32_w16x32_s4"
+//   name = "32x64x64_w16x32_s4"
 //   device = "sm_80"
 //   atom = "auto"
 //   min_blocks = 1
 //   [tile.cta]
 //   m = 32
 //   n = 64
-//   k = 32
+//   k = 64
 //   [tile.warp]
 //   m = 16
 //   n = 32
 //   [pipeline]
 //   stages = 4
 //   distance = 3
-//   order = ["copy", "mma"]
+//   order = ["mma", "copy"]
 //   fragments = 2
 //   lookahead = 1
-//   copies = "spread"
-//   parts = 0
+//   copies = "whole"
 //   across = true
 //   [loops]
 //   mma = ["k", "m", "n"]
@@ -147,17 +146,17 @@ __device__ __forceinline__ float read_sum(unsigned from) {
 }
 // ---- shared-memory layouts: byte offset of byte `byte` of row `row` ----
 __device__ __forceinline__ int place_ring_a(int row, int byte) {
-  return row * 64 + (((byte >> 4) ^ ((row >> 1) & 3)) << 4) + (byte & 15);
+  return row * 128 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
 }
 __device__ __forceinline__ int place_ring_b(int row, int byte) {
-  return row * 64 + (((byte >> 4) ^ ((row >> 1) & 3)) << 4) + (byte & 15);
+  return row * 128 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
 }
 __device__ __forceinline__ int place_scratch(int row, int byte) {
   return row * 128 + (((byte >> 4) ^ 2 * (row & 3)) << 4) + (byte & 15);
 }
 
 extern "C" __global__ void __launch_bounds__(128, 1)
-pg_align_2(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, unsigned short* __restrict__ y0, int M, int K, int N, long long x_stride0, long long w_stride0, long long y0_stride0) {
+pg_align_2(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, unsigned short* __restrict__ y0, int M, int K, int N, int x_stride0, int w_stride0, int y0_stride0) {
   extern __shared__ __align__(128) unsigned char shared_memory[];
   const unsigned shared = (unsigned)__cvta_generic_to_shared(shared_memory);
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
@@ -165,7 +164,7 @@ pg_align_2(const unsigned short* __restrict__ x, const unsigned short* __restric
   // raster: groups of 8 tiles along m, then the next tile along n
   const int b_m = blockIdx.y * 8 + blockIdx.x % 8, b_n = blockIdx.x / 8;
   if (b_m * 32 >= M) return;
-  const int k_tiles = (K + 31) / 32;
+  const int k_tiles = (K + 63) / 64;
 
   unsigned fragment_a[2][1][4], fragment_b[2][4][2];
   float sum[1][4][4];
@@ -174,14 +173,14 @@ pg_align_2(const unsigned short* __restrict__ x, const unsigned short* __restric
 #pragma unroll
     for (int i = 0; i < 16; ++i) (&sum[0][0][0])[i] = 0;
   };
-  // copy_a[k,p]: x, 32 of m x 32 of k, part p of 2 -> ring_a[k % 4], 4 bytes at a time, zeros beyond it
+  // copy_a[k,p]: x, 32 of m x 64 of k -> ring_a[k % 4], 4 bytes at a time, zeros beyond it
   auto copy_a = [&](int k, int p) __attribute__((always_inline)) {
-    const unsigned slot = shared + 0 + (k % 4) * 2048;
+    const unsigned slot = shared + 0 + (k % 4) * 4096;
 #pragma unroll
-    for (int i = p * 2; i < (p + 1) * 2; ++i) {
+    for (int i = p * 8; i < (p + 1) * 8; ++i) {
       const int piece = i * 128 + thread;
-      const int row = piece / 16, column = piece % 16 * 2;
-      const int from_row = b_m * 32 + row, from_column = k * 32 + column;
+      const int row = piece / 32, column = piece % 32 * 2;
+      const int from_row = b_m * 32 + row, from_column = k * 64 + column;
       const unsigned short* from = x + (long long)from_row * x_stride0 + from_column;
       const unsigned to = slot + place_ring_a(row, column * 2);
       const int left = from_row < M ? K - from_column : 0;
@@ -190,14 +189,14 @@ pg_align_2(const unsigned short* __restrict__ x, const unsigned short* __restric
       write_word(to, low | high << 16);
     }
   };
-  // copy_b[k,p]: w, 64 of n x 32 of k, part p of 2 -> ring_b[k % 4], 4 bytes at a time, zeros beyond it
+  // copy_b[k,p]: w, 64 of n x 64 of k -> ring_b[k % 4], 4 bytes at a time, zeros beyond it
   auto copy_b = [&](int k, int p) __attribute__((always_inline)) {
-    const unsigned slot = shared + 8192 + (k % 4) * 4096;
+    const unsigned slot = shared + 16384 + (k % 4) * 8192;
 #pragma unroll
-    for (int i = p * 4; i < (p + 1) * 4; ++i) {
+    for (int i = p * 16; i < (p + 1) * 16; ++i) {
       const int piece = i * 128 + thread;
-      const int row = piece / 16, column = piece % 16 * 2;
-      const int from_row = b_n * 64 + row, from_column = k * 32 + column;
+      const int row = piece / 32, column = piece % 32 * 2;
+      const int from_row = b_n * 64 + row, from_column = k * 64 + column;
       const unsigned short* from = w + (long long)from_row * w_stride0 + from_column;
       const unsigned to = slot + place_ring_b(row, column * 2);
       const int left = from_row < N ? K - from_column : 0;
@@ -206,7 +205,7 @@ pg_align_2(const unsigned short* __restrict__ x, const unsigned short* __restric
       write_word(to, low | high << 16);
     }
   };
-  // bar_mma: copy_a[w, k, p] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 4 + k, p] (anti through ring_a); copy_b[w, k, p] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 4 + k, p] (anti through ring_b)
+  // bar_mma: copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 4 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 4 + k, p = 0] (anti through ring_b)
   auto bar_mma = [&](int) __attribute__((always_inline)) { __syncthreads(); };
   // bar_stage: load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
   auto bar_stage = [&]() __attribute__((always_inline)) { __syncthreads(); };
@@ -214,18 +213,18 @@ pg_align_2(const unsigned short* __restrict__ x, const unsigned short* __restric
   auto bar_store = [&]() __attribute__((always_inline)) { __syncwarp(); };
   // load_a[k,s]: ring_a[k % 4] -> fragment_a[s % 2], proved equal to the instruction's fragment (a_k)
   auto load_a = [&](int k, int s) __attribute__((always_inline)) {
-    const unsigned slot = shared + 0 + (k % 4) * 2048;
+    const unsigned slot = shared + 0 + (k % 4) * 4096;
 #pragma unroll
     for (int i = 0; i < 1; ++i) {
-      load_matrices_4(fragment_a[s % 2][i][0], fragment_a[s % 2][i][1], fragment_a[s % 2][i][2], fragment_a[s % 2][i][3], slot + place_ring_a(w_m * 16 + i * 16 + lane % 16, s * 32 + (lane / 16) * 16));
+      load_matrices_4(fragment_a[s % 2][i][0], fragment_a[s % 2][i][1], fragment_a[s % 2][i][2], fragment_a[s % 2][i][3], ((slot + place_ring_a(w_m * 16 + lane % 16, (lane / 16) * 16)) ^ s * 32) + i * 2048);
     }
   };
   // load_b[k,s]: ring_b[k % 4] -> fragment_b[s % 2], proved equal to the instruction's fragment (b_k_pair)
   auto load_b = [&](int k, int s) __attribute__((always_inline)) {
-    const unsigned slot = shared + 8192 + (k % 4) * 4096;
+    const unsigned slot = shared + 16384 + (k % 4) * 8192;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      load_matrices_4(fragment_b[s % 2][i * 2 + 0][0], fragment_b[s % 2][i * 2 + 0][1], fragment_b[s % 2][i * 2 + 1][0], fragment_b[s % 2][i * 2 + 1][1], slot + place_ring_b(w_n * 32 + i * 16 + lane % 8 + 8 * (lane / 16), s * 32 + ((lane / 8) % 2) * 16));
+      load_matrices_4(fragment_b[s % 2][i * 2 + 0][0], fragment_b[s % 2][i * 2 + 0][1], fragment_b[s % 2][i * 2 + 1][0], fragment_b[s % 2][i * 2 + 1][1], ((slot + place_ring_b(w_n * 32 + lane % 8 + 8 * (lane / 16), ((lane / 8) % 2) * 16)) ^ s * 32) + i * 2048);
     }
   };
   // mma[k,s,m,n]: sum[m][n] += a[m] * b[n], one m16n8k16_f32_bf16
@@ -288,30 +287,38 @@ pg_align_2(const unsigned short* __restrict__ x, const unsigned short* __restric
   for (int t = 0; t <= min(2, k_tiles - 1); ++t) {
     copy_a(t, 0);
     copy_b(t, 0);
-    copy_a(t, 1);
-    copy_b(t, 1);
   }
   #pragma unroll 1
   for (int t = 3; t < k_tiles; ++t) {
     bar_mma(t);
     load_a(t - 3, 0);
     load_b(t - 3, 0);
-    copy_a(t, 0);
-    copy_b(t, 0);
     if (t >= 4) {
       #pragma unroll
       for (int m = 0; m <= 3; ++m) {
-        mma(t - 4, 1, 0, m);
+        mma(t - 4, 3, 0, m);
       }
     }
     load_a(t - 3, 1);
     load_b(t - 3, 1);
-    copy_a(t, 1);
-    copy_b(t, 1);
     #pragma unroll
     for (int m = 0; m <= 3; ++m) {
       mma(t - 3, 0, 0, m);
     }
+    load_a(t - 3, 2);
+    load_b(t - 3, 2);
+    #pragma unroll
+    for (int m = 0; m <= 3; ++m) {
+      mma(t - 3, 1, 0, m);
+    }
+    load_a(t - 3, 3);
+    load_b(t - 3, 3);
+    #pragma unroll
+    for (int m = 0; m <= 3; ++m) {
+      mma(t - 3, 2, 0, m);
+    }
+    copy_a(t, 0);
+    copy_b(t, 0);
   }
   #pragma unroll 1
   for (int t = max(3, k_tiles); t <= (k_tiles + 2); ++t) {
@@ -321,7 +328,7 @@ pg_align_2(const unsigned short* __restrict__ x, const unsigned short* __restric
     if (t >= 4) {
       #pragma unroll
       for (int m = 0; m <= 3; ++m) {
-        mma(t - 4, 1, 0, m);
+        mma(t - 4, 3, 0, m);
       }
     }
     load_a(t - 3, 1);
@@ -330,10 +337,22 @@ pg_align_2(const unsigned short* __restrict__ x, const unsigned short* __restric
     for (int m = 0; m <= 3; ++m) {
       mma(t - 3, 0, 0, m);
     }
+    load_a(t - 3, 2);
+    load_b(t - 3, 2);
+    #pragma unroll
+    for (int m = 0; m <= 3; ++m) {
+      mma(t - 3, 1, 0, m);
+    }
+    load_a(t - 3, 3);
+    load_b(t - 3, 3);
+    #pragma unroll
+    for (int m = 0; m <= 3; ++m) {
+      mma(t - 3, 2, 0, m);
+    }
   }
   #pragma unroll
   for (int m = 0; m <= 3; ++m) {
-    mma(k_tiles - 1, 1, 0, m);
+    mma(k_tiles - 1, 3, 0, m);
   }
   // epilogue
   prepare();
@@ -345,7 +364,7 @@ pg_align_2(const unsigned short* __restrict__ x, const unsigned short* __restric
 
 #ifndef __CUDACC_RTC__
 // Host launcher. Returns a cudaError_t: 0 is success, 1 (invalid value) a size below 1 or a misaligned array.
-extern "C" int pg_align_2_launch(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, unsigned short* __restrict__ y0, int M, int K, int N, long long x_stride0, long long w_stride0, long long y0_stride0, void* stream) {
+extern "C" int pg_align_2_launch(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, unsigned short* __restrict__ y0, int M, int K, int N, int x_stride0, int w_stride0, int y0_stride0, void* stream) {
   if (M < 1) return (int)cudaErrorInvalidValue;
   if (K < 1) return (int)cudaErrorInvalidValue;
   if (N < 1) return (int)cudaErrorInvalidValue;
@@ -354,12 +373,12 @@ extern "C" int pg_align_2_launch(const unsigned short* __restrict__ x, const uns
   if ((unsigned long long)b % 16) return (int)cudaErrorInvalidValue;
   if ((unsigned long long)y0 % 2) return (int)cudaErrorInvalidValue;
   const cudaError_t status =
-      cudaFuncSetAttribute(pg_align_2, cudaFuncAttributeMaxDynamicSharedMemorySize, 24576);
+      cudaFuncSetAttribute(pg_align_2, cudaFuncAttributeMaxDynamicSharedMemorySize, 49152);
   if (status != cudaSuccess) return (int)status;
   const unsigned tiles_along = (M + 31) / 32;
   const unsigned tiles_across = (N + 63) / 64;
   const dim3 grid(tiles_across * 8, (tiles_along + 7) / 8);
-  pg_align_2<<<grid, 128, 24576, (cudaStream_t)stream>>>(x, w, b, y0, M, K, N, x_stride0, w_stride0, y0_stride0);
+  pg_align_2<<<grid, 128, 49152, (cudaStream_t)stream>>>(x, w, b, y0, M, K, N, x_stride0, w_stride0, y0_stride0);
   return (int)cudaGetLastError();
 }
 #endif

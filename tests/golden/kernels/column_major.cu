@@ -9,7 +9,7 @@
 // needs: 128 threads, 32768 of 101376 B shared memory, about 94 registers per thread, 3 block(s) per multiprocessor
 // alignment in bytes of addresses and strides: x 16, w 16, y0 16
 // barriers, and the dependences they enforce:
-//   bar_mma (block): copy_a[w, k, p] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 4 + k, p] (anti through ring_a); copy_b[w, k, p] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 4 + k, p] (anti through ring_b)
+//   bar_mma (block): copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 4 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 4 + k, p = 0] (anti through ring_b)
 //   bar_stage (block): load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
 //   bar_store (warp): stage[w, m] -> store[w' = w, r = 0] (flow through scratch)
 // schedule:
@@ -28,11 +28,10 @@
 //   [pipeline]
 //   stages = 4
 //   distance = 3
-//   order = ["copy", "mma"]
+//   order = ["mma", "copy"]
 //   fragments = 2
 //   lookahead = 1
-//   copies = "spread"
-//   parts = 0
+//   copies = "whole"
 //   across = true
 //   [loops]
 //   mma = ["k", "m", "n"]
@@ -163,7 +162,7 @@ __device__ __forceinline__ int place_scratch(int row, int byte) {
 }
 
 extern "C" __global__ void __launch_bounds__(128, 1)
-pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, unsigned short* __restrict__ y0, int M, int K, int N, long long x_stride1, long long w_stride1, long long y0_stride0) {
+pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, unsigned short* __restrict__ y0, int M, int K, int N, int x_stride1, int w_stride1, int y0_stride0) {
   extern __shared__ __align__(128) unsigned char shared_memory[];
   const unsigned shared = (unsigned)__cvta_generic_to_shared(shared_memory);
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
@@ -180,7 +179,7 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
 #pragma unroll
     for (int i = 0; i < 32; ++i) (&sum[0][0][0])[i] = 0;
   };
-  // copy_a[k,p]: x, 64 of m x 32 of k, part p of 2 -> ring_a[k % 4], 16 bytes at a time, zeros beyond it
+  // copy_a[k,p]: x, 64 of m x 32 of k -> ring_a[k % 4], 16 bytes at a time, zeros beyond it
   auto copy_a = [&](int k, int p) __attribute__((always_inline)) {
     const unsigned slot = shared + 0 + (k % 4) * 4096;
     const int row = thread / 8, column = thread % 8 * 8;
@@ -189,11 +188,11 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
     const unsigned short* from = x + (long long)(k * 32 + row) * x_stride1 + (b_m * 64 + column);
     const unsigned to = slot + place_ring_a(row, column * 2);
 #pragma unroll
-    for (int i = p * 1; i < (p + 1) * 1; ++i) {
+    for (int i = p * 2; i < (p + 1) * 2; ++i) {
       copy_16(to + i * 2048, from + (long long)(i * 16) * x_stride1, inside && i * 16 < rows_left);
     }
   };
-  // copy_b[k,p]: w, 64 of n x 32 of k, part p of 2 -> ring_b[k % 4], 16 bytes at a time, zeros beyond it
+  // copy_b[k,p]: w, 64 of n x 32 of k -> ring_b[k % 4], 16 bytes at a time, zeros beyond it
   auto copy_b = [&](int k, int p) __attribute__((always_inline)) {
     const unsigned slot = shared + 16384 + (k % 4) * 4096;
     const int row = thread / 4, column = thread % 4 * 8;
@@ -202,7 +201,7 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
     const unsigned short* from = w + (long long)(b_n * 64 + row) * w_stride1 + (k * 32 + column);
     const unsigned to = slot + place_ring_b(row, column * 2);
 #pragma unroll
-    for (int i = p * 1; i < (p + 1) * 1; ++i) {
+    for (int i = p * 2; i < (p + 1) * 2; ++i) {
       copy_16(to + i * 2048, from + (long long)(i * 32) * w_stride1, inside && i * 32 < rows_left);
     }
   };
@@ -210,7 +209,7 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
   auto commit = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.commit_group;" ::: "memory"); };
   // wait_mma: this thread's copies have landed, but for the last 2 group(s)
   auto wait_mma = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.wait_group 2;" ::: "memory"); };
-  // bar_mma: copy_a[w, k, p] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 4 + k, p] (anti through ring_a); copy_b[w, k, p] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 4 + k, p] (anti through ring_b)
+  // bar_mma: copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 4 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 4 + k, p = 0] (anti through ring_b)
   auto bar_mma = [&](int) __attribute__((always_inline)) { __syncthreads(); };
   // bar_stage: load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
   auto bar_stage = [&]() __attribute__((always_inline)) { __syncthreads(); };
@@ -221,7 +220,7 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
     const unsigned slot = shared + 0 + (k % 4) * 4096;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      load_matrices_4_transposed(fragment_a[s % 2][i][0], fragment_a[s % 2][i][1], fragment_a[s % 2][i][2], fragment_a[s % 2][i][3], slot + place_ring_a(s * 16 + lane % 8 + 8 * (lane / 16), (w_m * 32 + i * 16) * 2 + ((lane / 8) % 2) * 16));
+      load_matrices_4_transposed(fragment_a[s % 2][i][0], fragment_a[s % 2][i][1], fragment_a[s % 2][i][2], fragment_a[s % 2][i][3], ((slot + place_ring_a(lane % 8 + 8 * (lane / 16), w_m * 32 * 2 + ((lane / 8) % 2) * 16)) ^ i * 32) + s * 2048);
     }
   };
   // load_b[k,s]: ring_b[k % 4] -> fragment_b[s % 2], proved equal to the instruction's fragment (b_k_pair)
@@ -229,7 +228,7 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
     const unsigned slot = shared + 16384 + (k % 4) * 4096;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      load_matrices_4(fragment_b[s % 2][i * 2 + 0][0], fragment_b[s % 2][i * 2 + 0][1], fragment_b[s % 2][i * 2 + 1][0], fragment_b[s % 2][i * 2 + 1][1], slot + place_ring_b(w_n * 32 + i * 16 + lane % 8 + 8 * (lane / 16), s * 32 + ((lane / 8) % 2) * 16));
+      load_matrices_4(fragment_b[s % 2][i * 2 + 0][0], fragment_b[s % 2][i * 2 + 0][1], fragment_b[s % 2][i * 2 + 1][0], fragment_b[s % 2][i * 2 + 1][1], ((slot + place_ring_b(w_n * 32 + lane % 8 + 8 * (lane / 16), ((lane / 8) % 2) * 16)) ^ s * 32) + i * 1024);
     }
   };
   // mma[k,s,m,n]: sum[m][n] += a[m] * b[n], one m16n8k16_f32_f16
@@ -302,8 +301,6 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
   for (int t = 0; t <= min(2, k_tiles - 1); ++t) {
     copy_a(t, 0);
     copy_b(t, 0);
-    copy_a(t, 1);
-    copy_b(t, 1);
     commit(t);
   }
   #pragma unroll 1
@@ -316,8 +313,6 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
     bar_mma(t);
     load_a(t - 3, 0);
     load_b(t - 3, 0);
-    copy_a(t, 0);
-    copy_b(t, 0);
     if (t >= 4) {
       #pragma unroll
       for (int m = 0; m <= 1; ++m) {
@@ -329,8 +324,6 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
     }
     load_a(t - 3, 1);
     load_b(t - 3, 1);
-    copy_a(t, 1);
-    copy_b(t, 1);
     #pragma unroll
     for (int m = 0; m <= 1; ++m) {
       #pragma unroll
@@ -338,6 +331,8 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
         mma(t - 3, 0, m, n);
       }
     }
+    copy_a(t, 0);
+    copy_b(t, 0);
     commit(t);
   }
   #pragma unroll 1
@@ -386,7 +381,7 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
 
 #ifndef __CUDACC_RTC__
 // Host launcher. Returns a cudaError_t: 0 is success, 1 (invalid value) a size below 1 or a misaligned array.
-extern "C" int pg_column_major_launch(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, unsigned short* __restrict__ y0, int M, int K, int N, long long x_stride1, long long w_stride1, long long y0_stride0, void* stream) {
+extern "C" int pg_column_major_launch(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, unsigned short* __restrict__ y0, int M, int K, int N, int x_stride1, int w_stride1, int y0_stride0, void* stream) {
   if (M < 1) return (int)cudaErrorInvalidValue;
   if (K < 1) return (int)cudaErrorInvalidValue;
   if (N < 1) return (int)cudaErrorInvalidValue;

@@ -8,34 +8,33 @@
 //    P2  v2[i,j] = gelu(v1[i,j])        i < M, j < N   (f32)
 //    P3  y0[i,j] = cast(v2[i,j])        i < M, j < N   (bf16)
 //
-// target: sm_90a, instruction: m16n8k16_f32_bf16, block 128x128x32, 2x2 warps of 64x64, instruction 16x8x16
-// needs: 128 threads, 65536 of 232448 B shared memory, about 222 registers per thread, 2 block(s) per multiprocessor
+// target: sm_90a, instruction: m16n8k16_f32_bf16, block 128x256x64, 2x4 warps of 64x64, instruction 16x8x16
+// needs: 256 threads, 147456 of 232448 B shared memory, about 222 registers per thread, 1 block(s) per multiprocessor
 // alignment in bytes of addresses and strides: x 16, w 16, b 16, y0 16
 // barriers, and the dependences they enforce:
-//   bar_mma (block): copy_a[w, k, p] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 4 + k, p] (anti through ring_a); copy_b[w, k, p] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 4 + k, p] (anti through ring_b)
+//   bar_mma (block): copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 3 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 3 + k, p = 0] (anti through ring_b)
 //   bar_stage (block): load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
 //   bar_store (warp): stage[w, m] -> store[w' = w, r] (flow through scratch)
 // schedule:
 //   format = 1
-//   name = "128x128x32_w64x64_s4"
+//   name = "128x256x64_w64x64_s3"
 //   device = "sm_80"
 //   atom = "auto"
 //   min_blocks = 1
 //   [tile.cta]
 //   m = 128
-//   n = 128
-//   k = 32
+//   n = 256
+//   k = 64
 //   [tile.warp]
 //   m = 64
 //   n = 64
 //   [pipeline]
-//   stages = 4
-//   distance = 3
-//   order = ["copy", "mma"]
+//   stages = 3
+//   distance = 2
+//   order = ["mma", "copy"]
 //   fragments = 2
 //   lookahead = 1
-//   copies = "spread"
-//   parts = 0
+//   copies = "whole"
 //   across = true
 //   [loops]
 //   mma = ["k", "m", "n"]
@@ -151,25 +150,25 @@ __device__ __forceinline__ float read_sum(unsigned from) {
 }
 // ---- shared-memory layouts: byte offset of byte `byte` of row `row` ----
 __device__ __forceinline__ int place_ring_a(int row, int byte) {
-  return row * 64 + (((byte >> 4) ^ ((row >> 1) & 3)) << 4) + (byte & 15);
+  return row * 128 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
 }
 __device__ __forceinline__ int place_ring_b(int row, int byte) {
-  return row * 64 + (((byte >> 4) ^ ((row >> 1) & 3)) << 4) + (byte & 15);
+  return row * 128 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
 }
 __device__ __forceinline__ int place_scratch(int row, int byte) {
   return row * 256 + (((byte >> 4) ^ 2 * (row & 3)) << 4) + (byte & 15);
 }
 
-extern "C" __global__ void __launch_bounds__(128, 1)
-pg_gelu_bias(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, unsigned short* __restrict__ y0, int M, int K, int N, long long x_stride0, long long w_stride0, long long y0_stride0) {
+extern "C" __global__ void __launch_bounds__(256, 1)
+pg_gelu_bias(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, unsigned short* __restrict__ y0, int M, int K, int N, int x_stride0, int w_stride0, int y0_stride0) {
   extern __shared__ __align__(128) unsigned char shared_memory[];
   const unsigned shared = (unsigned)__cvta_generic_to_shared(shared_memory);
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-  const int w_m = warp / 2, w_n = warp % 2;
+  const int w_m = warp / 4, w_n = warp % 4;
   // raster: groups of 8 tiles along m, then the next tile along n
   const int b_m = blockIdx.y * 8 + blockIdx.x % 8, b_n = blockIdx.x / 8;
   if (b_m * 128 >= M) return;
-  const int k_tiles = (K + 31) / 32;
+  const int k_tiles = (K + 63) / 64;
 
   unsigned fragment_a[2][4][4], fragment_b[2][8][2];
   float sum[4][8][4];
@@ -178,56 +177,56 @@ pg_gelu_bias(const unsigned short* __restrict__ x, const unsigned short* __restr
 #pragma unroll
     for (int i = 0; i < 128; ++i) (&sum[0][0][0])[i] = 0;
   };
-  // copy_a[k,p]: x, 128 of m x 32 of k, part p of 2 -> ring_a[k % 4], 16 bytes at a time, zeros beyond it
+  // copy_a[k,p]: x, 128 of m x 64 of k -> ring_a[k % 3], 16 bytes at a time, zeros beyond it
   auto copy_a = [&](int k, int p) __attribute__((always_inline)) {
-    const unsigned slot = shared + 0 + (k % 4) * 8192;
-    const int row = thread / 4, column = thread % 4 * 8;
+    const unsigned slot = shared + 0 + (k % 3) * 16384;
+    const int row = thread / 8, column = thread % 8 * 8;
     const int rows_left = M - (b_m * 128 + row);
-    const bool inside = K - (k * 32 + column) > 0;
-    const unsigned short* from = x + (long long)(b_m * 128 + row) * x_stride0 + (k * 32 + column);
+    const bool inside = K - (k * 64 + column) > 0;
+    const unsigned short* from = x + (long long)(b_m * 128 + row) * x_stride0 + (k * 64 + column);
     const unsigned to = slot + place_ring_a(row, column * 2);
 #pragma unroll
-    for (int i = p * 2; i < (p + 1) * 2; ++i) {
-      copy_16(to + i * 2048, from + (long long)(i * 32) * x_stride0, inside && i * 32 < rows_left);
+    for (int i = p * 4; i < (p + 1) * 4; ++i) {
+      copy_16(to + i * 4096, from + (long long)(i * 32) * x_stride0, inside && i * 32 < rows_left);
     }
   };
-  // copy_b[k,p]: w, 128 of n x 32 of k, part p of 2 -> ring_b[k % 4], 16 bytes at a time, zeros beyond it
+  // copy_b[k,p]: w, 256 of n x 64 of k -> ring_b[k % 3], 16 bytes at a time, zeros beyond it
   auto copy_b = [&](int k, int p) __attribute__((always_inline)) {
-    const unsigned slot = shared + 32768 + (k % 4) * 8192;
-    const int row = thread / 4, column = thread % 4 * 8;
-    const int rows_left = N - (b_n * 128 + row);
-    const bool inside = K - (k * 32 + column) > 0;
-    const unsigned short* from = w + (long long)(b_n * 128 + row) * w_stride0 + (k * 32 + column);
+    const unsigned slot = shared + 49152 + (k % 3) * 32768;
+    const int row = thread / 8, column = thread % 8 * 8;
+    const int rows_left = N - (b_n * 256 + row);
+    const bool inside = K - (k * 64 + column) > 0;
+    const unsigned short* from = w + (long long)(b_n * 256 + row) * w_stride0 + (k * 64 + column);
     const unsigned to = slot + place_ring_b(row, column * 2);
 #pragma unroll
-    for (int i = p * 2; i < (p + 1) * 2; ++i) {
-      copy_16(to + i * 2048, from + (long long)(i * 32) * w_stride0, inside && i * 32 < rows_left);
+    for (int i = p * 8; i < (p + 1) * 8; ++i) {
+      copy_16(to + i * 4096, from + (long long)(i * 32) * w_stride0, inside && i * 32 < rows_left);
     }
   };
   // commit[t]: the copies of step t become one group
   auto commit = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.commit_group;" ::: "memory"); };
-  // wait_mma: this thread's copies have landed, but for the last 2 group(s)
-  auto wait_mma = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.wait_group 2;" ::: "memory"); };
-  // bar_mma: copy_a[w, k, p] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 4 + k, p] (anti through ring_a); copy_b[w, k, p] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 4 + k, p] (anti through ring_b)
+  // wait_mma: this thread's copies have landed, but for the last 1 group(s)
+  auto wait_mma = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.wait_group 1;" ::: "memory"); };
+  // bar_mma: copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 3 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 3 + k, p = 0] (anti through ring_b)
   auto bar_mma = [&](int) __attribute__((always_inline)) { __syncthreads(); };
   // bar_stage: load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
   auto bar_stage = [&]() __attribute__((always_inline)) { __syncthreads(); };
   // bar_store: stage[w, m] -> store[w' = w, r] (flow through scratch)
   auto bar_store = [&]() __attribute__((always_inline)) { __syncwarp(); };
-  // load_a[k,s]: ring_a[k % 4] -> fragment_a[s % 2], proved equal to the instruction's fragment (a_k)
+  // load_a[k,s]: ring_a[k % 3] -> fragment_a[s % 2], proved equal to the instruction's fragment (a_k)
   auto load_a = [&](int k, int s) __attribute__((always_inline)) {
-    const unsigned slot = shared + 0 + (k % 4) * 8192;
+    const unsigned slot = shared + 0 + (k % 3) * 16384;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      load_matrices_4(fragment_a[s % 2][i][0], fragment_a[s % 2][i][1], fragment_a[s % 2][i][2], fragment_a[s % 2][i][3], slot + place_ring_a(w_m * 64 + i * 16 + lane % 16, s * 32 + (lane / 16) * 16));
+      load_matrices_4(fragment_a[s % 2][i][0], fragment_a[s % 2][i][1], fragment_a[s % 2][i][2], fragment_a[s % 2][i][3], ((slot + place_ring_a(w_m * 64 + lane % 16, (lane / 16) * 16)) ^ s * 32) + i * 2048);
     }
   };
-  // load_b[k,s]: ring_b[k % 4] -> fragment_b[s % 2], proved equal to the instruction's fragment (b_k_pair)
+  // load_b[k,s]: ring_b[k % 3] -> fragment_b[s % 2], proved equal to the instruction's fragment (b_k_pair)
   auto load_b = [&](int k, int s) __attribute__((always_inline)) {
-    const unsigned slot = shared + 32768 + (k % 4) * 8192;
+    const unsigned slot = shared + 49152 + (k % 3) * 32768;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      load_matrices_4(fragment_b[s % 2][i * 2 + 0][0], fragment_b[s % 2][i * 2 + 0][1], fragment_b[s % 2][i * 2 + 1][0], fragment_b[s % 2][i * 2 + 1][1], slot + place_ring_b(w_n * 64 + i * 16 + lane % 8 + 8 * (lane / 16), s * 32 + ((lane / 8) % 2) * 16));
+      load_matrices_4(fragment_b[s % 2][i * 2 + 0][0], fragment_b[s % 2][i * 2 + 0][1], fragment_b[s % 2][i * 2 + 1][0], fragment_b[s % 2][i * 2 + 1][1], ((slot + place_ring_b(w_n * 64 + lane % 8 + 8 * (lane / 16), ((lane / 8) % 2) * 16)) ^ s * 32) + i * 2048);
     }
   };
   // mma[k,s,m,n]: sum[m][n] += a[m] * b[n], one m16n8k16_f32_bf16
@@ -254,7 +253,7 @@ pg_gelu_bias(const unsigned short* __restrict__ x, const unsigned short* __restr
   // prepare: operands that are the same in every row
   unsigned b_0_words[4];
   auto prepare = [&]() __attribute__((always_inline)) {
-    const int column = b_n * 128 + w_n * 64 + lane % 8 * 8;
+    const int column = b_n * 256 + w_n * 64 + lane % 8 * 8;
     if (column + 8 > N) return;
     read_words<4, 16>(b_0_words, b + column);
   };
@@ -272,7 +271,7 @@ pg_gelu_bias(const unsigned short* __restrict__ x, const unsigned short* __restr
     const unsigned area = shared + 0 + warp * 16384;
     const int item = r * 128 + lane;
     const int local_column = item % 8 * 8;
-    const int column = b_n * 128 + w_n * 64 + local_column;
+    const int column = b_n * 256 + w_n * 64 + local_column;
     const int count = N - column;
     if (count >= 8) {
 #pragma unroll
@@ -308,69 +307,100 @@ pg_gelu_bias(const unsigned short* __restrict__ x, const unsigned short* __restr
   // The loops, generated by isl from the schedule tree.
   zero();
   #pragma unroll 1
-  for (int t = 0; t <= min(2, k_tiles - 1); ++t) {
+  for (int t = 0; t <= min(1, k_tiles - 1); ++t) {
     copy_a(t, 0);
     copy_b(t, 0);
-    copy_a(t, 1);
-    copy_b(t, 1);
     commit(t);
   }
-  #pragma unroll 1
-  for (int t = k_tiles; t <= 2; ++t) {
-    commit(t);
+  if (k_tiles == 1) {
+    commit(1);
   }
   #pragma unroll 1
-  for (int t = 3; t < k_tiles; ++t) {
+  for (int t = 2; t < k_tiles; ++t) {
     wait_mma(t);
     bar_mma(t);
-    load_a(t - 3, 0);
-    load_b(t - 3, 0);
-    copy_a(t, 0);
-    copy_b(t, 0);
-    if (t >= 4) {
+    load_a(t - 2, 0);
+    load_b(t - 2, 0);
+    if (t >= 3) {
       #pragma unroll
       for (int m = 0; m <= 3; ++m) {
         #pragma unroll
         for (int n = 0; n <= 7; ++n) {
-          mma(t - 4, 1, m, n);
+          mma(t - 3, 3, m, n);
         }
       }
     }
-    load_a(t - 3, 1);
-    load_b(t - 3, 1);
-    copy_a(t, 1);
-    copy_b(t, 1);
+    load_a(t - 2, 1);
+    load_b(t - 2, 1);
     #pragma unroll
     for (int m = 0; m <= 3; ++m) {
       #pragma unroll
       for (int n = 0; n <= 7; ++n) {
-        mma(t - 3, 0, m, n);
+        mma(t - 2, 0, m, n);
       }
     }
+    load_a(t - 2, 2);
+    load_b(t - 2, 2);
+    #pragma unroll
+    for (int m = 0; m <= 3; ++m) {
+      #pragma unroll
+      for (int n = 0; n <= 7; ++n) {
+        mma(t - 2, 1, m, n);
+      }
+    }
+    load_a(t - 2, 3);
+    load_b(t - 2, 3);
+    #pragma unroll
+    for (int m = 0; m <= 3; ++m) {
+      #pragma unroll
+      for (int n = 0; n <= 7; ++n) {
+        mma(t - 2, 2, m, n);
+      }
+    }
+    copy_a(t, 0);
+    copy_b(t, 0);
     commit(t);
   }
   #pragma unroll 1
-  for (int t = max(3, k_tiles); t <= (k_tiles + 2); ++t) {
+  for (int t = max(2, k_tiles); t <= (k_tiles + 1); ++t) {
     wait_mma(t);
     bar_mma(t);
-    load_a(t - 3, 0);
-    load_b(t - 3, 0);
-    if (t >= 4) {
+    load_a(t - 2, 0);
+    load_b(t - 2, 0);
+    if (t >= 3) {
       #pragma unroll
       for (int m = 0; m <= 3; ++m) {
         #pragma unroll
         for (int n = 0; n <= 7; ++n) {
-          mma(t - 4, 1, m, n);
+          mma(t - 3, 3, m, n);
         }
       }
     }
-    load_a(t - 3, 1);
-    load_b(t - 3, 1);
+    load_a(t - 2, 1);
+    load_b(t - 2, 1);
     #pragma unroll
     for (int m = 0; m <= 3; ++m) {
       #pragma unroll
       for (int n = 0; n <= 7; ++n) {
-        mma(t - 3, 0, m, n);
+        mma(t - 2, 0, m, n);
+      }
+    }
+    load_a(t - 2, 2);
+    load_b(t - 2, 2);
+    #pragma unroll
+    for (int m = 0; m <= 3; ++m) {
+      #pragma unroll
+      for (int n = 0; n <= 7; ++n) {
+        mma(t - 2, 1, m, n);
+      }
+    }
+    load_a(t - 2, 3);
+    load_b(t - 2, 3);
+    #pragma unroll
+    for (int m = 0; m <= 3; ++m) {
+      #pragma unroll
+      for (int n = 0; n <= 7; ++n) {
+        mma(t - 2, 2, m, n);
       }
     }
     commit(t);
@@ -379,7 +409,7 @@ pg_gelu_bias(const unsigned short* __restrict__ x, const unsigned short* __restr
   for (int m = 0; m <= 3; ++m) {
     #pragma unroll
     for (int n = 0; n <= 7; ++n) {
-      mma(k_tiles - 1, 1, m, n);
+      mma(k_tiles - 1, 3, m, n);
     }
   }
   // epilogue
@@ -398,7 +428,7 @@ pg_gelu_bias(const unsigned short* __restrict__ x, const unsigned short* __restr
 
 #ifndef __CUDACC_RTC__
 // Host launcher. Returns a cudaError_t: 0 is success, 1 (invalid value) a size below 1 or a misaligned array.
-extern "C" int pg_gelu_bias_launch(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, unsigned short* __restrict__ y0, int M, int K, int N, long long x_stride0, long long w_stride0, long long y0_stride0, void* stream) {
+extern "C" int pg_gelu_bias_launch(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, unsigned short* __restrict__ y0, int M, int K, int N, int x_stride0, int w_stride0, int y0_stride0, void* stream) {
   if (M < 1) return (int)cudaErrorInvalidValue;
   if (K < 1) return (int)cudaErrorInvalidValue;
   if (N < 1) return (int)cudaErrorInvalidValue;
@@ -410,12 +440,12 @@ extern "C" int pg_gelu_bias_launch(const unsigned short* __restrict__ x, const u
   if ((unsigned long long)y0 % 16) return (int)cudaErrorInvalidValue;
   if (y0_stride0 % 8) return (int)cudaErrorInvalidValue;
   const cudaError_t status =
-      cudaFuncSetAttribute(pg_gelu_bias, cudaFuncAttributeMaxDynamicSharedMemorySize, 65536);
+      cudaFuncSetAttribute(pg_gelu_bias, cudaFuncAttributeMaxDynamicSharedMemorySize, 147456);
   if (status != cudaSuccess) return (int)status;
   const unsigned tiles_along = (M + 127) / 128;
-  const unsigned tiles_across = (N + 127) / 128;
+  const unsigned tiles_across = (N + 255) / 256;
   const dim3 grid(tiles_across * 8, (tiles_along + 7) / 8);
-  pg_gelu_bias<<<grid, 128, 65536, (cudaStream_t)stream>>>(x, w, b, y0, M, K, N, x_stride0, w_stride0, y0_stride0);
+  pg_gelu_bias<<<grid, 256, 147456, (cudaStream_t)stream>>>(x, w, b, y0, M, K, N, x_stride0, w_stride0, y0_stride0);
   return (int)cudaGetLastError();
 }
 #endif

@@ -10,7 +10,7 @@
 // needs: 256 threads, 147456 of 166912 B shared memory, about 222 registers per thread, 1 block(s) per multiprocessor
 // alignment in bytes of addresses and strides: x 16, w 16, y0 16
 // barriers, and the dependences they enforce:
-//   bar_mma (block): copy_a[w, k, p] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 3 + k, p] (anti through ring_a); copy_b[w, k, p] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 3 + k, p] (anti through ring_b)
+//   bar_mma (block): copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 3 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 3 + k, p = 0] (anti through ring_b)
 //   bar_stage (block): load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
 //   bar_store (warp): stage[w, m] -> store[w' = w, r] (flow through scratch)
 // schedule:
@@ -29,11 +29,10 @@
 //   [pipeline]
 //   stages = 3
 //   distance = 2
-//   order = ["copy", "mma"]
+//   order = ["mma", "copy"]
 //   fragments = 2
 //   lookahead = 1
-//   copies = "spread"
-//   parts = 0
+//   copies = "whole"
 //   across = true
 //   [loops]
 //   mma = ["k", "m", "n"]
@@ -164,7 +163,7 @@ __device__ __forceinline__ int place_scratch(int row, int byte) {
 }
 
 extern "C" __global__ void __launch_bounds__(256, 1)
-pg_tf32(const float* __restrict__ x, const float* __restrict__ w, float* __restrict__ y0, int M, int K, int N, long long x_stride0, long long w_stride0, long long y0_stride0) {
+pg_tf32(const float* __restrict__ x, const float* __restrict__ w, float* __restrict__ y0, int M, int K, int N, int x_stride0, int w_stride0, int y0_stride0) {
   extern __shared__ __align__(128) unsigned char shared_memory[];
   const unsigned shared = (unsigned)__cvta_generic_to_shared(shared_memory);
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
@@ -181,7 +180,7 @@ pg_tf32(const float* __restrict__ x, const float* __restrict__ w, float* __restr
 #pragma unroll
     for (int i = 0; i < 128; ++i) (&sum[0][0][0])[i] = 0;
   };
-  // copy_a[k,p]: x, 128 of m x 32 of k, part p of 4 -> ring_a[k % 3], 16 bytes at a time, zeros beyond it
+  // copy_a[k,p]: x, 128 of m x 32 of k -> ring_a[k % 3], 16 bytes at a time, zeros beyond it
   auto copy_a = [&](int k, int p) __attribute__((always_inline)) {
     const unsigned slot = shared + 0 + (k % 3) * 16384;
     const int row = thread / 8, column = thread % 8 * 4;
@@ -190,11 +189,11 @@ pg_tf32(const float* __restrict__ x, const float* __restrict__ w, float* __restr
     const float* from = x + (long long)(b_m * 128 + row) * x_stride0 + (k * 32 + column);
     const unsigned to = slot + place_ring_a(row, column * 4);
 #pragma unroll
-    for (int i = p * 1; i < (p + 1) * 1; ++i) {
+    for (int i = p * 4; i < (p + 1) * 4; ++i) {
       copy_16(to + i * 4096, from + (long long)(i * 32) * x_stride0, inside && i * 32 < rows_left);
     }
   };
-  // copy_b[k,p]: w, 256 of n x 32 of k, part p of 4 -> ring_b[k % 3], 16 bytes at a time, zeros beyond it
+  // copy_b[k,p]: w, 256 of n x 32 of k -> ring_b[k % 3], 16 bytes at a time, zeros beyond it
   auto copy_b = [&](int k, int p) __attribute__((always_inline)) {
     const unsigned slot = shared + 49152 + (k % 3) * 32768;
     const int row = thread / 8, column = thread % 8 * 4;
@@ -203,7 +202,7 @@ pg_tf32(const float* __restrict__ x, const float* __restrict__ w, float* __restr
     const float* from = w + (long long)(b_n * 256 + row) * w_stride0 + (k * 32 + column);
     const unsigned to = slot + place_ring_b(row, column * 4);
 #pragma unroll
-    for (int i = p * 2; i < (p + 1) * 2; ++i) {
+    for (int i = p * 8; i < (p + 1) * 8; ++i) {
       copy_16(to + i * 4096, from + (long long)(i * 32) * w_stride0, inside && i * 32 < rows_left);
     }
   };
@@ -211,7 +210,7 @@ pg_tf32(const float* __restrict__ x, const float* __restrict__ w, float* __restr
   auto commit = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.commit_group;" ::: "memory"); };
   // wait_mma: this thread's copies have landed, but for the last 1 group(s)
   auto wait_mma = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.wait_group 1;" ::: "memory"); };
-  // bar_mma: copy_a[w, k, p] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 3 + k, p] (anti through ring_a); copy_b[w, k, p] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 3 + k, p] (anti through ring_b)
+  // bar_mma: copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 3 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 3 + k, p = 0] (anti through ring_b)
   auto bar_mma = [&](int) __attribute__((always_inline)) { __syncthreads(); };
   // bar_stage: load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
   auto bar_stage = [&]() __attribute__((always_inline)) { __syncthreads(); };
@@ -222,7 +221,7 @@ pg_tf32(const float* __restrict__ x, const float* __restrict__ w, float* __restr
     const unsigned slot = shared + 0 + (k % 3) * 16384;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      load_matrices_4(fragment_a[s % 2][i][0], fragment_a[s % 2][i][1], fragment_a[s % 2][i][2], fragment_a[s % 2][i][3], slot + place_ring_a(w_m * 64 + i * 16 + lane % 16, s * 32 + (lane / 16) * 16));
+      load_matrices_4(fragment_a[s % 2][i][0], fragment_a[s % 2][i][1], fragment_a[s % 2][i][2], fragment_a[s % 2][i][3], ((slot + place_ring_a(w_m * 64 + lane % 16, (lane / 16) * 16)) ^ s * 32) + i * 2048);
       fragment_a[s % 2][i][0] = round_to_tf32(fragment_a[s % 2][i][0]);
       fragment_a[s % 2][i][1] = round_to_tf32(fragment_a[s % 2][i][1]);
       fragment_a[s % 2][i][2] = round_to_tf32(fragment_a[s % 2][i][2]);
@@ -234,7 +233,7 @@ pg_tf32(const float* __restrict__ x, const float* __restrict__ w, float* __restr
     const unsigned slot = shared + 49152 + (k % 3) * 32768;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      load_matrices_4(fragment_b[s % 2][i * 2 + 0][0], fragment_b[s % 2][i * 2 + 0][1], fragment_b[s % 2][i * 2 + 1][0], fragment_b[s % 2][i * 2 + 1][1], slot + place_ring_b(w_n * 64 + i * 16 + lane % 8 + 8 * (lane / 16), s * 32 + ((lane / 8) % 2) * 16));
+      load_matrices_4(fragment_b[s % 2][i * 2 + 0][0], fragment_b[s % 2][i * 2 + 0][1], fragment_b[s % 2][i * 2 + 1][0], fragment_b[s % 2][i * 2 + 1][1], ((slot + place_ring_b(w_n * 64 + lane % 8 + 8 * (lane / 16), ((lane / 8) % 2) * 16)) ^ s * 32) + i * 2048);
       fragment_b[s % 2][i * 2 + 0][0] = round_to_tf32(fragment_b[s % 2][i * 2 + 0][0]);
       fragment_b[s % 2][i * 2 + 0][1] = round_to_tf32(fragment_b[s % 2][i * 2 + 0][1]);
       fragment_b[s % 2][i * 2 + 1][0] = round_to_tf32(fragment_b[s % 2][i * 2 + 1][0]);
@@ -311,12 +310,6 @@ pg_tf32(const float* __restrict__ x, const float* __restrict__ w, float* __restr
   for (int t = 0; t <= min(1, k_tiles - 1); ++t) {
     copy_a(t, 0);
     copy_b(t, 0);
-    copy_a(t, 1);
-    copy_b(t, 1);
-    copy_a(t, 2);
-    copy_b(t, 2);
-    copy_a(t, 3);
-    copy_b(t, 3);
     commit(t);
   }
   if (k_tiles == 1) {
@@ -328,8 +321,6 @@ pg_tf32(const float* __restrict__ x, const float* __restrict__ w, float* __restr
     bar_mma(t);
     load_a(t - 2, 0);
     load_b(t - 2, 0);
-    copy_a(t, 0);
-    copy_b(t, 0);
     if (t >= 3) {
       #pragma unroll
       for (int m = 0; m <= 3; ++m) {
@@ -341,8 +332,6 @@ pg_tf32(const float* __restrict__ x, const float* __restrict__ w, float* __restr
     }
     load_a(t - 2, 1);
     load_b(t - 2, 1);
-    copy_a(t, 1);
-    copy_b(t, 1);
     #pragma unroll
     for (int m = 0; m <= 3; ++m) {
       #pragma unroll
@@ -352,8 +341,6 @@ pg_tf32(const float* __restrict__ x, const float* __restrict__ w, float* __restr
     }
     load_a(t - 2, 2);
     load_b(t - 2, 2);
-    copy_a(t, 2);
-    copy_b(t, 2);
     #pragma unroll
     for (int m = 0; m <= 3; ++m) {
       #pragma unroll
@@ -363,8 +350,6 @@ pg_tf32(const float* __restrict__ x, const float* __restrict__ w, float* __restr
     }
     load_a(t - 2, 3);
     load_b(t - 2, 3);
-    copy_a(t, 3);
-    copy_b(t, 3);
     #pragma unroll
     for (int m = 0; m <= 3; ++m) {
       #pragma unroll
@@ -372,6 +357,8 @@ pg_tf32(const float* __restrict__ x, const float* __restrict__ w, float* __restr
         mma(t - 2, 2, m, n);
       }
     }
+    copy_a(t, 0);
+    copy_b(t, 0);
     commit(t);
   }
   #pragma unroll 1
@@ -441,7 +428,7 @@ pg_tf32(const float* __restrict__ x, const float* __restrict__ w, float* __restr
 
 #ifndef __CUDACC_RTC__
 // Host launcher. Returns a cudaError_t: 0 is success, 1 (invalid value) a size below 1 or a misaligned array.
-extern "C" int pg_tf32_launch(const float* __restrict__ x, const float* __restrict__ w, float* __restrict__ y0, int M, int K, int N, long long x_stride0, long long w_stride0, long long y0_stride0, void* stream) {
+extern "C" int pg_tf32_launch(const float* __restrict__ x, const float* __restrict__ w, float* __restrict__ y0, int M, int K, int N, int x_stride0, int w_stride0, int y0_stride0, void* stream) {
   if (M < 1) return (int)cudaErrorInvalidValue;
   if (K < 1) return (int)cudaErrorInvalidValue;
   if (N < 1) return (int)cudaErrorInvalidValue;
