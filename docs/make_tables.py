@@ -14,10 +14,10 @@ FOLDER = Path(__file__).resolve().parent
 HEAD = """# Performance
 
 Measured with `tests/gpu/speed.py`: one process on one card, contenders interleaved in random order,
-standard normal data, the L2 cache flushed before every launch, CUDA events, medians. A ratio above 1
-means that polygen is faster. These kernels use `mma.sync`, which on Hopper reaches about 0.65 of what
-`wgmma` does: plain products lose to cuBLAS there, and fused kernels win where the passes they save
-weigh more than that.
+standard normal data, the L2 cache flushed before every launch, CUDA events, medians. A ratio above
+1 means that polygen is faster. These kernels use `mma.sync`, which on Hopper reaches about 0.65 of
+what `wgmma` does: plain products lose to cuBLAS there, and fused kernels win where the passes they
+save weigh more than that.
 """
 
 
