@@ -28,8 +28,8 @@ def table(record: dict[str, Any]) -> str:
     lines = [
         f"## {gpu['name']}, {made['date']}",
         "",
-        f"Driver {gpu['driver_version']}, SM clock {gpu['clocks.sm']} at the end of the run, CUDA {made['cuda']}, "
-        f"PyTorch {made['torch']}, polygen {made['polygen']}; {made['protocol']}.",
+        f"Driver {gpu['driver_version']}, SM clock {gpu['clocks.sm']} at the end of the run, "
+        f"CUDA {made['cuda']}, PyTorch {made['torch']}, polygen {made['polygen']}; {made['protocol']}.",
         "",
         "| expression | M | N | K | polygen, µs | TFLOP/s | beside | µs | ratio | schedule |",
         "|---|---|---|---|---|---|---|---|---|---|",
@@ -38,8 +38,8 @@ def table(record: dict[str, Any]) -> str:
         times = row["microseconds"]
         for name, ratio in row["speedup"].items():
             lines.append(
-                f"| `{row['what']}` | {row['M']} | {row['N']} | {row['K']} | {times['polygen']:.1f} | {row['tflops']:.0f} "
-                f"| {name} | {times[name]:.1f} | {ratio:.3f} | {row['schedule']} |"
+                f"| `{row['what']}` | {row['M']} | {row['N']} | {row['K']} "
+                f"| {times['polygen']:.1f} | {row['tflops']:.0f} | {name} | {times[name]:.1f} | {ratio:.3f} | {row['schedule']} |"
             )
     return "\n".join(lines)
 
