@@ -28,19 +28,21 @@ def table(record: dict[str, Any]) -> str:
     lines = [
         f"## {gpu['name']}, {made['date']}",
         "",
-        f"Driver {gpu['driver_version']}, SM clock {gpu['clocks.sm']} at the end of the run, "
-        f"CUDA {made['cuda']}, PyTorch {made['torch']}, polygen {made['polygen']}; {made['protocol']}.",
+        f"Driver {gpu['driver_version']}, SM clock {gpu['clocks.sm']} at the end of the run,",
+        f"CUDA {made['cuda']}, PyTorch {made['torch']}, polygen {made['polygen']};",
+        f"{made['protocol']}.",
         "",
         "| expression | M | N | K | polygen, µs | TFLOP/s | beside | µs | ratio | schedule |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in record["rows"]:
         times = row["microseconds"]
+        what = f"`{row['what']}`"
+        sizes = [str(row[dim]) for dim in "MNK"]
+        ours = [f"{times['polygen']:.1f}", f"{row['tflops']:.0f}"]
         for name, ratio in row["speedup"].items():
-            lines.append(
-                f"| `{row['what']}` | {row['M']} | {row['N']} | {row['K']} "
-                f"| {times['polygen']:.1f} | {row['tflops']:.0f} | {name} | {times[name]:.1f} | {ratio:.3f} | {row['schedule']} |"
-            )
+            beside = [name, f"{times[name]:.1f}", f"{ratio:.3f}", row["schedule"]]
+            lines.append(f"| {' | '.join([what, *sizes, *ours, *beside])} |")
     return "\n".join(lines)
 
 
