@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ class Fused:
         self.function, self.name, self.source = function, name, source
         self._allow_tf32 = allow_tf32
         self._parameters = tuple(inspect.signature(function).parameters)
-        self._kernels: dict[Any, Kernel] = {}
+        self._kernels: dict[Any, Kernel] = {}  # the last used for each shape and dtype
+        self._layouts: dict[Any, Kernel] = {}  # by storage order too
 
     def __repr__(self) -> str:
         return f"<fused {self.name}({', '.join(self._parameters)})>"
@@ -56,7 +58,7 @@ class Fused:
         *signature: str | Tensor,
         out_dtype: Any = None,
         acc_dtype: str = "f32",
-        static: Sequence[str] = (),
+        static: Sequence[str] | str = (),
         sizes: dict[str, int] | None = None,
     ) -> Program:
         """Trace the function for the given arguments.
@@ -68,10 +70,13 @@ class Fused:
         """
         tensors = self._tensors(signature)
         known = sizes or {}
+        static = (static,) if isinstance(static, str) else static
         missing = [name for name in static if name not in known]
         if missing:
             raise SignatureError(
-                f"static dims without a size: {', '.join(missing)}", where="static"
+                f"static dims without a size: {', '.join(missing)}",
+                where="static",
+                nearest=f"Give {missing[0]} a size, as in {missing[0]} = 1024, among the sizes",
             )
         dims = {d for t in tensors for d in t.dims if isinstance(d, str)}
         unknown = [name for name in static if name not in dims]
@@ -93,7 +98,7 @@ class Fused:
         *signature: str | Tensor,
         arch: str | None = None,
         sizes: dict[str, int] | None = None,
-        static: Sequence[str] = (),
+        static: Sequence[str] | str = (),
         out_dtype: Any = None,
         acc_dtype: str = "f32",
         schedule: Schedule | Path | str = "auto",
@@ -115,10 +120,12 @@ class Fused:
         Raises:
             PolygenError: what cannot be compiled, where, why, and the nearest thing that can.
         """
+        static = (static,) if isinstance(static, str) else static
+        sizes = {name: _whole(value) for name, value in (sizes or {}).items()}
         program = self.program(
             *signature, out_dtype=out_dtype, acc_dtype=acc_dtype, static=static, sizes=sizes
         )
-        known = {name: value for name, value in (sizes or {}).items() if name not in static}
+        known = {name: value for name, value in sizes.items() if name not in static}
         check_sizes(program, known)
         return Kernel(with_sizes(program, known), target(arch), known, schedule, command)
 
@@ -138,7 +145,33 @@ class Fused:
             kernel = self._kernels[key]
         except KeyError:
             kernel = self._kernels[key] = self._kernel_for(operands)
-        return kernel(*operands, out=out, stream=stream)
+        try:
+            return kernel(*operands, out=out, stream=stream)
+        except ArgumentError:
+            other = self._in_this_layout(kernel, operands)
+            if other is None:
+                raise
+            self._kernels[key] = other
+        return other(*operands, out=out, stream=stream)
+
+    def _in_this_layout(self, kernel: Kernel, operands: tuple[Any, ...]) -> Kernel | None:
+        """A kernel for arrays stored in another order than `kernel` takes; None: they are not.
+
+        Strides are looked at only here, because reading them costs as much as a launch.
+        """
+        views = [
+            describe(operand, name=name) if hasattr(operand, "shape") else None
+            for name, operand in zip(self._parameters, operands, strict=True)
+        ]
+        orders = tuple(view and _order(view) for view in views)
+        if all(
+            o is None or o == t.order for o, t in zip(orders, kernel.program.inputs, strict=True)
+        ):
+            return None
+        layout = (orders, tuple(view and (view.shape, view.dtype) for view in views))
+        if layout not in self._layouts:
+            self._layouts[layout] = self._kernel_for(operands)
+        return self._layouts[layout]
 
     def _kernel_for(self, operands: tuple[Any, ...]) -> Kernel:
         """The kernel for arrays like these: equal extents share a symbol, 1 is a constant."""
@@ -187,6 +220,11 @@ class Fused:
                 )
             tensors.append(replace(tensor, name=name))
         return tensors
+
+
+def _whole(size: Any) -> Any:
+    """NumPy's integers as Python's; anything else as it is, for the check to name."""
+    return size if isinstance(size, bool) or not hasattr(size, "__index__") else index(size)
 
 
 def _order(view: ArrayView) -> tuple[int, ...]:
@@ -240,7 +278,7 @@ def target(arch: str | None) -> Device:
         ToolchainMissing: none was named, and there is no GPU.
         UnknownTarget: no such device.
     """
-    name = arch or knobs.current().arch or current_arch()
+    name = knobs.current().arch or current_arch() if arch is None else str(arch)
     if name is None:
         raise ToolchainMissing(
             "no GPU to compile for", where="arch", nearest='Name a target: arch="sm_80"'

@@ -8,6 +8,7 @@ m and n, and more k tiles than the ring has slots.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from polygen.errors import ArgumentError
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Program, Tensor
 from polygen.lower.plan import KernelPlan
-from polygen.machine import Finding, Launch, Report, run
+from polygen.machine import AccessProfile, Finding, Launch, Report, run
 from polygen.poly.legality import Proof
 from polygen.runtime.arrays import ArrayView
 from polygen.runtime.binding import bind, misaligned
@@ -36,6 +37,11 @@ _EXACT = frozenset(
 # fmt: on
 
 
+# Multiply-adds (whole tiles) that the machine runs in some seconds: 1024 x 1024 x 1024.
+_REASONABLE = 1 << 30
+_SHOWN = 6  # instructions of the access profile that are printed
+
+
 @dataclass(frozen=True, slots=True)
 class Emulation:
     """One run on the PTX machine."""
@@ -46,12 +52,23 @@ class Emulation:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What was proved, what was run, and what was found."""
+    """What was proved, what was run, and what was found.
+
+    Attributes:
+        proofs: of the plan.
+        sizes: of the run.
+        comparison: of its results with NumPy's, in words.
+        findings: of the machine and of the comparison.
+        notes: what was run in the place of what was asked for, and why.
+        profile: shared wavefronts and global sectors per instruction, against the ideal.
+    """
 
     proofs: tuple[Proof, ...]
     sizes: tuple[tuple[str, int], ...]
     comparison: str
     findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()
+    profile: tuple[AccessProfile, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -60,9 +77,27 @@ class CheckReport:
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{name} = {value}" for name, value in self.sizes)
-        lines = [*map(str, self.proofs), f"ran the PTX with {sizes}: {self.comparison}"]
+        lines = [*map(str, self.proofs), *(f"note: {note}" for note in self.notes)]
+        lines += [f"ran the PTX with {sizes}: {self.comparison}", *profile_lines(self.profile)]
         lines += [f"FOUND {finding}" for finding in self.findings]
         return "\n".join([*lines, "no findings" if self.ok else f"{len(self.findings)} finding(s)"])
+
+
+def profile_lines(profile: tuple[AccessProfile, ...]) -> list[str]:
+    """One line per memory space, and one per instruction that costs more than it must."""
+    lines = []
+    for space, unit in (("shared", "wavefronts"), ("global", "32-byte sectors")):
+        rows = [row for row in profile if row.space == space]
+        if not rows:
+            continue
+        actual, ideal = sum(row.actual for row in rows), sum(row.ideal for row in rows)
+        verdict = f"{actual / max(ideal, 1):.3g} times the ideal" if actual > ideal else "the ideal"
+        lines.append(f"{space} memory: {actual} {unit}, ideal {ideal}: {verdict}")
+        worse = sorted((r for r in rows if r.actual > r.ideal), key=lambda r: r.ideal - r.actual)
+        lines += [f"  {row}" for row in worse[:_SHOWN]]
+        if len(worse) > _SHOWN:
+            lines.append(f"  … and {len(worse) - _SHOWN} more")
+    return lines
 
 
 def launch_of(program: Program, source: KernelSource, operands: tuple[Any, ...]) -> Launch:
@@ -165,6 +200,43 @@ def trial_sizes(plan: KernelPlan) -> dict[str, int]:
     return sizes
 
 
+def runnable_sizes(plan: KernelPlan, sizes: dict[str, int]) -> tuple[dict[str, int], str]:
+    """Sizes that the machine runs in reasonable time and that meet the same tile boundaries.
+
+    A dim keeps what is left over after whole tiles. Of whole tiles it keeps two along m and n, and
+    along k one more than the ring has slots.
+
+    Args:
+        plan: the kernel.
+        sizes: of all symbolic dims.
+
+    Returns:
+        The sizes to run, and a sentence that says why they are others; "" when they are not.
+    """
+    tiles = dict(zip("mnk", plan.tiles.cta, strict=True))
+    whole = {"m": 2, "n": 2, "k": plan.schedule.pipeline.stages + 1}
+
+    def work(chosen: dict[str, int]) -> int:
+        extents = ((role, chosen[d] if isinstance(d, str) else d) for role, d in plan.extents)
+        return math.prod(-(-extent // tiles[role]) * tiles[role] for role, extent in extents)
+
+    if work(sizes) <= _REASONABLE:
+        return sizes, ""
+    smaller = dict(sizes)
+    for name in {dim for _, dim in plan.extents if isinstance(dim, str)}:
+        roles = [role for role, dim in plan.extents if dim == name]
+        step = math.lcm(*(tiles[role] for role in roles))
+        kept = max(-(-whole[role] * tiles[role] // step) for role in roles) * step
+        smaller[name] = min(sizes[name], kept + sizes[name] % step)
+    asked = ", ".join(f"{name} = {value}" for name, value in sizes.items())
+    if smaller == sizes:
+        return sizes, "the sizes are fixed in the kernel and large: this takes a while"
+    return smaller, (
+        f"{asked} is too large to run on NumPy in reasonable time; "
+        "ran a smaller problem with the same remainders after whole tiles"
+    )
+
+
 def trial_operands(program: Program, sizes: dict[str, int], seed: int) -> tuple[Any, ...]:
     """Random small integers for every operand."""
     generator = np.random.default_rng(seed)
@@ -183,7 +255,12 @@ def is_exact(program: Program) -> bool:
 
 
 def check(
-    plan: KernelPlan, source: KernelSource, ptx: str, sizes: dict[str, int] | None, seed: int = 0
+    plan: KernelPlan,
+    source: KernelSource,
+    ptx: str,
+    sizes: dict[str, int] | None,
+    seed: int = 0,
+    notes: tuple[str, ...] = (),
 ) -> CheckReport:
     """Run the PTX on integer data and compare it with the program's meaning.
 
@@ -193,13 +270,14 @@ def check(
         ptx: compiled from it.
         sizes: of the run; None: `trial_sizes`.
         seed: of the data.
+        notes: for the report.
     """
     program = plan.program
     chosen = {**trial_sizes(plan), **(sizes or {})}
     operands = trial_operands(program, chosen, seed)
     arrays = {t.name: value for t, value in zip(program.inputs, operands, strict=True)}
     wanted = evaluate(program, arrays, chosen)
-    done = emulate(program, source, ptx, operands)
+    done = emulate(program, source, ptx, operands, profile=True)
     results = done.results if isinstance(done.results, tuple) else (done.results,)
     findings = list(done.report.findings)
     exact = is_exact(program)
@@ -212,7 +290,14 @@ def check(
     comparison = "equal to NumPy, bit for bit" if exact else f"within {worst:.2g} of NumPy"
     if findings and any(f.code == "wrong-value" for f in findings):
         comparison = "differs from NumPy"
-    return CheckReport(plan.proofs, tuple(chosen.items()), comparison, tuple(findings))
+    return CheckReport(
+        plan.proofs,
+        tuple(chosen.items()),
+        comparison,
+        tuple(findings),
+        notes,
+        done.report.profile,
+    )
 
 
 def compare(
@@ -238,4 +323,4 @@ def compare(
     return Finding("wrong-value", sentence, tensor.name, int((error > allowed).sum())), worst
 
 
-__all__ = ["CheckReport", "check", "emulate", "trial_sizes"]
+__all__ = ["CheckReport", "check", "emulate", "runnable_sizes", "trial_sizes"]

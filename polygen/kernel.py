@@ -9,7 +9,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from polygen.check import CheckReport, Emulation, check, emulate, launch_of
+from polygen.check import (
+    CheckReport,
+    Emulation,
+    check,
+    emulate,
+    launch_of,
+    runnable_sizes,
+    trial_operands,
+    trial_sizes,
+)
 from polygen.errors import AlignmentMismatch, PolygenError, SpillError, ToolchainMissing
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.device import Device
@@ -120,6 +129,9 @@ class Kernel:
             "ptx": lambda: self.ptx,
             "sass": lambda: disassemble(self.cubin),
         }[stage]()
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.passes.plan.entry} for {self.passes.plan.device.name}>"
 
     def __str__(self) -> str:
         return self.show("plan")
@@ -251,6 +263,9 @@ class Kernel:
     def check(self, sizes: dict[str, int] | None = None) -> CheckReport:
         """The proofs, and a run of the compiled PTX on integer data compared with NumPy.
 
+        Sizes outside this kernel's alignment class are run with the variant that a call would use,
+        and for sizes that take too long a smaller problem is run; ``report.notes`` says so.
+
         Args:
             sizes: of the run; dims not named get a small size that crosses tile boundaries.
 
@@ -258,8 +273,20 @@ class Kernel:
             A report; ``report.ok`` says whether ``report.findings`` is empty.
         """
         check_sizes(self.program, sizes or {})
-        ptx = self.ptx  # first: it may replace the passes
-        return check(self.passes.plan, self.passes.source, ptx, sizes)
+        self.artifact  # noqa: B018  (first: it may replace the passes)
+        chosen = {**trial_sizes(self.passes.plan), **(sizes or {})}
+        chosen, note = runnable_sizes(self.passes.plan, chosen)
+        notes = [note] if note else []
+        fitting = self.fitting(*trial_operands(self.program, chosen, 0))
+        if fitting is not self:
+            chosen, note = runnable_sizes(fitting.passes.plan, chosen)  # its tiles may differ
+            classes = ", ".join(f"{t} {n}" for t, n in fitting.passes.source.alignment)
+            notes.append(
+                "the sizes are outside the alignment class of this kernel; ran its variant for "
+                f"arrays aligned to {classes} bytes"
+            )
+        ptx = fitting.ptx
+        return check(fitting.passes.plan, fitting.passes.source, ptx, chosen, notes=tuple(notes))
 
 
 def realigned(program: Program, alignment: dict[str, int], ragged: tuple[str, ...] = ()) -> Program:

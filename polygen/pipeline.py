@@ -82,7 +82,7 @@ def _generate(
 ) -> Passes:
     model = scop(program)
     matched = match(program, fuse(program, model))
-    instruction, decided, origin = decide(program, matched, device, sizes, schedule, skip)
+    instruction, decided, origin = decide(matched, device, sizes, schedule, skip)
     tree = map_program(
         program,
         model,
@@ -96,7 +96,6 @@ def _generate(
 
 
 def decide(
-    program: Program,
     matched: Match,
     device: Device,
     sizes: dict[str, int],
@@ -202,11 +201,16 @@ def check_sizes(program: Program, sizes: dict[str, int]) -> None:
                 f"no dim is called {name!r}", where="sizes", nearest=f"Dims: {known}"
             )
         if not isinstance(value, int) or isinstance(value, bool):
-            raise PolygenError(f"{name} = {value!r}", where="sizes", why="sizes are whole numbers")
+            raise PolygenError(
+                f"{name} = {value!r}",
+                where="sizes",
+                why="sizes are whole numbers",
+                nearest=f"Write {name} = 4096",
+            )
         if value < 1:
             raise PolygenError(
                 f"{name} = {value}",
                 where="sizes",
                 why="sizes are at least 1",
-                nearest=f"{name} = 1",
+                nearest=f"Use {name} = 1",
             )

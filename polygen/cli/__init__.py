@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import traceback
 from collections.abc import Sequence
 
 from polygen import knobs
@@ -44,12 +45,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except PolygenError as error:
         if _debug(options):
-            raise
+            traceback.print_exc()
+            return REFUSED
         print(f"polygen: {error}", file=sys.stderr)
         return REFUSED
     except Exception as error:
         if _debug(options):
-            raise
+            traceback.print_exc()
+            return REFUSED
         print(
             f"polygen: internal error: {type(error).__name__}: {error}. "
             "--debug shows where; please report it",

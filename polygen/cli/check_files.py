@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ def check(options: argparse.Namespace) -> int:
         completion=launch.completion,
         seed=launch.seed,
         profile=launch.profile,
+        progress=_progress if sys.stderr.isatty() else None,
     )
     findings = (*report.findings, *wrong_values(report.arrays, expected))
     compared = sum(one is not None for one in expected)
@@ -75,6 +77,13 @@ def check(options: argparse.Namespace) -> int:
     else:
         print(_text(path, launch, findings, report.profile, report.instructions, compared))
     return 1 if findings else 0
+
+
+def _progress(done: int, total: int) -> None:
+    """One line on the terminal that is written over, and gone at the end."""
+    text = f"{done} of {total} blocks" if done < total else ""
+    sys.stderr.write(f"\r\x1b[K{text}")
+    sys.stderr.flush()
 
 
 def _ptx(path: Path, arch: str) -> str:

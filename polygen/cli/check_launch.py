@@ -13,7 +13,7 @@ import difflib
 import functools
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +197,7 @@ def _argument_problems(
         problems.append(f"{where}.of: missing. Name an array argument, or give dtype and shape")
     elif one.of < 0:
         problems += _array_problems(where, one)
-    elif one.dtype and one.shape:
+    elif one.dtype or one.shape:
         problems.append(f"{where}.of: the array is argument {one.of}; dtype and shape are its own")
     elif one.of >= len(arguments) or isinstance(arguments[one.of], ScalarArgument | MapArgument):
         legal = [str(n) for n, a in enumerate(arguments) if isinstance(a, ArrayArgument)]
@@ -257,8 +257,9 @@ def _structured(raw: dict[str, Any], kind: type[Any], where: str, problems: list
         notes = [note for inner in error.exceptions for note in getattr(inner, "__notes__", [])]
         wrong = {note.name for note in notes if isinstance(note, AttributeValidationNote)}
     names = {field.name for field in fields(kind)}
+    required = {field.name for field in fields(kind) if field.default is MISSING}
     good = {key: value for key, value in raw.items() if key in names - wrong}
-    legal = {key: value for key, value in _LEGAL.items() if key in names}
+    legal = {key: value for key, value in _LEGAL.items() if key in names & (required | wrong)}
     return _converter().structure({**legal, **good}, kind)
 
 

@@ -72,6 +72,8 @@ def check_json(report: CheckReport) -> dict[str, object]:
         "sizes": dict(report.sizes),
         "comparison": report.comparison,
         "findings": [dataclasses.asdict(finding) for finding in report.findings],
+        "notes": list(report.notes),
+        "profile": [dataclasses.asdict(row) for row in report.profile],
     }
 
 

@@ -15,7 +15,7 @@ from polygen.emit.ctext import pointwise
 from polygen.emit.leaves import extent_names
 from polygen.emit.names import c_name
 from polygen.errors import UnsupportedProgram
-from polygen.frontend.dtypes import DType
+from polygen.frontend.program import Tensor
 from polygen.lower.plan import Epilogue, KernelPlan, Read, Write
 
 _C_TYPES = {"f16": "unsigned short", "bf16": "unsigned short", "f32": "float"}
@@ -28,25 +28,27 @@ _PACK = {
 _BYTES = {"f16": 2, "bf16": 2, "f32": 4}
 
 
-def epilogue_type(dtype: DType) -> str:
-    """The name under which the epilogue reads and writes a dtype.
+def epilogue_type(tensor: Tensor) -> str:
+    """The name under which the epilogue reads and writes a tensor's dtype.
 
     Raises:
         UnsupportedProgram: the epilogue has no conversion for it.
     """
-    name = "f32" if dtype.name == "tf32" else dtype.name
+    name = "f32" if tensor.dtype.name == "tf32" else tensor.dtype.name
     if name not in _C_TYPES:
         raise UnsupportedProgram(
-            f"the epilogue cannot read or write {dtype}", nearest="Use f16, bf16 or f32"
+            f"the epilogue cannot read or write {tensor.dtype}",
+            where=tensor.name,
+            nearest="Use f16, bf16 or f32, in the signature or as out_dtype",
         )
     return name
 
 
 def types(plan: KernelPlan) -> list[dict[str, Any]]:
     """The element types of the epilogue's operands and outputs."""
-    dtypes = [r.tensor.dtype for r in plan.epilogue.reads if r.tensor.dims]
-    dtypes += [w.tensor.dtype for w in plan.epilogue.writes]
-    names = sorted({epilogue_type(dtype) for dtype in dtypes})
+    tensors = [r.tensor for r in plan.epilogue.reads if r.tensor.dims]
+    tensors += [w.tensor for w in plan.epilogue.writes]
+    names = sorted(set(map(epilogue_type, tensors)))
     return [
         {
             "name": name,
@@ -91,7 +93,6 @@ def epilogue(plan: KernelPlan) -> dict[str, Any]:
         "lanes": lanes,
         "guard": items % (lanes * e.batch) != 0,
         "atoms_n": tiles.atoms[1],
-        "atom_m": plan.atom.m,
         "pairs": _pairs(plan),
         "parts": list(range(0, e.vector, 4)),
         "hoisted": [_read_vector(read, read.name + "_words", e) for read in hoisted],
@@ -158,7 +159,7 @@ def _fetch(read: Read, e: Epilogue) -> list[str]:
         return []
     if read.kind == "vector":
         return [_read_vector(read, f"{name}_words[i]", e)]
-    from_ = f"from_{epilogue_type(read.tensor.dtype)}"
+    from_ = f"from_{epilogue_type(read.tensor)}"
     if read.kind == "row":
         return [f"{name}_element[i] = {from_}(__ldg({_position(read, 'safe_row', 'column')}));"]
     position = _position(read, "safe_row", "(column + e)")
@@ -177,7 +178,7 @@ def _element(read: Read, e: Epilogue) -> str:
     if read.kind == "strided":
         return f"{name}_elements[i][e]"
     words = f"{name}_words" if is_hoisted(e, read) else f"{name}_words[i]"
-    return f"element_{epilogue_type(read.tensor.dtype)}({words}, e)"
+    return f"element_{epilogue_type(read.tensor)}({words}, e)"
 
 
 def _results(e: Epilogue) -> list[str]:
@@ -185,7 +186,7 @@ def _results(e: Epilogue) -> list[str]:
 
 
 def _store(write: Write, e: Epilogue) -> str:
-    name, out = epilogue_type(write.tensor.dtype), f"{write.tensor.name}_out"
+    name, out = epilogue_type(write.tensor), f"{write.tensor.name}_out"
     position = _position(write, "row", "column")
     if write.kind == "vector":
         return f"write_{name}<{e.vector}, {max(write.width, 4)}>({position}, {out});"
@@ -198,13 +199,13 @@ def _edge_name(read: Read) -> str:
 
 
 def _edge_read(read: Read) -> str:
-    from_ = f"from_{epilogue_type(read.tensor.dtype)}"
+    from_ = f"from_{epilogue_type(read.tensor)}"
     position = _position(read, "row", "(column + e)")
     return f"const float {read.name}_element = {from_}(__ldg({position}));"
 
 
 def _edge_store(write: Write) -> str:
-    name = epilogue_type(write.tensor.dtype)
+    name = epilogue_type(write.tensor)
     position = _position(write, "row", "(column + e)")
     return f"*({position}) = to_{name}({write.tensor.name}_out);"
 

@@ -87,7 +87,8 @@ def expression(name: str, arguments: list[str], fast: bool, exponent: float | No
 
 def literal(value: float) -> str:
     """A Python number as a CUDA float literal that keeps every bit of its f32 rounding."""
-    rounded = np.float32(value)
+    with np.errstate(over="ignore"):  # beyond f32 it is infinite, as NumPy's f32 would be
+        rounded = np.float32(value)
     if np.isnan(rounded):
         return "__int_as_float(0x7fffffff)"
     if np.isinf(rounded):

@@ -14,6 +14,7 @@ from polygen.lower.plan import Buffer, Copy, KernelPlan, Load
 _C_TYPES = {"f16": "unsigned short", "bf16": "unsigned short", "f32": "float", "tf32": "float"}
 _C_BYTES = {"e4m3": "unsigned char", "e5m2": "unsigned char", "s8": "signed char"}
 SHARED_ALIGNMENT = 128  # bytes that the kernel declares for its shared memory
+WORD_BYTES = 4  # a copy through registers writes whole words
 LOOP_COMMENTS = {"epilogue": "epilogue"}
 
 
@@ -42,7 +43,7 @@ def placement(buffer: Buffer) -> str:
 def copy(plan: KernelPlan, c: Copy) -> dict[str, Any]:
     """One copy leaf; `p` says which part of the tile."""
     buffer, threads = plan.buffer(c.buffer), plan.launch.threads
-    moved = c.width if c.asynchronous else 2 * c.element_bytes
+    moved = c.width if c.asynchronous else WORD_BYTES
     elements = moved // c.element_bytes
     per_row = c.columns // elements
     pieces = c.rows * per_row
@@ -168,11 +169,28 @@ def _general_copy(
     else:
         body += [
             f"const int left = {row_inside} ? {left} : 0;",
-            "const unsigned low = left > 0 ? __ldg(from) : 0;",
-            "const unsigned high = left > 1 ? __ldg(from + 1) : 0;",
-            "write_word(to, low | high << 16);",
+            *_word(c, elements),
         ]
     return [], body
+
+
+def _word(c: Copy, elements: int) -> list[str]:
+    """A word of narrow elements, each read if it is inside, and written to shared memory."""
+    bits = 8 * c.element_bytes
+    if elements == 2:
+        lines = [
+            "const unsigned low = left > 0 ? __ldg(from) : 0;",
+            "const unsigned high = left > 1 ? __ldg(from + 1) : 0;",
+        ]
+        return [*lines, f"write_word(to, low | high << {bits});"]
+    # Signed elements would smear their sign over the word.
+    return [
+        "unsigned word = 0;",
+        "#pragma unroll",
+        f"for (int e = 0; e < {elements}; ++e)",
+        f"  word |= (left > e ? (unsigned)(unsigned char)__ldg(from + e) : 0) << e * {bits};",
+        "write_word(to, word);",
+    ]
 
 
 def _function_name(load: FragmentLoad) -> str:

@@ -15,7 +15,7 @@ from polygen.emit.functions import PRIMITIVES
 # Names that Python code writes into the leaves, and loop iterators.
 _WRITTEN_TEXT = (
     "t s m n r k p e i from to left inside bytes row column rows_left piece from_row from_column "
-    "low high words safe_row sums sum count min max "
+    "low high word words safe_row sums sum count min max "
     "zero mma copy_a copy_b load_a load_b stage store prepare commit b_m b_n pass"
 )
 _WRITTEN = frozenset(_WRITTEN_TEXT.split())
@@ -25,7 +25,9 @@ _KEYWORDS_TEXT = (
     "float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr "
     "operator or or_eq private protected public register return short signed sizeof static struct "
     "switch template this throw true try typedef typeid typename union unsigned using virtual void "
-    "volatile while xor xor_eq dim3 uint2 uint4 blockIdx threadIdx blockDim gridDim stream"
+    "volatile while xor xor_eq dim3 uint2 uint4 blockIdx threadIdx blockDim gridDim stream "
+    "NULL NAN INFINITY HUGE_VAL HUGE_VALF EOF INT_MAX INT_MIN UINT_MAX CHAR_BIT RAND_MAX M_E M_PI "
+    "assert errno linux unix stdin stdout stderr"  # macros of nvcc's own includes and of gcc
 )
 _KEYWORDS = frozenset(_KEYWORDS_TEXT.split())
 _KERNEL_SCOPE = ("kernel.cu.j2", "leaves.cu.j2", "launcher.cu.j2")
@@ -48,5 +50,10 @@ def reserved() -> frozenset[str]:
 
 
 def c_name(name: str) -> str:
-    """The identifier under which the kernel knows a tensor, a size or one of their strides."""
-    return f"{name}_" if name in reserved() else name
+    """The identifier under which the kernel knows a tensor, a size or one of their strides.
+
+    Different names stay different: ``sum`` becomes ``sum_``, and ``sum_`` becomes ``sum__``. Names
+    that start with ``__``, or ``_`` and a capital, are kept by C for itself.
+    """
+    taken = name.rstrip("_") in reserved() or re.match(r"_[_A-Z]", name)
+    return f"{name}_" if taken else name

@@ -18,7 +18,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from polygen.errors import DTypeError, ShapeError, SignatureError, TraceError, UnsupportedProgram
+from polygen.errors import (
+    DTypeError,
+    PolygenError,
+    ShapeError,
+    SignatureError,
+    TraceError,
+    UnsupportedProgram,
+)
 from polygen.frontend.dtypes import BOOL, F32, S8, TF32, DType
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.expr import (
@@ -85,7 +92,7 @@ def build_program(
     """
     inputs = _named(function, tensors)
     trace = Trace()
-    result = function(*(Traced(trace, trace.input(tensor)) for tensor in inputs))
+    result = _run(function, name, [Traced(trace, trace.input(tensor)) for tensor in inputs])
     roots = _roots(result, trace)
     wanted = _wanted(out_dtypes, len(roots))
     builder = _Builder(_prefix("v", inputs))
@@ -107,14 +114,27 @@ def build_program(
     return Program(_identifier(name), source, inputs, outputs, statements)
 
 
+def _run(function: Callable[..., Any], name: str, arguments: Sequence[Traced]) -> Any:
+    """What the function returns; its own exceptions are named as such."""
+    try:
+        return function(*arguments)
+    except PolygenError:
+        raise
+    except Exception as error:
+        raise TraceError(
+            f"the function raises {type(error).__name__}: {error}", where=name
+        ) from error
+
+
 def _identifier(name: str) -> str:
     text = re.sub(r"[^A-Za-z0-9_]", "_", name) or "kernel"
     return f"_{text}" if text[0].isdigit() else text
 
 
 def _prefix(letter: str, inputs: Sequence[Tensor]) -> str:
-    """`letter`, with underscores until no argument is called prefix and number."""
-    while any(re.fullmatch(rf"{letter}\d+", tensor.name) for tensor in inputs):
+    """`letter`, with underscores until no argument and no dim is called prefix and number."""
+    names = [str(name) for tensor in inputs for name in (tensor.name, *tensor.dims)]
+    while any(re.fullmatch(rf"{letter}\d+", name) for name in names):
         letter += "_"
     return letter
 

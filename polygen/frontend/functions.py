@@ -134,6 +134,8 @@ def bind(function: Function, args: Sequence[Any], keywords: Mapping[str, Any]) -
 
 def closest(name: str) -> str:
     """A sentence that proposes known names near an unknown one."""
+    if name in _REDUCTIONS:
+        return f"Reductions are not supported yet: compute {name} outside"
     known = sorted({*TABLE, *ALIASES} - {"cast"})
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.55)
     return f"Did you mean {' or '.join(near)}?" if near else f"Known: {', '.join(known)}"
@@ -248,6 +250,17 @@ ALIASES = {
     "dot": "dot",
     "transpose": "transpose",
 }
+
+# NumPy's and PyTorch's names of what needs more than one element; "min" and "max" of two arguments
+# are called minimum and maximum.
+# fmt: off
+_REDUCTIONS = frozenset(
+    [
+        "sum", "mean", "prod", "std", "var", "amax", "amin", "argmax", "argmin", "softmax",
+        "log_softmax", "logsumexp", "layer_norm", "norm", "cumsum", "any", "all", "median",
+    ]
+)
+# fmt: on
 
 
 class _Term(Symbolic):

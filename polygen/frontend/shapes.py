@@ -18,6 +18,8 @@ from polygen.frontend.program import Dim, Tensor
 
 MATMUL_DTYPES = (F16, BF16, TF32, E4M3, E5M2, S8)
 ITERATORS = ("i", "j", "k")
+# Kernels count in s32, and round sizes up to whole tiles, which are far smaller than the margin.
+LARGEST_SIZE = 2**31 - 2**16
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -85,6 +87,13 @@ def _check_dim(dim: Dim, where: str) -> None:
         raise SignatureError(f"{dim!r} is not a dim", where=where, nearest="Use a name or a number")
     elif dim < 1:
         raise ShapeError(f"a size of {dim}", where=where, nearest="Sizes are at least 1")
+    elif dim > LARGEST_SIZE:
+        raise ShapeError(
+            f"a size of {dim}",
+            where=where,
+            why="a kernel counts in 32 bits",
+            nearest=f"Sizes are at most {LARGEST_SIZE}",
+        )
 
 
 def broadcast(function: str, operands: Sequence[tuple[str, Dims]]) -> Dims:

@@ -41,7 +41,7 @@ def parse_signature(text: str) -> Tensor:
         ShapeError: a size below 1, or more than two dims.
         DTypeError: a scalar that is not f32.
     """
-    match = _FORM.fullmatch(text)
+    match = _FORM.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise SignatureError("not an argument description", where=repr(text), nearest=_FORMAT)
     try:

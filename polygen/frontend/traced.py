@@ -180,6 +180,16 @@ class Traced(Symbolic):
     def __invert__(self) -> Any:
         return self._bits("logical_not", self)
 
+    def _no_operator(self, other: Any) -> NoReturn:
+        raise TraceError(
+            f"an operator on {describe(self.node)} that is not in the vocabulary",
+            why="// % ^ << >> and divmod are not supported",
+            nearest="There are + - * / ** @, comparisons, and & | ~ of comparisons",
+        )
+
+    __floordiv__ = __mod__ = __divmod__ = __xor__ = __lshift__ = __rshift__ = _no_operator
+    __rfloordiv__ = __rmod__ = __rdivmod__ = __rxor__ = __rlshift__ = __rrshift__ = _no_operator
+
     # --- NumPy's protocols
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *args: Any, **keywords: Any) -> Any:
         name = ufunc.__name__

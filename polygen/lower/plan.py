@@ -232,8 +232,3 @@ class KernelPlan:
     def buffer(self, name: str) -> Buffer:
         """The buffer called `name`."""
         return next(b for b in self.buffers if b.name == name)
-
-    @property
-    def accumulator_dtype(self) -> DType:
-        """The type sums are kept in."""
-        return self.atom.c.dtype

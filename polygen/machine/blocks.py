@@ -16,6 +16,7 @@ import re
 from dataclasses import dataclass
 
 from polygen.errors import PtxError
+from polygen.machine.facts import Facts, facts
 from polygen.machine.parse import Instruction, Kernel
 
 ENDS = frozenset({"bra", "brx", "ret", "exit", "trap"})
@@ -116,6 +117,7 @@ class Program:
     block_of: dict[str, int]  # label -> block number; the number of blocks means the kernel's end
     stored: dict[str, int]  # register -> storage slot, for registers that cross blocks
     uniform: frozenset[str]
+    facts: Facts
 
 
 def ends_block(one: Instruction) -> bool:
@@ -251,4 +253,4 @@ def analyse(kernel: Kernel) -> Program:
                 if name not in written:
                     stored.setdefault(name, len(stored))
             written.update(definitions(one, kernel))
-    return Program(kernel, blocks, block_of, stored, _uniform(kernel))
+    return Program(kernel, blocks, block_of, stored, _uniform(kernel), facts(kernel))

@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from polygen.machine.state import Machine
 
 ALIGNMENT = 128  # of a tensor box in shared memory
-# What a box holds outside its tensor when the map asks for NaN, as bits. The bf16 pattern was read
-# off an H200. f16 and f32 are not measured yet: they get the canonical NaN.
-NAN_FILL = {"bfloat16": 0x7FF7, "float16": 0x7E00, "float32": 0x7FC00000}
+# What a box holds outside its tensor when the map asks for NaN, as bits: read off an H200.
+NAN_FILL = {"bfloat16": 0x7FF7, "float16": 0x7FF7, "float32": 0x7FF77FF7}
 MASK = (1 << SLOT) - 1
 
 

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass, field
 
@@ -81,6 +82,7 @@ class _Scope:
     names: dict[str, str] = field(default_factory=dict)
 
 
+@functools.cache
 def type_bytes(kind: str) -> int:
     """Bytes of a PTX type such as ``u32``; 0 for ``pred``."""
     if kind == "pred":

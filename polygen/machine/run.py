@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -215,6 +216,7 @@ def run(
     checks: bool = True,
     profile: bool = False,
     max_steps: int = 1_000_000,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Execute a kernel on NumPy and judge it.
 
@@ -226,6 +228,7 @@ def run(
         checks: look for races, uninitialised reads and missing fences in shared memory.
         profile: count shared wavefronts and global sectors per instruction.
         max_steps: block executions per wave before the run is taken for an endless loop.
+        progress: called with the number of CTAs that have run and of all, after every wave.
 
     Returns:
         The arrays after the run and everything that was found.
@@ -244,16 +247,17 @@ def run(
     key = (ptx_text, kernel.name)
     if key not in _TRANSLATIONS:
         _TRANSLATIONS[key] = Translation(analyse(kernel))
+    program = _TRANSLATIONS[key].program
     placed = _place(module, kernel, launch)
     placed.symbols.update(symbols)
-    placed.stores = GlobalStores(kernel, placed.memory.size) if checks else None
-    shadow = shadow_bytes(kernel, end, threads) if checks else 1
+    placed.stores = GlobalStores(program.facts, placed.memory.size) if checks else None
+    shadow = shadow_bytes(program, end, threads) if checks else 1
     findings, profiler = Findings(kernel), Profiler() if profile else None
-    instructions = 0
+    instructions, done = 0, 0
     with np.errstate(all="ignore"):
         for wave, ctas in enumerate(_waves(launch, kernel.cluster, shadow)):
             machine = Machine(
-                _TRANSLATIONS[key].program,
+                program,
                 Geometry(launch.grid, launch.block, ctas, kernel.cluster),
                 placed,
                 findings,
@@ -266,6 +270,9 @@ def run(
                 break
             finally:
                 instructions += machine.instructions
+            done += len(ctas)
+            if progress is not None:
+                progress(done, int(np.prod(launch.grid)))
     arrays = tuple(placed.memory.view(buffer).copy() for buffer in placed.buffers)
     rows = profiler.finish(findings) if profiler is not None else ()
     return Report(arrays, findings.finish(), rows, instructions)

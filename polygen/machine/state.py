@@ -61,25 +61,10 @@ def place_shared(
     return symbols, first, top + dynamic
 
 
-def granule(kernel: Kernel) -> int:
-    """Bytes of the smallest access to memory that may be shared memory."""
-    smallest = 16
-    for one in kernel.instructions:
-        if one.parts[0] in ("ld", "st", "atom", "red"):
-            spaces = {part.split("::")[0] for part in one.parts}
-            if not spaces & {"global", "local", "param", "const"} and one.parts[1] != "async":
-                smallest = min(smallest, type_bytes(one.parts[-1]) or 1)
-        elif one.parts[0] == "mbarrier":
-            smallest = min(smallest, 8)
-        elif one.parts[:2] == ("cp", "async") and len(one.parts) > 2 and one.parts[2] == "ca":
-            smallest = min(smallest, int(one.operands[2], 0))
-    return smallest
-
-
-def shadow_bytes(kernel: Kernel, shared_end: int, threads: int) -> int:
+def shadow_bytes(program: Program, shared_end: int, threads: int) -> int:
     """Roughly what race detection needs per CTA."""
-    actors = int(np.prod(kernel.cluster)) * (-(-threads // 32) + -(-threads // 128) + 1)
-    return shared_end // granule(kernel) * (actors + 2) * 8 + 1
+    actors = int(np.prod(program.kernel.cluster)) * (-(-threads // 32) + -(-threads // 128) + 1)
+    return shared_end // program.facts.granule * (actors + 2) * 8 + 1
 
 
 @dataclass(slots=True)
@@ -143,7 +128,7 @@ class Machine:
         self.bulk = Bulk(geometry.total)
         self.groups = Groups()
         self.clusters = Clusters(geometry)
-        self.mapped = any(one.parts[0] == "mapa" for one in program.kernel.instructions)
+        self.mapped = program.facts.mapped
         self.exited = ~geometry.exists
         self.everyone = Lanes(geometry, np.arange(geometry.total), bool(geometry.exists.all()))
         self.registers = self._storage()
@@ -151,10 +136,8 @@ class Machine:
         self._special: dict[str, Any] = {}
 
     def _make_shadow(self) -> Shadow:
-        code = self.program.kernel.instructions
-        atomic = frozenset(at for at, one in enumerate(code) if one.parts[0] in ("atom", "red"))
-        size = granule(self.program.kernel)
-        return Shadow(self.geometry, self.shared_bytes, size, self.findings, atomic)
+        facts = self.program.facts
+        return Shadow(self.geometry, self.shared_bytes, facts.granule, self.findings, facts.atomic)
 
     def _place_locals(self) -> dict[str, int]:
         """Addresses of the local variables; makes local memory."""

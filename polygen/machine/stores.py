@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polygen.machine.facts import Facts
 from polygen.machine.lanes import Lanes, Vector
-from polygen.machine.parse import Kernel, type_bytes
 from polygen.machine.races import ACTOR, ACTORS, CODE, Shadow
 
 if TYPE_CHECKING:
@@ -25,12 +25,11 @@ if TYPE_CHECKING:
 class GlobalStores:
     """Who wrote what in global memory, for a whole launch."""
 
-    def __init__(self, kernel: Kernel, size: int) -> None:
-        stores = [one for one in kernel.instructions if one.parts[0] == "st"]
-        self.granule = min((type_bytes(one.parts[-1]) or 1 for one in stores), default=8)
+    def __init__(self, facts: Facts, size: int) -> None:
+        self.granule = facts.store_granule
         self.record = np.zeros(size // self.granule, np.int64)
         self.cluster = np.full(size // self.granule, -1, np.int32)
-        self.relaxed = any(_synchronises(one.parts) for one in kernel.instructions)
+        self.relaxed = facts.orders_global
 
     def cells(self, at: Vector, size: int) -> Vector:
         """Cells of accesses of `size` bytes; one row per access."""
@@ -99,12 +98,3 @@ class GlobalStores:
                 position,
                 count=int(lost.sum()),
             )
-
-
-def _synchronises(parts: tuple[str, ...]) -> bool:
-    """Whether an instruction can order global memory between blocks."""
-    if parts[0] in ("atom", "red"):
-        return "shared" not in parts and "shared::cta" not in parts
-    if parts[0] in ("membar", "fence"):
-        return bool({"gl", "gpu", "sys"} & set(parts))
-    return bool({"acquire", "release"} & set(parts) and "global" in parts)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from polygen import isl
 from polygen.errors import VerifyError
-from polygen.poly.match import Match, Operand
+from polygen.poly.match import Operand
 from polygen.poly.tiling import Tiling
 
 
@@ -30,7 +30,7 @@ class Footprint:
         return f"{self.tensor}[{ranges}]"
 
 
-def footprint(match: Match, operand: Operand, tiles: Tiling) -> Footprint:
+def footprint(operand: Operand, tiles: Tiling) -> Footprint:
     """The box that the copy of `operand` moves.
 
     Raises:

@@ -8,17 +8,21 @@
 3. The band says which iterators of each statement are the contraction's row and column.
 4. Otherwise fusion is illegal: the answer names the dependence that leaves the point, and one
    concrete pair.
+
+isl makes no loop for an extent of 1, so the scheduler sees a symbolic size in its place: what is
+legal for every size is legal for 1.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from polygen import isl
 from polygen.errors import UnsupportedProgram
-from polygen.frontend.program import Contraction, Program
+from polygen.frontend.program import Contraction, Dim, Program, Tensor
 from polygen.poly.scop import Scop, clear_name, space
+from polygen.poly.scop import scop as polyhedra
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +51,13 @@ def fuse(program: Program, scop: Scop) -> Fusion:
     """
     contraction = _only_contraction(program)
     row, column = (it for it in contraction.write.index if isinstance(it, str))
-    dependences = scop.dependences
+    general = _with_symbolic_ones(program)
+    model = scop if general is program else polyhedra(general)
+    dependences = model.dependences
     tree = (
-        isl.ScheduleConstraints.on_domain(scop.domain)
+        isl.ScheduleConstraints.on_domain(model.domain)
         .set_validity(dependences)
-        .set_proximity(scop.flow)
+        .set_proximity(model.flow)
         .set_coincidence(dependences)
         .compute_schedule()
     )
@@ -78,6 +84,31 @@ def fuse(program: Program, scop: Scop) -> Fusion:
     outputs = {tensor.name for tensor in program.outputs}
     values = [s.write.name for s in program.statements if s.write.name not in outputs]
     return Fusion(contraction.name, tuple(found), tuple(values))
+
+
+def _with_symbolic_ones(program: Program) -> Program:
+    """The program with one more size in place of every extent of 1; itself if there is none."""
+    if not any(extent == 1 for s in program.statements for _, extent in s.domain):
+        return program
+    symbol = "one"
+    while symbol in program.sizes:
+        symbol += "_"
+
+    def dim(extent: Dim) -> Dim:
+        return symbol if extent == 1 else extent
+
+    def tensor(given: Tensor) -> Tensor:
+        return replace(given, dims=tuple(map(dim, given.dims)))
+
+    return replace(
+        program,
+        inputs=tuple(map(tensor, program.inputs)),
+        outputs=tuple(map(tensor, program.outputs)),
+        statements=tuple(
+            replace(s, domain=tuple((iterator, dim(extent)) for iterator, extent in s.domain))
+            for s in program.statements
+        ),
+    )
 
 
 def _only_contraction(program: Program) -> Contraction:

@@ -107,7 +107,7 @@ def map_program(
     fusion = fuse(program, scop)
     matched = match(program, fusion)
     tiles = tiling(schedule, atom)
-    statements = roles(scop, fusion, matched)
+    statements = roles(fusion, matched)
     element = to_isl_text(element_tree(scop, statements, tiles, schedule), scop.parameters)
     blocks = isl.UnionMap(space(scop.parameters) + block_map(statements, tiles, schedule))
     proofs = [
@@ -132,7 +132,7 @@ def map_program(
         fusion,
         matched,
         tiles,
-        tuple((name, footprint(matched, operand, tiles)) for name, operand in matched.operands),
+        tuple((name, footprint(operand, tiles)) for name, operand in matched.operands),
         element,
         block,
         barriers,

@@ -14,11 +14,12 @@ from polygen import isl
 from polygen.errors import SignatureError
 from polygen.frontend.program import Access, Contraction, Program, Statement
 
+# Words of isl's language, which ignores their case, and the one parameter of our own.
 # fmt: off
 RESERVED = frozenset(
     [
         "mod", "floor", "ceil", "floord", "ceild", "and", "or", "not", "exists", "exist", "min",
-        "max", "implies", "true", "false", "infty", "infinity", "NaN", "nan", "rat", "domain",
+        "max", "implies", "true", "false", "infty", "infinity", "nan", "rat", "domain",
         "k_tiles",
     ]
 )
@@ -75,7 +76,7 @@ def scop(program: Program) -> Scop:
     """
     parameters = program.sizes
     for name in parameters:
-        if name in RESERVED:
+        if name.lower() in RESERVED:
             raise SignatureError(
                 f"size name {name!r} is reserved", where="signature", nearest=f"Use {name.upper()}_"
             )

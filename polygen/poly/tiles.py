@@ -25,7 +25,6 @@ from polygen.poly.scop import must_flow, reuse_dependences
 from polygen.poly.tiling import RowVectors, Tiling
 from polygen.schedule.model import Schedule
 
-PARAMETERS = ("k_tiles",)
 PREFIX = "[k_tiles] -> "
 
 

@@ -89,7 +89,7 @@ class Roles:
     k: str = ""
 
 
-def roles(scop: Scop, fusion: Fusion, match: Match) -> tuple[Roles, ...]:
+def roles(fusion: Fusion, match: Match) -> tuple[Roles, ...]:
     """The m, n and k of every statement, through the fused band."""
     contraction = match.contraction
     row, _ = fusion.iterators(contraction.name)

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from polygen.emit.source import KernelSource
 from polygen.errors import AlignmentMismatch, ArgumentError
 from polygen.frontend.program import Tensor
+from polygen.frontend.shapes import LARGEST_SIZE
 from polygen.runtime.arrays import ArrayView, accepts
 from polygen.runtime.dlpack import compact
 
 LARGEST_ALIGNMENT = 16  # bytes: the widest vector access
-_LARGEST_SIZE = 2**31 - 1  # kernels count in s32; grid.x has the same limit on every CUDA device
+_LARGEST_STEP = 2**31 - 1  # kernels count in s32; grid.x has the same limit on every CUDA device
 _LARGEST_GRID_Y = 65535  # on every CUDA device
 
 
@@ -146,12 +147,12 @@ def _sizes(tensors: Sequence[Tensor], views: Sequence[ArrayView]) -> dict[str, i
     for tensor, view in zip(tensors, views, strict=False):
         for axis, (dim, size) in enumerate(zip(tensor.dims, view.shape, strict=True)):
             where = f"{tensor.name}.shape[{axis}]"
-            if not 0 < size <= _LARGEST_SIZE:
+            if not 0 < size <= LARGEST_SIZE:
                 raise ArgumentError(
                     f"the size is {size}",
                     where=where,
                     why="a kernel needs at least one element and counts in 32 bits",
-                    nearest=f"Legal: 1 to {_LARGEST_SIZE}",
+                    nearest=f"Legal: 1 to {LARGEST_SIZE}",
                 )
             if isinstance(dim, int):
                 if dim != size:
@@ -207,11 +208,11 @@ def _check_strides(
             why=f"the kernel was compiled for {tensor}, whose neighbours there are adjacent",
             nearest="Pass a contiguous copy: x.copy() in CuPy, x.contiguous() in PyTorch",
         )
-    if max(strides, default=0) > _LARGEST_SIZE:
+    if max(strides, default=0) > _LARGEST_STEP:
         raise ArgumentError(
             f"a stride of {max(strides)} elements",
             where=tensor.name,
-            why=f"the kernel counts strides in s32, up to {_LARGEST_SIZE}",
+            why=f"the kernel counts strides in s32, up to {_LARGEST_STEP}",
             nearest="Pass a contiguous copy, or split the array",
         )
     reach = 1
@@ -276,11 +277,11 @@ def _constants(
 
 def _grid(source: KernelSource, sizes: dict[str, int]) -> tuple[int, int, int]:
     grid = source.launch.grid(sizes)
-    if grid[0] > _LARGEST_SIZE or grid[1] > _LARGEST_GRID_Y:
+    if grid[0] > _LARGEST_STEP or grid[1] > _LARGEST_GRID_Y:
         raise ArgumentError(
             f"the launch needs {grid[0]} x {grid[1]} blocks",
             where=source.entry,
-            why=f"CUDA allows {_LARGEST_SIZE} x {_LARGEST_GRID_Y}",
+            why=f"CUDA allows {_LARGEST_STEP} x {_LARGEST_GRID_Y}",
             nearest="Use a larger tile or raster group, or split the arrays",
         )
     return grid

@@ -63,7 +63,9 @@ def load_schedule(path: Path | str) -> Schedule:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ScheduleFileError(str(path), [f"cannot be read: {error}"]) from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        problem = f"cannot be read: {reason}. Shipped schedules are in {schedules_folder()}"
+        raise ScheduleFileError(str(path), [problem]) from None
     return loads(text, str(path))
 
 

@@ -18,6 +18,7 @@ from polygen.errors import (
     SignatureError,
     ToolchainMissing,
     UnknownTarget,
+    UnsupportedProgram,
 )
 from polygen.runtime.environment import current_arch
 
@@ -43,6 +44,10 @@ def test_unknown_architecture():
     refuses(UnknownTarget, "sm_81", "Nearest: sm_80", "sm_120", arch="sm_81")
 
 
+def test_an_architecture_that_is_no_text():
+    refuses(UnknownTarget, "'[]'", "Known: sm_80", arch=[])
+
+
 @pytest.mark.skipif(current_arch() is not None, reason="there is a GPU to compile for")
 def test_no_architecture_and_no_gpu():
     with knobs.scope(arch=None):
@@ -60,12 +65,17 @@ def test_a_description_of_another_parameter():
     refuses(SignatureError, "describes w, but parameter 1 is x", signature=wrong)
 
 
+def test_descriptions_that_are_no_text():
+    refuses(SignatureError, "1", "name:dtype[dims]", signature=(1, 2, 3))
+
+
 @pytest.mark.parametrize(
     ("text", "error", "fragment"),
     [
         ("bf16[M,K", SignatureError, "not an argument description"),
         ("bf17[M,K]", SignatureError, "bf17"),
         ("bf16[0,K]", ShapeError, "at least 1"),
+        ("bf16[M,2147483647]", ShapeError, "at most 2147418112"),
         ("bf16[M,K]:diagonal", SignatureError, "row or col"),
         ("bf16[M,K]@3", SignatureError, "3"),
         ("bf16[M,K,L]", ShapeError, "3"),
@@ -74,6 +84,11 @@ def test_a_description_of_another_parameter():
 )
 def test_descriptions_that_cannot_be(text, error, fragment):
     refuses(error, fragment, signature=(text, *SIGNATURE[1:]))
+
+
+def test_the_default_output_of_integers_cannot_be_written_yet():
+    with pytest.raises(UnsupportedProgram, match=r"y0: .*s32.*out_dtype"):
+        pg.fuse(lambda x, w: x @ w.T, name="t").compile("s8[M,K]", "s8[N,K]", arch="sm_80")
 
 
 def test_inner_dims_that_differ():
@@ -97,7 +112,7 @@ def test_sizes_that_cannot_be(sizes, fragments):
 
 
 def test_static_without_a_size():
-    refuses(SignatureError, "static dims without a size: K", static=("K",))
+    refuses(SignatureError, "static dims without a size: K", "K = 1024", static=("K",))
     refuses(SignatureError, "without a size: N", static=("N", "K"), sizes={"K": 64})
 
 
@@ -120,7 +135,7 @@ def test_types_that_cannot_be():
 # --- schedules -----------------------------------------------------------------------------------
 @pytest.mark.parametrize("path", ["nowhere.toml", Path("nowhere.toml")])
 def test_a_schedule_file_that_is_not_there(path):
-    refuses(ScheduleFileError, "nowhere.toml", "cannot be read", schedule=path)
+    refuses(ScheduleFileError, "nowhere.toml", "cannot be read", "Shipped schedules", schedule=path)
 
 
 @pytest.mark.parametrize("thing", [42, None, {"stages": 3}])

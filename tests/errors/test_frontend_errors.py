@@ -85,6 +85,9 @@ WHERE = "pg.where"
         (lambda x, w: np.asarray(x @ w), ("NumPy array made from",)),
         (assignment, ("assignment", WHERE)),
         (into_array, ("np.add with out=",)),
+        (lambda x, w: x @ w // 2, ("operator on x @ w", "not in the vocabulary", "+ - * /")),
+        (lambda x, w: 2 % (x @ w), ("operator on x @ w", "not in the vocabulary", "+ - * /")),
+        (lambda x, w: x @ w * (1 / 0), ("the function raises ZeroDivisionError",)),
     ],
 )
 def test_what_needs_a_number(function, fragments):
@@ -96,6 +99,8 @@ def test_what_needs_a_number(function, fragments):
     [
         (lambda x, w: np.arctan(x @ w), ("np.arctan", "tanh")),
         (lambda x, w: np.log2(x @ w), ("np.log2", "Did you mean", "log")),
+        (lambda x, w: np.sum(x @ w), ("np.sum", "Reductions are not supported yet")),
+        (lambda x, w: (x @ w).mean(), (".mean", "Reductions are not supported yet")),
         (lambda x, w: np.fmax(x @ w, 0), ("np.fmax", "Known: ", "maximum")),
         (lambda x, w: np.cumsum(x @ w), ("np.cumsum",)),
         (lambda x, w: np.sum(x @ w), ("np.sum",)),

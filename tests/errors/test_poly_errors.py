@@ -166,3 +166,11 @@ def test_a_size_may_not_have_a_name_that_isl_reserves(name):
     with pytest.raises(SignatureError) as caught:
         scop(program_of("x @ w", x=f"f16[{name},K]", w="f16[K,N]"))
     assert name in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["NAN", "Min", "TRUE", "Mod"])
+def test_reserved_names_in_any_case(name):
+    function = parse_expression("x @ w", ("x", "w"))
+    program = fuse(function, name="f").program(f"bf16[{name},K]", "bf16[K,N]")
+    with pytest.raises(SignatureError, match=f"{name}.*is reserved"):
+        scop(program)

@@ -35,6 +35,7 @@ def out(shape, **options):
         (cupy_array((4, 8)), out((4, 9)), r"N: y.shape\[1\] = 9, but x.shape\[1\] = 8"),
         (cupy_array((0, 8)), out((0, 8)), r"x.shape\[0\]: the size is 0.*Legal: 1 to"),
         (cupy_array((2, 2**31), dtype="f4"), out((2, 2**31)), "the size is 2147483648"),
+        (cupy_array((2, 2**31 - 1), dtype="f4"), out((2, 2**31 - 1)), "Legal: 1 to 2147418112"),
         (cupy_array((4, 8)), out((4, 8), device=1), "y is on device 1, but x is on device 0"),
         (cupy_array((4, 8), strides=(4, 16)), out((4, 8)), "x: axis 1 has stride 4.*contiguous"),
         (cupy_array((4, 8), strides=(-32, 4)), out((4, 8)), "x: axis 0 runs backwards"),

@@ -1,8 +1,15 @@
-"""Runs a machine launch on a real GPU, through the driver's own compiler for the same PTX."""
+"""Runs a machine launch on a real GPU, through the driver's own compiler for the same PTX.
+
+What the GPU returned can be recorded in small files, and compared later where there is no GPU.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -98,17 +105,125 @@ def run_on_gpu(cupy: Any, ptx: str, launch: Launch) -> tuple[np.ndarray, ...]:
     return tuple(result)
 
 
-def twin(cupy: Any) -> Any:
-    """A stand-in for `polygen.machine.run` that also runs on the GPU and compares every array."""
+def identical(mine: np.ndarray, real: np.ndarray) -> bool:
+    """Whether two arrays hold the same bits."""
+    return mine.dtype == real.dtype and mine.shape == real.shape and _bits(mine) == _bits(real)
+
+
+def _bits(array: np.ndarray) -> bytes:
+    return np.ascontiguousarray(array).tobytes()
+
+
+def twin(cupy: Any, notes: list[Note]) -> Any:
+    """A stand-in for `polygen.machine.run` that also runs on the GPU and compares every array.
+
+    Args:
+        cupy: the module.
+        notes: gets one entry per launch that was compared, for `Recording`.
+    """
 
     def both(ptx: str, launch: Launch, **options: Any) -> Report:
         report = run(ptx, launch, **options)
         if report.ok:
-            for mine, real in zip(report.arrays, run_on_gpu(cupy, ptx, launch), strict=True):
-                if mine.dtype.kind in "iub":
-                    np.testing.assert_array_equal(mine, real)
-                else:  # NaN equals NaN, minus zero equals zero
-                    np.testing.assert_array_equal(mine.astype(np.float64), real.astype(np.float64))
+            real = run_on_gpu(cupy, ptx, launch)
+            notes.append(Note(digest(launch), real, given(launch)))  # kept when they differ, too
+            for number, (mine, theirs) in enumerate(zip(report.arrays, real, strict=True)):
+                assert identical(mine, theirs), f"array {number}: {mine} here, {theirs} on the GPU"
         return report
 
     return both
+
+
+# --- recordings ----------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What the GPU returned for one launch."""
+
+    digest: str
+    arrays: tuple[np.ndarray, ...]
+    before: tuple[np.ndarray, ...]
+
+
+def given(launch: Launch) -> tuple[np.ndarray, ...]:
+    """The arrays of a launch before it, as `Report.arrays` has them after it."""
+    arrays = (one.array if isinstance(one, TensorMap) else one for one in launch.arguments)
+    return tuple(array.copy() for array in arrays if isinstance(array, np.ndarray))
+
+
+def digest(launch: Launch) -> str:
+    """A name for the launch and its inputs: a test that changed does not meet an old recording."""
+    text = hashlib.sha256(repr((launch.grid, launch.block, launch.shared_bytes)).encode())
+    for one in launch.arguments:
+        if isinstance(one, TensorMap):
+            text.update(repr((one.box, one.swizzle, one.nan_fill)).encode())
+        array = one.array if isinstance(one, TensorMap) else one
+        if isinstance(array, np.ndarray):
+            text.update(f"{array.dtype} {array.shape} {array.strides}".encode())
+            text.update(_bits(array))
+        else:
+            text.update(repr(array).encode())
+    return text.hexdigest()[:16]
+
+
+class Recording:
+    """Files of what a GPU returned: one ``.npz`` per test function, each distinct output once.
+
+    ``index`` holds JSON: for every case, its launches; for every launch its digest and, per array,
+    the name of the entry with its bytes ("" when the kernel left the array as it was).
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[str, dict[str, list[Note]]] = {}
+
+    def add(self, file: str, case: str, notes: list[Note]) -> None:
+        """Keep the launches of a case."""
+        self.files.setdefault(file, {})[case] = notes
+
+    def write(self, folder: Path, device: str) -> None:
+        """Write all files; earlier ones of the same names are replaced."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, cases in self.files.items():
+            entries: dict[str, np.ndarray] = {}
+            index: dict[str, list[Any]] = {}
+            for case, notes in cases.items():
+                index[case] = [[note.digest, self._names(note, entries)] for note in notes]
+            text = json.dumps({"device": device, "cases": index}, indent=0)
+            np.savez_compressed(
+                folder / f"{file}.npz", allow_pickle=False, index=np.array(text), **entries
+            )
+
+    @staticmethod
+    def _names(note: Note, entries: dict[str, np.ndarray]) -> list[str]:
+        names = []
+        for after, before in zip(note.arrays, note.before, strict=True):
+            if identical(after, before):
+                names.append("")
+                continue
+            data = np.frombuffer(_bits(after), np.uint8)
+            names.append("a" + hashlib.sha256(data).hexdigest()[:16])
+            entries[names[-1]] = data
+        return names
+
+
+def replayed(path: Path, case: str) -> Any:
+    """A stand-in for `polygen.machine.run` that compares with a recording, launch by launch.
+
+    Returns:
+        The function, and a list that holds the launches it has not met yet.
+    """
+    with np.load(path, allow_pickle=False) as stored:
+        launches = list(json.loads(str(stored["index"]))["cases"].get(case, []))
+        entries = {name: stored[name] for _, names in launches for name in names if name}
+
+    def compare(ptx: str, launch: Launch, **options: Any) -> Report:
+        report = run(ptx, launch, **options)
+        if report.ok:
+            assert launches, f"{path.name} has no recording of {case}: record again"
+            wanted, names = launches.pop(0)
+            assert wanted == digest(launch), f"{case} has changed: record again"
+            for name, after, before in zip(names, report.arrays, given(launch), strict=True):
+                expected = entries[name].tobytes() if name else _bits(before)
+                assert _bits(after) == expected, f"{case} differs from what the GPU returned"
+        return report
+
+    return compare, launches

@@ -1,29 +1,39 @@
 """The machine against a GPU: the tests of matrix and bulk-copy instructions, run on both.
 
 Every launch those tests make runs on the machine and, when it has no finding, on the GPU with the
-same PTX and data; all arrays must agree.
+same PTX and data; all arrays must agree in every bit. With POLYGEN_RECORD=FOLDER what the GPU
+returned is written down, and `test_recorded_gpu_agrees` compares the machine with the files in
+``calibration/`` where there is no GPU.
 """
 
 from __future__ import annotations
 
 import inspect
 import itertools
+import os
+from pathlib import Path
 
+import numpy as np
 import pytest
 import test_machine_gemm_cp_async as cp_async
 import test_machine_gemm_hopper as hopper
 import test_machine_mma as mma
 import test_machine_tma as tma
 import test_machine_wgmma as wgmma
-from gpu_twin import twin
+from gpu_twin import Note, Recording, digest, given, replayed, twin
 from wgmma_text import wgmma_function
+
+from polygen.machine import Launch, run
 
 MMA = ("exact", "tf32_ignores_low_bits", "quad_pairs", "ldmatrix_and_stmatrix")
 WGMMA = ("widths", "types_and_swizzles", "majors", "a_from_registers", "signs_and_scale")
-TMA_IN = ("load_every_rank", "load_swizzles", "fill_with_nan", "linear_copies", "cluster_multicast")
+TMA_IN = (
+    "load_every_rank", "load_swizzles", "load_bounds", "fill_with_nan", "linear_copies",
+    "parity_of_the_phases", "cluster_multicast",
+)  # fmt: skip
+FOLDER = Path(__file__).parent / "calibration"
 TMA_OUT = ("store_clips", "reduction", "cp_async_arrives_on_an_mbarrier")
 
-pytestmark = pytest.mark.gpu
 CHOSEN = [
     (mma, MMA),
     (wgmma, WGMMA),
@@ -36,6 +46,7 @@ CHOSEN = [
 def cases():
     """(module, test function, arguments) for every parameter set of the chosen tests."""
     for module, names in CHOSEN:
+        short = module.__name__.removeprefix("test_machine_")
         for name in names:
             function = getattr(module, f"test_{name}")
             marks = getattr(function, "pytestmark", [])
@@ -46,20 +57,106 @@ def cases():
                 axes.append([dict(zip(keys, row, strict=True)) for row in rows])
             for number, combination in enumerate(itertools.product(*axes)):
                 arguments = {key: value for part in combination for key, value in part.items()}
-                yield pytest.param(module, function, arguments, id=f"{name}-{number}")
+                yield pytest.param(module, function, arguments, id=f"{short}-{name}-{number}")
 
 
-@pytest.mark.parametrize("module, function, arguments", list(cases()))
-def test_gpu_agrees(module, function, arguments, monkeypatch, compile_ptx, read_kernel):
-    cupy = pytest.importorskip("cupy")
-    if "sm_90" in inspect.getsource(module) and cupy.cuda.Device().compute_capability != "90":
-        pytest.skip("these kernels are built for sm_90")
-    monkeypatch.setattr(module, "run", twin(cupy))
-    wanted = inspect.signature(function).parameters
-    if "source" in wanted:
+def arguments_of(module, function, arguments, compile_ptx, read_kernel):
+    """The arguments of a test function: those of its case and those of its fixtures."""
+    arguments = {**arguments, "compile_ptx": compile_ptx}
+    if "source" in inspect.signature(function).parameters:
         name = "gemm_cp_async.cu" if module is cp_async else "gemm_tma_wgmma.cu"
         front = (
             "" if module is cp_async else wgmma_function("multiply_128", 128, 16, "f32.bf16.bf16")
         )
-        arguments = {**arguments, "source": front + read_kernel(name)}
-    function(compile_ptx=compile_ptx, **arguments)
+        arguments["source"] = front + read_kernel(name)
+    return arguments
+
+
+def file_of(module, function):
+    """Where the cases of a test function are recorded."""
+    return f"{module.__name__}.{function.__name__}".replace("test_machine_", "").replace(
+        "test_", ""
+    )
+
+
+def case_of(request):
+    """The part of a test's name that tells its case."""
+    return request.node.callspec.id
+
+
+@pytest.fixture(scope="session")
+def recording():
+    """Collects what the GPU returns; with POLYGEN_RECORD=FOLDER files are written at the end."""
+    made = Recording()
+    yield made
+    folder = os.environ.get("POLYGEN_RECORD")
+    if folder and made.files:
+        cupy = pytest.importorskip("cupy")
+        made.write(Path(folder), cupy.cuda.runtime.getDeviceProperties(0)["name"].decode())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("module, function, arguments", list(cases()))
+def test_gpu_agrees(
+    module, function, arguments, monkeypatch, compile_ptx, read_kernel, request, recording
+):
+    cupy = pytest.importorskip("cupy")
+    if "sm_90" in inspect.getsource(module) and cupy.cuda.Device().compute_capability != "90":
+        pytest.skip("these kernels are built for sm_90")
+    notes = []
+    monkeypatch.setattr(module, "run", twin(cupy, notes))
+    try:
+        function(**arguments_of(module, function, arguments, compile_ptx, read_kernel))
+    finally:  # what the GPU returned is worth keeping most of all when it is not what we think
+        recording.add(file_of(module, function), case_of(request), notes)
+
+
+@pytest.mark.skipif(not any(FOLDER.glob("*.npz")), reason="no recordings")
+@pytest.mark.parametrize("module, function, arguments", list(cases()))
+def test_recorded_gpu_agrees(
+    module, function, arguments, monkeypatch, compile_ptx, read_kernel, request
+):
+    path = FOLDER / f"{file_of(module, function)}.npz"
+    assert path.exists(), f"{path.name} is missing: record again"
+    compare, left = replayed(path, case_of(request))
+    monkeypatch.setattr(module, "run", compare)
+    function(**arguments_of(module, function, arguments, compile_ptx, read_kernel))
+    assert not left, "the recording has more launches: record again"
+
+
+def test_what_the_cases_cover():
+    names = [case.id for case in cases()]
+    assert len(names) == len(set(names))
+    kinds = {row[0] for row in mma.CASES}
+    assert {"m16n8k8", "m16n8k16", "m16n8k32"} <= {kind.split(".")[0] for kind in kinds}
+    for kind in ("f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8"):
+        assert any(f".{kind}.{kind}." in name for name in kinds)
+    for test in (*MMA, *WGMMA, *TMA_IN, *TMA_OUT):
+        assert any(test in name for name in names), test
+
+
+def test_recordings_come_back(tmp_path, compile_ptx):
+    """The round trip, with the machine in the place of the GPU; a changed bit or input is seen."""
+    body = "{ y[threadIdx.x] = 2 * x[threadIdx.x]; }"
+    ptx = compile_ptx(f'extern "C" __global__ void k(const float* x, float* y) {body}')
+    x, y = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
+    launch = Launch((1, 1, 1), (32, 1, 1), 0, (x, y))
+    real = run(ptx, launch).arrays
+
+    def write(arrays):
+        made = Recording()
+        made.add("file", "case", [Note(digest(launch), arrays, given(launch))])
+        made.write(tmp_path, "none")
+        return replayed(tmp_path / "file.npz", "case")
+
+    compare, left = write(real)
+    assert len(left) == 1
+    assert compare(ptx, launch).ok and not left
+    with pytest.raises(AssertionError, match="record again"):
+        compare(ptx, launch)
+    compare, _ = write((real[0], np.where(np.arange(32) == 5, -real[1], real[1])))
+    with pytest.raises(AssertionError, match="differs from what the GPU returned"):
+        compare(ptx, launch)
+    compare, _ = write(real)
+    with pytest.raises(AssertionError, match="has changed"):
+        compare(ptx, Launch((1, 1, 1), (32, 1, 1), 0, (x + 1, y)))

@@ -56,6 +56,10 @@ CASES = [
     ("m16n8k16.row.col.s32.s8.s8.s32", 16, np.int8, np.int32, a8, b8, "sm_80"),
     ("m16n8k32.row.col.f32.e4m3.e4m3.f32", 32, E4M3, np.float32, a8, b8, "sm_90"),
     ("m16n8k32.row.col.f32.e5m2.e4m3.f32", 32, E5M2, np.float32, a8, b8, "sm_90"),
+    ("m16n8k32.row.col.f32.e4m3.e5m2.f32", 32, E4M3, np.float32, a8, b8, "sm_90"),
+    ("m16n8k32.row.col.f32.e5m2.e5m2.f32", 32, E5M2, np.float32, a8, b8, "sm_90"),
+    ("m16n8k16.row.col.s32.u8.u8.s32", 16, np.uint8, np.int32, a8, b8, "sm_80"),
+    ("m16n8k8.row.col.f16.f16.f16.f16", 8, np.float16, np.float16, a16, b16, "sm_80"),
 ]
 
 
@@ -91,7 +95,7 @@ def test_exact(compile_ptx, case):
     random = np.random.default_rng(k)
     low = 0 if kind == np.uint8 else -4
     a = random.integers(low, 5, (16, k)).astype(np.float32).astype(kind)
-    b_kind = E4M3 if "e5m2.e4m3" in name else kind
+    b_kind = {"e4m3": E4M3, "e5m2": E5M2}.get(name.split(".")[5], kind)
     b = random.integers(low, 5, (k, 8)).astype(np.float32).astype(b_kind)
     c = random.integers(-9, 9, (16, 8)).astype(sum_kind)
     per = np.dtype(kind).itemsize

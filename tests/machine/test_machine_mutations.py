@@ -1,4 +1,4 @@
-"""Every synchronisation, copy and matrix instruction of two kernels, dropped or bent, in the PTX.
+"""Every synchronisation, copy and matrix instruction of some kernels, dropped or bent, in the PTX.
 
 A mutant is found when the run has a finding, ends in an error, or gives wrong values. Mutants that
 change nothing for the chosen size are listed with the reason.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+import generated
 import pytest
 import test_machine_gemm_cp_async as cp_async
 import test_machine_gemm_hopper as hopper
@@ -69,6 +70,21 @@ def test_ampere(compile_ptx, read_kernel):
     ptx = compile_ptx(read_kernel("gemm_cp_async.cu"))
     tried, right, missed = survivors(cp_async.execute, ptx, (72, 72, 168), lambda kind: False)
     assert tried >= 70 and right >= 1
+    assert not missed, missed
+
+
+@pytest.mark.parametrize("name", ["nt", "nn"])
+def test_generated(name):
+    def execute(ptx, *sizes, **options):
+        for k in sizes:  # short sums take branches of their own
+            report, exact = generated.execute(name, ptx, 40, 72, k, **options)
+            if not (report.ok and exact):
+                break
+        return report, exact
+
+    ptx = generated.kernel(name).ptx
+    tried, right, missed = survivors(execute, ptx, (168, 24, 56, 88), lambda kind: False)
+    assert tried >= 60 and right >= 2
     assert not missed, missed
 
 

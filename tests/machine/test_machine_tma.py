@@ -129,6 +129,52 @@ def test_load_swizzles(compile_ptx, swizzle, dtype):
     np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.parametrize(
+    "corner", [(-8, 0), (0, -16), (36, 0), (0, 56), (39, 63), (40, 64), (-32, -64), (-31, 63)]
+)
+@pytest.mark.parametrize("swizzle", [0, 128])
+def test_load_bounds(compile_ptx, corner, swizzle):
+    array = np.random.default_rng(1).integers(1, 100, (40, 64)).astype(np.uint16)
+    report, raw = load(compile_ptx, array, (32, 64), corner, swizzle)
+    assert report.ok, str(report)
+    got = unswizzled(raw, swizzle).reshape(-1).view(np.uint16).reshape(32, 64)
+    np.testing.assert_array_equal(got, window(array, corner, (32, 64)))
+
+
+PARITY = (
+    COMMON
+    + """
+__device__ __forceinline__ word done(word at, word parity) {
+  word r; asm volatile("{ .reg .pred p; mbarrier.WAIT.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+    : "=r"(r) : "r"(at), "r"(parity) : "memory"); return r; }
+extern "C" __global__ void k(word* out) {
+  __shared__ __align__(8) unsigned long long barrier[1];
+  const word at = shared_address(barrier);
+  if (threadIdx.x == 0) init(at, 32);
+  __syncthreads();
+  for (int phase = 0; phase < 5; phase++) {
+    out[phase * 96 + threadIdx.x] = done(at, (phase & 1) ^ 1);
+    out[phase * 96 + 32 + threadIdx.x] = done(at, phase & 1);
+    __syncwarp();
+    arrive(at);
+    __syncwarp();
+    out[phase * 96 + 64 + threadIdx.x] = done(at, phase & 1);
+    __syncwarp();
+  }
+}
+"""
+)
+
+
+@pytest.mark.parametrize("kind", ["test_wait", "try_wait"])
+def test_parity_of_the_phases(compile_ptx, kind):
+    """Before anybody arrives the previous phase is over, even the one before the first."""
+    launch = Launch((1, 1, 1), (32, 1, 1), 0, (np.full((5, 3, 32), 7, np.uint32),))
+    report = run(compile_ptx(PARITY.replace("WAIT", kind), "sm_90"), launch)
+    assert report.ok, str(report)
+    assert (report.arrays[0] == np.array([1, 0, 1])[None, :, None]).all()
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_fill_with_nan(compile_ptx, dtype):
     kind = np.dtype(getattr(ml_dtypes, dtype, None) or dtype)

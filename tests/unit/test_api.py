@@ -11,8 +11,11 @@ from matrix import UNUSUAL, small
 
 import polygen as pg
 from polygen import knobs
+from polygen.errors import ArgumentError
+from polygen.frontend.dtypes import F16
 from polygen.frontend.parse import parse_expression
 from polygen.poly import ast
+from polygen.runtime.arrays import ArrayView
 from polygen.schedule.load import dumps
 from polygen.schedule.model import Schedule
 from polygen.show import STAGES
@@ -239,3 +242,62 @@ def test_importing_starts_nothing():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 9), (9, 1), (1, 1)])
+def test_single_rows_and_columns_as_numbers(m, n):
+    compiled = up.compile(f"bf16[{m},24]", f"bf16[{n},24]", f"f32[{n}]", arch="sm_80")
+    given = operands(m, n, 24)
+    assert np.array_equal(compiled.emulate(*given).astype(np.float64), up.reference(*given))
+
+
+@pytest.mark.parametrize(("dtype", "k"), [("s8", 7), ("s8", 10), ("e4m3", 21)])
+def test_unaligned_operands_of_one_byte(dtype, k):
+    scaled = pg.fuse(lambda x, w, b: (x @ w.T) * 0.5 + b, name="scaled")
+    compiled = scaled.compile(
+        f"{dtype}[M,K]", f"{dtype}[N,K]", "f32[N]",
+        arch="sm_89", sizes={"M": 5, "N": 9, "K": k}, out_dtype="f32",
+    )  # fmt: skip
+    stored = compiled.program.inputs[0].dtype.numpy
+    given = integers((5, k), stored, 1), integers((9, k), stored, 2), integers((9,), np.float32, 3)
+    run = compiled.emulation(*given)
+    assert not run.report.findings
+    assert np.array_equal(run.results, scaled.reference(*given))
+
+
+def test_sizes_targets_and_static_dims_in_other_forms():
+    compiled = up.compile(*SIGNATURE, arch=90, sizes={"K": np.int64(64)}, static="K")
+    assert compiled.passes.plan.device.name == "sm_90"
+    assert compiled.program.inputs[0].dims == ("M", 64)
+    assert repr(compiled) == "<kernel pg_up for sm_90>"
+
+
+def test_each_storage_order_gets_a_kernel_of_its_own(monkeypatch):
+    class OneOrder:
+        """Takes arrays of one storage order, as a kernel does."""
+
+        def __init__(self, program, *_):
+            self.program = program
+
+        def __call__(self, *operands, out, stream):
+            for operand, tensor in zip(operands, self.program.inputs, strict=True):
+                if operand.strides[tensor.order[-1]] != 1:
+                    raise ArgumentError(f"strides {operand.strides}")
+            return self
+
+    def array(*strides):
+        return ArrayView(64, (4, 4), strides, F16, 0, "cupy")
+
+    monkeypatch.setattr("polygen.api.Kernel", OneOrder)
+    monkeypatch.setattr("polygen.api.target", lambda _: None)
+    monkeypatch.setattr("polygen.api.describe", lambda operand, name: operand)
+    product = pg.fuse(lambda x, w: x @ w, name="product")
+    rows, columns = array(4, 1), array(1, 4)
+    first, second = product(rows, rows), product(rows, columns)
+    assert [t.order for t in first.program.inputs] == [(0, 1), (0, 1)]
+    assert [t.order for t in second.program.inputs] == [(0, 1), (1, 0)]
+    assert product(rows, columns) is second
+    product(rows, rows)
+    assert product(rows, columns) is second  # kept, not compiled again
+    with pytest.raises(ArgumentError, match="strides"):
+        product(rows, array(8, 2))

@@ -7,6 +7,7 @@ from matrix import CASES, case, small
 
 from polygen.emit import ctext
 from polygen.emit.functions import PRIMITIVES
+from polygen.emit.names import c_name
 from polygen.frontend.functions import TABLE, expand
 from polygen.poly.ast import Binary, Block, Call, Const, For, If, Marked, Var
 
@@ -159,3 +160,16 @@ def test_every_function_of_the_front_end_expands_to_emitted_primitives():
             expand(name, [f"a{i}" for i in range(function.arity[0])], primitive)
     assert used
     assert used <= set(PRIMITIVES)
+
+
+def test_different_names_stay_different():
+    names = ("sum", "sum_", "sum__", "lane", "x", "x_", "NULL", "linux", "__CUDA_ARCH__", "_Bool")
+    written = [c_name(name) for name in names]
+    assert len(set(written)) == len(names)
+    assert (c_name("sum"), c_name("sum_"), c_name("x"), c_name("x_")) == (
+        "sum_",
+        "sum__",
+        "x",
+        "x_",
+    )
+    assert c_name("NULL") == "NULL_" and c_name("__CUDA_ARCH__") == "__CUDA_ARCH___"

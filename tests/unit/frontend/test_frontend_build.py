@@ -310,3 +310,8 @@ def test_building_twice_gives_equal_programs():
     function = BROADCASTS["two contractions"]
     assert build(function) == build(function)
     assert hash(build(function)) == hash(build(function))
+
+
+def test_outputs_keep_clear_of_dims():
+    program = build(lambda x, w: x @ w, x="bf16[y0,K]")
+    assert str(program.outputs[0]) == "y_0: bf16[y0, N]"

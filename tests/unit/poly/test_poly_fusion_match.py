@@ -3,6 +3,7 @@
 import pytest
 
 from polygen.api import fuse
+from polygen.errors import UnsupportedProgram
 from polygen.frontend.parse import parse_expression
 from polygen.poly.fusion import fuse as fuse_statements
 from polygen.poly.match import match
@@ -105,3 +106,25 @@ def test_a_match_prints_its_roles():
     assert "m = i, n = j, k = k" in text
     assert "contiguous along k" in text
     assert "contiguous along n" in text
+
+
+# --- extents of 1, of which isl makes no loop
+@pytest.mark.parametrize(
+    ("x", "w", "b"),
+    [
+        ("bf16[1,K]", "bf16[K,N]", "f32[N]"),
+        ("bf16[M,K]", "bf16[K,1]", "f32[1]"),
+        ("bf16[1,K]", "bf16[K,1]", "f32[1,1]"),
+        ("bf16[1,1]", "bf16[1,1]", "f32[1]"),
+        ("bf16[1,one]", "bf16[one,N]", "f32[N]"),
+    ],
+)
+def test_single_rows_and_columns_fuse(x, w, b):
+    _, fusion, found = parts("x @ w + b", x=x, w=w, b=b)
+    assert dict(fusion.band) == {name: ("i", "j") for name in ("Z0", "S0", "P1", "P2")}
+    assert (found.m, found.n, found.k) == ("i", "j", "k")
+
+
+def test_a_single_row_spread_over_many_does_not_fuse():
+    with pytest.raises(UnsupportedProgram, match=r"S0\[0,0,0\] -> P1\[1,0\]"):
+        parts("x @ w + r", x="bf16[1,K]", w="bf16[K,N]", r="bf16[M,N]")

@@ -76,7 +76,7 @@ def test_roles_follow_the_band_through_a_transposed_output():
     program = fuse(function, name="f").program("f16[M,K]", "f16[K,N]")
     model = scop(program)
     fusion = fuse_statements(program, model)
-    found = {r.statement: (r.m, r.n, r.k) for r in roles(model, fusion, match(program, fusion))}
+    found = {r.statement: (r.m, r.n, r.k) for r in roles(fusion, match(program, fusion))}
     assert found == {
         "Z0": ("i", "j", ""), "S0": ("i", "j", "k"), "P1": ("i", "j", ""), "P2": ("j", "i", ""),
     }  # fmt: skip
@@ -89,7 +89,7 @@ def test_a_copy_moves_the_tile_in_the_order_of_the_tensor(layout):
     matched = match(program, fuse_statements(program, model))
     tiles = tiling(tiled((64, 48, 32), (16, 16)), sample_atom())
     for operand, extent in ((matched.a, 64), (matched.b, 48)):
-        found = footprint(matched, operand, tiles)
+        found = footprint(operand, tiles)
         wanted = {operand.role_axis: (extent, (extent, 0)), operand.k_axis: (32, (0, 32))}
         for axis, (size, step) in wanted.items():
             assert found.size[axis] == size
@@ -102,7 +102,7 @@ def test_a_footprint_holds_every_element_its_products_read():
     program, model = sample_program("bf16", "tn")
     matched = match(program, fuse_statements(program, model))
     tiles = tiling(small(), sample_atom())
-    found = footprint(matched, matched.a, tiles)
+    found = footprint(matched.a, tiles)
     read = {
         (k, m)
         for m in range(100)

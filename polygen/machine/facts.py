@@ -1,0 +1,61 @@
+"""What a run needs to know about a kernel's text; computed once per kernel, not once per run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polygen.machine.parse import Kernel, type_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Properties of a kernel's instructions.
+
+    Attributes:
+        granule: bytes of the smallest access to memory that may be shared memory.
+        store_granule: bytes of the smallest plain store.
+        orders_global: an instruction may order global memory between blocks.
+        atomic: positions of atomic instructions.
+        mapped: addresses of other blocks' shared memory are made.
+    """
+
+    granule: int
+    store_granule: int
+    orders_global: bool
+    atomic: frozenset[int]
+    mapped: bool
+
+
+def facts(kernel: Kernel) -> Facts:
+    """Look at every instruction once."""
+    code = kernel.instructions
+    stores = (type_bytes(one.parts[-1]) or 1 for one in code if one.parts[0] == "st")
+    return Facts(
+        _granule(kernel),
+        min(stores, default=8),
+        any(_orders_global(one.parts) for one in code),
+        frozenset(at for at, one in enumerate(code) if one.parts[0] in ("atom", "red")),
+        any(one.parts[0] == "mapa" for one in code),
+    )
+
+
+def _granule(kernel: Kernel) -> int:
+    smallest = 16
+    for one in kernel.instructions:
+        if one.parts[0] in ("ld", "st", "atom", "red"):
+            spaces = {part.split("::")[0] for part in one.parts}
+            if not spaces & {"global", "local", "param", "const"} and one.parts[1] != "async":
+                smallest = min(smallest, type_bytes(one.parts[-1]) or 1)
+        elif one.parts[0] == "mbarrier":
+            smallest = min(smallest, 8)
+        elif one.parts[:2] == ("cp", "async") and len(one.parts) > 2 and one.parts[2] == "ca":
+            smallest = min(smallest, int(one.operands[2], 0))
+    return smallest
+
+
+def _orders_global(parts: tuple[str, ...]) -> bool:
+    if parts[0] in ("atom", "red"):
+        return "shared" not in parts and "shared::cta" not in parts
+    if parts[0] in ("membar", "fence"):
+        return bool({"gl", "gpu", "sys"} & set(parts))
+    return bool({"acquire", "release"} & set(parts) and "global" in parts)

@@ -1,0 +1,281 @@
+"""`polygen check` on kernels that polygen did not make: launch files, reports, exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from machine.wgmma_text import wgmma_function
+
+from polygen.cli import main
+from polygen.cli.check_arrays import arguments
+from polygen.cli.check_launch import ArrayArgument, LaunchFile, MapArgument, load_launch
+from polygen.errors import LaunchFileError
+from polygen.machine import TensorMap
+from polygen.machine import run as _run
+from polygen.runtime.outside import compile_ptx
+
+run_module = sys.modules[_run.__module__]
+KERNELS = Path(__file__).parents[1] / "machine" / "kernels"
+LAUNCH = str(KERNELS / "sum.toml")
+ONE = 'format = 1\narch = "sm_80"\ngrid = [1]\nblock = [32]\n'
+ARRAY = '[[argument]]\nkind = "array"\ndtype = "s32"\nshape = [32]\n'
+
+
+def line_of(path: Path, text: str) -> int:
+    return next(n for n, line in enumerate(path.read_text().splitlines(), 1) if text in line)
+
+
+def written(folder: Path, name: str, text: str) -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+# --- reports -------------------------------------------------------------------------------------
+def test_the_two_lines_of_a_race_are_named(capsys):
+    path = KERNELS / "sum_race.cu"
+    assert main(["check", str(path), LAUNCH]) == 1
+    out = capsys.readouterr().out
+    reads, writes = line_of(path, "other = part"), line_of(path, "+= other")
+    assert "FOUND race-write-read: a read is not ordered after a write" in out
+    assert f"  at   sum_race.cu:{reads} `const float other = part[thread + step];`" in out
+    assert f"  and  sum_race.cu:{writes} `part[thread] += other;`" in out
+    assert "1 array(s) equal" in out, "the race does not show in the values"
+
+
+def test_the_kernel_with_the_barrier_is_silent(capsys):
+    assert main(["check", str(KERNELS / "sum.cu"), LAUNCH]) == 0
+    out = capsys.readouterr().out
+    assert out.endswith("1 array(s) equal what the launch file expects\nno findings\n")
+    path = KERNELS / "sum.cu"
+    assert f"global  128 sectors, ideal 128: sum.cu:{line_of(path, '= x[')} `part[thread]" in out
+    assert "FOUND" not in out
+
+
+def test_progress_is_for_terminals(capsys, monkeypatch):
+    words = ["check", str(KERNELS / "sum.cu"), LAUNCH]
+    assert main(words) == 0 and capsys.readouterr().err == ""
+    monkeypatch.setattr(run_module, "WAVE_THREADS", 256)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert main(words) == 0
+    said = capsys.readouterr().err
+    assert "1 of 4 blocks" in said and said.endswith("3 of 4 blocks\r\x1b[K")
+
+
+def test_json_holds_the_same(capsys):
+    path = KERNELS / "sum_race.cu"
+    assert main(["check", str(path), LAUNCH, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"] is False and found["grid"] == [4, 1, 1] and found["block"] == [256, 1, 1]
+    first = found["findings"][0]
+    assert first["code"] == "race-write-read" and first["count"] > 0
+    assert [(place["file"], place["line"], place["text"]) for place in first["places"]] == [
+        ("sum_race.cu", line_of(path, "other = part"), "const float other = part[thread + step];"),
+        ("sum_race.cu", line_of(path, "+= other"), "part[thread] += other;"),
+    ]
+    assert all(row["actual"] >= row["ideal"] > 0 and row["places"] for row in found["profile"])
+
+
+def test_ptx_is_taken_as_it_is(tmp_path, capsys):
+    ptx = written(tmp_path, "sum.ptx", compile_ptx(KERNELS / "sum_race.cu", "sm_80"))
+    assert main(["check", ptx, LAUNCH]) == 1
+    out = capsys.readouterr().out
+    assert (
+        "ran sum.ptx" in out
+        and f"sum_race.cu:{line_of(KERNELS / 'sum_race.cu', '+= other')}" in out
+    )
+
+
+def test_bank_conflicts_are_counted_against_the_ideal(tmp_path, capsys):
+    text = """extern "C" __global__ void k(int* out) {
+  __shared__ int s[32][32];
+  for (int i = 0; i < 32; i++) s[i][threadIdx.x] = i * 32 + threadIdx.x;
+  __syncwarp();
+  int sum = 0;
+  for (int i = 0; i < 32; i++) sum += s[threadIdx.x][i];
+  out[threadIdx.x] = sum;
+}"""
+    file = written(tmp_path, "k.cu", text)
+    launch = written(tmp_path, "k.toml", ONE + "profile = true\n" + ARRAY)
+    assert main(["check", file, launch]) == 0
+    out = capsys.readouterr().out
+    assert "shared  32 wavefronts, ideal 32: k.cu:3" in out
+    row = next(line for line in out.splitlines() if "k.cu:6" in line)
+    assert row.startswith("shared") and "times the ideal)" in row
+
+
+def test_a_wrong_value_is_a_finding(tmp_path, capsys):
+    text = 'extern "C" __global__ void k(int* x) { x[threadIdx.x] *= 2; }'
+    file = written(tmp_path, "k.cu", text)
+    wanted = 2 * np.arange(32)
+    np.save(tmp_path / "wanted.npy", wanted)
+    launch = written(tmp_path, "k.toml", ONE + ARRAY + 'fill = "iota"\nexpect = "wanted.npy"\n')
+    assert main(["check", file, launch]) == 0
+    wanted[7:9] += 1
+    np.save(tmp_path / "wanted.npy", wanted)
+    capsys.readouterr()
+    assert main(["check", file, launch]) == 1
+    out = capsys.readouterr().out
+    assert "FOUND wrong-value" in out and "(2 times)" in out
+    assert "element [7] is 14, expected 15" in out
+
+
+def test_tensor_maps_of_a_hopper_kernel(tmp_path, capsys):
+    front = wgmma_function("multiply_128", 128, 16, "f32.bf16.bf16")
+    file = written(tmp_path, "gemm.cu", front + (KERNELS / "gemm_tma_wgmma.cu").read_text())
+    random = np.random.default_rng(0)
+    a, b = random.integers(-3, 4, (2, 128, 96))
+    np.save(tmp_path / "a.npy", a.astype(np.float32))
+    np.save(tmp_path / "b.npy", b.astype(ml_dtypes.bfloat16))
+    np.save(tmp_path / "d.npy", np.maximum(a @ b.T, 0).astype(np.float32))
+    maps = "".join(
+        f'[[argument]]\nkind = "tensor-map"\ndtype = "bf16"\nshape = {shape}\nbox = [128, 64]\n'
+        f"swizzle = 128\n{rest}\n"
+        for shape, rest in (
+            ("[128, 96]", 'fill = "a.npy"'),
+            ("[128, 96]", 'fill = "b.npy"'),
+            ("[128, 128]", 'fill = "nan"\nexpect = "d.npy"'),
+        )
+    )
+    bias = '[[argument]]\nkind = "array"\ndtype = "f32"\nshape = [128]\nfill = "zeros"\n'
+    sizes = "".join(
+        f'[[argument]]\nkind = "scalar"\ndtype = "s32"\nvalue = {n}\n' for n in (128, 128, 96)
+    )
+    head = 'format = 1\nentry = "gemm"\ngrid = [1, 1]\nblock = [384]\n'
+    head += f"shared_bytes = {4 * 32768 + 48}\n"
+    for completion in ("late", "early", "random"):
+        text = f'{head}completion = "{completion}"\n{maps}{bias}{sizes}'
+        launch = written(tmp_path, "gemm.toml", text)
+        assert main(["check", file, launch, "--arch", "sm_90a"]) == 0, capsys.readouterr().out
+    assert "1 array(s) equal" in capsys.readouterr().out
+
+
+# --- launch files --------------------------------------------------------------------------------
+def test_arrays_are_filled_as_asked(tmp_path):
+    text = ONE + ARRAY + "seed = 3\nlow = 0\nhigh = 1\n"
+    text += '[[argument]]\nkind = "tensor-map"\nof = 0\nbox = [8]\nnan_fill = true\n'
+    text += '[[argument]]\nkind = "array"\ndtype = "bf16"\nshape = [2, 2]\nfill = "nan"\n'
+    text += '[[argument]]\nkind = "array"\ndtype = "u8"\nshape = [9]\nseed = 1\n'
+    path = Path(written(tmp_path, "l.toml", text))
+    launch = load_launch(path)
+    assert isinstance(launch, LaunchFile) and isinstance(launch.arguments[1], MapArgument)
+    assert launch.arguments[0] == ArrayArgument("s32", (32,), seed=3, low=0, high=1)
+    (x, tensor_map, y, z), expected = arguments(launch, path)
+    assert x.dtype == np.int32 and set(x.tolist()) == {0, 1}
+    assert isinstance(tensor_map, TensorMap) and tensor_map.array is x and tensor_map.nan_fill
+    assert y.dtype == ml_dtypes.bfloat16 and np.isnan(y.astype(np.float32)).all()
+    assert z.dtype == np.uint8 and z.max() <= 4
+    assert expected == [None] * 4
+
+
+MISTAKES = [
+    ('format = 1\n', "format = 2\n", ["format: 2 cannot be read. Write format = 1"]),
+    ('format = 1\n', "", ["format: missing"]),
+    ("grid = [1]", "gird = [1]", ["gird: unknown key. Nearest legal: 'grid'", "grid: missing"]),
+    ("grid = [1]", "grid = [0]", ["grid: [0] is not one to three positive numbers"]),
+    ("grid = [1]", "grid = 1", ["grid: 1 is not a list of integers"]),
+    ("grid = [1]", 'grid = [1]\nshared_bytes = -1', ["shared_bytes: -1 is negative"]),
+    ("grid = [1]", 'grid = [1]\nshared_bytes = "x"', ["shared_bytes: 'x' is not an integer"]),
+    ("grid = [1]", 'grid = [1]\nprofile = 1', ["profile: 1 is not true or false"]),
+    ("grid = [1]", 'grid = [1]\nentry = 1', ["entry: 1 is not a string"]),
+    ("grid = [1]", 'grid = [1]\ncompletion = "lat"', ["Nearest legal: 'late'. Legal: late, early"]),
+    ('arch = "sm_80"', 'arch = "sm_8"', ["arch: unknown architecture 'sm_8'. Nearest: "]),
+    ('"array"', '"arry"', ["argument[0].kind: 'arry' is unknown. Nearest legal: 'array'"]),
+    ('kind = "array"\n', "", ["argument[0].kind: missing"]),
+    ('"s32"', '"s31"', ["argument[0].dtype: 's31' is unknown. Nearest legal: 's32'"]),
+    ("shape = [32]", "shape = []", ["argument[0].shape: [] is not a list of positive numbers"]),
+    ("shape = [32]", 'shape = [32]\nfill = "ones"', ["argument[0].fill: 'ones' is unknown"]),
+    ("shape = [32]", 'shape = [32]\nfill = "nan"', ["argument[0].fill: s32 has no NaN"]),
+    ("shape = [32]", 'shape = [32]\nfill = "no.npy"', ["argument[0].fill: no.npy cannot be read"]),
+    ("shape = [32]", 'shape = [32]\nfill = "two.npy"', ["two.npy has shape (2,), not (32,)"]),
+    ("shape = [2]", 'shape = [2]\nfill = "words.npy"', ["words.npy holds <U3, not s32"]),
+    ("shape = [32]", 'shape = [32]\nexpect = "a"', ["argument[0].expect: 'a' is not an .npy file"]),
+    ("shape = [32]", 'shape = [32]\nlow = 9', ["argument[0].low: 9 is more than high = 4"]),
+    ('"array"', '"scalar"', ["argument[0].shape: unknown key", "argument[0].value: missing"]),
+    ('"array"\ndtype = "s32"\nshape = [32]', '"scalar"\ndtype = "u8"\nvalue = 256',
+     ["argument[0].value: 256 is no u8"]),
+    ('"array"\ndtype = "s32"\nshape = [32]', '"tensor-map"\nbox = [0]\nof = 4\nswizzle = 5',
+     ["argument[0].box: [0]", "argument[0].of: argument 4 is no array. Legal: none",
+      "argument[0].swizzle: 5 is not one of"]),
+    ('"array"\ndtype = "s32"\nshape = [32]', '"tensor-map"\nbox = [8]',
+     ["argument[0].of: missing. Name an array argument"]),
+    ('"array"', '"tensor-map"\nbox = [8]\nof = 0', ["dtype and shape are its own"]),
+    ("[[argument]]", "[argument]", ["argument: is not a list of tables. Write [[argument]]"]),
+    ("grid = [1]", "grid = [1", ["not TOML"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "replacement", "words"), MISTAKES)
+def test_mistakes_are_named_with_their_paths(tmp_path, text, replacement, words):
+    np.save(tmp_path / "two.npy", np.zeros(2))
+    np.save(tmp_path / "words.npy", np.array(["one", "two"]))
+    good = ONE + (ARRAY if "[2]" not in text else ARRAY.replace("[32]", "[2]"))
+    assert text in good
+    path = Path(written(tmp_path, "l.toml", good.replace(text, replacement, 1)))
+    with pytest.raises(LaunchFileError) as caught:
+        arguments(load_launch(path), path)
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
+
+
+def test_all_mistakes_come_at_once(tmp_path):
+    text = 'format = 1\ngrid = [0]\nblock = "x"\ncompletion = "never"\n'
+    text += '[[argument]]\nkind = "array"\ndtype = "f15"\nshape = [0]\ncolour = 1\n'
+    with pytest.raises(LaunchFileError) as caught:
+        load_launch(Path(written(tmp_path, "l.toml", text)))
+    found = [problem.split(":")[0] for problem in caught.value.problems]
+    assert sorted(found) == [
+        "argument[0].colour", "argument[0].dtype", "argument[0].shape",
+        "block", "completion", "grid",
+    ]  # fmt: skip
+
+
+# --- wrong usage ---------------------------------------------------------------------------------
+CU = str(KERNELS / "sum.cu")
+USAGE = [
+    ([CU], "required: OPERAND"),
+    ([CU, "x:f16[M]"], "sum.cu needs one launch file. Write polygen check sum.cu LAUNCH.toml"),
+    ([CU, LAUNCH, "--size", "M=3"], "--size is about an expression"),
+    ([CU, "none.toml"], "none.toml: 1 problem(s)\n  - cannot be read"),
+    (["none.cu", LAUNCH], "none.cu: cannot be read"),
+    (["none.ptx", LAUNCH], "none.ptx: cannot be read"),
+    ([CU, LAUNCH, "--arch", "sm_1"], "unknown architecture 'sm_1'"),
+    ([CU, LAUNCH, "--name", "product"], "no kernel named product. The PTX has sum"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), USAGE)
+def test_wrong_usage_exits_with_2(words, message, capsys):
+    assert main(["check", *words]) == 2
+    said = capsys.readouterr()
+    assert message in said.err and said.out == ""
+
+
+def test_a_file_without_a_target_or_with_an_error(tmp_path, capsys):
+    file = written(tmp_path, "k.cu", 'extern "C" __global__ void k(int* x) {\n  y = 3;\n}\n')
+    launch = written(tmp_path, "k.toml", ONE.replace('arch = "sm_80"\n', "") + ARRAY)
+    assert main(["check", file, launch]) == 2
+    assert 'Write arch = "sm_80" in the launch file' in capsys.readouterr().err
+    assert main(["check", file, launch, "--arch", "sm_80"]) == 2
+    error = capsys.readouterr().err
+    assert 'k.cu, line 2: NVRTC says: identifier "y" is undefined' in error
+    assert "> 2 |   y = 3;" in error
+
+
+def test_malformed_ptx_names_its_line(tmp_path, capsys):
+    ptx = compile_ptx(KERNELS / "sum.cu", "sm_80").replace("bar.sync", "bar.snyc")
+    assert main(["check", written(tmp_path, "k.ptx", ptx), LAUNCH]) == 2
+    assert "PTX line" in capsys.readouterr().err
+
+
+def test_a_file_may_include_what_lies_beside_it_and_the_toolkit(tmp_path, capsys):
+    written(tmp_path, "two.h", "#define TWO 2\n")
+    text = '#include "two.h"\n#include <cuda_fp16.h>\n'
+    text += 'extern "C" __global__ void k(int* x) { x[threadIdx.x] *= TWO; }\n'
+    file = written(tmp_path, "k.cu", text)
+    assert main(["check", file, written(tmp_path, "k.toml", ONE + ARRAY)]) == 0
+    assert "no findings" in capsys.readouterr().out
