@@ -81,11 +81,13 @@ def _generate(
     skip: frozenset[str],
 ) -> Passes:
     model = scop(program)
-    matched = match(program, fuse(program, model))
+    fusion = fuse(program, model)
+    matched = match(program, fusion)
     instruction, decided, origin = decide(matched, device, sizes, schedule, skip)
     tree = map_program(
-        program,
         model,
+        fusion,
+        matched,
         decided,
         instruction,
         asynchronous=copy_is_asynchronous(program, device),

@@ -22,7 +22,9 @@ from polygen.hardware.atom import atoms_for
 from polygen.hardware.device import device
 from polygen.poly import ast
 from polygen.poly.block import Barrier, block_tree, candidates
+from polygen.poly.fusion import fuse as fuse_statements
 from polygen.poly.mapping import ScheduleTree, map_program
+from polygen.poly.match import match
 from polygen.poly.scop import Scop, scop
 from polygen.poly.tiles import tile_program
 from polygen.poly.tiling import RowVectors, Tiling, tiling
@@ -281,8 +283,15 @@ def map_sample(
 ) -> ScheduleTree:
     """The schedule tree of the sample program."""
     program, model = sample_program(dtype, layout)
+    fusion = fuse_statements(program, model)
     return map_program(
-        program, model, schedule, sample_atom(dtype), asynchronous=asynchronous, rows=ROWS
+        model,
+        fusion,
+        match(program, fusion),
+        schedule,
+        sample_atom(dtype),
+        asynchronous=asynchronous,
+        rows=ROWS,
     )
 
 

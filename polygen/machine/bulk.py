@@ -80,8 +80,25 @@ def _map(machine: Machine, lanes: Lanes, lane: int, address: int, position: int)
     return found
 
 
-def _corner(coordinates: tuple[Any, ...], lanes: Lanes, lane: int) -> tuple[int, ...]:
-    return tuple(int(full(lanes, one).view("i4")[lane]) for one in coordinates)
+def _corner(
+    machine: Machine,
+    lanes: Lanes,
+    lane: int,
+    placed: PlacedMap,
+    coordinates: tuple[Any, ...],
+    position: int,
+) -> tuple[int, ...]:
+    """A box's coordinates, innermost first; an H200 traps unless the first is whole 16 bytes."""
+    corner = tuple(int(full(lanes, one).view("i4")[lane]) for one in coordinates)
+    if corner and corner[0] * placed.element % 16:
+        machine.findings.add(
+            "misaligned",
+            f"{lanes.name(lane)} asks for a box of {placed.name} that starts "
+            f"{corner[0] * placed.element} bytes into a row, not a multiple of 16",
+            position,
+        )
+        raise Stop
+    return corner
 
 
 def _offset(machine: Machine, lanes: Lanes, lane: int, address: Any) -> tuple[int, int]:
@@ -139,7 +156,9 @@ def load_tensor(machine: Machine, lanes: Lanes, *rest: Any) -> None:
                 position,
             )
             raise Stop
-        data = _fetch(machine, placed, _corner(tuple(coordinates), lanes, lane))
+        data = _fetch(
+            machine, placed, _corner(machine, lanes, lane, placed, tuple(coordinates), position)
+        )
         cta, offset = _offset(machine, lanes, lane, target)
         _check_target(machine, lanes, lane, offset, placed.box_bytes, ALIGNMENT, position)
         chunks = tensormap.shared_chunks(placed, offset)
@@ -264,7 +283,9 @@ def store_tensor(machine: Machine, lanes: Lanes, *rest: Any) -> None:
         cta, offset = _offset(machine, lanes, lane, source)
         _check_target(machine, lanes, lane, offset, placed.box_bytes, ALIGNMENT, position)
         chunks = cta * machine.shared_bytes + tensormap.shared_chunks(placed, offset)
-        at, inside = tensormap.elements(placed, _corner(tuple(coordinates), lanes, lane))
+        at, inside = tensormap.elements(
+            placed, _corner(machine, lanes, lane, placed, tuple(coordinates), position)
+        )
         _take(machine, lanes, lane, chunks, at, inside, placed.dtype, operation, position)
 
 

@@ -17,15 +17,14 @@ from dataclasses import dataclass
 
 from polygen import isl
 from polygen.errors import VerifyError
-from polygen.frontend.program import Program
 from polygen.hardware.atom import Atom
 from polygen.poly import ast
 from polygen.poly.barriers import Enforced, derive
 from polygen.poly.block import Barrier, block_tree
 from polygen.poly.footprint import Footprint, footprint
-from polygen.poly.fusion import Fusion, fuse
+from polygen.poly.fusion import Fusion
 from polygen.poly.legality import Proof, check_blocks, check_order
-from polygen.poly.match import Match, match
+from polygen.poly.match import Match
 from polygen.poly.scop import Scop, space
 from polygen.poly.tiles import PREFIX, TileProgram, tile_program
 from polygen.poly.tiling import (
@@ -82,8 +81,9 @@ class ScheduleTree:
 
 
 def map_program(
-    program: Program,
     scop: Scop,
+    fusion: Fusion,
+    matched: Match,
     schedule: Schedule,
     atom: Atom,
     *,
@@ -93,19 +93,17 @@ def map_program(
     """Build and prove the schedule tree.
 
     Args:
-        program: what to compute.
-        scop: its polyhedral model.
+        scop: the program's polyhedral model.
+        fusion: the band its statements share.
+        matched: the roles of its contraction's iterators.
         schedule: the decisions.
         atom: the MMA instruction.
         asynchronous: whether copies run in the background until waited for.
         rows: how a staged epilogue walks a warp tile.
 
     Raises:
-        UnsupportedProgram: the program cannot be fused, or has no matrix product.
         IllegalSchedule: a dependence is broken; with a witness.
     """
-    fusion = fuse(program, scop)
-    matched = match(program, fusion)
     tiles = tiling(schedule, atom)
     statements = roles(fusion, matched)
     element = to_isl_text(element_tree(scop, statements, tiles, schedule), scop.parameters)
