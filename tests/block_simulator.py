@@ -32,7 +32,7 @@ from polygen.poly.tree import to_isl_text
 from polygen.schedule.model import Schedule
 
 VECTOR = 8  # adjacent 16-bit results one lane finishes
-ROWS = RowVectors(VECTOR, 1)
+ROWS = RowVectors(VECTOR, 1, 32)
 WARP = 32
 K_TILES = range(1, 10)
 

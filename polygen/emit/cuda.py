@@ -124,6 +124,7 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
         "shared_alignment": leaves.SHARED_ALIGNMENT,
         "shared_bytes": plan.launch.shared_bytes,
         "parameters": ", ".join(_parameter(plan, argument) for argument in plan.arguments),
+        "lanes": plan.device.warp_size,
         "warps_n": tiles.warps[1],
         "raster_comment": (
             f"raster: groups of {schedule.raster.group} tiles along {along}, "

@@ -117,7 +117,8 @@ def copy_instructions(plan: KernelPlan) -> list[dict[str, str]]:
     for c in plan.copies:
         if not c.asynchronous:
             continue
-        cache = "cg" if c.width == 16 else "ca"  # only 16 bytes can bypass the first-level cache
+        largest = plan.device.asynchronous_copy_largest
+        cache = "cg" if c.width == largest else "ca"
         form = f"cp.async.{cache}.shared.global [%0], [%1], {c.width}, "
         name = copy_function(c)
         if c.ragged:

@@ -41,6 +41,8 @@ class Device:
     warps_per_multiprocessor: int
     blocks_per_multiprocessor: int
     multiprocessors: int  # of the representative part
+    asynchronous_copy_smallest: int  # bytes one copy in the background may move
+    asynchronous_copy_largest: int  # this size alone can bypass the first-level cache
     grid_x: int
     grid_y: int
     grid_z: int

@@ -23,10 +23,8 @@ from polygen.poly.mapping import ScheduleTree
 from polygen.poly.match import Match, Operand
 from polygen.poly.raster import prove_raster
 from polygen.poly.tiles import copy_parts
-from polygen.poly.tiling import LANES
 from polygen.schedule.model import Schedule
 
-_SMALLEST_ASYNCHRONOUS = 4  # bytes; PTX ISA, cp.async
 SUM_BYTES = 4  # sums are staged as f32
 
 
@@ -34,7 +32,9 @@ def copy_is_asynchronous(program: Program, device: Device) -> bool:
     """Whether all copies can run in the background: 4-byte alignment, a device that can."""
     operands = {access.name for c in program.contractions for access in c.reads}
     tensors = [t for t in program.inputs if t.name in operands]
-    return device.has("cp_async") and all(t.alignment >= _SMALLEST_ASYNCHRONOUS for t in tensors)
+    return device.has("cp_async") and all(
+        t.alignment >= device.asynchronous_copy_smallest for t in tensors
+    )
 
 
 def shared_bytes(match: Match, schedule: Schedule) -> int:
@@ -198,7 +198,7 @@ def _epilogue(
         staged=staged,
         vector=rows.vector,
         batch=rows.batch,
-        fixed_column=staged and LANES % (tree.tiles.warp[1] // rows.vector) == 0,
+        fixed_column=staged and rows.lanes % (tree.tiles.warp[1] // rows.vector) == 0,
         reads=work.reads,
         statements=work.statements,
         accumulator=tree.match.contraction.write.name,

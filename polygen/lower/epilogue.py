@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Access, Constant, Program, Tensor
+from polygen.hardware.device import common_facts
 from polygen.lower.plan import Compute, Read, Write
 from polygen.poly.fusion import Fusion
 from polygen.poly.match import Match
-from polygen.poly.tiling import LANES, RowVectors
+from polygen.poly.tiling import RowVectors
 from polygen.schedule.model import Schedule
 
 # Vectors in flight per lane, by the number of matrices that the epilogue reads.
@@ -110,14 +111,16 @@ def row_vectors(program: Program, schedule: Schedule) -> RowVectors:
     Reads of full matrices take most of the epilogue's time, so several are kept in flight per lane:
     as many as registers hold, once the sums have left them.
     """
+    lanes = common_facts()["warp_size"]
     if schedule.epilogue.through != "smem":
-        return RowVectors(2, 1)
+        return RowVectors(2, 1, lanes)
     vector = vector_length(tuple(t.dtype for t in program.outputs))
     warp = schedule.tile.warp
     per_row = max(1, warp.n // vector)
     items = warp.m * per_row
-    if LANES % per_row or items % LANES:
-        return RowVectors(vector, 1)
+    if lanes % per_row or items % lanes:
+        return RowVectors(vector, 1, lanes)
     operands = {access.name for c in program.contractions for access in c.reads}
     matrices = sum(len(t.dims) == 2 and t.name not in operands for t in program.inputs)
-    return RowVectors(vector, math.gcd(items // LANES, _IN_FLIGHT[min(matrices, 3)]))
+    batch = math.gcd(items // lanes, _IN_FLIGHT[min(matrices, 3)])
+    return RowVectors(vector, batch, lanes)

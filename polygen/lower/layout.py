@@ -16,6 +16,7 @@ import numpy as np
 
 from polygen.errors import ScheduleError
 from polygen.hardware.data_file import Integers
+from polygen.hardware.device import common_facts
 from polygen.hardware.fragment_load import FragmentLoad
 from polygen.hardware.swizzle import (
     Access,
@@ -29,7 +30,7 @@ from polygen.hardware.swizzle import (
 )
 from polygen.lower.plan import Buffer
 
-_LANES = np.arange(32, dtype=np.int64)
+_LANES = np.arange(common_facts()["warp_size"], dtype=np.int64)
 
 
 def ring(
@@ -141,6 +142,6 @@ def closed_form(values: np.ndarray[Any, Any]) -> str:
 
 def _formula(divisor: int, modulus: int, factor: int) -> str:
     text = "lane" if divisor == 1 else f"(lane / {divisor})"
-    if divisor * modulus < 32:
+    if divisor * modulus < len(_LANES):
         text = f"({text} % {modulus})"
     return text if factor == 1 else f"{factor} * {text}"

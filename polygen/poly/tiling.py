@@ -160,25 +160,23 @@ def block_map(statements: tuple[Roles, ...], tiles: Tiling, schedule: Schedule) 
     return "{ " + "; ".join(pieces) + " }"
 
 
-LANES = 32  # the isl text of a store pass; one warp's lanes
-
-
 @dataclass(frozen=True, slots=True)
 class RowVectors:
     """How a staged epilogue walks a warp tile: every lane finishes vectors of adjacent results."""
 
     vector: int  # adjacent results
     batch: int  # vectors of one lane whose reads are in flight together
+    lanes: int  # of a warp
 
     def passes(self, tiles: Tiling) -> int:
         """Store statements of a warp: each finishes `batch` vectors per lane."""
-        return -(-tiles.warp[0] * (tiles.warp[1] // self.vector) // (LANES * self.batch))
+        return -(-tiles.warp[0] * (tiles.warp[1] // self.vector) // (self.lanes * self.batch))
 
 
 def _store_pass(m: str, n: str, tiles: Tiling, rows: RowVectors) -> str:
     wm, wn = tiles.warp
     item = f"({m} mod {wm})*{wn // rows.vector} + floor(({n} mod {wn})/{rows.vector})"
-    return f"floor(({item})/{LANES * rows.batch})"
+    return f"floor(({item})/{rows.lanes * rows.batch})"
 
 
 def tile_map(

@@ -17,12 +17,13 @@ from polygen.emit.source import KernelSource
 from polygen.errors import AlignmentMismatch, ArgumentError
 from polygen.frontend.program import Tensor
 from polygen.frontend.shapes import LARGEST_SIZE
+from polygen.hardware.device import common_facts
 from polygen.runtime.arrays import ArrayView, accepts
 from polygen.runtime.dlpack import compact
 
 LARGEST_ALIGNMENT = 16  # bytes: the widest vector access
 _LARGEST_STEP = 2**31 - 1  # kernels count in s32; grid.x has the same limit on every CUDA device
-_LARGEST_GRID_Y = 65535  # on every CUDA device
+_LARGEST_GRID_Y = common_facts()["grid_y"]
 
 
 @dataclass(frozen=True, slots=True)
