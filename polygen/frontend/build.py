@@ -327,7 +327,7 @@ class _Builder:
             )
         if dtype is None:
             operand = self.first[root].lhs.dtype
-            dtype = default_output(operand)
+            dtype = default_output(operand, bare=isinstance(node, MatmulNode))
         if dtype in (TF32, BOOL):
             nearest = F32 if dtype == TF32 else S8
             raise DTypeError(f"an output cannot be {dtype}", where=name, nearest=f"Use {nearest}")

@@ -212,10 +212,13 @@ def accumulator(operand: DType, requested: object) -> DType:
     return wanted
 
 
-def default_output(operand: DType) -> DType:
+def default_output(operand: DType, bare: bool) -> DType:
     """The output dtype when nobody names one.
 
     Args:
         operand: what the matmul multiplies.
+        bare: the output is the contraction itself, with no pointwise function.
     """
-    return {TF32: F32, S8: F32, E4M3: F16, E5M2: F16}.get(operand, operand)
+    if operand == S8:
+        return S32 if bare else F32
+    return {TF32: F32, E4M3: F16, E5M2: F16}.get(operand, operand)
