@@ -11,7 +11,7 @@ KERNEL := "gelu(x @ w.T + b)" "x:bf16[M,K]" "w:bf16[N,K]" "b:bf16[N]" \
           --arch sm_80 --size M=4096 N=4096 K=1024
 SHOW := $(BIN)/polygen show $(KERNEL) --stage
 
-.PHONY: setup demo test lint sizes gpu-test goldens clean
+.PHONY: setup demo test slow-test lint sizes gpu-test goldens clean
 
 setup: $(STAMP)
 
@@ -41,7 +41,10 @@ demo: setup
 
 test: setup lint sizes
 	$(BIN)/pytest -m "alone and not gpu"
-	$(BIN)/pytest -n 2 -m "not alone and not gpu"
+	$(BIN)/pytest -n 2 -m "not alone and not gpu and not slow"
+
+slow-test: setup
+	$(BIN)/pytest -n 2 -m "slow and not gpu"
 
 lint: setup
 	$(BIN)/ruff check .

@@ -40,6 +40,7 @@ def schedules(draw):
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(schedule=schedules(), asynchronous=st.booleans())
 def test_accepted_exactly_if_some_barriers_make_it_run_correctly(schedule, asynchronous):
@@ -59,6 +60,7 @@ def test_accepted_exactly_if_some_barriers_make_it_run_correctly(schedule, async
         assert breaks(loops, shape), dropped
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(schedule=schedules())
 def test_background_copies_can_stay_in_flight_as_long_as_possible(schedule):

@@ -53,6 +53,7 @@ for case in CASES[::9]:
 """
 
 
+@pytest.mark.slow
 def test_the_same_input_gives_the_same_bytes_in_another_process():
     first, second = run_python(HASHES, "1"), run_python(HASHES, "4242")
     assert len(first.splitlines()) >= 10
