@@ -2,9 +2,9 @@
 
 1. Take the device's shipped schedules that fit the program (a callback decides: resources are a
    later stage's).
-2. Predict each one's time: output tiles run in waves over the multiprocessors; inside a wave the
-   tensor cores are the limit, slowed down when a warp tile reuses its operands too little for
-   shared memory to keep up.
+2. Predict each one's time: output tiles run in waves over the multiprocessors; inside a wave either
+   the tensor cores are the limit, slowed down when a warp tile reuses its operands too little for
+   shared memory to keep up, or the latency of copies, of which only some steps are in flight.
 3. Take the fastest; the origin says what was compared.
 """
 
@@ -31,11 +31,13 @@ class Problem:
 
 
 # A warp tile of 64x64 reads 1/32 of an element per multiply-add from shared memory, which tensor
-# cores outrun only just; smaller tiles lose with the square root, as latencies overlap.
+# cores outrun only just. These figures were fitted to times of the shipped schedules on an H200.
 _FULL_REUSE = 32.0
+_REUSE_EXPONENT = 0.65  # smaller tiles lose less than in proportion, as latencies overlap
 _WARPS_TO_FILL = 8  # resident warps that keep the tensor cores of a multiprocessor busy
 _STEP = 5e4  # multiply-adds lost at the barrier of each k tile
-_FILL = 3e6  # multiply-adds lost while a round of blocks fills its pipeline and drains its results
+_LATENCY = 1.4e6  # multiply-adds that fit the time of a copy from memory: about 1300 cycles
+_FILL = 3e6  # multiply-adds lost while a round of blocks starts, and drains its results
 
 
 def choose(
@@ -94,12 +96,21 @@ def _tiles(schedule: Schedule, problem: Problem) -> int:
 
 def _predict(device: Device, schedule: Schedule, problem: Problem, resident: int) -> float:
     """Relative time; the unit is one multiply-add of one multiprocessor at full rate."""
-    cta, warp = schedule.tile.cta, schedule.tile.warp
     per_multiprocessor = -(-_tiles(schedule, problem) // device.multiprocessors)
-    concurrent = min(resident, per_multiprocessor)
+    rounds, rest = divmod(per_multiprocessor, resident)
+    total = rounds * _round(schedule, problem, resident)
+    return total + (_round(schedule, problem, rest) if rest else 0.0)
+
+
+def _round(schedule: Schedule, problem: Problem, concurrent: int) -> float:
+    """Time in which a multiprocessor finishes `concurrent` blocks side by side."""
+    cta, warp = schedule.tile.cta, schedule.tile.warp
     warps = concurrent * (cta.m // warp.m) * (cta.n // warp.n)
     reuse = warp.m * warp.n / (warp.m + warp.n)
-    rate = min(1.0, math.sqrt(reuse / _FULL_REUSE)) * min(1.0, warps / _WARPS_TO_FILL)
-    step = cta.k * cta.m * cta.n / rate + _STEP
-    rounds = -(-per_multiprocessor // concurrent)
-    return per_multiprocessor * -(-problem.k // cta.k) * step + rounds * _FILL
+    rate: float = min(
+        1.0, (reuse / _FULL_REUSE) ** _REUSE_EXPONENT, math.sqrt(warps / _WARPS_TO_FILL)
+    )
+    work = concurrent * (cta.k * cta.m * cta.n / rate + _STEP)
+    # A copy is issued `distance` steps before its tile is needed: faster than that no step can be.
+    step = max(work, _LATENCY / max(1, schedule.pipeline.distance))
+    return -(-problem.k // cta.k) * step + _FILL

@@ -8,25 +8,25 @@
 //    P2  v2[i,j] = gelu(v1[i,j])        i < M, j < N   (f32)
 //    P3  y0[i,j] = cast(v2[i,j])        i < M, j < N   (bf16)
 //
-// target: sm_80, instruction: m16n8k16_f32_bf16, block 32x64x64, 2x2 warps of 16x32, instruction 16x8x16
-// needs: 128 threads, 49152 of 166912 B shared memory, about 70 registers per thread, 3 block(s) per multiprocessor
+// target: sm_80, instruction: m16n8k16_f32_bf16, block 64x64x128, 2x2 warps of 32x32, instruction 16x8x16
+// needs: 128 threads, 131072 of 166912 B shared memory, about 94 registers per thread, 1 block(s) per multiprocessor
 // alignment in bytes of addresses and strides: x 4, w 4, b 16, y0 4
 // barriers, and the dependences they enforce:
 //   bar_mma (block): copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 4 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 4 + k, p = 0] (anti through ring_b)
 //   bar_stage (block): load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
-//   bar_store (warp): stage[w, m = 0] -> store[w' = w, r = 0] (flow through scratch)
+//   bar_store (warp): stage[w, m] -> store[w' = w, r = 0] (flow through scratch)
 // schedule:
 //   format = 1
-//   name = "32x64x64_w16x32_s4"
+//   name = "64x64x128_w32x32_s4"
 //   device = "sm_80"
 //   atom = "auto"
 //   min_blocks = 1
 //   [tile.cta]
-//   m = 32
+//   m = 64
 //   n = 64
-//   k = 64
+//   k = 128
 //   [tile.warp]
-//   m = 16
+//   m = 32
 //   n = 32
 //   [pipeline]
 //   stages = 4
@@ -150,10 +150,10 @@ __device__ __forceinline__ float read_sum(unsigned from) {
 }
 // ---- shared-memory layouts: byte offset of byte `byte` of row `row` ----
 __device__ __forceinline__ int place_ring_a(int row, int byte) {
-  return row * 128 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
+  return row * 256 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
 }
 __device__ __forceinline__ int place_ring_b(int row, int byte) {
-  return row * 128 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
+  return row * 256 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
 }
 __device__ __forceinline__ int place_scratch(int row, int byte) {
   return row * 128 + (((byte >> 4) ^ 2 * (row & 3)) << 4) + (byte & 15);
@@ -167,38 +167,38 @@ pg_align_4(const unsigned short* __restrict__ x, const unsigned short* __restric
   const int w_m = warp / 2, w_n = warp % 2;
   // raster: groups of 8 tiles along m, then the next tile along n
   const int b_m = blockIdx.y * 8 + blockIdx.x % 8, b_n = blockIdx.x / 8;
-  if (b_m * 32 >= M) return;
-  const int k_tiles = (K + 63) / 64;
+  if (b_m * 64 >= M) return;
+  const int k_tiles = (K + 127) / 128;
 
-  unsigned fragment_a[2][1][4], fragment_b[2][4][2];
-  float sum[1][4][4];
+  unsigned fragment_a[2][2][4], fragment_b[2][4][2];
+  float sum[2][4][4];
 
   auto zero = [&]() __attribute__((always_inline)) {
 #pragma unroll
-    for (int i = 0; i < 16; ++i) (&sum[0][0][0])[i] = 0;
+    for (int i = 0; i < 32; ++i) (&sum[0][0][0])[i] = 0;
   };
-  // copy_a[k,p]: x, 32 of m x 64 of k -> ring_a[k % 4], 4 bytes at a time, zeros beyond it
+  // copy_a[k,p]: x, 64 of m x 128 of k -> ring_a[k % 4], 4 bytes at a time, zeros beyond it
   auto copy_a = [&](int k, int p) __attribute__((always_inline)) {
-    const unsigned slot = shared + 0 + (k % 4) * 4096;
-#pragma unroll
-    for (int i = p * 8; i < (p + 1) * 8; ++i) {
+    const unsigned slot = shared + 0 + (k % 4) * 16384;
+#pragma unroll 8
+    for (int i = p * 32; i < (p + 1) * 32; ++i) {
       const int piece = i * 128 + thread;
-      const int row = piece / 32, column = piece % 32 * 2;
-      const int from_row = b_m * 32 + row, from_column = k * 64 + column;
+      const int row = piece / 64, column = piece % 64 * 2;
+      const int from_row = b_m * 64 + row, from_column = k * 128 + column;
       const unsigned short* from = x + (long long)from_row * x_stride0 + from_column;
       const unsigned to = slot + place_ring_a(row, column * 2);
       const bool inside = K - from_column > 0;
       copy_4(to, from, inside && from_row < M);
     }
   };
-  // copy_b[k,p]: w, 64 of n x 64 of k -> ring_b[k % 4], 4 bytes at a time, zeros beyond it
+  // copy_b[k,p]: w, 64 of n x 128 of k -> ring_b[k % 4], 4 bytes at a time, zeros beyond it
   auto copy_b = [&](int k, int p) __attribute__((always_inline)) {
-    const unsigned slot = shared + 16384 + (k % 4) * 8192;
-#pragma unroll
-    for (int i = p * 16; i < (p + 1) * 16; ++i) {
+    const unsigned slot = shared + 65536 + (k % 4) * 16384;
+#pragma unroll 8
+    for (int i = p * 32; i < (p + 1) * 32; ++i) {
       const int piece = i * 128 + thread;
-      const int row = piece / 32, column = piece % 32 * 2;
-      const int from_row = b_n * 64 + row, from_column = k * 64 + column;
+      const int row = piece / 64, column = piece % 64 * 2;
+      const int from_row = b_n * 64 + row, from_column = k * 128 + column;
       const unsigned short* from = w + (long long)from_row * w_stride0 + from_column;
       const unsigned to = slot + place_ring_b(row, column * 2);
       const bool inside = K - from_column > 0;
@@ -213,22 +213,22 @@ pg_align_4(const unsigned short* __restrict__ x, const unsigned short* __restric
   auto bar_mma = [&](int) __attribute__((always_inline)) { __syncthreads(); };
   // bar_stage: load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
   auto bar_stage = [&]() __attribute__((always_inline)) { __syncthreads(); };
-  // bar_store: stage[w, m = 0] -> store[w' = w, r = 0] (flow through scratch)
+  // bar_store: stage[w, m] -> store[w' = w, r = 0] (flow through scratch)
   auto bar_store = [&]() __attribute__((always_inline)) { __syncwarp(); };
   // load_a[k,s]: ring_a[k % 4] -> fragment_a[s % 2], proved equal to the instruction's fragment (a_k)
   auto load_a = [&](int k, int s) __attribute__((always_inline)) {
-    const unsigned slot = shared + 0 + (k % 4) * 4096;
+    const unsigned slot = shared + 0 + (k % 4) * 16384;
 #pragma unroll
-    for (int i = 0; i < 1; ++i) {
-      load_matrices_4(fragment_a[s % 2][i][0], fragment_a[s % 2][i][1], fragment_a[s % 2][i][2], fragment_a[s % 2][i][3], ((slot + place_ring_a(w_m * 16 + lane % 16, (lane / 16) * 16)) ^ s * 32) + i * 2048);
+    for (int i = 0; i < 2; ++i) {
+      load_matrices_4(fragment_a[s % 2][i][0], fragment_a[s % 2][i][1], fragment_a[s % 2][i][2], fragment_a[s % 2][i][3], slot + place_ring_a(w_m * 32 + i * 16 + lane % 16, s * 32 + (lane / 16) * 16));
     }
   };
   // load_b[k,s]: ring_b[k % 4] -> fragment_b[s % 2], proved equal to the instruction's fragment (b_k_pair)
   auto load_b = [&](int k, int s) __attribute__((always_inline)) {
-    const unsigned slot = shared + 16384 + (k % 4) * 8192;
+    const unsigned slot = shared + 65536 + (k % 4) * 16384;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      load_matrices_4(fragment_b[s % 2][i * 2 + 0][0], fragment_b[s % 2][i * 2 + 0][1], fragment_b[s % 2][i * 2 + 1][0], fragment_b[s % 2][i * 2 + 1][1], ((slot + place_ring_b(w_n * 32 + lane % 8 + 8 * (lane / 16), ((lane / 8) % 2) * 16)) ^ s * 32) + i * 2048);
+      load_matrices_4(fragment_b[s % 2][i * 2 + 0][0], fragment_b[s % 2][i * 2 + 0][1], fragment_b[s % 2][i * 2 + 1][0], fragment_b[s % 2][i * 2 + 1][1], slot + place_ring_b(w_n * 32 + i * 16 + lane % 8 + 8 * (lane / 16), s * 32 + ((lane / 8) % 2) * 16));
     }
   };
   // mma[k,s,m,n]: sum[m][n] += a[m] * b[n], one m16n8k16_f32_bf16
@@ -261,29 +261,29 @@ pg_align_4(const unsigned short* __restrict__ x, const unsigned short* __restric
   };
   // stage[m]: sums of one row of instructions -> this warp's scratch area
   auto stage = [&](int m) __attribute__((always_inline)) {
-    const unsigned area = shared + 0 + warp * 2048;
+    const unsigned area = shared + 0 + warp * 4096;
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       write_pair(area + place_scratch(m * 16 + (lane / 4), (n * 8 + 2 * (lane % 4)) * 4), sum[m][n][0], sum[m][n][1]);
       write_pair(area + place_scratch(m * 16 + (lane / 4) + 8, (n * 8 + 2 * (lane % 4)) * 4), sum[m][n][2], sum[m][n][3]);
     }
   };
-  // store[r]: scratch -> 2 vector(s) of 8 adjacent results per lane
+  // store[r]: scratch -> 4 vector(s) of 8 adjacent results per lane
   auto store = [&](int r) __attribute__((always_inline)) {
-    const unsigned area = shared + 0 + warp * 2048;
-    const int item = r * 64 + lane;
+    const unsigned area = shared + 0 + warp * 4096;
+    const int item = r * 128 + lane;
     const int local_column = item % 4 * 8;
     const int column = b_n * 64 + w_n * 32 + local_column;
     const int count = N - column;
     if (count >= 8) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int row = b_m * 32 + w_m * 16 + (item + i * 32) / 4;
+      for (int i = 0; i < 4; ++i) {
+        const int row = b_m * 64 + w_m * 32 + (item + i * 32) / 4;
         const int safe_row = min(row, M - 1);  // a row outside is read from the last, and not stored
       }
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int local_row = (item + i * 32) / 4, row = b_m * 32 + w_m * 16 + local_row;
+      for (int i = 0; i < 4; ++i) {
+        const int local_row = (item + i * 32) / 4, row = b_m * 64 + w_m * 32 + local_row;
         float sums[8];
         read_quad(&sums[0], area + place_scratch(local_row, (local_column + 0) * 4));
         read_quad(&sums[4], area + place_scratch(local_row, (local_column + 4) * 4));
@@ -297,8 +297,8 @@ pg_align_4(const unsigned short* __restrict__ x, const unsigned short* __restric
       return;
     }
 #pragma unroll 1
-    for (int i = 0; i < 2; ++i) {
-      const int local_row = (item + i * 32) / 4, row = b_m * 32 + w_m * 16 + local_row;
+    for (int i = 0; i < 4; ++i) {
+      const int local_row = (item + i * 32) / 4, row = b_m * 64 + w_m * 32 + local_row;
       if (row >= M) break;
 #pragma unroll 1
       for (int e = 0; e < min(count, 8); ++e)
@@ -326,27 +326,75 @@ pg_align_4(const unsigned short* __restrict__ x, const unsigned short* __restric
     load_b(t - 3, 0);
     if (t >= 4) {
       #pragma unroll
-      for (int m = 0; m <= 3; ++m) {
-        mma(t - 4, 3, 0, m);
+      for (int m = 0; m <= 1; ++m) {
+        #pragma unroll
+        for (int n = 0; n <= 3; ++n) {
+          mma(t - 4, 7, m, n);
+        }
       }
     }
     load_a(t - 3, 1);
     load_b(t - 3, 1);
     #pragma unroll
-    for (int m = 0; m <= 3; ++m) {
-      mma(t - 3, 0, 0, m);
+    for (int m = 0; m <= 1; ++m) {
+      #pragma unroll
+      for (int n = 0; n <= 3; ++n) {
+        mma(t - 3, 0, m, n);
+      }
     }
     load_a(t - 3, 2);
     load_b(t - 3, 2);
     #pragma unroll
-    for (int m = 0; m <= 3; ++m) {
-      mma(t - 3, 1, 0, m);
+    for (int m = 0; m <= 1; ++m) {
+      #pragma unroll
+      for (int n = 0; n <= 3; ++n) {
+        mma(t - 3, 1, m, n);
+      }
     }
     load_a(t - 3, 3);
     load_b(t - 3, 3);
     #pragma unroll
-    for (int m = 0; m <= 3; ++m) {
-      mma(t - 3, 2, 0, m);
+    for (int m = 0; m <= 1; ++m) {
+      #pragma unroll
+      for (int n = 0; n <= 3; ++n) {
+        mma(t - 3, 2, m, n);
+      }
+    }
+    load_a(t - 3, 4);
+    load_b(t - 3, 4);
+    #pragma unroll
+    for (int m = 0; m <= 1; ++m) {
+      #pragma unroll
+      for (int n = 0; n <= 3; ++n) {
+        mma(t - 3, 3, m, n);
+      }
+    }
+    load_a(t - 3, 5);
+    load_b(t - 3, 5);
+    #pragma unroll
+    for (int m = 0; m <= 1; ++m) {
+      #pragma unroll
+      for (int n = 0; n <= 3; ++n) {
+        mma(t - 3, 4, m, n);
+      }
+    }
+    load_a(t - 3, 6);
+    load_b(t - 3, 6);
+    #pragma unroll
+    for (int m = 0; m <= 1; ++m) {
+      #pragma unroll
+      for (int n = 0; n <= 3; ++n) {
+        mma(t - 3, 5, m, n);
+      }
+    }
+    load_a(t - 3, 7);
+    load_b(t - 3, 7);
+    #pragma unroll
+    for (int m = 0; m <= 1; ++m) {
+      #pragma unroll
+      for (int n = 0; n <= 3; ++n) {
+        mma(t - 3, 6, m, n);
+      }
     }
     copy_a(t, 0);
     copy_b(t, 0);
@@ -360,38 +408,92 @@ pg_align_4(const unsigned short* __restrict__ x, const unsigned short* __restric
     load_b(t - 3, 0);
     if (t >= 4) {
       #pragma unroll
-      for (int m = 0; m <= 3; ++m) {
-        mma(t - 4, 3, 0, m);
+      for (int m = 0; m <= 1; ++m) {
+        #pragma unroll
+        for (int n = 0; n <= 3; ++n) {
+          mma(t - 4, 7, m, n);
+        }
       }
     }
     load_a(t - 3, 1);
     load_b(t - 3, 1);
     #pragma unroll
-    for (int m = 0; m <= 3; ++m) {
-      mma(t - 3, 0, 0, m);
+    for (int m = 0; m <= 1; ++m) {
+      #pragma unroll
+      for (int n = 0; n <= 3; ++n) {
+        mma(t - 3, 0, m, n);
+      }
     }
     load_a(t - 3, 2);
     load_b(t - 3, 2);
     #pragma unroll
-    for (int m = 0; m <= 3; ++m) {
-      mma(t - 3, 1, 0, m);
+    for (int m = 0; m <= 1; ++m) {
+      #pragma unroll
+      for (int n = 0; n <= 3; ++n) {
+        mma(t - 3, 1, m, n);
+      }
     }
     load_a(t - 3, 3);
     load_b(t - 3, 3);
     #pragma unroll
-    for (int m = 0; m <= 3; ++m) {
-      mma(t - 3, 2, 0, m);
+    for (int m = 0; m <= 1; ++m) {
+      #pragma unroll
+      for (int n = 0; n <= 3; ++n) {
+        mma(t - 3, 2, m, n);
+      }
+    }
+    load_a(t - 3, 4);
+    load_b(t - 3, 4);
+    #pragma unroll
+    for (int m = 0; m <= 1; ++m) {
+      #pragma unroll
+      for (int n = 0; n <= 3; ++n) {
+        mma(t - 3, 3, m, n);
+      }
+    }
+    load_a(t - 3, 5);
+    load_b(t - 3, 5);
+    #pragma unroll
+    for (int m = 0; m <= 1; ++m) {
+      #pragma unroll
+      for (int n = 0; n <= 3; ++n) {
+        mma(t - 3, 4, m, n);
+      }
+    }
+    load_a(t - 3, 6);
+    load_b(t - 3, 6);
+    #pragma unroll
+    for (int m = 0; m <= 1; ++m) {
+      #pragma unroll
+      for (int n = 0; n <= 3; ++n) {
+        mma(t - 3, 5, m, n);
+      }
+    }
+    load_a(t - 3, 7);
+    load_b(t - 3, 7);
+    #pragma unroll
+    for (int m = 0; m <= 1; ++m) {
+      #pragma unroll
+      for (int n = 0; n <= 3; ++n) {
+        mma(t - 3, 6, m, n);
+      }
     }
     commit(t);
   }
   #pragma unroll
-  for (int m = 0; m <= 3; ++m) {
-    mma(k_tiles - 1, 3, 0, m);
+  for (int m = 0; m <= 1; ++m) {
+    #pragma unroll
+    for (int n = 0; n <= 3; ++n) {
+      mma(k_tiles - 1, 7, m, n);
+    }
   }
   // epilogue
   prepare();
   bar_stage();
-  stage(0);
+  #pragma unroll
+  for (int m = 0; m <= 1; ++m) {
+    stage(m);
+  }
   bar_store();
   store(0);
 }
@@ -410,12 +512,12 @@ extern "C" int pg_align_4_launch(const unsigned short* __restrict__ x, const uns
   if ((unsigned long long)y0 % 4) return (int)cudaErrorInvalidValue;
   if (y0_stride0 % 2) return (int)cudaErrorInvalidValue;
   const cudaError_t status =
-      cudaFuncSetAttribute(pg_align_4, cudaFuncAttributeMaxDynamicSharedMemorySize, 49152);
+      cudaFuncSetAttribute(pg_align_4, cudaFuncAttributeMaxDynamicSharedMemorySize, 131072);
   if (status != cudaSuccess) return (int)status;
-  const unsigned tiles_along = (M + 31) / 32;
+  const unsigned tiles_along = (M + 63) / 64;
   const unsigned tiles_across = (N + 63) / 64;
   const dim3 grid(tiles_across * 8, (tiles_along + 7) / 8);
-  pg_align_4<<<grid, 128, 49152, (cudaStream_t)stream>>>(x, w, b, y0, M, K, N, x_stride0, w_stride0, y0_stride0);
+  pg_align_4<<<grid, 128, 131072, (cudaStream_t)stream>>>(x, w, b, y0, M, K, N, x_stride0, w_stride0, y0_stride0);
   return (int)cudaGetLastError();
 }
 #endif

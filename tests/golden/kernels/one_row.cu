@@ -7,29 +7,29 @@
 //    P1  v1[i,j] = add(v0[i,j], b[j])   i < M, j < N   (f32)
 //    P2  y0[i,j] = cast(v1[i,j])        i < M, j < N   (bf16)
 //
-// target: sm_80, instruction: m16n8k16_f32_bf16, block 16x64x64, 1x4 warps of 16x16, instruction 16x8x16
-// needs: 128 threads, 40960 of 166912 B shared memory, about 54 registers per thread, 4 block(s) per multiprocessor
+// target: sm_80, instruction: m16n8k16_f32_bf16, block 16x64x128, 1x4 warps of 16x16, instruction 16x8x16
+// needs: 128 threads, 122880 of 166912 B shared memory, about 54 registers per thread, 1 block(s) per multiprocessor
 // alignment in bytes of addresses and strides: x 16, w 16, b 16, y0 16
 // barriers, and the dependences they enforce:
-//   bar_mma (block): copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 4 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 4 + k, p = 0] (anti through ring_b)
+//   bar_mma (block): copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 6 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 6 + k, p = 0] (anti through ring_b)
 //   bar_stage (block): load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
 //   bar_store (warp): stage[w, m = 0] -> store[w' = w, r = 0] (flow through scratch)
 // schedule:
 //   format = 1
-//   name = "16x64x64_w16x16_s4"
+//   name = "16x64x128_w16x16_s6"
 //   device = "sm_80"
 //   atom = "auto"
 //   min_blocks = 1
 //   [tile.cta]
 //   m = 16
 //   n = 64
-//   k = 64
+//   k = 128
 //   [tile.warp]
 //   m = 16
 //   n = 16
 //   [pipeline]
-//   stages = 4
-//   distance = 3
+//   stages = 6
+//   distance = 5
 //   order = ["mma", "copy"]
 //   fragments = 2
 //   lookahead = 1
@@ -149,10 +149,10 @@ __device__ __forceinline__ float read_sum(unsigned from) {
 }
 // ---- shared-memory layouts: byte offset of byte `byte` of row `row` ----
 __device__ __forceinline__ int place_ring_a(int row, int byte) {
-  return row * 128 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
+  return row * 256 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
 }
 __device__ __forceinline__ int place_ring_b(int row, int byte) {
-  return row * 128 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
+  return row * 256 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
 }
 __device__ __forceinline__ int place_scratch(int row, int byte) {
   return row * 64 + (((byte >> 4) ^ ((row >> 1) & 1)) << 4) + (byte & 15);
@@ -167,7 +167,7 @@ pg_one_row(const unsigned short* __restrict__ x, const unsigned short* __restric
   // raster: groups of 8 tiles along m, then the next tile along n
   const int b_m = blockIdx.y * 8 + blockIdx.x % 8, b_n = blockIdx.x / 8;
   if (b_m * 16 >= M) return;
-  const int k_tiles = (K + 63) / 64;
+  const int k_tiles = (K + 127) / 128;
 
   unsigned fragment_a[2][1][4], fragment_b[2][2][2];
   float sum[1][2][4];
@@ -176,56 +176,56 @@ pg_one_row(const unsigned short* __restrict__ x, const unsigned short* __restric
 #pragma unroll
     for (int i = 0; i < 8; ++i) (&sum[0][0][0])[i] = 0;
   };
-  // copy_a[k,p]: x, 16 of m x 64 of k -> ring_a[k % 4], 16 bytes at a time, zeros beyond it
+  // copy_a[k,p]: x, 16 of m x 128 of k -> ring_a[k % 6], 16 bytes at a time, zeros beyond it
   auto copy_a = [&](int k, int p) __attribute__((always_inline)) {
-    const unsigned slot = shared + 0 + (k % 4) * 2048;
-    const int row = thread / 8, column = thread % 8 * 8;
+    const unsigned slot = shared + 0 + (k % 6) * 4096;
+    const int row = thread / 16, column = thread % 16 * 8;
     const int rows_left = M - (b_m * 16 + row);
-    const bool inside = K - (k * 64 + column) > 0;
-    const unsigned short* from = x + (long long)(b_m * 16 + row) * x_stride0 + (k * 64 + column);
+    const bool inside = K - (k * 128 + column) > 0;
+    const unsigned short* from = x + (long long)(b_m * 16 + row) * x_stride0 + (k * 128 + column);
     const unsigned to = slot + place_ring_a(row, column * 2);
 #pragma unroll
-    for (int i = p * 1; i < (p + 1) * 1; ++i) {
-      copy_16(to + i * 2048, from + (long long)(i * 16) * x_stride0, inside && i * 16 < rows_left);
+    for (int i = p * 2; i < (p + 1) * 2; ++i) {
+      copy_16(to + i * 2048, from + (long long)(i * 8) * x_stride0, inside && i * 8 < rows_left);
     }
   };
-  // copy_b[k,p]: w, 64 of n x 64 of k -> ring_b[k % 4], 16 bytes at a time, zeros beyond it
+  // copy_b[k,p]: w, 64 of n x 128 of k -> ring_b[k % 6], 16 bytes at a time, zeros beyond it
   auto copy_b = [&](int k, int p) __attribute__((always_inline)) {
-    const unsigned slot = shared + 8192 + (k % 4) * 8192;
-    const int row = thread / 8, column = thread % 8 * 8;
+    const unsigned slot = shared + 24576 + (k % 6) * 16384;
+    const int row = thread / 16, column = thread % 16 * 8;
     const int rows_left = N - (b_n * 64 + row);
-    const bool inside = K - (k * 64 + column) > 0;
-    const unsigned short* from = w + (long long)(b_n * 64 + row) * w_stride0 + (k * 64 + column);
+    const bool inside = K - (k * 128 + column) > 0;
+    const unsigned short* from = w + (long long)(b_n * 64 + row) * w_stride0 + (k * 128 + column);
     const unsigned to = slot + place_ring_b(row, column * 2);
 #pragma unroll
-    for (int i = p * 4; i < (p + 1) * 4; ++i) {
-      copy_16(to + i * 2048, from + (long long)(i * 16) * w_stride0, inside && i * 16 < rows_left);
+    for (int i = p * 8; i < (p + 1) * 8; ++i) {
+      copy_16(to + i * 2048, from + (long long)(i * 8) * w_stride0, inside && i * 8 < rows_left);
     }
   };
   // commit[t]: the copies of step t become one group
   auto commit = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.commit_group;" ::: "memory"); };
-  // wait_mma: this thread's copies have landed, but for the last 2 group(s)
-  auto wait_mma = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.wait_group 2;" ::: "memory"); };
-  // bar_mma: copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 4 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 4 + k, p = 0] (anti through ring_b)
+  // wait_mma: this thread's copies have landed, but for the last 4 group(s)
+  auto wait_mma = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.wait_group 4;" ::: "memory"); };
+  // bar_mma: copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 6 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 6 + k, p = 0] (anti through ring_b)
   auto bar_mma = [&](int) __attribute__((always_inline)) { __syncthreads(); };
   // bar_stage: load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
   auto bar_stage = [&]() __attribute__((always_inline)) { __syncthreads(); };
   // bar_store: stage[w, m = 0] -> store[w' = w, r = 0] (flow through scratch)
   auto bar_store = [&]() __attribute__((always_inline)) { __syncwarp(); };
-  // load_a[k,s]: ring_a[k % 4] -> fragment_a[s % 2], proved equal to the instruction's fragment (a_k)
+  // load_a[k,s]: ring_a[k % 6] -> fragment_a[s % 2], proved equal to the instruction's fragment (a_k)
   auto load_a = [&](int k, int s) __attribute__((always_inline)) {
-    const unsigned slot = shared + 0 + (k % 4) * 2048;
+    const unsigned slot = shared + 0 + (k % 6) * 4096;
 #pragma unroll
     for (int i = 0; i < 1; ++i) {
-      load_matrices_4(fragment_a[s % 2][i][0], fragment_a[s % 2][i][1], fragment_a[s % 2][i][2], fragment_a[s % 2][i][3], ((slot + place_ring_a(w_m * 16 + lane % 16, (lane / 16) * 16)) ^ s * 32) + i * 2048);
+      load_matrices_4(fragment_a[s % 2][i][0], fragment_a[s % 2][i][1], fragment_a[s % 2][i][2], fragment_a[s % 2][i][3], slot + place_ring_a(w_m * 16 + i * 16 + lane % 16, s * 32 + (lane / 16) * 16));
     }
   };
-  // load_b[k,s]: ring_b[k % 4] -> fragment_b[s % 2], proved equal to the instruction's fragment (b_k_pair)
+  // load_b[k,s]: ring_b[k % 6] -> fragment_b[s % 2], proved equal to the instruction's fragment (b_k_pair)
   auto load_b = [&](int k, int s) __attribute__((always_inline)) {
-    const unsigned slot = shared + 8192 + (k % 4) * 8192;
+    const unsigned slot = shared + 24576 + (k % 6) * 16384;
 #pragma unroll
     for (int i = 0; i < 1; ++i) {
-      load_matrices_4(fragment_b[s % 2][i * 2 + 0][0], fragment_b[s % 2][i * 2 + 0][1], fragment_b[s % 2][i * 2 + 1][0], fragment_b[s % 2][i * 2 + 1][1], ((slot + place_ring_b(w_n * 16 + lane % 8 + 8 * (lane / 16), ((lane / 8) % 2) * 16)) ^ s * 32) + i * 2048);
+      load_matrices_4(fragment_b[s % 2][i * 2 + 0][0], fragment_b[s % 2][i * 2 + 0][1], fragment_b[s % 2][i * 2 + 1][0], fragment_b[s % 2][i * 2 + 1][1], slot + place_ring_b(w_n * 16 + i * 16 + lane % 8 + 8 * (lane / 16), s * 32 + ((lane / 8) % 2) * 16));
     }
   };
   // mma[k,s,m,n]: sum[m][n] += a[m] * b[n], one m16n8k16_f32_bf16
@@ -301,84 +301,132 @@ pg_one_row(const unsigned short* __restrict__ x, const unsigned short* __restric
   // The loops, generated by isl from the schedule tree.
   zero();
   #pragma unroll 1
-  for (int t = 0; t <= min(2, k_tiles - 1); ++t) {
+  for (int t = 0; t <= min(4, k_tiles - 1); ++t) {
     copy_a(t, 0);
     copy_b(t, 0);
     commit(t);
   }
   #pragma unroll 1
-  for (int t = k_tiles; t <= 2; ++t) {
+  for (int t = k_tiles; t <= 4; ++t) {
     commit(t);
   }
   #pragma unroll 1
-  for (int t = 3; t < k_tiles; ++t) {
+  for (int t = 5; t < k_tiles; ++t) {
     wait_mma(t);
     bar_mma(t);
-    load_a(t - 3, 0);
-    load_b(t - 3, 0);
-    if (t >= 4) {
+    load_a(t - 5, 0);
+    load_b(t - 5, 0);
+    if (t >= 6) {
       #pragma unroll
       for (int m = 0; m <= 1; ++m) {
-        mma(t - 4, 3, 0, m);
+        mma(t - 6, 7, 0, m);
       }
     }
-    load_a(t - 3, 1);
-    load_b(t - 3, 1);
+    load_a(t - 5, 1);
+    load_b(t - 5, 1);
     #pragma unroll
     for (int m = 0; m <= 1; ++m) {
-      mma(t - 3, 0, 0, m);
+      mma(t - 5, 0, 0, m);
     }
-    load_a(t - 3, 2);
-    load_b(t - 3, 2);
+    load_a(t - 5, 2);
+    load_b(t - 5, 2);
     #pragma unroll
     for (int m = 0; m <= 1; ++m) {
-      mma(t - 3, 1, 0, m);
+      mma(t - 5, 1, 0, m);
     }
-    load_a(t - 3, 3);
-    load_b(t - 3, 3);
+    load_a(t - 5, 3);
+    load_b(t - 5, 3);
     #pragma unroll
     for (int m = 0; m <= 1; ++m) {
-      mma(t - 3, 2, 0, m);
+      mma(t - 5, 2, 0, m);
+    }
+    load_a(t - 5, 4);
+    load_b(t - 5, 4);
+    #pragma unroll
+    for (int m = 0; m <= 1; ++m) {
+      mma(t - 5, 3, 0, m);
+    }
+    load_a(t - 5, 5);
+    load_b(t - 5, 5);
+    #pragma unroll
+    for (int m = 0; m <= 1; ++m) {
+      mma(t - 5, 4, 0, m);
+    }
+    load_a(t - 5, 6);
+    load_b(t - 5, 6);
+    #pragma unroll
+    for (int m = 0; m <= 1; ++m) {
+      mma(t - 5, 5, 0, m);
+    }
+    load_a(t - 5, 7);
+    load_b(t - 5, 7);
+    #pragma unroll
+    for (int m = 0; m <= 1; ++m) {
+      mma(t - 5, 6, 0, m);
     }
     copy_a(t, 0);
     copy_b(t, 0);
     commit(t);
   }
   #pragma unroll 1
-  for (int t = max(3, k_tiles); t <= (k_tiles + 2); ++t) {
+  for (int t = max(5, k_tiles); t <= (k_tiles + 4); ++t) {
     wait_mma(t);
     bar_mma(t);
-    load_a(t - 3, 0);
-    load_b(t - 3, 0);
-    if (t >= 4) {
+    load_a(t - 5, 0);
+    load_b(t - 5, 0);
+    if (t >= 6) {
       #pragma unroll
       for (int m = 0; m <= 1; ++m) {
-        mma(t - 4, 3, 0, m);
+        mma(t - 6, 7, 0, m);
       }
     }
-    load_a(t - 3, 1);
-    load_b(t - 3, 1);
+    load_a(t - 5, 1);
+    load_b(t - 5, 1);
     #pragma unroll
     for (int m = 0; m <= 1; ++m) {
-      mma(t - 3, 0, 0, m);
+      mma(t - 5, 0, 0, m);
     }
-    load_a(t - 3, 2);
-    load_b(t - 3, 2);
+    load_a(t - 5, 2);
+    load_b(t - 5, 2);
     #pragma unroll
     for (int m = 0; m <= 1; ++m) {
-      mma(t - 3, 1, 0, m);
+      mma(t - 5, 1, 0, m);
     }
-    load_a(t - 3, 3);
-    load_b(t - 3, 3);
+    load_a(t - 5, 3);
+    load_b(t - 5, 3);
     #pragma unroll
     for (int m = 0; m <= 1; ++m) {
-      mma(t - 3, 2, 0, m);
+      mma(t - 5, 2, 0, m);
+    }
+    load_a(t - 5, 4);
+    load_b(t - 5, 4);
+    #pragma unroll
+    for (int m = 0; m <= 1; ++m) {
+      mma(t - 5, 3, 0, m);
+    }
+    load_a(t - 5, 5);
+    load_b(t - 5, 5);
+    #pragma unroll
+    for (int m = 0; m <= 1; ++m) {
+      mma(t - 5, 4, 0, m);
+    }
+    load_a(t - 5, 6);
+    load_b(t - 5, 6);
+    #pragma unroll
+    for (int m = 0; m <= 1; ++m) {
+      mma(t - 5, 5, 0, m);
+    }
+    load_a(t - 5, 7);
+    load_b(t - 5, 7);
+    #pragma unroll
+    for (int m = 0; m <= 1; ++m) {
+      mma(t - 5, 6, 0, m);
     }
     commit(t);
   }
   #pragma unroll
   for (int m = 0; m <= 1; ++m) {
-    mma(k_tiles - 1, 3, 0, m);
+    mma(k_tiles - 1, 7, 0, m);
   }
   // epilogue
   prepare();
@@ -402,12 +450,12 @@ extern "C" int pg_one_row_launch(const unsigned short* __restrict__ x, const uns
   if ((unsigned long long)y0 % 16) return (int)cudaErrorInvalidValue;
   if (y0_stride0 % 8) return (int)cudaErrorInvalidValue;
   const cudaError_t status =
-      cudaFuncSetAttribute(pg_one_row, cudaFuncAttributeMaxDynamicSharedMemorySize, 40960);
+      cudaFuncSetAttribute(pg_one_row, cudaFuncAttributeMaxDynamicSharedMemorySize, 122880);
   if (status != cudaSuccess) return (int)status;
   const unsigned tiles_along = (M + 15) / 16;
   const unsigned tiles_across = (N + 63) / 64;
   const dim3 grid(tiles_across * 8, (tiles_along + 7) / 8);
-  pg_one_row<<<grid, 128, 40960, (cudaStream_t)stream>>>(x, w, b, y0, M, K, N, x_stride0, w_stride0, y0_stride0);
+  pg_one_row<<<grid, 128, 122880, (cudaStream_t)stream>>>(x, w, b, y0, M, K, N, x_stride0, w_stride0, y0_stride0);
   return (int)cudaGetLastError();
 }
 #endif

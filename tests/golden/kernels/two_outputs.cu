@@ -12,29 +12,29 @@
 //    P4  y0[i,j] = cast(v3[i,j])                  i < M, j < N   (f32)
 //    P5  y1[i,j] = cast(v0[i,j])                  i < M, j < N   (f16)
 //
-// target: sm_120, instruction: m16n8k16_f32_bf16, block 16x64x64, 1x4 warps of 16x16, instruction 16x8x16
-// needs: 128 threads, 40960 of 101376 B shared memory, about 54 registers per thread, 2 block(s) per multiprocessor
+// target: sm_120, instruction: m16n8k16_f32_bf16, block 32x32x128, 2x2 warps of 16x16, instruction 16x8x16
+// needs: 128 threads, 98304 of 101376 B shared memory, about 54 registers per thread, 1 block(s) per multiprocessor
 // alignment in bytes of addresses and strides: x 8, w 8, c 4, y0 16, y1 8
 // barriers, and the dependences they enforce:
-//   bar_mma (block): copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 4 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 4 + k, p = 0] (anti through ring_b)
+//   bar_mma (block): copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 6 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 6 + k, p = 0] (anti through ring_b)
 //   bar_stage (block): load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
 //   bar_store (warp): stage[w, m = 0] -> store[w' = w, r = 0] (flow through scratch)
 // schedule:
 //   format = 1
-//   name = "16x64x64_w16x16_s4"
+//   name = "32x32x128_w16x16_s6"
 //   device = "sm_80"
 //   atom = "auto"
 //   min_blocks = 1
 //   [tile.cta]
-//   m = 16
-//   n = 64
-//   k = 64
+//   m = 32
+//   n = 32
+//   k = 128
 //   [tile.warp]
 //   m = 16
 //   n = 16
 //   [pipeline]
-//   stages = 4
-//   distance = 3
+//   stages = 6
+//   distance = 5
 //   order = ["mma", "copy"]
 //   fragments = 2
 //   lookahead = 1
@@ -165,10 +165,10 @@ __device__ __forceinline__ float read_sum(unsigned from) {
 }
 // ---- shared-memory layouts: byte offset of byte `byte` of row `row` ----
 __device__ __forceinline__ int place_ring_a(int row, int byte) {
-  return row * 128 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
+  return row * 256 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
 }
 __device__ __forceinline__ int place_ring_b(int row, int byte) {
-  return row * 128 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
+  return row * 256 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
 }
 __device__ __forceinline__ int place_scratch(int row, int byte) {
   return row * 64 + (((byte >> 4) ^ ((row >> 1) & 1)) << 4) + (byte & 15);
@@ -179,11 +179,11 @@ pg_two_outputs(const unsigned short* __restrict__ x, const unsigned short* __res
   extern __shared__ __align__(128) unsigned char shared_memory[];
   const unsigned shared = (unsigned)__cvta_generic_to_shared(shared_memory);
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-  const int w_m = warp / 4, w_n = warp % 4;
+  const int w_m = warp / 2, w_n = warp % 2;
   // raster: groups of 8 tiles along m, then the next tile along n
   const int b_m = blockIdx.y * 8 + blockIdx.x % 8, b_n = blockIdx.x / 8;
-  if (b_m * 16 >= M) return;
-  const int k_tiles = (K + 63) / 64;
+  if (b_m * 32 >= M) return;
+  const int k_tiles = (K + 127) / 128;
 
   unsigned fragment_a[2][1][4], fragment_b[2][2][2];
   float sum[1][2][4];
@@ -192,56 +192,58 @@ pg_two_outputs(const unsigned short* __restrict__ x, const unsigned short* __res
 #pragma unroll
     for (int i = 0; i < 8; ++i) (&sum[0][0][0])[i] = 0;
   };
-  // copy_a[k,p]: x, 16 of m x 64 of k -> ring_a[k % 4], 8 bytes at a time, zeros beyond it
+  // copy_a[k,p]: x, 32 of m x 128 of k -> ring_a[k % 6], 8 bytes at a time, zeros beyond it
   auto copy_a = [&](int k, int p) __attribute__((always_inline)) {
-    const unsigned slot = shared + 0 + (k % 4) * 2048;
-    const int row = thread / 16, column = thread % 16 * 4;
-    const int rows_left = M - (b_m * 16 + row);
-    const bool inside = K - (k * 64 + column) > 0;
-    const unsigned short* from = x + (long long)(b_m * 16 + row) * x_stride0 + (k * 64 + column);
-    const unsigned to = slot + place_ring_a(row, column * 2);
-#pragma unroll
-    for (int i = p * 2; i < (p + 1) * 2; ++i) {
-      copy_8(to + i * 1024, from + (long long)(i * 8) * x_stride0, inside && i * 8 < rows_left);
-    }
-  };
-  // copy_b[k,p]: w, 64 of n x 64 of k -> ring_b[k % 4], 8 bytes at a time, zeros beyond it
-  auto copy_b = [&](int k, int p) __attribute__((always_inline)) {
-    const unsigned slot = shared + 8192 + (k % 4) * 8192;
-    const int row = thread / 16, column = thread % 16 * 4;
-    const int rows_left = N - (b_n * 64 + row);
-    const bool inside = K - (k * 64 + column) > 0;
-    const unsigned short* from = w + (long long)(b_n * 64 + row) * w_stride0 + (k * 64 + column);
-    const unsigned to = slot + place_ring_b(row, column * 2);
+    const unsigned slot = shared + 0 + (k % 6) * 8192;
 #pragma unroll
     for (int i = p * 8; i < (p + 1) * 8; ++i) {
-      copy_8(to + i * 1024, from + (long long)(i * 8) * w_stride0, inside && i * 8 < rows_left);
+      const int piece = i * 128 + thread;
+      const int row = piece / 32, column = piece % 32 * 4;
+      const int from_row = b_m * 32 + row, from_column = k * 128 + column;
+      const unsigned short* from = x + (long long)from_row * x_stride0 + from_column;
+      const unsigned to = slot + place_ring_a(row, column * 2);
+      const bool inside = K - from_column > 0;
+      copy_8(to, from, inside && from_row < M);
+    }
+  };
+  // copy_b[k,p]: w, 32 of n x 128 of k -> ring_b[k % 6], 8 bytes at a time, zeros beyond it
+  auto copy_b = [&](int k, int p) __attribute__((always_inline)) {
+    const unsigned slot = shared + 49152 + (k % 6) * 8192;
+#pragma unroll
+    for (int i = p * 8; i < (p + 1) * 8; ++i) {
+      const int piece = i * 128 + thread;
+      const int row = piece / 32, column = piece % 32 * 4;
+      const int from_row = b_n * 32 + row, from_column = k * 128 + column;
+      const unsigned short* from = w + (long long)from_row * w_stride0 + from_column;
+      const unsigned to = slot + place_ring_b(row, column * 2);
+      const bool inside = K - from_column > 0;
+      copy_8(to, from, inside && from_row < N);
     }
   };
   // commit[t]: the copies of step t become one group
   auto commit = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.commit_group;" ::: "memory"); };
-  // wait_mma: this thread's copies have landed, but for the last 2 group(s)
-  auto wait_mma = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.wait_group 2;" ::: "memory"); };
-  // bar_mma: copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 4 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 4 + k, p = 0] (anti through ring_b)
+  // wait_mma: this thread's copies have landed, but for the last 4 group(s)
+  auto wait_mma = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.wait_group 4;" ::: "memory"); };
+  // bar_mma: copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 6 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 6 + k, p = 0] (anti through ring_b)
   auto bar_mma = [&](int) __attribute__((always_inline)) { __syncthreads(); };
   // bar_stage: load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
   auto bar_stage = [&]() __attribute__((always_inline)) { __syncthreads(); };
   // bar_store: stage[w, m = 0] -> store[w' = w, r = 0] (flow through scratch)
   auto bar_store = [&]() __attribute__((always_inline)) { __syncwarp(); };
-  // load_a[k,s]: ring_a[k % 4] -> fragment_a[s % 2], proved equal to the instruction's fragment (a_k)
+  // load_a[k,s]: ring_a[k % 6] -> fragment_a[s % 2], proved equal to the instruction's fragment (a_k)
   auto load_a = [&](int k, int s) __attribute__((always_inline)) {
-    const unsigned slot = shared + 0 + (k % 4) * 2048;
+    const unsigned slot = shared + 0 + (k % 6) * 8192;
 #pragma unroll
     for (int i = 0; i < 1; ++i) {
-      load_matrices_4(fragment_a[s % 2][i][0], fragment_a[s % 2][i][1], fragment_a[s % 2][i][2], fragment_a[s % 2][i][3], ((slot + place_ring_a(w_m * 16 + lane % 16, (lane / 16) * 16)) ^ s * 32) + i * 2048);
+      load_matrices_4(fragment_a[s % 2][i][0], fragment_a[s % 2][i][1], fragment_a[s % 2][i][2], fragment_a[s % 2][i][3], slot + place_ring_a(w_m * 16 + i * 16 + lane % 16, s * 32 + (lane / 16) * 16));
     }
   };
-  // load_b[k,s]: ring_b[k % 4] -> fragment_b[s % 2], proved equal to the instruction's fragment (b_k_pair)
+  // load_b[k,s]: ring_b[k % 6] -> fragment_b[s % 2], proved equal to the instruction's fragment (b_k_pair)
   auto load_b = [&](int k, int s) __attribute__((always_inline)) {
-    const unsigned slot = shared + 8192 + (k % 4) * 8192;
+    const unsigned slot = shared + 49152 + (k % 6) * 8192;
 #pragma unroll
     for (int i = 0; i < 1; ++i) {
-      load_matrices_4(fragment_b[s % 2][i * 2 + 0][0], fragment_b[s % 2][i * 2 + 0][1], fragment_b[s % 2][i * 2 + 1][0], fragment_b[s % 2][i * 2 + 1][1], ((slot + place_ring_b(w_n * 16 + lane % 8 + 8 * (lane / 16), ((lane / 8) % 2) * 16)) ^ s * 32) + i * 2048);
+      load_matrices_4(fragment_b[s % 2][i * 2 + 0][0], fragment_b[s % 2][i * 2 + 0][1], fragment_b[s % 2][i * 2 + 1][0], fragment_b[s % 2][i * 2 + 1][1], slot + place_ring_b(w_n * 16 + i * 16 + lane % 8 + 8 * (lane / 16), s * 32 + ((lane / 8) % 2) * 16));
     }
   };
   // mma[k,s,m,n]: sum[m][n] += a[m] * b[n], one m16n8k16_f32_bf16
@@ -282,19 +284,19 @@ pg_two_outputs(const unsigned short* __restrict__ x, const unsigned short* __res
     const unsigned area = shared + 0 + warp * 1024;
     const int item = r * 32 + lane;
     const int local_column = item % 2 * 8;
-    const int column = b_n * 64 + w_n * 16 + local_column;
+    const int column = b_n * 32 + w_n * 16 + local_column;
     const int count = N - column;
     if (count >= 8) {
       float c_0_element[1];
 #pragma unroll
       for (int i = 0; i < 1; ++i) {
-        const int row = b_m * 16 + w_m * 16 + (item + i * 32) / 2;
+        const int row = b_m * 32 + w_m * 16 + (item + i * 32) / 2;
         const int safe_row = min(row, M - 1);  // a row outside is read from the last, and not stored
         c_0_element[i] = from_f32(__ldg(c + (long long)safe_row * c_stride0));
       }
 #pragma unroll
       for (int i = 0; i < 1; ++i) {
-        const int local_row = (item + i * 32) / 2, row = b_m * 16 + w_m * 16 + local_row;
+        const int local_row = (item + i * 32) / 2, row = b_m * 32 + w_m * 16 + local_row;
         float sums[8];
         read_quad(&sums[0], area + place_scratch(local_row, (local_column + 0) * 4));
         read_quad(&sums[4], area + place_scratch(local_row, (local_column + 4) * 4));
@@ -311,7 +313,7 @@ pg_two_outputs(const unsigned short* __restrict__ x, const unsigned short* __res
     }
 #pragma unroll 1
     for (int i = 0; i < 1; ++i) {
-      const int local_row = (item + i * 32) / 2, row = b_m * 16 + w_m * 16 + local_row;
+      const int local_row = (item + i * 32) / 2, row = b_m * 32 + w_m * 16 + local_row;
       if (row >= M) break;
 #pragma unroll 1
       for (int e = 0; e < min(count, 8); ++e)
@@ -322,84 +324,132 @@ pg_two_outputs(const unsigned short* __restrict__ x, const unsigned short* __res
   // The loops, generated by isl from the schedule tree.
   zero();
   #pragma unroll 1
-  for (int t = 0; t <= min(2, k_tiles - 1); ++t) {
+  for (int t = 0; t <= min(4, k_tiles - 1); ++t) {
     copy_a(t, 0);
     copy_b(t, 0);
     commit(t);
   }
   #pragma unroll 1
-  for (int t = k_tiles; t <= 2; ++t) {
+  for (int t = k_tiles; t <= 4; ++t) {
     commit(t);
   }
   #pragma unroll 1
-  for (int t = 3; t < k_tiles; ++t) {
+  for (int t = 5; t < k_tiles; ++t) {
     wait_mma(t);
     bar_mma(t);
-    load_a(t - 3, 0);
-    load_b(t - 3, 0);
-    if (t >= 4) {
+    load_a(t - 5, 0);
+    load_b(t - 5, 0);
+    if (t >= 6) {
       #pragma unroll
       for (int m = 0; m <= 1; ++m) {
-        mma(t - 4, 3, 0, m);
+        mma(t - 6, 7, 0, m);
       }
     }
-    load_a(t - 3, 1);
-    load_b(t - 3, 1);
+    load_a(t - 5, 1);
+    load_b(t - 5, 1);
     #pragma unroll
     for (int m = 0; m <= 1; ++m) {
-      mma(t - 3, 0, 0, m);
+      mma(t - 5, 0, 0, m);
     }
-    load_a(t - 3, 2);
-    load_b(t - 3, 2);
+    load_a(t - 5, 2);
+    load_b(t - 5, 2);
     #pragma unroll
     for (int m = 0; m <= 1; ++m) {
-      mma(t - 3, 1, 0, m);
+      mma(t - 5, 1, 0, m);
     }
-    load_a(t - 3, 3);
-    load_b(t - 3, 3);
+    load_a(t - 5, 3);
+    load_b(t - 5, 3);
     #pragma unroll
     for (int m = 0; m <= 1; ++m) {
-      mma(t - 3, 2, 0, m);
+      mma(t - 5, 2, 0, m);
+    }
+    load_a(t - 5, 4);
+    load_b(t - 5, 4);
+    #pragma unroll
+    for (int m = 0; m <= 1; ++m) {
+      mma(t - 5, 3, 0, m);
+    }
+    load_a(t - 5, 5);
+    load_b(t - 5, 5);
+    #pragma unroll
+    for (int m = 0; m <= 1; ++m) {
+      mma(t - 5, 4, 0, m);
+    }
+    load_a(t - 5, 6);
+    load_b(t - 5, 6);
+    #pragma unroll
+    for (int m = 0; m <= 1; ++m) {
+      mma(t - 5, 5, 0, m);
+    }
+    load_a(t - 5, 7);
+    load_b(t - 5, 7);
+    #pragma unroll
+    for (int m = 0; m <= 1; ++m) {
+      mma(t - 5, 6, 0, m);
     }
     copy_a(t, 0);
     copy_b(t, 0);
     commit(t);
   }
   #pragma unroll 1
-  for (int t = max(3, k_tiles); t <= (k_tiles + 2); ++t) {
+  for (int t = max(5, k_tiles); t <= (k_tiles + 4); ++t) {
     wait_mma(t);
     bar_mma(t);
-    load_a(t - 3, 0);
-    load_b(t - 3, 0);
-    if (t >= 4) {
+    load_a(t - 5, 0);
+    load_b(t - 5, 0);
+    if (t >= 6) {
       #pragma unroll
       for (int m = 0; m <= 1; ++m) {
-        mma(t - 4, 3, 0, m);
+        mma(t - 6, 7, 0, m);
       }
     }
-    load_a(t - 3, 1);
-    load_b(t - 3, 1);
+    load_a(t - 5, 1);
+    load_b(t - 5, 1);
     #pragma unroll
     for (int m = 0; m <= 1; ++m) {
-      mma(t - 3, 0, 0, m);
+      mma(t - 5, 0, 0, m);
     }
-    load_a(t - 3, 2);
-    load_b(t - 3, 2);
+    load_a(t - 5, 2);
+    load_b(t - 5, 2);
     #pragma unroll
     for (int m = 0; m <= 1; ++m) {
-      mma(t - 3, 1, 0, m);
+      mma(t - 5, 1, 0, m);
     }
-    load_a(t - 3, 3);
-    load_b(t - 3, 3);
+    load_a(t - 5, 3);
+    load_b(t - 5, 3);
     #pragma unroll
     for (int m = 0; m <= 1; ++m) {
-      mma(t - 3, 2, 0, m);
+      mma(t - 5, 2, 0, m);
+    }
+    load_a(t - 5, 4);
+    load_b(t - 5, 4);
+    #pragma unroll
+    for (int m = 0; m <= 1; ++m) {
+      mma(t - 5, 3, 0, m);
+    }
+    load_a(t - 5, 5);
+    load_b(t - 5, 5);
+    #pragma unroll
+    for (int m = 0; m <= 1; ++m) {
+      mma(t - 5, 4, 0, m);
+    }
+    load_a(t - 5, 6);
+    load_b(t - 5, 6);
+    #pragma unroll
+    for (int m = 0; m <= 1; ++m) {
+      mma(t - 5, 5, 0, m);
+    }
+    load_a(t - 5, 7);
+    load_b(t - 5, 7);
+    #pragma unroll
+    for (int m = 0; m <= 1; ++m) {
+      mma(t - 5, 6, 0, m);
     }
     commit(t);
   }
   #pragma unroll
   for (int m = 0; m <= 1; ++m) {
-    mma(k_tiles - 1, 3, 0, m);
+    mma(k_tiles - 1, 7, 0, m);
   }
   // epilogue
   prepare();
@@ -425,12 +475,12 @@ extern "C" int pg_two_outputs_launch(const unsigned short* __restrict__ x, const
   if ((unsigned long long)y1 % 8) return (int)cudaErrorInvalidValue;
   if (y1_stride0 % 4) return (int)cudaErrorInvalidValue;
   const cudaError_t status =
-      cudaFuncSetAttribute(pg_two_outputs, cudaFuncAttributeMaxDynamicSharedMemorySize, 40960);
+      cudaFuncSetAttribute(pg_two_outputs, cudaFuncAttributeMaxDynamicSharedMemorySize, 98304);
   if (status != cudaSuccess) return (int)status;
-  const unsigned tiles_along = (M + 15) / 16;
-  const unsigned tiles_across = (N + 63) / 64;
+  const unsigned tiles_along = (M + 31) / 32;
+  const unsigned tiles_across = (N + 31) / 32;
   const dim3 grid(tiles_across * 8, (tiles_along + 7) / 8);
-  pg_two_outputs<<<grid, 128, 40960, (cudaStream_t)stream>>>(x, w, c, s_, y0, y1, M, K, N, x_stride0, w_stride0, c_stride0, y0_stride0, y1_stride0);
+  pg_two_outputs<<<grid, 128, 98304, (cudaStream_t)stream>>>(x, w, c, s_, y0, y1, M, K, N, x_stride0, w_stride0, c_stride0, y0_stride0, y1_stride0);
   return (int)cudaGetLastError();
 }
 #endif
