@@ -26,14 +26,12 @@ from islpy import BasicSet as BasicSet
 from islpy import Constraint as Constraint
 from islpy import Context as Context
 from islpy import Error as Error
-from islpy import Id as Id
 from islpy import IdList as IdList
 from islpy import LocalSpace as LocalSpace
 from islpy import Map as Map
 from islpy import MultiAff as MultiAff
 from islpy import MultiPwAff as MultiPwAff
 from islpy import MultiUnionPwAff as MultiUnionPwAff
-from islpy import MultiVal as MultiVal
 from islpy import Point as Point
 from islpy import Printer as Printer
 from islpy import PwAff as PwAff
@@ -123,19 +121,6 @@ def scheduler_options(**options: int) -> Iterator[None]:
     finally:
         for full, value in reversed(saved):
             getattr(context, f"set_{full}")(value)
-
-
-def mark_id(name: str) -> Id:
-    """An id for ``insert_mark`` that compares equal to the same mark read back from text."""
-    return Id.read_from_str(DEFAULT_CONTEXT, name)
-
-
-def multi_val(space: Space, values: tuple[int, ...]) -> MultiVal:
-    """The constants `values` in `space`, as ``band_tile`` takes them."""
-    result = MultiVal.zero(space)
-    for position, value in enumerate(values):
-        result = result.set_val(position, value)
-    return result
 
 
 class CallbackGuard:

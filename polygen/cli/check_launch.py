@@ -22,10 +22,10 @@ from cattrs.errors import AttributeValidationNote, ForbiddenExtraKeysError
 
 from polygen.errors import LaunchFileError, UnknownTarget
 from polygen.hardware import device as targets
+from polygen.machine.tensormap import SWIZZLES
 
 FORMAT = 1
 COMPLETIONS = ("late", "early", "random")
-SWIZZLES = (0, 32, 64, 128)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ def _argument_problems(
         return _array_problems(where, one)
     problems = []
     if one.swizzle not in SWIZZLES:
-        problems.append(f"{where}.swizzle: {one.swizzle} is not one of {SWIZZLES}")
+        problems.append(f"{where}.swizzle: {one.swizzle} is not one of {tuple(SWIZZLES)}")
     if not one.box or any(side < 1 for side in one.box):
         problems.append(f"{where}.box: {list(one.box)} is not a list of positive numbers")
     if one.of < 0 and not one.dtype:

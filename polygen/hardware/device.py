@@ -43,6 +43,12 @@ class Device:
     multiprocessors: int  # of the representative part
     asynchronous_copy_smallest: int  # bytes one copy in the background may move
     asynchronous_copy_largest: int  # this size alone can bypass the first-level cache
+    model_full_rate_reuse: int  # the cost model of schedules; units stand in the data file
+    model_reuse_exponent_percent: int
+    model_full_rate_warps: int
+    model_barrier_time: int
+    model_copy_latency: int
+    model_round_time: int
     grid_x: int
     grid_y: int
     grid_z: int

@@ -60,11 +60,6 @@ class FragmentLoad:
         """False for plain 32-bit loads."""
         return self.ptx.startswith("ldmatrix")
 
-    @property
-    def stored_rows(self) -> int:
-        """Rows of the tile as stored."""
-        return self.tile_mn if self.k_contiguous else self.tile_k
-
     def lane_addresses(self, instruction: int = 0) -> tuple[Integers, Integers]:
         """The stored row and the byte along it that each of the 32 lanes addresses."""
         lane = np.arange(32, dtype=np.int64)

@@ -8,7 +8,7 @@ import numpy as np
 
 from polygen.machine.mma import BITS
 from polygen.machine.parse import Instruction, items, split_operands
-from polygen.machine.writer import Value, Writer, opcode
+from polygen.machine.writer import Writer, opcode
 
 _SCOPES = {
     "release",
@@ -267,16 +267,5 @@ def _bind(w: Writer, registers: tuple[str, ...], kind: str, product: str) -> Non
     """Result registers are unpacked only when somebody reads them."""
     dtype = {"f32": "f4", "s32": "i4", "f16": "u4"}[kind]
     function = "wgmma.unpack_pairs" if kind == "f16" else "wgmma.unpack"
-    made: dict[str, str] = {}
-
-    def pending(place: int) -> tuple[str, str]:
-        if "all" not in made:
-            made["all"] = w.fresh(f"{function}({product})")
-        return dtype, w.fresh(f"{made['all']}[{place}]")
-
-    values = []
-    for place, register in enumerate(registers):
-        value = Value(pending=lambda place=place: pending(place))  # type: ignore[misc]
-        w.put(register, value)
-        values.append(value)
+    values = w.put_lazily(registers, dtype, f"{function}({product})")
     w.fragments[("wgmma", kind, *values)] = product

@@ -7,7 +7,7 @@ import re
 from polygen.errors import PtxError
 from polygen.machine.mma import BITS
 from polygen.machine.parse import Instruction, items
-from polygen.machine.writer import DTYPES, Value, Writer, opcode
+from polygen.machine.writer import DTYPES, Writer, opcode
 
 _LEGAL_K = {"f16": (8, 16), "bf16": (8, 16), "tf32": (4, 8), "e4m3": (16, 32), "e5m2": (16, 32),
             "s8": (16, 32), "u8": (16, 32)}  # fmt: skip
@@ -79,18 +79,7 @@ def _bind(w: Writer, registers: tuple[str, ...], kind: str, product: str) -> Non
         for place, register in enumerate(registers):
             w.write(register, dtype, f"{result}[{place}]")
         return
-    made: dict[str, str] = {}
-
-    def pending(place: int) -> tuple[str, str]:
-        if "all" not in made:
-            made["all"] = w.fresh(f"{unpack}({product})")
-        return dtype, w.fresh(f"{made['all']}[{place}]")
-
-    values = []
-    for place, register in enumerate(registers):
-        value = Value(pending=lambda place=place: pending(place))  # type: ignore[misc]
-        w.put(register, value)
-        values.append(value)
+    values = w.put_lazily(registers, dtype, f"{unpack}({product})")
     w.fragments[("c", kind, *values)] = product
 
 

@@ -15,6 +15,7 @@ import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -219,6 +220,20 @@ class Writer:
         """Bind a register to a value object."""
         self.values[register] = value
         self.dirty[register] = None
+
+    def put_lazily(self, registers: tuple[str, ...], dtype: str, made_by: str) -> list[Value]:
+        """Bind registers to the elements of a tuple that is made only when one of them is read."""
+        made: list[str] = []
+
+        def element(place: int) -> tuple[str, str]:
+            if not made:
+                made.append(self.fresh(made_by))
+            return dtype, self.fresh(f"{made[0]}[{place}]")
+
+        values = [Value(pending=partial(element, place)) for place in range(len(registers))]
+        for register, value in zip(registers, values, strict=True):
+            self.put(register, value)
+        return values
 
     def results(self, registers: tuple[str, ...], dtype: str, tuple_name: str) -> None:
         """Bind the elements of a result tuple (already merged under the guard) to registers."""

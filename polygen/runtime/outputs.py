@@ -13,7 +13,7 @@ from typing import Any
 
 from polygen.errors import ArgumentError
 from polygen.frontend.dtypes import DType
-from polygen.runtime.arrays import ArrayView, numpy_dtype
+from polygen.runtime.arrays import numpy_dtype
 from polygen.runtime.driver import Driver, cupy_driver
 
 Allocate = Callable[[], Any]
@@ -48,12 +48,6 @@ def allocator(
 
     make = functools.partial(cupy.empty, stored, numpy_dtype(dtype))
     return make if plain else lambda: make().transpose(back)
-
-
-def allocate_like(view: ArrayView, shape: tuple[int, ...], dtype: DType) -> Any:
-    """Make a new row-major array on the device and in the library of `view`; uninitialised."""
-    order = tuple(range(len(shape)))
-    return deliver(view.library)(allocator(view.library, view.device, shape, dtype, order)())
 
 
 def deliver(library: str) -> Callable[[Any], Any]:

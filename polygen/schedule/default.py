@@ -30,16 +30,6 @@ class Problem:
     k: int
 
 
-# A warp tile of 64x64 reads 1/32 of an element per multiply-add from shared memory, which tensor
-# cores outrun only just. These figures were fitted to times of the shipped schedules on an H200.
-_FULL_REUSE = 32.0
-_REUSE_EXPONENT = 0.65  # smaller tiles lose less than in proportion, as latencies overlap
-_WARPS_TO_FILL = 8  # resident warps that keep the tensor cores of a multiprocessor busy
-_STEP = 5e4  # multiply-adds lost at the barrier of each k tile
-_LATENCY = 1.4e6  # multiply-adds that fit the time of a copy from memory: about 1300 cycles
-_FILL = 3e6  # multiply-adds lost while a round of blocks starts, and drains its results
-
-
 def choose(
     device: Device,
     atom: Atom,
@@ -98,19 +88,22 @@ def _predict(device: Device, schedule: Schedule, problem: Problem, resident: int
     """Relative time; the unit is one multiply-add of one multiprocessor at full rate."""
     per_multiprocessor = -(-_tiles(schedule, problem) // device.multiprocessors)
     rounds, rest = divmod(per_multiprocessor, resident)
-    total = rounds * _round(schedule, problem, resident)
-    return total + (_round(schedule, problem, rest) if rest else 0.0)
+    total = rounds * _round(device, schedule, problem, resident)
+    return total + (_round(device, schedule, problem, rest) if rest else 0.0)
 
 
-def _round(schedule: Schedule, problem: Problem, concurrent: int) -> float:
+def _round(device: Device, schedule: Schedule, problem: Problem, concurrent: int) -> float:
     """Time in which a multiprocessor finishes `concurrent` blocks side by side."""
     cta, warp = schedule.tile.cta, schedule.tile.warp
     warps = concurrent * (cta.m // warp.m) * (cta.n // warp.n)
     reuse = warp.m * warp.n / (warp.m + warp.n)
+    exponent = device.model_reuse_exponent_percent / 100
     rate: float = min(
-        1.0, (reuse / _FULL_REUSE) ** _REUSE_EXPONENT, math.sqrt(warps / _WARPS_TO_FILL)
+        1.0,
+        (reuse / device.model_full_rate_reuse) ** exponent,
+        math.sqrt(warps / device.model_full_rate_warps),
     )
-    work = concurrent * (cta.k * cta.m * cta.n / rate + _STEP)
+    work = concurrent * (cta.k * cta.m * cta.n / rate + device.model_barrier_time)
     # A copy is issued `distance` steps before its tile is needed: faster than that no step can be.
-    step = max(work, _LATENCY / max(1, schedule.pipeline.distance))
-    return -(-problem.k // cta.k) * step + _FILL
+    step = max(work, device.model_copy_latency / max(1, schedule.pipeline.distance))
+    return -(-problem.k // cta.k) * step + device.model_round_time

@@ -138,6 +138,13 @@ def residual(m: int = 16384, n: int = 1024, k: int = 1024) -> dict[str, Any]:
     )
 
 
+def mlp_kernel(m: int, n: int, k: int) -> Any:
+    """The kernel of a transformer MLP's first layer."""
+    fused = pg.fuse(lambda x, w, b, g: pg.silu(x @ w.T + b) * g, name="mlp_up")
+    operands = ("bf16[M,K]", "bf16[N,K]", "bf16[N]", "bf16[M,N]")
+    return fused.compile(*operands, sizes={"M": m, "N": n, "K": k})
+
+
 def mlp(tokens: int, width: int = 4096, hidden: int = 14336) -> dict[str, Any]:
     """silu(x @ w.T + b) * g, the first layer of a transformer MLP, beside separate kernels."""
     import torch
@@ -148,14 +155,7 @@ def mlp(tokens: int, width: int = 4096, hidden: int = 14336) -> dict[str, Any]:
         _normal(hidden),
         _normal(tokens, hidden),
     )
-    fused = pg.fuse(lambda x, w, b, g: pg.silu(x @ w.T + b) * g, name="mlp_up")
-    kernel = fused.compile(
-        "bf16[M,K]",
-        "bf16[N,K]",
-        "bf16[N]",
-        "bf16[M,N]",
-        sizes={"M": tokens, "N": hidden, "K": width},
-    )
+    kernel = mlp_kernel(tokens, hidden, width)
     y, z = torch.empty_like(g), torch.empty_like(g)
 
     def separate() -> None:

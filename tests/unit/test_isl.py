@@ -53,15 +53,6 @@ def test_scheduler_options_refuse_an_unknown_name():
         pass
 
 
-def test_mark_survives_text():
-    tree = isl.Schedule(
-        'domain: "{ A[i] : 0 <= i < 4 }"\nchild: { schedule: "[{ A[i] -> [(i)] }]" }'
-    )
-    marked = tree.get_root().child(0).insert_mark(isl.mark_id("grid")).get_schedule()
-    assert "grid" in isl.to_yaml(marked)
-    assert isl.Schedule(isl.to_yaml(marked)).plain_is_equal(marked)
-
-
 def test_guard_gives_back_the_exception_of_a_callback():
     guard = isl.CallbackGuard()
 
@@ -139,11 +130,6 @@ def test_sample_pair_is_a_member():
 def test_canonical_text_agrees_for_split_sets():
     split = isl.Set("{ [i] : i = 1 or i = 2 }")
     assert isl.canonical(split) == isl.canonical(isl.Set("{ [i] : 1 <= i <= 2 }"))
-
-
-def test_multi_val():
-    space = isl.Space.set_alloc(isl.DEFAULT_CONTEXT, 0, 2)
-    assert str(isl.multi_val(space, (128, 64))) == "{ [128, 64] }"
 
 
 def test_pieces_are_sorted_texts():

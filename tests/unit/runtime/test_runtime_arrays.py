@@ -191,7 +191,7 @@ def test_torch_outputs_and_stream(monkeypatch):
     fake.device = lambda kind, index: f"{kind}:{index}"
     fake._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda device: 100 + device)
     monkeypatch.setitem(sys.modules, "torch", fake)
-    outputs.allocate_like(describe(Tensor((4, 6), (6, 1), index=1)), (4, 8), dtypes.BF16)
+    outputs.allocator("torch", 1, (4, 8), dtypes.BF16, (0, 1))()
     assert made == [((4, 8), "bf16", "cuda:1")]
     turned = outputs.allocator("torch", 0, (4, 8), dtypes.BF16, (1, 0))()
     assert made[-1][0] == (8, 4) and turned == ("permuted", (1, 0))
