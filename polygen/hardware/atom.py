@@ -27,6 +27,7 @@ from polygen.hardware.device import Device, common_facts
 
 FILE = "atoms.toml"
 REGISTER_BITS = 32
+_WARPS = {"warp": 1, "warpgroup": 4}
 _AXES = {"a": ("m", "k"), "b": ("k", "n"), "c": ("m", "n")}
 
 
@@ -45,7 +46,7 @@ class Fragment:
     @property
     def elements_per_register(self) -> int:
         """Elements packed into one 32-bit register."""
-        return self.elements // self.registers
+        return self.elements // max(1, self.registers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,9 @@ class Atom:
     m: int
     n: int
     k: int
-    scope: str  # who executes it together: "warp"
+    scope: str  # who executes it together: "warp" or "warpgroup"
+    n_most: int  # columns that one instruction covers at most, in steps of n
+    majors: tuple[str, ...]  # how operands may lie in shared memory: "k", "mn"; () for registers
     requires: tuple[str, ...]  # device features
     source: str
     a: Fragment
@@ -67,6 +70,11 @@ class Atom:
     def runs_on(self, device: Device) -> bool:
         """Whether the device has every feature the instruction needs."""
         return all(device.has(feature) for feature in self.requires)
+
+    @property
+    def lanes(self) -> int:
+        """Threads that execute the instruction together."""
+        return common_facts()["warp_size"] * _WARPS[self.scope]
 
     def fragment(self, operand: str) -> Fragment:
         """The fragment of operand ``a``, ``b`` or ``c``."""
@@ -128,14 +136,24 @@ def build(name: str, table: dict[str, Any]) -> Atom:
     """
     where = f"hardware/data/{FILE}, {name}"
     shape: dict[str, int] = take(table, "shape", where)
-    parts = {operand: _fragment(operand, table, shape, f"{where}.{operand}") for operand in "abc"}
+    scope = take(table, "scope", where)
+    if scope not in _WARPS:
+        raise HardwareDataError(
+            f"scope = {scope!r}", where=where, nearest=f"Known: {', '.join(_WARPS)}"
+        )
+    lanes = common_facts()["warp_size"] * _WARPS[scope]
+    parts = {
+        operand: _fragment(operand, table, shape, lanes, f"{where}.{operand}") for operand in "abc"
+    }
     return Atom(
         name=name,
         ptx=take(table, "ptx", where),
         m=shape["m"],
         n=shape["n"],
         k=shape["k"],
-        scope=take(table, "scope", where),
+        scope=scope,
+        n_most=table.get("n_most", shape["n"]),
+        majors=tuple(table.get("majors", ())),
         requires=tuple(take(table, "requires", where)),
         source=take(table, "source", where),
         a=parts["a"],
@@ -144,7 +162,9 @@ def build(name: str, table: dict[str, Any]) -> Atom:
     )
 
 
-def _fragment(operand: str, table: dict[str, Any], shape: dict[str, int], where: str) -> Fragment:
+def _fragment(
+    operand: str, table: dict[str, Any], shape: dict[str, int], lanes: int, where: str
+) -> Fragment:
     entry = take(table, operand, where)
     try:
         element = dtype(take(entry, "dtype", where))
@@ -152,8 +172,10 @@ def _fragment(operand: str, table: dict[str, Any], shape: dict[str, int], where:
         raise HardwareDataError(error.what, where=where) from None
     registers: int = take(entry, "registers", where)
     rows, columns = (take(shape, axis, where) for axis in _AXES[operand])
+    if registers == 0:  # the operand is read from shared memory
+        nothing = np.zeros((0, 0, 2), np.int64)
+        return Fragment(operand, element, 0, 0, (rows, columns), "", nothing)
     text = take(entry, "map", where)
-    lanes = common_facts()["warp_size"]
     elements = rows * columns // lanes
     if elements * element.bits != registers * REGISTER_BITS:
         raise HardwareDataError(

@@ -34,7 +34,11 @@ def expected(kind, operand):
             return 4 * THREAD + (e & 3) + 16 * (e >= 4), GROUP + zero
 
 
-@pytest.mark.parametrize("name", atom_names())
+WARP = [name for name in atom_names() if atom(name).scope == "warp"]
+WARPGROUP = [name for name in atom_names() if atom(name).scope == "warpgroup"]
+
+
+@pytest.mark.parametrize("name", WARP)
 @pytest.mark.parametrize("operand", ["a", "b", "c"])
 def test_table_equals_the_published_formula(name, operand):
     found = atom(name)
@@ -44,9 +48,63 @@ def test_table_equals_the_published_formula(name, operand):
     assert np.array_equal(table[..., 1], np.broadcast_to(columns, table.shape[:2]))
 
 
-@pytest.mark.parametrize("name", atom_names())
+def published_wgmma(bits, operand):
+    """The figures of wgmma.mma_async, element by element: {(lane, element): (row, column)}.
+
+    Warp i of the four holds rows 16 i to 16 i + 15. In each 8 x 8 core of them (of `a`, 8 rows of
+    16 bytes) lane l has row l / 4, and 32 bits (of `c`: two f32) of column l % 4. Cores are counted
+    down the rows first.
+    """
+    per_lane = 2 if operand == "c" else 32 // bits
+    cores = 2 if operand == "c" else 4
+    found = {}
+    for warp in range(4):
+        for core in range(cores):
+            down, right = core % 2, core // 2
+            for row in range(8):
+                for four in range(4):
+                    for i in range(per_lane):
+                        lane, element = 32 * warp + 4 * row + four, per_lane * core + i
+                        at = 16 * warp + 8 * down + row, (4 * right + four) * per_lane + i
+                        found[lane, element] = at
+    return found
+
+
+@pytest.mark.parametrize("name", WARPGROUP)
+@pytest.mark.parametrize("operand", ["a", "c"])
+def test_a_warpgroups_table_equals_the_published_figure(name, operand):
+    of = atom(name)
+    table = of.fragment(operand).table
+    published = published_wgmma(of.a.dtype.bits, operand)
+    assert table.shape[0] == of.lanes == 128
+    assert len(published) == table.shape[0] * table.shape[1]
+    for (lane, element), at in published.items():
+        assert tuple(table[lane, element]) == at
+
+
+@pytest.mark.parametrize("name", WARPGROUP)
+def test_a_warpgroup_reads_its_right_operand_from_shared_memory(name):
+    b = atom(name).b
+    assert (b.registers, b.elements, b.map, b.table.size) == (0, 0, "", 0)
+    assert b.shape == (atom(name).k, atom(name).n)
+
+
+@pytest.mark.parametrize("name", WARPGROUP)
+def test_a_warpgroups_record_fits_its_name(name):
+    found = atom(name)
+    assert found.name == f"wgmma_m{found.m}k{found.k}_{found.c.dtype}_{found.a.dtype}"
+    assert f"m64n{{n}}k{found.k}." in found.ptx  # the columns are the schedule's
+    assert (found.m, found.n, found.n_most) == (64, 8, 256)
+    assert found.k * found.a.dtype.bits == 256
+    assert found.requires == ("wgmma", "tma")
+    # Only 16-bit elements can be multiplied with m or n innermost.
+    assert found.majors == (("k", "mn") if found.a.dtype.bits == 16 else ("k",))
+
+
+@pytest.mark.parametrize("name", WARP)
 def test_record_fits_its_name(name):
     found = atom(name)
+    assert (found.lanes, found.majors, found.n_most) == (32, (), found.n)
     assert found.name == f"m{found.m}n{found.n}k{found.k}_{found.c.dtype}_{found.a.dtype}"
     assert f"m{found.m}n{found.n}k{found.k}" in found.ptx
     assert found.a.shape == (found.m, found.k) and found.b.shape == (found.k, found.n)
@@ -64,6 +122,8 @@ def test_choice_by_dtype_and_feature():
     assert [a.name for a in atoms_for(ampere, "f16", "f16", "f16")] == ["m16n8k16_f16_f16"]
     assert atoms_for(ampere, "e4m3", "e4m3") == ()
     assert [a.name for a in atoms_for(ada, "e4m3", "e4m3")] == ["m16n8k32_f32_e4m3"]
+    assert {a.scope for a in atoms_for(device("sm_90"), "bf16", "bf16")} == {"warp"}
+    assert [a.scope for a in atoms_for(device("sm_90a"), "bf16", "bf16")] == ["warp", "warpgroup"]
     assert atoms_for(ampere, "f16", "bf16") == ()
     assert atom("m16n8k32_f32_e4m3").runs_on(ada)
     assert not atom("m16n8k32_f32_e4m3").runs_on(ampere)

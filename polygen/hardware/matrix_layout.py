@@ -1,0 +1,175 @@
+"""How an operand tile of a warpgroup instruction lies in shared memory: boxes, swizzle, descriptor.
+
+1. The innermost dim is cut into spans of 128, 64 or 32 bytes, the row of a swizzle; the copy engine
+   writes one box per span.
+2. A matrix descriptor tells the instruction where groups of 8 rows, and the next span, begin.
+3. Both sides are formulas in ``data/matrix_layouts.toml``. For every instruction of the tile they
+   are evaluated on all its elements and must agree: what the copy wrote is what is multiplied.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from polygen.errors import ScheduleError, VerifyError
+from polygen.hardware.data_file import Integers, evaluate, read, take
+
+FILE = "matrix_layouts.toml"
+ADDRESS_MASK = (1 << read(FILE)["descriptor"]["address_bits"]) * read(FILE)["descriptor"][
+    "unit"
+] - 1
+_GROUP = 8  # stored rows that one swizzle pattern covers
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixLayout:
+    """One operand's tile in shared memory; sizes in bytes unless said."""
+
+    major: str  # "k": k is innermost; "mn": m or n is
+    rows: int  # stored rows of the tile
+    row_bytes: int
+    span: int  # the swizzle's row
+    leading: int  # descriptor fields
+    stride: int
+    k_steps: tuple[int, ...]  # start of each instruction's k slice
+    block: int  # from one instruction's rows (or columns) of the operand to the next
+
+    @property
+    def boxes(self) -> int:
+        """Boxes that the copy engine moves, each `rows` by `span`."""
+        return self.row_bytes // self.span
+
+    @property
+    def box_bytes(self) -> int:
+        """Bytes of one box."""
+        return self.rows * self.span
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the tile."""
+        return self.rows * self.row_bytes
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of a matrix at address 0."""
+        field = read(FILE)["descriptor"]
+        unit = field["unit"]
+        code = field["swizzle_codes"][str(self.span)]
+        return int(
+            (max(1, self.leading // unit) << field["leading_bit"])
+            | (self.stride // unit << field["stride_bit"])
+            | (code << field["swizzle_bit"])
+        )
+
+    def __str__(self) -> str:
+        inner = "k" if self.major == "k" else "m or n"
+        return f"{inner} innermost, {self.boxes} box(es) of {self.rows} x {self.span} B, swizzled"
+
+
+def box_rows_most() -> int:
+    """Rows of one box at most."""
+    return int(read(FILE)["descriptor"]["box_rows_most"])
+
+
+@functools.lru_cache(maxsize=256)
+def matrix_layout(
+    major: str, tile: int, tile_k: int, element: int, atom_k: int, block: int, where: str
+) -> MatrixLayout:
+    """The layout of an operand tile, proved.
+
+    Args:
+        major: the innermost dim: "k" or "mn".
+        tile: elements along m or n.
+        tile_k: elements along k.
+        element: bytes of one.
+        atom_k: elements along k of one instruction.
+        block: elements along m or n of one instruction.
+        where: what to call it in messages.
+
+    Raises:
+        ScheduleError: the tile has no span the swizzles know.
+        VerifyError: the instruction would read another element than the copy wrote.
+    """
+    rows, row_bytes = (tile, tile_k * element) if major == "k" else (tile_k, tile * element)
+    codes = take(read(FILE)["descriptor"], "swizzle_codes", FILE)
+    spans = [span for span in sorted(map(int, codes), reverse=True) if row_bytes % span == 0]
+    if not spans:
+        raise ScheduleError(
+            f"rows of {row_bytes} bytes in shared memory",
+            where=where,
+            why="the swizzles of the copy engine work on 128, 64 or 32 bytes",
+            nearest=f"Use {128 // element} elements",
+        )
+    if rows % _GROUP:
+        raise ScheduleError(
+            f"{rows} stored rows",
+            where=where,
+            why=f"matrix descriptors count in groups of {_GROUP} rows",
+            nearest=f"Use a multiple of {_GROUP}",
+        )
+    span = spans[0]
+    box = rows * span
+    steps = range(tile_k // atom_k)
+    if major == "k":
+        starts = [s * atom_k * element for s in steps]
+        k_steps = tuple(start // span * box + start % span for start in starts)
+        next_block, leading = block * span, 0
+    else:
+        k_steps = tuple(s * atom_k * span for s in steps)
+        next_block, leading = block * element // span * box, box
+        if block != tile and block * element % span:
+            raise ScheduleError(
+                f"{block} elements of {element} bytes are not whole spans of {span} bytes",
+                where=where,
+                nearest=f"Use multiples of {span // element}",
+            )
+    made = MatrixLayout(major, rows, row_bytes, span, leading, _GROUP * span, k_steps, next_block)
+    _prove(made, tile, tile_k, element, atom_k, block, where)
+    return made
+
+
+def _prove(
+    layout: MatrixLayout,
+    tile: int,
+    tile_k: int,
+    element: int,
+    atom_k: int,
+    block: int,
+    where: str,
+) -> None:
+    """Every element of the tile is read where the copy engine puts it."""
+    along, k = np.meshgrid(np.arange(tile), np.arange(tile_k), indexing="ij")
+    written = _offset(layout, "copy_engine", *_stored(layout, along, k, element))
+    start = along // block * layout.block + np.array(layout.k_steps)[k // atom_k]
+    inside = _stored(layout, along % block, k % atom_k, element)
+    wanted = start + _offset(layout, layout.major, *inside)
+    if not np.array_equal(written, wanted):
+        first = tuple(int(x) for x in np.argwhere(written != wanted)[0])
+        raise VerifyError(
+            f"element {first} of the tile is written at byte {int(written[first])} "
+            f"and multiplied from byte {int(wanted[first])}",
+            where=where,
+        )
+
+
+def _stored(
+    layout: MatrixLayout, along: Integers, k: Integers, element: int
+) -> tuple[Integers, Integers]:
+    """(stored row, byte in it) of elements."""
+    return (along, k * element) if layout.major == "k" else (k, along * element)
+
+
+def _offset(layout: MatrixLayout, side: str, row: Integers, byte: Integers) -> Integers:
+    entry = read(FILE)[side]
+    numbers = {
+        "span": layout.span,
+        "rows": layout.rows,
+        "stride": layout.stride,
+        "leading": layout.leading,
+    }
+    variables = {"row": row, "byte": byte}
+    variables |= {name: np.full_like(row, value) for name, value in numbers.items()}
+    return evaluate(take(entry, "offset", FILE), variables, f"hardware/data/{FILE}, {side}")
