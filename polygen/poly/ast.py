@@ -119,14 +119,19 @@ class Block:
 LoopAst = Call | For | If | Marked | Block
 
 
-def loops(tree_text: str, names: dict[str, tuple[str, ...]]) -> LoopAst:
+def loops(
+    tree_text: str,
+    names: dict[str, tuple[str, ...]],
+    context: str = "[k_tiles] -> { : k_tiles >= 1 }",
+) -> LoopAst:
     """Generate the loops of a schedule tree.
 
     Args:
         tree_text: the tree in isl's YAML.
         names: mark -> names of the loops right below it.
+        context: what is known about the parameters, as isl text.
     """
-    build = isl.AstBuild.from_context(isl.Set("[k_tiles] -> { : k_tiles >= 1 }"))
+    build = isl.AstBuild.from_context(isl.Set(context))
     return _node(build.node_from_schedule(isl.Schedule(tree_text)), names, (), {})
 
 

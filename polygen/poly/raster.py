@@ -5,6 +5,9 @@ dim, so that neighbouring blocks share operands in the L2 cache. The grid is two
 counts (across, place in the group), y counts groups.
 
     along  = group*y + x mod group          across = floor(x/group)
+
+Persistent blocks take work items from one sequence instead: groups one after the other, the last
+one as narrow as what is left, so that no item is empty.
 """
 
 from __future__ import annotations
@@ -30,3 +33,24 @@ def prove_raster(group: int) -> Proof:
     if not (relation.is_injective() and relation.range().is_equal(tiles)):
         raise VerifyError("the raster does not visit every tile exactly once", where="raster")
     return Proof("every output tile is computed by exactly one thread block", f"groups of {group}")
+
+
+@lru_cache(maxsize=64)
+def prove_linear_raster(group: int) -> tuple[Proof, ...]:
+    """Prove that every tile is one work item, whatever the number of tiles.
+
+    Item `t` lies in group y = floor(t / (group*across)), whose width is w = min(group, along -
+    group*y), at x = t - y*group*across of it. Groups partition the items and the tiles alike; what
+    is left to prove is each group, for every width that the last one can have.
+
+    Raises:
+        VerifyError: never for positive groups; the check guards the formula.
+    """
+    for width in range(1, group + 1):
+        place = f"a = x mod {width} and c = floor(x/{width})"
+        relation = isl.Map(f"[across] -> {{ [x] -> [a,c] : 0 <= x < {width}*across and {place} }}")
+        tiles = isl.Set(f"[across] -> {{ [a,c] : 0 <= a < {width} and 0 <= c < across }}")
+        if not (relation.is_bijective() and relation.range().is_equal(tiles)):
+            raise VerifyError("the raster does not visit every tile exactly once", where="raster")
+    subject = f"groups of {group}, the last one of any width"
+    return (Proof("every output tile is exactly one work item", subject),)
