@@ -4,6 +4,8 @@
    CTA that has not exited.
 2. Who waits is parked; the arrival that completes the count frees everybody parked there.
 3. At that moment all arrivals become ordered before everything the waiters do next.
+4. Who arrives must know that the phase before is over: else the arrival may count for that one, and
+   which threads meet is a matter of luck.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ from polygen.machine.writer import Writer
 
 if TYPE_CHECKING:
     from polygen.machine.state import Machine
+
+
+BARRIERS = 16  # of a block
 
 
 @dataclass(slots=True)
@@ -75,6 +80,8 @@ class Barriers:
 
     def __init__(self) -> None:
         self.open: dict[tuple[int, int], Named] = {}
+        # who completed the last phase of a counted barrier: clock columns and times
+        self.last: dict[tuple[int, int], tuple[Vector, Vector]] = {}
 
     def arrive(
         self, machine: Machine, lanes: Lanes, given: Any, one: Instruction, position: int, then: int
@@ -88,6 +95,8 @@ class Barriers:
         keys = lanes.cta.astype("i8") << 8 | numbers.astype("i8")
         for key in np.unique(keys):
             cta, name = int(key) >> 8, int(key) & 255
+            if name >= BARRIERS:
+                machine.findings.add("barrier-count", f"there is no barrier {name}", position)
             chosen = np.flatnonzero(keys == key)
             wanted = int(counts[chosen[0]])
             while len(chosen):  # more than a phase takes: the surplus opens the next one
@@ -104,6 +113,8 @@ class Barriers:
                     wanted - sum(len(part) for part in barrier.arrived) if wanted else len(chosen)
                 )
                 now, chosen = chosen[: max(left, 32)], chosen[max(left, 32) :]
+                if wanted:
+                    self._check_phase(machine, (cta, name), lanes.pick(now), position)
                 barrier.expected, barrier.position = wanted, position
                 barrier.arrived.append(lanes.index[now])
                 if waits:
@@ -136,8 +147,29 @@ class Barriers:
         del self.open[cta, number]
         self._vote(machine, barrier)
         if machine.shadow is not None:
+            rows = np.unique(machine.shadow.row_of[arrived])
+            columns = machine.shadow.column[rows]
+            self.last[cta, number] = columns, machine.shadow.clock[rows, columns]
             self._order(machine, barrier, arrived)
         return [(block, threads) for threads, block in barrier.parked]
+
+    def _check_phase(
+        self, machine: Machine, key: tuple[int, int], lanes: Lanes, position: int
+    ) -> None:
+        shadow, last = machine.shadow, self.last.get(key)
+        if shadow is None or last is None:
+            return
+        columns, times = last
+        ignorant = shadow.clock[shadow.rows(lanes)[:, None], columns] < times
+        if ignorant.any():
+            lane, place = np.argwhere(ignorant)[0]
+            machine.findings.add(
+                "barrier-count",
+                f"{lanes.name(lane)} arrives at barrier {key[1]} and may be counted for the phase "
+                f"before, which {shadow.actor_name(int(columns[place]))} took part in",
+                position,
+                count=int(ignorant.any(1).sum()),
+            )
 
     def _order(self, machine: Machine, barrier: Named, arrived: Vector) -> None:
         shadow = machine.shadow

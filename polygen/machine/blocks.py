@@ -140,7 +140,7 @@ def is_strict(one: Instruction) -> bool:
 
 def width(one: Instruction) -> int:
     """Threads that execute an instruction together: 1, a warp or a warpgroup."""
-    if one.parts[0] == "wgmma":
+    if one.parts[0] in ("wgmma", "setmaxnreg"):
         return 128
     return 32 if is_strict(one) or "sync" in one.parts else 1
 

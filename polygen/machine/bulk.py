@@ -19,7 +19,7 @@ import numpy as np
 
 from polygen.machine import mbarrier, tensormap
 from polygen.machine.lanes import Lanes, Vector, full
-from polygen.machine.memory import BASE, SLOT, WINDOW_PARAM
+from polygen.machine.memory import BASE, SLOT, WINDOW_PARAM, rank_in
 from polygen.machine.report import Stop
 from polygen.machine.tensormap import PlacedMap
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from polygen.machine.state import Machine
 
 ALIGNMENT = 128  # of a tensor box in shared memory
+MAP_ALIGNMENT = 64  # of a tensor map
 # What a box holds outside its tensor when the map asks for NaN, as bits: read off an H200.
 NAN_FILL = {"bfloat16": 0x7FF7, "float16": 0x7FF7, "float32": 0x7FF77FF7}
 MASK = (1 << SLOT) - 1
@@ -39,7 +40,7 @@ class Load:
     chunks: Vector  # absolute shared bytes of the 16-byte chunks
     data: Vector  # what lands there, (chunks, 16) bytes
     barrier: int  # absolute shared byte
-    engine: int  # clock row of the copy engine
+    engine: int  # clock row of its loader
     position: int
 
 
@@ -69,13 +70,12 @@ class Bulk:
 
 
 def _map(machine: Machine, lanes: Lanes, lane: int, address: int, position: int) -> PlacedMap:
-    found = machine.tensor_maps.get(address - WINDOW_PARAM)
-    if found is None:
-        machine.findings.add(
-            "bad-descriptor",
-            f"{lanes.name(lane)} uses a tensor map that is not a TensorMap argument",
-            position,
-        )
+    at = address - WINDOW_PARAM
+    found = machine.tensor_maps.get(at)
+    if found is None or at % MAP_ALIGNMENT:
+        wrong = "that is not a TensorMap argument" if found is None else f"at parameter byte {at}"
+        sentence = f"{lanes.name(lane)} uses a tensor map {wrong}"
+        machine.findings.add("bad-descriptor", sentence, position)
         raise Stop
     return found
 
@@ -109,7 +109,7 @@ def _offset(machine: Machine, lanes: Lanes, lane: int, address: Any) -> tuple[in
         )[0]
     )
     own = int(lanes.cta[lane])
-    rank = (wide >> SLOT) - 1
+    rank = int(rank_in(wide))
     first = own // machine.geometry.cluster * machine.geometry.cluster
     return (first + rank if rank >= 0 else own), wide & MASK
 
@@ -240,7 +240,7 @@ def _send(
         shadow = machine.shadow
         if shadow is not None:
             row = shadow.row_of[one.index]
-            engine = shadow.engine(to)
+            engine = shadow.loader(to, place)
             shadow.check_initialised_barrier(one, place, row, position)
             many = lanes.pick(np.full(len(at), lane))
             shadow.write(
@@ -384,9 +384,10 @@ def wait(machine: Machine, lanes: Lanes, pending: int) -> None:
 
 
 def drain(machine: Machine) -> None:
-    """Kernel end: loads and stores still under way finish; unfinished reads are a finding."""
+    """Kernel end: what is still under way finishes; loads and reads nobody waited for are found."""
     while land_one(machine):
         pass
+    mbarrier.check_awaited(machine)
     for store in machine.bulk.stores:
         lanes = Lanes(machine.geometry, np.array([store.thread]))
         machine.findings.add(

@@ -2,8 +2,10 @@
 
 1. An object counts pending arrivals and transaction bytes. When both reach zero its phase ends: the
    count is armed again and every wait for that phase's parity succeeds.
-2. An arrival releases what its warp knows; the end of a phase publishes it; a successful wait takes
-   it over. A bulk copy that completes bytes releases what the copy engine wrote.
+2. An arrival releases what its warp knows, and of what other lanes of the warp did only what a
+   barrier of the warp has ordered; the end of a phase publishes it; a successful wait takes it
+   over. Arrivals count one by one: who comes after the last of a phase belongs to the next. A bulk
+   copy that completes bytes releases what its loader wrote.
 3. A wait that cannot succeed yet parks its threads (a real ``try_wait`` would spin). When nobody
    can run, parked waits fail once, so that code that only peeks goes on; if that changes nothing,
    it is a deadlock.
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polygen.machine.lanes import Lanes, Vector, full
-from polygen.machine.memory import SLOT, WINDOW_SHARED, locate_shared
+from polygen.machine.memory import SLOT, WINDOW_SHARED, locate_shared, rank_in
 from polygen.machine.report import Stop
 
 if TYPE_CHECKING:
@@ -141,16 +143,18 @@ def arrive(
     for at, chosen in _groups(places):
         _check_alive(machine, lanes, int(chosen[0]), at, position)
         barrier = _object(machine, lanes, int(chosen[0]), at, position)
-        state[chosen] = barrier.phase
-        if machine.shadow is not None and release:
-            _release(machine, barrier, np.unique(machine.shadow.row_of[lanes.index[chosen]]))
         for lane in chosen.tolist():
+            state[lane] = barrier.phase
+            if machine.shadow is not None and release:
+                _release(machine, barrier, int(lanes.index[lane]))
             barrier.bytes += int(bytes_[lane])
             if drop:
                 barrier.count -= 1
             barrier.pending -= int(amounts[lane])
             barrier.arrivals += int(amounts[lane])
             _complete(machine, at, barrier, position)
+        if machine.shadow is not None and release:
+            machine.shadow.tick(np.unique(machine.shadow.row_of[lanes.index[chosen]]))
     return (state,)
 
 
@@ -164,13 +168,12 @@ def _check_alive(machine: Machine, lanes: Lanes, lane: int, at: int, position: i
         )
 
 
-def _release(machine: Machine, barrier: Barrier, rows: Vector) -> None:
+def _release(machine: Machine, barrier: Barrier, thread: int) -> None:
     shadow = machine.shadow
     assert shadow is not None
-    clock, fenced = shadow.clock[rows].max(0), shadow.fenced[rows].max(0)
+    clock, fenced = shadow.released(thread)
     barrier.clock = clock if barrier.clock is None else np.maximum(barrier.clock, clock)
     barrier.fenced = fenced if barrier.fenced is None else np.maximum(barrier.fenced, fenced)
-    shadow.tick(rows)
 
 
 def expect_bytes(
@@ -190,7 +193,7 @@ def complete_bytes(machine: Machine, at: int, amount: int, row: int, position: i
     if machine.shadow is not None:
         shadow = machine.shadow
         if barrier.clock is None:
-            barrier.clock = np.zeros(shadow.actors, np.int64)
+            barrier.clock = np.zeros(shadow.clock.shape[1], np.int64)
         column = shadow.column[row]
         barrier.clock[column] = max(int(barrier.clock[column]), int(shadow.clock[row, column]))
     barrier.bytes -= amount
@@ -296,6 +299,25 @@ def fail_waits(machine: Machine) -> bool:
     return True
 
 
+def check_awaited(machine: Machine) -> None:
+    """No block may end before the loads into its memory: one of its threads must have waited."""
+    shadow, warps = machine.shadow, machine.geometry.warps
+    if shadow is None:
+        return
+    for cta, loaders in enumerate(shadow.loaders):
+        mine = slice(cta * shadow.per_cta, cta * shadow.per_cta + warps)
+        for at in loaders:
+            row = shadow.loader(cta, at)
+            column = shadow.column[row]
+            if shadow.clock[row, column] > shadow.clock[mine, column].max():
+                machine.findings.add(
+                    "in-flight-access",
+                    f"a block ends, and none of its threads has waited for the last bulk load of "
+                    f"{_name(machine, at)}",
+                    machine.mbarriers.objects[at].position,
+                )
+
+
 def describe_waits(machine: Machine) -> bool:
     """Report every parked wait as part of a deadlock; False when there is none."""
     found = False
@@ -326,6 +348,6 @@ def map_address(machine: Machine, lanes: Lanes, address: Any, rank: Any) -> tupl
 
 def rank_of(machine: Machine, lanes: Lanes, address: Any) -> tuple[Vector]:
     """``getctarank``."""
-    rank = (full(lanes, address).astype("i8") >> SLOT & 255) - 1
+    rank = rank_in(full(lanes, address))
     own = lanes.cta % machine.geometry.cluster
     return (np.where(rank >= 0, rank, own).astype("u4"),)

@@ -28,6 +28,8 @@ WINDOW_BYTES = 1 << 32
 WINDOWS = {"shared": WINDOW_SHARED, "local": WINDOW_LOCAL, "param": WINDOW_PARAM}
 RED_ZONE = 512
 SLOT = 24  # a mapped shared::cluster address is (rank + 1) << 24 | offset
+OWN = 0x40  # in the place of rank + 1: the thread's own CTA. In a cluster, as on an H200, no shared
+# address is a plain offset, so that code which takes one for it shows.
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,7 @@ def locate_shared(
     offset = full(lanes, address).astype("i8")
     base = machine.shared_base[lanes.index]
     if machine.mapped:
-        rank = (offset >> SLOT) - 1
+        rank = rank_in(offset)
         first = lanes.cta // machine.geometry.cluster * machine.geometry.cluster
         cta = np.where(rank >= 0, first + rank, lanes.cta)
         base, offset = cta * machine.shared_bytes, offset & ((1 << SLOT) - 1)
@@ -198,6 +200,12 @@ def locate_shared(
         words = f"{lanes.name(lane)} accesses {size} bytes at shared byte {int(offset[lane])}"
         return base + offset, _report(machine, lanes, wrong, "misaligned", position, words)
     return base + offset, None
+
+
+def rank_in(address: Any) -> Any:
+    """The cluster rank that a shared address names; -1 for the thread's own CTA."""
+    code = np.asarray(address, np.int64) >> SLOT & 0xFF
+    return np.where(code == OWN, -1, code - 1)
 
 
 def locate_local(

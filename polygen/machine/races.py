@@ -2,7 +2,8 @@
 
 1. An *actor* is a warp, the bulk-copy engine of a CTA, or the wgmma unit of a warpgroup; actors of
    one cluster share memory. Each has a vector clock: row ``[actor, other]`` is the latest time of
-   `other` that is ordered before what `actor` does next.
+   `other` that is ordered before what `actor` does next. Bulk loads complete in any order, so those
+   that different mbarriers wait for are different actors, *loaders*; they only write.
 2. A cell is `granule` bytes, the smallest access in the kernel. It remembers its last write and
    the last read of every actor as one integer: time, actor, lane and instruction.
 3. A read needs the last write ordered before it; a write needs that and every read. Lanes of one
@@ -30,6 +31,7 @@ LANE = 18
 CODE = (1 << LANE) - 1
 LAST = (1 << TIME) - 1
 STEP = np.int64(1 << TIME)
+LOADERS = 16  # per CTA; more mbarriers than that share some
 NEVER = np.int64(1 << 62)  # the write record of a cell nobody wrote
 FLIGHT = np.int64(1 << 61)  # added to the record of a copy that has not landed
 
@@ -60,12 +62,14 @@ class Shadow:
         self.written = np.full(cells, NEVER)
         self.read_at = np.zeros((cells, self.actors), np.int64)
         self.reading = np.zeros(cells, np.int32)  # wgmma or bulk reads in flight
-        # one clock row per actor of every CTA; the columns are the actors of its cluster
-        self.clock = np.full((ctas * self.per_cta, self.actors), LAST, np.int64)
-        self.fenced = np.full((ctas * self.per_cta, self.actors), LAST, np.int64)
-        own = np.arange(ctas * self.per_cta)
-        self.column = own % self.actors
-        self.clock[own, self.column] += STEP
+        # one clock row per actor of every CTA, then per loader; columns: the same of its cluster
+        self.loaders: list[dict[int, int]] = [{} for _ in range(ctas)]  # mbarrier -> loader
+        own, loaders = np.arange(ctas * self.per_cta), np.arange(ctas * LOADERS)
+        width = LOADERS * geometry.cluster
+        self.column = np.concatenate([own % self.actors, self.actors + loaders % width])
+        self.clock = np.full((len(self.column), self.actors + width), LAST, np.int64)
+        self.fenced = np.full(self.clock.shape, LAST, np.int64)
+        self.clock[np.arange(len(self.column)), self.column] += STEP
         self.row_of = geometry.cta * self.per_cta + geometry.warp  # thread -> its warp's clock row
 
     # --- helpers -----------------------------------------------------------------------------
@@ -76,6 +80,12 @@ class Shadow:
     def engine(self, cta: int) -> int:
         """Clock row of a CTA's tensor-memory engine."""
         return cta * self.per_cta + self.per_cta - 1
+
+    def loader(self, cta: int, barrier: int) -> int:
+        """Clock row of the loads into a CTA that an mbarrier waits for."""
+        known = self.loaders[cta]
+        number = known.setdefault(barrier, len(known)) % LOADERS
+        return len(self.loaders) * self.per_cta + cta * LOADERS + number
 
     def matrix_unit(self, cta: int, group: int) -> int:
         """Clock row of a warpgroup's wgmma unit."""
@@ -141,7 +151,8 @@ class Shadow:
         if wrong.any():
             self._report_write(lanes, cells, wrong, position)
         reads = self.read_at[cells]
-        late = (reads > self.clock[rows][:, None, :]) | self.beside(reads, mark[:, :, None])
+        known = self.clock[rows, : self.actors]
+        late = (reads > known[:, None, :]) | self.beside(reads, mark[:, :, None])
         if late.any() or self.reading[cells].any():
             self._report_overwrite(lanes, cells, late, position)
         if flight:
@@ -172,7 +183,7 @@ class Shadow:
         cells = self.cells(at, size)
         last = self.written[cells]
         column = (last >> ACTOR) & ACTORS
-        generic = column % self.per_cta < self.geometry.warps
+        generic = self.generic(column)
         seen, fenced = self.clock[rows[:, None], column], self.fenced[rows[:, None], column]
         wrong = generic & (last <= seen) & (last > fenced)
         if wrong.any():
@@ -196,7 +207,7 @@ class Shadow:
         last = self.written[cells]
         column = (last >> ACTOR) & ACTORS
         seen, fenced = self.clock[rows].min(0), self.fenced[rows].min(0)
-        generic = column % self.per_cta < self.geometry.warps
+        generic = self.generic(column)
         wrong = (last > seen[column]) | (generic & (last > fenced[column]))
         if not wrong.any():
             return
@@ -237,6 +248,16 @@ class Shadow:
         """What the actors do from now on is not known to others yet."""
         self.clock[rows, self.column[rows]] += STEP
 
+    def released(self, thread: int) -> tuple[Vector, Vector]:
+        """What one thread publishes: its warp's clocks, without what later lanes did just now.
+
+        Records of the same time compare by lane: those of earlier lanes pass unnoticed.
+        """
+        row, lane = self.row_of[thread], thread & 31
+        clock, column = self.clock[row].copy(), self.column[row]
+        clock[column] = clock[column] & ~np.int64(LAST) | column << ACTOR | lane << LANE | CODE
+        return clock, self.fenced[row].copy()
+
     def learn(self, rows: Vector, row: int) -> None:
         """The actors of `rows` learn what the actor `row` did so far."""
         column = self.column[row]
@@ -246,6 +267,10 @@ class Shadow:
         """A proxy fence: what the warps know now may reach the async proxy."""
         rows = np.unique(self.rows(lanes))
         self.fenced[rows] = np.maximum(self.fenced[rows], self.clock[rows])
+
+    def generic(self, column: Any) -> Any:
+        """Whether actors are warps."""
+        return (column < self.actors) & (column % self.per_cta < self.geometry.warps)
 
     # --- words -------------------------------------------------------------------------------
     def who(self, record: int) -> str:
@@ -257,13 +282,15 @@ class Shadow:
 
     def actor_name(self, column: int) -> str:
         """An actor in words."""
-        inside = column % self.per_cta
-        rank = f" of cluster rank {column // self.per_cta}" if self.geometry.cluster > 1 else ""
+        inside, rank = column % self.per_cta, column // self.per_cta
+        if column >= self.actors:
+            inside, rank = self.per_cta - 1, (column - self.actors) // LOADERS
+        place = f" of cluster rank {rank}" if self.geometry.cluster > 1 else ""
         if inside < self.geometry.warps:
-            return f"warp {inside}{rank}"
+            return f"warp {inside}{place}"
         if inside == self.per_cta - 1:
-            return f"the bulk-copy engine{rank}"
-        return f"the wgmma unit of warpgroup {inside - self.geometry.warps}{rank}"
+            return f"the bulk-copy engine{place}"
+        return f"the wgmma unit of warpgroup {inside - self.geometry.warps}{place}"
 
     def offset(self, cell: int) -> int:
         """Shared address of a cell."""

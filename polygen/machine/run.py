@@ -11,8 +11,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from polygen.errors import LaunchError
 from polygen.hardware.device import common_facts, devices
 from polygen.machine.blocks import analyse
 from polygen.machine.lanes import Geometry
-from polygen.machine.memory import BASE, Buffer, GlobalMemory
+from polygen.machine.memory import BASE, OWN, SLOT, Buffer, GlobalMemory
 from polygen.machine.parse import Kernel, Module, parse, type_bytes
 from polygen.machine.profile import Profiler
 from polygen.machine.report import Findings, Report, Stop
@@ -47,7 +47,7 @@ class Launch:
         shared_bytes: dynamic shared memory.
         arguments: in parameter order: a NumPy array for a pointer (copied in; strides kept), a
             Python or NumPy scalar by value, `bytes` for a struct by value, a `TensorMap` for a
-            ``CUtensorMap``. An array given twice is one buffer.
+            ``CUtensorMap``. An array given twice, or with its axes in another order, is one buffer.
         entry: kernel name; None when the PTX has one kernel.
     """
 
@@ -154,6 +154,14 @@ def _scalar(value: Any, kind: str, size: int, where: str) -> bytes:
     raise LaunchError(f"a {type(value).__name__} cannot be an argument", where=where)
 
 
+def _memory(array: np.ndarray[Any, Any]) -> Hashable:
+    """Equal for arrays of the same elements, whatever the order of their axes."""
+    if array.size == 0:
+        return id(array)
+    steps = zip(array.strides, array.shape, strict=True)
+    return (array.ctypes.data, array.itemsize, *sorted(pair for pair in steps if pair[1] > 1))
+
+
 def _place(module: Module, kernel: Kernel, launch: Launch) -> Placed:
     """Lay out global memory and the parameter bytes."""
     memory, symbols, buffers = GlobalMemory(), {}, []
@@ -162,13 +170,16 @@ def _place(module: Module, kernel: Kernel, launch: Launch) -> Placed:
             buffer = memory.reserve_bytes(one.name, one.initial, one.size, max(one.align, 16))
             symbols[one.name] = BASE + buffer.offset
     data, offsets, maps = b"", {}, {}
-    known: dict[int, Buffer] = {}
+    known: dict[Hashable, Buffer] = {}
 
     def reserve(where: str, array: np.ndarray[Any, Any]) -> Buffer:
-        if id(array) not in known:
-            known[id(array)] = memory.reserve_array(where, array)
-        buffers.append(known[id(array)])
-        return known[id(array)]
+        key = _memory(array)
+        found = known.get(key)
+        if found is None:
+            known[key] = found = memory.reserve_array(where, array)
+        form = {"shape": array.shape, "strides": array.strides, "dtype": array.dtype}
+        buffers.append(replace(found, **form))
+        return found
 
     for number, (one, value) in enumerate(zip(kernel.parameters, launch.arguments, strict=True)):
         where = f"argument {number} ({one.name})"
@@ -249,7 +260,8 @@ def run(
         _TRANSLATIONS[key] = Translation(analyse(kernel))
     program = _TRANSLATIONS[key].program
     placed = _place(module, kernel, launch)
-    placed.symbols.update(symbols)
+    own = OWN << SLOT if np.prod(kernel.cluster) > 1 else 0
+    placed.symbols.update({name: at | own for name, at in symbols.items()})
     placed.stores = GlobalStores(program.facts, placed.memory.size) if checks else None
     shadow = shadow_bytes(program, end, threads) if checks else 1
     findings, profiler = Findings(kernel), Profiler() if profile else None

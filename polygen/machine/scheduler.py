@@ -183,8 +183,9 @@ class Scheduler:
         simple = count is None and predicate is None and getattr(barrier, "ndim", 0) == 0
         if lanes.everyone and simple and not machine.barriers.open and one.parts[1] == "sync":
             if machine.shadow is not None:
-                rows = np.arange(len(machine.shadow.clock)).reshape(-1, machine.shadow.per_cta)
-                machine.shadow.join_groups(rows[:, : machine.geometry.warps])
+                shadow = machine.shadow
+                rows = np.arange(len(shadow.loaders) * shadow.per_cta).reshape(-1, shadow.per_cta)
+                shadow.join_groups(rows[:, : machine.geometry.warps])
             self.push(number + 1, lanes)
             return
         free = machine.barriers.arrive(machine, lanes, given, one, position, number + 1)

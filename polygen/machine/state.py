@@ -128,7 +128,7 @@ class Machine:
         self.bulk = Bulk(geometry.total)
         self.groups = Groups()
         self.clusters = Clusters(geometry)
-        self.mapped = program.facts.mapped
+        self.mapped = program.facts.mapped or geometry.cluster > 1
         self.exited = ~geometry.exists
         self.everyone = Lanes(geometry, np.arange(geometry.total), bool(geometry.exists.all()))
         self.registers = self._storage()

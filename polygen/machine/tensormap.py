@@ -19,7 +19,8 @@ class TensorMap:
 
     Attributes:
         array: the tensor; its last axis is the innermost dimension and must be contiguous. Pass the
-            same array object as a pointer argument to share its memory.
+            same array, or a view that has its axes in another order, as a pointer argument to share
+            its memory.
         box: elements per axis of a box, in the order of the array's axes (outermost first).
         swizzle: 0, 32, 64 or 128 bytes.
         nan_fill: out-of-bounds elements read as NaN instead of zero.
@@ -73,8 +74,8 @@ def place(where: str, one: TensorMap, offset: int) -> PlacedMap:
         raise LaunchError(f"a box of {len(one.box)} axes for {array.ndim} dims", where=where)
     if array.strides[-1] != size and array.shape[-1] > 1:
         raise LaunchError("the last axis of a tensor map's array is not contiguous", where=where)
-    for stride in array.strides[:-1]:
-        if stride % 16 or stride <= 0:
+    for extent, stride in zip(array.shape[:-1], array.strides[:-1], strict=True):
+        if extent > 1 and (stride % 16 or stride <= 0):  # an axis of extent 1 has no step
             raise LaunchError(
                 f"a stride of {stride} bytes", where=where, nearest="Strides are multiples of 16"
             )

@@ -4,8 +4,8 @@
 2. Symbolic dims get their sizes from the shapes; every tensor that names a dim must agree.
 3. The declared contiguous axis must have stride 1; an axis of extent 1 may have any stride, and the
    kernel is given 0 for it, so that no stray stride harms alignment or range.
-4. Constants (sizes, strides), grid, the bits that strides contribute to alignment, and the bytes
-   each array spans follow.
+4. Constants (sizes, strides), grid, the bits that strides contribute to alignment, the bytes each
+   array spans, and tensor maps but for their addresses follow.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from polygen.frontend.shapes import LARGEST_SIZE
 from polygen.hardware.device import common_facts
 from polygen.runtime.arrays import ArrayView, accepts
 from polygen.runtime.dlpack import compact
+from polygen.runtime.tensormaps import MapLayout, map_layout
 
 LARGEST_ALIGNMENT = 16  # bytes: the widest vector access
 _LARGEST_STEP = 2**31 - 1  # kernels count in s32; grid.x has the same limit on every CUDA device
@@ -39,6 +40,7 @@ class Binding:
         masks: per tensor, the address bits that must be zero.
         stride_bits: per tensor, the union of the bits of its strides in bytes.
         spans: per tensor, bytes from its first to behind its last element.
+        maps: per "map" argument, the position of its tensor and its layout.
     """
 
     sizes: tuple[tuple[str, int], ...]
@@ -49,6 +51,7 @@ class Binding:
     masks: tuple[int, ...]
     stride_bits: tuple[int, ...]
     spans: tuple[int, ...]
+    maps: tuple[tuple[int, MapLayout], ...]
 
 
 def bind(
@@ -104,6 +107,12 @@ def bind(
         spans=tuple(
             (1 + sum((size - 1) * step for size, step in zip(shape, steps, strict=True))) * item
             for shape, steps, item in zip(shapes, strides, items, strict=True)
+        ),
+        maps=tuple(
+            (at, map_layout(argument, tensors[at], shapes[at], strides[at]))
+            for argument in source.arguments
+            if argument.kind == "map"
+            for at in (names.index(argument.tensor),)
         ),
     )
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from polygen.errors import ToolchainMissing
+from polygen.runtime import tensormaps
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
@@ -30,6 +31,7 @@ class Driver:
         pointer_device: the device that a pointer belongs to.
         wait: make the second stream wait for what is queued on the first.
         stream_scope: context manager: CuPy allocates on this stream inside it.
+        encode_map: the tensor map of an address and a layout.
     """
 
     launch: Callable[..., Any]
@@ -39,6 +41,7 @@ class Driver:
     pointer_device: Callable[[int], int]
     wait: Callable[[int, int], None]
     stream_scope: Callable[[int], contextlib.AbstractContextManager[Any]]
+    encode_map: tensormaps.Encoder = tensormaps.encode
 
 
 @functools.cache

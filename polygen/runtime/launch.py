@@ -33,27 +33,29 @@ from polygen.runtime.outputs import (
     deliver,
     stream_pointer,
 )
+from polygen.runtime.tensormaps import MAP_ALIGNMENT, MAP_BYTES, Encoder, MapCache
 
 _LARGEST_F32 = float(np.finfo(np.float32).max)
 _TOO_LARGE = float(np.finfo(np.float64).max)  # stands for integers beyond float64
 _MOST_PREPARED = 1024  # combinations kept per kernel; beyond it all are forgotten
+_SLOT = 8  # bytes
+_MAP_STEP = MAP_ALIGNMENT // _SLOT  # slots
 
-
-# Slots, addresses of the parameters, address of those.
-_Block = tuple[ctypes.Array[ctypes.c_int64], ctypes.Array[ctypes.c_void_p], int]
+# Slots, addresses of the parameters, address of those, addresses of the arrays its maps describe.
+_Block = tuple[ctypes.Array[ctypes.c_int64], ctypes.Array[ctypes.c_void_p], int, list[int]]
 
 
 class _Prepared:
     """One combination of array forms, ready to launch.
 
     A block holds the parameters of one launch in 8-byte slots (addresses of all arrays, scalars,
-    constants) and the table of parameter addresses that CUDA takes. Blocks that are not in use
-    wait in `_pool`; each running call has its own, so that threads do not meet.
+    constants), the tensor maps, and the table of parameter addresses that CUDA takes. Blocks that
+    are not in use wait in `_pool`; each running call has its own, so that threads do not meet.
     """
 
     __slots__ = (
-        "_constants", "_launch", "_pack", "_pool", "_size", "_slots", "allocate", "binding",
-        "checks", "device", "finish", "library", "passed",
+        "_constants", "_first_map", "_launch", "_maps", "_pack", "_pool", "_size", "_slots",
+        "allocate", "binding", "checks", "device", "finish", "library", "passed",
     )  # fmt: skip
 
     def __init__(
@@ -63,20 +65,28 @@ class _Prepared:
         tensors: Sequence[Tensor],
         scalars: Sequence[Tensor],
         launch: Callable[..., Any],
+        encode: Encoder,
     ) -> None:
         self.binding, self.device = binding, binding.device
         self.passed: list[int] | None = None  # the addresses that were last found in order
         self.checks = tuple(zip(binding.stride_bits, binding.masks, strict=True))
         place = {tensor.name: slot for slot, tensor in enumerate((*tensors, *scalars))}
-        slots, constants, free = [], [], len(place)
+        # Maps come last, each at a multiple of its alignment.
+        count = len(place) + sum(value is not None for value in binding.constants)
+        self._first_map = first = -(-count // _MAP_STEP) * _MAP_STEP
+        slots, constants, free, free_map = [], [], len(place), first
         for argument, value in zip(source.arguments, binding.constants, strict=True):
-            if value is None:
+            if argument.kind == "map":
+                slots.append(free_map)
+                free_map += MAP_BYTES // _SLOT
+            elif value is None:
                 slots.append(place[argument.tensor])
             else:
                 constants.append((free, value))
                 slots.append(free)
                 free += 1
-        self._size, self._slots, self._constants = free, tuple(slots), tuple(constants)
+        self._size, self._slots, self._constants = free_map, tuple(slots), tuple(constants)
+        self._maps = MapCache(binding.maps, encode) if binding.maps else None
         # Little-endian: a 32-bit parameter is the low half of its slot.
         self._pack = struct.Struct(f"<{len(tensors)}Q" + "f4x" * len(scalars)).pack_into
         self._pool: list[_Block] = []
@@ -86,12 +96,14 @@ class _Prepared:
         self.library = ""
 
     def _block(self) -> _Block:
-        values = (ctypes.c_int64 * self._size)()
+        room = (ctypes.c_int64 * (self._size + _MAP_STEP))()
+        shift = -ctypes.addressof(room) % MAP_ALIGNMENT
+        values = (ctypes.c_int64 * self._size).from_buffer(room, shift)  # keeps `room` alive
         for slot, value in self._constants:
             values[slot] = value
         base = ctypes.addressof(values)
-        addresses = (ctypes.c_void_p * len(self._slots))(*(base + 8 * n for n in self._slots))
-        return values, addresses, ctypes.addressof(addresses)
+        addresses = (ctypes.c_void_p * len(self._slots))(*(base + _SLOT * n for n in self._slots))
+        return values, addresses, ctypes.addressof(addresses), []
 
     def submit(self, pointers: Sequence[int], scalars: Sequence[float], queue: int) -> None:
         """Launch on stream `queue`."""
@@ -99,6 +111,9 @@ class _Prepared:
             block = self._pool.pop()
         except IndexError:
             block = self._block()
+        if self._maps and block[3] != pointers:
+            place = ctypes.addressof(block[0]) + _SLOT * self._first_map
+            self._maps.write(place, block[3], pointers)
         self._pack(block[0], 0, *pointers, *scalars)
         self._launch(queue, block[2], 0)
         self._pool.append(block)  # CUDA has copied the parameters
@@ -297,7 +312,9 @@ class Launcher:
             driver.launch, self.load(binding.device), *binding.grid, shape.threads, 1, 1,
             shape.shared_bytes,
         )  # fmt: skip
-        ready = _Prepared(self.source, binding, self._tensors, self._scalars, launch)
+        ready = _Prepared(
+            self.source, binding, self._tensors, self._scalars, launch, driver.encode_map
+        )
         ready.library = views[0].library
         if outs is None:
             ready.allocate = tuple(

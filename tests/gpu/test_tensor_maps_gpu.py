@@ -1,0 +1,94 @@
+"""Tensor maps that the driver encodes: a kernel with nothing else copies an array box by box."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import tensor_map_samples as samples
+
+from polygen.errors import ArgumentError
+from polygen.hardware.device import device
+from polygen.runtime import environment, nvrtc
+from polygen.runtime.launch import Launcher
+from polygen.runtime.tensormaps import MapLayout, encode
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def cupy():
+    cupy = pytest.importorskip("cupy")
+    arch = environment.current_arch()
+    if arch is None or arch != device(samples.ARCH).compile_target:
+        pytest.skip(f"the kernel is for {samples.ARCH}")
+    return cupy
+
+
+def integers(cupy, dtype, shape):
+    storage = {"f16": "f2", "f32": "f4", "tf32": "f4", "e4m3": "u1"}[dtype]
+    return cupy.random.randint(0, 100, shape).astype(storage)
+
+
+def launcher_for(dtype, order=(0, 1), persistent=0):
+    program, source = samples.program(dtype, order), samples.source(dtype, order, persistent)
+    return Launcher(source, nvrtc.compile_source(source), program.inputs, program.outputs)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32", "tf32", "e4m3"])
+@pytest.mark.parametrize("persistent", [0, 5])
+def test_boxes_of_every_type(cupy, dtype, persistent):
+    launch = launcher_for(dtype, persistent=persistent)
+    for shape in ((1, 16), (8, 64), (37, 144), (500, 1008)):
+        x = integers(cupy, dtype, shape)
+        np.testing.assert_array_equal(launch((x,)).get(), x.get())
+
+
+def test_column_major_arrays(cupy):
+    x = cupy.asfortranarray(integers(cupy, "f16", (144, 37)))
+    y = launcher_for("f16", (1, 0))((x,))
+    assert y.strides == x.strides
+    np.testing.assert_array_equal(y.get(), x.get())
+
+
+def test_windows_and_new_addresses(cupy):
+    launch, whole = launcher_for("f16"), integers(cupy, "f16", (100, 256))
+    for x in (whole[:40, :72], whole[3:43, 64:136], whole[60:, 8:80], whole[:40, :72]):
+        y = cupy.zeros((50, 80), "f2")
+        launch((x,), (), y[5:45, :72])
+        np.testing.assert_array_equal(y[5:45, :72].get(), x.get())
+        assert not y[:5].any() and not y[45:].any() and not y[:, 72:].any()
+
+
+def test_one_row_of_any_length_and_stride(cupy):
+    launch = launcher_for("f16")
+    for columns in (1, 7, 8, 100):
+        x = cupy.ndarray((1, columns), "f2", integers(cupy, "f16", (columns,)).data, (6, 2))
+        np.testing.assert_array_equal(launch((x,)).get(), x.get())
+
+
+def test_the_driver_refuses_what_it_cannot_describe(cupy):
+    with pytest.raises(ArgumentError, match=r"CUresult 1.*8 rows x 512 elements"):
+        encode(cupy.zeros(1024, "f2").data.ptr, MapLayout("x", "f16", (64, 8), 128, (512, 8), 0))
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.parametrize("persistent", [0, 5])
+def test_the_launcher_in_the_source_encodes_its_own_maps(cupy, persistent, tmp_path):
+    plan = samples.plan_with_maps(persistent=persistent)
+    text = samples.text("bf16", entry=plan.entry) + "\n" + samples.host_text(plan)
+    (tmp_path / "kernel.cu").write_text(text)
+    command = f"nvcc -arch={samples.ARCH} -shared -Xcompiler -fPIC kernel.cu -o kernel.so"
+    subprocess.run(command.split(), cwd=tmp_path, check=True)
+    function = ctypes.CDLL(str(tmp_path / "kernel.so")).pg_maps_launch
+    function.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int] * 6 + [ctypes.c_void_p]
+    for rows, columns in ((1, 8), (37, 72), (300, 1000)):
+        x = integers(cupy, "f16", (rows, columns))  # the copy does not look at the numbers
+        y, w = cupy.zeros_like(x), cupy.zeros((columns, columns), "f2")
+        sizes = (rows, columns, columns, columns, columns, columns)
+        assert function(x.data.ptr, w.data.ptr, y.data.ptr, *sizes, None) == 0
+        np.testing.assert_array_equal(y.get(), x.get())
+    assert function(x.data.ptr + 2, w.data.ptr, y.data.ptr, *sizes, None) == 1
