@@ -4,9 +4,12 @@
    one unit u of the sums' type, tensor cores truncating rather than rounding. An MMA adds its k
    products at once, so an element sees about K / k additions in a chain and k inside one:
    delta = (K / k + k) * u * sum |a| |b|.
-2. The pointwise part. The program is evaluated in float64 with the sum moved by +delta and -delta;
-   the largest change is how the functions after the sum magnify its error.
-3. f32 arithmetic of the pointwise part, and rounding to the output's type, are added.
+2. Fast functions. Where all outputs have 16 bits or fewer, some functions are written in a short
+   form whose error is recorded beside it (`polygen/emit/functions.py`).
+3. The pointwise part. The program is evaluated in float64 with the sum moved by +delta and -delta,
+   then with the result of each fast function moved by its error; the largest change of each is how
+   the functions that follow magnify that error.
+4. f32 arithmetic of the pointwise part, and rounding to the output's type, are added.
 
 Where that is not finite (a logarithm at its pole), elements are not compared.
 """
@@ -19,14 +22,15 @@ from typing import Any
 
 import numpy as np
 
+from polygen.emit.functions import expanded, fast_error
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import F32
 from polygen.frontend.evaluate import evaluate
-from polygen.frontend.program import Access, Contraction, Pointwise, Program, Statement, Tensor
+from polygen.frontend.program import Access, Constant, Contraction, Pointwise, Program, Tensor
 
 Array = np.ndarray[Any, Any]
 _POINTWISE = 2.0**-18  # relative error of a chain of f32 functions, as `Kernel.check` takes it
-_EXACT, _MOVE = "exact_sum", "moved_by"
+_FAST_BITS = 16  # outputs this narrow take the fast forms, as `polygen/emit/epilogue.py` decides
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +79,28 @@ def expected(
     """
     contraction = _contraction(program)
     inputs = {t.name: np.asarray(arrays[t.name]).astype(np.float64) for t in program.inputs}
-    delta = _sum_error(program, contraction, inputs, sizes, atom_k)
-    moved = _movable(program, contraction)
-    runs = [
-        evaluate(moved, {**inputs, _MOVE: move}, sizes, round_outputs=False)
-        for move in (np.zeros_like(delta), delta, -delta)
-    ]
+    after, moves = _after_the_sum(program, contraction)
+    (total,) = evaluate(_alone(program, contraction), inputs, sizes, round_outputs=False)
+    still = {move.by.name: np.zeros(_shape(move.by, sizes)) for move in moves}
+    given = {**inputs, **still, contraction.write.name: total}
+    watched = replace(after, outputs=(*after.outputs, *(move.exact for move in moves)))
+    runs = evaluate(watched, given, sizes, round_outputs=False)
+    values, results_of_fast = runs[: len(program.outputs)], runs[len(program.outputs) :]
+    errors = {contraction.write.name: _sum_error(program, contraction, inputs, sizes, atom_k)}
+    for move, result in zip(moves, results_of_fast, strict=True):
+        errors[move.by.name] = move.size(result)
+    changes = [np.zeros(value.shape) for value in values]
+    for name, error in errors.items():
+        up, down = (
+            evaluate(after, {**given, name: given[name] + one}, sizes, round_outputs=False)
+            for one in (error, -error)
+        )
+        with np.errstate(invalid="ignore"):
+            for change, value, high, low in zip(changes, values, up, down, strict=True):
+                change += np.maximum(np.abs(high - value), np.abs(low - value))
     results = []
     with np.errstate(all="ignore"):
-        for tensor, value, up, down in zip(program.outputs, *runs, strict=True):
-            change = np.maximum(np.abs(up - value), np.abs(down - value))
+        for tensor, value, change in zip(program.outputs, values, changes, strict=True):
             rounding = 2.0**-tensor.dtype.mantissa * np.abs(value) + _tiny(tensor)
             allowed = change + rounding + _POINTWISE * np.maximum(np.abs(value), 1.0)
             largest = float(np.finfo(np.float32).max)
@@ -122,9 +138,8 @@ def _sum_error(
     sizes: Mapping[str, int],
     atom_k: int,
 ) -> Array:
-    output = Tensor(contraction.write.name, F32, _dims(contraction))
-    alone = replace(program, outputs=(output,), statements=(contraction,))
     magnitudes = {name: np.abs(value) for name, value in inputs.items()}
+    alone = _alone(program, contraction)
     (total,) = evaluate(alone, magnitudes, sizes, round_outputs=False)
     additions = reduction_size(contraction, sizes) / atom_k + atom_k
     return np.asarray(additions * 2.0**-contraction.dtype.mantissa * total)
@@ -135,23 +150,74 @@ def _dims(contraction: Contraction) -> tuple[str | int, ...]:
     return tuple(extents[i] for i in contraction.write.index if isinstance(i, str))
 
 
-def _movable(program: Program, contraction: Contraction) -> Program:
-    """The program with an input that is added to the sum."""
-    kept = [(it, extent) for it, extent in contraction.domain if it in contraction.write.index]
-    exact = replace(contraction.write, name=_EXACT)
-    move = Pointwise(
-        "MOVE",
-        tuple(kept),
-        contraction.write,
-        "add",
-        (exact, Access(_MOVE, contraction.write.index)),
-        F32,
-    )
-    statements: list[Statement] = []
-    for statement in program.statements:
-        if statement is contraction:
-            statements += [replace(contraction, write=exact), move]
-        else:
-            statements.append(statement)
-    extra = Tensor(_MOVE, F32, _dims(contraction))
-    return replace(program, inputs=(*program.inputs, extra), statements=tuple(statements))
+def _shape(tensor: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(dim if isinstance(dim, int) else sizes[dim] for dim in tensor.dims)
+
+
+def _alone(program: Program, contraction: Contraction) -> Program:
+    """The sum as a program of its own."""
+    output = Tensor(contraction.write.name, F32, _dims(contraction))
+    return replace(program, outputs=(output,), statements=(contraction,))
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """Something added to the result of a fast function."""
+
+    exact: Tensor  # the result
+    by: Tensor  # what is added
+    absolute: float
+    relative: float
+
+    def size(self, exact: Array) -> Array:
+        """The largest error of the function where its result is `exact`."""
+        error = self.absolute + self.relative * np.abs(exact)
+        return np.where(np.isfinite(exact), error, 0.0)
+
+
+def _after_the_sum(program: Program, contraction: Contraction) -> tuple[Program, tuple[_Move, ...]]:
+    """The program with the sum as an input, and an input added to the result of each fast function.
+
+    Composites are expanded as the emitter expands them.
+    """
+    fast = all(tensor.dtype.bits <= _FAST_BITS for tensor in program.outputs)
+    statements: list[Pointwise] = []
+    moves: list[_Move] = []
+    for statement in program.pointwise:
+        parts = _expanded(statement, fast)
+        for part in parts:
+            last = part.args[-1]
+            constant = last.value if isinstance(last, Constant) else None
+            error = fast_error(part.function, constant) if fast else (0.0, 0.0)
+            if not any(error):
+                statements.append(part)
+                continue
+            extents = dict(part.domain)
+            dims = tuple(extents[i] if isinstance(i, str) else 1 for i in part.write.index)
+            names = [f"{part.write.name}.{what}" for what in ("exact", "moved_by")]
+            exact, by = (replace(part.write, name=name) for name in names)
+            statements += [
+                replace(part, write=exact),
+                replace(part, function="add", args=(exact, by)),
+            ]
+            moves.append(_Move(Tensor(exact.name, F32, dims), Tensor(by.name, F32, dims), *error))
+    total = Tensor(contraction.write.name, F32, _dims(contraction))
+    inputs = (*program.inputs, total, *(move.by for move in moves))
+    return replace(program, inputs=inputs, statements=tuple(statements)), tuple(moves)
+
+
+def _expanded(statement: Pointwise, fast: bool) -> list[Pointwise]:
+    """A statement as the statements of what the emitter writes as one expression each."""
+    parts: list[Pointwise] = []
+
+    def primitive(function: str, *args: Access | Constant | float) -> Access:
+        write = replace(statement.write, name=f"{statement.write.name}.{len(parts)}")
+        values = tuple(
+            arg if isinstance(arg, (Access, Constant)) else Constant(arg) for arg in args
+        )
+        parts.append(replace(statement, write=write, function=function, args=values))
+        return write
+
+    expanded(statement.function, statement.args, fast, primitive)
+    parts[-1] = replace(parts[-1], write=statement.write)
+    return parts

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from polygen.emit.functions import BOOLEAN, PRIMITIVES, expression, literal
+from polygen.emit.functions import (
+    BOOLEAN,
+    FAST_COMPOSITES,
+    PRIMITIVES,
+    expanded,
+    expression,
+    literal,
+)
 from polygen.errors import UnsupportedProgram
-from polygen.frontend.functions import expand
 from polygen.lower.plan import Compute
 from polygen.poly.ast import Binary, Block, Call, Const, Expr, For, If, LoopAst, Marked
 
@@ -111,16 +117,16 @@ class _Pointwise:
                 return
             self._define(statement.result, "float", _rounded(value, statement.dtype.name))
             return
-        result = expand(statement.function, arguments, self._primitive)
+        result = expanded(statement.function, arguments, self.fast, self._primitive)
         self.names[statement.result] = self._operand(result)
 
     def _primitive(self, name: str, *arguments: str | float) -> str:
-        if name not in PRIMITIVES:
+        if name not in PRIMITIVES and name not in FAST_COMPOSITES:
             raise UnsupportedProgram(f"the emitter has no primitive {name!r}", where="emit")
-        constant = arguments[1] if name == "pow" and not isinstance(arguments[1], str) else None
+        constant = arguments[-1] if not isinstance(arguments[-1], str) else None
         operands = [self._operand(argument) for argument in arguments]
-        text = expression(name, operands, self.fast, constant)
-        self.helpers += PRIMITIVES[name].helpers
+        text, helpers = expression(name, operands, self.fast, constant)
+        self.helpers += helpers
         self.temporaries += 1
         return self._define(f"t{self.temporaries}", "bool" if name in BOOLEAN else "float", text)
 

@@ -1,0 +1,294 @@
+"""Fast forms: compiled PTX on the PTX machine, against float64, within the recorded errors."""
+
+from __future__ import annotations
+
+import functools
+import math
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from matrix import case, small
+
+import polygen
+from polygen.cli import accuracy
+from polygen.emit import ctext
+from polygen.emit.functions import FAST_COMPOSITES, PRIMITIVES, expression, fast_error
+from polygen.frontend.dtypes import F16, F32
+from polygen.frontend.functions import TABLE
+from polygen.lower.plan import Compute
+from polygen.machine import Launch, run
+from polygen.machine.compute import FLOATING
+
+HELPERS = Path(polygen.__file__).parent / "emit" / "templates" / "functions"
+BLOCK = 256
+FAST = sorted(name for name, e in {**PRIMITIVES, **FAST_COMPOSITES}.items() if e.fast)
+LIMITS = np.finfo(np.float32)
+
+_erfc = np.frompyfunc(math.erfc, 1, 1)
+
+
+def _gelu(x):
+    return x * 0.5 * _erfc(-x * math.sqrt(0.5)).astype(np.float64)
+
+
+def _gelu_tanh(x):  # the definition cancels where x is negative
+    return x * TABLE["sigmoid"].reference(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+
+
+REFERENCE = {"gelu": _gelu, "gelu_tanh": _gelu_tanh}
+
+
+def reference(name, *args):
+    with np.errstate(all="ignore"):
+        function = REFERENCE.get(name) or TABLE[name].reference
+        return np.asarray(function(*(arg.astype(np.float64) for arg in args)), np.float64)
+
+
+# --- running them
+@functools.cache
+def compiled(name, constant):
+    """PTX of a kernel that applies the fast form of a function to every element."""
+    nvrtc = pytest.importorskip("cupy").cuda.nvrtc
+    operands = ("a", "b")[: TABLE[name].arity[1]] if constant is None else ("a", constant)
+    statements = (Compute("v", name, operands, F32), Compute("out", "cast", ("v",), F16))
+    lines, helpers = ctext.pointwise(statements, {"a": "a", "b": "b"}, {"out": "c[i]"}, True)
+    text = "\n".join((HELPERS / f"{helper}.cu.j2").read_text() for helper in helpers)
+    text += 'extern "C" __global__ void k(const float* x, const float* y, float* c) {\n'
+    text += "const int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+    text += "const float a = x[i], b = y[i];\n" + "\n".join(lines) + "}"
+    program = nvrtc.createProgram(text, "kernel.cu", (), ())
+    try:
+        nvrtc.compileProgram(program, ("-arch=sm_80", "--std=c++17", "-default-device"))
+        return nvrtc.getPTX(program).decode()
+    except nvrtc.NVRTCError as error:
+        raise AssertionError(nvrtc.getProgramLog(program)) from error
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def apply(name, *args, constant=None, note=""):
+    """A function of the vocabulary on float32 vectors, as a kernel with 16-bit outputs does it.
+
+    The machine remembers what it has translated; a `note` in the PTX makes it another text.
+    """
+    count = len(args[0])
+    blocks = -(-count // BLOCK)
+    padded = [np.pad(arg, (0, blocks * BLOCK - count)) for arg in (args[0], args[-1])]
+    arrays = (*padded, np.full(blocks * BLOCK, np.nan, np.float32))
+    launch = Launch((blocks, 1, 1), (BLOCK, 1, 1), 0, arrays)
+    report = run(f"{compiled(name, constant)}\n// {note}\n", launch)
+    assert report.ok, str(report)
+    return report.arrays[2][:count]
+
+
+def every(step):
+    """Every `step`-th of all float32, and many near zero."""
+    values = np.arange(0, 2**32, step, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    values = values[np.isfinite(values)]
+    return np.concatenate([values, np.linspace(-12, 12, 1 << 16).astype(np.float32)])
+
+
+def errors_beyond(error, found, wanted):
+    """The elements off by more than recorded, where the function is finite in f32."""
+    compared = np.abs(wanted) < 0.999 * float(LIMITS.max)
+    absolute, relative = error
+    with np.errstate(invalid="ignore"):
+        off = np.abs(found.astype(np.float64) - wanted)
+        return int((compared & ~(off <= absolute + relative * np.abs(wanted))).sum())
+
+
+# --- the errors
+# What NVIDIA documents for the instructions (PTX ISA, "Floating Point Instructions"): relative, but
+# for lg2 absolute where its argument is between 1/2 and 2. The machine's own are right to the last
+# place.
+DOCUMENTED = {"ex2": 2.0**-22, "lg2": 2.0**-22, "rcp": 2.0**-23, "sqrt": 2.0**-23, "div": 2.0**-22}
+
+
+@pytest.fixture(params=[(0, 0), (1, 1), (1, -1), (-1, 1), (-1, -1)], ids=str)
+def instructions(request, monkeypatch):
+    """The machine's approximate instructions, all off by what is documented, in either direction.
+
+    The first sign is that of the reciprocal, the second that of the others.
+    """
+    for name, error in DOCUMENTED.items():
+        exact, off = FLOATING[name], request.param[name != "rcp"] * error
+        text = f"({exact}) * N.float32({1 + off!r})"
+        if name == "lg2":
+            shifted = f"({exact}) + N.float32({off!r})"
+            text = f"N.where(abs({exact}) <= 1, {shifted}, {text})"
+        monkeypatch.setitem(FLOATING, name, text)
+    return str(request.param)
+
+
+@pytest.mark.parametrize("step", [9973, pytest.param(251, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", FAST)
+def test_the_recorded_error_holds(name, step, instructions):
+    x = every(step)
+    for piece in np.array_split(x, -(-len(x) // (1 << 20))):
+        args = [piece]
+        if name == "div":
+            args.append(np.random.default_rng(0).permutation(piece))
+        found, wanted = apply(name, *args, note=instructions), reference(name, *args)
+        assert np.array_equal(np.isnan(found), np.isnan(wanted))
+        assert errors_beyond(fast_error(name, None), found, wanted) == 0
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_the_recorded_error_is_no_larger_than_it_must_be(name):
+    """It is within a factor of 4 of what the form does, or of what its instructions may do."""
+    x = every(9973)
+    absolute, relative = fast_error(name, None)
+    args = [x] * TABLE[name].arity[1]
+    found, wanted = apply(name, *args), reference(name, *args)
+    assert errors_beyond((absolute, relative / 4), found, wanted) or relative <= 2.0**-21
+    assert relative <= 2.0**-15 and absolute <= 2.0**-21
+
+
+def test_every_fast_form_has_an_error_and_only_they():
+    for entry in (*PRIMITIVES.values(), *FAST_COMPOSITES.values()):
+        assert bool(entry.fast) == any(entry.fast_error)
+        assert entry.fast or not entry.fast_helpers
+
+
+@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
+def test_outputs_of_16_bits_are_almost_always_rounded_right(name, kind):
+    """All arguments of 16 bits: never off by more than one unit, and seldom by that."""
+    x = np.arange(1 << 16, dtype=np.uint16).view(kind).astype(np.float32)
+    x = x[np.isfinite(x)]
+    args = [x] if name != "div" else [x, np.random.default_rng(1).permutation(x)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = apply(name, *args).astype(kind)
+        wanted = reference(name, *args).astype(np.float32).astype(kind)
+    number = np.isfinite(wanted.astype(np.float32))
+    if name == "gelu":  # beyond, its error is absolute: 2^-23, less than f16's smallest normal
+        number &= x > -3
+    ordinal = [
+        np.where(bits < 0, np.int32(-0x8000) - bits, bits)
+        for bits in (array.view(np.int16).astype(np.int32) for array in (found, wanted))
+    ]
+    tiny = np.abs(wanted.astype(np.float32)) < 2.0**-115  # bf16 only: flushed to zero
+    off = np.abs(ordinal[0] - ordinal[1])[number & ~tiny]
+    assert off.max() <= 1
+    assert np.count_nonzero(off) < 0.04 * off.size
+
+
+# --- special values
+INFINITY = float("inf")
+SPECIAL = {
+    "exp": {-INFINITY: 0, INFINITY: INFINITY, 89.0: INFINITY, -200.0: 0, 0.0: 1},
+    "exp2": {-INFINITY: 0, INFINITY: INFINITY, 128.0: INFINITY, -200.0: 0, 0.0: 1, 10.0: 1024},
+    "log": {0.0: -INFINITY, INFINITY: INFINITY, -1.0: math.nan, 1.0: 0},
+    "sqrt": {0.0: 0, INFINITY: INFINITY, -1.0: math.nan, 4.0: 2},
+    "sigmoid": {-INFINITY: 0, INFINITY: 1, -1e30: 0, 1e30: 1, 0.0: 0.5},
+    "softplus": {-INFINITY: 0, INFINITY: INFINITY, -1e30: 0, 1e30: 1e30},
+    "tanh": {-INFINITY: -1, INFINITY: 1, -1e30: -1, 1e30: 1, 0.0: 0},
+    "erf": {-INFINITY: -1, INFINITY: 1, -1e30: -1, 1e30: 1, 0.0: 0},
+    "gelu": {-INFINITY: math.nan, INFINITY: INFINITY, -1e30: 0, 1e30: 1e30, 0.0: 0},
+    "gelu_tanh": {-INFINITY: math.nan, INFINITY: INFINITY, -1e30: 0, 1e30: 1e30, 0.0: 0},
+    "mish": {-INFINITY: math.nan, INFINITY: INFINITY, -1e30: 0, 1e30: 1e30, 0.0: 0},
+}
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_special_values(name):
+    """As NumPy's; a limit is exact once it is rounded to 16 bits, and a NaN stays one."""
+    x = np.array([*SPECIAL[name], math.nan], np.float32)
+    wanted = np.array([*SPECIAL[name].values(), math.nan], np.float32)
+    found = apply(name, x)
+    np.testing.assert_allclose(found, wanted, rtol=2.0**-20)
+    for kind in (np.float16, ml_dtypes.bfloat16):
+        with np.errstate(over="ignore"):
+            pair = [array.astype(kind).astype(np.float32) for array in (found, wanted)]
+        np.testing.assert_array_equal(*pair)
+    with np.errstate(all="ignore"):
+        table = np.asarray(TABLE[name].reference(x.astype(np.float64)))
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(table))
+
+
+def test_quotients_of_special_values():
+    special = [0.0, -0.0, 1.0, -3.0, 1e-41, 3e38, 1.2e38, math.inf, -math.inf, math.nan]
+    x, y = (a.ravel().astype(np.float32) for a in np.meshgrid(special, special))
+    with np.errstate(all="ignore"):
+        wanted = x / y
+    np.testing.assert_allclose(apply("div", x, y), wanted, rtol=2.0**-21, atol=2.0**-126)
+
+
+@pytest.mark.parametrize("name", ["tanh", "erf"])
+def test_what_lies_between_minus_one_and_one_stays_there(name, instructions):
+    """``sqrt(1 - tanh(x) ** 2)`` must not be NaN."""
+    assert np.abs(apply(name, every(9973), note=instructions)).max() < 1
+
+
+def test_the_tails_of_gelu_keep_their_digits():
+    x = np.linspace(-3, 0, 1 << 14, dtype=np.float32)
+    wanted = reference("gelu", x)
+    found = apply("gelu", x).astype(np.float64)
+    assert (np.abs(found - wanted) <= 2.0**-15 * np.abs(wanted)).all()
+
+
+# --- the text
+def test_fast_forms_are_short():
+    for name in FAST:
+        ptx = compiled(name, None)
+        assert "bra" not in ptx.split("{", 1)[1], name
+        assert ptx.count("fma.rn") + ptx.count(".approx") <= 8, name
+
+
+def test_constants():
+    assert expression("div", ["x", "3.0f"], True, 3) == ("x * 0.33333334f", ())
+    assert expression("div", ["x", "3.0f"], False, 3)[0] == "x / 3.0f"
+    for constant in (0.0, 1e-45, 3e38, math.inf):
+        text, helpers = expression("div", ["x", "c"], True, constant)
+        assert (text, helpers) == ("approximate_quotient(x, c)", ("approximate_quotient",))
+    assert expression("pow", ["x", "y"], True, 0.5)[0] == "approximate_sqrt(x)"
+    assert expression("pow", ["x", "y"], True, -1.0)[0] == "approximate_quotient(1.0f, x)"
+    assert expression("pow", ["x", "y"], False, -1.0)[0] == "1.0f / x"
+    assert expression("pow", ["x", "y"], True, 2.0)[0] == "x * x"
+    assert fast_error("pow", 0.5) == PRIMITIVES["sqrt"].fast_error
+    assert fast_error("pow", 2.5) == fast_error("cast", None) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(("name", "constant"), [("div", 3.0), ("pow", 0.5), ("pow", -1.0)])
+def test_errors_with_a_constant(name, constant):
+    x = every(99991)
+    found = apply(name, x, constant=constant)
+    wanted = reference(name, x, np.float32(constant))
+    assert errors_beyond(fast_error(name, constant), found, wanted) == 0
+
+
+def test_wide_outputs_take_the_accurate_forms():
+    for out_dtype, fast in (("f32", False), ("bf16", True)):
+        kernel = case(
+            "f", "nt", "bf16", "bias_gelu", schedule=small(), options={"out_dtype": out_dtype}
+        ).kernel()
+        assert ("fast_gelu" in kernel.source) == fast == ("erff" not in kernel.source)
+
+
+# --- the bound of `polygen run`
+def test_the_bound_of_run_counts_fast_functions_and_what_magnifies_them():
+    kernels = {
+        out: case("f", "nt", "f16", "bias_gelu", schedule=small(), options={"out_dtype": out})
+        for out in ("f16", "f32")
+    }
+    generator = np.random.default_rng(0)
+    sizes = {"M": 40, "N": 48, "K": 64}
+    arrays = {
+        name: generator.standard_normal([sizes[d] for d in dims]).astype(np.float16) * scale
+        for name, dims, scale in (("x", "MK", 1), ("w", "NK", 0.125), ("b", "N", 1))
+    }
+    arrays = {name: array.astype(np.float16) for name, array in arrays.items()}
+    bounds = {}
+    for out, entry in kernels.items():
+        kernel = entry.kernel()
+        (bounds[out],) = accuracy.expected(kernel.program, arrays, sizes, 16)
+        found = kernel.emulate(*arrays.values())
+        error, ratio, wrong = bounds[out].compare(found)
+        assert wrong == 0 and 0 < ratio < 1 and error > 0
+    absolute, relative = fast_error("gelu", None)
+    value = np.abs(bounds["f16"].value)
+    rounding = (2.0**-10 * value + 2.0**-24) - (2.0**-23 * value + 2.0**-126)
+    difference = bounds["f16"].allowed - bounds["f32"].allowed - rounding
+    np.testing.assert_allclose(difference, absolute + relative * value, rtol=1e-3, atol=1e-12)
