@@ -9,7 +9,7 @@ m and n, and more k tiles than the ring has slots.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from polygen.errors import ArgumentError
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Program, Tensor
 from polygen.lower.plan import KernelPlan
-from polygen.machine import AccessProfile, Finding, Launch, Report, run
+from polygen.machine import AccessProfile, Finding, Launch, Report, TensorMap, run
 from polygen.poly.legality import Proof
 from polygen.runtime.arrays import ArrayView
 from polygen.runtime.binding import bind, misaligned
@@ -39,6 +39,8 @@ _EXACT = frozenset(
 
 # Multiply-adds (whole tiles) that the machine runs in some seconds: 1024 x 1024 x 1024.
 _REASONABLE = 1 << 30
+_TRIAL_STEP = 16  # bytes past the last whole tile, so that rows stay aligned
+_TRIAL_CLUSTERS = 2  # of persistent blocks in a trial
 _SHOWN = 6  # instructions of the access profile that are printed
 
 
@@ -131,6 +133,10 @@ def launch_of(program: Program, source: KernelSource, operands: tuple[Any, ...])
             arguments.append(arrays[argument.tensor])
         elif argument.kind == "scalar":
             arguments.append(np.float32(given[argument.tensor]))
+        elif argument.kind == "map":
+            tensor = program.tensors[argument.tensor]
+            stored = arrays[tensor.name].transpose(tensor.order)
+            arguments.append(TensorMap(stored, argument.box, argument.swizzle))
         else:
             arguments.append(np.int32(constant or 0))
     found = source.launch
@@ -155,8 +161,12 @@ def emulate(
         ArgumentError: the operands do not fit the kernel.
     """
     report = run(ptx, launch_of(program, source, operands), **options)
-    pointers = [a.tensor for a in source.arguments if a.kind == "pointer"]
-    after = dict(zip(pointers, report.arrays, strict=True))
+    passed = [a for a in source.arguments if a.kind in ("pointer", "map")]
+    after = {}
+    for argument, array in zip(passed, report.arrays, strict=True):
+        # A map sees the axes as they are stored; of two axes, swapping is its own inverse.
+        order = program.tensors[argument.tensor].order
+        after[argument.tensor] = array if argument.kind == "pointer" else array.transpose(order)
     results = tuple(after[t.name] for t in program.outputs)
     return Emulation(results[0] if len(results) == 1 else results, report)
 
@@ -181,16 +191,21 @@ def _view(array: Array, tensor: Tensor) -> ArrayView:
 
 def _poisoned(shape: tuple[int, ...], tensor: Tensor) -> Array:
     """An output filled with NaN: an element the kernel never writes shows."""
-    return np.full(shape, np.nan, tensor.dtype.numpy)
+    return np.full(shape, np.nan, tensor.dtype.numpy, "F" if tensor.order == (1, 0) else "C")
 
 
 def trial_sizes(plan: KernelPlan) -> dict[str, int]:
     """A small problem that crosses the kernel's tile boundaries, within its alignment class."""
     sizes: dict[str, int] = {}
+    # Persistent blocks get several tiles each: see `few_blocks`.
+    rows, columns = 1, 1
+    if plan.roles is not None:
+        rows, columns = 2 * plan.roles.cluster[0], plan.roles.cluster[1]
+    step = max(8, _TRIAL_STEP // min(t.dtype.bytes for t in plan.program.inputs))
     wanted = {
-        "m": plan.tiles.cta[0] + 8,
-        "n": plan.tiles.cta[1] + 8,
-        "k": plan.tiles.cta[2] * (plan.schedule.pipeline.stages + 1) + 8,
+        "m": rows * plan.tiles.cta[0] + step,
+        "n": columns * plan.tiles.cta[1] + step,
+        "k": plan.tiles.cta[2] * (plan.schedule.pipeline.stages + 1) + step,
     }
     for role, extent in plan.extents:
         if isinstance(extent, str):
@@ -198,6 +213,15 @@ def trial_sizes(plan: KernelPlan) -> dict[str, int]:
     for name in plan.program.sizes:
         sizes.setdefault(name, 8)
     return sizes
+
+
+def few_blocks(source: KernelSource) -> KernelSource:
+    """The kernel, launched with few persistent blocks, so that each works through several tiles."""
+    launch = source.launch
+    if not launch.persistent:
+        return source
+    blocks = _TRIAL_CLUSTERS * launch.cluster[0] * launch.cluster[1]
+    return replace(source, launch=replace(launch, persistent=min(blocks, launch.persistent)))
 
 
 def runnable_sizes(plan: KernelPlan, sizes: dict[str, int]) -> tuple[dict[str, int], str]:
@@ -214,7 +238,8 @@ def runnable_sizes(plan: KernelPlan, sizes: dict[str, int]) -> tuple[dict[str, i
         The sizes to run, and a sentence that says why they are others; "" when they are not.
     """
     tiles = dict(zip("mnk", plan.tiles.cta, strict=True))
-    whole = {"m": 2, "n": 2, "k": plan.schedule.pipeline.stages + 1}
+    rows = 2 if plan.roles is None else 2 * plan.roles.cluster[0]
+    whole = {"m": rows, "n": 2, "k": plan.schedule.pipeline.stages + 1}
 
     def work(chosen: dict[str, int]) -> int:
         extents = ((role, chosen[d] if isinstance(d, str) else d) for role, d in plan.extents)
@@ -277,7 +302,7 @@ def check(
     operands = trial_operands(program, chosen, seed)
     arrays = {t.name: value for t, value in zip(program.inputs, operands, strict=True)}
     wanted = evaluate(program, arrays, chosen)
-    done = emulate(program, source, ptx, operands, profile=True)
+    done = emulate(program, few_blocks(source), ptx, operands, profile=True)
     results = done.results if isinstance(done.results, tuple) else (done.results,)
     findings = list(done.report.findings)
     exact = is_exact(program)

@@ -7,32 +7,24 @@ import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from polygen import knobs
+from polygen.decide import decide, panels_of
 from polygen.emit.cuda import emit
 from polygen.emit.source import KernelSource
-from polygen.errors import PolygenError, ResourceError, ScheduleError, UnsupportedProgram
+from polygen.errors import PolygenError
 from polygen.frontend.program import Program, Tensor
-from polygen.hardware.atom import Atom, atom, atoms_for
 from polygen.hardware.device import Device
-from polygen.lower.build import copy_is_asynchronous, lower, shared_bytes
+from polygen.lower.build import copy_is_asynchronous, lower
 from polygen.lower.epilogue import row_vectors
 from polygen.lower.plan import KernelPlan
-from polygen.lower.resources import resources
 from polygen.lower.verify import verify
 from polygen.poly.fusion import fuse
 from polygen.poly.mapping import ScheduleTree, map_program
-from polygen.poly.match import Match, match
+from polygen.poly.match import match
 from polygen.poly.scop import Scop, scop
-from polygen.poly.tiling import tiling
-from polygen.schedule.default import Problem, choose
-from polygen.schedule.load import check_structure, load_schedule
 from polygen.schedule.model import Schedule
 
 # isl has one context per process, and its operation budget with it: one generation at a time.
 _GENERATING = threading.RLock()
-
-# The size taken along a dim for which a call gives none.
-TYPICAL_SIZE = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +75,7 @@ def _generate(
     model = scop(program)
     fusion = fuse(program, model)
     matched = match(program, fusion)
-    instruction, decided, origin = decide(matched, device, sizes, schedule, skip)
+    instruction, decided, origin = decide(program, fusion, matched, device, sizes, schedule, skip)
     tree = map_program(
         model,
         fusion,
@@ -92,79 +84,10 @@ def _generate(
         instruction,
         asynchronous=copy_is_asynchronous(program, device),
         rows=row_vectors(program, decided),
+        panels=panels_of(program, fusion, matched, decided, instruction),
     )
     plan = verify(lower(program, tree, decided, instruction, device))
     return Passes(program, model, tree, plan, emit(plan, command), origin)
-
-
-def decide(
-    matched: Match,
-    device: Device,
-    sizes: dict[str, int],
-    schedule: Schedule | Path | str,
-    skip: frozenset[str] = frozenset(),
-) -> tuple[Atom, Schedule, str]:
-    """The instruction, the schedule and where it comes from."""
-    forced = knobs.current().schedule
-    if schedule == "auto" and forced is not None:
-        schedule = forced
-    if isinstance(schedule, Schedule):
-        instruction = _instruction(matched, device, schedule.atom)
-        origin, decided = f"given: {schedule.name}", schedule
-    elif not isinstance(schedule, str | Path):
-        raise ScheduleError(
-            f"{schedule!r} is no schedule",
-            where="schedule",
-            nearest='Pass "auto", a Schedule, or the path of a schedule file',
-        )
-    elif schedule != "auto":
-        decided = load_schedule(Path(schedule))
-        instruction = _instruction(matched, device, decided.atom)
-        origin = f"file {schedule}"
-    else:
-        instruction = _instruction(matched, device, "auto")
-        extents = (matched.extent(role) for role in "mnk")
-        problem = Problem(
-            *(d if isinstance(d, int) else sizes.get(d, TYPICAL_SIZE) for d in extents)
-        )
-
-        def blocks(candidate: Schedule) -> int:
-            candidate = replace(candidate, min_blocks=1)
-            tiles = tiling(candidate, instruction)
-            try:
-                needed = shared_bytes(matched, candidate)
-                return resources(
-                    candidate, tiles, instruction, device, needed, candidate.name
-                ).blocks_per_multiprocessor
-            except ResourceError:
-                return 0
-
-        decided, origin = choose(device, instruction, problem, blocks, skip)
-    check_structure(decided, instruction, f"schedule {decided.name}")
-    return instruction, decided, origin
-
-
-def _instruction(matched: Match, device: Device, wanted: str) -> Atom:
-    """The MMA instruction: by name, or the device's first for the operands' dtypes."""
-    contraction = matched.contraction
-    a, b, c = matched.a.tensor.dtype, matched.b.tensor.dtype, contraction.dtype
-    fitting = atoms_for(device, a, b, c)
-    if wanted != "auto":
-        chosen = atom(wanted)
-        if chosen in fitting:
-            return chosen
-        raise UnsupportedProgram(
-            f"{wanted} does not run {a} x {b} with {c} sums on {device}",
-            where="schedule, atom",
-            nearest=f"Fitting: {', '.join(x.name for x in fitting) or 'none'}",
-        )
-    if not fitting:
-        raise UnsupportedProgram(
-            f"{device} has no instruction for {a} x {b} with {c} sums",
-            where=contraction.name,
-            nearest="Use f16, bf16 or tf32 operands with f32 sums",
-        )
-    return fitting[0]
 
 
 def with_sizes(program: Program, sizes: dict[str, int]) -> Program:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from polygen.lower.plan import Copy, KernelPlan, Load
+from polygen.lower.role_plan import Fill, RoleWork
 from polygen.poly import ast
 
 STAGES = ("program", "scop", "tree", "ast", "plan", "cuda", "ptx", "sass")
@@ -11,13 +12,15 @@ STAGES = ("program", "scop", "tree", "ast", "plan", "cuda", "ptx", "sass")
 def show_plan(plan: KernelPlan, origin: str) -> str:
     """The plan, section by section."""
     program = plan.program
+    if plan.roles is not None:
+        return _lines(_role_sections(plan, plan.roles, origin))
     sections = [
         ("computes", [f"{program.source}", *(f"{t}" for t in (*program.inputs, *program.outputs))]),
         ("schedule", [f"{plan.schedule.name}: {origin}"]),
         (
             "mapping",
             [
-                f"{plan.tiles}, {plan.atom.name} on {plan.device.name}",
+                plan.mapping,
                 f"m, n, k = {', '.join(str(extent) for _, extent in plan.extents)}",
                 f"grid: groups of {plan.launch.group} tiles along {plan.schedule.raster.along}, "
                 f"{plan.launch.threads} threads per block",
@@ -32,11 +35,99 @@ def show_plan(plan: KernelPlan, origin: str) -> str:
         ("proofs", [str(proof) for proof in plan.proofs]),
         ("loops of one thread block", ast.text(plan.loops).splitlines()),
     ]
+    return _lines(sections)
+
+
+def _lines(sections: list[tuple[str, list[str]]]) -> str:
     return "\n".join(
         line
         for title, lines in sections
         for line in (f"{title}:", *(f"  {text}" for text in lines))
     )
+
+
+def _role_sections(plan: KernelPlan, work: RoleWork, origin: str) -> list[tuple[str, list[str]]]:
+    """The sections of a specialised kernel."""
+    program, cluster = plan.program, work.cluster
+    turns = "take turns at whole tiles" if work.pingpong else "share every tile"
+    shared = f", clusters of {cluster[0]} x {cluster[1]} share operands" if max(cluster) > 1 else ""
+    return [
+        ("computes", [f"{program.source}", *(f"{t}" for t in (*program.inputs, *program.outputs))]),
+        ("schedule", [f"{plan.schedule.name}: {origin}"]),
+        (
+            "mapping",
+            [
+                plan.mapping,
+                f"m, n, k = {', '.join(str(extent) for _, extent in plan.extents)}",
+                f"at most {plan.launch.persistent} persistent blocks, groups of "
+                f"{plan.launch.group} tiles along {plan.schedule.raster.along}{shared}",
+            ],
+        ),
+        (
+            "roles",
+            [
+                f"producer: one thread keeps the ring full; {work.registers[0]} registers",
+                *(
+                    [
+                        f"loaders: one thread per consumer brings panels of "
+                        f"{', '.join(p.tensor.name for p in work.operands)}"
+                    ]
+                    if work.operands
+                    else []
+                ),
+                f"consumers: {work.consumers} warpgroups {turns}; {work.registers[1]} registers",
+            ],
+        ),
+        ("shared memory", [str(region) for region in work.regions]),
+        ("copies", [_fill(fill) for fill in work.fills]),
+        ("epilogue", _role_epilogue(plan, work)),
+        ("barriers", _role_barriers(work)),
+        ("resources", [str(plan.resources)]),
+        ("proofs", [str(proof) for proof in plan.proofs]),
+        *((f"loops of the {part.role}", ast.text(part.loops).splitlines()) for part in work.roles),
+    ]
+
+
+def _fill(fill: Fill) -> str:
+    share = f", each of {fill.parts} blocks its part for all" if fill.parts > 1 else ""
+    return (
+        f"fill[i,k], operand {fill.operand}: {fill.tensor.name}, {fill.tile} of {fill.role} x "
+        f"{fill.tile_k} of k -> {fill.ring}, {fill.layout.boxes} box(es) of "
+        f"{fill.box[0]} x {fill.box[1]} elements by the copy engine{share}; "
+        "zeros outside the array; proved equal to what the instruction's descriptors read"
+    )
+
+
+def _role_epilogue(plan: KernelPlan, work: RoleWork) -> list[str]:
+    if not work.results:
+        return _epilogue(plan)
+    lines = [
+        f"each warpgroup finishes its sums in panels of 64 x {work.panel_columns}, "
+        "which the copy engine writes"
+    ]
+    panels = {panel.name for panel in work.operands}
+    for read in plan.epilogue.reads:
+        way = "panels that the copy engine brings" if read.name in panels else read.kind
+        lines.append(f"read {read.tensor} as {way}")
+    return [*lines, *_statements(plan), *(f"write {p.tensor} as panels" for p in work.results)]
+
+
+def _role_barriers(work: RoleWork) -> list[str]:
+    lines = []
+    for placed in work.barriers:
+        lines.append(f"{placed}; enforces")
+        lines += [f"    {dependence}" for dependence in placed.barrier.dependences]
+    for group in work.groups:
+        lines.append(
+            f"{group.name}: the threads of one warpgroup, between {group.before} and "
+            f"{group.after}, with at most {group.pending} earlier panel(s) still being read; "
+            "enforces"
+        )
+        lines += [f"    {dependence}" for dependence in group.dependences]
+    for turn, _ in work.turns:
+        lines.append(f"{turn.name}: consumers start {turn.statement} in turns; enforces")
+        lines += [f"    {dependence}" for dependence in turn.dependences]
+    return lines
 
 
 def _copy(plan: KernelPlan, copy: Copy) -> str:
@@ -68,10 +159,16 @@ def _epilogue(plan: KernelPlan) -> list[str]:
     )
     lines = [way]
     lines += [f"read {r.tensor} as {r.kind}" for r in e.reads]
-    for statement in e.statements:
+    lines += _statements(plan)
+    lines += [f"write {w.tensor} as {w.kind}, {w.width} bytes at a time" for w in e.writes]
+    return lines
+
+
+def _statements(plan: KernelPlan) -> list[str]:
+    lines = []
+    for statement in plan.epilogue.statements:
         arguments = ", ".join(a if isinstance(a, str) else repr(a) for a in statement.args)
         lines.append(f"{statement.result} = {statement.function}({arguments})  ({statement.dtype})")
-    lines += [f"write {w.tensor} as {w.kind}, {w.width} bytes at a time" for w in e.writes]
     return lines
 
 

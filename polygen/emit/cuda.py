@@ -15,12 +15,12 @@ from typing import Any
 import jinja2
 
 from polygen.emit import epilogue as epilogues
-from polygen.emit import leaves
+from polygen.emit import leaves, roles
 from polygen.emit.ctext import loops
-from polygen.emit.names import c_name
+from polygen.emit.launcher import launcher, parameter
 from polygen.emit.source import KernelSource
 from polygen.frontend.program import Tensor
-from polygen.lower.plan import Argument, KernelPlan
+from polygen.lower.plan import KernelPlan
 from polygen.schedule.load import dumps
 
 SUM_TYPES = {"f32": "float", "f16": "unsigned", "s32": "int"}
@@ -46,8 +46,9 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         plan: the kernel.
         command: the command that made it, for the header.
     """
-    context = _frame(plan) | {"header": header(plan, command)}
-    text = environment().get_template("kernel.cu.j2").render(context)
+    context = (_role_frame if plan.roles else _frame)(plan) | {"header": header(plan, command)}
+    template = "roles.cu.j2" if plan.roles else "kernel.cu.j2"
+    text = environment().get_template(template).render(context)
     alignment = tuple((t.name, t.alignment) for t in _arrays(plan))
     return KernelSource(
         entry=plan.entry,
@@ -68,10 +69,14 @@ def header(plan: KernelPlan, command: str) -> list[str]:
     enforced = [
         f"  {e.barrier.name} ({e.barrier.scope}): {'; '.join(e.dependences)}" for e in plan.enforced
     ]
+    if plan.roles is not None:
+        enforced = [f"  {sync.name}: {'; '.join(sync.dependences)}" for sync in plan.roles.syncs]
     lines = [
         *program,
         "",
-        f"target: {plan.device.name}, instruction: {plan.atom.name}, {plan.tiles}",
+        f"target: {plan.device.name}, instruction: {plan.atom.name}, {plan.tiles}"
+        if plan.roles is None
+        else f"mapping: {plan.mapping}",
         f"needs: {plan.resources}",
         f"alignment in bytes of addresses and strides: {alignments}",
         "barriers, and the dependences they enforce:",
@@ -96,6 +101,23 @@ def _tidy(text: str) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def _role_frame(plan: KernelPlan) -> dict[str, Any]:
+    """The context of a specialised kernel."""
+    epilogue = epilogues.epilogue(plan)
+    module: Any = environment().get_template("leaves.cu.j2").module
+    return {
+        **launcher(plan),
+        **roles.frame(plan),
+        "types": epilogues.types(plan),
+        "helpers": epilogue["helpers"],
+        "parameters": ", ".join(parameter(plan, argument) for argument in plan.arguments),
+        "compute": module.compute(epilogue),
+        "store": "".join(
+            render(epilogue) for render in (module.compute, module.edge, module.store_fragments)
+        ),
+    }
+
+
 def _frame(plan: KernelPlan) -> dict[str, Any]:
     tiles, schedule, atom = plan.tiles, plan.schedule, plan.atom
     extents = leaves.extent_names(plan)
@@ -110,6 +132,7 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
         order += [module.store_fragments]
     parts = [render(epilogue) for render in order]
     return {
+        **launcher(plan),
         "types": epilogues.types(plan),
         "copy_instructions": leaves.copy_instructions(plan),
         "fragment_loads": leaves.fragment_functions(plan),
@@ -118,12 +141,9 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
         "mma_comment": f"sum[m][n] += a[m] * b[n], one {atom.name}",
         "buffers": [{"name": b.name, "formula": leaves.placement(b)} for b in plan.buffers],
         "helpers": epilogue["helpers"],
-        "entry": plan.entry,
-        "threads": plan.launch.threads,
         "min_blocks": schedule.min_blocks,
         "shared_alignment": leaves.SHARED_ALIGNMENT,
-        "shared_bytes": plan.launch.shared_bytes,
-        "parameters": ", ".join(_parameter(plan, argument) for argument in plan.arguments),
+        "parameters": ", ".join(parameter(plan, argument) for argument in plan.arguments),
         "lanes": plan.device.warp_size,
         "warps_n": tiles.warps[1],
         "raster_comment": (
@@ -132,11 +152,6 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
         ),
         "along": along,
         "across": across,
-        "group": schedule.raster.group,
-        "tile_along": plan.launch.tile_along,
-        "tile_across": plan.launch.tile_across,
-        "extent_along": extents[along],
-        "extent_across": extents[across],
         "k_extent": extents["k"],
         "tile_k": tiles.cta[2],
         "fragments": schedule.pipeline.fragments,
@@ -152,33 +167,4 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
         "epilogue": epilogue,
         "store": "".join(parts),
         "loops": loops(plan.loops, leaves.LOOP_COMMENTS, 1),
-        "host_parameters": ", ".join(_parameter(plan, a) for a in plan.arguments),
-        "host_arguments": ", ".join(c_name(a.name) for a in plan.arguments),
-        "host_checks": _host_checks(plan),
     }
-
-
-def _parameter(plan: KernelPlan, argument: Argument) -> str:
-    if argument.kind == "size":
-        return f"int {c_name(argument.name)}"
-    if argument.kind == "stride":
-        return f"int {c_name(argument.name)}"
-    if argument.kind == "scalar":
-        return f"float {c_name(argument.name)}"
-    tensor = plan.program.tensors[argument.tensor]
-    constant = "" if tensor in plan.program.outputs else "const "
-    return f"{constant}{leaves.c_type(tensor.dtype)}* __restrict__ {c_name(argument.name)}"
-
-
-def _host_checks(plan: KernelPlan) -> list[str]:
-    checks = [f"{c_name(a.name)} < 1" for a in plan.arguments if a.kind == "size"]
-    for tensor in _arrays(plan):
-        checks.append(f"(unsigned long long){c_name(tensor.name)} % {tensor.alignment}")
-        step = tensor.alignment // tensor.dtype.bytes
-        if step > 1:
-            checks += [
-                f"{c_name(a.name)} % {step}"
-                for a in plan.arguments
-                if a.kind == "stride" and a.tensor == tensor.name
-            ]
-    return checks

@@ -86,7 +86,9 @@ def epilogue(plan: KernelPlan) -> dict[str, Any]:
         "helpers": helpers,
         "m_extent": extents["m"],
         "n_extent": extents["n"],
-        "row_base": f"b_m * {tiles.cta[0]} + w_m * {tiles.warp[0]}",
+        "row_base": f"b_m * {tiles.cta[0]} + w_m * {tiles.warp[0]}"
+        + (" + quarter" if plan.roles else ""),  # a warpgroup's warps hold 16 rows each
+        "store_parameters": "int, int m" if plan.roles else "int m",
         "column_base": f"b_n * {tiles.cta[1]} + w_n * {tiles.warp[1]}",
         "per_row": per_row,
         "items": items,
@@ -126,7 +128,8 @@ def _words(read: Read | Write, e: Epilogue) -> int:
     return e.vector * read.tensor.dtype.bytes // 4
 
 
-def _position(read: Read | Write, row: str, column: str) -> str:
+def position(read: Read | Write, row: str, column: str) -> str:
+    """C text of an element's address."""
     parts = []
     for variable, stride in ((row, read.m_stride), (column, read.n_stride)):
         if stride == "1":
@@ -137,8 +140,8 @@ def _position(read: Read | Write, row: str, column: str) -> str:
 
 
 def _read_vector(read: Read, words: str, e: Epilogue) -> str:
-    position = _position(read, "safe_row", "column")
-    return f"read_words<{_words(read, e)}, {max(read.width, 4)}>({words}, {position});"
+    place = position(read, "safe_row", "column")
+    return f"read_words<{_words(read, e)}, {max(read.width, 4)}>({words}, {place});"
 
 
 def _declarations(e: Epilogue) -> list[str]:
@@ -161,11 +164,11 @@ def _fetch(read: Read, e: Epilogue) -> list[str]:
         return [_read_vector(read, f"{name}_words[i]", e)]
     from_ = f"from_{epilogue_type(read.tensor)}"
     if read.kind == "row":
-        return [f"{name}_element[i] = {from_}(__ldg({_position(read, 'safe_row', 'column')}));"]
-    position = _position(read, "safe_row", "(column + e)")
+        return [f"{name}_element[i] = {from_}(__ldg({position(read, 'safe_row', 'column')}));"]
+    place = position(read, "safe_row", "(column + e)")
     return [
         "#pragma unroll",
-        f"for (int e = 0; e < {e.vector}; ++e) {name}_elements[i][e] = {from_}(__ldg({position}));",
+        f"for (int e = 0; e < {e.vector}; ++e) {name}_elements[i][e] = {from_}(__ldg({place}));",
     ]
 
 
@@ -187,11 +190,11 @@ def _results(e: Epilogue) -> list[str]:
 
 def _store(write: Write, e: Epilogue) -> str:
     name, out = epilogue_type(write.tensor), f"{write.tensor.name}_out"
-    position = _position(write, "row", "column")
+    place = position(write, "row", "column")
     if write.kind == "vector":
-        return f"write_{name}<{e.vector}, {max(write.width, 4)}>({position}, {out});"
-    position = _position(write, "row", "(column + e)")
-    return f"for (int e = 0; e < {e.vector}; ++e) *({position}) = to_{name}({out}[e]);"
+        return f"write_{name}<{e.vector}, {max(write.width, 4)}>({place}, {out});"
+    place = position(write, "row", "(column + e)")
+    return f"for (int e = 0; e < {e.vector}; ++e) *({place}) = to_{name}({out}[e]);"
 
 
 def _edge_name(read: Read) -> str:
@@ -200,14 +203,14 @@ def _edge_name(read: Read) -> str:
 
 def _edge_read(read: Read) -> str:
     from_ = f"from_{epilogue_type(read.tensor)}"
-    position = _position(read, "row", "(column + e)")
-    return f"const float {read.name}_element = {from_}(__ldg({position}));"
+    place = position(read, "row", "(column + e)")
+    return f"const float {read.name}_element = {from_}(__ldg({place}));"
 
 
 def _edge_store(write: Write) -> str:
     name = epilogue_type(write.tensor)
-    position = _position(write, "row", "(column + e)")
-    return f"*({position}) = to_{name}({write.tensor.name}_out);"
+    place = position(write, "row", "(column + e)")
+    return f"*({place}) = to_{name}({write.tensor.name}_out);"
 
 
 def _pairs(plan: KernelPlan) -> list[dict[str, str]]:

@@ -30,8 +30,10 @@ _KEYWORDS_TEXT = (
     "assert errno linux unix stdin stdout stderr"  # macros of nvcc's own includes and of gcc
 )
 _KEYWORDS = frozenset(_KEYWORDS_TEXT.split())
-_KERNEL_SCOPE = ("kernel.cu.j2", "leaves.cu.j2", "launcher.cu.j2")
-_GLOBAL_SCOPE = ("types.cu.j2", "instructions.cu.j2")
+_KERNEL_SCOPE = (
+    "kernel.cu.j2", "leaves.cu.j2", "launcher.cu.j2", "roles.cu.j2", "role_leaves.cu.j2",
+)  # fmt: skip
+_GLOBAL_SCOPE = ("types.cu.j2", "instructions.cu.j2", "role_instructions.cu.j2")
 
 
 @functools.cache

@@ -12,16 +12,24 @@ from __future__ import annotations
 from polygen.errors import ScheduleError, SignatureError, UnsupportedProgram
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.atom import Atom
-from polygen.hardware.device import Device
+from polygen.hardware.device import Device, common_facts
 from polygen.hardware.fragment_load import atom_load
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower import layout
 from polygen.lower.epilogue import pointwork, row_vectors, stride_argument
 from polygen.lower.plan import Argument, Buffer, Copy, Epilogue, KernelPlan, Launch, Load
 from polygen.lower.resources import resources
+from polygen.lower.roles import (
+    map_arguments,
+    role_launch,
+    role_resources,
+    role_work,
+)
+from polygen.lower.roles import shared_bytes as role_shared_bytes
+from polygen.poly.ast import Block, Marked
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.match import Match, Operand
-from polygen.poly.raster import prove_raster
+from polygen.poly.raster import prove_linear_raster, prove_raster
 from polygen.poly.tiles import copy_parts
 from polygen.schedule.model import Schedule
 
@@ -65,6 +73,8 @@ def lower(
             why="a thread block computes one output tile, so m and n are both mapped to blocks",
             nearest='Use ["m", "n"]',
         )
+    if tree.roles is not None:
+        return _lower_roles(program, tree, schedule, atom, device)
     asynchronous = copy_is_asynchronous(program, device)
     buffers, copies, loads = [], [], []
     offset = 0
@@ -119,6 +129,35 @@ def lower(
         enforced=tree.enforced,
         proofs=(*tree.proofs, prove_raster(raster.group)),
         resources=taken,
+    )
+
+
+def _lower_roles(
+    program: Program, tree: ScheduleTree, schedule: Schedule, atom: Atom, device: Device
+) -> KernelPlan:
+    """The plan of a specialised kernel."""
+    epilogue, _ = _epilogue(program, tree, schedule, atom)
+    work = role_work(tree, schedule, atom, epilogue)
+    needed = role_shared_bytes(work)
+    return KernelPlan(
+        entry=f"pg_{program.name}",
+        program=program,
+        schedule=schedule,
+        device=device,
+        atom=atom,
+        tiles=tree.tiles,
+        arguments=arguments(program, map_arguments(work)),
+        launch=role_launch(tree, schedule, device, work, needed),
+        extents=tuple((role, tree.match.extent(role)) for role in "mnk"),
+        buffers=(),
+        copies=(),
+        loads=(),
+        epilogue=epilogue,
+        loops=Block(tuple(Marked(part.role, part.loops) for part in work.roles)),
+        enforced=(),
+        proofs=(*tree.proofs, *prove_linear_raster(schedule.raster.group)),
+        resources=role_resources(schedule, tree.tiles, atom, device, needed, work.consumers),
+        roles=work,
     )
 
 
@@ -192,7 +231,7 @@ def _epilogue(
     staged = schedule.epilogue.through == "smem"
     rows = row_vectors(program, schedule)
     work = pointwork(program, tree.fusion, tree.match, rows.vector)
-    first = table[:, 0, :]
+    first = table[: common_facts()["warp_size"], 0, :]  # of a warpgroup, its first warp
     offsets = tuple((int(r), int(c)) for r, c in table[0] - first[0])
     epilogue = Epilogue(
         staged=staged,
@@ -221,8 +260,8 @@ def _epilogue(
     return epilogue, scratch
 
 
-def arguments(program: Program) -> tuple[Argument, ...]:
-    """The kernel's parameters: pointers and run-time scalars, then sizes, then strides.
+def arguments(program: Program, maps: tuple[Argument, ...] = ()) -> tuple[Argument, ...]:
+    """The kernel's parameters: pointers and run-time scalars, sizes, strides, tensor maps.
 
     Raises:
         SignatureError: a size or tensor is named like a stride.
@@ -235,6 +274,7 @@ def arguments(program: Program) -> tuple[Argument, ...]:
         for t in tensors
         for axis in t.order[:-1]
     ]
+    found += maps
     names = [argument.name for argument in found]
     clash = next((name for name in names if names.count(name) > 1), None)
     if clash is not None:

@@ -19,6 +19,7 @@ from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.hardware.fragment_load import FragmentLoad
 from polygen.hardware.swizzle import Swizzle
+from polygen.lower.role_plan import RoleWork
 from polygen.poly.ast import LoopAst
 from polygen.poly.barriers import Enforced
 from polygen.poly.legality import Proof
@@ -31,18 +32,25 @@ class Argument:
     """One kernel parameter, in order."""
 
     name: str  # C identifier
-    kind: str  # "pointer" (u64), "size" (s32), "stride" (s32, in elements) or "scalar" (f32)
-    tensor: str = ""  # for pointer, stride and scalar: the tensor
+    # "pointer" (u64), "size" (s32), "stride" (s32, in elements), "scalar" (f32), or "map": a tensor
+    # map (128 bytes by value) with which the copy engine moves boxes of the tensor
+    kind: str
+    tensor: str = ""  # for all but size: the tensor
     axis: int = 0  # for stride: the axis whose step it is
     dim: str = ""  # for size: the symbolic dim
+    box: tuple[int, int] = (0, 0)  # for map: elements of a box along the stored axes, outer first
+    swizzle: int = 0  # for map: bytes of the span inside which 16-byte chunks are swapped, or 0
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """The launch shape; the grid depends on the sizes only through tile counts.
 
-    ``grid.x = ceil(size[across] / tile_across) * group`` and
+    One block per tile: ``grid.x = ceil(size[across] / tile_across) * group`` and
     ``grid.y = ceil(ceil(size[along] / tile_along) / group)``, ``grid.z = 1``.
+
+    Persistent blocks: ``grid.x`` is as many whole clusters as run at once, at most one per cluster
+    of tiles; each block works through its share of the tiles.
     """
 
     along: Dim  # the dim that groups run along: a symbolic dim or a number
@@ -52,11 +60,18 @@ class Launch:
     group: int
     threads: int  # per block
     shared_bytes: int  # dynamic shared memory
+    persistent: int = 0  # blocks that run at once; 0: one block per tile
+    cluster: tuple[int, int] = (1, 1)  # blocks along, across
 
     def grid(self, sizes: dict[str, int]) -> tuple[int, int, int]:
         """The grid for concrete sizes."""
         along = self.along if isinstance(self.along, int) else sizes[self.along]
         across = self.across if isinstance(self.across, int) else sizes[self.across]
+        if self.persistent:
+            blocks = self.cluster[0] * self.cluster[1]
+            work = -(-along // (self.tile_along * self.cluster[0]))
+            work *= -(-across // (self.tile_across * self.cluster[1]))
+            return (min(self.persistent // blocks, work) * blocks, 1, 1)
         tiles_along = -(-along // self.tile_along)
         return (-(-across // self.tile_across) * self.group, -(-tiles_along // self.group), 1)
 
@@ -228,6 +243,18 @@ class KernelPlan:
     enforced: tuple[Enforced, ...]
     proofs: tuple[Proof, ...]
     resources: Resources
+    roles: RoleWork | None = None  # with roles: their memory, barriers and loops
+
+    @property
+    def mapping(self) -> str:
+        """The tile hierarchy and the instruction, in words."""
+        if self.roles is None:
+            return f"{self.tiles}, {self.atom.name} on {self.device.name}"
+        block, (m, n), (rows, _, depth) = self.tiles.cta, self.tiles.warp, self.tiles.atom
+        return (
+            f"block {'x'.join(map(str, block))}, {self.roles.consumers} consumer warpgroup(s) of "
+            f"{m}x{n}, instruction {rows}x{n}x{depth}, {self.atom.name} on {self.device.name}"
+        )
 
     def buffer(self, name: str) -> Buffer:
         """The buffer called `name`."""

@@ -21,6 +21,8 @@ def verify(plan: KernelPlan) -> KernelPlan:
     Raises:
         VerifyError: what is wrong with it.
     """
+    if plan.roles is not None:
+        return verify_roles(plan)
     _check_buffers(plan)
     arity = leaf_arity(plan)
     for call in calls(plan.loops):
@@ -33,6 +35,44 @@ def verify(plan: KernelPlan) -> KernelPlan:
         raise VerifyError(
             f"{plan.launch.threads} threads do not make the block's warps", where=plan.entry
         )
+    return plan
+
+
+def verify_roles(plan: KernelPlan) -> KernelPlan:
+    """The plan of a specialised kernel, if it is sound.
+
+    Raises:
+        VerifyError: what is wrong with it.
+    """
+    work = plan.roles
+    assert work is not None
+    end = 0
+    for region in work.regions:
+        if region.offset < end or region.offset % 1024 or region.slot_bytes % 1024:
+            raise VerifyError(f"{region.name} overlaps or is not aligned", where=plan.entry)
+        end = region.offset + region.bytes
+    for placed in work.barriers:
+        if placed.offset < end or placed.offset % 8:
+            raise VerifyError(f"{placed.barrier.name} overlaps", where=plan.entry)
+        end = placed.offset + 8 * placed.barrier.slots * placed.groups
+    if end > plan.launch.shared_bytes:
+        raise VerifyError(
+            f"barriers end at {end}, the launch has {plan.launch.shared_bytes} bytes",
+            where=plan.entry,
+        )
+    expected = {
+        "fill": sum(
+            f.layout.boxes * f.parts * f.box[0] * f.box[1] * f.element_bytes for f in work.fills
+        )
+    }
+    expected |= {f"fetch_{p.name}": p.boxes * p.rows * p.span for p in work.operands}
+    for placed in work.barriers:
+        wanted = expected.get(placed.barrier.signal, 0)
+        if placed.bytes != wanted:
+            raise VerifyError(
+                f"{placed.barrier.name} expects {placed.bytes} bytes, copies bring {wanted}",
+                where=plan.entry,
+            )
     return plan
 
 

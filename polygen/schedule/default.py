@@ -1,82 +1,116 @@
 """Chooses a shipped schedule for a program, a device and the sizes to optimise for.
 
-1. Take the device's shipped schedules that fit the program (a callback decides: resources are a
-   later stage's).
-2. Predict each one's time: output tiles run in waves over the multiprocessors; inside a wave either
-   the tensor cores are the limit, slowed down when a warp tile reuses its operands too little for
-   shared memory to keep up, or the latency of copies, of which only some steps are in flight.
-3. Take the fastest; the origin says what was compared.
+1. Fit each of the device's shipped schedules to the program (a callback decides: instruction,
+   layouts and resources are other stages').
+2. Predict each one's time. Without roles, output tiles run in waves over the multiprocessors;
+   inside a wave either the tensor cores are the limit, slowed down when a warp tile reuses its
+   operands too little for shared memory to keep up, or the latency of copies, of which only some
+   steps are in flight. With roles, a persistent block runs through its share of the tiles; a k tile
+   takes as long as its products or its copies, and the epilogue comes on top, unless another
+   consumer multiplies meanwhile.
+3. Take the fastest; the origin says what was compared, and why schedules with roles were not.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from polygen.errors import ScheduleError
-from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.schedule.load import shipped
 from polygen.schedule.model import Schedule
 
+_PANEL = 64 * 64  # results of a warpgroup in one panel
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What a schedule is chosen for: the sizes along m, n and k."""
+    """What a schedule is chosen for: the sizes along m, n and k, and the epilogue's weight."""
 
     m: int
     n: int
     k: int
+    element_bytes: int = 2  # of the operands
+    matrices: int = 0  # whole matrices that the pointwise statements read
+    functions: bool = False  # whether they have functions beyond arithmetic
+    pointwise: bool = False  # whether there are any, besides rounding the sums
+    astride: bool = False  # whether rows of an operand lie astride the lines of the cache
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A shipped schedule as it fits a program."""
+
+    schedule: Schedule
+    resident: int  # thread blocks that fit one multiprocessor
 
 
 def choose(
     device: Device,
-    atom: Atom,
     problem: Problem,
-    blocks: Callable[[Schedule], int],
+    fit: Callable[[Schedule], Fitted | str],
     skip: frozenset[str] = frozenset(),
 ) -> tuple[Schedule, str]:
     """The schedule predicted fastest, and why.
 
     Args:
         device: the target.
-        atom: the instruction.
         problem: sizes to optimise for.
-        blocks: thread blocks of a schedule that fit one multiprocessor; 0 if it does not fit at
-            all.
+        fit: fits a schedule to the program, or says why it cannot.
         skip: names of schedules that turned out not to compile well.
 
     Raises:
         ScheduleError: no shipped schedule fits.
     """
-    ranked = []
+    ranked, refused = [], {}
     for candidate in shipped(device):
-        cta, warp = candidate.tile.cta, candidate.tile.warp
-        steps = cta.k // atom.k
-        if cta.k % atom.k or warp.m % atom.m or warp.n % atom.n or candidate.name in skip:
+        if candidate.name in skip or not all(map(device.has, _needs(candidate))):
             continue
-        if steps % candidate.pipeline.fragments:
-            continue  # the register ring would need an index that is known only at run time
-        resident = blocks(candidate)
-        if resident:
-            fitted = replace(candidate, min_blocks=min(candidate.min_blocks, resident))
-            ranked.append((_predict(device, fitted, problem, resident), fitted, resident))
+        fitted = fit(candidate)
+        if isinstance(fitted, str):
+            refused[candidate.specialised] = fitted
+            continue
+        schedule = fitted.schedule
+        # Of equals, with an epilogue the one that hides it, else the one that copies least.
+        preferred = "pingpong" if problem.pointwise else "cooperative"
+        rank = (predict(device, fitted, problem), schedule.roles.form != preferred, schedule.name)
+        ranked.append((rank, fitted))
     if not ranked:
         raise ScheduleError(
-            f"no shipped schedule fits {atom} on {device}",
+            f"no shipped schedule fits the program on {device}",
             where="schedule = auto",
+            why="; ".join(refused.values()),
             nearest="Pass a schedule of your own",
         )
-    _, best, resident = min(ranked, key=lambda item: (item[0], item[1].name))
-    tiles = _tiles(best, problem)
-    waves = -(-tiles // (device.multiprocessors * resident))
-    return best, (
-        f"shipped {best.name}, fastest of {len(ranked)} by the wave model for "
-        f"{problem.m}x{problem.n}x{problem.k}: {tiles} tiles in {waves} wave(s) of "
-        f"{resident} block(s) on {device.multiprocessors} multiprocessors"
-        + (f"; not taken because they spill: {', '.join(sorted(skip))}" if skip else "")
+    _, best = min(ranked, key=lambda item: item[0])
+    chosen = best.schedule
+    tiles = _tiles(chosen, problem)
+    if chosen.specialised:
+        run = f"{tiles} tiles by {min(tiles, device.multiprocessors)} persistent blocks"
+    else:
+        waves = -(-tiles // (device.multiprocessors * best.resident))
+        run = (
+            f"{tiles} tiles in {waves} wave(s) of {best.resident} block(s) "
+            f"on {device.multiprocessors} multiprocessors"
+        )
+    origin = (
+        f"shipped {chosen.name}, fastest of {len(ranked)} by the wave model for "
+        f"{problem.m}x{problem.n}x{problem.k}: {run}"
     )
+    if chosen.specialised and chosen.epilogue.through == "registers":
+        origin += "; results are stored from the registers: tensor maps cannot describe them"
+    if not chosen.specialised and True in refused:
+        origin += f"; none with roles: {refused[True]}"
+    if skip:
+        origin += f"; not taken because they spill: {', '.join(sorted(skip))}"
+    return chosen, origin
+
+
+def _needs(schedule: Schedule) -> tuple[str, ...]:
+    """Device features without which a schedule makes no sense."""
+    return ("wgmma", "tma") if schedule.specialised else ()
 
 
 def _tiles(schedule: Schedule, problem: Problem) -> int:
@@ -84,8 +118,42 @@ def _tiles(schedule: Schedule, problem: Problem) -> int:
     return -(-problem.m // cta.m) * -(-problem.n // cta.n)
 
 
-def _predict(device: Device, schedule: Schedule, problem: Problem, resident: int) -> float:
-    """Relative time; the unit is one multiply-add of one multiprocessor at full rate."""
+def predict(device: Device, fitted: Fitted, problem: Problem) -> float:
+    """Time in cycles of one multiprocessor."""
+    if fitted.schedule.specialised:
+        return _predict_roles(device, fitted.schedule, problem)
+    products = _predict_waves(device, fitted.schedule, problem, fitted.resident)
+    rate = device.model_warp_rate * min(1.0, 2 / problem.element_bytes)
+    return products / rate + device.model_start
+
+
+def _predict_roles(device: Device, schedule: Schedule, problem: Problem) -> float:
+    cta, warp = schedule.tile.cta, schedule.tile.warp
+    cluster = schedule.cluster
+    blocks = cluster.m * cluster.n
+    clusters = -(-problem.m // (cta.m * cluster.m)) * -(-problem.n // (cta.n * cluster.n))
+    share = -(-clusters // (device.multiprocessors // blocks))
+    loaded = cta.k * problem.element_bytes * (cta.m / cluster.n + cta.n / cluster.m)
+    rate = device.model_role_bytes_astride if problem.astride else device.model_role_bytes
+    # Per element the rate doubles as its size halves.
+    products = cta.m * cta.n * cta.k * problem.element_bytes / 2 / device.model_warpgroup_rate
+    main = -(-problem.k // cta.k) * max(products, loaded / rate)
+    if blocks > 1:
+        main *= 1 + device.model_role_cluster_percent / 100
+    panel = (
+        device.model_role_panel
+        + device.model_role_matrix * problem.matrices
+        + device.model_role_function * problem.functions
+    )
+    finish = warp.m * warp.n / _PANEL * panel
+    if schedule.roles.form == "cooperative":
+        return share * (main + finish) + device.model_role_start
+    turns = -(-share // 2)
+    return max(share * main + finish, turns * (main + finish)) + device.model_role_start
+
+
+def _predict_waves(device: Device, schedule: Schedule, problem: Problem, resident: int) -> float:
+    """In multiply-adds of one multiprocessor at the full rate of warp instructions."""
     per_multiprocessor = -(-_tiles(schedule, problem) // device.multiprocessors)
     rounds, rest = divmod(per_multiprocessor, resident)
     total = rounds * _round(device, schedule, problem, resident)

@@ -32,7 +32,7 @@ from polygen.hardware import device as targets
 from polygen.hardware.atom import Atom, atom_names
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import swizzle_names
-from polygen.schedule.model import Schedule
+from polygen.schedule.model import Loops, Schedule, SharedMemory
 
 FORMAT = 1
 
@@ -43,7 +43,8 @@ _CHOICES: dict[str, Callable[[], tuple[str, ...]]] = {
     "pipeline.copies": lambda: ("whole", "spread"),
     "raster.along": lambda: ("m", "n"),
     "smem.swizzle": lambda: ("auto", *swizzle_names()),
-    "epilogue.through": lambda: ("smem", "registers"),
+    "epilogue.through": lambda: ("smem", "registers", "tma"),
+    "roles.form": lambda: ("none", "cooperative", "pingpong"),
 }
 _PERMUTATIONS = {
     "pipeline.order": ("copy", "mma"),
@@ -51,7 +52,7 @@ _PERMUTATIONS = {
     "loops.phases": ("main", "epilogue"),
 }
 _SUBSETS = {"loops.grid": ("m", "n", "k")}
-_MAY_BE_ZERO = ("pipeline.distance", "pipeline.lookahead")
+_MAY_BE_ZERO = ("pipeline.distance", "pipeline.lookahead", "pipeline.in_flight")
 
 
 def load_schedule(path: Path | str) -> Schedule:
@@ -145,8 +146,47 @@ def check_structure(schedule: Schedule, atom: Atom, where: str) -> None:
             f"tile.cta {cta.m} x {cta.n} over tile.warp {warp.m} x {warp.n} takes {warps} warps; "
             f"a thread block has at most {most}. Use larger warp tiles"
         )
+    problems += _role_problems(schedule, facts["cluster_blocks_most"])
     if problems:
         raise ScheduleFileError(where, problems)
+
+
+def _role_problems(schedule: Schedule, most: int) -> list[str]:
+    """What makes sense with roles only, or without them only."""
+    through, cluster = schedule.epilogue.through, schedule.cluster
+    blocks = cluster.m * cluster.n
+    problems = []
+    if schedule.specialised and through == "smem":
+        problems.append(
+            'epilogue.through = "smem" with roles: consumers hand panels to the copy engine. '
+            'Nearest legal: "tma" or "registers"'
+        )
+    if schedule.specialised:
+        loops, usual = schedule.loops, Loops()
+        ignored = {
+            "loops.mma": loops.mma != usual.mma,
+            "loops.k": loops.k != usual.k,
+            "loops.phases": loops.phases != usual.phases,
+            "smem.swizzle": schedule.smem != SharedMemory(),
+            "min_blocks": schedule.min_blocks != 1,
+        }
+        problems += [
+            f"{name} with roles: only the default is meant for them. Leave it out"
+            for name, changed in ignored.items()
+            if changed
+        ]
+    if not schedule.specialised and through == "tma":
+        problems.append('epilogue.through = "tma" without roles. Nearest legal: "smem"')
+    if not schedule.specialised and blocks > 1:
+        problems.append(
+            f"cluster {cluster.m} x {cluster.n} without roles: only a producer copies for other "
+            "blocks. Nearest legal: 1 x 1"
+        )
+    if blocks > most:
+        problems.append(
+            f"cluster {cluster.m} x {cluster.n} has {blocks} blocks. Nearest legal: at most {most}"
+        )
+    return problems
 
 
 def shipped(device: Device | str) -> tuple[Schedule, ...]:

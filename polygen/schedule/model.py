@@ -21,7 +21,7 @@ class CtaTile:
 
 @dataclass(frozen=True, slots=True)
 class WarpTile:
-    """What one warp computes of the block's tile."""
+    """What one warp computes of the block's tile; with roles, what one consumer warpgroup does."""
 
     m: int = 64
     n: int = 64
@@ -46,6 +46,7 @@ class Pipeline:
     lookahead: int = 1  # MMA k steps by which a fragment load runs ahead
     copies: str = "whole"  # "whole": a tile's copies in one go; "spread": a part per MMA step
     across: bool = True  # the lookahead of fragment loads continues into the next k tile
+    in_flight: int = 1  # with roles: k tiles whose products may still run when the next are issued
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,28 @@ class Loops:
         "n",
     )  # dims mapped to thread blocks; a k here splits the reduction over blocks
     phases: tuple[str, ...] = ("main", "epilogue")  # order of main loop and epilogue inside a block
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Warp specialisation: who copies and who multiplies in persistent thread blocks.
+
+    With a form other than "none" a producer warp feeds consumer warpgroups through tensor maps.
+    """
+
+    # "none": every warp does everything; "cooperative": the consumers share a tile; "pingpong": two
+    # consumers take turns at whole tiles, so that one finishes its tile while the other multiplies
+    form: str = "none"
+    producer_registers: int = 40  # per thread of the producer's warpgroup
+    consumer_registers: int = 232  # per thread of the consumers
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Thread blocks that run together and share operands by multicast."""
+
+    m: int = 1  # blocks along m: they share tiles of the right operand
+    n: int = 1  # blocks along n: they share tiles of the left operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +107,11 @@ class SharedMemory:
 class Epilogue:
     """How results leave the registers."""
 
-    # "smem": row vectors of 16 bytes via shared memory; "registers": straight from fragments
+    # "smem": row vectors of 16 bytes via shared memory; "registers": straight from fragments;
+    # "tma": panels in shared memory that the copy engine moves (with roles)
     through: str = "smem"
+    slots: int = 2  # panels of results per consumer that may be on their way out
+    prefetch: int = 2  # panels of each operand matrix per consumer that may be on their way in
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +125,14 @@ class Schedule:
     tile: Tile = field(default_factory=Tile)
     pipeline: Pipeline = Pipeline()
     loops: Loops = Loops()
+    roles: Roles = Roles()
+    cluster: Cluster = Cluster()
     raster: Raster = Raster()
     smem: SharedMemory = SharedMemory()
     epilogue: Epilogue = Epilogue()
     min_blocks: int = 1  # thread blocks per multiprocessor the register allocation aims at
+
+    @property
+    def specialised(self) -> bool:
+        """Whether warps have roles."""
+        return self.roles.form != "none"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
-REGISTERS = "tests/golden/schedules/registers.toml"  # relative: it is in the header
+SCHEDULES = "tests/golden/schedules"  # relative: it is in the header
+REGISTERS = f"{SCHEDULES}/registers.toml"
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,23 @@ GOLDEN = (
     ),
     Case("static_k", "softplus(x @ w.T)", XW, "sm_90", LARGE, ("K",)),
     Case("one_row", "x @ w.T + b", XWB, "sm_80", sizes(1, 4096, 4096)),
+    Case("cluster", "x @ w.T", XW, "sm_90a", LARGE, schedule=f"{SCHEDULES}/cluster.toml"),
+    Case(
+        "pingpong_gate",
+        MLP,
+        (*XWB, "g:bf16[M,N]"),
+        "sm_90a",
+        LARGE,
+        schedule=f"{SCHEDULES}/pingpong.toml",
+    ),
+    Case(
+        "roles_registers",
+        "x @ w + r.T",
+        ("x:f16[M,K]", "w:f16[K,N]", "r:f16[N,M]"),
+        "sm_90a",
+        LARGE,
+        schedule=f"{SCHEDULES}/roles_registers.toml",
+    ),
 )
 
 EPILOGUES = (

@@ -33,11 +33,19 @@
 //   lookahead = 1
 //   copies = "whole"
 //   across = true
+//   in_flight = 1
 //   [loops]
 //   mma = ["k", "m", "n"]
 //   k = "forward"
 //   grid = ["m", "n"]
 //   phases = ["main", "epilogue"]
+//   [roles]
+//   form = "none"
+//   producer_registers = 40
+//   consumer_registers = 232
+//   [cluster]
+//   m = 1
+//   n = 1
 //   [raster]
 //   along = "m"
 //   group = 8
@@ -45,6 +53,8 @@
 //   swizzle = "auto"
 //   [epilogue]
 //   through = "smem"
+//   slots = 2
+//   prefetch = 2
 // made by: polygen generate 'x @ w' 'x:f16[M,K]:col' 'w:f16[K,N]:col' --arch sm_89 --name column_major --size M=4096 N=4096 K=1024 -o -
 
 // ---- element types: stored bits <-> f32 ----

@@ -35,11 +35,19 @@
 //   lookahead = 1
 //   copies = "whole"
 //   across = true
+//   in_flight = 1
 //   [loops]
 //   mma = ["k", "m", "n"]
 //   k = "forward"
 //   grid = ["m", "n"]
 //   phases = ["main", "epilogue"]
+//   [roles]
+//   form = "none"
+//   producer_registers = 40
+//   consumer_registers = 232
+//   [cluster]
+//   m = 1
+//   n = 1
 //   [raster]
 //   along = "m"
 //   group = 8
@@ -47,6 +55,8 @@
 //   swizzle = "auto"
 //   [epilogue]
 //   through = "smem"
+//   slots = 2
+//   prefetch = 2
 // made by: polygen generate 'x @ w.T + b' 'x:bf16[M,K]' 'w:bf16[N,K]' 'b:bf16[N]' --arch sm_80 --name one_row --size M=1 N=4096 K=4096 -o -
 
 // ---- element types: stored bits <-> f32 ----

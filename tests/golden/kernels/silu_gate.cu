@@ -10,46 +10,59 @@
 //    P3  v3[i,j] = mul(v2[i,j], g[i,j])   i < M, j < N   (f32)
 //    P4  y0[i,j] = cast(v3[i,j])          i < M, j < N   (bf16)
 //
-// target: sm_90a, instruction: m16n8k16_f32_bf16, block 128x256x64, 2x4 warps of 64x64, instruction 16x8x16
-// needs: 256 threads, 147456 of 232448 B shared memory, about 222 registers per thread, 1 block(s) per multiprocessor
+// mapping: block 128x160x64, 2 consumer warpgroup(s) of 128x160, instruction 64x160x16, wgmma_m64k16_f32_bf16 on sm_90a
+// needs: 384 threads, 217248 of 232448 B shared memory, about 200 registers per thread, 1 block(s) per multiprocessor
 // alignment in bytes of addresses and strides: x 16, w 16, b 16, g 16, y0 16
 // barriers, and the dependences they enforce:
-//   bar_mma (block): copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 3 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 3 + k, p = 0] (anti through ring_b)
-//   bar_stage (block): load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
-//   bar_store (warp): stage[w, m] -> store[w' = w, r] (flow through scratch)
+//   full_ring: fill[g] -> fill[g + 5] (through ring); fill[g] -> multiply[g] (through ring)
+//   empty_ring: fill[g] -> fill[g + 5] (through ring); multiply[g] -> fill[g + 5] (through ring)
+//   full_g_1: fetch_g_1[g] -> fetch_g_1[g + 2] (through panel_g_1); fetch_g_1[g] -> finish[g] (through panel_g_1)
+//   empty_g_1: fetch_g_1[g] -> fetch_g_1[g + 2] (through panel_g_1); finish[g] -> fetch_g_1[g + 2] (through panel_g_1)
+//   staged: finish[g] -> store[g] (through result_y0); store[g] -> finish[g + 2] (through result_y0)
+//   turn: multiply[g] -> multiply[h] (starts, in the order of steps)
 // schedule:
 //   format = 1
-//   name = "128x256x64_w64x64_s3"
-//   device = "sm_80"
+//   name = "pingpong_128x160x64"
+//   device = "sm_90a"
 //   atom = "auto"
 //   min_blocks = 1
 //   [tile.cta]
 //   m = 128
-//   n = 256
+//   n = 160
 //   k = 64
 //   [tile.warp]
-//   m = 64
-//   n = 64
+//   m = 128
+//   n = 160
 //   [pipeline]
-//   stages = 3
+//   stages = 5
 //   distance = 2
 //   order = ["mma", "copy"]
 //   fragments = 2
 //   lookahead = 1
 //   copies = "whole"
 //   across = true
+//   in_flight = 1
 //   [loops]
 //   mma = ["k", "m", "n"]
 //   k = "forward"
 //   grid = ["m", "n"]
 //   phases = ["main", "epilogue"]
+//   [roles]
+//   form = "pingpong"
+//   producer_registers = 24
+//   consumer_registers = 240
+//   [cluster]
+//   m = 1
+//   n = 1
 //   [raster]
 //   along = "m"
 //   group = 8
 //   [smem]
 //   swizzle = "auto"
 //   [epilogue]
-//   through = "smem"
+//   through = "tma"
+//   slots = 2
+//   prefetch = 2
 // made by: polygen generate 'silu(x @ w.T + b) * g' 'x:bf16[M,K]' 'w:bf16[N,K]' 'b:bf16[N]' 'g:bf16[M,N]' --arch sm_90a --name silu_gate --size M=512 N=14336 K=4096 -o -
 
 // ---- element types: stored bits <-> f32 ----
@@ -119,318 +132,388 @@ __device__ __forceinline__ void write_bf16(unsigned short* to, const float (&v)[
 }
 
 // ---- instructions ----
-// Copies 16 bytes in the background: of `from`, or zeros.
-__device__ __forceinline__ void copy_16(unsigned to, const void* from, bool inside) {
-  asm volatile("{ .reg .pred outside; setp.eq.s32 outside, %2, 0; cp.async.cg.shared.global [%0], [%1], 16, outside; }" :: "r"(to), "l"(from), "r"((int)inside) : "memory");
+struct alignas(64) TensorMap { unsigned long long words[16]; };
+
+__device__ __forceinline__ void barrier_init(unsigned barrier, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(count) : "memory");
 }
-// 4 matrices of 8 x 16 bytes; each lane gives the address of one row
-__device__ __forceinline__ void load_matrices_4(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, unsigned from) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(from) : "memory");
+// One arrival, and as many bytes as copies will bring before the phase completes.
+__device__ __forceinline__ void barrier_expect(unsigned barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
 }
-// m16n8k16_f32_bf16: c[16,8] += a[16,16] * b[16,8]
-__device__ __forceinline__ void multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+__device__ __forceinline__ void barrier_arrive(unsigned barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
 }
-// A word, and two sums, to shared memory; four sums from the scratch area.
-__device__ __forceinline__ void write_word(unsigned to, unsigned word) {
-  asm volatile("st.shared.b32 [%0], %1;" :: "r"(to), "r"(word) : "memory");
+// Waits until the phase of that parity has completed.
+__device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) {
+  asm volatile("{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; @done bra ready; bra again; ready: }"
+               :: "r"(barrier), "r"(parity) : "memory");
 }
-__device__ __forceinline__ void write_pair(unsigned to, float first, float second) {
-  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" :: "r"(to), "f"(first), "f"(second) : "memory");
+__device__ __forceinline__ void prefetch_map(const TensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
 }
-__device__ __forceinline__ void read_quad(float* v, unsigned from) {
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(from) : "memory");
+// A box at (inner, outer) of a tensor -> shared memory; elements outside the tensor read as zero.
+__device__ __forceinline__ void box_load(unsigned to, const TensorMap* map, unsigned barrier, int inner, int outer) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, { %3, %4 }], [%2];"
+               :: "r"(to), "l"(map), "r"(barrier), "r"(inner), "r"(outer) : "memory");
 }
-__device__ __forceinline__ float read_sum(unsigned from) {
-  float value;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
-  return value;
+// A box from shared memory -> (inner, outer) of a tensor; elements outside it are left out.
+__device__ __forceinline__ void box_store(const TensorMap* map, unsigned from, int inner, int outer) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, { %2, %3 }], [%1];"
+               :: "l"(map), "r"(from), "r"(inner), "r"(outer) : "memory");
 }
-// ---- shared-memory layouts: byte offset of byte `byte` of row `row` ----
-__device__ __forceinline__ int place_ring_a(int row, int byte) {
-  return row * 128 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
+__device__ __forceinline__ void matrices_write(unsigned to, unsigned a, unsigned b, unsigned c, unsigned d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], { %1, %2, %3, %4 };"
+               :: "r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
-__device__ __forceinline__ int place_ring_b(int row, int byte) {
-  return row * 128 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
+__device__ __forceinline__ void pair_write(unsigned to, float first, float second) {
+  asm volatile("st.shared.v2.f32 [%0], { %1, %2 };" :: "r"(to), "f"(first), "f"(second) : "memory");
 }
-__device__ __forceinline__ int place_scratch(int row, int byte) {
-  return row * 256 + (((byte >> 4) ^ 2 * (row & 3)) << 4) + (byte & 15);
+// Brings the line of an element into the first-level cache.
+__device__ __forceinline__ void warm(const void* from) {
+  asm volatile("{ .reg .b8 byte; ld.global.nc.b8 byte, [%0]; }" :: "l"(from) : "memory");
+}
+__device__ __forceinline__ void matrices_read(unsigned from, unsigned& a, unsigned& b, unsigned& c, unsigned& d) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 { %0, %1, %2, %3 }, [%4];"
+               : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "r"(from) : "memory");
+}
+__device__ __forceinline__ void pair_read(unsigned from, unsigned& first, unsigned& second) {
+  asm volatile("ld.shared.v2.b32 { %0, %1 }, [%2];" : "=r"(first), "=r"(second) : "r"(from) : "memory");
+}
+// Two f32 as a word of two 16-bit elements, the first in the low half.
+__device__ __forceinline__ unsigned pack_bf16(float low, float high) {
+  unsigned word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+__device__ __forceinline__ unsigned pack_f16(float low, float high) {
+  unsigned word;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+// wgmma_m64k16_f32_bf16: c[64,160] = a * b (+ c if accumulate), by a warpgroup
+__device__ __forceinline__ void multiply_matrices(float (&c)[20][4], unsigned long long a, unsigned long long b, int accumulate) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %82, 0; wgmma.mma_async.sync.aligned.m64n160k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79}, %80, %81, p, 1, 1, 0, 0; }"
+               : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]), "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]), "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]), "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]), "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3]), "+f"(c[8][0]), "+f"(c[8][1]), "+f"(c[8][2]), "+f"(c[8][3]), "+f"(c[9][0]), "+f"(c[9][1]), "+f"(c[9][2]), "+f"(c[9][3]), "+f"(c[10][0]), "+f"(c[10][1]), "+f"(c[10][2]), "+f"(c[10][3]), "+f"(c[11][0]), "+f"(c[11][1]), "+f"(c[11][2]), "+f"(c[11][3]), "+f"(c[12][0]), "+f"(c[12][1]), "+f"(c[12][2]), "+f"(c[12][3]), "+f"(c[13][0]), "+f"(c[13][1]), "+f"(c[13][2]), "+f"(c[13][3]), "+f"(c[14][0]), "+f"(c[14][1]), "+f"(c[14][2]), "+f"(c[14][3]), "+f"(c[15][0]), "+f"(c[15][1]), "+f"(c[15][2]), "+f"(c[15][3]), "+f"(c[16][0]), "+f"(c[16][1]), "+f"(c[16][2]), "+f"(c[16][3]), "+f"(c[17][0]), "+f"(c[17][1]), "+f"(c[17][2]), "+f"(c[17][3]), "+f"(c[18][0]), "+f"(c[18][1]), "+f"(c[18][2]), "+f"(c[18][3]), "+f"(c[19][0]), "+f"(c[19][1]), "+f"(c[19][2]), "+f"(c[19][3])
+               : "l"(a), "l"(b), "r"(accumulate));
+}
+// A slot of a ring, and the parity of the round.
+template <int SLOTS>
+struct Cursor {
+  int slot = 0;
+  unsigned parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++slot == SLOTS) slot = 0, parity ^= 1;
+  }
+  __device__ __forceinline__ void advance_by(int steps) {
+    slot += steps;
+    parity ^= slot / SLOTS & 1;
+    slot %= SLOTS;
+  }
+};
+
+// 2 ** x in one instruction; below 2 ** -126 it is 0.
+__device__ __forceinline__ float approximate_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 
-extern "C" __global__ void __launch_bounds__(256, 1)
-pg_silu_gate(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, const unsigned short* __restrict__ g, unsigned short* __restrict__ y0, int M, int K, int N, int x_stride0, int w_stride0, int g_stride0, int y0_stride0) {
-  extern __shared__ __align__(128) unsigned char shared_memory[];
+// 1 / x in one instruction; beyond 2 ** 126 it is 0.
+__device__ __forceinline__ float approximate_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// 1 / (1 + exp(-x)).
+__device__ __forceinline__ float fast_sigmoid(float x) {
+  return approximate_reciprocal(1.0f + approximate_exp2(-1.442695f * x));
+}
+
+extern "C" __global__ void __launch_bounds__(384, 1)
+pg_silu_gate(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, const unsigned short* __restrict__ g, unsigned short* __restrict__ y0, int M, int K, int N, int x_stride0, int w_stride0, int g_stride0, int y0_stride0, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, const __grid_constant__ TensorMap map_in_g_1, const __grid_constant__ TensorMap map_out_y0) {
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
   const unsigned shared = (unsigned)__cvta_generic_to_shared(shared_memory);
-  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-  const int w_m = warp / 4, w_n = warp % 4;
-  // raster: groups of 8 tiles along m, then the next tile along n
-  const int b_m = blockIdx.y * 8 + blockIdx.x % 8, b_n = blockIdx.x / 8;
-  if (b_m * 128 >= M) return;
+  const int thread = threadIdx.x, lane = thread % 32;
+  // The same in all threads of a warp, and known to be.
+  const int warp = __shfl_sync(0xffffffffu, thread / 32, 0), group = warp / 4;
   const int k_tiles = (K + 63) / 64;
+  // Work items are tiles; a block takes every `stride`-th.
+  const int tiles_m = (M + 127) / 128, tiles_n = (N + 159) / 160;
+  const int first = blockIdx.x / 1, stride = gridDim.x / 1;
+  const int tiles = (tiles_m * tiles_n - first + stride - 1) / stride;
 
-  unsigned fragment_a[2][4][4], fragment_b[2][8][2];
-  float sum[4][8][4];
+  // barriers: which dependence each enforces stands beside its wait
+  if (thread == 0) {
+    for (int slot = 0; slot < 5; ++slot) barrier_init(shared + 217088 + 8 * slot, 1);  // full_ring
+    for (int slot = 0; slot < 5; ++slot) barrier_init(shared + 217128 + 8 * slot, 1);  // empty_ring
+    for (int slot = 0; slot < 4; ++slot) barrier_init(shared + 217168 + 8 * slot, 1);  // full_g_1
+    for (int slot = 0; slot < 4; ++slot) barrier_init(shared + 217200 + 8 * slot, 4);  // empty_g_1
+    for (int slot = 0; slot < 2; ++slot) barrier_init(shared + 217232 + 8 * slot, 1);  // turn
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  }
+  if (thread == 256) prefetch_map(&map_a);
+  if (thread == 256) prefetch_map(&map_b);
+  if (thread == 256) prefetch_map(&map_in_g_1);
+  if (thread == 256) prefetch_map(&map_out_y0);
+  __syncthreads();
+  // locate[i]: the i-th output tile of this block. Groups of 8 along m.
+  int b_m = 0, b_n = 0;
+  auto locate = [&](int i) __attribute__((always_inline)) {
+    const int item = first + i * stride;
+    const int band = item / (8 * tiles_n), in_band = item - band * (8 * tiles_n);
+    const int width = min(8, tiles_m - band * 8);
+    b_m = band * 8 + in_band % width, b_n = in_band / width;
+  };
 
-  auto zero = [&]() __attribute__((always_inline)) {
-#pragma unroll
-    for (int i = 0; i < 128; ++i) (&sum[0][0][0])[i] = 0;
-  };
-  // copy_a[k,p]: x, 128 of m x 64 of k -> ring_a[k % 3], 16 bytes at a time, zeros beyond it
-  auto copy_a = [&](int k, int p) __attribute__((always_inline)) {
-    const unsigned slot = shared + 0 + (k % 3) * 16384;
-    const int row = thread / 8, column = thread % 8 * 8;
-    const int rows_left = M - (b_m * 128 + row);
-    const bool inside = K - (k * 64 + column) > 0;
-    const unsigned short* from = x + (long long)(b_m * 128 + row) * x_stride0 + (k * 64 + column);
-    const unsigned to = slot + place_ring_a(row, column * 2);
-#pragma unroll
-    for (int i = p * 4; i < (p + 1) * 4; ++i) {
-      copy_16(to + i * 4096, from + (long long)(i * 32) * x_stride0, inside && i * 32 < rows_left);
+  if (group == 2) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    if (warp == 8 && lane == 0) {
+      // fill[i,k]: x -> ring_a, w -> ring_b, by the copy engine, zeros outside the arrays
+      Cursor<5> fill_ring;
+      // wait_empty_ring: fill[g] -> fill[g + 5] (through ring); multiply[g] -> fill[g + 5] (through ring)
+      auto wait_empty_ring = [&](int, int) __attribute__((always_inline)) {
+        barrier_wait(shared + 217128 + fill_ring.slot * 8, fill_ring.parity ^ 1);
+      };
+      auto fill = [&](int, int k) __attribute__((always_inline)) {
+        const unsigned full = shared + 217088 + fill_ring.slot * 8;
+        barrier_expect(full, 36864);
+        box_load(shared + 0 + fill_ring.slot * 16384 + 0, &map_a, full, k * 64 + 0, b_m * 128);
+        box_load(shared + 81920 + fill_ring.slot * 20480 + 0, &map_b, full, k * 64 + 0, b_n * 160);
+        fill_ring.advance();
+      };
+      #pragma unroll 1
+      for (int i = 0; i < tiles; ++i) {
+        locate(i);
+        #pragma unroll 1
+        for (int k = 0; k < k_tiles; ++k) {
+          wait_empty_ring(i, k);
+          fill(i, k);
+        }
+      }
     }
-  };
-  // copy_b[k,p]: w, 256 of n x 64 of k -> ring_b[k % 3], 16 bytes at a time, zeros beyond it
-  auto copy_b = [&](int k, int p) __attribute__((always_inline)) {
-    const unsigned slot = shared + 49152 + (k % 3) * 32768;
-    const int row = thread / 8, column = thread % 8 * 8;
-    const int rows_left = N - (b_n * 256 + row);
-    const bool inside = K - (k * 64 + column) > 0;
-    const unsigned short* from = w + (long long)(b_n * 256 + row) * w_stride0 + (k * 64 + column);
-    const unsigned to = slot + place_ring_b(row, column * 2);
-#pragma unroll
-    for (int i = p * 8; i < (p + 1) * 8; ++i) {
-      copy_16(to + i * 4096, from + (long long)(i * 32) * w_stride0, inside && i * 32 < rows_left);
+    else if (warp < 11 && lane == 0) {
+      const int owner = warp - 9;  // the warpgroup whose panels this loader brings
+      const int turn = owner;
+      // fetch_g_1[i,p]: g -> panel_g_1, 64 x 32
+      Cursor<2> fetch_g_1_cursor;
+      // wait_empty_g_1: fetch_g_1[g] -> fetch_g_1[g + 2] (through panel_g_1); finish[g] -> fetch_g_1[g + 2] (through panel_g_1)
+      auto wait_empty_g_1 = [&](int, int) __attribute__((always_inline)) {
+        barrier_wait(shared + 217200 + (owner * 2 + fetch_g_1_cursor.slot) * 8, fetch_g_1_cursor.parity ^ 1);
+      };
+      auto fetch_g_1 = [&](int, int p) __attribute__((always_inline)) {
+        const unsigned full = shared + 217168 + (owner * 2 + fetch_g_1_cursor.slot) * 8;
+        barrier_expect(full, 4096);
+        const unsigned to = shared + 184320 + (owner * 2 + fetch_g_1_cursor.slot) * 4096;
+        box_load(to + 0, &map_in_g_1, full, b_n * 160 + p % 5 * 32 + 0, b_m * 128 + p / 5 * 64);
+        fetch_g_1_cursor.advance();
+      };
+      #pragma unroll 1
+      for (int i = turn; i < tiles; i += 2) {
+        locate(i);
+        #pragma unroll
+        for (int p = 0; p <= 9; ++p) {
+          wait_empty_g_1(i, p);
+          fetch_g_1(i, p);
+        }
+      }
     }
-  };
-  // commit[t]: the copies of step t become one group
-  auto commit = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.commit_group;" ::: "memory"); };
-  // wait_mma: this thread's copies have landed, but for the last 1 group(s)
-  auto wait_mma = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.wait_group 1;" ::: "memory"); };
-  // bar_mma: copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 3 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 3 + k, p = 0] (anti through ring_b)
-  auto bar_mma = [&](int) __attribute__((always_inline)) { __syncthreads(); };
-  // bar_stage: load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
-  auto bar_stage = [&]() __attribute__((always_inline)) { __syncthreads(); };
-  // bar_store: stage[w, m] -> store[w' = w, r] (flow through scratch)
-  auto bar_store = [&]() __attribute__((always_inline)) { __syncwarp(); };
-  // load_a[k,s]: ring_a[k % 3] -> fragment_a[s % 2], proved equal to the instruction's fragment (a_k)
-  auto load_a = [&](int k, int s) __attribute__((always_inline)) {
-    const unsigned slot = shared + 0 + (k % 3) * 16384;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      load_matrices_4(fragment_a[s % 2][i][0], fragment_a[s % 2][i][1], fragment_a[s % 2][i][2], fragment_a[s % 2][i][3], ((slot + place_ring_a(w_m * 64 + lane % 16, (lane / 16) * 16)) ^ s * 32) + i * 2048);
-    }
-  };
-  // load_b[k,s]: ring_b[k % 3] -> fragment_b[s % 2], proved equal to the instruction's fragment (b_k_pair)
-  auto load_b = [&](int k, int s) __attribute__((always_inline)) {
-    const unsigned slot = shared + 49152 + (k % 3) * 32768;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      load_matrices_4(fragment_b[s % 2][i * 2 + 0][0], fragment_b[s % 2][i * 2 + 0][1], fragment_b[s % 2][i * 2 + 1][0], fragment_b[s % 2][i * 2 + 1][1], ((slot + place_ring_b(w_n * 64 + lane % 8 + 8 * (lane / 16), ((lane / 8) % 2) * 16)) ^ s * 32) + i * 2048);
-    }
-  };
-  // mma[k,s,m,n]: sum[m][n] += a[m] * b[n], one m16n8k16_f32_bf16
-  auto mma = [&](int, int s, int m, int n) __attribute__((always_inline)) {
-    multiply(sum[m][n], fragment_a[s % 2][m], fragment_b[s % 2][n]);
-  };
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    const int turn = group;
+    const int quarter = warp % 4 * 16;
+    float sum[2][20][4] = {};
+    // multiply[i,k,s,m]: sum[m] += ring_a * ring_b, proved to read what the copies wrote
+    const unsigned low_a = ((shared + 0) & 0x3ffffu) / 16 + 0x10000u, low_b = ((shared + 81920) & 0x3ffffu) / 16 + 0x10000u;
+    Cursor<5> multiply_ring, release_ring;
+    // wait_full_ring: fill[g] -> fill[g + 5] (through ring); fill[g] -> multiply[g] (through ring)
+    auto wait_full_ring = [&](int, int) __attribute__((always_inline)) {
+      barrier_wait(shared + 217088 + multiply_ring.slot * 8, multiply_ring.parity);
+    };
+    auto fence = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); };
+    auto multiply = [&](int, int k, int s, int m) __attribute__((always_inline)) {
+      const unsigned address_a = low_a + (unsigned)(multiply_ring.slot * 16384 + s * 32 + m * 8192) / 16;
+      const unsigned address_b = low_b + (unsigned)(multiply_ring.slot * 20480 + s * 32) / 16;
+      multiply_matrices(sum[m], (unsigned long long)0x40000040u << 32 | address_a, (unsigned long long)0x40000040u << 32 | address_b, k > 0 || s > 0);
+    };
+    auto commit = [&](int, int) __attribute__((always_inline)) {
+      asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+      multiply_ring.advance();
+    };
+    // retire[i,k]: the products of k tile k have completed; 1 later one(s) may be running
+    auto retire = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); };
+    auto drain = [&](int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); };
+    // arrive_empty_ring: fill[g] -> fill[g + 5] (through ring); multiply[g] -> fill[g + 5] (through ring)
+    auto arrive_empty_ring = [&](int, int) __attribute__((always_inline)) {
+      if (thread % 128 == 0) barrier_arrive(shared + 217128 + release_ring.slot * 8);
+      release_ring.advance();
+    };
+    auto arrive_empty_ring_rest = [&](int i, int k) __attribute__((always_inline)) { arrive_empty_ring(i, k); };
+    // turn: multiply[g] -> multiply[h] (starts, in the order of steps)
+    unsigned turn_parity = 1 - group;
+    auto wait_turn = [&](int) __attribute__((always_inline)) {
+      barrier_wait(shared + 217232 + group * 8, turn_parity);
+      turn_parity ^= 1;
+    };
+    auto arrive_turn = [&](int) __attribute__((always_inline)) {
+      if (thread % 128 == 0) barrier_arrive(shared + 217232 + (1 - group) * 8);
+    };
+    // skip[i]: the other consumer takes the next tile
+    auto skip = [&](int) __attribute__((always_inline)) { multiply_ring.advance_by(k_tiles), release_ring.advance_by(k_tiles); };
+    if (turn) skip(0);
   // The fused pointwise statements, on one element.
   auto compute = [&](float sum, float b_0, float g_1, float& y0_result) __attribute__((always_inline)) {
     const float t1 = sum + b_0;
-    const float t2 = __fdividef(1.0f, 1.0f + __expf(-t1));
+    const float t2 = fast_sigmoid(t1);
     const float t3 = t1 * t2;
     const float t4 = t3 * g_1;
     y0_result = t4;
   };
-  // Results at the edge of the arrays, one at a time: element e of a vector at (row, column).
-  auto finish_element = [&](int row, int column, int e, float sum) __attribute__((always_inline)) {
-    const float b_0_element = from_bf16(__ldg(b + (column + e)));
-    const float g_1_element = from_bf16(__ldg(g + (long long)row * g_stride0 + (column + e)));
-    float y0_out;
-    compute(sum, b_0_element, g_1_element, y0_out);
-    *(y0 + (long long)row * y0_stride0 + (column + e)) = to_bf16(y0_out);
-  };
-  // prepare: operands that are the same in every row
-  unsigned b_0_words[4];
-  auto prepare = [&]() __attribute__((always_inline)) {
-    const int column = b_n * 256 + w_n * 64 + lane % 8 * 8;
-    if (column + 8 > N) return;
-    read_words<4, 16>(b_0_words, b + column);
-  };
-  // stage[m]: sums of one row of instructions -> this warp's scratch area
-  auto stage = [&](int m) __attribute__((always_inline)) {
-    const unsigned area = shared + 0 + warp * 16384;
-#pragma unroll
-    for (int n = 0; n < 8; ++n) {
-      write_pair(area + place_scratch(m * 16 + (lane / 4), (n * 8 + 2 * (lane % 4)) * 4), sum[m][n][0], sum[m][n][1]);
-      write_pair(area + place_scratch(m * 16 + (lane / 4) + 8, (n * 8 + 2 * (lane % 4)) * 4), sum[m][n][2], sum[m][n][3]);
-    }
-  };
-  // store[r]: scratch -> 8 vector(s) of 8 adjacent results per lane
-  auto store = [&](int r) __attribute__((always_inline)) {
-    const unsigned area = shared + 0 + warp * 16384;
-    const int item = r * 256 + lane;
-    const int local_column = item % 8 * 8;
-    const int column = b_n * 256 + w_n * 64 + local_column;
-    const int count = N - column;
-    if (count >= 8) {
-      unsigned g_1_words[8][4];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const int row = b_m * 128 + w_m * 64 + (item + i * 32) / 8;
-        const int safe_row = min(row, M - 1);  // a row outside is read from the last, and not stored
-        read_words<4, 16>(g_1_words[i], g + (long long)safe_row * g_stride0 + column);
-      }
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const int local_row = (item + i * 32) / 8, row = b_m * 128 + w_m * 64 + local_row;
-        float sums[8];
-        read_quad(&sums[0], area + place_scratch(local_row, (local_column + 0) * 4));
-        read_quad(&sums[4], area + place_scratch(local_row, (local_column + 4) * 4));
-        float y0_out[8];
-#pragma unroll
-        for (int e = 0; e < 8; ++e) compute(sums[e], element_bf16(b_0_words, e), element_bf16(g_1_words[i], e), y0_out[e]);
-        if (row < M) {
-          write_bf16<8, 16>(y0 + (long long)row * y0_stride0 + column, y0_out);
-        }
-      }
-      return;
-    }
-#pragma unroll 1
-    for (int i = 0; i < 8; ++i) {
-      const int local_row = (item + i * 32) / 8, row = b_m * 128 + w_m * 64 + local_row;
-      if (row >= M) break;
-#pragma unroll 1
-      for (int e = 0; e < min(count, 8); ++e)
-        finish_element(row, column, e, read_sum(area + place_scratch(local_row, (local_column + e) * 4)));
-    }
-  };
 
-  // The loops, generated by isl from the schedule tree.
-  zero();
-  #pragma unroll 1
-  for (int t = 0; t <= min(1, k_tiles - 1); ++t) {
-    copy_a(t, 0);
-    copy_b(t, 0);
-    commit(t);
-  }
-  if (k_tiles == 1) {
-    commit(1);
-  }
-  #pragma unroll 1
-  for (int t = 2; t < k_tiles; ++t) {
-    wait_mma(t);
-    bar_mma(t);
-    load_a(t - 2, 0);
-    load_b(t - 2, 0);
-    if (t >= 3) {
-      #pragma unroll
-      for (int m = 0; m <= 3; ++m) {
-        #pragma unroll
-        for (int n = 0; n <= 7; ++n) {
-          mma(t - 3, 3, m, n);
+    // prepare[i]: operands with one value per column are near by the time the sums are complete
+    auto prepare = [&](int) __attribute__((always_inline)) {
+      if (thread % 128 < 4) warm(b + min(b_n * 160 + thread % 128 * 64, N - 1));
+    };
+    // finish[i,p]: 64 rows by 32 columns of sums -> pointwise functions -> a panel of results
+    Cursor<2> finish_g_1;
+    // wait_full_g_1: fetch_g_1[g] -> fetch_g_1[g + 2] (through panel_g_1); fetch_g_1[g] -> finish[g] (through panel_g_1)
+    auto wait_full_g_1 = [&](int, int) __attribute__((always_inline)) {
+      barrier_wait(shared + 217168 + (group * 2 + finish_g_1.slot) * 8, finish_g_1.parity);
+    };
+    auto finish = [&](int, int p) __attribute__((always_inline)) {
+      const int block = p / 5, first_block = p % 5 * 4;
+      float b_0_values[4][2];
+      const int first_column = b_n * 160 + p % 5 * 32 + lane % 4 * 2;
+      if (first_column - lane % 4 * 2 + 32 <= N) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const int column = first_column + j * 8;
+          const unsigned b_0_values_word = __ldg(reinterpret_cast<const unsigned*>(b + column));
+          b_0_values[j][0] = from_bf16((unsigned short)b_0_values_word);
+          b_0_values[j][1] = from_bf16((unsigned short)(b_0_values_word >> 16));
+        }
+      } else {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const int column = first_column + j * 8, low = min(column, N - 1), high = min(column + 1, N - 1);
+          b_0_values[j][0] = from_bf16(__ldg(b + low));
+          b_0_values[j][1] = from_bf16(__ldg(b + high));
         }
       }
-    }
-    load_a(t - 2, 1);
-    load_b(t - 2, 1);
-    #pragma unroll
-    for (int m = 0; m <= 3; ++m) {
+      unsigned g_1_words[4][2];
+      const unsigned g_1_at = shared + 184320 + group * 8192 + p % 2 * 4096 + (quarter + lane % 16) * 64 + ((lane / 16 ^ (lane % 8 >> 1 & 3)) << 4);
       #pragma unroll
-      for (int n = 0; n <= 7; ++n) {
-        mma(t - 2, 0, m, n);
-      }
-    }
-    load_a(t - 2, 2);
-    load_b(t - 2, 2);
-    #pragma unroll
-    for (int m = 0; m <= 3; ++m) {
-      #pragma unroll
-      for (int n = 0; n <= 7; ++n) {
-        mma(t - 2, 1, m, n);
-      }
-    }
-    load_a(t - 2, 3);
-    load_b(t - 2, 3);
-    #pragma unroll
-    for (int m = 0; m <= 3; ++m) {
-      #pragma unroll
-      for (int n = 0; n <= 7; ++n) {
-        mma(t - 2, 2, m, n);
-      }
-    }
-    copy_a(t, 0);
-    copy_b(t, 0);
-    commit(t);
-  }
-  #pragma unroll 1
-  for (int t = max(2, k_tiles); t <= (k_tiles + 1); ++t) {
-    wait_mma(t);
-    bar_mma(t);
-    load_a(t - 2, 0);
-    load_b(t - 2, 0);
-    if (t >= 3) {
-      #pragma unroll
-      for (int m = 0; m <= 3; ++m) {
-        #pragma unroll
-        for (int n = 0; n <= 7; ++n) {
-          mma(t - 3, 3, m, n);
+      for (int j = 0; j < 4; j += 2) matrices_read(g_1_at ^ j << 4, g_1_words[j + 0][0], g_1_words[j + 0][1], g_1_words[j + 1][0], g_1_words[j + 1][1]);
+      const unsigned y0_at = shared + 200704 + group * 8192 + p % 2 * 4096 + (quarter + lane % 16) * 64 + ((lane / 16 ^ (lane % 8 >> 1 & 3)) << 4);
+      unsigned y0_words[4][2];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float y0_out[2];
+          compute(sum[block][first_block + j][2 * half + 0], b_0_values[j][0], from_bf16((unsigned short)(g_1_words[j][half])), y0_out[0]);
+          compute(sum[block][first_block + j][2 * half + 1], b_0_values[j][1], from_bf16((unsigned short)(g_1_words[j][half] >> 16)), y0_out[1]);
+          y0_words[j][half] = pack_bf16(y0_out[0], y0_out[1]);
         }
       }
-    }
-    load_a(t - 2, 1);
-    load_b(t - 2, 1);
-    #pragma unroll
-    for (int m = 0; m <= 3; ++m) {
       #pragma unroll
-      for (int n = 0; n <= 7; ++n) {
-        mma(t - 2, 0, m, n);
+      for (int j = 0; j < 4; j += 2) matrices_write(y0_at ^ j << 4, y0_words[j + 0][0], y0_words[j + 0][1], y0_words[j + 1][0], y0_words[j + 1][1]);
+    };
+    // arrive_empty_g_1: fetch_g_1[g] -> fetch_g_1[g + 2] (through panel_g_1); finish[g] -> fetch_g_1[g + 2] (through panel_g_1)
+    auto arrive_empty_g_1 = [&](int, int) __attribute__((always_inline)) {
+      __syncwarp();
+      if (lane == 0) barrier_arrive(shared + 217200 + (group * 2 + finish_g_1.slot) * 8);
+      finish_g_1.advance();
+    };
+    // staged[i,p]: finish[g] -> store[g] (through result_y0); store[g] -> finish[g + 2] (through result_y0)
+    auto staged = [&](int, int) __attribute__((always_inline)) {
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      if (thread % 128 == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+      asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory");
+    };
+    // store[i,p]: one thread of the warpgroup has the copy engine write the panel, clipped at the edges
+    auto store = [&](int, int p) __attribute__((always_inline)) {
+      if (thread % 128 == 0) {
+        box_store(&map_out_y0, shared + 200704 + group * 8192 + p % 2 * 4096 + 0, b_n * 160 + p % 5 * 32 + 0, b_m * 128 + p / 5 * 64);
+        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
       }
-    }
-    load_a(t - 2, 2);
-    load_b(t - 2, 2);
-    #pragma unroll
-    for (int m = 0; m <= 3; ++m) {
+    };
+    // The loops of a consumer, generated by isl from its schedule tree.
+    #pragma unroll 1
+    for (int i = turn; i < tiles; i += 2) {
+      locate(i);
+      prepare(i);
+      wait_turn(i);
+      wait_full_ring(i, 0);
+      fence(i, 0);
       #pragma unroll
-      for (int n = 0; n <= 7; ++n) {
-        mma(t - 2, 1, m, n);
+      for (int s = 0; s <= 3; ++s) {
+        #pragma unroll
+        for (int m = 0; m <= 1; ++m) {
+          multiply(i, 0, s, m);
+        }
       }
-    }
-    load_a(t - 2, 3);
-    load_b(t - 2, 3);
-    #pragma unroll
-    for (int m = 0; m <= 3; ++m) {
+      commit(i, 0);
+      #pragma unroll 1
+      for (int k = 1; k < k_tiles; ++k) {
+        wait_full_ring(i, k);
+        fence(i, k);
+        #pragma unroll
+        for (int s = 0; s <= 3; ++s) {
+          #pragma unroll
+          for (int m = 0; m <= 1; ++m) {
+            multiply(i, k, s, m);
+          }
+        }
+        commit(i, k);
+        retire(i, k - 1);
+        arrive_empty_ring(i, k - 1);
+      }
+      arrive_turn(i);
+      drain(i);
+      arrive_empty_ring_rest(i, k_tiles - 1);
       #pragma unroll
-      for (int n = 0; n <= 7; ++n) {
-        mma(t - 2, 2, m, n);
+      for (int p = 0; p <= 9; ++p) {
+        wait_full_g_1(i, p);
+        finish(i, p);
+        arrive_empty_g_1(i, p);
+        staged(i, p);
+        store(i, p);
       }
+      skip(i);
     }
-    commit(t);
-  }
-  #pragma unroll
-  for (int m = 0; m <= 3; ++m) {
-    #pragma unroll
-    for (int n = 0; n <= 7; ++n) {
-      mma(k_tiles - 1, 3, m, n);
-    }
-  }
-  // epilogue
-  prepare();
-  bar_stage();
-  #pragma unroll
-  for (int m = 0; m <= 3; ++m) {
-    stage(m);
-  }
-  bar_store();
-  #pragma unroll
-  for (int r = 0; r <= 1; ++r) {
-    store(r);
+    // Shared memory stays until the last panels have been read from it.
+    if (thread % 128 == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
   }
 }
 
 #ifndef __CUDACC_RTC__
-// Host launcher. Returns a cudaError_t: 0 is success, 1 (invalid value) a size below 1 or a misaligned array.
+#include <cuda.h>
+
+// Describes a tensor to the copy engine. The driver's encoder is looked up at run time, so that no program has to link libcuda.
+static cudaError_t polygen_encode_map(CUtensorMap* map, CUtensorMapDataType type, unsigned element_bytes, const void* tensor, cuuint64_t inner, cuuint64_t outer, cuuint64_t stride, cuuint32_t box_inner, cuuint32_t box_outer, CUtensorMapSwizzle swizzle) {
+  void* encoder = nullptr;
+  cudaDriverEntryPointQueryResult found;
+#if CUDART_VERSION >= 12050
+  const cudaError_t status = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encoder, 12000, cudaEnableDefault, &found);
+#else
+  const cudaError_t status = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &encoder, cudaEnableDefault, &found);
+#endif
+  if (status != cudaSuccess) return status;
+  if (found != cudaDriverEntryPointSuccess) return cudaErrorSymbolNotFound;
+  // One row alone has no next one; the driver still wants a step that could lead to it.
+  const cuuint64_t row_bytes = outer > 1 ? stride * element_bytes : (inner * element_bytes + 15) / 16 * 16;
+  const cuuint64_t sizes[2] = {inner, outer};
+  const cuuint32_t box[2] = {box_inner, box_outer}, steps[2] = {1, 1};
+  const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(encoder)(
+      map, type, 2, const_cast<void*>(tensor), sizes, &row_bytes, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+// Host launcher. Returns a cudaError_t: 0 is success, 1 (invalid value) a size below 1 or a misaligned array, or one the driver makes no tensor map of.
 extern "C" int pg_silu_gate_launch(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, const unsigned short* __restrict__ g, unsigned short* __restrict__ y0, int M, int K, int N, int x_stride0, int w_stride0, int g_stride0, int y0_stride0, void* stream) {
   if (M < 1) return (int)cudaErrorInvalidValue;
   if (K < 1) return (int)cudaErrorInvalidValue;
@@ -444,13 +527,28 @@ extern "C" int pg_silu_gate_launch(const unsigned short* __restrict__ x, const u
   if (g_stride0 % 8) return (int)cudaErrorInvalidValue;
   if ((unsigned long long)y0 % 16) return (int)cudaErrorInvalidValue;
   if (y0_stride0 % 8) return (int)cudaErrorInvalidValue;
+  static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) <= alignof(CUtensorMap), "a tensor map is not passed as it is");
+  CUtensorMap map_a;
+  if (const cudaError_t map_status = polygen_encode_map(&map_a, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, x, K, M, x_stride0, 64, 128, CU_TENSOR_MAP_SWIZZLE_128B))
+    return (int)map_status;
+  CUtensorMap map_b;
+  if (const cudaError_t map_status = polygen_encode_map(&map_b, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, w, K, N, w_stride0, 64, 160, CU_TENSOR_MAP_SWIZZLE_128B))
+    return (int)map_status;
+  CUtensorMap map_in_g_1;
+  if (const cudaError_t map_status = polygen_encode_map(&map_in_g_1, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, g, N, M, g_stride0, 32, 64, CU_TENSOR_MAP_SWIZZLE_64B))
+    return (int)map_status;
+  CUtensorMap map_out_y0;
+  if (const cudaError_t map_status = polygen_encode_map(&map_out_y0, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, y0, N, M, y0_stride0, 32, 64, CU_TENSOR_MAP_SWIZZLE_64B))
+    return (int)map_status;
   const cudaError_t status =
-      cudaFuncSetAttribute(pg_silu_gate, cudaFuncAttributeMaxDynamicSharedMemorySize, 147456);
+      cudaFuncSetAttribute(pg_silu_gate, cudaFuncAttributeMaxDynamicSharedMemorySize, 217248);
   if (status != cudaSuccess) return (int)status;
-  const unsigned tiles_along = (M + 127) / 128;
-  const unsigned tiles_across = (N + 255) / 256;
-  const dim3 grid(tiles_across * 8, (tiles_along + 7) / 8);
-  pg_silu_gate<<<grid, 256, 147456, (cudaStream_t)stream>>>(x, w, b, g, y0, M, K, N, x_stride0, w_stride0, g_stride0, y0_stride0);
+  // Persistent blocks: as many whole clusters as run at once, at most one per cluster of tiles.
+  const unsigned long long tiles_along = (M + 127) / 128;
+  const unsigned long long tiles_across = (N + 159) / 160;
+  const unsigned long long tile_clusters = tiles_along * tiles_across;
+  const dim3 grid((tile_clusters < 132 ? (unsigned)tile_clusters : 132) * 1);
+  pg_silu_gate<<<grid, 384, 217248, (cudaStream_t)stream>>>(x, w, b, g, y0, M, K, N, x_stride0, w_stride0, g_stride0, y0_stride0, *reinterpret_cast<const TensorMap*>(&map_a), *reinterpret_cast<const TensorMap*>(&map_b), *reinterpret_cast<const TensorMap*>(&map_in_g_1), *reinterpret_cast<const TensorMap*>(&map_out_y0));
   return (int)cudaGetLastError();
 }
 #endif

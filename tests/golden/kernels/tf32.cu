@@ -34,11 +34,19 @@
 //   lookahead = 1
 //   copies = "whole"
 //   across = true
+//   in_flight = 1
 //   [loops]
 //   mma = ["k", "m", "n"]
 //   k = "forward"
 //   grid = ["m", "n"]
 //   phases = ["main", "epilogue"]
+//   [roles]
+//   form = "none"
+//   producer_registers = 40
+//   consumer_registers = 232
+//   [cluster]
+//   m = 1
+//   n = 1
 //   [raster]
 //   along = "m"
 //   group = 8
@@ -46,6 +54,8 @@
 //   swizzle = "auto"
 //   [epilogue]
 //   through = "smem"
+//   slots = 2
+//   prefetch = 2
 // made by: polygen generate 'tanh(x @ w.T)' 'x:tf32[M,K]' 'w:tf32[N,K]' --arch sm_80 --name tf32 --size M=4096 N=4096 K=1024 -o -
 
 // ---- element types: stored bits <-> f32 ----

@@ -40,11 +40,19 @@
 //   lookahead = 1
 //   copies = "whole"
 //   across = true
+//   in_flight = 1
 //   [loops]
 //   mma = ["k", "m", "n"]
 //   k = "forward"
 //   grid = ["m", "n"]
 //   phases = ["main", "epilogue"]
+//   [roles]
+//   form = "none"
+//   producer_registers = 40
+//   consumer_registers = 232
+//   [cluster]
+//   m = 1
+//   n = 1
 //   [raster]
 //   along = "m"
 //   group = 8
@@ -52,6 +60,8 @@
 //   swizzle = "auto"
 //   [epilogue]
 //   through = "smem"
+//   slots = 2
+//   prefetch = 2
 // made by: polygen generate 'where(x @ w.T > c, s * (x @ w.T), 0), x @ w.T' 'x:bf16[M,K]' 'w:bf16[N,K]' 'c:f32[M,1]' s:f32 --arch sm_120 --name two_outputs --size M=200 N=300 K=500 --out-dtype f32 f16 -o -
 
 // ---- element types: stored bits <-> f32 ----

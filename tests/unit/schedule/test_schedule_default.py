@@ -1,42 +1,221 @@
 """The choice among shipped schedules: what the model takes into account, and the error."""
 
+from dataclasses import replace
+
 import pytest
+from matrix import case
 
 from polygen.errors import ScheduleError
-from polygen.hardware.atom import atom
 from polygen.hardware.device import device
-from polygen.schedule.default import Problem, choose
+from polygen.schedule.default import Fitted, Problem, choose, predict
+from polygen.schedule.load import shipped
+from polygen.schedule.model import Epilogue
 
 H200 = device("sm_90a")
-MMA = atom("m16n8k16_f32_bf16")
+WITHOUT_ROLES = "roles are not for this test"
 
 
-def chosen(m, n, k, *, resident=1, skip=frozenset()):
-    return choose(H200, MMA, Problem(m, n, k), lambda _: resident, skip)[0]
+def everything(schedule):
+    return Fitted(schedule, 1)
 
 
+def without_roles(schedule):
+    return WITHOUT_ROLES if schedule.specialised else Fitted(schedule, 1)
+
+
+def among(*names):
+    """A fit that takes these schedules only."""
+    assert set(names) <= {schedule.name for schedule in shipped(H200)}
+    return lambda schedule: Fitted(schedule, 1) if schedule.name in names else "not asked for"
+
+
+def chosen(m, n, k, fit=everything, skip=frozenset(), **epilogue):
+    return choose(H200, Problem(m, n, k, **epilogue), fit, skip)[0]
+
+
+# --- without roles -------------------------------------------------------------------------------
 def test_few_rows_take_a_tile_of_few_rows():
-    rows = [chosen(m, 4096, 4096).tile.cta.m for m in (16, 128, 4096)]
+    rows = [chosen(m, 4096, 4096, without_roles).tile.cta.m for m in (16, 128, 4096)]
     assert rows == sorted(rows) and rows[0] <= 32 < rows[2]
 
 
 def test_a_large_product_takes_the_largest_reuse():
-    warp = chosen(8192, 8192, 8192).tile.warp
+    warp = chosen(8192, 8192, 8192, without_roles).tile.warp
     assert (warp.m, warp.n) == (64, 64)
 
 
 def test_few_tiles_get_copies_far_ahead():
-    assert chosen(16, 4096, 4096).pipeline.distance > chosen(8192, 8192, 8192).pipeline.distance
+    few, many = (chosen(m, n, 4096, without_roles) for m, n in ((16, 4096), (8192, 8192)))
+    assert few.pipeline.distance > many.pipeline.distance
+
+
+def test_the_origin_counts_waves_of_resident_blocks():
+    def two(schedule):
+        return WITHOUT_ROLES if schedule.specialised else Fitted(schedule, 2)
+
+    _, origin = choose(H200, Problem(4096, 4096, 4096), two)
+    assert "of 2 block(s) on 132 multiprocessors" in origin
 
 
 def test_a_schedule_to_skip_is_not_taken_and_the_origin_names_it():
     first = chosen(4096, 4096, 4096)
-    second, origin = choose(
-        H200, MMA, Problem(4096, 4096, 4096), lambda _: 1, frozenset({first.name})
-    )
+    problem = Problem(4096, 4096, 4096)
+    second, origin = choose(H200, problem, everything, frozenset({first.name}))
     assert second.name != first.name and f"they spill: {first.name}" in origin
 
 
 def test_no_schedule_fits():
-    with pytest.raises(ScheduleError, match=r"no shipped schedule fits .* on sm_90a.*Pass a"):
-        chosen(4096, 4096, 4096, resident=0)
+    def refuse(schedule):
+        return "no roles here" if schedule.specialised else "no warps here"
+
+    message = r"no shipped schedule fits .* on sm_90a.*no roles here.*no warps here.*Pass a"
+    with pytest.raises(ScheduleError, match=message):
+        choose(H200, Problem(4096, 4096, 4096), refuse)
+
+
+# --- with roles ----------------------------------------------------------------------------------
+def test_few_rows_take_warp_instructions():
+    """A warpgroup instruction has 64 rows: with 16, three quarters of them are thrown away."""
+    found = [chosen(m, 4096, 4096).specialised for m in (1, 16, 64, 512, 4096)]
+    assert found == [False, False, True, True, True]
+
+
+def test_long_reductions_with_few_results_take_a_small_tile():
+    few, many = chosen(512, 512, 16384), chosen(8192, 8192, 16384)
+    assert few.specialised and many.specialised
+    assert few.tile.cta.m * few.tile.cta.n < many.tile.cta.m * many.tile.cta.n
+
+
+def test_a_heavy_epilogue_is_hidden_behind_the_other_consumers_products():
+    """Little to copy and a heavy epilogue against much to copy and none."""
+    pair = among("cooperative_128x256x64", "pingpong_64x128x64")
+    heavy = chosen(4096, 4096, 256, pair, matrices=2, functions=True)
+    assert heavy.roles.form == "pingpong"
+    assert chosen(4096, 4096, 8192, pair).roles.form == "cooperative"
+
+
+def named(name):
+    return next(Fitted(s, 1) for s in shipped(H200) if s.name == name)
+
+
+@pytest.mark.parametrize("more", [{"matrices": 1}, {"functions": True}])
+def test_what_an_epilogue_costs_cooperative_consumers_more(more):
+    def cost(name):
+        bare = Problem(4096, 4096, 4096)
+        return predict(H200, named(name), replace(bare, **more)) - predict(H200, named(name), bare)
+
+    assert 0 <= cost("pingpong_128x128x64") < cost("cooperative_128x256x64")
+
+
+def test_waves_that_are_almost_empty_take_another_width():
+    """Of 512 x 14336, 448 tiles of 128 columns take four rounds of 132, 360 of 160 take three."""
+    widths = among(*(f"pingpong_128x{n}x64" for n in (128, 160)))
+    assert chosen(512, 14336, 4096, widths).tile.cta.n == 160
+    assert chosen(512, 14336 - 2 * 1792, 4096, widths).tile.cta.n == 128
+    assert chosen(512, 14336, 4096, everything).tile.cta.n == 160
+
+
+def test_of_equals_an_epilogue_takes_turns_and_a_plain_product_does_not():
+    """One block's only tile: nothing to hide behind, and the same time."""
+    names = ("cooperative_64x128x64", "pingpong_64x128x64")
+    problem = Problem(64, 128, 4096)
+    assert len({predict(H200, named(name), problem) for name in names}) == 1
+    assert choose(H200, problem, among(*names))[0].roles.form == "cooperative"
+    finished = replace(problem, pointwise=True)
+    assert choose(H200, finished, among(*names))[0].roles.form == "pingpong"
+
+
+def test_blocks_of_a_cluster_copy_less():
+    alone = named("pingpong_64x128x64")
+    shared = replace(alone.schedule, cluster=replace(alone.schedule.cluster, m=2))
+    problem = Problem(8192, 8192, 8192)
+    assert predict(H200, Fitted(shared, 1), problem) < predict(H200, alone, problem)
+
+
+def test_rows_astride_the_lines_of_the_cache_are_copied_more_slowly():
+    at = named("pingpong_64x128x64")
+    problem = Problem(4096, 4096, 4096)
+    assert predict(H200, at, replace(problem, astride=True)) > predict(H200, at, problem)
+
+
+def test_wide_elements_multiply_more_slowly():
+    at = named("pingpong_128x128x64")
+    narrow, wide = (predict(H200, at, Problem(4096, 4096, 4096, size)) for size in (1, 4))
+    assert wide > 2 * narrow
+
+
+# --- origins -------------------------------------------------------------------------------------
+def test_the_origin_counts_persistent_blocks():
+    few, many = (choose(H200, Problem(m, m, 4096), everything)[1] for m in (512, 4096))
+    assert "64 tiles by 64 persistent blocks" in few
+    assert "by 132 persistent blocks" in many and "4096x4096x4096" in many
+
+
+def test_the_origin_says_why_no_schedule_with_roles_was_taken():
+    _, origin = choose(H200, Problem(4096, 4096, 4096), without_roles)
+    assert f"none with roles: {WITHOUT_ROLES}" in origin
+    assert "none with roles" not in choose(H200, Problem(16, 4096, 4096), everything)[1]
+
+
+def test_the_origin_says_that_results_leave_from_the_registers():
+    def fit(schedule):
+        return Fitted(replace(schedule, epilogue=Epilogue("registers")), 1)
+
+    problem = Problem(4096, 4096, 4096)
+    assert "stored from the registers" in choose(H200, problem, fit)[1]
+    assert "stored from the registers" not in choose(H200, problem, everything)[1]
+
+
+def test_a_device_without_the_features_is_not_asked():
+    asked = []
+
+    def fit(schedule):
+        asked.append(schedule)
+        return Fitted(schedule, 1)
+
+    plain = replace(H200, features=tuple(f for f in H200.features if f != "wgmma"))
+    found, origin = choose(plain, Problem(4096, 4096, 4096), fit)
+    assert not found.specialised and "with roles" not in origin
+    assert asked and not any(schedule.specialised for schedule in asked)
+
+
+# --- the whole decision --------------------------------------------------------------------------
+LARGE = (("M", 4096), ("N", 4096), ("K", 4096))
+
+
+def decided(*arguments, **changes):
+    passes = case("decided", *arguments, arch="sm_90a", sizes=LARGE, **changes).kernel().passes
+    return passes.plan.schedule, passes.origin
+
+
+def test_a_large_product_is_specialised():
+    schedule, origin = decided("nt", "bf16", "bias_gelu")
+    assert schedule.roles.form == "pingpong" and schedule.epilogue.through == "tma"
+    assert "persistent blocks" in origin
+
+
+def test_rows_of_8_bytes_have_no_tensor_map():
+    schedule, origin = decided("nt", "bf16", "bias", 8)
+    assert not schedule.specialised
+    assert "none with roles: " in origin and "multiples of 8 bytes" in origin
+
+
+@pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
+def test_tf32_is_multiplied_with_k_innermost_only(layout):
+    schedule, origin = decided(layout, "tf32", "bias")
+    assert not schedule.specialised and "k innermost" in origin
+    assert decided("nt", "tf32", "bias")[0].tile.cta.k == 32
+
+
+@pytest.mark.parametrize("epilogue", ["transposed_residual", "column_major_residual"])
+def test_matrices_that_no_map_describes_leave_the_registers_out_of_panels(epilogue):
+    schedule, origin = decided("nt", "bf16", epilogue)
+    assert schedule.specialised and schedule.epilogue.through == "registers"
+    assert "stored from the registers" in origin
+
+
+def test_many_panels_take_stages_away():
+    plain, gated = decided("nt", "bf16", "plain")[0], decided("nt", "bf16", "gate")[0]
+    stages = {s.name: s.pipeline.stages for s in shipped(H200)}
+    assert gated.pipeline.stages < stages[gated.name]
+    assert plain.pipeline.stages == stages[plain.name]

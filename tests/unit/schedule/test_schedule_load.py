@@ -14,7 +14,18 @@ from polygen.schedule.load import (
     schedules_folder,
     shipped,
 )
-from polygen.schedule.model import CtaTile, Loops, Pipeline, Raster, Schedule, Tile, WarpTile
+from polygen.schedule.model import (
+    Cluster,
+    CtaTile,
+    Epilogue,
+    Loops,
+    Pipeline,
+    Raster,
+    Roles,
+    Schedule,
+    Tile,
+    WarpTile,
+)
 
 UNUSUAL = Schedule(
     name='odd "name"',
@@ -26,9 +37,18 @@ UNUSUAL = Schedule(
     raster=Raster("n", 3),
     min_blocks=2,
 )
+SPECIALISED = Schedule(
+    name="roles",
+    device="sm_90a",
+    tile=Tile(CtaTile(128, 96, 64), WarpTile(128, 96)),
+    pipeline=Pipeline(stages=5, in_flight=0),
+    roles=Roles("pingpong", 24, 240),
+    cluster=Cluster(2, 3),
+    epilogue=Epilogue("tma", 3, 1),
+)
 
 
-@pytest.mark.parametrize("schedule", [Schedule(), UNUSUAL])
+@pytest.mark.parametrize("schedule", [Schedule(), UNUSUAL, SPECIALISED])
 def test_round_trip_is_exact_and_stable(schedule):
     text = dumps(schedule)
     assert loads(text, "text") == schedule
@@ -54,6 +74,16 @@ def test_shipped_files_are_named_after_their_content(path):
         size = f"{cta.m}x{cta.n}x{cta.k}_w{warp.m}x{warp.n}_s{found.pipeline.stages}"
         assert found.name == path.stem == size
         check_structure(found, atom("m16n8k16_f32_bf16"), found.name)
+    else:
+        blocks = f"_c{found.cluster.m}x{found.cluster.n}" if found.cluster != Cluster() else ""
+        assert found.name == path.stem == f"{found.roles.form}_{cta.m}x{cta.n}x{cta.k}{blocks}"
+        check_structure(found, atom("wgmma_m64k16_f32_bf16"), found.name)
+
+
+def test_specialised_is_what_has_a_form():
+    assert SPECIALISED.specialised and not Schedule().specialised
+    families = {schedule.device: schedule.specialised for schedule in map(load_schedule, FILES)}
+    assert families == {"sm_80": False, "sm_90a": True}
 
 
 @pytest.mark.parametrize("device", devices(), ids=str)

@@ -1,0 +1,367 @@
+"""`ScheduleTree` with roles -> `KernelPlan`: rings, boxes, panels, barriers and their places.
+
+1. Operands go through tensor maps, in boxes of one swizzle span; their layout is proved equal to
+   what the instruction's matrix descriptors read.
+2. Matrices of the epilogue go through panels when every one of them can: 16-byte rows, innermost
+   along n. Otherwise the schedule has to store from the registers, and says so.
+3. Rings, panels and barriers get offsets; registers are counted against what each role is given.
+"""
+
+from __future__ import annotations
+
+from polygen.errors import ResourceError, ScheduleError, UnsupportedProgram
+from polygen.frontend.program import Tensor
+from polygen.hardware.atom import Atom
+from polygen.hardware.device import Device
+from polygen.hardware.matrix_layout import box_rows_most, matrix_layout
+from polygen.lower.epilogue import Pointwork
+from polygen.lower.plan import Argument, Epilogue, Launch, Read, Resources, Write
+from polygen.lower.role_plan import Fill, Panel, PlacedBarrier, Region, RoleLoops, RoleWork
+from polygen.poly.mapping import ScheduleTree
+from polygen.poly.match import Match, Operand
+from polygen.poly.role_mapping import Panels
+from polygen.poly.syncs import GroupBarrier, Mbarrier, Turn
+from polygen.poly.tiling import Tiling
+from polygen.schedule.model import Schedule
+
+PANEL_ROWS = 64  # of one warpgroup instruction
+_PANEL_COLUMNS = (64, 32, 16)
+_SPANS = (128, 64, 32)
+_MOST_CONSUMERS = 3  # with the producer's, four warpgroups share the registers
+_BARRIER_BYTES = 8
+_MAP_ALIGNMENT = 16  # bytes of a tensor's address and strides
+_ALIGNMENT = 1024  # bytes: swizzle patterns repeat after so many
+# Addresses, loop counters and the vectors of a panel, as compiled kernels show.
+_EPILOGUE_REGISTERS = 40
+
+
+def matrices(work: Pointwork) -> list[Read]:
+    """The whole matrices that the pointwise statements read."""
+    return [r for r in work.reads if r.m_stride != "0" and r.kind in ("vector", "strided")]
+
+
+def panels(schedule: Schedule, work: Pointwork) -> Panels:
+    """What the epilogue moves through panels.
+
+    Raises:
+        ScheduleError: a matrix cannot be moved by the copy engine.
+    """
+    if schedule.epilogue.through != "tma":
+        return Panels(0, (), ())
+    where = f"schedule {schedule.name}, epilogue.through"
+    read = matrices(work)
+    moved: list[Read | Write] = [*read, *work.writes]
+    for one in moved:
+        if one.kind != "vector" or one.tensor.alignment < _MAP_ALIGNMENT:
+            raise ScheduleError(
+                f"{one.tensor.name}: the copy engine cannot move {one.tensor}",
+                where=where,
+                why=f"it needs n innermost, and rows that start at multiples of {_MAP_ALIGNMENT} "
+                "bytes",
+                nearest='Use epilogue.through = "registers"',
+            )
+    columns = next((c for c in _PANEL_COLUMNS if schedule.tile.warp.n % c == 0), 0)
+    if not columns:
+        raise ScheduleError(
+            f"tile.warp.n = {schedule.tile.warp.n} with panels",
+            where=where,
+            nearest=f"Use a multiple of {_PANEL_COLUMNS[-1]}",
+        )
+    return Panels(columns, tuple(r.name for r in read), tuple(w.tensor.name for w in work.writes))
+
+
+def check_roles(schedule: Schedule, match: Match, atom: Atom, tiles: Tiling) -> None:
+    """Refuse what no specialised kernel does, before anything is built.
+
+    Raises:
+        ScheduleError: tiles that do not fit the roles.
+        UnsupportedProgram: an operand that tensor maps cannot describe.
+    """
+    where = f"schedule {schedule.name}"
+    if atom.scope != "warpgroup":
+        raise ScheduleError(
+            f"{atom.name} is an instruction of one {atom.scope}",
+            where=where,
+            why="roles feed warpgroup instructions",
+            nearest='Use atom = "auto"',
+        )
+    cta, warp = schedule.tile.cta, schedule.tile.warp
+    pingpong = schedule.roles.form == "pingpong"
+    if warp.n != cta.n or (pingpong and warp.m != cta.m):
+        raise ScheduleError(
+            f"tile.warp {warp.m} x {warp.n} of tile.cta {cta.m} x {cta.n}",
+            where=where,
+            why="consumers that cooperate share a tile's rows; consumers that take turns none",
+            nearest=f"tile.warp.n = {cta.n}" + (f", tile.warp.m = {cta.m}" if pingpong else ""),
+        )
+    if tiles.warp_count > _MOST_CONSUMERS:
+        raise ScheduleError(
+            f"{tiles.warp_count} consumer warpgroups",
+            where=where,
+            why="with the producer's, four warpgroups share the registers",
+            nearest=f"tile.warp.m = {_least_rows(cta.m, atom.m)}",
+        )
+    if cta.n > atom.n_most:
+        raise ScheduleError(
+            f"tile.cta.n = {cta.n}",
+            where=where,
+            why=f"one {atom.name} covers {atom.n_most} columns",
+            nearest=f"tile.cta.n = {atom.n_most}",
+        )
+    for _, operand in match.operands:
+        tensor = operand.tensor
+        if tensor.alignment < _MAP_ALIGNMENT:
+            raise UnsupportedProgram(
+                f"{tensor}: rows start at multiples of {tensor.alignment} bytes",
+                where=f"{where}, {tensor.name}",
+                why=f"tensor maps take strides of {_MAP_ALIGNMENT} bytes",
+                nearest="Use a schedule without roles",
+            )
+        if _major(operand) not in atom.majors:
+            raise UnsupportedProgram(
+                f"{tensor.name}: {tensor.dtype} with {tensor.dims[tensor.order[-1]]} innermost",
+                where=f"{where}, {atom.name}",
+                why="this instruction reads operands with k innermost",
+                nearest="Use a schedule without roles",
+            )
+
+
+def _least_rows(rows: int, step: int) -> int:
+    """The smallest warpgroup tile of which at most three make `rows`."""
+    fitting = (own for own in range(step, rows + 1, step) if rows % own == 0)
+    return next((own for own in fitting if rows // own <= _MOST_CONSUMERS), rows)
+
+
+def _major(operand: Operand) -> str:
+    return "k" if operand.k_contiguous else "mn"
+
+
+def role_work(tree: ScheduleTree, schedule: Schedule, atom: Atom, work: Epilogue) -> RoleWork:
+    """Place everything that roles share.
+
+    Raises:
+        ScheduleError: a tile has no layout.
+    """
+    mapping = tree.roles
+    assert mapping is not None
+    cluster = (schedule.cluster.m, schedule.cluster.n)
+    consumers = mapping.consumers
+    fills = tuple(
+        _fill(name, operand, tree, schedule, atom, cluster) for name, operand in tree.match.operands
+    )
+    offset, regions = 0, []
+    for fill in fills:
+        note = f"{fill.tensor.name}, {fill.layout}"
+        stages = schedule.pipeline.stages
+        slot = -(-fill.layout.bytes // _ALIGNMENT) * _ALIGNMENT
+        regions.append(Region(fill.ring, offset, stages, slot, 1, note))
+        offset += regions[-1].bytes
+    chosen = mapping.panels
+    reads = {read.name: read.tensor for read in work.reads}
+    writes = {write.tensor.name: write.tensor for write in work.writes}
+    operands = tuple(_panel(name, reads[name], chosen.columns, "in") for name in chosen.operands)
+    results = tuple(_panel(name, writes[name], chosen.columns, "out") for name in chosen.outputs)
+    for panel, slots in (
+        *((p, schedule.epilogue.prefetch) for p in operands),
+        *((p, schedule.epilogue.slots) for p in results),
+    ):
+        note = f"{panel.tensor.name}, {panel.rows} x {panel.columns} per panel, swizzled"
+        regions.append(Region(panel.region, offset, slots, panel.bytes, consumers, note))
+        offset += regions[-1].bytes
+    delivered = {"ring": sum(fill.layout.bytes for fill in fills)}
+    delivered |= {f"panel_{panel.name}": panel.bytes for panel in operands}
+    barriers = []
+    for sync in mapping.syncs:
+        if isinstance(sync, Mbarrier):
+            groups = consumers if sync.per_group else 1
+            bytes_ = delivered[sync.memory] if sync.name.startswith("full") else 0
+            barriers.append(PlacedBarrier(sync, offset, groups, bytes_))
+            offset += _BARRIER_BYTES * sync.slots * groups
+    turns = []
+    for sync in mapping.syncs:
+        if isinstance(sync, Turn):
+            turns.append((sync, offset))
+            offset += _BARRIER_BYTES * consumers
+    return RoleWork(
+        pingpong=schedule.roles.form == "pingpong",
+        consumers=consumers,
+        cluster=cluster,
+        registers=(schedule.roles.producer_registers, schedule.roles.consumer_registers),
+        regions=tuple(regions),
+        fills=fills,
+        operands=operands,
+        results=results,
+        panel_columns=chosen.columns,
+        barriers=tuple(barriers),
+        groups=tuple(s for s in mapping.syncs if isinstance(s, GroupBarrier)),
+        turns=tuple(turns),
+        roles=tuple(RoleLoops(t.role, t.loops()) for t in mapping.trees),
+    )
+
+
+def _fill(
+    name: str,
+    operand: Operand,
+    tree: ScheduleTree,
+    schedule: Schedule,
+    atom: Atom,
+    cluster: tuple[int, int],
+) -> Fill:
+    tensor, tiles = operand.tensor, tree.tiles
+    side = 0 if name == "a" else 1
+    footprint = dict(tree.footprints)[name]
+    tile, tile_k = footprint.size[operand.role_axis], footprint.size[operand.k_axis]
+    block = atom.m if side == 0 else tiles.warp[1]
+    where = f"schedule {schedule.name}, {tensor.name}"
+    size = tensor.dtype.bytes
+    layout = matrix_layout(_major(operand), tile, tile_k, size, atom.k, block, where)
+    parts = cluster[1 - side]
+    if layout.rows % (8 * parts):
+        raise ScheduleError(
+            f"a cluster of {cluster[0]} x {cluster[1]} cannot share {tensor.name}",
+            where=where,
+            why=f"{layout.rows} stored rows of its tile are cut into {parts} groups of 8",
+            nearest="Use a cluster of 1",
+        )
+    box = (layout.rows // parts, layout.span // size)
+    if box[0] > box_rows_most():
+        raise ScheduleError(
+            f"{tensor.name}: a box of {box[0]} rows",
+            where=where,
+            why=f"the copy engine moves at most {box_rows_most()} rows at once",
+            nearest=f"Use a tile of {box_rows_most() * parts}",
+        )
+    return Fill(
+        name, tensor, f"map_{name}", f"ring_{name}", layout,
+        operand.role, tile, tile_k, size, parts, box,
+    )  # fmt: skip
+
+
+def _panel(name: str, tensor: Tensor, columns: int, direction: str) -> Panel:
+    size = tensor.dtype.bytes
+    span = next(s for s in _SPANS if columns * size % s == 0)
+    region = f"panel_{name}" if direction == "in" else f"result_{name}"
+    return Panel(name, tensor, f"map_{direction}_{name}", region, PANEL_ROWS, columns, size, span)
+
+
+def map_arguments(work: RoleWork) -> tuple[Argument, ...]:
+    """The tensor maps among the kernel's parameters."""
+    found = [
+        Argument(f.map, "map", tensor=f.tensor.name, box=f.box, swizzle=f.layout.span)
+        for f in work.fills
+    ]
+    found += [
+        Argument(p.map, "map", tensor=p.tensor.name, box=p.box, swizzle=p.span)
+        for p in (*work.operands, *work.results)
+    ]
+    return tuple(found)
+
+
+def shared_bytes(work: RoleWork) -> int:
+    """Shared memory of the block."""
+    ends = [r.offset + r.bytes for r in work.regions]
+    ends += [b.offset + _BARRIER_BYTES * b.barrier.slots * b.groups for b in work.barriers]
+    ends += [place + _BARRIER_BYTES * work.consumers for _, place in work.turns]
+    return max(ends)
+
+
+def estimated_bytes(
+    schedule: Schedule, match: Match, work: Pointwork, tiles: Tiling
+) -> tuple[int, int]:
+    """Shared memory of a schedule before anything is built, at most; and its consumers."""
+    consumers = 2 if schedule.roles.form == "pingpong" else tiles.warp_count
+    chosen = panels(schedule, work)
+    cta = tiles.cta
+    row = cta[2] * match.a.tensor.dtype.bytes
+    slots = sum(-(-extent * row // _ALIGNMENT) * _ALIGNMENT for extent in cta[:2])
+    rings = schedule.pipeline.stages * slots
+    sizes = {r.name: r.tensor.dtype.bytes for r in work.reads}
+    sizes |= {w.tensor.name: w.tensor.dtype.bytes for w in work.writes}
+    columns = schedule.epilogue.slots * sum(sizes[name] for name in chosen.outputs)
+    columns += schedule.epilogue.prefetch * sum(sizes[name] for name in chosen.operands)
+    return rings + consumers * PANEL_ROWS * chosen.columns * columns + _ALIGNMENT, consumers
+
+
+def role_launch(
+    tree: ScheduleTree, schedule: Schedule, device: Device, work: RoleWork, needed: int
+) -> Launch:
+    """Persistent blocks: as many as there are multiprocessors."""
+    along = schedule.raster.along
+    across = "n" if along == "m" else "m"
+    cta = {"m": tree.tiles.cta[0], "n": tree.tiles.cta[1]}
+    cluster = dict(zip("mn", work.cluster, strict=True))
+    return Launch(
+        tree.match.extent(along),
+        tree.match.extent(across),
+        cta[along],
+        cta[across],
+        schedule.raster.group,
+        _threads(work.consumers, device),
+        needed,
+        persistent=device.multiprocessors,
+        cluster=(cluster[along], cluster[across]),
+    )
+
+
+def _threads(consumers: int, device: Device) -> int:
+    return (consumers + 1) * 4 * device.warp_size
+
+
+def role_resources(
+    schedule: Schedule, tiles: Tiling, atom: Atom, device: Device, needed: int, consumers: int
+) -> Resources:
+    """Count threads, shared memory and registers, and refuse what cannot fit.
+
+    Raises:
+        ResourceError: with the figure, the limit and what to reduce.
+    """
+    where = f"schedule {schedule.name}"
+    if needed > device.shared_per_block_optin:
+        raise ResourceError(
+            f"{needed} bytes of shared memory, {device} has at most "
+            f"{device.shared_per_block_optin} per block",
+            where=where,
+            why=f"{schedule.pipeline.stages} stages of {tiles.cta[0]}x{tiles.cta[2]} and "
+            f"{tiles.cta[1]}x{tiles.cta[2]} tiles, and the panels of the epilogue",
+            nearest="Reduce pipeline.stages, epilogue.prefetch, epilogue.slots or tile.cta",
+        )
+    threads = _threads(consumers, device)
+    group = 4 * device.warp_size
+    roles = schedule.roles
+    for field, value in (
+        ("roles.producer_registers", roles.producer_registers),
+        ("roles.consumer_registers", roles.consumer_registers),
+    ):
+        if value % 8 or not 24 <= value <= 256:
+            raise ResourceError(
+                f"{field} = {value}", where=where, nearest="Multiples of 8 from 24 to 256"
+            )
+    if roles.producer_registers > roles.consumer_registers:
+        raise ResourceError(
+            f"roles.producer_registers = {roles.producer_registers}",
+            where=where,
+            why=f"the producer gives registers to the consumers, which have "
+            f"{roles.consumer_registers}",
+            nearest="roles.producer_registers = 40",
+        )
+    total = group * (roles.producer_registers + consumers * roles.consumer_registers)
+    if total > device.registers_per_block:
+        most = (device.registers_per_block // group - roles.producer_registers) // consumers
+        raise ResourceError(
+            f"{total} registers for all roles, a block has {device.registers_per_block}",
+            where=where,
+            why=f"{roles.producer_registers} per producer thread, "
+            f"{roles.consumer_registers} for {consumers} consumer warpgroup(s)",
+            nearest=f"roles.consumer_registers = {most // 8 * 8}",
+        )
+    sums = tiles.atoms[0] * tiles.atoms[1] * atom.c.registers
+    registers = sums + _EPILOGUE_REGISTERS
+    if registers > roles.consumer_registers:
+        raise ResourceError(
+            f"about {registers} registers per consumer thread, "
+            f"roles.consumer_registers = {roles.consumer_registers}",
+            where=where,
+            why=f"{sums} for sums",
+            nearest="Reduce tile.warp",
+        )
+    return Resources(threads, needed, device.shared_per_block_optin, registers, 1)

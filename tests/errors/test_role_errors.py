@@ -1,0 +1,422 @@
+"""Warps with roles: programs, schedules, barriers and maps that are refused, and why."""
+
+import dataclasses
+import re
+
+import pytest
+from matrix import case, roles, small, tiled
+
+from polygen.errors import (
+    ArgumentError,
+    IllegalSchedule,
+    ResourceError,
+    ScheduleError,
+    ScheduleFileError,
+    ToolchainMissing,
+    UnsupportedProgram,
+    VerifyError,
+)
+from polygen.lower.verify import verify
+from polygen.poly import role_mapping
+from polygen.runtime import tensormaps
+from polygen.runtime.tensormaps import MapLayout, encode
+from polygen.schedule.load import loads
+from polygen.schedule.model import Cluster, CtaTile, Epilogue, Loops, Roles, Tile, WarpTile
+
+
+def build(schedule, layout="nt", dtype="bf16", epilogue="bias", alignment=16, **changes):
+    changes = {"arch": "sm_90a", "schedule": schedule, **changes}
+    return case("refused", layout, dtype, epilogue, alignment, **changes).kernel()
+
+
+def refuses(error, words, *arguments, **changes):
+    with pytest.raises(error) as caught:
+        build(*arguments, **changes)
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
+    assert str(caught.value).startswith(
+        ("schedule roles_", "main loop", "epilogue", "S0", "refused")
+    )
+
+
+def with_tile(cta, warp, form="one", **changes):
+    tile = Tile(CtaTile(*cta), WarpTile(*warp))
+    return dataclasses.replace(roles(form, **changes), tile=tile)
+
+
+# --- what roles need of the device and the program -----------------------------------------------
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])
+def test_a_device_without_warpgroup_instructions(arch):
+    words = [f"{arch} has no warpgroup instruction for bf16 x bf16", "Use a schedule without roles"]
+    refuses(UnsupportedProgram, words, roles(), arch=arch)
+
+
+def test_sums_that_no_warpgroup_instruction_has():
+    words = ["no warpgroup instruction for f16 x f16 with f16 sums"]
+    refuses(UnsupportedProgram, words, roles(), "nt", "f16", options={"acc_dtype": "f16"})
+
+
+def test_an_instruction_of_one_warp():
+    named = dataclasses.replace(roles(), atom="m16n8k16_f32_bf16")
+    words = ["m16n8k16_f32_bf16 is an instruction of one warp", 'Use atom = "auto"']
+    refuses(ScheduleError, words, named)
+
+
+@pytest.mark.parametrize("alignment", [8, 4, 2])
+def test_rows_that_no_tensor_map_describes(alignment):
+    words = [f"x: bf16[M, K]: rows start at multiples of {alignment} bytes", "strides of 16 bytes"]
+    refuses(UnsupportedProgram, words, roles(), "nt", "bf16", "bias", alignment)
+
+
+@pytest.mark.parametrize(("layout", "tensor"), [("tn", "x"), ("nn", "w"), ("tt", "x")])
+def test_32_bit_elements_are_multiplied_with_k_innermost(layout, tensor):
+    words = [f"{tensor}: tf32 with ", "innermost", "k innermost", "without roles"]
+    refuses(UnsupportedProgram, words, roles(k=32), layout, "tf32")
+
+
+def test_8_bit_elements_are_multiplied_with_k_innermost():
+    words = ["w: e4m3 with N innermost", "wgmma_m64k32_f32_e4m3"]
+    changes = {"options": {"out_dtype": "bf16"}, "sizes": (("N", 64),)}
+    refuses(UnsupportedProgram, words, roles(k=128), "nn", "e4m3", "plain", **changes)
+
+
+# --- tiles ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("schedule", "words"),
+    [
+        (with_tile((64, 128, 64), (64, 64)), ("tile.warp 64 x 64", "tile.warp.n = 128")),
+        (
+            with_tile((128, 64, 64), (64, 64), "pingpong"),
+            ("consumers that take turns none", "tile.warp.n = 64, tile.warp.m = 128"),
+        ),
+        (with_tile((256, 64, 64), (64, 64)), ("4 consumer warpgroups", "share the registers")),
+        (
+            with_tile((64, 264, 64), (64, 264), through="registers"),
+            ("tile.cta.n = 264", "covers 256 columns", "tile.cta.n = 256"),
+        ),
+    ],
+)
+def test_tiles_that_do_not_fit_the_roles(schedule, words):
+    refuses(ScheduleError, words, schedule)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "words"),
+    [
+        (roles(k=8), "tile.cta.k = 8 is not a multiple of 16, the shape of wgmma_m64k16_f32_bf16"),
+        (roles(n=68), "tile.warp.n = 68 is not a multiple of 8"),
+        (roles(m=32), "tile.warp.m = 32 is not a multiple of 64"),
+    ],
+)
+def test_tiles_that_are_no_multiples_of_the_instruction(schedule, words):
+    refuses(ScheduleFileError, [words], schedule)
+
+
+def test_a_width_without_panels():
+    words = ["tile.warp.n = 72 with panels", "epilogue.through", "Use a multiple of 16"]
+    refuses(ScheduleError, words, roles(n=72))
+    assert build(roles(n=72, through="registers"))
+
+
+@pytest.mark.parametrize("epilogue", ["transposed_residual", "column_major_residual"])
+def test_matrices_that_the_copy_engine_cannot_move(epilogue):
+    words = ["r: the copy engine cannot move r: bf16[", "n innermost", 'through = "registers"']
+    refuses(ScheduleError, words, roles(), "nt", "bf16", epilogue)
+
+
+def test_results_that_the_copy_engine_cannot_move():
+    words = ["y0: the copy engine cannot move y0", "multiples of 16 bytes"]
+    odd = (("M", 64), ("N", 60), ("K", 64))
+    refuses(ScheduleError, words, roles(), epilogue="plain", sizes=odd)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "layout", "words"),
+    [
+        (roles(cluster=(3, 1)), "nt", ("cluster of 3 x 1 cannot share w", "64 stored rows")),
+        (roles(cluster=(1, 3)), "nt", ("cluster of 1 x 3 cannot share x", "64 stored rows")),
+        (roles(n=96, cluster=(8, 1)), "nt", ("cannot share w", "96 stored rows")),
+        (roles(k=16, cluster=(4, 1)), "nn", ("cannot share w", "16 stored rows")),
+        (roles(k=48, cluster=(1, 4)), "tn", ("cannot share x", "48 stored rows")),
+    ],
+)
+def test_tiles_that_a_cluster_cannot_share(schedule, layout, words):
+    refuses(ScheduleError, (*words, "Use a cluster of 1"), schedule, layout)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "layout", "words"),
+    [
+        (roles(n=24, through="registers"), "nn", ("w: rows of 48 bytes", "Use 64 elements")),
+        (roles(n=40, through="registers"), "tn", ("w: rows of 80 bytes", "128, 64 or 32")),
+    ],
+)
+def test_operand_tiles_without_a_layout(schedule, layout, words):
+    refuses(ScheduleError, words, schedule, layout)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "layout"), [(roles(n=112, k=16), "nt"), (roles(n=72, k=32), "nt")]
+)
+def test_slots_that_are_no_whole_patterns_of_the_swizzle_are_padded(schedule, layout):
+    flat = dataclasses.replace(schedule, epilogue=Epilogue("registers"))
+    kernel = build(flat, layout)
+    assert all(r.slot_bytes % 1024 == 0 for r in kernel.passes.plan.roles.regions)
+    report = kernel.check()
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "layout"),
+    [(roles("two", m=192, k=32, stages=2), "nt"), (roles(k=272, stages=2), "tn")],
+)
+def test_boxes_with_more_rows_than_a_tensor_map_takes(schedule, layout):
+    refuses(ScheduleError, ["256"], schedule, layout)
+
+
+# --- values, and what only goes with roles or without them ---------------------------------------
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[roles]\nform = 'ping'", "roles.form: 'ping' is unknown. Nearest legal: 'pingpong'."),
+        ("[roles]\nform = 2", "roles.form: 2 is not a string"),
+        ("[roles]\nproducers = 2", "roles.producers: unknown key. Nearest legal: roles.producer_r"),
+        ("[roles]\nconsumer_registers = 0", "roles.consumer_registers: 0 is too small"),
+        ("[roles]\nproducer_registers = '40'", "roles.producer_registers: '40' is not an integer"),
+        ("[cluster]\nm = 0", "cluster.m: 0 is too small. Nearest legal: 1"),
+        ("[cluster]\nn = -2", "cluster.n: -2 is too small. Nearest legal: 1"),
+        ("[cluster]\nk = 2", "cluster.k: unknown key. Legal: m, n"),
+        ("[epilogue]\nslots = 0", "epilogue.slots: 0 is too small. Nearest legal: 1"),
+        ("[epilogue]\nprefetch = 0", "epilogue.prefetch: 0 is too small. Nearest legal: 1"),
+        (
+            "[epilogue]\nthrough = 'tmaa'",
+            "epilogue.through: 'tmaa' is unknown. Nearest legal: 'tma'",
+        ),
+        ("[pipeline]\nin_flight = -1", "pipeline.in_flight: -1 is too small. Nearest legal: 0"),
+    ],
+)
+def test_mistakes_in_a_file(text, message):
+    with pytest.raises(ScheduleFileError) as caught:
+        loads(f"format = 1\n{text}\n", "some.toml")
+    (found,) = caught.value.problems
+    assert found.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        (roles(through="smem"), 'epilogue.through = "smem" with roles'),
+        (small(epilogue=Epilogue("tma")), 'epilogue.through = "tma" without roles'),
+        (small(cluster=Cluster(2, 1)), "cluster 2 x 1 without roles"),
+        (roles(cluster=(4, 4)), "cluster 4 x 4 has 16 blocks. Nearest legal: at most 8"),
+        (dataclasses.replace(roles(), min_blocks=2), "min_blocks with roles: only the default"),
+        (
+            dataclasses.replace(roles(), loops=Loops(k="backward")),
+            "loops.k with roles: only the default is meant for them. Leave it out",
+        ),
+    ],
+)
+def test_values_that_do_not_go_together(schedule, message):
+    with pytest.raises(ScheduleFileError, match=re.escape(message)):
+        build(schedule)
+
+
+def test_a_grid_over_the_reduction():
+    whole = dataclasses.replace(roles(), loops=Loops(grid=("m", "n", "k")))
+    with pytest.raises(IllegalSchedule, match=r"S0\[.*\] -> P1\[.*loops\.grid"):
+        build(whole)
+
+
+# --- barriers ------------------------------------------------------------------------------------
+def test_one_panel_of_results():
+    words = ["store[0,0,0,0] -> finish[0,0,0,1] with steps = 2", "copy engine may still read",
+             "Raise epilogue.slots to 2 or more"]  # fmt: skip
+    refuses(IllegalSchedule, words, roles(slots=1))
+    assert build(roles(slots=1, through="registers"))
+
+
+@pytest.mark.parametrize(("stages", "in_flight"), [(1, 1), (2, 2), (2, 5), (3, 3)])
+def test_more_products_in_flight_than_the_ring_has_room_for(stages, in_flight):
+    words = [f"pipeline.in_flight = {in_flight} with a ring of {stages}",
+             "only after products that wait for its next contents",
+             f"pipeline.in_flight = {stages - 1}"]  # fmt: skip
+    refuses(IllegalSchedule, words, roles(stages=stages, in_flight=in_flight))
+
+
+def test_one_stage_is_slow_and_legal():
+    assert build(roles(stages=1, in_flight=0)).check().ok
+
+
+def test_a_release_that_the_loops_make_too_early(monkeypatch):
+    """The trees are checked against what the barriers claim of products in flight."""
+    role_mapping.map_roles.cache_clear()
+    trees = role_mapping.role_trees
+    monkeypatch.setattr(
+        role_mapping, "role_trees", lambda shape: trees(dataclasses.replace(shape, in_flight=2))
+    )
+    with pytest.raises(VerifyError) as caught:
+        build(roles(stages=4, in_flight=1, n=128))
+    assert "a slot is released too early: arrive_empty_ring[" in str(caught.value)
+    role_mapping.map_roles.cache_clear()
+
+
+def test_an_epilogue_before_the_sums_are_complete(monkeypatch):
+    role_mapping.map_roles.cache_clear()
+    trees = role_mapping.role_trees
+
+    def early(shape):
+        *others, consumer = trees(shape)
+        shifted = consumer.tree.replace("finish[i,p] -> [(i)]", "finish[i,p] -> [(i - 1)]")
+        assert shifted != consumer.tree
+        return (*others, dataclasses.replace(consumer, tree=shifted))
+
+    monkeypatch.setattr(role_mapping, "role_trees", early)
+    with pytest.raises(IllegalSchedule) as caught:
+        build(roles(n=128, stages=5))
+    assert "consumer" in str(caught.value)
+    assert re.search(r"multiply\[.*\] -> finish\[|finish\[.*\] -> multiply\[", str(caught.value))
+    role_mapping.map_roles.cache_clear()
+
+
+# --- resources -----------------------------------------------------------------------------------
+def test_too_much_shared_memory():
+    words = ["bytes of shared memory, sm_90a has at most 232448 per block",
+             "16 stages of 64x64 and 64x64 tiles, and the panels of the epilogue",
+             "Reduce pipeline.stages, epilogue.prefetch, epilogue.slots or tile.cta"]  # fmt: skip
+    refuses(ResourceError, words, roles(stages=16))
+
+
+@pytest.mark.parametrize(
+    ("registers", "words"),
+    [
+        ((40, 100), ("roles.consumer_registers = 100", "Multiples of 8 from 24 to 256")),
+        ((16, 232), ("roles.producer_registers = 16", "Multiples of 8 from 24 to 256")),
+        ((40, 264), ("roles.consumer_registers = 264", "Multiples of 8 from 24 to 256")),
+    ],
+)
+def test_registers_that_no_warpgroup_can_have(registers, words):
+    refuses(
+        ResourceError, words, dataclasses.replace(roles(), roles=Roles("cooperative", *registers))
+    )
+
+
+def test_more_registers_than_a_block_has():
+    much = dataclasses.replace(roles("two"), roles=Roles("cooperative", 40, 240))
+    words = ["66560 registers for all roles, a block has 65536", "40 per producer thread",
+             "240 for 2 consumer warpgroup(s)", "roles.consumer_registers = 232"]  # fmt: skip
+    refuses(ResourceError, words, much)
+
+
+def test_fewer_registers_than_the_sums_take():
+    few = dataclasses.replace(roles(n=256), roles=Roles("cooperative", 40, 120))
+    words = ["about 168 registers per consumer thread", "128 for sums", "Reduce tile.warp"]
+    refuses(ResourceError, words, few)
+
+
+def test_a_producer_with_more_registers_than_its_consumers():
+    odd = dataclasses.replace(roles("two"), roles=Roles("cooperative", 168, 128))
+    with pytest.raises(ResourceError):
+        assert build(odd).ptx
+
+
+# --- plans edited by hand ------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def plan():
+    return build(roles("two"), epilogue="gate").passes.plan
+
+
+def edited(plan, field, index, **changes):
+    parts = list(getattr(plan.roles, field))
+    parts[index] = dataclasses.replace(parts[index], **changes)
+    work = dataclasses.replace(plan.roles, **{field: tuple(parts)})
+    return dataclasses.replace(plan, roles=work)
+
+
+def test_the_plan_itself_is_sound(plan):
+    assert verify(plan) is plan
+
+
+@pytest.mark.parametrize("index", [1, 2, 3])
+def test_rings_that_overlap(plan, index):
+    offset = plan.roles.regions[index].offset - 1024
+    with pytest.raises(VerifyError, match="overlaps or is not aligned"):
+        verify(edited(plan, "regions", index, offset=offset))
+
+
+def test_a_ring_off_its_alignment(plan):
+    with pytest.raises(VerifyError, match="ring_a overlaps or is not aligned"):
+        verify(edited(plan, "regions", 0, offset=512))
+
+
+def test_barriers_that_overlap(plan):
+    placed = plan.roles.barriers[1]
+    with pytest.raises(VerifyError, match=f"{placed.barrier.name} overlaps"):
+        verify(edited(plan, "barriers", 1, offset=placed.offset - 8))
+
+
+def test_barriers_behind_the_end(plan):
+    launch = dataclasses.replace(plan.launch, shared_bytes=plan.launch.shared_bytes - 8)
+    with pytest.raises(VerifyError, match=r"barriers end at \d+, the launch has"):
+        verify(dataclasses.replace(plan, launch=launch))
+
+
+@pytest.mark.parametrize("index", [0, 2])
+def test_bytes_that_no_copy_brings(plan, index):
+    placed = plan.roles.barriers[index]
+    assert placed.bytes
+    with pytest.raises(VerifyError, match=f"expects {placed.bytes + 16} bytes, copies bring"):
+        verify(edited(plan, "barriers", index, bytes=placed.bytes + 16))
+
+
+# --- tensor maps ---------------------------------------------------------------------------------
+LAYOUT = MapLayout("x", "f16", (72, 20), 160, (64, 8), 128)
+
+
+def answering(monkeypatch, code):
+    monkeypatch.setattr(tensormaps, "_encode_tiled", lambda: lambda *arguments: code)
+
+
+def test_a_map_that_the_driver_refuses(monkeypatch):
+    answering(monkeypatch, 1)
+    with pytest.raises(
+        ArgumentError, match=r"^x: .*CUresult 1.*20 rows of 72 f16.*contiguous copy"
+    ):
+        encode(0x10000, LAYOUT)
+
+
+def test_a_driver_that_encodes_no_maps(monkeypatch):
+    answering(monkeypatch, 801)
+    with pytest.raises(ToolchainMissing, match=r"CUresult 801.*a driver that have them"):
+        encode(0x10000, LAYOUT)
+
+
+def test_a_driver_older_than_tensor_maps(monkeypatch):
+    tensormaps._encode_tiled.cache_clear()
+    monkeypatch.setattr(tensormaps.ctypes, "CDLL", lambda name: object())
+    with pytest.raises(ToolchainMissing, match=r"cannot encode tensor maps.*CUDA 12\.0 or newer"):
+        encode(0x10000, LAYOUT)
+    tensormaps._encode_tiled.cache_clear()
+
+
+# --- auto ----------------------------------------------------------------------------------------
+def test_an_unknown_kind_of_schedule():
+    with pytest.raises(ScheduleError, match=r"3 is no schedule.*Pass \"auto\""):
+        build(3)
+
+
+def test_types_that_no_instruction_takes():
+    options = {"out_dtype": "bf16"}
+    with pytest.raises(UnsupportedProgram, match="sm_80 has no warp instruction for e4m3 x e4m3"):
+        build("auto", "nt", "e4m3", "plain", arch="sm_80", options=options)
+
+
+def test_tiled_schedules_name_the_tile_that_a_warpgroup_instruction_wants():
+    named = tiled((32, 32, 32), (16, 16), atom="wgmma_m64k16_f32_bf16")
+    with pytest.raises(ScheduleFileError, match="not a multiple of 64"):
+        build(named)
+
+
+def test_a_warpgroup_instruction_without_roles():
+    named = tiled((64, 64, 64), (64, 64), atom="wgmma_m64k16_f32_bf16")
+    with pytest.raises(ScheduleError, match="roles"):
+        build(named)

@@ -1,0 +1,556 @@
+// pingpong_gate: silu(x @ w.T + b) * g
+//   in  x: bf16[M, K]
+//   in  w: bf16[N, K]
+//   in  b: bf16[N]
+//   in  g: bf16[M, N]
+//   out y0: bf16[M, N]
+//    S0  v0[i,j] += x[i,k] * w[j,k]       i < M, j < N, k < K   (f32)
+//    P1  v1[i,j] = add(v0[i,j], b[j])     i < M, j < N   (f32)
+//    P2  v2[i,j] = silu(v1[i,j])          i < M, j < N   (f32)
+//    P3  v3[i,j] = mul(v2[i,j], g[i,j])   i < M, j < N   (f32)
+//    P4  y0[i,j] = cast(v3[i,j])          i < M, j < N   (bf16)
+//
+// mapping: block 128x128x64, 2 consumer warpgroup(s) of 128x128, instruction 64x128x16, wgmma_m64k16_f32_bf16 on sm_90a
+// needs: 384 threads, 213136 of 232448 B shared memory, about 168 registers per thread, 1 block(s) per multiprocessor
+// alignment in bytes of addresses and strides: x 16, w 16, b 16, g 16, y0 16
+// barriers, and the dependences they enforce:
+//   full_ring: fill[g] -> fill[g + 4] (through ring); fill[g] -> multiply[g] (through ring)
+//   empty_ring: fill[g] -> fill[g + 4] (through ring); multiply[g] -> fill[g + 4] (through ring)
+//   full_g_1: fetch_g_1[g] -> fetch_g_1[g + 2] (through panel_g_1); fetch_g_1[g] -> finish[g] (through panel_g_1)
+//   empty_g_1: fetch_g_1[g] -> fetch_g_1[g + 2] (through panel_g_1); finish[g] -> fetch_g_1[g + 2] (through panel_g_1)
+//   staged: finish[g] -> store[g] (through result_y0); store[g] -> finish[g + 3] (through result_y0)
+//   turn: multiply[g] -> multiply[h] (starts, in the order of steps)
+// schedule:
+//   format = 1
+//   name = "pingpong"
+//   device = "sm_90a"
+//   atom = "auto"
+//   min_blocks = 1
+//   [tile.cta]
+//   m = 128
+//   n = 128
+//   k = 64
+//   [tile.warp]
+//   m = 128
+//   n = 128
+//   [pipeline]
+//   stages = 4
+//   distance = 2
+//   order = ["mma", "copy"]
+//   fragments = 2
+//   lookahead = 1
+//   copies = "whole"
+//   across = true
+//   in_flight = 1
+//   [loops]
+//   mma = ["k", "m", "n"]
+//   k = "forward"
+//   grid = ["m", "n"]
+//   phases = ["main", "epilogue"]
+//   [roles]
+//   form = "pingpong"
+//   producer_registers = 40
+//   consumer_registers = 232
+//   [cluster]
+//   m = 1
+//   n = 1
+//   [raster]
+//   along = "m"
+//   group = 8
+//   [smem]
+//   swizzle = "auto"
+//   [epilogue]
+//   through = "tma"
+//   slots = 3
+//   prefetch = 2
+// made by: polygen generate 'silu(x @ w.T + b) * g' 'x:bf16[M,K]' 'w:bf16[N,K]' 'b:bf16[N]' 'g:bf16[M,N]' --arch sm_90a --name pingpong_gate --size M=4096 N=4096 K=1024 --schedule tests/golden/schedules/pingpong.toml -o -
+
+// ---- element types: stored bits <-> f32 ----
+__device__ __forceinline__ float from_f16(unsigned short bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+__device__ __forceinline__ unsigned short to_f16(float value) {
+  unsigned short bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+__device__ __forceinline__ float from_bf16(unsigned short bits) {
+  return __uint_as_float((unsigned)bits << 16);
+}
+__device__ __forceinline__ unsigned short to_bf16(float value) {
+  unsigned short bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+__device__ __forceinline__ float from_f32(float value) { return value; }
+__device__ __forceinline__ float to_f32(float value) { return value; }
+
+// ---- words of global memory, WIDTH bytes at a time ----
+template <int WORDS, int WIDTH>
+__device__ __forceinline__ void read_words(unsigned (&words)[WORDS], const void* from) {
+#pragma unroll
+  for (int i = 0; i < WORDS; i += WIDTH / 4) {
+    if constexpr (WIDTH == 16) {
+      const uint4 part = __ldg(reinterpret_cast<const uint4*>(from) + i / 4);
+      words[i] = part.x, words[i + 1] = part.y, words[i + 2] = part.z, words[i + 3] = part.w;
+    } else if constexpr (WIDTH == 8) {
+      const uint2 part = __ldg(reinterpret_cast<const uint2*>(from) + i / 2);
+      words[i] = part.x, words[i + 1] = part.y;
+    } else {
+      words[i] = __ldg(reinterpret_cast<const unsigned*>(from) + i);
+    }
+  }
+}
+template <int WORDS, int WIDTH>
+__device__ __forceinline__ void write_words(void* to, const unsigned (&words)[WORDS]) {
+#pragma unroll
+  for (int i = 0; i < WORDS; i += WIDTH / 4) {
+    if constexpr (WIDTH == 16) {
+      reinterpret_cast<uint4*>(to)[i / 4] =
+          make_uint4(words[i], words[i + 1], words[i + 2], words[i + 3]);
+    } else if constexpr (WIDTH == 8) {
+      reinterpret_cast<uint2*>(to)[i / 2] = make_uint2(words[i], words[i + 1]);
+    } else {
+      reinterpret_cast<unsigned*>(to)[i] = words[i];
+    }
+  }
+}
+
+// ---- vectors of adjacent elements, in words ----
+template <int WORDS>
+__device__ __forceinline__ float element_bf16(const unsigned (&words)[WORDS], int e) {
+  return from_bf16((unsigned short)(words[e / 2] >> e % 2 * 16));
+}
+template <int V, int WIDTH>
+__device__ __forceinline__ void write_bf16(unsigned short* to, const float (&v)[V]) {
+  unsigned words[V * 2 / 4];
+#pragma unroll
+  for (int i = 0; i < V * 2 / 4; ++i) words[i] = to_bf16(v[2 * i]) | (unsigned)to_bf16(v[2 * i + 1]) << 16;
+  write_words<V * 2 / 4, WIDTH>(to, words);
+}
+
+// ---- instructions ----
+struct alignas(64) TensorMap { unsigned long long words[16]; };
+
+__device__ __forceinline__ void barrier_init(unsigned barrier, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(count) : "memory");
+}
+// One arrival, and as many bytes as copies will bring before the phase completes.
+__device__ __forceinline__ void barrier_expect(unsigned barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(unsigned barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
+}
+// Waits until the phase of that parity has completed.
+__device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) {
+  asm volatile("{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; @done bra ready; bra again; ready: }"
+               :: "r"(barrier), "r"(parity) : "memory");
+}
+__device__ __forceinline__ void prefetch_map(const TensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
+}
+// A box at (inner, outer) of a tensor -> shared memory; elements outside the tensor read as zero.
+__device__ __forceinline__ void box_load(unsigned to, const TensorMap* map, unsigned barrier, int inner, int outer) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, { %3, %4 }], [%2];"
+               :: "r"(to), "l"(map), "r"(barrier), "r"(inner), "r"(outer) : "memory");
+}
+// A box from shared memory -> (inner, outer) of a tensor; elements outside it are left out.
+__device__ __forceinline__ void box_store(const TensorMap* map, unsigned from, int inner, int outer) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, { %2, %3 }], [%1];"
+               :: "l"(map), "r"(from), "r"(inner), "r"(outer) : "memory");
+}
+__device__ __forceinline__ void matrices_write(unsigned to, unsigned a, unsigned b, unsigned c, unsigned d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], { %1, %2, %3, %4 };"
+               :: "r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+__device__ __forceinline__ void pair_write(unsigned to, float first, float second) {
+  asm volatile("st.shared.v2.f32 [%0], { %1, %2 };" :: "r"(to), "f"(first), "f"(second) : "memory");
+}
+// Brings the line of an element into the first-level cache.
+__device__ __forceinline__ void warm(const void* from) {
+  asm volatile("{ .reg .b8 byte; ld.global.nc.b8 byte, [%0]; }" :: "l"(from) : "memory");
+}
+__device__ __forceinline__ void matrices_read(unsigned from, unsigned& a, unsigned& b, unsigned& c, unsigned& d) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 { %0, %1, %2, %3 }, [%4];"
+               : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "r"(from) : "memory");
+}
+__device__ __forceinline__ void pair_read(unsigned from, unsigned& first, unsigned& second) {
+  asm volatile("ld.shared.v2.b32 { %0, %1 }, [%2];" : "=r"(first), "=r"(second) : "r"(from) : "memory");
+}
+// Two f32 as a word of two 16-bit elements, the first in the low half.
+__device__ __forceinline__ unsigned pack_bf16(float low, float high) {
+  unsigned word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+__device__ __forceinline__ unsigned pack_f16(float low, float high) {
+  unsigned word;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+// wgmma_m64k16_f32_bf16: c[64,128] = a * b (+ c if accumulate), by a warpgroup
+__device__ __forceinline__ void multiply_matrices(float (&c)[16][4], unsigned long long a, unsigned long long b, int accumulate) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, p, 1, 1, 0, 0; }"
+               : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]), "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]), "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]), "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]), "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3]), "+f"(c[8][0]), "+f"(c[8][1]), "+f"(c[8][2]), "+f"(c[8][3]), "+f"(c[9][0]), "+f"(c[9][1]), "+f"(c[9][2]), "+f"(c[9][3]), "+f"(c[10][0]), "+f"(c[10][1]), "+f"(c[10][2]), "+f"(c[10][3]), "+f"(c[11][0]), "+f"(c[11][1]), "+f"(c[11][2]), "+f"(c[11][3]), "+f"(c[12][0]), "+f"(c[12][1]), "+f"(c[12][2]), "+f"(c[12][3]), "+f"(c[13][0]), "+f"(c[13][1]), "+f"(c[13][2]), "+f"(c[13][3]), "+f"(c[14][0]), "+f"(c[14][1]), "+f"(c[14][2]), "+f"(c[14][3]), "+f"(c[15][0]), "+f"(c[15][1]), "+f"(c[15][2]), "+f"(c[15][3])
+               : "l"(a), "l"(b), "r"(accumulate));
+}
+// A slot of a ring, and the parity of the round.
+template <int SLOTS>
+struct Cursor {
+  int slot = 0;
+  unsigned parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++slot == SLOTS) slot = 0, parity ^= 1;
+  }
+  __device__ __forceinline__ void advance_by(int steps) {
+    slot += steps;
+    parity ^= slot / SLOTS & 1;
+    slot %= SLOTS;
+  }
+};
+
+// 2 ** x in one instruction; below 2 ** -126 it is 0.
+__device__ __forceinline__ float approximate_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// 1 / x in one instruction; beyond 2 ** 126 it is 0.
+__device__ __forceinline__ float approximate_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// 1 / (1 + exp(-x)).
+__device__ __forceinline__ float fast_sigmoid(float x) {
+  return approximate_reciprocal(1.0f + approximate_exp2(-1.442695f * x));
+}
+
+extern "C" __global__ void __launch_bounds__(384, 1)
+pg_pingpong_gate(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, const unsigned short* __restrict__ g, unsigned short* __restrict__ y0, int M, int K, int N, int x_stride0, int w_stride0, int g_stride0, int y0_stride0, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, const __grid_constant__ TensorMap map_in_g_1, const __grid_constant__ TensorMap map_out_y0) {
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
+  const unsigned shared = (unsigned)__cvta_generic_to_shared(shared_memory);
+  const int thread = threadIdx.x, lane = thread % 32;
+  // The same in all threads of a warp, and known to be.
+  const int warp = __shfl_sync(0xffffffffu, thread / 32, 0), group = warp / 4;
+  const int k_tiles = (K + 63) / 64;
+  // Work items are tiles; a block takes every `stride`-th.
+  const int tiles_m = (M + 127) / 128, tiles_n = (N + 127) / 128;
+  const int first = blockIdx.x / 1, stride = gridDim.x / 1;
+  const int tiles = (tiles_m * tiles_n - first + stride - 1) / stride;
+
+  // barriers: which dependence each enforces stands beside its wait
+  if (thread == 0) {
+    for (int slot = 0; slot < 4; ++slot) barrier_init(shared + 212992 + 8 * slot, 1);  // full_ring
+    for (int slot = 0; slot < 4; ++slot) barrier_init(shared + 213024 + 8 * slot, 1);  // empty_ring
+    for (int slot = 0; slot < 4; ++slot) barrier_init(shared + 213056 + 8 * slot, 1);  // full_g_1
+    for (int slot = 0; slot < 4; ++slot) barrier_init(shared + 213088 + 8 * slot, 4);  // empty_g_1
+    for (int slot = 0; slot < 2; ++slot) barrier_init(shared + 213120 + 8 * slot, 1);  // turn
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  }
+  if (thread == 256) prefetch_map(&map_a);
+  if (thread == 256) prefetch_map(&map_b);
+  if (thread == 256) prefetch_map(&map_in_g_1);
+  if (thread == 256) prefetch_map(&map_out_y0);
+  __syncthreads();
+  // locate[i]: the i-th output tile of this block. Groups of 8 along m.
+  int b_m = 0, b_n = 0;
+  auto locate = [&](int i) __attribute__((always_inline)) {
+    const int item = first + i * stride;
+    const int band = item / (8 * tiles_n), in_band = item - band * (8 * tiles_n);
+    const int width = min(8, tiles_m - band * 8);
+    b_m = band * 8 + in_band % width, b_n = in_band / width;
+  };
+
+  if (group == 2) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if (warp == 8 && lane == 0) {
+      // fill[i,k]: x -> ring_a, w -> ring_b, by the copy engine, zeros outside the arrays
+      Cursor<4> fill_ring;
+      // wait_empty_ring: fill[g] -> fill[g + 4] (through ring); multiply[g] -> fill[g + 4] (through ring)
+      auto wait_empty_ring = [&](int, int) __attribute__((always_inline)) {
+        barrier_wait(shared + 213024 + fill_ring.slot * 8, fill_ring.parity ^ 1);
+      };
+      auto fill = [&](int, int k) __attribute__((always_inline)) {
+        const unsigned full = shared + 212992 + fill_ring.slot * 8;
+        barrier_expect(full, 32768);
+        box_load(shared + 0 + fill_ring.slot * 16384 + 0, &map_a, full, k * 64 + 0, b_m * 128);
+        box_load(shared + 65536 + fill_ring.slot * 16384 + 0, &map_b, full, k * 64 + 0, b_n * 128);
+        fill_ring.advance();
+      };
+      #pragma unroll 1
+      for (int i = 0; i < tiles; ++i) {
+        locate(i);
+        #pragma unroll 1
+        for (int k = 0; k < k_tiles; ++k) {
+          wait_empty_ring(i, k);
+          fill(i, k);
+        }
+      }
+    }
+    else if (warp < 11 && lane == 0) {
+      const int owner = warp - 9;  // the warpgroup whose panels this loader brings
+      const int turn = owner;
+      // fetch_g_1[i,p]: g -> panel_g_1, 64 x 64
+      Cursor<2> fetch_g_1_cursor;
+      // wait_empty_g_1: fetch_g_1[g] -> fetch_g_1[g + 2] (through panel_g_1); finish[g] -> fetch_g_1[g + 2] (through panel_g_1)
+      auto wait_empty_g_1 = [&](int, int) __attribute__((always_inline)) {
+        barrier_wait(shared + 213088 + (owner * 2 + fetch_g_1_cursor.slot) * 8, fetch_g_1_cursor.parity ^ 1);
+      };
+      auto fetch_g_1 = [&](int, int p) __attribute__((always_inline)) {
+        const unsigned full = shared + 213056 + (owner * 2 + fetch_g_1_cursor.slot) * 8;
+        barrier_expect(full, 8192);
+        const unsigned to = shared + 131072 + (owner * 2 + fetch_g_1_cursor.slot) * 8192;
+        box_load(to + 0, &map_in_g_1, full, b_n * 128 + p % 2 * 64 + 0, b_m * 128 + p / 2 * 64);
+        fetch_g_1_cursor.advance();
+      };
+      #pragma unroll 1
+      for (int i = turn; i < tiles; i += 2) {
+        locate(i);
+        #pragma unroll
+        for (int p = 0; p <= 3; ++p) {
+          wait_empty_g_1(i, p);
+          fetch_g_1(i, p);
+        }
+      }
+    }
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    const int turn = group;
+    const int quarter = warp % 4 * 16;
+    float sum[2][16][4] = {};
+    // multiply[i,k,s,m]: sum[m] += ring_a * ring_b, proved to read what the copies wrote
+    const unsigned low_a = ((shared + 0) & 0x3ffffu) / 16 + 0x10000u, low_b = ((shared + 65536) & 0x3ffffu) / 16 + 0x10000u;
+    Cursor<4> multiply_ring, release_ring;
+    // wait_full_ring: fill[g] -> fill[g + 4] (through ring); fill[g] -> multiply[g] (through ring)
+    auto wait_full_ring = [&](int, int) __attribute__((always_inline)) {
+      barrier_wait(shared + 212992 + multiply_ring.slot * 8, multiply_ring.parity);
+    };
+    auto fence = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); };
+    auto multiply = [&](int, int k, int s, int m) __attribute__((always_inline)) {
+      const unsigned address_a = low_a + (unsigned)(multiply_ring.slot * 16384 + s * 32 + m * 8192) / 16;
+      const unsigned address_b = low_b + (unsigned)(multiply_ring.slot * 16384 + s * 32) / 16;
+      multiply_matrices(sum[m], (unsigned long long)0x40000040u << 32 | address_a, (unsigned long long)0x40000040u << 32 | address_b, k > 0 || s > 0);
+    };
+    auto commit = [&](int, int) __attribute__((always_inline)) {
+      asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+      multiply_ring.advance();
+    };
+    // retire[i,k]: the products of k tile k have completed; 1 later one(s) may be running
+    auto retire = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); };
+    auto drain = [&](int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); };
+    // arrive_empty_ring: fill[g] -> fill[g + 4] (through ring); multiply[g] -> fill[g + 4] (through ring)
+    auto arrive_empty_ring = [&](int, int) __attribute__((always_inline)) {
+      if (thread % 128 == 0) barrier_arrive(shared + 213024 + release_ring.slot * 8);
+      release_ring.advance();
+    };
+    auto arrive_empty_ring_rest = [&](int i, int k) __attribute__((always_inline)) { arrive_empty_ring(i, k); };
+    // turn: multiply[g] -> multiply[h] (starts, in the order of steps)
+    unsigned turn_parity = 1 - group;
+    auto wait_turn = [&](int) __attribute__((always_inline)) {
+      barrier_wait(shared + 213120 + group * 8, turn_parity);
+      turn_parity ^= 1;
+    };
+    auto arrive_turn = [&](int) __attribute__((always_inline)) {
+      if (thread % 128 == 0) barrier_arrive(shared + 213120 + (1 - group) * 8);
+    };
+    // skip[i]: the other consumer takes the next tile
+    auto skip = [&](int) __attribute__((always_inline)) { multiply_ring.advance_by(k_tiles), release_ring.advance_by(k_tiles); };
+    if (turn) skip(0);
+  // The fused pointwise statements, on one element.
+  auto compute = [&](float sum, float b_0, float g_1, float& y0_result) __attribute__((always_inline)) {
+    const float t1 = sum + b_0;
+    const float t2 = fast_sigmoid(t1);
+    const float t3 = t1 * t2;
+    const float t4 = t3 * g_1;
+    y0_result = t4;
+  };
+
+    // prepare[i]: operands with one value per column are near by the time the sums are complete
+    auto prepare = [&](int) __attribute__((always_inline)) {
+      if (thread % 128 < 3) warm(b + min(b_n * 128 + thread % 128 * 64, N - 1));
+    };
+    // finish[i,p]: 64 rows by 64 columns of sums -> pointwise functions -> a panel of results
+    Cursor<2> finish_g_1;
+    Cursor<3> y0_written;
+    // wait_full_g_1: fetch_g_1[g] -> fetch_g_1[g + 2] (through panel_g_1); fetch_g_1[g] -> finish[g] (through panel_g_1)
+    auto wait_full_g_1 = [&](int, int) __attribute__((always_inline)) {
+      barrier_wait(shared + 213056 + (group * 2 + finish_g_1.slot) * 8, finish_g_1.parity);
+    };
+    auto finish = [&](int, int p) __attribute__((always_inline)) {
+      const int block = p / 2, first_block = p % 2 * 8;
+      float b_0_values[8][2];
+      const int first_column = b_n * 128 + p % 2 * 64 + lane % 4 * 2;
+      if (first_column - lane % 4 * 2 + 64 <= N) {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          const int column = first_column + j * 8;
+          const unsigned b_0_values_word = __ldg(reinterpret_cast<const unsigned*>(b + column));
+          b_0_values[j][0] = from_bf16((unsigned short)b_0_values_word);
+          b_0_values[j][1] = from_bf16((unsigned short)(b_0_values_word >> 16));
+        }
+      } else {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          const int column = first_column + j * 8, low = min(column, N - 1), high = min(column + 1, N - 1);
+          b_0_values[j][0] = from_bf16(__ldg(b + low));
+          b_0_values[j][1] = from_bf16(__ldg(b + high));
+        }
+      }
+      unsigned g_1_words[8][2];
+      const unsigned g_1_at = shared + 131072 + group * 16384 + p % 2 * 8192 + (quarter + lane % 16) * 128 + ((lane / 16 ^ (lane % 8 & 7)) << 4);
+      #pragma unroll
+      for (int j = 0; j < 8; j += 2) matrices_read(g_1_at ^ j << 4, g_1_words[j + 0][0], g_1_words[j + 0][1], g_1_words[j + 1][0], g_1_words[j + 1][1]);
+      const unsigned y0_at = shared + 163840 + group * 24576 + y0_written.slot * 8192 + (quarter + lane % 16) * 128 + ((lane / 16 ^ (lane % 8 & 7)) << 4);
+      unsigned y0_words[8][2];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float y0_out[2];
+          compute(sum[block][first_block + j][2 * half + 0], b_0_values[j][0], from_bf16((unsigned short)(g_1_words[j][half])), y0_out[0]);
+          compute(sum[block][first_block + j][2 * half + 1], b_0_values[j][1], from_bf16((unsigned short)(g_1_words[j][half] >> 16)), y0_out[1]);
+          y0_words[j][half] = pack_bf16(y0_out[0], y0_out[1]);
+        }
+      }
+      #pragma unroll
+      for (int j = 0; j < 8; j += 2) matrices_write(y0_at ^ j << 4, y0_words[j + 0][0], y0_words[j + 0][1], y0_words[j + 1][0], y0_words[j + 1][1]);
+    };
+    // arrive_empty_g_1: fetch_g_1[g] -> fetch_g_1[g + 2] (through panel_g_1); finish[g] -> fetch_g_1[g + 2] (through panel_g_1)
+    auto arrive_empty_g_1 = [&](int, int) __attribute__((always_inline)) {
+      __syncwarp();
+      if (lane == 0) barrier_arrive(shared + 213088 + (group * 2 + finish_g_1.slot) * 8);
+      finish_g_1.advance();
+    };
+    // staged[i,p]: finish[g] -> store[g] (through result_y0); store[g] -> finish[g + 3] (through result_y0)
+    auto staged = [&](int, int) __attribute__((always_inline)) {
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      if (thread % 128 == 0) asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
+      asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory");
+    };
+    // store[i,p]: one thread of the warpgroup has the copy engine write the panel, clipped at the edges
+    auto store = [&](int, int p) __attribute__((always_inline)) {
+      if (thread % 128 == 0) {
+        box_store(&map_out_y0, shared + 163840 + group * 24576 + y0_written.slot * 8192 + 0, b_n * 128 + p % 2 * 64 + 0, b_m * 128 + p / 2 * 64);
+        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+      }
+      y0_written.advance();
+    };
+    // The loops of a consumer, generated by isl from its schedule tree.
+    #pragma unroll 1
+    for (int i = turn; i < tiles; i += 2) {
+      locate(i);
+      prepare(i);
+      wait_turn(i);
+      wait_full_ring(i, 0);
+      fence(i, 0);
+      #pragma unroll
+      for (int s = 0; s <= 3; ++s) {
+        #pragma unroll
+        for (int m = 0; m <= 1; ++m) {
+          multiply(i, 0, s, m);
+        }
+      }
+      commit(i, 0);
+      #pragma unroll 1
+      for (int k = 1; k < k_tiles; ++k) {
+        wait_full_ring(i, k);
+        fence(i, k);
+        #pragma unroll
+        for (int s = 0; s <= 3; ++s) {
+          #pragma unroll
+          for (int m = 0; m <= 1; ++m) {
+            multiply(i, k, s, m);
+          }
+        }
+        commit(i, k);
+        retire(i, k - 1);
+        arrive_empty_ring(i, k - 1);
+      }
+      arrive_turn(i);
+      drain(i);
+      arrive_empty_ring_rest(i, k_tiles - 1);
+      #pragma unroll
+      for (int p = 0; p <= 3; ++p) {
+        wait_full_g_1(i, p);
+        finish(i, p);
+        arrive_empty_g_1(i, p);
+        staged(i, p);
+        store(i, p);
+      }
+      skip(i);
+    }
+    // Shared memory stays until the last panels have been read from it.
+    if (thread % 128 == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+  }
+}
+
+#ifndef __CUDACC_RTC__
+#include <cuda.h>
+
+// Describes a tensor to the copy engine. The driver's encoder is looked up at run time, so that no program has to link libcuda.
+static cudaError_t polygen_encode_map(CUtensorMap* map, CUtensorMapDataType type, unsigned element_bytes, const void* tensor, cuuint64_t inner, cuuint64_t outer, cuuint64_t stride, cuuint32_t box_inner, cuuint32_t box_outer, CUtensorMapSwizzle swizzle) {
+  void* encoder = nullptr;
+  cudaDriverEntryPointQueryResult found;
+#if CUDART_VERSION >= 12050
+  const cudaError_t status = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encoder, 12000, cudaEnableDefault, &found);
+#else
+  const cudaError_t status = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &encoder, cudaEnableDefault, &found);
+#endif
+  if (status != cudaSuccess) return status;
+  if (found != cudaDriverEntryPointSuccess) return cudaErrorSymbolNotFound;
+  // One row alone has no next one; the driver still wants a step that could lead to it.
+  const cuuint64_t row_bytes = outer > 1 ? stride * element_bytes : (inner * element_bytes + 15) / 16 * 16;
+  const cuuint64_t sizes[2] = {inner, outer};
+  const cuuint32_t box[2] = {box_inner, box_outer}, steps[2] = {1, 1};
+  const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(encoder)(
+      map, type, 2, const_cast<void*>(tensor), sizes, &row_bytes, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+// Host launcher. Returns a cudaError_t: 0 is success, 1 (invalid value) a size below 1 or a misaligned array, or one the driver makes no tensor map of.
+extern "C" int pg_pingpong_gate_launch(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, const unsigned short* __restrict__ g, unsigned short* __restrict__ y0, int M, int K, int N, int x_stride0, int w_stride0, int g_stride0, int y0_stride0, void* stream) {
+  if (M < 1) return (int)cudaErrorInvalidValue;
+  if (K < 1) return (int)cudaErrorInvalidValue;
+  if (N < 1) return (int)cudaErrorInvalidValue;
+  if ((unsigned long long)x % 16) return (int)cudaErrorInvalidValue;
+  if (x_stride0 % 8) return (int)cudaErrorInvalidValue;
+  if ((unsigned long long)w % 16) return (int)cudaErrorInvalidValue;
+  if (w_stride0 % 8) return (int)cudaErrorInvalidValue;
+  if ((unsigned long long)b % 16) return (int)cudaErrorInvalidValue;
+  if ((unsigned long long)g % 16) return (int)cudaErrorInvalidValue;
+  if (g_stride0 % 8) return (int)cudaErrorInvalidValue;
+  if ((unsigned long long)y0 % 16) return (int)cudaErrorInvalidValue;
+  if (y0_stride0 % 8) return (int)cudaErrorInvalidValue;
+  static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) <= alignof(CUtensorMap), "a tensor map is not passed as it is");
+  CUtensorMap map_a;
+  if (const cudaError_t map_status = polygen_encode_map(&map_a, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, x, K, M, x_stride0, 64, 128, CU_TENSOR_MAP_SWIZZLE_128B))
+    return (int)map_status;
+  CUtensorMap map_b;
+  if (const cudaError_t map_status = polygen_encode_map(&map_b, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, w, K, N, w_stride0, 64, 128, CU_TENSOR_MAP_SWIZZLE_128B))
+    return (int)map_status;
+  CUtensorMap map_in_g_1;
+  if (const cudaError_t map_status = polygen_encode_map(&map_in_g_1, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, g, N, M, g_stride0, 64, 64, CU_TENSOR_MAP_SWIZZLE_128B))
+    return (int)map_status;
+  CUtensorMap map_out_y0;
+  if (const cudaError_t map_status = polygen_encode_map(&map_out_y0, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, y0, N, M, y0_stride0, 64, 64, CU_TENSOR_MAP_SWIZZLE_128B))
+    return (int)map_status;
+  const cudaError_t status =
+      cudaFuncSetAttribute(pg_pingpong_gate, cudaFuncAttributeMaxDynamicSharedMemorySize, 213136);
+  if (status != cudaSuccess) return (int)status;
+  // Persistent blocks: as many whole clusters as run at once, at most one per cluster of tiles.
+  const unsigned long long tiles_along = (M + 127) / 128;
+  const unsigned long long tiles_across = (N + 127) / 128;
+  const unsigned long long tile_clusters = tiles_along * tiles_across;
+  const dim3 grid((tile_clusters < 132 ? (unsigned)tile_clusters : 132) * 1);
+  pg_pingpong_gate<<<grid, 384, 213136, (cudaStream_t)stream>>>(x, w, b, g, y0, M, K, N, x_stride0, w_stride0, g_stride0, y0_stride0, *reinterpret_cast<const TensorMap*>(&map_a), *reinterpret_cast<const TensorMap*>(&map_b), *reinterpret_cast<const TensorMap*>(&map_in_g_1), *reinterpret_cast<const TensorMap*>(&map_out_y0));
+  return (int)cudaGetLastError();
+}
+#endif
