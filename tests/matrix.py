@@ -13,11 +13,13 @@ from polygen.api import Fused, fuse
 from polygen.frontend.parse import parse_expression
 from polygen.kernel import Kernel
 from polygen.schedule.model import (
+    Cluster,
     CtaTile,
     Epilogue,
     Loops,
     Pipeline,
     Raster,
+    Roles,
     Schedule,
     SharedMemory,
     Tile,
@@ -355,6 +357,116 @@ def _name_cases() -> list[Case]:
     ]
 
 
+# --- warps with roles ----------------------------------------------------------------------------
+WIDTHS = (64, 96, 128, 160, 208, 256)
+CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2))
+RASTERS = (Raster("m", 8), Raster("n", 1), Raster("m", 1), Raster("n", 4), Raster("m", 4))
+# name -> form, consumers of one tile, registers of the producer and of the consumers
+FORMS = {
+    "one": ("cooperative", 1, 40, 232),
+    "two": ("cooperative", 2, 40, 232),
+    "pingpong": ("pingpong", 1, 40, 232),
+    "three": ("cooperative", 3, 24, 152),
+}
+# Tensor maps cannot describe the matrices that these read along m.
+_NO_PANELS = ("transposed_residual", "column_major_residual")
+
+
+def roles(
+    form: str = "one",
+    n: int = 64,
+    k: int = 64,
+    *,
+    m: int = 64,
+    stages: int = 3,
+    in_flight: int = 1,
+    cluster: tuple[int, int] = (1, 1),
+    **epilogue: Any,
+) -> Schedule:
+    """A schedule with roles; quick to run on the machine.
+
+    Args:
+        form: a name of `FORMS`.
+        n: columns of a tile.
+        k: elements along k per step.
+        m: rows of a tile per consumer.
+        stages: slots of the ring.
+        in_flight: products that may still run when the next are issued.
+        cluster: blocks along m and n.
+        epilogue: fields of it, and the raster.
+    """
+    kind, consumers, *registers = FORMS[form]
+    raster = epilogue.pop("raster", RASTERS[0])
+    return Schedule(
+        name=f"roles_{form}",
+        device="sm_90a",
+        tile=Tile(CtaTile(m * consumers, n, k), WarpTile(m, n)),
+        pipeline=Pipeline(stages=stages, in_flight=in_flight),
+        roles=Roles(kind, *registers),
+        cluster=Cluster(*cluster),
+        raster=raster,
+        epilogue=Epilogue(**{"through": "tma", **epilogue}),
+    )
+
+
+def _hopper(
+    name: str, layout: str, dtype: str, epilogue: str, schedule: Schedule, **changes: Any
+) -> Case:
+    named = f"roles_{name}"
+    return case(named, layout, dtype, epilogue, arch="sm_90a", schedule=schedule, **changes)
+
+
+def _hopper_cases() -> list[Case]:
+    """Every decision that roles leave open, each value of it in some case.
+
+    What a family is not about goes round its values, so that most pairs meet somewhere.
+    """
+    found = []
+    forms = tuple(FORMS)[:3]
+    for i, layout in enumerate(LAYOUTS):
+        for j, dtype in enumerate(("bf16", "f16")):
+            turn = 2 * i + j
+            schedule = roles(forms[turn % 3], WIDTHS[turn % 6], raster=RASTERS[turn % 5])
+            found.append(_hopper(f"{layout}_{dtype}", layout, dtype, "bias", schedule))
+    found.append(_hopper("nt_tf32", "nt", "tf32", "bias", roles(k=32)))
+    found.append(_hopper("nt_tf32_gate", "nt", "tf32", "gate", roles("pingpong", 96, 32)))
+    for dtype, form in (("e4m3", "one"), ("e5m2", "two")):
+        eight = roles(form, 64 if form == "one" else 160, 128, stages=2)
+        found.append(
+            _hopper(f"nt_{dtype}", "nt", dtype, "plain", eight, options={"out_dtype": "bf16"})
+        )
+    for i, epilogue in enumerate(EPILOGUES):
+        layout, dtype = tuple(LAYOUTS)[i % 4], ("bf16", "f16")[i % 2]
+        form, n = forms[(i + 1) % 3], WIDTHS[(i + 2) % 6]
+        through = "registers" if epilogue in _NO_PANELS else "tma"
+        slots, prefetch = 2 + i % 2, 1 + i % 3
+        schedule = roles(form, n, through=through, slots=slots, prefetch=prefetch)
+        found.append(_hopper(epilogue, layout, dtype, epilogue, schedule))
+    for i, form in enumerate(forms):
+        for j, cluster in enumerate(CLUSTERS):
+            turn = 4 * i + j
+            layout, raster = tuple(LAYOUTS)[(i + j) % 4], RASTERS[turn % 5]
+            schedule = roles(
+                form, (64, 64, 128)[i], 32, in_flight=turn % 3, cluster=cluster, raster=raster,
+                through="registers" if turn == 5 else "tma",
+            )  # fmt: skip
+            name = f"{form}_{cluster[0]}x{cluster[1]}"
+            found.append(_hopper(name, layout, "bf16", "where", schedule))
+    for stages in range(2, 7):
+        for in_flight in sorted({stages % 2, min(2, stages - 1)}):
+            form, k = forms[(stages + in_flight) % 3], (16, 32, 48)[stages % 3]
+            schedule = roles(form, 64, k, stages=stages, in_flight=in_flight)
+            name = f"stages_{stages}_in_flight_{in_flight}"
+            found.append(_hopper(name, "nt", "f16", "plain", schedule))
+    tall = roles("two", 64, 32, m=128, slots=3)
+    found.append(_hopper("two_blocks_each", "tn", "bf16", "same_twice", tall))
+    three = roles("three", 96, 32, prefetch=1)
+    found.append(_hopper("three_consumers", "tt", "f16", "gate", three))
+    return found
+
+
+HOPPER: tuple[Case, ...] = tuple(_hopper_cases())
+
 CASES: tuple[Case, ...] = tuple(
     [
         *_layout_cases(),
@@ -364,5 +476,6 @@ CASES: tuple[Case, ...] = tuple(
         *_schedule_cases(),
         *_shipped_cases(),
         *_name_cases(),
+        *HOPPER,
     ]
 )

@@ -8,19 +8,24 @@ holds exactly, so outputs must be equal bit for bit.
 
 from __future__ import annotations
 
+import ast
 import random
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from polygen.api import fuse
+from polygen.errors import PolygenError
 from polygen.frontend.dtypes import dtype
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.parse import parse_expression
 from polygen.frontend.program import Tensor
 from polygen.kernel import Kernel
+from polygen.schedule.load import shipped
+from polygen.schedule.model import Cluster, Schedule
 
 PRIMES = (1, 2, 3, 5, 7, 13, 31, 61, 127, 251, 509, 1021, 1499)
 ROUND = (8, 16, 64, 128, 200, 256, 384, 512, 1000, 1024, 1280, 1500)
@@ -49,6 +54,7 @@ class Random:
     out_dtype: tuple[str, ...] | None
     pitches: dict[str, int]  # extra elements per stored row
     offsets: dict[str, int]  # elements by which the data is moved off an aligned address
+    roomy: bool = False  # rows start at multiples of 16 bytes, so that tensor maps describe them
 
     def __str__(self) -> str:
         storage = f"pitches {self.pitches} offsets {self.offsets}"
@@ -115,10 +121,70 @@ def random_program(seed: int, largest: int = 1500) -> Random:
     return Random(seed, expression, described, names, sizes, out_dtype, pitches, offsets)
 
 
+def roomy_program(seed: int, largest: int = 1500) -> Random:
+    """A program whose arrays tensor maps can describe: any K, M and N multiples of 16."""
+    rng = random.Random(f"roomy {seed}")
+    case = random_program(rng.randrange(1 << 30), largest)
+    sizes = {name: -(-case.sizes[name] // 16) * 16 for name in "MN"}
+    sizes["K"] = case.sizes["K"]
+    expression, signature = case.expression, case.signature
+    along_k = all(text.endswith(("M,K]", "K,M]:col", "N,K]", "K,N]:col")) for text in signature[:2])
+    if along_k and rng.random() < 0.5 and "tf32" not in signature[0]:
+        signature = tuple(
+            re.sub(r"^b?f16(?=\[)", "e4m3", text) if name in "xw" else text
+            for name, text in zip(case.names, signature, strict=True)
+        )
+        out = case.out_dtype or ("bf16",) * (len(split_outputs(expression)))
+        case = replace(case, out_dtype=out)
+    return replace(
+        case, seed=seed, signature=signature, sizes=sizes, roomy=True,
+        offsets=dict.fromkeys(case.names, 0),
+    )  # fmt: skip
+
+
+def split_outputs(expression: str) -> list[str]:
+    """The outputs of an expression: the elements of an outermost tuple."""
+    tree = ast.parse(expression, mode="eval").body
+    return [ast.unparse(e) for e in tree.elts] if isinstance(tree, ast.Tuple) else [expression]
+
+
+def role_schedules() -> list[Schedule | str]:
+    """The schedules with roles that random programs are compiled with, and the chooser's own."""
+    found = [s for s in shipped("sm_90a") if s.specialised]
+    changed = [replace(s, cluster=Cluster(2, 1)) for s in found if s.tile.cta.n % 128 == 0]
+    changed += [replace(s, cluster=Cluster(1, 2)) for s in found if s.tile.cta.m % 128 == 0]
+    direct = [replace(s, epilogue=replace(s.epilogue, through="registers")) for s in found[:3]]
+    fewer = [replace(s, pipeline=replace(s.pipeline, stages=2, in_flight=0)) for s in found[-3:]]
+    return ["auto", *found, *changed, *direct, *fewer]
+
+
 def compile_program(case: Random, arch: str) -> Kernel:
-    """The kernel, chosen for the case's sizes."""
+    """The kernel, chosen for the case's sizes; a roomy case takes a random schedule with roles."""
     fused = fuse(parse_expression(case.expression, case.names), name=f"random_{case.seed}")
-    return fused.compile(*case.signature, arch=arch, sizes=case.sizes, out_dtype=case.out_dtype)
+    if not case.roomy:
+        return fused.compile(*case.signature, arch=arch, sizes=case.sizes, out_dtype=case.out_dtype)
+    choices = role_schedules()
+    random.Random(case.seed).shuffle(choices)
+    for schedule in choices:
+        try:
+            kernel = fused.compile(
+                *case.signature, arch=arch, schedule=schedule, out_dtype=case.out_dtype
+            )
+            kernel.artifact  # noqa: B018  (may spill)
+        except PolygenError:  # it does not fit this program; "auto" always does
+            if schedule == "auto":
+                raise
+            continue
+        return kernel
+    raise AssertionError("auto is among the choices")
+
+
+def pitch_of(case: Random, name: str, row: int, item: int) -> int:
+    """Extra elements per stored row of `row` elements."""
+    if not case.roomy:
+        return case.pitches[name]
+    step = 16 // item
+    return -row % step + step * (case.pitches[name] % 3)
 
 
 def values(case: Random, kernel: Kernel) -> dict[str, Any]:
@@ -143,10 +209,14 @@ def run_random(case: Random, arch: str, call: Callable[[Kernel, list[Any]], list
     kernel = compile_program(case, arch)
     data = values(case, kernel)
     wanted = evaluate(kernel.program, data, case.sizes)
-    operands = [
-        (t, data[t.name], case.pitches[t.name], case.offsets[t.name]) if t.dims else data[t.name]
-        for t in kernel.program.inputs
-    ]
+    operands = []
+    for t in kernel.program.inputs:
+        if not t.dims:
+            operands.append(data[t.name])
+            continue
+        row = data[t.name].shape[t.order[-1]] if len(t.dims) == 2 else 0
+        pitch = pitch_of(case, t.name, row, t.dtype.bytes)
+        operands.append((t, data[t.name], pitch, case.offsets[t.name]))
     found = call(kernel, operands)
     for tensor, got, expected in zip(kernel.program.outputs, found, wanted, strict=True):
         a, b = got.astype(np.float64), expected.astype(np.float64)

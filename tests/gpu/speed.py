@@ -10,45 +10,16 @@ from __future__ import annotations
 import datetime
 import json
 import platform
-import random
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gpu.measuring import REPEATS, interleaved, smi
 
 import polygen as pg
 from polygen.runtime.environment import current_arch
-
-REPEATS = 40
-
-
-def interleaved(
-    contenders: dict[str, Callable[[], Any]], repeats: int = REPEATS
-) -> dict[str, list[float]]:
-    """Microseconds of every launch of every contender, in random order, with a cold L2 cache."""
-    import torch
-
-    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    for call in contenders.values():
-        for _ in range(5):
-            call()
-    pairs: dict[str, list[Any]] = {name: [] for name in contenders}
-    names = list(contenders)
-    order = random.Random(0)
-    for _ in range(repeats):
-        order.shuffle(names)
-        for name in names:
-            flush.zero_()
-            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            contenders[name]()
-            stop.record()
-            pairs[name].append((start, stop))
-    torch.cuda.synchronize()
-    return {n: [a.elapsed_time(b) * 1e3 for a, b in found] for n, found in pairs.items()}
 
 
 def row(
@@ -178,21 +149,9 @@ def provenance() -> dict[str, Any]:
     import torch
 
     query = "name,driver_version,clocks.sm,clocks.max.sm,power.draw,temperature.gpu"
-    smi = subprocess.run(
-        ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
     return {
         "date": datetime.date.today().isoformat(),
-        "gpu": dict(
-            zip(
-                query.split(","),
-                (part.strip() for part in smi.stdout.strip().split(",")),
-                strict=False,
-            )
-        ),
+        "gpu": smi(query),
         "target": current_arch(),
         "polygen": pg.__version__,
         "torch": torch.__version__,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from random_programs import layout, random_program, run_random
+from random_programs import layout, random_program, roomy_program, run_random
 
 from polygen.runtime.environment import current_arch
 
@@ -26,12 +26,14 @@ def _on_gpu(kernel: Any, operands: list[Any]) -> list[Any]:
         tensor, data, pitch, offset = item
         count, strides = layout(tensor, data.shape, pitch)
         kind = tensor.dtype.numpy
-        base = cupy.zeros(count + offset, kind)
         host = np.zeros(count, kind)
         view = np.lib.stride_tricks.as_strided(
             host, data.shape, [s * kind.itemsize for s in strides]
         )
         view[...] = data.astype(np.float32).astype(kind)
+        if kind.itemsize == 1:  # CuPy has no fp8: its bytes
+            host, kind = host.view(np.uint8), np.dtype(np.uint8)
+        base = cupy.zeros(count + offset, kind)
         base[offset:].set(host)
         moved = base.data + offset * kind.itemsize
         return cupy.ndarray(data.shape, kind, moved, [s * kind.itemsize for s in strides])
@@ -52,18 +54,20 @@ def _on_gpu(kernel: Any, operands: list[Any]) -> list[Any]:
     return [out.get() for out in outs]
 
 
-def _one(seed: int) -> str:
-    case = random_program(seed)
+def _one(given: tuple[str, int]) -> str:
+    kind, seed = given
+    case = (roomy_program if kind == "roomy" else random_program)(seed)
     try:
         return run_random(case, str(current_arch()), _on_gpu)
     except Exception as error:
         return f"{case}\n  {type(error).__name__}: {error}"
 
 
-def test_random_programs_are_exact() -> None:
-    seeds = range(FIRST, FIRST + COUNT)
+@pytest.mark.parametrize("kind", ["any", "roomy"])
+def test_random_programs_are_exact(kind: str) -> None:
+    seeds = [(kind, seed) for seed in range(FIRST, FIRST + COUNT)]
     workers = max(1, (os.cpu_count() or 2) - 2)
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
         failures = [text for text in pool.imap_unordered(_one, seeds, chunksize=4) if text]
-    print(f"\nrandom programs: seeds {FIRST}..{FIRST + COUNT - 1}, {len(failures)} wrong")
+    print(f"\n{kind} random programs: seeds {FIRST}..{FIRST + COUNT - 1}, {len(failures)} wrong")
     assert not failures, "\n".join(failures[:10])

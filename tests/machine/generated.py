@@ -65,6 +65,18 @@ def kernel(name: str) -> Kernel:
     )
 
 
+def edited(text: str, edits: list[tuple]) -> str:
+    """Text with replacements: (old, new), or with how many of them; -1 is the last one alone."""
+    for old, new, *which in edits:
+        assert old in text, f"the generated code has no {old!r}"
+        if which == [-1]:
+            head, _, tail = text.rpartition(old)
+            text = head + new + tail
+        else:
+            text = text.replace(old, new, which[0] if which else -1)
+    return text
+
+
 def execute(
     name: str, ptx: str, m: int = 40, n: int = 72, k: int = 168, **options
 ) -> tuple[Report, bool]:

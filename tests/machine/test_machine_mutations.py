@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 import generated
+import generated_roles
 import pytest
 import test_machine_gemm_cp_async as cp_async
 import test_machine_gemm_hopper as hopper
@@ -99,3 +100,24 @@ def test_hopper(compile_ptx, read_kernel):
     tried, right, missed = survivors(hopper.execute, ptx, (200, 136, 520), equivalent)
     assert tried >= 40 and right >= 10
     assert not missed, missed
+
+
+# Panels go round their slots twice for every consumer.
+@pytest.mark.parametrize(
+    "name, size", [("cluster", (264, 136, 264)), ("pingpong", (200, 200, 136))]
+)
+def test_roles(name, size):
+    def execute(ptx, *sizes, **options):
+        return generated_roles.role_execute(name, ptx, *sizes, **options)
+
+    def equivalent(kind: str) -> bool:
+        # after init two fences stand in for each other; between k tiles nothing touches the sums;
+        # of a parity only the lowest bit counts
+        unneeded = ("fence.mbarrier_init", "wgmma.fence")
+        return any(one in kind for one in unneeded) or bool(re.match(r"swizzle: .*, 1;", kind))
+
+    ptx = generated_roles.role_kernel(name).ptx
+    tried, right, missed = survivors(execute, ptx, size, equivalent)
+    assert tried >= 35 and right >= 10
+    first = next(at for at, line in enumerate(ptx.splitlines(), 1) if "fence.proxy.async" in line)
+    assert missed == [f"line {first}, dropped: fence.proxy.async.shared::cta;"]

@@ -1,19 +1,25 @@
 # ruff: noqa: E501 - CUDA text
-"""Seeded faults in kernels that polygen generates and in a hand-written Hopper kernel, in one table.
+"""Seeded faults in kernels that polygen generates and in a hand-written Hopper kernel.
 
 A fault is found when the run has a finding, the launch is refused, or the values are wrong. For
-each the table says whether the values come out right on the machine: those faults no comparison
-of results would show. Edits are made in the CUDA text.
+each the tables say whether the values come out right on the machine: those faults no comparison
+of results would show. Edits are made in the CUDA text. Faults of kernels with roles are in
+``role_faults.py``; each is a test of its own, and counted here.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+import role_faults
 import test_machine_gemm_hopper as hopper
-from generated import execute, kernel
+from generated import edited, execute, kernel
+from generated_roles import role_execute, role_kernel
 from wgmma_text import wgmma_function
 
-from polygen.errors import PolygenError
+from polygen.errors import CompileError, PolygenError
+from polygen.runtime.nvrtc import compile_source
 
 BAR = "auto bar_mma = [&](int) __attribute__((always_inline)) { __syncthreads(); };"
 STAGE = "auto bar_stage = [&]() __attribute__((always_inline)) { __syncthreads(); };"
@@ -148,17 +154,6 @@ HARMLESS = [
 ]
 
 
-def edited(text: str, edits: list[tuple]) -> str:
-    for old, new, *which in edits:
-        assert old in text, f"the generated code has no {old!r}"
-        if which == [-1]:
-            head, _, tail = text.rpartition(old)
-            text = head + new + tail
-        else:
-            text = text.replace(old, new, which[0] if which else -1)
-    return text
-
-
 def judged(run, *arguments, **options) -> tuple[bool, bool]:
     """(found by the machine or by a comparison, values right)."""
     try:
@@ -170,7 +165,7 @@ def judged(run, *arguments, **options) -> tuple[bool, bool]:
 
 @pytest.fixture(scope="module")
 def outcomes(compile_ptx, read_kernel):
-    """(kernel, fault) -> (found, values right)."""
+    """(kernel, fault) -> (found, values right); without the kernels with roles."""
     seen = {}
     for name, fault, edits, _ in FAULTS:
         ptx = compile_ptx(edited(kernel(name).source, edits), "sm_80")
@@ -198,10 +193,39 @@ def test_too_much_synchronisation_is_no_fault(case, compile_ptx):
     assert exact and report.ok, str(report)
 
 
+@pytest.mark.parametrize("case", role_faults.HARMLESS, ids=lambda case: f"{case[0]}: {case[1]}")
+def test_a_harmless_change_of_roles(case, compile_ptx):
+    name, _, edits = case
+    report, exact = role_execute(
+        name, compile_ptx(edited(role_kernel(name).source, edits), "sm_90a")
+    )
+    assert exact and report.ok, str(report)
+
+
+@pytest.mark.parametrize("case", role_faults.FAULTS, ids=lambda case: f"{case[0]}: {case[1]}")
+def test_a_fault_of_roles_is_found(case, compile_ptx):
+    name, fault, edits, right = case
+    ptx = compile_ptx(edited(role_kernel(name).source, edits), "sm_90a")
+    assert judged(role_execute, name, ptx) == (fault not in role_faults.MISSED, right)
+
+
+@pytest.mark.parametrize("case", role_faults.REFUSED, ids=lambda case: case[0])
+def test_the_compiler_finds_what_registers_wait_for(case, compile_ptx):
+    _, edits = case
+    source = role_kernel("cooperative").passes.source
+    broken = replace(source, text=edited(source.text, edits))
+    report, exact = role_execute("cooperative", compile_ptx(broken.text, "sm_90a"))
+    assert exact and report.ok, "the machine knows it by now"
+    with pytest.raises(CompileError, match="potential performance loss"):
+        compile_source(broken)
+
+
 def test_the_faults_are_found(outcomes):
     missed = [fault for fault, (found, _) in outcomes.items() if not found]
-    assert len(outcomes) >= 100
-    assert len(outcomes) - len(missed) >= 0.98 * len(outcomes), missed
+    missed += [fault for _, fault, *_ in role_faults.FAULTS if fault in role_faults.MISSED]
+    tried = len(outcomes) + len(role_faults.FAULTS)
+    assert tried >= 250
+    assert tried - len(missed) >= 0.98 * tried, missed
 
 
 def test_a_third_of_them_has_right_values(outcomes):
@@ -209,4 +233,6 @@ def test_a_third_of_them_has_right_values(outcomes):
     said = {(name, fault) for name, fault, _, exact in FAULTS if exact}
     said |= {("hopper", fault) for fault in HOPPER_RIGHT}
     assert right == said
-    assert 3 * len(right) >= len(outcomes)
+    roles = [(name, fault) for name, fault, _, exact in role_faults.FAULTS if exact]
+    found = [fault for _, fault in roles if fault not in role_faults.MISSED]
+    assert 3 * (len(right) + len(found)) >= len(outcomes) + len(role_faults.FAULTS)

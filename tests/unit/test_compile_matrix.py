@@ -1,12 +1,25 @@
 """Every kernel of the matrix compiles without spills, and runs on the PTX machine as NumPy says."""
 
+import re
 import shutil
 import subprocess
 from functools import lru_cache
 
 import pytest
-from matrix import ARCHS, CASES, EPILOGUES, LAYOUTS, UNUSUAL
+from matrix import (
+    ARCHS,
+    CASES,
+    CLUSTERS,
+    EPILOGUES,
+    FORMS,
+    HOPPER,
+    LAYOUTS,
+    RASTERS,
+    UNUSUAL,
+    WIDTHS,
+)
 
+from polygen.errors import ToolchainMissing
 from polygen.hardware.device import device
 
 BY_NAME = {case.name: case for case in CASES}
@@ -26,6 +39,32 @@ def test_the_matrix_covers_what_it_says():
     names = " ".join(BY_NAME)
     for part in (*LAYOUTS, *EPILOGUES, *UNUSUAL):
         assert part in names
+
+
+def test_the_kernels_with_roles_cover_what_they_say():
+    """Each value of each decision, in some case."""
+    names = " ".join(case.name for case in HOPPER)
+    halves = [f"{layout}_{kind}" for layout in LAYOUTS for kind in ("bf16", "f16")]
+    for part in (*EPILOGUES, *halves):
+        assert f"roles_{part}" in names
+    for part in ("tf32", "e4m3", "e5m2"):
+        assert f"roles_nt_{part}" in names
+    schedules = [case.schedule for case in HOPPER]
+    assert all(schedule.specialised for schedule in schedules)
+    assert {case.arch for case in HOPPER} == {"sm_90a"}
+    assert {(s.roles.form, s.tile.cta.m // s.tile.warp.m) for s in schedules} == {
+        (form, consumers) for form, consumers, *_ in FORMS.values()
+    }
+    assert {s.tile.cta.n for s in schedules} == set(WIDTHS)
+    assert {s.raster for s in schedules} == set(RASTERS)
+    assert {s.pipeline.stages for s in schedules} == set(range(2, 7))
+    assert {s.pipeline.in_flight for s in schedules} == {0, 1, 2}
+    assert {s.epilogue.through for s in schedules} == {"tma", "registers"}
+    assert {s.epilogue.slots for s in schedules} == {2, 3}
+    assert {s.epilogue.prefetch for s in schedules} == {1, 2, 3}
+    assert {s.tile.cta.k for s in schedules} == {16, 32, 48, 64, 128}
+    met = {(s.roles.form, s.cluster.m, s.cluster.n) for s in schedules}
+    assert met == {(form, *cluster) for form in ("cooperative", "pingpong") for cluster in CLUSTERS}
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -61,6 +100,41 @@ def test_unusual_schedules_run_at_every_length_of_the_pipeline(name):
         if extent >= 8:
             report = built.check({"M": 24, "N": 40, "K": extent})
             assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("name", [case.name for case in HOPPER if "stages" in case.name])
+def test_roles_run_at_every_length_of_the_ring(name):
+    """Fewer k tiles than slots, as many, more: the ring goes on from one tile to the next."""
+    built = kernel(name)
+    plan = built.passes.plan
+    tile, stages = plan.tiles.cta, plan.schedule.pipeline.stages
+    for k_tiles in (1, stages - 1, stages, 2 * stages + 1):
+        sizes = {"M": 3 * tile[0] - 8, "N": 2 * tile[1] - 8, "K": k_tiles * tile[2] - 8}
+        report = built.check(sizes)
+        assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("form", ["one", "two", "pingpong"])
+def test_one_tile_is_less_work_than_there_are_blocks(form):
+    report = kernel(f"roles_{form}_2x1").check({"M": 8, "N": 8, "K": 8})
+    assert report.ok, str(report)
+
+
+# --- machine code ------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("name", "store"),
+    [("roles_one_2x1", "UTMASTG"), ("roles_two_2x1", "STG"), ("roles_pingpong_1x1", "UTMASTG")],
+)
+def test_machine_code_with_roles_uses_the_engines_and_no_local_memory(name, store):
+    try:
+        sass = kernel(name).show("sass")
+    except ToolchainMissing as missing:
+        pytest.skip(str(missing))
+    watched = "HGMMA|UTMALDG|USETMAXREG|UTMASTG|STG|LDL|STL|HMMA|LDGSTS"
+    assert set(re.findall(rf"\b({watched})\b", sass)) == {
+        "HGMMA", "UTMALDG", "USETMAXREG", store,
+    }  # fmt: skip
+    assert ("MULTICAST" in sass) == ("2x1" in name)
 
 
 # --- nvcc ----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from random_programs import random_program, run_random, stored_numpy
+from random_programs import random_program, roomy_program, run_random, stored_numpy
 
 
 def _on_machine(kernel: Any, operands: list[Any]) -> list[Any]:
@@ -19,3 +19,8 @@ def _on_machine(kernel: Any, operands: list[Any]) -> list[Any]:
 def test_random_programs_are_exact_on_the_machine(seed: int) -> None:
     arch = ("sm_80", "sm_90a", "sm_89")[seed % 3]
     assert run_random(random_program(seed, largest=140), arch, _on_machine) == ""
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_roomy_programs_are_exact_on_the_machine(seed: int) -> None:
+    assert run_random(roomy_program(seed, largest=140), "sm_90a", _on_machine) == ""

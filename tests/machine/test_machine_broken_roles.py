@@ -1,0 +1,259 @@
+"""Broken barriers between roles, forced into generated CUDA: the PTX machine finds every one.
+
+The isl proof refuses these sets before any code exists; here the same mistakes are made in the text
+of kernels that were proved, and a run on the machine has to *report* them: a second witness, which
+knows nothing of the proof. Faults are named as in ``tests/broken_barriers.py``; what follows a
+semicolon is a further way to make the mistake. Only its barrier that others imply is missing here:
+that one is a waste and no fault.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from generated import edited
+from generated_roles import KERNELS, role_execute, role_kernel
+
+COUNT = {"deadlock", "barrier-count"}
+OVERWRITTEN = {"in-flight-access", "race-read-write", "race-write-write"}
+EARLY = {"in-flight-access", "race-write-read", "uninitialised-shared-read"}
+DEADLOCK = {"deadlock"}
+RACE = {"race-read-write"}
+
+OWN = "if (thread % 128 == 0) barrier_arrive("
+WARP = "if (lane == 0) barrier_arrive("
+READ = 'asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");'
+BAR = 'asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory");'
+RELEASE, RETIRE = "arrive_empty_ring(i, k - 1);", "retire(i, k - 1);"
+LOCAL = ("thread % 128 < 2) barrier_arrive_remote(", "thread % 128 == rank) barrier_arrive_remote(")
+
+
+def count(barrier: str, expected: int, given: int) -> tuple[str, str]:
+    """Another number of arrivals that complete a phase."""
+    return f", {expected});  // {barrier}", f", {given});  // {barrier}"
+
+
+def without(leaf: str) -> tuple[str, str]:
+    """The calls of a leaf dropped."""
+    return f" {leaf}(i", " (void)(i"
+
+
+def ahead(leaf: str, cursor: str) -> tuple[str, str]:
+    """A wait for the next round, too."""
+    flip = f"{cursor}.parity ^= 1;"
+    return f"{leaf}(i, k);", f"{leaf}(i, k); {flip} {leaf}(i, k); {flip}"
+
+
+def deeper(name: str, groups: int, slots: int, cursors: tuple[str, ...], kernel: str):
+    """Edits: the mbarriers of a ring, moved to the end of memory, are one more than its slots."""
+    made = role_kernel(kernel)
+    at = re.search(rf"(shared \+ \d+) \+ 8 \* slot, \d+\);  // {name}\n", made.source)[1]
+    end = f"shared + {made.passes.source.launch.shared_bytes + 8}"
+    init = f"; ++slot) barrier_init({end} "
+    wider = f"slot < {groups * slots}{init}", f"slot < {groups * (slots + 1)}{init}"
+    return [(f"{at} ", f"{end} "), wider, *cursors]
+
+
+# name -> kernel, edits (or a function that makes them), findings any of which must be there
+BROKEN = {
+    # the main loop
+    "a release as soon as products are issued": (
+        "cooperative", [(RETIRE, ""), (RELEASE, RELEASE + RETIRE)], OVERWRITTEN,
+    ),
+    "a release as soon as products are issued; pingpong": (
+        "pingpong", [(RETIRE, ""), (RELEASE, RELEASE + RETIRE)], OVERWRITTEN,
+    ),
+    "a release as soon as products are issued; cluster": (
+        "cluster", [(RETIRE, ""), (RELEASE, RELEASE + RETIRE)], OVERWRITTEN,
+    ),
+    "a release as soon as products are issued; after the loop": (
+        "cooperative",
+        [("drain(i);", ""), ("finish(i, 0);", "drain(i); finish(i, 0);")],
+        {"in-flight-access"},
+    ),
+    "products in flight that nobody counted": (
+        "cooperative",
+        [("wgmma.wait_group.sync.aligned 1", "wgmma.wait_group.sync.aligned 2")],
+        OVERWRITTEN,
+    ),
+    "a release when the ring has come round": (
+        "cooperative", [(RELEASE, "if (k >= 3) " + RELEASE)], DEADLOCK,
+    ),
+    "one consumer's arrival is missing": ("cooperative", [count("empty_ring", 2, 1)], COUNT),
+    "one consumer's arrival is missing; it does not arrive": (
+        "cooperative",
+        [(OWN, OWN.replace("thread % 128", "thread")), count("empty_ring", 2, 1)],
+        RACE,
+    ),
+    "one consumer's arrival is missing; and is waited for": (
+        "cooperative", [(OWN, OWN.replace("thread % 128", "thread"))], DEADLOCK,
+    ),
+    "one arrival too many": ("cooperative", [count("empty_ring", 2, 3)], DEADLOCK),
+    "one arrival too many; pingpong": ("pingpong", [count("empty_ring", 1, 2)], DEADLOCK),
+    "two arrivals where one thread expects bytes": (
+        "cooperative", [count("full_ring", 1, 2)], DEADLOCK,
+    ),
+    "the empty barrier's ring is deeper": (
+        "cooperative",
+        lambda: deeper(
+            "empty_ring", 1, 3,
+            (
+                ("Cursor<3> fill_ring;", "Cursor<3> fill_ring; Cursor<4> waited;"),
+                ("fill_ring.slot * 8, fill_ring.parity ^ 1);",
+                 "waited.slot * 8, waited.parity ^ 1); waited.advance();"),
+                ("multiply_ring, release_ring;", "multiply_ring; Cursor<4> release_ring;"),
+            ),
+            "cooperative",
+        ),
+        OVERWRITTEN,
+    ),
+    "the empty barrier's ring is deeper; for the consumers": (
+        "pingpong",
+        [("multiply_ring, release_ring;", "multiply_ring; Cursor<4> release_ring;")],
+        COUNT | OVERWRITTEN,
+    ),
+    "the empty barrier's ring is deeper; and shallower for the consumers": (
+        "cooperative",
+        [("multiply_ring, release_ring;", "multiply_ring; Cursor<2> release_ring;")],
+        DEADLOCK,
+    ),
+    "the full barrier's ring is shallower": (
+        "cooperative",
+        [
+            ("Cursor<3> fill_ring;", "Cursor<3> fill_ring; Cursor<2> told;"),
+            ("fill_ring.slot * 8;", "told.slot * 8; told.advance();"),
+            ("multiply_ring, release_ring;", "multiply_ring, release_ring; Cursor<2> heard;"),
+            ("multiply_ring.slot * 8, multiply_ring.parity);",
+             "heard.slot * 8, heard.parity); heard.advance();"),
+        ],
+        COUNT,
+    ),
+    "the full barrier's ring is shallower; and the ring, for the producer": (
+        "cooperative", [("Cursor<3> fill_ring", "Cursor<2> fill_ring")], DEADLOCK,
+    ),
+    "the full barrier's ring is shallower; and the ring, for the consumers": (
+        "cooperative",
+        [("Cursor<3> multiply_ring, ", "Cursor<2> multiply_ring; Cursor<3> ")],
+        COUNT | EARLY,
+    ),
+    "the full barrier's ring is shallower; deeper, for the producer": (
+        "cooperative",
+        [("Cursor<3> fill_ring", "Cursor<4> fill_ring")],
+        COUNT | EARLY,
+    ),
+    "parity of empty: the producer waits for its own round": (
+        "cooperative", [("fill_ring.parity ^ 1", "fill_ring.parity")], DEADLOCK,
+    ),
+    "parity of empty: the producer waits for the round before the last": (
+        "cooperative",
+        [
+            ("Cursor<3> fill_ring;", "Cursor<3> fill_ring; int filled = 0;"),
+            ("wait_empty_ring(i, k);", "if (filled++ >= 6) wait_empty_ring(i, k);"),
+            ("fill_ring.parity ^ 1", "fill_ring.parity"),
+        ],
+        OVERWRITTEN | COUNT,
+    ),
+    "parity of full: consumers wait for the round before": (
+        "cooperative", [("multiply_ring.parity)", "multiply_ring.parity ^ 1)")], EARLY,
+    ),
+    "parity of full: consumers wait for the round before; pingpong": (
+        "pingpong", [("multiply_ring.parity)", "multiply_ring.parity ^ 1)")], EARLY,
+    ),
+    "consumers wait one round ahead": (
+        "cooperative", [ahead("wait_full_ring", "multiply_ring")], DEADLOCK,
+    ),
+    "consumers wait one round ahead; the producer": (
+        "cooperative", [ahead("wait_empty_ring", "fill_ring")], DEADLOCK,
+    ),
+    "no empty barrier": ("cooperative", [without("wait_empty_ring")], OVERWRITTEN),
+    "no empty barrier; pingpong": ("pingpong", [without("wait_empty_ring")], OVERWRITTEN),
+    "no empty barrier; cluster": ("cluster", [without("wait_empty_ring")], OVERWRITTEN),
+    "no full barrier": ("cooperative", [without("wait_full_ring")], EARLY),
+    # clusters
+    "no arrivals at the other block of the cluster": (
+        "cluster", [LOCAL, count("empty_ring", 4, 2)], OVERWRITTEN,
+    ),
+    "a block counts on arrivals that stay at home": ("cluster", [LOCAL], DEADLOCK),
+    "one consumer of the cluster is missing": (
+        "cluster", [count("empty_ring", 4, 3)], OVERWRITTEN | COUNT,
+    ),
+    # turns
+    "no turn": ("pingpong", [without("wait_turn")], EARLY | COUNT),
+    "no turn; and none is given": (
+        "pingpong", [without("wait_turn"), without("arrive_turn")], EARLY | COUNT,
+    ),
+    # the epilogue
+    "one panel too many on its way out": (
+        "cooperative", [(READ, READ.replace("read 0", "read 1"), 1)], {"in-flight-access"},
+    ),
+    "one panel too many on its way out; two panels of a tile": (
+        "residual", [(READ, READ.replace("read 0", "read 1"), 1)], {"in-flight-access"},
+    ),
+    "one panel too many on its way out; any number": (
+        "cooperative", [(READ, ";", 1)], {"in-flight-access"},
+    ),
+    "no barrier of the warpgroup": (
+        "cooperative", [without("staged")], {"race-write-read", "missing-proxy-fence"},
+    ),
+    "no barrier of the warpgroup; no meeting": ("cooperative", [(BAR, "")], {"race-write-read"}),
+    "no barrier of the warpgroup; f32": ("residual", [(BAR, "")], {"race-write-read"}),
+    "one warp's arrival at a panel is missing": ("residual", [count("empty_r_0", 4, 3)], RACE),
+    "one warp's arrival at a panel is missing; pingpong": (
+        "pingpong", [count("empty_r_0", 4, 3)], RACE,
+    ),
+    "one warp's arrival at a panel is missing; it does not arrive": (
+        "residual",
+        [(WARP, WARP.replace(")", " && warp % 4 != 3)", 1)), count("empty_r_0", 4, 3)],
+        RACE,
+    ),
+    "one warp's arrival at a panel is missing; and is waited for": (
+        "residual", [(WARP, WARP.replace(")", " && warp % 4 != 3)", 1))], DEADLOCK,
+    ),
+    "one warp too many at a panel": ("residual", [count("empty_r_0", 4, 5)], DEADLOCK),
+    "the panels' empty barrier is of another depth": (
+        "residual",
+        lambda: deeper(
+            "empty_r_0", 2, 2,
+            (
+                ("Cursor<2> fetch_r_0_cursor;", "Cursor<2> fetch_r_0_cursor; Cursor<3> waited;"),
+                ("(owner * 2 + fetch_r_0_cursor.slot) * 8, fetch_r_0_cursor.parity ^ 1);",
+                 "(owner * 3 + waited.slot) * 8, waited.parity ^ 1); waited.advance();"),
+                ("Cursor<2> finish_r_0;", "Cursor<2> finish_r_0; Cursor<3> released;"),
+                ("(group * 2 + finish_r_0.slot) * 8);",
+                 "(group * 3 + released.slot) * 8); released.advance();"),
+            ),
+            "residual",
+        ),
+        OVERWRITTEN,
+    ),
+    "parity of empty panels": (
+        "residual", [("fetch_r_0_cursor.parity ^ 1", "fetch_r_0_cursor.parity")], DEADLOCK,
+    ),
+    "parity of empty panels; of full ones": (
+        "residual", [("finish_r_0.parity)", "finish_r_0.parity ^ 1)")], EARLY | COUNT,
+    ),
+    "no empty barrier of panels": ("residual", [without("wait_empty_r_0")], OVERWRITTEN),
+    "no empty barrier of panels; pingpong": (
+        "pingpong", [without("wait_empty_r_0")], OVERWRITTEN,
+    ),
+    "no full barrier of panels": ("residual", [without("wait_full_r_0")], EARLY),
+    "no full barrier of panels; pingpong": ("pingpong", [without("wait_full_r_0")], EARLY),
+    "no full barrier of the second matrix": ("pingpong", [without("wait_full_g_1")], EARLY),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("completion", ["late", "early", "random"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_barriers_as_derived(name, completion):
+    report, exact = role_execute(name, role_kernel(name).ptx, completion=completion)
+    assert exact and report.ok, str(report)
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_barrier_is_reported(fault, compile_ptx):
+    kernel, edits, codes = BROKEN[fault]
+    edits = edits() if callable(edits) else edits
+    ptx = compile_ptx(edited(role_kernel(kernel).source, edits), "sm_90a")
+    report, _ = role_execute(kernel, ptx, room=64, max_steps=20_000)
+    assert codes & {finding.code for finding in report.findings}, str(report)

@@ -1,0 +1,163 @@
+# ruff: noqa: E501 - CUDA and PTX text
+"""What orders what: arrivals one by one, lanes of a warp, copies in any order, phases of barriers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from test_machine_tma import COMMON, window
+
+from polygen.machine import Launch, TensorMap, run
+
+FRONT = (
+    COMMON
+    + """
+__device__ __forceinline__ void bulk(word to, const void* from, word barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 128, [%2];"
+    :: "r"(to), "l"(from), "r"(barrier) : "memory"); }
+extern "C" __global__ void k(const unsigned* in, unsigned* out) {
+  __shared__ __align__(128) unsigned data[64];
+  __shared__ __align__(8) unsigned long long barriers[2];
+  const word one = shared_address(barriers), two = one + 8, at = shared_address(data);
+  const int t = threadIdx.x, warp = t / 32, lane = t % 32;
+  if (t == 0) { init(one, COUNT); init(two, 1); FENCE_INIT; FENCE_ASYNC; }
+  if (t < 64) data[t] = t;
+  __syncthreads();
+"""
+)
+MODES = ("late", "early", "random")
+
+
+def codes(
+    compile_ptx, body: str, count: int = 1, completion: str = "late", warps: int = 3
+) -> set[str]:
+    """Findings of some warps that run `body`; `in` holds 64 words, `out` as many as threads."""
+    ptx = compile_ptx(FRONT.replace("COUNT", str(count)) + body + "}\n", "sm_90a")
+    arrays = np.arange(64, dtype=np.uint32), np.zeros(32 * warps, np.uint32)
+    report = run(ptx, Launch((1, 1, 1), (32 * warps, 1, 1), 0, arrays), completion=completion)
+    return {finding.code for finding in report.findings}
+
+
+@pytest.mark.parametrize("count, found", [(3, set()), (2, {"race-read-write"})])
+def test_arrivals_after_the_last_of_a_phase_are_of_the_next(compile_ptx, count, found):
+    body = """
+  if (warp) { out[t] = data[t % 64]; __syncwarp(); if (lane == 0) arrive(one); }
+  else { wait(one, 0); data[t] = 1; data[t + 32] = 1; }
+"""
+    assert codes(compile_ptx, body, count, warps=4) == found
+
+
+@pytest.mark.parametrize("sync, found", [("__syncwarp();", set()), ("", {"race-read-write"})])
+def test_one_lane_does_not_arrive_for_its_warp(compile_ptx, sync, found):
+    body = f"""
+  if (warp == 1) {{ out[t] = data[lane]; {sync} if (lane == 0) arrive(one); }}
+  if (warp == 0) {{ wait(one, 0); data[lane] = 1; }}
+"""
+    assert codes(compile_ptx, body) == found
+
+
+def test_a_lane_arrives_for_itself(compile_ptx):
+    body = """
+  if (warp == 1) { if (lane == 0) { out[t] = data[0]; data[1] = 5; arrive(one); } }
+  if (warp == 0 && lane == 0) { wait(one, 0); data[0] = data[1]; }
+"""
+    assert codes(compile_ptx, body) == set()
+
+
+COPIES = """
+  if (t == 0) {{
+    FENCE_ASYNC;
+    expect(one, 128); bulk(at, in, one);
+    expect(two, 128); bulk(at + 128, in + 32, two);
+  }}
+  {wait}
+  out[t] = data[32 + lane];
+"""
+
+
+@pytest.mark.parametrize("completion", MODES)
+@pytest.mark.parametrize(
+    "wait, found",
+    [
+        ("wait(one, 0); wait(two, 0);", set()),
+        ("wait(one, 0);", {"in-flight-access", "race-write-read"}),
+        ("wait(one, 0); if (warp == 0) wait(two, 0);", {"race-write-read"}),
+    ],
+)
+def test_copies_complete_in_any_order(compile_ptx, wait, found, completion):
+    seen = codes(compile_ptx, COPIES.format(wait=wait), completion=completion)
+    assert bool(seen) == bool(found) and seen <= found
+
+
+@pytest.mark.parametrize("completion", MODES)
+def test_a_block_ends_after_its_copies(compile_ptx, completion):
+    body = COPIES.format(wait="").replace("out[t] = data[32 + lane];", "{wait}")
+    waited = body.replace("{wait}", "if (t == 64) { wait(one, 0); wait(two, 0); }")
+    assert codes(compile_ptx, waited, completion=completion) == set()
+    left = body.replace("{wait}", "if (t == 64) wait(one, 0);")
+    assert codes(compile_ptx, left, completion=completion) == {"in-flight-access"}
+
+
+def sync(number: str, threads: int, kind: str = "sync") -> str:
+    return f'asm volatile("bar.{kind} %0, {threads};" :: "r"({number}) : "memory");'
+
+
+@pytest.mark.parametrize(
+    "body, found",
+    [
+        (sync("1", 32), {"barrier-count"}),
+        (sync("1 + warp", 32) + sync("1 + warp", 32), set()),
+        (sync("1", 96) + f"if (warp < 2) {sync('1', 64)}" + f"if (warp == 2) {sync('1', 32)}", {"barrier-count"}),
+        (sync("15", 96), set()),
+        (sync("warp + 16", 32), {"barrier-count"}),
+        # one warp hands over to another, twice, and hears of it in between
+        (f"for (int i = 0; i < 2; ++i) {{ if (warp == 0) {{ {sync('1', 64, 'arrive')} {sync('2', 64)} }} if (warp == 1) {{ {sync('1', 64)} {sync('2', 64, 'arrive')} }} }}", set()),
+        (f"for (int i = 0; i < 2; ++i) {{ if (warp == 0) {{ {sync('1', 64, 'arrive')} }} if (warp == 1) {{ {sync('1', 64)} }} }}", {"barrier-count"}),
+    ],
+)  # fmt: skip
+def test_phases_of_a_named_barrier_are_told_apart(compile_ptx, body, found):
+    assert codes(compile_ptx, body) == found
+
+
+def test_registers_are_asked_for_by_whole_warpgroups(compile_ptx):
+    body = """
+extern "C" __global__ void __launch_bounds__(128, 1) k(unsigned* out) {
+  if (threadIdx.x / 32 < WARPS) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+  __syncthreads();
+  out[threadIdx.x] = threadIdx.x;
+}
+"""
+    for warps, found in ((4, set()), (1, {"divergent-warp-operation", "deadlock"})):
+        ptx = compile_ptx(body.replace("WARPS", str(warps)), "sm_90a")
+        report = run(ptx, Launch((1, 1, 1), (128, 1, 1), 0, (np.zeros(128, np.uint32),)))
+        assert {finding.code for finding in report.findings} == found
+
+
+@pytest.mark.parametrize("before, found", [(0, set()), (8, {"bad-descriptor"})])
+def test_a_tensor_map_is_aligned(compile_ptx, before, found):
+    kernel = (
+        COMMON.replace("__align__(64) Map", "Map")
+        + """
+extern "C" __global__ void k(BEFORE const __grid_constant__ Map map, unsigned* out) {
+  __shared__ __align__(128) unsigned data[32];
+  __shared__ __align__(8) unsigned long long barriers[1];
+  const word one = shared_address(barriers);
+  if (threadIdx.x == 0) {
+    init(one, 1); FENCE_INIT;
+    expect(one, 128);
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %3}], [%2];"
+      :: "r"(shared_address(data)), "l"(&map), "r"(one), "r"(0) : "memory");
+  }
+  __syncthreads();
+  wait(one, 0);
+  out[threadIdx.x] = data[threadIdx.x];
+}
+"""
+    ).replace("BEFORE", "unsigned long long unused," if before else "")
+    array, out = np.arange(64, dtype=np.uint32).reshape(8, 8), np.zeros(32, np.uint32)
+    given = (0,) * bool(before)
+    launch = Launch((1, 1, 1), (32, 1, 1), 0, (*given, TensorMap(array, (4, 8)), out))
+    report = run(compile_ptx(kernel, "sm_90a"), launch)
+    assert {finding.code for finding in report.findings} == found
+    if not found:
+        assert (report.arrays[1] == window(array, (0, 0), (4, 8)).ravel()).all()
