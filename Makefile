@@ -8,7 +8,7 @@ STAMP := .venv/polygen-is-set-up
 
 # The kernel that the demo looks at.
 KERNEL := "gelu(x @ w.T + b)" "x:bf16[M,K]" "w:bf16[N,K]" "b:bf16[N]" \
-          --arch sm_80 --size M=4096 N=4096 K=1024
+          --arch sm_90a --size M=4096 N=4096 K=1024
 SHOW := $(BIN)/polygen show $(KERNEL) --stage
 
 .PHONY: setup demo test slow-test lint sizes gpu-test goldens clean
