@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from polygen.frontend.program import Tensor
 from polygen.hardware.matrix_layout import MatrixLayout
 from polygen.poly.ast import LoopAst
-from polygen.poly.syncs import GroupBarrier, Mbarrier, Sync, Turn
+from polygen.poly.role_barriers import GroupBarrier, Mbarrier, Sync, Turn
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from polygen.lower.plan import Argument, Epilogue, Launch, Read, Resources, Writ
 from polygen.lower.role_plan import Fill, Panel, PlacedBarrier, Region, RoleLoops, RoleWork
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.match import Match, Operand
+from polygen.poly.role_barriers import GroupBarrier, Mbarrier, Turn
 from polygen.poly.role_mapping import Panels
-from polygen.poly.syncs import GroupBarrier, Mbarrier, Turn
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 

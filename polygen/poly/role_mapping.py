@@ -15,11 +15,11 @@ from functools import lru_cache
 from polygen import isl
 from polygen.errors import VerifyError
 from polygen.poly.legality import Proof, check_order
+from polygen.poly.role_barriers import Sync
 from polygen.poly.role_tree import RoleShape, RoleTree, role_trees
 from polygen.poly.roles import panel_program, ring_program
 from polygen.poly.scop import must_flow, reuse_dependences
 from polygen.poly.synchronise import derive
-from polygen.poly.syncs import Sync
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 

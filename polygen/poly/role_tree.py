@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polygen.poly import ast
-from polygen.poly.syncs import GroupBarrier, Mbarrier, Sync, Turn
+from polygen.poly.role_barriers import GroupBarrier, Mbarrier, Sync, Turn
 from polygen.poly.tree import Band, Filter, Mark, Sequence, domain_tree, to_isl_text
 
 PARAMETERS = ("k_tiles", "tiles", "turn")

@@ -22,8 +22,7 @@ from functools import lru_cache
 from polygen import isl
 from polygen.errors import IllegalSchedule, VerifyError
 from polygen.poly.legality import Proof
-from polygen.poly.roles import PREFIX, RoleProgram
-from polygen.poly.syncs import (
+from polygen.poly.role_barriers import (
     GroupBarrier,
     Mbarrier,
     Sync,
@@ -41,6 +40,7 @@ from polygen.poly.syncs import (
     signals_of,
     starts,
 )
+from polygen.poly.roles import PREFIX, RoleProgram
 
 
 @lru_cache(maxsize=64)
