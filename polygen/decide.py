@@ -14,10 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from polygen import knobs
+from polygen.emit.functions import is_costly
 from polygen.errors import PolygenError, ResourceError, ScheduleError, UnsupportedProgram
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.atom import Atom, atom, atoms_for
-from polygen.hardware.device import Device
+from polygen.hardware.device import Device, common_facts
+from polygen.hardware.matrix_layout import spans
 from polygen.lower.build import shared_bytes
 from polygen.lower.epilogue import Pointwork, pointwork
 from polygen.lower.resources import resources
@@ -33,13 +35,7 @@ from polygen.schedule.model import Schedule
 # The size taken along a dim for which a call gives none.
 TYPICAL_SIZE = 4096
 
-_SPAN = 128  # bytes of a k tile's rows: the widest swizzle, and a line of the cache
 _FEWEST_STAGES = 2
-# Functions whose cost is nothing beside a panel's reads and writes.
-_ARITHMETIC = frozenset(
-    """add sub mul neg abs minimum maximum cast where relu clip leaky_relu
-    lt le gt ge eq ne logical_and logical_or logical_not""".split()  # noqa: SIM905
-)
 
 
 def panels_of(
@@ -133,7 +129,7 @@ def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str,
         k,
         matched.a.tensor.dtype.bytes,
         len(matrices(work)),
-        any(s.function not in _ARITHMETIC for s in program.pointwise),
+        any(is_costly(s.function, s.args) for s in program.pointwise),
         any(s.function != "cast" for s in program.pointwise),
         any(_is_astride(operand.tensor, sizes) for _, operand in matched.operands),
     )
@@ -143,7 +139,7 @@ def _is_astride(tensor: Tensor, sizes: dict[str, int]) -> bool:
     """Whether rows of a contiguous array of these sizes begin inside lines of the cache."""
     extent = tensor.dims[tensor.order[-1]]
     row = sizes.get(extent, 0) if isinstance(extent, str) else extent
-    return row * tensor.dtype.bytes % _SPAN != 0
+    return row * tensor.dtype.bytes % common_facts()["cache_line_bytes"] != 0
 
 
 def _fitting(matched: Match, device: Device, work: Pointwork) -> Callable[[Schedule], Fitted | str]:
@@ -186,7 +182,7 @@ def _fit_roles(
         PolygenError: it does not fit.
     """
     size = matched.a.tensor.dtype.bytes
-    cta = replace(candidate.tile.cta, k=_SPAN // size)
+    cta = replace(candidate.tile.cta, k=spans()[0] // size)
     schedule = replace(candidate, tile=replace(candidate.tile, cta=cta))
     tiles = tiling(schedule, instruction)
     check_structure(schedule, instruction, f"schedule {schedule.name}")

@@ -169,6 +169,20 @@ def expanded(name: str, arguments: Sequence[Any], fast: bool, primitive: Callabl
     return expand(name, arguments, primitive)
 
 
+def is_costly(name: str, arguments: Sequence[Any]) -> bool:
+    """Whether a statement's function is more than arithmetic: one that has a short form."""
+    if name == "cast":
+        return False
+    found: list[str] = []
+
+    def note(primitive: str, *_: Any) -> str:
+        found.append(primitive)
+        return primitive
+
+    expanded(name, list(arguments), True, note)
+    return any((PRIMITIVES.get(p) or FAST_COMPOSITES[p]).fast for p in found)
+
+
 def expression(
     name: str, arguments: list[str], fast: bool, constant: float | None
 ) -> tuple[str, tuple[str, ...]]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from polygen.hardware.device import common_facts
 from polygen.lower.role_plan import PlacedBarrier, RoleWork
 
-BARRIER_BYTES = 8
+BARRIER_BYTES = common_facts()["mbarrier_bytes"]
 
 
 def address(placed: PlacedBarrier, slot: str, group: str) -> str:

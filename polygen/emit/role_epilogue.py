@@ -14,11 +14,9 @@ from polygen.emit.epilogue import epilogue_type, position
 from polygen.emit.leaves import extent_names
 from polygen.emit.names import c_name
 from polygen.emit.role_barriers import address, releases_of, waits_of
+from polygen.hardware.matrix_layout import span_swizzle
 from polygen.lower.plan import KernelPlan, Read
 from polygen.lower.role_plan import Panel, RoleWork
-
-_CHUNK = 16
-_LINE = 128  # bytes of a cache line
 
 
 def finish(plan: KernelPlan, work: RoleWork) -> dict[str, Any]:
@@ -30,13 +28,14 @@ def finish(plan: KernelPlan, work: RoleWork) -> dict[str, Any]:
     rows = [r for r in plan.epilogue.reads if r.kind == "row"]
     columns = [r for r in plan.epilogue.reads if _is_column(r, operands)]
     own = "" if work.pingpong else f" + group * {tiles.warp[0]}"
-    first_row = f"b_m * {tiles.cta[0]}{own} + block * 64 + quarter + lane / 4"
+    first_row = f"b_m * {tiles.cta[0]}{own} + block * {plan.atom.m} + quarter + lane / 4"
     cursors = {f"panel_{p.name}": f"finish_{p.name}" for p in work.operands}
     released = {b.barrier.memory for b in releases_of(work, "finish")}
     (staged,) = work.groups
     blocks = work.panel_columns // 8
     slots = {p.name: _slot(work, p, panels, f"{p.name}_written.slot") for p in work.results}
     return {
+        "rows": plan.atom.m,
         "columns": work.panel_columns,
         "blocks": blocks,
         "per_block": per_block,
@@ -51,16 +50,14 @@ def finish(plan: KernelPlan, work: RoleWork) -> dict[str, Any]:
             if ".slot" in slots[p.name]
         ],
         "waits": waits_of(work, "finish", cursors, "group"),
-        "warmed": [line for r in columns for line in _warmed(r, tiles.cta[1], extents["n"])],
+        "warmed": [line for r in columns for line in _warmed(r, plan, extents["n"])],
         "prelude": _prelude(rows, columns, blocks, first_row, extents["m"]),
         "columns_read": [line for r in columns for line in _column_read(r)],
         "columns_clamped": [line for r in columns for line in _column_clamped(r)],
         "panels_read": [line for p in work.operands for line in _panel_read(work, p, panels)],
         "declarations": _result_declarations(work, slots),
         "compute": _compute(plan, work, operands),
-        "panels_written": [
-            line for p in work.results for line in _panel_written(work, p, slots[p.name])
-        ],
+        "panels_written": [line for p in work.results for line in _panel_written(work, p)],
         "advance": [
             f"finish_{p.name}.advance();"
             for p in work.operands
@@ -78,6 +75,7 @@ def finish(plan: KernelPlan, work: RoleWork) -> dict[str, Any]:
         "staged": {
             "comment": f"{staged.name}[i,p]: {'; '.join(staged.dependences)}",
             "pending": staged.pending,
+            "threads": plan.device.group_threads,
         },
         "store": [line for p in work.results for line in _store(plan, work, p, slots[p.name], own)],
         "store_advance": [
@@ -122,14 +120,15 @@ def _prelude(
     return lines
 
 
-def _warmed(read: Read, columns: int, n_extent: str) -> list[str]:
+def _warmed(read: Read, plan: KernelPlan, n_extent: str) -> list[str]:
     """Touch every line of a tile's slice once."""
     if read.kind != "vector":
         return []
-    per_line = _LINE // read.tensor.dtype.bytes
-    element = f"min(b_n * {columns} + thread % 128 * {per_line}, {n_extent} - 1)"
+    columns, threads = plan.tiles.cta[1], plan.device.group_threads
+    per_line = plan.device.cache_line_bytes // read.tensor.dtype.bytes
+    element = f"min(b_n * {columns} + thread % {threads} * {per_line}, {n_extent} - 1)"
     lines = -(-columns // per_line) + 1
-    return [f"if (thread % 128 < {lines}) warm({position(read, '0', element)});"]
+    return [f"if (thread % {threads} < {lines}) warm({position(read, '0', element)});"]
 
 
 def _column_read(read: Read) -> list[str]:
@@ -165,9 +164,11 @@ def _column_clamped(read: Read) -> list[str]:
 
 
 def _swizzle(span: int, row: str) -> str:
-    """The bits of a row that a panel's chunks are XORed with."""
-    shift = (128 // span).bit_length() - 1
-    return f"({row} >> {shift} & {span // _CHUNK - 1})" if shift else f"({row} & {span // 16 - 1})"
+    """The bits of a row that a panel's chunks are XORed with, as the data proves them."""
+    of = span_swizzle(span)
+    assert of.multiplier == 1
+    shifted = f"{row} >> {of.shift}" if of.shift else row
+    return f"({shifted} & {of.mask})"
 
 
 def _matrix_base(panel: Panel) -> str:
@@ -243,7 +244,7 @@ def _element(read: Read, operands: dict[str, Panel], e: int) -> str:
     return f"__uint_as_float({name}_words[j][half][{e}])"
 
 
-def _panel_written(work: RoleWork, panel: Panel, slot: str) -> list[str]:
+def _panel_written(work: RoleWork, panel: Panel) -> list[str]:
     name, blocks = panel.name, work.panel_columns // 8
     if panel.element_bytes != 2:
         return []

@@ -8,7 +8,7 @@ from polygen.emit.ctext import loops
 from polygen.emit.leaves import extent_names
 from polygen.emit.role_barriers import BARRIER_BYTES, address, releases_of, waits_of
 from polygen.emit.role_epilogue import finish
-from polygen.hardware.matrix_layout import ADDRESS_MASK, MatrixLayout
+from polygen.hardware.matrix_layout import ADDRESS_MASK, MatrixLayout, pattern_bytes
 from polygen.lower.plan import KernelPlan
 from polygen.lower.role_plan import Fill, Panel, PlacedBarrier, RoleWork
 
@@ -19,6 +19,7 @@ def frame(plan: KernelPlan) -> dict[str, Any]:
     assert work is not None
     schedule, tiles = plan.schedule, plan.tiles
     extents = extent_names(plan)
+    threads, producer = plan.device.group_threads, work.consumers * plan.device.warpgroup_warps
     blocks = work.cluster[0] * work.cluster[1]
     along = schedule.raster.along
     across = "n" if along == "m" else "m"
@@ -28,6 +29,13 @@ def frame(plan: KernelPlan) -> dict[str, Any]:
         "cluster_attribute": f"__cluster_dims__({blocks}, 1, 1) " if blocks > 1 else "",
         "lanes": plan.device.warp_size,
         "consumers": work.consumers,
+        "group_threads": threads,
+        "group_warps": plan.device.warpgroup_warps,
+        "producer_thread": work.consumers * threads,
+        "producer_warp": producer,
+        "first_loader": producer + 1,
+        "loaders_end": producer + 1 + work.consumers,
+        "shared_alignment": pattern_bytes(),
         "pingpong": work.pingpong,
         "operands": work.operands,
         "results": work.results,
@@ -62,7 +70,7 @@ def frame(plan: KernelPlan) -> dict[str, Any]:
             "raster_comment": f"Groups of {schedule.raster.group} along {along}.",
         },
         "product": product(plan),
-        "fill": fill(plan, work),
+        "fill": fill(work),
         "fetches": [fetch(plan, work, panel) for panel in work.operands],
         "multiply": multiply(plan, work),
         "finish": finish(plan, work) if work.results else {},
@@ -93,7 +101,9 @@ def product(plan: KernelPlan) -> dict[str, Any]:
         assert work is not None
         immediates += "".join(f", {int(not f.k_contiguous)}" for f in work.fills)
     return {
-        "comment": f"{atom.name}: c[64,{columns}] = a * b (+ c if accumulate), by a warpgroup",
+        "comment": (
+            f"{atom.name}: c[{atom.m},{columns}] = a * b (+ c if accumulate), by a warpgroup"
+        ),
         "blocks": columns // 8,
         "count": count,
         "ptx": atom.ptx.format(n=columns),
@@ -103,7 +113,7 @@ def product(plan: KernelPlan) -> dict[str, Any]:
     }
 
 
-def fill(plan: KernelPlan, work: RoleWork) -> dict[str, Any]:
+def fill(work: RoleWork) -> dict[str, Any]:
     """The producer's copies of one k tile."""
     placed = _filled(work, "fill")
     body = [line for f in work.fills for line in _boxes(f, work)]
@@ -185,7 +195,7 @@ def multiply(plan: KernelPlan, work: RoleWork) -> dict[str, Any]:
         {
             "name": placed.barrier.name,
             "comment": f"arrive_{placed.barrier.name}: {'; '.join(placed.barrier.dependences)}",
-            "body": _release(placed, work),
+            "body": _release(plan, placed, work),
         }
         for placed in releases_of(work, "multiply")
     ]
@@ -210,6 +220,7 @@ def multiply(plan: KernelPlan, work: RoleWork) -> dict[str, Any]:
                 "comment": f"{turn.name}: {'; '.join(turn.dependences)}",
                 "own": f"shared + {place} + group * {BARRIER_BYTES}",
                 "other": f"shared + {place} + (1 - group) * {BARRIER_BYTES}",
+                "threads": plan.device.group_threads,
             }
             for turn, place in work.turns
         ],
@@ -239,13 +250,14 @@ def _step(layout: MatrixLayout) -> str:
     return f"s / {per} * {layout.box_bytes} + s % {per} * {step}"
 
 
-def _release(placed: PlacedBarrier, work: RoleWork) -> str:
+def _release(plan: KernelPlan, placed: PlacedBarrier, work: RoleWork) -> str:
+    own = f"thread % {plan.device.group_threads}"
     where = address(placed, "release_ring.slot", "0")
     if not placed.barrier.remote:
-        return f"if (thread % 128 == 0) barrier_arrive({where});"
+        return f"if ({own} == 0) barrier_arrive({where});"
     along, across = work.cluster
-    condition = f"thread % 128 < {along * across}"
+    condition = f"{own} < {along * across}"
     if along > 1 and across > 1:
-        same_row = f"(thread % 128 - rank) % {along} == 0"
-        condition += f" && ({same_row} || thread % 128 / {along} == rank / {along})"
-    return f"if ({condition}) barrier_arrive_remote({where}, thread % 128);"
+        same_row = f"({own} - rank) % {along} == 0"
+        condition += f" && ({same_row} || {own} / {along} == rank / {along})"
+    return f"if ({condition}) barrier_arrive_remote({where}, {own});"

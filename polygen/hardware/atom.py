@@ -27,7 +27,7 @@ from polygen.hardware.device import Device, common_facts
 
 FILE = "atoms.toml"
 REGISTER_BITS = 32
-_WARPS = {"warp": 1, "warpgroup": 4}
+_SCOPES = ("warp", "warpgroup")
 _AXES = {"a": ("m", "k"), "b": ("k", "n"), "c": ("m", "n")}
 
 
@@ -74,7 +74,7 @@ class Atom:
     @property
     def lanes(self) -> int:
         """Threads that execute the instruction together."""
-        return common_facts()["warp_size"] * _WARPS[self.scope]
+        return _lanes(self.scope)
 
     def fragment(self, operand: str) -> Fragment:
         """The fragment of operand ``a``, ``b`` or ``c``."""
@@ -137,11 +137,11 @@ def build(name: str, table: dict[str, Any]) -> Atom:
     where = f"hardware/data/{FILE}, {name}"
     shape: dict[str, int] = take(table, "shape", where)
     scope = take(table, "scope", where)
-    if scope not in _WARPS:
+    if scope not in _SCOPES:
         raise HardwareDataError(
-            f"scope = {scope!r}", where=where, nearest=f"Known: {', '.join(_WARPS)}"
+            f"scope = {scope!r}", where=where, nearest=f"Known: {', '.join(_SCOPES)}"
         )
-    lanes = common_facts()["warp_size"] * _WARPS[scope]
+    lanes = _lanes(scope)
     parts = {
         operand: _fragment(operand, table, shape, lanes, f"{where}.{operand}") for operand in "abc"
     }
@@ -160,6 +160,11 @@ def build(name: str, table: dict[str, Any]) -> Atom:
         b=parts["b"],
         c=parts["c"],
     )
+
+
+def _lanes(scope: str) -> int:
+    facts = common_facts()
+    return facts["warp_size"] * (facts["warpgroup_warps"] if scope == "warpgroup" else 1)
 
 
 def _fragment(

@@ -44,6 +44,13 @@ class Device:
     asynchronous_copy_smallest: int  # bytes one copy in the background may move
     asynchronous_copy_largest: int  # this size alone can bypass the first-level cache
     cluster_blocks_most: int
+    warpgroup_warps: int
+    mbarrier_bytes: int
+    role_registers_least: int  # that `setmaxnreg` gives a thread
+    role_registers_most: int
+    role_registers_step: int
+    tensor_map_row_bytes: int
+    cache_line_bytes: int
     model_full_rate_reuse: int  # the cost model of schedules; units stand in the data file
     model_reuse_exponent_percent: int
     model_full_rate_warps: int
@@ -72,6 +79,11 @@ class Device:
             feature: for example ``"tma"``.
         """
         return feature in self.features
+
+    @property
+    def group_threads(self) -> int:
+        """Threads of a warpgroup."""
+        return self.warpgroup_warps * self.warp_size
 
     def source(self, fact: str) -> str:
         """Where a number comes from."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from polygen.errors import ScheduleError, VerifyError
 from polygen.hardware.data_file import Integers, evaluate, read, take
+from polygen.hardware.swizzle import Swizzle, swizzle
 
 FILE = "matrix_layouts.toml"
 ADDRESS_MASK = (1 << read(FILE)["descriptor"]["address_bits"]) * read(FILE)["descriptor"][
@@ -74,6 +75,22 @@ def box_rows_most() -> int:
     return int(read(FILE)["descriptor"]["box_rows_most"])
 
 
+def pattern_bytes() -> int:
+    """Bytes after which every swizzle repeats: what slots in shared memory are aligned to."""
+    return int(read(FILE)["descriptor"]["pattern_bytes"])
+
+
+def spans() -> tuple[int, ...]:
+    """The rows of the copy engine's swizzles in bytes, widest first."""
+    codes = take(read(FILE)["descriptor"], "swizzle_codes", FILE)
+    return tuple(sorted(map(int, codes), reverse=True))
+
+
+def span_swizzle(span: int) -> Swizzle:
+    """The swizzle of a span, as the data proves it."""
+    return swizzle(read(FILE)["descriptor"]["swizzles"][str(span)])
+
+
 @functools.lru_cache(maxsize=256)
 def matrix_layout(
     major: str, tile: int, tile_k: int, element: int, atom_k: int, block: int, where: str
@@ -94,14 +111,14 @@ def matrix_layout(
         VerifyError: the instruction would read another element than the copy wrote.
     """
     rows, row_bytes = (tile, tile_k * element) if major == "k" else (tile_k, tile * element)
-    codes = take(read(FILE)["descriptor"], "swizzle_codes", FILE)
-    spans = [span for span in sorted(map(int, codes), reverse=True) if row_bytes % span == 0]
-    if not spans:
+    fitting = [span for span in spans() if row_bytes % span == 0]
+    if not fitting:
         raise ScheduleError(
             f"rows of {row_bytes} bytes in shared memory",
             where=where,
-            why="the swizzles of the copy engine work on 128, 64 or 32 bytes",
-            nearest=f"Use {128 // element} elements",
+            why=f"the swizzles of the copy engine work on {', '.join(map(str, spans()[:-1]))} "
+            f"or {spans()[-1]} bytes",
+            nearest=f"Use {spans()[0] // element} elements",
         )
     if rows % _GROUP:
         raise ScheduleError(
@@ -110,7 +127,7 @@ def matrix_layout(
             why=f"matrix descriptors count in groups of {_GROUP} rows",
             nearest=f"Use a multiple of {_GROUP}",
         )
-    span = spans[0]
+    span = fitting[0]
     box = rows * span
     steps = range(tile_k // atom_k)
     if major == "k":

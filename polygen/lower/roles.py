@@ -12,8 +12,8 @@ from __future__ import annotations
 from polygen.errors import ResourceError, ScheduleError, UnsupportedProgram
 from polygen.frontend.program import Tensor
 from polygen.hardware.atom import Atom
-from polygen.hardware.device import Device
-from polygen.hardware.matrix_layout import box_rows_most, matrix_layout
+from polygen.hardware.device import Device, common_facts
+from polygen.hardware.matrix_layout import box_rows_most, matrix_layout, pattern_bytes, spans
 from polygen.lower.epilogue import Pointwork
 from polygen.lower.plan import Argument, Epilogue, Launch, Read, Resources, Write
 from polygen.lower.role_plan import Fill, Panel, PlacedBarrier, Region, RoleLoops, RoleWork
@@ -24,13 +24,10 @@ from polygen.poly.role_mapping import Panels
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
-PANEL_ROWS = 64  # of one warpgroup instruction
 _PANEL_COLUMNS = (64, 32, 16)
-_SPANS = (128, 64, 32)
+_ROW_BYTES = common_facts()["tensor_map_row_bytes"]
+_BARRIER_BYTES = common_facts()["mbarrier_bytes"]
 _MOST_CONSUMERS = 3  # with the producer's, four warpgroups share the registers
-_BARRIER_BYTES = 8
-_MAP_ALIGNMENT = 16  # bytes of a tensor's address and strides
-_ALIGNMENT = 1024  # bytes: swizzle patterns repeat after so many
 # Addresses, loop counters and the vectors of a panel, as compiled kernels show.
 _EPILOGUE_REGISTERS = 40
 
@@ -52,12 +49,11 @@ def panels(schedule: Schedule, work: Pointwork) -> Panels:
     read = matrices(work)
     moved: list[Read | Write] = [*read, *work.writes]
     for one in moved:
-        if one.kind != "vector" or one.tensor.alignment < _MAP_ALIGNMENT:
+        if one.kind != "vector" or one.tensor.alignment < _ROW_BYTES:
             raise ScheduleError(
                 f"{one.tensor.name}: the copy engine cannot move {one.tensor}",
                 where=where,
-                why=f"it needs n innermost, and rows that start at multiples of {_MAP_ALIGNMENT} "
-                "bytes",
+                why=f"it needs n innermost, and rows that start at multiples of {_ROW_BYTES} bytes",
                 nearest='Use epilogue.through = "registers"',
             )
     columns = next((c for c in _PANEL_COLUMNS if schedule.tile.warp.n % c == 0), 0)
@@ -110,11 +106,11 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, tiles: Tiling) -> 
         )
     for _, operand in match.operands:
         tensor = operand.tensor
-        if tensor.alignment < _MAP_ALIGNMENT:
+        if tensor.alignment < _ROW_BYTES:
             raise UnsupportedProgram(
                 f"{tensor}: rows start at multiples of {tensor.alignment} bytes",
                 where=f"{where}, {tensor.name}",
-                why=f"tensor maps take strides of {_MAP_ALIGNMENT} bytes",
+                why=f"tensor maps take strides of {_ROW_BYTES} bytes",
                 nearest="Use a schedule without roles",
             )
         if _major(operand) not in atom.majors:
@@ -153,14 +149,15 @@ def role_work(tree: ScheduleTree, schedule: Schedule, atom: Atom, work: Epilogue
     for fill in fills:
         note = f"{fill.tensor.name}, {fill.layout}"
         stages = schedule.pipeline.stages
-        slot = -(-fill.layout.bytes // _ALIGNMENT) * _ALIGNMENT
+        slot = _whole_patterns(fill.layout.bytes)
         regions.append(Region(fill.ring, offset, stages, slot, 1, note))
         offset += regions[-1].bytes
     chosen = mapping.panels
     reads = {read.name: read.tensor for read in work.reads}
     writes = {write.tensor.name: write.tensor for write in work.writes}
-    operands = tuple(_panel(name, reads[name], chosen.columns, "in") for name in chosen.operands)
-    results = tuple(_panel(name, writes[name], chosen.columns, "out") for name in chosen.outputs)
+    shape = (atom.m, chosen.columns)
+    operands = tuple(_panel(name, reads[name], shape, "in") for name in chosen.operands)
+    results = tuple(_panel(name, writes[name], shape, "out") for name in chosen.outputs)
     for panel, slots in (
         *((p, schedule.epilogue.prefetch) for p in operands),
         *((p, schedule.epilogue.slots) for p in results),
@@ -168,14 +165,13 @@ def role_work(tree: ScheduleTree, schedule: Schedule, atom: Atom, work: Epilogue
         note = f"{panel.tensor.name}, {panel.rows} x {panel.columns} per panel, swizzled"
         regions.append(Region(panel.region, offset, slots, panel.bytes, consumers, note))
         offset += regions[-1].bytes
-    delivered = {"ring": sum(fill.layout.bytes for fill in fills)}
-    delivered |= {f"panel_{panel.name}": panel.bytes for panel in operands}
+    copied = {"fill": sum(fill.layout.bytes for fill in fills)}
+    copied |= {f"fetch_{panel.name}": panel.bytes for panel in operands}
     barriers = []
     for sync in mapping.syncs:
         if isinstance(sync, Mbarrier):
             groups = consumers if sync.per_group else 1
-            bytes_ = delivered[sync.memory] if sync.name.startswith("full") else 0
-            barriers.append(PlacedBarrier(sync, offset, groups, bytes_))
+            barriers.append(PlacedBarrier(sync, offset, groups, copied.get(sync.signal, 0)))
             offset += _BARRIER_BYTES * sync.slots * groups
     turns = []
     for sync in mapping.syncs:
@@ -197,6 +193,10 @@ def role_work(tree: ScheduleTree, schedule: Schedule, atom: Atom, work: Epilogue
         turns=tuple(turns),
         roles=tuple(RoleLoops(t.role, t.loops()) for t in mapping.trees),
     )
+
+
+def _whole_patterns(size: int) -> int:
+    return -(-size // pattern_bytes()) * pattern_bytes()
 
 
 def _fill(
@@ -237,11 +237,11 @@ def _fill(
     )  # fmt: skip
 
 
-def _panel(name: str, tensor: Tensor, columns: int, direction: str) -> Panel:
-    size = tensor.dtype.bytes
-    span = next(s for s in _SPANS if columns * size % s == 0)
+def _panel(name: str, tensor: Tensor, shape: tuple[int, int], direction: str) -> Panel:
+    size, (rows, columns) = tensor.dtype.bytes, shape
+    span = next(s for s in spans() if columns * size % s == 0)
     region = f"panel_{name}" if direction == "in" else f"result_{name}"
-    return Panel(name, tensor, f"map_{direction}_{name}", region, PANEL_ROWS, columns, size, span)
+    return Panel(name, tensor, f"map_{direction}_{name}", region, rows, columns, size, span)
 
 
 def map_arguments(work: RoleWork) -> tuple[Argument, ...]:
@@ -273,13 +273,13 @@ def estimated_bytes(
     chosen = panels(schedule, work)
     cta = tiles.cta
     row = cta[2] * match.a.tensor.dtype.bytes
-    slots = sum(-(-extent * row // _ALIGNMENT) * _ALIGNMENT for extent in cta[:2])
+    slots = sum(_whole_patterns(extent * row) for extent in cta[:2])
     rings = schedule.pipeline.stages * slots
     sizes = {r.name: r.tensor.dtype.bytes for r in work.reads}
     sizes |= {w.tensor.name: w.tensor.dtype.bytes for w in work.writes}
     columns = schedule.epilogue.slots * sum(sizes[name] for name in chosen.outputs)
     columns += schedule.epilogue.prefetch * sum(sizes[name] for name in chosen.operands)
-    return rings + consumers * PANEL_ROWS * chosen.columns * columns + _ALIGNMENT, consumers
+    return rings + consumers * tiles.atom[0] * chosen.columns * columns + pattern_bytes(), consumers
 
 
 def role_launch(
@@ -304,7 +304,7 @@ def role_launch(
 
 
 def _threads(consumers: int, device: Device) -> int:
-    return (consumers + 1) * 4 * device.warp_size
+    return (consumers + 1) * device.group_threads
 
 
 def role_resources(
@@ -326,15 +326,18 @@ def role_resources(
             nearest="Reduce pipeline.stages, epilogue.prefetch, epilogue.slots or tile.cta",
         )
     threads = _threads(consumers, device)
-    group = 4 * device.warp_size
+    group, step = device.group_threads, device.role_registers_step
     roles = schedule.roles
     for field, value in (
         ("roles.producer_registers", roles.producer_registers),
         ("roles.consumer_registers", roles.consumer_registers),
     ):
-        if value % 8 or not 24 <= value <= 256:
+        least = device.role_registers_least
+        if value % step or not least <= value <= device.role_registers_most:
             raise ResourceError(
-                f"{field} = {value}", where=where, nearest="Multiples of 8 from 24 to 256"
+                f"{field} = {value}",
+                where=where,
+                nearest=f"Multiples of {step} from {least} to {device.role_registers_most}",
             )
     if roles.producer_registers > roles.consumer_registers:
         raise ResourceError(
@@ -352,7 +355,7 @@ def role_resources(
             where=where,
             why=f"{roles.producer_registers} per producer thread, "
             f"{roles.consumer_registers} for {consumers} consumer warpgroup(s)",
-            nearest=f"roles.consumer_registers = {most // 8 * 8}",
+            nearest=f"roles.consumer_registers = {most // step * step}",
         )
     sums = tiles.atoms[0] * tiles.atoms[1] * atom.c.registers
     registers = sums + _EPILOGUE_REGISTERS

@@ -10,8 +10,10 @@
 from __future__ import annotations
 
 from polygen.errors import VerifyError
+from polygen.hardware.matrix_layout import pattern_bytes
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.plan import KernelPlan
+from polygen.lower.role_plan import RoleWork
 from polygen.poly.ast import Block, Call, For, If, LoopAst, Marked
 
 
@@ -22,15 +24,9 @@ def verify(plan: KernelPlan) -> KernelPlan:
         VerifyError: what is wrong with it.
     """
     if plan.roles is not None:
-        return verify_roles(plan)
+        return _verify_roles(plan, plan.roles)
     _check_buffers(plan)
-    arity = leaf_arity(plan)
-    for call in calls(plan.loops):
-        if arity.get(call.statement) != len(call.arguments):
-            raise VerifyError(
-                f"{call.statement} with {len(call.arguments)} arguments has no leaf",
-                where=plan.entry,
-            )
+    _check_leaves(plan, leaf_arity(plan))
     if plan.launch.threads != plan.tiles.warp_count * plan.device.warp_size:
         raise VerifyError(
             f"{plan.launch.threads} threads do not make the block's warps", where=plan.entry
@@ -38,42 +34,69 @@ def verify(plan: KernelPlan) -> KernelPlan:
     return plan
 
 
-def verify_roles(plan: KernelPlan) -> KernelPlan:
-    """The plan of a specialised kernel, if it is sound.
+def _verify_roles(plan: KernelPlan, work: RoleWork) -> KernelPlan:
+    """The same of a specialised kernel: its memory, its leaves, and the bytes its barriers expect.
 
     Raises:
         VerifyError: what is wrong with it.
     """
-    work = plan.roles
-    assert work is not None
+    pattern, size = pattern_bytes(), plan.device.mbarrier_bytes
+    taken = [(r.name, r.offset, r.bytes, pattern) for r in work.regions]
+    taken += [
+        (b.barrier.name, b.offset, size * b.barrier.slots * b.groups, size) for b in work.barriers
+    ]
+    taken += [(turn.name, offset, size * work.consumers, size) for turn, offset in work.turns]
     end = 0
-    for region in work.regions:
-        if region.offset < end or region.offset % 1024 or region.slot_bytes % 1024:
-            raise VerifyError(f"{region.name} overlaps or is not aligned", where=plan.entry)
-        end = region.offset + region.bytes
-    for placed in work.barriers:
-        if placed.offset < end or placed.offset % 8:
-            raise VerifyError(f"{placed.barrier.name} overlaps", where=plan.entry)
-        end = placed.offset + 8 * placed.barrier.slots * placed.groups
+    for name, offset, length, alignment in taken:
+        if offset < end or offset % alignment:
+            raise VerifyError(f"{name} overlaps or is not aligned", where=plan.entry)
+        end = offset + length
     if end > plan.launch.shared_bytes:
         raise VerifyError(
             f"barriers end at {end}, the launch has {plan.launch.shared_bytes} bytes",
             where=plan.entry,
         )
-    expected = {
+    for region in work.regions:
+        if region.slot_bytes % pattern:
+            raise VerifyError(f"slots of {region.name} are not aligned", where=plan.entry)
+    boxes = {
         "fill": sum(
             f.layout.boxes * f.parts * f.box[0] * f.box[1] * f.element_bytes for f in work.fills
         )
     }
-    expected |= {f"fetch_{p.name}": p.boxes * p.rows * p.span for p in work.operands}
+    boxes |= {f"fetch_{p.name}": p.boxes * p.rows * p.span for p in work.operands}
     for placed in work.barriers:
-        wanted = expected.get(placed.barrier.signal, 0)
+        wanted = boxes.get(placed.barrier.signal, 0)
         if placed.bytes != wanted:
             raise VerifyError(
                 f"{placed.barrier.name} expects {placed.bytes} bytes, copies bring {wanted}",
                 where=plan.entry,
             )
+    _check_leaves(plan, role_arity(work))
     return plan
+
+
+def role_arity(work: RoleWork) -> dict[str, int]:
+    """Statement -> arguments of its leaf, of all roles."""
+    found = {"locate": 1, "prepare": 1, "skip": 1, "drain": 1, "multiply": 4, "store": 2}
+    found |= dict.fromkeys(("fill", "fence", "commit", "retire", "finish"), 2)
+    found |= {f"fetch_{panel.name}": 2 for panel in work.operands}
+    found |= {group.name: 2 for group in work.groups}
+    for placed in work.barriers:
+        name = placed.barrier.name
+        found |= {f"wait_{name}": 2, f"arrive_{name}": 2, f"arrive_{name}_rest": 2}
+    for turn, _ in work.turns:
+        found |= {f"wait_{turn.name}": 1, f"arrive_{turn.name}": 1}
+    return found
+
+
+def _check_leaves(plan: KernelPlan, arity: dict[str, int]) -> None:
+    for call in calls(plan.loops):
+        if arity.get(call.statement) != len(call.arguments):
+            raise VerifyError(
+                f"{call.statement} with {len(call.arguments)} arguments has no leaf",
+                where=plan.entry,
+            )
 
 
 def _check_buffers(plan: KernelPlan) -> None:

@@ -113,7 +113,7 @@ def guaranteed(program: RoleProgram, sync: Sync) -> isl.UnionMap:
 def signals_of(program: RoleProgram, sync: Mbarrier) -> int:
     """Arrivals at one barrier per phase; a copy arrives once, at its own block's barrier."""
     places = reach_of(program, sync)
-    if not sync.per_group and sync.memory.startswith("panel_"):
+    if not sync.per_group and is_private(program, places):
         # Every warpgroup has its panels; at a barrier that they share, all of them arrive.
         places = places.apply_range(isl.Map("{ [c,w,v] -> [c,x,v] }"))
         known = isl.Map(f"{{ [c,w,v] -> [d,x,y] : 0 <= x < {_groups(program)} }}")
@@ -121,6 +121,11 @@ def signals_of(program: RoleProgram, sync: Mbarrier) -> int:
     if program.statement(sync.signal).engine == "copy":
         places = places.intersect(isl.Map("{ [c,w,v] -> [c,x,y] }"))
     return count_arrivals(places)
+
+
+def is_private(program: RoleProgram, places: isl.Map) -> bool:
+    """Whether every warpgroup has its own cells: none meets another."""
+    return _groups(program) > 1 and all(point[1] == point[4] for point in isl.points(places))
 
 
 def _groups(program: RoleProgram) -> int:

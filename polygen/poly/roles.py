@@ -20,10 +20,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polygen import isl
+from polygen.hardware.device import common_facts
 from polygen.poly.scop import must_flow, reuse_dependences
 
 PREFIX = "[steps] -> "
-WARPS = 4  # of a warpgroup
+WARPS = common_facts()["warpgroup_warps"]
 DIMS = ("c", "w", "v", "g")
 
 

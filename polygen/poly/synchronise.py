@@ -32,6 +32,7 @@ from polygen.poly.role_barriers import (
     distance_of,
     guaranteed,
     is_local,
+    is_private,
     needed_orders,
     ordered,
     pairs,
@@ -87,7 +88,7 @@ def derive(program: RoleProgram, in_flight: int = 0) -> tuple[tuple[Sync, ...], 
                 lag=delay,
                 pending=delay,
                 remote=not is_local(places),
-                per_group=memory.startswith("panel_"),
+                per_group=is_private(program, places),
             )
             found.append(made)
     if _early(program, tuple(found)) is not None:
