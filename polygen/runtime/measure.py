@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from polygen.runtime.driver import cupy_driver
+
+FLUSHED_BYTES = 256 << 20  # several times the largest L2 cache there is
 
 
 def to_gpu(array: np.ndarray[Any, Any]) -> Any:
@@ -59,3 +62,63 @@ def milliseconds(launch: Callable[[], Any], *, warm: int = 5, repeats: int = 20)
         stop.record()
     pairs[-1][1].synchronize()
     return [float(get_elapsed_time(start, stop)) for start, stop in pairs]
+
+
+def interleaved(
+    contenders: Mapping[str, Callable[[], Any]], repeats: int, *, warm: int = 3, seed: int = 0
+) -> dict[str, list[float]]:
+    """Time contenders side by side: in random order, each launch with a cold L2 cache.
+
+    Args:
+        contenders: by name, what queues one launch on the default stream.
+        repeats: launches timed of each.
+        warm: launches of each before the first one timed.
+        seed: of the order.
+
+    Returns:
+        Microseconds of every launch by CUDA events, by name.
+    """
+    import cupy  # noqa: PLC0415
+    from cupy.cuda import Event, get_elapsed_time  # noqa: PLC0415
+
+    flush = cupy.empty(FLUSHED_BYTES // 4, dtype=cupy.int32)
+    for call in contenders.values():
+        for _ in range(warm):
+            call()
+    pairs: dict[str, list[tuple[Any, Any]]] = {name: [] for name in contenders}
+    names, order = list(contenders), random.Random(seed)
+    for _ in range(repeats):
+        order.shuffle(names)
+        for name in names:
+            flush.fill(0)
+            start, stop = Event(), Event()
+            start.record()
+            contenders[name]()
+            stop.record()
+            pairs[name].append((start, stop))
+    cupy.cuda.runtime.deviceSynchronize()
+    return {n: [get_elapsed_time(a, b) * 1e3 for a, b in found] for n, found in pairs.items()}
+
+
+def captured(call: Callable[[Any], Any]) -> Callable[[], Any]:
+    """Make one launch a CUDA graph, so that the host's share of its time is not measured.
+
+    Args:
+        call: queues one launch on the stream it is given, and allocates nothing; it has been called
+            before.
+
+    Returns:
+        What queues a replay on the default stream.
+    """
+    import cupy  # noqa: PLC0415
+
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        call(stream)
+        graph = stream.end_capture()
+
+    def replay() -> None:
+        graph.launch(cupy.cuda.Stream.null)
+
+    return replay

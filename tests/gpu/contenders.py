@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu.measuring import Stage, captured, interleaved, one_line
+from gpu.measuring import captured, interleaved
 
 import polygen as pg
 from polygen.errors import PolygenError
+from polygen.runtime.child import Stage, one_line
 
 REPEATS = 100
 PILOT_REPEATS = 7

@@ -47,9 +47,10 @@ from gpu.contenders import (
     compiled,
     selected,
 )
-from gpu.measuring import Lost, Watched, geometric_mean, one_line, smi, sources_digest, write_record
+from gpu.measuring import geometric_mean, smi, sources_digest, write_record
 
 import polygen as pg
+from polygen.runtime.child import Lost, Watched, one_line
 from polygen.runtime.environment import current_arch
 
 BATCH = 12  # schedules that are timed together

@@ -15,9 +15,9 @@ import pytest
 from gpu import contenders, hopper_speed, measuring
 from gpu.contenders import CUBLAS, INDUCTOR, LT, SEPARATE, Row, all_rows, selected
 from gpu.hopper_speed import Clock, merged, summary, table, tuned, unfinished
-from gpu.measuring import Lost, Watched
 
 import polygen as pg
+from polygen.runtime.child import Lost, Stage, Watched
 
 ABOUT = {"schedule": "big", "schedule_origin": "shipped", "registers": 128}
 KERNEL = {"kernel": b"", "about": ABOUT}
@@ -397,7 +397,7 @@ def handler() -> Any:
     """Does what jobs say, in a process of its own."""
     kept: list[Any] = []
 
-    def handle(job: dict[str, Any], stage: measuring.Stage) -> Any:
+    def handle(job: dict[str, Any], stage: Stage) -> Any:
         kept.append(job)
         stage(job.get("stage", "work"), job.get("limit", 30.0))
         if job["do"] == "hang":
