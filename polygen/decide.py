@@ -24,9 +24,10 @@ from polygen.lower.build import shared_bytes
 from polygen.lower.epilogue import Pointwork, pointwork
 from polygen.lower.resources import resources
 from polygen.lower.roles import check_roles, estimated_bytes, matrices, panels, role_resources
-from polygen.poly.fusion import Fusion
-from polygen.poly.match import Match
+from polygen.poly.fusion import Fusion, fuse
+from polygen.poly.match import Match, match
 from polygen.poly.role_mapping import Panels
+from polygen.poly.scop import scop
 from polygen.poly.tiling import tiling
 from polygen.schedule.default import Fitted, Problem, choose
 from polygen.schedule.load import check_structure, load_schedule
@@ -89,6 +90,29 @@ def decide(
             nearest='roles.form = "cooperative"',
         )
     return instruction, decided, origin
+
+
+def candidates(
+    program: Program, device: Device, sizes: dict[str, int]
+) -> tuple[Problem, Callable[[Schedule], Fitted | str]]:
+    """What "auto" weighs: the problem, and how a schedule fits it.
+
+    Args:
+        program: what to compute.
+        device: the target.
+        sizes: what to optimise for.
+
+    Returns:
+        The problem, and a function that fits a schedule to program and device, or says why it
+        does not fit.
+
+    Raises:
+        PolygenError: no kernel can be made of the program.
+    """
+    fusion = fuse(program, scop(program))
+    matched = match(program, fusion)
+    work = pointwork(program, fusion, matched, 2)
+    return _problem(program, matched, work, sizes), _fitting(matched, device, work)
 
 
 def _instruction(matched: Match, device: Device, schedule: Schedule) -> Atom:
