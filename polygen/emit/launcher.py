@@ -110,12 +110,11 @@ def _tensor_map(plan: KernelPlan, argument: Argument) -> dict[str, Any]:
 
 
 def _persistent(launch: Launch) -> dict[str, int]:
-    """Whole clusters that run at once, blocks of each, and the tiles of a cluster; or nothing."""
+    """Blocks of a cluster, and the extent of its tiles; or nothing."""
     if not launch.persistent:
         return {}
     blocks = launch.cluster[0] * launch.cluster[1]
     return {
-        "clusters": launch.persistent // blocks,
         "blocks": blocks,
         "tile_along": launch.tile_along * launch.cluster[0],
         "tile_across": launch.tile_across * launch.cluster[1],

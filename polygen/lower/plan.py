@@ -60,18 +60,24 @@ class Launch:
     group: int
     threads: int  # per block
     shared_bytes: int  # dynamic shared memory
-    persistent: int = 0  # blocks that run at once; 0: one block per tile
+    persistent: int = 0  # blocks that run at once on the target; 0: one block per tile
     cluster: tuple[int, int] = (1, 1)  # blocks along, across
 
-    def grid(self, sizes: dict[str, int]) -> tuple[int, int, int]:
-        """The grid for concrete sizes."""
+    def grid(self, sizes: dict[str, int], resident: int = 0) -> tuple[int, int, int]:
+        """The grid for concrete sizes.
+
+        Args:
+            sizes: of the symbolic dims.
+            resident: of persistent blocks, how many run at once; 0: as on the target.
+        """
         along = self.along if isinstance(self.along, int) else sizes[self.along]
         across = self.across if isinstance(self.across, int) else sizes[self.across]
         if self.persistent:
             blocks = self.cluster[0] * self.cluster[1]
             work = -(-along // (self.tile_along * self.cluster[0]))
             work *= -(-across // (self.tile_across * self.cluster[1]))
-            return (min(self.persistent // blocks, work) * blocks, 1, 1)
+            most = (resident or self.persistent) // blocks
+            return (min(most, work) * blocks, 1, 1)
         tiles_along = -(-along // self.tile_along)
         return (-(-across // self.tile_across) * self.group, -(-tiles_along // self.group), 1)
 

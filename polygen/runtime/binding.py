@@ -96,7 +96,7 @@ def bind(
         sizes=tuple(sizes.items()),
         shapes=tuple(shapes[len(inputs) :]),
         constants=_constants(source, sizes, dict(zip(names, strides, strict=True))),
-        grid=_grid(source, sizes),
+        grid=grid(source, sizes),
         device=device,
         masks=tuple(
             max(required.get(name, item), item) - 1 for name, item in zip(names, items, strict=True)
@@ -285,16 +285,26 @@ def _constants(
     return tuple(values)
 
 
-def _grid(source: KernelSource, sizes: dict[str, int]) -> tuple[int, int, int]:
-    grid = source.launch.grid(sizes)
-    if grid[0] > _LARGEST_STEP or grid[1] > _LARGEST_GRID_Y:
+def grid(source: KernelSource, sizes: dict[str, int], resident: int = 0) -> tuple[int, int, int]:
+    """The launch's blocks along x, y, z.
+
+    Args:
+        source: the kernel.
+        sizes: of the symbolic dims.
+        resident: of persistent blocks, how many run at once; 0: as on the target.
+
+    Raises:
+        ArgumentError: CUDA does not launch so many.
+    """
+    found = source.launch.grid(sizes, resident)
+    if found[0] > _LARGEST_STEP or found[1] > _LARGEST_GRID_Y:
         raise ArgumentError(
-            f"the launch needs {grid[0]} x {grid[1]} blocks",
+            f"the launch needs {found[0]} x {found[1]} blocks",
             where=source.entry,
             why=f"CUDA allows {_LARGEST_STEP} x {_LARGEST_GRID_Y}",
             nearest="Use a larger tile or raster group, or split the arrays",
         )
-    return grid
+    return found
 
 
 def alignments(binding: Binding, pointers: Sequence[int]) -> tuple[int, ...]:

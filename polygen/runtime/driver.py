@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from polygen.errors import ToolchainMissing
-from polygen.runtime import tensormaps
+from polygen.lower.plan import Launch
+from polygen.runtime import occupancy, tensormaps
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
@@ -32,6 +33,7 @@ class Driver:
         wait: make the second stream wait for what is queued on the first.
         stream_scope: context manager: CuPy allocates on this stream inside it.
         encode_map: the tensor map of an address and a layout.
+        resident: function handle, launch, device -> blocks of a persistent kernel that run at once.
     """
 
     launch: Callable[..., Any]
@@ -42,6 +44,7 @@ class Driver:
     wait: Callable[[int, int], None]
     stream_scope: Callable[[int], contextlib.AbstractContextManager[Any]]
     encode_map: tensormaps.Encoder = tensormaps.encode
+    resident: Callable[[int, Launch, int], int] = occupancy.resident_blocks
 
 
 @functools.cache

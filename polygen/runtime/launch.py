@@ -15,6 +15,7 @@ import numbers
 import struct
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from polygen.errors import ArgumentError, ToolchainMissing
 from polygen.frontend.program import Tensor
 from polygen.runtime.arrays import PROBES, ArrayView, describe, library
 from polygen.runtime.artifact import Artifact
-from polygen.runtime.binding import Binding, bind, check_overlap, misaligned
+from polygen.runtime.binding import Binding, bind, check_overlap, grid, misaligned
 from polygen.runtime.driver import Driver, cupy_driver
 from polygen.runtime.outputs import (
     allocation_scope,
@@ -146,6 +147,7 @@ class Launcher:
         self._driver = driver
         self._prepared: dict[Hashable, _Prepared] = {}
         self._functions: dict[int, tuple[int, object]] = {}
+        self._resident: dict[int, int] = {}  # persistent blocks that run at once, by device
         self._lock = threading.Lock()
 
     def __call__(
@@ -307,11 +309,17 @@ class Launcher:
         binding = bind(self.source, self._inputs, self._outputs, views)
         if driver.device() != binding.device:
             raise self._wrong_device(binding.device, driver.device())
-        shape = self.source.launch
+        shape, function = self.source.launch, self.load(binding.device)
+        if shape.persistent:
+            resident = self._resident.get(binding.device)
+            if resident is None:
+                resident = driver.resident(function, shape, binding.device)
+                self._resident[binding.device] = resident
+            blocks = grid(self.source, dict(binding.sizes), resident)
+            binding = replace(binding, grid=blocks)
         launch = functools.partial(
-            driver.launch, self.load(binding.device), *binding.grid, shape.threads, 1, 1,
-            shape.shared_bytes,
-        )  # fmt: skip
+            driver.launch, function, *binding.grid, shape.threads, 1, 1, shape.shared_bytes
+        )
         ready = _Prepared(
             self.source, binding, self._tensors, self._scalars, launch, driver.encode_map
         )

@@ -435,10 +435,19 @@ extern "C" int pg_cluster_launch(const unsigned short* __restrict__ x, const uns
       cudaFuncSetAttribute(pg_cluster, cudaFuncAttributeMaxDynamicSharedMemorySize, 229440);
   if (status != cudaSuccess) return (int)status;
   // Persistent blocks: as many whole clusters as run at once, at most one per cluster of tiles.
+  static const int resident = [] {
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(2);
+    config.blockDim = dim3(384);
+    config.dynamicSmemBytes = 229440;
+    int found = 0;
+    return cudaOccupancyMaxActiveClusters(&found, pg_cluster, &config) == cudaSuccess ? found : 0;
+  }();
+  if (resident < 1) return (int)cudaErrorInvalidConfiguration;
   const unsigned long long tiles_along = (M + 255) / 256;
   const unsigned long long tiles_across = (N + 255) / 256;
   const unsigned long long tile_clusters = tiles_along * tiles_across;
-  const dim3 grid((tile_clusters < 66 ? (unsigned)tile_clusters : 66) * 2);
+  const dim3 grid((tile_clusters < (unsigned)resident ? (unsigned)tile_clusters : (unsigned)resident) * 2);
   pg_cluster<<<grid, 384, 229440, (cudaStream_t)stream>>>(x, w, y0, M, K, N, x_stride0, w_stride0, y0_stride0, *reinterpret_cast<const TensorMap*>(&map_a), *reinterpret_cast<const TensorMap*>(&map_b), *reinterpret_cast<const TensorMap*>(&map_out_y0));
   return (int)cudaGetLastError();
 }

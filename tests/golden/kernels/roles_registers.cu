@@ -398,10 +398,16 @@ extern "C" int pg_roles_registers_launch(const unsigned short* __restrict__ x, c
       cudaFuncSetAttribute(pg_roles_registers, cudaFuncAttributeMaxDynamicSharedMemorySize, 98368);
   if (status != cudaSuccess) return (int)status;
   // Persistent blocks: as many whole clusters as run at once, at most one per cluster of tiles.
+  static const int resident = [] {
+    int device = 0, found = 0;
+    if (cudaGetDevice(&device) != cudaSuccess) return 0;
+    return cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, device) == cudaSuccess ? found : 0;
+  }();
+  if (resident < 1) return (int)cudaErrorInvalidConfiguration;
   const unsigned long long tiles_along = (M + 127) / 128;
   const unsigned long long tiles_across = (N + 63) / 64;
   const unsigned long long tile_clusters = tiles_along * tiles_across;
-  const dim3 grid((tile_clusters < 132 ? (unsigned)tile_clusters : 132) * 1);
+  const dim3 grid((tile_clusters < (unsigned)resident ? (unsigned)tile_clusters : (unsigned)resident) * 1);
   pg_roles_registers<<<grid, 384, 98368, (cudaStream_t)stream>>>(x, w, r_, y0, M, K, N, x_stride0, w_stride0, r_stride0, y0_stride0, *reinterpret_cast<const TensorMap*>(&map_a), *reinterpret_cast<const TensorMap*>(&map_b));
   return (int)cudaGetLastError();
 }

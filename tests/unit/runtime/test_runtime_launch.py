@@ -52,6 +52,18 @@ def test_every_combination_of_shapes_has_its_own_grid(device, launcher):
     assert [launch[1] for launch in device.launches] == [(1, 1, 1), (1, 2, 1), (2, 3, 1)]
 
 
+def test_persistent_blocks_are_as_many_as_the_gpu_holds(device):
+    plain = source()
+    launch = replace(plain.launch, persistent=132, cluster=(2, 1))
+    persistent = Launcher(replace(plain, launch=launch), artifact(), (X, A), (Y,), device.driver)
+    for rows, columns in ((5, 130), (5, 130), (2, 64), (400, 640)):
+        x, y = cupy_array((rows, columns), 0x10000), cupy_array((rows, columns), 0x900000)
+        persistent((x,), (1,), y)
+    # Tiles of a cluster are 2 x 64; the GPU holds two clusters, whatever the target has.
+    assert [launch[1][0] for launch in device.launches] == [4, 4, 2, 4]
+    assert device.asked == [(777, launch, 0)], "asked once per device"
+
+
 def test_an_axis_of_extent_one_may_have_any_stride(device, launcher):
     x = cupy_array((1, 8), 0x10000, strides=(12, 4))
     launcher((x,), (1,), cupy_array((1, 8), 0x90000))
