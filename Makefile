@@ -11,7 +11,7 @@ KERNEL := "gelu(x @ w.T + b)" "x:bf16[M,K]" "w:bf16[N,K]" "b:bf16[N]" \
           --arch sm_90a --size M=4096 N=4096 K=1024
 SHOW := $(BIN)/polygen show $(KERNEL) --stage
 
-.PHONY: setup demo test slow-test lint sizes gpu-test goldens clean
+.PHONY: setup demo test slow-test lint sizes gpu-test bench docs goldens clean
 
 setup: $(STAMP)
 
@@ -60,6 +60,16 @@ sizes:
 
 gpu-test: setup
 	$(BIN)/pytest -m gpu tests/gpu
+
+# OUT: the record, which is continued; BENCH: more options, as in BENCH="--suite llm --budget 300".
+OUT ?= bench.json
+bench: setup
+	$(BIN)/polygen bench --out $(OUT) $(BENCH)
+
+# docs/performance.md, its plots and the README's table, from the records in docs/results.
+docs: setup
+	$(BIN)/python -c 'import matplotlib' 2>/dev/null || $(BIN)/pip install --quiet -e '.[bench]'
+	$(BIN)/python docs/make_tables.py
 
 goldens: setup
 	$(BIN)/pytest tests/golden --update-goldens

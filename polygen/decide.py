@@ -4,7 +4,8 @@
    first that takes the element types and the schedule's roles.
 2. "auto" fits every shipped schedule to the program: k tiles of whole swizzle spans, as many
    stages as fit shared memory, results from the registers where tensor maps cannot describe them.
-   The model of `polygen.schedule.default` chooses among what fits.
+   `polygen.tune.choose` takes what was measured fastest for the problem, on this machine or before
+   polygen was shipped; else the one that the cost model predicts fastest.
 """
 
 from __future__ import annotations
@@ -29,9 +30,12 @@ from polygen.poly.match import Match, match
 from polygen.poly.role_mapping import Panels
 from polygen.poly.scop import scop
 from polygen.poly.tiling import tiling
-from polygen.schedule.default import Fitted, Problem, choose
-from polygen.schedule.load import check_structure, load_schedule
+from polygen.schedule.load import check_structure, load_schedule, shipped
 from polygen.schedule.model import Schedule
+from polygen.schedule.problem import Fitted, Problem
+from polygen.schedule.tuned import tuned
+from polygen.tune import records
+from polygen.tune.choose import Offer, choose
 
 # The size taken along a dim for which a call gives none.
 TYPICAL_SIZE = 4096
@@ -79,7 +83,8 @@ def decide(
         _instruction(matched, device, Schedule())  # refuses what no instruction takes at all
         work = pointwork(program, fusion, matched, 2)
         problem = _problem(program, matched, work, sizes)
-        decided, origin = choose(device, problem, _fitting(matched, device, work), skip)
+        offers = _offers(program, device, sizes, problem)
+        decided, origin = choose(device, problem, _fitting(matched, device, work), skip, offers)
         instruction = _instruction(matched, device, decided)
     check_structure(decided, instruction, f"schedule {decided.name}")
     if instruction.scope == "warpgroup" and not decided.specialised:
@@ -90,6 +95,25 @@ def decide(
             nearest='roles.form = "cooperative"',
         )
     return instruction, decided, origin
+
+
+def _offers(
+    program: Program, device: Device, sizes: dict[str, int], problem: Problem
+) -> tuple[Offer, ...]:
+    """What was measured for a program and its sizes: here, then where polygen comes from."""
+    found = []
+    here = records.best(program, device, sizes)
+    if here is not None:
+        found.append(Offer(here.schedule, here.origin))
+    before = tuned(device).get(problem)
+    if before is not None:
+        schedule = next(s for s in shipped(device) if s.name == before.schedule)
+        origin = (
+            f"shipped {schedule.name}, measured fastest for {problem.m}x{problem.n}x{problem.k} "
+            f"with such an epilogue: {before.microseconds:g} us on {before.gpu}"
+        )
+        found.append(Offer(schedule, origin))
+    return tuple(found)
 
 
 def candidates(
@@ -147,15 +171,19 @@ def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str,
     """The sizes to optimise for, and the weight of the epilogue."""
     extents = [matched.extent(role) for role in "mnk"]
     m, n, k = (d if isinstance(d, int) else sizes.get(d, TYPICAL_SIZE) for d in extents)
+    whole = matrices(work)
     return Problem(
-        m,
-        n,
-        k,
-        matched.a.tensor.dtype.bytes,
-        len(matrices(work)),
-        any(is_costly(s.function, s.args) for s in program.pointwise),
-        any(s.function != "cast" for s in program.pointwise),
-        any(_is_astride(operand.tensor, sizes) for _, operand in matched.operands),
+        m=m,
+        n=n,
+        k=k,
+        element_bytes=matched.a.tensor.dtype.bytes,
+        matrices=len(whole),
+        functions=sum(is_costly(s.function, s.args) for s in program.pointwise),
+        pointwise=any(s.function != "cast" for s in program.pointwise),
+        astride=any(_is_astride(operand.tensor, sizes) for _, operand in matched.operands),
+        matrix_bytes=sum(read.tensor.dtype.bytes for read in whole),
+        result_bytes=sum(write.tensor.dtype.bytes for write in work.writes),
+        k_inner=(matched.a.k_contiguous, matched.b.k_contiguous),
     )
 
 

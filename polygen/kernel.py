@@ -30,7 +30,7 @@ from polygen.runtime.files import write_text_atomic
 from polygen.runtime.launch import Launcher
 from polygen.runtime.sass import disassemble
 from polygen.schedule.model import Schedule
-from polygen.show import STAGES, show_plan
+from polygen.show import STAGES, show_cost, show_plan
 
 
 class Kernel:
@@ -108,7 +108,9 @@ class Kernel:
         return self.artifact.resources
 
     def show(self, stage: str = "plan") -> str:
-        """One stage of the pipeline as text: program, scop, tree, ast, plan, cuda, ptx or sass.
+        """One stage as text: program, scop, tree, ast, plan, cost, cuda, ptx or sass.
+
+        "cost" explains the predicted time at the sizes to optimise for.
 
         Raises:
             PolygenError: there is no such stage.
@@ -125,6 +127,7 @@ class Kernel:
             "tree": lambda: str(passes.tree),
             "ast": lambda: ast.text(passes.plan.loops),
             "plan": lambda: show_plan(passes.plan, passes.origin),
+            "cost": lambda: show_cost(passes.plan, self._sizes, passes.origin),
             "cuda": lambda: self.source,
             "ptx": lambda: self.ptx,
             "sass": lambda: disassemble(self.cubin),

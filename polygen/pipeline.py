@@ -10,7 +10,7 @@ from pathlib import Path
 from polygen.decide import decide, panels_of
 from polygen.emit.cuda import emit
 from polygen.emit.source import KernelSource
-from polygen.errors import PolygenError
+from polygen.errors import PolygenError, ScheduleError
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.device import Device
 from polygen.lower.build import copy_is_asynchronous, lower
@@ -22,6 +22,7 @@ from polygen.poly.mapping import ScheduleTree, map_program
 from polygen.poly.match import match
 from polygen.poly.scop import Scop, scop
 from polygen.schedule.model import Schedule
+from polygen.tune import records
 
 # isl has one context per process, and its operation budget with it: one generation at a time.
 _GENERATING = threading.RLock()
@@ -61,7 +62,14 @@ def generate(
         PolygenError: the program, the schedule or their combination is refused.
     """
     with _GENERATING:
-        return _generate(program, device, sizes, schedule, command, skip)
+        try:
+            return _generate(program, device, sizes, schedule, command, skip)
+        except ScheduleError:  # a schedule tuned with another version may be refused by the proofs
+            found = records.best(program, device, sizes) if schedule == "auto" else None
+            if found is None or found.schedule.name in skip:
+                raise
+            skip |= {found.schedule.name}
+            return _generate(program, device, sizes, schedule, command, skip)
 
 
 def _generate(

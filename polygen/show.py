@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from polygen.decide import candidates
+from polygen.hardware.cost_parameters import cost_parameters
 from polygen.lower.plan import Copy, KernelPlan, Load
 from polygen.lower.role_plan import Fill, RoleWork
 from polygen.poly import ast
+from polygen.schedule.problem import Fitted
+from polygen.tune.cost import cost
+from polygen.tune.cost.explain import explain
 
-STAGES = ("program", "scop", "tree", "ast", "plan", "cuda", "ptx", "sass")
+STAGES = ("program", "scop", "tree", "ast", "plan", "cost", "cuda", "ptx", "sass")
+
+
+def show_cost(plan: KernelPlan, sizes: dict[str, int], origin: str) -> str:
+    """Where the plan's time goes at the sizes it was optimised for, by the cost model."""
+    device = plan.device
+    problem, _ = candidates(plan.program, device, sizes)
+    fitted = Fitted(plan.schedule, plan.resources.blocks_per_multiprocessor)
+    found = cost(device, fitted, problem)
+    text = explain(device, problem, found, cost_parameters(device))
+    return f"{plan.program.source}\nschedule: {plan.schedule.name}: {origin}\n{text}"
 
 
 def show_plan(plan: KernelPlan, origin: str) -> str:

@@ -7,7 +7,7 @@ import re
 from typing import NoReturn
 
 from polygen import __version__
-from polygen.cli import commands, trial
+from polygen.cli import bench, commands, trial, tune
 from polygen.show import STAGES
 
 EPILOG = """\
@@ -80,6 +80,10 @@ def parser() -> Parser:
     check.epilog = EPILOG.format(command="check") + FILES
     run = add("run", trial.run, "run a kernel on this GPU, compare and time it", kernel, json)
     run.add_argument("--seed", type=int, default=0, help="of the random data; default 0")
+    text = "measure suites beside other libraries on this GPU"
+    bench.add_options(add("bench", bench.bench, text, json))
+    text = "find the fastest schedule for given sizes by measuring on this GPU"
+    tune.add_options(add("tune", tune.run, text, _kernel_options(optional=True), json))
     add("targets", commands.targets, "list the target architectures", json)
     add("env", commands.env, "describe this machine: versions, GPUs, compiler", json)
     cache = add("cache", commands.cache, "describe or empty the cache of compiled kernels")
@@ -87,13 +91,17 @@ def parser() -> Parser:
     return main
 
 
-def _kernel_options() -> Parser:
-    """What every command that makes a kernel takes."""
+def _kernel_options(optional: bool = False) -> Parser:
+    """What every command that makes a kernel takes; `optional`: the program may be left out."""
     kernel = Parser(add_help=False)
-    kernel.add_argument("program", metavar="PROGRAM", help="an expression, or FILE.py:FUNCTION")
     kernel.add_argument(
-        "signature", metavar="OPERAND", nargs="+", help="x:bf16[M,K], in call order"
-    )
+        "program", metavar="PROGRAM", nargs="?" if optional else None,
+        help="an expression, or FILE.py:FUNCTION",
+    )  # fmt: skip
+    kernel.add_argument(
+        "signature", metavar="OPERAND", nargs="*" if optional else "+",
+        help="x:bf16[M,K], in call order",
+    )  # fmt: skip
     kernel.add_argument("--arch", help="target, as `polygen targets` lists; default: this GPU")
     kernel.add_argument(
         "--size",

@@ -41,32 +41,19 @@ class Device:
     warps_per_multiprocessor: int
     blocks_per_multiprocessor: int
     multiprocessors: int  # of the representative part
+    wide_cluster_multiprocessors: int  # that clusters of more than two blocks can take
     asynchronous_copy_smallest: int  # bytes one copy in the background may move
     asynchronous_copy_largest: int  # this size alone can bypass the first-level cache
     cluster_blocks_most: int
     warpgroup_warps: int
+    warpgroup_rows: int  # of one warpgroup instruction
+    warpgroup_depth_bytes: int  # of one along k
     mbarrier_bytes: int
     role_registers_least: int  # that `setmaxnreg` gives a thread
     role_registers_most: int
     role_registers_step: int
     tensor_map_row_bytes: int
     cache_line_bytes: int
-    model_full_rate_reuse: int  # the cost model of schedules; units stand in the data file
-    model_reuse_exponent_percent: int
-    model_full_rate_warps: int
-    model_barrier_time: int
-    model_copy_latency: int
-    model_round_time: int
-    model_warp_rate: int
-    model_warpgroup_rate: int
-    model_start: int
-    model_role_bytes: int
-    model_role_bytes_astride: int
-    model_role_cluster_percent: int
-    model_role_start: int
-    model_role_panel: int
-    model_role_matrix: int
-    model_role_function: int
     grid_x: int
     grid_y: int
     grid_z: int

@@ -168,7 +168,7 @@ def test_every_stage_prints(kernel, stage):
     text = kernel.show(stage)
     wanted = {
         "program": "S0", "scop": "flow dependences", "tree": 'mark: "grid"', "ast": "# ktile",
-        "plan": "barriers:", "cuda": "__global__", "ptx": "mma.sync",
+        "plan": "barriers:", "cost": "bound: ", "cuda": "__global__", "ptx": "mma.sync",
     }  # fmt: skip
     assert wanted[stage] in text
 

@@ -5,7 +5,7 @@
 //    S0  v0[i,j] += x[k,i] * w[j,k]   i < M, j < N, k < K   (f32)
 //    P1  y0[i,j] = cast(v0[i,j])      i < M, j < N   (bf16)
 //
-// target: sm_80, instruction: m16n8k16_f32_bf16, block 128x256x64, 2x4 warps of 64x64, instruction 16x8x16
+// target: sm_80, instruction: m16n8k16_f32_bf16, block 256x128x64, 4x2 warps of 64x64, instruction 16x8x16
 // needs: 256 threads, 147456 of 166912 B shared memory, about 222 registers per thread, 1 block(s) per multiprocessor
 // alignment in bytes of addresses and strides: x 16, w 16, y0 16
 // barriers, and the dependences they enforce:
@@ -14,13 +14,13 @@
 //   bar_store (warp): stage[w, m] -> store[w' = w, r] (flow through scratch)
 // schedule:
 //   format = 1
-//   name = "128x256x64_w64x64_s3"
+//   name = "256x128x64_w64x64_s3"
 //   device = "sm_80"
 //   atom = "auto"
 //   min_blocks = 1
 //   [tile.cta]
-//   m = 128
-//   n = 256
+//   m = 256
+//   n = 128
 //   k = 64
 //   [tile.warp]
 //   m = 64
@@ -162,7 +162,7 @@ __device__ __forceinline__ float read_sum(unsigned from) {
 }
 // ---- shared-memory layouts: byte offset of byte `byte` of row `row` ----
 __device__ __forceinline__ int place_ring_a(int row, int byte) {
-  return row * 256 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
+  return row * 512 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
 }
 __device__ __forceinline__ int place_ring_b(int row, int byte) {
   return row * 128 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
@@ -176,10 +176,10 @@ pg_both_transposed(const unsigned short* __restrict__ x, const unsigned short* _
   extern __shared__ __align__(128) unsigned char shared_memory[];
   const unsigned shared = (unsigned)__cvta_generic_to_shared(shared_memory);
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-  const int w_m = warp / 4, w_n = warp % 4;
+  const int w_m = warp / 2, w_n = warp % 2;
   // raster: groups of 8 tiles along m, then the next tile along n
   const int b_m = blockIdx.y * 8 + blockIdx.x % 8, b_n = blockIdx.x / 8;
-  if (b_m * 128 >= M) return;
+  if (b_m * 256 >= M) return;
   const int k_tiles = (K + 63) / 64;
 
   unsigned fragment_a[2][4][4], fragment_b[2][8][2];
@@ -189,29 +189,29 @@ pg_both_transposed(const unsigned short* __restrict__ x, const unsigned short* _
 #pragma unroll
     for (int i = 0; i < 128; ++i) (&sum[0][0][0])[i] = 0;
   };
-  // copy_a[k,p]: x, 128 of m x 64 of k -> ring_a[k % 3], 16 bytes at a time, zeros beyond it
+  // copy_a[k,p]: x, 256 of m x 64 of k -> ring_a[k % 3], 16 bytes at a time, zeros beyond it
   auto copy_a = [&](int k, int p) __attribute__((always_inline)) {
-    const unsigned slot = shared + 0 + (k % 3) * 16384;
-    const int row = thread / 16, column = thread % 16 * 8;
+    const unsigned slot = shared + 0 + (k % 3) * 32768;
+    const int row = thread / 32, column = thread % 32 * 8;
     const int rows_left = K - (k * 64 + row);
-    const bool inside = M - (b_m * 128 + column) > 0;
-    const unsigned short* from = x + (long long)(k * 64 + row) * x_stride0 + (b_m * 128 + column);
+    const bool inside = M - (b_m * 256 + column) > 0;
+    const unsigned short* from = x + (long long)(k * 64 + row) * x_stride0 + (b_m * 256 + column);
     const unsigned to = slot + place_ring_a(row, column * 2);
 #pragma unroll
-    for (int i = p * 4; i < (p + 1) * 4; ++i) {
-      copy_16(to + i * 4096, from + (long long)(i * 16) * x_stride0, inside && i * 16 < rows_left);
+    for (int i = p * 8; i < (p + 1) * 8; ++i) {
+      copy_16(to + i * 4096, from + (long long)(i * 8) * x_stride0, inside && i * 8 < rows_left);
     }
   };
-  // copy_b[k,p]: w, 256 of n x 64 of k -> ring_b[k % 3], 16 bytes at a time, zeros beyond it
+  // copy_b[k,p]: w, 128 of n x 64 of k -> ring_b[k % 3], 16 bytes at a time, zeros beyond it
   auto copy_b = [&](int k, int p) __attribute__((always_inline)) {
-    const unsigned slot = shared + 49152 + (k % 3) * 32768;
+    const unsigned slot = shared + 98304 + (k % 3) * 16384;
     const int row = thread / 8, column = thread % 8 * 8;
-    const int rows_left = N - (b_n * 256 + row);
+    const int rows_left = N - (b_n * 128 + row);
     const bool inside = K - (k * 64 + column) > 0;
-    const unsigned short* from = w + (long long)(b_n * 256 + row) * w_stride0 + (k * 64 + column);
+    const unsigned short* from = w + (long long)(b_n * 128 + row) * w_stride0 + (k * 64 + column);
     const unsigned to = slot + place_ring_b(row, column * 2);
 #pragma unroll
-    for (int i = p * 8; i < (p + 1) * 8; ++i) {
+    for (int i = p * 4; i < (p + 1) * 4; ++i) {
       copy_16(to + i * 4096, from + (long long)(i * 32) * w_stride0, inside && i * 32 < rows_left);
     }
   };
@@ -227,15 +227,15 @@ pg_both_transposed(const unsigned short* __restrict__ x, const unsigned short* _
   auto bar_store = [&]() __attribute__((always_inline)) { __syncwarp(); };
   // load_a[k,s]: ring_a[k % 3] -> fragment_a[s % 2], proved equal to the instruction's fragment (a_m)
   auto load_a = [&](int k, int s) __attribute__((always_inline)) {
-    const unsigned slot = shared + 0 + (k % 3) * 16384;
+    const unsigned slot = shared + 0 + (k % 3) * 32768;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      load_matrices_4_transposed(fragment_a[s % 2][i][0], fragment_a[s % 2][i][1], fragment_a[s % 2][i][2], fragment_a[s % 2][i][3], ((slot + place_ring_a(lane % 8 + 8 * (lane / 16), w_m * 64 * 2 + ((lane / 8) % 2) * 16)) ^ i * 32) + s * 4096);
+      load_matrices_4_transposed(fragment_a[s % 2][i][0], fragment_a[s % 2][i][1], fragment_a[s % 2][i][2], fragment_a[s % 2][i][3], ((slot + place_ring_a(lane % 8 + 8 * (lane / 16), w_m * 64 * 2 + ((lane / 8) % 2) * 16)) ^ i * 32) + s * 8192);
     }
   };
   // load_b[k,s]: ring_b[k % 3] -> fragment_b[s % 2], proved equal to the instruction's fragment (b_k_pair)
   auto load_b = [&](int k, int s) __attribute__((always_inline)) {
-    const unsigned slot = shared + 49152 + (k % 3) * 32768;
+    const unsigned slot = shared + 98304 + (k % 3) * 16384;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       load_matrices_4(fragment_b[s % 2][i * 2 + 0][0], fragment_b[s % 2][i * 2 + 0][1], fragment_b[s % 2][i * 2 + 1][0], fragment_b[s % 2][i * 2 + 1][1], ((slot + place_ring_b(w_n * 64 + lane % 8 + 8 * (lane / 16), ((lane / 8) % 2) * 16)) ^ s * 32) + i * 2048);
@@ -272,17 +272,17 @@ pg_both_transposed(const unsigned short* __restrict__ x, const unsigned short* _
     const unsigned area = shared + 0 + warp * 16384;
     const int item = r * 128 + lane;
     const int local_column = item % 8 * 8;
-    const int column = b_n * 256 + w_n * 64 + local_column;
+    const int column = b_n * 128 + w_n * 64 + local_column;
     const int count = N - column;
     if (count >= 8) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int row = b_m * 128 + w_m * 64 + (item + i * 32) / 8;
+        const int row = b_m * 256 + w_m * 64 + (item + i * 32) / 8;
         const int safe_row = min(row, M - 1);  // a row outside is read from the last, and not stored
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int local_row = (item + i * 32) / 8, row = b_m * 128 + w_m * 64 + local_row;
+        const int local_row = (item + i * 32) / 8, row = b_m * 256 + w_m * 64 + local_row;
         float sums[8];
         read_quad(&sums[0], area + place_scratch(local_row, (local_column + 0) * 4));
         read_quad(&sums[4], area + place_scratch(local_row, (local_column + 4) * 4));
@@ -297,7 +297,7 @@ pg_both_transposed(const unsigned short* __restrict__ x, const unsigned short* _
     }
 #pragma unroll 1
     for (int i = 0; i < 4; ++i) {
-      const int local_row = (item + i * 32) / 8, row = b_m * 128 + w_m * 64 + local_row;
+      const int local_row = (item + i * 32) / 8, row = b_m * 256 + w_m * 64 + local_row;
       if (row >= M) break;
 #pragma unroll 1
       for (int e = 0; e < min(count, 8); ++e)
@@ -442,8 +442,8 @@ extern "C" int pg_both_transposed_launch(const unsigned short* __restrict__ x, c
   const cudaError_t status =
       cudaFuncSetAttribute(pg_both_transposed, cudaFuncAttributeMaxDynamicSharedMemorySize, 147456);
   if (status != cudaSuccess) return (int)status;
-  const unsigned tiles_along = (M + 127) / 128;
-  const unsigned tiles_across = (N + 255) / 256;
+  const unsigned tiles_along = (M + 255) / 256;
+  const unsigned tiles_across = (N + 127) / 128;
   const dim3 grid(tiles_across * 8, (tiles_along + 7) / 8);
   pg_both_transposed<<<grid, 256, 147456, (cudaStream_t)stream>>>(x, w, y0, K, M, N, x_stride0, w_stride0, y0_stride0);
   return (int)cudaGetLastError();

@@ -5,29 +5,29 @@
 //    S0  v0[i,j] += x[i,k] * w[k,j]   i < M, j < N, k < K   (f32)
 //    P1  y0[i,j] = cast(v0[i,j])      i < M, j < N   (f16)
 //
-// target: sm_89, instruction: m16n8k16_f32_f16, block 128x128x64, 2x2 warps of 64x64, instruction 16x8x16
-// needs: 128 threads, 98304 of 101376 B shared memory, about 222 registers per thread, 1 block(s) per multiprocessor
+// target: sm_89, instruction: m16n8k16_f32_f16, block 128x64x64, 2x2 warps of 64x32, instruction 16x8x16
+// needs: 128 threads, 98304 of 101376 B shared memory, about 142 registers per thread, 1 block(s) per multiprocessor
 // alignment in bytes of addresses and strides: x 16, w 16, y0 16
 // barriers, and the dependences they enforce:
-//   bar_mma (block): copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 3 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 3 + k, p = 0] (anti through ring_b)
+//   bar_mma (block): copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 4 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 4 + k, p = 0] (anti through ring_b)
 //   bar_stage (block): load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
 //   bar_store (warp): stage[w, m] -> store[w' = w, r] (flow through scratch)
 // schedule:
 //   format = 1
-//   name = "128x128x64_w64x64_s3"
+//   name = "128x64x64_w64x32_s4"
 //   device = "sm_80"
 //   atom = "auto"
 //   min_blocks = 1
 //   [tile.cta]
 //   m = 128
-//   n = 128
+//   n = 64
 //   k = 64
 //   [tile.warp]
 //   m = 64
-//   n = 64
+//   n = 32
 //   [pipeline]
-//   stages = 3
-//   distance = 2
+//   stages = 4
+//   distance = 3
 //   order = ["mma", "copy"]
 //   fragments = 2
 //   lookahead = 1
@@ -168,7 +168,7 @@ __device__ __forceinline__ int place_ring_b(int row, int byte) {
   return row * 128 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
 }
 __device__ __forceinline__ int place_scratch(int row, int byte) {
-  return row * 256 + (((byte >> 4) ^ 2 * (row & 3)) << 4) + (byte & 15);
+  return row * 128 + (((byte >> 4) ^ 2 * (row & 3)) << 4) + (byte & 15);
 }
 
 extern "C" __global__ void __launch_bounds__(128, 1)
@@ -182,16 +182,16 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
   if (b_m * 128 >= M) return;
   const int k_tiles = (K + 63) / 64;
 
-  unsigned fragment_a[2][4][4], fragment_b[2][8][2];
-  float sum[4][8][4];
+  unsigned fragment_a[2][4][4], fragment_b[2][4][2];
+  float sum[4][4][4];
 
   auto zero = [&]() __attribute__((always_inline)) {
 #pragma unroll
-    for (int i = 0; i < 128; ++i) (&sum[0][0][0])[i] = 0;
+    for (int i = 0; i < 64; ++i) (&sum[0][0][0])[i] = 0;
   };
-  // copy_a[k,p]: x, 128 of m x 64 of k -> ring_a[k % 3], 16 bytes at a time, zeros beyond it
+  // copy_a[k,p]: x, 128 of m x 64 of k -> ring_a[k % 4], 16 bytes at a time, zeros beyond it
   auto copy_a = [&](int k, int p) __attribute__((always_inline)) {
-    const unsigned slot = shared + 0 + (k % 3) * 16384;
+    const unsigned slot = shared + 0 + (k % 4) * 16384;
     const int row = thread / 16, column = thread % 16 * 8;
     const int rows_left = K - (k * 64 + row);
     const bool inside = M - (b_m * 128 + column) > 0;
@@ -202,43 +202,43 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
       copy_16(to + i * 2048, from + (long long)(i * 8) * x_stride1, inside && i * 8 < rows_left);
     }
   };
-  // copy_b[k,p]: w, 128 of n x 64 of k -> ring_b[k % 3], 16 bytes at a time, zeros beyond it
+  // copy_b[k,p]: w, 64 of n x 64 of k -> ring_b[k % 4], 16 bytes at a time, zeros beyond it
   auto copy_b = [&](int k, int p) __attribute__((always_inline)) {
-    const unsigned slot = shared + 49152 + (k % 3) * 16384;
+    const unsigned slot = shared + 65536 + (k % 4) * 8192;
     const int row = thread / 8, column = thread % 8 * 8;
-    const int rows_left = N - (b_n * 128 + row);
+    const int rows_left = N - (b_n * 64 + row);
     const bool inside = K - (k * 64 + column) > 0;
-    const unsigned short* from = w + (long long)(b_n * 128 + row) * w_stride1 + (k * 64 + column);
+    const unsigned short* from = w + (long long)(b_n * 64 + row) * w_stride1 + (k * 64 + column);
     const unsigned to = slot + place_ring_b(row, column * 2);
 #pragma unroll
-    for (int i = p * 8; i < (p + 1) * 8; ++i) {
+    for (int i = p * 4; i < (p + 1) * 4; ++i) {
       copy_16(to + i * 2048, from + (long long)(i * 16) * w_stride1, inside && i * 16 < rows_left);
     }
   };
   // commit[t]: the copies of step t become one group
   auto commit = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.commit_group;" ::: "memory"); };
-  // wait_mma: this thread's copies have landed, but for the last 1 group(s)
-  auto wait_mma = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.wait_group 1;" ::: "memory"); };
-  // bar_mma: copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 3 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 3 + k, p = 0] (anti through ring_b)
+  // wait_mma: this thread's copies have landed, but for the last 2 group(s)
+  auto wait_mma = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.wait_group 2;" ::: "memory"); };
+  // bar_mma: copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 4 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 4 + k, p = 0] (anti through ring_b)
   auto bar_mma = [&](int) __attribute__((always_inline)) { __syncthreads(); };
   // bar_stage: load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
   auto bar_stage = [&]() __attribute__((always_inline)) { __syncthreads(); };
   // bar_store: stage[w, m] -> store[w' = w, r] (flow through scratch)
   auto bar_store = [&]() __attribute__((always_inline)) { __syncwarp(); };
-  // load_a[k,s]: ring_a[k % 3] -> fragment_a[s % 2], proved equal to the instruction's fragment (a_m)
+  // load_a[k,s]: ring_a[k % 4] -> fragment_a[s % 2], proved equal to the instruction's fragment (a_m)
   auto load_a = [&](int k, int s) __attribute__((always_inline)) {
-    const unsigned slot = shared + 0 + (k % 3) * 16384;
+    const unsigned slot = shared + 0 + (k % 4) * 16384;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       load_matrices_4_transposed(fragment_a[s % 2][i][0], fragment_a[s % 2][i][1], fragment_a[s % 2][i][2], fragment_a[s % 2][i][3], ((slot + place_ring_a(lane % 8 + 8 * (lane / 16), w_m * 64 * 2 + ((lane / 8) % 2) * 16)) ^ i * 32) + s * 4096);
     }
   };
-  // load_b[k,s]: ring_b[k % 3] -> fragment_b[s % 2], proved equal to the instruction's fragment (b_k_pair)
+  // load_b[k,s]: ring_b[k % 4] -> fragment_b[s % 2], proved equal to the instruction's fragment (b_k_pair)
   auto load_b = [&](int k, int s) __attribute__((always_inline)) {
-    const unsigned slot = shared + 49152 + (k % 3) * 16384;
+    const unsigned slot = shared + 65536 + (k % 4) * 8192;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      load_matrices_4(fragment_b[s % 2][i * 2 + 0][0], fragment_b[s % 2][i * 2 + 0][1], fragment_b[s % 2][i * 2 + 1][0], fragment_b[s % 2][i * 2 + 1][1], ((slot + place_ring_b(w_n * 64 + lane % 8 + 8 * (lane / 16), ((lane / 8) % 2) * 16)) ^ s * 32) + i * 2048);
+    for (int i = 0; i < 2; ++i) {
+      load_matrices_4(fragment_b[s % 2][i * 2 + 0][0], fragment_b[s % 2][i * 2 + 0][1], fragment_b[s % 2][i * 2 + 1][0], fragment_b[s % 2][i * 2 + 1][1], ((slot + place_ring_b(w_n * 32 + lane % 8 + 8 * (lane / 16), ((lane / 8) % 2) * 16)) ^ s * 32) + i * 2048);
     }
   };
   // mma[k,s,m,n]: sum[m][n] += a[m] * b[n], one m16n8k16_f32_f16
@@ -260,29 +260,29 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
   };
   // stage[m]: sums of one row of instructions -> this warp's scratch area
   auto stage = [&](int m) __attribute__((always_inline)) {
-    const unsigned area = shared + 0 + warp * 16384;
+    const unsigned area = shared + 0 + warp * 8192;
 #pragma unroll
-    for (int n = 0; n < 8; ++n) {
+    for (int n = 0; n < 4; ++n) {
       write_pair(area + place_scratch(m * 16 + (lane / 4), (n * 8 + 2 * (lane % 4)) * 4), sum[m][n][0], sum[m][n][1]);
       write_pair(area + place_scratch(m * 16 + (lane / 4) + 8, (n * 8 + 2 * (lane % 4)) * 4), sum[m][n][2], sum[m][n][3]);
     }
   };
   // store[r]: scratch -> 4 vector(s) of 8 adjacent results per lane
   auto store = [&](int r) __attribute__((always_inline)) {
-    const unsigned area = shared + 0 + warp * 16384;
+    const unsigned area = shared + 0 + warp * 8192;
     const int item = r * 128 + lane;
-    const int local_column = item % 8 * 8;
-    const int column = b_n * 128 + w_n * 64 + local_column;
+    const int local_column = item % 4 * 8;
+    const int column = b_n * 64 + w_n * 32 + local_column;
     const int count = N - column;
     if (count >= 8) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int row = b_m * 128 + w_m * 64 + (item + i * 32) / 8;
+        const int row = b_m * 128 + w_m * 64 + (item + i * 32) / 4;
         const int safe_row = min(row, M - 1);  // a row outside is read from the last, and not stored
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int local_row = (item + i * 32) / 8, row = b_m * 128 + w_m * 64 + local_row;
+        const int local_row = (item + i * 32) / 4, row = b_m * 128 + w_m * 64 + local_row;
         float sums[8];
         read_quad(&sums[0], area + place_scratch(local_row, (local_column + 0) * 4));
         read_quad(&sums[4], area + place_scratch(local_row, (local_column + 4) * 4));
@@ -297,7 +297,7 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
     }
 #pragma unroll 1
     for (int i = 0; i < 4; ++i) {
-      const int local_row = (item + i * 32) / 8, row = b_m * 128 + w_m * 64 + local_row;
+      const int local_row = (item + i * 32) / 4, row = b_m * 128 + w_m * 64 + local_row;
       if (row >= M) break;
 #pragma unroll 1
       for (int e = 0; e < min(count, 8); ++e)
@@ -308,100 +308,101 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
   // The loops, generated by isl from the schedule tree.
   zero();
   #pragma unroll 1
-  for (int t = 0; t <= min(1, k_tiles - 1); ++t) {
-    copy_a(t, 0);
-    copy_b(t, 0);
-    commit(t);
-  }
-  if (k_tiles == 1) {
-    commit(1);
-  }
-  #pragma unroll 1
-  for (int t = 2; t < k_tiles; ++t) {
-    wait_mma(t);
-    bar_mma(t);
-    load_a(t - 2, 0);
-    load_b(t - 2, 0);
-    if (t >= 3) {
-      #pragma unroll
-      for (int m = 0; m <= 3; ++m) {
-        #pragma unroll
-        for (int n = 0; n <= 7; ++n) {
-          mma(t - 3, 3, m, n);
-        }
-      }
-    }
-    load_a(t - 2, 1);
-    load_b(t - 2, 1);
-    #pragma unroll
-    for (int m = 0; m <= 3; ++m) {
-      #pragma unroll
-      for (int n = 0; n <= 7; ++n) {
-        mma(t - 2, 0, m, n);
-      }
-    }
-    load_a(t - 2, 2);
-    load_b(t - 2, 2);
-    #pragma unroll
-    for (int m = 0; m <= 3; ++m) {
-      #pragma unroll
-      for (int n = 0; n <= 7; ++n) {
-        mma(t - 2, 1, m, n);
-      }
-    }
-    load_a(t - 2, 3);
-    load_b(t - 2, 3);
-    #pragma unroll
-    for (int m = 0; m <= 3; ++m) {
-      #pragma unroll
-      for (int n = 0; n <= 7; ++n) {
-        mma(t - 2, 2, m, n);
-      }
-    }
+  for (int t = 0; t <= min(2, k_tiles - 1); ++t) {
     copy_a(t, 0);
     copy_b(t, 0);
     commit(t);
   }
   #pragma unroll 1
-  for (int t = max(2, k_tiles); t <= (k_tiles + 1); ++t) {
+  for (int t = k_tiles; t <= 2; ++t) {
+    commit(t);
+  }
+  #pragma unroll 1
+  for (int t = 3; t < k_tiles; ++t) {
     wait_mma(t);
     bar_mma(t);
-    load_a(t - 2, 0);
-    load_b(t - 2, 0);
-    if (t >= 3) {
+    load_a(t - 3, 0);
+    load_b(t - 3, 0);
+    if (t >= 4) {
       #pragma unroll
       for (int m = 0; m <= 3; ++m) {
         #pragma unroll
-        for (int n = 0; n <= 7; ++n) {
-          mma(t - 3, 3, m, n);
+        for (int n = 0; n <= 3; ++n) {
+          mma(t - 4, 3, m, n);
         }
       }
     }
-    load_a(t - 2, 1);
-    load_b(t - 2, 1);
+    load_a(t - 3, 1);
+    load_b(t - 3, 1);
     #pragma unroll
     for (int m = 0; m <= 3; ++m) {
       #pragma unroll
-      for (int n = 0; n <= 7; ++n) {
-        mma(t - 2, 0, m, n);
+      for (int n = 0; n <= 3; ++n) {
+        mma(t - 3, 0, m, n);
       }
     }
-    load_a(t - 2, 2);
-    load_b(t - 2, 2);
+    load_a(t - 3, 2);
+    load_b(t - 3, 2);
     #pragma unroll
     for (int m = 0; m <= 3; ++m) {
       #pragma unroll
-      for (int n = 0; n <= 7; ++n) {
-        mma(t - 2, 1, m, n);
+      for (int n = 0; n <= 3; ++n) {
+        mma(t - 3, 1, m, n);
       }
     }
-    load_a(t - 2, 3);
-    load_b(t - 2, 3);
+    load_a(t - 3, 3);
+    load_b(t - 3, 3);
     #pragma unroll
     for (int m = 0; m <= 3; ++m) {
       #pragma unroll
-      for (int n = 0; n <= 7; ++n) {
-        mma(t - 2, 2, m, n);
+      for (int n = 0; n <= 3; ++n) {
+        mma(t - 3, 2, m, n);
+      }
+    }
+    copy_a(t, 0);
+    copy_b(t, 0);
+    commit(t);
+  }
+  #pragma unroll 1
+  for (int t = max(3, k_tiles); t <= (k_tiles + 2); ++t) {
+    wait_mma(t);
+    bar_mma(t);
+    load_a(t - 3, 0);
+    load_b(t - 3, 0);
+    if (t >= 4) {
+      #pragma unroll
+      for (int m = 0; m <= 3; ++m) {
+        #pragma unroll
+        for (int n = 0; n <= 3; ++n) {
+          mma(t - 4, 3, m, n);
+        }
+      }
+    }
+    load_a(t - 3, 1);
+    load_b(t - 3, 1);
+    #pragma unroll
+    for (int m = 0; m <= 3; ++m) {
+      #pragma unroll
+      for (int n = 0; n <= 3; ++n) {
+        mma(t - 3, 0, m, n);
+      }
+    }
+    load_a(t - 3, 2);
+    load_b(t - 3, 2);
+    #pragma unroll
+    for (int m = 0; m <= 3; ++m) {
+      #pragma unroll
+      for (int n = 0; n <= 3; ++n) {
+        mma(t - 3, 1, m, n);
+      }
+    }
+    load_a(t - 3, 3);
+    load_b(t - 3, 3);
+    #pragma unroll
+    for (int m = 0; m <= 3; ++m) {
+      #pragma unroll
+      for (int n = 0; n <= 3; ++n) {
+        mma(t - 3, 2, m, n);
       }
     }
     commit(t);
@@ -409,7 +410,7 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
   #pragma unroll
   for (int m = 0; m <= 3; ++m) {
     #pragma unroll
-    for (int n = 0; n <= 7; ++n) {
+    for (int n = 0; n <= 3; ++n) {
       mma(k_tiles - 1, 3, m, n);
     }
   }
@@ -422,7 +423,7 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
   }
   bar_store();
   #pragma unroll
-  for (int r = 0; r <= 3; ++r) {
+  for (int r = 0; r <= 1; ++r) {
     store(r);
   }
 }
@@ -443,7 +444,7 @@ extern "C" int pg_column_major_launch(const unsigned short* __restrict__ x, cons
       cudaFuncSetAttribute(pg_column_major, cudaFuncAttributeMaxDynamicSharedMemorySize, 98304);
   if (status != cudaSuccess) return (int)status;
   const unsigned tiles_along = (M + 127) / 128;
-  const unsigned tiles_across = (N + 127) / 128;
+  const unsigned tiles_across = (N + 63) / 64;
   const dim3 grid(tiles_across * 8, (tiles_along + 7) / 8);
   pg_column_major<<<grid, 128, 98304, (cudaStream_t)stream>>>(x, w, y0, M, K, N, x_stride1, w_stride1, y0_stride0);
   return (int)cudaGetLastError();

@@ -7,9 +7,11 @@ from matrix import case
 
 from polygen.errors import ScheduleError
 from polygen.hardware.device import device
-from polygen.schedule.default import Fitted, Problem, choose, predict
 from polygen.schedule.load import shipped
 from polygen.schedule.model import Epilogue
+from polygen.schedule.problem import Fitted, Problem
+from polygen.tune.choose import Offer, choose
+from polygen.tune.cost import predict
 
 H200 = device("sm_90a")
 WITHOUT_ROLES = "roles are not for this test"
@@ -89,7 +91,7 @@ def test_long_reductions_with_few_results_take_a_small_tile():
 def test_a_heavy_epilogue_is_hidden_behind_the_other_consumers_products():
     """Little to copy and a heavy epilogue against much to copy and none."""
     pair = among("cooperative_128x256x64", "pingpong_64x128x64")
-    heavy = chosen(4096, 4096, 256, pair, matrices=2, functions=True)
+    heavy = chosen(4096, 4096, 256, pair, matrices=2, matrix_bytes=4, functions=1)
     assert heavy.roles.form == "pingpong"
     assert chosen(4096, 4096, 8192, pair).roles.form == "cooperative"
 
@@ -98,7 +100,7 @@ def named(name):
     return next(Fitted(s, 1) for s in shipped(H200) if s.name == name)
 
 
-@pytest.mark.parametrize("more", [{"matrices": 1}, {"functions": True}])
+@pytest.mark.parametrize("more", [{"matrices": 1, "matrix_bytes": 2}, {"functions": 1}])
 def test_what_an_epilogue_costs_cooperative_consumers_more(more):
     def cost(name):
         bare = Problem(4096, 4096, 4096)
@@ -177,6 +179,37 @@ def test_a_device_without_the_features_is_not_asked():
     found, origin = choose(plain, Problem(4096, 4096, 4096), fit)
     assert not found.specialised and "with roles" not in origin
     assert asked and not any(schedule.specialised for schedule in asked)
+
+
+# --- offers --------------------------------------------------------------------------------------
+def offer(name):
+    return Offer(named(name).schedule, f"measured: {name}")
+
+
+def test_an_offer_is_taken_before_any_shipped_schedule():
+    problem = Problem(4096, 4096, 4096)
+    offers = [offer("cooperative_64x64x64"), offer("pingpong_128x128x64")]
+    taken, origin = choose(H200, problem, everything, offers=offers)
+    assert (taken.name, origin) == ("cooperative_64x64x64", "measured: cooperative_64x64x64")
+
+
+def test_an_offer_that_spills_or_no_longer_fits_is_passed_over():
+    problem = Problem(4096, 4096, 4096)
+    offers = [offer("cooperative_64x64x64"), offer("pingpong_128x128x64")]
+    skip = frozenset({"cooperative_64x64x64"})
+    assert choose(H200, problem, everything, skip, offers)[0].name == "pingpong_128x128x64"
+    only = among("cooperative_256x128x64")
+    taken, origin = choose(H200, problem, only, offers=offers)
+    assert taken.name == "cooperative_256x128x64" and "fastest of 1" in origin
+
+
+def test_an_offer_is_taken_as_it_fits():
+    def fit(schedule):
+        return Fitted(replace(schedule, epilogue=Epilogue("registers")), 1)
+
+    problem = Problem(4096, 4096, 4096)
+    taken, _ = choose(H200, problem, fit, offers=[offer("pingpong_128x128x64")])
+    assert taken.epilogue.through == "registers"
 
 
 # --- the whole decision --------------------------------------------------------------------------

@@ -1,0 +1,258 @@
+"""The source that has a card: operands in PyTorch tensors, CUDA events, CUDA graphs.
+
+All contenders work on the same tensors and PyTorch's current stream. Nothing here decides who takes
+part or in which order launches come: that is the protocol's.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from polygen.bench.card import Sampler
+from polygen.bench.ceilings import ceilings, settle
+from polygen.bench.compiling import revived
+from polygen.bench.operations import torch_function
+from polygen.bench.peers import PEERS, Peer
+from polygen.bench.rows import Row
+from polygen.bench.source import POLYGEN, Call, DeviceLost, Errors, Job
+from polygen.runtime.child import Stage, one_line
+from polygen.runtime.measure import FLUSHED_BYTES
+
+_PACKAGES = (
+    "triton", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cublas", "nvidia-cublas-cu12",
+    "nvmath-python", "nvidia-ml-py", "numpy",
+)  # fmt: skip
+_TYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
+_LARGEST_IN_ONE_PIECE = 1 << 28  # elements compared at once, for memory's sake
+
+
+class Operands:
+    """Random normal operands of a row, and its result in float64.
+
+    Attributes:
+        timed: by name, what is timed.
+        gentle: the same with the right matrix scaled by 1 / sqrt(K), so that sums are about 1,
+            where activations bend; with `timed` they are nearly straight.
+    """
+
+    def __init__(self, row: Row, device: str = "cuda") -> None:
+        torch.manual_seed(0)
+        self.row, kind = row, _TYPES[row.dtype]
+        self.timed = {}
+        for name, dims in row.operation.operands:
+            shape = row.shape(name)
+            if len(dims) == 2:  # rows may have elements between them that nobody reads
+                wide = torch.randn(shape[0], shape[1] + row.pad, device=device, dtype=kind)
+                self.timed[name] = wide[:, : shape[1]]
+            else:
+                self.timed[name] = torch.randn(shape, device=device, dtype=kind)
+        right = "w"
+        gentle = torch.empty_strided(
+            self.timed[right].shape, self.timed[right].stride(), device=device, dtype=kind
+        )
+        torch.mul(self.timed[right], row.k**-0.5, out=gentle)
+        self.gentle = {**self.timed, right: gentle}
+        self.out = torch.empty(row.m, row.n, device=device, dtype=kind)  # polygen's
+        self.scratch = torch.empty_like(self.out)  # any library's
+
+    def exact(self, gentle: bool) -> Any:
+        """The result in float64."""
+        operands = self.gentle if gentle else self.timed
+        function = torch_function(self.row.operation)
+        return function(*(operands[name].double() for name in self.row.operation.names))
+
+
+def errors(y: Any, exact: Any) -> Errors:
+    """Relative Frobenius error, and the largest |y - exact| / (|exact| + rms(exact))."""
+    norm = exact.norm()
+    typical = norm / exact.numel() ** 0.5
+    square, largest = torch.zeros((), dtype=torch.float64, device=exact.device), []
+    rows = max(1, _LARGEST_IN_ONE_PIECE // exact.shape[1])
+    for start in range(0, exact.shape[0], rows):
+        wanted = exact[start : start + rows]
+        difference = y[start : start + rows].double() - wanted
+        square += difference.square().sum()
+        largest.append((difference.abs() / (wanted.abs() + typical)).max())
+    return float(square.sqrt() / norm), float(torch.stack(largest).max())
+
+
+class GpuSource:
+    """The current card."""
+
+    def __init__(self) -> None:
+        torch.set_grad_enabled(False)
+        self._sampler = Sampler()
+        self._flush = torch.empty(FLUSHED_BYTES, dtype=torch.uint8, device="cuda")
+        self._peers: dict[str, Peer] = {}
+        self._missing: dict[str, str] = {}
+        settle()
+
+    def peer(self, name: str) -> Peer:
+        """A library, made once.
+
+        Raises:
+            Exception: whatever says that it is not there.
+        """
+        if name not in self._peers:
+            self._peers[name] = PEERS[name]()
+        return self._peers[name]
+
+    def about(self, stage: Stage) -> dict[str, Any]:
+        """Versions, ceilings, and which libraries are missing, with the reason."""
+        found = {"torch": torch.__version__, "cuda": torch.version.cuda}
+        for package in _PACKAGES:
+            try:
+                found[package] = importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+        missing = {}
+        for name in PEERS:
+            try:
+                found |= {f"{name}.{k}": v for k, v in self.peer(name).versions().items()}
+            except Exception as error:
+                missing[name] = one_line(error)
+        settle()  # again: kernels were compiled meanwhile, and the card had nothing to do
+        gpu = torch.cuda.get_device_properties(0)
+        return {
+            "versions": found,
+            "missing": missing,
+            "ceilings": ceilings(self.timed),
+            "gpu": {"name": gpu.name, "multiprocessors": gpu.multi_processor_count},
+        }
+
+    def timed(self, calls: Sequence[Call]) -> list[float]:
+        """Microseconds of launches in this order, each with a cold L2 cache."""
+        pairs = []
+        for call in calls:
+            self._flush.zero_()
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            call()
+            stop.record()
+            pairs.append((start, stop))
+        torch.cuda.synchronize()
+        return [start.elapsed_time(stop) * 1e3 for start, stop in pairs]
+
+    def open(self, job: Job, stage: Stage) -> GpuWork:
+        """Make a row's operands and its result in float64."""
+        torch.cuda.empty_cache()
+        torch.backends.cuda.matmul.allow_fp16_accumulation = job.row.acc == "f16"
+        work = GpuWork(self, job, self._sampler)
+        torch.cuda.synchronize()
+        return work
+
+
+class GpuWork:
+    """One row on the card."""
+
+    def __init__(self, source: GpuSource, job: Job, sampler: Sampler) -> None:
+        self._source, self._job, self._sampler = source, job, sampler
+        self.row, self.operands = job.row, Operands(job.row)
+        self._exact = self.operands.exact(gentle=False)
+        self._kernel: Any = None
+        self._facts: dict[str, dict[str, Any]] = {}
+
+    def timed(self, calls: Sequence[Call]) -> list[float]:
+        """As `GpuSource.timed`."""
+        return self._source.timed(calls)
+
+    def make(self, name: str) -> Call:
+        """A contender.
+
+        Raises:
+            DeviceLost: nothing works after it.
+            Exception: it cannot be made.
+        """
+        start = time.monotonic()
+        try:
+            if name == POLYGEN:
+                self._kernel = revived(self._job.kernel)
+                call: Call = functools.partial(self._polygen, gentle=False)
+            else:
+                call = self._source.peer(name).make(self)
+            call()
+            torch.cuda.synchronize()
+        except Exception as error:
+            alive(error)
+            raise
+        self._facts.setdefault(name, {})["seconds_to_make"] = round(time.monotonic() - start, 1)
+        return call
+
+    def _polygen(self, gentle: bool) -> Any:
+        """Launch the kernel; gives its output."""
+        held = self.operands.gentle if gentle else self.operands.timed
+        values = [held[name] for name in self.row.operation.names]
+        self._kernel(*values, out=self.operands.out)
+        return self.operands.out
+
+    def check(self, name: str, call: Call) -> Errors:
+        """Errors of a contender; of polygen on both data, the larger of each.
+
+        Raises:
+            DeviceLost: nothing works after it.
+        """
+        try:
+            self.operands.out.fill_(float("nan"))
+            self.operands.scratch.fill_(float("nan"))
+            found = errors(call(), self._exact)
+            if name == POLYGEN:
+                self.operands.out.fill_(float("nan"))
+                self._polygen(gentle=True)
+                gentle = errors(self.operands.out, self.operands.exact(gentle=True))
+                found = tuple(  # type: ignore[assignment]
+                    b if b != b or b > a else a for a, b in zip(found, gentle, strict=True)
+                )
+        except Exception as error:
+            alive(error)
+            raise
+        return found
+
+    def poison(self) -> None:
+        """Make polygen's output NaN."""
+        self.operands.out.fill_(float("nan"))
+
+    def left(self) -> Errors:
+        """Errors of polygen's output as it is."""
+        return errors(self.operands.out, self._exact)
+
+    def note(self, name: str, **facts: Any) -> None:
+        """Keep something about a contender for the record."""
+        self._facts.setdefault(name, {}).update(facts)
+
+    def facts(self, name: str) -> dict[str, Any]:
+        """What was noted, and the seconds that making it took."""
+        return self._facts.get(name, {})
+
+    def captured(self, name: str, call: Call) -> Call:
+        """The replay of a CUDA graph that holds one call; the call has been made before."""
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            kept = call()  # the graph writes to it
+
+        def replay(kept: Any = kept) -> None:
+            graph.replay()
+
+        return replay
+
+    def conditions(self) -> dict[str, Any]:
+        """Clocks, power and temperature since the last call."""
+        return self._sampler.take()
+
+
+def alive(error: BaseException) -> None:
+    """See whether the device still works after an error.
+
+    Raises:
+        DeviceLost: it does not.
+    """
+    try:
+        torch.cuda.synchronize()
+    except Exception:
+        raise DeviceLost(one_line(error)) from error

@@ -1,0 +1,288 @@
+"""The operations that are measured: one expression each, read from ``suites/operations.toml``.
+
+The expression is the only definition. Polygen traces it, PyTorch runs it (and, in float64, gives
+the reference), and `chain` takes it apart for libraries that have fixed forms:
+
+1. Python parses the expression; ``@`` is the product, its operands are names or transposed names.
+2. Going outwards from the product, each operator or call has the running value as one argument and
+   operands or constants as the others; each becomes a `Step`.
+3. An expression that uses the running value twice has no chain.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import operator
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cattrs
+
+from polygen.bench.errors import BenchError
+
+FOLDER = Path(__file__).parent / "suites"
+FILE = "operations.toml"
+VALUE = ""  # in a step's arguments: the running value
+
+_OPERATORS: dict[type[ast.operator], str] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "div",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One expression.
+
+    Attributes:
+        name: its key in the data.
+        expression: array code over the operands.
+        operands: name and dims of each, in call order.
+    """
+
+    name: str
+    expression: str
+    operands: tuple[tuple[str, tuple[str, ...]], ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The operands' names, in call order."""
+        return tuple(name for name, _ in self.operands)
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing follows the product."""
+        return not chain(self).steps
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One pointwise step; its arguments are operands' names, numbers, words, or `VALUE`."""
+
+    function: str
+    arguments: tuple[str | float, ...]
+    words: tuple[str, ...] = ()  # values of keywords, as "tanh" of gelu
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A product and the steps after it.
+
+    Attributes:
+        left: name of the left operand, and whether it is transposed.
+        right: the same of the right one.
+        steps: in order.
+    """
+
+    left: tuple[str, bool]
+    right: tuple[str, bool]
+    steps: tuple[Step, ...]
+
+
+@functools.cache
+def operations() -> dict[str, Operation]:
+    """All operations by name.
+
+    Raises:
+        BenchError: the data file is wrong.
+    """
+    return read(tomllib.loads((FOLDER / FILE).read_text(encoding="utf-8")))
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    expression: str
+    operands: dict[str, str]
+
+
+def read(tables: dict[str, Any]) -> dict[str, Operation]:
+    """Operations from parsed TOML.
+
+    Raises:
+        BenchError: an entry lacks a field, or an expression is none.
+    """
+    converter = cattrs.Converter(forbid_extra_keys=True)
+    found = {}
+    for name, table in tables.items():
+        try:
+            entry = converter.structure(table, _Entry)
+            ast.parse(entry.expression, mode="eval")
+        except (cattrs.BaseValidationError, SyntaxError) as error:
+            raise BenchError(
+                f"cannot be read: {error}",
+                where=f"{FILE}, {name}",
+                nearest='Give expression = "x @ w.T" and operands = { x = "M,K", w = "N,K" }',
+            ) from None
+        dims = tuple((o, tuple(d.strip() for d in t.split(","))) for o, t in entry.operands.items())
+        found[name] = Operation(name, entry.expression, dims)
+    return found
+
+
+def operation(name: str) -> Operation:
+    """An operation by name.
+
+    Raises:
+        BenchError: there is none.
+    """
+    if name not in operations():
+        raise BenchError(
+            f"no operation is called {name!r}", nearest=f"Known: {', '.join(operations())}"
+        )
+    return operations()[name]
+
+
+def chain(op: Operation) -> Chain:
+    """The product and the steps after it.
+
+    Raises:
+        BenchError: the expression is no chain.
+    """
+    return _chain(op.expression)
+
+
+@functools.cache
+def _chain(expression: str) -> Chain:
+    steps: list[Step] = []
+
+    def visit(node: ast.expr) -> tuple[tuple[str, bool], tuple[str, bool]]:
+        """The product's operands; adds the steps around it."""
+        words: tuple[str, ...] = ()
+        match node:
+            case ast.BinOp(left=left, op=ast.MatMult(), right=right):
+                return _matrix(left), _matrix(right)
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+                function, sides = _OPERATORS[type(op)], [left, right]
+            case ast.Call(func=ast.Name(id=function), args=sides, keywords=named):
+                words = tuple(ast.literal_eval(word.value) for word in named)
+            case _:
+                raise _no_chain(expression, ast.unparse(node))
+        inner = [side for side in sides if _holds_product(side)]
+        if len(inner) != 1:
+            raise _no_chain(expression, ast.unparse(node))
+        found = visit(inner[0])
+        arguments = tuple(VALUE if side is inner[0] else _leaf(side, expression) for side in sides)
+        steps.append(Step(function, arguments, words))
+        return found
+
+    left, right = visit(ast.parse(expression, mode="eval").body)
+    return Chain(left, right, tuple(steps))
+
+
+def _no_chain(expression: str, part: str) -> BenchError:
+    return BenchError(
+        "the expression is no chain of steps after one product",
+        where=expression,
+        why=f"{part} does not use the running value exactly once",
+    )
+
+
+def _holds_product(node: ast.expr) -> bool:
+    return any(isinstance(part, ast.MatMult) for part in ast.walk(node))
+
+
+def _matrix(node: ast.expr) -> tuple[str, bool]:
+    match node:
+        case ast.Name(id=name):
+            return name, False
+        case ast.Attribute(value=ast.Name(id=name), attr="T"):
+            return name, True
+    raise _no_chain(ast.unparse(node), ast.unparse(node))
+
+
+def _leaf(node: ast.expr, expression: str) -> str | float:
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Constant(value=int() | float() as number):
+            return float(number)
+    raise _no_chain(expression, ast.unparse(node))
+
+
+# --- PyTorch --------------------------------------------------------------------------------------
+def torch_function(op: Operation) -> Callable[..., Any]:
+    """The expression as a user of PyTorch writes it; takes the operands in call order.
+
+    Operators are the tensors' own; only named functions are looked up, so that the function can be
+    compiled by ``torch.compile`` and run in any type.
+    """
+    text = f"lambda {', '.join(op.names)}: {op.expression}"
+    names = {"__builtins__": {}, **_torch_names()}
+    made: Callable[..., Any] = eval(text, names)  # the text is this package's own data
+    return made
+
+
+@functools.cache
+def _torch_names() -> dict[str, Callable[..., Any]]:
+    import torch  # noqa: PLC0415
+
+    nn = torch.nn.functional
+
+    def gelu(x: Any, approximate: str = "none") -> Any:
+        return nn.gelu(x, approximate=approximate)
+
+    return {
+        "relu": torch.relu,
+        "silu": nn.silu,
+        "gelu": gelu,
+        "sigmoid": torch.sigmoid,
+        "tanh": torch.tanh,
+        "square": torch.square,
+        "hardswish": nn.hardswish,
+        "exp": torch.exp,
+    }
+
+
+@functools.cache
+def _in_place() -> dict[str, Callable[..., Any]]:
+    import torch  # noqa: PLC0415
+
+    def gelu(x: Any, approximate: str = "none") -> Any:
+        return torch.ops.aten.gelu_(x, approximate=approximate)
+
+    return {
+        "add": operator.iadd,
+        "sub": operator.isub,
+        "mul": operator.imul,
+        "div": operator.itruediv,
+        "relu": torch.relu_,
+        "silu": functools.partial(torch.nn.functional.silu, inplace=True),
+        "gelu": gelu,
+        "sigmoid": torch.sigmoid_,
+        "tanh": torch.tanh_,
+        "square": torch.square_,
+        "exp": torch.exp_,
+    }
+
+
+def in_place(steps: tuple[Step, ...], operands: dict[str, Any]) -> list[Callable[[Any], Any]]:
+    """PyTorch's kernels of steps, one each, that change the running value.
+
+    Args:
+        steps: of a chain.
+        operands: tensors by name.
+
+    Raises:
+        BenchError: a step has no such kernel.
+    """
+    table = _in_place()
+    made: list[Callable[[Any], Any]] = []
+    for step in steps:
+        others = [operands.get(a, a) if isinstance(a, str) else a for a in step.arguments[1:]]
+        swapped = step.arguments[0] != VALUE
+        if swapped and step.function in ("add", "mul"):
+            others = [operands[str(step.arguments[0])]]
+        elif swapped or step.function not in table:
+            raise BenchError(f"no kernel in place does {step.function}", where="PyTorch")
+        call = table[step.function]
+        made.append(functools.partial(_apply, call, (*others, *step.words)))
+    return made
+
+
+def _apply(call: Callable[..., Any], others: tuple[Any, ...], value: Any) -> Any:
+    return call(value, *others)

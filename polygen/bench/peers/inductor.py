@@ -1,0 +1,29 @@
+"""``torch.compile`` in the mode that tunes most."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from polygen.bench.operations import torch_function
+from polygen.bench.source import Call
+
+MODE = "max-autotune-no-cudagraphs"
+
+
+class Inductor:
+    """PyTorch's compiler."""
+
+    def versions(self) -> dict[str, Any]:
+        """The mode."""
+        return {"mode": MODE}
+
+    def make(self, work: Any) -> Call:
+        """The function, compiled and tuned for the row's tensors."""
+        import torch  # noqa: PLC0415
+
+        torch._dynamo.reset()
+        function = torch_function(work.row.operation)
+        compiled = torch.compile(function, mode=MODE, fullgraph=True, dynamic=False)
+        operands = [work.operands.timed[name] for name in work.row.operation.names]
+        compiled(*operands)
+        return lambda: compiled(*operands)

@@ -1,0 +1,33 @@
+"""cuBLAS as PyTorch calls it, then one PyTorch kernel per step, in place: nothing is allocated."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from polygen.bench.operations import chain, in_place
+from polygen.bench.source import Call
+
+
+class Separate:
+    """The unfused baseline."""
+
+    def versions(self) -> dict[str, Any]:
+        """Nothing beyond PyTorch's."""
+        return {}
+
+    def make(self, work: Any) -> Call:
+        """A product into the scratch matrix, and its steps."""
+        import torch  # noqa: PLC0415
+
+        found, operands, z = chain(work.row.operation), work.operands.timed, work.operands.scratch
+        x, w = (
+            operands[n].t() if turned else operands[n] for n, turned in (found.left, found.right)
+        )
+        steps = in_place(found.steps, operands)
+
+        def call() -> Any:
+            torch.mm(x, w, out=z)
+            return functools.reduce(lambda value, step: step(value), steps, z)
+
+        return call

@@ -1,0 +1,200 @@
+"""Rows and suites: what is measured, in which order; suites are data in ``suites/*.toml``."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import math
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cattrs
+
+from polygen.bench.errors import BenchError
+from polygen.bench.operations import FILE, FOLDER, Operation, operation
+
+BYTES = {"bf16": 2, "f16": 2}
+ALIGNMENT = 16  # bytes: the widest a signature declares
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One operation of one size.
+
+    Attributes:
+        op: name of the operation.
+        m: rows of the result.
+        n: columns of the result.
+        k: length of the sums.
+        dtype: of the operands and the result.
+        acc: of the sums.
+        pad: elements between the rows of the matrices that are read.
+    """
+
+    op: str
+    m: int
+    n: int
+    k: int
+    dtype: str = "bf16"
+    acc: str = "f32"
+    pad: int = 0
+
+    @property
+    def key(self) -> str:
+        """What names the row, ``bias_gelu bf16 4096x4096x512``."""
+        text = f"{self.op} {self.dtype} {self.m}x{self.n}x{self.k}"
+        text += "" if self.acc == "f32" else f" sums {self.acc}"
+        return text + (f" pad {self.pad}" if self.pad else "")
+
+    @property
+    def operation(self) -> Operation:
+        """What is computed."""
+        return operation(self.op)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """By dim."""
+        return {"M": self.m, "N": self.n, "K": self.k}
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of an operand."""
+        return tuple(self.sizes[d] for d in dict(self.operation.operands)[name])
+
+    @property
+    def signature(self) -> list[str]:
+        """The operands as `polygen.api.Fused.compile` takes them."""
+        made = []
+        for name, dims in self.operation.operands:
+            row_bytes = (self.shape(name)[-1] + self.pad) * BYTES[self.dtype]
+            aligned = math.gcd(ALIGNMENT, row_bytes) if self.pad and len(dims) == 2 else ALIGNMENT
+            suffix = "" if aligned == ALIGNMENT else f"@{aligned}"
+            made.append(f"{name}:{self.dtype}[{','.join(dims)}]{suffix}")
+        return made
+
+    @property
+    def operations(self) -> float:
+        """Multiplications and additions of the product."""
+        return 2.0 * self.m * self.n * self.k
+
+    @property
+    def bytes(self) -> float:
+        """What is read and written at least: every operand once, the result once."""
+        read = sum(math.prod(self.shape(name)) for name in self.operation.names)
+        return float(BYTES[self.dtype]) * (read + self.m * self.n)
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Rows that belong together, the most telling first."""
+
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+    digest: str  # of its file and the operations
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    ops: list[str]
+    shapes: list[tuple[int, int, int]]
+    dtype: str = "bf16"
+    acc: str = "f32"
+    pad: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    title: str
+    group: list[_Group]
+
+
+def suite_names() -> tuple[str, ...]:
+    """All suites, as the command line names them."""
+    return tuple(sorted(p.stem.replace("_", "-") for p in FOLDER.glob("*.toml") if p.name != FILE))
+
+
+@functools.cache
+def suite(name: str) -> Suite:
+    """A suite by name.
+
+    Raises:
+        BenchError: there is none, or its file is wrong.
+    """
+    if name not in suite_names():
+        raise BenchError(
+            f"no suite is called {name!r}",
+            where="--suite",
+            nearest=f"Suites: {', '.join(suite_names())}",
+        )
+    path = FOLDER / f"{name.replace('-', '_')}.toml"
+    text = path.read_bytes()
+    digest = hashlib.sha256(text + (FOLDER / FILE).read_bytes()).hexdigest()[:12]
+    title, rows = read(tomllib.loads(text.decode()), path.name)
+    return Suite(name, title, rows, digest)
+
+
+def read(tables: dict[str, Any], where: str) -> tuple[str, tuple[Row, ...]]:
+    """Title and rows from parsed TOML.
+
+    Raises:
+        BenchError: a field is missing or unknown, or a value is impossible.
+    """
+    try:
+        found = cattrs.Converter(forbid_extra_keys=True).structure(tables, _File)
+    except cattrs.BaseValidationError as error:
+        problems = "; ".join(cattrs.transform_error(error))
+        raise BenchError(f"cannot be read: {problems}", where=f"suites/{where}") from None
+    rows: list[Row] = []
+    for group in found.group:
+        for shape, op in itertools.product(group.shapes, group.ops):
+            operation(op)
+            if min(shape) < 1 or group.dtype not in BYTES or group.pad < 0:
+                raise BenchError(
+                    f"{op} of {shape}, {group.dtype}, pad {group.pad} cannot be measured",
+                    where=f"suites/{where}",
+                    nearest=f"Sizes from 1, pads from 0, and {' or '.join(BYTES)}",
+                )
+            rows.append(Row(op, *shape, dtype=group.dtype, acc=group.acc, pad=group.pad))
+    return found.title, tuple(dict.fromkeys(rows))
+
+
+def selected(names: Sequence[str], pattern: str = "") -> list[Row]:
+    """The rows of suites whose key contains a pattern, each once.
+
+    Suites take turns, so that a run that ends early has the most telling rows of each.
+
+    Args:
+        names: of suites.
+        pattern: regular expression.
+
+    Raises:
+        BenchError: a suite does not exist, the pattern is none, or no row is left.
+    """
+    try:
+        wanted = re.compile(pattern)
+    except re.error as error:
+        raise BenchError(
+            f"{pattern!r} is no regular expression",
+            where="--rows",
+            why=str(error),
+            nearest='For example --rows "^bias_gelu bf16"',
+        ) from None
+    turns = itertools.zip_longest(*(suite(name).rows for name in names))
+    rows = dict.fromkeys(row for turn in turns for row in turn if row is not None)
+    found = [row for row in rows if wanted.search(row.key)]
+    if not found:
+        raise BenchError(
+            f"no row matches {pattern!r}",
+            where="--rows",
+            nearest="`polygen bench --list` prints the rows",
+        )
+    return found
+
+
+def suites_of(row: Row, names: Sequence[str]) -> list[str]:
+    """Which of these suites a row belongs to."""
+    return [name for name in names if row in suite(name).rows]

@@ -1,0 +1,177 @@
+"""The parameters of the cost model, per device, read from ``data/cost.toml``.
+
+Every parameter stands under the source it comes from, as the facts of devices do. A device's own
+tables win over ``common``, which holds what was fitted on one device and is taken for all: cycles
+and bytes per cycle of one multiprocessor carry over better than times do.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+from polygen.errors import HardwareDataError
+from polygen.hardware.data_file import read, take
+from polygen.hardware.device import Device
+
+FILE = "cost.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class CostParameters:
+    """What one device does in which time. Cycles and rates are those of one multiprocessor.
+
+    Attributes:
+        clock: GHz when the tensor cores rest.
+        droop: share by which a kernel takes longer when they never do, for lack of power.
+        memory: nominal bandwidth of device memory, GB/s.
+        memory_share: of it that kernels reach.
+        l2_bytes: size of the L2 cache, bytes.
+        l2_share: of the L2 cache that keeps operands for later tiles.
+        written_share: of the bytes written that device memory takes before the kernel ends.
+        memory_sharpness: exponent of the norm that joins device memory and multiprocessors.
+        start: microseconds before the first product and after the last tile, with roles.
+        product_rate: 16-bit multiply-adds per cycle of warpgroup instructions.
+        instruction: cycles that each warpgroup instruction takes besides.
+        shared_rate: bytes per cycle that warpgroup instructions read from shared memory.
+        step: cycles that a k tile takes at least, however small it is.
+        fetch_rate: bytes per cycle that one block's copies bring from the L2 cache.
+        fetch_rate_astride: likewise, where rows lie astride the lines of the cache.
+        outside_rate: bytes per cycle that the copy engine fills with zeros outside an array.
+        l2_rate: bytes per cycle that the L2 cache gives all multiprocessors together.
+        latency: cycles from a copy's issue to its arrival.
+        crowding: share by which latency grows when all multiprocessors copy.
+        cluster_loss: share of a k tile that two blocks of a cluster lose by going in step.
+        wide_cluster_loss: likewise, more than two blocks.
+        tile: cycles per tile to begin: its place, the first wait.
+        panel: cycles in which a warpgroup finishes 64 x 64 results, through panels.
+        panel_turn: cycles of each panel besides, whatever its width.
+        registers: likewise, straight from the registers.
+        matrix_rate: bytes per cycle of the epilogue's matrices that a warpgroup reads.
+        function_rate: functions beyond arithmetic that a warpgroup evaluates per cycle.
+        warp_start: as `start`, without roles.
+        warp_rate: 16-bit multiply-adds per cycle of warp instructions.
+        warp_shared_rate: bytes per cycle to and from shared memory, without roles.
+        warp_sharpness: exponent of the norm that joins the limits of a k tile, without roles.
+        warp_fetch_rate: bytes per cycle that asynchronous copies bring.
+        warp_latency: cycles from such a copy's issue to its arrival.
+        warp_crowding: as `crowding`, without roles.
+        full_rate_warps: resident warps that keep the tensor cores busy.
+        barrier: cycles lost at the barrier of each k tile.
+        round: cycles lost while a round of blocks starts and drains.
+        way_out_rate: bytes per cycle of results and matrices, without roles.
+        warp_function_rate: functions per cycle of all warps, without roles.
+    """
+
+    clock: float
+    droop: float
+    memory: float
+    memory_share: float
+    l2_bytes: float
+    l2_share: float
+    written_share: float
+    memory_sharpness: float
+    start: float
+    product_rate: float
+    instruction: float
+    shared_rate: float
+    step: float
+    fetch_rate: float
+    fetch_rate_astride: float
+    outside_rate: float
+    l2_rate: float
+    latency: float
+    crowding: float
+    cluster_loss: float
+    wide_cluster_loss: float
+    tile: float
+    panel: float
+    panel_turn: float
+    registers: float
+    matrix_rate: float
+    function_rate: float
+    warp_start: float
+    warp_rate: float
+    warp_shared_rate: float
+    warp_sharpness: float
+    warp_fetch_rate: float
+    warp_latency: float
+    warp_crowding: float
+    full_rate_warps: float
+    barrier: float
+    round: float
+    way_out_rate: float
+    warp_function_rate: float
+
+
+NAMES = tuple(field.name for field in fields(CostParameters))
+
+
+@functools.cache
+def cost_parameters(device: Device) -> CostParameters:
+    """The parameters of a device.
+
+    Raises:
+        HardwareDataError: one is missing, unknown, or not a positive number.
+    """
+    data = read(FILE)
+    return build(device.name, data, f"hardware/data/{FILE}, {device.name}")
+
+
+def build(name: str, data: dict[str, Any], where: str) -> CostParameters:
+    """The parameters of a device from the data.
+
+    Args:
+        name: of the device.
+        data: tables by device, and "common"; each a table of parameters by source.
+        where: for errors.
+
+    Raises:
+        HardwareDataError: a parameter is missing, unknown, or not a positive number.
+    """
+    found: dict[str, float] = {}
+    for table in (take(data, "common", where), take(data, name, where)):
+        for numbers in table.values():
+            for parameter, number in numbers.items():
+                found[parameter] = _positive(parameter, number, where)
+    unknown = sorted(set(found) - set(NAMES))
+    missing = sorted(set(NAMES) - set(found))
+    if unknown:
+        raise HardwareDataError(
+            f"unknown parameters {unknown}", where=where, nearest=f"Known: {', '.join(NAMES)}"
+        )
+    if missing:
+        raise HardwareDataError(f"missing parameters {missing}", where=where)
+    return CostParameters(**found)
+
+
+def search_ranges() -> dict[str, tuple[float, float, float]]:
+    """The parameters that are fitted, each with its least, nominal and largest value.
+
+    Raises:
+        HardwareDataError: a range is none, or is of no parameter.
+    """
+    where = f"hardware/data/{FILE}, search"
+    ranges: dict[str, tuple[float, float, float]] = {}
+    for name, entry in take(read(FILE), "search", where).items():
+        if name not in NAMES:
+            raise HardwareDataError(f"unknown parameter {name!r}", where=where)
+        if not isinstance(entry, list) or len(entry) != 3:
+            raise HardwareDataError(
+                f"{name} = {entry!r} is not [least, nominal, most]", where=where
+            )
+        low, middle, high = (_positive(name, value, where) for value in entry)
+        if not low <= middle <= high:
+            raise HardwareDataError(f"{name} = {entry!r} is not in order", where=where)
+        ranges[name] = (low, middle, high)
+    return ranges
+
+
+def _positive(parameter: str, number: object, where: str) -> float:
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise HardwareDataError(f"{parameter} = {number!r} is not a number", where=where)
+    if not (math.isfinite(number) and number > 0):
+        raise HardwareDataError(f"{parameter} = {number!r} is not positive", where=where)
+    return float(number)

@@ -1,0 +1,107 @@
+"""Chooses a schedule for a program, a device and the sizes to optimise for.
+
+1. Offers come first, in their order: schedules that were measured for this very problem. The first
+   one that still fits the program is taken.
+2. Otherwise fit each of the device's shipped schedules to the program (a callback decides:
+   instruction, layouts and resources are other stages').
+3. Predict the time of all that fit, and take the fastest. The origin says what was compared, and
+   why schedules with roles were not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from polygen.errors import ScheduleError
+from polygen.hardware.device import Device
+from polygen.schedule.load import shipped
+from polygen.schedule.model import Schedule
+from polygen.schedule.problem import Fitted, Problem
+from polygen.tune.cost import counts, predict_all
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A schedule that was measured for the problem, and the words that say so."""
+
+    schedule: Schedule
+    origin: str
+
+
+def choose(
+    device: Device,
+    problem: Problem,
+    fit: Callable[[Schedule], Fitted | str],
+    skip: frozenset[str] = frozenset(),
+    offers: Sequence[Offer] = (),
+) -> tuple[Schedule, str]:
+    """An offer, or the shipped schedule predicted fastest; and why.
+
+    Args:
+        device: the target.
+        problem: sizes to optimise for.
+        fit: fits a schedule to the program, or says why it cannot.
+        skip: names of schedules that turned out not to compile well.
+        offers: schedules measured for this problem, best first.
+
+    Raises:
+        ScheduleError: no offer and no shipped schedule fits.
+    """
+    for offer in offers:
+        if offer.schedule.name not in skip and isinstance(fitted := fit(offer.schedule), Fitted):
+            return fitted.schedule, offer.origin
+    fitting: list[Fitted] = []
+    refused: dict[bool, str] = {}
+    for candidate in shipped(device):
+        if candidate.name in skip or not all(map(device.has, _needs(candidate))):
+            continue
+        found = fit(candidate)
+        if isinstance(found, str):
+            refused[candidate.specialised] = found
+        else:
+            fitting.append(found)
+    if not fitting:
+        raise ScheduleError(
+            f"no shipped schedule fits the program on {device}",
+            where="schedule = auto",
+            why="; ".join(refused.values()),
+            nearest="Pass a schedule of your own",
+        )
+    times = predict_all(device, fitting, problem)
+    # Of equals, with an epilogue the one that hides it, else the one that copies least.
+    preferred = "pingpong" if problem.pointwise else "cooperative"
+    ranked = sorted(
+        (time, one.schedule.roles.form != preferred, one.schedule.name, place)
+        for place, (time, one) in enumerate(zip(times, fitting, strict=True))
+    )
+    best = fitting[ranked[0][-1]]
+    chosen = best.schedule
+    origin = (
+        f"shipped {chosen.name}, fastest of {len(fitting)} by the cost model for "
+        f"{problem.m}x{problem.n}x{problem.k}: {_run(device, best, problem)}"
+    )
+    if chosen.specialised and chosen.epilogue.through == "registers":
+        origin += "; results are stored from the registers: tensor maps cannot describe them"
+    if not chosen.specialised and True in refused:
+        origin += f"; none with roles: {refused[True]}"
+    if skip:
+        origin += f"; not taken because they spill: {', '.join(sorted(skip))}"
+    return chosen, origin
+
+
+def _run(device: Device, best: Fitted, problem: Problem) -> str:
+    """How the tiles are spread over the multiprocessors, in words."""
+    c = counts(device, best, problem)
+    if best.schedule.specialised:
+        return f"{c.tiles} tiles by {min(c.clusters, c.slots) * c.blocks} persistent blocks"
+    waves = -(-c.tiles // (device.multiprocessors * best.resident))
+    return (
+        f"{c.tiles} tiles in {waves} wave(s) of {best.resident} block(s) "
+        f"on {device.multiprocessors} multiprocessors"
+    )
+
+
+def _needs(schedule: Schedule) -> tuple[str, ...]:
+    """Device features without which a schedule makes no sense."""
+    return ("wgmma", "tma") if schedule.specialised else ()

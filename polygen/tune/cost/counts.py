@@ -1,0 +1,211 @@
+"""(Problem, Schedule) -> what the kernel does: closed forms of cardinalities of its sets.
+
+Per k tile, per output tile and in all: products, instructions, bytes by memory, waits, rounds. They
+are what isl would count in the kernel's trees, footprints and raster, written down as arithmetic so
+that thousands of schedules can be compared; `tests/unit/tune_cost/test_counts.py` counts the sets
+of every kind of kernel and finds the same numbers.
+
+1. The grid: output tiles, clusters of them, and how many a multiprocessor gets.
+2. A k tile: multiply-adds; bytes that a block receives, and that it asks the L2 cache for (blocks
+   of a cluster share); bytes that products or fragment loads read from shared memory.
+3. The way out of a tile: results, panels, matrices read, functions evaluated, waits.
+4. Device memory: every operand once, the one across the raster once per group of tiles.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from polygen.hardware.device import Device
+from polygen.schedule.model import Schedule
+from polygen.schedule.problem import Fitted, Problem
+
+_PANEL_COLUMNS = (64, 32, 16)
+_CHUNK = 16  # bytes that a lane of a fragment load reads, and a lane of a copy writes
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What one kernel does. "Block" is a thread block; sizes in bytes.
+
+    Attributes:
+        roles: 1 with roles, 0 without.
+        pingpong: 1 if consumers take turns at whole tiles.
+        blocks: of a cluster.
+        clusters: of output tiles, the last ones perhaps partly outside the result.
+        slots: clusters that run at once; without roles, multiprocessors.
+        rounds: clusters that the busiest slot works through.
+        resident: blocks of a multiprocessor.
+        k_tiles: of the sums.
+        element_bytes: of the operands.
+        ahead: k tiles by which copies run ahead.
+        workers: warps of a block that multiply; with roles, warpgroups.
+        own: results of one worker's tile.
+        products: multiply-adds of a block per k tile.
+        instructions: warpgroup instructions of a block per k tile; 0 without roles.
+        filled: bytes copied into a block's shared memory per k tile.
+        fetched: of these, bytes that the block itself asks the L2 cache for.
+        outside: of these, bytes outside the operands that it has filled with zeros.
+        in_flight: k tiles whose products may still run when the next are issued.
+        operand_reads: bytes that products or fragment loads read from shared memory per k tile,
+            times the wavefronts that bank conflicts make of one.
+        panels: steps in which one worker finishes a tile.
+        waits: that one worker passes per tile.
+        matrix_bytes: of the epilogue's matrices, read per tile.
+        result_bytes: written per tile.
+        functions: evaluated per tile.
+        from_registers: 1 if results are stored straight from the registers.
+        read_bytes: read from device memory at least: operands and matrices once.
+        written_bytes: written there.
+        along_bytes: of the operand that tiles of a group share while the group advances, per group.
+        across_bytes: of the other operand.
+        groups: of the raster: how often the other operand is swept.
+        astride: 1 if rows of an operand lie astride the lines of the cache.
+    """
+
+    roles: int
+    pingpong: int
+    blocks: int
+    clusters: int
+    slots: int
+    rounds: int
+    resident: int
+    k_tiles: int
+    element_bytes: int
+    ahead: int
+    workers: int
+    own: int
+    products: int
+    instructions: int
+    filled: int
+    fetched: int
+    outside: int
+    in_flight: int
+    operand_reads: int
+    panels: int
+    waits: int
+    matrix_bytes: int
+    result_bytes: int
+    functions: int
+    from_registers: int
+    read_bytes: int
+    written_bytes: int
+    along_bytes: int
+    across_bytes: int
+    groups: int
+    astride: int
+
+    @property
+    def tiles(self) -> int:
+        """Output tiles, those of partly filled clusters included."""
+        return self.clusters * self.blocks
+
+    @property
+    def idle(self) -> int:
+        """Slots without a cluster in the last round."""
+        return -self.clusters % self.slots
+
+
+def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
+    """Count what a schedule makes of a problem.
+
+    Args:
+        device: the target.
+        fitted: the schedule as it fits the program, and its blocks per multiprocessor.
+        problem: sizes, and the weight of the epilogue.
+    """
+    schedule = fitted.schedule
+    cta, warp, cluster = schedule.tile.cta, schedule.tile.warp, schedule.cluster
+    size = problem.element_bytes
+    roles, pingpong = schedule.specialised, schedule.roles.form == "pingpong"
+    blocks = cluster.m * cluster.n
+    tall, wide = -(-problem.m // (cta.m * cluster.m)), -(-problem.n // (cta.n * cluster.n))
+    clusters = tall * wide
+    usable = device.multiprocessors if blocks <= 2 else device.wide_cluster_multiprocessors
+    slots = usable // blocks
+    workers = (cta.m // warp.m) * (cta.n // warp.n)
+    left, right = cta.m * cta.k * size, cta.n * cta.k * size
+    # A tile that is larger than the whole operand is filled up with zeros.
+    rows, columns = min(cta.m, problem.m), min(cta.n, problem.n)
+    fetched = (rows // cluster.n + columns // cluster.m) * cta.k * size
+    if roles:
+        tall_blocks = warp.m // device.warpgroup_rows  # instructions along m of one worker
+        steps = cta.k * size // device.warpgroup_depth_bytes
+        instructions = workers * tall_blocks * steps
+        operand_reads = workers * tall_blocks * (device.warpgroup_rows + cta.n) * cta.k * size
+        panels, waits = _way_out(device, schedule, problem)
+    else:
+        instructions = 0
+        ways = [
+            _conflicts(schedule, inner, extent, cta.k, size)
+            for inner, extent in zip(problem.k_inner, (cta.m, cta.n), strict=True)
+        ]
+        operand_reads = workers * (warp.m * ways[0] + warp.n * ways[1]) * cta.k * size
+        panels, waits = 1, 0
+    if schedule.raster.along == "m":
+        groups, (along, across) = -(-tall // schedule.raster.group), problem.operand_bytes
+        share = min(problem.m, schedule.raster.group * cluster.m * cta.m) * problem.k * size
+    else:
+        groups, (across, along) = -(-wide // schedule.raster.group), problem.operand_bytes
+        share = min(problem.n, schedule.raster.group * cluster.n * cta.n) * problem.k * size
+    results = problem.m * problem.n
+    return Counts(
+        roles=roles,
+        pingpong=pingpong,
+        blocks=blocks,
+        clusters=clusters,
+        slots=slots,
+        rounds=-(-clusters // slots),
+        resident=fitted.resident,
+        k_tiles=-(-problem.k // cta.k),
+        element_bytes=size,
+        ahead=schedule.pipeline.stages if roles else max(1, schedule.pipeline.distance),
+        workers=workers,
+        own=warp.m * warp.n,
+        products=cta.m * cta.n * cta.k,
+        instructions=instructions,
+        filled=left + right,
+        fetched=fetched,
+        outside=left // cluster.n + right // cluster.m - fetched,
+        in_flight=schedule.pipeline.in_flight if roles else 0,
+        operand_reads=operand_reads,
+        panels=panels,
+        waits=waits,
+        matrix_bytes=cta.m * cta.n * problem.matrix_bytes,
+        result_bytes=cta.m * cta.n * problem.result_bytes,
+        functions=cta.m * cta.n * problem.functions,
+        from_registers=schedule.epilogue.through == "registers",
+        read_bytes=along + across + results * problem.matrix_bytes,
+        written_bytes=results * problem.result_bytes,
+        along_bytes=share,
+        across_bytes=across,
+        groups=groups,
+        astride=problem.astride,
+    )
+
+
+def _way_out(device: Device, schedule: Schedule, problem: Problem) -> tuple[int, int]:
+    """Panels of one consumer's tile, and the waits that it passes per tile."""
+    warp, pingpong = schedule.tile.warp, schedule.roles.form == "pingpong"
+    k_tiles = -(-problem.k // schedule.tile.cta.k)
+    rows = warp.m // device.warpgroup_rows
+    turn = int(pingpong)
+    if schedule.epilogue.through != "tma":
+        return rows, k_tiles + turn
+    columns = next(c for c in _PANEL_COLUMNS if warp.n % c == 0)
+    panels = rows * (warp.n // columns)
+    # Per panel: one wait for each matrix, and the barrier before the copy engine takes the results.
+    return panels, k_tiles + turn + panels * (problem.matrices + 1)
+
+
+def _conflicts(schedule: Schedule, k_inner: bool, extent: int, depth: int, size: int) -> int:
+    """Wavefronts that bank conflicts make of one wavefront of fragment loads.
+
+    A swizzle that is chosen automatically leaves none. Without one, the eight 16-byte rows that a
+    load reads together start at multiples of the stored row: those that are congruent modulo the
+    banks' 128 bytes come one after the other.
+    """
+    if schedule.smem.swizzle != "none":
+        return 1
+    return math.gcd((depth if k_inner else extent) * size // _CHUNK, 8)

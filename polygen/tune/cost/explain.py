@@ -1,0 +1,157 @@
+"""`Cost` as an explanation: which resource limits a kernel, what it does, at which rates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from polygen.hardware.cost_parameters import CostParameters
+from polygen.hardware.device import Device
+from polygen.schedule.problem import Problem
+from polygen.tune.cost import Cost
+from polygen.tune.cost.counts import Counts
+
+_MEANINGS = {
+    "products": "the tensor cores multiply",
+    "shared memory": "multiplying instructions read their operands",
+    "copies": "tiles come from the L2 cache to shared memory",
+    "latency": "a copy takes its time, however many are in flight",
+    "way out": "sums become results and leave",
+    "device memory": "operands come, results go",
+    "start": "launch, first copies, last results",
+}
+_FAMILIAR = 0.02  # of the time: what takes less is not spelt out in the verdict
+
+
+def explain(device: Device, problem: Problem, cost: Cost, p: CostParameters) -> str:
+    """What a kernel's predicted time is made of.
+
+    Args:
+        device: the target.
+        problem: the sizes predicted for.
+        cost: the prediction.
+        p: the parameters it was made with.
+    """
+    c, total = cost.counts, cost.microseconds
+    operations = 2 * problem.m * problem.n * problem.k
+    size = f"m, n, k = {problem.m}, {problem.n}, {problem.k}"
+    head = [
+        f"predicted: {total:.1f} us for {size} on {device}, {operations / total / 1e6:.0f} TFLOP/s",
+        f"bound: {cost.bound}, {cost.share:.0%} of the time: {_MEANINGS[cost.bound]}",
+        *_verdict(cost),
+    ]
+    lines = ["resources, each as if nothing else took time; they overlap:"]
+    for name, time in cost.parts:
+        lines.append(f"  {name:<14}{time:>9.1f} us {time / total:>5.0%}   {_detail(name, c, p)}")
+    return "\n".join([*head, *lines, "the work:", *(f"  {line}" for line in _work(device, c))])
+
+
+def _verdict(cost: Cost) -> list[str]:
+    """What else takes long, and what the rounds leave idle."""
+    c = cost.counts
+    ranked = sorted(cost.parts, key=lambda part: -part[1])[1:3]
+    near = [f"{n} {t / cost.microseconds:.0%}" for n, t in ranked if t > _FAMILIAR]
+    lines = [f"next: {', '.join(near)}"] if near else []
+    done = c.clusters / (c.rounds * c.slots)
+    if c.idle:
+        lines.append(
+            f"rounds: {done:.0%} full; the last of {c.rounds} leaves {c.idle} of {c.slots} "
+            f"{_slots(c)} idle"
+        )
+    return lines
+
+
+def _slots(c: Counts) -> str:
+    if c.blocks > 1:
+        return f"clusters of {c.blocks} multiprocessors"
+    return "multiprocessors"
+
+
+def _detail(name: str, c: Counts, p: CostParameters) -> str:
+    """Count and rate of one resource."""
+    return _DETAILS[name](c, p)
+
+
+def _steps(c: Counts) -> str:
+    return f"{c.rounds} x {c.k_tiles} k tiles x"
+
+
+def _products(c: Counts, p: CostParameters) -> str:
+    rate = (p.product_rate if c.roles else p.warp_rate) * 2 / c.element_bytes
+    return f"{_steps(c)} {c.products} multiply-adds, {rate:.0f} a cycle"
+
+
+def _shared(c: Counts, p: CostParameters) -> str:
+    if c.roles:
+        return f"{_steps(c)} {c.operand_reads} B of operands, {p.shared_rate:.0f} B a cycle"
+    return (
+        f"{_steps(c)} {c.operand_reads + c.filled} B read and written, "
+        f"{p.warp_shared_rate:.0f} B a cycle"
+    )
+
+
+def _copies(c: Counts, p: CostParameters) -> str:
+    if not c.roles:
+        return f"{_steps(c)} {c.filled} B, {p.warp_fetch_rate:.0f} B a cycle"
+    rate = p.fetch_rate_astride if c.astride else p.fetch_rate
+    busy = min(c.clusters, c.slots) * c.blocks
+    astride = ", rows astride cache lines" if c.astride else ""
+    shared = f" of {c.filled}" if c.blocks > 1 else ""
+    rate = min(rate, p.l2_rate / busy)
+    return f"{_steps(c)} {c.fetched}{shared} B, {rate:.0f} B a cycle{astride}"
+
+
+def _latency(c: Counts, p: CostParameters) -> str:
+    cycles = p.latency if c.roles else p.warp_latency
+    ahead = "slots of the ring" if c.roles else "k tiles ahead"
+    return f"{_steps(c)} {cycles:.0f} cycles or more over {c.ahead} {ahead}"
+
+
+def _way_out(c: Counts, p: CostParameters) -> str:
+    moved = f"{c.result_bytes} B out, {c.matrix_bytes} B in, {c.functions} functions per tile"
+    if not c.roles:
+        return moved
+    how = "from the registers" if c.from_registers else f"in {c.panels} panels"
+    beside = "; beside the other consumer's products" if c.pingpong else ""
+    return f"{moved}, {how}{beside}"
+
+
+def _memory(c: Counts, p: CostParameters) -> str:
+    again = f", an operand up to {c.groups} times" if c.groups > 1 else ""
+    return (
+        f"{c.read_bytes / 1e6:.1f} MB read{again}, {c.written_bytes / 1e6:.1f} MB written, "
+        f"{p.memory_share * p.memory:.0f} GB/s"
+    )
+
+
+def _start(c: Counts, p: CostParameters) -> str:
+    return _MEANINGS["start"]
+
+
+_DETAILS: dict[str, Callable[[Counts, CostParameters], str]] = {
+    "products": _products,
+    "shared memory": _shared,
+    "copies": _copies,
+    "latency": _latency,
+    "way out": _way_out,
+    "device memory": _memory,
+    "start": _start,
+}
+
+
+def _work(device: Device, c: Counts) -> list[str]:
+    """The counts that the times come from."""
+    lines = [f"{c.tiles} output tiles of {c.k_tiles} k tiles"]
+    if c.roles:
+        lines.append(
+            f"{min(c.clusters, c.slots) * c.blocks} persistent blocks on {device.multiprocessors} "
+            f"multiprocessors, {c.rounds} tile(s) for the busiest"
+        )
+        lines.append(f"{c.waits} waits of a consumer per tile")
+    else:
+        lines.append(
+            f"{c.resident} block(s) side by side on each of {device.multiprocessors} "
+            f"multiprocessors, {c.rounds} tile(s) for the busiest"
+        )
+    if c.outside:
+        lines.append(f"{c.outside} B of each k tile lie outside the operands: filled with zeros")
+    return lines

@@ -1,0 +1,193 @@
+"""Counts -> microseconds: how long each resource needs, and how they overlap.
+
+1. Products: every instruction takes its multiply-adds at the tensor cores' rate, or the bytes it
+   reads from shared memory at that memory's, whichever is longer.
+2. Copies: what a block asks for at its multiprocessor's rate, or all blocks at the L2 cache's; a
+   slot of the ring comes round no faster than a copy's latency allows.
+3. A k tile takes as long as the slowest of these, and never less than its own bookkeeping.
+4. The way out of a tile: finishing its panels. Cooperative consumers do it while nobody multiplies;
+   the ring fills meanwhile. In ping-pong it runs beside the other consumer's products.
+5. Rounds add up; in the last one only some multiprocessors are busy, so that copies are faster.
+6. Without roles, the resident blocks of a multiprocessor run side by side.
+7. Device memory limits the whole kernel: its bytes, at its bandwidth, beside everything else. Where
+   limits that overlap are close to each other, they cost more than the slower alone: they are
+   joined by a norm whose exponent says how well they overlap, not by a maximum.
+
+All of it is arithmetic on columns, one row per schedule: one call prices thousands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polygen.hardware.cost_parameters import CostParameters
+from polygen.tune.cost.counts import Counts
+
+Column = npt.NDArray[np.float64]
+
+# What a kernel's time is made of, in the order of the explanation.
+PARTS = (
+    "products",
+    "shared memory",
+    "copies",
+    "latency",
+    "way out",
+    "device memory",
+    "start",
+)
+
+_NAMES = tuple(Counts.__slots__)
+_VALUES = attrgetter(*_NAMES)
+_PANEL = 64 * 64  # results: the unit in which the way out is counted
+_WORD = 2  # bytes of the elements for which rates of products are given
+
+
+class Columns:
+    """Counts of many schedules: every attribute of `Counts`, as a column."""
+
+    def __init__(self, rows: Sequence[Counts]) -> None:
+        table = np.array([_VALUES(row) for row in rows], np.float64).reshape(-1, len(_NAMES)).T
+        self._columns: dict[str, Column] = dict(zip(_NAMES, table, strict=True))
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._columns[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def times(p: CostParameters, c: Columns) -> dict[str, Column]:
+    """Microseconds of each schedule.
+
+    Args:
+        p: the device's parameters.
+        c: what the schedules do, a row each.
+
+    Returns:
+        "total", and for each of `PARTS` the time of that resource if nothing else took any.
+    """
+    with_roles, without = _roles(p, c), _warps(p, c)
+    cycles = {name: np.where(c.roles > 0, with_roles[name], without[name]) for name in with_roles}
+    # Power is limited: the busier the tensor cores of the whole device are, the slower the clock.
+    used = cycles["products"] * c.clusters / (c.rounds * c.slots) / np.maximum(cycles["busy"], 1)
+    cycle = 1e-3 / p.clock * (1 + p.droop * used)
+    found = {name: value * cycle for name, value in cycles.items()}
+    found["device memory"] = memory = _memory(p, c)
+    found["start"] = np.where(c.roles > 0, p.start, p.warp_start)
+    found["total"] = _norm(p.memory_sharpness, found.pop("busy"), memory) + found["start"]
+    return found
+
+
+def _norm(sharpness: float, *parts: Column) -> Column:
+    """The longest of several times that overlap, and a little more if others are as long."""
+    longest = np.maximum.reduce(parts)
+    scale = np.where(longest > 0, longest, 1.0)
+    total: Column = np.add.reduce([(part / scale) ** sharpness for part in parts])
+    return total ** (1 / sharpness) * scale
+
+
+def _memory(p: CostParameters, c: Columns) -> Column:
+    """Microseconds of device memory: what is read and written, at its bandwidth.
+
+    The operand across the raster is swept once per group of tiles. What the cache still holds of it
+    is not read again.
+    """
+    lost = np.clip((c.across_bytes + c.along_bytes) / (p.l2_share * p.l2_bytes) - 1, 0.0, 1.0)
+    again = c.across_bytes * (c.groups - 1) * lost
+    moved = c.read_bytes + again + p.written_share * c.written_bytes
+    return np.asarray(moved / (p.memory_share * p.memory) * 1e-3)
+
+
+def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
+    """Cycles of a multiprocessor whose warps have roles."""
+    multiply = c.products * c.element_bytes / _WORD / p.product_rate
+    shared = c.operand_reads / p.shared_rate
+    product = np.maximum(multiply, shared) + c.instructions * p.instruction
+    in_step = np.where(c.blocks > 2, p.wide_cluster_loss, p.cluster_loss)
+    product = product * (1 + np.where(c.blocks > 1, in_step, 0.0))
+    rate = np.where(c.astride > 0, p.fetch_rate_astride, p.fetch_rate)
+    finish, zeros = _finish(p, c), c.outside / p.outside_rate
+    least = p.step + zeros
+
+    def waiting(busy: Column) -> tuple[Column, Column]:
+        """Cycles of a k tile's copies, and of a slot's way round the ring over its slots."""
+        copy = np.maximum(c.fetched / rate, c.fetched * busy / p.l2_rate)
+        latency = p.latency * (1 + p.crowding * busy / (c.slots * c.blocks))
+        return copy, (latency + (1 + c.in_flight) * product) / c.ahead
+
+    def tile(busy: Column) -> tuple[Column, Column]:
+        """Cycles of a tile's main loop, and of it and the way out if another tile follows."""
+        copy, waited = waiting(busy)
+        step = np.maximum.reduce([product, copy, waited, least])
+        main = c.k_tiles * step + p.tile
+        # While nobody multiplies the ring fills: so many k tiles need not be waited for.
+        saved = np.minimum(c.ahead, c.k_tiles) * (step - product)
+        return main, main + finish - np.minimum(saved, finish)
+
+    whole = np.minimum(c.clusters, c.slots) * c.blocks
+    last = (c.clusters - (c.rounds - 1) * c.slots) * c.blocks
+    main, alone = tile(whole)
+    last_main, _ = tile(last)
+    cooperative = (c.rounds - 1) * alone + last_main + finish
+    one_by_one = (c.rounds - 1) * main + last_main + finish
+    in_turns = np.ceil(c.rounds / 2) * (main + finish)
+    turns = np.maximum(one_by_one, in_turns)
+    k_tiles = c.rounds * c.k_tiles
+    copy, waited = waiting(whole)
+    return {
+        "busy": np.where(c.pingpong > 0, turns, cooperative),
+        "products": k_tiles * multiply,
+        "shared memory": k_tiles * shared,
+        "copies": k_tiles * copy,
+        "latency": k_tiles * waited,
+        "way out": np.where(c.pingpong > 0, np.ceil(c.rounds / 2), c.rounds) * finish,
+    }
+
+
+def _finish(p: CostParameters, c: Columns) -> Column:
+    """Cycles in which the workers of a block finish a tile."""
+    workers = np.maximum(c.workers, 1)
+    direct = c.from_registers > 0
+    return np.asarray(
+        c.own / _PANEL * np.where(direct, p.registers, p.panel)
+        + np.where(direct, 0.0, c.panels * p.panel_turn)
+        + c.matrix_bytes / workers / p.matrix_rate
+        + c.functions / workers / p.function_rate
+    )
+
+
+def _warps(p: CostParameters, c: Columns) -> dict[str, Column]:
+    """Cycles of a multiprocessor whose warps all do the same."""
+    rounds = np.floor(c.rounds / c.resident)
+    rest = c.rounds - rounds * c.resident
+    out = (c.result_bytes + c.matrix_bytes) / p.way_out_rate + c.functions / p.warp_function_rate
+
+    busy = np.minimum(c.clusters / c.slots, 1.0)
+    crowded = p.warp_latency * (1 + p.warp_crowding * busy)
+
+    def side_by_side(blocks: Column) -> dict[str, Column]:
+        """Cycles of `blocks` blocks on one multiprocessor, in all and by part."""
+        warps = np.maximum(blocks * c.workers, 1)
+        rate = p.warp_rate * np.minimum(1.0, np.sqrt(warps / p.full_rate_warps))
+        multiply = blocks * c.products * c.element_bytes / _WORD / rate
+        shared = blocks * (c.operand_reads + c.filled) / p.warp_shared_rate
+        copy = blocks * c.filled / p.warp_fetch_rate
+        waited = np.where(blocks > 0, crowded / c.ahead, 0.0)
+        work = _norm(p.warp_sharpness, multiply, shared, copy) + blocks * p.barrier
+        step = _norm(p.warp_sharpness, work, waited)
+        return {
+            "busy": c.k_tiles * step + np.where(blocks > 0, p.round, 0.0) + blocks * out,
+            "products": c.k_tiles * multiply,
+            "shared memory": c.k_tiles * shared,
+            "copies": c.k_tiles * copy,
+            "latency": c.k_tiles * waited,
+            "way out": blocks * out,
+        }
+
+    full, part = side_by_side(c.resident), side_by_side(rest)
+    return {name: rounds * full[name] + part[name] for name in full}

@@ -1,0 +1,68 @@
+"""What makes two programs one problem, two schedules one candidate, two generators one version."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from polygen.frontend.program import Access, Program, Statement, Tensor
+from polygen.schedule.model import Schedule
+
+_GENERATOR = ("isl.py", "frontend", "hardware", "poly", "lower", "emit")
+
+
+def canonical(program: Program, sizes: Mapping[str, int]) -> str | None:
+    """A program with its sizes, as text in which the names of operands and dims do not matter.
+
+    Args:
+        program: with the alignments that the sizes leave (`polygen.pipeline.with_sizes`).
+        sizes: of the symbolic dims.
+
+    Returns:
+        The text; None if a dim has no size.
+    """
+    if any(name not in sizes for name in program.sizes):
+        return None
+    names = {t.name: f"in{at}" for at, t in enumerate(program.inputs)}
+    names |= {t.name: f"out{at}" for at, t in enumerate(program.outputs)}
+
+    def tensor(one: Tensor) -> str:
+        dims = ",".join(str(sizes.get(d, d) if isinstance(d, str) else d) for d in one.dims)
+        ragged = " ragged" if one.ragged else ""
+        order = ",".join(map(str, one.order))
+        return f"{names[one.name]}: {one.dtype}[{dims}] order {order} @{one.alignment}{ragged}"
+
+    def access(one: object) -> object:
+        return replace(one, name=names.get(one.name, one.name)) if isinstance(one, Access) else one
+
+    def statement(one: Statement) -> str:
+        domain = ",".join(f"{it}<{sizes.get(str(extent), extent)}" for it, extent in one.domain)
+        reads = one.args if hasattr(one, "args") else one.reads
+        values = ", ".join(str(access(value)) for value in reads)
+        what = getattr(one, "function", "sum")
+        return f"{access(one.write)} = {what}({values}) {domain} {one.dtype}"
+
+    lines = [tensor(one) for one in (*program.inputs, *program.outputs)]
+    return "\n".join([*lines, *(statement(one) for one in program.statements)])
+
+
+def candidate_key(schedule: Schedule) -> str:
+    """What tells schedules apart: all decisions, but not the name."""
+    return hashlib.sha256(repr(replace(schedule, name="")).encode()).hexdigest()[:32]
+
+
+@functools.cache
+def generator_digest() -> str:
+    """A digest of the sources that turn a program and a schedule into a kernel."""
+    package = Path(__file__).resolve().parent.parent
+    found = hashlib.sha256()
+    for part in _GENERATOR:
+        root = package / part
+        files = [root] if root.is_file() else sorted(root.rglob("*"))
+        for file in files:
+            if file.suffix in (".py", ".toml", ".j2"):
+                found.update(str(file.relative_to(package)).encode() + b"\0" + file.read_bytes())
+    return found.hexdigest()[:32]

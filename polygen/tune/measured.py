@@ -1,0 +1,75 @@
+"""A record of measured schedules -> problems, schedules and times for the model's fit.
+
+Programs are traced again, so that what the model knows of a problem comes from one place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from polygen.decide import candidates
+from polygen.errors import PolygenError
+from polygen.hardware.device import Device, device
+from polygen.schedule.problem import Fitted, Problem
+from polygen.tune.quality import Column
+from polygen.tune.recorded import Recorded, read
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One problem with its measured schedules.
+
+    Attributes:
+        name: operation and sizes, for people.
+        sizes: the sizes alone: problems of equal sizes are left out together.
+        device: the target.
+        gpu: where it was measured.
+        problem: what the model knows of it.
+        schedules: as they were measured.
+        microseconds: of each, in their order.
+    """
+
+    name: str
+    sizes: str
+    device: Device
+    gpu: str
+    problem: Problem
+    schedules: tuple[Fitted, ...]
+    microseconds: Column
+
+
+def read_record(path: Path) -> tuple[Measured, ...]:
+    """The problems of a record.
+
+    Args:
+        path: the JSON file.
+
+    Raises:
+        PolygenError: it cannot be read, is of another format, or a problem in it is malformed.
+    """
+    found = []
+    for number, recorded in enumerate(read(path)):
+        try:
+            found.append(_measured(recorded))
+        except (PolygenError, SyntaxError) as error:
+            raise PolygenError(
+                "a problem is refused", where=f"{path}, problems[{number}]", why=str(error)
+            ) from None
+    return tuple(found)
+
+
+def _measured(recorded: Recorded) -> Measured:
+    target, sizes = device(recorded.arch), dict(recorded.sizes)
+    problem, fit = candidates(recorded.program(), target, sizes)
+    schedules = []
+    for schedule, _ in recorded.times:
+        fitted = fit(schedule)
+        schedules.append(Fitted(schedule, 1 if isinstance(fitted, str) else fitted.resident))
+    times = np.array([time for _, time in recorded.times], np.float64)
+    text = "x".join(str(size) for size in (problem.m, problem.n, problem.k))
+    dtype = recorded.signature[0].partition(":")[2].partition("[")[0]
+    name = f"{recorded.op} {dtype} {text}"
+    return Measured(name, text, target, recorded.gpu, problem, tuple(schedules), times)

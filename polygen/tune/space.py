@@ -1,0 +1,277 @@
+"""(device, problem) -> the schedules worth a measurement, as they fit the program.
+
+1. Tiles first: every form of roles with every number of consumers (or, without roles, every
+   arrangement of warps), over all widths that the instruction takes in steps of a granule. A tile
+   that a smaller one would also cover along a dim of the problem is left out.
+2. Each tile is fitted once, which gives it as many stages as fit. What fits no device resource or
+   layout ends here; what breaks a dependence is refused by the proofs before it is compiled.
+3. Around each fitted tile its other decisions vary: clusters with rasters, fewer stages, slots of
+   the epilogue. Decisions that change nothing for the problem (an order of visiting one row of
+   tiles, prefetched matrices where none is read) are not varied.
+4. Names say every decision; two schedules that come out equal are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from polygen.hardware.device import Device
+from polygen.schedule.model import (
+    Cluster,
+    CtaTile,
+    Epilogue,
+    Pipeline,
+    Raster,
+    Roles,
+    Schedule,
+    Tile,
+    WarpTile,
+)
+from polygen.schedule.problem import Fitted, Problem
+
+Fit = Callable[[Schedule], Fitted | str]
+
+_ROWS = 64  # that one consumer's instruction covers
+_GRANULE = 16  # of widths: panels of the epilogue are multiples of it
+_WIDEST = 256
+_MOST_STAGES = 12
+_FEWEST_STAGES = 2
+_SPAN_BYTES = 128  # of a k tile with roles; the fit sets it for the program
+
+# (form, consumers that share the tile, rows of each)
+_FORMS = (
+    ("cooperative", 1, 64),
+    ("cooperative", 1, 128),
+    ("cooperative", 2, 64),
+    ("cooperative", 2, 128),
+    ("cooperative", 3, 64),
+    ("pingpong", 1, 64),
+    ("pingpong", 1, 128),
+)
+# Registers of the producer and of each consumer, by the number of consumers; wide tiles need more.
+_REGISTERS = {1: ((40, 232), (24, 240)), 2: ((40, 232), (24, 240)), 3: ((32, 160), (32, 160))}
+_WIDE_SUMS = 160
+_CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
+_RASTERS = (("m", 8), ("m", 16), ("m", 4), ("n", 8), ("n", 16), ("n", 4))
+_SLOTS = ((3, 2), (4, 2))
+_PREFETCH = ((2, 1), (2, 3), (3, 3))
+_CROSSED_AREA = 128 * 128  # from this size of a tile, all rasters are tried with small clusters
+
+_WARP_CTA = (16, 32, 64, 128, 256)
+_WARP_OWN = ((16, 16), (16, 32), (32, 32), (32, 64), (64, 32), (64, 64), (64, 128), (128, 64))
+_WARP_MOST = 8  # warps of a block
+_WARP_K_BYTES = (64, 128, 256)
+_WARP_STAGES = (6, 5, 4, 3, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Output tiles of a schedule along m and n, and whether there are enough to be ordered."""
+
+    m: int
+    n: int
+    multiprocessors: int
+
+    @property
+    def ordered(self) -> bool:
+        return self.m * self.n > self.multiprocessors and min(self.m, self.n) > 1
+
+    def raster(self, along: str, group: int) -> tuple[str, int]:
+        """A raster by what it does: groups of the whole extent and more are one."""
+        return along, min(group, self.m if along == "m" else self.n)
+
+
+def space(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]:
+    """The schedules to weigh for a problem, tiles in a fixed order, each followed by its variants.
+
+    Args:
+        device: the target.
+        problem: sizes along m, n, k, and what the epilogue reads.
+        fit: fits a schedule to the program, or says why it does not fit.
+
+    Yields:
+        Schedules as fitted, with systematic names; no two are equal.
+    """
+    found: set[Schedule] = set()
+    specialised = 0
+    if device.has("wgmma") and device.has("tma"):
+        for fitted in _specialised(device, problem, fit):
+            if fitted.schedule not in found:
+                found.add(fitted.schedule)
+                specialised += 1
+                yield fitted
+    for fitted in _warps(device, problem, fit, few=specialised > 0):
+        if fitted.schedule not in found:
+            found.add(fitted.schedule)
+            yield fitted
+
+
+# --- with roles --------------------------------------------------------------------------------
+def _specialised(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]:
+    widths = range(_GRANULE, min(_WIDEST, _up(problem.n, _GRANULE)) + 1, _GRANULE)
+    for (form, consumers, rows), width in product(_FORMS, widths):
+        m = consumers * rows
+        if m > _up(problem.m, _ROWS) and m > _ROWS:
+            continue
+        base = _role_tile(device, problem, form, consumers, rows, width)
+        fitted = fit(base)
+        if isinstance(fitted, Fitted):
+            yield from _role_variants(device, problem, fitted, fit)
+
+
+def _role_tile(
+    device: Device, problem: Problem, form: str, consumers: int, rows: int, width: int
+) -> Schedule:
+    groups = 2 if form == "pingpong" else consumers
+    sums = rows * width // device.group_threads
+    producer, consumer = _REGISTERS[groups][sums >= _WIDE_SUMS]
+    return Schedule(
+        name="",
+        device=device.name,
+        tile=Tile(
+            CtaTile(consumers * rows, width, _SPAN_BYTES // problem.element_bytes),
+            WarpTile(rows, width),
+        ),
+        pipeline=Pipeline(stages=_MOST_STAGES),
+        roles=Roles(form, producer, consumer),
+        epilogue=Epilogue(through="tma"),
+    )
+
+
+def _role_variants(device: Device, problem: Problem, fitted: Fitted, fit: Fit) -> Iterator[Fitted]:
+    base = fitted.schedule
+    cta = base.tile.cta
+    grid = _Grid(-(-problem.m // cta.m), -(-problem.n // cta.n), device.multiprocessors)
+    # Rasters, clusters and fewer stages take no more of any resource: what fits, fits with them.
+    for raster, cluster in _orders(grid, cta):
+        yield _with(fitted, replace(base, raster=raster, cluster=cluster))
+    for fewer in (1, 2):
+        stages = base.pipeline.stages - fewer
+        if stages >= _FEWEST_STAGES:
+            pipeline = replace(base.pipeline, stages=stages)
+            yield _with(fitted, replace(base, pipeline=pipeline))
+    if base.epilogue.through != "tma":
+        return
+    for slots, prefetch in _SLOTS + (_PREFETCH if problem.matrices else ()):
+        changed = replace(
+            base,
+            pipeline=replace(base.pipeline, stages=_MOST_STAGES),
+            epilogue=replace(base.epilogue, slots=slots, prefetch=prefetch),
+        )
+        again = fit(changed)
+        if isinstance(again, Fitted):
+            yield _with(again, again.schedule)
+
+
+def _orders(grid: _Grid, cta: CtaTile) -> Iterator[tuple[Raster, Cluster]]:
+    """Rasters with clusters: all with the small clusters for large tiles, else one at a time."""
+    seen = set()
+    for (cm, cn), (along, group) in product(_CLUSTERS, _RASTERS):
+        usual = (along, group) == _RASTERS[0]
+        if not usual and not (
+            grid.ordered and cm * cn <= 2 and (cm * cn == 1 or cta.m * cta.n >= _CROSSED_AREA)
+        ):
+            continue
+        # A cluster shares the rows of a tile in groups of 8.
+        if cm > grid.m or cn > grid.n or cta.n % (8 * cm) or cta.m % (8 * cn):
+            continue
+        key = (cm, cn, *grid.raster(along, group))
+        if key not in seen:
+            seen.add(key)
+            yield Raster(along, group), Cluster(cm, cn)
+
+
+# --- without roles -----------------------------------------------------------------------------
+def _warps(device: Device, problem: Problem, fit: Fit, *, few: bool) -> Iterator[Fitted]:
+    """Every arrangement of warps; `few`: only where schedules with roles are weak, small tiles."""
+    rows, columns = _up(problem.m, _WARP_CTA[0]), _up(problem.n, _WARP_CTA[0])
+    for m, n, own, k_bytes in product(_WARP_CTA, _WARP_CTA, _WARP_OWN, _WARP_K_BYTES):
+        warps = (m // own[0]) * (n // own[1])
+        if m % own[0] or n % own[1] or not 1 <= warps <= _WARP_MOST:
+            continue
+        if (m >= 2 * rows and m > _WARP_CTA[0]) or (n >= 2 * columns and n > _WARP_CTA[0]):
+            continue
+        # Warps that reuse little, and blocks of fewer than half a multiprocessor's schedulers.
+        if warps < 2 or (warps < 4 and m * n >= 64 * 64):
+            continue
+        if few and (m > 64 or m * n > 64 * 128 or k_bytes == _WARP_K_BYTES[0]):
+            continue
+        yield from _warp_stages(device, problem, fit, (m, n), own, k_bytes, few=few)
+
+
+def _warp_stages(
+    device: Device,
+    problem: Problem,
+    fit: Fit,
+    cta: tuple[int, int],
+    own: tuple[int, int],
+    k_bytes: int,
+    *,
+    few: bool,
+) -> Iterator[Fitted]:
+    """As many stages as fit, fewer, and other rings of fragments."""
+    k = k_bytes // problem.element_bytes
+    base = Schedule(
+        name="",
+        device="sm_80",
+        tile=Tile(CtaTile(*cta, k), WarpTile(*own)),
+        min_blocks=2 if cta[0] * cta[1] <= _CROSSED_AREA else 1,
+    )
+    found = 0
+    for stages in _WARP_STAGES:
+        pipeline = replace(base.pipeline, stages=stages, distance=stages - 1)
+        fitted = fit(replace(base, pipeline=pipeline))
+        if not isinstance(fitted, Fitted):
+            continue
+        yield _with(fitted, fitted.schedule)
+        found += 1
+        if found == 1 and not few:
+            for changed in (
+                replace(pipeline, fragments=1, lookahead=0, across=False),
+                replace(pipeline, copies="spread"),
+            ):
+                other = fit(replace(base, pipeline=changed))
+                if isinstance(other, Fitted):
+                    yield _with(other, other.schedule)
+        if found == (1 if few else 3):
+            return
+
+
+# --- names -------------------------------------------------------------------------------------
+def _with(fitted: Fitted, schedule: Schedule) -> Fitted:
+    return Fitted(replace(schedule, name=schedule_name(schedule)), fitted.resident)
+
+
+def schedule_name(schedule: Schedule) -> str:
+    """The systematic name: tile, warp tile, stages, and whatever is not the default."""
+    usual = Schedule()
+    cta, warp, pipeline = schedule.tile.cta, schedule.tile.warp, schedule.pipeline
+    parts = [f"{cta.m}x{cta.n}x{cta.k}"]
+    if schedule.specialised:
+        parts.insert(0, schedule.roles.form)
+        if schedule.roles.form == "cooperative" and warp.m != cta.m:
+            parts.append(f"w{warp.m}")
+    else:
+        parts.append(f"w{warp.m}x{warp.n}")
+    parts.append(f"s{pipeline.stages}")
+    if schedule.cluster != usual.cluster:
+        parts.append(f"c{schedule.cluster.m}x{schedule.cluster.n}")
+    if schedule.raster != usual.raster:
+        parts.append(f"{schedule.raster.along}{schedule.raster.group}")
+    if schedule.specialised and schedule.epilogue.through == "tma":
+        slots = (schedule.epilogue.slots, schedule.epilogue.prefetch)
+        if slots != (usual.epilogue.slots, usual.epilogue.prefetch):
+            parts.append(f"e{slots[0]}p{slots[1]}")
+    if pipeline.fragments != usual.pipeline.fragments:
+        parts.append(f"f{pipeline.fragments}")
+    if pipeline.copies != usual.pipeline.copies:
+        parts.append(pipeline.copies)
+    if schedule.min_blocks != usual.min_blocks:
+        parts.append(f"b{schedule.min_blocks}")
+    return "_".join(parts)
+
+
+def _up(extent: int, step: int) -> int:
+    return -(-extent // step) * step

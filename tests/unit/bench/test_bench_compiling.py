@@ -1,0 +1,63 @@
+"""Kernels of rows: compiled anywhere, sent to the process that measures; and small helpers."""
+
+from __future__ import annotations
+
+import pickle
+
+from polygen.bench import card, compiling, provenance, worker
+from polygen.bench.figures import NAMES
+from polygen.bench.peers import ABOUT, PEERS
+from polygen.bench.rows import Row
+from polygen.bench.source import Job
+from polygen.runtime.child import Watched
+
+
+def test_a_kernel_survives_the_way_from_process_to_process():
+    row = Row("bias_relu", 256, 256, 64)
+    made = compiling.compiled(row, "sm_90a")
+    assert made["about"]["registers"] > 0 and isinstance(made["kernel"], bytes)
+    kernel = compiling.revived(made["kernel"])
+    assert kernel.schedule.name == made["about"]["schedule"]
+    assert compiling.revived((row, "sm_90a")).source == kernel.source
+
+
+def test_padded_rows_and_other_sums_compile():
+    padded = compiling.compile_kernel(Row("bias_gelu", 256, 256, 64, pad=1), "sm_80")
+    assert {t.alignment for t in padded.program.inputs if len(t.dims) == 2} == {2}
+    half = compiling.compile_kernel(Row("mm", 256, 256, 64, "f16", "f16"), "sm_80")
+    assert half.program.contractions[0].dtype.name == "f16"
+
+
+def test_what_cannot_be_compiled_says_why():
+    found = compiling.compiled(Row("mm", 64, 64, 64), "sm_1")
+    assert found["error"].startswith("UnknownTarget: unknown architecture")
+
+
+def test_jobs_can_be_sent_and_the_child_is_named():
+    job = Job(Row("mm", 1, 2, 3), b"", ("separate",), {"inductor": "no"})
+    assert pickle.loads(pickle.dumps(job)) == job
+    assert Watched(worker.gpu)  # by name, and without PyTorch here
+
+
+def test_every_library_has_a_name_and_a_description():
+    assert set(PEERS) == set(NAMES) == set(ABOUT)
+
+
+def test_samples_of_the_card_are_summarised():
+    found = card.summarised([(1700, 500.04, 50), (1755, 510.0, 51), (1400, 600.0, 52)])
+    assert found == {
+        "sm_mhz": 1700, "sm_mhz_range": [1400, 1755], "watts": 510.0, "celsius": 51, "samples": 3,
+    }  # fmt: skip
+    assert card.summarised([]) == {} and card.Sampler().take() == {}
+
+
+def test_digests_follow_the_sources_and_commands_hide_folders(tmp_path):
+    (tmp_path / "a.py").write_text("1")
+    one = provenance.sources_digest([tmp_path])
+    (tmp_path / "b.txt").write_text("2")
+    assert provenance.sources_digest([tmp_path]) == one
+    (tmp_path / "a.py").write_text("2")
+    assert provenance.sources_digest([tmp_path]) != one and len(one) == 12
+    assert len(provenance.sources_digest()) == 12
+    command = "polygen bench --out /home/me/r.json --suite llm"
+    assert provenance.without_folders(command) == "polygen bench --out r.json --suite llm"

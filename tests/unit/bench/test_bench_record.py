@@ -1,0 +1,75 @@
+"""Records: whole on disk, refused when they are none, continued where they end."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from bench_samples import COMMITTED, GATE, GELU, MM, RESIDUAL, ROWS, SMALL, sample
+
+from polygen.bench import record
+from polygen.bench.errors import BenchError
+
+
+def test_a_record_is_read_as_it_was_written_and_nothing_is_left_beside_it(tmp_path):
+    path = tmp_path / "deep" / "r.json"
+    record.save(path, sample())
+    assert record.load(path) == json.loads(json.dumps(sample()))
+    assert [p.name for p in path.parent.iterdir()] == ["r.json"]
+    assert sum('"key"' in line for line in path.read_text().splitlines()) == 5  # a row to a line
+    record.save(path, record.empty())
+    assert record.load(path) == record.empty()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "no record of `polygen bench`"),
+        ('{"kind": "tuning"}', "no record of `polygen bench`.*nothing was changed"),
+        ('{"kind": "bench", "format": 7}', "has format 7, this version reads 1"),
+        ('{"kind": "bench", "format": 1, "rows": []}', "lacks suites, runs"),
+        (
+            '{"kind": "bench", "format": 1, "rows": [{}], "suites": {}, "runs": []}',
+            "lacks keys of rows",
+        ),
+    ],
+)
+def test_what_is_no_record_is_refused_with_its_place(tmp_path, text, message):
+    path = tmp_path / "r.json"
+    path.write_text(text)
+    with pytest.raises(BenchError, match=message) as caught:
+        record.load(path)
+    assert str(path) in str(caught.value) and path.read_text() == text
+
+
+def test_a_record_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(BenchError, match=r"none.json: no such record"):
+        record.load(tmp_path / "none.json")
+
+
+def test_unfinished_rows_are_those_without_a_right_result():
+    rows, made = [MM, RESIDUAL, GATE, GELU, SMALL], sample()
+    peers = ("separate", "cublaslt", "inductor")
+    assert record.unfinished(rows, made, peers) == [GATE]
+    assert record.unfinished(rows, made, peers, refill=True) == [GATE, SMALL]
+    assert record.unfinished(rows, made, ("triton",)) == rows  # none of them has met it
+    assert record.unfinished([ROWS[9]], made, ()) == [ROWS[9]]
+
+
+def test_lines_are_replaced_and_keep_the_order_of_the_rows():
+    made = record.empty()
+    lines = {line["key"]: line for line in sample()["rows"]}
+    for row in (GELU, MM, RESIDUAL):
+        record.merge(made, lines[row.key], ROWS)
+    record.merge(made, {"key": "from another suite"}, ROWS)
+    record.merge(made, lines[MM.key] | {"run": 7}, ROWS)
+    keys = [line["key"] for line in made["rows"]]
+    assert keys == [MM.key, RESIDUAL.key, GELU.key, "from another suite"]
+    assert made["rows"][0]["run"] == 7
+
+
+def test_the_committed_record_is_one():
+    made = record.load(COMMITTED)
+    assert [line["key"] for line in made["rows"]] == [row.key for row in ROWS]
+    assert record.text(made) == COMMITTED.read_text()

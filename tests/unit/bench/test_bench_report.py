@@ -1,0 +1,194 @@
+"""Tables, plots and what a terminal shows."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from bench_samples import COMMITTED, MM, sample
+
+from polygen.bench import figures, plots, record, report
+from polygen.cli import main
+
+
+def test_a_page_says_what_was_measured_with_what():
+    text = report.page(sample())
+    assert "SM clock 1980 MHz before and 1700 MHz after the run, power limit 700.00 W" in text
+    assert "800 TFLOP/s bf16 (cuBLAS 8192x8192x8192)" in text and "copy 4000 GB/s" in text
+    assert "- *CuPy* is missing: ModuleNotFoundError: No module named 'cupy'" in text
+    assert "its own bias, relu, gelu and added matrix" in text  # through nvmath
+
+
+def test_every_table_has_the_ratio_to_each_library_and_to_the_limit():
+    text = report.page(sample())
+    head = next(line for line in text.splitlines() if line.startswith("| expression"))
+    assert head.endswith(
+        "| µs | ± % | TFLOP/s | cuBLAS + separate | cuBLASLt | Inductor | best | of limit | "
+        "schedule |"
+    )
+    for line in (
+        "| `x @ w.T` | 4096 | 4096 | 4096 | bf16 | 200.0 | 0.0 | 687 | 0.900 | 0.950 | 0.925 | "
+        "0.900 | 0.86 | big |",
+        "| `relu(x @ w.T + b)` | 1024 | 1024 | 1024 | bf16 | 10.0* | 0.4 | 215 | 2.500 | 1.200 | "
+        "– | 1.200 | 0.27 | big |",
+    ):
+        assert line in text.splitlines(), line
+
+
+def test_losses_errors_and_absences_are_told():
+    lines = report.page(sample()).splitlines()
+    assert "A library is faster in 1 of 4 rows:" in lines
+    assert "| `x @ w.T` | 4096 | 4096 | 4096 | bf16 | 0.900 | cuBLAS | 0.86 |" in lines
+    assert "Rows without a figure, because polygen failed there: 1." in lines
+    assert "- bias_silu_mul bf16 4096x4096x4096: wrong result: (NaN) / much" in lines
+    assert "- Inductor, bias_relu bf16 1024x1024x1024: no time left after 9 s" in lines
+    assert any(line.startswith("| hopper | the best library | 4 | 1.181") for line in lines)
+
+
+def test_the_overview_has_a_line_per_suite_and_says_where_libraries_lack():
+    made = sample()
+    made["rows"][1]["suites"].append("small-k")
+    lines = report.overview(made).splitlines()
+    assert lines[0].startswith("| suite | rows | best of all | cuBLAS + separate | cuBLASLt")
+    assert lines[2].startswith("| `hopper` | 4 | 1.18 | 2.62 | 1.36 | 1.19 (3) | 1 | ")
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| `hopper`", "| `small-k`", "| all"]
+
+
+def test_a_terminal_shows_rows_and_means():
+    made = sample()
+    text = report.terminal(made, made["rows"])
+    assert "mm bf16 4096x4096x4096                          200.0  0.900   0.86  cuBLAS\n" in text
+    assert "error  wrong result" in text and "1.200   0.27  cuBLASLt*" in text
+    assert text.endswith("1 errors, 0 rows not done")
+    assert report.told(made["rows"][1]).endswith("100.0 us, 1.200 Inductor")
+    assert max(map(len, text.splitlines()[:7])) < 100
+
+
+# --- plots
+def test_plotted_values_are_those_of_the_record():
+    made = sample()
+    bars = plots.bars(made, "hopper")
+    assert bars["rows"][0] == MM.key and bars["ratios"]["inductor"] == [0.925, 1.2, 1.5006, None]
+    roof = plots.roofline(made)
+    assert roof["points"][0]["tflops"] == pytest.approx(687.19, abs=0.01)
+    assert roof["points"][0]["intensity"] == pytest.approx(2 * 4096**3 / (3 * 2 * 4096**2), 1e-4)
+    gain = plots.fusion(made)
+    assert gain["flops_per_byte"] == 200.0  # 800 TFLOP/s over 4 TB/s: a read and a write are 400/K
+    assert [point["passes"] for point in gain["points"]] == [7, 4, 4]
+    assert set(plots.all_data(made)) == {"suite_hopper.svg", "roofline.svg", "fusion.svg"}
+    del made["runs"][0]["ceilings"]
+    assert set(plots.all_data(made)) == {"suite_hopper.svg"}
+
+
+def test_plots_are_drawn_with_their_data_s_digest_and_always_the_same(tmp_path):
+    pytest.importorskip("matplotlib")
+    made = sample()
+    first = plots.write(made, tmp_path / "a")
+    again = plots.write(made, tmp_path / "b")
+    assert [p.name for p in first] == sorted(plots.all_data(made), key=lambda n: n != first[0].name)
+    for one, two in zip(first, again, strict=True):
+        assert one.read_text() == two.read_text()
+        assert plots.digest(plots.all_data(made)[one.name]) in one.read_text()
+    changed = sample()
+    changed["rows"][0]["times"]["polygen"]["us"] = 199.0
+    assert plots.digest(plots.bars(changed, "hopper")) != plots.digest(plots.bars(made, "hopper"))
+
+
+# --- the command
+def run(capsys, *words):
+    code = main(["bench", *map(str, words)])
+    return code, capsys.readouterr()
+
+
+@pytest.fixture
+def old(tmp_path):
+    path = tmp_path / "old.json"
+    record.save(path, sample())
+    return path
+
+
+def test_rows_are_listed(capsys):
+    code, shown = run(capsys, "--suite", "hopper", "--rows", "^mm f16", "--list")
+    assert code == 0 and shown.out.splitlines()[1].split() == [
+        "mm", "f16", "4096x4096x4096", "x", "@", "w.T", "hopper",
+    ]  # fmt: skip
+    code, shown = run(capsys, "--suite", "small-k", "--list", "--json")
+    assert code == 0 and len(json.loads(shown.out)) == 21
+
+
+def test_a_replay_through_the_command_and_its_baseline(capsys, tmp_path, old):
+    out = tmp_path / "new.json"
+    words = ["--suite", "hopper", "--rows", r"mm bf16 4096x4096x4096|residual.*4096x4096x4096"]
+    words += ["--replay", old, "--out", out, "--peers", "separate,cublaslt,inductor"]
+    code, shown = run(capsys, *words, "--baseline", old)
+    assert code == 1, "one of the rows is not in the replayed record"
+    assert "[1/3] mm bf16 4096x4096x4096: 200.0 us, 0.900 cuBLAS" in shown.out
+    assert "no such row" in shown.out and "0 slower, 2 same, 0 faster" in shown.out
+    faster = sample()
+    faster["rows"][0]["times"]["polygen"] = faster["rows"][4]["times"]["polygen"]
+    record.save(tmp_path / "faster.json", faster)
+    words[3] = "mm bf16 4096x4096x4096"
+    code, shown = run(capsys, *words, "--baseline", tmp_path / "faster.json")
+    assert code == 1 and "slower +1900.0%, libraries +0.0%: mm bf16 4096x4096x4096" in shown.out
+    code, shown = run(capsys, *words, "--baseline", old)
+    assert code == 0
+    code, shown = run(capsys, *words, "--baseline", old, "--json", "--fresh")
+    told = json.loads(shown.out)
+    assert code == 0 and told["changes"][0]["verdict"] == "same"
+    assert told["rows"][0]["ratio"]["separate"] == 0.9 and "1 rows to measure" in shown.err
+
+
+def test_reports_are_printed_and_written(capsys, tmp_path, old):
+    code, shown = run(capsys, "--out", old, "--report")
+    assert code == 0 and "## Where polygen loses" in shown.out
+    code, shown = run(capsys, "--out", old, "--report", "--json")
+    assert json.loads(shown.out)[0]["best"] == "separate"
+    code, shown = run(capsys, "--out", old, "--report", tmp_path / "made")
+    text = (tmp_path / "made" / "report.md").read_text()
+    shows = re.findall(r"\]\(\./(\w+\.svg)\)", text)
+    assert code == 0 and {p.name for p in (tmp_path / "made").iterdir()} == {"report.md", *shows}
+
+
+def test_other_measurements_are_compared(capsys, tmp_path, old):
+    there = tmp_path / "there.json"
+    row = {"M": 4096, "N": 4096, "K": 4096, "dtype": "bfloat16", "op": "mm"}
+    there.write_text(json.dumps([row | {"eager_us": 90.0, "inductor_us": 185.0}]))
+    code, shown = run(capsys, "--out", old, "--compare-peers", there)
+    assert code == 0
+    assert re.search(r"mm bf16 4096x4096x4096 +eager +180.0 +90.0 +2.000\n", shown.out)
+    assert "Inductor, launches: geometric mean 1.000, least 1.000" in shown.out
+    there.write_text('[{"M": 1}]')
+    code, shown = run(capsys, "--out", old, "--compare-peers", there)
+    assert code == 2 and "the table of other measurements cannot be read" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--suite", "nothing"], "no suite is called 'nothing'"),
+        (["--rows", "nothing"], "no row matches 'nothing'"),
+        (["--peers", "cudnn"], "no library is called 'cudnn'"),
+        (["--budget", "0"], "--budget: a budget of 0 s"),
+        (["--budget", "nan"], "--budget: a budget of nan s"),
+        (["--repeats", "0"], "--repeats: 0 launches"),
+        (["--replay", "none.json"], "none.json: no such record"),
+        (["--baseline", "none.json"], "none.json: no such record"),
+        (["--report"], "no such record"),
+        (["--replay", "OLD", "--out", "OLD"], "cannot be replayed into itself"),
+    ],
+)
+def test_wrong_usage_is_one_message_and_writes_nothing(capsys, tmp_path, old, words, message):
+    out = [] if "--out" in words else ["--out", tmp_path / "out.json"]
+    words = [str(old) if word == "OLD" else word for word in words]
+    code, shown = run(capsys, *words, *out)
+    assert code == 2 and message in shown.err and len(shown.err.splitlines()) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["old.json"]
+
+
+def test_the_committed_record_becomes_a_page():
+    made = record.load(COMMITTED)
+    text = report.page(made)
+    assert "A library is faster in 13 of 80 rows:" in text
+    assert "epilogue as far as PyTorch" in text
+    assert figures.losses(made["rows"])[0]["key"] == "mm bf16 3000x3000x3000"

@@ -1,0 +1,83 @@
+"""Rows and suites."""
+
+from __future__ import annotations
+
+import pytest
+
+from polygen.bench.errors import BenchError
+from polygen.bench.rows import Row, read, selected, suite, suite_names, suites_of
+
+
+def test_the_suites_are_there_and_of_a_size_that_a_run_can_do():
+    assert suite_names() == ("decode", "hopper", "llm", "paper", "ragged", "small-k")
+    for name in suite_names():
+        rows = suite(name).rows
+        assert len(rows) == len(set(rows)) and 15 <= len(rows) <= 80
+        assert len(suite(name).digest) == 12
+    assert all(row.m <= 128 for row in suite("decode").rows)
+    assert {64, 1024} <= {row.k for row in suite("small-k").rows} and all(
+        row.k <= 1024 for row in suite("small-k").rows
+    )
+    assert {row.m for row in suite("llm").rows} >= {1, 16384}
+    assert {row.acc for row in suite("paper").rows} == {"f16", "f32"}
+    assert {"mm_nn", "mm_tn", "mm_tt"} <= {row.op for row in suite("paper").rows}
+    assert {row.pad for row in suite("ragged").rows} == {0, 1, 8}
+
+
+def test_the_hopper_suite_has_the_rows_of_its_earlier_record():
+    rows = suite("hopper").rows
+    assert len(rows) == 80 and rows[0].key == "mm bf16 4096x4096x4096"
+    assert [row.op for row in rows[-16:]] == ["bias_relu"] * 16
+    assert len([row for row in rows if row.dtype == "f16"]) == 10
+    assert len({(row.m, row.n, row.k, row.dtype) for row in rows}) == 16
+
+
+def test_a_row_has_a_key_a_signature_and_least_bytes():
+    row = Row("bias_silu_mul", 100, 200, 300, pad=1)
+    assert row.key == "bias_silu_mul bf16 100x200x300 pad 1"
+    assert Row("mm", 1, 2, 3, "f16", "f16").key == "mm f16 1x2x3 sums f16"
+    assert row.signature == ["x:bf16[M,K]@2", "w:bf16[N,K]@2", "b:bf16[N]", "r:bf16[M,N]@2"]
+    assert Row("mm_tn", 8, 16, 24, pad=8).signature == ["x:bf16[K,M]", "w:bf16[K,N]"]
+    assert Row("mm_tn", 8, 16, 24).shape("x") == (24, 8)
+    assert row.operations == 2 * 100 * 200 * 300
+    assert row.bytes == 2 * (100 * 300 + 200 * 300 + 200 + 100 * 200 + 100 * 200)
+
+
+def test_suites_take_turns_and_a_shared_row_comes_once():
+    rows = selected(["hopper", "ragged"])
+    assert rows[0] == suite("hopper").rows[0] and rows[1] == suite("ragged").rows[0]
+    shared = Row("mm", 3000, 3000, 3000)
+    assert rows.count(shared) == 1 and len(rows) == len(set(rows)) == 80 + 19 - 3
+    assert suites_of(shared, ["hopper", "ragged", "llm"]) == ["hopper", "ragged"]
+    assert [r.key for r in selected(["hopper"], "^mm f16")] == [
+        "mm f16 4096x4096x4096", "mm f16 8192x6144x4096",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("names", "pattern", "message"),
+    [
+        (["hoper"], "", "no suite is called 'hoper'.*Suites: decode, hopper"),
+        (["hopper"], "tf32", "no row matches 'tf32'.*--list"),
+        (["hopper"], "(", "no regular expression"),
+    ],
+)
+def test_wrong_choices_are_refused(names, pattern, message):
+    with pytest.raises(BenchError, match=message):
+        selected(names, pattern)
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        ({"ops": ["mm"], "shapes": [[1, 2]]}, "cannot be read"),
+        ({"ops": ["mm"], "shapes": [[1, 2, 3]], "colour": 1}, "cannot be read.*colour"),
+        ({"ops": ["mm"]}, "cannot be read.*shapes"),
+        ({"ops": ["mm"], "shapes": [[0, 2, 3]]}, "cannot be measured"),
+        ({"ops": ["mm"], "shapes": [[1, 2, 3]], "dtype": "e4m3"}, "Sizes from 1.*bf16 or f16"),
+        ({"ops": ["mmm"], "shapes": [[1, 2, 3]]}, "no operation is called 'mmm'"),
+    ],
+)
+def test_a_wrong_suite_file_is_refused(group, message):
+    with pytest.raises(BenchError, match=message):
+        read({"title": "t", "group": [group]}, "t.toml")

@@ -1,0 +1,249 @@
+"""Runs without a GPU: replayed, killed and continued; and children that hang or die."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench_samples import COMMITTED, GELU, MM, RESIDUAL, ROWS, sample
+from filelock import FileLock
+
+from polygen.bench import record, replay, run, statistics
+from polygen.bench.errors import BenchError
+from polygen.bench.source import Job
+from polygen.cli import main
+from polygen.errors import ToolchainMissing
+from polygen.runtime.child import Lost
+
+PEERS = ("separate", "cublaslt", "inductor")
+
+
+class Quiet:
+    """Remembers what it hears."""
+
+    def __init__(self) -> None:
+        self.rows: list[str] = []
+        self.todo: tuple[int, int] = (0, 0)
+
+    def begin(self, rows: int, already: int) -> None:
+        self.todo = (rows, already)
+
+    def say(self, text: str) -> None: ...
+
+    def row(self, line: dict[str, Any]) -> None:
+        self.rows.append(line["key"])
+
+
+def request(out: Path, rows: Any = ROWS, **changes: Any) -> run.Request:
+    given = {"suites": ("hopper",), "peers": PEERS, "replayed": COMMITTED} | changes
+    return run.Request(tuple(rows), out=out, **given)
+
+
+def measured(path: Path) -> list[dict[str, Any]]:
+    """Rows without the number of their run."""
+    return [{k: v for k, v in line.items() if k != "run"} for line in record.load(path)["rows"]]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The committed record replayed in one go."""
+    out = tmp_path_factory.mktemp("replay") / "out.json"
+    run.run(request(out), Quiet())
+    return out
+
+
+# --- replaying
+def test_a_replay_goes_the_whole_way_and_has_the_medians_of_the_record(undisturbed):
+    old, new = record.load(COMMITTED), record.load(undisturbed)
+    assert [line["key"] for line in new["rows"]] == [line["key"] for line in old["rows"]]
+    for then, now in zip(old["rows"], new["rows"], strict=True):
+        assert {n: t["us"] for n, t in now["times"].items()} == {
+            n: t["us"] for n, t in then["times"].items()
+        }
+        assert all(t["n"] == 101 and t["ci"] for t in now["times"].values())
+        assert now["graph"] == then["graph"] and now["polygen"] == then["polygen"]
+    made = new["runs"][-1]
+    assert made["versions"] == old["runs"][-1]["versions"] and "interval" in made["protocol"]
+    assert made["suites"] == new["suites"] and len(made["sources"]) == 12
+    assert new["unfinished"] == []
+
+
+def test_launches_of_a_replay_depend_on_row_and_contender_alone():
+    source = replay.ReplaySource(COMMITTED)
+    work = source.open(Job(MM, None, PEERS), lambda *_: None)
+    one, two = work.make("polygen"), work.make("polygen")
+    first = work.timed([one] * 101)
+    assert first == work.timed([two] * 101) and first != sorted(first)
+    recorded = record.load(COMMITTED)["rows"][0]["times"]["polygen"]
+    assert statistics.summary(first).median == recorded["us"]
+    with pytest.raises(BenchError, match="not in the record"):
+        work.make("triton")
+    with pytest.raises(BenchError, match="no such row"):
+        source.open(Job(ROWS[0].__class__("mm", 1, 2, 3), None, ()), lambda *_: None)
+
+
+def test_a_run_that_is_killed_at_any_moment_goes_on_and_ends_the_same(tmp_path, undisturbed):
+    out = tmp_path / "out.json"
+    words = ["bench", "--suite", "hopper", "--replay", str(COMMITTED), "--out", str(out)]
+    words += ["--peers", ",".join(PEERS)]
+    generator, seen, midway = random.Random(5), [], 0
+    for target in sorted(generator.sample(range(1, 70), 5)):
+        child = subprocess.Popen(
+            [sys.executable, "-m", "polygen", *words],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        begin = time.monotonic()
+        while time.monotonic() - begin < 60 and child.poll() is None:
+            if out.exists() and len(record.load(out)["rows"]) >= target:
+                break
+            time.sleep(generator.random() / 500)
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+        found = record.load(out)  # never half a file
+        keys = [line["key"] for line in found["rows"]]
+        assert len(keys) >= target and set(seen) <= set(keys), "nothing is lost"
+        midway += len(keys) < len(ROWS)
+        seen = keys
+    assert midway >= 3, "the kills came while it was at work"
+    assert main(words) == 0
+    assert measured(out) == measured(undisturbed)
+    assert len(record.load(out)["runs"]) > 3
+    assert not [p for p in tmp_path.iterdir() if p.suffix == ".json" and p != out]
+
+
+def test_a_finished_record_is_left_alone_and_fresh_begins_again(tmp_path, undisturbed):
+    out = tmp_path / "out.json"
+    out.write_bytes(undisturbed.read_bytes())
+    heard = Quiet()
+    run.run(request(out), heard)
+    assert (
+        heard.todo == (0, 80)
+        and heard.rows == []
+        and out.read_bytes() == (undisturbed.read_bytes())
+    )
+    run.run(request(out, rows=ROWS[:3], fresh=True), heard)
+    assert heard.todo == (3, 0) and len(record.load(out)["rows"]) == 3
+
+
+def test_two_runs_do_not_write_one_record(tmp_path):
+    out = tmp_path / "out.json"
+    with FileLock(tmp_path / ".out.json.lock"), pytest.raises(BenchError, match="another run"):
+        run.run(request(out), Quiet())
+    assert not out.exists()
+
+
+def test_without_a_card_there_is_no_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "current_arch", lambda: None)
+    monkeypatch.setattr(run.Watched, "start", lambda self: None)
+    with pytest.raises(ToolchainMissing, match=r"no GPU to measure on.*--replay"):
+        run.run(request(tmp_path / "out.json", replayed=None), Quiet())
+    assert not (tmp_path / "out.json").exists()
+
+
+# --- children that hang or die
+class Child:
+    """Answers jobs; loses those of some stages."""
+
+    def __init__(self, *lost: Lost) -> None:
+        self.jobs: list[Job] = []
+        self._lost = list(lost)
+
+    def __call__(self, job: Job) -> dict[str, Any]:
+        self.jobs.append(job)
+        for lost in self._lost:
+            if lost.stage not in job.leave_out and not (
+                lost.stage == "time" and "triton" in job.leave_out
+            ):
+                if lost.stage == "start":
+                    self._lost.remove(lost)
+                raise lost
+        return {"times": {}, "skipped": job.leave_out}
+
+
+KERNEL = {"kernel": b"", "about": {"schedule": "big"}}
+ALL = ("separate", "cublaslt", "triton", "inductor")
+
+
+def test_a_library_that_hangs_is_left_out_of_the_row_and_named():
+    child = Child(Lost("inductor", "no answer within 150 s"), Lost("triton", "ended with -9"))
+    line = run.measured(MM, KERNEL, child, ALL, {})
+    assert len(child.jobs) == 3 and "error" not in line and line["polygen"] == {"schedule": "big"}
+    assert line["skipped"] == {
+        "inductor": "inductor: no answer within 150 s", "triton": "triton: ended with -9",
+    }  # fmt: skip
+
+
+def test_a_kernel_that_hangs_is_an_error_that_names_it():
+    line = run.measured(MM, KERNEL, Child(Lost("polygen", "no answer within 30 s")), ALL, {})
+    assert line == {
+        "polygen": {"schedule": "big"}, "error": "polygen: no answer within 30 s",
+    }  # fmt: skip
+
+
+def test_a_row_that_is_lost_while_timing_is_measured_beside_fewer_libraries():
+    child = Child(Lost("time", "no answer within 90 s"))
+    line = run.measured(MM, KERNEL, child, ALL, {})
+    assert set(line["skipped"]) == {"triton", "inductor"} and len(child.jobs) == 2
+    line = run.measured(MM, KERNEL, Child(Lost("time", "x")), ("separate",), {})
+    assert line["error"] == "time: x"
+
+
+def test_a_child_that_died_between_rows_is_started_again_once():
+    assert "error" not in run.measured(MM, KERNEL, Child(Lost("start", "has ended")), ALL, {})
+    with pytest.raises(Lost, match="no CUDA"):
+        run.measured(MM, KERNEL, Child(Lost("start", "x"), Lost("start", "no CUDA")), ALL, {})
+
+
+def test_a_kernel_that_cannot_be_compiled_is_an_error():
+    assert run.measured(MM, {"error": "why"}, Child(), ALL, {}) == {"error": "why"}
+
+
+# --- time
+def test_the_slow_library_stops_at_its_share_and_rows_at_the_budget():
+    now = 0.0
+    clock = run.Clock(100, lambda: now)
+    assert clock.leave_out(ALL) == {} and not clock.over and clock.left(0.4) == 40
+    now = 80.0
+    assert clock.leave_out(ALL) == {"inductor": "no time left after 75 s"}
+    assert clock.leave_out(("separate",)) == {} and clock.left(0.4) == 1 and not clock.over
+    now = 100.0
+    assert clock.over
+    assert not run.Clock(None, lambda: now).over
+
+
+def test_a_run_that_has_no_time_left_says_what_it_lacks(tmp_path, capsys):
+    out = tmp_path / "out.json"
+    words = ["bench", "--suite", "hopper", "--replay", str(COMMITTED), "--out", str(out)]
+    assert main([*words, "--budget", "0.001"]) == 0
+    assert "0 errors, 80 rows not done" in capsys.readouterr().out
+    assert record.load(out)["rows"] == [] and len(record.load(out)["unfinished"]) == 80
+
+
+# --- libraries
+def test_libraries_are_named():
+    assert run.check_peers(["inductor", "separate"]) == ("separate", "inductor")
+    with pytest.raises(BenchError, match=r"no library is called 'cudnn'.*Known: separate, eager"):
+        run.check_peers(["cudnn"])
+
+
+def test_a_missing_library_is_said_in_every_row(tmp_path):
+    old, replayed = sample(), tmp_path / "old.json"
+    record.save(replayed, old)
+    new = run.run(
+        request(tmp_path / "new.json", (MM, RESIDUAL, GELU), peers=("separate", "cupy"),
+                replayed=replayed), Quiet(),
+    )  # fmt: skip
+    assert [line["skipped"]["cupy"] for line in new["rows"]] == [
+        "ModuleNotFoundError: No module named 'cupy'"
+    ] * 3
+    assert json.loads((tmp_path / "new.json").read_text())["rows"][0]["times"].keys() == {
+        "polygen", "separate",
+    }  # fmt: skip

@@ -1,0 +1,64 @@
+"""The child process that may hang, die or fail."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import pytest
+
+from polygen.runtime.child import Lost, Stage, Watched
+
+
+def handler() -> Any:
+    """Does what jobs say, in a process of its own."""
+    kept: list[Any] = []
+
+    def handle(job: dict[str, Any], stage: Stage) -> Any:
+        kept.append(job)
+        stage(job.get("stage", "work"), job.get("limit", 30.0))
+        if job["do"] == "hang":
+            time.sleep(600)
+        if job["do"] == "die":
+            os._exit(7)
+        if job["do"] == "fail":
+            raise ValueError("the card\nis gone")
+        print("worked")
+        return os.getpid(), len(kept)
+
+    return handle
+
+
+def broken() -> Any:
+    raise RuntimeError("no CUDA")
+
+
+def test_a_child_that_hangs_dies_or_fails_is_replaced(tmp_path):
+    log = tmp_path / "log"
+    worker = Watched(handler, log=log)
+    try:
+        first, count = worker.ask({"do": "work"})
+        assert (first, 2) == worker.ask({"do": "work", "padding": b"x" * 1_000_000})
+        start = time.monotonic()
+        with pytest.raises(Lost, match=r"check: no answer within 0.2 s") as caught:
+            worker.ask({"do": "hang", "stage": "check", "limit": 0.2})
+        assert caught.value.stage == "check" and time.monotonic() - start < 30
+        second, count = worker.ask({"do": "work"})
+        assert second != first and count == 1
+        with pytest.raises(Lost, match="the process ended with 7"):
+            worker.ask({"do": "die"})
+        with pytest.raises(Lost, match="ValueError: the card is gone"):
+            worker.ask({"do": "fail"})
+        assert worker.ask({"do": "work"})[1] == 1
+    finally:
+        worker.stop()
+        worker.stop()
+    assert log.read_text().count("worked") == 4 and "ValueError" in log.read_text()
+
+
+def test_a_child_that_cannot_start_says_why():
+    worker = Watched(broken)
+    with pytest.raises(Lost, match="start: RuntimeError: no CUDA"):
+        worker.ask({"do": "work"})
+    worker.stop()

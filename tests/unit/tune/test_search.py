@@ -1,0 +1,252 @@
+"""The tuner with its processes, database and rounds, on recorded times: hangs, crashes, kills."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tuning_samples import (
+    SIGNATURE,
+    SIZES,
+    VERSION,
+    few,
+    fused,
+    keys,
+    replayed,
+    target,
+    task,
+    times,
+)
+
+from polygen.errors import PolygenError
+from polygen.runtime.environment import current_arch
+from polygen.tune.crew import Crew
+from polygen.tune.gpu import GpuSource
+from polygen.tune.identity import candidate_key
+from polygen.tune.records import Records
+from polygen.tune.replay import ReplaySource
+from polygen.tune.search import AnchorFailed
+from polygen.tune.trials import Contender, Trials
+from polygen.tune.tuner import tune
+
+TESTS = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def made():
+    return task()
+
+
+def fastest(chosen, recorded, but=()):
+    names = {key: one.schedule.name for key, one in zip(keys(chosen), chosen, strict=True)}
+    return names[min((k for k in recorded if k not in but), key=recorded.__getitem__)]
+
+
+def test_halving_finds_the_best_of_a_noisy_record_within_its_budget(made, tmp_path):
+    chosen = few(made, 120)
+    recorded = times(chosen)
+    source = ReplaySource(tuple(recorded.items()), noise=0.02, launch_seconds=1e-4)
+    start = time.monotonic()
+    found = replayed(made, chosen, tmp_path / "a.sqlite", source, budget=20.0)
+    assert found.finished and not found.interrupted and time.monotonic() - start < 21
+    assert dict(found.states) == {"timed": len(recorded)} and found.resumed == 0
+    assert recorded[keys([found_in(chosen, found)])[0]] <= 1.01 * min(recorded.values())
+    assert found.best.rung == 3 and found.best.repeats == 100
+    assert found.speedup == pytest.approx(
+        found.anchor_microseconds / found.best.microseconds, rel=0.02
+    )
+    again = replayed(made, chosen, tmp_path / "a.sqlite", source)
+    assert again.resumed == len(recorded) and again.best.schedule == found.best.schedule
+    assert again.seconds < 0.5  # nothing is left to measure: no process is started
+
+
+def found_in(chosen, found):
+    return next(one for one in chosen if one.schedule == found.best.schedule)
+
+
+def test_the_budget_is_kept_and_what_is_left_is_measured_next_time(made, tmp_path):
+    chosen = few(made, 200)
+    source = ReplaySource(tuple(times(chosen).items()), build_seconds=0.05)
+    start = time.monotonic()
+    found = replayed(made, chosen, tmp_path / "a.sqlite", source, budget=2.0)
+    assert time.monotonic() - start < 4 and found.finished
+    counted = dict(found.states)["timed"]
+    assert 10 < counted < len(chosen)
+    again = replayed(made, chosen, tmp_path / "a.sqlite", source, budget=1.5)
+    assert again.resumed == counted and dict(again.states)["timed"] > counted
+    assert again.best.ratio <= found.best.ratio
+
+
+def test_what_hangs_crashes_or_is_wrong_costs_nothing_else(made, tmp_path):
+    chosen = few(made, 24)
+    recorded, own = times(chosen), keys(chosen)
+    order = sorted(own[1:], key=recorded.__getitem__)
+    behaviours = dict(
+        zip(order, ["hang", "exit", "kill", "wrong", "refused", "crash-build"], strict=False)
+    )
+    behaviours[order[8]] = "hang-timing"
+    source = ReplaySource(tuple(recorded.items()), tuple(behaviours.items()), time_limit=0.5)
+    found = replayed(made, chosen, tmp_path / "a.sqlite", source, check_limit=0.5)
+    assert dict(found.states) == {
+        "hung": 2, "crashed": 3, "wrong": 1, "refused": 1, "timed": len(own) - 7,
+    }  # fmt: skip
+    assert found.best.schedule.name == fastest(chosen, recorded, but=behaviours)
+    with Records(tmp_path / "a.sqlite") as records:
+        kept = records.measured(records.problem(target(made)), VERSION)
+    assert {key: kept[key].state for key in behaviours} == {
+        key: {"hang": "hung", "hang-timing": "hung", "wrong": "wrong", "refused": "refused"}.get(
+            what, "crashed"
+        )
+        for key, what in behaviours.items()
+    }
+    assert "no answer within" in kept[order[0]].reason and "ended with" in kept[order[1]].reason
+
+
+def test_an_anchor_that_is_the_fastest_stays(made, tmp_path):
+    chosen = few(made, 10)
+    recorded = {key: 100.0 for key in keys(chosen)} | {keys(chosen)[0]: 50.0}
+    found = replayed(made, chosen, tmp_path / "a.sqlite", ReplaySource(tuple(recorded.items())))
+    assert found.best.schedule == chosen[0].schedule and found.speedup == 1.0
+
+
+def test_an_anchor_that_cannot_be_built_is_said_to_be_so(made, tmp_path):
+    chosen = few(made, 4)
+    refused = ((keys(chosen)[0], "refused"),)
+    source = ReplaySource(tuple(times(chosen).items()), refused)
+    with pytest.raises(AnchorFailed, match="refused in the record") as caught:
+        replayed(made, chosen, tmp_path / "a.sqlite", source)
+    assert caught.value.schedule == chosen[0].schedule
+
+
+def test_an_anchor_that_hangs_stops_the_tuning(made, tmp_path):
+    chosen = few(made, 4)
+    source = ReplaySource(
+        tuple(times(chosen).items()), ((keys(chosen)[0], "hang-timing"),), time_limit=0.3
+    )
+    with pytest.raises(PolygenError, match=r"cannot be timed.*no answer within"):
+        replayed(made, chosen, tmp_path / "a.sqlite", source)
+
+
+def test_builders_compile_and_say_why_they_refuse(made):
+    legal = made.candidates[0].schedule
+    illegal = replace(legal, epilogue=replace(legal.epilogue, slots=1))
+    source = GpuSource(made.program, made.device, tuple(made.sizes.items()))
+    with Crew(1) as crew, Trials(source, crew, 3.0) as trials:
+        built, refused = (trials.build(one).result() for one in (legal, illegal))
+        kernel, artifact = built.payload
+        assert kernel.entry.encode() in artifact.cubin
+        assert refused.state == "refused" and "no barrier can order" in refused.reason
+        if current_arch() is None:
+            contender = Contender("key", "name", built.payload)
+            with pytest.raises(PolygenError, match=r"cannot be timed.*no GPU"):
+                trials.time(contender, (), 5)
+
+
+def test_one_crew_tunes_one_problem_after_another(made, tmp_path):
+    """What the first problem measured, and what hung there, does not reach the second."""
+    chosen = few(made, 12)
+    first, second = times(chosen, 1), times(chosen, 2)
+    hung = min(first, key=first.__getitem__)
+    with Crew(2) as crew:
+        for number, (recorded, behaviours) in enumerate(((first, ((hung, "hang"),)), (second, ()))):
+            source = ReplaySource(tuple(recorded.items()), behaviours, time_limit=0.5)
+            path = tmp_path / f"{number}.sqlite"
+            found = replayed(made, chosen, path, source, crew=crew, check_limit=0.5)
+            left = {key: time for key, time in recorded.items() if number or key != hung}
+            best = min(left, key=left.__getitem__)
+            assert candidate_key(found.best.schedule) == best
+            assert dict(found.states).get("hung", 0) == 1 - number
+        assert not crew.busy
+
+
+@pytest.mark.parametrize("budget", [0, -1.0, math.inf, math.nan])
+def test_a_budget_is_a_positive_time(made, budget):
+    with pytest.raises(PolygenError, match="a budget of"):
+        tune(fused(), *SIGNATURE, sizes=SIZES, arch="sm_90a", budget=budget)
+
+
+# --- processes of their own
+def start(path, build=0.02, launch=1e-3):
+    words = [sys.executable, str(TESTS / "tuning_samples.py"), str(path), str(build), str(launch)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def rows(path):
+    if not path.exists():
+        return 0
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        there = connection.execute("SELECT name FROM sqlite_master WHERE name = 'measurements'")
+        if there.fetchone() is None:
+            return 0
+        return connection.execute("SELECT count(*) FROM measurements").fetchone()[0]
+
+
+def wait_for_rows(path, least):
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        if path.exists():
+            try:
+                if rows(path) >= least:
+                    return
+            except sqlite3.OperationalError:
+                pass  # the tuner is making the file
+        time.sleep(0.01)
+    raise AssertionError("the tuner does not get on")
+
+
+def test_a_killed_tuner_is_continued_and_nothing_is_lost(made, tmp_path):
+    path, chosen = tmp_path / "a.sqlite", few(made)
+    before, generator = 0, random.Random()
+    for share in (0.1, 0.5):
+        process = start(path)
+        wait_for_rows(path, max(before + 1, int(share * len(chosen))))
+        time.sleep(generator.uniform(0, 0.2))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        after = rows(path)
+        assert after >= before
+        before = after
+    assert before > 0
+    last = start(path)
+    name, resumed = last.communicate(timeout=60)[0].split()
+    assert last.returncode == 0 and int(resumed) == before
+    assert rows(path) == len(keys(chosen)) and name == fastest(chosen, times(chosen))
+
+
+def test_two_tuners_at_once_both_finish_and_share_the_file(made, tmp_path):
+    path, chosen = tmp_path / "a.sqlite", few(made)
+    both = [start(path, build=0.0, launch=1e-4) for _ in range(2)]
+    names = [process.communicate(timeout=60)[0].split()[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert names == [fastest(chosen, times(chosen))] * 2
+    assert rows(path) == len(keys(chosen))
+
+
+def test_ctrl_c_keeps_what_was_measured(made, tmp_path):
+    path = tmp_path / "a.sqlite"
+    chosen = few(made, 30)
+    source = ReplaySource(tuple(times(chosen).items()))
+
+    def stop(progress):
+        if progress.done >= 8:
+            raise KeyboardInterrupt
+
+    found = replayed(made, chosen, path, source, report=stop)
+    assert found.interrupted and not found.finished and rows(path) >= 8
+    again = replayed(made, chosen, path, source)
+    assert again.finished and again.resumed == rows_before(found)
+
+
+def rows_before(found):
+    return sum(count for _, count in found.states)

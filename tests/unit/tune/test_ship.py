@@ -1,0 +1,104 @@
+"""Shipped schedules chosen from measurements: few files, the right one for every problem."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+
+import pytest
+
+from polygen.errors import ScheduleFileError
+from polygen.hardware.device import device
+from polygen.schedule.load import dumps, load_schedule, shipped
+from polygen.schedule.problem import Problem
+from polygen.schedule.tuned import Tuned, dump_tuned, read_tuned, tuned
+from polygen.tune.ship import cover, main
+
+D = device("sm_90a")
+PROBLEM = Problem(4096, 4096, 512, matrices=1, pointwise=True, k_inner=(True, False))
+
+
+def test_a_file_gives_back_what_was_written(tmp_path):
+    entries = {
+        PROBLEM: Tuned("a", 12.5, "GPU"),
+        Problem(3000, 3000, 3000, astride=True): Tuned("b", 85.0, "GPU"),
+    }
+    (tmp_path / "gpu.toml").write_text(dump_tuned("GPU", entries))
+    assert read_tuned(tmp_path / "gpu.toml") == entries
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("m = 4096", "m = 4096.0"), "m = 4096.0 is no int"),
+        (("m = 4096", "rows = 4096"), "no field is called rows"),
+        (("m = 4096", ""), "m: missing"),
+        (('schedule = "a"', ""), "schedule: missing"),
+        (("format = 1", "format = 2"), "format: 2 cannot be read"),
+        (('gpu = "GPU"', ""), "gpu: missing"),
+        (("format = 1", "format ="), "cannot be read"),
+    ],
+)
+def test_mistakes_are_named(tmp_path, change, message):
+    text = dump_tuned("GPU", {PROBLEM: Tuned("a", 12.5, "GPU")})
+    assert change[0] in text
+    path = tmp_path / "gpu.toml"
+    path.write_text(text.replace(*change))
+    with pytest.raises(ScheduleFileError, match=message):
+        read_tuned(path)
+
+
+def test_what_is_shipped_names_schedules_that_are_shipped():
+    names = {schedule.name for schedule in shipped(D)}
+    missing = {best.schedule for best in tuned(D).values()} - names
+    assert not missing
+
+
+def test_few_names_cover_all_and_what_is_there_comes_first():
+    good = [{"a": 1.0, "b": 1.0}, {"b": 2.0, "c": 1.9}, {"c": 3.0}, {"old": 5.0, "c": 4.9}]
+    assert cover(good, []) == ["a", "c", "c", "c"]
+    assert cover(good, ["old"]) == ["b", "c", "c", "c"], "c is there for others, and faster"
+    assert cover(good[3:], ["old"]) == ["old"], "no new file for what an old one does as well"
+    assert cover([{"a": 1.0}, {"b": 1.0, "a": 1.1}], []) == ["a", "a"]
+
+
+def _record(times: dict[str, float]) -> dict[str, object]:
+    known = {schedule.name: schedule for schedule in shipped(D)}
+    base = known["pingpong_128x128x64"]
+    tables = [{**tomllib.loads(dumps(known.get(name, base))), "name": name} for name in times]
+    rows = [{"schedule": n, "microseconds": time} for n, time in enumerate(times.values())]
+    problem = {
+        "op": "mm", "expression": "x @ w.T", "signature": ["x:bf16[M,K]", "w:bf16[N,K]"],
+        "sizes": {"M": 512, "N": 640, "K": 768}, "arch": "sm_90a", "measurements": rows,
+    }  # fmt: skip
+    return {
+        "format": 1, "provenance": {"gpu": {"name": "My GPU 3"}}, "schedules": tables,
+        "problems": [problem],
+    }  # fmt: skip
+
+
+def test_ship_writes_new_schedules_and_the_index(tmp_path, capsys):
+    record = tmp_path / "record.json"
+    record.write_text(json.dumps(_record({"brand_new": 10.0, "pingpong_128x128x64": 10.2})))
+    assert main([str(record), "--schedules", str(tmp_path)]) == 0
+    assert load_schedule(tmp_path / "sm_90a" / "brand_new.toml").name == "brand_new"
+    found = read_tuned(tmp_path / "sm_90a" / "tuned" / "my_gpu_3.toml")
+    assert found == {Problem(512, 640, 768): Tuned("brand_new", 10.0, "My GPU 3")}
+    assert "1 problems, 1 new schedules" in capsys.readouterr().out
+    assert main([str(record), "--schedules", str(tmp_path / "b"), "--within", "1.05"]) == 0
+    assert [p.name for p in (tmp_path / "b" / "sm_90a").iterdir()] == ["tuned"], "the old one does"
+
+
+def test_ship_refuses_what_makes_no_sense(tmp_path, capsys):
+    record = tmp_path / "record.json"
+    record.write_text(json.dumps(_record({"brand_new": 10.0})))
+    other = _record({"brand_new": 10.0})
+    other["provenance"] = {"gpu": {"name": "another"}}
+    second = tmp_path / "second.json"
+    second.write_text(json.dumps(other))
+    assert main([str(record), "--within", "0.9", "--schedules", str(tmp_path)]) == 2
+    assert main([str(record), str(second), "--schedules", str(tmp_path)]) == 2
+    assert main([str(tmp_path / "none.json"), "--schedules", str(tmp_path)]) == 2
+    messages = capsys.readouterr().err
+    assert "--within 0.9" in messages and "records of My GPU 3, another" in messages
+    assert not (tmp_path / "sm_90a").exists(), "nothing is written"

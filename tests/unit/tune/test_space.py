@@ -1,0 +1,92 @@
+"""The space of schedules: all fit, none twice, in one order, and nothing shipped is missed."""
+
+from __future__ import annotations
+
+import pytest
+from tuning_samples import fused
+
+from polygen.decide import candidates
+from polygen.errors import PolygenError
+from polygen.hardware.device import device
+from polygen.pipeline import generate, with_sizes
+from polygen.schedule.load import dumps, loads, shipped
+from polygen.schedule.problem import Fitted
+from polygen.tune.space import space
+
+GATE = ("silu(x @ w.T + b) * g", ("x:bf16[M,K]", "w:bf16[N,K]", "b:bf16[N]", "g:bf16[M,N]"))
+PLAIN = ("x @ w.T", ("x:f16[M,K]", "w:f16[N,K]"))
+NARROW = ("x @ w.T", ("x:e4m3[M,K]", "w:e4m3[N,K]"))
+
+
+def problem_of(sample, arch, **sizes):
+    program = with_sizes(fused(*sample).program(*sample[1]), sizes)
+    return program, *candidates(program, device(arch), sizes)
+
+
+def found(sample, arch, **sizes):
+    _, problem, fit = problem_of(sample, arch, **sizes)
+    return list(space(device(arch), problem, fit)), fit
+
+
+@pytest.mark.parametrize(
+    ("sample", "arch"), [(GATE, "sm_80"), (GATE, "sm_90a"), (NARROW, "sm_90a")]
+)
+@pytest.mark.parametrize("sizes", [(4096, 4096, 1024), (1001, 1003, 1000), (8, 4096, 4096)])
+def test_everything_fits_once(sample, arch, sizes):
+    named = dict(zip("MNK", sizes, strict=True))
+    listed, fit = found(sample, arch, **named)
+    schedules = [one.schedule for one in listed]
+    assert len({one.name for one in schedules}) == len(set(schedules)) == len(schedules) > 50
+    for one in listed[:: max(1, len(listed) // 200)]:
+        again = fit(one.schedule)
+        assert isinstance(again, Fitted) and again.schedule == one.schedule
+        assert loads(dumps(one.schedule), "text") == one.schedule
+
+
+def test_a_problem_has_hundreds_of_candidates_in_a_fixed_order():
+    sizes = {"M": 4096, "N": 4096, "K": 1024}
+    for arch, least in (("sm_80", 300), ("sm_90a", 1000)):
+        first, _ = found(GATE, arch, **sizes)
+        again, _ = found(GATE, arch, **sizes)
+        assert first == again and least < len(first) < 3000
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_shipped_tiles_are_among_them(arch):
+    listed, fit = found(PLAIN, arch, M=4096, N=4096, K=4096)
+
+    def decisions(schedule):
+        return schedule.tile, schedule.roles.form, schedule.cluster
+
+    there = {decisions(one.schedule) for one in listed}
+    own = [s for s in shipped(device(arch)) if s.device == device(arch).name]
+    fitted = [one.schedule for one in map(fit, own) if isinstance(one, Fitted)]
+    assert len(fitted) > 10
+    assert [s.name for s in fitted if decisions(s) not in there] == []
+
+
+def test_tiles_are_no_larger_than_the_problem_needs():
+    listed, _ = found(PLAIN, "sm_90a", M=64, N=96, K=4096)
+    tiles = {(one.schedule.tile.cta.m, one.schedule.tile.cta.n) for one in listed}
+    assert max(m for m, _ in tiles) == 64 and max(n for _, n in tiles) <= 128
+    assert all(one.schedule.cluster.m == 1 for one in listed)
+
+
+def test_operands_that_tensor_maps_cannot_take_leave_schedules_without_roles():
+    listed, _ = found(PLAIN, "sm_90a", M=1001, N=1001, K=1001)
+    assert listed and not any(one.schedule.specialised for one in listed)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_most_are_proved_legal_and_the_others_say_why_not(arch):
+    sizes = {"M": 4096, "N": 4096, "K": 1024}
+    program, problem, fit = problem_of(GATE, arch, **sizes)
+    listed = list(space(device(arch), problem, fit))
+    refused = []
+    sample = listed[:: len(listed) // 6]
+    for one in sample:
+        try:
+            generate(program, device(arch), sizes, one.schedule)
+        except PolygenError as reason:
+            refused.append(str(reason))
+    assert len(refused) <= len(sample) // 5, refused

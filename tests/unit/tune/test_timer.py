@@ -1,0 +1,197 @@
+"""The timer on NumPy arrays: it must notice every wrong kernel, and its anchor's mistakes too."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tuning_samples import SIGNATURE, fused
+
+from polygen.errors import PolygenError
+from polygen.frontend.dtypes import BF16, E4M3, F16, F32
+from polygen.frontend.evaluate import evaluate
+from polygen.frontend.program import Tensor
+from polygen.tune.gpu import Timer, Tools, differing, empty, operands, poison, stored
+from polygen.tune.reference import as_f32, row_axes, sampled
+from polygen.tune.trials import Batch, Contender
+
+SIZES = {"M": 40, "N": 24, "K": 32}
+PROGRAMS = [
+    ("gelu(x @ w.T + b)", SIGNATURE),
+    ("relu(x @ w + b) * g", ("x:f16[M,K]", "w:f16[K,N]", "b:f16[N]", "g:f16[M,N]")),
+    ("s * (x @ w.T) + c", ("x:tf32[M,K]:col", "w:tf32[N,K]", "s:f32", "c:f32[M,1]")),
+    ("x @ w.T, relu(x @ w.T)", ("x:bf16[M,K]", "w:bf16[N,K]:col")),
+    ("(x @ w.T).T + g", ("x:bf16[M,K]", "w:bf16[N,K]", "g:bf16[N,M]")),
+    ("where(x @ w.T > b, tanh(x @ w.T), b * b)", SIGNATURE),
+    ("x @ w.T", ("x:e4m3[M,K]", "w:e4m3[N,K]")),
+]
+
+
+def program_of(sample):
+    return fused(*sample).program(*sample[1])
+
+
+def plain(program, given):
+    """Stored operands as NumPy arrays of their meaning."""
+    types = {t.name: t.dtype for t in program.inputs}
+    return {
+        name: as_f32(np, value, types[name]) if isinstance(value, np.ndarray) else value
+        for name, value in given.items()
+    }
+
+
+@pytest.mark.parametrize("sample", PROGRAMS, ids=lambda sample: sample[0])
+def test_sampled_rows_are_those_of_the_whole_result(sample):
+    program = program_of(sample)
+    given = operands(np, program, SIZES, 0, integers=True)
+    wanted = evaluate(program, plain(program, given), SIZES, round_outputs=False)
+    rows, axes = [0, 7, 39], row_axes(program)
+    found = sampled(np, program, given, rows)
+    for tensor, whole in zip(program.outputs, wanted, strict=True):
+        own = np.take(whole, rows, axis=axes[tensor.name])
+        np.testing.assert_allclose(np.broadcast_to(found[tensor.name], own.shape), own, rtol=2e-7)
+
+
+def test_operands_have_their_layout_and_their_kind_of_values():
+    program = program_of(PROGRAMS[2])
+    integers = operands(np, program, SIZES, 0, integers=True)
+    assert integers["x"].shape == (40, 32) and integers["x"].strides == (4, 160)
+    assert set(np.unique(integers["x"])) == {-2, -1, 0, 1, 2}
+    normal = operands(np, program, SIZES, 0, integers=False)
+    assert not (normal["x"].view(np.uint32) & 0x1FFF).any()  # tf32 holds ten bits
+    sums = normal["x"] @ normal["w"].T
+    assert 0.5 < sums.std() < 2
+    assert isinstance(normal["s"], float)
+    assert not np.array_equal(
+        normal["x"].ravel()[:9], operands(np, program, SIZES, 1, integers=False)["x"].ravel()[:9]
+    )
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16, F32, E4M3])
+def test_one_wrong_element_is_noticed_and_rounding_is_not(dtype):
+    tensor = Tensor("y", dtype, ("M", "N"), (0, 1))
+    values = np.linspace(-3, 3, 40 * 24, dtype=np.float32)
+    good = stored(dtype, values).reshape(40, 24)
+    assert differing(np, tensor, good, good.view(f"u{good.itemsize}")) == 0
+    if dtype in (BF16, F16):
+        near = (good.view(np.uint16) ^ 1).view(good.dtype)
+        assert differing(np, tensor, near, good) == 0
+    bad = good.copy()
+    bad[3, 5] = stored(dtype, np.float32([4.0]))[0]
+    assert differing(np, tensor, bad, good) == 1
+    poisoned = empty(np, tensor, SIZES)
+    poison(poisoned)
+    assert np.isnan(as_f32(np, poisoned, dtype)).all()
+    poisoned[1:] = good[1:]
+    assert differing(np, tensor, poisoned, good) == 24
+
+
+# --- a timer whose kernels are Python functions
+class Fake:
+    """Kernels by name, and times by name; what was launched last is what is timed."""
+
+    def __init__(self, program):
+        self.program, self.last, self.times = program, "", {}
+
+    def load(self, name, mistake, _):
+        def launch(arrays, scalars, outs, stream):
+            self.last = name
+            given = dict(zip([t.name for t in self.program.inputs], arrays, strict=True))
+            results = evaluate(self.program, plain(self.program, given), SIZES)
+            for out, result in zip(outs, results, strict=True):
+                out[...] = mistake(result)
+
+        return launch
+
+    def interleaved(self, calls, repeats, warm):
+        return {key: [self.one(call)] * repeats for key, call in calls.items()}
+
+    def one(self, call):
+        call()
+        return self.times.get(self.last, 10.0)
+
+    def tools(self):
+        return Tools(
+            np, self.load, lambda: None, self.interleaved,
+            lambda call, warm, repeats: [self.one(call) / 1e3] * repeats,
+            lambda call: lambda: call(None),
+        )  # fmt: skip
+
+
+def right(result):
+    return result
+
+
+def one_element(result):
+    result = result.copy()
+    result[-1, -1] += 1
+    return result
+
+
+def one_tile_missing(result):
+    result = result.copy()
+    result[8:16, 8:16] = np.array(np.nan, result.dtype)
+    return result
+
+
+def refused(result):
+    raise PolygenError("no")
+
+
+def contender(name, mistake):
+    return Contender(f"key {name}", name, (name, mistake))
+
+
+@pytest.fixture
+def fake():
+    return Fake(program_of(PROGRAMS[0]))
+
+
+def run(fake, *contenders, anchor=right, brief=True):
+    stages = []
+    timer = Timer(fake.tools(), fake.program, SIZES, 0)
+    batch = Batch(contender("anchor", anchor), contenders, 5, 3.0, brief)
+    found = timer(batch, lambda stage, limit: stages.append((stage, limit)))
+    return {key.removeprefix("key "): trial for key, trial in found.items()}, stages
+
+
+def test_wrong_contenders_are_named_and_the_others_timed(fake):
+    fake.times = {"good": 8.0}
+    found, stages = run(
+        fake, contender("good", right), contender("bad", one_element),
+        contender("hole", one_tile_missing), contender("no", refused),
+    )  # fmt: skip
+    assert {name: trial.state for name, trial in found.items()} == {
+        "anchor": "timed", "good": "timed", "bad": "wrong", "hole": "wrong", "no": "refused",
+    }  # fmt: skip
+    assert "1 elements of y0" in found["bad"].reason and "64 elements" in found["hole"].reason
+    assert found["good"].microseconds == 8.0 and found["good"].repeats == 5 and found["good"].graph
+    assert [name for name, _ in stages] == [
+        "check key anchor", "check key good", "check key bad", "check key hole", "check key no",
+        "time",
+    ]  # fmt: skip
+    assert stages[1][1] == 3.0
+
+
+def test_an_anchor_that_is_wrong_stops_everything(fake):
+    with pytest.raises(PolygenError, match="anchor gives wrong results"):
+        run(
+            fake,
+            anchor=lambda result: np.asarray(result.astype(np.float32) + 1).astype(
+                ml_dtypes.bfloat16
+            ),
+        )
+
+
+def test_a_slow_contender_is_not_timed_at_length_in_the_first_round(fake):
+    fake.times = {"slow": 1000.0}
+    found, _ = run(fake, contender("slow", right))
+    assert found["slow"].repeats == 1 and found["slow"].microseconds == pytest.approx(1000.0)
+    found, _ = run(fake, contender("slow", right), brief=False)
+    assert found["slow"].repeats == 5
+
+
+def test_long_kernels_are_not_timed_as_graphs(fake):
+    fake.times = {"anchor": 500.0, "good": 400.0}
+    found, _ = run(fake, contender("good", right))
+    assert not found["good"].graph

@@ -1,0 +1,229 @@
+"""The cost model: what may never make a kernel slower or faster, and what its parts say."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from polygen.hardware.cost_parameters import cost_parameters
+from polygen.hardware.device import device, devices
+from polygen.schedule.load import shipped
+from polygen.schedule.model import Cluster, Raster
+from polygen.schedule.problem import Fitted, Problem
+from polygen.tune.cost import cost, counts, predict, predict_all
+from polygen.tune.cost.explain import explain
+from polygen.tune.cost.model import PARTS, Columns, times
+
+H200 = device("sm_90a")
+P = cost_parameters(H200)
+ALL = tuple(Fitted(s, 1 if s.specialised else 2) for s in shipped(H200))
+PROBLEMS = (
+    Problem(4096, 4096, 4096),
+    Problem(16, 4096, 4096),
+    Problem(3000, 3000, 3000, astride=True),
+    Problem(512, 512, 4096, functions=1, pointwise=True),
+    Problem(4096, 4096, 512, matrices=2, matrix_bytes=4, functions=1, pointwise=True),
+    Problem(8192, 8192, 8192, element_bytes=1),
+)
+
+
+def named(name):
+    return next(one for one in ALL if one.schedule.name == name)
+
+
+def totals(parameters, problem):
+    rows = Columns([counts(H200, one, problem) for one in ALL])
+    return times(parameters, rows)["total"]
+
+
+# More of these is never slower; more of those is never faster.
+BETTER = (
+    "clock", "memory", "memory_share", "l2_bytes", "l2_share", "product_rate", "shared_rate",
+    "fetch_rate", "fetch_rate_astride", "outside_rate", "l2_rate", "matrix_rate", "function_rate",
+    "warp_rate", "warp_shared_rate", "warp_fetch_rate", "way_out_rate", "warp_function_rate",
+)  # fmt: skip
+WORSE = (
+    "droop", "written_share", "start", "instruction", "step", "latency", "crowding", "cluster_loss",
+    "wide_cluster_loss", "tile", "panel", "panel_turn", "registers", "warp_start", "warp_latency",
+    "warp_crowding", "full_rate_warps", "barrier", "round",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BETTER)
+def test_more_of_a_rate_is_never_slower(name):
+    more = replace(P, **{name: 1.5 * getattr(P, name)})
+    for problem in PROBLEMS:
+        assert (totals(more, problem) <= totals(P, problem) * (1 + 1e-9)).all(), problem
+
+
+@pytest.mark.parametrize("name", WORSE)
+def test_more_of_a_cost_is_never_faster(name):
+    more = replace(P, **{name: 1.5 * getattr(P, name)})
+    for problem in PROBLEMS:
+        assert (totals(more, problem) >= totals(P, problem) * (1 - 1e-9)).all(), problem
+
+
+def test_every_parameter_is_a_rate_a_cost_or_an_exponent():
+    exponents = {"memory_sharpness", "warp_sharpness"}
+    assert {f.name for f in fields(P)} == {*BETTER, *WORSE, *exponents}
+
+
+@pytest.mark.parametrize("name", [*BETTER, *WORSE])
+def test_every_parameter_matters_somewhere(name):
+    """A parameter that changes no time is one too many."""
+    problems = [*PROBLEMS, Problem(64, 1024, 8192), Problem(16384, 16384, 512)]
+    schedules = [one.schedule for one in ALL]
+    schedules += [replace(s, cluster=Cluster(2, 2)) for s in schedules if s.specialised]
+    direct = [
+        replace(s, epilogue=replace(s.epilogue, through="registers"))
+        for s in schedules
+        if s.specialised
+    ]
+    fitted = [Fitted(s, 1) for s in (*schedules, *direct)]
+    changed = replace(P, **{name: 4 * getattr(P, name)})
+    for problem in problems:
+        rows = Columns([counts(H200, one, problem) for one in fitted])
+        if not np.allclose(times(P, rows)["total"], times(changed, rows)["total"], rtol=1e-6):
+            return
+    pytest.fail(f"{name} changes nothing")
+
+
+@pytest.mark.parametrize("dim", ["m", "n", "k"])
+def test_larger_problems_take_longer(dim):
+    for one in ALL:
+        sizes = (256, 1024, 4096, 16384)
+        took = [predict(H200, one, replace(PROBLEMS[0], **{dim: size})) for size in sizes]
+        assert took == sorted(took) and took[0] < took[-1], one.schedule.name
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"functions": 2},
+        {"matrices": 1, "matrix_bytes": 2},
+        {"result_bytes": 4},
+        {"astride": True},
+        {"element_bytes": 4},
+    ],
+)
+def test_more_work_is_never_faster(more):
+    for one in ALL:
+        for problem in (Problem(4096, 4096, 1024), Problem(300, 500, 700)):
+            assert predict(H200, one, replace(problem, **more)) >= predict(H200, one, problem)
+
+
+def test_no_kernel_beats_the_tensor_cores_or_the_memory():
+    for problem in PROBLEMS:
+        work = problem.m * problem.n * problem.k * problem.element_bytes / 2
+        fastest = work / (P.product_rate * H200.multiprocessors * P.clock * 1e3)
+        moved = sum(problem.operand_bytes) / (P.memory * P.memory_share * 1e3)
+        assert (totals(P, problem) > max(fastest, moved)).all()
+
+
+def test_fewer_slots_of_the_ring_are_never_faster():
+    one = named("pingpong_128x128x64")
+    for problem in PROBLEMS:
+        took = [
+            predict(H200, Fitted(replace(one.schedule, pipeline=replace(
+                one.schedule.pipeline, stages=stages)), 1), problem)
+            for stages in (2, 3, 4, 6)
+        ]  # fmt: skip
+        assert took == sorted(took, reverse=True)
+
+
+def test_rounds_that_are_almost_empty_cost_a_whole_one():
+    """144 tiles on 132 multiprocessors take nearly twice as long as 132."""
+    one = named("cooperative_128x256x64")
+    full, spilled = (predict(H200, one, Problem(128 * 12, 256 * n, 16384)) for n in (11, 12))
+    assert 1.7 < spilled / full < 2.0
+
+
+def test_an_operand_that_the_cache_cannot_hold_is_read_once_per_group():
+    problem = Problem(32768, 32768, 64)  # little to multiply
+    one = named("pingpong_128x128x64").schedule
+    narrow, wide = (Fitted(replace(one, raster=Raster("m", group)), 1) for group in (2, 64))
+    parts = [dict(cost(H200, at, replace(problem, k=4096)).parts) for at in (narrow, wide)]
+    assert parts[0]["device memory"] > 2 * parts[1]["device memory"]
+    parts = [dict(cost(H200, at, replace(problem, m=1024, n=1024)).parts) for at in (narrow, wide)]
+    assert parts[0]["device memory"] == parts[1]["device memory"]
+
+
+def test_narrow_instructions_are_limited_by_what_they_read():
+    """Of 64 x 16, an instruction reads 64 rows for a quarter of the products of 64 x 64."""
+    base = named("cooperative_64x64x64").schedule
+
+    def bound(n):
+        tile = replace(
+            base.tile, cta=replace(base.tile.cta, n=n), warp=replace(base.tile.warp, n=n)
+        )
+        parts = dict(
+            cost(H200, Fitted(replace(base, tile=tile), 1), Problem(4096, 4096, 4096)).parts
+        )
+        return parts["shared memory"] / parts["products"]
+
+    assert bound(256) < 1 < bound(64) < bound(16)
+
+
+# --- costs ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_a_cost_names_its_longest_part(problem):
+    for one in ALL:
+        found = cost(H200, one, problem)
+        parts = dict(found.parts)
+        assert tuple(parts) == PARTS
+        assert parts[found.bound] == max(parts.values())
+        assert found.share == parts[found.bound] / found.microseconds
+        # What does not overlap is no longer than the whole.
+        assert parts["start"] + parts["device memory"] <= found.microseconds * (1 + 1e-9)
+        assert parts["products"] <= found.microseconds
+
+
+def test_many_predictions_are_those_of_each():
+    problem = PROBLEMS[4]
+    together = predict_all(H200, ALL, problem)
+    assert together == pytest.approx([predict(H200, one, problem) for one in ALL], rel=1e-12)
+    assert together == pytest.approx([cost(H200, one, problem).microseconds for one in ALL])
+    assert predict_all(H200, [], problem) == []
+
+
+def test_every_target_predicts_every_shipped_schedule():
+    for target in devices():
+        fitted = [Fitted(s, 1) for s in shipped(target)]
+        took = predict_all(target, fitted, Problem(4096, 4096, 4096))
+        assert all(np.isfinite(took)) and min(took) > 1
+
+
+@pytest.mark.alone
+def test_two_thousand_schedules_are_ranked_in_a_third_of_a_second():
+    many = (ALL * 60)[:2000]
+    start = time.process_time()
+    predict_all(H200, many, PROBLEMS[0])
+    assert time.process_time() - start < 0.3
+
+
+# --- the explanation -----------------------------------------------------------------------------
+def explained(name, problem):
+    one = named(name)
+    return explain(H200, problem, cost(H200, one, problem), P)
+
+
+def test_the_explanation_names_bound_share_and_every_resource():
+    problem = Problem(8192, 8192, 8192)
+    text = explained("cooperative_128x256x64", problem)
+    found = cost(H200, named("cooperative_128x256x64"), problem)
+    assert f"predicted: {found.microseconds:.1f} us" in text
+    assert f"bound: {found.bound}, {found.share:.0%} of the time" in text
+    for part, time_ in found.parts:
+        assert f"  {part:<14}{time_:>9.1f} us" in text
+
+
+def test_the_explanation_says_what_limits_what():
+    astride = explained("pingpong_64x128x64", Problem(3000, 3000, 3000, astride=True))
+    assert "bound: copies" in astride and "rows astride cache lines" in astride
+    few = explained("16x64x128_w16x16_s6", Problem(1, 64, 64))
+    assert "bound: start" in few and "filled with zeros" in few
+    text = explained("pingpong_128x192x64_c2x1", Problem(3072, 3072, 3072))
+    assert "of 66 clusters of 2 multiprocessors idle" in text
