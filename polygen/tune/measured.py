@@ -30,6 +30,7 @@ class Measured:
         problem: what the model knows of it.
         schedules: as they were measured.
         microseconds: of each, in their order.
+        repeats: launches behind each.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Measured:
     problem: Problem
     schedules: tuple[Fitted, ...]
     microseconds: Column
+    repeats: tuple[int, ...] = ()
 
 
 def read_record(path: Path) -> tuple[Measured, ...]:
@@ -72,4 +74,6 @@ def _measured(recorded: Recorded) -> Measured:
     text = "x".join(str(size) for size in (problem.m, problem.n, problem.k))
     dtype = recorded.signature[0].partition(":")[2].partition("[")[0]
     name = f"{recorded.op} {dtype} {text}"
-    return Measured(name, text, target, recorded.gpu, problem, tuple(schedules), times)
+    return Measured(
+        name, text, target, recorded.gpu, problem, tuple(schedules), times, recorded.repeats
+    )

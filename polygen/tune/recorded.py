@@ -42,7 +42,9 @@ class Recorded:
         gpu: where it was measured.
         out_dtype: as for `polygen.api.Fused.compile`.
         acc_dtype: likewise.
-        times: schedules as fitted, each with its microseconds.
+        times: schedules as fitted, each with its microseconds. Where they were timed in batches
+            beside one schedule, these are ratios to it, in units of its last time: clocks drift.
+        repeats: launches behind each time; 0 where that is not said.
     """
 
     op: str
@@ -54,6 +56,7 @@ class Recorded:
     out_dtype: str | None
     acc_dtype: str
     times: tuple[tuple[Schedule, float], ...]
+    repeats: tuple[int, ...]
 
     def program(self) -> Program:
         """The program, traced, with the alignments that the sizes leave.
@@ -109,9 +112,17 @@ def read(path: Path) -> tuple[Recorded, ...]:
 
 
 def _recorded(problem: Mapping[str, Any], schedules: Sequence[Schedule], gpu: str) -> Recorded:
+    rows = problem["measurements"]
+    unit = max(
+        ((one.get("repeats", 0), one["microseconds"]) for one in rows if one.get("ratio") == 1.0),
+        default=(0, None),
+    )[1]
     times = tuple(
-        (schedules[int(found["schedule"])], float(found["microseconds"]))
-        for found in problem["measurements"]
+        (
+            schedules[int(one["schedule"])],
+            float(one["microseconds"] if unit is None else one["ratio"] * unit),
+        )
+        for one in rows
     )
     if not times or not all(0 < time < math.inf for _, time in times):
         raise ValueError("measurements: positive times in microseconds are needed")
@@ -125,6 +136,7 @@ def _recorded(problem: Mapping[str, Any], schedules: Sequence[Schedule], gpu: st
         problem.get("out_dtype"),
         problem.get("acc_dtype") or "f32",
         times,
+        tuple(int(one.get("repeats", 0)) for one in rows),
     )
 
 

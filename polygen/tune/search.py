@@ -205,7 +205,8 @@ class _Search:
             self.enter(key, trial, rung, beside or Trial(microseconds=self.anchor_time))
 
     def report(self, stage: str) -> None:
-        ranking = self.ranking()
+        # Before the anchor is timed, ratios of earlier tunings are no times.
+        ranking = self.ranking() if self.anchor_time else []
         best = self.known[ranking[0]] if ranking else None
         self._report(
             Progress(

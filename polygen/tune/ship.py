@@ -2,7 +2,8 @@
 
     python -m polygen.tune.ship RECORD.json... [--within 1.01] [--schedules FOLDER]
 
-1. Of each problem, the schedules within a factor of its best time are as good as the best.
+1. Of each problem, the schedules within a factor of its best time are as good as the best. Only
+   those count that were launched nearly as often as any: of many brief trials the luckiest lead.
 2. What is shipped already is preferred; then, one after the other, the schedule that is good for
    most of the problems that have none yet. So few files serve many problems.
 3. New schedules get a TOML file each; `tuned/GPU.toml` names one for every problem, and its time.
@@ -24,6 +25,7 @@ from polygen.schedule.tuned import Tuned, dump_tuned
 from polygen.tune.measured import Measured, read_record
 
 WITHIN = 1.01
+_OFTEN = 0.3  # of the launches of the schedule launched most often
 
 
 def cover(good: Sequence[Mapping[str, float]], preferred: Sequence[str]) -> list[str]:
@@ -65,12 +67,17 @@ def chosen(
     known: dict[str, Schedule] = {}
     good = []
     for problem in problems:
-        limit = float(problem.microseconds.min()) * within
-        names: dict[str, float] = {}
-        for fitted, time in zip(problem.schedules, problem.microseconds, strict=True):
-            known.setdefault(fitted.schedule.name, fitted.schedule)
-            if time <= limit:
-                names[fitted.schedule.name] = float(time)
+        often = _OFTEN * max(problem.repeats, default=0)
+        settled = {
+            fitted.schedule.name: (float(time), fitted.schedule)
+            for fitted, time, repeats in zip(
+                problem.schedules, problem.microseconds, problem.repeats, strict=True
+            )
+            if repeats >= often
+        }
+        limit = min(time for time, _ in settled.values()) * within
+        names = {name: time for name, (time, _) in settled.items() if time <= limit}
+        known |= {name: schedule for name, (_, schedule) in settled.items() if name not in known}
         good.append(names)
     picked = cover(good, have)
     rows = [(p, name, g[name]) for p, name, g in zip(problems, picked, good, strict=True)]

@@ -12,6 +12,7 @@ from polygen.frontend.parse import parse_expression
 from polygen.frontend.signature import parse_signature
 from polygen.runtime.cache import compile_cached
 from polygen.runtime.measure import device_name
+from polygen.tune.crew import Crew
 from polygen.tune.gpu import GpuSource
 from polygen.tune.identity import candidate_key, canonical
 from polygen.tune.records import Records, Target, Version, best
@@ -84,9 +85,17 @@ def test_a_kernel_that_hangs_and_one_that_crashes_cost_only_themselves(tmp_path)
         text = canonical(made.program, made.sizes)
         target = Target(text, made.device.name, device_name(), "gpu", sizes=tuple(sizes.items()))
         version = Version("broken", "", "")
-        with Records() as records:
+        with Records() as records, Crew() as crew:
             found = search(
-                chosen, made.device, made.problem, target, version, source, records, budget=90.0
+                chosen,
+                made.device,
+                made.problem,
+                target,
+                version,
+                source,
+                records,
+                crew=crew,
+                budget=90.0,
             )
             kept = records.measured(records.problem(target), version)
     assert kept[keys[3]].state == "hung" and kept[keys[5]].state == "crashed"

@@ -21,6 +21,9 @@ from polygen.api import Fused
 from polygen.frontend.parse import parse_expression
 from polygen.frontend.signature import parse_signature
 from polygen.runtime.measure import device_name
+from polygen.tune.crew import Crew
+from polygen.tune.exported import export
+from polygen.tune.records import Records
 from polygen.tune.tuner import tune
 
 GELU = ("gelu(x @ w.T + b)", ("x:bf16[M,K]", "w:bf16[N,K]", "b:bf16[N]"))
@@ -41,12 +44,12 @@ PROBLEMS = (
 )
 
 
-def one(sample, sizes, budget, rest):
+def one(sample, sizes, budget, rest, crew):
     names = tuple(parse_signature(text).name for text in sample[1])
     fused = Fused(parse_expression(sample[0], names), "sample", sample[0], False)
     named = dict(zip("MNK", sizes, strict=True))
-    short = tune(fused, *sample[1], sizes=named, budget=budget)
-    full = tune(fused, *sample[1], sizes=named, budget=rest)
+    short = tune(fused, *sample[1], sizes=named, budget=budget)  # processes and all, as a user's
+    full = tune(fused, *sample[1], sizes=named, budget=rest, crew=crew)
     return {
         "expression": sample[0],
         "sizes": named,
@@ -76,12 +79,16 @@ def main() -> None:
     words.add_argument("--limit", type=float, default=540.0, help="seconds for all problems")
     options = words.parse_args()
     start, rows = time.monotonic(), []
-    with tempfile.TemporaryDirectory() as folder, knobs.scope(cache_dir=Path(folder), cache=True):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        knobs.scope(cache_dir=Path(folder), cache=True),
+        Crew() as crew,
+    ):
         for sample, sizes in PROBLEMS:
             if time.monotonic() - start + options.budget + options.rest > options.limit:
                 print(f"no time for {sample[0]} {sizes}", flush=True)
                 continue
-            row = one(sample, sizes, options.budget, options.rest)
+            row = one(sample, sizes, options.budget, options.rest, crew)
             rows.append(row)
             print(
                 f"{row['reached']:.3f} of the best: {sample[0]} {sizes}: {row['tuned']} "
@@ -93,6 +100,8 @@ def main() -> None:
                 flush=True,
             )
             options.out.write_text(json.dumps({"gpu": device_name(), "rows": rows}, indent=1))
+            with Records() as records:
+                export(records, options.out.with_suffix(".record.json"), device_name())
     reached = sum(row["reached"] >= 0.98 for row in rows)
     print(f"{reached} of {len(rows)} problems reach 0.98 of the best")
 

@@ -34,7 +34,7 @@ from polygen.tune.gpu import GpuSource
 from polygen.tune.identity import candidate_key
 from polygen.tune.records import Records
 from polygen.tune.replay import ReplaySource
-from polygen.tune.search import AnchorFailed
+from polygen.tune.search import AnchorFailed, Progress
 from polygen.tune.trials import Contender, Trials
 from polygen.tune.tuner import tune
 
@@ -149,6 +149,16 @@ def test_builders_compile_and_say_why_they_refuse(made):
             contender = Contender("key", "name", built.payload)
             with pytest.raises(PolygenError, match=r"cannot be timed.*no GPU"):
                 trials.time(contender, (), 5)
+
+
+def test_a_tuning_that_goes_on_reports_times_only_when_it_has_any(made, tmp_path):
+    chosen, path = few(made, 12), tmp_path / "a.sqlite"
+    source = ReplaySource(tuple(times(chosen).items()))
+    replayed(made, chosen[:6], path, source)
+    seen: list[Progress] = []
+    replayed(made, chosen, path, source, report=seen.append)
+    assert seen[0].stage == "start" and seen[0].done == 6 and not seen[0].best
+    assert all(not now.best or now.microseconds > 0 for now in seen) and seen[-1].best
 
 
 def test_one_crew_tunes_one_problem_after_another(made, tmp_path):
