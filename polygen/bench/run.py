@@ -40,7 +40,8 @@ from polygen.runtime.environment import current_arch
 
 COMPILE_SHARE = 0.4  # part of the budget in which polygen's kernels have to be there
 SLOW = "inductor"  # the library that takes seconds for a row
-SLOW_SHARE = 0.75  # part of the budget after which it takes part no more
+QUICK_SECONDS = 1.5  # that a row without it takes, until there are rows to tell
+SLOW_SECONDS = 6.0  # that a row with it takes at least
 FALLBACK = ("separate", "cublaslt")  # libraries that a row is measured with when others broke it
 
 Ask = Callable[[Any], dict[str, Any]]
@@ -108,12 +109,19 @@ class Clock:
         """Seconds until a share of the budget is spent; ten minutes without a budget."""
         return 600.0 if self._budget is None else max(least, self._budget * share - self.elapsed)
 
-    def leave_out(self, peers: Sequence[str]) -> dict[str, str]:
-        """The libraries that there is no more time for."""
+    def leave_out(self, peers: Sequence[str], rows: int, quick: float) -> dict[str, str]:
+        """The libraries that there is no more time for.
+
+        Args:
+            peers: those that take part.
+            rows: how many are to come.
+            quick: seconds that a row takes without the slow library.
+        """
         if self._budget is None or SLOW not in peers:
             return {}
-        most = self._budget * SLOW_SHARE
-        return {SLOW: f"{NO_TIME} after {most:g} s"} if self.elapsed >= most else {}
+        if self.elapsed + (rows - 1) * quick + SLOW_SECONDS <= self._budget:
+            return {}
+        return {SLOW: f"{NO_TIME} after {self.elapsed:.0f} s for {rows} more rows"}
 
 
 def run(request: Request, progress: Progress) -> Record:
@@ -239,13 +247,18 @@ def _measure(
     """Measure rows until the time is over."""
     number = len(record["runs"]) - 1
     missing = record["runs"][number].get("missing", {})
-    for row in rows:
+    quick: list[float] = []
+    for place, row in enumerate(rows):
         if clock.over:
             break
-        leave_out = clock.leave_out(request.peers)
+        mean = sum(quick) / len(quick) if quick else QUICK_SECONDS
+        leave_out = clock.leave_out(request.peers, len(rows) - place, mean)
+        begun = clock.elapsed
         leave_out |= {n: why for n, why in missing.items() if n in request.peers}
         line = records.heading(row, request.suites) | {"run": number}
         line |= measured(row, kernels(row), ask, request.peers, leave_out, request.repeats)
+        slow = line.get("facts", {}).get(SLOW, {}).get("seconds_to_make", 0.0)
+        quick.append(max(0.0, clock.elapsed - begun - slow))
         records.merge(record, line, request.rows)
         _note_unfinished(request, record)
         records.save(request.out, record)

@@ -207,13 +207,14 @@ def test_a_kernel_that_cannot_be_compiled_is_an_error():
 
 
 # --- time
-def test_the_slow_library_stops_at_its_share_and_rows_at_the_budget():
+def test_the_slow_library_takes_part_while_all_rows_can_still_be_measured():
     now = 0.0
     clock = run.Clock(100, lambda: now)
-    assert clock.leave_out(ALL) == {} and not clock.over and clock.left(0.4) == 40
-    now = 80.0
-    assert clock.leave_out(ALL) == {"inductor": "no time left after 75 s"}
-    assert clock.leave_out(("separate",)) == {} and clock.left(0.4) == 1 and not clock.over
+    assert clock.leave_out(ALL, 40, 2.0) == {} and not clock.over and clock.left(0.4) == 40
+    now = 76.0
+    assert clock.leave_out(ALL, 10, 2.0) == {}, "18 s for the others, 6 s for this one"
+    assert clock.leave_out(ALL, 11, 2.0) == {"inductor": "no time left after 76 s for 11 more rows"}
+    assert clock.leave_out(("separate",), 99, 2.0) == {} and clock.left(0.4) == 1 and not clock.over
     now = 100.0
     assert clock.over
     assert not run.Clock(None, lambda: now).over
