@@ -2,8 +2,9 @@
 
     python -m polygen.tune.ship RECORD.json... [--within 1.01] [--schedules FOLDER]
 
-1. Of each problem, the schedules within a factor of its best time are as good as the best. Only
-   those count that were launched nearly as often as any: of many brief trials the luckiest lead.
+1. Problems with few measured schedules say nothing. Of each other problem, the schedules within a
+   factor of its best time are as good as the best. Only those count that were launched nearly as
+   often as any: of many brief trials the luckiest lead.
 2. What is shipped already is preferred; then, one after the other, the schedule that is good for
    most of the problems that have none yet. So few files serve many problems.
 3. New schedules get a TOML file each; `tuned/GPU.toml` names one for every problem, and its time.
@@ -25,6 +26,7 @@ from polygen.schedule.tuned import Tuned, dump_tuned
 from polygen.tune.measured import Measured, read_record
 
 WITHIN = 1.01
+FEWEST = 8  # measured schedules of a problem
 _OFTEN = 0.3  # of the launches of the schedule launched most often
 
 
@@ -90,19 +92,25 @@ def main(arguments: Sequence[str]) -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("records", nargs="+", type=Path, help="of measured schedules, one GPU")
     parser.add_argument("--within", type=float, default=WITHIN, help="factor as good as the best")
+    parser.add_argument("--fewest", type=int, default=FEWEST, help="schedules of a problem")
     parser.add_argument("--schedules", type=Path, default=schedules_folder(), help="the folder")
     options = parser.parse_args(arguments)
     try:
-        return _ship(options.records, options.within, options.schedules)
+        return _ship(options.records, options.within, options.fewest, options.schedules)
     except PolygenError as error:
         print(f"ship: {error}", file=sys.stderr)
         return 2
 
 
-def _ship(records: Sequence[Path], within: float, folder: Path) -> int:
+def _ship(records: Sequence[Path], within: float, fewest: int, folder: Path) -> int:
     if not within >= 1:
         raise PolygenError(f"--within {within}", why="the best itself is at 1", nearest="1.01")
     measured = [one for path in records for one in read_record(path)]
+    measured = [one for one in measured if len(one.schedules) >= fewest]
+    if not measured:
+        raise PolygenError(
+            f"no problem has {fewest} measured schedules", nearest="Tune for longer, or --fewest 1"
+        )
     by_problem = {one.problem: one for one in measured}  # a later record counts
     gpus = {one.gpu for one in measured}
     devices = {one.device.name for one in measured}

@@ -80,12 +80,15 @@ def _record(times: dict[str, float]) -> dict[str, object]:
 def test_ship_writes_new_schedules_and_the_index(tmp_path, capsys):
     record = tmp_path / "record.json"
     record.write_text(json.dumps(_record({"brand_new": 10.0, "pingpong_128x128x64": 10.2})))
-    assert main([str(record), "--schedules", str(tmp_path)]) == 0
+    assert main([str(record), "--fewest", "1", "--schedules", str(tmp_path)]) == 0
     assert load_schedule(tmp_path / "sm_90a" / "brand_new.toml").name == "brand_new"
     found = read_tuned(tmp_path / "sm_90a" / "tuned" / "my_gpu_3.toml")
     assert found == {Problem(512, 640, 768): Tuned("brand_new", 10.0, "My GPU 3")}
     assert "1 problems, 1 new schedules" in capsys.readouterr().out
-    assert main([str(record), "--schedules", str(tmp_path / "b"), "--within", "1.05"]) == 0
+    assert (
+        main([str(record), "--fewest", "1", "--schedules", str(tmp_path / "b"), "--within", "1.05"])
+        == 0
+    )
     assert [p.name for p in (tmp_path / "b" / "sm_90a").iterdir()] == ["tuned"], "the old one does"
 
 
@@ -96,9 +99,13 @@ def test_ship_refuses_what_makes_no_sense(tmp_path, capsys):
     other["provenance"] = {"gpu": {"name": "another"}}
     second = tmp_path / "second.json"
     second.write_text(json.dumps(other))
-    assert main([str(record), "--within", "0.9", "--schedules", str(tmp_path)]) == 2
-    assert main([str(record), str(second), "--schedules", str(tmp_path)]) == 2
+    assert (
+        main([str(record), "--fewest", "1", "--within", "0.9", "--schedules", str(tmp_path)]) == 2
+    )
+    assert main([str(record), str(second), "--fewest", "1", "--schedules", str(tmp_path)]) == 2
     assert main([str(tmp_path / "none.json"), "--schedules", str(tmp_path)]) == 2
     messages = capsys.readouterr().err
     assert "--within 0.9" in messages and "records of My GPU 3, another" in messages
+    assert main([str(record), "--schedules", str(tmp_path)]) == 2
+    assert "no problem has 8 measured schedules" in capsys.readouterr().err
     assert not (tmp_path / "sm_90a").exists(), "nothing is written"
