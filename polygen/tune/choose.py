@@ -1,7 +1,7 @@
 """Chooses a schedule for a program, a device and the sizes to optimise for.
 
 1. Offers come first, in their order: schedules that were measured for this very problem. The first
-   one that still fits the program is taken.
+   one that still fits the program is taken, if its results take the way out that was measured.
 2. Otherwise fit each of the device's shipped schedules to the program (a callback decides:
    instruction, layouts and resources are other stages').
 3. Predict the time of all that fit, and take the fastest. The origin says what was compared, and
@@ -49,7 +49,9 @@ def choose(
         ScheduleError: no offer and no shipped schedule fits.
     """
     for offer in offers:
-        if offer.schedule.name not in skip and isinstance(fitted := fit(offer.schedule), Fitted):
+        if offer.schedule.name in skip or not isinstance(fitted := fit(offer.schedule), Fitted):
+            continue
+        if fitted.schedule.epilogue == offer.schedule.epilogue:  # else another way out was measured
             return fitted.schedule, offer.origin
     fitting: list[Fitted] = []
     refused: dict[bool, str] = {}

@@ -23,7 +23,7 @@ from polygen.cli import main
 from polygen.errors import ToolchainMissing
 from polygen.runtime.child import Lost
 
-PEERS = ("separate", "cublaslt", "inductor")
+PEERS = ("separate", "eager", "cublaslt", "inductor")
 
 
 class Quiet:

@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 from matrix import case
 
+from polygen.decide import candidates
 from polygen.errors import ScheduleError
 from polygen.hardware.device import device
 from polygen.schedule.load import shipped
 from polygen.schedule.model import Epilogue
 from polygen.schedule.problem import Fitted, Problem
+from polygen.schedule.tuned import tuned
 from polygen.tune.choose import Offer, choose
 from polygen.tune.cost import predict
 
@@ -70,9 +72,11 @@ def test_no_schedule_fits():
     def refuse(schedule):
         return "no roles here" if schedule.specialised else "no warps here"
 
-    message = r"no shipped schedule fits .* on sm_90a.*no roles here.*no warps here.*Pass a"
-    with pytest.raises(ScheduleError, match=message):
+    with pytest.raises(
+        ScheduleError, match=r"no shipped schedule fits .* on sm_90a.*Pass a"
+    ) as error:
         choose(H200, Problem(4096, 4096, 4096), refuse)
+    assert "no roles here" in str(error.value) and "no warps here" in str(error.value)
 
 
 # --- with roles ----------------------------------------------------------------------------------
@@ -204,16 +208,25 @@ def test_an_offer_that_spills_or_no_longer_fits_is_passed_over():
 
 
 def test_an_offer_is_taken_as_it_fits():
+    def fewer(schedule):
+        return Fitted(replace(schedule, pipeline=replace(schedule.pipeline, stages=3)), 1)
+
+    problem = Problem(4096, 4096, 4096)
+    taken, _ = choose(H200, problem, fewer, offers=[offer("pingpong_128x128x64")])
+    assert taken.name == "pingpong_128x128x64" and taken.pipeline.stages == 3
+
+
+def test_an_offer_whose_results_would_take_another_way_out_is_not_taken():
     def fit(schedule):
         return Fitted(replace(schedule, epilogue=Epilogue("registers")), 1)
 
-    problem = Problem(4096, 4096, 4096)
-    taken, _ = choose(H200, problem, fit, offers=[offer("pingpong_128x128x64")])
-    assert taken.epilogue.through == "registers"
+    offers = [replace(offer("pingpong_128x128x64"), origin="measured")]
+    _, origin = choose(H200, Problem(4096, 4096, 4096), fit, offers=offers)
+    assert origin.startswith("shipped") and "measured" not in origin
 
 
 # --- the whole decision --------------------------------------------------------------------------
-LARGE = (("M", 4096), ("N", 4096), ("K", 4096))
+LARGE = (("M", 4160), ("N", 4160), ("K", 4160))  # of no measured problem
 
 
 def decided(*arguments, **changes):
@@ -225,6 +238,17 @@ def test_a_large_product_is_specialised():
     schedule, origin = decided("nt", "bf16", "bias_gelu")
     assert schedule.roles.form == "pingpong" and schedule.epilogue.through == "tma"
     assert "persistent blocks" in origin
+
+
+def test_what_was_measured_for_a_problem_comes_before_the_model():
+    measured = tuned(H200)[Problem(4096, 4096, 512)]
+    sizes = (("M", 4096), ("N", 4096), ("K", 512))
+    kernel = case("decided", "nt", "bf16", "plain", arch="sm_90a", sizes=sizes).kernel()
+    assert kernel.schedule.name == measured.schedule
+    assert (
+        f"measured fastest for 4096x4096x512 with such an epilogue: {measured.microseconds:g}"
+        in (kernel.schedule_origin)
+    )
 
 
 def test_rows_of_8_bytes_have_no_tensor_map():
@@ -248,7 +272,12 @@ def test_matrices_that_no_map_describes_leave_the_registers_out_of_panels(epilog
 
 
 def test_many_panels_take_stages_away():
-    plain, gated = decided("nt", "bf16", "plain")[0], decided("nt", "bf16", "gate")[0]
-    stages = {s.name: s.pipeline.stages for s in shipped(H200)}
-    assert gated.pipeline.stages < stages[gated.name]
-    assert plain.pipeline.stages == stages[plain.name]
+    (base,) = (s for s in shipped(H200) if s.name == "cooperative_128x256x64")
+
+    def stages(epilogue):
+        program = (
+            case("decided", "nt", "bf16", epilogue, arch="sm_90a", sizes=LARGE).kernel().program
+        )
+        return candidates(program, H200, dict(LARGE))[1](base).schedule.pipeline.stages
+
+    assert stages("gate") < stages("plain") == base.pipeline.stages
