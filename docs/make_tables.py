@@ -1,4 +1,4 @@
-"""Writes docs/performance.md, its plots and the README's table from the records in docs/results.
+"""Writes docs/performance.md, its plots, and tables of other pages from records in docs/results.
 
 Run ``make docs``, or ``python docs/make_tables.py``; a test compares the files with what this
 makes, so that no figure in them is typed. Plots need matplotlib; without it only the text is
@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from pathlib import Path
 from typing import Any
 
 from polygen.bench import figures, plots, report
 from polygen.bench.record import KIND, load
+from polygen.hardware.cost_parameters import cost_parameters
+from polygen.hardware.device import device
+from polygen.tune.fit import judge
+from polygen.tune.measured import read_record
 
 FOLDER = Path(__file__).resolve().parent
-README = FOLDER.parent / "README.md"
+README, TUNING, MODEL = FOLDER.parent / "README.md", FOLDER / "tuning.md", FOLDER / "cost-model.md"
 BEGIN, END = "<!-- made by docs/make_tables.py -->", "<!-- end -->"
 TITLE = """# Performance
 
@@ -104,19 +109,60 @@ fused rows count. Some library is faster in {lost} of {len(good)} rows.
 {report.overview(record)}"""
 
 
-def with_speed(text: str, made: str) -> str:
-    """A README with its generated part replaced."""
+def tuner(folder: Path = FOLDER / "results") -> str:
+    """The table of docs/tuning.md: how close short tunings come to the best."""
+    rows = json.loads((folder / "h200_tuner.json").read_text())["rows"]
+    lines = [
+        "| expression | M x N x K | in 30 s | in all | gain | of the best |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        size = " x ".join(str(row["sizes"][dim]) for dim in "MNK")
+        counts = f"{row['covered_in_budget']} of {row['candidates']} | {row['covered']}"
+        gains = f"{row['tuned_over_anchor']:.3f} | {row['reached']:.3f}"
+        lines.append(f"| `{row['expression']}` | {size} | {counts} | {gains} |")
+    return "\n".join(lines)
+
+
+def model(folder: Path = FOLDER / "results") -> str:
+    """The table of docs/cost-model.md: how well the model ranks what was measured."""
+    lines = [
+        "| record | what it holds | problems | schedules of each | median rank correlation | one "
+        "within 5 % of the best among the first five | median regret of the first |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, what in (
+        ("h200_schedules", "drawn from the whole space and from its better part"),
+        ("h200_tuned", "what tunings of 3 to 5 s measured"),
+        ("h200_held_out", "nearly the whole space"),
+    ):
+        measured = read_record(folder / f"{name}.json")
+        judged = judge(cost_parameters(device("sm_90a")), measured)
+        enough = [one for one in judged if one.schedules >= 30]
+        counts = [one.schedules for one in enough]
+        lines.append(
+            f"| `{name}.json` | {what} | {len(enough)} | {min(counts)} to {max(counts)} | "
+            f"{statistics.median(one.spearman for one in enough):.2f} | "
+            f"{sum(one.hit for one in enough)} | "
+            f"{100 * statistics.median(one.regret for one in enough):.1f} % |"
+        )
+    return "\n".join(lines)
+
+
+def with_made(text: str, made: str) -> str:
+    """A document with its generated part replaced."""
     before, _, rest = text.partition(BEGIN)
     _, found, after = rest.partition(END)
     if not found:
-        raise SystemExit(f"the README lacks {BEGIN} and {END}")
+        raise SystemExit(f"the document lacks {BEGIN} and {END}")
     return f"{before}{BEGIN}\n{made}\n{END}{after}"
 
 
 def main() -> None:
     """Write everything."""
     (FOLDER / "performance.md").write_text(render())
-    README.write_text(with_speed(README.read_text(), speed()))
+    for path, made in ((README, speed), (TUNING, tuner), (MODEL, model)):
+        path.write_text(with_made(path.read_text(), made()))
     name, record = next(iter(records(FOLDER / "results").items()))
     try:
         drawn = {path.name for path in plots.write(record, plots_folder(name))}

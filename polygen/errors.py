@@ -170,3 +170,8 @@ class LaunchFileError(ManyErrors, LaunchError):
 
 class StepLimit(PolygenError):
     """A run on the machine took more steps than allowed: most likely a loop that never ends."""
+
+
+# --- benchmarks -----------------------------------------------------------------------------------
+class BenchError(PolygenError):
+    """A suite, row, peer or record is unknown or wrong, or a run cannot start."""

@@ -11,10 +11,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from polygen.bench.errors import BenchError
 from polygen.bench.figures import NAMES, is_measured, microseconds
 from polygen.bench.record import Record
 from polygen.bench.statistics import geometric_mean
+from polygen.errors import BenchError
 
 _FIELDS = {"eager": "eager_us", "cublaslt": "lt_us", "inductor": "inductor_us"}
 _TYPES = {"bfloat16": "bf16", "float16": "f16"}

@@ -22,7 +22,7 @@ from typing import Any
 
 import cattrs
 
-from polygen.bench.errors import BenchError
+from polygen.errors import BenchError
 
 FOLDER = Path(__file__).parent / "suites"
 FILE = "operations.toml"

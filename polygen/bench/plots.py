@@ -147,7 +147,7 @@ def _svg(draw: Any, data: Data) -> str:
     mpl.use("svg")
     from matplotlib import pyplot  # noqa: PLC0415
 
-    settings = {"svg.hashsalt": "polygen", "svg.fonttype": "none", "font.size": 9}
+    settings: Any = {"svg.hashsalt": "polygen", "svg.fonttype": "none", "font.size": 9}
     with mpl.rc_context(settings):
         figure = draw(pyplot, data)
         held = io.StringIO()

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from polygen.bench.errors import BenchError
 from polygen.bench.rows import Row, suites_of
+from polygen.errors import BenchError
 from polygen.runtime.files import write_text_atomic
 
 FORMAT = 1

@@ -16,8 +16,8 @@ from typing import Any
 
 from polygen.bench import record as records
 from polygen.bench import statistics
-from polygen.bench.errors import BenchError
 from polygen.bench.source import POLYGEN, Call, Errors, Job
+from polygen.errors import BenchError
 from polygen.runtime.child import Stage
 
 

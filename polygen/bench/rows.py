@@ -14,8 +14,8 @@ from typing import Any
 
 import cattrs
 
-from polygen.bench.errors import BenchError
 from polygen.bench.operations import FILE, FOLDER, Operation, operation
+from polygen.errors import BenchError
 
 BYTES = {"bf16": 2, "f16": 2}
 ALIGNMENT = 16  # bytes: the widest a signature declares

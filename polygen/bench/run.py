@@ -27,14 +27,13 @@ from polygen.bench import record as records
 from polygen.bench import worker
 from polygen.bench.card import smi
 from polygen.bench.compiling import Compiled, Compiler
-from polygen.bench.errors import BenchError
 from polygen.bench.peers import PEERS
 from polygen.bench.protocol import REPEATS
 from polygen.bench.provenance import provenance
 from polygen.bench.record import NO_TIME, Line, Record
 from polygen.bench.rows import Row
 from polygen.bench.source import Job
-from polygen.errors import ToolchainMissing
+from polygen.errors import BenchError, ToolchainMissing
 from polygen.runtime.child import Lost, Watched
 from polygen.runtime.environment import current_arch
 

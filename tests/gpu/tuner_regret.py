@@ -29,7 +29,7 @@ from polygen.tune.tuner import tune
 GELU = ("gelu(x @ w.T + b)", ("x:bf16[M,K]", "w:bf16[N,K]", "b:bf16[N]"))
 PLAIN = ("x @ w.T", ("x:bf16[M,K]", "w:bf16[N,K]"))
 GATE = ("silu(x @ w.T + b) * g", ("x:bf16[M,K]", "w:bf16[N,K]", "b:bf16[N]", "g:bf16[M,N]"))
-# Sizes that no recorded problem has.
+# Sizes that no problem of the fit has.
 PROBLEMS = (
     (PLAIN, (2560, 5120, 5120)),
     (PLAIN, (1536, 6144, 1536)),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
+import pytest
+
 from polygen.bench import plots
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,8 +22,14 @@ def test_the_performance_page_comes_from_the_records():
 
 def test_the_readme_s_table_comes_from_the_newest_record():
     text = (ROOT / "README.md").read_text()
-    assert MADE["with_speed"](text, MADE["speed"]()) == text
-    assert MADE["with_speed"](text, "| other |") != text
+    assert MADE["with_made"](text, MADE["speed"]()) == text
+    assert MADE["with_made"](text, "| other |") != text
+
+
+@pytest.mark.parametrize(("page", "made"), [("tuning", "tuner"), ("cost-model", "model")])
+def test_tables_of_the_tuner_come_from_the_records(page, made):
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    assert MADE["with_made"](text, MADE[made]()) == text
 
 
 def test_plots_hold_the_data_of_the_newest_record():

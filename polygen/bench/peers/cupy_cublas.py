@@ -11,9 +11,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from polygen.bench.errors import BenchError
 from polygen.bench.operations import VALUE, Step, chain
 from polygen.bench.source import Call
+from polygen.errors import BenchError
 
 # cudaDataType_t, cublasComputeType_t and cublasGemmAlgo_t of cuBLAS's headers.
 _TYPES = {"f16": 2, "bf16": 14}

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from polygen.bench.errors import BenchError
 from polygen.bench.operations import VALUE, Operation, chain
 from polygen.bench.rows import Row
 from polygen.bench.source import Call
+from polygen.errors import BenchError
 
 TRIALS = 5  # launches of each tile
 

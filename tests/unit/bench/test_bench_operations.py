@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from polygen.api import Fused
-from polygen.bench.errors import BenchError
 from polygen.bench.operations import (
     VALUE,
     Operation,
@@ -19,6 +18,7 @@ from polygen.bench.peers.cublaslt import native
 from polygen.bench.peers.triton_matmul import TILES, constants, form, grid, tiles_for
 from polygen.bench.plots import passes
 from polygen.bench.rows import Row
+from polygen.errors import BenchError
 from polygen.frontend.parse import parse_expression
 
 

@@ -8,7 +8,7 @@ import pytest
 from bench_samples import COMMITTED, GATE, GELU, MM, RESIDUAL, ROWS, SMALL, sample
 
 from polygen.bench import record
-from polygen.bench.errors import BenchError
+from polygen.errors import BenchError
 
 
 def test_a_record_is_read_as_it_was_written_and_nothing_is_left_beside_it(tmp_path):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from polygen.bench.errors import BenchError
 from polygen.bench.rows import Row, read, selected, suite, suite_names, suites_of
+from polygen.errors import BenchError
 
 
 def test_the_suites_are_there_and_of_a_size_that_a_run_can_do():

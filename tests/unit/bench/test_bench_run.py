@@ -17,10 +17,9 @@ from bench_samples import COMMITTED, GELU, MM, RESIDUAL, ROWS, sample
 from filelock import FileLock
 
 from polygen.bench import record, replay, run, statistics
-from polygen.bench.errors import BenchError
 from polygen.bench.source import Job
 from polygen.cli import main
-from polygen.errors import ToolchainMissing
+from polygen.errors import BenchError, ToolchainMissing
 from polygen.runtime.child import Lost
 
 PEERS = ("separate", "eager", "cublaslt", "inductor")
