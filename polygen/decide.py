@@ -34,7 +34,7 @@ from polygen.schedule.load import check_structure, load_schedule, shipped
 from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted, Problem
 from polygen.schedule.tuned import tuned
-from polygen.tune import records
+from polygen.tune import lookup
 from polygen.tune.choose import Offer, choose
 
 # The size taken along a dim for which a call gives none.
@@ -102,7 +102,7 @@ def _offers(
 ) -> tuple[Offer, ...]:
     """What was measured for a program and its sizes: here, then where polygen comes from."""
     found = []
-    here = records.best(program, device, sizes)
+    here = lookup.best(program, device, sizes)
     if here is not None:
         found.append(Offer(here.schedule, here.origin))
     before = tuned(device).get(problem)

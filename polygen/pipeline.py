@@ -22,7 +22,7 @@ from polygen.poly.mapping import ScheduleTree, map_program
 from polygen.poly.match import match
 from polygen.poly.scop import Scop, scop
 from polygen.schedule.model import Schedule
-from polygen.tune import records
+from polygen.tune import lookup
 
 # isl has one context per process, and its operation budget with it: one generation at a time.
 _GENERATING = threading.RLock()
@@ -65,7 +65,7 @@ def generate(
         try:
             return _generate(program, device, sizes, schedule, command, skip)
         except ScheduleError:  # a schedule tuned with another version may be refused by the proofs
-            found = records.best(program, device, sizes) if schedule == "auto" else None
+            found = lookup.best(program, device, sizes) if schedule == "auto" else None
             if found is None or found.schedule.name in skip:
                 raise
             skip |= {found.schedule.name}

@@ -5,42 +5,32 @@
 2. A *measurement* is a schedule of it with its time, or with why there is none, under one version
    of the generator and of the compiler. Each is a transaction of its own: a killed process loses
    nothing that it had written, and any number of processes write at once.
-3. A *result* is the schedule that a tuner found fastest; `best` looks it up for an automatic
-   choice. A look-up writes nothing, and a file that is missing, locked or damaged never fails it.
-4. Results of another version of the generator are stale: usable, because every schedule is proved
-   again when it is compiled, but their time is said to be an old one.
+3. A *result* is the schedule that a tuner found fastest; `polygen.tune.lookup` finds it for an
+   automatic choice.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import sqlite3
 import time
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from polygen import knobs
 from polygen.errors import CacheError, PolygenError
-from polygen.frontend.program import Program
-from polygen.hardware.device import Device
-from polygen.runtime import cache
 from polygen.schedule.load import dumps, loads
 from polygen.schedule.model import Schedule
-from polygen.tune.identity import candidate_key, canonical, generator_digest
+from polygen.tune.identity import candidate_key
+from polygen.tune.lookup import location
 
-FILE = "tuning.sqlite"
 TIMED, REFUSED, WRONG, HUNG, CRASHED = "timed", "refused", "wrong", "hung", "crashed"
 
 _FORMAT = 1
 _WAIT_SECONDS = 60.0  # for other writers
-_LOOK_UP_SECONDS = 0.05
-_GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS problems (
@@ -67,46 +57,9 @@ ON CONFLICT DO UPDATE SET state=excluded.state, reason=excluded.reason,
     date=excluded.date
 WHERE excluded.rung >= measurements.rung OR measurements.state <> 'timed'
 """
-_BEST = """
-SELECT results.schedule, results.microseconds, anchor, anchor_microseconds, gpu, digest, date
-FROM results JOIN problems ON problems.id = results.problem
-WHERE program = ? AND arch = ? AND source = 'gpu' ORDER BY date DESC
-"""
 
 
 # --- what is kept ------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """The schedule that a tuner found fastest for a problem.
-
-    Attributes:
-        schedule: as fitted.
-        microseconds: its median time.
-        anchor: the schedule that was chosen without measuring, by name.
-        anchor_microseconds: its median time, measured beside it.
-        gpu: the name of the GPU.
-        date: day of the measurement, ISO.
-        stale: whether another version of the generator was measured.
-    """
-
-    schedule: Schedule
-    microseconds: float
-    anchor: str
-    anchor_microseconds: float
-    gpu: str
-    date: str
-    stale: bool
-
-    @property
-    def origin(self) -> str:
-        """Where the schedule comes from, and with what figure, in a sentence."""
-        text = (
-            f"tuned {self.schedule.name}: {self.microseconds:.1f} us on {self.gpu}, {self.date}; "
-            f"{self.anchor}, chosen without measuring, took {self.anchor_microseconds:.1f} us"
-        )
-        return text + "; measured with another version of the generator" * self.stale
-
-
 @dataclass(frozen=True, slots=True)
 class Target:
     """What is tuned: the problem, the kind of GPU, and how people write the program."""
@@ -159,77 +112,6 @@ class Measurement:
     ratio: float | None = None
     graph: bool = False
     date: str = ""
-
-
-# --- looking up ---------------------------------------------------------------------------------
-@functools.cache
-def _present() -> frozenset[str]:
-    """Names of the GPUs here, without starting CUDA; empty when the driver does not say."""
-    names = set()
-    for file in _GPU_FOLDER.glob("*/information"):
-        with contextlib.suppress(OSError):
-            for line in file.read_text().splitlines():
-                key, _, value = line.partition(":")
-                if key.strip() == "Model":
-                    names.add(value.strip())
-    return frozenset(names)
-
-
-def location() -> Path:
-    """The file of the records under the knobs in force; it may not exist."""
-    return cache.directory() / FILE
-
-
-def best(program: Program, device: Device, sizes: Mapping[str, int]) -> Tuned | None:
-    """The measured best schedule for exactly these sizes, if there is one.
-
-    Never fails: a file that cannot be read costs one warning. Creates nothing. Of several results
-    those of a GPU that is present come first, then those of this version, then the newest.
-
-    Args:
-        program: with the alignments that the sizes leave.
-        device: the target.
-        sizes: of the symbolic dims.
-    """
-    if not knobs.current().cache:
-        return None
-    text, path = canonical(program, sizes), location()
-    if text is None or not path.is_file():
-        return None
-    try:
-        with contextlib.closing(_read_only(path)) as connection:
-            rows = connection.execute(_BEST, (text, device.name)).fetchall()
-        if not rows:
-            return None
-        found = [
-            Tuned(
-                loads(schedule, str(path)),
-                median,
-                anchor,
-                anchor_median,
-                gpu,
-                date[:10],
-                digest != generator_digest(),
-            )
-            for schedule, median, anchor, anchor_median, gpu, digest, date in rows
-        ]
-    except (sqlite3.Error, OSError, PolygenError, TypeError, ValueError) as reason:
-        _warn_once(str(path), str(reason))
-        return None
-    return min(found, key=lambda one: (one.gpu not in _present(), one.stale))  # rows: newest first
-
-
-def _read_only(path: Path) -> sqlite3.Connection:
-    # Without a log beside it nobody writes, and the file alone is all there is: SQLite then need
-    # not make files for its locks, which it could not in a folder that is read-only.
-    alone = not path.with_name(path.name + "-wal").exists()
-    uri = f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
-    return sqlite3.connect(uri, uri=True, timeout=_LOOK_UP_SECONDS)
-
-
-@functools.cache
-def _warn_once(path: str, reason: str) -> None:
-    warnings.warn(f"Tuned schedules are not used: {path}: {reason}", RuntimeWarning, stacklevel=3)
 
 
 # --- writing -----------------------------------------------------------------------------------

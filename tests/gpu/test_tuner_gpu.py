@@ -15,7 +15,8 @@ from polygen.runtime.measure import device_name
 from polygen.tune.crew import Crew
 from polygen.tune.gpu import GpuSource
 from polygen.tune.identity import candidate_key, canonical
-from polygen.tune.records import Records, Target, Version, best
+from polygen.tune.lookup import best
+from polygen.tune.records import Records, Target, Version
 from polygen.tune.search import search
 from polygen.tune.trials import Built
 from polygen.tune.tuner import describe, tune

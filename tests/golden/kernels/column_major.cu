@@ -5,25 +5,25 @@
 //    S0  v0[i,j] += x[i,k] * w[k,j]   i < M, j < N, k < K   (f32)
 //    P1  y0[i,j] = cast(v0[i,j])      i < M, j < N   (f16)
 //
-// target: sm_89, instruction: m16n8k16_f32_f16, block 128x64x64, 2x2 warps of 64x32, instruction 16x8x16
-// needs: 128 threads, 98304 of 101376 B shared memory, about 142 registers per thread, 1 block(s) per multiprocessor
+// target: sm_89, instruction: m16n8k16_f32_f16, block 64x64x32, 2x2 warps of 32x32, instruction 16x8x16
+// needs: 128 threads, 32768 of 101376 B shared memory, about 94 registers per thread, 3 block(s) per multiprocessor
 // alignment in bytes of addresses and strides: x 16, w 16, y0 16
 // barriers, and the dependences they enforce:
 //   bar_mma (block): copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 4 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 4 + k, p = 0] (anti through ring_b)
 //   bar_stage (block): load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
-//   bar_store (warp): stage[w, m] -> store[w' = w, r] (flow through scratch)
+//   bar_store (warp): stage[w, m] -> store[w' = w, r = 0] (flow through scratch)
 // schedule:
 //   format = 1
-//   name = "128x64x64_w64x32_s4"
+//   name = "64x64x32_w32x32_s4"
 //   device = "sm_80"
 //   atom = "auto"
 //   min_blocks = 1
 //   [tile.cta]
-//   m = 128
-//   n = 64
-//   k = 64
-//   [tile.warp]
 //   m = 64
+//   n = 64
+//   k = 32
+//   [tile.warp]
+//   m = 32
 //   n = 32
 //   [pipeline]
 //   stages = 4
@@ -162,10 +162,10 @@ __device__ __forceinline__ float read_sum(unsigned from) {
 }
 // ---- shared-memory layouts: byte offset of byte `byte` of row `row` ----
 __device__ __forceinline__ int place_ring_a(int row, int byte) {
-  return row * 256 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
+  return row * 128 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
 }
 __device__ __forceinline__ int place_ring_b(int row, int byte) {
-  return row * 128 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
+  return row * 64 + (((byte >> 4) ^ ((row >> 1) & 3)) << 4) + (byte & 15);
 }
 __device__ __forceinline__ int place_scratch(int row, int byte) {
   return row * 128 + (((byte >> 4) ^ 2 * (row & 3)) << 4) + (byte & 15);
@@ -179,40 +179,40 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
   const int w_m = warp / 2, w_n = warp % 2;
   // raster: groups of 8 tiles along m, then the next tile along n
   const int b_m = blockIdx.y * 8 + blockIdx.x % 8, b_n = blockIdx.x / 8;
-  if (b_m * 128 >= M) return;
-  const int k_tiles = (K + 63) / 64;
+  if (b_m * 64 >= M) return;
+  const int k_tiles = (K + 31) / 32;
 
-  unsigned fragment_a[2][4][4], fragment_b[2][4][2];
-  float sum[4][4][4];
+  unsigned fragment_a[2][2][4], fragment_b[2][4][2];
+  float sum[2][4][4];
 
   auto zero = [&]() __attribute__((always_inline)) {
 #pragma unroll
-    for (int i = 0; i < 64; ++i) (&sum[0][0][0])[i] = 0;
+    for (int i = 0; i < 32; ++i) (&sum[0][0][0])[i] = 0;
   };
-  // copy_a[k,p]: x, 128 of m x 64 of k -> ring_a[k % 4], 16 bytes at a time, zeros beyond it
+  // copy_a[k,p]: x, 64 of m x 32 of k -> ring_a[k % 4], 16 bytes at a time, zeros beyond it
   auto copy_a = [&](int k, int p) __attribute__((always_inline)) {
-    const unsigned slot = shared + 0 + (k % 4) * 16384;
-    const int row = thread / 16, column = thread % 16 * 8;
-    const int rows_left = K - (k * 64 + row);
-    const bool inside = M - (b_m * 128 + column) > 0;
-    const unsigned short* from = x + (long long)(k * 64 + row) * x_stride1 + (b_m * 128 + column);
+    const unsigned slot = shared + 0 + (k % 4) * 4096;
+    const int row = thread / 8, column = thread % 8 * 8;
+    const int rows_left = K - (k * 32 + row);
+    const bool inside = M - (b_m * 64 + column) > 0;
+    const unsigned short* from = x + (long long)(k * 32 + row) * x_stride1 + (b_m * 64 + column);
     const unsigned to = slot + place_ring_a(row, column * 2);
 #pragma unroll
-    for (int i = p * 8; i < (p + 1) * 8; ++i) {
-      copy_16(to + i * 2048, from + (long long)(i * 8) * x_stride1, inside && i * 8 < rows_left);
+    for (int i = p * 2; i < (p + 1) * 2; ++i) {
+      copy_16(to + i * 2048, from + (long long)(i * 16) * x_stride1, inside && i * 16 < rows_left);
     }
   };
-  // copy_b[k,p]: w, 64 of n x 64 of k -> ring_b[k % 4], 16 bytes at a time, zeros beyond it
+  // copy_b[k,p]: w, 64 of n x 32 of k -> ring_b[k % 4], 16 bytes at a time, zeros beyond it
   auto copy_b = [&](int k, int p) __attribute__((always_inline)) {
-    const unsigned slot = shared + 65536 + (k % 4) * 8192;
-    const int row = thread / 8, column = thread % 8 * 8;
+    const unsigned slot = shared + 16384 + (k % 4) * 4096;
+    const int row = thread / 4, column = thread % 4 * 8;
     const int rows_left = N - (b_n * 64 + row);
-    const bool inside = K - (k * 64 + column) > 0;
-    const unsigned short* from = w + (long long)(b_n * 64 + row) * w_stride1 + (k * 64 + column);
+    const bool inside = K - (k * 32 + column) > 0;
+    const unsigned short* from = w + (long long)(b_n * 64 + row) * w_stride1 + (k * 32 + column);
     const unsigned to = slot + place_ring_b(row, column * 2);
 #pragma unroll
-    for (int i = p * 4; i < (p + 1) * 4; ++i) {
-      copy_16(to + i * 2048, from + (long long)(i * 16) * w_stride1, inside && i * 16 < rows_left);
+    for (int i = p * 2; i < (p + 1) * 2; ++i) {
+      copy_16(to + i * 2048, from + (long long)(i * 32) * w_stride1, inside && i * 32 < rows_left);
     }
   };
   // commit[t]: the copies of step t become one group
@@ -223,22 +223,22 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
   auto bar_mma = [&](int) __attribute__((always_inline)) { __syncthreads(); };
   // bar_stage: load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
   auto bar_stage = [&]() __attribute__((always_inline)) { __syncthreads(); };
-  // bar_store: stage[w, m] -> store[w' = w, r] (flow through scratch)
+  // bar_store: stage[w, m] -> store[w' = w, r = 0] (flow through scratch)
   auto bar_store = [&]() __attribute__((always_inline)) { __syncwarp(); };
   // load_a[k,s]: ring_a[k % 4] -> fragment_a[s % 2], proved equal to the instruction's fragment (a_m)
   auto load_a = [&](int k, int s) __attribute__((always_inline)) {
-    const unsigned slot = shared + 0 + (k % 4) * 16384;
+    const unsigned slot = shared + 0 + (k % 4) * 4096;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      load_matrices_4_transposed(fragment_a[s % 2][i][0], fragment_a[s % 2][i][1], fragment_a[s % 2][i][2], fragment_a[s % 2][i][3], ((slot + place_ring_a(lane % 8 + 8 * (lane / 16), w_m * 64 * 2 + ((lane / 8) % 2) * 16)) ^ i * 32) + s * 4096);
+    for (int i = 0; i < 2; ++i) {
+      load_matrices_4_transposed(fragment_a[s % 2][i][0], fragment_a[s % 2][i][1], fragment_a[s % 2][i][2], fragment_a[s % 2][i][3], ((slot + place_ring_a(lane % 8 + 8 * (lane / 16), w_m * 32 * 2 + ((lane / 8) % 2) * 16)) ^ i * 32) + s * 2048);
     }
   };
   // load_b[k,s]: ring_b[k % 4] -> fragment_b[s % 2], proved equal to the instruction's fragment (b_k_pair)
   auto load_b = [&](int k, int s) __attribute__((always_inline)) {
-    const unsigned slot = shared + 65536 + (k % 4) * 8192;
+    const unsigned slot = shared + 16384 + (k % 4) * 4096;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      load_matrices_4(fragment_b[s % 2][i * 2 + 0][0], fragment_b[s % 2][i * 2 + 0][1], fragment_b[s % 2][i * 2 + 1][0], fragment_b[s % 2][i * 2 + 1][1], ((slot + place_ring_b(w_n * 32 + lane % 8 + 8 * (lane / 16), ((lane / 8) % 2) * 16)) ^ s * 32) + i * 2048);
+      load_matrices_4(fragment_b[s % 2][i * 2 + 0][0], fragment_b[s % 2][i * 2 + 0][1], fragment_b[s % 2][i * 2 + 1][0], fragment_b[s % 2][i * 2 + 1][1], ((slot + place_ring_b(w_n * 32 + lane % 8 + 8 * (lane / 16), ((lane / 8) % 2) * 16)) ^ s * 32) + i * 1024);
     }
   };
   // mma[k,s,m,n]: sum[m][n] += a[m] * b[n], one m16n8k16_f32_f16
@@ -260,7 +260,7 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
   };
   // stage[m]: sums of one row of instructions -> this warp's scratch area
   auto stage = [&](int m) __attribute__((always_inline)) {
-    const unsigned area = shared + 0 + warp * 8192;
+    const unsigned area = shared + 0 + warp * 4096;
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       write_pair(area + place_scratch(m * 16 + (lane / 4), (n * 8 + 2 * (lane % 4)) * 4), sum[m][n][0], sum[m][n][1]);
@@ -269,7 +269,7 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
   };
   // store[r]: scratch -> 4 vector(s) of 8 adjacent results per lane
   auto store = [&](int r) __attribute__((always_inline)) {
-    const unsigned area = shared + 0 + warp * 8192;
+    const unsigned area = shared + 0 + warp * 4096;
     const int item = r * 128 + lane;
     const int local_column = item % 4 * 8;
     const int column = b_n * 64 + w_n * 32 + local_column;
@@ -277,12 +277,12 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
     if (count >= 8) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int row = b_m * 128 + w_m * 64 + (item + i * 32) / 4;
+        const int row = b_m * 64 + w_m * 32 + (item + i * 32) / 4;
         const int safe_row = min(row, M - 1);  // a row outside is read from the last, and not stored
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int local_row = (item + i * 32) / 4, row = b_m * 128 + w_m * 64 + local_row;
+        const int local_row = (item + i * 32) / 4, row = b_m * 64 + w_m * 32 + local_row;
         float sums[8];
         read_quad(&sums[0], area + place_scratch(local_row, (local_column + 0) * 4));
         read_quad(&sums[4], area + place_scratch(local_row, (local_column + 4) * 4));
@@ -297,7 +297,7 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
     }
 #pragma unroll 1
     for (int i = 0; i < 4; ++i) {
-      const int local_row = (item + i * 32) / 4, row = b_m * 128 + w_m * 64 + local_row;
+      const int local_row = (item + i * 32) / 4, row = b_m * 64 + w_m * 32 + local_row;
       if (row >= M) break;
 #pragma unroll 1
       for (int e = 0; e < min(count, 8); ++e)
@@ -325,38 +325,20 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
     load_b(t - 3, 0);
     if (t >= 4) {
       #pragma unroll
-      for (int m = 0; m <= 3; ++m) {
+      for (int m = 0; m <= 1; ++m) {
         #pragma unroll
         for (int n = 0; n <= 3; ++n) {
-          mma(t - 4, 3, m, n);
+          mma(t - 4, 1, m, n);
         }
       }
     }
     load_a(t - 3, 1);
     load_b(t - 3, 1);
     #pragma unroll
-    for (int m = 0; m <= 3; ++m) {
+    for (int m = 0; m <= 1; ++m) {
       #pragma unroll
       for (int n = 0; n <= 3; ++n) {
         mma(t - 3, 0, m, n);
-      }
-    }
-    load_a(t - 3, 2);
-    load_b(t - 3, 2);
-    #pragma unroll
-    for (int m = 0; m <= 3; ++m) {
-      #pragma unroll
-      for (int n = 0; n <= 3; ++n) {
-        mma(t - 3, 1, m, n);
-      }
-    }
-    load_a(t - 3, 3);
-    load_b(t - 3, 3);
-    #pragma unroll
-    for (int m = 0; m <= 3; ++m) {
-      #pragma unroll
-      for (int n = 0; n <= 3; ++n) {
-        mma(t - 3, 2, m, n);
       }
     }
     copy_a(t, 0);
@@ -371,61 +353,40 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
     load_b(t - 3, 0);
     if (t >= 4) {
       #pragma unroll
-      for (int m = 0; m <= 3; ++m) {
+      for (int m = 0; m <= 1; ++m) {
         #pragma unroll
         for (int n = 0; n <= 3; ++n) {
-          mma(t - 4, 3, m, n);
+          mma(t - 4, 1, m, n);
         }
       }
     }
     load_a(t - 3, 1);
     load_b(t - 3, 1);
     #pragma unroll
-    for (int m = 0; m <= 3; ++m) {
+    for (int m = 0; m <= 1; ++m) {
       #pragma unroll
       for (int n = 0; n <= 3; ++n) {
         mma(t - 3, 0, m, n);
       }
     }
-    load_a(t - 3, 2);
-    load_b(t - 3, 2);
-    #pragma unroll
-    for (int m = 0; m <= 3; ++m) {
-      #pragma unroll
-      for (int n = 0; n <= 3; ++n) {
-        mma(t - 3, 1, m, n);
-      }
-    }
-    load_a(t - 3, 3);
-    load_b(t - 3, 3);
-    #pragma unroll
-    for (int m = 0; m <= 3; ++m) {
-      #pragma unroll
-      for (int n = 0; n <= 3; ++n) {
-        mma(t - 3, 2, m, n);
-      }
-    }
     commit(t);
   }
   #pragma unroll
-  for (int m = 0; m <= 3; ++m) {
+  for (int m = 0; m <= 1; ++m) {
     #pragma unroll
     for (int n = 0; n <= 3; ++n) {
-      mma(k_tiles - 1, 3, m, n);
+      mma(k_tiles - 1, 1, m, n);
     }
   }
   // epilogue
   prepare();
   bar_stage();
   #pragma unroll
-  for (int m = 0; m <= 3; ++m) {
+  for (int m = 0; m <= 1; ++m) {
     stage(m);
   }
   bar_store();
-  #pragma unroll
-  for (int r = 0; r <= 1; ++r) {
-    store(r);
-  }
+  store(0);
 }
 
 #ifndef __CUDACC_RTC__
@@ -441,12 +402,12 @@ extern "C" int pg_column_major_launch(const unsigned short* __restrict__ x, cons
   if ((unsigned long long)y0 % 16) return (int)cudaErrorInvalidValue;
   if (y0_stride0 % 8) return (int)cudaErrorInvalidValue;
   const cudaError_t status =
-      cudaFuncSetAttribute(pg_column_major, cudaFuncAttributeMaxDynamicSharedMemorySize, 98304);
+      cudaFuncSetAttribute(pg_column_major, cudaFuncAttributeMaxDynamicSharedMemorySize, 32768);
   if (status != cudaSuccess) return (int)status;
-  const unsigned tiles_along = (M + 127) / 128;
+  const unsigned tiles_along = (M + 63) / 64;
   const unsigned tiles_across = (N + 63) / 64;
   const dim3 grid(tiles_across * 8, (tiles_along + 7) / 8);
-  pg_column_major<<<grid, 128, 98304, (cudaStream_t)stream>>>(x, w, y0, M, K, N, x_stride1, w_stride1, y0_stride0);
+  pg_column_major<<<grid, 128, 32768, (cudaStream_t)stream>>>(x, w, y0, M, K, N, x_stride1, w_stride1, y0_stride0);
   return (int)cudaGetLastError();
 }
 #endif

@@ -18,7 +18,7 @@
 //   turn: multiply[g] -> multiply[h] (starts, in the order of steps)
 // schedule:
 //   format = 1
-//   name = "pingpong_128x128x64"
+//   name = "pingpong_128x128x64_s6_n16"
 //   device = "sm_90a"
 //   atom = "auto"
 //   min_blocks = 1
@@ -51,8 +51,8 @@
 //   m = 1
 //   n = 1
 //   [raster]
-//   along = "m"
-//   group = 8
+//   along = "n"
+//   group = 16
 //   [smem]
 //   swizzle = "auto"
 //   [epilogue]
@@ -245,13 +245,13 @@ pg_gelu_bias(const unsigned short* __restrict__ x, const unsigned short* __restr
   if (thread == 256) prefetch_map(&map_b);
   if (thread == 256) prefetch_map(&map_out_y0);
   __syncthreads();
-  // locate[i]: the i-th output tile of this block. Groups of 8 along m.
+  // locate[i]: the i-th output tile of this block. Groups of 16 along n.
   int b_m = 0, b_n = 0;
   auto locate = [&](int i) __attribute__((always_inline)) {
     const int item = first + i * stride;
-    const int band = item / (8 * tiles_n), in_band = item - band * (8 * tiles_n);
-    const int width = min(8, tiles_m - band * 8);
-    b_m = band * 8 + in_band % width, b_n = in_band / width;
+    const int band = item / (16 * tiles_m), in_band = item - band * (16 * tiles_m);
+    const int width = min(16, tiles_n - band * 16);
+    b_n = band * 16 + in_band % width, b_m = in_band / width;
   };
 
   if (group == 2) {
@@ -486,8 +486,8 @@ extern "C" int pg_gelu_bias_launch(const unsigned short* __restrict__ x, const u
     return cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, device) == cudaSuccess ? found : 0;
   }();
   if (resident < 1) return (int)cudaErrorInvalidConfiguration;
-  const unsigned long long tiles_along = (M + 127) / 128;
-  const unsigned long long tiles_across = (N + 127) / 128;
+  const unsigned long long tiles_along = (N + 127) / 128;
+  const unsigned long long tiles_across = (M + 127) / 128;
   const unsigned long long tile_clusters = tiles_along * tiles_across;
   const dim3 grid((tile_clusters < (unsigned)resident ? (unsigned)tile_clusters : (unsigned)resident) * 1);
   pg_gelu_bias<<<grid, 384, 229488, (cudaStream_t)stream>>>(x, w, b, y0, M, K, N, x_stride0, w_stride0, y0_stride0, *reinterpret_cast<const TensorMap*>(&map_a), *reinterpret_cast<const TensorMap*>(&map_b), *reinterpret_cast<const TensorMap*>(&map_out_y0));

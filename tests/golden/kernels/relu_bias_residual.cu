@@ -22,7 +22,7 @@
 //   turn: multiply[g] -> multiply[h] (starts, in the order of steps)
 // schedule:
 //   format = 1
-//   name = "pingpong_128x128x64"
+//   name = "pingpong_128x128x64_s5_m4"
 //   device = "sm_90a"
 //   atom = "auto"
 //   min_blocks = 1
@@ -56,7 +56,7 @@
 //   n = 1
 //   [raster]
 //   along = "m"
-//   group = 8
+//   group = 4
 //   [smem]
 //   swizzle = "auto"
 //   [epilogue]
@@ -247,13 +247,13 @@ pg_relu_bias_residual(const unsigned short* __restrict__ x, const unsigned short
   if (thread == 256) prefetch_map(&map_in_r_1);
   if (thread == 256) prefetch_map(&map_out_y0);
   __syncthreads();
-  // locate[i]: the i-th output tile of this block. Groups of 8 along m.
+  // locate[i]: the i-th output tile of this block. Groups of 4 along m.
   int b_m = 0, b_n = 0;
   auto locate = [&](int i) __attribute__((always_inline)) {
     const int item = first + i * stride;
-    const int band = item / (8 * tiles_n), in_band = item - band * (8 * tiles_n);
-    const int width = min(8, tiles_m - band * 8);
-    b_m = band * 8 + in_band % width, b_n = in_band / width;
+    const int band = item / (4 * tiles_n), in_band = item - band * (4 * tiles_n);
+    const int width = min(4, tiles_m - band * 4);
+    b_m = band * 4 + in_band % width, b_n = in_band / width;
   };
 
   if (group == 2) {

@@ -10,31 +10,31 @@
 //    P3  v3[i,j] = mul(v2[i,j], g[i,j])   i < M, j < N   (f32)
 //    P4  y0[i,j] = cast(v3[i,j])          i < M, j < N   (bf16)
 //
-// mapping: block 128x160x64, 2 consumer warpgroup(s) of 128x160, instruction 64x160x16, wgmma_m64k16_f32_bf16 on sm_90a
-// needs: 384 threads, 217248 of 232448 B shared memory, about 200 registers per thread, 1 block(s) per multiprocessor
+// mapping: block 128x112x64, 2 consumer warpgroup(s) of 128x112, instruction 64x112x16, wgmma_m64k16_f32_bf16 on sm_90a
+// needs: 384 threads, 231616 of 232448 B shared memory, about 152 registers per thread, 1 block(s) per multiprocessor
 // alignment in bytes of addresses and strides: x 16, w 16, b 16, g 16, y0 16
 // barriers, and the dependences they enforce:
-//   full_ring: fill[g] -> fill[g + 5] (through ring); fill[g] -> multiply[g] (through ring)
-//   empty_ring: fill[g] -> fill[g + 5] (through ring); multiply[g] -> fill[g + 5] (through ring)
+//   full_ring: fill[g] -> fill[g + 7] (through ring); fill[g] -> multiply[g] (through ring)
+//   empty_ring: fill[g] -> fill[g + 7] (through ring); multiply[g] -> fill[g + 7] (through ring)
 //   full_g_1: fetch_g_1[g] -> fetch_g_1[g + 2] (through panel_g_1); fetch_g_1[g] -> finish[g] (through panel_g_1)
 //   empty_g_1: fetch_g_1[g] -> fetch_g_1[g + 2] (through panel_g_1); finish[g] -> fetch_g_1[g + 2] (through panel_g_1)
 //   staged: finish[g] -> store[g] (through result_y0); store[g] -> finish[g + 2] (through result_y0)
 //   turn: multiply[g] -> multiply[h] (starts, in the order of steps)
 // schedule:
 //   format = 1
-//   name = "pingpong_128x160x64"
+//   name = "pingpong_128x112x64_s7"
 //   device = "sm_90a"
 //   atom = "auto"
 //   min_blocks = 1
 //   [tile.cta]
 //   m = 128
-//   n = 160
+//   n = 112
 //   k = 64
 //   [tile.warp]
 //   m = 128
-//   n = 160
+//   n = 112
 //   [pipeline]
-//   stages = 5
+//   stages = 7
 //   distance = 2
 //   order = ["mma", "copy"]
 //   fragments = 2
@@ -49,8 +49,8 @@
 //   phases = ["main", "epilogue"]
 //   [roles]
 //   form = "pingpong"
-//   producer_registers = 24
-//   consumer_registers = 240
+//   producer_registers = 40
+//   consumer_registers = 232
 //   [cluster]
 //   m = 1
 //   n = 1
@@ -191,10 +191,10 @@ __device__ __forceinline__ unsigned pack_f16(float low, float high) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
   return word;
 }
-// wgmma_m64k16_f32_bf16: c[64,160] = a * b (+ c if accumulate), by a warpgroup
-__device__ __forceinline__ void multiply_matrices(float (&c)[20][4], unsigned long long a, unsigned long long b, int accumulate) {
-  asm volatile("{ .reg .pred p; setp.ne.b32 p, %82, 0; wgmma.mma_async.sync.aligned.m64n160k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79}, %80, %81, p, 1, 1, 0, 0; }"
-               : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]), "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]), "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]), "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]), "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3]), "+f"(c[8][0]), "+f"(c[8][1]), "+f"(c[8][2]), "+f"(c[8][3]), "+f"(c[9][0]), "+f"(c[9][1]), "+f"(c[9][2]), "+f"(c[9][3]), "+f"(c[10][0]), "+f"(c[10][1]), "+f"(c[10][2]), "+f"(c[10][3]), "+f"(c[11][0]), "+f"(c[11][1]), "+f"(c[11][2]), "+f"(c[11][3]), "+f"(c[12][0]), "+f"(c[12][1]), "+f"(c[12][2]), "+f"(c[12][3]), "+f"(c[13][0]), "+f"(c[13][1]), "+f"(c[13][2]), "+f"(c[13][3]), "+f"(c[14][0]), "+f"(c[14][1]), "+f"(c[14][2]), "+f"(c[14][3]), "+f"(c[15][0]), "+f"(c[15][1]), "+f"(c[15][2]), "+f"(c[15][3]), "+f"(c[16][0]), "+f"(c[16][1]), "+f"(c[16][2]), "+f"(c[16][3]), "+f"(c[17][0]), "+f"(c[17][1]), "+f"(c[17][2]), "+f"(c[17][3]), "+f"(c[18][0]), "+f"(c[18][1]), "+f"(c[18][2]), "+f"(c[18][3]), "+f"(c[19][0]), "+f"(c[19][1]), "+f"(c[19][2]), "+f"(c[19][3])
+// wgmma_m64k16_f32_bf16: c[64,112] = a * b (+ c if accumulate), by a warpgroup
+__device__ __forceinline__ void multiply_matrices(float (&c)[14][4], unsigned long long a, unsigned long long b, int accumulate) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %58, 0; wgmma.mma_async.sync.aligned.m64n112k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55}, %56, %57, p, 1, 1, 0, 0; }"
+               : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]), "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]), "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]), "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]), "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3]), "+f"(c[8][0]), "+f"(c[8][1]), "+f"(c[8][2]), "+f"(c[8][3]), "+f"(c[9][0]), "+f"(c[9][1]), "+f"(c[9][2]), "+f"(c[9][3]), "+f"(c[10][0]), "+f"(c[10][1]), "+f"(c[10][2]), "+f"(c[10][3]), "+f"(c[11][0]), "+f"(c[11][1]), "+f"(c[11][2]), "+f"(c[11][3]), "+f"(c[12][0]), "+f"(c[12][1]), "+f"(c[12][2]), "+f"(c[12][3]), "+f"(c[13][0]), "+f"(c[13][1]), "+f"(c[13][2]), "+f"(c[13][3])
                : "l"(a), "l"(b), "r"(accumulate));
 }
 // A slot of a ring, and the parity of the round.
@@ -240,17 +240,17 @@ pg_silu_gate(const unsigned short* __restrict__ x, const unsigned short* __restr
   const int warp = __shfl_sync(0xffffffffu, thread / 32, 0), group = warp / 4;
   const int k_tiles = (K + 63) / 64;
   // Work items are tiles; a block takes every `stride`-th.
-  const int tiles_m = (M + 127) / 128, tiles_n = (N + 159) / 160;
+  const int tiles_m = (M + 127) / 128, tiles_n = (N + 111) / 112;
   const int first = blockIdx.x / 1, stride = gridDim.x / 1;
   const int tiles = (tiles_m * tiles_n - first + stride - 1) / stride;
 
   // barriers: which dependence each enforces stands beside its wait
   if (thread == 0) {
-    for (int slot = 0; slot < 5; ++slot) barrier_init(shared + 217088 + 8 * slot, 1);  // full_ring
-    for (int slot = 0; slot < 5; ++slot) barrier_init(shared + 217128 + 8 * slot, 1);  // empty_ring
-    for (int slot = 0; slot < 4; ++slot) barrier_init(shared + 217168 + 8 * slot, 1);  // full_g_1
-    for (int slot = 0; slot < 4; ++slot) barrier_init(shared + 217200 + 8 * slot, 4);  // empty_g_1
-    for (int slot = 0; slot < 2; ++slot) barrier_init(shared + 217232 + 8 * slot, 1);  // turn
+    for (int slot = 0; slot < 7; ++slot) barrier_init(shared + 231424 + 8 * slot, 1);  // full_ring
+    for (int slot = 0; slot < 7; ++slot) barrier_init(shared + 231480 + 8 * slot, 1);  // empty_ring
+    for (int slot = 0; slot < 4; ++slot) barrier_init(shared + 231536 + 8 * slot, 1);  // full_g_1
+    for (int slot = 0; slot < 4; ++slot) barrier_init(shared + 231568 + 8 * slot, 4);  // empty_g_1
+    for (int slot = 0; slot < 2; ++slot) barrier_init(shared + 231600 + 8 * slot, 1);  // turn
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   }
@@ -269,19 +269,19 @@ pg_silu_gate(const unsigned short* __restrict__ x, const unsigned short* __restr
   };
 
   if (group == 2) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (warp == 8 && lane == 0) {
       // fill[i,k]: x -> ring_a, w -> ring_b, by the copy engine, zeros outside the arrays
-      Cursor<5> fill_ring;
-      // wait_empty_ring: fill[g] -> fill[g + 5] (through ring); multiply[g] -> fill[g + 5] (through ring)
+      Cursor<7> fill_ring;
+      // wait_empty_ring: fill[g] -> fill[g + 7] (through ring); multiply[g] -> fill[g + 7] (through ring)
       auto wait_empty_ring = [&](int, int) __attribute__((always_inline)) {
-        barrier_wait(shared + 217128 + fill_ring.slot * 8, fill_ring.parity ^ 1);
+        barrier_wait(shared + 231480 + fill_ring.slot * 8, fill_ring.parity ^ 1);
       };
       auto fill = [&](int, int k) __attribute__((always_inline)) {
-        const unsigned full = shared + 217088 + fill_ring.slot * 8;
-        barrier_expect(full, 36864);
+        const unsigned full = shared + 231424 + fill_ring.slot * 8;
+        barrier_expect(full, 30720);
         box_load(shared + 0 + fill_ring.slot * 16384 + 0, &map_a, full, k * 64 + 0, b_m * 128);
-        box_load(shared + 81920 + fill_ring.slot * 20480 + 0, &map_b, full, k * 64 + 0, b_n * 160);
+        box_load(shared + 114688 + fill_ring.slot * 14336 + 0, &map_b, full, k * 64 + 0, b_n * 112);
         fill_ring.advance();
       };
       #pragma unroll 1
@@ -297,45 +297,45 @@ pg_silu_gate(const unsigned short* __restrict__ x, const unsigned short* __restr
     else if (warp < 11 && lane == 0) {
       const int owner = warp - 9;  // the warpgroup whose panels this loader brings
       const int turn = owner;
-      // fetch_g_1[i,p]: g -> panel_g_1, 64 x 32
+      // fetch_g_1[i,p]: g -> panel_g_1, 64 x 16
       Cursor<2> fetch_g_1_cursor;
       // wait_empty_g_1: fetch_g_1[g] -> fetch_g_1[g + 2] (through panel_g_1); finish[g] -> fetch_g_1[g + 2] (through panel_g_1)
       auto wait_empty_g_1 = [&](int, int) __attribute__((always_inline)) {
-        barrier_wait(shared + 217200 + (owner * 2 + fetch_g_1_cursor.slot) * 8, fetch_g_1_cursor.parity ^ 1);
+        barrier_wait(shared + 231568 + (owner * 2 + fetch_g_1_cursor.slot) * 8, fetch_g_1_cursor.parity ^ 1);
       };
       auto fetch_g_1 = [&](int, int p) __attribute__((always_inline)) {
-        const unsigned full = shared + 217168 + (owner * 2 + fetch_g_1_cursor.slot) * 8;
-        barrier_expect(full, 4096);
-        const unsigned to = shared + 184320 + (owner * 2 + fetch_g_1_cursor.slot) * 4096;
-        box_load(to + 0, &map_in_g_1, full, b_n * 160 + p % 5 * 32 + 0, b_m * 128 + p / 5 * 64);
+        const unsigned full = shared + 231536 + (owner * 2 + fetch_g_1_cursor.slot) * 8;
+        barrier_expect(full, 2048);
+        const unsigned to = shared + 215040 + (owner * 2 + fetch_g_1_cursor.slot) * 2048;
+        box_load(to + 0, &map_in_g_1, full, b_n * 112 + p % 7 * 16 + 0, b_m * 128 + p / 7 * 64);
         fetch_g_1_cursor.advance();
       };
       #pragma unroll 1
       for (int i = turn; i < tiles; i += 2) {
         locate(i);
         #pragma unroll
-        for (int p = 0; p <= 9; ++p) {
+        for (int p = 0; p <= 13; ++p) {
           wait_empty_g_1(i, p);
           fetch_g_1(i, p);
         }
       }
     }
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const int turn = group;
     const int quarter = warp % 4 * 16;
-    float sum[2][20][4] = {};
+    float sum[2][14][4] = {};
     // multiply[i,k,s,m]: sum[m] += ring_a * ring_b, proved to read what the copies wrote
-    const unsigned low_a = ((shared + 0) & 0x3ffffu) / 16 + 0x10000u, low_b = ((shared + 81920) & 0x3ffffu) / 16 + 0x10000u;
-    Cursor<5> multiply_ring, release_ring;
-    // wait_full_ring: fill[g] -> fill[g + 5] (through ring); fill[g] -> multiply[g] (through ring)
+    const unsigned low_a = ((shared + 0) & 0x3ffffu) / 16 + 0x10000u, low_b = ((shared + 114688) & 0x3ffffu) / 16 + 0x10000u;
+    Cursor<7> multiply_ring, release_ring;
+    // wait_full_ring: fill[g] -> fill[g + 7] (through ring); fill[g] -> multiply[g] (through ring)
     auto wait_full_ring = [&](int, int) __attribute__((always_inline)) {
-      barrier_wait(shared + 217088 + multiply_ring.slot * 8, multiply_ring.parity);
+      barrier_wait(shared + 231424 + multiply_ring.slot * 8, multiply_ring.parity);
     };
     auto fence = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); };
     auto multiply = [&](int, int k, int s, int m) __attribute__((always_inline)) {
       const unsigned address_a = low_a + (unsigned)(multiply_ring.slot * 16384 + s * 32 + m * 8192) / 16;
-      const unsigned address_b = low_b + (unsigned)(multiply_ring.slot * 20480 + s * 32) / 16;
+      const unsigned address_b = low_b + (unsigned)(multiply_ring.slot * 14336 + s * 32) / 16;
       multiply_matrices(sum[m], (unsigned long long)0x40000040u << 32 | address_a, (unsigned long long)0x40000040u << 32 | address_b, k > 0 || s > 0);
     };
     auto commit = [&](int, int) __attribute__((always_inline)) {
@@ -345,20 +345,20 @@ pg_silu_gate(const unsigned short* __restrict__ x, const unsigned short* __restr
     // retire[i,k]: the products of k tile k have completed; 1 later one(s) may be running
     auto retire = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); };
     auto drain = [&](int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); };
-    // arrive_empty_ring: fill[g] -> fill[g + 5] (through ring); multiply[g] -> fill[g + 5] (through ring)
+    // arrive_empty_ring: fill[g] -> fill[g + 7] (through ring); multiply[g] -> fill[g + 7] (through ring)
     auto arrive_empty_ring = [&](int, int) __attribute__((always_inline)) {
-      if (thread % 128 == 0) barrier_arrive(shared + 217128 + release_ring.slot * 8);
+      if (thread % 128 == 0) barrier_arrive(shared + 231480 + release_ring.slot * 8);
       release_ring.advance();
     };
     auto arrive_empty_ring_rest = [&](int i, int k) __attribute__((always_inline)) { arrive_empty_ring(i, k); };
     // turn: multiply[g] -> multiply[h] (starts, in the order of steps)
     unsigned turn_parity = 1 - group;
     auto wait_turn = [&](int) __attribute__((always_inline)) {
-      barrier_wait(shared + 217232 + group * 8, turn_parity);
+      barrier_wait(shared + 231600 + group * 8, turn_parity);
       turn_parity ^= 1;
     };
     auto arrive_turn = [&](int) __attribute__((always_inline)) {
-      if (thread % 128 == 0) barrier_arrive(shared + 217232 + (1 - group) * 8);
+      if (thread % 128 == 0) barrier_arrive(shared + 231600 + (1 - group) * 8);
     };
     // skip[i]: the other consumer takes the next tile
     auto skip = [&](int) __attribute__((always_inline)) { multiply_ring.advance_by(k_tiles), release_ring.advance_by(k_tiles); };
@@ -374,21 +374,21 @@ pg_silu_gate(const unsigned short* __restrict__ x, const unsigned short* __restr
 
     // prepare[i]: operands with one value per column are near by the time the sums are complete
     auto prepare = [&](int) __attribute__((always_inline)) {
-      if (thread % 128 < 4) warm(b + min(b_n * 160 + thread % 128 * 64, N - 1));
+      if (thread % 128 < 3) warm(b + min(b_n * 112 + thread % 128 * 64, N - 1));
     };
-    // finish[i,p]: 64 rows by 32 columns of sums -> pointwise functions -> a panel of results
+    // finish[i,p]: 64 rows by 16 columns of sums -> pointwise functions -> a panel of results
     Cursor<2> finish_g_1;
     // wait_full_g_1: fetch_g_1[g] -> fetch_g_1[g + 2] (through panel_g_1); fetch_g_1[g] -> finish[g] (through panel_g_1)
     auto wait_full_g_1 = [&](int, int) __attribute__((always_inline)) {
-      barrier_wait(shared + 217168 + (group * 2 + finish_g_1.slot) * 8, finish_g_1.parity);
+      barrier_wait(shared + 231536 + (group * 2 + finish_g_1.slot) * 8, finish_g_1.parity);
     };
     auto finish = [&](int, int p) __attribute__((always_inline)) {
-      const int block = p / 5, first_block = p % 5 * 4;
-      float b_0_values[4][2];
-      const int first_column = b_n * 160 + p % 5 * 32 + lane % 4 * 2;
-      if (first_column - lane % 4 * 2 + 32 <= N) {
+      const int block = p / 7, first_block = p % 7 * 2;
+      float b_0_values[2][2];
+      const int first_column = b_n * 112 + p % 7 * 16 + lane % 4 * 2;
+      if (first_column - lane % 4 * 2 + 16 <= N) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
+        for (int j = 0; j < 2; ++j) {
           const int column = first_column + j * 8;
           const unsigned b_0_values_word = __ldg(reinterpret_cast<const unsigned*>(b + column));
           b_0_values[j][0] = from_bf16((unsigned short)b_0_values_word);
@@ -396,20 +396,20 @@ pg_silu_gate(const unsigned short* __restrict__ x, const unsigned short* __restr
         }
       } else {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
+        for (int j = 0; j < 2; ++j) {
           const int column = first_column + j * 8, low = min(column, N - 1), high = min(column + 1, N - 1);
           b_0_values[j][0] = from_bf16(__ldg(b + low));
           b_0_values[j][1] = from_bf16(__ldg(b + high));
         }
       }
-      unsigned g_1_words[4][2];
-      const unsigned g_1_at = shared + 184320 + group * 8192 + p % 2 * 4096 + (quarter + lane % 16) * 64 + ((lane / 16 ^ (lane % 8 >> 1 & 3)) << 4);
+      unsigned g_1_words[2][2];
+      const unsigned g_1_at = shared + 215040 + group * 4096 + p % 2 * 2048 + (quarter + lane % 16) * 32 + ((lane / 16 ^ (lane % 8 >> 2 & 1)) << 4);
       #pragma unroll
-      for (int j = 0; j < 4; j += 2) matrices_read(g_1_at ^ j << 4, g_1_words[j + 0][0], g_1_words[j + 0][1], g_1_words[j + 1][0], g_1_words[j + 1][1]);
-      const unsigned y0_at = shared + 200704 + group * 8192 + p % 2 * 4096 + (quarter + lane % 16) * 64 + ((lane / 16 ^ (lane % 8 >> 1 & 3)) << 4);
-      unsigned y0_words[4][2];
+      for (int j = 0; j < 2; j += 2) matrices_read(g_1_at ^ j << 4, g_1_words[j + 0][0], g_1_words[j + 0][1], g_1_words[j + 1][0], g_1_words[j + 1][1]);
+      const unsigned y0_at = shared + 223232 + group * 4096 + p % 2 * 2048 + (quarter + lane % 16) * 32 + ((lane / 16 ^ (lane % 8 >> 2 & 1)) << 4);
+      unsigned y0_words[2][2];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
+      for (int j = 0; j < 2; ++j) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           float y0_out[2];
@@ -419,12 +419,12 @@ pg_silu_gate(const unsigned short* __restrict__ x, const unsigned short* __restr
         }
       }
       #pragma unroll
-      for (int j = 0; j < 4; j += 2) matrices_write(y0_at ^ j << 4, y0_words[j + 0][0], y0_words[j + 0][1], y0_words[j + 1][0], y0_words[j + 1][1]);
+      for (int j = 0; j < 2; j += 2) matrices_write(y0_at ^ j << 4, y0_words[j + 0][0], y0_words[j + 0][1], y0_words[j + 1][0], y0_words[j + 1][1]);
     };
     // arrive_empty_g_1: fetch_g_1[g] -> fetch_g_1[g + 2] (through panel_g_1); finish[g] -> fetch_g_1[g + 2] (through panel_g_1)
     auto arrive_empty_g_1 = [&](int, int) __attribute__((always_inline)) {
       __syncwarp();
-      if (lane == 0) barrier_arrive(shared + 217200 + (group * 2 + finish_g_1.slot) * 8);
+      if (lane == 0) barrier_arrive(shared + 231568 + (group * 2 + finish_g_1.slot) * 8);
       finish_g_1.advance();
     };
     // staged[i,p]: finish[g] -> store[g] (through result_y0); store[g] -> finish[g + 2] (through result_y0)
@@ -436,7 +436,7 @@ pg_silu_gate(const unsigned short* __restrict__ x, const unsigned short* __restr
     // store[i,p]: one thread of the warpgroup has the copy engine write the panel, clipped at the edges
     auto store = [&](int, int p) __attribute__((always_inline)) {
       if (thread % 128 == 0) {
-        box_store(&map_out_y0, shared + 200704 + group * 8192 + p % 2 * 4096 + 0, b_n * 160 + p % 5 * 32 + 0, b_m * 128 + p / 5 * 64);
+        box_store(&map_out_y0, shared + 223232 + group * 4096 + p % 2 * 2048 + 0, b_n * 112 + p % 7 * 16 + 0, b_m * 128 + p / 7 * 64);
         asm volatile("cp.async.bulk.commit_group;" ::: "memory");
       }
     };
@@ -475,7 +475,7 @@ pg_silu_gate(const unsigned short* __restrict__ x, const unsigned short* __restr
       drain(i);
       arrive_empty_ring_rest(i, k_tiles - 1);
       #pragma unroll
-      for (int p = 0; p <= 9; ++p) {
+      for (int p = 0; p <= 13; ++p) {
         wait_full_g_1(i, p);
         finish(i, p);
         arrive_empty_g_1(i, p);
@@ -532,16 +532,16 @@ extern "C" int pg_silu_gate_launch(const unsigned short* __restrict__ x, const u
   if (const cudaError_t map_status = polygen_encode_map(&map_a, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, x, K, M, x_stride0, 64, 128, CU_TENSOR_MAP_SWIZZLE_128B))
     return (int)map_status;
   CUtensorMap map_b;
-  if (const cudaError_t map_status = polygen_encode_map(&map_b, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, w, K, N, w_stride0, 64, 160, CU_TENSOR_MAP_SWIZZLE_128B))
+  if (const cudaError_t map_status = polygen_encode_map(&map_b, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, w, K, N, w_stride0, 64, 112, CU_TENSOR_MAP_SWIZZLE_128B))
     return (int)map_status;
   CUtensorMap map_in_g_1;
-  if (const cudaError_t map_status = polygen_encode_map(&map_in_g_1, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, g, N, M, g_stride0, 32, 64, CU_TENSOR_MAP_SWIZZLE_64B))
+  if (const cudaError_t map_status = polygen_encode_map(&map_in_g_1, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, g, N, M, g_stride0, 16, 64, CU_TENSOR_MAP_SWIZZLE_32B))
     return (int)map_status;
   CUtensorMap map_out_y0;
-  if (const cudaError_t map_status = polygen_encode_map(&map_out_y0, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, y0, N, M, y0_stride0, 32, 64, CU_TENSOR_MAP_SWIZZLE_64B))
+  if (const cudaError_t map_status = polygen_encode_map(&map_out_y0, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, y0, N, M, y0_stride0, 16, 64, CU_TENSOR_MAP_SWIZZLE_32B))
     return (int)map_status;
   const cudaError_t status =
-      cudaFuncSetAttribute(pg_silu_gate, cudaFuncAttributeMaxDynamicSharedMemorySize, 217248);
+      cudaFuncSetAttribute(pg_silu_gate, cudaFuncAttributeMaxDynamicSharedMemorySize, 231616);
   if (status != cudaSuccess) return (int)status;
   // Persistent blocks: as many whole clusters as run at once, at most one per cluster of tiles.
   static const int resident = [] {
@@ -551,10 +551,10 @@ extern "C" int pg_silu_gate_launch(const unsigned short* __restrict__ x, const u
   }();
   if (resident < 1) return (int)cudaErrorInvalidConfiguration;
   const unsigned long long tiles_along = (M + 127) / 128;
-  const unsigned long long tiles_across = (N + 159) / 160;
+  const unsigned long long tiles_across = (N + 111) / 112;
   const unsigned long long tile_clusters = tiles_along * tiles_across;
   const dim3 grid((tile_clusters < (unsigned)resident ? (unsigned)tile_clusters : (unsigned)resident) * 1);
-  pg_silu_gate<<<grid, 384, 217248, (cudaStream_t)stream>>>(x, w, b, g, y0, M, K, N, x_stride0, w_stride0, g_stride0, y0_stride0, *reinterpret_cast<const TensorMap*>(&map_a), *reinterpret_cast<const TensorMap*>(&map_b), *reinterpret_cast<const TensorMap*>(&map_in_g_1), *reinterpret_cast<const TensorMap*>(&map_out_y0));
+  pg_silu_gate<<<grid, 384, 231616, (cudaStream_t)stream>>>(x, w, b, g, y0, M, K, N, x_stride0, w_stride0, g_stride0, y0_stride0, *reinterpret_cast<const TensorMap*>(&map_a), *reinterpret_cast<const TensorMap*>(&map_b), *reinterpret_cast<const TensorMap*>(&map_in_g_1), *reinterpret_cast<const TensorMap*>(&map_out_y0));
   return (int)cudaGetLastError();
 }
 #endif

@@ -1,11 +1,12 @@
 """Schedule files: round trips, defaults, the shipped set, structural checks."""
 
+import re
 import tomllib
 
 import pytest
 
 from polygen.hardware.atom import atom
-from polygen.hardware.device import devices
+from polygen.hardware.device import device, devices
 from polygen.schedule.load import (
     check_structure,
     dumps,
@@ -65,19 +66,39 @@ def test_missing_fields_take_defaults():
 FILES = sorted(schedules_folder().glob("*/*.toml"))
 
 
+# Endings of names, and what of a schedule they say.
+ENDINGS = {
+    r"_w(\d+)": lambda s: (s.tile.warp.m,),
+    r"_w(\d+)x(\d+)": lambda s: (s.tile.warp.m, s.tile.warp.n),
+    r"_s(\d+)": lambda s: (s.pipeline.stages,),
+    r"_e(\d+)p(\d+)": lambda s: (s.epilogue.slots, s.epilogue.prefetch),
+    r"_c(\d+)x(\d+)": lambda s: (s.cluster.m, s.cluster.n),
+    r"_m(\d+)": lambda s: (s.raster.group,) if s.raster.along == "m" else (),
+    r"_n(\d+)": lambda s: (s.raster.group,) if s.raster.along == "n" else (),
+    r"_b(\d+)": lambda s: (s.min_blocks,),
+}
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_shipped_files_are_named_after_their_content(path):
     found = load_schedule(path)
-    cta, warp = found.tile.cta, found.tile.warp
-    assert found.device == path.parent.name
-    if found.device == "sm_80":
-        size = f"{cta.m}x{cta.n}x{cta.k}_w{warp.m}x{warp.n}_s{found.pipeline.stages}"
-        assert found.name == path.stem == size
-        check_structure(found, atom("m16n8k16_f32_bf16"), found.name)
-    else:
-        blocks = f"_c{found.cluster.m}x{found.cluster.n}" if found.cluster != Cluster() else ""
-        assert found.name == path.stem == f"{found.roles.form}_{cta.m}x{cta.n}x{cta.k}{blocks}"
-        check_structure(found, atom("wgmma_m64k16_f32_bf16"), found.name)
+    cta = found.tile.cta
+    assert found.name == path.stem
+    assert found.device in device(path.parent.name).schedule_families
+    form = f"{found.roles.form}_" if found.specialised else ""
+    size = f"{form}{cta.m}x{cta.n}x{cta.k}"
+    assert found.name.startswith(size)
+    said = set()
+    for ending in re.findall(r"_[a-z][0-9a-z]*", found.name.removeprefix(size)):
+        ((pattern, values),) = [
+            (p, re.fullmatch(p, ending).groups()) for p in ENDINGS if re.fullmatch(p, ending)
+        ]
+        assert tuple(map(int, values)) == ENDINGS[pattern](found), ending
+        said.add(pattern)
+    assert found.specialised or r"_s(\d+)" in said
+    assert (r"_c(\d+)x(\d+)" in said) == (found.cluster != Cluster())
+    name = "wgmma_m64k16_f32_bf16" if found.specialised else "m16n8k16_f32_bf16"
+    check_structure(found, atom(name), found.name)
 
 
 def test_specialised_is_what_has_a_form():

@@ -15,11 +15,12 @@ from polygen.errors import CacheError, PolygenError
 from polygen.hardware.device import device
 from polygen.pipeline import with_sizes
 from polygen.schedule.model import Schedule
-from polygen.tune import records as module
+from polygen.tune import lookup as module
 from polygen.tune.exported import export
 from polygen.tune.identity import candidate_key, canonical, generator_digest
+from polygen.tune.lookup import best
 from polygen.tune.recorded import read
-from polygen.tune.records import Measurement, Records, Target, Version, best
+from polygen.tune.records import Measurement, Records, Target, Version
 
 CURRENT = Version(generator_digest(), "compiler", "1")
 STALE = Version("older", "compiler", "0")

@@ -12,7 +12,8 @@ from polygen.cli import main
 from polygen.cli.tune import seconds
 from polygen.schedule.load import load_schedule
 from polygen.tune.exported import export
-from polygen.tune.records import Records, best, location
+from polygen.tune.lookup import best, location
+from polygen.tune.records import Records
 from polygen.tune.replay import ReplaySource
 
 SIZES = ["--size", "M=4096", "N=4096", "K=1024"]
