@@ -36,7 +36,11 @@ def provenance(command: str, suites: Sequence[str], repeats: int) -> dict[str, A
         "suites": {name: suite(name).digest for name in suites},
         "python": platform.python_version(),
         "driver": card.get("driver_version"),
-        "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_SETTINGS)},
+        "environment": {  # without folders: they say something about the machine alone
+            name: value
+            for name, value in sorted(os.environ.items())
+            if name.startswith(_SETTINGS) and not value.startswith("/")
+        },
         "protocol": TEXT,
         "repeats": repeats,
         "data": DATA,

@@ -8,6 +8,7 @@ import pytest
 from bench_samples import COMMITTED, GATE, GELU, MM, RESIDUAL, ROWS, SMALL, sample
 
 from polygen.bench import record
+from polygen.bench.provenance import provenance
 from polygen.errors import BenchError
 
 
@@ -73,3 +74,11 @@ def test_the_committed_record_is_one():
     made = record.load(COMMITTED)
     assert [line["key"] for line in made["rows"]] == [row.key for row in ROWS]
     assert record.text(made) == COMMITTED.read_text()
+
+
+def test_a_record_names_settings_but_no_folders(monkeypatch):
+    monkeypatch.setenv("POLYGEN_CACHE", "0")
+    monkeypatch.setenv("POLYGEN_CACHE_DIR", "/somewhere/else")
+    found = provenance("polygen bench", ("hopper",), 3)["environment"]
+    assert found["POLYGEN_CACHE"] == "0" and "POLYGEN_CACHE_DIR" not in found
+    assert not [value for value in found.values() if value.startswith("/")]
