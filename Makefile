@@ -33,6 +33,9 @@ demo: setup
 	@echo '== The barriers, each with the dependences it enforces'
 	@$(SHOW) plan | sed -n '/^barriers:/,/^resources:/{/^resources:/!p;}'
 	@echo
+	@echo '== What bounds it, by the cost model'
+	@$(SHOW) cost
+	@echo
 	@echo '== Checked without a GPU: proofs for every size, then the PTX run on NumPy'
 	@$(BIN)/polygen check $(KERNEL)
 	@echo
