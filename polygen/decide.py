@@ -107,7 +107,13 @@ def _offers(
         found.append(Offer(here.schedule, here.origin))
     before = tuned(device).get(problem)
     if before is not None:
-        schedule = next(s for s in shipped(device) if s.name == before.schedule)
+        schedule = next((s for s in shipped(device) if s.name == before.schedule), None)
+        if schedule is None:
+            raise ScheduleError(
+                f"no shipped schedule is called {before.schedule}",
+                where=f"tuned schedules of {before.gpu}",
+                nearest="`python -m polygen.tune.ship` writes both",
+            )
         origin = (
             f"shipped {schedule.name}, measured fastest for {problem.m}x{problem.n}x{problem.k} "
             f"with such an epilogue: {before.microseconds:g} us on {before.gpu}"

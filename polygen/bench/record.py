@@ -114,7 +114,13 @@ def unfinished(
 
 
 def merge(record: Record, line: Line, order: Sequence[Row]) -> None:
-    """Add or replace a line; lines keep the order of the rows, unknown ones come last."""
+    """Add or replace a line; lines keep the order of the rows, unknown ones come last.
+
+    A line that only says why there is none does not replace what was measured.
+    """
+    known = {old["key"] for old in record["rows"] if not old.get("error")}
+    if line.get("error") and line["key"] in known:
+        return
     place = {row.key: at for at, row in enumerate(order)}
     found = {old["key"]: old for old in record["rows"]} | {line["key"]: line}
     kept = list(found.values())

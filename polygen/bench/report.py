@@ -19,9 +19,11 @@ NONE = "–"
 LEGEND = """Above 1 polygen is faster: a ratio is how many times as long a library takes. *± %* is
 half of the 95 % interval of polygen's median. *of limit* is the share of what the card allows, 1 at
 best: operations at the measured rate of products, or bytes at the measured bandwidth of copies,
-whichever takes longer (*c* where it is the copy). Every result was compared with float64 before and
-after the measurement. A time with a star comes from replays of CUDA graphs, for all contenders of
-that row, because the host would take longer than the kernel."""
+whichever takes longer (*c* where it is the copy). Every result was compared with float64 before the
+measurement, polygen's after it too. For many of these sizes polygen ships a schedule that was tuned
+on such a card; the origin of the schedule, in the record, says for which. A time with a star comes
+from replays of CUDA graphs, for all contenders of that row, because the host would take longer than
+the kernel."""
 
 
 def page(record: Record, plots_folder: str = "") -> str:

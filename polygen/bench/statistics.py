@@ -11,6 +11,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def interval_ranks(count: int, confidence: float = CONFIDENCE) -> tuple[int, int
     best = None
     for lower in range(1, count // 2 + 1):
         outside += math.comb(count, lower - 1)
-        if total - 2 * outside < confidence * total:
+        if total - 2 * outside < Fraction(confidence) * total:
             break
         best = (lower, count + 1 - lower)
     return best

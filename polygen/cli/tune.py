@@ -119,6 +119,13 @@ def _suites(options: argparse.Namespace) -> int:
         raise PolygenError(
             "a program and suites", where="--suite", nearest="Tune one, or the others"
         )
+    if options.list or options.write_schedule:
+        option = "--list" if options.list else "--write-schedule"
+        raise PolygenError(
+            f"{option} is for one program",
+            where="--suite",
+            nearest="`polygen bench --list` prints rows, `polygen.tune.ship` writes files",
+        )
     rows = selected(tuple(dict.fromkeys(options.suite)), options.rows)
     replay = Path(options.replay) if options.replay else None
     results: list[dict[str, Any]] = []
@@ -154,7 +161,7 @@ def as_json(found: Tuning) -> dict[str, Any]:
 def _verdict(found: Tuning) -> str:
     return (
         f"{found.best.microseconds:.2f} us, {found.speedup:.3f} times as fast as "
-        f"{found.anchor}, chosen without measuring ({found.anchor_microseconds:.2f} us), "
+        f"{found.anchor}, the automatic choice until then ({found.anchor_microseconds:.2f} us), "
         f"on {found.gpu}"
     )
 

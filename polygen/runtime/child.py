@@ -74,14 +74,18 @@ class Watched:
             Lost: the child hung, died or failed.
         """
         self.start()
-        if not self._ready:  # a large job would block in the pipe until the child reads
-            self._receive("start", self._start_limit)
-            self._ready = True
         try:
-            self._connection.send(job)
-        except OSError:
-            raise self._lost("start", "the process has ended") from None
-        return self._receive("start", self._limit)
+            if not self._ready:  # a large job would block in the pipe until the child reads
+                self._receive("start", self._start_limit)
+                self._ready = True
+            try:
+                self._connection.send(job)
+            except OSError:
+                raise self._lost("start", "the process has ended") from None
+            return self._receive("start", self._limit)
+        except KeyboardInterrupt:
+            self.stop()  # else its answer would be taken for that of the next job
+            raise
 
     def _receive(self, stage: str, limit: float) -> Any:
         while True:

@@ -15,12 +15,13 @@ from polygen.runtime.environment import environment
 from polygen.runtime.files import write_text_atomic
 from polygen.schedule.load import dumps
 from polygen.tune.recorded import dump
-from polygen.tune.records import TIMED, Measurement, Records, Target, now
+from polygen.tune.records import BESIDE, TIMED, Measurement, Records, Target, now
 
 _PROTOCOL = (
-    "one process per problem; contenders interleaved in random order beside the schedule chosen "
-    "without measuring; normal random data; L2 cache flushed before every launch; CUDA events; "
-    "CUDA graphs below 60 us; medians"
+    "contenders of a batch in one process, interleaved in random order beside the automatic "
+    "choice; normal random data; L2 cache flushed before every launch; CUDA events; CUDA graphs "
+    "below 60 us; medians; those marked with one repeat took more than 2.5 times as long as the "
+    "automatic choice in three launches of their own, and were not timed further"
 )
 
 
@@ -61,7 +62,7 @@ def export(records: Records, path: Path, gpu: str, *, source: str = "gpu") -> in
         "gpu": {"name": gpu},
         "driver": here["driver"],
         "cuda": here["cuda_driver_api"],
-        "compiler": sorted({version.compiler for version in versions}),
+        "compiler": sorted({version.compiler.partition(BESIDE)[0] for version in versions}),
         "polygen": sorted({version.polygen for version in versions}),
         "sources": sorted({version.digest for version in versions}),
         "protocol": _PROTOCOL,

@@ -208,17 +208,17 @@ def cross_validated(
     problems: Sequence[Measured], start: CostParameters, note: Callable[[str], None]
 ) -> list[Quality]:
     """How the model ranks each problem when fitted without any of its size."""
-    found: dict[str, Quality] = {}
+    found: dict[int, Quality] = {}  # by place: records may have problems of one name
     for sizes in dict.fromkeys(one.sizes for one in problems):
-        left_out = [one for one in problems if one.sizes == sizes]
+        places = [at for at, one in enumerate(problems) if one.sizes == sizes]
         others = [one for one in problems if one.sizes != sizes]
         if not others:
             continue
         fitted = staged_fit(others, start)
-        for one, judged in zip(left_out, judge(fitted, left_out), strict=True):
-            found[one.name] = judged
+        judged = judge(fitted, [problems[at] for at in places])
+        found |= dict(zip(places, judged, strict=True))
         note(f"without {sizes}: {len(others)} problems")
-    return [found[one.name] for one in problems if one.name in found]
+    return [found[at] for at in sorted(found)]
 
 
 def summary(title: str, judged: Sequence[Quality]) -> str:

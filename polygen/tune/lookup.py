@@ -41,7 +41,7 @@ class Tuned:
     Attributes:
         schedule: as fitted.
         microseconds: its median time.
-        anchor: the schedule that was chosen without measuring, by name.
+        anchor: the automatic choice until then, by name.
         anchor_microseconds: its median time, measured beside it.
         gpu: the name of the GPU.
         date: day of the measurement, ISO.
@@ -61,7 +61,8 @@ class Tuned:
         """Where the schedule comes from, and with what figure, in a sentence."""
         text = (
             f"tuned {self.schedule.name}: {self.microseconds:.1f} us on {self.gpu}, {self.date}; "
-            f"{self.anchor}, chosen without measuring, took {self.anchor_microseconds:.1f} us"
+            f"{self.anchor}, the automatic choice until then, "
+            f"took {self.anchor_microseconds:.1f} us"
         )
         return text + "; measured with another version of the generator" * self.stale
 
@@ -105,18 +106,14 @@ def best(program: Program, device: Device, sizes: Mapping[str, int]) -> Tuned | 
             rows = connection.execute(_BEST, (text, device.name)).fetchall()
         if not rows:
             return None
-        found = [
-            Tuned(
-                loads(schedule, str(path)),
-                median,
-                anchor,
-                anchor_median,
-                gpu,
-                date[:10],
-                digest != generator_digest(),
-            )
-            for schedule, median, anchor, anchor_median, gpu, digest, date in rows
-        ]
+        found = []
+        for text, median, anchor, anchor_median, gpu, digest, date in rows:
+            stale = digest != generator_digest()
+            with contextlib.suppress(*((PolygenError,) if stale else ())):  # fields of then
+                schedule = loads(text, str(path))
+                found.append(Tuned(schedule, median, anchor, anchor_median, gpu, date[:10], stale))
+        if not found:
+            return None
     except (sqlite3.Error, OSError, PolygenError, TypeError, ValueError) as reason:
         _warn_once(str(path), str(reason))
         return None

@@ -27,6 +27,7 @@ from polygen.schedule.load import loads
 from polygen.schedule.model import Schedule
 
 FORMAT = 1
+_BRIEF = 1  # repeats of schedules too slow to be timed like the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def read(path: Path) -> tuple[Recorded, ...]:
 
 
 def _recorded(problem: Mapping[str, Any], schedules: Sequence[Schedule], gpu: str) -> Recorded:
-    rows = problem["measurements"]
+    rows = [one for one in problem["measurements"] if one.get("repeats") != _BRIEF]
     unit = max(
         ((one.get("repeats", 0), one["microseconds"]) for one in rows if one.get("ratio") == 1.0),
         default=(0, None),

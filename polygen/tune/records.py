@@ -29,6 +29,8 @@ from polygen.tune.lookup import location
 
 TIMED, REFUSED, WRONG, HUNG, CRASHED = "timed", "refused", "wrong", "hung", "crashed"
 
+BESIDE = "; beside "  # in a version, between the compiler and the key of the anchor
+
 _FORMAT = 1
 _WAIT_SECONDS = 60.0  # for other writers
 

@@ -1,7 +1,8 @@
 """The fastest of some schedules, by measuring, within a budget of seconds.
 
-1. Candidates, the first of them the anchor (the schedule chosen without measuring), are ranked by
-   the model. What was measured under this version is taken from the records.
+1. Candidates, the first of them the anchor (the automatic choice without the records of this
+   machine), are ranked by the model. What was measured beside that anchor under this version is
+   taken from the records.
 2. Builders prove and compile the most promising first, while the timer times what is built, a few
    launches each, in batches beside the anchor. Every other candidate built is a neighbour of the
    best found so far: one decision away.
@@ -61,7 +62,7 @@ class Tuning:
 
     Attributes:
         best: the fastest schedule, with its time.
-        anchor: the schedule chosen without measuring, by name.
+        anchor: the automatic choice until then, by name.
         anchor_microseconds: its median time beside the best one.
         candidates: schedules that fit.
         states: how many of them are timed, refused, wrong, hung, crashed; resumed ones included.
@@ -298,7 +299,7 @@ class _Search:
 
 
 class AnchorFailed(Exception):
-    """The schedule chosen without measuring cannot be built.
+    """The automatic choice cannot be built.
 
     Attributes:
         schedule: it.

@@ -79,7 +79,11 @@ def chosen(
         }
         limit = min(time for time, _ in settled.values()) * within
         names = {name: time for name, (time, _) in settled.items() if time <= limit}
-        known |= {name: schedule for name, (_, schedule) in settled.items() if name not in known}
+        for name, (_, schedule) in settled.items():
+            # The fit takes stages away where they do not fit, and leaves the name: the most ship.
+            other = known.get(name)
+            if other is None or other.pipeline.stages < schedule.pipeline.stages:
+                known[name] = schedule
         good.append(names)
     picked = cover(good, have)
     rows = [(p, name, g[name]) for p, name, g in zip(problems, picked, good, strict=True)]

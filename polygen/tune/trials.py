@@ -5,7 +5,7 @@
 2. Builders work in parallel, each watched by a thread: a schedule that kills or hangs its builder
    is that schedule's failure.
 3. The timer checks contenders one by one, then times them side by side with the anchor, the
-   schedule chosen without measuring. When it is lost during a check, the schedule checked is to
+   automatic choice. When it is lost during a check, the schedule checked is to
    blame, and the others are timed again by a new process; when it is lost while timing, each is
    timed alone.
 """
@@ -211,7 +211,7 @@ class Trials:
                     return failed
                 else:
                     raise PolygenError(
-                        f"the schedule {anchor.name}, chosen without measuring, cannot be timed"
+                        f"the automatic choice, {anchor.name}, cannot be timed"
                         if blamed == anchor.key
                         else "schedules cannot be timed",
                         where="tune",

@@ -36,7 +36,7 @@ from polygen.tune.crew import Crew
 from polygen.tune.gpu import GpuSource
 from polygen.tune.identity import candidate_key, canonical, generator_digest
 from polygen.tune.recorded import Recorded, read
-from polygen.tune.records import Records, Target, Version
+from polygen.tune.records import BESIDE, Records, Target, Version
 from polygen.tune.replay import ReplaySource
 from polygen.tune.search import DEFAULT_BUDGET, AnchorFailed, Progress, Tuning, search
 from polygen.tune.space import space
@@ -152,18 +152,20 @@ def _search(
     anchor, *others = made.candidates
     skip: frozenset[str] = frozenset()
     for _ in range(_MOST_ANCHORS):
+        # Ratios to another schedule are other figures: they are kept apart.
+        own = replace(
+            version, compiler=f"{version.compiler}{BESIDE}{candidate_key(anchor.schedule)}"
+        )
         try:
             return search(
-                [anchor, *earlier, *others], made.device, made.problem, named, version, source,
+                [anchor, *earlier, *others], made.device, made.problem, named, own, source,
                 records, crew=crew, budget=budget, report=report,
             )  # fmt: skip
         except AnchorFailed as failed:
             skip |= {failed.schedule.name}
             refusal = failed
             anchor = _anchor(made.program, made.device, made.sizes, skip)
-    raise ScheduleError(
-        "no schedule chosen without measuring can be compiled", where="tune", why=str(refusal)
-    )
+    raise ScheduleError("no automatic choice can be compiled", where="tune", why=str(refusal))
 
 
 def describe(

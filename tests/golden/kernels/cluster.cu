@@ -435,14 +435,18 @@ extern "C" int pg_cluster_launch(const unsigned short* __restrict__ x, const uns
       cudaFuncSetAttribute(pg_cluster, cudaFuncAttributeMaxDynamicSharedMemorySize, 229440);
   if (status != cudaSuccess) return (int)status;
   // Persistent blocks: as many whole clusters as run at once, at most one per cluster of tiles.
-  static const int resident = [] {
+  static thread_local int resident = 0, resident_on = -1;
+  int device = 0;
+  cudaError_t asked = cudaGetDevice(&device);
+  if (asked == cudaSuccess && device != resident_on) {
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(2);
     config.blockDim = dim3(384);
     config.dynamicSmemBytes = 229440;
-    int found = 0;
-    return cudaOccupancyMaxActiveClusters(&found, pg_cluster, &config) == cudaSuccess ? found : 0;
-  }();
+    asked = cudaOccupancyMaxActiveClusters(&resident, pg_cluster, &config);
+    if (asked == cudaSuccess) resident_on = device;
+  }
+  if (asked != cudaSuccess) return (int)asked;
   if (resident < 1) return (int)cudaErrorInvalidConfiguration;
   const unsigned long long tiles_along = (M + 255) / 256;
   const unsigned long long tiles_across = (N + 255) / 256;

@@ -480,11 +480,14 @@ extern "C" int pg_gelu_bias_launch(const unsigned short* __restrict__ x, const u
       cudaFuncSetAttribute(pg_gelu_bias, cudaFuncAttributeMaxDynamicSharedMemorySize, 229488);
   if (status != cudaSuccess) return (int)status;
   // Persistent blocks: as many whole clusters as run at once, at most one per cluster of tiles.
-  static const int resident = [] {
-    int device = 0, found = 0;
-    if (cudaGetDevice(&device) != cudaSuccess) return 0;
-    return cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, device) == cudaSuccess ? found : 0;
-  }();
+  static thread_local int resident = 0, resident_on = -1;
+  int device = 0;
+  cudaError_t asked = cudaGetDevice(&device);
+  if (asked == cudaSuccess && device != resident_on) {
+    asked = cudaDeviceGetAttribute(&resident, cudaDevAttrMultiProcessorCount, device);
+    if (asked == cudaSuccess) resident_on = device;
+  }
+  if (asked != cudaSuccess) return (int)asked;
   if (resident < 1) return (int)cudaErrorInvalidConfiguration;
   const unsigned long long tiles_along = (N + 127) / 128;
   const unsigned long long tiles_across = (M + 127) / 128;

@@ -531,11 +531,14 @@ extern "C" int pg_relu_bias_residual_launch(const unsigned short* __restrict__ x
       cudaFuncSetAttribute(pg_relu_bias_residual, cudaFuncAttributeMaxDynamicSharedMemorySize, 229536);
   if (status != cudaSuccess) return (int)status;
   // Persistent blocks: as many whole clusters as run at once, at most one per cluster of tiles.
-  static const int resident = [] {
-    int device = 0, found = 0;
-    if (cudaGetDevice(&device) != cudaSuccess) return 0;
-    return cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, device) == cudaSuccess ? found : 0;
-  }();
+  static thread_local int resident = 0, resident_on = -1;
+  int device = 0;
+  cudaError_t asked = cudaGetDevice(&device);
+  if (asked == cudaSuccess && device != resident_on) {
+    asked = cudaDeviceGetAttribute(&resident, cudaDevAttrMultiProcessorCount, device);
+    if (asked == cudaSuccess) resident_on = device;
+  }
+  if (asked != cudaSuccess) return (int)asked;
   if (resident < 1) return (int)cudaErrorInvalidConfiguration;
   const unsigned long long tiles_along = (M + 127) / 128;
   const unsigned long long tiles_across = (N + 127) / 128;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import pytest
@@ -82,3 +83,10 @@ def test_a_record_names_settings_but_no_folders(monkeypatch):
     found = provenance("polygen bench", ("hopper",), 3)["environment"]
     assert found["POLYGEN_CACHE"] == "0" and "POLYGEN_CACHE_DIR" not in found
     assert not [value for value in found.values() if value.startswith("/")]
+
+
+def test_an_error_does_not_replace_what_was_measured():
+    made = sample()
+    before = copy.deepcopy(made["rows"][0])
+    record.merge(made, {"key": before["key"], "error": "why"}, ROWS)
+    assert made["rows"][0] == before

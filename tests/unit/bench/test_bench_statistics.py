@@ -61,3 +61,8 @@ def test_intervals_apart():
 def test_geometric_mean():
     assert statistics.geometric_mean([]) is None
     assert statistics.geometric_mean([2.0, 8.0]) == pytest.approx(4)
+
+
+def test_the_interval_of_thousands_of_launches():
+    lower, upper = interval_ranks(2001)
+    assert lower + upper == 2002 and 950 < lower < 960  # normal: 1000.5 - 0.98 * sqrt(2001)

@@ -64,7 +64,9 @@ def test_fixed_sizes_are_numbers():
 def test_persistent_blocks_are_whole_clusters():
     text = flat(host_text(plan_with_maps(persistent=7, cluster=(2, 1))))
     assert "tiles_along = (M + 15) / 16;" in text and "tiles_across = (K + 63) / 64;" in text
-    assert "config.gridDim = dim3(2);" in text and "cudaOccupancyMaxActiveClusters(&found" in text
+    assert (
+        "config.gridDim = dim3(2);" in text and "cudaOccupancyMaxActiveClusters(&resident" in text
+    )
     bounded = (
         "grid((tile_clusters < (unsigned)resident ? (unsigned)tile_clusters : (unsigned)resident)"
     )

@@ -62,3 +62,20 @@ def test_a_child_that_cannot_start_says_why():
     with pytest.raises(Lost, match="start: RuntimeError: no CUDA"):
         worker.ask({"do": "work"})
     worker.stop()
+
+
+def test_an_answer_that_nobody_waited_for_is_not_the_next_one_s(monkeypatch):
+    child = Watched(handler)
+    first, _ = child.ask({"do": "work"})
+    receive = child._receive
+
+    def interrupted(stage: str, limit: float) -> Any:
+        monkeypatch.setattr(child, "_receive", receive)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(child, "_receive", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        child.ask({"do": "work"})
+    second, jobs = child.ask({"do": "work"})
+    assert second != first and jobs == 1
+    child.stop()

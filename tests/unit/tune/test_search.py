@@ -27,12 +27,14 @@ from tuning_samples import (
     times,
 )
 
+from polygen.cli import main
 from polygen.errors import PolygenError
 from polygen.runtime.environment import current_arch
+from polygen.tune import tuner
 from polygen.tune.crew import Crew
 from polygen.tune.gpu import GpuSource
 from polygen.tune.identity import candidate_key
-from polygen.tune.records import Records
+from polygen.tune.records import Records, Version
 from polygen.tune.replay import ReplaySource
 from polygen.tune.search import AnchorFailed, Progress
 from polygen.tune.trials import Contender, Trials
@@ -260,3 +262,33 @@ def test_ctrl_c_keeps_what_was_measured(made, tmp_path):
 
 def rows_before(found):
     return sum(count for _, count in found.states)
+
+
+def test_suites_take_no_option_of_one_program(capsys):
+    for words in (["--list"], ["--write-schedule", "somewhere"]):
+        assert main(["tune", "--suite", "hopper", *words]) == 2
+        assert f"{words[0]} is for one program" in capsys.readouterr().err
+    assert main(["tune"]) == 2 and "nothing to tune" in capsys.readouterr().err
+    assert main(["tune", "x @ w.T", "x:bf16[M,K]", "w:bf16[N,K]", "--suite", "hopper"]) == 2
+    assert "a program and suites" in capsys.readouterr().err
+
+
+def test_times_beside_another_anchor_are_not_mixed(tmp_path, monkeypatch):
+    """The automatic choice changes when schedules ship; ratios to the old one are other figures."""
+    made, recorded = task(), {}
+    chosen = few(made, 10)
+    recorded = times(chosen, 3)
+    slow = max(range(len(chosen)), key=lambda at: recorded[keys(chosen)[at]])
+    fast = min(range(len(chosen)), key=lambda at: recorded[keys(chosen)[at]])
+    source = ReplaySource(tuple(recorded.items()))
+    version = Version("digest", "compiler", "0")
+    for anchor in (slow, fast):
+        given = replace(made, candidates=(chosen[anchor], *chosen))
+        with Records(tmp_path / "a.sqlite") as records, Crew(2) as crew:
+            found = tuner._search(
+                given, target(made), version, source, records, crew, 60.0, lambda _: None
+            )
+        assert found.best.schedule == chosen[fast].schedule
+        assert found.anchor == chosen[anchor].schedule.name
+        assert found.anchor_microseconds == pytest.approx(recorded[keys(chosen)[anchor]])
+    assert found.speedup == 1.0

@@ -71,6 +71,13 @@ def test_the_fit_finds_the_parameters_that_made_the_times():
         assert min(q.spearman for q in judge(found, made)) > 0.98
 
 
+def test_validation_keeps_problems_of_one_name_apart():
+    made = problems(TRUE)[:3]
+    slower = replace(made[0], microseconds=1e4 / made[0].microseconds)  # the order reversed
+    judged = module.cross_validated([*made, slower], PRESENT, lambda _: None)
+    assert len(judged) == 4 and judged[3].spearman < -0.9 and judged[0].spearman > 0.9
+
+
 def test_noise_does_not_lead_the_fit_astray():
     made = problems(TRUE, noise=0.03)
     found = fit(samples(made), nominal(PRESENT))
