@@ -33,7 +33,6 @@ from polygen.schedule.problem import Fitted, Problem
 
 Fit = Callable[[Schedule], Fitted | str]
 
-_ROWS = 64  # that one consumer's instruction covers
 _GRANULE = 16  # of widths: panels of the epilogue are multiples of it
 _WIDEST = 256
 _MOST_STAGES = 12
@@ -113,7 +112,7 @@ def _specialised(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]
     widths = range(_GRANULE, min(_WIDEST, _up(problem.n, _GRANULE)) + 1, _GRANULE)
     for (form, consumers, rows), width in product(_FORMS, widths):
         m = consumers * rows
-        if m > _up(problem.m, _ROWS) and m > _ROWS:
+        if m > _up(problem.m, device.warpgroup_rows) and m > device.warpgroup_rows:
             continue
         base = _role_tile(device, problem, form, consumers, rows, width)
         fitted = fit(base)

@@ -200,6 +200,8 @@ class Trials:
             except Lost as lost:
                 blamed = lost.stage.removeprefix("check ")
                 if blamed in {one.key for one in left}:
+                    if limit < self._limit and lost.why.startswith(_NO_ANSWER):
+                        return failed  # the budget is over: that says nothing of the schedule
                     failed[blamed] = _failure(lost)
                 elif lost.stage == "time" and len(left) == 1:
                     failed[left[0].key] = _failure(lost)

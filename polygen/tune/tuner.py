@@ -151,7 +151,9 @@ def _search(
         earlier = [one for one in map(fit, stale) if isinstance(one, Fitted)]
     anchor, *others = made.candidates
     skip: frozenset[str] = frozenset()
+    end = None if budget is None else time.monotonic() + budget
     for _ in range(_MOST_ANCHORS):
+        left = None if end is None else max(0.1, end - time.monotonic())
         # Ratios to another schedule are other figures: they are kept apart.
         own = replace(
             version, compiler=f"{version.compiler}{BESIDE}{candidate_key(anchor.schedule)}"
@@ -159,7 +161,7 @@ def _search(
         try:
             return search(
                 [anchor, *earlier, *others], made.device, made.problem, named, own, source,
-                records, crew=crew, budget=budget, report=report,
+                records, crew=crew, budget=left, report=report,
             )  # fmt: skip
         except AnchorFailed as failed:
             skip |= {failed.schedule.name}

@@ -75,6 +75,7 @@ def found_in(chosen, found):
     return next(one for one in chosen if one.schedule == found.best.schedule)
 
 
+@pytest.mark.alone
 def test_the_budget_is_kept_and_what_is_left_is_measured_next_time(made, tmp_path):
     chosen = few(made, 200)
     source = ReplaySource(tuple(times(chosen).items()), build_seconds=0.05)
