@@ -24,7 +24,7 @@ from polygen.poly.role_mapping import Panels
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
-_PANEL_COLUMNS = (64, 32, 16)
+PANEL_COLUMNS = (64, 32, 16)
 _ROW_BYTES = common_facts()["tensor_map_row_bytes"]
 _BARRIER_BYTES = common_facts()["mbarrier_bytes"]
 _MOST_CONSUMERS = 3  # with the producer's, four warpgroups share the registers
@@ -56,12 +56,12 @@ def panels(schedule: Schedule, work: Pointwork) -> Panels:
                 why=f"it needs n innermost, and rows that start at multiples of {_ROW_BYTES} bytes",
                 nearest='Use epilogue.through = "registers"',
             )
-    columns = next((c for c in _PANEL_COLUMNS if schedule.tile.warp.n % c == 0), 0)
+    columns = next((c for c in PANEL_COLUMNS if schedule.tile.warp.n % c == 0), 0)
     if not columns:
         raise ScheduleError(
             f"tile.warp.n = {schedule.tile.warp.n} with panels",
             where=where,
-            nearest=f"Use a multiple of {_PANEL_COLUMNS[-1]}",
+            nearest=f"Use a multiple of {PANEL_COLUMNS[-1]}",
         )
     return Panels(columns, tuple(r.name for r in read), tuple(w.tensor.name for w in work.writes))
 

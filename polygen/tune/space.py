@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
+from polygen.hardware.atom import atom, atom_names
 from polygen.hardware.device import Device
+from polygen.hardware.matrix_layout import spans
 from polygen.schedule.model import (
     Cluster,
     CtaTile,
@@ -34,20 +36,18 @@ from polygen.schedule.problem import Fitted, Problem
 Fit = Callable[[Schedule], Fitted | str]
 
 _GRANULE = 16  # of widths: panels of the epilogue are multiples of it
-_WIDEST = 256
 _MOST_STAGES = 12
 _FEWEST_STAGES = 2
-_SPAN_BYTES = 128  # of a k tile with roles; the fit sets it for the program
 
-# (form, consumers that share the tile, rows of each)
+# (form, consumers that share the tile, instructions of each along m)
 _FORMS = (
-    ("cooperative", 1, 64),
-    ("cooperative", 1, 128),
-    ("cooperative", 2, 64),
-    ("cooperative", 2, 128),
-    ("cooperative", 3, 64),
-    ("pingpong", 1, 64),
-    ("pingpong", 1, 128),
+    ("cooperative", 1, 1),
+    ("cooperative", 1, 2),
+    ("cooperative", 2, 1),
+    ("cooperative", 2, 2),
+    ("cooperative", 3, 1),
+    ("pingpong", 1, 1),
+    ("pingpong", 1, 2),
 )
 # Registers of the producer and of each consumer, by the number of consumers; wide tiles need more.
 _REGISTERS = {1: ((40, 232), (24, 240)), 2: ((40, 232), (24, 240)), 3: ((32, 160), (32, 160))}
@@ -109,8 +109,10 @@ def space(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]:
 
 # --- with roles --------------------------------------------------------------------------------
 def _specialised(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]:
-    widths = range(_GRANULE, min(_WIDEST, _up(problem.n, _GRANULE)) + 1, _GRANULE)
-    for (form, consumers, rows), width in product(_FORMS, widths):
+    widest = max(one.n_most for one in map(atom, atom_names()) if one.scope == "warpgroup")
+    widths = range(_GRANULE, min(widest, _up(problem.n, _GRANULE)) + 1, _GRANULE)
+    for (form, consumers, count), width in product(_FORMS, widths):
+        rows = count * device.warpgroup_rows
         m = consumers * rows
         if m > _up(problem.m, device.warpgroup_rows) and m > device.warpgroup_rows:
             continue
@@ -130,7 +132,7 @@ def _role_tile(
         name="",
         device=device.name,
         tile=Tile(
-            CtaTile(consumers * rows, width, _SPAN_BYTES // problem.element_bytes),
+            CtaTile(consumers * rows, width, spans()[0] // problem.element_bytes),
             WarpTile(rows, width),
         ),
         pipeline=Pipeline(stages=_MOST_STAGES),

@@ -18,11 +18,10 @@ import math
 from dataclasses import dataclass
 
 from polygen.hardware.device import Device
+from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.roles import PANEL_COLUMNS
 from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted, Problem
-
-_PANEL_COLUMNS = (64, 32, 16)
-_CHUNK = 16  # bytes that a lane of a fragment load reads, and a lane of a copy writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +192,7 @@ def _way_out(device: Device, schedule: Schedule, problem: Problem) -> tuple[int,
     turn = int(pingpong)
     if schedule.epilogue.through != "tma":
         return rows, k_tiles + turn
-    columns = next(c for c in _PANEL_COLUMNS if warp.n % c == 0)
+    columns = next(c for c in PANEL_COLUMNS if warp.n % c == 0)
     panels = rows * (warp.n // columns)
     # Per panel: one wait for each matrix, and the barrier before the copy engine takes the results.
     return panels, k_tiles + turn + panels * (problem.matrices + 1)
@@ -208,4 +207,4 @@ def _conflicts(schedule: Schedule, k_inner: bool, extent: int, depth: int, size:
     """
     if schedule.smem.swizzle != "none":
         return 1
-    return math.gcd((depth if k_inner else extent) * size // _CHUNK, 8)
+    return math.gcd((depth if k_inner else extent) * size // chunk_bytes(), 8)
