@@ -361,12 +361,14 @@ def _name_cases() -> list[Case]:
 WIDTHS = (64, 96, 128, 160, 208, 256)
 CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2))
 RASTERS = (Raster("m", 8), Raster("n", 1), Raster("m", 1), Raster("n", 4), Raster("m", 4))
-# name -> form, consumers of one tile, registers of the producer and of the consumers
+# name -> form, parts of one tile along m and n, registers of the producer and of the consumers
 FORMS = {
-    "one": ("cooperative", 1, 40, 232),
-    "two": ("cooperative", 2, 40, 232),
-    "pingpong": ("pingpong", 1, 40, 232),
-    "three": ("cooperative", 3, 24, 152),
+    "one": ("cooperative", (1, 1), 40, 232),
+    "two": ("cooperative", (2, 1), 40, 232),
+    "pingpong": ("pingpong", (1, 1), 40, 232),
+    "three": ("cooperative", (3, 1), 24, 152),
+    "beside": ("cooperative", (1, 2), 40, 232),
+    "three_beside": ("cooperative", (1, 3), 24, 152),
 }
 # Tensor maps cannot describe the matrices that these read along m.
 _NO_PANELS = ("transposed_residual", "column_major_residual")
@@ -387,20 +389,20 @@ def roles(
 
     Args:
         form: a name of `FORMS`.
-        n: columns of a tile.
+        n: columns of a consumer's part of a tile.
         k: elements along k per step.
-        m: rows of a tile per consumer.
+        m: rows of it.
         stages: slots of the ring.
         in_flight: products that may still run when the next are issued.
         cluster: blocks along m and n.
         epilogue: fields of it, and the raster.
     """
-    kind, consumers, *registers = FORMS[form]
+    kind, parts, *registers = FORMS[form]
     raster = epilogue.pop("raster", RASTERS[0])
     return Schedule(
         name=f"roles_{form}",
         device="sm_90a",
-        tile=Tile(CtaTile(m * consumers, n, k), WarpTile(m, n)),
+        tile=Tile(CtaTile(parts[0] * m, parts[1] * n, k), WarpTile(m, n)),
         pipeline=Pipeline(stages=stages, in_flight=in_flight),
         roles=Roles(kind, *registers),
         cluster=Cluster(*cluster),
@@ -462,6 +464,15 @@ def _hopper_cases() -> list[Case]:
     found.append(_hopper("two_blocks_each", "tn", "bf16", "same_twice", tall))
     three = roles("three", 96, 32, prefetch=1)
     found.append(_hopper("three_consumers", "tt", "f16", "gate", three))
+    for i, epilogue in enumerate(("plain", "bias_residual_relu", "two_outputs", "same_twice")):
+        layout, dtype = tuple(LAYOUTS)[i], ("bf16", "f16")[i % 2]
+        beside = roles("beside", (96, 64, 128, 64)[i], 32, m=(192, 64, 64, 128)[i],
+                       cluster=CLUSTERS[i], raster=RASTERS[i])  # fmt: skip
+        found.append(_hopper(f"beside_{epilogue}", layout, dtype, epilogue, beside))
+    direct = roles("beside", 32, 32, through="registers")
+    found.append(_hopper("beside_direct", "nt", "tf32", "transposed_residual", direct))
+    third = roles("three_beside", 48, 32, m=64)
+    found.append(_hopper("three_beside", "nt", "bf16", "gate", third))
     return found
 
 

@@ -25,7 +25,7 @@ from polygen.frontend.parse import parse_expression
 from polygen.frontend.program import Tensor
 from polygen.kernel import Kernel
 from polygen.schedule.load import shipped
-from polygen.schedule.model import Cluster, Schedule
+from polygen.schedule.model import Cluster, Roles, Schedule, WarpTile
 
 PRIMES = (1, 2, 3, 5, 7, 13, 31, 61, 127, 251, 509, 1021, 1499)
 ROUND = (8, 16, 64, 128, 200, 256, 384, 512, 1000, 1024, 1280, 1500)
@@ -155,7 +155,20 @@ def role_schedules() -> list[Schedule | str]:
     changed += [replace(s, cluster=Cluster(1, 2)) for s in found if s.tile.cta.m % 128 == 0]
     direct = [replace(s, epilogue=replace(s.epilogue, through="registers")) for s in found[:3]]
     fewer = [replace(s, pipeline=replace(s.pipeline, stages=2, in_flight=0)) for s in found[-3:]]
-    return ["auto", *found, *changed, *direct, *fewer]
+    beside = [_beside(s) for s in found if s.roles.form == "cooperative"]
+    return ["auto", *found, *changed, *direct, *fewer, *(s for s in beside if s is not None)]
+
+
+def _beside(schedule: Schedule) -> Schedule | None:
+    """The same tile for two consumers that share its rows; None where a part would be too large."""
+    cta = schedule.tile.cta
+    if cta.n % 32 or cta.m * cta.n > 192 * 192:
+        return None
+    return replace(
+        schedule,
+        tile=replace(schedule.tile, warp=WarpTile(cta.m, cta.n // 2)),
+        roles=Roles("cooperative", 40, 232),
+    )
 
 
 def compile_program(case: Random, arch: str) -> Kernel:

@@ -27,8 +27,9 @@ def finish(plan: KernelPlan, work: RoleWork) -> dict[str, Any]:
     operands = {panel.name: panel for panel in work.operands}
     rows = [r for r in plan.epilogue.reads if r.kind == "row"]
     columns = [r for r in plan.epilogue.reads if _is_column(r, operands)]
-    own = "" if work.pingpong else f" + group * {tiles.warp[0]}"
-    first_row = f"b_m * {tiles.cta[0]}{own} + block * {plan.atom.m} + quarter + lane / 4"
+    row = f"b_m * {tiles.cta[0]}{work.own('m', 'group', tiles.warp[0])}"
+    column = f"b_n * {tiles.cta[1]}{work.own('n', 'group', tiles.warp[1])}"
+    first_row = f"{row} + block * {plan.atom.m} + quarter + lane / 4"
     cursors = {f"panel_{p.name}": f"finish_{p.name}" for p in work.operands}
     released = {b.barrier.memory for b in releases_of(work, "finish")}
     (staged,) = work.groups
@@ -39,7 +40,7 @@ def finish(plan: KernelPlan, work: RoleWork) -> dict[str, Any]:
         "columns": work.panel_columns,
         "blocks": blocks,
         "per_block": per_block,
-        "cta_n": tiles.cta[1],
+        "column": column,
         "n_extent": extents["n"],
         "cursors": [
             f"Cursor<{work.region(p.region).slots}> finish_{p.name};" for p in work.operands
@@ -50,7 +51,7 @@ def finish(plan: KernelPlan, work: RoleWork) -> dict[str, Any]:
             if ".slot" in slots[p.name]
         ],
         "waits": waits_of(work, "finish", cursors, "group"),
-        "warmed": [line for r in columns for line in _warmed(r, plan, extents["n"])],
+        "warmed": [line for r in columns for line in _warmed(r, plan, column, extents["n"])],
         "prelude": _prelude(rows, columns, blocks, first_row, extents["m"]),
         "columns_read": [line for r in columns for line in _column_read(r)],
         "columns_clamped": [line for r in columns for line in _column_clamped(r)],
@@ -77,7 +78,9 @@ def finish(plan: KernelPlan, work: RoleWork) -> dict[str, Any]:
             "pending": staged.pending,
             "threads": plan.device.group_threads,
         },
-        "store": [line for p in work.results for line in _store(plan, work, p, slots[p.name], own)],
+        "store": [
+            line for p in work.results for line in _store(plan, work, p, slots[p.name], row, column)
+        ],
         "store_advance": [
             f"{p.name}_written.advance();" for p in work.results if ".slot" in slots[p.name]
         ],
@@ -120,13 +123,13 @@ def _prelude(
     return lines
 
 
-def _warmed(read: Read, plan: KernelPlan, n_extent: str) -> list[str]:
-    """Touch every line of a tile's slice once."""
+def _warmed(read: Read, plan: KernelPlan, first: str, n_extent: str) -> list[str]:
+    """Touch every line of a warpgroup's slice once."""
     if read.kind != "vector":
         return []
-    columns, threads = plan.tiles.cta[1], plan.device.group_threads
+    columns, threads = plan.tiles.warp[1], plan.device.group_threads
     per_line = plan.device.cache_line_bytes // read.tensor.dtype.bytes
-    element = f"min(b_n * {columns} + thread % {threads} * {per_line}, {n_extent} - 1)"
+    element = f"min({first} + thread % {threads} * {per_line}, {n_extent} - 1)"
     lines = -(-columns // per_line) + 1
     return [f"if (thread % {threads} < {lines}) warm({position(read, '0', element)});"]
 
@@ -267,11 +270,12 @@ def _result_declarations(work: RoleWork, slots: dict[str, str]) -> list[str]:
     return lines
 
 
-def _store(plan: KernelPlan, work: RoleWork, panel: Panel, slot: str, own: str) -> list[str]:
-    tiles = plan.tiles
-    per_block = tiles.warp[1] // work.panel_columns
-    outer = f"b_m * {tiles.cta[0]}{own} + p / {per_block} * {panel.rows}"
-    inner = f"b_n * {tiles.cta[1]} + p % {per_block} * {panel.columns}"
+def _store(
+    plan: KernelPlan, work: RoleWork, panel: Panel, slot: str, row: str, column: str
+) -> list[str]:
+    per_block = plan.tiles.warp[1] // work.panel_columns
+    outer = f"{row} + p / {per_block} * {panel.rows}"
+    inner = f"{column} + p % {per_block} * {panel.columns}"
     box_bytes = panel.rows * panel.span
     return [
         f"box_store(&{panel.map}, {_at(work, panel, slot)} + {j * box_bytes}, "

@@ -37,6 +37,8 @@ def frame(plan: KernelPlan) -> dict[str, Any]:
         "loaders_end": producer + 1 + work.consumers,
         "shared_alignment": pattern_bytes(),
         "pingpong": work.pingpong,
+        "part_m": "group" if work.parts[0] > 1 else "0",
+        "part_n": "group" if work.parts[1] > 1 else "0",
         "operands": work.operands,
         "results": work.results,
         "producer_registers": work.registers[0],
@@ -165,9 +167,10 @@ def fetch(plan: KernelPlan, work: RoleWork, panel: Panel) -> dict[str, Any]:
     placed, region = _filled(work, statement), work.region(panel.region)
     tiles = plan.tiles
     per_block = tiles.warp[1] // work.panel_columns
-    own = "" if work.pingpong else f" + owner * {tiles.warp[0]}"
-    outer = f"b_m * {tiles.cta[0]}{own} + p / {per_block} * {panel.rows}"
-    inner = f"b_n * {tiles.cta[1]} + p % {per_block} * {panel.columns}"
+    own_m = work.own("m", "owner", tiles.warp[0])
+    own_n = work.own("n", "owner", tiles.warp[1])
+    outer = f"b_m * {tiles.cta[0]}{own_m} + p / {per_block} * {panel.rows}"
+    inner = f"b_n * {tiles.cta[1]}{own_n} + p % {per_block} * {panel.columns}"
     box_bytes = panel.rows * panel.span
     place = f"(owner * {region.slots} + {cursor}.slot) * {region.slot_bytes}"
     return {
@@ -190,7 +193,8 @@ def multiply(plan: KernelPlan, work: RoleWork) -> dict[str, Any]:
     """The consumer's products of one k tile, and the release of its slot."""
     a, b = work.fills
     tiles, in_flight = plan.tiles, plan.schedule.pipeline.in_flight
-    own = 0 if work.pingpong else tiles.atoms[0] * a.layout.block
+    own_a = work.own("m", "group", tiles.atoms[0] * a.layout.block)
+    own_b = work.own("n", "group", b.layout.block)
     releases = [
         {
             "name": placed.barrier.name,
@@ -202,8 +206,8 @@ def multiply(plan: KernelPlan, work: RoleWork) -> dict[str, Any]:
     return {
         "comment": f"sum[m] += {a.ring} * {b.ring}, proved to read what the copies wrote",
         "slots": work.region(a.ring).slots,
-        "low_a": _low(work.region(a.ring).offset, a.layout, f" + group * {own}" if own else ""),
-        "low_b": _low(work.region(b.ring).offset, b.layout, ""),
+        "low_a": _low(work.region(a.ring).offset, a.layout, own_a),
+        "low_b": _low(work.region(b.ring).offset, b.layout, own_b),
         "high_a": f"0x{a.layout.descriptor >> 32:x}u",
         "high_b": f"0x{b.layout.descriptor >> 32:x}u",
         "slot_a": work.region(a.ring).slot_bytes,

@@ -83,11 +83,13 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, tiles: Tiling) -> 
         )
     cta, warp = schedule.tile.cta, schedule.tile.warp
     pingpong = schedule.roles.form == "pingpong"
-    if warp.n != cta.n or (pingpong and warp.m != cta.m):
+    whole_rows, whole_columns = warp.m == cta.m, warp.n == cta.n
+    if not (whole_rows and whole_columns if pingpong else whole_rows or whole_columns):
         raise ScheduleError(
             f"tile.warp {warp.m} x {warp.n} of tile.cta {cta.m} x {cta.n}",
             where=where,
-            why="consumers that cooperate share a tile's rows; consumers that take turns none",
+            why="consumers that cooperate share a tile's rows or its columns; consumers that take "
+            "turns neither",
             nearest=f"tile.warp.n = {cta.n}" + (f", tile.warp.m = {cta.m}" if pingpong else ""),
         )
     if tiles.warp_count > _MOST_CONSUMERS:
@@ -95,14 +97,16 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, tiles: Tiling) -> 
             f"{tiles.warp_count} consumer warpgroups",
             where=where,
             why="with the producer's, four warpgroups share the registers",
-            nearest=f"tile.warp.m = {_least_rows(cta.m, atom.m)}",
+            nearest=f"tile.warp.m = {_least_part(cta.m, atom.m)}"
+            if whole_columns
+            else f"tile.warp.n = {_least_part(cta.n, atom.n)}",
         )
-    if cta.n > atom.n_most:
+    if warp.n > atom.n_most:
         raise ScheduleError(
-            f"tile.cta.n = {cta.n}",
+            f"tile.warp.n = {warp.n}",
             where=where,
             why=f"one {atom.name} covers {atom.n_most} columns",
-            nearest=f"tile.cta.n = {atom.n_most}",
+            nearest=f"tile.warp.n = {atom.n_most}",
         )
     for _, operand in match.operands:
         tensor = operand.tensor
@@ -122,10 +126,10 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, tiles: Tiling) -> 
             )
 
 
-def _least_rows(rows: int, step: int) -> int:
-    """The smallest warpgroup tile of which at most three make `rows`."""
-    fitting = (own for own in range(step, rows + 1, step) if rows % own == 0)
-    return next((own for own in fitting if rows // own <= _MOST_CONSUMERS), rows)
+def _least_part(extent: int, step: int) -> int:
+    """The smallest part of which at most three make `extent`."""
+    fitting = (own for own in range(step, extent + 1, step) if extent % own == 0)
+    return next((own for own in fitting if extent // own <= _MOST_CONSUMERS), extent)
 
 
 def _major(operand: Operand) -> str:
@@ -181,6 +185,7 @@ def role_work(tree: ScheduleTree, schedule: Schedule, atom: Atom, work: Epilogue
     return RoleWork(
         pingpong=schedule.roles.form == "pingpong",
         consumers=consumers,
+        parts=tree.tiles.warps,
         cluster=cluster,
         registers=(schedule.roles.producer_registers, schedule.roles.consumer_registers),
         regions=tuple(regions),

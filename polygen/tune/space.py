@@ -39,15 +39,16 @@ _GRANULE = 16  # of widths: panels of the epilogue are multiples of it
 _MOST_STAGES = 12
 _FEWEST_STAGES = 2
 
-# (form, consumers that share the tile, instructions of each along m)
+# (form, parts of the tile along m and n, one for each consumer, instructions of each along m)
 _FORMS = (
-    ("cooperative", 1, 1),
-    ("cooperative", 1, 2),
-    ("cooperative", 2, 1),
-    ("cooperative", 2, 2),
-    ("cooperative", 3, 1),
-    ("pingpong", 1, 1),
-    ("pingpong", 1, 2),
+    ("cooperative", (1, 1), 1),
+    ("cooperative", (1, 1), 2),
+    ("cooperative", (2, 1), 1),
+    ("cooperative", (2, 1), 2),
+    ("cooperative", (3, 1), 1),
+    ("cooperative", (1, 2), 3),
+    ("pingpong", (1, 1), 1),
+    ("pingpong", (1, 1), 2),
 )
 # Registers of the producer and of each consumer, by the number of consumers; wide tiles need more.
 _REGISTERS = {1: ((40, 232), (24, 240)), 2: ((40, 232), (24, 240)), 3: ((32, 160), (32, 160))}
@@ -110,31 +111,28 @@ def space(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]:
 # --- with roles --------------------------------------------------------------------------------
 def _specialised(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]:
     widest = max(one.n_most for one in map(atom, atom_names()) if one.scope == "warpgroup")
-    widths = range(_GRANULE, min(widest, _up(problem.n, _GRANULE)) + 1, _GRANULE)
-    for (form, consumers, count), width in product(_FORMS, widths):
-        rows = count * device.warpgroup_rows
-        m = consumers * rows
-        if m > _up(problem.m, device.warpgroup_rows) and m > device.warpgroup_rows:
+    widths = range(_GRANULE, widest + 1, _GRANULE)
+    for (form, parts, count), width in product(_FORMS, widths):
+        warp = WarpTile(count * device.warpgroup_rows, width)
+        cta = CtaTile(parts[0] * warp.m, parts[1] * width, spans()[0] // problem.element_bytes)
+        if cta.m > _up(problem.m, device.warpgroup_rows) and cta.m > device.warpgroup_rows:
             continue
-        base = _role_tile(device, problem, form, consumers, rows, width)
+        if cta.n > _up(problem.n, _GRANULE):
+            continue
+        base = _role_tile(device, form, cta, warp)
         fitted = fit(base)
         if isinstance(fitted, Fitted):
             yield from _role_variants(device, problem, fitted, fit)
 
 
-def _role_tile(
-    device: Device, problem: Problem, form: str, consumers: int, rows: int, width: int
-) -> Schedule:
-    groups = 2 if form == "pingpong" else consumers
-    sums = rows * width // device.group_threads
+def _role_tile(device: Device, form: str, cta: CtaTile, warp: WarpTile) -> Schedule:
+    groups = 2 if form == "pingpong" else cta.m // warp.m * (cta.n // warp.n)
+    sums = warp.m * warp.n // device.group_threads
     producer, consumer = _REGISTERS[groups][sums >= _WIDE_SUMS]
     return Schedule(
         name="",
         device=device.name,
-        tile=Tile(
-            CtaTile(consumers * rows, width, spans()[0] // problem.element_bytes),
-            WarpTile(rows, width),
-        ),
+        tile=Tile(cta, warp),
         pipeline=Pipeline(stages=_MOST_STAGES),
         roles=Roles(form, producer, consumer),
         epilogue=Epilogue(through="tma"),
@@ -252,7 +250,9 @@ def schedule_name(schedule: Schedule) -> str:
     parts = [f"{cta.m}x{cta.n}x{cta.k}"]
     if schedule.specialised:
         parts.insert(0, schedule.roles.form)
-        if schedule.roles.form == "cooperative" and warp.m != cta.m:
+        if warp.n != cta.n:
+            parts.append(f"w{warp.m}x{warp.n}")
+        elif warp.m != cta.m:
             parts.append(f"w{warp.m}")
     else:
         parts.append(f"w{warp.m}x{warp.n}")

@@ -84,15 +84,23 @@ def test_8_bit_elements_are_multiplied_with_k_innermost():
 @pytest.mark.parametrize(
     ("schedule", "words"),
     [
-        (with_tile((64, 128, 64), (64, 64)), ("tile.warp 64 x 64", "tile.warp.n = 128")),
+        (with_tile((128, 128, 64), (64, 64)), ("tile.warp 64 x 64", "tile.warp.n = 128")),
         (
             with_tile((128, 64, 64), (64, 64), "pingpong"),
-            ("consumers that take turns none", "tile.warp.n = 64, tile.warp.m = 128"),
+            ("take turns neither", "tile.warp.n = 64, tile.warp.m = 128"),
+        ),
+        (
+            with_tile((64, 128, 64), (64, 64), "pingpong"),
+            ("take turns neither", "tile.warp.n = 128, tile.warp.m = 64"),
+        ),
+        (
+            with_tile((64, 256, 64), (64, 64)),
+            ("4 consumer warpgroups", "tile.warp.n = 128"),
         ),
         (with_tile((256, 64, 64), (64, 64)), ("4 consumer warpgroups", "share the registers")),
         (
             with_tile((64, 264, 64), (64, 264), through="registers"),
-            ("tile.cta.n = 264", "covers 256 columns", "tile.cta.n = 256"),
+            ("tile.warp.n = 264", "covers 256 columns", "tile.warp.n = 256"),
         ),
     ],
 )

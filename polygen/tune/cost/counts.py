@@ -132,7 +132,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         tall_blocks = warp.m // device.warpgroup_rows  # instructions along m of one worker
         steps = cta.k * size // device.warpgroup_depth_bytes
         instructions = workers * tall_blocks * steps
-        operand_reads = workers * tall_blocks * (device.warpgroup_rows + cta.n) * cta.k * size
+        operand_reads = workers * tall_blocks * (device.warpgroup_rows + warp.n) * cta.k * size
         panels, waits = _way_out(device, schedule, problem)
     else:
         instructions = 0
