@@ -21,6 +21,7 @@ from polygen.frontend.program import Program, Tensor
 from polygen.hardware.atom import Atom, atom, atoms_for
 from polygen.hardware.device import Device, common_facts
 from polygen.hardware.matrix_layout import spans
+from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.build import shared_bytes
 from polygen.lower.epilogue import Pointwork, pointwork
 from polygen.lower.resources import resources
@@ -190,6 +191,8 @@ def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str,
         matrix_bytes=sum(read.tensor.dtype.bytes for read in whole),
         result_bytes=sum(write.tensor.dtype.bytes for write in work.writes),
         k_inner=(matched.a.k_contiguous, matched.b.k_contiguous),
+        sum_bytes=matched.contraction.dtype.bytes,
+        access_bytes=min(chunk_bytes(), *(o.tensor.alignment for _, o in matched.operands)),
     )
 
 

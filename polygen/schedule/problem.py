@@ -23,6 +23,8 @@ class Problem:
         matrix_bytes: bytes of those matrices per result, all together.
         result_bytes: bytes written per result, all outputs together.
         k_inner: whether k is innermost in the left and in the right operand.
+        sum_bytes: of one sum.
+        access_bytes: the widest access that the rows of both operands allow, 16 at most.
     """
 
     m: int
@@ -36,6 +38,8 @@ class Problem:
     matrix_bytes: int = 0
     result_bytes: int = 2
     k_inner: tuple[bool, bool] = (True, True)
+    sum_bytes: int = 4
+    access_bytes: int = 16
 
     @property
     def operand_bytes(self) -> tuple[int, int]:
