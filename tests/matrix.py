@@ -469,6 +469,8 @@ def _hopper_cases() -> list[Case]:
         beside = roles("beside", (96, 64, 128, 64)[i], 32, m=(192, 64, 64, 128)[i],
                        cluster=CLUSTERS[i], raster=RASTERS[i])  # fmt: skip
         found.append(_hopper(f"beside_{epilogue}", layout, dtype, epilogue, beside))
+    narrow = roles("pingpong", 128, 32, columns=32, prefetch=3)
+    found.append(_hopper("narrow_panels", "nt", "bf16", "bias_residual_relu", narrow))
     direct = roles("beside", 32, 32, through="registers")
     found.append(_hopper("beside_direct", "nt", "tf32", "transposed_residual", direct))
     third = roles("three_beside", 48, 32, m=64)

@@ -24,7 +24,7 @@ from polygen.poly.role_mapping import Panels
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
-PANEL_COLUMNS = (64, 32, 16)
+_PANEL_COLUMNS = (64, 32, 16)
 _ROW_BYTES = common_facts()["tensor_map_row_bytes"]
 _BARRIER_BYTES = common_facts()["mbarrier_bytes"]
 _MOST_CONSUMERS = 3  # with the producer's, four warpgroups share the registers
@@ -37,11 +37,17 @@ def matrices(work: Pointwork) -> list[Read]:
     return [r for r in work.reads if r.m_stride != "0" and r.kind in ("vector", "strided")]
 
 
+def panel_columns(schedule: Schedule) -> int:
+    """Columns of a panel, as decided, else the most that divide a consumer's; 0: none do."""
+    fitting = (c for c in _PANEL_COLUMNS if schedule.tile.warp.n % c == 0)
+    return schedule.epilogue.columns or next(fitting, 0)
+
+
 def panels(schedule: Schedule, work: Pointwork) -> Panels:
     """What the epilogue moves through panels.
 
     Raises:
-        ScheduleError: a matrix cannot be moved by the copy engine.
+        ScheduleError: a matrix cannot be moved by the copy engine, or not in such panels.
     """
     if schedule.epilogue.through != "tma":
         return Panels(0, (), ())
@@ -56,12 +62,20 @@ def panels(schedule: Schedule, work: Pointwork) -> Panels:
                 why=f"it needs n innermost, and rows that start at multiples of {_ROW_BYTES} bytes",
                 nearest='Use epilogue.through = "registers"',
             )
-    columns = next((c for c in PANEL_COLUMNS if schedule.tile.warp.n % c == 0), 0)
+    own, columns = schedule.tile.warp.n, panel_columns(schedule)
     if not columns:
         raise ScheduleError(
-            f"tile.warp.n = {schedule.tile.warp.n} with panels",
+            f"tile.warp.n = {own} with panels",
             where=where,
-            nearest=f"Use a multiple of {PANEL_COLUMNS[-1]}",
+            nearest=f"Use a multiple of {_PANEL_COLUMNS[-1]}",
+        )
+    if columns not in _PANEL_COLUMNS or own % columns:
+        fitting = [str(c) for c in _PANEL_COLUMNS if own % c == 0]
+        raise ScheduleError(
+            f"epilogue.columns = {columns} of tile.warp.n = {own}",
+            where=f"schedule {schedule.name}, epilogue.columns",
+            why="panels of one width cover a consumer's columns",
+            nearest=f"Use {' or '.join(fitting)}" if fitting else "Leave it out",
         )
     return Panels(columns, tuple(r.name for r in read), tuple(w.tensor.name for w in work.writes))
 

@@ -52,7 +52,9 @@ _PERMUTATIONS = {
     "loops.phases": ("main", "epilogue"),
 }
 _SUBSETS = {"loops.grid": ("m", "n", "k")}
-_MAY_BE_ZERO = ("pipeline.distance", "pipeline.lookahead", "pipeline.in_flight")
+_MAY_BE_ZERO = (
+    "pipeline.distance", "pipeline.lookahead", "pipeline.in_flight", "epilogue.columns",
+)  # fmt: skip
 
 
 def load_schedule(path: Path | str) -> Schedule:

@@ -112,6 +112,7 @@ class Epilogue:
     through: str = "smem"
     slots: int = 2  # panels of results per consumer that may be on their way out
     prefetch: int = 2  # panels of each operand matrix per consumer that may be on their way in
+    columns: int = 0  # of a panel; 0: the most that divide a consumer's
 
 
 @dataclass(frozen=True, slots=True)

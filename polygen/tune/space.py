@@ -20,6 +20,7 @@ from itertools import product
 from polygen.hardware.atom import atom, atom_names
 from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import spans
+from polygen.lower.roles import panel_columns
 from polygen.schedule.model import (
     Cluster,
     CtaTile,
@@ -55,8 +56,9 @@ _REGISTERS = {1: ((40, 232), (24, 240)), 2: ((40, 232), (24, 240)), 3: ((32, 160
 _WIDE_SUMS = 160
 _CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 _RASTERS = (("m", 8), ("m", 16), ("m", 4), ("n", 8), ("n", 16), ("n", 4))
-_SLOTS = ((3, 2), (4, 2))
-_PREFETCH = ((2, 1), (2, 3), (3, 3))
+# (slots, prefetch, columns of a panel): narrow panels leave room for stages and for matrices.
+_SLOTS = ((3, 2, 0), (4, 2, 0))
+_PREFETCH = ((2, 1, 0), (2, 3, 0), (3, 3, 0), (2, 2, 32), (2, 3, 32), (2, 4, 32))
 _CROSSED_AREA = 128 * 128  # from this size of a tile, all rasters are tried with small clusters
 
 _WARP_CTA = (16, 32, 64, 128, 256)
@@ -153,11 +155,13 @@ def _role_variants(device: Device, problem: Problem, fitted: Fitted, fit: Fit) -
             yield _with(fitted, replace(base, pipeline=pipeline))
     if base.epilogue.through != "tma":
         return
-    for slots, prefetch in _SLOTS + (_PREFETCH if problem.matrices else ()):
+    for slots, prefetch, columns in _SLOTS + (_PREFETCH if problem.matrices else ()):
+        if columns >= panel_columns(base):
+            continue
         changed = replace(
             base,
             pipeline=replace(base.pipeline, stages=_MOST_STAGES),
-            epilogue=replace(base.epilogue, slots=slots, prefetch=prefetch),
+            epilogue=replace(base.epilogue, slots=slots, prefetch=prefetch, columns=columns),
         )
         again = fit(changed)
         if isinstance(again, Fitted):
@@ -265,6 +269,8 @@ def schedule_name(schedule: Schedule) -> str:
         slots = (schedule.epilogue.slots, schedule.epilogue.prefetch)
         if slots != (usual.epilogue.slots, usual.epilogue.prefetch):
             parts.append(f"e{slots[0]}p{slots[1]}")
+        if schedule.epilogue.columns:
+            parts.append(f"columns{schedule.epilogue.columns}")
     if pipeline.fragments != usual.pipeline.fragments:
         parts.append(f"f{pipeline.fragments}")
     if pipeline.copies != usual.pipeline.copies:

@@ -243,6 +243,15 @@ def test_one_panel_of_results():
     assert build(roles(slots=1, through="registers"))
 
 
+@pytest.mark.parametrize(
+    ("n", "columns", "nearest"),
+    [(96, 64, "Use 32 or 16"), (128, 48, "Use 64 or 32 or 16"), (24, 16, "Leave it out")],
+)
+def test_panels_that_do_not_cover_the_columns(n, columns, nearest):
+    words = [f"epilogue.columns = {columns} of tile.warp.n = {n}", nearest]
+    refuses(ScheduleError, words, roles(n=n, columns=columns))
+
+
 @pytest.mark.parametrize(("stages", "in_flight"), [(1, 1), (2, 2), (2, 5), (3, 3)])
 def test_more_products_in_flight_than_the_ring_has_room_for(stages, in_flight):
     words = [f"pipeline.in_flight = {in_flight} with a ring of {stages}",

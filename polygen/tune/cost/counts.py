@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.lower.roles import PANEL_COLUMNS
+from polygen.lower.roles import panel_columns
 from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted, Problem
 
@@ -192,8 +192,7 @@ def _way_out(device: Device, schedule: Schedule, problem: Problem) -> tuple[int,
     turn = int(pingpong)
     if schedule.epilogue.through != "tma":
         return rows, k_tiles + turn
-    columns = next(c for c in PANEL_COLUMNS if warp.n % c == 0)
-    panels = rows * (warp.n // columns)
+    panels = rows * (warp.n // panel_columns(schedule))
     # Per panel: one wait for each matrix, and the barrier before the copy engine takes the results.
     return panels, k_tiles + turn + panels * (problem.matrices + 1)
 

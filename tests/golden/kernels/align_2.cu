@@ -58,6 +58,7 @@
 //   through = "smem"
 //   slots = 2
 //   prefetch = 2
+//   columns = 0
 // made by: polygen generate 'gelu(x @ w.T + b)' 'x:bf16[M,K]' 'w:bf16[N,K]' 'b:bf16[N]' --arch sm_80 --name align_2 --size M=500 N=701 K=1001 -o -
 
 // ---- element types: stored bits <-> f32 ----

@@ -58,6 +58,7 @@
 //   through = "smem"
 //   slots = 2
 //   prefetch = 2
+//   columns = 0
 // made by: polygen generate 'gelu(x @ w.T + b)' 'x:bf16[M,K]' 'w:bf16[N,K]' 'b:bf16[N]' --arch sm_80 --name align_4 --size M=500 N=702 K=1002 -o -
 
 // ---- element types: stored bits <-> f32 ----

@@ -55,6 +55,7 @@
 //   through = "smem"
 //   slots = 2
 //   prefetch = 2
+//   columns = 0
 // made by: polygen generate 'x.T @ w.T' 'x:bf16[K,M]' 'w:bf16[N,K]' --arch sm_80 --name both_transposed --size M=4096 N=4096 K=1024 -o -
 
 // ---- element types: stored bits <-> f32 ----

@@ -55,6 +55,7 @@
 //   through = "tma"
 //   slots = 2
 //   prefetch = 2
+//   columns = 0
 // made by: polygen generate 'x @ w.T' 'x:bf16[M,K]' 'w:bf16[N,K]' --arch sm_90a --name cluster --size M=4096 N=4096 K=1024 --schedule tests/golden/schedules/cluster.toml -o -
 
 // ---- element types: stored bits <-> f32 ----

@@ -55,6 +55,7 @@
 //   through = "smem"
 //   slots = 2
 //   prefetch = 2
+//   columns = 0
 // made by: polygen generate 'x @ w' 'x:f16[M,K]:col' 'w:f16[K,N]:col' --arch sm_89 --name column_major --size M=4096 N=4096 K=1024 -o -
 
 // ---- element types: stored bits <-> f32 ----

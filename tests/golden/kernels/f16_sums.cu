@@ -55,6 +55,7 @@
 //   through = "smem"
 //   slots = 2
 //   prefetch = 2
+//   columns = 0
 // made by: polygen generate 'x @ w.T' 'x:f16[M,K]' 'w:f16[N,K]' --arch sm_80 --name f16_sums --size M=4096 N=4096 K=1024 --acc-dtype f16 -o -
 
 // ---- element types: stored bits <-> f32 ----

@@ -9,16 +9,16 @@
 //    P3  y0[i,j] = cast(v2[i,j])        i < M, j < N   (bf16)
 //
 // mapping: block 128x128x64, 2 consumer warpgroup(s) of 128x128, instruction 64x128x16, wgmma_m64k16_f32_bf16 on sm_90a
-// needs: 384 threads, 229488 of 232448 B shared memory, about 168 registers per thread, 1 block(s) per multiprocessor
+// needs: 384 threads, 196704 of 232448 B shared memory, about 168 registers per thread, 1 block(s) per multiprocessor
 // alignment in bytes of addresses and strides: x 16, w 16, b 16, y0 16
 // barriers, and the dependences they enforce:
-//   full_ring: fill[g] -> fill[g + 6] (through ring); fill[g] -> multiply[g] (through ring)
-//   empty_ring: fill[g] -> fill[g + 6] (through ring); multiply[g] -> fill[g + 6] (through ring)
+//   full_ring: fill[g] -> fill[g + 5] (through ring); fill[g] -> multiply[g] (through ring)
+//   empty_ring: fill[g] -> fill[g + 5] (through ring); multiply[g] -> fill[g + 5] (through ring)
 //   staged: finish[g] -> store[g] (through result_y0); store[g] -> finish[g + 2] (through result_y0)
 //   turn: multiply[g] -> multiply[h] (starts, in the order of steps)
 // schedule:
 //   format = 1
-//   name = "pingpong_128x128x64_s6_n16"
+//   name = "pingpong_128x128x64_s5_n8"
 //   device = "sm_90a"
 //   atom = "auto"
 //   min_blocks = 1
@@ -30,7 +30,7 @@
 //   m = 128
 //   n = 128
 //   [pipeline]
-//   stages = 6
+//   stages = 5
 //   distance = 2
 //   order = ["mma", "copy"]
 //   fragments = 2
@@ -52,13 +52,14 @@
 //   n = 1
 //   [raster]
 //   along = "n"
-//   group = 16
+//   group = 8
 //   [smem]
 //   swizzle = "auto"
 //   [epilogue]
 //   through = "tma"
 //   slots = 2
 //   prefetch = 2
+//   columns = 0
 // made by: polygen generate 'gelu(x @ w.T + b)' 'x:bf16[M,K]' 'w:bf16[N,K]' 'b:bf16[N]' --arch sm_90a --name gelu_bias --size M=4096 N=4096 K=1024 -o -
 
 // ---- element types: stored bits <-> f32 ----
@@ -235,9 +236,9 @@ pg_gelu_bias(const unsigned short* __restrict__ x, const unsigned short* __restr
 
   // barriers: which dependence each enforces stands beside its wait
   if (thread == 0) {
-    for (int slot = 0; slot < 6; ++slot) barrier_init(shared + 229376 + 8 * slot, 1);  // full_ring
-    for (int slot = 0; slot < 6; ++slot) barrier_init(shared + 229424 + 8 * slot, 1);  // empty_ring
-    for (int slot = 0; slot < 2; ++slot) barrier_init(shared + 229472 + 8 * slot, 1);  // turn
+    for (int slot = 0; slot < 5; ++slot) barrier_init(shared + 196608 + 8 * slot, 1);  // full_ring
+    for (int slot = 0; slot < 5; ++slot) barrier_init(shared + 196648 + 8 * slot, 1);  // empty_ring
+    for (int slot = 0; slot < 2; ++slot) barrier_init(shared + 196688 + 8 * slot, 1);  // turn
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   }
@@ -245,29 +246,29 @@ pg_gelu_bias(const unsigned short* __restrict__ x, const unsigned short* __restr
   if (thread == 256) prefetch_map(&map_b);
   if (thread == 256) prefetch_map(&map_out_y0);
   __syncthreads();
-  // locate[i]: the i-th output tile of this block. Groups of 16 along n.
+  // locate[i]: the i-th output tile of this block. Groups of 8 along n.
   int b_m = 0, b_n = 0;
   auto locate = [&](int i) __attribute__((always_inline)) {
     const int item = first + i * stride;
-    const int band = item / (16 * tiles_m), in_band = item - band * (16 * tiles_m);
-    const int width = min(16, tiles_n - band * 16);
-    b_n = band * 16 + in_band % width, b_m = in_band / width;
+    const int band = item / (8 * tiles_m), in_band = item - band * (8 * tiles_m);
+    const int width = min(8, tiles_n - band * 8);
+    b_n = band * 8 + in_band % width, b_m = in_band / width;
   };
 
   if (group == 2) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (warp == 8 && lane == 0) {
       // fill[i,k]: x -> ring_a, w -> ring_b, by the copy engine, zeros outside the arrays
-      Cursor<6> fill_ring;
-      // wait_empty_ring: fill[g] -> fill[g + 6] (through ring); multiply[g] -> fill[g + 6] (through ring)
+      Cursor<5> fill_ring;
+      // wait_empty_ring: fill[g] -> fill[g + 5] (through ring); multiply[g] -> fill[g + 5] (through ring)
       auto wait_empty_ring = [&](int, int) __attribute__((always_inline)) {
-        barrier_wait(shared + 229424 + fill_ring.slot * 8, fill_ring.parity ^ 1);
+        barrier_wait(shared + 196648 + fill_ring.slot * 8, fill_ring.parity ^ 1);
       };
       auto fill = [&](int, int k) __attribute__((always_inline)) {
-        const unsigned full = shared + 229376 + fill_ring.slot * 8;
+        const unsigned full = shared + 196608 + fill_ring.slot * 8;
         barrier_expect(full, 32768);
         box_load(shared + 0 + fill_ring.slot * 16384 + 0, &map_a, full, k * 64 + 0, b_m * 128);
-        box_load(shared + 98304 + fill_ring.slot * 16384 + 0, &map_b, full, k * 64 + 0, b_n * 128);
+        box_load(shared + 81920 + fill_ring.slot * 16384 + 0, &map_b, full, k * 64 + 0, b_n * 128);
         fill_ring.advance();
       };
       #pragma unroll 1
@@ -286,11 +287,11 @@ pg_gelu_bias(const unsigned short* __restrict__ x, const unsigned short* __restr
     const int quarter = warp % 4 * 16;
     float sum[2][16][4] = {};
     // multiply[i,k,s,m]: sum[m] += ring_a * ring_b, proved to read what the copies wrote
-    const unsigned low_a = ((shared + 0) & 0x3ffffu) / 16 + 0x10000u, low_b = ((shared + 98304) & 0x3ffffu) / 16 + 0x10000u;
-    Cursor<6> multiply_ring, release_ring;
-    // wait_full_ring: fill[g] -> fill[g + 6] (through ring); fill[g] -> multiply[g] (through ring)
+    const unsigned low_a = ((shared + 0) & 0x3ffffu) / 16 + 0x10000u, low_b = ((shared + 81920) & 0x3ffffu) / 16 + 0x10000u;
+    Cursor<5> multiply_ring, release_ring;
+    // wait_full_ring: fill[g] -> fill[g + 5] (through ring); fill[g] -> multiply[g] (through ring)
     auto wait_full_ring = [&](int, int) __attribute__((always_inline)) {
-      barrier_wait(shared + 229376 + multiply_ring.slot * 8, multiply_ring.parity);
+      barrier_wait(shared + 196608 + multiply_ring.slot * 8, multiply_ring.parity);
     };
     auto fence = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); };
     auto multiply = [&](int, int k, int s, int m) __attribute__((always_inline)) {
@@ -305,20 +306,20 @@ pg_gelu_bias(const unsigned short* __restrict__ x, const unsigned short* __restr
     // retire[i,k]: the products of k tile k have completed; 1 later one(s) may be running
     auto retire = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); };
     auto drain = [&](int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); };
-    // arrive_empty_ring: fill[g] -> fill[g + 6] (through ring); multiply[g] -> fill[g + 6] (through ring)
+    // arrive_empty_ring: fill[g] -> fill[g + 5] (through ring); multiply[g] -> fill[g + 5] (through ring)
     auto arrive_empty_ring = [&](int, int) __attribute__((always_inline)) {
-      if (thread % 128 == 0) barrier_arrive(shared + 229424 + release_ring.slot * 8);
+      if (thread % 128 == 0) barrier_arrive(shared + 196648 + release_ring.slot * 8);
       release_ring.advance();
     };
     auto arrive_empty_ring_rest = [&](int i, int k) __attribute__((always_inline)) { arrive_empty_ring(i, k); };
     // turn: multiply[g] -> multiply[h] (starts, in the order of steps)
     unsigned turn_parity = 1 - group;
     auto wait_turn = [&](int) __attribute__((always_inline)) {
-      barrier_wait(shared + 229472 + group * 8, turn_parity);
+      barrier_wait(shared + 196688 + group * 8, turn_parity);
       turn_parity ^= 1;
     };
     auto arrive_turn = [&](int) __attribute__((always_inline)) {
-      if (thread % 128 == 0) barrier_arrive(shared + 229472 + (1 - group) * 8);
+      if (thread % 128 == 0) barrier_arrive(shared + 196688 + (1 - group) * 8);
     };
     // skip[i]: the other consumer takes the next tile
     auto skip = [&](int) __attribute__((always_inline)) { multiply_ring.advance_by(k_tiles), release_ring.advance_by(k_tiles); };
@@ -355,7 +356,7 @@ pg_gelu_bias(const unsigned short* __restrict__ x, const unsigned short* __restr
           b_0_values[j][1] = from_bf16(__ldg(b + high));
         }
       }
-      const unsigned y0_at = shared + 196608 + group * 16384 + p % 2 * 8192 + (quarter + lane % 16) * 128 + ((lane / 16 ^ (lane % 8 & 7)) << 4);
+      const unsigned y0_at = shared + 163840 + group * 16384 + p % 2 * 8192 + (quarter + lane % 16) * 128 + ((lane / 16 ^ (lane % 8 & 7)) << 4);
       unsigned y0_words[8][2];
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
@@ -379,7 +380,7 @@ pg_gelu_bias(const unsigned short* __restrict__ x, const unsigned short* __restr
     // store[i,p]: one thread of the warpgroup has the copy engine write the panel, clipped at the edges
     auto store = [&](int, int p) __attribute__((always_inline)) {
       if (thread % 128 == 0) {
-        box_store(&map_out_y0, shared + 196608 + group * 16384 + p % 2 * 8192 + 0, b_n * 128 + p % 2 * 64 + 0, b_m * 128 + p / 2 * 64);
+        box_store(&map_out_y0, shared + 163840 + group * 16384 + p % 2 * 8192 + 0, b_n * 128 + p % 2 * 64 + 0, b_m * 128 + p / 2 * 64);
         asm volatile("cp.async.bulk.commit_group;" ::: "memory");
       }
     };
@@ -477,7 +478,7 @@ extern "C" int pg_gelu_bias_launch(const unsigned short* __restrict__ x, const u
   if (const cudaError_t map_status = polygen_encode_map(&map_out_y0, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, y0, N, M, y0_stride0, 64, 64, CU_TENSOR_MAP_SWIZZLE_128B))
     return (int)map_status;
   const cudaError_t status =
-      cudaFuncSetAttribute(pg_gelu_bias, cudaFuncAttributeMaxDynamicSharedMemorySize, 229488);
+      cudaFuncSetAttribute(pg_gelu_bias, cudaFuncAttributeMaxDynamicSharedMemorySize, 196704);
   if (status != cudaSuccess) return (int)status;
   // Persistent blocks: as many whole clusters as run at once, at most one per cluster of tiles.
   static thread_local int resident = 0, resident_on = -1;
@@ -493,7 +494,7 @@ extern "C" int pg_gelu_bias_launch(const unsigned short* __restrict__ x, const u
   const unsigned long long tiles_across = (M + 127) / 128;
   const unsigned long long tile_clusters = tiles_along * tiles_across;
   const dim3 grid((tile_clusters < (unsigned)resident ? (unsigned)tile_clusters : (unsigned)resident) * 1);
-  pg_gelu_bias<<<grid, 384, 229488, (cudaStream_t)stream>>>(x, w, b, y0, M, K, N, x_stride0, w_stride0, y0_stride0, *reinterpret_cast<const TensorMap*>(&map_a), *reinterpret_cast<const TensorMap*>(&map_b), *reinterpret_cast<const TensorMap*>(&map_out_y0));
+  pg_gelu_bias<<<grid, 384, 196704, (cudaStream_t)stream>>>(x, w, b, y0, M, K, N, x_stride0, w_stride0, y0_stride0, *reinterpret_cast<const TensorMap*>(&map_a), *reinterpret_cast<const TensorMap*>(&map_b), *reinterpret_cast<const TensorMap*>(&map_out_y0));
   return (int)cudaGetLastError();
 }
 #endif

@@ -57,6 +57,7 @@
 //   through = "smem"
 //   slots = 2
 //   prefetch = 2
+//   columns = 0
 // made by: polygen generate 'x @ w.T + b' 'x:bf16[M,K]' 'w:bf16[N,K]' 'b:bf16[N]' --arch sm_80 --name one_row --size M=1 N=4096 K=4096 -o -
 
 // ---- element types: stored bits <-> f32 ----

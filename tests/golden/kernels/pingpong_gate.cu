@@ -63,6 +63,7 @@
 //   through = "tma"
 //   slots = 3
 //   prefetch = 2
+//   columns = 0
 // made by: polygen generate 'silu(x @ w.T + b) * g' 'x:bf16[M,K]' 'w:bf16[N,K]' 'b:bf16[N]' 'g:bf16[M,N]' --arch sm_90a --name pingpong_gate --size M=4096 N=4096 K=1024 --schedule tests/golden/schedules/pingpong.toml -o -
 
 // ---- element types: stored bits <-> f32 ----

@@ -56,6 +56,7 @@
 //   through = "registers"
 //   slots = 2
 //   prefetch = 2
+//   columns = 0
 // made by: polygen generate 'gelu(x @ w.T + b)' 'x:bf16[M,K]' 'w:bf16[N,K]' 'b:bf16[N]' --arch sm_80 --name registers --size M=4096 N=4096 K=1024 --schedule tests/golden/schedules/registers.toml -o -
 
 // ---- element types: stored bits <-> f32 ----

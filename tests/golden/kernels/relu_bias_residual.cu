@@ -63,6 +63,7 @@
 //   through = "tma"
 //   slots = 2
 //   prefetch = 2
+//   columns = 0
 // made by: polygen generate 'relu(x @ w.T + b + r)' 'x:bf16[M,K]' 'w:bf16[N,K]' 'b:bf16[N]' 'r:bf16[M,N]' --arch sm_90a --name relu_bias_residual --size M=16384 N=1024 K=1024 -o -
 
 // ---- element types: stored bits <-> f32 ----

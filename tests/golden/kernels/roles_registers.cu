@@ -56,6 +56,7 @@
 //   through = "registers"
 //   slots = 2
 //   prefetch = 2
+//   columns = 0
 // made by: polygen generate 'x @ w + r.T' 'x:f16[M,K]' 'w:f16[K,N]' 'r:f16[N,M]' --arch sm_90a --name roles_registers --size M=4096 N=4096 K=1024 --schedule tests/golden/schedules/roles_registers.toml -o -
 
 // ---- element types: stored bits <-> f32 ----

@@ -63,6 +63,7 @@
 //   through = "tma"
 //   slots = 2
 //   prefetch = 2
+//   columns = 0
 // made by: polygen generate 'silu(x @ w.T + b) * g' 'x:bf16[M,K]' 'w:bf16[N,K]' 'b:bf16[N]' 'g:bf16[M,N]' --arch sm_90a --name silu_gate --size M=512 N=14336 K=4096 -o -
 
 // ---- element types: stored bits <-> f32 ----

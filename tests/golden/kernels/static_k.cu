@@ -56,6 +56,7 @@
 //   through = "smem"
 //   slots = 2
 //   prefetch = 2
+//   columns = 0
 // made by: polygen generate 'softplus(x @ w.T)' 'x:bf16[M,K]' 'w:bf16[N,K]' --arch sm_90 --name static_k --size M=4096 N=4096 K=1024 --static K -o -
 
 // ---- element types: stored bits <-> f32 ----

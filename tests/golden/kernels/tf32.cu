@@ -56,6 +56,7 @@
 //   through = "smem"
 //   slots = 2
 //   prefetch = 2
+//   columns = 0
 // made by: polygen generate 'tanh(x @ w.T)' 'x:tf32[M,K]' 'w:tf32[N,K]' --arch sm_80 --name tf32 --size M=4096 N=4096 K=1024 -o -
 
 // ---- element types: stored bits <-> f32 ----

@@ -62,6 +62,7 @@
 //   through = "smem"
 //   slots = 2
 //   prefetch = 2
+//   columns = 0
 // made by: polygen generate 'where(x @ w.T > c, s * (x @ w.T), 0), x @ w.T' 'x:bf16[M,K]' 'w:bf16[N,K]' 'c:f32[M,1]' s:f32 --arch sm_120 --name two_outputs --size M=200 N=300 K=500 --out-dtype f32 f16 -o -
 
 // ---- element types: stored bits <-> f32 ----

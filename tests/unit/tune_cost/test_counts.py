@@ -39,6 +39,7 @@ KERNELS = [
     _case("rows", "nt", "bf16", "bias", roles(cluster=(2, 1), raster=Raster("m", 1))),
     _case("columns", "nn", "bf16", "bias", roles(cluster=(1, 2), raster=Raster("n", 1))),
     _case("tf32", "nt", "tf32", "bias_gelu", roles("two", 64, 32)),
+    _case("narrow", "nt", "bf16", "bias_residual_relu", roles("two", 128, columns=16)),
     _case("beside", "nt", "bf16", "gate", roles("beside", 48, m=128, raster=Raster("m", 2))),
     _case("direct", "nt", "bf16", "transposed_residual", roles("one", through="registers")),
     _case("turns", "nt", "f16", "bias", roles("pingpong", 64, in_flight=0, through="registers")),
