@@ -5,9 +5,9 @@
    that a smaller one would also cover along a dim of the problem is left out.
 2. Each tile is fitted once, which gives it as many stages as fit. What fits no device resource or
    layout ends here; what breaks a dependence is refused by the proofs before it is compiled.
-3. Around each fitted tile its other decisions vary: clusters with rasters, fewer stages, slots of
-   the epilogue. Decisions that change nothing for the problem (an order of visiting one row of
-   tiles, prefetched matrices where none is read) are not varied.
+3. Around each fitted tile its other decisions vary: clusters with rasters, fewer stages, slots and
+   widths of the epilogue's panels. Decisions that change nothing for the problem (an order of
+   visiting one row of tiles, prefetched matrices where none is read) are not varied.
 4. Names say every decision; two schedules that come out equal are one.
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 
 import pytest
 from bench_samples import COMMITTED, GATE, GELU, MM, RESIDUAL, SMALL, line, sample
@@ -93,13 +92,31 @@ def test_a_change_needs_intervals_apart_and_two_per_cent():
 
 def test_the_committed_record_has_the_figures_that_were_published_from_it():
     made = record.load(COMMITTED)
-    found = figures.means(made, made["rows"])
-    fused = found["cuBLAS + separate"]
-    assert fused.rows == 64 and fused.geomean == pytest.approx(1.620, abs=5e-4)
-    plain = [x for x in made["rows"] if x["op"] == "mm"]
-    assert figures.mean(plain, figures.best_ratio).geomean == pytest.approx(0.9995, abs=2e-4)
-    assert len(figures.losses(made["rows"])) == 23
-    assert math.isclose(found["the best library"].least[0], 0.9410, abs_tol=1e-3)
+    rows = [line for line in made["rows"] if "hopper" in line["suites"]]
+    found = figures.means(made, rows)
+    fused, plain = found["cuBLAS + separate"], found["the best library, plain products"]
+    assert fused.rows == 64 and fused.geomean == pytest.approx(1.622, abs=5e-4)
+    assert fused.largest[0] == pytest.approx(2.982, abs=5e-4)
+    assert plain.rows == 16 and plain.geomean == pytest.approx(1.0025, abs=5e-5)
+    assert plain.least == (pytest.approx(0.9573, abs=5e-5), "mm bf16 3000x3000x3000")
+    assert len(figures.losses(rows)) == 24 and len(figures.losses(made["rows"])) == 58
+
+
+@pytest.mark.parametrize(
+    ("ops", "geomean", "least"),
+    [
+        (("bias_gelu", "bias_relu"), 1.030, 0.966),
+        (("bias_residual_relu", "bias_silu_mul"), 1.118, 0.961),
+    ],
+)
+def test_the_committed_record_has_the_figures_of_fused_kernels(ops, geomean, least):
+    lines = [x for x in record.load(COMMITTED)["rows"] if "hopper" in x["suites"]]
+    libraries = ("cublaslt", "inductor")
+    found = figures.mean(
+        [x for x in lines if x["op"] in ops], lambda one: figures.best_ratio(one, libraries)
+    )
+    assert found.rows == 32 and found.geomean == pytest.approx(geomean, abs=1e-3)
+    assert found.least[0] == pytest.approx(least, abs=1e-3)
 
 
 def test_derived_figures_are_plain_values():

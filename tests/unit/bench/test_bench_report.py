@@ -189,6 +189,6 @@ def test_wrong_usage_is_one_message_and_writes_nothing(capsys, tmp_path, old, wo
 def test_the_committed_record_becomes_a_page():
     made = record.load(COMMITTED)
     text = report.page(made)
-    assert "A library is faster in 23 of 80 rows:" in text
+    assert "A library is faster in 58 of 172 rows:" in text
     assert "the fastest of its algorithms by measurement" in text
-    assert figures.losses(made["rows"])[0]["key"] == "mm bf16 3000x3000x3000"
+    assert figures.losses(made["rows"])[0]["key"] == "mm bf16 4099x4093x1031"
