@@ -106,10 +106,11 @@ def rank_of(w: Writer, one: Instruction) -> None:
 
 @opcode("setmaxnreg")
 def registers(w: Writer, one: Instruction) -> None:
-    """Register counts do not exist here; the number is checked."""
+    """``setmaxnreg``: registers are counted, though they do not exist here."""
     count = int(one.operands[0], 0)
     if count % 8 or not 24 <= count <= 256:
         raise w.refuse(one, why=f"{count} registers", nearest="A multiple of 8 from 24 to 256")
+    w.call("registers.resize", [], f", {count}, {one.parts[1] == 'inc'}, {w.position}")
 
 
 @opcode("createpolicy")

@@ -10,8 +10,10 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 from polygen.errors import PtxError
 
@@ -64,6 +66,8 @@ class Kernel:
     instructions: tuple[Instruction, ...]
     labels: dict[str, int]  # label -> index of the instruction it precedes
     cluster: tuple[int, int, int] = (1, 1, 1)
+    threads_most: int = 0  # of a block, by its launch bounds; 0: they do not say
+    blocks_least: int = 1  # of a multiprocessor, likewise
     tables: dict[str, tuple[str, ...]] = field(default_factory=dict)  # .branchtargets lists
 
 
@@ -294,7 +298,7 @@ def _location(text: str, files: dict[str, str]) -> str:
 
 def _body(
     statements: list[tuple[str, int]], begin: int, files: dict[str, str]
-) -> tuple[int, dict[str, object]]:
+) -> tuple[int, dict[str, Any]]:
     """Read one kernel body; returns the index after its closing brace and the `Kernel` fields."""
     registers: dict[str, str] = {}
     variables: list[Variable] = []
@@ -340,16 +344,20 @@ def _body(
     }
 
 
-def _header(text: str, line: int) -> tuple[str, tuple[Variable, ...], tuple[int, int, int]]:
+def _header(text: str, line: int) -> dict[str, Any]:
+    """Name, parameters, cluster and launch bounds of an entry, as fields of `Kernel`."""
     match = re.search(r"\.entry\s+([\w$]+)\s*(?:\((.*?)\))?([^)]*)$", text, re.S)
     if match is None:
         raise PtxError(f"cannot read the entry `{text[:60]}`", line=line)
-    parameters = tuple(_variable(part, line) for part in split_operands(match[2] or ""))
-    cluster = re.search(r"\.reqnctapercluster\s+(\d+)\s*(?:,\s*(\d+))?\s*(?:,\s*(\d+))?", match[3])
-    shape = (1, 1, 1)
-    if cluster:
-        shape = (int(cluster[1]), int(cluster[2] or 1), int(cluster[3] or 1))
-    return match[1], parameters, shape
+    found = dict(re.findall(r"\.(reqnctapercluster|maxntid|minnctapersm)\s+([\d\s,]+)", match[3]))
+    sides = {name: [int(side) for side in text.split(",")] for name, text in found.items()}
+    return {
+        "name": match[1],
+        "parameters": tuple(_variable(part, line) for part in split_operands(match[2] or "")),
+        "cluster": (*sides.get("reqnctapercluster", ()), 1, 1, 1)[:3],
+        "threads_most": math.prod(sides.get("maxntid", [0])),
+        "blocks_least": sides.get("minnctapersm", [1])[0],
+    }
 
 
 def parse(text: str) -> Module:
@@ -367,19 +375,17 @@ def parse(text: str) -> Module:
     statements = _statements(text)
     kernels: dict[str, Kernel] = {}
     variables: list[Variable] = []
-    files: dict[str, str] = {}
+    named = re.findall(r'\.file\s+(\d+)\s+"([^"]*)"', text)
+    files = {number: name.rsplit("/", 1)[-1] for number, name in named}
     target, position = "", 0
-    files = dict(re.findall(r'\.file\s+(\d+)\s+"([^"]*)"', text))
-    files = {number: name.rsplit("/", 1)[-1] for number, name in files.items()}
     while position < len(statements):
         statement, line = statements[position]
         position += 1
         if ".entry" in statement:
-            name, parameters, cluster = _header(statement, line)
-            if position >= len(statements) or statements[position][0] != "{":
-                continue
-            position, body = _body(statements, position + 1, files)
-            kernels[name] = Kernel(name=name, parameters=parameters, cluster=cluster, **body)  # type: ignore[arg-type]
+            header = _header(statement, line)
+            if position < len(statements) and statements[position][0] == "{":
+                position, body = _body(statements, position + 1, files)
+                kernels[header["name"]] = Kernel(**header, **body)
         elif statement.startswith(".target"):
             target = statement.removeprefix(".target").strip().split(",")[0]
         elif statement == "{":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polygen.errors import StepLimit
-from polygen.machine import asynchronous, bulk, mbarrier, wgmma
+from polygen.machine import asynchronous, bulk, mbarrier, registers, wgmma
 from polygen.machine.blocks import width
 from polygen.machine.lanes import Lanes, Vector
 from polygen.machine.parse import Instruction
@@ -61,6 +61,7 @@ class Scheduler:
         asynchronous.drain(machine)
         bulk.drain(machine)
         wgmma.unfinished(machine)
+        registers.unfinished(machine)
 
     def _choose(self) -> int:
         """The lowest ready block, unless another one has waited too long (a spin loop below it)."""

@@ -27,6 +27,7 @@ from polygen.machine.memory import (
 from polygen.machine.parse import Kernel, Variable, type_bytes
 from polygen.machine.profile import Profiler
 from polygen.machine.races import Shadow
+from polygen.machine.registers import Registers, at_launch
 from polygen.machine.report import Findings
 from polygen.machine.stores import GlobalStores
 from polygen.machine.tensormap import PlacedMap
@@ -127,6 +128,7 @@ class Machine:
         self.mbarriers = Mbarriers()
         self.bulk = Bulk(geometry.total)
         self.groups = Groups()
+        self.register_pools = Registers(at_launch(program.kernel))
         self.clusters = Clusters(geometry)
         self.mapped = program.facts.mapped or geometry.cluster > 1
         self.exited = ~geometry.exists

@@ -26,6 +26,7 @@ from polygen.machine import (
     memory,
     mma,
     move,
+    registers,
     select,
     transfer,
     warp,
@@ -75,7 +76,7 @@ def _namespace() -> dict[str, object]:
         for name, value in vars(module).items():
             if callable(value) and getattr(value, "__module__", "") == module.__name__:
                 names[name] = value
-    names.update(mbarrier=mbarrier, bulk=bulk, wgmma=wgmma)
+    names.update(mbarrier=mbarrier, bulk=bulk, wgmma=wgmma, registers=registers)
     names.update(
         one=np.float32(1), WINDOW_SHARED=memory.WINDOW_SHARED, WINDOW_LOCAL=memory.WINDOW_LOCAL
     )

@@ -127,10 +127,46 @@ extern "C" __global__ void __launch_bounds__(128, 1) k(unsigned* out) {
   out[threadIdx.x] = threadIdx.x;
 }
 """
-    for warps, found in ((4, set()), (1, {"divergent-warp-operation", "deadlock"})):
+    for warps, found in (
+        (4, set()),
+        (1, {"divergent-warp-operation", "deadlock"}),
+    ):  # 256 at launch
         ptx = compile_ptx(body.replace("WARPS", str(warps)), "sm_90a")
         report = run(ptx, Launch((1, 1, 1), (128, 1, 1), 0, (np.zeros(128, np.uint32),)))
         assert {finding.code for finding in report.findings} == found
+
+
+@pytest.mark.parametrize(
+    "give, first, second, found",
+    [
+        (40, 232, 232, set()),  # what one of three warpgroups gives is what the others lack
+        (48, 232, 232, {"deadlock"}),
+        (48, 232, 224, set()),
+        (24, 240, 240, set()),
+        (0, 176, 168, {"deadlock"}),  # of 65536, three warpgroups have 168 each
+        (0, 168, 168, set()),
+    ],
+)
+def test_registers_are_taken_from_what_others_give_back(compile_ptx, give, first, second, found):
+    """Two warpgroups ask, at once or after the third gives: the order does not matter."""
+    body = """
+extern "C" __global__ void __launch_bounds__(384, 1) k(unsigned* out) {
+  const int group = threadIdx.x / 128;
+  if (group == 0) { GIVE }
+  else if (group == 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 FIRST;");
+  else asm volatile("setmaxnreg.inc.sync.aligned.u32 SECOND;");
+  out[threadIdx.x] = threadIdx.x;
+}
+"""
+    text = f'asm volatile("setmaxnreg.dec.sync.aligned.u32 {give};");' if give else ""
+    body = body.replace("GIVE", text).replace("FIRST", str(first)).replace("SECOND", str(second))
+    ptx = compile_ptx(body, "sm_90a")
+    report = run(ptx, Launch((2, 1, 1), (384, 1, 1), 0, (np.zeros(384, np.uint32),)))
+    assert {finding.code for finding in report.findings} == found
+    if found:
+        assert "registers per thread" in report.findings[0].sentence
+    unbounded = ptx.replace(".maxntid", "//").replace(".minnctapersm", "//")
+    assert run(unbounded, Launch((1, 1, 1), (384, 1, 1), 0, (np.zeros(384, np.uint32),))).ok
 
 
 @pytest.mark.parametrize("before, found", [(0, set()), (8, {"bad-descriptor"})])
