@@ -251,7 +251,8 @@ def _fit_roles(
     try:
         panels(schedule, work)
     except ScheduleError:
-        schedule = replace(schedule, epilogue=replace(schedule.epilogue, through="registers"))
+        direct = replace(schedule.epilogue, through="registers", columns=0)
+        schedule = replace(schedule, epilogue=direct)
     while True:
         needed, consumers = estimated_bytes(schedule, matched, work, tiles)
         try:

@@ -473,6 +473,10 @@ def _hopper_cases() -> list[Case]:
     found.append(_hopper("narrow_panels", "nt", "bf16", "bias_residual_relu", narrow))
     direct = roles("beside", 32, 32, through="registers")
     found.append(_hopper("beside_direct", "nt", "tf32", "transposed_residual", direct))
+    # Parts of 192, 64 and 32 bytes of rows along n.
+    for n, layout in ((96, "nn"), (32, "tt"), (16, "tn")):
+        inner = roles("beside", n, 32, m=64, cluster=(2, 1) if n == 32 else (1, 1))
+        found.append(_hopper(f"beside_{layout}_{n}", layout, "bf16", "bias", inner))
     third = roles("three_beside", 48, 32, m=64)
     found.append(_hopper("three_beside", "nt", "bf16", "gate", third))
     return found

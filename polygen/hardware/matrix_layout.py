@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,14 +112,17 @@ def matrix_layout(
         VerifyError: the instruction would read another element than the copy wrote.
     """
     rows, row_bytes = (tile, tile_k * element) if major == "k" else (tile_k, tile * element)
-    fitting = [span for span in spans() if row_bytes % span == 0]
+    # With m or n innermost, every instruction's part of a row is whole spans too.
+    part_bytes = row_bytes if major == "k" else math.gcd(row_bytes, block * element)
+    fitting = [span for span in spans() if part_bytes % span == 0]
     if not fitting:
+        parts = "" if part_bytes == row_bytes else f", in parts of {block * element}"
         raise ScheduleError(
-            f"rows of {row_bytes} bytes in shared memory",
+            f"rows of {row_bytes} bytes in shared memory{parts}",
             where=where,
             why=f"the swizzles of the copy engine work on {', '.join(map(str, spans()[:-1]))} "
             f"or {spans()[-1]} bytes",
-            nearest=f"Use {spans()[0] // element} elements",
+            nearest=f"Use multiples of {spans()[-1] // element} elements",
         )
     if rows % _GROUP:
         raise ScheduleError(
@@ -137,12 +141,6 @@ def matrix_layout(
     else:
         k_steps = tuple(s * atom_k * span for s in steps)
         next_block, leading = block * element // span * box, box
-        if block != tile and block * element % span:
-            raise ScheduleError(
-                f"{block} elements of {element} bytes are not whole spans of {span} bytes",
-                where=where,
-                nearest=f"Use multiples of {span // element}",
-            )
     made = MatrixLayout(major, rows, row_bytes, span, leading, _GROUP * span, k_steps, next_block)
     _prove(made, tile, tile_k, element, atom_k, block, where)
     return made

@@ -13,12 +13,13 @@ from polygen.errors import ResourceError, ScheduleError, UnsupportedProgram
 from polygen.frontend.program import Tensor
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device, common_facts
-from polygen.hardware.matrix_layout import box_rows_most, matrix_layout, pattern_bytes, spans
+from polygen.hardware.matrix_layout import pattern_bytes, spans
 from polygen.lower.epilogue import Pointwork
 from polygen.lower.plan import Argument, Epilogue, Launch, Read, Resources, Write
-from polygen.lower.role_plan import Fill, Panel, PlacedBarrier, Region, RoleLoops, RoleWork
+from polygen.lower.role_operands import fill, major, operand_layout
+from polygen.lower.role_plan import Panel, PlacedBarrier, Region, RoleLoops, RoleWork
 from polygen.poly.mapping import ScheduleTree
-from polygen.poly.match import Match, Operand
+from polygen.poly.match import Match
 from polygen.poly.role_barriers import GroupBarrier, Mbarrier, Turn
 from polygen.poly.role_mapping import Panels
 from polygen.poly.tiling import Tiling
@@ -99,12 +100,13 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, tiles: Tiling) -> 
     pingpong = schedule.roles.form == "pingpong"
     whole_rows, whole_columns = warp.m == cta.m, warp.n == cta.n
     if not (whole_rows and whole_columns if pingpong else whole_rows or whole_columns):
+        between = "," if pingpong else " or"
         raise ScheduleError(
             f"tile.warp {warp.m} x {warp.n} of tile.cta {cta.m} x {cta.n}",
             where=where,
             why="consumers that cooperate share a tile's rows or its columns; consumers that take "
             "turns neither",
-            nearest=f"tile.warp.n = {cta.n}" + (f", tile.warp.m = {cta.m}" if pingpong else ""),
+            nearest=f"tile.warp.n = {cta.n}{between} tile.warp.m = {cta.m}",
         )
     if tiles.warp_count > _MOST_CONSUMERS:
         raise ScheduleError(
@@ -120,9 +122,9 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, tiles: Tiling) -> 
             f"tile.warp.n = {warp.n}",
             where=where,
             why=f"one {atom.name} covers {atom.n_most} columns",
-            nearest=f"tile.warp.n = {atom.n_most}",
+            nearest=_fewer_columns(schedule, atom),
         )
-    for _, operand in match.operands:
+    for name, operand in match.operands:
         tensor = operand.tensor
         if tensor.alignment < _ROW_BYTES:
             raise UnsupportedProgram(
@@ -131,23 +133,30 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, tiles: Tiling) -> 
                 why=f"tensor maps take strides of {_ROW_BYTES} bytes",
                 nearest="Use a schedule without roles",
             )
-        if _major(operand) not in atom.majors:
+        if major(operand) not in atom.majors:
             raise UnsupportedProgram(
                 f"{tensor.name}: {tensor.dtype} with {tensor.dims[tensor.order[-1]]} innermost",
                 where=f"{where}, {atom.name}",
                 why="this instruction reads operands with k innermost",
                 nearest="Use a schedule without roles",
             )
+        operand_layout(name, operand, tiles, schedule, atom)
+
+
+def _fewer_columns(schedule: Schedule, atom: Atom) -> str:
+    """What to change where one instruction does not cover the columns of a consumer."""
+    cta = schedule.tile.cta
+    if schedule.roles.form == "cooperative" and schedule.tile.warp.m == cta.m:
+        part = _least_part(cta.n, atom.n)
+        if part <= atom.n_most:
+            return f"tile.warp.n = {part}"
+    return f"tile.cta.n = tile.warp.n = {atom.n_most}"
 
 
 def _least_part(extent: int, step: int) -> int:
     """The smallest part of which at most three make `extent`."""
     fitting = (own for own in range(step, extent + 1, step) if extent % own == 0)
     return next((own for own in fitting if extent // own <= _MOST_CONSUMERS), extent)
-
-
-def _major(operand: Operand) -> str:
-    return "k" if operand.k_contiguous else "mn"
 
 
 def role_work(tree: ScheduleTree, schedule: Schedule, atom: Atom, work: Epilogue) -> RoleWork:
@@ -161,14 +170,15 @@ def role_work(tree: ScheduleTree, schedule: Schedule, atom: Atom, work: Epilogue
     cluster = (schedule.cluster.m, schedule.cluster.n)
     consumers = mapping.consumers
     fills = tuple(
-        _fill(name, operand, tree, schedule, atom, cluster) for name, operand in tree.match.operands
+        fill(name, operand, dict(tree.footprints)[name], tree.tiles, schedule, atom)
+        for name, operand in tree.match.operands
     )
     offset, regions = 0, []
-    for fill in fills:
-        note = f"{fill.tensor.name}, {fill.layout}"
+    for one in fills:
+        note = f"{one.tensor.name}, {one.layout}"
         stages = schedule.pipeline.stages
-        slot = _whole_patterns(fill.layout.bytes)
-        regions.append(Region(fill.ring, offset, stages, slot, 1, note))
+        slot = _whole_patterns(one.layout.bytes)
+        regions.append(Region(one.ring, offset, stages, slot, 1, note))
         offset += regions[-1].bytes
     chosen = mapping.panels
     reads = {read.name: read.tensor for read in work.reads}
@@ -183,7 +193,7 @@ def role_work(tree: ScheduleTree, schedule: Schedule, atom: Atom, work: Epilogue
         note = f"{panel.tensor.name}, {panel.rows} x {panel.columns} per panel, swizzled"
         regions.append(Region(panel.region, offset, slots, panel.bytes, consumers, note))
         offset += regions[-1].bytes
-    copied = {"fill": sum(fill.layout.bytes for fill in fills)}
+    copied = {"fill": sum(one.layout.bytes for one in fills)}
     copied |= {f"fetch_{panel.name}": panel.bytes for panel in operands}
     barriers = []
     for sync in mapping.syncs:
@@ -216,44 +226,6 @@ def role_work(tree: ScheduleTree, schedule: Schedule, atom: Atom, work: Epilogue
 
 def _whole_patterns(size: int) -> int:
     return -(-size // pattern_bytes()) * pattern_bytes()
-
-
-def _fill(
-    name: str,
-    operand: Operand,
-    tree: ScheduleTree,
-    schedule: Schedule,
-    atom: Atom,
-    cluster: tuple[int, int],
-) -> Fill:
-    tensor, tiles = operand.tensor, tree.tiles
-    side = 0 if name == "a" else 1
-    footprint = dict(tree.footprints)[name]
-    tile, tile_k = footprint.size[operand.role_axis], footprint.size[operand.k_axis]
-    block = atom.m if side == 0 else tiles.warp[1]
-    where = f"schedule {schedule.name}, {tensor.name}"
-    size = tensor.dtype.bytes
-    layout = matrix_layout(_major(operand), tile, tile_k, size, atom.k, block, where)
-    parts = cluster[1 - side]
-    if layout.rows % (8 * parts):
-        raise ScheduleError(
-            f"a cluster of {cluster[0]} x {cluster[1]} cannot share {tensor.name}",
-            where=where,
-            why=f"{layout.rows} stored rows of its tile are cut into {parts} groups of 8",
-            nearest="Use a cluster of 1",
-        )
-    box = (layout.rows // parts, layout.span // size)
-    if box[0] > box_rows_most():
-        raise ScheduleError(
-            f"{tensor.name}: a box of {box[0]} rows",
-            where=where,
-            why=f"the copy engine moves at most {box_rows_most()} rows at once",
-            nearest=f"Use a tile of {box_rows_most() * parts}",
-        )
-    return Fill(
-        name, tensor, f"map_{name}", f"ring_{name}", layout,
-        operand.role, tile, tile_k, size, parts, box,
-    )  # fmt: skip
 
 
 def _panel(name: str, tensor: Tensor, shape: tuple[int, int], direction: str) -> Panel:

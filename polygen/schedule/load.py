@@ -177,6 +177,11 @@ def _role_problems(schedule: Schedule, most: int) -> list[str]:
             for name, changed in ignored.items()
             if changed
         ]
+    if schedule.epilogue.columns and through != "tma":
+        problems.append(
+            f"epilogue.columns = {schedule.epilogue.columns} without panels: they are of "
+            'epilogue.through = "tma". Leave it out'
+        )
     if not schedule.specialised and through == "tma":
         problems.append('epilogue.through = "tma" without roles. Nearest legal: "smem"')
     if not schedule.specialised and blocks > 1:

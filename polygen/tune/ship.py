@@ -16,6 +16,7 @@ import argparse
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from polygen.errors import PolygenError
@@ -27,6 +28,7 @@ from polygen.tune.measured import Measured, read_record
 
 WITHIN = 1.01
 FEWEST = 8  # measured schedules of a problem
+_DIRECT = "_registers"  # how names end of schedules with roles whose results take that way out
 _OFTEN = 0.3  # of the launches of the schedule launched most often
 
 
@@ -71,7 +73,7 @@ def chosen(
     for problem in problems:
         often = _OFTEN * max(problem.repeats, default=0)
         settled = {
-            fitted.schedule.name: (float(time), fitted.schedule)
+            _called(fitted.schedule): (float(time), fitted.schedule)
             for fitted, time, repeats in zip(
                 problem.schedules, problem.microseconds, problem.repeats, strict=True
             )
@@ -87,7 +89,13 @@ def chosen(
         good.append(names)
     picked = cover(good, have)
     rows = [(p, name, g[name]) for p, name, g in zip(problems, picked, good, strict=True)]
-    return rows, {name: known[name] for name in picked if name not in have}
+    return rows, {name: replace(known[name], name=name) for name in picked if name not in have}
+
+
+def _called(schedule: Schedule) -> str:
+    """Its name; a fit that finds no panels leaves that of the schedule that has them."""
+    direct = schedule.specialised and schedule.epilogue.through == "registers"
+    return schedule.name.removesuffix(_DIRECT) + _DIRECT * direct
 
 
 def main(arguments: Sequence[str]) -> int:

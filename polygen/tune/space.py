@@ -271,6 +271,8 @@ def schedule_name(schedule: Schedule) -> str:
             parts.append(f"e{slots[0]}p{slots[1]}")
         if schedule.epilogue.columns:
             parts.append(f"columns{schedule.epilogue.columns}")
+    if schedule.specialised and schedule.epilogue.through == "registers":
+        parts.append("registers")
     if pipeline.fragments != usual.pipeline.fragments:
         parts.append(f"f{pipeline.fragments}")
     if pipeline.copies != usual.pipeline.copies:

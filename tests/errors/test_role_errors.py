@@ -84,7 +84,10 @@ def test_8_bit_elements_are_multiplied_with_k_innermost():
 @pytest.mark.parametrize(
     ("schedule", "words"),
     [
-        (with_tile((128, 128, 64), (64, 64)), ("tile.warp 64 x 64", "tile.warp.n = 128")),
+        (
+            with_tile((128, 128, 64), (64, 64)),
+            ("tile.warp 64 x 64", "tile.warp.n = 128 or tile.warp.m = 128"),
+        ),
         (
             with_tile((128, 64, 64), (64, 64), "pingpong"),
             ("take turns neither", "tile.warp.n = 64, tile.warp.m = 128"),
@@ -100,7 +103,16 @@ def test_8_bit_elements_are_multiplied_with_k_innermost():
         (with_tile((256, 64, 64), (64, 64)), ("4 consumer warpgroups", "share the registers")),
         (
             with_tile((64, 264, 64), (64, 264), through="registers"),
-            ("tile.warp.n = 264", "covers 256 columns", "tile.warp.n = 256"),
+            ("tile.warp.n = 264", "covers 256 columns", "tile.warp.n = 88"),
+        ),
+        (with_tile((64, 320, 64), (64, 320)), ("covers 256 columns", "tile.warp.n = 160")),
+        (
+            with_tile((64, 512, 64), (64, 512), "pingpong"),
+            ("covers 256 columns", "tile.cta.n = tile.warp.n = 256"),
+        ),
+        (
+            with_tile((128, 512, 64), (64, 512)),
+            ("covers 256 columns", "tile.cta.n = tile.warp.n = 256"),
         ),
     ],
 )
@@ -155,8 +167,21 @@ def test_tiles_that_a_cluster_cannot_share(schedule, layout, words):
 @pytest.mark.parametrize(
     ("schedule", "layout", "words"),
     [
-        (roles(n=24, through="registers"), "nn", ("w: rows of 48 bytes", "Use 64 elements")),
-        (roles(n=40, through="registers"), "tn", ("w: rows of 80 bytes", "128, 64 or 32")),
+        (
+            roles(n=24, through="registers"),
+            "nn",
+            ("w, tile.warp.n: rows of 48 bytes", "Use multiples of 16 elements"),
+        ),
+        (
+            roles(n=40, through="registers"),
+            "tn",
+            ("w, tile.warp.n: rows of 80 bytes", "128, 64 or 32"),
+        ),
+        (
+            with_tile((64, 72, 64), (64, 24), "three_beside", through="registers"),
+            "nn",
+            ("tile.warp.n: rows of 144 bytes in shared memory, in parts of 48", "multiples of 16"),
+        ),
     ],
 )
 def test_operand_tiles_without_a_layout(schedule, layout, words):
@@ -241,6 +266,11 @@ def test_one_panel_of_results():
              "Raise epilogue.slots to 2 or more"]  # fmt: skip
     refuses(IllegalSchedule, words, roles(slots=1))
     assert build(roles(slots=1, through="registers"))
+
+
+def test_columns_of_panels_where_there_are_none():
+    words = ["epilogue.columns = 32 without panels", "Leave it out"]
+    refuses(ScheduleFileError, words, roles(columns=32, through="registers"))
 
 
 @pytest.mark.parametrize(

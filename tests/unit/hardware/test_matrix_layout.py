@@ -196,11 +196,11 @@ def test_a_mistake_in_the_data_is_found(side, old, new, monkeypatch):
 @pytest.mark.parametrize(
     ("tile", "words"),
     [
-        (("k", 64, 24, 2, 64), ("rows of 48 bytes", "128, 64 or 32 bytes", "Use 64 elements")),
-        (("k", 64, 4, 4, 64), ("rows of 16 bytes", "Use 32 elements")),
-        (("mn", 24, 64, 2, 24), ("rows of 48 bytes", "Use 64 elements")),
+        (("k", 64, 24, 2, 64), ("rows of 48 bytes", "128, 64 or 32 bytes", "multiples of 16 elem")),
+        (("k", 64, 4, 4, 64), ("rows of 16 bytes", "Use multiples of 8 elements")),
+        (("mn", 24, 64, 2, 24), ("rows of 48 bytes", "Use multiples of 16 elements")),
         (("k", 60, 64, 2, 60), ("60 stored rows", "groups of 8 rows", "multiple of 8")),
-        (("mn", 96, 64, 2, 48), ("48 elements of 2 bytes", "whole spans of 64", "multiples of 32")),
+        (("mn", 48, 64, 2, 24), ("rows of 96 bytes", "in parts of 48", "multiples of 16 elements")),
     ],
 )
 def test_a_tile_without_a_layout_is_refused(tile, words):

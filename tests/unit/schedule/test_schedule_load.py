@@ -27,6 +27,7 @@ from polygen.schedule.model import (
     Tile,
     WarpTile,
 )
+from polygen.tune.space import schedule_name
 
 UNUSUAL = Schedule(
     name='odd "name"',
@@ -79,6 +80,7 @@ ENDINGS = {
     r"_columns(\d+)": lambda s: (s.epilogue.columns,),
     r"_f(\d+)": lambda s: (s.pipeline.fragments,),
     r"_(spread)": lambda s: (s.pipeline.copies,),
+    r"_(registers)": lambda s: (s.epilogue.through,),
 }
 
 
@@ -102,6 +104,15 @@ def test_shipped_files_are_named_after_their_content(path):
     assert (r"_c(\d+)x(\d+)" in said) == (found.cluster != Cluster())
     name = "wgmma_m64k16_f32_bf16" if found.specialised else "m16n8k16_f32_bf16"
     check_structure(found, atom(name), found.name)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if path.parent.name == "sm_90a" and re.search(r"_s\d", path.stem)],
+    ids=lambda path: path.stem,
+)
+def test_systematic_names_leave_no_decision_out(path):
+    assert schedule_name(load_schedule(path)) == path.stem
 
 
 def test_specialised_is_what_has_a_form():

@@ -8,8 +8,9 @@ from matrix import case
 from polygen.decide import candidates
 from polygen.errors import ScheduleError
 from polygen.hardware.device import device
+from polygen.pipeline import generate
 from polygen.schedule.load import shipped
-from polygen.schedule.model import Epilogue
+from polygen.schedule.model import Epilogue, Tile, WarpTile
 from polygen.schedule.problem import Fitted, Problem
 from polygen.schedule.tuned import tuned
 from polygen.tune.choose import Offer, choose
@@ -281,3 +282,31 @@ def test_many_panels_take_stages_away():
         return candidates(program, H200, dict(LARGE))[1](base).schedule.pipeline.stages
 
     assert stages("gate") < stages("plain") == base.pipeline.stages
+
+
+@pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
+def test_what_fits_is_generated(layout):
+    """A schedule that the choice weighs has layouts for operands stored in any order."""
+    one = case("fits", layout, "bf16", "same_twice", arch="sm_90a", sizes=(("N", 512), ("K", 512)))
+    program = one.kernel().program
+    _, fit = candidates(program, H200, {"M": 512, "N": 512, "K": 512})
+    tiles, fitting = set(), 0
+    for schedule in shipped(H200):
+        decisions = (schedule.roles.form, schedule.tile, schedule.cluster)
+        if not schedule.specialised or decisions in tiles:
+            continue
+        tiles.add(decisions)
+        fitted = fit(schedule)
+        if isinstance(fitted, Fitted):
+            fitting += 1
+            generate(program, H200, {}, fitted.schedule)
+    assert fitting > 20
+
+
+def test_a_layout_that_is_refused_is_no_fit():
+    one = case("unfit", "nn", "bf16", "same_twice", arch="sm_90a", sizes=(("N", 512), ("K", 512)))
+    _, fit = candidates(one.kernel().program, H200, {})
+    base = next(s for s in shipped(H200) if s.name == "cooperative_192x192x64_w192x96_s4_c1x2")
+    odd = replace(base, tile=Tile(replace(base.tile.cta, n=48), WarpTile(192, 24)))
+    found = fit(odd)
+    assert isinstance(found, str) and "parts of 48" in found and "tile.warp.n" in found, found
