@@ -17,6 +17,19 @@ from polygen.emit.role_barriers import address, releases_of, waits_of
 from polygen.hardware.matrix_layout import span_swizzle
 from polygen.lower.plan import KernelPlan, Read
 from polygen.lower.role_plan import Panel, RoleWork
+from polygen.poly.tiling import Tiling
+
+
+def part(tiles: Tiling, axis: int, group: str, step: int) -> str:
+    """Where a warpgroup's part of a tile begins along m (0) or n (1), as a term; "" at 0.
+
+    Args:
+        tiles: of which each consumer that cooperates has one warp tile.
+        axis: 0 or 1.
+        group: C text for the warpgroup.
+        step: from one part to the next.
+    """
+    return f" + {group} * {step}" if tiles.warps[axis] > 1 else ""
 
 
 def finish(plan: KernelPlan, work: RoleWork) -> dict[str, Any]:
@@ -27,8 +40,8 @@ def finish(plan: KernelPlan, work: RoleWork) -> dict[str, Any]:
     operands = {panel.name: panel for panel in work.operands}
     rows = [r for r in plan.epilogue.reads if r.kind == "row"]
     columns = [r for r in plan.epilogue.reads if _is_column(r, operands)]
-    row = f"b_m * {tiles.cta[0]}{work.own('m', 'group', tiles.warp[0])}"
-    column = f"b_n * {tiles.cta[1]}{work.own('n', 'group', tiles.warp[1])}"
+    row = f"b_m * {tiles.cta[0]}{part(tiles, 0, 'group', tiles.warp[0])}"
+    column = f"b_n * {tiles.cta[1]}{part(tiles, 1, 'group', tiles.warp[1])}"
     first_row = f"{row} + block * {plan.atom.m} + quarter + lane / 4"
     cursors = {f"panel_{p.name}": f"finish_{p.name}" for p in work.operands}
     released = {b.barrier.memory for b in releases_of(work, "finish")}

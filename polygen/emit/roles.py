@@ -7,7 +7,7 @@ from typing import Any
 from polygen.emit.ctext import loops
 from polygen.emit.leaves import extent_names
 from polygen.emit.role_barriers import BARRIER_BYTES, address, releases_of, waits_of
-from polygen.emit.role_epilogue import finish
+from polygen.emit.role_epilogue import finish, part
 from polygen.hardware.matrix_layout import ADDRESS_MASK, MatrixLayout, pattern_bytes
 from polygen.lower.plan import KernelPlan
 from polygen.lower.role_plan import Fill, Panel, PlacedBarrier, RoleWork
@@ -37,8 +37,8 @@ def frame(plan: KernelPlan) -> dict[str, Any]:
         "loaders_end": producer + 1 + work.consumers,
         "shared_alignment": pattern_bytes(),
         "pingpong": work.pingpong,
-        "part_m": "group" if work.parts[0] > 1 else "0",
-        "part_n": "group" if work.parts[1] > 1 else "0",
+        "part_m": "group" if tiles.warps[0] > 1 else "0",
+        "part_n": "group" if tiles.warps[1] > 1 else "0",
         "operands": work.operands,
         "results": work.results,
         "producer_registers": work.registers[0],
@@ -167,8 +167,7 @@ def fetch(plan: KernelPlan, work: RoleWork, panel: Panel) -> dict[str, Any]:
     placed, region = _filled(work, statement), work.region(panel.region)
     tiles = plan.tiles
     per_block = tiles.warp[1] // work.panel_columns
-    own_m = work.own("m", "owner", tiles.warp[0])
-    own_n = work.own("n", "owner", tiles.warp[1])
+    own_m, own_n = (part(tiles, axis, "owner", tiles.warp[axis]) for axis in range(2))
     outer = f"b_m * {tiles.cta[0]}{own_m} + p / {per_block} * {panel.rows}"
     inner = f"b_n * {tiles.cta[1]}{own_n} + p % {per_block} * {panel.columns}"
     box_bytes = panel.rows * panel.span
@@ -193,8 +192,8 @@ def multiply(plan: KernelPlan, work: RoleWork) -> dict[str, Any]:
     """The consumer's products of one k tile, and the release of its slot."""
     a, b = work.fills
     tiles, in_flight = plan.tiles, plan.schedule.pipeline.in_flight
-    own_a = work.own("m", "group", tiles.atoms[0] * a.layout.block)
-    own_b = work.own("n", "group", b.layout.block)
+    own_a = part(tiles, 0, "group", tiles.atoms[0] * a.layout.block)
+    own_b = part(tiles, 1, "group", b.layout.block)
     releases = [
         {
             "name": placed.barrier.name,

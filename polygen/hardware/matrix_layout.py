@@ -23,7 +23,7 @@ FILE = "matrix_layouts.toml"
 ADDRESS_MASK = (1 << read(FILE)["descriptor"]["address_bits"]) * read(FILE)["descriptor"][
     "unit"
 ] - 1
-_GROUP = 8  # stored rows that one swizzle pattern covers
+GROUP_ROWS = 8  # stored rows that one swizzle pattern covers
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +124,12 @@ def matrix_layout(
             f"or {spans()[-1]} bytes",
             nearest=f"Use multiples of {spans()[-1] // element} elements",
         )
-    if rows % _GROUP:
+    if rows % GROUP_ROWS:
         raise ScheduleError(
             f"{rows} stored rows",
             where=where,
-            why=f"matrix descriptors count in groups of {_GROUP} rows",
-            nearest=f"Use a multiple of {_GROUP}",
+            why=f"matrix descriptors count in groups of {GROUP_ROWS} rows",
+            nearest=f"Use a multiple of {GROUP_ROWS}",
         )
     span = fitting[0]
     box = rows * span
@@ -141,7 +141,9 @@ def matrix_layout(
     else:
         k_steps = tuple(s * atom_k * span for s in steps)
         next_block, leading = block * element // span * box, box
-    made = MatrixLayout(major, rows, row_bytes, span, leading, _GROUP * span, k_steps, next_block)
+    made = MatrixLayout(
+        major, rows, row_bytes, span, leading, GROUP_ROWS * span, k_steps, next_block
+    )
     _prove(made, tile, tile_k, element, atom_k, block, where)
     return made
 

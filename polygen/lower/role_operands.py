@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from polygen.errors import ScheduleError
 from polygen.hardware.atom import Atom
-from polygen.hardware.matrix_layout import MatrixLayout, box_rows_most, matrix_layout
+from polygen.hardware.matrix_layout import (
+    GROUP_ROWS,
+    MatrixLayout,
+    box_rows_most,
+    matrix_layout,
+)
 from polygen.lower.role_plan import Fill
 from polygen.poly.footprint import Footprint
 from polygen.poly.match import Operand
-from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
-
-_GROUP = 8  # stored rows of one swizzle pattern
 
 
 def major(operand: Operand) -> str:
@@ -24,28 +26,34 @@ def major(operand: Operand) -> str:
 
 
 def operand_layout(
-    name: str, operand: Operand, tiles: Tiling, schedule: Schedule, atom: Atom
+    name: str, operand: Operand, extents: tuple[int, int], schedule: Schedule, atom: Atom
 ) -> MatrixLayout:
     """The layout of an operand's tile, proved.
+
+    Args:
+        name: "a" or "b".
+        operand: it.
+        extents: elements of the tile along m or n, and along k.
+        schedule: whose consumers read it, and whose clusters share it.
+        atom: the instruction.
 
     Raises:
         ScheduleError: the tile has none, or blocks of a cluster cannot share it.
     """
     side = 0 if name == "a" else 1
     tensor, cluster = operand.tensor, schedule.cluster
-    own = atom.m if side == 0 else tiles.warp[1]
+    own = atom.m if side == 0 else schedule.tile.warp.n
     where = f"schedule {schedule.name}, {tensor.name}"
     size = tensor.dtype.bytes
     field = "tile.cta.k" if operand.k_contiguous else ("tile.cta.m", "tile.warp.n")[side]
-    layout = matrix_layout(
-        major(operand), tiles.cta[side], tiles.cta[2], size, atom.k, own, f"{where}, {field}"
-    )
+    layout = matrix_layout(major(operand), *extents, size, atom.k, own, f"{where}, {field}")
     parts = _parts(name, schedule)
-    if layout.rows % (_GROUP * parts):
+    if layout.rows % (GROUP_ROWS * parts):
         raise ScheduleError(
             f"a cluster of {cluster.m} x {cluster.n} cannot share {tensor.name}",
             where=where,
-            why=f"{layout.rows} stored rows of its tile are cut into {parts} groups of {_GROUP}",
+            why=f"{layout.rows} stored rows of its tile are cut into {parts} groups of "
+            f"{GROUP_ROWS}",
             nearest="Use a cluster of 1",
         )
     if layout.rows // parts > box_rows_most():
@@ -63,18 +71,11 @@ def _parts(name: str, schedule: Schedule) -> int:
     return schedule.cluster.n if name == "a" else schedule.cluster.m
 
 
-def fill(
-    name: str,
-    operand: Operand,
-    footprint: Footprint,
-    tiles: Tiling,
-    schedule: Schedule,
-    atom: Atom,
-) -> Fill:
-    """The copies of one operand's tile."""
-    layout = operand_layout(name, operand, tiles, schedule, atom)
-    tensor, parts = operand.tensor, _parts(name, schedule)
+def fill(name: str, operand: Operand, footprint: Footprint, schedule: Schedule, atom: Atom) -> Fill:
+    """The copies of one operand's footprint."""
     tile, tile_k = footprint.size[operand.role_axis], footprint.size[operand.k_axis]
+    layout = operand_layout(name, operand, (tile, tile_k), schedule, atom)
+    tensor, parts = operand.tensor, _parts(name, schedule)
     size = tensor.dtype.bytes
     return Fill(
         name, tensor, f"map_{name}", f"ring_{name}", layout, operand.role, tile, tile_k, size,

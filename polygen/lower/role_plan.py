@@ -125,7 +125,6 @@ class RoleWork:
 
     pingpong: bool
     consumers: int  # warpgroups
-    parts: tuple[int, int]  # of a tile along m, n: each consumer that cooperates has one
     cluster: tuple[int, int]  # blocks along m, n
     registers: tuple[int, int]  # per thread: the producer's warpgroup, the consumers
     regions: tuple[Region, ...]
@@ -142,10 +141,6 @@ class RoleWork:
     def syncs(self) -> tuple[Sync, ...]:
         """All barriers, as they were derived."""
         return (*(b.barrier for b in self.barriers), *self.groups, *(t for t, _ in self.turns))
-
-    def own(self, role: str, group: str, step: int) -> str:
-        """Where the part of a warpgroup begins along m or n, as a term to add; "" for all of it."""
-        return f" + {group} * {step}" if self.parts["mn".index(role)] > 1 else ""
 
     def region(self, name: str) -> Region:
         """The region called `name`."""

@@ -140,7 +140,8 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, tiles: Tiling) -> 
                 why="this instruction reads operands with k innermost",
                 nearest="Use a schedule without roles",
             )
-        operand_layout(name, operand, tiles, schedule, atom)
+        along = cta.m if operand.role == "m" else cta.n
+        operand_layout(name, operand, (along, cta.k), schedule, atom)
 
 
 def _fewer_columns(schedule: Schedule, atom: Atom) -> str:
@@ -170,7 +171,7 @@ def role_work(tree: ScheduleTree, schedule: Schedule, atom: Atom, work: Epilogue
     cluster = (schedule.cluster.m, schedule.cluster.n)
     consumers = mapping.consumers
     fills = tuple(
-        fill(name, operand, dict(tree.footprints)[name], tree.tiles, schedule, atom)
+        fill(name, operand, dict(tree.footprints)[name], schedule, atom)
         for name, operand in tree.match.operands
     )
     offset, regions = 0, []
@@ -209,7 +210,6 @@ def role_work(tree: ScheduleTree, schedule: Schedule, atom: Atom, work: Epilogue
     return RoleWork(
         pingpong=schedule.roles.form == "pingpong",
         consumers=consumers,
-        parts=tree.tiles.warps,
         cluster=cluster,
         registers=(schedule.roles.producer_registers, schedule.roles.consumer_registers),
         regions=tuple(regions),

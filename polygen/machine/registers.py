@@ -9,33 +9,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polygen.hardware.device import devices
+from polygen.hardware.device import common_facts
 from polygen.machine.lanes import Lanes
 from polygen.machine.parse import Kernel
 
 if TYPE_CHECKING:
     from polygen.machine.state import Machine
 
-_GROUP = 128
-_STEP = 8  # registers are given to threads in multiples of it
-
-
-@cache
-def _block_registers() -> int:
-    return max(device.registers_per_block for device in devices())
+_FACTS = common_facts()
+_GROUP = _FACTS["warpgroup_warps"] * _FACTS["warp_size"]
 
 
 def at_launch(kernel: Kernel) -> int:
     """Registers of a thread at launch; 0: the launch bounds do not say."""
     if not kernel.threads_most:
         return 0
-    each = _block_registers() // (kernel.threads_most * kernel.blocks_least)
-    return min(each, 256) // _STEP * _STEP
+    each = _FACTS["registers_per_block"] // (kernel.threads_most * kernel.blocks_least)
+    step = _FACTS["role_registers_step"]
+    return min(each, _FACTS["role_registers_most"]) // step * step
 
 
 @dataclass(slots=True)

@@ -25,10 +25,10 @@ from polygen.schedule.load import dumps, schedules_folder, shipped
 from polygen.schedule.model import Schedule
 from polygen.schedule.tuned import Tuned, dump_tuned
 from polygen.tune.measured import Measured, read_record
+from polygen.tune.space import DIRECT
 
 WITHIN = 1.01
 FEWEST = 8  # measured schedules of a problem
-_DIRECT = "_registers"  # how names end of schedules with roles whose results take that way out
 _OFTEN = 0.3  # of the launches of the schedule launched most often
 
 
@@ -95,7 +95,8 @@ def chosen(
 def _called(schedule: Schedule) -> str:
     """Its name; a fit that finds no panels leaves that of the schedule that has them."""
     direct = schedule.specialised and schedule.epilogue.through == "registers"
-    return schedule.name.removesuffix(_DIRECT) + _DIRECT * direct
+    said = schedule.name.endswith(f"_{DIRECT}")
+    return f"{schedule.name}_{DIRECT}" if direct and not said else schedule.name
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -19,7 +19,7 @@ from itertools import product
 
 from polygen.hardware.atom import atom, atom_names
 from polygen.hardware.device import Device
-from polygen.hardware.matrix_layout import spans
+from polygen.hardware.matrix_layout import GROUP_ROWS, spans
 from polygen.lower.roles import panel_columns
 from polygen.schedule.model import (
     Cluster,
@@ -60,6 +60,8 @@ _RASTERS = (("m", 8), ("m", 16), ("m", 4), ("n", 8), ("n", 16), ("n", 4))
 _SLOTS = ((3, 2, 0), (4, 2, 0))
 _PREFETCH = ((2, 1, 0), (2, 3, 0), (3, 3, 0), (2, 2, 32), (2, 3, 32), (2, 4, 32))
 _CROSSED_AREA = 128 * 128  # from this size of a tile, all rasters are tried with small clusters
+
+DIRECT = "registers"  # ends names of schedules with roles whose results take that way out
 
 _WARP_CTA = (16, 32, 64, 128, 256)
 _WARP_OWN = ((16, 16), (16, 32), (32, 32), (32, 64), (64, 32), (64, 64), (64, 128), (128, 64))
@@ -177,8 +179,8 @@ def _orders(grid: _Grid, cta: CtaTile) -> Iterator[tuple[Raster, Cluster]]:
             grid.ordered and cm * cn <= 2 and (cm * cn == 1 or cta.m * cta.n >= _CROSSED_AREA)
         ):
             continue
-        # A cluster shares the rows of a tile in groups of 8.
-        if cm > grid.m or cn > grid.n or cta.n % (8 * cm) or cta.m % (8 * cn):
+        # A cluster shares the rows of a tile in whole groups.
+        if cm > grid.m or cn > grid.n or cta.n % (GROUP_ROWS * cm) or cta.m % (GROUP_ROWS * cn):
             continue
         key = (cm, cn, *grid.raster(along, group))
         if key not in seen:
@@ -272,7 +274,7 @@ def schedule_name(schedule: Schedule) -> str:
         if schedule.epilogue.columns:
             parts.append(f"columns{schedule.epilogue.columns}")
     if schedule.specialised and schedule.epilogue.through == "registers":
-        parts.append("registers")
+        parts.append(DIRECT)
     if pipeline.fragments != usual.pipeline.fragments:
         parts.append(f"f{pipeline.fragments}")
     if pipeline.copies != usual.pipeline.copies:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from polygen.errors import ScheduleFileError
 from polygen.hardware.device import device
 from polygen.schedule.load import dumps, load_schedule, shipped
-from polygen.schedule.problem import Problem
+from polygen.schedule.problem import Fitted, Problem
 from polygen.schedule.tuned import Tuned, dump_tuned, read_tuned, tuned
-from polygen.tune.ship import cover, main
+from polygen.tune.measured import Measured
+from polygen.tune.ship import chosen, cover, main
+from polygen.tune.space import schedule_name
 
 D = device("sm_90a")
 PROBLEM = Problem(4096, 4096, 512, matrices=1, pointwise=True, k_inner=(True, False))
@@ -109,3 +113,16 @@ def test_ship_refuses_what_makes_no_sense(tmp_path, capsys):
     assert main([str(record), "--schedules", str(tmp_path)]) == 2
     assert "no problem has 8 measured schedules" in capsys.readouterr().err
     assert not (tmp_path / "sm_90a").exists(), "nothing is written"
+
+
+def test_another_way_out_is_another_schedule():
+    """Records keep the name of a fit; what ships is named after the way out that was measured."""
+    tma = next(s for s in shipped(D) if s.name == "pingpong_128x128x64")
+    direct = replace(tma, epilogue=replace(tma.epilogue, through="registers"))
+    problem = Problem(4096, 4096, 64)
+    fitted = (Fitted(tma, 1), Fitted(direct, 1))
+    measured = Measured("mm", "4096", D, "GPU", problem, fitted, np.array([9.0, 8.0]), (9, 9))
+    rows, new = chosen([measured], 1.01)
+    assert [(name, time) for _, name, time in rows] == [("pingpong_128x128x64_registers", 8.0)]
+    assert new == {rows[0][1]: replace(direct, name=rows[0][1])}
+    assert schedule_name(direct).endswith("_registers")

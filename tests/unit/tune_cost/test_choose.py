@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 from matrix import case
 
+from polygen import fuse
 from polygen.decide import candidates
 from polygen.errors import ScheduleError
+from polygen.frontend.parse import parse_expression
 from polygen.hardware.device import device
 from polygen.pipeline import generate
 from polygen.schedule.load import shipped
@@ -310,3 +312,17 @@ def test_a_layout_that_is_refused_is_no_fit():
     odd = replace(base, tile=Tile(replace(base.tile.cta, n=48), WarpTile(192, 24)))
     found = fit(odd)
     assert isinstance(found, str) and "parts of 48" in found and "tile.warp.n" in found, found
+
+
+def test_what_was_measured_for_other_sums_or_accesses_is_another_problem():
+    """Schedules without tensor maps or for sums of 16 bits are no offers for the others."""
+    sizes = {"M": 4096, "N": 4096, "K": 1024}
+    fused = fuse(parse_expression("x @ w.T", ("x", "w")), name="mm")
+
+    def problem(x="x:f16[M,K]", w="w:f16[N,K]", **options):
+        return candidates(fused.program(x, w, sizes=sizes, **options), H200, sizes)[0]
+
+    usual = problem()
+    assert problem(acc_dtype="f16") == replace(usual, sum_bytes=2) != usual
+    assert problem(w="w:f16[N,K]@2") == replace(usual, access_bytes=2) != usual
+    assert tuned(H200)[usual].schedule != tuned(H200)[replace(usual, sum_bytes=2)].schedule
