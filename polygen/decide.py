@@ -28,7 +28,7 @@ from polygen.lower.resources import resources
 from polygen.lower.roles import check_roles, estimated_bytes, matrices, panels, role_resources
 from polygen.poly.fusion import Fusion, fuse
 from polygen.poly.match import Match, match
-from polygen.poly.role_mapping import Panels
+from polygen.poly.tiling import Panels
 from polygen.poly.scop import scop
 from polygen.poly.tiling import tiling
 from polygen.schedule.load import check_structure, load_schedule, shipped

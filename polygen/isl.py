@@ -317,6 +317,12 @@ def sample_pair(relation: UnionMap | Map) -> InstancePair | None:
     )
 
 
+def sample_point(instances: Set) -> str:
+    """One instance of a set, with the smallest parameter values that admit one: ``fill[0,2] with ...``."""
+    pair = sample_pair(instances.identity())
+    return "nothing" if pair is None else str(pair).partition(" -> ")[2]
+
+
 def _first_map(relation: UnionMap) -> Map | None:
     """The nonempty member whose text sorts first: the same witness on every run."""
     found: list[Map] = []

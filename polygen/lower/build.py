@@ -30,7 +30,7 @@ from polygen.poly.ast import Block, Marked
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.match import Match, Operand
 from polygen.poly.raster import prove_linear_raster, prove_raster
-from polygen.poly.tiles import copy_parts
+from polygen.poly.kernel_program import copy_parts
 from polygen.schedule.model import Schedule
 
 SUM_BYTES = 4  # sums are staged as f32

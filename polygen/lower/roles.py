@@ -21,8 +21,7 @@ from polygen.lower.role_plan import Panel, PlacedBarrier, Region, RoleLoops, Rol
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.match import Match
 from polygen.poly.role_barriers import GroupBarrier, Mbarrier, Turn
-from polygen.poly.role_mapping import Panels
-from polygen.poly.tiling import Tiling
+from polygen.poly.tiling import Panels, Tiling
 from polygen.schedule.model import Schedule
 
 _PANEL_COLUMNS = (64, 32, 16)

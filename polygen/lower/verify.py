@@ -78,8 +78,10 @@ def _verify_roles(plan: KernelPlan, work: RoleWork) -> KernelPlan:
 
 def role_arity(work: RoleWork) -> dict[str, int]:
     """Statement -> arguments of its leaf, of all roles."""
-    found = {"locate": 1, "prepare": 1, "skip": 1, "drain": 1, "multiply": 4, "store": 2}
-    found |= dict.fromkeys(("fill", "fence", "commit", "retire", "finish"), 2)
+    found = {"locate": 1, "prepare": 1, "skip_ring": 1, "skip_ring_first": 0, "multiply": 4}
+    found |= {"retire_empty_ring_rest": 1, "wait_last_store": 0, "store": 2}
+    found |= dict.fromkeys(("fill", "fence_multiply", "commit", "retire_empty_ring", "finish"), 2)
+    found |= dict.fromkeys(("fence_store", "wait_store"), 2)
     found |= {f"fetch_{panel.name}": 2 for panel in work.operands}
     found |= {group.name: 2 for group in work.groups}
     for placed in work.barriers:

@@ -173,6 +173,18 @@ class RowVectors:
         return -(-tiles.warp[0] * (tiles.warp[1] // self.vector) // (self.lanes * self.batch))
 
 
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """How an epilogue moves matrices: in panels of 64 rows by `columns` columns.
+
+    `columns` is 0 when results go straight from registers to memory.
+    """
+
+    columns: int
+    operands: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
 def _store_pass(m: str, n: str, tiles: Tiling, rows: RowVectors) -> str:
     wm, wn = tiles.warp
     item = f"({m} mod {wm})*{wn // rows.vector} + floor(({n} mod {wn})/{rows.vector})"
@@ -180,23 +192,67 @@ def _store_pass(m: str, n: str, tiles: Tiling, rows: RowVectors) -> str:
 
 
 def tile_map(
-    scop: Scop, statements: tuple[Roles, ...], tiles: Tiling, rows: RowVectors, staged: bool
+    statements: tuple[Roles, ...],
+    tiles: Tiling,
+    schedule: Schedule,
+    rows: RowVectors,
+    panels: Panels,
 ) -> str:
-    """Element instance -> the tile statement that executes it, inside its block."""
+    """Element instance -> the tile statement that executes it, in a block's first tile, as isl text."""
     clear, product, *_ = (s.statement for s in statements)
     pieces = []
     for s in statements:
         e = tiles.expressions(s.m, s.n, s.k or "0")
         warp = f"{tiles.warps[1]}*{e['w_m']} + {e['w_n']}"
-        if s.statement == clear:
+        if schedule.specialised:
+            target = _by_roles(s, e, warp, clear, product, tiles, schedule, panels)
+        elif s.statement == clear:
             target = f"zero[{warp}]"
         elif s.statement == product:
             target = f"mma[{warp},{e['k_tile']},{e['k_step']},{e['a_m']},{e['a_n']}]"
         else:
+            staged = schedule.epilogue.through == "smem"
             inner = _store_pass(s.m, s.n, tiles, rows) if staged else e["a_m"]
             target = f"store[{warp},{inner}]"
         pieces.append(f"{s.instance} -> {target}")
-    return space(scop.parameters) + "{ " + "; ".join(pieces) + " }"
+    return "{ " + "; ".join(pieces) + " }"
+
+
+def _by_roles(
+    s: Roles,
+    e: dict[str, str],
+    warp: str,
+    clear: str,
+    product: str,
+    tiles: Tiling,
+    schedule: Schedule,
+    panels: Panels,
+) -> str:
+    """The consumer's statement; the first block's, and of consumers in turns the first."""
+    rank = ["0"] if schedule.cluster.m * schedule.cluster.n > 1 else []
+    who = [*rank, "0" if schedule.roles.form == "pingpong" else warp, "0"]
+    if s.statement == clear:
+        what, inner = "multiply", ["0", "0", e["a_m"]]  # the first product overwrites
+    elif s.statement == product:
+        what, inner = "multiply", [e["k_tile"], e["k_step"], e["a_m"]]
+    elif panels.columns:
+        per_block = tiles.warp[1] // panels.columns
+        column = f"floor(({s.n} mod {tiles.warp[1]})/{panels.columns})"
+        what, inner = "finish", [f"{per_block}*{e['a_m']} + {column}"]
+    else:
+        what, inner = "store", [e["a_m"]]
+    return f"{what}[{','.join([*who, *inner])}]"
+
+
+def whole_tile(statements: tuple[Roles, ...], tiles: Tiling) -> str:
+    """The element instances of a whole first tile, whatever the sizes, as isl text."""
+    pieces = []
+    for s in statements:
+        bounds = [f"0 <= {s.m} < {tiles.cta[0]}", f"0 <= {s.n} < {tiles.cta[1]}"]
+        if s.k:
+            bounds.append(f"0 <= {s.k} < {tiles.cta[2]}*k_tiles")
+        pieces.append(f"{s.instance} : {' and '.join(bounds)}")
+    return "{ " + "; ".join(pieces) + " }"
 
 
 def tile_count(scop: Scop, tiles: Tiling, k_extent: str) -> str:

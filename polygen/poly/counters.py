@@ -1,0 +1,254 @@
+"""Which slot of a buffer a leaf works on: counters that follow the versions.
+
+A counter belongs to one place and one buffer (or several that are handed over together). It goes up
+where the place is done with a version, and by more where it passes over versions of others. Its value
+at a leaf is the rank of the leaf's version among all versions, so that slot = rank mod slots and
+parity = rank / slots mod 2. No formula for the rank is needed, and with symbolic trip counts none is
+affine. Where a slot is a function of the loops, the buffer says so instead (`Buffer.slot`).
+
+What is proved: the leaf at which a counter goes up meets every version once, in their order, with the
+skips; and every leaf that uses it runs after it went up for the version before its own, and not after
+it went up for its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from polygen import isl
+from polygen.errors import VerifyError
+from polygen.poly.happens_before import Order
+from polygen.poly.phases import met, tagged
+from polygen.poly.tile_program import Buffer, Sync, TileProgram
+from polygen.poly.versions import same_agent, union_of_maps
+
+_SET, _IN, _OUT = isl.dim_type.set, isl.dim_type.in_, isl.dim_type.out
+_WHERE = "counters"
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A slot that a place keeps.
+
+    Attributes:
+        name: of the variable.
+        place: whose.
+        buffers: whose slots it names.
+        uses: leaves that read it, each with its cells as isl text.
+        advances: leaves after which it goes up by one, each with its version.
+        skips: leaves at which it goes up by the versions they pass over.
+    """
+
+    name: str
+    place: str
+    buffers: tuple[str, ...]
+    uses: tuple[tuple[str, str], ...]
+    advances: tuple[tuple[str, str], ...]
+    skips: tuple[tuple[str, str], ...] = ()
+
+
+def check_counters(order: Order, program: TileProgram, counters: Iterable[Counter]) -> None:
+    """Prove that every counter is the rank of its leaves' versions.
+
+    Raises:
+        VerifyError: with a pair of instances.
+    """
+    for buffer in program.buffers:
+        if buffer.slot is not None:
+            _check_formula(order, buffer)
+    used = {(name, b) for c in counters for name, _ in c.uses for b in c.buffers}
+    for buffer in program.buffers:
+        if buffer.space == "shared" and buffer.versions and buffer.slot is None:
+            for table in (order.model.reads, order.model.writes):
+                for name in table[buffer.name]:
+                    if (name, buffer.name) not in used:
+                        raise VerifyError(
+                            f"counters: nothing says which slot of {buffer.name} {name} works on",
+                            where=_WHERE,
+                        )
+    for counter in counters:
+        buffer = counter.buffers[0]
+        cells = {name: _cells(order, name, text) for name, text in counter.uses}
+        up = {name: _cells(order, name, text) for name, text in counter.advances}
+        skips = {name: _cells(order, name, text) for name, text in counter.skips}
+        _check_passing(order, buffer, up, skips, counter.name)
+        for name, own in cells.items():
+            _check_use(order, buffer, name, own, up | skips, up)
+
+
+def _check_formula(order: Order, buffer: Buffer) -> None:
+    """A slot that the loops say: different for versions that live at once, the same a round later."""
+    assert buffer.slot is not None
+    names, formula = buffer.slot
+    owner = [f"o{n}" for n in range(buffer.owner)]
+    cell = f"{buffer.name}[{','.join((*names, *owner))}]"
+    slot = order.model.map(f"{cell} -> [({formula})]")
+    for distance in range(1, buffer.slots + 1):
+        later = order.model.next(buffer.name, distance)
+        same = later.intersect(slot.apply_range(slot.reverse()))
+        wrong = later.subtract(same) if distance == buffer.slots else same
+        if not wrong.is_empty():
+            raise VerifyError(
+                f"counters: slot {formula} of {buffer.name}: {isl.sample_pair(wrong)}, "
+                f"{distance} version(s) apart of {buffer.slots} slot(s)",
+                where=_WHERE,
+            )
+
+
+def _cells(order: Order, leaf: str, text: str) -> isl.Map:
+    if leaf not in order.times:
+        raise VerifyError(f"counters: {leaf} is in no tree", where=_WHERE)
+    return order.model.map(text).intersect_domain(order.times[leaf].domain())
+
+
+def _check_use(
+    order: Order,
+    buffer: str,
+    leaf: str,
+    own: isl.Map,
+    passing: dict[str, isl.Map],
+    up: dict[str, isl.Map],
+) -> None:
+    """After the counter went up for the version before, and not after it went up for its own."""
+    agents = len(order.leaves[leaf].place.agents)
+    step = order.model.next(buffer)
+    for name, cells in passing.items():
+        earlier = same_agent(cells.apply_range(step).apply_range(own.reverse()), agents)
+        wrong = earlier.subtract(order.before(name, leaf))
+        if not wrong.is_empty():
+            raise VerifyError(
+                f"counters: {leaf} runs before its counter is there: {isl.sample_pair(wrong)}",
+                where=_WHERE,
+            )
+    for name, cells in up.items():
+        if name == leaf:
+            continue
+        same = same_agent(own.apply_range(cells.reverse()), agents)
+        wrong = same.subtract(order.before(leaf, name))
+        if not wrong.is_empty():
+            raise VerifyError(
+                f"counters: {leaf} runs when its counter has gone on: {isl.sample_pair(wrong)}",
+                where=_WHERE,
+            )
+
+
+def _check_passing(
+    order: Order,
+    buffer: str,
+    up: dict[str, isl.Map],
+    skips: dict[str, isl.Map],
+    name: str,
+) -> None:
+    """Every version once, in their order."""
+    first = next(iter(up))
+    agents = len(order.leaves[first].place.agents)
+    cells = union_of_maps(c.set_tuple_name(_IN, first) for c in up.values())
+    both, wanted = met(order.model, buffer, cells, agents)
+    for skipped in skips.values():
+        both = both.union(tagged(skipped, agents))
+    missing = wanted.subtract(both)
+    if not missing.is_empty():
+        raise VerifyError(
+            f"counters: {name} passes over a version: {isl.sample_point(missing)}", where=_WHERE
+        )
+    for leaf, own in up.items():
+        if not tagged_once(own, agents):
+            raise VerifyError(f"counters: {leaf} meets a version twice", where=_WHERE)
+    step = order.model.next(buffer)
+    passing = up | skips
+    for x, one in passing.items():
+        for y, other in passing.items():
+            pairs = same_agent(one.apply_range(step).apply_range(other.reverse()), agents)
+            if x == y and x in skips:
+                pairs = pairs.subtract(pairs.domain().identity())
+            wrong = pairs.subtract(order.before(x, y))
+            if not wrong.is_empty():
+                raise VerifyError(
+                    f"counters: {x} leaves the order of versions: {isl.sample_pair(wrong)}",
+                    where=_WHERE,
+                )
+
+
+def tagged_once(cells: isl.Map, agents: int) -> bool:
+    """Whether no agent meets a cell at two instances."""
+    who = cells.domain().identity()
+    who = who.project_out(_OUT, agents, cells.dim(_IN) - agents).reset_tuple_id(_OUT)
+    return bool(who.flat_range_product(cells.reset_tuple_id(_OUT)).is_injective())
+
+
+def check_sides(order: Order, sync: Sync) -> None:
+    """Either side of an mbarrier meets every version of the buffers it handles.
+
+    Raises:
+        VerifyError: with an agent and a cell.
+    """
+    for side in (sync.signals, ((sync.wait, sync.waits_for),)):
+        leaf = side[0][0]
+        place = order.leaves[leaf].place
+        cells = {name: _cells(order, name, text) for name, text in side}
+        if order.leaves[leaf].unit is not None:
+            continue  # a Move signals by itself: its instances are the program's
+        versions = order.model.versions[sync.buffers[0]]
+        for name, own in cells.items():
+            short = own.project_out(_OUT, versions, own.dim(_OUT) - versions)
+            if not short.is_single_valued():
+                raise VerifyError(f"counters: {name} meets several versions", where=_WHERE)
+        mine = {
+            name: _cells(order, name, text)
+            for name, text in sync.skips
+            if order.leaves[name].place == place
+        }
+        local = {n: _once_each(c, place.blocks, versions) for n, c in cells.items()}
+        _check_passing(order, sync.buffers[0], local, mine, sync.name)
+
+
+def _once_each(cells: isl.Map, blocks: int, versions: int) -> isl.Map:
+    """Of the barriers of several blocks, the one of the own block: the others are met at once."""
+    for n in range(blocks):
+        cells = cells.equate(_IN, n, _OUT, versions + n)
+    return cells
+
+
+def check_turns(order: Order, sync: Sync) -> None:
+    """A token goes round: agent after agent, the first one to agent 0, once for every wait.
+
+    Every agent waits at a barrier of its own, so its parity changes with each of its waits. The first
+    wait of all has nobody before it; the emitter lets agent 0 pass once.
+
+    Raises:
+        VerifyError: with a pair of turns.
+    """
+    ((signal, arrives),) = sync.signals
+    gives, takes = _cells(order, signal, arrives), _cells(order, sync.wait, sync.waits_for)
+    place = order.leaves[sync.wait].place
+    agents = len(place.agents)
+    if not gives.range().is_equal(takes.range()) or not takes.is_injective():
+        raise VerifyError(f"counters: {sync.name} is not passed on once a wait", where=_WHERE)
+    if not gives.is_injective() or not (gives.is_single_valued() and takes.is_single_valued()):
+        raise VerifyError(f"counters: {sync.name} is not passed on once a wait", where=_WHERE)
+    step = order.model.next(sync.buffers[0])
+    own = takes.apply_range(step).apply_range(takes.reverse())
+    last, count = agents - 1, place.counts[-1]
+    following = isl.Map(
+        f"{{ [a] -> [b] : b = (a + 1) mod {count} and 0 <= a < {count} }}"
+    )
+    whose = takes.domain().identity()
+    rest = takes.dim(_IN) - agents
+    whose = whose.project_out(_OUT, agents, rest).project_out(_OUT, 0, last).reset_tuple_id(_OUT)
+    wrong = own.subtract(whose.apply_range(following).apply_range(whose.reverse()))
+    if not wrong.is_empty():
+        raise VerifyError(
+            f"counters: {sync.name} goes to the wrong agent: {isl.sample_pair(wrong)}", where=_WHERE
+        )
+    beginnings = takes.range().subtract(step.range())
+    first = takes.intersect_range(beginnings).domain().apply(whose)
+    if not first.is_subset(isl.Set("{ [0] }")):
+        raise VerifyError(f"counters: {sync.name} does not begin with agent 0", where=_WHERE)
+    mine = takes.apply_range(order.model.next(sync.buffers[0], count)).apply_range(takes.reverse())
+    mine = same_agent(mine, agents)
+    wrong = mine.subtract(order.before(sync.wait, sync.wait))
+    if not wrong.is_empty():
+        raise VerifyError(
+            f"counters: turns are taken out of order: {isl.sample_pair(wrong)}", where=_WHERE
+        )

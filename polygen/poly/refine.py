@@ -1,0 +1,455 @@
+"""The refinement proof: what the places' trees do is what the tile program says, synchronised.
+
+It reads the trees that are emitted, as text, and the records of what synchronises them; nothing else is
+taken from the derivation but the one tree over everything, which serves as the order in which all that
+waits can run.
+
+    instances   every place runs exactly the program's instances of its statements, and no other leaf
+    groups      commit groups are closed in the order of their coordinates
+    arrivals    a phase expects the arrivals that the trees make, whatever the sizes; all threads that a
+                barrier waits for come
+    counters    either side of an mbarrier meets the versions of its buffer once each, in their order,
+                passing over those of others by skips, so that slot and parity follow from the version
+    ordered     every dependence lies on a path of trees and syncs, with the fences it needs
+    live        in one order of all leaves signals come before waits, and every tree follows it
+    phases      a wait is for the signals of its own version: the phase before is over, the next not yet
+    ends        nothing reads or writes the memory of a block that is gone
+    necessary   without any one sync something above does not hold
+
+All of it for every value of the parameters. A failure is refused with a pair of instances.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polygen import isl
+from polygen.errors import VerifyError
+from polygen.poly.counters import Counter, check_counters, check_sides, check_turns
+from polygen.poly.handover import arrivals
+from polygen.poly.happens_before import LeafFacts, Order, signals_of
+from polygen.poly.legality import Proof
+from polygen.poly.phases import early, late
+from polygen.poly.place_trees import PlaceTree
+from polygen.poly.tile_program import Sync, SyncStatement, TileProgram, TileStatement
+from polygen.poly.tile_tree import Node, times
+from polygen.poly.versions import Dependence, TileModel, maps_of
+
+_PARAM, _SET, _IN, _OUT = (
+    isl.dim_type.param,
+    isl.dim_type.set,
+    isl.dim_type.in_,
+    isl.dim_type.out,
+)
+_WHERE = "refinement"
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """What is emitted of a tile program, and the certificate of its liveness.
+
+    Attributes:
+        program: what has to be done.
+        leaves: what synchronises, without their domains, which the trees say.
+        syncs: the records.
+        counters: which slot a leaf works on.
+        trees: of the places.
+        certificate: one order of everything.
+    """
+
+    program: TileProgram
+    leaves: tuple[SyncStatement, ...]
+    syncs: tuple[Sync, ...]
+    counters: tuple[Counter, ...]
+    trees: tuple[PlaceTree, ...]
+    certificate: Node
+
+
+def refine(
+    emitted: Emitted, carried: isl.UnionMap | None = None, *, necessary: bool = True
+) -> tuple[Proof, ...]:
+    """Prove what is emitted.
+
+    Args:
+        emitted: trees and records.
+        carried: dependences between tile statements of one agent that come from the elements.
+        necessary: whether to prove that no sync can be dropped as well.
+
+    Raises:
+        VerifyError: a claim does not hold; with a witness.
+    """
+    proof = _Refinement(emitted)
+    proof.check_instances()
+    proof.check_groups()
+    proof.check_arrivals()
+    proof.check_counters()
+    proof.check_order()
+    if carried is not None:
+        proof.check_carried(carried)
+    proof.check_live()
+    proof.check_phases()
+    proof.check_ends()
+    if necessary:
+        proof.check_necessary()
+    count = f"{len(emitted.syncs)} sync(s), {len(emitted.trees)} place(s)"
+    claims = [
+        "every place runs exactly its instances of the program",
+        "arrivals are what barriers expect, and all versions are met in their order",
+        "every dependence is ordered by the emitted trees and their synchronisation",
+        "every wait is for something earlier, so that nothing waits for ever",
+        "a wait is for its own phase, so that slot and parity follow from the version",
+    ]
+    if necessary:
+        claims.append("no synchronisation can be dropped")
+    return tuple(Proof(claim, count) for claim in claims)
+
+
+class _Refinement:
+    def __init__(self, emitted: Emitted) -> None:
+        self.emitted = emitted
+        self.program, self.syncs = emitted.program, emitted.syncs
+        self.model = TileModel(self.program)
+        known: dict[str, TileStatement | SyncStatement]
+        known = {s.name: s for s in self.program.statements}
+        known |= {leaf.name: leaf for leaf in emitted.leaves}
+        self.known = known
+        self.facts = {name: LeafFacts.of(leaf) for name, leaf in known.items()}
+        self.times = self._read()
+        self._add_tokens()
+        self.order = Order(self.model, self.times, self.facts, self.syncs)
+        self.needs: tuple[Dependence, ...] = self.model.dependences()
+        self.users: dict[str, list[Dependence]] = {}
+
+    # ---- reading -----------------------------------------------------------------------------
+
+    def _read(self) -> dict[str, isl.Map]:
+        """Leaf -> (agents and loops -> time), from the texts of all trees."""
+        found: dict[str, isl.Map] = {}
+        for tree in self.emitted.trees:
+            schedule = isl.Schedule(tree.text)
+            timed = schedule.get_map().intersect_domain(schedule.get_domain())
+            each = timed.get_map_list()
+            for position in range(each.n_map()):
+                one = each.get_at(position)
+                call = str(one.get_tuple_name(_IN))
+                name = dict(tree.calls).get(call, call)
+                leaf = self.known.get(name)
+                if leaf is None or leaf.place != tree.place:
+                    raise VerifyError(
+                        f"instances: {name} is no leaf of the {tree.place.name}", where=_WHERE
+                    )
+                found[name] = self._lifted(one, leaf)
+        width = max(one.dim(_OUT) for one in found.values())
+        return {name: _padded(one, width) for name, one in found.items()}
+
+    def _lifted(self, timed: isl.Map, leaf: TileStatement | SyncStatement) -> isl.Map:
+        """The coordinates of the agents, which the text has as parameters, as coordinates."""
+        for position, (agent, count) in enumerate(
+            zip(leaf.place.agents, leaf.place.counts, strict=True)
+        ):
+            parameter = timed.find_dim_by_name(_PARAM, agent)
+            if parameter >= 0:
+                timed = timed.move_dims(_IN, position, _PARAM, parameter, 1)
+            else:
+                timed = timed.insert_dims(_IN, position, 1)
+            timed = timed.lower_bound_val(_IN, position, isl.Val(0))
+            timed = timed.upper_bound_val(_IN, position, isl.Val(count - 1))
+        timed = timed.set_tuple_name(_IN, leaf.name)
+        return timed.intersect_params(self.model.context)
+
+    def _add_tokens(self) -> None:
+        """Cells that only syncs know: what agents in turns pass on."""
+        for sync in self.syncs:
+            if sync.buffers and sync.buffers[0] not in self.model.cells:
+                ((signal, cells),) = sync.signals
+                relation = self.model.map(cells).intersect_domain(self.times[signal].domain())
+                place = self.facts[signal].place
+                versions = relation.dim(_OUT) - place.blocks
+                self.model.add_token(sync.buffers[0], relation.range(), versions)
+
+    # ---- claims ------------------------------------------------------------------------------
+
+    def check_instances(self) -> None:
+        """Exactly the program's instances, and no leaf that belongs to nothing."""
+        for statement in self.program.statements:
+            wanted = self.model.domains[statement.name]
+            timed = self.times.get(statement.name)
+            have = wanted.subtract(wanted) if timed is None else timed.domain()
+            for claim, rest in (
+                ("is never executed", wanted.subtract(have)),
+                ("is executed, but is not in the program", have.subtract(wanted)),
+            ):
+                if not rest.is_empty():
+                    raise VerifyError(f"instances: {isl.sample_point(rest)} {claim}", where=_WHERE)
+            if timed is not None and not timed.is_single_valued():
+                raise VerifyError(f"instances: {statement.name} runs twice", where=_WHERE)
+        belong: dict[str, str] = {}
+        for sync in self.syncs:
+            for name in _leaves_of(sync):
+                if name not in self.times:
+                    raise VerifyError(
+                        f"instances: {name} of {sync.name} is in no tree", where=_WHERE
+                    )
+                belong[name] = sync.name
+        for leaf in self.emitted.leaves:
+            if leaf.name in self.times and leaf.name not in belong:
+                raise VerifyError(
+                    f"instances: {leaf.name} belongs to no synchronisation", where=_WHERE
+                )
+
+    def check_groups(self) -> None:
+        """Groups are closed in the order of their coordinates, which "later" goes by."""
+        for group in {f.group for f in self.facts.values() if f.group}:
+            if group not in self.times:
+                raise VerifyError(f"groups: {group} is in no tree", where=_WHERE)
+            agents = len(self.facts[group].place.agents)
+            domain = self.times[group].domain()
+            by_name = isl.Map.lex_lt(domain.get_space())
+            for n in range(agents):
+                by_name = by_name.equate(_IN, n, _OUT, n)
+            by_name = by_name.intersect_domain(domain).intersect_range(domain)
+            wrong = self.order.before(group, group).subtract(by_name)
+            if not wrong.is_empty():
+                raise VerifyError(
+                    f"groups: {group} is closed out of order: {isl.sample_pair(wrong)}",
+                    where=_WHERE,
+                )
+
+    def check_arrivals(self) -> None:
+        """As many arrivals as expected; all agents at a barrier; slots as their buffers have."""
+        for sync in self.syncs:
+            if sync.kind == "bar":
+                self._check_everyone(sync)
+            if sync.kind not in ("mbarrier", "turn"):
+                continue
+            if len(dict(sync.signals)) != len(sync.signals):
+                raise VerifyError(f"arrivals: a leaf arrives twice at {sync.name}", where=_WHERE)
+            self._check_count(sync)
+            for name in sync.buffers:
+                if sync.kind == "mbarrier" and self.program.buffer(name).slots != sync.slots:
+                    raise VerifyError(
+                        f"slots: {sync.name} has {sync.slots}, {name} has "
+                        f"{self.program.buffer(name).slots}",
+                        where=_WHERE,
+                    )
+
+    def _check_everyone(self, sync: Sync) -> None:
+        domain = self.times[sync.wait].domain()
+        place = self.facts[sync.wait].place
+        if self.facts[sync.wait].executes != "all":
+            raise VerifyError(f"arrivals: not all threads come to {sync.name}", where=_WHERE)
+        if sync.scope == "agent":
+            return
+        for n in range(place.blocks, len(place.agents)):
+            every = domain.project_out(_SET, n, 1).insert_dims(_SET, n, 1)
+            every = every.lower_bound_val(_SET, n, isl.Val(0))
+            every = every.upper_bound_val(_SET, n, isl.Val(place.counts[n] - 1))
+            missing = every.set_tuple_name(sync.wait).subtract(domain)
+            if not missing.is_empty():
+                raise VerifyError(
+                    f"arrivals: {sync.name} waits for ever for {isl.sample_point(missing)}",
+                    where=_WHERE,
+                )
+
+    def _check_count(self, sync: Sync) -> None:
+        """Arrivals by bytes: one, of the Move of the block itself; by threads: counted."""
+        signals = [
+            (self.facts[s], self.model.map(r).intersect_domain(self.times[s].domain()))
+            for s, r in sync.signals
+        ]
+        by_bytes = [f.unit is not None and f.unit.completion == "bytes" for f, _ in signals]
+        if any(by_bytes):
+            own = [(f, _in_own_block(f, r, self.model.versions[sync.buffers[0]])) for f, r in signals]
+            made = arrivals(self.model, own) if all(by_bytes) else -1
+        else:
+            made = arrivals(self.model, signals)
+        if made != sync.arrivals:
+            raise VerifyError(
+                f"arrivals: {sync.name} expects {sync.arrivals} a phase, its signals make {made}",
+                where=_WHERE,
+            )
+
+    def check_counters(self) -> None:
+        """Versions in their order at both sides, and at all that works on their slots."""
+        for sync in self.syncs:
+            if sync.kind == "mbarrier":
+                check_sides(self.order, sync)
+            if sync.kind == "turn":
+                check_turns(self.order, sync)
+        check_counters(self.order, self.program, self.emitted.counters)
+
+    def check_order(self) -> None:
+        """Every dependence is kept."""
+        for need in self.needs:
+            rest, used = self.order.open_part(need)
+            if not rest.is_empty():
+                raise VerifyError(
+                    f"order: nothing keeps {need}: {isl.sample_pair(rest)}", where=_WHERE
+                )
+            for name in used:
+                self.users.setdefault(name, []).append(need)
+
+    def check_carried(self, carried: isl.UnionMap) -> None:
+        """What one element leaves for another stays in order: in one agent, its tree's."""
+        for need in maps_of(carried):
+            source, target = str(need.get_tuple_name(_IN)), str(need.get_tuple_name(_OUT))
+            there = need.intersect_domain(self.times[source].domain())
+            there = there.intersect_range(self.times[target].domain())
+            wrong = there.subtract(self.order.before(source, target))
+            if not wrong.is_empty():
+                raise VerifyError(
+                    f"order: tiles of the program run in the wrong order: {isl.sample_pair(wrong)}",
+                    where=_WHERE,
+                )
+
+    def check_live(self) -> None:
+        """Signals before waits in one order, which every tree follows."""
+        vectors = times(self.emitted.certificate)
+        missing = [name for name in self.times if name not in vectors]
+        if missing:
+            raise VerifyError(f"live: {missing[0]} has no time", where=_WHERE)
+        plain = {name: self._certified(name, vectors[name]) for name in self.times}
+        wrong = self._backward(plain)
+        turned = any(s.kind == "turn" for s in self.syncs)
+        meets = any(s.kind == "bar" and s.scope == "place" for s in self.syncs)
+        if wrong is not None and turned and not meets:
+            wrong = self._backward({n: self._in_turns(n, t) for n, t in plain.items()})
+        if wrong is not None:
+            raise VerifyError(f"live: {wrong}", where=_WHERE)
+
+    def _certified(self, name: str, vector: tuple[str, ...]) -> isl.Map:
+        leaf = self.known[name]
+        timed = self.model.map(f"{leaf.instance} -> [{','.join(vector)}]")
+        return timed.intersect_domain(self.times[name].domain())
+
+    def _in_turns(self, name: str, timed: isl.Map) -> isl.Map:
+        """The agent as a coordinate of time, so that agents in turns follow each other."""
+        turn = next(s for s in self.syncs if s.kind == "turn")
+        place = self.facts[turn.wait].place
+        column = self._column(turn.wait)
+        timed = timed.insert_dims(_OUT, column, 1)
+        if self.facts[name].place.agents[-1:] == place.agents[-1:]:
+            return timed.equate(_IN, len(place.agents) - 1, _OUT, column)
+        return timed.fix_val(_OUT, column, isl.Val(-1))
+
+    def _column(self, wait: str) -> int:
+        """How many coordinates of time come before what the first loop around a leaf repeats."""
+        vector = times(self.emitted.certificate)[wait]
+        loops = [n for n, item in enumerate(vector) if not item.lstrip("-").isdigit()]
+        return loops[0] + 1
+
+    def _backward(self, when: dict[str, isl.Map]) -> str | None:
+        """What contradicts an order of all leaves, in words; None if nothing does."""
+        order = self.order
+        links = order.links
+        for sync in links:
+            for signal, _ in signals_of(sync) if sync.kind != "bar" else ():
+                forward = isl.Map.lex_lt_map(when[signal], when[sync.wait])
+                wrong = order.relation(sync, signal).subtract(forward)
+                if not wrong.is_empty():
+                    pair = isl.sample_pair(wrong)
+                    return f"{sync.name} waits for ever: {pair} is a signal that comes later"
+        done = set()
+        for sync in links:
+            for link in links:
+                for signal, _ in signals_of(link):
+                    pair_of = (sync.wait, signal)
+                    if sync.wait == signal or pair_of in done:
+                        continue
+                    if order.leaves[sync.wait].place != order.leaves[signal].place:
+                        continue
+                    done.add(pair_of)
+                    forward = isl.Map.lex_lt_map(when[sync.wait], when[signal])
+                    wrong = order.before(sync.wait, signal).subtract(forward)
+                    if not wrong.is_empty():
+                        return f"a tree leaves the order of all: {isl.sample_pair(wrong)}"
+        return None
+
+    def check_phases(self) -> None:
+        """No wait is a phase off."""
+        for sync in self.syncs:
+            if sync.kind != "mbarrier":
+                continue
+            rest = early(self.order, sync) if sync.skips else None
+            if rest is not None and not rest.is_empty():
+                raise VerifyError(
+                    f"phases: {sync.name}: a wait may begin before the phase before its own is "
+                    f"over: {isl.sample_pair(rest)}",
+                    where=_WHERE,
+                )
+            rest = late(self.order, sync)
+            if not rest.is_empty():
+                raise VerifyError(
+                    f"phases: {sync.name}: a wait may be overtaken: {isl.sample_pair(rest)}",
+                    where=_WHERE,
+                )
+
+    def check_ends(self) -> None:
+        """What reads shared memory in the background is waited for at the end of its place."""
+        for statement in self.program.statements:
+            if not ends_open(self.model, statement):
+                continue
+            done = None
+            for retire in self.order.retires(statement.name):
+                if not self.known[retire.wait].loops:
+                    pairs = self.order.complete_at(statement.name, retire.wait, retire.pending)
+                    whole = pairs.domain()
+                    done = whole if done is None else done.union(whole)
+            every = self.times[statement.name].domain()
+            rest = every if done is None else every.subtract(done)
+            if not rest.is_empty():
+                raise VerifyError(
+                    f"ends: {isl.sample_point(rest)} may still use shared memory when its block "
+                    "has ended",
+                    where=_WHERE,
+                )
+
+    def check_necessary(self) -> None:
+        """Without any one sync something is not ordered."""
+        for sync in self.syncs:
+            if sync.kind == "turn" or self._is_last_wait(sync):
+                continue
+            order = self.order.having(tuple(s for s in self.syncs if s is not sync))
+            users = self.users.get(sync.name, [])
+            ranked = sorted(users, key=lambda d: d.buffer.name not in sync.buffers)
+            if any(not order.open_part(need)[0].is_empty() for need in ranked):
+                continue
+            others = [s for s in order.syncs if s.kind == "mbarrier"]
+            if any(
+                not late(order, s).is_empty() or (s.skips and not early(order, s).is_empty())
+                for s in others
+            ):
+                continue
+            raise VerifyError(f"necessary: {sync.name} enforces nothing", where=_WHERE)
+
+    def _is_last_wait(self, sync: Sync) -> bool:
+        return sync.kind == "retire" and not self.known[sync.wait].loops and any(
+            ends_open(self.model, s) and s.unit.name == sync.unit for s in self.program.statements
+        )
+
+
+def ends_open(model: TileModel, statement: TileStatement) -> bool:
+    """Whether a statement may still use its block's shared memory after its thread has gone on."""
+    shared = [b.name for b in model.program.buffers if b.space == "shared"]
+    touches = any(statement.name in table[b] for table in (model.reads, model.writes) for b in shared)
+    unit = statement.unit
+    return touches and unit.completion == "groups" and unit.proxy == "async" and not unit.in_order
+
+
+def _leaves_of(sync: Sync) -> tuple[str, ...]:
+    return (sync.wait, *dict(sync.signals), *dict(sync.skips))
+
+
+def _in_own_block(facts: LeafFacts, cells: isl.Map, versions: int) -> isl.Map:
+    """The barriers of a Move's own block: there it announces the bytes."""
+    for n in range(facts.place.blocks):
+        cells = cells.equate(_IN, n, _OUT, versions + n)
+    return cells
+
+
+def _padded(timed: isl.Map, width: int) -> isl.Map:
+    first = timed.dim(_OUT)
+    timed = timed.add_dims(_OUT, width - first)
+    for n in range(first, width):
+        timed = timed.fix_val(_OUT, n, isl.Val(0))
+    return timed

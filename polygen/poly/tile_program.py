@@ -1,0 +1,221 @@
+"""`TileProgram`: what the threads of a kernel do, tile by tile; one form for every kernel.
+
+A statement instance is ``name[agents..., loops...]``. Agents are threads of control of the
+statement's *place*: a block of a cluster, a warp, a warpgroup, one elected thread. Loops are loops
+over tiles. Copies are statements like any other, and so are waits and arrivals once they have been
+derived.
+
+A cell of a buffer is ``buffer[versions..., owner..., parts...]``. Versions grow with time and share
+the buffer's slots in turn; the owner tells private copies apart (a warpgroup's panels, a block's
+ring); parts are pieces that different instances write.
+
+`order` is the sequential meaning, `schedule` what runs: both are trees over all statements. What one
+place runs is the schedule filtered by that place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polygen.hardware.units import Unit
+from polygen.poly.tile_tree import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Agents that run one code, each in the order of its tree.
+
+    Attributes:
+        name: "producer", "consumer", "warps".
+        agents: their coordinates, which are names of the kernel: ("rank", "group").
+        counts: how many along each.
+        threads: of one agent.
+        blocks: how many leading coordinates name the block in its cluster.
+    """
+
+    name: str
+    agents: tuple[str, ...] = ()
+    counts: tuple[int, ...] = ()
+    threads: int = 1
+    blocks: int = 0
+
+    @property
+    def bounds(self) -> str:
+        """Which agents there are, as isl text."""
+        each = (f"0 <= {a} < {n}" for a, n in zip(self.agents, self.counts, strict=True))
+        return " and ".join(each) or "1 = 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory that statements share.
+
+    Attributes:
+        name: of the cells' tuples.
+        space: "shared", "register", or "scalar": what an instruction takes at its issue, such as
+            coordinates.
+        versions: how many leading dims of a cell are versions.
+        owner: how many dims after them tell private copies apart.
+        slots: versions that live at once.
+        overlays: buffers whose bytes it uses once they are done with.
+        slot: the slot of a version as an isl expression over its coordinates, where loops say it;
+            else places keep counters.
+    """
+
+    name: str
+    space: str
+    versions: int = 0
+    owner: int = 0
+    slots: int = 1
+    overlays: tuple[str, ...] = ()
+    slot: tuple[tuple[str, ...], str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TileStatement:
+    """One statement.
+
+    Attributes:
+        name: unique in the program.
+        loops: its coordinates after the agents.
+        bounds: isl text over agents and loops; the agents' own bounds are the place's.
+        reads: cells, as isl text over agents and loops.
+        writes: likewise.
+        op: "move", "product", "map", "frame".
+        unit: what executes it.
+        place: who.
+        executes: "all" threads of the agent, or "one".
+        group: the statement whose instances close its groups, where completion is by groups.
+        calls: what the emitted loops call it, if not by its name.
+    """
+
+    name: str
+    loops: tuple[str, ...]
+    bounds: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    op: str
+    unit: Unit
+    place: Place
+    executes: str = "all"
+    group: str = ""
+    calls: str = ""
+
+    @property
+    def instance(self) -> str:
+        """``multiply[rank,group,i,k]``."""
+        return f"{self.name}[{','.join((*self.place.agents, *self.loops))}]"
+
+    @property
+    def domain(self) -> str:
+        """``multiply[rank,group,i,k] : ...``."""
+        return f"{self.instance} : {self.place.bounds} and {self.bounds}"
+
+
+@dataclass(frozen=True, slots=True)
+class TileProgram:
+    """The statements of a kernel, in no synchronised order yet.
+
+    Attributes:
+        parameters: of all sets.
+        context: what is known about them.
+        buffers: memories that carry dependences.
+        statements: all of them.
+        order: the sequential meaning.
+        schedule: what runs.
+        lags: (buffer, steps) by which its release is late in the innermost loop.
+        fields: (buffer, schedule fields that a refusal through it points to).
+    """
+
+    parameters: tuple[str, ...]
+    context: str
+    buffers: tuple[Buffer, ...]
+    statements: tuple[TileStatement, ...]
+    order: Node
+    schedule: Node
+    lags: tuple[tuple[str, int], ...] = ()
+    fields: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def prefix(self) -> str:
+        """``[k_tiles,tiles] -> ``."""
+        return f"[{','.join(self.parameters)}] -> "
+
+    def statement(self, name: str) -> TileStatement:
+        """The statement called `name`."""
+        return next(s for s in self.statements if s.name == name)
+
+    def buffer(self, name: str) -> Buffer:
+        """The buffer called `name`."""
+        return next(b for b in self.buffers if b.name == name)
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Who takes part, in the order of the statements."""
+        return tuple(dict.fromkeys(s.place for s in self.statements))
+
+
+@dataclass(frozen=True, slots=True)
+class SyncStatement:
+    """A leaf that synchronisation adds to a place's tree.
+
+    Attributes:
+        name: unique in the program.
+        kind: "wait", "arrive", "bar", "retire", "fence", "skip" or "commit".
+        loops: its coordinates after the agents.
+        domain: isl text, with the tuple.
+        place: who.
+        executes: "all" threads of the agent, "warps" (one thread of each, after a barrier of the
+            warp), or "one".
+    """
+
+    name: str
+    kind: str
+    loops: tuple[str, ...]
+    domain: str
+    place: Place
+    executes: str = "all"
+
+    @property
+    def instance(self) -> str:
+        """``wait_full_ring[rank,group,i,k]``."""
+        return f"{self.name}[{','.join((*self.place.agents, *self.loops))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """One synchronisation between leaves of the trees.
+
+    Attributes:
+        kind: "mbarrier"; "bar", a rendezvous of threads; "retire", a wait for groups of a unit;
+            "fence"; "turn", a token that the agents of a place pass round.
+        name: of the barrier.
+        signals: the leaves that arrive: statements that complete by bytes, or one arrive leaf, each
+            with the barriers it arrives at, as isl text to cells of the first buffer.
+        wait: the leaf that waits; of a bar, a retire and a fence, the leaf itself.
+        waits_for: the barrier it waits at, as isl text to one cell.
+        buffers: that it hands over.
+        slots: barriers, used in turn.
+        phase: a wait for version v is for the signals of the version -phase rounds of slots before.
+        arrivals: of which one phase consists.
+        pending: groups that may be incomplete after a retire.
+        unit: of a retire, whose groups; of a fence, its name.
+        scope: of a bar: "place" (all agents of a block), "agent".
+        skips: leaves that pass over versions of other agents, with those versions.
+        enforces: the dependences that need it.
+    """
+
+    kind: str
+    name: str
+    wait: str
+    signals: tuple[tuple[str, str], ...] = ()
+    waits_for: str = ""
+    buffers: tuple[str, ...] = ()
+    slots: int = 1
+    phase: int = 0
+    arrivals: int = 1
+    pending: int = 0
+    unit: str = ""
+    scope: str = "place"
+    skips: tuple[tuple[str, str], ...] = ()
+    enforces: tuple[str, ...] = ()
