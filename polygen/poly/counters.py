@@ -54,27 +54,39 @@ def check_counters(order: Order, program: TileProgram, counters: Iterable[Counte
     Raises:
         VerifyError: with a pair of instances.
     """
+    known = tuple(counters)
+    used = {(name, b) for c in known for name, _ in c.uses for b in c.buffers}
     for buffer in program.buffers:
         if buffer.slot is not None:
             _check_formula(order, buffer)
-    used = {(name, b) for c in counters for name, _ in c.uses for b in c.buffers}
-    for buffer in program.buffers:
-        if buffer.space == "shared" and buffer.versions and buffer.slot is None:
-            for table in (order.model.reads, order.model.writes):
-                for name in table[buffer.name]:
-                    if (name, buffer.name) not in used:
-                        raise VerifyError(
-                            f"counters: nothing says which slot of {buffer.name} {name} works on",
-                            where=_WHERE,
-                        )
-    for counter in counters:
-        buffer = counter.buffers[0]
-        cells = {name: _cells(order, name, text) for name, text in counter.uses}
+        elif buffer.space == "shared" and buffer.versions:
+            _check_used(order, buffer, used)
+    for sync in order.syncs:
+        if sync.kind == "mbarrier" and program.buffer(sync.buffers[0]).slot is None:
+            for name in (sync.wait, *dict(sync.signals)):
+                if (name, sync.buffers[0]) not in used:
+                    raise VerifyError(
+                        f"counters: nothing says which barrier of {sync.name} {name} is about",
+                        where=_WHERE,
+                    )
+    for counter in known:
+        lead = counter.buffers[0]
         up = {name: _cells(order, name, text) for name, text in counter.advances}
         skips = {name: _cells(order, name, text) for name, text in counter.skips}
-        _check_passing(order, buffer, up, skips, counter.name)
-        for name, own in cells.items():
-            _check_use(order, buffer, name, own, up | skips, up)
+        _check_passing(order, lead, up, skips, counter.name)
+        for name, text in counter.uses:
+            _check_use(order, lead, name, _cells(order, name, text), up | skips, up)
+
+
+def _check_used(order: Order, buffer: Buffer, used: set[tuple[str, str]]) -> None:
+    """Everything that touches a buffer has a counter for it."""
+    for table in (order.model.reads, order.model.writes):
+        for name in table[buffer.name]:
+            if (name, buffer.name) not in used:
+                raise VerifyError(
+                    f"counters: nothing says which slot of {buffer.name} {name} works on",
+                    where=_WHERE,
+                )
 
 
 def _check_formula(order: Order, buffer: Buffer) -> None:
@@ -230,9 +242,7 @@ def check_turns(order: Order, sync: Sync) -> None:
     step = order.model.next(sync.buffers[0])
     own = takes.apply_range(step).apply_range(takes.reverse())
     last, count = agents - 1, place.counts[-1]
-    following = isl.Map(
-        f"{{ [a] -> [b] : b = (a + 1) mod {count} and 0 <= a < {count} }}"
-    )
+    following = isl.Map(f"{{ [a] -> [b] : b = (a + 1) mod {count} and 0 <= a < {count} }}")
     whose = takes.domain().identity()
     rest = takes.dim(_IN) - agents
     whose = whose.project_out(_OUT, agents, rest).project_out(_OUT, 0, last).reset_tuple_id(_OUT)

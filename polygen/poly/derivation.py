@@ -60,7 +60,7 @@ class Derivation:
                     where=need.buffer.name,
                     why="the second instance needs what the first leaves behind, but is not "
                     "scheduled after it",
-                    nearest=f"Change {field}" if field else None,
+                    nearest=f"Change {field}" if field else "Change the schedule",
                 )
 
     def order(self, syncs: tuple[Sync, ...] | None = None) -> Order:

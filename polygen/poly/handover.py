@@ -23,7 +23,7 @@ from polygen.poly.derivation import Derivation
 from polygen.poly.happens_before import LeafFacts
 from polygen.poly.tile_program import Place, Sync
 from polygen.poly.tile_tree import loop
-from polygen.poly.versions import Dependence, TileModel, same_agent
+from polygen.poly.versions import Dependence, same_agent
 
 _SET, _IN, _OUT = isl.dim_type.set, isl.dim_type.in_, isl.dim_type.out
 
@@ -124,9 +124,7 @@ def _place(work: Derivation, one: _Handover) -> None:
             one.buffers,
             buffer.slots,
             0 if one.kind == "full" else -1,
-            1
-            if by_bytes
-            else arrivals(work.model, [(work.facts[leaf], r) for leaf, r in signals]),
+            1 if by_bytes else arrivals([(work.facts[leaf], r) for leaf, r in signals]),
         )
     )
 
@@ -192,9 +190,7 @@ def _arrivals(
     drain = f"retire_{one.name}_rest"
     unit = work.program.statement(last).unit.name
     before = late.project_out(_SET, late.dim(_SET) - 1, 1)
-    work.put(
-        drain, "retire", loops[:-1], before, place, (rest,), level - 1, outer, executes="all"
-    )
+    work.put(drain, "retire", loops[:-1], before, place, (rest,), level - 1, outer, executes="all")
     work.add(Sync("retire", drain, drain, unit=unit, pending=0))
     return [
         (name, targets.intersect_domain(early.set_tuple_name(name))),
@@ -305,7 +301,7 @@ def _retire_before(
     work.add(Sync("retire", name, name, unit=unit_name, pending=pending))
 
 
-def arrivals(model: TileModel, signals: list[tuple[LeafFacts, isl.Map]]) -> int:
+def arrivals(signals: list[tuple[LeafFacts, isl.Map]]) -> int:
     """Arrivals that complete a phase: the same for every barrier and version.
 
     Raises:

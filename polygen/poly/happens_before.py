@@ -271,7 +271,7 @@ class Order:
                 elif fence:
                     for one in fences:
                         if self.leaves[one.wait].place == place:
-                            parts = (
+                            parts: tuple[_Part, ...] = (
                                 ("first", source, one.wait, started),
                                 ("first", one.wait, signal, True),
                                 ("sync", sync, signal),
@@ -295,7 +295,9 @@ class Order:
                         found.append((link, longer, (("is", chain), ("sync", link, signal))))
                     elif self.leaves[sync.wait].place == self.leaves[signal].place:
                         middle = ("first", sync.wait, signal, True)
-                        found.append((link, longer, (("is", chain), middle, ("sync", link, signal))))
+                        found.append(
+                            (link, longer, (("is", chain), middle, ("sync", link, signal)))
+                        )
         return found
 
     def _chain(self, key: tuple[object, ...], parts: tuple[_Part, ...]) -> isl.Map | None:

@@ -118,9 +118,7 @@ def _atoms(tiles: Tiling) -> str:
     return f"0 <= m < {atoms_m} and 0 <= n < {atoms_n}"
 
 
-def _main_by_warps(
-    tiles: Tiling, schedule: Schedule, warps: Place, *, asynchronous: bool
-) -> _Part:
+def _main_by_warps(tiles: Tiling, schedule: Schedule, warps: Place, *, asynchronous: bool) -> _Part:
     pipeline, count = schedule.pipeline, tiles.k_steps
     parts = copy_parts(tiles, schedule)
     k, s = "0 <= k < k_tiles", f"0 <= s < {count}"
@@ -255,8 +253,8 @@ def _end_by_warps(tiles: Tiling, schedule: Schedule, rows: RowVectors, warps: Pl
     threads = unit(_THREADS)
     if schedule.epilogue.through != "smem":
         store = TileStatement("store", ("m",), m, (row,), (), "map", threads, warps)
-        tree = loop("m", "store")
-        return _Part((store,), (), tree, tree)
+        each = loop("m", "store")
+        return _Part((store,), (), each, each)
     hoisted, scratch = "hoisted[w]", f"scratch[w,m] : {m}"
     statements = (
         TileStatement("prepare", (), _ALWAYS, (), (hoisted,), "move", threads, warps),
@@ -452,9 +450,7 @@ def _main_with_roles(shape: _Shape) -> _Part:
         consumer,
     )
     stages = shape.schedule.pipeline.stages
-    rings = tuple(
-        Buffer(f"ring_{x}", "shared", 2, len(shape.rank), stages) for x in "ab"
-    )
+    rings = tuple(Buffer(f"ring_{x}", "shared", 2, len(shape.rank), stages) for x in "ab")
     sums = Buffer("sum", "register", 1, len(consumer.agents))
     product = loop("s", loop("m", "multiply"))
     return _Part(
@@ -482,9 +478,9 @@ def _end_with_roles(shape: _Shape) -> _Part:
     if not panels.columns:
         bounds = f"{own} and 0 <= m < {tiles.atoms[0]}"
         reads = (_tile(consumer), f"sum[{shape.owner('i')},m]")
-        store = TileStatement("store", ("i", "m"), bounds, reads, (), "map", threads, consumer)
-        tree = loop("m", "store")
-        return _Part((store,), (), tree, tree)
+        last = TileStatement("store", ("i", "m"), bounds, reads, (), "map", threads, consumer)
+        each = loop("m", "store")
+        return _Part((last,), (), each, each)
     per_block = tiles.warp[1] // panels.columns
     p = f"0 <= p < {tiles.atoms[0] * per_block}"
     cell = shape.owner("i", "p")

@@ -90,7 +90,9 @@ def _put_skips(work: Derivation, name: str, leaf: str, missing: isl.Set, agents:
     place = work.facts[leaf].place
     outer = work.loops(leaf)[0]
     own = work.domain(leaf).project_out(_SET, agents + 1, work.domain(leaf).dim(_SET) - agents - 1)
-    anchors = tuple(x for x in work.facts if work.facts[x].place == place and work.loops(x)[:1] == (outer,))
+    anchors = tuple(
+        x for x in work.facts if work.facts[x].place == place and work.loops(x)[:1] == (outer,)
+    )
     work.put(name, "skip", (outer.variable,), own, place, anchors, 1, (outer.variable,), after=True)
     first = _before_first(own, missing, agents)
     everyone = tuple(x for x in work.facts if work.facts[x].place == place)
@@ -191,16 +193,19 @@ def _turns(work: Derivation, sync: Sync) -> None:
     agents = len(place.agents)
     own = work.domain(sync.wait)
     own = own.project_out(_SET, agents + 1, own.dim(_SET) - agents - 1)
-    users = [
-        s
-        for b in sync.buffers
-        for s in work.model.reads[b]
-        if work.facts[s].place == place
-    ]
+    users = [s for b in sync.buffers for s in work.model.reads[b] if work.facts[s].place == place]
     work.put(wait, "wait", (variable,), own, place, (sync.wait,), 1, (variable,))
     work.put(
-        "arrive_turn", "arrive", (variable,), own, place, (users[-1],), 1, (variable,),
-        after=True, executes="one",
+        "arrive_turn",
+        "arrive",
+        (variable,),
+        own,
+        place,
+        (users[-1],),
+        1,
+        (variable,),
+        after=True,
+        executes="one",
     )
     versions = (variable, *place.agents[place.blocks :])
     owner = place.agents[: place.blocks]
@@ -211,6 +216,4 @@ def _turns(work: Derivation, sync: Sync) -> None:
     signals = (("arrive_turn", text(cells)),)
     waits_for = text(cells.set_tuple_name(_IN, wait))
     enforces = f"{sync.wait} begins when the phase before its own is over, for its parity bit"
-    work.add(
-        Sync("turn", name, wait, signals, waits_for, (name,), 1, -1, 1, enforces=(enforces,))
-    )
+    work.add(Sync("turn", name, wait, signals, waits_for, (name,), 1, -1, 1, enforces=(enforces,)))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from polygen import isl
 from polygen.poly import ast
 from polygen.poly.tile_program import Place, SyncStatement, TileProgram, TileStatement
-from polygen.poly.tile_tree import Node, filtered, isl_text, leaves
+from polygen.poly.tile_tree import Leaf, Loop, Node, filtered, isl_text, leaves
 
 _PARAM, _SET = isl.dim_type.param, isl.dim_type.set
 
@@ -72,7 +72,9 @@ def _place_tree(
     for leaf in own:
         named = domains[leaf.name].set_tuple_name(calls[leaf.name])
         pieces.append(str(named).partition("{")[2].rpartition("}")[0].strip())
-    bounds = [f"0 <= {a} < {n}" for a, n in zip(place.agents, place.counts, strict=True) if a in agents]
+    bounds = [
+        f"0 <= {a} < {n}" for a, n in zip(place.agents, place.counts, strict=True) if a in agents
+    ]
     context = " and ".join([program.context, *bounds])
     mine = filtered(tree, instances)
     assert mine is not None
@@ -93,8 +95,6 @@ def _call(leaf: TileStatement | SyncStatement) -> str:
 
 
 def _variables(node: Node) -> tuple[str, ...]:
-    from polygen.poly.tile_tree import Leaf, Loop  # noqa: PLC0415
-
     if isinstance(node, Leaf):
         return ()
     if isinstance(node, Loop):

@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polygen import isl
-from polygen.errors import VerifyError
+from polygen.errors import IllegalSchedule, VerifyError
 from polygen.poly.counters import Counter, check_counters, check_sides, check_turns
 from polygen.poly.handover import arrivals
 from polygen.poly.happens_before import LeafFacts, Order, signals_of
@@ -162,6 +162,10 @@ class _Refinement:
         for sync in self.syncs:
             if sync.buffers and sync.buffers[0] not in self.model.cells:
                 ((signal, cells),) = sync.signals
+                if signal not in self.times:
+                    raise VerifyError(
+                        f"instances: {signal} of {sync.name} is in no tree", where=_WHERE
+                    )
                 relation = self.model.map(cells).intersect_domain(self.times[signal].domain())
                 place = self.facts[signal].place
                 versions = relation.dim(_OUT) - place.blocks
@@ -258,11 +262,13 @@ class _Refinement:
             for s, r in sync.signals
         ]
         by_bytes = [f.unit is not None and f.unit.completion == "bytes" for f, _ in signals]
-        if any(by_bytes):
-            own = [(f, _in_own_block(f, r, self.model.versions[sync.buffers[0]])) for f, r in signals]
-            made = arrivals(self.model, own) if all(by_bytes) else -1
-        else:
-            made = arrivals(self.model, signals)
+        if any(by_bytes):  # announced in the own block only; never mixed with arrivals of threads
+            versions = self.model.versions[sync.buffers[0]]
+            signals = [(f, _in_own_block(f, r, versions)) for f, r in signals]
+        try:
+            made = arrivals(signals) if all(by_bytes) or not any(by_bytes) else -1
+        except IllegalSchedule as error:
+            raise VerifyError(f"arrivals: {error.what}", where=_WHERE) from None
         if made != sync.arrivals:
             raise VerifyError(
                 f"arrivals: {sync.name} expects {sync.arrivals} a phase, its signals make {made}",
@@ -423,15 +429,22 @@ class _Refinement:
             raise VerifyError(f"necessary: {sync.name} enforces nothing", where=_WHERE)
 
     def _is_last_wait(self, sync: Sync) -> bool:
-        return sync.kind == "retire" and not self.known[sync.wait].loops and any(
-            ends_open(self.model, s) and s.unit.name == sync.unit for s in self.program.statements
+        return (
+            sync.kind == "retire"
+            and not self.known[sync.wait].loops
+            and any(
+                ends_open(self.model, s) and s.unit.name == sync.unit
+                for s in self.program.statements
+            )
         )
 
 
 def ends_open(model: TileModel, statement: TileStatement) -> bool:
     """Whether a statement may still use its block's shared memory after its thread has gone on."""
     shared = [b.name for b in model.program.buffers if b.space == "shared"]
-    touches = any(statement.name in table[b] for table in (model.reads, model.writes) for b in shared)
+    touches = any(
+        statement.name in table[b] for table in (model.reads, model.writes) for b in shared
+    )
     unit = statement.unit
     return touches and unit.completion == "groups" and unit.proxy == "async" and not unit.in_order
 

@@ -13,6 +13,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from polygen import isl
 from polygen.errors import IllegalSchedule
 from polygen.poly.derivation import Derivation
@@ -175,8 +177,6 @@ def _retire(
 
 
 def _unfenced(need: Dependence) -> Dependence:
-    from dataclasses import replace  # noqa: PLC0415
-
     return replace(need, fence=None)
 
 
@@ -216,9 +216,7 @@ def _fence_before_group(work: Derivation, need: Dependence) -> None:
     domain = work.domain(target).project_out(
         _SET, len(need.target.place.agents) + level, len(need.target.loops) - level
     )
-    work.put(
-        name, "fence", loops, domain, need.target.place, (target,), level, loops
-    )
+    work.put(name, "fence", loops, domain, need.target.place, (target,), level, loops)
     work.add(Sync("fence", name, name, unit=need.fence.name))
 
 

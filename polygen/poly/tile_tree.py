@@ -54,9 +54,7 @@ def steps(*children: Node | str) -> Steps:
     return Steps(tuple(Leaf(c) if isinstance(c, str) else c for c in children))
 
 
-def loop(
-    variable: str, child: Node | str, options: str = "", /, **times: str
-) -> Loop:
+def loop(variable: str, child: Node | str, options: str = "", /, **times: str) -> Loop:
     """A loop in which every statement runs at its coordinate `variable`, but for those in `times`."""
     inside = Leaf(child) if isinstance(child, str) else child
     every = tuple((name, times.get(name, variable)) for name in leaves(inside))
@@ -216,9 +214,9 @@ def isl_text(
             band = f'{{ schedule: "{prefix}[{{ {member} }}]"{options}{below} }}'
             return f'{{ mark: "{part.variable}", child: {band} }}'
         children = []
-        for child in part.children:
-            names = "; ".join(map(instance, leaves(child)))
-            below = text(child)
+        for step in part.children:
+            names = "; ".join(map(instance, leaves(step)))
+            below = text(step)
             tail = f", child: {below}" if below else ""
             children.append(f'{{ filter: "{prefix}{{ {names} }}"{tail} }}')
         return f"{{ sequence: [ {', '.join(children)} ] }}"

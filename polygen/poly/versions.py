@@ -66,9 +66,7 @@ class TileModel:
                 for cell in cells:
                     self._add(table, statement, cell)
         self.meaning = self.time_of(program.order)
-        self.cells = {
-            b.name: self._cells(b) for b in program.buffers if self.writes[b.name]
-        }
+        self.cells = {b.name: self._cells(b) for b in program.buffers if self.writes[b.name]}
         self.versions = {b.name: b.versions for b in program.buffers}
         self._next: dict[tuple[str, int], isl.Map] = {}
 
@@ -101,7 +99,9 @@ class TileModel:
 
     def _cells(self, buffer: Buffer) -> isl.Set:
         """Versions and owners of a buffer that are ever written."""
-        written = [self.whole(buffer, access).range() for access in self.writes[buffer.name].values()]
+        written = [
+            self.whole(buffer, access).range() for access in self.writes[buffer.name].values()
+        ]
         return union_of(written).coalesce()
 
     def whole(self, buffer: Buffer, access: isl.Map) -> isl.Map:

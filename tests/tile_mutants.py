@@ -1,0 +1,358 @@
+"""Synchronised kernels with one mistake each: trees, records and counters that no proof may accept.
+
+`kernels()` names kernels of both families; `mutants(kernel)` yields a description and what would be
+emitted. Every mistake changes what is emitted or claimed of it, never the program that it is proved
+against.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from polygen import isl
+from polygen.frontend.dtypes import BF16, F32
+from polygen.hardware.atom import atoms_for
+from polygen.hardware.device import device
+from polygen.poly.counters import Counter
+from polygen.poly.derive_syncs import Synchronised, derive
+from polygen.poly.kernel_program import Epilogue, kernel_program
+from polygen.poly.place_trees import place_trees
+from polygen.poly.refine import Emitted
+from polygen.poly.tile_program import Sync, SyncStatement, TileProgram
+from polygen.poly.tile_tree import Leaf, Loop, Node, Steps, filtered, leaves, without
+from polygen.poly.tiling import Panels, RowVectors, tiling
+from polygen.schedule.load import load_schedule
+from polygen.schedule.model import Pipeline
+
+SCHEDULES = Path(__file__).parents[1] / "schedules"
+_SET = isl.dim_type.set
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A kernel to break."""
+
+    name: str
+    schedule: str  # file under schedules/
+    operands: tuple[str, ...] = ()  # matrices that the epilogue reads through panels
+    outputs: tuple[str, ...] = ("y0",)
+    asynchronous: bool = True
+    in_flight: int | None = None
+
+
+CASES = (
+    Case("warps", "sm_80/128x128x32_w64x64_s4.toml"),
+    Case("warps, spread copies", "sm_90a/128x256x32_w64x64_s6_spread.toml"),
+    Case("warps, copies through registers", "sm_80/32x64x32_w16x32_s4.toml", asynchronous=False),
+    Case("cooperative, residual", "sm_90a/cooperative_128x256x64.toml", ("r",)),
+    Case("cooperative, two outputs", "sm_90a/cooperative_128x128x64_s6.toml", (), ("y0", "y1")),
+    Case("cooperative, none in flight", "sm_90a/cooperative_256x128x64.toml", ("r",), in_flight=0),
+    Case("ping-pong, residual", "sm_90a/pingpong_64x256x64.toml", ("r",)),
+    Case("ping-pong, from registers", "sm_90a/pingpong_64x160x64_s6_registers.toml"),
+    Case("cluster of two", "sm_90a/cooperative_128x256x64_c2x1.toml", ("r",)),
+)
+
+
+@lru_cache(maxsize=16)
+def kernel(case: Case) -> Synchronised:
+    """The synchronised program of a case."""
+    return derive(program(case))
+
+
+def program(case: Case) -> TileProgram:
+    """The tile program of a case."""
+    schedule = load_schedule(SCHEDULES / case.schedule)
+    if case.in_flight is not None:
+        pipeline: Pipeline = replace(schedule.pipeline, in_flight=case.in_flight)
+        schedule = replace(schedule, pipeline=pipeline)
+    scope = "warpgroup" if schedule.specialised else "warp"
+    fitting = atoms_for(device("sm_90a"), BF16, BF16, F32)
+    tiles = tiling(schedule, next(a for a in fitting if a.scope == scope))
+    through = schedule.epilogue.through == "tma"
+    width = schedule.tile.warp.n
+    columns = schedule.epilogue.columns or next(c for c in (64, 32, 16) if width % c == 0)
+    panels = Panels(columns, case.operands, case.outputs) if through else Panels(0, (), ())
+    epilogue = Epilogue(RowVectors(8, 2, 32), panels)
+    return kernel_program(tiles, schedule, epilogue, asynchronous=case.asynchronous)
+
+
+def emitted(of: Synchronised, **changes: object) -> Emitted:
+    """What is emitted, with some parts exchanged.
+
+    Args:
+        of: the kernel.
+        **changes: `tree`, `leaves`, `syncs`, `counters`, `program` (what it is proved against) or
+            `shown` (the program whose domains the trees get).
+    """
+    tree = changes.get("tree", of.tree)
+    more = changes.get("leaves", of.leaves)
+    shown = changes.get("shown", of.program)
+    return Emitted(
+        changes.get("program", of.program),  # type: ignore[arg-type]
+        more,  # type: ignore[arg-type]
+        changes.get("syncs", of.syncs),  # type: ignore[arg-type]
+        changes.get("counters", of.counters),  # type: ignore[arg-type]
+        place_trees(shown, tree, more),  # type: ignore[arg-type]
+        tree,  # type: ignore[arg-type]
+    )
+
+
+def mutants(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
+    """Every mistake that applies to a kernel."""
+    yield from _instances(of)
+    yield from _leaves(of)
+    yield from _records(of)
+    yield from _orders(of)
+    yield from _counters(of)
+    yield from _slots(of)
+
+
+# ---- what the places run --------------------------------------------------------------------------
+
+
+def _instances(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
+    """The last instance of each statement is left out, or one is run that is not in the program."""
+    for statement in of.program.statements:
+        if not statement.loops:
+            continue
+        last = statement.loops[-1]
+        domain = isl.Set(f"{of.program.prefix}{{ {statement.domain} }}")
+        position = domain.dim(_SET) - 1
+        end = domain.dim_max(position)
+        bound = str(end).partition("{")[2].rpartition("}")[0]
+        most = bound.partition("[(")[2].partition(")]")[0]
+        if not most:
+            continue
+        for what, more in (
+            (f"{statement.name} without its last {last}", f" and {last} < {most}"),
+            (f"{statement.name} without its first {last}", f" and {last} > 0"),
+        ):
+            changed = replace(statement, bounds=f"({statement.bounds}){more}")
+            yield what, emitted(of, shown=_with(of.program, changed))
+
+
+def _with(program: TileProgram, changed: object) -> TileProgram:
+    name = changed.name  # type: ignore[attr-defined]
+    new = tuple(changed if s.name == name else s for s in program.statements)
+    return replace(program, statements=new)  # type: ignore[arg-type]
+
+
+def _leaves(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
+    """A leaf that synchronises is dropped, runs once too rarely, or by the wrong threads."""
+    for leaf in of.leaves:
+        rest = tuple(x for x in of.leaves if x is not leaf)
+        tree = without(of.tree, leaf.name)
+        yield f"{leaf.name} is not emitted", emitted(of, tree=tree, leaves=rest)
+        syncs = tuple(s for s in of.syncs if leaf.name not in _names(s))
+        gone = {x for s in of.syncs if s not in syncs for x in _names(s)}
+        fewer = tuple(x for x in of.leaves if x.name not in gone)
+        if fewer != of.leaves and syncs != of.syncs:
+            kept = filtered(of.tree, set(leaves(of.tree)) - (gone - _statements(of)))
+            counters = tuple(
+                replace(
+                    c,
+                    uses=tuple(u for u in c.uses if u[0] not in gone or u[0] in _statements(of)),
+                    advances=tuple(
+                        u for u in c.advances if u[0] not in gone or u[0] in _statements(of)
+                    ),
+                    skips=tuple(u for u in c.skips if u[0] not in gone),
+                )
+                for c in of.counters
+            )
+            counters = tuple(c for c in counters if c.advances)
+            yield (
+                f"the barrier of {leaf.name} is gone",
+                emitted(of, tree=kept, leaves=fewer, syncs=syncs, counters=counters),
+            )
+        domain = isl.Set(leaf.domain)
+        fewer_times = domain.subtract(domain.lexmax())
+        if not fewer_times.is_empty():
+            changed = replace(leaf, domain=str(fewer_times))
+            yield (
+                f"{leaf.name} is not run the last time",
+                emitted(of, leaves=_replaced(of, changed)),
+            )
+        if leaf.kind == "bar":
+            changed = replace(leaf, executes="one")
+            yield f"{leaf.name} by one thread", emitted(of, leaves=_replaced(of, changed))
+            if leaf.place.counts and leaf.place.counts[-1] > 1:
+                first = domain.fix_val(_SET, len(leaf.place.agents) - 1, isl.Val(0))
+                changed = replace(leaf, domain=str(first))
+                yield f"{leaf.name} by one agent", emitted(of, leaves=_replaced(of, changed))
+        if leaf.kind == "arrive" and leaf.place.threads > 1:
+            for executes in {"all", "one", "warps"} - {leaf.executes}:
+                changed = replace(leaf, executes=executes)
+                yield (
+                    f"{leaf.name} by {executes} thread(s)",
+                    emitted(of, leaves=_replaced(of, changed)),
+                )
+
+
+def _statements(of: Synchronised) -> set[str]:
+    return {s.name for s in of.program.statements}
+
+
+def _names(sync: Sync) -> set[str]:
+    return {sync.wait, *dict(sync.signals), *dict(sync.skips)}
+
+
+def _replaced(of: Synchronised, changed: SyncStatement) -> tuple[SyncStatement, ...]:
+    return tuple(changed if x.name == changed.name else x for x in of.leaves)
+
+
+# ---- what the records say -------------------------------------------------------------------------
+
+
+def _records(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
+    """Other numbers in a record."""
+    for sync in of.syncs:
+        changes: list[tuple[str, dict[str, object]]] = []
+        if sync.kind == "mbarrier":
+            changes += [
+                ("the other phase", {"phase": -1 - sync.phase}),
+                ("one slot more", {"slots": sync.slots + 1}),
+                ("one slot fewer", {"slots": sync.slots - 1}),
+                ("one arrival more", {"arrivals": sync.arrivals + 1}),
+                ("one arrival fewer", {"arrivals": sync.arrivals - 1}),
+            ]
+            if sync.skips:
+                changes.append(("nothing skipped", {"skips": ()}))
+            if len(sync.signals) > 1:
+                changes.append(("its last releases left out", {"signals": sync.signals[:1]}))
+            if ", o2]" in sync.signals[0][1]:
+                local = tuple((leaf, _own_block(cells)) for leaf, cells in sync.signals)
+                changes.append(("arrivals at the own block alone", {"signals": local}))
+        if sync.kind == "turn":
+            changes.append(("two arrivals", {"arrivals": 2}))
+        if sync.kind == "retire":
+            changes.append(("one more pending", {"pending": sync.pending + 1}))
+            other = "tma.store" if sync.unit != "tma.store" else "wgmma"
+            changes.append(("groups of another unit", {"unit": other}))
+        if sync.kind == "fence":
+            other = "wgmma.fence" if sync.unit != "wgmma.fence" else "fence.proxy.async"
+            changes.append(("another fence", {"unit": other}))
+        if sync.kind == "bar" and sync.scope == "place":
+            changes.append(("for one warp only", {"scope": "agent"}))
+        for what, change in changes:
+            new = replace(sync, **change)  # type: ignore[arg-type]
+            syncs = tuple(new if s is sync else s for s in of.syncs)
+            yield f"{sync.name}: {what}", emitted(of, syncs=syncs)
+
+
+def _own_block(cells: str) -> str:
+    return f"{cells} and o2 = rank"
+
+
+# ---- where leaves stand ---------------------------------------------------------------------------
+
+
+def _orders(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
+    """A leaf changes places with its neighbour of the same place, or runs in another iteration."""
+    places = {s.name: s.place for s in (*of.program.statements, *of.leaves)}
+    own = _statements(of)
+    for name, forward in itertools.product(leaves(of.tree), (True, False)):
+        moved = _past_neighbour(of.tree, name, forward, places, own)
+        if moved is not None:
+            way = "after" if forward else "before"
+            tree, neighbour = moved
+            yield f"{name} {way} {neighbour}", emitted(of, tree=tree)
+    for leaf in of.leaves:
+        if leaf.kind in ("arrive", "retire", "bar") and _innermost(of.tree, leaf.name):
+            for by in (1, -1):
+                if leaf.kind != "arrive" and by == 1:
+                    continue
+                tree = _shifted(of.tree, leaf.name, by)
+                yield f"{leaf.name} {by:+} iteration(s)", emitted(of, tree=tree)
+
+
+def _past_neighbour(
+    tree: Node, name: str, forward: bool, places: dict[str, object], own: set[str]
+) -> tuple[Node, str] | None:
+    """The tree with a leaf moved past the next statement of its place; None where there is none."""
+    if isinstance(tree, Leaf):
+        return None
+    if isinstance(tree, Loop):
+        found = _past_neighbour(tree.child, name, forward, places, own)
+        return None if found is None else (replace(tree, child=found[0]), found[1])
+    children = list(tree.children)
+    for n, child in enumerate(children):
+        if child != Leaf(name):
+            found = _past_neighbour(child, name, forward, places, own)
+            if found is not None:
+                children[n] = found[0]
+                return Steps(tuple(children)), found[1]
+            continue
+        order = range(n + 1, len(children)) if forward else range(n - 1, -1, -1)
+        for other in order:
+            there = [x for x in leaves(children[other]) if places[x] == places[name]]
+            if there and (set(there) & own or name in own):
+                moved = [c for c in children if c != child]
+                moved.insert(other, child)
+                return Steps(tuple(moved)), there[0]
+    return None
+
+
+def _innermost(tree: Node, name: str) -> bool:
+    if isinstance(tree, Leaf):
+        return False
+    if isinstance(tree, Loop):
+        return name in leaves(tree)
+    return any(_innermost(child, name) for child in tree.children)
+
+
+def _shifted(tree: Node, name: str, by: int) -> Node:
+    """The tree with a leaf some iterations later in its innermost loop."""
+    if isinstance(tree, Steps):
+        return Steps(
+            tuple(_shifted(c, name, by) if name in leaves(c) else c for c in tree.children)
+        )
+    assert isinstance(tree, Loop)
+    if _innermost(tree.child, name):
+        return replace(tree, child=_shifted(tree.child, name, by))
+    times = tuple((x, f"{t} + {by}" if x == name else t) for x, t in tree.times)
+    return replace(tree, times=times)
+
+
+# ---- which slot a leaf works on -------------------------------------------------------------------
+
+
+def _counters(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
+    """A counter goes up at another leaf, not at all, or does not count what is skipped."""
+    for counter in of.counters:
+        changes: list[tuple[str, Counter | None]] = [("is not kept", None)]
+        if len(counter.uses) > 1 and counter.uses[0][0] != counter.advances[0][0]:
+            changes.append(("goes up too early", replace(counter, advances=counter.uses[:1])))
+        if counter.skips:
+            changes.append(("does not count skips", replace(counter, skips=())))
+        if len(counter.advances) > 1:
+            changes.append(("goes up too rarely", replace(counter, advances=counter.advances[:1])))
+        for what, new in changes:
+            kept = tuple(new if c is counter else c for c in of.counters)
+            yield f"{counter.name} {what}", emitted(of, counters=tuple(filter(None, kept)))
+
+
+def _slots(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
+    """Buffers with other slots than the trees were made for."""
+    for buffer in of.program.buffers:
+        if buffer.space != "shared" or not buffer.versions:
+            continue
+        if buffer.slots > 1:
+            fewer = replace(buffer, slots=buffer.slots - 1)
+            buffers = tuple(fewer if b is buffer else b for b in of.program.buffers)
+            program = replace(of.program, buffers=buffers)
+            syncs = tuple(
+                replace(s, slots=s.slots - 1) if buffer.name in s.buffers else s for s in of.syncs
+            )
+            yield f"{buffer.name}: one slot fewer", emitted(of, program=program, syncs=syncs)
+        if buffer.slot is not None:
+            names, formula = buffer.slot
+            for other in (f"{names[-1]} mod {buffer.slots + 1}", "0"):
+                changed = replace(buffer, slot=(names, other))
+                buffers = tuple(changed if b is buffer else b for b in of.program.buffers)
+                program = replace(of.program, buffers=buffers)
+                if buffer.slots > 1:
+                    yield f"{buffer.name}: slot {other} for {formula}", emitted(of, program=program)
