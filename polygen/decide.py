@@ -28,9 +28,8 @@ from polygen.lower.resources import resources
 from polygen.lower.roles import check_roles, estimated_bytes, matrices, panels, role_resources
 from polygen.poly.fusion import Fusion, fuse
 from polygen.poly.match import Match, match
-from polygen.poly.tiling import Panels
 from polygen.poly.scop import scop
-from polygen.poly.tiling import tiling
+from polygen.poly.tiling import Panels, tiling
 from polygen.schedule.load import check_structure, load_schedule, shipped
 from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted, Problem

@@ -318,7 +318,9 @@ def sample_pair(relation: UnionMap | Map) -> InstancePair | None:
 
 
 def sample_point(instances: Set) -> str:
-    """One instance of a set, with the smallest parameter values that admit one: ``fill[0,2] with ...``."""
+    """One instance of a set, with the smallest parameter values that admit one: ``fill[0,2] with
+    ...``.
+    """
     pair = sample_pair(instances.identity())
     return "nothing" if pair is None else str(pair).partition(" -> ")[2]
 

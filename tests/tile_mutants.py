@@ -111,7 +111,7 @@ def mutants(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
     yield from _slots(of)
 
 
-# ---- what the places run --------------------------------------------------------------------------
+# ---- what the places run -------------------------------------------------------------------------
 
 
 def _instances(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
@@ -204,7 +204,7 @@ def _replaced(of: Synchronised, changed: SyncStatement) -> tuple[SyncStatement, 
     return tuple(changed if x.name == changed.name else x for x in of.leaves)
 
 
-# ---- what the records say -------------------------------------------------------------------------
+# ---- what the records say ------------------------------------------------------------------------
 
 
 def _records(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
@@ -247,7 +247,7 @@ def _own_block(cells: str) -> str:
     return f"{cells} and o2 = rank"
 
 
-# ---- where leaves stand ---------------------------------------------------------------------------
+# ---- where leaves stand --------------------------------------------------------------------------
 
 
 def _orders(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
@@ -317,7 +317,7 @@ def _shifted(tree: Node, name: str, by: int) -> Node:
     return replace(tree, times=times)
 
 
-# ---- which slot a leaf works on -------------------------------------------------------------------
+# ---- which slot a leaf works on ------------------------------------------------------------------
 
 
 def _counters(of: Synchronised) -> Iterator[tuple[str, Emitted]]:

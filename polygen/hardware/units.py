@@ -1,4 +1,6 @@
-"""Units of execution, and the fences between them, read from ``data/units.toml`` and ``syncs.toml``."""
+"""Units of execution, and the fences between them, read from ``data/units.toml`` and
+``syncs.toml``.
+"""
 
 from __future__ import annotations
 

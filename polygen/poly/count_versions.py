@@ -1,7 +1,8 @@
-"""Counters for the buffers whose slots are not functions of the loops, from the leaves that use them.
+"""Counters for the buffers whose slots are not functions of the loops, from the leaves that use
+them.
 
-1. At each place, the leaves that touch a buffer, or wait for or arrive at a barrier of it, in the order
-   of the tree.
+1. At each place, the leaves that touch a buffer, or wait for or arrive at a barrier of it, in the
+   order of the tree.
 2. Leaves share a counter as long as each is done with a version before any of them meets the next.
 3. It goes up behind the last of them; where that has several instances a version, at the leaf that
    closes their group.

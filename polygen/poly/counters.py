@@ -1,14 +1,14 @@
 """Which slot of a buffer a leaf works on: counters that follow the versions.
 
 A counter belongs to one place and one buffer (or several that are handed over together). It goes up
-where the place is done with a version, and by more where it passes over versions of others. Its value
-at a leaf is the rank of the leaf's version among all versions, so that slot = rank mod slots and
-parity = rank / slots mod 2. No formula for the rank is needed, and with symbolic trip counts none is
-affine. Where a slot is a function of the loops, the buffer says so instead (`Buffer.slot`).
+where the place is done with a version, and by more where it passes over versions of others. Its
+value at a leaf is the rank of the leaf's version among all versions, so that slot = rank mod slots
+and parity = rank / slots mod 2. No formula for the rank is needed, and with symbolic trip counts
+none is affine. Where a slot is a function of the loops, the buffer says so instead (`Buffer.slot`).
 
-What is proved: the leaf at which a counter goes up meets every version once, in their order, with the
-skips; and every leaf that uses it runs after it went up for the version before its own, and not after
-it went up for its own.
+What is proved: the leaf at which a counter goes up meets every version once, in their order, with
+the skips; and every leaf that uses it runs after it went up for the version before its own, and not
+after it went up for its own.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _check_used(order: Order, buffer: Buffer, used: set[tuple[str, str]]) -> Non
 
 
 def _check_formula(order: Order, buffer: Buffer) -> None:
-    """A slot that the loops say: different for versions that live at once, the same a round later."""
+    """A slot that the loops say: versions that live at once differ, a round later it returns."""
     assert buffer.slot is not None
     names, formula = buffer.slot
     owner = [f"o{n}" for n in range(buffer.owner)]
@@ -225,8 +225,8 @@ def _once_each(cells: isl.Map, blocks: int, versions: int) -> isl.Map:
 def check_turns(order: Order, sync: Sync) -> None:
     """A token goes round: agent after agent, the first one to agent 0, once for every wait.
 
-    Every agent waits at a barrier of its own, so its parity changes with each of its waits. The first
-    wait of all has nobody before it; the emitter lets agent 0 pass once.
+    Every agent waits at a barrier of its own, so its parity changes with each of its waits. The
+    first wait of all has nobody before it; the emitter lets agent 0 pass once.
 
     Raises:
         VerifyError: with a pair of turns.

@@ -1,7 +1,7 @@
 """The state of a derivation: one tree, its leaves, and the syncs found so far.
 
-Passes put leaves into the tree; nothing that is there changes its place relative to the rest, so that
-what is known of the order stays known.
+Passes put leaves into the tree; nothing that is there changes its place relative to the rest, so
+that what is known of the order stays known.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Derivation:
         return variables, found.coalesce()
 
     def gaps(self, name: str, level: int) -> list[tuple[str, ...]]:
-        """The children under `level` loops around a leaf that its place takes part in, as leaves."""
+        """The children under `level` loops that a leaf's place takes part in, as leaves."""
         place = self.facts[name].place
         found = []
         for child in level_children(self.tree, level, name):
@@ -195,8 +195,8 @@ class Derivation:
     ) -> tuple[tuple[str, ...], isl.Map]:
         """Under how many loops a sync on a buffer stands: as many as determine the version.
 
-        Where loops have one iteration, more of them determine it as well: then it stands in those that
-        it shares with the leaf at the other end, so that one tree orders both.
+        Where loops have one iteration, more of them determine it as well: then it stands in those
+        that it shares with the leaf at the other end, so that one tree orders both.
 
         Args:
             name: of the new leaf.

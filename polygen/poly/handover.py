@@ -1,8 +1,8 @@
 """Between places, through shared memory: mbarriers, from the dependences.
 
-1. Dependences of one pair of places through one buffer become one mbarrier: *full* for the values that
-   flow, *empty* for the slots that are written again. Buffers that the same statements fill, in the
-   same versions and slots, share it.
+1. Dependences of one pair of places through one buffer become one mbarrier: *full* for the values
+   that flow, *empty* for the slots that are written again. Buffers that the same statements fill,
+   in the same versions and slots, share it.
 2. It lives in the block that waits. The wait stands under as many loops as determine the version,
    before the first statement there that needs it.
 3. Statements that complete by bytes signal themselves. Else threads arrive after their last access;
@@ -13,8 +13,8 @@
 
 from __future__ import annotations
 
-import os.path
 from dataclasses import dataclass
+from itertools import takewhile
 
 from polygen import isl
 from polygen.errors import IllegalSchedule
@@ -41,7 +41,9 @@ class _Handover:
     @property
     def name(self) -> str:
         """``full_ring``, ``empty_r``."""
-        common = os.path.commonprefix(self.buffers) if len(self.buffers) > 1 else self.buffers[0]
+        first, last = self.buffers[0], self.buffers[-1]
+        shared = takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+        common = "".join(letter for letter, _ in shared)
         return f"{self.kind}_{common.removeprefix('panel_').strip('_')}"
 
 
@@ -109,10 +111,7 @@ def _place(work: Derivation, one: _Handover) -> None:
         work.times_like(near[0], len(loops)),
     )
     by_bytes = all(work.program.statement(s).unit.completion == "bytes" for s, _ in sources)
-    if by_bytes:
-        signals = _union(sources)
-    else:
-        signals = _arrivals(work, one, sources)
+    signals = _union(sources) if by_bytes else _arrivals(work, one, sources)
     buffer = work.program.buffer(lead)
     work.add(
         Sync(
@@ -258,7 +257,9 @@ def bounded(blocks: isl.Map) -> list[tuple[int, ...]]:
 def _retire_before(
     work: Derivation, arrive: str, sources: list[tuple[str, isl.Map]], cells: isl.Map
 ) -> None:
-    """What has to be complete when a version is released is waited for, with as much in flight as may be."""
+    """What has to be complete when a version is released is waited for, with as much in flight as
+    may be.
+    """
     place = work.facts[arrive].place
     needs: dict[str, isl.Map] = {}
     for statement, own in sources:

@@ -4,13 +4,14 @@ A dependence a -> b between agents is kept by a path
 
     a complete -> signal, barrier, wait -> (signal, barrier, wait ->) b
 
-whose links inside one agent are the order of its tree. *Complete* depends on a's unit: at once; when
-a wait for its commit group has passed; or by an mbarrier alone. The group of an instance is the first
-one closed after it; it is complete at a wait that leaves n groups pending if the n-th group closed
-after it was closed before the wait.
+whose links inside one agent are the order of its tree. *Complete* depends on a's unit: at once;
+when a wait for its commit group has passed; or by an mbarrier alone. The group of an instance is
+the first one closed after it; it is complete at a wait that leaves n groups pending if the n-th
+group closed after it was closed before the wait.
 
-Inside an agent of many threads each thread knows its own order only: `each_thread` says when that is
-enough. Only the pairs on a path are ever built: the order of all leaves at once is what isl is slow at.
+Inside an agent of many threads each thread knows its own order only: `each_thread` says when that
+is enough. Only the pairs on a path are ever built: the order of all leaves at once is what isl is
+slow at.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`Schedule` x `Tiling` -> `TileProgram`: the statements of a kernel, without synchronisation.
 
 A kernel has a main loop and an epilogue. In the main loop tiles of the operands move into rings and
-products are added to sums; in the epilogue sums become results. Who does what, and by which unit, is
-what schedules differ in:
+products are added to sums; in the epilogue sums become results. Who does what, and by which unit,
+is what schedules differ in:
 
     warps      copy_a[k,p] copy_b[k,p]   every warp its share, by cp.async or through registers
                load_a[k,s] load_b[k,s]   ring -> fragments
@@ -10,12 +10,12 @@ what schedules differ in:
                stage[m] store[r]         sums -> scratch -> results, or store[m] from the fragments
 
     producer   fill[i,k]                 one thread has the copy engine fill both rings
-    loader     fetch_r[i,p]              the same for panels of an operand matrix, a loader a consumer
+    loader     fetch_r[i,p]              one thread fetches panels of an operand for one consumer
     consumer   multiply[i,k,s,m]         by a warpgroup from the rings
                finish[i,p] store[i,p]    sums -> panel; one thread has the copy engine store it
 
-`i` counts the output tiles of a persistent block, `k` the k tiles, `s` the instructions along k, `m`
-and `n` those of a warp tile, `p` the panels of an epilogue or the parts of a copy.
+`i` counts the output tiles of a persistent block, `k` the k tiles, `s` the instructions along k,
+`m` and `n` those of a warp tile, `p` the panels of an epilogue or the parts of a copy.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def kernel_program(
     return _by_warps(tiles, schedule, epilogue.rows, asynchronous=asynchronous)
 
 
-# ---- every warp does everything -------------------------------------------------------------------
+# ---- every warp does everything ------------------------------------------------------------------
 
 
 def copy_parts(tiles: Tiling, schedule: Schedule) -> int:
@@ -278,7 +278,7 @@ def _end_by_warps(tiles: Tiling, schedule: Schedule, rows: RowVectors, warps: Pl
     return _Part(statements, buffers, tree, tree)
 
 
-# ---- places with roles ----------------------------------------------------------------------------
+# ---- places with roles ---------------------------------------------------------------------------
 
 
 def _with_roles(tiles: Tiling, schedule: Schedule, panels: Panels) -> TileProgram:

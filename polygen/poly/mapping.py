@@ -5,7 +5,8 @@
    blocks.
 2. The tiles become the statements of a kernel, joined by copies, fragment loads, staging
    (`kernel_program`). Every element is executed by exactly one of them.
-3. What synchronises them is derived (`derive_syncs`), and every place gets its tree (`place_trees`).
+3. What synchronises them is derived (`derive_syncs`), and every place gets its tree
+   (`place_trees`).
 4. The trees that are emitted are proved to refine the tile program, and to keep the dependences of
    the element statements, carried over from elements to tiles (`refine`).
 """

@@ -1,9 +1,9 @@
 """Phases of mbarriers: what an agent passes over, and turns where a parity bit is not enough.
 
-A barrier's counter goes through the versions of its buffer one by one. An agent that meets only some of
-them *skips* the others: after each of its own tiles those up to its next one, and before its first one
-those that come before. A parity bit tells a phase from the one before it, no more: if a wait may then
-begin before the phase before its own has completed, the agents take *turns*.
+A barrier's counter goes through the versions of its buffer one by one. An agent that meets only
+some of them *skips* the others: after each of its own tiles those up to its next one, and before
+its first one those that come before. A parity bit tells a phase from the one before it, no more: if
+a wait may then begin before the phase before its own has completed, the agents take *turns*.
 """
 
 from __future__ import annotations

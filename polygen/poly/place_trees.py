@@ -1,8 +1,9 @@
-"""What each place runs: the one tree filtered by the place, as isl text, and the loops of that text.
+"""What each place runs: the one tree filtered by the place, as isl text, and the loops of that
+text.
 
-Coordinates of agents are parameters of a place's tree where its domains depend on them (which tiles a
-consumer takes), and are left out where they do not. The text is what loops are generated from and what
-`refine` proves.
+Coordinates of agents are parameters of a place's tree where its domains depend on them (which tiles
+a consumer takes), and are left out where they do not. The text is what loops are generated from and
+what `refine` proves.
 """
 
 from __future__ import annotations

@@ -1,20 +1,21 @@
 """The refinement proof: what the places' trees do is what the tile program says, synchronised.
 
-It reads the trees that are emitted, as text, and the records of what synchronises them; nothing else is
-taken from the derivation but the one tree over everything, which serves as the order in which all that
-waits can run.
+It reads the trees that are emitted, as text, and the records of what synchronises them; nothing
+else is taken from the derivation but the one tree over everything, which serves as the order in
+which all that waits can run.
 
-    instances   every place runs exactly the program's instances of its statements, and no other leaf
-    groups      commit groups are closed in the order of their coordinates
-    arrivals    a phase expects the arrivals that the trees make, whatever the sizes; all threads that a
+    instances   every place runs exactly the program's instances of its statements, and no other
+    leaf groups      commit groups are closed in the order of their coordinates arrivals    a phase
+    expects the arrivals that the trees make, whatever the sizes; all threads that a
                 barrier waits for come
-    counters    either side of an mbarrier meets the versions of its buffer once each, in their order,
-                passing over those of others by skips, so that slot and parity follow from the version
+    counters    either side of an mbarrier meets the versions of its buffer once each, in their
+                order, passing over those of others by skips, so that slot and parity follow from
+                the version
     ordered     every dependence lies on a path of trees and syncs, with the fences it needs
     live        in one order of all leaves signals come before waits, and every tree follows it
-    phases      a wait is for the signals of its own version: the phase before is over, the next not yet
-    ends        nothing reads or writes the memory of a block that is gone
-    necessary   without any one sync something above does not hold
+    phases      a wait is for the signals of its own version: the phase before is over, the next not
+    yet ends        nothing reads or writes the memory of a block that is gone necessary   without
+    any one sync something above does not hold
 
 All of it for every value of the parameters. A failure is refused with a pair of instances.
 """

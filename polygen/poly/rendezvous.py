@@ -1,14 +1,15 @@
 """Inside a place: barriers, waits for groups, fences, from the dependences that are still open.
 
-1. A dependence through shared memory between threads of one place needs a barrier between its ends. It
-   stands in a gap of the tree, under as few loops as it can; of several gaps the one that orders most
-   of what is open. A barrier of one agent's threads is enough if no dependence leaves the agent.
-2. What completes by groups is waited for in front of a barrier that publishes it, or in front of the
-   statement that needs it, with as many groups in flight as may be.
+1. A dependence through shared memory between threads of one place needs a barrier between its ends.
+   It stands in a gap of the tree, under as few loops as it can; of several gaps the one that orders
+   most of what is open. A barrier of one agent's threads is enough if no dependence leaves the
+   agent.
+2. What completes by groups is waited for in front of a barrier that publishes it, or in front of
+   the statement that needs it, with as many groups in flight as may be.
 3. A dependence that needs a fence gets it: where the group of its target begins, or in front of the
    signal on its source's side.
-4. Shared memory lives as long as its block: what the copy engine still reads when a place is at its end
-   is waited for.
+4. Shared memory lives as long as its block: what the copy engine still reads when a place is at its
+   end is waited for.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def _place_barrier(work: Derivation, still: list[Dependence]) -> None:
         raise IllegalSchedule(
             f"no barrier can order a dependence between threads: {isl.sample_pair(need.relation)}",
             where=need.buffer.name,
-            why="both instances fall into one group of statements, with no place for a barrier between",
+            why="both instances fall into one group of statements, with no gap for a barrier",
             nearest="Reduce pipeline.distance or raise pipeline.stages",
         )
     _, sync = best

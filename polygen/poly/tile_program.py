@@ -9,8 +9,8 @@ A cell of a buffer is ``buffer[versions..., owner..., parts...]``. Versions grow
 the buffer's slots in turn; the owner tells private copies apart (a warpgroup's panels, a block's
 ring); parts are pieces that different instances write.
 
-`order` is the sequential meaning, `schedule` what runs: both are trees over all statements. What one
-place runs is the schedule filtered by that place.
+`order` is the sequential meaning, `schedule` what runs: both are trees over all statements. What
+one place runs is the schedule filtered by that place.
 """
 
 from __future__ import annotations

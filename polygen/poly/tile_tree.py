@@ -55,7 +55,7 @@ def steps(*children: Node | str) -> Steps:
 
 
 def loop(variable: str, child: Node | str, options: str = "", /, **times: str) -> Loop:
-    """A loop in which every statement runs at its coordinate `variable`, but for those in `times`."""
+    """A loop in which statements run at their coordinate `variable`, but for those in `times`."""
     inside = Leaf(child) if isinstance(child, str) else child
     every = tuple((name, times.get(name, variable)) for name in leaves(inside))
     return Loop(variable, every, inside, options)
@@ -154,7 +154,7 @@ def insert(
 
 
 def replace_leaf(node: Node, name: str, by: Node) -> Node:
-    """The tree with a subtree in the place of a leaf; loops around keep their times for its leaves."""
+    """The tree with a subtree in the place of a leaf; loops around keep the times of its leaves."""
     if isinstance(node, Leaf):
         return by if node.name == name else node
     if isinstance(node, Loop):

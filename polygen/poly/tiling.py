@@ -198,7 +198,9 @@ def tile_map(
     rows: RowVectors,
     panels: Panels,
 ) -> str:
-    """Element instance -> the tile statement that executes it, in a block's first tile, as isl text."""
+    """Element instance -> the tile statement that executes it, in a block's first tile, as isl
+    text.
+    """
     clear, product, *_ = (s.statement for s in statements)
     pieces = []
     for s in statements:

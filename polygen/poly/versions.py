@@ -3,9 +3,9 @@
 1. Domains and accesses are read from the program's texts.
 2. Flow, anti and output dependences come from isl, in the sequential order. A read that nothing
    wrote before is refused.
-3. A buffer has fewer slots than versions. `next` leads from a version to the next of the same owner:
-   the smallest of the lexicographically larger ones. Whoever touches version v has to be done before
-   version next^slots(v) is written: *reuse*.
+3. A buffer has fewer slots than versions. `next` leads from a version to the next of the same
+   owner: the smallest of the lexicographically larger ones. Whoever touches version v has to be
+   done before version next^slots(v) is written: *reuse*.
 4. A buffer that overlays others is written after their last use.
 """
 
