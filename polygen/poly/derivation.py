@@ -37,6 +37,7 @@ class Derivation:
         self.leaves: dict[str, SyncStatement] = {}
         self.syncs: tuple[Sync, ...] = ()
         self.facts = {s.name: LeafFacts.of(s) for s in program.statements}
+        self._domains: dict[str, isl.Set] = {}
         self._known = Known()
         self._timed: dict[tuple[str, tuple[str, ...]], isl.Map] = {}
         self.dependences = self.model.dependences()
@@ -87,9 +88,7 @@ class Derivation:
 
     def domain(self, name: str) -> isl.Set:
         """All instances."""
-        if name in self.leaves:
-            return isl.Set(self.leaves[name].domain)
-        return self.model.domains[name]
+        return self._domains[name] if name in self.leaves else self.model.domains[name]
 
     def position(self, name: str) -> int:
         """Where a leaf stands in the text of the tree."""
@@ -129,6 +128,7 @@ class Derivation:
         """
         named = domain.set_tuple_name(name)
         self.leaves[name] = SyncStatement(name, kind, loops, str(named), place, executes)
+        self._domains[name] = named
         self.facts[name] = LeafFacts.of(self.leaves[name])
         self.tree = insert(self.tree, level, near, name, when, after=after)
 

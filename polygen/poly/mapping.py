@@ -136,8 +136,9 @@ def map_program(
         synchronised.counters,
         trees,
         synchronised.tree,
+        carried,
     )
-    proofs += refine(emitted, carried)
+    proofs += refine(emitted)
     mapping = None
     if panels is not None:
         consumers = program.statement("multiply").place.counts[-1]
@@ -181,8 +182,8 @@ def _carried(
     schedule: Schedule,
     epilogue: Epilogue,
     program: TileProgram,
-) -> isl.UnionMap:
-    """The program's dependences between the tile statements of one output tile.
+) -> str:
+    """The program's dependences between the tile statements of one output tile, as isl text.
 
     Raises:
         VerifyError: tiles do not execute every element exactly once.
@@ -194,8 +195,14 @@ def _carried(
         raise VerifyError("the tiles do not execute every instance exactly once", where="tiling")
     _check_whole(program, statements, tiles, text)
     image = scop.dependences.apply_domain(relation).apply_range(relation)
-    image = image.intersect_params(isl.Set(count))
-    return image.subtract(image.domain().identity())
+    image = image.intersect_params(isl.Set(count)).subtract(image.domain().identity())
+    for name in scop.parameters:  # what is left are numbers of tiles
+        image = image.project_out(isl.dim_type.param, _position(image, name), 1)
+    return "; ".join(isl.pieces(image))
+
+
+def _position(relation: isl.UnionMap, parameter: str) -> int:
+    return int(relation.get_space().find_dim_by_name(isl.dim_type.param, parameter))
 
 
 def _check_whole(

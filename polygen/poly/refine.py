@@ -23,6 +23,7 @@ All of it for every value of the parameters. A failure is refused with a pair of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from polygen import isl
 from polygen.errors import IllegalSchedule, VerifyError
@@ -56,6 +57,8 @@ class Emitted:
         counters: which slot a leaf works on.
         trees: of the places.
         certificate: one order of everything.
+        carried: dependences between tile statements of one agent that come from the elements, as
+            isl text.
     """
 
     program: TileProgram
@@ -64,16 +67,15 @@ class Emitted:
     counters: tuple[Counter, ...]
     trees: tuple[PlaceTree, ...]
     certificate: Node
+    carried: str = ""
 
 
-def refine(
-    emitted: Emitted, carried: isl.UnionMap | None = None, *, necessary: bool = True
-) -> tuple[Proof, ...]:
-    """Prove what is emitted.
+@lru_cache(maxsize=64)
+def refine(emitted: Emitted, *, necessary: bool = True) -> tuple[Proof, ...]:
+    """Prove what is emitted; the same texts and records are proved once in a process.
 
     Args:
         emitted: trees and records.
-        carried: dependences between tile statements of one agent that come from the elements.
         necessary: whether to prove that no sync can be dropped as well.
 
     Raises:
@@ -85,8 +87,7 @@ def refine(
     proof.check_arrivals()
     proof.check_counters()
     proof.check_order()
-    if carried is not None:
-        proof.check_carried(carried)
+    proof.check_carried()
     proof.check_live()
     proof.check_phases()
     proof.check_ends()
@@ -296,9 +297,9 @@ class _Refinement:
             for name in used:
                 self.users.setdefault(name, []).append(need)
 
-    def check_carried(self, carried: isl.UnionMap) -> None:
+    def check_carried(self) -> None:
         """What one element leaves for another stays in order: in one agent, its tree's."""
-        for need in maps_of(carried):
+        for need in maps_of(isl.UnionMap(f"{self.program.prefix}{{ {self.emitted.carried} }}")):
             source, target = str(need.get_tuple_name(_IN)), str(need.get_tuple_name(_OUT))
             there = need.intersect_domain(self.times[source].domain())
             there = there.intersect_range(self.times[target].domain())

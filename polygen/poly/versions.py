@@ -57,6 +57,7 @@ class TileModel:
 
     def __init__(self, program: TileProgram) -> None:
         self.program = program
+        self._read: dict[str, isl.Map] = {}  # texts that were parsed
         self.context = isl.Set(f"{program.prefix}{{ : {program.context} }}")
         self.domains = {s.name: self.set(s.domain) for s in program.statements}
         self.reads: dict[str, dict[str, isl.Map]] = {b.name: {} for b in program.buffers}
@@ -76,7 +77,10 @@ class TileModel:
 
     def map(self, text: str) -> isl.Map:
         """A relation of the program's parameters."""
-        return isl.Map(f"{self.program.prefix}{{ {text} }}")
+        known = self._read.get(text)
+        if known is None:
+            known = self._read[text] = isl.Map(f"{self.program.prefix}{{ {text} }}")
+        return known
 
     def time_of(self, tree: Node) -> dict[str, isl.Map]:
         """When the program's statements run, by a tree."""
