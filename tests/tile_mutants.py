@@ -19,7 +19,8 @@ from polygen.hardware.atom import atoms_for
 from polygen.hardware.device import device
 from polygen.poly.counters import Counter
 from polygen.poly.derive_syncs import Synchronised, derive
-from polygen.poly.kernel_program import Epilogue, kernel_program
+from polygen.poly.kernel_parts import Epilogue
+from polygen.poly.kernel_program import kernel_program
 from polygen.poly.place_trees import place_trees
 from polygen.poly.refine import Emitted
 from polygen.poly.tile_program import Sync, SyncStatement, TileProgram

@@ -27,7 +27,7 @@ from polygen.lower.roles import (
 )
 from polygen.lower.roles import shared_bytes as role_shared_bytes
 from polygen.poly.ast import Block, Marked
-from polygen.poly.kernel_program import copy_parts
+from polygen.poly.by_warps import copy_parts
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.match import Match, Operand
 from polygen.poly.raster import prove_linear_raster, prove_raster

@@ -23,7 +23,8 @@ from polygen.poly.barriers import Barrier, Enforced
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.footprint import Footprint, footprint
 from polygen.poly.fusion import Fusion
-from polygen.poly.kernel_program import Epilogue, kernel_program
+from polygen.poly.kernel_parts import Epilogue
+from polygen.poly.kernel_program import kernel_program
 from polygen.poly.legality import Proof, check_blocks, check_order
 from polygen.poly.match import Match
 from polygen.poly.place_trees import PlaceTree, place_trees

@@ -1,0 +1,228 @@
+"""The program of a kernel whose warps do everything: copies, fragment loads, products, epilogue.
+
+    copy_a[k,p] copy_b[k,p]   every warp its share, by cp.async or through registers
+    load_a[k,s] load_b[k,s]   ring -> fragments
+    mma[k,s,m,n]              fragments -> sums
+    stage[m] store[r]         sums -> scratch -> results, or store[m] from the fragments
+
+Time of the main loop is `t`: a copy of k tile k runs at t = k, the products that need it at t = k +
+distance. Fragment loads run `lookahead` MMA steps ahead. Prologue, steady state and tail are not
+written anywhere: they are the pieces into which isl splits the loop.
+"""
+
+from __future__ import annotations
+
+from polygen.hardware.device import common_facts
+from polygen.hardware.units import unit
+from polygen.poly.kernel_parts import ALWAYS, MainLoop, Part, Product, flat
+from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
+from polygen.poly.tile_tree import Leaf, Loop, Node, loop, steps
+from polygen.poly.tiling import RowVectors, Tiling
+from polygen.schedule.model import Schedule
+
+_THREADS = "threads"
+
+
+def copy_parts(tiles: Tiling, schedule: Schedule) -> int:
+    """Parts into which the copy of a k tile is cut: one per MMA step when copies are spread."""
+    return tiles.k_steps if spread_copies(schedule) else 1
+
+
+def spread_copies(schedule: Schedule) -> bool:
+    """Whether copies run between the MMA steps instead of as a group of their own."""
+    return schedule.pipeline.copies == "spread" and schedule.loops.mma[0] == "k"
+
+
+def by_warps(
+    tiles: Tiling, schedule: Schedule, rows: RowVectors, main: MainLoop, *, asynchronous: bool
+) -> TileProgram:
+    """The program.
+
+    Args:
+        tiles: the tile hierarchy.
+        schedule: stages, loop orders, epilogue.
+        rows: how a staged epilogue walks a warp tile.
+        main: what is multiplied.
+        asynchronous: whether copies run in the background until waited for.
+    """
+    warps = Place("warps", ("w",), (tiles.warp_count,), common_facts()["warp_size"])
+    loops = _main(tiles, schedule, warps, main, asynchronous=asynchronous)
+    end = _end(tiles, schedule, rows, warps, main)
+    sums = tuple(f"{p.called('sum')}[w,m,n] : {_atoms(tiles)}" for p in main.products)
+    zero = TileStatement("zero", (), ALWAYS, (), sums, "map", unit(_THREADS), warps)
+    phases = {"main": loops.schedule, "epilogue": end.schedule}
+    return TileProgram(
+        ("k_tiles",),
+        "k_tiles >= 1",
+        (*loops.buffers, *end.buffers),
+        (zero, *loops.statements, *end.statements),
+        flat(steps("zero", loops.order, end.order)),
+        flat(steps("zero", *(phases[name] for name in schedule.loops.phases))),
+        fields=(
+            ("ring", "pipeline.stages, pipeline.distance or pipeline.order"),
+            ("fragment", "pipeline.fragments, pipeline.lookahead or loops.mma"),
+            ("sum", "loops.phases, loops.k or loops.mma"),
+            ("scratch", "loops.phases"),
+        ),
+    )
+
+
+def _atoms(tiles: Tiling) -> str:
+    atoms_m, atoms_n = tiles.atoms
+    return f"0 <= m < {atoms_m} and 0 <= n < {atoms_n}"
+
+
+def _main(
+    tiles: Tiling, schedule: Schedule, warps: Place, main: MainLoop, *, asynchronous: bool
+) -> Part:
+    pipeline = schedule.pipeline
+    k, s = "0 <= k < k_tiles", f"0 <= s < {tiles.k_steps}"
+    statements: list[TileStatement] = []
+    buffers: list[Buffer] = []
+    for ring in main.rings:
+        statements += _copy_and_load(tiles, schedule, warps, ring.name, asynchronous=asynchronous)
+        slots = (("k",), f"k mod {pipeline.stages}")
+        registers = (("k", "s"), f"s mod {pipeline.fragments}")
+        buffers += [
+            Buffer(f"ring_{ring.name}", "shared", 1, 0, pipeline.stages, slot=slots),
+            Buffer(f"fragment_{ring.name}", "register", 2, 1, pipeline.fragments, slot=registers),
+        ]
+    for product in main.products:
+        total = f"{product.called('sum')}[w,m,n]"
+        fragments = (f"fragment_{product.left}[k,s,w]", f"fragment_{product.right}[k,s,w]")
+        statements.append(
+            TileStatement(
+                product.called("mma"),
+                ("k", "s", "m", "n"),
+                f"{k} and {s} and {_atoms(tiles)}",
+                (*fragments, total),
+                (total,),
+                "product",
+                unit("mma.sync"),
+                warps,
+            )
+        )
+        buffers.append(Buffer(product.called("sum"), "register", 0, 1))
+    if asynchronous:
+        bounds = f"0 <= t < k_tiles + {pipeline.distance}"
+        threads = unit(_THREADS)
+        statements.append(TileStatement("commit", ("t",), bounds, (), (), "commit", threads, warps))
+    copies = [loop("p", f"copy_{ring.name}") for ring in main.rings]
+    loads = [Leaf(f"load_{ring.name}") for ring in main.rings]
+    multiply = [_nest(product, ("m", "n")) for product in main.products]
+    order = loop("k", steps(*copies, loop("s", steps(*loads, *multiply))))
+    return Part(
+        tuple(statements),
+        tuple(buffers),
+        order,
+        _pipelined(tiles, schedule, main, asynchronous=asynchronous),
+    )
+
+
+def _copy_and_load(
+    tiles: Tiling, schedule: Schedule, warps: Place, ring: str, *, asynchronous: bool
+) -> tuple[TileStatement, TileStatement]:
+    """Global memory -> ring, by all warps; ring -> the fragments of each warp."""
+    parts = copy_parts(tiles, schedule)
+    copy = TileStatement(
+        f"copy_{ring}",
+        ("k", "p"),
+        f"0 <= k < k_tiles and 0 <= p < {parts}",
+        (),
+        (f"ring_{ring}[k,w,p]",),
+        "move",
+        unit("cp.async" if asynchronous else _THREADS),
+        warps,
+        group="commit" if asynchronous else "",
+    )
+    whole = f"ring_{ring}[k,v,p] : 0 <= v < {tiles.warp_count} and 0 <= p < {parts}"
+    load = TileStatement(
+        f"load_{ring}",
+        ("k", "s"),
+        f"0 <= k < k_tiles and 0 <= s < {tiles.k_steps}",
+        (whole,),
+        (f"fragment_{ring}[k,s,w]",),
+        "move",
+        unit(_THREADS),
+        warps,
+    )
+    return copy, load
+
+
+def _nest(product: Product, dims: tuple[str, ...]) -> Node:
+    """The loops over the instructions of a product, outermost first."""
+    names = {"k": "s", "m": "m", "n": "n"}
+    inner: Node = Leaf(product.called("mma"))
+    for dim in reversed(dims):
+        inner = loop(names[dim], inner)
+    return inner
+
+
+def _pipelined(tiles: Tiling, schedule: Schedule, main: MainLoop, *, asynchronous: bool) -> Loop:
+    """The k loop: a copy of k tile k runs at t = k, the products with it at t = k + distance."""
+    pipeline, forward = schedule.pipeline, schedule.loops.k == "forward"
+    at = "k" if forward else "k_tiles - 1 - k"
+    later = f"{at} + {pipeline.distance}"
+    commit = ("commit",) if asynchronous else ()
+    times = {f"copy_{ring.name}": at for ring in main.rings}
+    times |= {f"load_{ring.name}": later for ring in main.rings}
+    across = f" + floor((s + {pipeline.lookahead})/{tiles.k_steps})"
+    when = later + across if runs_across(schedule) else later
+    times |= {product.called("mma"): when for product in main.products}
+    if spread_copies(schedule):
+        body = steps(_products(tiles, schedule, main, spread=True), *commit)
+    else:
+        groups: dict[str, tuple[Node | str, ...]] = {
+            "copy": (*(f"copy_{ring.name}" for ring in main.rings), *commit),
+            "mma": (_products(tiles, schedule, main, spread=False),),
+        }
+        body = steps(*(part for name in pipeline.order for part in groups[name]))
+    return loop("t", flat(body), "separate[x]", **times)
+
+
+def runs_across(schedule: Schedule) -> bool:
+    """Whether the lookahead of fragment loads runs on into the next k tile."""
+    pipeline = schedule.pipeline
+    return pipeline.across and pipeline.lookahead > 0 and schedule.loops.mma[0] == "k"
+
+
+def _products(tiles: Tiling, schedule: Schedule, main: MainLoop, *, spread: bool) -> Node:
+    """The MMA steps of one k tile: fragment loads, products, parts of copies between them."""
+    pipeline, nest = schedule.pipeline, schedule.loops.mma
+    loads = [Leaf(f"load_{ring.name}") for ring in main.rings]
+    if nest[0] != "k":
+        return steps(loop("s", steps(*loads)), *(_nest(p, nest) for p in main.products))
+    copies = [Leaf(f"copy_{ring.name}") for ring in main.rings] if spread else []
+    multiply = [_nest(product, nest[1:]) for product in main.products]
+    rest = [*copies, *multiply] if pipeline.order[0] == "copy" else [*multiply, *copies]
+    ahead = pipeline.lookahead
+    when = f"(s + {ahead}) mod {tiles.k_steps}" if runs_across(schedule) else f"s + {ahead}"
+    times = {product.called("mma"): when for product in main.products}
+    times |= {leaf.name: "p" for leaf in copies}
+    options = "unroll[x]" if ahead else ""
+    return loop("s", steps(*loads, *rest), options, **times)
+
+
+def _end(tiles: Tiling, schedule: Schedule, rows: RowVectors, warps: Place, main: MainLoop) -> Part:
+    """Sums to results: staged in rows and stored in vectors, or stored from the registers."""
+    atoms_m, atoms_n = tiles.atoms
+    m, threads = f"0 <= m < {atoms_m}", unit(_THREADS)
+    sums = tuple(f"{p.called('sum')}[w,m,n] : 0 <= n < {atoms_n}" for p in main.products)
+    if schedule.epilogue.through != "smem":
+        each = loop("m", "store")
+        last = TileStatement("store", ("m",), m, sums, (), "map", threads, warps)
+        return Part((last,), (), each, each)
+    hoisted, scratch = "hoisted[w]", f"scratch[w,m] : {m}"
+    passes = f"0 <= r < {rows.passes(tiles)}"
+    statements = (
+        TileStatement("prepare", (), ALWAYS, (), (hoisted,), "move", threads, warps),
+        TileStatement("stage", ("m",), m, sums, ("scratch[w,m]",), "move", threads, warps),
+        TileStatement("store", ("r",), passes, (scratch, hoisted), (), "map", threads, warps),
+    )
+    rings = tuple(f"ring_{ring.name}" for ring in main.rings)
+    buffers = (
+        Buffer("hoisted", "register", 0, 1),
+        Buffer("scratch", "shared", 0, 1, overlays=rings),
+    )
+    tree = steps("prepare", loop("m", "stage"), loop("r", "store"))
+    return Part(statements, buffers, tree, tree)

@@ -1,0 +1,77 @@
+"""What every family of kernels is described by, and the pieces that their programs are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polygen.poly.tile_program import Buffer, TileStatement
+from polygen.poly.tile_tree import Node, Steps
+from polygen.poly.tiling import Panels, RowVectors
+
+ALWAYS = "1 = 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """An operand's tiles in shared memory.
+
+    Attributes:
+        name: "a": the buffer is ``ring_a``.
+        side: "m" or "n": the dim of the output that the operand carries.
+    """
+
+    name: str
+    side: str
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product of two operands' tiles that is added to a sum.
+
+    Attributes:
+        name: "" for the only one; else what tells its statements and its sum from others'.
+        left: the ring of the operand that carries m.
+        right: of the one that carries n.
+    """
+
+    name: str
+    left: str
+    right: str
+
+    def called(self, what: str) -> str:
+        """``multiply``, or ``multiply_up`` where there are several."""
+        return f"{what}_{self.name}" if self.name else what
+
+
+@dataclass(frozen=True, slots=True)
+class MainLoop:
+    """What the main loop brings and multiplies: products over one output domain."""
+
+    rings: tuple[Ring, ...] = (Ring("a", "m"), Ring("b", "n"))
+    products: tuple[Product, ...] = (Product("", "a", "b"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What the epilogue of a kernel moves, and how a warp walks its tile."""
+
+    rows: RowVectors
+    panels: Panels
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some statements with their memory; the trees say when they run in a tile."""
+
+    statements: tuple[TileStatement, ...]
+    buffers: tuple[Buffer, ...]
+    order: Node
+    schedule: Node
+
+
+def flat(node: Steps) -> Steps:
+    """Steps in steps as one list."""
+    found: list[Node] = []
+    for child in node.children:
+        found += child.children if isinstance(child, Steps) else (child,)
+    return Steps(tuple(found))
