@@ -16,6 +16,7 @@ import numpy as np
 
 from polygen.emit.source import KernelSource
 from polygen.errors import ArgumentError
+from polygen.frontend.dtypes import TF32
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Program, Tensor
 from polygen.lower.plan import KernelPlan
@@ -136,7 +137,8 @@ def launch_of(program: Program, source: KernelSource, operands: tuple[Any, ...])
         elif argument.kind == "map":
             tensor = program.tensors[argument.tensor]
             stored = arrays[tensor.name].transpose(tensor.order)
-            arguments.append(TensorMap(stored, argument.box, argument.swizzle))
+            kind = "tf32" if tensor.dtype == TF32 else ""
+            arguments.append(TensorMap(stored, argument.box, argument.swizzle, kind=kind))
         else:
             arguments.append(np.int32(constant or 0))
     found = source.launch

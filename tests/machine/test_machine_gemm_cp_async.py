@@ -7,6 +7,8 @@ import time
 
 import numpy as np
 import pytest
+from float_samples import floats, sum_error
+from gpu_twin import run_within
 
 from polygen.machine import Launch, Report, run
 
@@ -41,6 +43,20 @@ def test_exact_and_silent(source, compile_ptx, size, completion):
     report, exact = execute(compile_ptx(source), *size, completion=completion)
     assert exact
     assert report.ok, str(report)
+
+
+def test_random_floats(source, compile_ptx):
+    m, n, k = 72, 136, 200
+    a, b = floats((m, k), np.float16, 0), floats((k, n), np.float16, 1)
+    bias, d = floats((n,), np.float32, 2), np.full((m, n), np.nan, np.float32)
+    sums = a.astype(np.float64) @ b.astype(np.float64)
+    wanted = np.maximum(sums + bias, 0)
+    # The sum as the units add it, then one rounded addition.
+    error = sum_error(a, b, np.zeros((m, n)), 16, 23) + 2.0**-24 * np.abs(sums + bias)
+    launch = Launch((3, 2, 1), (128, 1, 1), STAGES * 2 * 64 * 32 * 2, (a, b, bias, d, m, n, k))
+    report = run_within(compile_ptx(source), launch, (None, None, None, error))
+    assert report.ok, str(report)
+    assert (np.abs(report.arrays[3] - wanted) <= error).all()
 
 
 def test_same_answer_without_checks(source, compile_ptx):
