@@ -271,7 +271,9 @@ def test_tf32_data_has_all_mantissa_bits_and_layouts_are_declared():
 def test_the_bound_takes_tf32_operands_rounded_and_not_cut():
     sizes = {"M": 16, "N": 8, "K": 64}
     operands = ("x:tf32[M,K]", "w:tf32[N,K]", "s:f32")
-    program = Fused(parse_expression("s * (x @ w.T) + 1", "xws"), "f", "f", False).program(*operands)
+    program = Fused(parse_expression("s * (x @ w.T) + 1", "xws"), "f", "f", False).program(
+        *operands
+    )
     generator = np.random.default_rng(0)
     x, w = (generator.random(shape, np.float32) for shape in ((16, 64), (8, 64)))
     x[3, 5] = 1 + 2.0**-11  # as near to 1 as to the next number
