@@ -1,4 +1,4 @@
-"""Generated kernels, the same PTX on the GPU and on the PTX machine: floats of all mantissa bits."""
+"""Generated kernels, the same PTX on a GPU and on the PTX machine: floats of all mantissa bits."""
 
 from __future__ import annotations
 
