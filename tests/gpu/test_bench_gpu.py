@@ -37,6 +37,18 @@ def test_every_library_measures_small_rows_or_says_why_not(tmp_path: Path) -> No
     assert set(PEERS) - set(made["missing"]) <= present, "a library that is there takes part"
 
 
+@pytest.mark.parametrize("dtype", ["tf32", "e4m3", "s8"])
+def test_other_types_are_measured_beside_cublas(tmp_path: Path, dtype: str) -> None:
+    words = ["--suite", "types", "--rows", f"^mm {dtype} 4096x4096x4096$", "--repeats", "21"]
+    found = bench(tmp_path / "r.json", *words)
+    (line,) = found["rows"]
+    assert {"polygen", "separate", "eager", "cublaslt"} <= set(line["times"]), line["skipped"]
+    assert set(line["times"]) | set(line["skipped"]) >= set(PEERS)
+    assert dtype in found["runs"][-1]["ceilings"]["tflops"]
+    print(f"\n{line['key']}: {json.dumps({n: t['us'] for n, t in line['times'].items()})}")
+    print(f"errors: {line['errors']}\nskipped: {line['skipped']}")
+
+
 def test_products_in_all_layouts_keep_up_with_cublas(tmp_path: Path) -> None:
     words = ["--suite", "paper", "--rows", "^mm_.. f16", "--peers", "separate"]
     found = bench(tmp_path / "r.json", *words)
