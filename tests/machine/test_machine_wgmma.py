@@ -245,6 +245,14 @@ def test_missing_proxy_fence_and_barrier(compile_ptx):
         )
         report, *_ = execute(compile_ptx, 16, "f32.f16.f16")
         assert {one.code for one in report.findings} == {"missing-proxy-fence"}
+        fence = 'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");'
+        early = saved.replace(fence, "").replace(
+            "  for (int i = threadIdx.x", f"  {fence} for (int i = threadIdx.x"
+        )
+        assert early.count(fence) == 1
+        globals()["KERNEL"] = early
+        report, *_ = execute(compile_ptx, 16, "f32.f16.f16")
+        assert {one.code for one in report.findings} == {"missing-proxy-fence"}
         globals()["KERNEL"] = saved.replace("__syncthreads();", "")
         report, *_ = execute(compile_ptx, 16, "f32.f16.f16")
         assert {one.code for one in report.findings} == {"race-write-read"}
