@@ -218,6 +218,25 @@ def test_who_arrives_publishes_what_it_did_before(compile_ptx, writer):
         assert codes and codes <= {"race-write-read", "race-read-write"}, str(report)
 
 
+def test_launches_stay_within_the_bounds_of_the_kernel_and_of_its_target(compile_ptx):
+    source = """extern "C" __global__ void BOUNDS k(int* d) { d[threadIdx.x] = 1; }"""
+    bounded = compile_ptx(source.replace("BOUNDS", "__launch_bounds__(64)"))
+    assert once(bounded, np.zeros(96, np.int32), block=(64, 1, 1)).ok
+    with pytest.raises(LaunchError, match=r"96 threads.*\.maxntid.*At most 64"):
+        once(bounded, np.zeros(96, np.int32), block=(96, 1, 1))
+    exact = bounded.replace(".maxntid 64", ".reqntid 64")
+    assert exact != bounded and once(exact, np.zeros(96, np.int32), block=(64, 1, 1)).ok
+    with pytest.raises(LaunchError, match=r"a block of \(32, 1, 1\).*reqntid is \(64, 1, 1\)"):
+        once(exact, np.zeros(96, np.int32), block=(32, 1, 1))
+    free = source.replace("BOUNDS", "")
+    for arch, most in (("sm_80", 166912), ("sm_90", 232448)):
+        ptx = compile_ptx(free, arch)
+        arguments = (np.zeros(32, np.int32),)
+        assert run(ptx, Launch((1, 1, 1), (32, 1, 1), most, arguments)).ok
+        with pytest.raises(LaunchError, match=f"A block has at most {most}"):
+            run(ptx, Launch((1, 1, 1), (32, 1, 1), most + 1, arguments))
+
+
 def test_barrier_reduction(compile_ptx):
     source = """extern "C" __global__ void k(int* d) {
       int t = threadIdx.x; d[t] = __syncthreads_count(t % 3 == 0) + 100 * __syncthreads_or(t == 5) + 1000 * __syncthreads_and(t < 64); }"""
