@@ -25,7 +25,7 @@ from polygen.errors import ArgumentError, ToolchainMissing
 from polygen.frontend.program import Tensor
 from polygen.runtime.arrays import PROBES, ArrayView, describe, library
 from polygen.runtime.artifact import Artifact
-from polygen.runtime.binding import Binding, bind, check_overlap, grid, misaligned
+from polygen.runtime.binding import Binding, bind, check_overlap, misaligned
 from polygen.runtime.driver import Driver, cupy_driver
 from polygen.runtime.outputs import (
     allocation_scope,
@@ -203,7 +203,7 @@ class Launcher:
             ready.passed = None
         if pointers != ready.passed:
             if out is not None:
-                check_overlap(ready.binding.spans, self._tensors, pointers, len(outs))
+                check_overlap(ready.binding, self._tensors, pointers)
             for pointer, (bits, mask) in zip(pointers, ready.checks):  # noqa: B905 (equal, and hot)
                 if (pointer | bits) & mask:
                     raise misaligned(ready.binding, self._tensors, pointers)
@@ -315,7 +315,7 @@ class Launcher:
             if resident is None:
                 resident = driver.resident(function, shape, binding.device)
                 self._resident[binding.device] = resident
-            blocks = grid(self.source, dict(binding.sizes), resident)
+            blocks = shape.grid(dict(binding.sizes), resident)
             binding = replace(binding, grid=blocks)
         launch = functools.partial(
             driver.launch, function, *binding.grid, shape.threads, 1, 1, shape.shared_bytes

@@ -80,7 +80,7 @@ def test_outputs_that_overlap_an_input(shift, refused, warm):
 def test_outputs_that_overlap_each_other():
     device = Device()
     outputs = (Y, replace(Y, name="z"))
-    call = Launcher(source(), artifact(), (X, A), outputs, device.driver)
+    call = Launcher(source(outputs=outputs), artifact(), (X, A), outputs, device.driver)
     with pytest.raises(ArgumentError, match="z and y overlap in memory"):
         call((cupy_array((4, 8)),), (1.0,), (out((4, 8)), out((4, 8))))
     assert device.launches == []

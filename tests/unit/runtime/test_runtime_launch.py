@@ -88,7 +88,8 @@ def test_outputs_are_made_in_the_callers_library(device, launcher, monkeypatch):
 def test_several_outputs(device, monkeypatch):
     pointers = iter((0x90000, 0xA0000))
     monkeypatch.setattr(cupy, "empty", lambda shape, dtype: cupy_array(shape, next(pointers)))
-    twice = Launcher(source(), artifact(), (X, A), (Y, replace(Y, name="z")), device.driver)
+    both = (Y, replace(Y, name="z"))
+    twice = Launcher(source(outputs=both), artifact(), (X, A), both, device.driver)
     y, z = twice((cupy_array((5, 130)),), (2.0,))
     assert (y.data.ptr, z.data.ptr) == (0x90000, 0xA0000)
 
