@@ -34,11 +34,12 @@ from polygen.runtime.outputs import (
     deliver,
     stream_pointer,
 )
+from polygen.runtime.recent import Recent
 from polygen.runtime.tensormaps import MAP_ALIGNMENT, MAP_BYTES, Encoder, MapCache
 
 _LARGEST_F32 = float(np.finfo(np.float32).max)
 _TOO_LARGE = float(np.finfo(np.float64).max)  # stands for integers beyond float64
-_MOST_PREPARED = 1024  # combinations kept per kernel; beyond it all are forgotten
+_MOST_PREPARED = 1024  # combinations kept per kernel
 _SLOT = 8  # bytes
 _MAP_STEP = MAP_ALIGNMENT // _SLOT  # slots
 
@@ -145,7 +146,7 @@ class Launcher:
         self._outputs, self._count = outputs, len(self._inputs)
         self._tensors = (*self._inputs, *outputs)
         self._driver = driver
-        self._prepared: dict[Hashable, _Prepared] = {}
+        self._prepared: Recent[Hashable, _Prepared] = Recent(_MOST_PREPARED)
         self._functions: dict[int, tuple[int, object]] = {}
         self._resident: dict[int, int] = {}  # persistent blocks that run at once, by device
         self._lock = threading.Lock()
@@ -330,10 +331,7 @@ class Launcher:
                 for tensor, sizes in zip(self._outputs, binding.shapes, strict=True)
             )
             ready.finish = deliver(ready.library) if ready.library == "jax" else None
-        if len(self._prepared) >= _MOST_PREPARED:
-            self._prepared.clear()
-        self._prepared[key] = ready
-        return ready
+        return self._prepared.put(key, ready)
 
     def _wrong_device(self, arrays: int, current: int) -> ArgumentError:
         return ArgumentError(
