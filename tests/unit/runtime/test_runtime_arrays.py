@@ -21,6 +21,7 @@ class Tensor:
 
     def __init__(self, shape, strides, dtype="bfloat16", device="cuda", index=0, pointer=4096):
         self.shape, self._strides, self._pointer = shape, strides, pointer
+        self.requires_grad = False
         self.dtype, self.device = f"torch.{dtype}", SimpleNamespace(type=device, index=index)
 
     def stride(self):
