@@ -133,21 +133,25 @@ def unpack(manifest: Any, files: dict[str, bytes], where: str) -> Saved:
         )
     if manifest.get("digest") != _own_digest(manifest):
         raise _damaged(where, "its content does not have the digest that stands in it")
+    try:
+        _check_files(manifest, files, where)
+        device(manifest["target"])
+        return _read(manifest, files)
+    except (ValueError, KeyError, TypeError, AttributeError) as reason:
+        raise _damaged(where, f"{type(reason).__name__}: {reason}") from reason
+
+
+def _check_files(manifest: dict[str, Any], files: dict[str, bytes], where: str) -> None:
     for suffix, digest in manifest["files"].items():
         if suffix not in files:
             raise SavedKernelError(
-                f"the file NAME{suffix} is missing".replace("NAME", manifest["entry"]),
+                f"the file {manifest['entry']}{suffix} is missing",
                 where=where,
                 why="a kernel is loaded with all files that were saved beside its manifest",
                 nearest="Copy it there, or save the kernel again",
             )
         if _digest(files[suffix]) != digest:
             raise _damaged(where, f"{manifest['entry']}{suffix} is not what was saved")
-    device(manifest["target"])
-    try:
-        return _read(manifest, files)
-    except (ValueError, KeyError, TypeError) as reason:
-        raise _damaged(where, str(reason)) from reason
 
 
 def _read(manifest: dict[str, Any], files: dict[str, bytes]) -> Saved:
@@ -158,17 +162,14 @@ def _read(manifest: dict[str, Any], files: dict[str, bytes]) -> Saved:
         "header": files[".h"].decode(),
         **{field: manifest[field] for field in ("arch", "arguments", "launch", "conditions")},
     }
-    generated = Generated(
-        program=decode(Program, manifest["program"]),
-        target=manifest["target"],
-        schedule=decode(Schedule, manifest["schedule"]),
-        origin=manifest["schedule_origin"],
-        source=decode(KernelSource, source),
-        proofs=tuple(manifest["proofs"]),
-        tree=files[".tree.yaml"].decode().removesuffix("\n"),
-        command=manifest["command"],
-    )
-    artifact = None
+    generated = {
+        TAG: Generated.__name__,
+        "origin": manifest["schedule_origin"],
+        "source": source,
+        "tree": files[".tree.yaml"].decode().removesuffix("\n"),
+        **{f: manifest[f] for f in ("program", "target", "schedule", "proofs", "command")},
+    }
+    artifact, asked = None, manifest["asked"]
     if manifest["resources"] is not None:
         artifact = Artifact(
             files[".ptx"].decode(),
@@ -177,12 +178,14 @@ def _read(manifest: dict[str, Any], files: dict[str, bytes]) -> Saved:
             manifest["log"],
             manifest["compiler"],
         )
-    asked = manifest["asked"]
+    sizes = tuple(manifest["sizes"].items())
+    if not all(type(size) is int for _, size in sizes):
+        raise ValueError(f"sizes are {manifest['sizes']}")
     return Saved(
-        generated,
+        decode(Generated, generated),
         artifact,
         None if asked is None else decode(Schedule, asked),
-        tuple(manifest["sizes"].items()),
+        sizes,
     )
 
 

@@ -6,6 +6,7 @@ compiler against stubs of CUDA, or, without one, its tests are read as Python.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from polygen.emit.conditions import Arrays, holds, refusals
 from polygen.emit.names import c_name
 from polygen.errors import ArgumentError
 from polygen.frontend.shapes import LARGEST_SIZE
+from polygen.generated import Generated, decode, encode
 from polygen.kernel import Kernel
 from polygen.lower.build import arguments
 from polygen.lower.epilogue import stride_argument
@@ -219,3 +221,8 @@ def test_rows_that_end_inside_a_copy_are_refused_by_name():
     )
     assert refusal.sentence == "K is a multiple of 8: rows of x, w are whole copies"
     assert interpreted(source, {**values, "K": 168}) == 0
+
+
+def test_a_kernel_survives_as_json(call):
+    made = call.kernel.passes.generated
+    assert decode(Generated, json.loads(json.dumps(encode(made)))) == made

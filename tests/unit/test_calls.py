@@ -1,6 +1,6 @@
-"""Direct calls: what is generated, what is found again, and what is forgotten. No GPU: CUDA is fake.
+"""Direct calls: what is generated, what is found again, and what is forgotten.
 
-Kernels are generated and chosen for real; the compiler and the driver are stubs.
+Kernels are generated and chosen for real; the compiler, the driver and the GPU are stubs.
 """
 
 from __future__ import annotations
@@ -157,9 +157,7 @@ def test_clearing_the_cache_clears_what_was_generated(machine):
     assert cache.clear() == 0 and cache.info().bytes == 0  # nothing was compiled here
 
 
-@pytest.mark.parametrize(
-    "change", [{"k": 508}, {"k": 511}, {"dtype": "f4"}, {"n": 300}], ids=str
-)
+@pytest.mark.parametrize("change", [{"k": 508}, {"k": 511}, {"dtype": "f4"}, {"n": 300}], ids=str)
 def test_other_classes_and_types_are_other_kernels(machine, change):
     machine.run(300)
     if change.get("dtype") == "f4":
