@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polygen.errors import AlignmentMismatch, PolygenError, SpillError, ToolchainMissing
-from polygen.frontend.program import Program, Tensor
+from polygen.frontend.program import Program, realigned
 from polygen.generated import Generated, kept
 from polygen.hardware.device import Device, device
 from polygen.runtime.artifact import Artifact, Resources
@@ -173,7 +173,8 @@ class Kernel:
             try:
                 return compile_cached(self._generated.source)
             except SpillError:
-                if self._asked != "auto":
+                # A schedule that the environment forces on every choice comes again.
+                if self._asked != "auto" or self.schedule.name in skip:
                     raise
                 skip |= {self.schedule.name}
                 made = self._generated
@@ -429,20 +430,3 @@ _TEXTS: dict[str, Callable[[Kernel], str]] = {
     "ptx": lambda kernel: kernel.ptx,
     "sass": lambda kernel: disassemble(kernel.cubin),
 }
-
-
-def realigned(program: Program, alignment: dict[str, int], ragged: tuple[str, ...] = ()) -> Program:
-    """The program with other alignments (bytes by tensor) and with ragged rows where named."""
-
-    def change(tensor: Tensor) -> Tensor:
-        return replace(
-            tensor,
-            alignment=alignment.get(tensor.name, tensor.alignment),
-            ragged=tensor.ragged or tensor.name in ragged,
-        )
-
-    return replace(
-        program,
-        inputs=tuple(map(change, program.inputs)),
-        outputs=tuple(map(change, program.outputs)),
-    )

@@ -80,6 +80,7 @@ class HostLauncher:
     def __init__(self, source: KernelSource, program: Program, folder: Path) -> None:
         assert COMPILER is not None
         self.entry, self.parameters = source.entry, arguments(program)
+        self.launch = source.launch
         launch = re.compile(rf"{source.entry}<<<grid, \d+, \d+, \(cudaStream_t\)stream>>>\(")
         text, found = launch.subn("record(grid, ", host_part(source))
         assert found == 1
@@ -116,6 +117,16 @@ class HostLauncher:
         address = ctypes.c_void_p.in_dll(self._header, "the_check").value
         function = ctypes.CFUNCTYPE(ctypes.c_int, *(type(v) for v in self._values(given)))
         return int(function(address)(*self._values(given)))
+
+    def header_grid(self, sizes: Mapping[str, int], resident: int) -> tuple[int, int]:
+        """The blocks that the header's function names."""
+        dims = dict.fromkeys(d for d in (self.launch.along, self.launch.across) if d in sizes)
+        values = [*(sizes[dim] for dim in dims), *([resident] if self.launch.persistent else [])]
+        found = (ctypes.c_uint * 2)()
+        address = ctypes.c_void_p.in_dll(self._header, "the_grid").value
+        kinds = [*(ctypes.c_int for _ in values), ctypes.POINTER(ctypes.c_uint)]
+        ctypes.CFUNCTYPE(None, *kinds)(address)(*values, found)
+        return (found[0], found[1])
 
     def number(self, name: str) -> int:
         """A variable of the stubs."""

@@ -194,7 +194,8 @@ def test_the_compiled_launcher_refuses_what_is_outside_the_class(call, tmp_path)
         if wanted:
             continue
         arrays = call.arrays(values)
-        assert launcher.grid() == source.launch.grid(dict(arrays.sizes), 132)[:2]
+        blocks = source.launch.grid(dict(arrays.sizes), 132)[:2]
+        assert launcher.grid() == blocks == launcher.header_grid(arrays.sizes, 132)
         given = []
         for argument in source.arguments:
             if argument.kind == "size":
