@@ -5,6 +5,7 @@
 2. An entry is one file: magic line, digest of the rest, a JSON line, PTX, cubin. It appears by
    rename; an entry whose digest does not fit is built again, so that no kill, crash or full disk
    can leave a harmful file.
+   What was generated is kept likewise, in a folder beside (`polygen.generated`).
 3. A miss takes the lock of its shard, looks again, compiles and publishes: N processes compile
    once. The lock is the operating system's, so it dies with its holder.
 4. A cache that cannot be written costs a warning and a compilation, never the result.
@@ -206,7 +207,7 @@ def _publish(path: Path, entry: bytes) -> None:
 
 def _warn(path: Path, reason: OSError | NotImplementedError) -> None:
     warnings.warn(
-        f"The compiled kernel is not kept. {unwritable(path, reason)}", RuntimeWarning, stacklevel=4
+        f"The kernel is not kept. {unwritable(path, reason)}", RuntimeWarning, stacklevel=4
     )
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 import ctypes
 
 import pytest
+from matrix import small
 from runtime_samples import Device, artifact, cupy_array
 
 import polygen as pg
 from polygen import decide, knobs, pipeline
 from polygen.errors import SpillError
 from polygen.generated import version
+from polygen.hardware.device import device
 from polygen.runtime import cache
 
 pytest.importorskip("cupy")
@@ -213,3 +215,13 @@ def test_constants_that_are_equal_but_not_the_same_are_not_mixed_up(machine):
     machine.run(301)
     texts = [kernel.source for kernel in machine.call._variants.values()]
     assert len(texts) == 2 and sum("-0.0" in text for text in texts) == 1
+
+
+def test_a_choice_that_the_proofs_refuse_says_what_was_taken_instead(machine, monkeypatch):
+    taken = decide.decision
+    refused = small()
+    monkeypatch.setattr("polygen.api.decision", lambda *given: (refused, "tuned long ago"))
+    machine.run(300)
+    (kernel,) = machine.call._variants.values()
+    chosen, origin = taken(kernel.program, device("sm_80"), {"D0": 300, "D1": 512, "D2": 256})
+    assert (kernel.schedule, kernel.schedule_origin) == (chosen, origin)

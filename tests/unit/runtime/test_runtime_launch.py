@@ -152,8 +152,9 @@ def test_each_device_loads_its_own_module(device, launcher):
     assert [launch[0] for launch in device.launches] == [777, 778] and len(device.loads) == 2
 
 
-def test_the_table_of_combinations_is_bounded(device, launcher, monkeypatch):
+def test_the_table_of_combinations_is_bounded(device, monkeypatch):
     monkeypatch.setattr("polygen.runtime.launch._MOST_PREPARED", 3)
+    launcher = Launcher(source(shared=100), artifact(), (X, A), (Y,), device.driver)
     for rows in range(1, 12):
         launcher((cupy_array((rows, 4)),), (1.0,), cupy_array((rows, 4), 0x90000))
     assert len(launcher._prepared) <= 3
