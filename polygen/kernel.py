@@ -365,28 +365,8 @@ class Kernel:
             A report; ``report.ok`` says whether ``report.findings`` is empty.
         """
         with _needs_isl():
-            from polygen import check as checks  # noqa: PLC0415
-            from polygen.pipeline import check_sizes  # noqa: PLC0415
-
-        check_sizes(self.program, sizes or {})
-        self.artifact  # noqa: B018  (first: it may replace the passes)
-        chosen = {**checks.trial_sizes(self.passes.plan), **(sizes or {})}
-        chosen, note = checks.runnable_sizes(self.passes.plan, chosen)
-        notes = [note] if note else []
-        fitting = self.fitting(*checks.trial_operands(self.program, chosen, 0))
-        if fitting is not self:
-            chosen, note = checks.runnable_sizes(
-                fitting.passes.plan, chosen
-            )  # its tiles may differ
-            classes = ", ".join(f"{t} {n}" for t, n in fitting.passes.source.alignment)
-            notes.append(
-                "the sizes are outside the alignment class of this kernel; ran its variant for "
-                f"arrays aligned to {classes} bytes"
-            )
-        ptx = fitting.ptx
-        return checks.check(
-            fitting.passes.plan, fitting.passes.source, ptx, chosen, notes=tuple(notes)
-        )
+            from polygen.check import check_kernel  # noqa: PLC0415
+        return check_kernel(self, sizes or {})
 
 
 def _unpickled(data: bytes) -> Kernel:
