@@ -62,6 +62,8 @@ class Machine:
         self.call = pg.fuse(product)
 
     def run(self, m, n=256, k=512, dtype="f2", strides=None):
+        # Equal extents share a parameter, and the stand-in reads as many as it was told of.
+        assert len({m, n, k}) == 3
         before = len(self.device.launches)
         x = cupy_array((m, k), X, dtype=dtype, strides=strides)
         w = cupy_array((n, k), W, dtype=dtype)
@@ -159,7 +161,7 @@ def test_clearing_the_cache_clears_what_was_generated(machine):
     assert cache.clear() == 0 and cache.info().bytes == 0  # nothing was compiled here
 
 
-@pytest.mark.parametrize("change", [{"k": 508}, {"k": 511}, {"dtype": "f4"}, {"n": 300}], ids=str)
+@pytest.mark.parametrize("change", [{"k": 508}, {"k": 511}, {"dtype": "f4"}, {"n": 308}], ids=str)
 def test_other_classes_and_types_are_other_kernels(machine, change):
     machine.run(300)
     if change.get("dtype") == "f4":
