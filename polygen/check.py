@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Program, Tensor
 from polygen.lower.plan import KernelPlan
 from polygen.machine import AccessProfile, Finding, Launch, Report, TensorMap, run
+from polygen.pipeline import Passes, check_sizes
 from polygen.poly.legality import Proof
 from polygen.runtime.arrays import ArrayView
 from polygen.runtime.binding import bind, misaligned
@@ -279,6 +280,48 @@ def trial_operands(program: Program, sizes: dict[str, int], seed: int) -> tuple[
 def is_exact(program: Program) -> bool:
     """Whether the program maps small integers to exactly representable results."""
     return all(s.function in _EXACT for s in program.pointwise)
+
+
+class Checked(Protocol):
+    """What a check needs of a kernel: `polygen.kernel.Kernel`."""
+
+    @property
+    def program(self) -> Program:
+        """What it computes."""
+
+    @property
+    def passes(self) -> Passes:
+        """The result of every pass."""
+
+    @property
+    def ptx(self) -> str:
+        """The compiled PTX; compiling may replace the passes."""
+
+    def fitting(self, *operands: Any) -> Checked:
+        """Choose the variant that the alignment of these arrays needs."""
+
+
+def check_kernel(kernel: Checked, sizes: dict[str, int]) -> CheckReport:
+    """Check a kernel, or the variant of it that a call with these sizes would use.
+
+    Args:
+        kernel: compiled here, if it has not been.
+        sizes: of the run; dims not named get those of `trial_sizes`.
+    """
+    check_sizes(kernel.program, sizes)
+    _ = kernel.ptx  # first: it may replace the passes
+    chosen, note = runnable_sizes(kernel.passes.plan, trial_sizes(kernel.passes.plan) | sizes)
+    notes = [note] if note else []
+    fitting = kernel.fitting(*trial_operands(kernel.program, chosen, 0))
+    ptx, passes = fitting.ptx, fitting.passes
+    if fitting is not kernel:
+        chosen, note = runnable_sizes(passes.plan, chosen)  # its tiles may differ
+        classes = ", ".join(f"{tensor} {size}" for tensor, size in passes.source.alignment)
+        notes.append(
+            "the sizes are outside the alignment class of this kernel; ran its variant for "
+            f"arrays aligned to {classes} bytes"
+        )
+    return check(passes.plan, passes.source, ptx, chosen, notes=tuple(notes))
 
 
 def check(

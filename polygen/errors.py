@@ -124,6 +124,10 @@ class CacheError(PolygenError):
     """The artifact cache cannot be read or written (full disk, no permission)."""
 
 
+class SavedKernelError(PolygenError):
+    """A saved kernel cannot be loaded, or another one's files are in the place of a new one."""
+
+
 class ArgumentError(PolygenError):
     """A call's arrays do not fit the kernel: shape, dtype, strides, device, alignment."""
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from polygen.decide import decide, panels_of
+from polygen.decide import ISL_LOCK, Prospect, decide, panels_of
 from polygen.emit.cuda import emit
 from polygen.emit.source import KernelSource
 from polygen.errors import PolygenError, ScheduleError
 from polygen.frontend.program import Program, Tensor
+from polygen.generated import Generated
 from polygen.hardware.device import Device
 from polygen.lower.build import copy_is_asynchronous, lower
-from polygen.lower.epilogue import row_vectors
+from polygen.lower.epilogue import pointwork, row_vectors
 from polygen.lower.plan import KernelPlan
 from polygen.lower.verify import verify
 from polygen.poly.fusion import fuse
@@ -23,9 +23,6 @@ from polygen.poly.match import match
 from polygen.poly.scop import Scop, scop
 from polygen.schedule.model import Schedule
 from polygen.tune import lookup
-
-# isl has one context per process, and its operation budget with it: one generation at a time.
-_GENERATING = threading.RLock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +35,22 @@ class Passes:
     plan: KernelPlan
     source: KernelSource
     origin: str  # where the schedule comes from
+    command: str  # the maker, for the header
+
+    @property
+    def generated(self) -> Generated:
+        """The kernel as plain data."""
+        plan = self.plan
+        return Generated(
+            self.program,
+            plan.device.name,
+            plan.schedule,
+            self.origin,
+            self.source,
+            tuple(map(str, plan.proofs)),
+            str(self.tree),
+            self.command,
+        )
 
 
 def generate(
@@ -61,7 +74,7 @@ def generate(
     Raises:
         PolygenError: the program, the schedule or their combination is refused.
     """
-    with _GENERATING:
+    with ISL_LOCK:
         try:
             return _generate(program, device, sizes, schedule, command, skip)
         except ScheduleError:  # a schedule tuned with another version may be refused by the proofs
@@ -83,7 +96,8 @@ def _generate(
     model = scop(program)
     fusion = fuse(program, model)
     matched = match(program, fusion)
-    instruction, decided, origin = decide(program, fusion, matched, device, sizes, schedule, skip)
+    prospect = Prospect(matched, pointwork(program, fusion, matched, 2))
+    instruction, decided, origin = decide(program, prospect, device, sizes, schedule, skip)
     tree = map_program(
         model,
         fusion,
@@ -95,7 +109,7 @@ def _generate(
         panels=panels_of(program, fusion, matched, decided, instruction),
     )
     plan = verify(lower(program, tree, decided, instruction, device))
-    return Passes(program, model, tree, plan, emit(plan, command), origin)
+    return Passes(program, model, tree, plan, emit(plan, command), origin, command)
 
 
 def with_sizes(program: Program, sizes: dict[str, int]) -> Program:

@@ -73,6 +73,9 @@ def parser() -> Parser:
     generate.add_argument(
         "-o", dest="out", metavar="OUT", default="kernels_out", help="folder; - prints the .cu"
     )
+    generate.add_argument(
+        "--force", action="store_true", help="take the place of another kernel of this name"
+    )
     show = add("show", commands.show, "print one stage of the pipeline", kernel)
     show.add_argument("--stage", choices=STAGES, default="plan", help="default: plan")
     text = "prove a kernel, and run its PTX on NumPy; no GPU"

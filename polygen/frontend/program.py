@@ -14,7 +14,7 @@ this a GEMM".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polygen.frontend.dtypes import DType
 
@@ -156,3 +156,20 @@ class Program:
             for s in self.statements
         ]
         return "\n".join([head, *arguments, *body])
+
+
+def realigned(program: Program, alignment: dict[str, int], ragged: tuple[str, ...] = ()) -> Program:
+    """The program with other alignments (bytes by tensor) and with ragged rows where named."""
+
+    def change(tensor: Tensor) -> Tensor:
+        return replace(
+            tensor,
+            alignment=alignment.get(tensor.name, tensor.alignment),
+            ragged=tensor.ragged or tensor.name in ragged,
+        )
+
+    return replace(
+        program,
+        inputs=tuple(map(change, program.inputs)),
+        outputs=tuple(map(change, program.outputs)),
+    )

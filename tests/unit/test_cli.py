@@ -34,14 +34,15 @@ def lines(capsys):
 
 
 # --- generate
-def test_generate_writes_three_files_and_names_them(tmp_path, capsys):
+def test_generate_writes_its_files_and_names_them(tmp_path, capsys):
     words = ["generate", *GELU, *SIZES, "-o", str(tmp_path)]
     assert main(words) == 0
     said = lines(capsys)
     assert said["code"] == str(tmp_path / "pg_gelu_add_matmul.cu")
     names = {path.name for path in tmp_path.iterdir()}
     stem = "pg_gelu_add_matmul"
-    assert names == {f"{stem}.cu", f"{stem}.json", f"{stem}.tree.yaml"}
+    suffixes = ("cu", "cubin", "h", "json", "ptx", "tree.yaml")
+    assert names == {f"{stem}.{suffix}" for suffix in suffixes}
     assert "0 B spilled" in said["compiled"] and "NVRTC" in said["compiled"]
     assert "shipped" in said["schedule"] and said["target"] == "sm_80"
     manifest = json.loads((tmp_path / f"{stem}.json").read_text())

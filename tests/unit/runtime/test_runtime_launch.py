@@ -88,7 +88,8 @@ def test_outputs_are_made_in_the_callers_library(device, launcher, monkeypatch):
 def test_several_outputs(device, monkeypatch):
     pointers = iter((0x90000, 0xA0000))
     monkeypatch.setattr(cupy, "empty", lambda shape, dtype: cupy_array(shape, next(pointers)))
-    twice = Launcher(source(), artifact(), (X, A), (Y, replace(Y, name="z")), device.driver)
+    both = (Y, replace(Y, name="z"))
+    twice = Launcher(source(outputs=both), artifact(), (X, A), both, device.driver)
     y, z = twice((cupy_array((5, 130)),), (2.0,))
     assert (y.data.ptr, z.data.ptr) == (0x90000, 0xA0000)
 
@@ -151,8 +152,9 @@ def test_each_device_loads_its_own_module(device, launcher):
     assert [launch[0] for launch in device.launches] == [777, 778] and len(device.loads) == 2
 
 
-def test_the_table_of_combinations_is_bounded(device, launcher, monkeypatch):
+def test_the_table_of_combinations_is_bounded(device, monkeypatch):
     monkeypatch.setattr("polygen.runtime.launch._MOST_PREPARED", 3)
+    launcher = Launcher(source(shared=100), artifact(), (X, A), (Y,), device.driver)
     for rows in range(1, 12):
         launcher((cupy_array((rows, 4)),), (1.0,), cupy_array((rows, 4), 0x90000))
     assert len(launcher._prepared) <= 3
