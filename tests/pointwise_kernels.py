@@ -14,6 +14,7 @@ import pytest
 
 import polygen
 from polygen.emit import ctext
+from polygen.emit.functions import recorded_error
 from polygen.frontend.dtypes import BF16, BOOL, F16, F32
 from polygen.frontend.functions import TABLE
 from polygen.lower.plan import Compute
@@ -121,6 +122,45 @@ def partners(x, seed=0):
 def arguments(name, x):
     """As many arrays as a function takes."""
     return [x, *(partners(x, seed) for seed in range(arrays_of(name) - 1))]
+
+
+# NumPy leaves open which of 0 and -0 the greater is, and so do its definitions that use it.
+EITHER_ZERO = {"minimum", "maximum", "relu", "clip"}
+
+
+def rounded(values, dtype):
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        return values.astype(np.float32).astype(STORED[dtype]).astype(np.float64)
+
+
+def beyond_record(call, args, dtype, found):
+    """Elements that no value within the recorded error of NumPy's would have been stored as.
+
+    Args:
+        call: a function's name, and the constants after its arrays.
+        args: the arrays.
+        dtype: what the kernel stores; 16 bits take the fast forms.
+        found: what it stored.
+    """
+    name, constants = call
+    fast = dtype != "f32"
+    found = found.astype(np.float64)
+    singles = [np.float32(constant) for constant in constants]
+    wanted = np.broadcast_to(reference(name, *args, *singles), found.shape)
+    if name == "where":
+        wanted = np.where(args[0] > 0, *(arg.astype(np.float64) for arg in args[1:]))
+    constant = constants[-1] if constants else None
+    absolute, relative = recorded_error(name, constant, fast)
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = np.where(np.isfinite(wanted), absolute + relative * np.abs(wanted), 0.0)
+        low, high = rounded(wanted - error, dtype), rounded(wanted + error, dtype)
+        right = (low <= found) & (found <= high) | np.isnan(found) & np.isnan(wanted)
+        if name not in EITHER_ZERO:
+            right &= (found != 0) | np.isnan(wanted) | (np.signbit(found) == np.signbit(wanted))
+    return [
+        (*(float(arg[at]) for arg in args), "gives", found[at], "for", wanted[at])
+        for at in np.flatnonzero(~right)
+    ]
 
 
 # --- approximate instructions

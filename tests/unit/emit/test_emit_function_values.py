@@ -12,7 +12,16 @@ import math
 import numpy as np
 import pytest
 from matrix import small
-from pointwise_kernels import STORED, TYPES, apply, arrays_of, every, partners, reference
+from pointwise_kernels import (
+    TYPES,
+    apply,
+    arrays_of,
+    beyond_record,
+    every,
+    partners,
+    reference,
+    rounded,
+)
 
 import polygen as pg
 from polygen.check import compare
@@ -30,8 +39,6 @@ _SIZES = [
 ]
 SPECIAL = np.array([math.nan, *(sign * size for size in _SIZES for sign in (1, -1))], np.float32)
 # fmt: on
-# NumPy leaves open which of 0 and -0 the greater is, and so do its definitions that use it.
-EITHER_ZERO = {"minimum", "maximum", "relu", "clip"}
 EXPONENTS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 8.0, 9.0, 40.0, 64.0, 65.0, -1.0, -2.0, -3.0, -5.0)
 EXPONENTS += (0.5, -0.5, 1 / 3, 1.7, 2.5, -1.5, -0.01, 63.5, 64.5, math.inf, math.nan)
 CALLS = [(name, ()) for name in FUNCTIONS if name != "clip"]
@@ -46,32 +53,11 @@ def call_name(call):
     return call[0] + "".join(f"_{constant:g}" for constant in call[1])
 
 
-def rounded(values, dtype):
-    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        return values.astype(np.float32).astype(STORED[dtype]).astype(np.float64)
-
-
 def wrong(call, args, dtype):
     """Elements that no value within the recorded error of NumPy's would have been stored as."""
     name, constants = call
-    fast = dtype != "f32"
-    found = apply(name, *args, constants=constants, fast=fast, dtype=dtype).astype(np.float64)
-    singles = [np.float32(constant) for constant in constants]
-    wanted = np.broadcast_to(reference(name, *args, *singles), found.shape)
-    if name == "where":
-        wanted = np.where(args[0] > 0, *(arg.astype(np.float64) for arg in args[1:]))
-    constant = constants[-1] if constants else None
-    absolute, relative = recorded_error(name, constant, fast)
-    with np.errstate(invalid="ignore", over="ignore"):
-        error = np.where(np.isfinite(wanted), absolute + relative * np.abs(wanted), 0.0)
-        low, high = rounded(wanted - error, dtype), rounded(wanted + error, dtype)
-        right = (low <= found) & (found <= high) | np.isnan(found) & np.isnan(wanted)
-        if name not in EITHER_ZERO:
-            right &= (found != 0) | np.isnan(wanted) | (np.signbit(found) == np.signbit(wanted))
-    return [
-        (*(float(arg[at]) for arg in args), "gives", found[at], "for", wanted[at])
-        for at in np.flatnonzero(~right)
-    ]
+    found = apply(name, *args, constants=constants, fast=dtype != "f32", dtype=dtype)
+    return beyond_record(call, args, dtype, found)
 
 
 def pairs(name, constants):
