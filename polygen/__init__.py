@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         tanh,
         where,
     )
+    from polygen.frontend.products import einsum, matmul
     from polygen.kernel import Kernel
     from polygen.schedule.model import Schedule
 
@@ -51,6 +52,7 @@ __all__ = [
     "Schedule",
     "abs",
     "clip",
+    "einsum",
     "erf",
     "exp",
     "exp2",
@@ -64,6 +66,7 @@ __all__ = [
     "logical_and",
     "logical_not",
     "logical_or",
+    "matmul",
     "maximum",
     "minimum",
     "mish",
@@ -85,6 +88,8 @@ _HOMES = {
     "Kernel": "polygen.kernel",
     "PolygenError": "polygen.errors",
     "Schedule": "polygen.schedule.model",
+    "einsum": "polygen.frontend.products",
+    "matmul": "polygen.frontend.products",
 }
 _RENAMED = {"abs": "absolute"}
 

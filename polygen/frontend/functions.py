@@ -229,7 +229,7 @@ def gelu(x: Any, approximate: str = "none") -> Any:
 
 PUBLIC["gelu"] = gelu
 
-# NumPy's names for what the table calls otherwise; `matmul`, `dot` and `transpose` are known to the
+# NumPy's names for what the table calls otherwise; those that stand for themselves are known to the
 # tracer.
 ALIASES = {
     "subtract": "sub",
@@ -248,7 +248,10 @@ ALIASES = {
     "reciprocal": "reciprocal",
     "matmul": "matmul",
     "dot": "dot",
+    "einsum": "einsum",
     "transpose": "transpose",
+    "permute_dims": "transpose",
+    "swapaxes": "swapaxes",
 }
 
 # NumPy's and PyTorch's names of what needs more than one element; "min" and "max" of two arguments

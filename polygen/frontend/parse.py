@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from polygen.errors import DTypeError, ExpressionError
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.functions import ALIASES, PUBLIC, closest
+from polygen.frontend.products import einsum
 
 Values = Mapping[str, Any]
 Evaluate = Callable[[Values], Any]
@@ -65,21 +66,26 @@ def _special() -> dict[str, Callable[..., Any]]:
         "reciprocal": lambda x: 1.0 / x,
         "matmul": lambda a, b: a @ b,
         "dot": lambda a, b: a @ b,
-        "transpose": lambda a: a.T,
+        "transpose": lambda a, axes=None: a.T if axes is None else a.transpose(axes),
+        "swapaxes": lambda a, axis1, axis2: a.swapaxes(axis1, axis2),
+        "einsum": einsum,
     }
     return {alias: others.get(name) or PUBLIC[name] for alias, name in ALIASES.items()}
 
 
 _FUNCTIONS = PUBLIC | _special()
+_LITERALS = ("einsum", "swapaxes", "transpose", "permute_dims")  # arguments that are no arrays
+_KNOWN = 'Known: .T, .mT, .swapaxes(1, 2), .transpose(0, 2, 1), .astype("f16")'
 
 
 def parse_expression(text: str, names: Sequence[str]) -> Callable[..., Any]:
     """Makes a function of `names` from an expression.
 
     Args:
-        text: operators, comparisons, ``.T``, ``.astype("f16")``, ``[:, None]``, functions of the
-            vocabulary (bare or under ``np.`` or ``pg.``), numbers, and commas between several
-            outputs.
+        text: operators, comparisons, ``.T``, ``.mT``, ``.swapaxes(0, 1)``, ``.transpose(0, 2, 1)``,
+            ``.astype("f16")``, ``[:, None]``, ``[..., ::2]``, ``einsum("bmk,kn->bmn", x, w)``,
+            functions of the vocabulary (bare or under ``np.`` or ``pg.``), numbers, and commas
+            between several outputs.
         names: the arguments, in call order.
 
     Returns:
@@ -214,9 +220,9 @@ class _Reader:
             if value is None:
                 self.fail(node, f"unknown constant {node.attr!r}", nearest="Known: pi, e, inf")
             return lambda _: value
-        if node.attr != "T":
-            self.fail(node, f"unknown attribute .{node.attr}", nearest='Known: .T, .astype("f16")')
-        return self._guarded(node, operator.attrgetter("T"), self.read(node.value))
+        if node.attr not in ("T", "mT"):
+            self.fail(node, f"unknown attribute .{node.attr}", nearest=_KNOWN)
+        return self._guarded(node, operator.attrgetter(node.attr), self.read(node.value))
 
     def _is_module(self, node: ast.expr) -> bool:
         """Whether a name stands for NumPy or polygen; an argument of that name comes first."""
@@ -224,18 +230,34 @@ class _Reader:
 
     def _subscript(self, node: ast.Subscript) -> Evaluate:
         items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        key: list[Any] = []
-        for item in items:
-            whole = isinstance(item, ast.Slice) and not (item.lower or item.upper or item.step)
-            constant = isinstance(item, ast.Constant) and item.value in (None, Ellipsis)
-            newaxis = isinstance(item, ast.Attribute) and item.attr == "newaxis"
-            if not (whole or constant or newaxis):
-                self.fail(item, "an index", nearest="Only v[:, None], v[None, :] and whole axes")
-            key.append(
-                item.value if isinstance(item, ast.Constant) else slice(None) if whole else None
-            )
-        index = tuple(key)
+        index = tuple(self._index(item) for item in items)
         return self._guarded(node, lambda value: value[index], self.read(node.value))
+
+    def _index(self, item: ast.expr) -> Any:
+        """One item of a subscript: a slice or place with constant bounds, a new axis, or ``...``."""
+        if isinstance(item, ast.Attribute) and item.attr == "newaxis":
+            return None
+        if isinstance(item, ast.Slice):
+            parts = (item.lower, item.upper, item.step)
+            bounds = [None if part is None else self._literal(part) for part in parts]
+            if all(bound is None or type(bound) is int for bound in bounds):
+                return slice(*bounds)
+        else:
+            found = self._literal(item)
+            if type(found) is int or isinstance(item, ast.Constant) and found in (None, Ellipsis):
+                return found
+        self.fail(
+            item,
+            "an index that is no constant",
+            nearest="There are v[:, None], v[None, :], v[..., :64], v[:, ::2] and v[0]",
+        )
+
+    def _literal(self, node: ast.expr) -> Any:
+        """The value of a number, a text or a tuple of them; NotImplemented for anything else."""
+        try:
+            return ast.literal_eval(node)
+        except (ValueError, TypeError):
+            return NotImplemented
 
     def _call(self, node: ast.Call) -> Evaluate:
         called = node.func
@@ -244,7 +266,9 @@ class _Reader:
                 return self._function(called.attr, node)
             if called.attr == "astype":
                 return self._astype(called.value, node)
-            self.fail(called, f"unknown method .{called.attr}", nearest='Known: .astype("f16")')
+            if called.attr in ("swapaxes", "transpose"):
+                return self._permuted(called.attr, called.value, node)
+            self.fail(called, f"unknown method .{called.attr}", nearest=_KNOWN)
         if not isinstance(called, ast.Name):
             self.fail(called, "this cannot be called", nearest="Call a function by its name")
         return self._function(called.id, node)
@@ -253,7 +277,7 @@ class _Reader:
         function = _FUNCTIONS.get(name)
         if function is None:
             self.fail(node, f"unknown function {name!r}", nearest=closest(name))
-        args = [self.read(arg) for arg in node.args]
+        args = [self._argument(name, arg) for arg in node.args]
         keywords: dict[str, Any] = {}
         for keyword in node.keywords:
             if keyword.arg is None or not self._is_constant(keyword.value):
@@ -264,6 +288,19 @@ class _Reader:
         except TypeError as error:
             self.fail(node, f"{name}: {error}")
         return self._guarded(node, lambda *given: function(*given, **keywords), *args)
+
+    def _argument(self, name: str, node: ast.expr) -> Evaluate:
+        """An argument of a function, some of which take subscripts or axes beside arrays."""
+        found = self._literal(node) if name in _LITERALS else NotImplemented
+        return self.read(node) if found is NotImplemented else lambda _: found
+
+    def _permuted(self, method: str, value: ast.expr, node: ast.Call) -> Evaluate:
+        axes = [self._literal(arg) for arg in node.args]
+        if NotImplemented in axes or node.keywords:
+            self.fail(node, f".{method} takes axes as numbers", nearest=_KNOWN)
+        return self._guarded(
+            node, lambda array: getattr(array, method)(*axes), self.read(value)
+        )
 
     def _is_constant(self, node: ast.expr) -> bool:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):

@@ -3,7 +3,9 @@
 1. Every operation on a traced value becomes a node, once its dims and dtypes are checked.
 2. Nodes are interned: an expression written twice is one node.
 3. Spellings of one thing become one node: `relu(v)` is `maximum(v, 0)`, a constant goes right in a
-   commutative function, `x ** 2` is `square(x)`, a view of a view is one view.
+   commutative function, `x ** 2` is `square(x)`, a view of a view is one view, an einsum that is a
+   matrix product is that product.
+4. A computed operand of a product is rounded to the type that the product multiplies.
 """
 
 from __future__ import annotations
@@ -15,21 +17,31 @@ from typing import Any
 
 import numpy as np
 
-from polygen.errors import DTypeError, TraceError, UnsupportedProgram
+from polygen.errors import DTypeError, ShapeError, TraceError
 from polygen.frontend.dtypes import BOOL, F32, TF32, DType
 from polygen.frontend.expr import (
     ApplyNode,
+    Dims,
     InputNode,
-    MatmulNode,
     Node,
+    ProductNode,
+    Reach,
     ScalarNode,
     ViewNode,
     describe,
-    describe_matmul,
+    describe_product,
 )
 from polygen.frontend.functions import TABLE, bind, expand
-from polygen.frontend.program import Tensor
-from polygen.frontend.shapes import broadcast, check_matmul_dtypes, matmul_dims
+from polygen.frontend.program import Dim, Tensor
+from polygen.frontend.shapes import (
+    MATMUL_DTYPES,
+    ProductAxes,
+    broadcast,
+    check_matmul_dtypes,
+    default_output,
+    matmul_axes,
+)
+from polygen.frontend.subscripts import einsum_axes, notation, only_one, product_axes
 
 _COMMUTATIVE = {"add", "mul", "minimum", "maximum"}
 _LOGICAL = {"logical_and", "logical_or", "logical_not"}
@@ -45,6 +57,10 @@ class Trace:
         # repr tells 0.0 from -0.0, which compare equal; nodes compare by identity.
         key = (make, *(repr(f) if isinstance(f, float) else f for f in fields))
         return self._nodes.setdefault(key, make(*fields))
+
+    def positions(self) -> dict[Node, int]:
+        """When each node was made; a node is made after those it reads."""
+        return {node: position for position, node in enumerate(self._nodes.values())}
 
     def input(self, tensor: Tensor) -> Node:
         """The node of an argument."""
@@ -154,30 +170,142 @@ class Trace:
         return self._intern(ApplyNode, "pow", (base, exponent), base.dims, F32)
 
     def matmul(self, lhs: Any, rhs: Any) -> Node:
-        """Records a matrix product of two arguments, each possibly transposed.
+        """Records a product by np.matmul's rules.
 
         Raises:
-            ShapeError: an operand is not a matrix, or inner dims differ.
+            ShapeError: an operand is a scalar, inner dims differ, or batch dims do not broadcast.
             DTypeError: no tensor core multiplies these dtypes.
-            UnsupportedProgram: an operand is computed.
         """
         left, right = self.lift(lhs, "matmul"), self.lift(rhs, "matmul")
+        axes = matmul_axes((describe(left), left.dims), (describe(right), right.dims))
+        return self._product(left, right, axes, "@")
+
+    def einsum(self, subscripts: object, *values: Any) -> Node:
+        """Records a transposition of one operand, or a product of two, by np.einsum's subscripts.
+
+        Raises:
+            TraceError: the subscripts are malformed.
+            ShapeError: they do not fit the operands' dims.
+            DTypeError: no tensor core multiplies these dtypes.
+            UnsupportedProgram: what they mean is no contraction.
+        """
+        nodes = [self.lift(value, "einsum") for value in values]
+        operands = [(describe(node), node.dims) for node in nodes]
+        labels, output = einsum_axes(subscripts, operands)
+        where = f'einsum("{subscripts}", {", ".join(text for text, _ in operands)})'
+        if len(nodes) == 1:
+            gone = [label for label in labels[0] if label not in output]
+            if gone:
+                raise only_one(gone[0], operands[0][0], where)
+            return self.view(nodes[0], [labels[0].index(label) for label in output])
+        left, right = nodes
+        axes = product_axes((labels[0], labels[1]), output, operands, where)
+        if axes.summed:
+            matrix = _as_matmul(left.dims, right.dims) == axes
+            return self._product(left, right, axes, "@" if matrix else notation(axes))
+        # Nothing to sum: elementwise, each operand with the output's axes.
+        return self.apply("mul", *map(self._along, nodes, (axes.lhs, axes.rhs), [axes.dims] * 2))
+
+    def _along(self, node: Node, labels: tuple[int, ...], dims: Dims) -> Node:
+        """The node with one axis per output axis, of size 1 where it has none."""
+        return self.view(node, [labels.index(n) if n in labels else None for n in range(len(dims))])
+
+    def _product(self, left: Node, right: Node, axes: ProductAxes, text: str) -> Node:
         names = describe(left), describe(right)
-        for node in (left, right):
-            _check_operand(node, describe_matmul(left, right))
-        dims = matmul_dims((names[0], left.dims), (names[1], right.dims))
-        check_matmul_dtypes((names[0], left.dtype), (names[1], right.dtype))
-        return self._intern(MatmulNode, left, right, dims)
+        left, right, dtype = self._rounded(left, right, describe_product(text, left, right))
+        check_matmul_dtypes((names[0], dtype(left)), (names[1], dtype(right)))
+        fields = (axes.lhs, axes.rhs, axes.dims, axes.summed, dtype(left), text)
+        return self._intern(ProductNode, left, right, *fields)
+
+    def _rounded(
+        self, left: Node, right: Node, text: str
+    ) -> tuple[Node, Node, Callable[[Node], DType]]:
+        """Both operands in the type that is multiplied, and how to read a node's type.
+
+        A computed operand takes the type of the other, or what its own products would store; 8-bit
+        types are never implied, since what they lose is the caller's to choose.
+        """
+        computed = [node for node in (left, right) if _is_computed(node)]
+        if not computed:
+            return left, right, lambda node: node.dtype
+        given = [node.dtype for node in (left, right) if node not in computed]
+        kind = given[0] if given else _stored(left)
+        if kind == F32 and not given:  # of tf32 operands
+            kind = TF32
+        if kind not in MATMUL_DTYPES or kind.bits < 16:
+            operand = describe(computed[0])
+            reason = f"the other operand is {kind}" if given else f"it comes from {kind}"
+            raise DTypeError(
+                f"{text}: the computed operand {operand} is {computed[0].dtype}",
+                why=f"{reason}; only 16-bit types and tf32 are implied",
+                nearest=f'Say the type that is multiplied: ({operand}).astype("bf16")'
+                if kind == F32
+                else f'Write ({operand}).astype("{kind}")',
+            )
+        if kind == TF32:  # how f32 is read; nothing to round
+            return left, right, lambda node: TF32 if node in computed else node.dtype
+        left, right = (self._operand(n, kind) if n in computed else n for n in (left, right))
+        return left, right, lambda node: node.dtype
+
+    def _operand(self, node: Node, kind: DType) -> Node:
+        """A computed operand rounded; views stay outermost, so that one value serves them all."""
+        if isinstance(node, ViewNode):
+            return self.reach(self._operand(node.source, kind), node.reaches, node.dims)
+        return self.cast(node, kind)
 
     def view(self, node: Node, axes: Sequence[int | None]) -> Node:
-        """Records other axes over the same elements; see `ViewNode`."""
+        """Records other axes over the same elements: per axis the node's, or None for a new one."""
+        along = {axis: place for place, axis in enumerate(axes) if axis is not None}
+        reaches = tuple(Reach(along.get(axis)) for axis in range(len(node.dims)))
+        return self.reach(node, reaches, [1 if axis is None else node.dims[axis] for axis in axes])
+
+    def reach(self, node: Node, reaches: Sequence[Reach], dims: Sequence[Dim]) -> Node:
+        """Records a view, see `ViewNode`; a view of a view is one view, and no view the node."""
         if isinstance(node, ViewNode):
-            axes = [None if axis is None else node.axes[axis] for axis in axes]
+            reaches = [_through(inner, reaches) for inner in node.reaches]
             node = node.source
-        if list(axes) == list(range(len(node.dims))):
+        whole = [Reach(axis) for axis in range(len(node.dims))]
+        if list(reaches) == whole and tuple(dims) == node.dims:
             return node
-        dims = tuple(1 if axis is None else node.dims[axis] for axis in axes)
-        return self._intern(ViewNode, node, tuple(axes), dims)
+        return self._intern(ViewNode, node, tuple(reaches), tuple(dims))
+
+
+def _through(inner: Reach, outer: Sequence[Reach]) -> Reach:
+    """Where a view of a view reads an axis of the innermost source."""
+    if inner.axis is None:
+        return inner
+    found = outer[inner.axis]
+    return Reach(found.axis, inner.scale * found.scale, inner.scale * found.offset + inner.offset)
+
+
+def _as_matmul(left: Dims, right: Dims) -> ProductAxes | None:
+    """The axes that `@` would give operands of these dims; None where it takes them not."""
+    try:
+        return matmul_axes(("", left), ("", right))
+    except ShapeError:
+        return None
+
+
+def _is_computed(node: Node) -> bool:
+    """Whether an operand has to be rounded: its values are f32 or bool, and no argument's."""
+    source = node.source if isinstance(node, ViewNode) else node
+    return not isinstance(source, (InputNode, ScalarNode)) and node.dtype in (F32, BOOL)
+
+
+def _stored(node: Node) -> DType:
+    """What a product's result would be stored as, for the first product or operand under a node."""
+    stack: list[Node] = [node]
+    while stack:
+        found = stack.pop()
+        if isinstance(found, ViewNode):
+            stack.append(found.source)
+        elif isinstance(found, ProductNode):
+            return default_output(found.operand, bare=False)
+        elif isinstance(found, ApplyNode):
+            stack.extend(reversed(found.args))
+        elif isinstance(found, InputNode) and found.dtype in MATMUL_DTYPES:
+            return found.dtype
+    return F32
 
 
 def _number(value: Any) -> float | None:
@@ -190,30 +318,3 @@ def _number(value: Any) -> float | None:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         return None
-
-
-def _check_operand(node: Node, text: str) -> None:
-    """A matmul operand must be an argument under a transpose at most."""
-    source = node
-    while isinstance(source, (ViewNode, ApplyNode)):
-        if isinstance(source, ViewNode):
-            source = source.source
-        elif source.function == "cast":
-            source = source.args[0]
-        else:
-            break
-    if isinstance(source, MatmulNode):
-        raise UnsupportedProgram(
-            f"{text}: a second contraction (S1) feeds from S0, {describe(source)}",
-            why="a contraction of a contraction is not supported yet",
-            nearest="Make two functions, the first one returning " + describe(source),
-        )
-    bare = node.source if isinstance(node, ViewNode) else node
-    if isinstance(bare, ScalarNode) or (isinstance(bare, InputNode) and len(node.dims) != 2):
-        return  # the shape rule words these
-    if not isinstance(bare, InputNode) or (isinstance(node, ViewNode) and None in node.axes):
-        raise UnsupportedProgram(
-            f"{text}: the operand {describe(node)} is computed",
-            why="a matmul reads its operands from memory; a prologue is not supported yet",
-            nearest="Pass the computed matrix as an argument",
-        )

@@ -19,6 +19,7 @@ from polygen.frontend.expr import Dims, Node, Symbolic, describe
 from polygen.frontend.functions import closest
 from polygen.frontend.shapes import shape_text
 from polygen.frontend.trace import Trace
+from polygen.frontend.views import permutation, subscript, swapped
 
 _NEEDS_VALUE = "a traced value has no number yet: the function is run once, for every input at once"
 
@@ -58,6 +59,10 @@ class Traced(Symbolic):
         """The matrix product of two operands, one of which may be this value."""
         return self._of(self.trace.matmul(self._plain(lhs), self._plain(rhs)))
 
+    def einsum(self, subscripts: object, *operands: Any) -> Traced:
+        """The contraction of one or two operands, one of which may be this value."""
+        return self._of(self.trace.einsum(subscripts, *map(self._plain, operands)))
+
     # --- what an array has
     @property
     def shape(self) -> Dims:
@@ -76,21 +81,29 @@ class Traced(Symbolic):
 
     @property
     def T(self) -> Traced:  # noqa: N802 - NumPy's name
-        """The transpose."""
+        """The transpose: all axes in reverse."""
         return self.transpose()
+
+    @property
+    def mT(self) -> Traced:  # noqa: N802 - NumPy's name
+        """The transposes of the matrices in the last two axes."""
+        if self.ndim < 2:
+            raise ShapeError(
+                f"the matrix transpose of {describe(self.node)}",
+                why=f"it is {shape_text(self.shape)}, and a matrix has two axes",
+            )
+        return self.swapaxes(-2, -1)
+
+    def swapaxes(self, axis1: Any, axis2: Any) -> Traced:
+        """The same elements with two axes in each other's place."""
+        return self._view(swapped(axis1, axis2, describe(self.node), self.ndim))
 
     def transpose(self, *axes: Any) -> Traced:
         """The axes in another order; reversed when no order is given."""
         order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
         if not order or order == (None,):
             order = tuple(reversed(range(self.ndim)))
-        order = [axis + self.ndim if axis < 0 else axis for axis in order]
-        if sorted(order) != list(range(self.ndim)):
-            raise ShapeError(
-                f"transpose of {describe(self.node)} to axes {tuple(order)}",
-                why=f"it has {self.ndim} axes",
-            )
-        return self._view(order)
+        return self._view(permutation(order, describe(self.node), self.ndim))
 
     def astype(self, dtype: object, **_: Any) -> Traced:
         """The values rounded to a dtype; as the last step it decides the output's dtype."""
@@ -126,28 +139,9 @@ class Traced(Symbolic):
         return self._view(axes)
 
     def __getitem__(self, key: Any) -> Traced:
-        keys = key if isinstance(key, tuple) else (key,)
-        taken = sum(1 for item in keys if item is not None and item is not Ellipsis)
-        if sum(item is Ellipsis for item in keys) == 0:
-            keys = (*keys, Ellipsis)
-        axes: list[int | None] = []
-        used = 0
-        for item in keys:
-            if item is Ellipsis:
-                rest = self.ndim - taken
-                axes += range(used, used + rest)
-                used += rest
-            elif item is None:
-                axes.append(None)
-            elif isinstance(item, slice) and item == slice(None) and used < self.ndim:
-                axes.append(used)
-                used += 1
-            else:
-                raise TraceError(
-                    f"indexing of {describe(self.node)} {shape_text(self.shape)} with {item!r}",
-                    nearest="Only whole axes and new ones: v[:, None], v[None, :]",
-                )
-        return self._view(axes)
+        return self._of(
+            self.trace.reach(self.node, *subscript(key, describe(self.node), self.shape))
+        )
 
     # --- matmul, logic on bool
     def __matmul__(self, other: Any) -> Traced:
@@ -311,11 +305,19 @@ def _dot(a: Any, b: Any) -> Any:
     return traced.matmul(a, b)
 
 
+def _einsum(subscripts: Any, *operands: Any) -> Any:
+    traced = next(value for value in (*operands, subscripts) if isinstance(value, Traced))
+    return traced.einsum(subscripts, *operands)
+
+
 _ARRAY_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "where": _where,
     "clip": _clip,
     "dot": _dot,
+    "einsum": _einsum,
     "transpose": lambda a, axes=None: a.transpose() if axes is None else a.transpose(tuple(axes)),
+    "swapaxes": lambda a, axis1, axis2: a.swapaxes(axis1, axis2),
+    "matrix_transpose": lambda x: x.mT,
     "reshape": lambda a, shape: a.reshape(shape),
     "shape": lambda a: a.shape,
     "ndim": lambda a: a.ndim,

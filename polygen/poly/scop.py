@@ -85,21 +85,26 @@ def scop(program: Program) -> Scop:
     reads: list[str] = []
     writes: list[str] = []
     order: list[str] = []
+    depth = max(len(statement.domain) for statement in program.statements)
+
+    def at(step: int, iterators: list[str]) -> str:
+        """The time of an instance; all have one length, so that isl can compare them."""
+        return ",".join([str(step), *iterators, *["0"] * (depth - len(iterators))])
+
     for position, statement in enumerate(program.statements):
         instance = _instance(statement)
         domain.append(f"{instance} : {_bounds(statement.domain)}")
         writes.append(f"{instance} -> {_cell(statement.write)}")
         reads.extend(f"{instance} -> {_cell(access)}" for access in statement.reads)
         iterators = [iterator for iterator, _ in statement.domain]
-        padded = iterators + ["0"] * (3 - len(iterators))
-        order.append(f"{instance} -> [{2 * position + 1},{','.join(padded)}]")
+        order.append(f"{instance} -> [{at(2 * position + 1, iterators)}]")
         if isinstance(statement, Contraction):
             reads.append(f"{instance} -> {_cell(statement.write)}")
-            outer = tuple(item for item in statement.domain if item[0] in statement.write.index)
+            outer = tuple(item for item in statement.domain if item[0] in statement.write.iterators)
             clear = f"{clear_name(statement)}[{','.join(iterator for iterator, _ in outer)}]"
             domain.append(f"{clear} : {_bounds(outer)}")
             writes.append(f"{clear} -> {_cell(statement.write)}")
-            order.append(f"{clear} -> [{2 * position},{','.join(it for it, _ in outer)},0]")
+            order.append(f"{clear} -> [{at(2 * position, [it for it, _ in outer])}]")
     whole = isl.UnionSet(prefix + "{ " + "; ".join(domain) + " }")
     positive = " and ".join(f"{name} >= 1" for name in parameters) or "1 = 1"
     whole = whole.intersect_params(isl.Set(prefix + "{ : " + positive + " }"))
@@ -131,7 +136,7 @@ def _instance(statement: Statement) -> str:
 
 
 def _bounds(domain: tuple[tuple[str, str | int], ...]) -> str:
-    return " and ".join(f"0 <= {iterator} < {extent}" for iterator, extent in domain)
+    return " and ".join(f"0 <= {iterator} < {extent}" for iterator, extent in domain) or "1 = 1"
 
 
 def _cell(access: Access) -> str:
