@@ -111,7 +111,8 @@ def with_sizes(program: Program, sizes: dict[str, int]) -> Program:
             return tensor
         extent = tensor.dims[tensor.order[-1]]
         size = sizes.get(extent, 0) if isinstance(extent, str) else extent
-        stride = 0 if tensor.dims[tensor.order[0]] == 1 else size * tensor.dtype.bytes
+        rows = any(tensor.dims[axis] != 1 for axis in tensor.order[:-1])
+        stride = size * tensor.dtype.bytes if rows else 0
         return replace(tensor, alignment=math.gcd(tensor.alignment, stride))
 
     return replace(

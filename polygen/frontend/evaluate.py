@@ -170,9 +170,7 @@ def _pointwise(
     return np.broadcast_to(result, shape).transpose(order)
 
 
-def _operand(
-    arg: Access | Constant, values: Mapping[str, Array], ranges: Mapping[str, int]
-) -> Any:
+def _operand(arg: Access | Constant, values: Mapping[str, Array], ranges: Mapping[str, int]) -> Any:
     """An argument with one axis per iterator, of size 1 where it does not depend on it."""
     if isinstance(arg, Constant):
         return arg.value

@@ -154,7 +154,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ViewNode:
-    """Elements under other axes: permuted, sliced, taken at one place, or with new axes of size 1."""
+    """Elements under other axes: permuted, sliced, at one place, with new axes of size 1."""
 
     source: Node
     reaches: tuple[Reach, ...]  # per axis of the source

@@ -234,7 +234,7 @@ class _Reader:
         return self._guarded(node, lambda value: value[index], self.read(node.value))
 
     def _index(self, item: ast.expr) -> Any:
-        """One item of a subscript: a slice or place with constant bounds, a new axis, or ``...``."""
+        """One item of a subscript: a slice or place that is constant, a new axis, or ``...``."""
         if isinstance(item, ast.Attribute) and item.attr == "newaxis":
             return None
         if isinstance(item, ast.Slice):
@@ -244,7 +244,7 @@ class _Reader:
                 return slice(*bounds)
         else:
             found = self._literal(item)
-            if type(found) is int or isinstance(item, ast.Constant) and found in (None, Ellipsis):
+            if type(found) is int or found is None or found is Ellipsis:
                 return found
         self.fail(
             item,
@@ -298,9 +298,7 @@ class _Reader:
         axes = [self._literal(arg) for arg in node.args]
         if NotImplemented in axes or node.keywords:
             self.fail(node, f".{method} takes axes as numbers", nearest=_KNOWN)
-        return self._guarded(
-            node, lambda array: getattr(array, method)(*axes), self.read(value)
-        )
+        return self._guarded(node, lambda array: getattr(array, method)(*axes), self.read(value))
 
     def _is_constant(self, node: ast.expr) -> bool:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):

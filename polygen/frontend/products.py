@@ -1,4 +1,4 @@
-"""Products of arrays as functions: on traced values they are recorded, on arrays they are NumPy's."""
+"""Products as functions: on traced values they are recorded, on arrays they are NumPy's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from polygen.frontend.traced import Traced
 
 
 def matmul(x: Any, y: Any) -> Any:
-    """``x @ y``: matrices in the last two axes, batches before them, vectors without a row or column.
+    """``x @ y``: matrices in the last two axes, batches before them; a vector is no batch.
 
     Raises:
         ShapeError: an operand is a scalar, inner dims differ, or batch dims do not broadcast.

@@ -1,7 +1,7 @@
 """`Program`: the array code as single-assignment statements over symbolic index spaces.
 
 A statement has any number of named iterators with symbolic extents, and every access says what
-indexes each axis: an iterator, a constant (0 on a broadcast axis), or an affine form of an iterator.
+indexes each axis: an iterator, an affine form of one, or a constant (0 on a broadcast axis).
 That is all later stages know: they never ask "is this a GEMM".
 
     up(x, w, b) = gelu(x @ w.T + b)        x: bf16[M,K], w: bf16[N,K], b: bf16[N]
@@ -61,7 +61,7 @@ class Tensor:
     dims: tuple[Dim, ...]  # () is a run-time scalar, passed by value as f32
     order: tuple[
         int, ...
-    ] = ()  # axes from slowest to contiguous: (0, 1) row-major, (1, 0) column-major, any permutation
+    ] = ()  # axes from slowest to contiguous: (0, 1) row-major, (1, 0) column-major, or any other
     alignment: int = 16  # bytes that divide the base address and every non-contiguous stride
     ragged: bool = False  # the contiguous extent need not be a multiple of `alignment`
 

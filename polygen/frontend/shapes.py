@@ -127,6 +127,7 @@ def _shapes(operands: Sequence[tuple[str, Dims]]) -> str:
 
 
 def dim_hint(first: Dim, second: Dim) -> str:
+    """What to do about two dims that should be one."""
     if isinstance(first, int) and isinstance(second, int):
         return "Sizes must be equal, or one of them 1"
     if isinstance(first, str) and isinstance(second, str):

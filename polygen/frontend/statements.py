@@ -3,10 +3,10 @@
 1. Each product reached from an output becomes a contraction over the output's iterators and the
    summed ones. Those that read arguments alone come first, in the order of the function's text; one
    that reads computed operands comes after the statements that compute them.
-2. A pointwise node becomes a statement over the whole domain of what it is computed for: an output,
-   or an operand. Walking down from there, `index` says what indexes each axis of a node: a broadcast
-   axis drops to 0, a view permutes, a slice scales and shifts. So `(x @ w).T + r` reads v0[j,i] and
-   r[i,j].
+2. A pointwise node becomes a statement over the whole domain of what it is computed for: an
+   output, or an operand. Walking down from there, `index` says what indexes each axis of a node: a
+   broadcast axis drops to 0, a view permutes, a slice scales and shifts. So `(x @ w).T + r` reads
+   v0[j,i] and r[i,j].
 3. A (node, index, domain) triple is computed once; the last statement of an output casts to its
    dtype.
 """
@@ -178,7 +178,7 @@ class Builder:
         return Tensor(name, dtype, root.dims, tuple(range(len(root.dims))))
 
     def _output_dtype(self, name: str, root: Node, node: Node, wanted: DType | None) -> DType:
-        """The dtype of an output: requested, or its last cast's, or after the product's operands."""
+        """The dtype of an output: requested, its last cast's, or after the product's operands."""
         dtype = wanted
         if dtype is None and isinstance(node, ApplyNode) and node.function == "cast":
             dtype = node.dtype

@@ -1,10 +1,11 @@
 """The subscripts of an einsum: which are contractions of one or two operands, and what they mean.
 
-1. The text is split into one label per axis; an ellipsis stands for labels of its own, aligned right.
-2. What NumPy would refuse too is a TraceError or a ShapeError; what is no contraction (a diagonal, a
-   sum over one operand's axis alone, three operands) is an UnsupportedProgram that names it.
-3. Labels are numbered as `ProductNode` wants them: along the output, then the summed ones in the order
-   in which the first operand has them, so that all spellings of one product are one node.
+1. The text is split into one label per axis; an ellipsis stands for labels of its own, aligned
+   right.
+2. What NumPy would refuse too is a TraceError or a ShapeError; what is no contraction (a diagonal,
+   a sum over one operand's axis alone, three operands) is an UnsupportedProgram that names it.
+3. Labels are numbered as `ProductNode` wants them: along the output, then the summed ones in the
+   order in which the first operand has them, so that all spellings of one product are one node.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ def only_one(label: str, text: str, where: str) -> PolygenError:
     return UnsupportedProgram(
         f"a sum over {label}, an axis of {text} alone",
         where=where,
-        why="a contraction sums over axes that both operands have; other sums are not supported yet",
+        why="a contraction sums over what both operands have; other sums are not supported yet",
         nearest=f"Keep {label} in the output, or sum {text} outside",
     )
 

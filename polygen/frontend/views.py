@@ -1,7 +1,7 @@
 """Subscripts and permutations of axes: what an array's indexing keeps, as reaches into its source.
 
-A slice needs the number of elements it keeps, so an axis of symbolic size can only be taken whole (or
-at its first element, which every size has).
+A slice needs the number of elements it keeps, so an axis of symbolic size can only be taken whole,
+or at its first element, which every size has.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ def subscript(key: Any, text: str, dims: Dims) -> tuple[list[Reach], list[Dim]]:
     """What indexing by `key` reads, and the dims that remain.
 
     Args:
-        key: slices with constant bounds, whole numbers, None for a new axis, an ellipsis; or a tuple.
+        key: a slice with constant bounds, a whole number, None for a new axis, an ellipsis, or a
+            tuple of them.
         text: how the value reads, for messages.
         dims: its dims.
 
@@ -55,7 +56,7 @@ def subscript(key: Any, text: str, dims: Dims) -> tuple[list[Reach], list[Dim]]:
 
 
 def _axis(item: Any, axis: int, dim: Dim, where: str) -> tuple[Reach, Dim | None]:
-    """Where one axis is read when it becomes `axis`, and its size; None: it is taken at one place."""
+    """Where one axis is read when it becomes `axis`, and its size; None: only at one place."""
     shown = _shown(item)
     if isinstance(item, slice):
         bounds = [_number(bound, where, shown) for bound in (item.start, item.stop, item.step)]

@@ -23,6 +23,7 @@ from polygen.errors import UnsupportedProgram
 from polygen.frontend.program import Contraction, Dim, Program, Tensor
 from polygen.poly.scop import Scop, clear_name, space
 from polygen.poly.scop import scop as polyhedra
+from polygen.poly.supported import require_supported
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,10 @@ def fuse(program: Program, scop: Scop) -> Fusion:
     """Fuse all statements into one band, or say which dependence forbids it.
 
     Raises:
-        UnsupportedProgram: no or several contractions, or a dependence that crosses output points.
+        UnsupportedProgram: no or several contractions, a dependence that crosses output points, or
+            what is not generated yet.
     """
+    require_supported(program)
     contraction = _only_contraction(program)
     row, column = (it for it in contraction.write.index if isinstance(it, str))
     general = _with_symbolic_ones(program)
