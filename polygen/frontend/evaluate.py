@@ -139,6 +139,9 @@ def _contraction(
             _select(access, values, ranges),
             [numbers[iterator] for iterator in access.iterators],
         ]
+    read = {iterator for access in statement.reads for iterator in access.iterators}
+    for iterator in [iterator for iterator in ranges if iterator not in read]:
+        operands += [np.ones(ranges[iterator]), [numbers[iterator]]]
     out = [numbers[iterator] for iterator in statement.write.iterators]
     return np.asarray(np.einsum(*operands, out, optimize=True))
 
@@ -149,9 +152,11 @@ def _select(access: Access, values: Mapping[str, Array], ranges: Mapping[str, in
     for axis, index in reversed(tuple(enumerate(access.index))):
         if isinstance(index, int):
             array = array.take(index, axis)
-        elif isinstance(index, Affine):
-            places = index.offset + index.scale * np.arange(ranges[index.iterator])
-            array = array.take(places, axis)
+            continue
+        sliced = index if isinstance(index, Affine) else Affine(index, 1, 0)
+        size = ranges[sliced.iterator]
+        if sliced != Affine(sliced.iterator, 1, 0) or size != array.shape[axis]:
+            array = array.take(sliced.offset + sliced.scale * np.arange(size), axis)
     return array
 
 

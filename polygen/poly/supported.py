@@ -9,8 +9,10 @@ A capability that arrives takes its refusal out of here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from polygen.errors import UnsupportedProgram
-from polygen.frontend.program import Access, Affine, Contraction, Program
+from polygen.frontend.program import Access, Contraction, Dim, Program, Statement
 
 
 def require_supported(program: Program) -> None:
@@ -23,9 +25,10 @@ def require_supported(program: Program) -> None:
         for access in product.reads:
             _require_argument(program, product, access)
     _require_one_domain(program)
+    dims = _dims(program)
     for product in program.contractions:
         _require_matrices(program, product)
-        _require_whole(program, product.name, product.reads)
+        _require_whole(program, product, dims)
     for tensor in (*program.inputs, *program.outputs):
         if len(tensor.dims) > 2:
             raise UnsupportedProgram(
@@ -45,7 +48,7 @@ def require_supported(program: Program) -> None:
                 nearest="Return it with two axes, as in v[None, :]",
             )
     for statement in program.pointwise:
-        _require_whole(program, statement.name, statement.reads)
+        _require_whole(program, statement, dims)
 
 
 def _require_argument(program: Program, product: Contraction, access: Access) -> None:
@@ -138,18 +141,30 @@ def _require_no_vector(program: Program, product: Contraction) -> None:
         )
 
 
-def _require_whole(program: Program, name: str, reads: tuple[Access, ...]) -> None:
+def _dims(program: Program) -> dict[str, tuple[Dim, ...]]:
+    """The dims of every tensor and value."""
+    dims = {name: tensor.dims for name, tensor in program.tensors.items()}
+    for writer in program.statements:
+        extents = dict(writer.domain)
+        dims[writer.write.name] = tuple(extents[iterator] for iterator in writer.write.iterators)
+    return dims
+
+
+def _require_whole(
+    program: Program, statement: Statement, dims: Mapping[str, tuple[Dim, ...]]
+) -> None:
     """No access takes a part of an axis."""
-    for access in reads:
-        tensor = program.tensors.get(access.name)
-        for axis, index in enumerate(access.index):
-            one = tensor is None or tensor.dims[axis] == 1
-            if isinstance(index, Affine) or (isinstance(index, int) and not (one and index == 0)):
-                raise UnsupportedProgram(
-                    f"{name} reads {access}: slices are not generated yet",
-                    where=program.name,
-                    why="a kernel reads whole axes",
-                    nearest="Pass the slice as an argument"
-                    if tensor is not None
-                    else "Return the whole value, and take the slice outside",
-                )
+    extents = dict(statement.domain)
+    for access in statement.reads:
+        for index, dim in zip(access.index, dims[access.name], strict=True):
+            whole = isinstance(index, str) and extents[index] == dim
+            if whole or (index == 0 and dim == 1):
+                continue
+            raise UnsupportedProgram(
+                f"{statement.name} reads {access}: slices are not generated yet",
+                where=program.name,
+                why="a kernel reads whole axes",
+                nearest="Pass the slice as an argument"
+                if access.name in program.tensors
+                else "Return the whole value, and take the slice outside",
+            )
