@@ -27,23 +27,34 @@ Labels = tuple[str, ...]
 Operands = Sequence[tuple[str, Dims]]  # how each reads, and its dims
 
 
-def einsum_axes(subscripts: object, operands: Operands) -> tuple[tuple[Labels, ...], Labels]:
+def subscripts_text(subscripts: object) -> str:
+    """The subscripts, if they are a text.
+
+    Raises:
+        TraceError: they are not, as in NumPy's other form with lists.
+    """
+    if not isinstance(subscripts, str):
+        raise TraceError(
+            f"einsum with subscripts {subscripts!r}", why="they are a text", nearest=_FORM
+        )
+    return subscripts
+
+
+def einsum_axes(
+    subscripts: str, operands: Operands, where: str
+) -> tuple[tuple[Labels, ...], Labels]:
     """The labels of each operand's axes, and of the output's.
 
     Args:
         subscripts: NumPy's: ``bmk,kn->bmn``, ``...mk,kn``.
         operands: per operand, how it reads and its dims.
+        where: the call, for messages.
 
     Raises:
         TraceError: the text is malformed or does not name so many operands.
         ShapeError: an operand has another number of axes.
         UnsupportedProgram: more than two operands, or a label twice in one operand.
     """
-    if not isinstance(subscripts, str):
-        raise TraceError(
-            f"einsum with subscripts {subscripts!r}", why="they are a text", nearest=_FORM
-        )
-    where = f'einsum("{subscripts}", {", ".join(text for text, _ in operands)})'
     inputs, arrow, result = subscripts.replace(" ", "").partition("->")
     terms = inputs.split(",")
     bad = next((term for term in (*terms, result) if not _TERM.fullmatch(term)), None)

@@ -41,7 +41,13 @@ from polygen.frontend.shapes import (
     default_output,
     matmul_axes,
 )
-from polygen.frontend.subscripts import einsum_axes, notation, only_one, product_axes
+from polygen.frontend.subscripts import (
+    einsum_axes,
+    notation,
+    only_one,
+    product_axes,
+    subscripts_text,
+)
 
 _COMMUTATIVE = {"add", "mul", "minimum", "maximum"}
 _LOGICAL = {"logical_and", "logical_or", "logical_not"}
@@ -189,10 +195,11 @@ class Trace:
             DTypeError: no tensor core multiplies these dtypes.
             UnsupportedProgram: what they mean is no contraction.
         """
+        text = subscripts_text(subscripts)
         nodes = [self.lift(value, "einsum") for value in values]
         operands = [(describe(node), node.dims) for node in nodes]
-        labels, output = einsum_axes(subscripts, operands)
-        where = f'einsum("{subscripts}", {", ".join(text for text, _ in operands)})'
+        where = f'einsum("{text}", {", ".join(name for name, _ in operands)})'
+        labels, output = einsum_axes(text, operands, where)
         if len(nodes) == 1:
             gone = [label for label in labels[0] if label not in output]
             if gone:
@@ -212,40 +219,36 @@ class Trace:
 
     def _product(self, left: Node, right: Node, axes: ProductAxes, text: str) -> Node:
         names = describe(left), describe(right)
-        left, right, dtype = self._rounded(left, right, describe_product(text, left, right))
-        check_matmul_dtypes((names[0], dtype(left)), (names[1], dtype(right)))
-        fields = (axes.lhs, axes.rhs, axes.dims, axes.summed, dtype(left), text)
+        left, right, kinds = self._rounded(left, right, describe_product(text, left, right))
+        check_matmul_dtypes((names[0], kinds[0]), (names[1], kinds[1]))
+        fields = (axes.lhs, axes.rhs, axes.dims, axes.summed, kinds[0], text)
         return self._intern(ProductNode, left, right, *fields)
 
     def _rounded(
         self, left: Node, right: Node, text: str
-    ) -> tuple[Node, Node, Callable[[Node], DType]]:
-        """Both operands in the type that is multiplied, and how to read a node's type.
+    ) -> tuple[Node, Node, tuple[DType, DType]]:
+        """Both operands and the types in which they are multiplied.
 
         A computed operand takes the type of the other, or what its own products would store; 8-bit
         types are never implied, since what they lose is the caller's to choose.
         """
         computed = [node for node in (left, right) if _is_computed(node)]
-        if not computed:
-            return left, right, lambda node: node.dtype
         given = [node.dtype for node in (left, right) if node not in computed]
-        kind = given[0] if given else _stored(left)
-        if kind == F32 and not given:  # of tf32 operands
-            kind = TF32
+        if not computed:
+            return left, right, (left.dtype, right.dtype)
+        kind = given[0] if given else _multiplied_again(left)
         if kind not in MATMUL_DTYPES or kind.bits < 16:
             operand = describe(computed[0])
             reason = f"the other operand is {kind}" if given else f"it comes from {kind}"
+            named = "bf16" if kind == F32 else kind
             raise DTypeError(
                 f"{text}: the computed operand {operand} is {computed[0].dtype}",
                 why=f"{reason}; only 16-bit types and tf32 are implied",
-                nearest=f'Say the type that is multiplied: ({operand}).astype("bf16")'
-                if kind == F32
-                else f'Write ({operand}).astype("{kind}")',
+                nearest=f'Write ({operand}).astype("{named}")',
             )
-        if kind == TF32:  # how f32 is read; nothing to round
-            return left, right, lambda node: TF32 if node in computed else node.dtype
-        left, right = (self._operand(n, kind) if n in computed else n for n in (left, right))
-        return left, right, lambda node: node.dtype
+        if kind != TF32:  # which is how f32 is read, and rounds nothing
+            left, right = (self._operand(n, kind) if n in computed else n for n in (left, right))
+        return left, right, (kind, kind)
 
     def _operand(self, node: Node, kind: DType) -> Node:
         """A computed operand rounded; views stay outermost, so that one value serves them all."""
@@ -292,15 +295,17 @@ def _is_computed(node: Node) -> bool:
     return not isinstance(source, (InputNode, ScalarNode)) and node.dtype in (F32, BOOL)
 
 
-def _stored(node: Node) -> DType:
-    """What a product's result would be stored as, for the first product or operand under a node."""
+def _multiplied_again(node: Node) -> DType:
+    """The type in which a computed value is multiplied when nothing else says: what its first
+    product would store, or its first operand's; f32 if neither multiplies.
+    """
     stack: list[Node] = [node]
     while stack:
         found = stack.pop()
         if isinstance(found, ViewNode):
             stack.append(found.source)
         elif isinstance(found, ProductNode):
-            return default_output(found.operand, bare=False)
+            return TF32 if found.operand == TF32 else default_output(found.operand, bare=False)
         elif isinstance(found, ApplyNode):
             stack.extend(reversed(found.args))
         elif isinstance(found, InputNode) and found.dtype in MATMUL_DTYPES:

@@ -21,6 +21,8 @@ def require_supported(program: Program) -> None:
     Raises:
         UnsupportedProgram: with the statement, and the nearest program that can be generated.
     """
+    if not program.contractions:
+        return  # there is nothing to fuse, which is the next pass's to say
     for product in program.contractions:
         for access in product.reads:
             _require_argument(program, product, access)

@@ -17,6 +17,48 @@ BOX = "0 <= i < M and 0 <= j < N"
 SIZES = "[M,K,N] -> "
 
 
+def test_a_batch_is_one_more_dimension():
+    found = model("x @ w + b", x="bf16[B,M,K]", w="bf16[K,N]", b="f32[B,1,N]")
+    point = "0 <= c < B and 0 <= i < M and 0 <= j < N"
+    sizes = "[B,M,K,N] -> "
+    wanted = isl.UnionSet(
+        f"{sizes}{{ Z0[c,i,j] : {point}; S0[c,i,j,k] : {point} and 0 <= k < K; "
+        f"P1[c,i,j] : {point}; P2[c,i,j] : {point} }}"
+    )
+    positive = isl.Set(f"{sizes}{{ : B >= 1 and M >= 1 and N >= 1 and K >= 1 }}")
+    assert found.domain.is_equal(wanted.intersect_params(positive))
+    flow = isl.UnionMap(
+        f"{sizes}{{ Z0[c,i,j] -> S0[c,i,j,0]; S0[c,i,j,k] -> S0[c,i,j,k+1]; "
+        "S0[c,i,j,K-1] -> P1[c,i,j]; P1[c,i,j] -> P2[c,i,j] }"
+    )
+    assert found.flow.is_equal(flow.intersect_domain(found.domain).intersect_range(found.domain))
+
+
+def test_a_slice_reads_the_elements_it_names():
+    found = model("x[:, 1::2] @ w", x="bf16[M,64]", w="bf16[32,N]")
+    reads = isl.UnionMap(
+        "[M,N] -> { S0[i,j,k] -> x[i,2k+1]; S0[i,j,k] -> w[k,j]; S0[i,j,k] -> v0[i,j]; "
+        "P1[i,j] -> v0[i,j] }"
+    )
+    assert found.reads.is_equal(reads.intersect_domain(found.domain))
+
+
+def test_statements_without_iterators():
+    found = model("x @ w + 1", x="bf16[K]", w="bf16[K]")
+    flow = isl.UnionMap("[K] -> { Z0[] -> S0[0]; S0[k] -> S0[k+1]; S0[K-1] -> P1[]; P1[] -> P2[] }")
+    assert found.flow.is_equal(flow.intersect_domain(found.domain).intersect_range(found.domain))
+
+
+def test_a_chain_depends_on_all_of_a_row():
+    found = model("(x @ w) @ u", x="tf32[M,K]", w="tf32[K,L]", u="tf32[L,N]")
+    wanted = isl.UnionMap("[M,K,L,N] -> { S0[i,l,K-1] -> S1[i,j,l] }")
+    within = wanted.intersect_domain(found.domain).intersect_range(found.domain)
+    assert within.is_subset(found.flow)
+    between = found.flow.intersect_range(isl.UnionSet("[M,K,L,N] -> { S1[i,j,k] }"))
+    inner = isl.UnionMap("[M,K,L,N] -> { S1[i,j,k] -> S1[i,j,k+1]; Z1[i,j] -> S1[i,j,0] }")
+    assert between.subtract(inner).is_equal(within)
+
+
 @pytest.fixture(scope="module")
 def product():
     return model("relu(x @ w + b)", x="bf16[M,K]", w="bf16[K,N]", b="f32[N]")
