@@ -34,6 +34,11 @@ def test_a_batch_is_one_more_dimension():
     assert found.flow.is_equal(flow.intersect_domain(found.domain).intersect_range(found.domain))
 
 
+def test_times_have_one_length():
+    found = model("x @ w + b", x="bf16[B,H,M,K]", w="bf16[K,N]", b="f32[N]")
+    assert len(isl.pieces(found.order.range())) == 1
+
+
 def test_a_slice_reads_the_elements_it_names():
     found = model("x[:, 1::2] @ w", x="bf16[M,64]", w="bf16[32,N]")
     reads = isl.UnionMap(
