@@ -24,7 +24,7 @@ Values = Mapping[str, Any]
 Evaluate = Callable[[Values], Any]
 
 _MODULES = ("np", "numpy", "pg", "polygen", "math")
-_CONSTANTS = {"pi": math.pi, "e": math.e, "inf": math.inf}
+_CONSTANTS = {"pi": math.pi, "e": math.e, "inf": math.inf, "nan": math.nan}
 _LIMIT = 4096  # characters; deeper nesting than that could exhaust Python's stack
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -63,7 +63,6 @@ _HINTS: dict[type[ast.AST], tuple[str, str]] = {
 def _special() -> dict[str, Callable[..., Any]]:
     """NumPy's other names, on traced values as on arrays."""
     others: dict[str, Callable[..., Any]] = {
-        "reciprocal": lambda x: 1.0 / x,
         "matmul": lambda a, b: a @ b,
         "dot": lambda a, b: a @ b,
         "transpose": lambda a, axes=None: a.T if axes is None else a.transpose(axes),
@@ -218,7 +217,11 @@ class _Reader:
         if self._is_module(node.value):
             value = _CONSTANTS.get(node.attr)
             if value is None:
-                self.fail(node, f"unknown constant {node.attr!r}", nearest="Known: pi, e, inf")
+                self.fail(
+                    node,
+                    f"unknown constant {node.attr!r}",
+                    nearest=f"Known: {', '.join(_CONSTANTS)}",
+                )
             return lambda _: value
         if node.attr not in ("T", "mT"):
             self.fail(node, f"unknown attribute .{node.attr}", nearest=_KNOWN)

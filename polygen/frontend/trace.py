@@ -76,7 +76,7 @@ class Trace:
         """The node of a number; nodes pass.
 
         Raises:
-            TraceError: an array that is not an argument, NaN, or not a number.
+            TraceError: an array that is not an argument, or not a number.
         """
         if isinstance(value, Node):
             return value
@@ -96,9 +96,7 @@ class Trace:
                 where=where,
                 nearest="Operands are arguments, values computed from them, and real numbers",
             )
-        if math.isnan(number):
-            raise TraceError("a constant is NaN", where=where, nearest="Use a number or infinity")
-        return self._intern(ScalarNode, number)
+        return self._intern(ScalarNode, math.nan if math.isnan(number) else number)  # equal NaNs
 
     def apply(self, function: str, *args: Any) -> Node:
         """Records a pointwise function of nodes and numbers.
@@ -113,8 +111,9 @@ class Trace:
         if entry.inline:
             inlined: Node = expand(function, nodes, self.apply)
             return inlined
-        if function == "pow":
-            return self._power(*nodes)
+        named = self._power(*nodes) if function == "pow" else None
+        if named is not None:
+            return named
         nodes = self._typed(function, nodes)
         if function in _COMMUTATIVE and isinstance(nodes[0], ScalarNode):
             nodes.reverse()
@@ -157,23 +156,20 @@ class Trace:
             return node
         return self._intern(ApplyNode, "cast", (node,), node.dims, dtype)
 
-    def _power(self, base: Node, exponent: Node) -> Node:
+    def _power(self, base: Node, exponent: Node) -> Node | None:
+        """The node of a power that has a name of its own."""
+        if isinstance(base, ScalarNode) and base.value == 2.0:
+            return self.apply("exp2", exponent)
         if not isinstance(exponent, ScalarNode):
-            if isinstance(base, ScalarNode) and base.value == 2.0:
-                return self.apply("exp2", exponent)
-            raise TraceError(
-                f"the exponent of {describe(base)} ** {describe(exponent)} is not a number",
-                nearest="Use exp, exp2, or a constant exponent",
-            )
+            return None
         base = self._number(base)
         if exponent.value == 1.0:
             return base
         if exponent.value == -1.0:
             return self.apply("div", 1.0, base)
-        simple = {2.0: "square", 0.5: "sqrt", -0.5: "rsqrt"}
-        if exponent.value in simple:
-            return self.apply(simple[exponent.value], base)
-        return self._intern(ApplyNode, "pow", (base, exponent), base.dims, F32)
+        simple = {2.0: "square", 0.5: "sqrt"}
+        name = simple.get(exponent.value)
+        return self.apply(name, base) if name else None
 
     def matmul(self, lhs: Any, rhs: Any) -> Node:
         """Records a product by np.matmul's rules.

@@ -16,7 +16,7 @@ from polygen.errors import DTypeError, ShapeError, TraceError
 from polygen.frontend.dtypes import BOOL, DType
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.expr import Dims, Node, Symbolic, describe
-from polygen.frontend.functions import closest
+from polygen.frontend.functions import ALIASES, TABLE, closest
 from polygen.frontend.shapes import shape_text
 from polygen.frontend.trace import Trace
 from polygen.frontend.views import permutation, subscript, swapped
@@ -193,8 +193,6 @@ class Traced(Symbolic):
             raise TraceError(f"np.{name} with {', '.join(keywords)}=", nearest="Leave it out")
         if ufunc is np.matmul:
             return self.matmul(*args)
-        if ufunc is np.reciprocal:
-            return self.apply("div", 1.0, *args)
         if ufunc is np.positive:
             return self
         if ufunc in _BITWISE:
@@ -250,32 +248,11 @@ class Traced(Symbolic):
         raise TraceError(f".{name} of {describe(self.node)} is not known", nearest=closest(name))
 
 
+# NumPy's functions under the vocabulary's names, and under NumPy's own.
 UFUNCS: dict[Any, str] = {
-    np.add: "add",
-    np.subtract: "sub",
-    np.multiply: "mul",
-    np.divide: "div",
-    np.negative: "neg",
-    np.absolute: "abs",
-    np.minimum: "minimum",
-    np.maximum: "maximum",
-    np.exp: "exp",
-    np.exp2: "exp2",
-    np.log: "log",
-    np.log1p: "log1p",
-    np.sqrt: "sqrt",
-    np.tanh: "tanh",
-    np.power: "pow",
-    np.square: "square",
-    np.less: "lt",
-    np.less_equal: "le",
-    np.greater: "gt",
-    np.greater_equal: "ge",
-    np.equal: "eq",
-    np.not_equal: "ne",
-    np.logical_and: "logical_and",
-    np.logical_or: "logical_or",
-    np.logical_not: "logical_not",
+    getattr(np, spelling): name
+    for spelling, name in [*((name, name) for name in TABLE), *ALIASES.items()]
+    if name in TABLE and isinstance(getattr(np, spelling, None), np.ufunc)
 }
 _BITWISE: dict[Any, str] = {
     np.bitwise_and: "logical_and",
@@ -310,7 +287,18 @@ def _einsum(subscripts: Any, *operands: Any) -> Any:
     return traced.einsum(subscripts, *operands)
 
 
+def _round(a: Any, decimals: int = 0) -> Any:
+    if decimals != 0:
+        raise TraceError(
+            f"np.round to {decimals} decimals", nearest="np.round(x * 100) / 100 rounds to two"
+        )
+    return a.apply("round", a)
+
+
 _ARRAY_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "round": _round,
+    "around": _round,
+    "fix": lambda x: x.apply("trunc", x),
     "where": _where,
     "clip": _clip,
     "dot": _dot,

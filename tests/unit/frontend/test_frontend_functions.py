@@ -57,6 +57,26 @@ SCALAR = {
     "where": lambda c, x, y: x if c else y,
     "clip": lambda x, lo, hi: min(max(x, lo), hi),
     "pow": lambda x, e: x**e,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "trunc": math.trunc,
+    "round": round,
+    "sign": lambda x: (x > 0) - (x < 0),
+    "heaviside": lambda x, at_zero: float(x > 0) if x else at_zero,
+    "reciprocal": lambda x: 1 / x,
+    "expm1": math.expm1,
+    "cbrt": lambda x: math.copysign(math.exp(math.log(abs(x)) / 3), x),
+    "hypot": math.hypot,
+    "sin": math.sin,
+    "cos": math.cos,
+    "tan": math.tan,
+    "arctan2": math.atan2,
+    "erfc": math.erfc,
+    "elu": lambda x, alpha: x if x > 0 else alpha * math.expm1(x),
+    "celu": lambda x, alpha: max(0, x) + min(0, alpha * math.expm1(x / alpha)),
+    "selu": lambda x: 1.0507009873554805 * (x if x > 0 else 1.6732632423543772 * math.expm1(x)),
+    "softsign": lambda x: x / (1 + abs(x)),
+    "logsigmoid": lambda x: -math.log1p(math.exp(-x)),
 }
 TENSORS = [parse_signature(text) for text in ("x:bf16[M,K]", "w:bf16[K,N]", "r:f32[M,N]")]
 
@@ -71,12 +91,14 @@ def samples(name):
         x = np.abs(x) + 0.25
     if name == "pow":
         return (x, 1.7)
-    if name == "leaky_relu":
+    if name in ("leaky_relu", "elu", "celu"):
         return (x, 0.2)
     if name == "clip":
         return (x, -1.5, 2.5)
     if name == "where":
         return (x > 0.5, x, 2.0 - x)
+    if name == "heaviside":
+        return (np.floor(x), 0.3)
     if TABLE[name].arity[1] == 2:
         y = np.where(np.arange(40).reshape(5, 8) % 3, x[::-1], x)
         return (x > 0, y > 1) if name.startswith("logical") else (x, y)
