@@ -49,6 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return REFUSED
         print(f"polygen: {error}", file=sys.stderr)
         return REFUSED
+    except SystemExit as stop:
+        print(f"polygen: the program ends polygen by sys.exit({stop.code!r})", file=sys.stderr)
+        return REFUSED
     except Exception as error:
         if _debug(options):
             traceback.print_exc()

@@ -26,7 +26,7 @@ from polygen.errors import (
     TraceError,
     UnsupportedProgram,
 )
-from polygen.frontend.dtypes import BOOL, F32, S8, TF32, DType
+from polygen.frontend.dtypes import BOOL, F32, STORED, TF32, DType
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.expr import (
     ApplyNode,
@@ -37,6 +37,7 @@ from polygen.frontend.expr import (
     ScalarNode,
     ViewNode,
     describe,
+    describe_cast,
 )
 from polygen.frontend.program import (
     Access,
@@ -118,9 +119,9 @@ def _run(function: Callable[..., Any], name: str, arguments: Sequence[Traced]) -
     """What the function returns; its own exceptions are named as such."""
     try:
         return function(*arguments)
-    except PolygenError:
+    except (PolygenError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:  # sys.exit() too: it would end polygen without a word
         raise TraceError(
             f"the function raises {type(error).__name__}: {error}", where=name
         ) from error
@@ -216,7 +217,7 @@ def _wanted(out_dtypes: object, count: int) -> list[DType | None]:
             f"out_dtype names {len(given)} dtypes for {count} outputs",
             nearest="Give one for all, or one for each",
         )
-    return [None if item is None else to_dtype(item) for item in given]
+    return [None if item is None else to_dtype(item, STORED) for item in given]
 
 
 def _source_index(node: ViewNode, index: Indices) -> Indices:
@@ -323,14 +324,15 @@ class _Builder:
             dtype = node.dtype
         if dtype is None and node.dtype == BOOL:
             raise DTypeError(
-                f"output {describe(root)} is bool", where=name, nearest='Add .astype("s8")'
+                f"output {describe(root)} is bool",
+                where=name,
+                nearest=f"Write `{describe_cast(root, F32, depth=8)}`",
             )
         if dtype is None:
             operand = self.first[root].lhs.dtype
             dtype = default_output(operand, bare=isinstance(node, MatmulNode))
         if dtype in (TF32, BOOL):
-            nearest = F32 if dtype == TF32 else S8
-            raise DTypeError(f"an output cannot be {dtype}", where=name, nearest=f"Use {nearest}")
+            raise DTypeError(f"an output cannot be {dtype}", where=name, nearest=f"Use {F32}")
         return dtype
 
     def _write(

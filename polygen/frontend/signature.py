@@ -24,6 +24,7 @@ _FORMAT = (
 )
 _LAYOUTS = {"row": (0, 1), "col": (1, 0)}
 DEFAULT_ALIGNMENT = 16
+_MOST_DIGITS = 4000
 
 
 def parse_signature(text: str) -> Tensor:
@@ -60,7 +61,7 @@ def parse_signature(text: str) -> Tensor:
                 nearest="A matrix is row or col. " + _FORMAT,
             )
         order = _LAYOUTS[match["layout"]]
-    alignment = int(match["alignment"] or DEFAULT_ALIGNMENT)
+    alignment = _whole(match["alignment"]) if match["alignment"] else DEFAULT_ALIGNMENT
     try:
         return check_tensor(Tensor(match["name"] or "", dtype, dims, order, alignment))
     except (ShapeError, DTypeError, SignatureError) as error:
@@ -77,5 +78,10 @@ def _dims(text: str | None, whole: str) -> tuple[Dim, ...]:
         if not part:
             raise SignatureError("an empty dim", where=repr(whole), nearest=_FORMAT)
         number = re.fullmatch(r"[+-]?\d+", part, re.ASCII)
-        dims.append(int(part) if number and len(part) < 19 else part)
+        dims.append(_whole(part) if number else part)
     return tuple(dims)
+
+
+def _whole(text: str) -> int:
+    """A number; Python reads no more digits than some thousand, far beyond any legal value."""
+    return int(text[:_MOST_DIGITS])

@@ -5,7 +5,8 @@
 2. If its outermost band covers every group and has two coincident members, no dependence leaves
    an instance of that band: all statements fuse, and every intermediate lives and dies inside one
    (row, column) point, so it becomes a register.
-3. The band says which iterators of each group, and so of its statements, are the contraction's row and column.
+3. The band says which iterators of each group, and so of its statements, are the contraction's row
+   and column.
 4. Otherwise fusion is illegal: the answer names the dependence that leaves the point, and one
    concrete pair.
 
@@ -87,7 +88,7 @@ def fuse(program: Program, scop: Scop) -> Fusion:
             None,
         )
         if match is None:
-            _refuse(contraction, program)
+            _refuse(program)
         found.append((group.name, match))
     outputs = {tensor.name for tensor in program.outputs}
     values = [s.write.name for s in program.statements if s.write.name not in outputs]
@@ -168,7 +169,7 @@ def _aligned(
     return bool(not between.is_empty() and between.is_subset(wanted))
 
 
-def _refuse(contraction: Contraction, program: Program) -> NoReturn:
+def _refuse(program: Program) -> NoReturn:
     """Raise with a dependence that leaves its output point when rows meet rows."""
     scop = polyhedra(program, apart=True)  # the message names statements
     points = [
@@ -185,5 +186,5 @@ def _refuse(contraction: Contraction, program: Program) -> NoReturn:
         where=f"dependence {witness}",
         why="the value is computed at one output point and used at another, "
         "that is, in another thread block",
-        nearest=f"Return {contraction.write.name} from one function and combine it in a second",
+        nearest="Return the product from one function and combine it in a second",
     )

@@ -97,15 +97,18 @@ def test_what_needs_a_number(function, fragments):
 @pytest.mark.parametrize(
     ("function", "fragments"),
     [
-        (lambda x, w: np.arctan(x @ w), ("np.arctan", "tanh")),
-        (lambda x, w: np.log2(x @ w), ("np.log2", "Did you mean", "log")),
+        (lambda x, w: np.arctan(x @ w), ("polygen has no `np.arctan`", "Known: ", "tanh")),
+        (
+            lambda x, w: np.log2(x @ w),
+            ("polygen has no `np.log2`", "Write `log(a) * 1.4426950408889634`"),
+        ),
         (lambda x, w: np.sum(x @ w), ("np.sum", "Reductions are not supported yet")),
         (lambda x, w: (x @ w).mean(), (".mean", "Reductions are not supported yet")),
-        (lambda x, w: np.fmax(x @ w, 0), ("np.fmax", "Known: ", "maximum")),
+        (lambda x, w: np.fmax(x @ w, 0), ("polygen has no `np.fmax`", "`maximum(a, b)`")),
         (lambda x, w: np.cumsum(x @ w), ("np.cumsum",)),
         (lambda x, w: np.sum(x @ w), ("np.sum",)),
         (lambda x, w: np.add.reduce(x @ w), ("np.add.reduce", "reduction")),
-        (lambda x, w: (x @ w).sum(), (".sum of x @ w",)),
+        (lambda x, w: (x @ w).sum(), ("polygen has no `.sum` of x @ w",)),
         (lambda x, w: np.exp(x @ w, where=True), ("np.exp with where=",)),
         (lambda x, w: np.clip(x @ w, 0, 1, out=None), ("np.clip with out=",)),
         (lambda x, w: np.where(x @ w), ("np.where",)),
@@ -124,7 +127,7 @@ def test_what_needs_a_number(function, fragments):
         (lambda x, w: x @ w + math.nan, ("NaN",)),
         (lambda x, w, b: (x @ w) ** b, ("exponent", "b", "constant")),
         (lambda x, w: 3 ** (x @ w), ("exponent", "exp2")),
-        (lambda x, w: (x @ w)[0], ("indexing of x @ w", "[M, N]", "v[:, None]")),
+        (lambda x, w: (x @ w)[0], ("indexing of x @ w", "[M, N]", "c[:, None]")),
         (lambda x, w: (x @ w)[:, :, :], ("indexing",)),
         (lambda x, w: (x @ w)[1:], ("indexing",)),
         (lambda x, w: pg.relu(x @ w, 0), ("relu got 2 arguments", "relu(x)")),
@@ -138,7 +141,7 @@ def test_what_needs_a_number(function, fragments):
         (lambda x, w: (x @ w,) * 9, ("returns 9 values", "1 to 8")),
         (lambda x, w, b: x @ w, ("unused argument b", "kernel")),
         (
-            lambda x, w, b: (x @ w) + (b - b).reshape(-1).T.shape[0].count("Z"),
+            lambda x, w, b: (x @ w) + len({(b - b).reshape(-1).T.shape[0]}),
             ("unused argument b",),
         ),
     ],
@@ -176,7 +179,7 @@ def test_values_do_not_cross_traces():
         (
             lambda x, w: x @ w,
             {"x": "bf16[K]"},
-            ("x @ w: x has 1 axes", "two matrices", "x[:, None]"),
+            ("x @ w: x has 1 axes", "two matrices", "with the dims [1, K]"),
         ),
         (lambda x, w: x[None] @ w, {}, ("x[None, :, :] has 3 axes",)),
         (lambda x, w: (x @ w) @ 2, {}, ("2 has 0 axes",)),
@@ -230,7 +233,7 @@ def test_dtypes(function, override, fragments):
         ({"acc_dtype": "f16", "x": "s8[M,K]", "w": "s8[K,N]"}, ("f16 with s8", "Use s32")),
         ({"acc_dtype": "f64"}, ("f64", "Known")),
         ({"out_dtypes": "tf32"}, ("output cannot be tf32", "Use f32")),
-        ({"out_dtypes": "bool"}, ("output cannot be bool", "Use s8")),
+        ({"out_dtypes": "bool"}, ("output cannot be bool", "Use f32")),
         ({"out_dtypes": "f8"}, ("f8", "Known")),
         ({"out_dtypes": ("f16", "f16")}, ("2 dtypes for 1 outputs",)),
     ],
@@ -331,23 +334,23 @@ def test_tensors_that_do_not_fit_the_function(function, tensors, error, fragment
     ("text", "column", "fragments"),
     [
         ("gelo(x @ w)", 0, ("unknown function 'gelo'", "Did you mean gelu")),
-        ("x @ w + np.sin(x)", 8, ("unknown function 'sin'",)),
+        ("x @ w + np.sin(x)", 8, ("polygen has no `sin`",)),
         ("x @ ww", 4, ("unknown name 'ww'", "Did you mean w?")),
         ("x @ relu", 4, ("unknown name 'relu'", "relu is a function")),
-        ("x @ w if x else w", 0, ("conditional", "pg.where")),
+        ("x @ w if x else w", 0, ("conditional", "`where(x, x @ w, w)`")),
         ("x @ w > 0 and x > 0", 0, ("logical_and",)),
         ("not x", 0, ("logical_not",)),
         ("0 < x @ w < 1", 0, ("chained comparison", "logical_and")),
-        ("x @ w // 2", 0, ("//", "Use /")),
+        ("x @ w // 2", 0, ("//", "`x @ w / 2`")),
         ("x in w", 0, ("In is not part",)),
         ("lambda: x", 0, ("lambda",)),
         ("(y := x) @ w", 1, ("assignment",)),
         ("[v for v in x]", 0, ("ListComp",)),
         ("relu(*x)", 5, ("Starred",)),
-        ("x.sum()", 0, (".sum", "astype")),
+        ("x.sum()", 0, (".sum", "Reductions are not supported yet")),
         ("x.shape", 0, (".shape", ".T")),
         ("np.tau * x", 0, ("unknown constant 'tau'", "pi")),
-        ("x[0]", 2, ("index", "v[:, None]")),
+        ("x[0]", 2, ("index", "c[:, None]")),
         ("x[1:]", 2, ("index",)),
         ("x @ w +", 6, ("invalid syntax",)),
         ("x @ (w", 4, ("never closed",)),
@@ -365,7 +368,7 @@ def test_tensors_that_do_not_fit_the_function(function, tensors, error, fragment
         ("x.__class__", 0, (".__class__",)),
         ("(relu)(x)(w)", 0, ("cannot be called",)),
         ("x\n@ w", 1, ("more than one line",)),
-        ("x + " * 2000 + "x", 4096, ("longer than",)),
+        ("x + " * 2000 + "x", 4096, ("8001 characters", "FILE.py:FUNCTION")),
         ("é + x", 0, ("unknown name 'é'",)),
         ("x + 'é' + y", 4, ("'é' is not a number",)),
     ],
@@ -378,7 +381,9 @@ def test_expression_text(text, column, fragments):
         assert fragment in message, message
     assert caught.value.column == column
     assert isinstance(caught.value, TraceError)
-    assert message.endswith("\n  " + " " * column + "^")
+    shown, caret = message.splitlines()[-2:]
+    assert caret.strip() == "^" and len(shown) <= 80
+    assert shown[len(caret) - 1 :].rstrip("…") in text[column:].replace("\n", "�")
 
 
 @pytest.mark.parametrize(
