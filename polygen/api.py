@@ -76,7 +76,7 @@ class Fused:
             raise SignatureError(
                 f"static dims without a size: {', '.join(missing)}",
                 where="static",
-                nearest=f"Give {missing[0]} a size, as in {missing[0]} = 1024, among the sizes",
+                nearest=f'Give one: sizes={{"{missing[0]}": 1024}}, or --size {missing[0]}=1024',
             )
         dims = {d for t in tensors for d in t.dims if isinstance(d, str)}
         unknown = [name for name in static if name not in dims]
