@@ -224,7 +224,10 @@ class Fused:
 
 def _whole(size: Any) -> Any:
     """NumPy's integers as Python's; anything else as it is, for the check to name."""
-    return size if isinstance(size, bool) or not hasattr(size, "__index__") else index(size)
+    try:
+        return size if isinstance(size, bool) else index(size)
+    except TypeError:
+        return size
 
 
 def _order(view: ArrayView) -> tuple[int, ...]:

@@ -35,6 +35,21 @@ def readable(text: str) -> str:
     return shortened(words, _LONGEST_PART)
 
 
+def echo(value: object) -> str:
+    """What somebody passed, on one line and the same in every run: no addresses."""
+    text = " ".join(repr(value).split())
+    return f"a {type(value).__name__}" if " at 0x" in text else shortened(text)
+
+
+def told(error: BaseException) -> str:
+    """An exception of somebody else's code on one line: its class, and what it says."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # its own __str__ fails
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def in_digits(number: int) -> str:
     """A whole number as text, however large: Python refuses to print thousands of digits."""
     if abs(number) < 10**40:

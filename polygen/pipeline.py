@@ -11,7 +11,7 @@ from polygen.decide import decide, panels_of
 from polygen.emit.cuda import emit
 from polygen.emit.functions import is_costly
 from polygen.emit.source import KernelSource
-from polygen.errors import PolygenError, ScheduleError, UnsupportedProgram, in_digits
+from polygen.errors import PolygenError, ScheduleError, UnsupportedProgram, echo, in_digits
 from polygen.frontend.program import Program, Tensor
 from polygen.frontend.shapes import LARGEST_SIZE
 from polygen.hardware.device import Device
@@ -159,11 +159,11 @@ def check_sizes(program: Program, sizes: dict[str, int]) -> None:
         if name not in program.sizes:
             known = ", ".join(program.sizes) or "none"
             raise PolygenError(
-                f"no dim is called {name!r}", where="sizes", nearest=f"Dims: {known}"
+                f"no dim is called {echo(name)}", where="sizes", nearest=f"Dims: {known}"
             )
         if not isinstance(value, int) or isinstance(value, bool):
             raise PolygenError(
-                f"{name} = {value!r}",
+                f"{name} = {echo(value)}",
                 where="sizes",
                 why="sizes are whole numbers",
                 nearest=f"Write {name} = 4096",

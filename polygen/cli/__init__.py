@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from polygen import knobs
 from polygen.cli.arguments import parser
-from polygen.errors import PolygenError
+from polygen.errors import PolygenError, readable, told
 
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
             return REFUSED
         print(
-            f"polygen: internal error: {type(error).__name__}: {error}. "
+            f"polygen: internal error: {readable(told(error))}. "
             "--debug shows where; please report it",
             file=sys.stderr,
         )

@@ -25,6 +25,7 @@ from polygen.errors import (
     SignatureError,
     TraceError,
     UnsupportedProgram,
+    told,
 )
 from polygen.frontend.dtypes import BOOL, F32, STORED, TF32, DType
 from polygen.frontend.dtypes import dtype as to_dtype
@@ -122,9 +123,7 @@ def _run(function: Callable[..., Any], name: str, arguments: Sequence[Traced]) -
     except (PolygenError, KeyboardInterrupt):
         raise
     except BaseException as error:  # sys.exit() too: it would end polygen without a word
-        raise TraceError(
-            f"the function raises {type(error).__name__}: {error}", where=name
-        ) from error
+        raise TraceError(f"the function raises {told(error)}", where=name) from error
 
 
 def _identifier(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from polygen.errors import DTypeError
+from polygen.errors import DTypeError, echo
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,8 @@ def dtype(spec: object, known: Sequence[DType] = tuple(NAMED.values())) -> DType
         try:
             name = np.dtype(spec).name  # type: ignore[call-overload]
         except TypeError:
-            name = str(spec).rpartition(".")[2]
+            text = str(spec)  # torch.float16
+            name = text.rpartition(".")[2] if text.replace(".", "_").isidentifier() else echo(spec)
     found = NAMED.get(name) or _ALIASES.get(name) or _INTERNAL.get(name)
     if found is None:
         raise DTypeError(f"unknown dtype {name!r}", nearest=f"Known: {', '.join(map(str, known))}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from polygen.errors import DTypeError, ShapeError, SignatureError
+from polygen.errors import DTypeError, ShapeError, SignatureError, echo
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.program import Dim, Tensor
 from polygen.frontend.shapes import check_tensor
@@ -44,7 +44,7 @@ def parse_signature(text: str) -> Tensor:
     """
     match = _FORM.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise SignatureError("not an argument description", where=repr(text), nearest=_FORMAT)
+        raise SignatureError("not an argument description", where=echo(text), nearest=_FORMAT)
     try:
         dtype = to_dtype(match["dtype"])
     except DTypeError as error:

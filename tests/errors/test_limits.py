@@ -19,9 +19,11 @@ from polygen.errors import (
     SignatureError,
     TraceError,
     UnsupportedProgram,
+    echo,
     in_digits,
     readable,
     shortened,
+    told,
 )
 from polygen.frontend.parse import parse_expression
 from polygen.frontend.shapes import LARGEST_SIZE
@@ -266,3 +268,16 @@ def test_numbers_with_more_digits_than_python_prints():
     assert in_digits(12345) == "12345" and in_digits(-7) == "-7"
     assert in_digits(2**20000) == "2**20000 or more"
     assert in_digits(-(10**5000)).startswith("-2**")
+
+
+def test_what_somebody_passed_is_one_line():
+    assert echo(np.ones((2, 2))) == "array([[1., 1.], [1., 1.]])"
+    assert echo(object()) == "a object" and echo("a\nb") == "'a\\nb'"
+    assert told(ValueError("a\n  b")) == "ValueError: a b"
+    assert told(SystemExit()) == "SystemExit"
+
+    class Mute(Exception):
+        def __str__(self):
+            raise KeyError("no words")
+
+    assert told(Mute()) == "Mute"
