@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from polygen.errors import DTypeError, PolygenError, SignatureError, TraceError
-from polygen.frontend.dtypes import DType
+from polygen.errors import DTypeError, PolygenError, SignatureError, TraceError, told
+from polygen.frontend.dtypes import STORED, DType
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.expr import Node
 from polygen.frontend.iterators import Iterators
@@ -86,12 +86,10 @@ def _run(function: Callable[..., Any], name: str, arguments: Sequence[Traced]) -
     """What the function returns; its own exceptions are named as such."""
     try:
         return function(*arguments)
-    except PolygenError:
+    except (PolygenError, KeyboardInterrupt):
         raise
-    except Exception as error:
-        raise TraceError(
-            f"the function raises {type(error).__name__}: {error}", where=name
-        ) from error
+    except BaseException as error:  # sys.exit() too: it would end polygen without a word
+        raise TraceError(f"the function raises {told(error)}", where=name) from error
 
 
 def _identifier(name: str) -> str:
@@ -184,4 +182,4 @@ def _wanted(out_dtypes: object, count: int) -> list[DType | None]:
             f"out_dtype names {len(given)} dtypes for {count} outputs",
             nearest="Give one for all, or one for each",
         )
-    return [None if item is None else to_dtype(item) for item in given]
+    return [None if item is None else to_dtype(item, STORED) for item in given]

@@ -8,12 +8,47 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
+from polygen.errors import TraceError
 from polygen.frontend.dtypes import F32, DType
 from polygen.frontend.program import Dim, Tensor
 
 Dims = tuple[Dim, ...]
+
+
+class Size:
+    """A dim with a name, as a function sees it in ``x.shape``: it has no number yet.
+
+    It prints as its name and equals its name; whatever would need the number is refused.
+    """
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __eq__(self, other: object) -> bool:
+        return self.name == (other.name if isinstance(other, Size) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def refuse(self, *_: object) -> NoReturn:
+        """Raise TraceError: the number is not known."""
+        raise TraceError(
+            f"the size {self.name} is used as a number",
+            why="sizes are arguments of the kernel: the function is run once, for all of them",
+            nearest=f'Pass the number as an argument (f32), or fix it with static=("{self.name}",)',
+        )
+
+    __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = refuse
+    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __neg__ = refuse
+    __index__ = __int__ = __float__ = refuse
 
 
 class Symbolic:
@@ -193,13 +228,18 @@ def describe(node: Node, depth: int = 3) -> str:
     if isinstance(node, ViewNode):
         return _describe_view(node, depth)
     if node.function == "cast":
-        return f'{_operand(node.args[0], depth, _ATOM)}.astype("{node.dtype}")'
+        return describe_cast(node.args[0], node.dtype, depth)
     if node.function in _INFIX:
         binding = _BINDING.get(node.function, 0)
         left = _operand(node.args[0], depth, binding)
         right = _operand(node.args[1], depth, binding + 1)
         return f"{left} {_INFIX[node.function]} {right}"
     return f"{node.function}({', '.join(describe(arg, depth - 1) for arg in node.args)})"
+
+
+def describe_cast(node: Node, dtype: DType, depth: int = 3) -> str:
+    """A cast as a person would write it, for messages."""
+    return f'{_operand(node, depth, _ATOM)}.astype("{dtype}")'
 
 
 def describe_product(notation: str, lhs: Node, rhs: Node, depth: int = 3) -> str:

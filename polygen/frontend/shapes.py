@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from polygen.errors import DTypeError, ShapeError, SignatureError
+from polygen.errors import DTypeError, ShapeError, SignatureError, in_digits
 from polygen.frontend.dtypes import BF16, E4M3, E5M2, F16, F32, NAMED, S8, S32, TF32, DType
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.expr import Dims
@@ -57,7 +57,7 @@ def check_tensor(tensor: Tensor) -> Tensor:
     size, alignment = tensor.dtype.bytes, tensor.alignment
     if alignment < size or alignment & (alignment - 1):
         raise SignatureError(
-            f"alignment of {alignment} bytes",
+            f"alignment of {in_digits(alignment)} bytes",
             where=where,
             why=f"it must be a power of two, and a {tensor.dtype} element has {size} byte(s)",
             nearest=f"Use {size}, …, 16",
@@ -80,10 +80,10 @@ def _check_dim(dim: Dim, where: str) -> None:
     elif isinstance(dim, bool) or not isinstance(dim, int):
         raise SignatureError(f"{dim!r} is not a dim", where=where, nearest="Use a name or a number")
     elif dim < 1:
-        raise ShapeError(f"a size of {dim}", where=where, nearest="Sizes are at least 1")
+        raise ShapeError(f"a size of {in_digits(dim)}", where=where, nearest="Sizes are at least 1")
     elif dim > LARGEST_SIZE:
         raise ShapeError(
-            f"a size of {dim}",
+            f"a size of {in_digits(dim)}",
             where=where,
             why="a kernel counts in 32 bits",
             nearest=f"Sizes are at most {LARGEST_SIZE}",
@@ -115,11 +115,20 @@ def broadcast(function: str, operands: Sequence[tuple[str, Dims]], inner: int = 
                     f"{function} of {owner} and {text}: {owner} has {chosen} where {text} "
                     f"has {dim}",
                     why=_shapes(operands),
-                    nearest=dim_hint(chosen, dim),
+                    nearest=dim_hint(chosen, dim) + _column_hint(operands),
                 )
             chosen, owner = dim, text
         result.append(chosen)
     return tuple(result)
+
+
+def _column_hint(operands: Sequence[tuple[str, Dims]]) -> str:
+    """A vector that is as long as the others have rows is meant to be a column."""
+    rows = {dims[0] for _, dims in operands if len(dims) == 2}
+    for text, dims in operands:
+        if len(dims) == 1 and dims[0] in rows and text.isidentifier():
+            return f". Or did you mean {text}[:, None]?"
+    return ""
 
 
 def _shapes(operands: Sequence[tuple[str, Dims]]) -> str:
@@ -224,10 +233,10 @@ def accumulator(operand: DType, requested: object) -> DType:
     Raises:
         DTypeError: no tensor core accumulates so.
     """
-    wanted = to_dtype(requested)
+    legal = (F32, F16) if operand == F16 else (F32,) if operand != S8 else (S32,)
+    wanted = to_dtype(requested, legal)
     if operand == S8 and wanted in (F32, S32):  # f32 is the default, which for integers means s32
         return S32
-    legal = (F32, F16) if operand == F16 else (F32,) if operand != S8 else (S32,)
     if wanted not in legal:
         raise DTypeError(
             f"acc_dtype {wanted} with {operand} operands",

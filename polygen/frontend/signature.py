@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from polygen.errors import DTypeError, ShapeError, SignatureError
+from polygen.errors import DTypeError, ShapeError, SignatureError, echo
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.program import Dim, Tensor
 from polygen.frontend.shapes import check_tensor
@@ -19,10 +19,11 @@ _FORM = re.compile(
     re.VERBOSE | re.ASCII,
 )
 _FORMAT = (
-    "Write name:dtype[dims], as in x:bf16[M,K], q:bf16[B,M,K], b:f32[N], s:f32; then :col for "
+    "Write name:dtype[dims], as in x:bf16[M,K], b:f32[N], q:bf16[B,M,K], s:f32; then :col for "
     "column-major, :0213 for axes stored in that order, @4 for an alignment of 4 bytes"
 )
 DEFAULT_ALIGNMENT = 16
+_MOST_DIGITS = 4000
 
 
 def parse_signature(text: str) -> Tensor:
@@ -44,7 +45,7 @@ def parse_signature(text: str) -> Tensor:
     """
     match = _FORM.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise SignatureError("not an argument description", where=repr(text), nearest=_FORMAT)
+        raise SignatureError("not an argument description", where=echo(text), nearest=_FORMAT)
     try:
         dtype = to_dtype(match["dtype"])
     except DTypeError as error:
@@ -60,7 +61,7 @@ def parse_signature(text: str) -> Tensor:
             nearest="A matrix is row or col; any array may name its axes from the slowest to the "
             f"contiguous one, as in 021. {_FORMAT}",
         )
-    alignment = int(match["alignment"] or DEFAULT_ALIGNMENT)
+    alignment = _whole(match["alignment"]) if match["alignment"] else DEFAULT_ALIGNMENT
     try:
         return check_tensor(Tensor(match["name"] or "", dtype, dims, order, alignment))
     except (ShapeError, DTypeError, SignatureError) as error:
@@ -88,5 +89,10 @@ def _dims(text: str | None, whole: str) -> tuple[Dim, ...]:
         if not part:
             raise SignatureError("an empty dim", where=repr(whole), nearest=_FORMAT)
         number = re.fullmatch(r"[+-]?\d+", part, re.ASCII)
-        dims.append(int(part) if number and len(part) < 19 else part)
+        dims.append(_whole(part) if number else part)
     return tuple(dims)
+
+
+def _whole(text: str) -> int:
+    """A number; Python reads no more digits than some thousand, far beyond any legal value."""
+    return int(text[:_MOST_DIGITS])

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from polygen.errors import DTypeError, UnsupportedProgram
-from polygen.frontend.dtypes import BOOL, F32, S8, TF32, DType
+from polygen.frontend.dtypes import BOOL, F32, TF32, DType
 from polygen.frontend.expr import (
     ApplyNode,
     Dims,
@@ -27,6 +27,7 @@ from polygen.frontend.expr import (
     ScalarNode,
     ViewNode,
     describe,
+    describe_cast,
 )
 from polygen.frontend.iterators import Iterators
 from polygen.frontend.program import (
@@ -184,14 +185,15 @@ class Builder:
             dtype = node.dtype
         if dtype is None and node.dtype == BOOL:
             raise DTypeError(
-                f"output {describe(root)} is bool", where=name, nearest='Add .astype("s8")'
+                f"output {describe(root)} is bool",
+                where=name,
+                nearest=f"Write `{describe_cast(root, F32, depth=8)}`",
             )
         if dtype is None:
             operand = self.first[root].operand
             dtype = default_output(operand, bare=isinstance(node, ProductNode))
         if dtype in (TF32, BOOL):
-            nearest = F32 if dtype == TF32 else S8
-            raise DTypeError(f"an output cannot be {dtype}", where=name, nearest=f"Use {nearest}")
+            raise DTypeError(f"an output cannot be {dtype}", where=name, nearest=f"Use {F32}")
         return dtype
 
     def _write(

@@ -27,8 +27,10 @@ from polygen.frontend.expr import (
     ProductNode,
     Reach,
     ScalarNode,
+    Size,
     ViewNode,
     describe,
+    describe_cast,
     describe_product,
 )
 from polygen.frontend.functions import TABLE, bind, expand
@@ -76,10 +78,13 @@ class Trace:
         """The node of a number; nodes pass.
 
         Raises:
-            TraceError: an array that is not an argument, or not a number.
+            TraceError: an array that is not an argument, not a number, or one that f32 cannot
+                hold.
         """
         if isinstance(value, Node):
             return value
+        if isinstance(value, Size):
+            value.refuse()
         if isinstance(value, np.ndarray) and value.ndim == 0:
             value = value.item()
         if isinstance(value, np.ndarray) or (hasattr(value, "__array__") and np.ndim(value)):
@@ -96,6 +101,7 @@ class Trace:
                 where=where,
                 nearest="Operands are arguments, values computed from them, and real numbers",
             )
+        _check_range(number, where)
         return self._intern(ScalarNode, math.nan if math.isnan(number) else number)  # equal NaNs
 
     def apply(self, function: str, *args: Any) -> Node:
@@ -145,7 +151,7 @@ class Trace:
         """The node rounded to a dtype; nothing where that changes nothing."""
         if dtype == TF32:
             raise DTypeError(
-                f'{describe(node)}.astype("tf32")',
+                describe_cast(node, dtype),
                 why="tf32 is how a matmul reads f32 storage, not a value's type",
                 nearest='Use .astype("f32")',
             )
@@ -319,3 +325,18 @@ def _number(value: Any) -> float | None:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+def _check_range(number: float, where: str) -> None:
+    """A finite number must not become an infinity in f32, nor another one zero."""
+    least, most = np.finfo(np.float32).tiny, np.finfo(np.float32).max
+    with np.errstate(over="ignore", under="ignore"):
+        stored = float(np.float32(number))
+    if math.isfinite(number) and (math.isinf(stored) or (number and not stored)):
+        near = math.copysign(float(most if stored else least), number)
+        raise TraceError(
+            f"a constant is {number!r}",
+            where=where,
+            why=f"the kernel computes in f32, where it would be {stored}",
+            nearest=f"Use {near:.8g}, or {'an infinity' if stored else '0'} if that is meant",
+        )

@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from polygen.errors import DTypeError, ShapeError, TraceError
-from polygen.frontend.dtypes import BOOL, DType
+from polygen.frontend.dtypes import BOOL, STORED, DType
 from polygen.frontend.dtypes import dtype as to_dtype
-from polygen.frontend.expr import Dims, Node, Symbolic, describe
+from polygen.frontend.expr import Node, Size, Symbolic, describe
 from polygen.frontend.functions import ALIASES, TABLE, closest
 from polygen.frontend.shapes import shape_text
 from polygen.frontend.trace import Trace
@@ -36,7 +36,7 @@ class Traced(Symbolic):
         self.trace, self.node = trace, node
 
     def __repr__(self) -> str:
-        return f"<traced {describe(self.node)}: {self.dtype}{shape_text(self.shape)}>"
+        return f"<traced {describe(self.node)}: {self.dtype}{shape_text(self.node.dims)}>"
 
     def apply(self, function: str, *args: Any) -> Any:
         """The traced value of a pointwise function of the table."""
@@ -65,9 +65,9 @@ class Traced(Symbolic):
 
     # --- what an array has
     @property
-    def shape(self) -> Dims:
-        """The dims, names or numbers."""
-        return self.node.dims
+    def shape(self) -> tuple[Size | int, ...]:
+        """The dims: numbers, or names that have no number yet."""
+        return tuple(Size(dim) if isinstance(dim, str) else dim for dim in self.node.dims)
 
     @property
     def ndim(self) -> int:
@@ -90,7 +90,7 @@ class Traced(Symbolic):
         if self.ndim < 2:
             raise ShapeError(
                 f"the matrix transpose of {describe(self.node)}",
-                why=f"it is {shape_text(self.shape)}, and a matrix has two axes",
+                why=f"it is {shape_text(self.node.dims)}, and a matrix has two axes",
             )
         return self.swapaxes(-2, -1)
 
@@ -107,7 +107,7 @@ class Traced(Symbolic):
 
     def astype(self, dtype: object, **_: Any) -> Traced:
         """The values rounded to a dtype; as the last step it decides the output's dtype."""
-        return self._of(self.trace.cast(self.node, to_dtype(dtype)))
+        return self._of(self.trace.cast(self.node, to_dtype(dtype, STORED)))
 
     def clip(self, lo: Any = None, hi: Any = None) -> Any:
         """The values limited to [lo, hi]; None leaves a side open."""
@@ -120,19 +120,19 @@ class Traced(Symbolic):
     def reshape(self, *shape: Any) -> Traced:
         """The same elements with axes of size 1 added or dropped; one dim may be -1."""
         dims = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-        kept = [axis for axis, dim in enumerate(self.shape) if dim != 1]
+        kept = [axis for axis, dim in enumerate(self.node.dims) if dim != 1]
         wanted = [dim for dim in dims if dim != 1]
         remaining = list(kept)
         axes: list[int | None] = []
         for dim in dims:
             axes.append(None if dim == 1 or not remaining else remaining.pop(0))
         fits = len(wanted) == len(kept) and all(
-            dim in (-1, self.shape[axis]) for dim, axis in zip(wanted, kept, strict=True)
+            dim in (-1, self.node.dims[axis]) for dim, axis in zip(wanted, kept, strict=True)
         )
         # A -1 where nothing is left to place stands for 1.
         if not fits and not (wanted == [-1] and not kept):
             raise ShapeError(
-                f"reshape of {describe(self.node)} from {shape_text(self.shape)} to "
+                f"reshape of {describe(self.node)} from {shape_text(self.node.dims)} to "
                 f"{shape_text(tuple(dims))}",
                 nearest="A reshape can only add or drop axes of size 1",
             )
@@ -140,7 +140,7 @@ class Traced(Symbolic):
 
     def __getitem__(self, key: Any) -> Traced:
         return self._of(
-            self.trace.reach(self.node, *subscript(key, describe(self.node), self.shape))
+            self.trace.reach(self.node, *subscript(key, describe(self.node), self.node.dims))
         )
 
     # --- matmul, logic on bool
@@ -188,7 +188,12 @@ class Traced(Symbolic):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *args: Any, **keywords: Any) -> Any:
         name = ufunc.__name__
         if method != "__call__":
-            raise TraceError(f"np.{name}.{method}", why="a reduction is not supported yet")
+            reduces = method in ("reduce", "accumulate", "reduceat")
+            raise TraceError(
+                f"polygen has no `np.{name}.{method}`",
+                why="a reduction is not supported yet" if reduces else "",
+                nearest=f"There is `np.{name}` itself",
+            )
         if keywords:
             raise TraceError(f"np.{name} with {', '.join(keywords)}=", nearest="Leave it out")
         if ufunc is np.matmul:
@@ -198,14 +203,14 @@ class Traced(Symbolic):
         if ufunc in _BITWISE:
             return self._bits(_BITWISE[ufunc], *args)
         if ufunc not in UFUNCS:
-            raise TraceError(f"np.{name} is not in the vocabulary", nearest=closest(name))
+            raise TraceError(f"polygen has no `np.{name}`", nearest=closest(name))
         return self.apply(UFUNCS[ufunc], *args)
 
     def __array_function__(self, function: Any, types: Any, args: Any, keywords: Any) -> Any:
         name = function.__name__
         handler = _ARRAY_FUNCTIONS.get(name)
         if handler is None:
-            raise TraceError(f"np.{name} is not in the vocabulary", nearest=closest(name))
+            raise TraceError(f"polygen has no `np.{name}`", nearest=closest(name))
         try:
             return handler(*args, **keywords)
         except TypeError as error:
@@ -245,7 +250,9 @@ class Traced(Symbolic):
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):  # protocols and notebooks ask with hasattr
             raise AttributeError(name)
-        raise TraceError(f".{name} of {describe(self.node)} is not known", nearest=closest(name))
+        raise TraceError(
+            f"polygen has no `.{name}` of {describe(self.node)}", nearest=closest(name, "pg.")
+        )
 
 
 # NumPy's functions under the vocabulary's names, and under NumPy's own.

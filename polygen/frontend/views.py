@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any
 
-from polygen.errors import PolygenError, ShapeError, TraceError
+from polygen.errors import PolygenError, ShapeError, TraceError, shortened
 from polygen.frontend.expr import Dims, Reach
+from polygen.frontend.functions import INDEX_HINT
 from polygen.frontend.program import Dim
 from polygen.frontend.shapes import shape_text
 
@@ -94,15 +95,15 @@ def _number(item: Any, where: str, shown: str) -> int | None:
 
 def _shown(item: Any) -> str:
     if not isinstance(item, slice):
-        return repr(item)
+        return shortened(repr(item))
     start, stop = ("" if bound is None else repr(bound) for bound in (item.start, item.stop))
-    return f"{start}:{stop}" + ("" if item.step is None else f":{item.step!r}")
+    return shortened(f"{start}:{stop}" + ("" if item.step is None else f":{item.step!r}"))
 
 
 def _unknown(where: str, shown: str) -> TraceError:
     return TraceError(
         f"{where} with {shown}",
-        nearest="There are v[:, None], v[None, :], v[..., :64], v[:, ::2] and v[0]",
+        nearest=INDEX_HINT,
     )
 
 

@@ -112,7 +112,7 @@ def test_sizes_that_cannot_be(sizes, fragments):
 
 
 def test_static_without_a_size():
-    refuses(SignatureError, "static dims without a size: K", "K = 1024", static=("K",))
+    refuses(SignatureError, "static dims without a size: K", 'sizes={"K": 1024}', static=("K",))
     refuses(SignatureError, "without a size: N", static=("N", "K"), sizes={"K": 64})
 
 
