@@ -182,7 +182,8 @@ __device__ __forceinline__ float fast_gelu(float x) {
   p = fmaf(p, y, -1.8444058f);
   p = fmaf(p, y, -2.3009374f);
   p = fmaf(p, y, -3.3614135e-05f);
-  return fmaf(-y, approximate_exp2(p), half + fabsf(half));  // NaN for NaN and -inf
+  const float value = fmaf(-y, approximate_exp2(p), half + fabsf(half));  // NaN for NaN and -inf
+  return copysignf(value, x);  // for what rounds to zero
 }
 
 extern "C" __global__ void __launch_bounds__(128, 1)
