@@ -71,7 +71,7 @@ def _require_argument(program: Program, product: Contraction, access: Access) ->
         where=program.name,
         why=f"{product.name}: {product} reads its operands from memory; a prologue is not "
         "generated yet",
-        nearest="Pass the computed array as an argument",
+        nearest="Pass the computed matrix as an argument",
     )
 
 
@@ -132,14 +132,23 @@ def _require_matrices(program: Program, product: Contraction) -> None:
 
 def _require_no_vector(program: Program, product: Contraction) -> None:
     """Both operands and the product have two axes."""
-    short = [access for access in product.reads if len(access.index) != 2]
-    if short or len(product.write.index) < 2:
-        vector = short[0] if short else product.write
+    extents, rows = dict(product.domain), product.write.iterators
+    vectors = [(access, side) for side, access in enumerate(product.reads) if len(access.index) < 2]
+    if vectors:
+        access, side = vectors[0]
+        (iterator,) = access.iterators
+        # The left operand's last axis is summed, and the right one's first.
+        first = (iterator in rows) == (side == 0)
+        shape = f"[{extents[iterator]}, 1]" if first else f"[1, {extents[iterator]}]"
+        nearest = f"Make {access.name} a matrix: describe it with the dims {shape}"
+    else:
+        nearest = "Multiply two matrices, each with an axis of its own in the product"
+    if vectors or len(rows) < 2:
         raise UnsupportedProgram(
             f"{product.name}: {product}: products with a vector are not generated yet",
             where=program.name,
-            why=f"{vector} has {len(vector.index)} axes",
-            nearest="Describe the vector with two axes, as in bf16[1,K] or bf16[K,1]",
+            why=f"{vectors[0][0] if vectors else product.write} has one axis",
+            nearest=nearest,
         )
 
 

@@ -136,18 +136,26 @@ NOT_YET = {
     ),
     "vector on the right": (
         "x @ w", {"x": "f16[M,K]", "w": "f16[K]"},
-        ("products with a vector", "w[k] has 1 axes", "bf16[K,1]"),
+        ("products with a vector", "w[k] has one axis", "the dims [K, 1]"),
     ),
     "vector on the left": (
         "x @ w", {"x": "f16[K]", "w": "f16[K,N]"},
-        ("products with a vector", "x[k] has 1 axes", "bf16[1,K]"),
+        ("products with a vector", "x[k] has one axis", "the dims [1, K]"),
     ),
     "vector made a matrix": (
         "x[None] @ w", {"x": "f16[K]", "w": "f16[K,N]"},
-        ("products with a vector", "x[k] has 1 axes"),
+        ("products with a vector", "x[k] has one axis"),
     ),
     "two vectors": (
         "x @ w", {"x": "f16[K]", "w": "f16[K]"}, ("v0 += x[k] * w[k]", "products with a vector"),
+    ),
+    "outer product": (
+        "x[:, None] @ w", {"x": "f16[M]", "w": "f16[1,N]"},
+        ("products with a vector", "x[i] has one axis", "the dims [M, 1]"),
+    ),
+    "products of rows": (
+        'einsum("mk,mk->m", x, w)', {"x": "f16[M,K]", "w": "f16[M,K]"},
+        ("products with a vector", "v0[i] has one axis", "Multiply two matrices"),
     ),
     "slice of an operand": (
         "x[:, ::2] @ w", {"x": "f16[M,64]", "w": "f16[32,N]"},
@@ -178,7 +186,7 @@ NOT_YET = {
     ),
     "computed operand": (
         "relu(x) @ w", {"x": "f16[M,K]", "w": "f16[K,N]"},
-        ("S2 multiplies v1, which is computed", "Pass the computed array"),
+        ("S2 multiplies v1, which is computed", "Pass the computed matrix"),
     ),
     "operand of another type": (
         "x.astype('bf16') @ w", {"x": "f16[M,K]", "w": "bf16[K,N]"},
