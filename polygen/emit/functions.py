@@ -226,8 +226,8 @@ BOOLEAN = frozenset(
 )
 
 # Constant exponents: small whole ones are products, some are another primitive, and moderate ones
-# have a short form. What is left calls powf.
-_PRODUCTS = range(1, 9)
+# have a short form. What is left calls powf, which is more precise than the longer products.
+_PRODUCTS, _FAST_PRODUCTS = range(1, 5), range(1, 9)
 _ROOTS: dict[float, tuple[str, ...]] = {0.5: ("sqrt", "{0}"), -1.0: ("div", "1.0f", "{0}")}
 _INVERSE_ROOT = Emitted("inverse_root({0})", helpers=("inverse_root",), error=(0.0, 2.0**-23))
 _FAST_EXPONENTS = 64.0  # the largest: 2^-22 of that is what the logarithm's error becomes
@@ -255,7 +255,7 @@ def _power(constant: float | None, fast: bool) -> Emitted:
         constant: the exponent, if it is a number.
         fast: take the fast form if there is one.
     """
-    if constant in _PRODUCTS:
+    if constant in (_FAST_PRODUCTS if fast else _PRODUCTS):
         factors = int(constant or 0)
         return Emitted(_product(factors), error=((factors - 1) * _LAST, factors * 2.0**-24))
     if constant == -0.5:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from polygen.errors import ArgumentError
+from polygen.frontend.dtypes import F32
 from polygen.frontend.functions import TABLE
 from polygen.frontend.program import (
     Access,
@@ -73,6 +74,7 @@ def evaluate(
     arrays: Mapping[str, Any],
     sizes: Mapping[str, int] | None = None,
     round_outputs: bool = True,
+    single: bool = False,
 ) -> tuple[Array, ...]:
     """Interprets a Program's statements in float64.
 
@@ -83,6 +85,8 @@ def evaluate(
         sizes: values of the symbolic dims; those missing are read off the arrays.
         round_outputs: round and store each output in its dtype; otherwise leave it in float64. tf32
             operands are used as they are: rounding them is the tensor core's doing.
+        single: round constants, and what each pointwise function gives, to f32 as kernels do. How
+            far that is from the float64 values says how much the program makes of a rounding.
 
     Returns:
         The outputs in order, each of its dims' shape.
@@ -105,7 +109,8 @@ def evaluate(
                 values[name] = _contraction(statement, values, extents)
             else:
                 keep = name in names and not round_outputs
-                values[name] = _pointwise(statement, values, extents, keep)
+                value = _pointwise(statement, values, extents, keep, single)
+                values[name] = round_to(value, F32) if single else value
     outputs = [(values[tensor.name], tensor.dtype.numpy) for tensor in program.outputs]
     return tuple(value.astype(dtype) if round_outputs else value for value, dtype in outputs)
 
@@ -161,12 +166,18 @@ def _select(access: Access, values: Mapping[str, Array], ranges: Mapping[str, in
 
 
 def _pointwise(
-    statement: Pointwise, values: Mapping[str, Array], extents: Mapping[str, int], keep: bool
+    statement: Pointwise,
+    values: Mapping[str, Array],
+    extents: Mapping[str, int],
+    keep: bool,
+    single: bool,
 ) -> Array:
     """Applies the function over the whole domain; `keep` leaves out a cast's rounding."""
     ranges = _extents(statement, extents)
     iterators, shape = tuple(ranges), tuple(ranges.values())
     args = [_operand(arg, values, ranges) for arg in statement.args]
+    if single:
+        args = [round_to(a, F32) if isinstance(a, float) else a for a in args]
     if statement.function != "cast":
         result = TABLE[statement.function].reference(*args)
     else:

@@ -169,12 +169,20 @@ def test_constants():
     assert expression("pow", ["x", "y"], True, -1.0)[0] == "approximate_quotient(1.0f, x)"
     assert expression("pow", ["x", "y"], False, -1.0)[0] == "1.0f / x"
     assert expression("pow", ["x", "y"], True, 2.0)[0] == "x * x"
-    assert expression("pow", ["x", "y"], False, 7.0)[0] == "(x * x * x) * (x * x * x) * x"
+    assert expression("pow", ["x", "y"], False, 4.0)[0] == "(x * x) * (x * x)"
+    assert expression("pow", ["x", "y"], True, 7.0)[0] == "(x * x * x) * (x * x * x) * x"
     assert expression("pow", ["x", "y"], True, -3.0)[0] == "copysignf(fast_power(fabsf(x), y), x)"
     assert expression("pow", ["x", "y"], True, 10.0)[0] == "fast_power(fabsf(x), y)"
     assert expression("pow", ["x", "y"], True, 2.5)[0] == "fast_power(x, y)"
     assert expression("pow", ["x", "y"], True, -0.5)[0] == "inverse_root(x)"
-    for constant, fast in ((2.5, False), (65.0, True), (0.0, True), (math.nan, True), (None, True)):
+    for constant, fast in (
+        (2.5, False),
+        (5.0, False),
+        (65.0, True),
+        (0.0, True),
+        (math.nan, True),
+        (None, True),
+    ):
         assert expression("pow", ["x", "y"], fast, constant) == ("powf(x, y)", ())
     assert fast_error("pow", 0.5) == PRIMITIVES["sqrt"].fast_error
     assert fast_error("pow", 2.5) == (2.0**-126, 2.0**-14)

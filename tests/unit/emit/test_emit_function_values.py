@@ -15,8 +15,11 @@ from matrix import small
 from pointwise_kernels import STORED, TYPES, apply, arrays_of, every, partners, reference
 
 import polygen as pg
+from polygen.check import compare
 from polygen.emit.functions import FAST_COMPOSITES, PRIMITIVES, recorded_error
+from polygen.frontend.dtypes import F32
 from polygen.frontend.functions import TABLE
+from polygen.frontend.program import Tensor
 
 FUNCTIONS = sorted(set(TABLE) - {"cast"})
 LIMITS = np.finfo(np.float32)
@@ -189,3 +192,22 @@ def test_values_that_were_wrong():
         assert np.signbit(apply("gelu", x[:3], fast=fast)).all()
         assert apply("hardswish", x[3:4], fast=fast)[0] == x[3]
         assert apply("pow", x[4:], constants=(-0.5,), fast=fast)[0] == 0.0
+
+
+def test_a_check_allows_for_what_a_function_makes_of_a_rounding():
+    """The sine of a large product and a number next to a whole one; neither is wrong."""
+    kernel = pg.fuse(lambda x, w: np.sin((x @ w.T) * 1000.1) + np.floor((x @ w.T) * 0.37)).compile(
+        "f16[M,K]", "f16[N,K]", arch="sm_80", out_dtype="f32", schedule=small()
+    )
+    report = kernel.check()
+    assert report.ok, report.findings
+
+
+def test_a_check_allows_no_more_than_that():
+    tensor = Tensor("y", F32, ("M",))
+    wide, single = np.array([0.5, 2.0, 3.0]), np.array([0.51, 2.0, 3.0])
+    assert compare(tensor, np.array([0.505, 2.0, 3.0]), wide, False, single)[0] is None
+    for found in ([0.52, 2.0, 3.0], [0.49, 2.0, 3.0], [0.5, 2.001, 3.0], [math.nan, 2.0, 3.0]):
+        assert compare(tensor, np.array(found), wide, False, single)[0] is not None
+    assert compare(tensor, np.array([0.505, 2.0, 3.0]), wide, True, single)[0] is not None
+    assert compare(tensor, np.array([0.505, 2.0, 3.0]), wide, False)[0] is not None

@@ -5,12 +5,14 @@ import math
 import numpy as np
 import pytest
 
+import polygen
 from polygen.errors import TraceError
 from polygen.frontend import functions as pg
 from polygen.frontend.build import build_program
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.functions import PUBLIC, TABLE, expand
 from polygen.frontend.signature import parse_signature
+from polygen.frontend.traced import UFUNCS
 
 POSITIVE = {"log", "log1p", "sqrt", "rsqrt"}
 BINARY = {"add", "sub", "mul", "div", "minimum", "maximum", "lt", "le", "gt", "ge", "eq", "ne"}
@@ -79,6 +81,16 @@ SCALAR = {
     "logsigmoid": lambda x: -math.log1p(math.exp(-x)),
 }
 TENSORS = [parse_signature(text) for text in ("x:bf16[M,K]", "w:bf16[K,N]", "r:f32[M,N]")]
+
+
+def test_every_function_is_there_under_its_name():
+    """One line in the table is enough for ``pg.name``, and for NumPy's function of that name."""
+    for name, function in PUBLIC.items():
+        assert getattr(polygen, name) is function
+        namesake = getattr(np, name, None)
+        assert not isinstance(namesake, np.ufunc) or UFUNCS[namesake] == name
+    with pytest.raises(AttributeError, match="no attribute 'gelo'"):
+        polygen.gelo  # noqa: B018
 
 
 def test_every_function_has_a_formula_here():

@@ -113,6 +113,12 @@ EXPRESSIONS = {
     "gelu(x @ w.T, approximate='tanh') * b + r": lambda x, w, b, r: pg.gelu_tanh(x @ w.T) * b + r,
     "(x @ w.T).T * b[:, np.newaxis] + r.T": lambda x, w, b, r: (x @ w.T).T * b[:, None] + r.T,
     "(x @ w.T > 0) & ~(b <= r) | (b == 1)": lambda x, w, b, r: (x @ w.T > 0) & ~(b <= r) | (b == 1),
+    "where(x @ w.T > b, np.sin(r), np.nan) + round(r) * sign(b)": lambda x, w, b, r: (
+        np.where(x @ w.T > b, pg.sin(r), np.nan) + np.round(r) * np.sign(b)
+    ),
+    "power(abs(x @ w.T), 2.5) - elu(r, alpha=0.5) + arctan2(b, np.inf)": lambda x, w, b, r: (
+        abs(x @ w.T) ** 2.5 - pg.elu(r, 0.5) + np.arctan2(b, np.inf)
+    ),
     "np.pi * (x @ w.T) - np.reciprocal(4) * b + r - -1": lambda x, w, b, r: (
         np.pi * (x @ w.T) - 0.25 * b + r - (-1)
     ),
