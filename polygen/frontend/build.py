@@ -165,6 +165,9 @@ def _roots(result: Any, trace: Trace) -> list[Node]:
             f"the function returns {len(values)} values", nearest=f"Return 1 to {MAX_OUTPUTS}"
         )
     for position, value in enumerate(values):
+        if inspect.iscoroutine(value):
+            value.close()  # or Python warns, beside the message
+            raise TraceError("the function is asynchronous", nearest="Write def, not async def")
         if not isinstance(value, Traced) or value.trace is not trace:
             raise TraceError(
                 f"output {position} is a {type(value).__name__}",

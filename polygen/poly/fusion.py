@@ -22,7 +22,7 @@ from typing import NoReturn
 from polygen import isl
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.program import Contraction, Dim, Program, Tensor
-from polygen.poly.scop import Group, Scop, clear_name, space
+from polygen.poly.scop import Group, Scop, clear_name, listed, space
 from polygen.poly.scop import scop as polyhedra
 from polygen.poly.supported import require_supported
 
@@ -44,7 +44,7 @@ class Fusion:
     def __str__(self) -> str:
         members = dict(self.members)
         rows = [
-            f"  {', '.join(members.get(name, (name,)))}: ({row}, {column})"
+            f"  {listed(members.get(name, (name,)))}: ({row}, {column})"
             for name, (row, column) in self.band
         ]
         registers = ", ".join(self.contracted) or "none"

@@ -30,6 +30,8 @@ RESERVED = frozenset(
 )
 # fmt: on
 
+_LISTED = 8  # statements of a group that are printed
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -96,11 +98,17 @@ class Scop:
             ("anti and output dependences", self.reuse),
         ]
         several = [g for g in self.groups if len(g.members) > 1]
-        parts = [f"{g.name}: {', '.join(g.members)}, one after the other" for g in several]
+        parts = [f"{g.name}: {listed(g.members)}, one after the other" for g in several]
         for title, value in rows:
             pieces = isl.pieces(value)
             parts.append(f"{title}:\n" + "\n".join(f"  {piece}" for piece in pieces))
         return "\n".join(parts)
+
+
+def listed(names: tuple[str, ...]) -> str:
+    """The statements of a group, for people; a long row of them shortened."""
+    shown = names if len(names) <= _LISTED else (*names[:2], "…", names[-1])
+    return ", ".join(shown)
 
 
 def clear_name(statement: Contraction) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import sys
 
@@ -281,3 +282,13 @@ def test_what_somebody_passed_is_one_line():
             raise KeyError("no words")
 
     assert told(Mute()) == "Mute"
+
+
+def test_an_asynchronous_function_is_refused_without_a_warning(recwarn):
+    async def up(x, w):
+        return x @ w.T
+
+    with pytest.raises(TraceError, match=r"asynchronous.*Write def"):
+        source(up)
+    gc.collect()
+    assert not recwarn.list

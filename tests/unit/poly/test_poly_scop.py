@@ -9,7 +9,7 @@ from polygen.api import fuse
 from polygen.frontend.dtypes import F32
 from polygen.frontend.parse import parse_expression
 from polygen.frontend.program import Access, Pointwise, Program, Tensor
-from polygen.poly.scop import clear_name, groups, scop
+from polygen.poly.scop import clear_name, groups, listed, scop
 
 
 def model(expression, **signature):
@@ -158,6 +158,11 @@ def test_neighbours_over_one_domain_are_a_group():
     assert members(program) == [("S0",), ("P1", "P2", "P3", "P4"), ("P5", "P6")]
     assert [g.name for g in groups(program)] == ["S0", "P1_P4", "P5_P6"]
     assert "P1_P4: P1, P2, P3, P4, one after the other" in str(scop(program))
+
+
+def test_long_groups_are_printed_short():
+    assert listed(("P1", "P2")) == "P1, P2"
+    assert listed(tuple(f"P{n}" for n in range(1, 201))) == "P1, P2, …, P200"
 
 
 def chain(*steps, sizes=("M", "N")):
