@@ -69,10 +69,11 @@ OUT ?= bench.json
 bench: setup
 	$(BIN)/polygen bench --out $(OUT) $(BENCH)
 
-# docs/performance.md, its plots and the README's table, from the records in docs/results.
+# docs/performance.md, its plots, the README's table and the like, from the records in docs/results.
 docs: setup
 	$(BIN)/python -c 'import matplotlib' 2>/dev/null || $(BIN)/pip install --quiet -e '.[bench]'
 	$(BIN)/python docs/make_tables.py
+	$(BIN)/python docs/generation_time.py
 
 goldens: setup
 	$(BIN)/pytest tests/golden --update-goldens

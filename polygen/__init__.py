@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         where,
     )
     from polygen.frontend.functions import round_half_even as round
+    from polygen.frontend.products import einsum, matmul
     from polygen.kernel import Kernel
     from polygen.schedule.model import Schedule
 
@@ -77,6 +78,7 @@ __all__ = [
     "celu",
     "clip",
     "cos",
+    "einsum",
     "elu",
     "erf",
     "erfc",
@@ -97,6 +99,7 @@ __all__ = [
     "logical_not",
     "logical_or",
     "logsigmoid",
+    "matmul",
     "maximum",
     "minimum",
     "mish",
@@ -128,6 +131,8 @@ _HOMES = {
     "Kernel": "polygen.kernel",
     "PolygenError": "polygen.errors",
     "Schedule": "polygen.schedule.model",
+    "einsum": "polygen.frontend.products",
+    "matmul": "polygen.frontend.products",
 }
 _RENAMED = {"abs": "absolute", "round": "round_half_even"}
 

@@ -83,7 +83,7 @@ class Fused:
             raise SignatureError(
                 f"static dims without a size: {', '.join(missing)}",
                 where="static",
-                nearest=f"Give {missing[0]} a size, as in {missing[0]} = 1024, among the sizes",
+                nearest=f'Give one: sizes={{"{missing[0]}": 1024}}, or --size {missing[0]}=1024',
             )
         dims = {d for t in tensors for d in t.dims if isinstance(d, str)}
         unknown = [name for name in static if name not in dims]
@@ -237,7 +237,10 @@ class Fused:
 
 def _whole(size: Any) -> Any:
     """NumPy's integers as Python's; anything else as it is, for the check to name."""
-    return size if isinstance(size, bool) or not hasattr(size, "__index__") else index(size)
+    try:
+        return size if isinstance(size, bool) else index(size)
+    except TypeError:
+        return size
 
 
 def _order(view: ArrayView) -> tuple[int, ...]:

@@ -132,13 +132,28 @@ def bind(function: Function, args: Sequence[Any], keywords: Mapping[str, Any]) -
     return tuple(values.values())
 
 
-def closest(name: str) -> str:
-    """A sentence that proposes known names near an unknown one."""
+def closest(name: str, prefix: str = "") -> str:
+    """A sentence that says what there is in the place of an unknown name.
+
+    Args:
+        name: of a function, without its module.
+        prefix: what goes before the functions' names where they are to be written.
+    """
+    known = sorted({*TABLE, *ALIASES, "gelu"} - {"cast"})
+    if name in known:
+        return f"It is a function: `{prefix}{name}(…)`"
+    if name in _INSTEAD:
+        return _INSTEAD[name]
     if name in _REDUCTIONS:
         return f"Reductions are not supported yet: compute {name} outside"
-    known = sorted({*TABLE, *ALIASES} - {"cast"})
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.55)
+    # What NumPy has is no misspelling of something else.
+    near = [] if is_numpy(name) else difflib.get_close_matches(name, known, n=3, cutoff=0.7)
     return f"Did you mean {' or '.join(near)}?" if near else f"Known: {', '.join(known)}"
+
+
+def is_numpy(name: str) -> bool:
+    """Whether NumPy has a function of this name."""
+    return not name.startswith("_") and callable(vars(np).get(name))
 
 
 # --- primitives -----------------------------------------------------------------------------------
@@ -270,7 +285,7 @@ def gelu(x: Any, approximate: str = "none") -> Any:
 
 PUBLIC["gelu"] = gelu
 
-# NumPy's names for what the table calls otherwise; `matmul`, `dot` and `transpose` are known to the
+# NumPy's names for what the table calls otherwise; those that stand for themselves are known to the
 # tracer.
 ALIASES = {
     "subtract": "sub",
@@ -292,7 +307,10 @@ ALIASES = {
     "not_equal": "ne",
     "matmul": "matmul",
     "dot": "dot",
+    "einsum": "einsum",
     "transpose": "transpose",
+    "permute_dims": "transpose",
+    "swapaxes": "swapaxes",
 }
 
 # NumPy's and PyTorch's names of what needs more than one element; "min" and "max" of two arguments
@@ -305,6 +323,23 @@ _REDUCTIONS = frozenset(
     ]
 )
 # fmt: on
+
+
+# What to write in the place of functions that NumPy has and polygen has not.
+_PRODUCT = "A product of two matrices is written `x @ w` or `x @ w.T`"
+_INSTEAD = {
+    "max": "Of two values: `maximum(a, b)`. Reductions are not supported yet",
+    "min": "Of two values: `minimum(a, b)`. Reductions are not supported yet",
+    "fmax": "Where NaN may win: `maximum(a, b)`",
+    "fmin": "Where NaN may win: `minimum(a, b)`",
+    "log2": f"Write `log(a) * {1.0 / math.log(2.0)!r}`",
+    "log10": f"Write `log(a) * {1.0 / math.log(10.0)!r}`",
+    **dict.fromkeys(("tensordot", "inner", "vdot", "vecdot"), _PRODUCT),
+}
+INDEX_HINT = (
+    "An index adds axes, as c[:, None] and c[None, :] do to a vector, or takes a part with "
+    "constant bounds, as v[..., :64], v[:, ::2] and v[0]"
+)
 
 
 class _Term(Symbolic):
