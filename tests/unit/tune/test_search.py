@@ -86,7 +86,7 @@ def found_in(chosen, found):
 
 
 def test_the_budget_is_kept_and_what_is_left_is_measured_next_time(made, tmp_path):
-    """2 s at 0.25 s a batch: the finals keep 0.8 s, so that five batches fit, and one at the end."""
+    """2 s at 0.25 s a batch: the finals keep 0.8 s, so five batches fit, and one at the end."""
     chosen = few(made, 200)
     source, path = ReplaySource(tuple(times(chosen).items())), tmp_path / "a.sqlite"
     clock = Clock(step=0.25)
