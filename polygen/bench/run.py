@@ -123,9 +123,7 @@ class Clock:
         return {SLOW: f"{NO_TIME} after {self.elapsed:.0f} s for {rows} more rows"}
 
 
-def run(
-    request: Request, progress: Progress, now: Callable[[], float] = time.monotonic
-) -> Record:
+def run(request: Request, progress: Progress, now: Callable[[], float] = time.monotonic) -> Record:
     """Measure what the record lacks, and keep it.
 
     Args:
