@@ -51,18 +51,32 @@ def made():
     return task()
 
 
+@pytest.fixture(scope="module")
+def crew():
+    """Processes for most of these tests: they are made for more tunings than one."""
+    with Crew(2) as staff:
+        yield staff
+
+
 def fastest(chosen, recorded, but=()):
     names = {key: one.schedule.name for key, one in zip(keys(chosen), chosen, strict=True)}
     return names[min((k for k in recorded if k not in but), key=recorded.__getitem__)]
 
 
-def test_halving_finds_the_best_of_a_noisy_record_within_its_budget(made, tmp_path):
+def test_halving_finds_the_best_of_a_noisy_record_within_its_budget(made, crew, tmp_path):
     chosen = few(made, 120)
     recorded = times(chosen)
     source = ReplaySource(tuple(recorded.items()), noise=0.02)
     clock = Clock(step=0.5)  # for each of 14 or 15 batches; the finals have what is left
     found = replayed(
-        made, chosen, tmp_path / "a.sqlite", source, budget=20.0, now=clock, report=clock.report
+        made,
+        chosen,
+        tmp_path / "a.sqlite",
+        source,
+        budget=20.0,
+        now=clock,
+        report=clock.report,
+        crew=crew,
     )
     assert found.finished and not found.interrupted and 7.0 <= found.seconds <= 7.5
     assert dict(found.states) == {"timed": len(recorded)} and found.resumed == 0
@@ -85,16 +99,20 @@ def found_in(chosen, found):
     return next(one for one in chosen if one.schedule == found.best.schedule)
 
 
-def test_the_budget_is_kept_and_what_is_left_is_measured_next_time(made, tmp_path):
+def test_the_budget_is_kept_and_what_is_left_is_measured_next_time(made, crew, tmp_path):
     """2 s at 0.25 s a batch: the finals keep 0.8 s, so five batches fit, and one at the end."""
     chosen = few(made, 200)
     source, path = ReplaySource(tuple(times(chosen).items())), tmp_path / "a.sqlite"
     clock = Clock(step=0.25)
-    found = replayed(made, chosen, path, source, budget=2.0, now=clock, report=clock.report)
+    found = replayed(
+        made, chosen, path, source, budget=2.0, now=clock, report=clock.report, crew=crew
+    )
     assert found.finished and found.seconds == 1.25
     counted = dict(found.states)["timed"]
     assert 1 + 5 * 8 <= counted <= 1 + 6 * 8 < len(keys(chosen))
-    again = replayed(made, chosen, path, source, budget=1.5, now=clock, report=clock.report)
+    again = replayed(
+        made, chosen, path, source, budget=1.5, now=clock, report=clock.report, crew=crew
+    )
     assert again.finished and again.seconds == 1.0
     assert again.resumed == counted
     assert counted + 4 * 8 <= dict(again.states)["timed"] <= counted + 5 * 8
@@ -139,7 +157,7 @@ def test_a_check_ends_with_the_budget_and_then_blames_nobody(left, limits, state
     assert {key: one.state for key, one in found.items() if key != "anchor"} == states
 
 
-def test_what_hangs_crashes_or_is_wrong_costs_nothing_else(made, tmp_path):
+def test_what_hangs_crashes_or_is_wrong_costs_nothing_else(made, crew, tmp_path):
     chosen = few(made, 24)
     recorded, own = times(chosen), keys(chosen)
     order = sorted(own[1:], key=recorded.__getitem__)
@@ -148,7 +166,7 @@ def test_what_hangs_crashes_or_is_wrong_costs_nothing_else(made, tmp_path):
     )
     behaviours[order[8]] = "hang-timing"
     source = ReplaySource(tuple(recorded.items()), tuple(behaviours.items()), hang_seconds=0.1)
-    found = replayed(made, chosen, tmp_path / "a.sqlite", source)
+    found = replayed(made, chosen, tmp_path / "a.sqlite", source, crew=crew)
     assert dict(found.states) == {
         "hung": 2, "crashed": 3, "wrong": 1, "refused": 1, "timed": len(own) - 7,
     }  # fmt: skip
@@ -164,29 +182,31 @@ def test_what_hangs_crashes_or_is_wrong_costs_nothing_else(made, tmp_path):
     assert "no answer within" in kept[order[0]].reason and "ended with" in kept[order[1]].reason
 
 
-def test_an_anchor_that_is_the_fastest_stays(made, tmp_path):
+def test_an_anchor_that_is_the_fastest_stays(made, crew, tmp_path):
     chosen = few(made, 10)
     recorded = {key: 100.0 for key in keys(chosen)} | {keys(chosen)[0]: 50.0}
-    found = replayed(made, chosen, tmp_path / "a.sqlite", ReplaySource(tuple(recorded.items())))
+    found = replayed(
+        made, chosen, tmp_path / "a.sqlite", ReplaySource(tuple(recorded.items())), crew=crew
+    )
     assert found.best.schedule == chosen[0].schedule and found.speedup == 1.0
 
 
-def test_an_anchor_that_cannot_be_built_is_said_to_be_so(made, tmp_path):
+def test_an_anchor_that_cannot_be_built_is_said_to_be_so(made, crew, tmp_path):
     chosen = few(made, 4)
     refused = ((keys(chosen)[0], "refused"),)
     source = ReplaySource(tuple(times(chosen).items()), refused)
     with pytest.raises(AnchorFailed, match="refused in the record") as caught:
-        replayed(made, chosen, tmp_path / "a.sqlite", source)
+        replayed(made, chosen, tmp_path / "a.sqlite", source, crew=crew)
     assert caught.value.schedule == chosen[0].schedule
 
 
-def test_an_anchor_that_hangs_stops_the_tuning(made, tmp_path):
+def test_an_anchor_that_hangs_stops_the_tuning(made, crew, tmp_path):
     chosen = few(made, 4)
     source = ReplaySource(
         tuple(times(chosen).items()), ((keys(chosen)[0], "hang-timing"),), hang_seconds=0.1
     )
     with pytest.raises(PolygenError, match=r"cannot be timed.*no answer within"):
-        replayed(made, chosen, tmp_path / "a.sqlite", source)
+        replayed(made, chosen, tmp_path / "a.sqlite", source, crew=crew)
 
 
 def test_builders_compile_and_say_why_they_refuse(made):
@@ -204,12 +224,12 @@ def test_builders_compile_and_say_why_they_refuse(made):
                 trials.time(contender, (), 5)
 
 
-def test_a_tuning_that_goes_on_reports_times_only_when_it_has_any(made, tmp_path):
+def test_a_tuning_that_goes_on_reports_times_only_when_it_has_any(made, crew, tmp_path):
     chosen, path = few(made, 12), tmp_path / "a.sqlite"
     source = ReplaySource(tuple(times(chosen).items()))
-    replayed(made, chosen[:6], path, source)
+    replayed(made, chosen[:6], path, source, crew=crew)
     seen: list[Progress] = []
-    replayed(made, chosen, path, source, report=seen.append)
+    replayed(made, chosen, path, source, report=seen.append, crew=crew)
     assert seen[0].stage == "start" and seen[0].done == 6 and not seen[0].best
     assert all(not now.best or now.microseconds > 0 for now in seen) and seen[-1].best
 
