@@ -29,6 +29,7 @@ from polygen.tune.records import TIMED, Measurement, Records, Target, Version
 from polygen.tune.trials import Built, Contender, Source, Trial, Trials
 
 DEFAULT_BUDGET = 30.0  # seconds
+CHECK_SECONDS = 3.0  # until a schedule that is run for the first time counts as hung
 
 _FIRST_REPEATS = 5
 _BATCH = 8
@@ -38,7 +39,6 @@ _WARM = 3
 _FLUSH_SECONDS = 150e-6  # beside each launch that is timed
 _FINALS_SHARE = 0.4  # of the budget at most
 _FINALS_LEAST = 0.7  # seconds
-_CHECK_SECONDS = 3.0
 _BEST_WATCHED = 4  # whose neighbours are tried
 _POLL_SECONDS = 0.2
 
@@ -323,7 +323,7 @@ def search(
     *,
     crew: Crew,
     budget: float | None = DEFAULT_BUDGET,
-    check_limit: float = _CHECK_SECONDS,
+    check_limit: float = CHECK_SECONDS,
     report: Callable[[Progress], None] = lambda _: None,
     now: Callable[[], float] = time.monotonic,
 ) -> Tuning:

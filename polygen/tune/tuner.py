@@ -38,7 +38,14 @@ from polygen.tune.identity import candidate_key, canonical, generator_digest
 from polygen.tune.recorded import Recorded, read
 from polygen.tune.records import BESIDE, Records, Target, Version
 from polygen.tune.replay import ReplaySource
-from polygen.tune.search import DEFAULT_BUDGET, AnchorFailed, Progress, Tuning, search
+from polygen.tune.search import (
+    CHECK_SECONDS,
+    DEFAULT_BUDGET,
+    AnchorFailed,
+    Progress,
+    Tuning,
+    search,
+)
 from polygen.tune.space import space
 from polygen.tune.trials import Source
 
@@ -78,6 +85,7 @@ def tune(
     crew: Crew | None = None,
     report: Callable[[Progress], None] = lambda _: None,
     now: Callable[[], float] = time.monotonic,
+    check_limit: float = CHECK_SECONDS,
 ) -> Tuning:
     """Find the fastest schedule, and keep what is measured for automatic choices.
 
@@ -95,6 +103,7 @@ def tune(
         crew: the processes that compile and time, for more tunings than this one; None: own ones.
         report: called after every step.
         now: the clock that the budget is of, in seconds.
+        check_limit: seconds until a schedule counts as hung.
 
     Returns:
         The fastest schedule, its time, and what happened on the way.
@@ -133,7 +142,7 @@ def tune(
     started = now()
     with Records(records) as kept, nullcontext(crew) if crew else Crew() as staff:
         left = None if budget is None else max(0.1, budget - (now() - started))
-        return _search(made, named, version, source, kept, staff, left, report, now)
+        return _search(made, named, version, source, kept, staff, left, report, now, check_limit)
 
 
 def _search(
@@ -146,6 +155,7 @@ def _search(
     budget: float | None,
     report: Callable[[Progress], None],
     now: Callable[[], float],
+    check_limit: float = CHECK_SECONDS,
 ) -> Tuning:
     earlier: list[Fitted] = []
     if named.source == "gpu":
@@ -164,7 +174,7 @@ def _search(
         try:
             return search(
                 [anchor, *earlier, *others], made.device, made.problem, named, own, source,
-                records, crew=crew, budget=left, report=report, now=now,
+                records, crew=crew, budget=left, report=report, now=now, check_limit=check_limit,
             )  # fmt: skip
         except AnchorFailed as failed:
             skip |= {failed.schedule.name}

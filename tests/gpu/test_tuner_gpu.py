@@ -44,7 +44,13 @@ def test_tuning_finds_a_schedule_and_nothing_is_wrong(sample, sizes, tmp_path):
     with knobs.scope(cache_dir=tmp_path, cache=True):
         clock = Clock(step=1.0)  # the real one would measure fewer on a slow machine
         found = tune(
-            fused(sample), *sample[1], sizes=sizes, budget=6.0, now=clock, report=clock.report
+            fused(sample),
+            *sample[1],
+            sizes=sizes,
+            budget=6.0,
+            now=clock,
+            report=clock.report,
+            check_limit=60.0,
         )
         states = dict(found.states)
         assert set(states) <= {"timed", "refused"}, states
@@ -55,7 +61,13 @@ def test_tuning_finds_a_schedule_and_nothing_is_wrong(sample, sizes, tmp_path):
         looked_up = best(made.program, made.device, made.sizes)
         assert looked_up is not None and looked_up.schedule == found.best.schedule
         again = tune(
-            fused(sample), *sample[1], sizes=sizes, budget=3.0, now=clock, report=clock.report
+            fused(sample),
+            *sample[1],
+            sizes=sizes,
+            budget=3.0,
+            now=clock,
+            report=clock.report,
+            check_limit=60.0,
         )
         assert again.resumed >= states["timed"] and again.best.ratio <= 1.0
 
@@ -106,6 +118,7 @@ def test_a_kernel_that_hangs_and_one_that_crashes_cost_only_themselves(tmp_path)
                 records,
                 crew=crew,
                 budget=None,
+                check_limit=30.0,
             )
             kept = records.measured(records.problem(target), version)
     assert kept[keys[3]].state == "hung" and kept[keys[5]].state == "crashed"

@@ -213,7 +213,7 @@ def test_builders_compile_and_say_why_they_refuse(made):
     legal = made.candidates[0].schedule
     illegal = replace(legal, epilogue=replace(legal.epilogue, slots=1))
     source = GpuSource(made.program, made.device, tuple(made.sizes.items()))
-    with Crew(1) as crew, Trials(source, crew, PATIENCE) as trials:
+    with Crew(1, build_limit=PATIENCE) as crew, Trials(source, crew, PATIENCE) as trials:
         built, refused = (trials.build(one).result() for one in (legal, illegal))
         kernel, artifact = built.payload
         assert kernel.entry.encode() in artifact.cubin
