@@ -182,9 +182,12 @@ def compile_program(case: Random, arch: str) -> Kernel:
     random.Random(case.seed).shuffle(choices)
     for schedule in choices:
         try:
+            # Without sizes the automatic choice is a large tile, and many epilogues make it spill.
+            sizes = case.sizes if schedule == "auto" else {}
             kernel = fused.compile(
-                *case.signature, arch=arch, schedule=schedule, out_dtype=case.out_dtype
-            )
+                *case.signature, arch=arch, sizes=sizes, schedule=schedule,
+                out_dtype=case.out_dtype,
+            )  # fmt: skip
             kernel.artifact  # noqa: B018  (may spill)
         except PolygenError:  # it does not fit this program; "auto" always does
             if schedule == "auto":

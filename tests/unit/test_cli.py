@@ -342,7 +342,7 @@ def test_tables_and_code_on_a_terminal(monkeypatch, capsys):
 def polygen(*words, **environment):
     return subprocess.run(
         [sys.executable, "-m", "polygen", *words],
-        capture_output=True, text=True, env={**os.environ, **environment}, check=False, timeout=60,
+        capture_output=True, text=True, env={**os.environ, **environment}, check=False, timeout=600,
     )  # fmt: skip
 
 
@@ -355,6 +355,6 @@ def test_a_closed_pipe_is_no_error():
     command = f"{shlex.quote(sys.executable)} -m polygen targets --json | head -1"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "[\n", "")

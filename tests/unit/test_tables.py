@@ -26,7 +26,10 @@ def test_the_readme_s_table_comes_from_the_newest_record():
     assert MADE["with_made"](text, "| other |") != text
 
 
-@pytest.mark.parametrize(("page", "made"), [("tuning", "tuner"), ("cost-model", "model")])
+@pytest.mark.parametrize(
+    ("page", "made"),
+    [("tuning", "tuner"), pytest.param("cost-model", "model", marks=pytest.mark.slow)],
+)
 def test_tables_of_the_tuner_come_from_the_records(page, made):
     text = (ROOT / "docs" / f"{page}.md").read_text()
     assert MADE["with_made"](text, MADE[made]()) == text

@@ -122,7 +122,7 @@ def make(program_steps, transposed):
     return function
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(steps, st.booleans(), st.integers(0, 2**32 - 1))
 def test_program_equals_function(program_steps, transposed, seed):
     function = make(program_steps, transposed)
@@ -140,7 +140,7 @@ def test_program_equals_function(program_steps, transposed, seed):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(steps)
 def test_values_are_defined_before_they_are_read_and_written_once(program_steps):
     tensors = [parse_signature(f"{name}:{text}") for name, text in SIGNATURES.items()]
