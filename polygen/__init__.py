@@ -13,32 +13,54 @@ if TYPE_CHECKING:
     from polygen.errors import PolygenError
     from polygen.frontend.functions import absolute as abs
     from polygen.frontend.functions import (
+        arctan2,
+        cbrt,
+        ceil,
+        celu,
         clip,
+        cos,
+        elu,
         erf,
+        erfc,
         exp,
         exp2,
+        expm1,
+        floor,
         gelu,
         gelu_tanh,
         hardswish,
+        heaviside,
+        hypot,
         leaky_relu,
         log,
         log1p,
         logical_and,
         logical_not,
         logical_or,
+        logsigmoid,
         maximum,
         minimum,
         mish,
+        power,
+        reciprocal,
         relu,
         rsqrt,
+        selu,
         sigmoid,
+        sign,
         silu,
+        sin,
         softplus,
+        softsign,
         sqrt,
         square,
+        tan,
         tanh,
+        trunc,
         where,
     )
+    from polygen.frontend.functions import round_half_even as round
+    from polygen.frontend.products import einsum, matmul
     from polygen.kernel import Kernel
     from polygen.schedule.model import Schedule
 
@@ -50,50 +72,79 @@ __all__ = [
     "PolygenError",
     "Schedule",
     "abs",
+    "arctan2",
+    "cbrt",
+    "ceil",
+    "celu",
     "clip",
+    "cos",
+    "einsum",
+    "elu",
     "erf",
+    "erfc",
     "exp",
     "exp2",
+    "expm1",
+    "floor",
     "fuse",
     "gelu",
     "gelu_tanh",
     "hardswish",
+    "heaviside",
+    "hypot",
     "leaky_relu",
     "log",
     "log1p",
     "logical_and",
     "logical_not",
     "logical_or",
+    "logsigmoid",
+    "matmul",
     "maximum",
     "minimum",
     "mish",
+    "power",
+    "reciprocal",
     "relu",
+    "round",
     "rsqrt",
+    "selu",
     "sigmoid",
+    "sign",
     "silu",
+    "sin",
     "softplus",
+    "softsign",
     "sqrt",
     "square",
+    "tan",
     "tanh",
+    "trunc",
     "where",
 ]
 
-# Where a name lives, for those that are not functions of `polygen.frontend.functions`.
+# Where a name lives, for those that are not functions of the vocabulary.
+_FUNCTIONS = "polygen.frontend.functions"
 _HOMES = {
     "Fused": "polygen.api",
     "fuse": "polygen.api",
     "Kernel": "polygen.kernel",
     "PolygenError": "polygen.errors",
     "Schedule": "polygen.schedule.model",
+    "einsum": "polygen.frontend.products",
+    "matmul": "polygen.frontend.products",
 }
-_RENAMED = {"abs": "absolute"}
+_RENAMED = {"abs": "absolute", "round": "round_half_even"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    home = None if name.startswith("__") else importlib.import_module(_HOMES.get(name, _FUNCTIONS))
+    if name in __all__:
+        value = getattr(home, _RENAMED.get(name, name))
+    else:  # a function of the vocabulary that is not listed above
+        value = getattr(home, "PUBLIC", {}).get(name)
+    if value is None:
         raise AttributeError(f"module 'polygen' has no attribute {name!r}")
-    home = importlib.import_module(_HOMES.get(name, "polygen.frontend.functions"))
-    value = getattr(home, _RENAMED.get(name, name))
     globals()[name] = value
     return value
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from polygen import knobs
 from polygen.cli.arguments import parser
-from polygen.errors import PolygenError
+from polygen.errors import PolygenError, readable, told
 
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 
@@ -49,12 +49,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             return REFUSED
         print(f"polygen: {error}", file=sys.stderr)
         return REFUSED
+    except SystemExit as stop:
+        print(f"polygen: the program ends polygen by sys.exit({stop.code!r})", file=sys.stderr)
+        return REFUSED
     except Exception as error:
         if _debug(options):
             traceback.print_exc()
             return REFUSED
         print(
-            f"polygen: internal error: {type(error).__name__}: {error}. "
+            f"polygen: internal error: {readable(told(error))}. "
             "--debug shows where; please report it",
             file=sys.stderr,
         )

@@ -8,7 +8,11 @@ from typing import NoReturn
 
 from polygen import __version__
 from polygen.cli import bench, commands, trial, tune
+from polygen.errors import readable
+from polygen.frontend.shapes import LARGEST_SIZE
 from polygen.show import STAGES
+
+_DIGITS = 18  # of a size: more than the largest has, and few enough to read it as a number
 
 EPILOG = """\
 PROGRAM is an expression or FILE.py:FUNCTION; the arguments after it describe the operands in
@@ -31,7 +35,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the mistake and where to read on; exit with 2."""
-        self.exit(2, f"{self.prog}: {message}. See `{self.prog} --help`\n")
+        self.exit(2, f"{self.prog}: {readable(message)}. See `{self.prog} --help`\n")
 
 
 def size(text: str) -> tuple[str, int]:
@@ -39,7 +43,32 @@ def size(text: str) -> tuple[str, int]:
     found = re.fullmatch(r"([A-Za-z_]\w*)=(\d+)", text, re.ASCII)
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=NUMBER, as in M=4096")
+    if len(found[2].lstrip("0")) > _DIGITS:
+        raise argparse.ArgumentTypeError(f"{text!r}: sizes are at most {LARGEST_SIZE}")
     return found[1], int(found[2])
+
+
+class _Sizes(argparse.Action):
+    """Collects sizes of one or several ``--size``; a name has one."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        found = list(getattr(namespace, self.dest))
+        assert isinstance(values, list)  # nargs is "+"
+        for name, number in values:
+            first = dict(found).get(name)
+            if first is not None:
+                parser.error(
+                    f"argument --size: {name} is given twice, as {first} and as {number}; "
+                    "one kernel is optimised for one size"
+                )
+            found.append((name, number))
+        setattr(namespace, self.dest, found)
 
 
 def parser() -> Parser:
@@ -72,6 +101,9 @@ def parser() -> Parser:
     generate = add("generate", commands.generate, "write a kernel's .cu, manifest and tree", kernel)
     generate.add_argument(
         "-o", dest="out", metavar="OUT", default="kernels_out", help="folder; - prints the .cu"
+    )
+    generate.add_argument(
+        "--force", action="store_true", help="take the place of another kernel of this name"
     )
     show = add("show", commands.show, "print one stage of the pipeline", kernel)
     show.add_argument("--stage", choices=STAGES, default="plan", help="default: plan")
@@ -108,7 +140,7 @@ def _kernel_options(optional: bool = False) -> Parser:
         metavar="NAME=NUMBER",
         type=size,
         nargs="+",
-        action="extend",
+        action=_Sizes,
         default=[],
         help="what to optimise for; sizes stay run-time arguments",
     )

@@ -23,7 +23,7 @@ def generate(options: argparse.Namespace) -> int:
     if options.out == "-":
         print_code(made.source, "cuda")
         return 0
-    path = made.save(options.out)
+    path = made.save(options.out, force=options.force)
     try:
         compiled = f"{made.resources}, by {made.artifact.compiler}"
     except ToolchainMissing as reason:
@@ -31,6 +31,7 @@ def generate(options: argparse.Namespace) -> int:
     print_pairs(
         [
             ("code", str(path)),
+            ("header", str(path.with_suffix(".h"))),
             ("manifest", str(path.with_suffix(".json"))),
             ("tree", str(path.with_suffix(".tree.yaml"))),
             ("target", made.passes.plan.device.name),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from polygen.errors import ToolchainMissing
-from polygen.lower.plan import Launch
+from polygen.lower.launch import Launch
 from polygen.runtime import occupancy, tensormaps
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
