@@ -7,19 +7,20 @@ import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from polygen.decide import decide, panels_of
+from polygen.decide import decide
 from polygen.emit.cuda import emit
 from polygen.emit.source import KernelSource
 from polygen.errors import PolygenError, ScheduleError
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.device import Device
-from polygen.lower.build import copy_is_asynchronous, lower
-from polygen.lower.epilogue import row_vectors
+from polygen.lower.build import lower
 from polygen.lower.plan import KernelPlan
 from polygen.lower.verify import verify
 from polygen.poly.fusion import fuse
 from polygen.poly.mapping import ScheduleTree, map_program
 from polygen.poly.match import match
+from polygen.poly.pointwise import pointwork
+from polygen.poly.results import copies_in_background, panels, row_vectors
 from polygen.poly.scop import Scop, scop
 from polygen.schedule.model import Schedule
 from polygen.tune import lookup
@@ -90,9 +91,9 @@ def _generate(
         matched,
         decided,
         instruction,
-        asynchronous=copy_is_asynchronous(program, device),
+        asynchronous=copies_in_background(program, device),
         rows=row_vectors(program, decided),
-        panels=panels_of(program, fusion, matched, decided, instruction),
+        panels=panels(decided, pointwork(program, fusion, matched)),
     )
     plan = verify(lower(program, tree, decided, instruction, device))
     return Passes(program, model, tree, plan, emit(plan, command), origin)

@@ -16,7 +16,7 @@ from polygen.hardware.device import Device, common_facts
 from polygen.hardware.fragment_load import atom_load
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower import layout
-from polygen.lower.epilogue import pointwork, row_vectors, stride_argument
+from polygen.lower.epilogue import read, stride_argument, write
 from polygen.lower.plan import Argument, Buffer, Copy, Epilogue, KernelPlan, Launch, Load
 from polygen.lower.resources import resources
 from polygen.lower.roles import (
@@ -29,20 +29,13 @@ from polygen.lower.roles import shared_bytes as role_shared_bytes
 from polygen.poly.ast import Block, Marked
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.match import Match, Operand
+from polygen.poly.pointwise import pointwork
 from polygen.poly.raster import prove_linear_raster, prove_raster
+from polygen.poly.results import copies_in_background, row_vectors
 from polygen.poly.tiles import copy_parts
 from polygen.schedule.model import Schedule
 
 SUM_BYTES = 4  # sums are staged as f32
-
-
-def copy_is_asynchronous(program: Program, device: Device) -> bool:
-    """Whether all copies can run in the background: 4-byte alignment, a device that can."""
-    operands = {access.name for c in program.contractions for access in c.reads}
-    tensors = [t for t in program.inputs if t.name in operands]
-    return device.has("cp_async") and all(
-        t.alignment >= device.asynchronous_copy_smallest for t in tensors
-    )
 
 
 def shared_bytes(match: Match, schedule: Schedule) -> int:
@@ -75,7 +68,7 @@ def lower(
         )
     if tree.roles is not None:
         return _lower_roles(program, tree, schedule, atom, device)
-    asynchronous = copy_is_asynchronous(program, device)
+    asynchronous = copies_in_background(program, device)
     buffers, copies, loads = [], [], []
     offset = 0
     for name, operand in tree.match.operands:
@@ -230,7 +223,7 @@ def _epilogue(
     table = atom.c.table
     staged = schedule.epilogue.through == "smem"
     rows = row_vectors(program, schedule)
-    work = pointwork(program, tree.fusion, tree.match, rows.vector)
+    work = pointwork(program, tree.fusion, tree.match)
     first = table[: common_facts()["warp_size"], 0, :]  # of a warpgroup, its first warp
     offsets = tuple((int(r), int(c)) for r, c in table[0] - first[0])
     epilogue = Epilogue(
@@ -238,10 +231,10 @@ def _epilogue(
         vector=rows.vector,
         batch=rows.batch,
         fixed_column=staged and rows.lanes % (tree.tiles.warp[1] // rows.vector) == 0,
-        reads=work.reads,
+        reads=tuple(read(one, rows.vector) for one in work.reads),
         statements=work.statements,
         accumulator=tree.match.contraction.write.name,
-        writes=work.writes,
+        writes=tuple(write(one, rows.vector) for one in work.writes),
         row_of_lane=layout.closed_form(first[:, 0]),
         column_of_lane=layout.closed_form(first[:, 1]),
         element_offsets=offsets,

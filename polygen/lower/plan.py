@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Dim, Program, Tensor
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
@@ -23,6 +22,7 @@ from polygen.lower.role_plan import RoleWork
 from polygen.poly.ast import LoopAst
 from polygen.poly.barriers import Enforced
 from polygen.poly.legality import Proof
+from polygen.poly.pointwise import Compute
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
@@ -170,16 +170,6 @@ class Read:
     m_stride: str  # argument or "0" or "1": elements per step along m
     n_stride: str
     width: int  # bytes per access of a vector read
-
-
-@dataclass(frozen=True, slots=True)
-class Compute:
-    """``result = function(args)`` on one element; args are values, reads' variables, constants."""
-
-    result: str
-    function: str
-    args: tuple[str | float, ...]
-    dtype: DType
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,155 +9,25 @@
 
 from __future__ import annotations
 
-from polygen.errors import ResourceError, ScheduleError, UnsupportedProgram
+from polygen.errors import ResourceError
 from polygen.frontend.program import Tensor
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device, common_facts
 from polygen.hardware.matrix_layout import pattern_bytes, spans
-from polygen.lower.epilogue import Pointwork
-from polygen.lower.plan import Argument, Epilogue, Launch, Read, Resources, Write
-from polygen.lower.role_operands import fill, major, operand_layout
+from polygen.lower.plan import Argument, Epilogue, Launch, Resources
+from polygen.lower.role_operands import fill
 from polygen.lower.role_plan import Panel, PlacedBarrier, Region, RoleLoops, RoleWork
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.match import Match
+from polygen.poly.pointwise import Pointwork
+from polygen.poly.results import panels
 from polygen.poly.role_barriers import GroupBarrier, Mbarrier, Turn
-from polygen.poly.role_mapping import Panels
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
-_PANEL_COLUMNS = (64, 32, 16)
-_ROW_BYTES = common_facts()["tensor_map_row_bytes"]
 _BARRIER_BYTES = common_facts()["mbarrier_bytes"]
-_MOST_CONSUMERS = 3  # with the producer's, four warpgroups share the registers
 # Addresses, loop counters and the vectors of a panel, as compiled kernels show.
 _EPILOGUE_REGISTERS = 40
-
-
-def matrices(work: Pointwork) -> list[Read]:
-    """The whole matrices that the pointwise statements read."""
-    return [r for r in work.reads if r.m_stride != "0" and r.kind in ("vector", "strided")]
-
-
-def panel_columns(schedule: Schedule) -> int:
-    """Columns of a panel, as decided, else the most that divide a consumer's; 0: none do."""
-    fitting = (c for c in _PANEL_COLUMNS if schedule.tile.warp.n % c == 0)
-    return schedule.epilogue.columns or next(fitting, 0)
-
-
-def panels(schedule: Schedule, work: Pointwork) -> Panels:
-    """What the epilogue moves through panels.
-
-    Raises:
-        ScheduleError: a matrix cannot be moved by the copy engine, or not in such panels.
-    """
-    if schedule.epilogue.through != "tma":
-        return Panels(0, (), ())
-    where = f"schedule {schedule.name}, epilogue.through"
-    read = matrices(work)
-    moved: list[Read | Write] = [*read, *work.writes]
-    for one in moved:
-        if one.kind != "vector" or one.tensor.alignment < _ROW_BYTES:
-            raise ScheduleError(
-                f"{one.tensor.name}: the copy engine cannot move {one.tensor}",
-                where=where,
-                why=f"it needs n innermost, and rows that start at multiples of {_ROW_BYTES} bytes",
-                nearest='Use epilogue.through = "registers"',
-            )
-    own, columns = schedule.tile.warp.n, panel_columns(schedule)
-    if not columns:
-        raise ScheduleError(
-            f"tile.warp.n = {own} with panels",
-            where=where,
-            nearest=f"Use a multiple of {_PANEL_COLUMNS[-1]}",
-        )
-    if columns not in _PANEL_COLUMNS or own % columns:
-        fitting = [str(c) for c in _PANEL_COLUMNS if own % c == 0]
-        raise ScheduleError(
-            f"epilogue.columns = {columns} of tile.warp.n = {own}",
-            where=f"schedule {schedule.name}, epilogue.columns",
-            why="panels of one width cover a consumer's columns",
-            nearest=f"Use {' or '.join(fitting)}" if fitting else "Leave it out",
-        )
-    return Panels(columns, tuple(r.name for r in read), tuple(w.tensor.name for w in work.writes))
-
-
-def check_roles(schedule: Schedule, match: Match, atom: Atom, tiles: Tiling) -> None:
-    """Refuse what no specialised kernel does, before anything is built.
-
-    Raises:
-        ScheduleError: tiles that do not fit the roles.
-        UnsupportedProgram: an operand that tensor maps cannot describe.
-    """
-    where = f"schedule {schedule.name}"
-    if atom.scope != "warpgroup":
-        raise ScheduleError(
-            f"{atom.name} is an instruction of one {atom.scope}",
-            where=where,
-            why="roles feed warpgroup instructions",
-            nearest='Use atom = "auto"',
-        )
-    cta, warp = schedule.tile.cta, schedule.tile.warp
-    pingpong = schedule.roles.form == "pingpong"
-    whole_rows, whole_columns = warp.m == cta.m, warp.n == cta.n
-    if not (whole_rows and whole_columns if pingpong else whole_rows or whole_columns):
-        between = "," if pingpong else " or"
-        raise ScheduleError(
-            f"tile.warp {warp.m} x {warp.n} of tile.cta {cta.m} x {cta.n}",
-            where=where,
-            why="consumers that cooperate share a tile's rows or its columns; consumers that take "
-            "turns neither",
-            nearest=f"tile.warp.n = {cta.n}{between} tile.warp.m = {cta.m}",
-        )
-    if tiles.warp_count > _MOST_CONSUMERS:
-        raise ScheduleError(
-            f"{tiles.warp_count} consumer warpgroups",
-            where=where,
-            why="with the producer's, four warpgroups share the registers",
-            nearest=f"tile.warp.m = {_least_part(cta.m, atom.m)}"
-            if whole_columns
-            else f"tile.warp.n = {_least_part(cta.n, atom.n)}",
-        )
-    if warp.n > atom.n_most:
-        raise ScheduleError(
-            f"tile.warp.n = {warp.n}",
-            where=where,
-            why=f"one {atom.name} covers {atom.n_most} columns",
-            nearest=_fewer_columns(schedule, atom),
-        )
-    for name, operand in match.operands:
-        tensor = operand.tensor
-        if tensor.alignment < _ROW_BYTES:
-            raise UnsupportedProgram(
-                f"{tensor}: rows start at multiples of {tensor.alignment} bytes",
-                where=f"{where}, {tensor.name}",
-                why=f"tensor maps take strides of {_ROW_BYTES} bytes",
-                nearest="Use a schedule without roles",
-            )
-        if major(operand) not in atom.majors:
-            raise UnsupportedProgram(
-                f"{tensor.name}: {tensor.dtype} with {tensor.dims[tensor.order[-1]]} innermost",
-                where=f"{where}, {atom.name}",
-                why="this instruction reads operands with k innermost",
-                nearest="Use a schedule without roles",
-            )
-        along = cta.m if operand.role == "m" else cta.n
-        operand_layout(name, operand, (along, cta.k), schedule, atom)
-
-
-def _fewer_columns(schedule: Schedule, atom: Atom) -> str:
-    """What to change where one instruction does not cover the columns of a consumer."""
-    cta = schedule.tile.cta
-    if schedule.roles.form == "cooperative" and schedule.tile.warp.m == cta.m:
-        part = _least_part(cta.n, atom.n)
-        if part <= atom.n_most:
-            return f"tile.warp.n = {part}"
-    return f"tile.cta.n = tile.warp.n = {atom.n_most}"
-
-
-def _least_part(extent: int, step: int) -> int:
-    """The smallest part of which at most three make `extent`."""
-    fitting = (own for own in range(step, extent + 1, step) if extent % own == 0)
-    return next((own for own in fitting if extent // own <= _MOST_CONSUMERS), extent)
 
 
 def role_work(tree: ScheduleTree, schedule: Schedule, atom: Atom, work: Epilogue) -> RoleWork:
@@ -262,6 +132,7 @@ def estimated_bytes(
     """Shared memory of a schedule before anything is built, at most; and its consumers."""
     consumers = 2 if schedule.roles.form == "pingpong" else tiles.warp_count
     chosen = panels(schedule, work)
+    assert chosen is not None
     cta = tiles.cta
     row = cta[2] * match.a.tensor.dtype.bytes
     slots = sum(_whole_patterns(extent * row) for extent in cta[:2])
