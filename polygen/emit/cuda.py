@@ -111,11 +111,19 @@ def _role_frame(plan: KernelPlan) -> dict[str, Any]:
         "types": epilogues.types(plan),
         "helpers": epilogue["helpers"],
         "parameters": ", ".join(parameter(plan, argument) for argument in plan.arguments),
-        "compute": module.compute(epilogue),
-        "store": "".join(
-            render(epilogue) for render in (module.compute, module.edge, module.store_fragments)
+        "compute": _indented(module.compute(epilogue)),
+        "store": _indented(
+            "".join(
+                render(epilogue) for render in (module.compute, module.edge, module.store_fragments)
+            )
         ),
     }
+
+
+def _indented(text: str) -> str:
+    """One level deeper; directives stay at the margin."""
+    lines = text.rstrip().splitlines()
+    return "\n".join(line if line.startswith("#") else f"  {line}" for line in lines)
 
 
 def _frame(plan: KernelPlan) -> dict[str, Any]:
