@@ -18,10 +18,9 @@ from polygen.errors import PolygenError, ResourceError, ScheduleError, Unsupport
 from polygen.hardware.atom import Atom, atom, atoms_for
 from polygen.hardware.device import Device, common_facts
 from polygen.hardware.matrix_layout import spans
-from polygen.lower.build import shared_bytes
+from polygen.lower.memory import memory, needed
+from polygen.lower.operands import major, operand_layout
 from polygen.lower.resources import resources
-from polygen.lower.role_operands import major, operand_layout
-from polygen.lower.roles import estimated_bytes, role_resources
 from polygen.poly.match import Match
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.results import panels
@@ -152,7 +151,7 @@ def fitting(matched: Match, device: Device, work: Pointwork) -> Callable[[Schedu
             instruction = instruction_for(matched, device, candidate)
             if candidate.specialised:
                 return _fit_roles(candidate, matched, device, work, instruction)
-            return _fit_warps(candidate, matched, device, instruction)
+            return _fit_warps(candidate, matched, device, work, instruction)
         except PolygenError as error:
             return error.what if isinstance(error, ResourceError) else str(error).rstrip(".")
 
@@ -160,7 +159,7 @@ def fitting(matched: Match, device: Device, work: Pointwork) -> Callable[[Schedu
 
 
 def _fit_warps(
-    candidate: Schedule, matched: Match, device: Device, instruction: Atom
+    candidate: Schedule, matched: Match, device: Device, work: Pointwork, instruction: Atom
 ) -> Fitted | str:
     cta, warp = candidate.tile.cta, candidate.tile.warp
     if cta.k % instruction.k or warp.m % instruction.m or warp.n % instruction.n:
@@ -169,8 +168,8 @@ def _fit_warps(
         return "the register ring would need an index that is known only at run time"
     alone = replace(candidate, min_blocks=1)
     tiles = tiling(alone, instruction)
-    needed = shared_bytes(matched, alone)
-    taken = resources(alone, tiles, instruction, device, needed, alone.name)
+    size = needed(memory(alone, matched, work, tiles))
+    taken = resources(alone, tiles, instruction, device, size)
     resident = taken.blocks_per_multiprocessor
     return Fitted(replace(candidate, min_blocks=min(candidate.min_blocks, resident)), resident)
 
@@ -195,9 +194,9 @@ def _fit_roles(
         direct = replace(schedule.epilogue, through="registers", columns=0)
         schedule = replace(schedule, epilogue=direct)
     while True:
-        needed, consumers = estimated_bytes(schedule, matched, work, tiles)
+        size = needed(memory(schedule, matched, work, tiles))
         try:
-            role_resources(schedule, tiles, instruction, device, needed, consumers)
+            resources(schedule, tiles, instruction, device, size)
         except ResourceError:
             stages = schedule.pipeline.stages - 1
             if stages < _FEWEST_STAGES:

@@ -1,10 +1,30 @@
-"""The epilogue's accesses in the kernel's terms: strides by argument, bytes per access."""
+"""The way out: the epilogue's accesses in the kernel's terms, vectors of a warp, panels.
+
+1. Every access gets its strides by argument, and the bytes of one access.
+2. Where a lane's sums belong follows from the instruction's fragment map, as formulas over `lane`.
+3. Panels are portions of a consumer's tile; a lane reaches its elements in one by a formula that is
+   proved against the fragment map and the panel's swizzle.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from polygen.frontend.program import Tensor
-from polygen.lower.plan import Read, Write
+from polygen.hardware.device import common_facts
+from polygen.hardware.matrix_layout import spans
+from polygen.lower.given import Given
+from polygen.lower.lanes import closed_form, flat_form, panel_lanes
+from polygen.lower.plan import Buffer
+from polygen.lower.work import Boxes, Epilogue, Finish, Panel, Read, Store, Warm, Write
 from polygen.poly.pointwise import Element
+from polygen.poly.results import row_vectors
+from polygen.poly.role_mapping import Panels
+from polygen.poly.tiling import Tiling
+
+_WIDEST = 16  # bytes of one access of a thread
 
 
 def stride_argument(tensor: Tensor, axis: int) -> str:
@@ -12,27 +32,163 @@ def stride_argument(tensor: Tensor, axis: int) -> str:
     return f"{tensor.name}_stride{axis}"
 
 
-def read(element: Element, vector: int) -> Read:
-    """How `vector` adjacent results read an operand."""
+def epilogue(given: Given) -> Epilogue:
+    """The fused statements, with the vectors that lanes finish."""
+    schedule, tiles, atom, work = given.schedule, given.tiles, given.atom, given.work
+    rows = row_vectors(given.program, schedule)
+    table = atom.c.table
+    staged = schedule.epilogue.through == "smem"
+    first = table[: common_facts()["warp_size"], 0, :]  # of a warpgroup, its first warp
+    # The warps of a warpgroup hold a quarter of the rows each.
+    inside = "" if atom.scope == "warp" else " + quarter"
+    return Epilogue(
+        staged=staged,
+        vector=rows.vector,
+        batch=rows.batch,
+        fixed_column=staged and rows.lanes % (tiles.warp[1] // rows.vector) == 0,
+        reads=tuple(_read(one, rows.vector) for one in work.reads),
+        statements=work.statements,
+        accumulator=given.match.contraction.write.name,
+        writes=tuple(
+            Write(w.tensor, w.kind, *_strides(w), _width(w.tensor, rows.vector))
+            for w in work.writes
+        ),
+        row_base=f"b_m * {tiles.cta[0]} + w_m * {tiles.warp[0]}{inside}",
+        column_base=f"b_n * {tiles.cta[1]} + w_n * {tiles.warp[1]}",
+        row_of_lane=closed_form(first[:, 0]),
+        column_of_lane=closed_form(first[:, 1]),
+        element_offsets=tuple((int(r), int(c)) for r, c in table[0] - first[0]),
+    )
+
+
+def _read(element: Element, vector: int) -> Read:
     if element.kind == "scalar":
         return Read(element.name, element.tensor, "scalar", "0", "0", 0)
-    m, n = (_stride(element, role) for role in ("m", "n"))
-    return Read(element.name, element.tensor, element.kind, m, n, _width(element.tensor, vector))
+    width = _width(element.tensor, vector)
+    return Read(element.name, element.tensor, element.kind, *_strides(element), width)
 
 
-def write(element: Element, vector: int) -> Write:
-    """How `vector` adjacent results are written."""
-    m, n = (_stride(element, role) for role in ("m", "n"))
-    return Write(element.tensor, element.kind, m, n, _width(element.tensor, vector))
+def _strides(element: Element) -> tuple[str, str]:
+    """Elements per step along m, and along n."""
 
+    def along(role: str) -> str:
+        if role not in element.index:
+            return "0"
+        axis = element.index.index(role)
+        contiguous = axis == element.tensor.contiguous_axis
+        return "1" if contiguous else stride_argument(element.tensor, axis)
 
-def _stride(element: Element, role: str) -> str:
-    if role not in element.index:
-        return "0"
-    axis, tensor = element.index.index(role), element.tensor
-    return "1" if axis == tensor.contiguous_axis else stride_argument(tensor, axis)
+    return along("m"), along("n")
 
 
 def _width(tensor: Tensor, vector: int) -> int:
     """Bytes per access: what the alignment allows, at most the whole vector, at most 16."""
-    return min(16, tensor.alignment, vector * tensor.dtype.bytes)
+    return min(_WIDEST, tensor.alignment, vector * tensor.dtype.bytes)
+
+
+# --- panels --------------------------------------------------------------------------------------
+def own_part(tiles: Tiling, axis: int, agent: str, step: int) -> str:
+    """Where an agent's part of a tile begins along m (0) or n (1), as a term; "" at 0.
+
+    Args:
+        tiles: of which each consumer that cooperates has one warp tile.
+        axis: 0 or 1.
+        agent: formula for the agent.
+        step: from one part to the next.
+    """
+    return f" + {agent} * {step}" if tiles.warps[axis] > 1 else ""
+
+
+def tile_corner(tiles: Tiling, agent: str) -> tuple[str, str]:
+    """The row and the column where an agent's tile begins."""
+    return (
+        f"b_m * {tiles.cta[0]}{own_part(tiles, 0, agent, tiles.warp[0])}",
+        f"b_n * {tiles.cta[1]}{own_part(tiles, 1, agent, tiles.warp[1])}",
+    )
+
+
+def panel(given: Given, element: Element, buffer: Buffer, chosen: Panels) -> Panel:
+    """One matrix of the epilogue, an operand or a result."""
+    tiles, atom = given.tiles, given.atom
+    size = element.tensor.dtype.bytes
+    span = next(s for s in spans() if chosen.columns * size % s == 0)
+    lanes = panel_lanes(atom, size, span)
+    count = tiles.atoms[0] * (tiles.warp[1] // chosen.columns)
+    name, incoming = element.name, element.name in chosen.operands
+    known = count % buffer.slots == 0  # the panels of a tile fill whole rounds
+    cursor = f"finish_{name}" if incoming else "" if known else f"{name}_written"
+    return Panel(
+        name=name,
+        tensor=element.tensor,
+        buffer=buffer.name,
+        slot=f"p % {buffer.slots}" if known else f"{cursor}.slot",
+        cursor=cursor,
+        slots=buffer.slots,
+        rows=atom.m,
+        columns=chosen.columns,
+        element_bytes=size,
+        span=span,
+        address=lanes.address,
+        step=lanes.step,
+        half_bytes=lanes.half_bytes,
+    )
+
+
+def panel_boxes(of: Panel, tiles: Tiling, agent: str, direction: str) -> Boxes:
+    """The boxes of panel p of an agent's tile; direction "in" or "out"."""
+    row, column = tile_corner(tiles, agent)
+    per_block = tiles.warp[1] // of.columns
+    return Boxes(
+        of.tensor, f"map_{direction}_{of.name}", of.buffer, of.box, of.boxes, of.span,
+        of.rows * of.span, f"{row} + p / {per_block} * {of.rows}",
+        f"{column} + p % {per_block} * {of.columns}",
+        f"{of.tensor.name} -> {of.buffer}, {of.rows} x {of.columns}",
+    )  # fmt: skip
+
+
+def finish(
+    given: Given,
+    out: Epilogue,
+    operands: tuple[Panel, ...],
+    results: tuple[Panel, ...],
+    awaited: Sequence[str],
+) -> Finish:
+    """How a warpgroup turns sums into panels of results; `awaited`: buffers that are released."""
+    tiles, atom = given.tiles, given.atom
+    table = atom.c.table[: common_facts()["warp_size"]]
+    row, column = tile_corner(tiles, "group")
+    lane_row = flat_form(table[:, 0, 0])
+    columns, pair = results[0].columns, np.asarray(table[:, 0, 1])
+    return Finish(
+        epilogue=out,
+        operands=operands,
+        results=results,
+        advance=tuple(p.cursor for p in operands if p.buffer not in awaited),
+        columns=columns,
+        per_block=tiles.warp[1] // columns,
+        blocks=columns // atom.n,
+        group_columns=atom.n,
+        row=row,
+        column=column,
+        first_row=f"{row} + block * {atom.m} + quarter + {lane_row}",
+        lane_column=flat_form(pair),
+        half_rows=int(table[0, 2, 0] - table[0, 0, 0]),
+    )
+
+
+def warm(work: Finish, tiles: Tiling) -> Warm:
+    """What a tile's epilogue reads per column, before it does."""
+    return Warm(tuple(column_reads(work)), work.column, tiles.warp[1])
+
+
+def column_reads(work: Finish) -> list[Read]:
+    """The reads that go past the panels and depend on the column."""
+    moved = {one.name for one in work.operands}
+    return [
+        r for r in work.epilogue.reads if r.kind in ("vector", "strided") and r.name not in moved
+    ]
+
+
+def store(results: tuple[Panel, ...], tiles: Tiling) -> Store:
+    """The panels of results, written by the copy engine."""
+    return Store(tuple((one, panel_boxes(one, tiles, "group", "out")) for one in results))

@@ -15,7 +15,7 @@ from polygen.errors import (
     UnsupportedProgram,
     VerifyError,
 )
-from polygen.lower.layout import closed_form
+from polygen.lower.lanes import closed_form
 from polygen.lower.verify import verify
 from polygen.poly.ast import Block, Call, Const
 from polygen.schedule.model import Epilogue, Loops, Raster, SharedMemory
@@ -165,7 +165,7 @@ def test_overlapping_buffers(plan):
 
 
 def test_a_misaligned_buffer(plan):
-    with pytest.raises(VerifyError, match="whole chunks"):
+    with pytest.raises(VerifyError, match="ring_b is not aligned to 16 bytes"):
         verify(edited_buffer(plan, 1, offset=plan.buffers[1].offset + 8))
 
 
@@ -175,16 +175,21 @@ def test_buffers_behind_the_end(plan):
         verify(dataclasses.replace(plan, launch=launch))
 
 
+def calling(plan, call):
+    """The plan with one more call behind the loops of its block."""
+    (place,) = plan.places
+    loops = Block((place.loops, call))
+    return dataclasses.replace(plan, places=(dataclasses.replace(place, loops=loops),))
+
+
 def test_a_call_without_a_leaf(plan):
-    loops = Block((plan.loops, Call("prefetch", (Const(0),))))
     with pytest.raises(VerifyError, match="prefetch with 1 arguments has no leaf"):
-        verify(dataclasses.replace(plan, loops=loops))
+        verify(calling(plan, Call("prefetch", (Const(0),))))
 
 
 def test_a_call_with_too_few_arguments(plan):
-    loops = Block((plan.loops, Call("mma", (Const(0),))))
     with pytest.raises(VerifyError, match="mma with 1 arguments"):
-        verify(dataclasses.replace(plan, loops=loops))
+        verify(calling(plan, Call("mma", (Const(0),))))
 
 
 def test_threads_that_are_not_the_warps(plan):
