@@ -66,9 +66,7 @@ def header(plan: KernelPlan, command: str) -> list[str]:
     lines = [
         *program,
         "",
-        f"mapping: {plan.mapping}"
-        if plan.launch.persistent
-        else f"target: {plan.device.name}, instruction: {plan.atom.name}, {plan.tiles}",
+        f"mapping: {plan.mapping}",
         f"needs: {plan.resources}",
         f"alignment in bytes of addresses and strides: {alignments}",
         "barriers, and the dependences they enforce:",
