@@ -70,7 +70,7 @@ def header(plan: KernelPlan, command: str) -> list[str]:
         f"needs: {plan.resources}",
         f"alignment in bytes of addresses and strides: {alignments}",
         "barriers, and the dependences they enforce:",
-        *(f"  {placed.title}: {'; '.join(placed.dependences)}" for placed in plan.syncs),
+        *(f"  {placed.title}: {placed.reason}" for placed in plan.syncs),
         "schedule:",
         *schedule,
     ]

@@ -141,11 +141,10 @@ class _Leaves:
     ) -> Iterator[Leaf]:  # fmt: skip
         """A step of a ring, with the waits in front of it."""
         full = next(p for p in self.syncs if p.bytes and p.signal == statement)
-        ring, slots = _memory(full), self.buffers[moved[0].buffer].slots
         agent = _OWNER if place == "loader" else ""
-        for wait in self._waits(statement, loops, {ring: cursor}, agent):
+        for wait in self._waits(statement, loops, {_memory(full): cursor}, agent):
             yield replace(wait, place=place)
-        work = Move(moved, full, cursor, slots, note)
+        work = Move(moved, full, cursor, note)
         yield Leaf(statement, "move", "tma", loops, work, place)
 
     def _waits(

@@ -31,6 +31,11 @@ class Placed:
         return self.sync.name
 
     @property
+    def reason(self) -> str:
+        """The dependences, as a sentence says them."""
+        return "; ".join(self.dependences)
+
+    @property
     def signal(self) -> str:
         """The statement whose completion arrives at an mbarrier."""
         return self.sync.signal if isinstance(self.sync, Mbarrier) else ""
@@ -179,7 +184,6 @@ class Move:
     boxes: tuple[Boxes, ...]
     full: Placed
     cursor: str
-    slots: int
     note: str
 
 
@@ -264,7 +268,6 @@ class Panel:
     buffer: str
     slot: str  # which slot panel p of a tile uses
     cursor: str  # of the slots; "" where they are known without
-    slots: int
     rows: int
     columns: int
     element_bytes: int
@@ -301,8 +304,7 @@ class Finish:
     per_block: int  # panels beside each other
     blocks: int  # groups of columns of one panel
     group_columns: int
-    row: str  # where the agent's tile begins
-    column: str
+    column: str  # where the agent's tile begins
     first_row: str  # of a lane's rows
     lane_column: str  # of a lane's first pair, in a group of columns
     half_rows: int  # from a lane's first row to its second

@@ -10,12 +10,12 @@ from polygen.poly.role_barriers import GroupBarrier
 
 @leaf("bar", "block", Placed)
 def _(plan: KernelPlan, one: Leaf, work: Placed) -> Text:
-    return Text("__syncthreads();", _reason(one.statement, work), inline=True)
+    return Text("__syncthreads();", f"{one.statement}: {work.reason}", inline=True)
 
 
 @leaf("bar", "warp", Placed)
 def _(plan: KernelPlan, one: Leaf, work: Placed) -> Text:
-    return Text("__syncwarp();", _reason(one.statement, work), inline=True)
+    return Text("__syncwarp();", f"{one.statement}: {work.reason}", inline=True)
 
 
 @leaf("bar", "warpgroup", Placed, needs=("panels_out",))
@@ -29,9 +29,5 @@ def _(plan: KernelPlan, one: Leaf, work: Placed) -> Text:
             f'if (thread % {threads} == 0) asm volatile("{wait}" ::: "memory");',
             f'asm volatile("bar.sync %0, {threads};" :: "r"(group + 1) : "memory");',
         ),
-        _reason(f"{one.statement}[{','.join(one.loops)}]", work),
+        f"{one.statement}[{','.join(one.loops)}]: {work.reason}",
     )
-
-
-def _reason(what: str, work: Placed) -> str:
-    return f"{what}: {'; '.join(work.dependences)}"

@@ -10,10 +10,6 @@ from polygen.lower.work import Again, Placed, Signal, Skip
 _NEEDS = ("mbarrier", "mbarrier_wait", "cursor")
 
 
-def _reason(what: str, placed: Placed) -> str:
-    return f"{what}: {'; '.join(placed.dependences)}"
-
-
 def _address(plan: KernelPlan, work: Signal) -> str:
     buffer = plan.buffer(work.placed.buffer)
     agent = work.agent if buffer.owners > 1 else ""
@@ -24,7 +20,7 @@ def _address(plan: KernelPlan, work: Signal) -> str:
 def _(plan: KernelPlan, one: Leaf, work: Signal) -> Text:
     flip = " ^ 1" if work.mbarrier.phase % 2 else ""
     wait = f"barrier_wait({_address(plan, work)}, {work.cursor}.parity{flip});"
-    return Text(block(wait), _reason(one.statement, work.placed))
+    return Text(block(wait), f"{one.statement}: {work.placed.reason}")
 
 
 @leaf("arrive", "mbarrier", Signal, needs=_NEEDS)
@@ -37,7 +33,7 @@ def _(plan: KernelPlan, one: Leaf, work: Signal) -> Text:
     else:
         lines = [f"if ({own} == 0) barrier_arrive({where});"]
     lines += [f"{work.cursor}.advance();"] if work.advance else []
-    return Text(block(*lines), _reason(one.statement, work.placed))
+    return Text(block(*lines), f"{one.statement}: {work.placed.reason}")
 
 
 @leaf("again", "threads", Again, ("i", "k"))
@@ -51,7 +47,7 @@ def _(plan: KernelPlan, one: Leaf, work: Placed) -> Text:
     own = indexed_address(barrier, "group")
     return Text(
         block(f"barrier_wait({own}, {parity});", f"{parity} ^= 1;"),
-        _reason(work.name, work),
+        f"{work.name}: {work.reason}",
         (f"unsigned {parity} = 1 - group;",),
     )
 
