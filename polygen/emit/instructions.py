@@ -12,9 +12,9 @@ from polygen.lower.work import Copy, Finish, Load, Move, Product
 
 # Files of templates/instructions in their order.
 _ORDER = (
-    "copies", "fragment_loads", "mma", "words", "places", "tensor_map", "mbarrier", "cluster",
-    "mbarrier_wait", "box_load", "box_multicast", "panels_out", "warm", "panels_in", "pack",
-    "wgmma", "cursor",
+    "copies", "fragment_loads", "round_to_tf32", "mma", "words", "places", "tensor_map",
+    "mbarrier", "cluster", "mbarrier_wait", "box_load", "box_multicast", "panels_out", "warm",
+    "panels_in", "pack", "wgmma", "cursor",
 )  # fmt: skip
 
 
@@ -23,6 +23,8 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
     needed = {need for leaf in plan.leaves for need in kind_of(leaf).needs}
     if plan.launch.cluster != (1, 1):
         needed.add("cluster")
+    if any(load.round_to_tf32 for load in plan.of(Load)):
+        needed.add("round_to_tf32")
     if any(boxes.mask for move in plan.of(Move) for boxes in move.boxes):
         needed.add("box_multicast")
     if any(finish.operands for finish in plan.of(Finish)):
@@ -32,7 +34,6 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         "instructions": [part for part in _ORDER if part in needed],
         "copy_instructions": _copies(plan),
         "fragment_loads": _fragment_loads(plan),
-        "round_to_tf32": any(load.round_to_tf32 for load in plan.of(Load)),
         "buffers": [
             {"name": b.name, "formula": placement(b)}
             for b in plan.buffers

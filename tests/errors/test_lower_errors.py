@@ -15,6 +15,7 @@ from polygen.errors import (
     UnsupportedProgram,
     VerifyError,
 )
+from polygen.hardware.swizzle import swizzle
 from polygen.lower.lanes import closed_form
 from polygen.lower.verify import verify
 from polygen.poly.ast import Block, Call, Const
@@ -167,6 +168,20 @@ def test_overlapping_buffers(plan):
 def test_a_misaligned_buffer(plan):
     with pytest.raises(VerifyError, match="ring_b is not aligned to 16 bytes"):
         verify(edited_buffer(plan, 1, offset=plan.buffers[1].offset + 8))
+
+
+@pytest.mark.parametrize("more", [{"row_bytes": 8}, {"rows": 1}])
+def test_rows_that_do_not_fill_their_slots(plan, more):
+    rows = plan.buffers[0].rows
+    changed = {name: getattr(rows, name) + value for name, value in more.items()}
+    with pytest.raises(VerifyError, match="ring_a is not made of whole chunks"):
+        verify(edited_buffer(plan, 0, layout=dataclasses.replace(rows, **changed)))
+
+
+def test_a_swizzle_wider_than_the_rows(plan):
+    rows = dataclasses.replace(plan.buffers[0].rows, row_bytes=16, swizzle=swizzle("xor8_shift0"))
+    with pytest.raises(VerifyError, match="the swizzle of ring_a leaves its rows"):
+        verify(edited_buffer(plan, 0, layout=rows))
 
 
 def test_buffers_behind_the_end(plan):
