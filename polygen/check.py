@@ -201,9 +201,8 @@ def trial_sizes(plan: KernelPlan) -> dict[str, int]:
     """A small problem that crosses the kernel's tile boundaries, within its alignment class."""
     sizes: dict[str, int] = {}
     # Persistent blocks get several tiles each: see `few_blocks`.
-    rows, columns = 1, 1
-    if plan.roles is not None:
-        rows, columns = 2 * plan.roles.cluster[0], plan.roles.cluster[1]
+    cluster = plan.schedule.cluster
+    rows, columns = (2 * cluster.m if plan.launch.persistent else 1), cluster.n
     step = max(8, _TRIAL_STEP // min(t.dtype.bytes for t in plan.program.inputs))
     wanted = {
         "m": rows * plan.tiles.cta[0] + step,
@@ -241,8 +240,7 @@ def runnable_sizes(plan: KernelPlan, sizes: dict[str, int]) -> tuple[dict[str, i
         The sizes to run, and a sentence that says why they are others; "" when they are not.
     """
     tiles = dict(zip("mnk", plan.tiles.cta, strict=True))
-    rows = 2 if plan.roles is None else 2 * plan.roles.cluster[0]
-    whole = {"m": rows, "n": 2, "k": plan.schedule.pipeline.stages + 1}
+    whole = {"m": 2 * plan.schedule.cluster.m, "n": 2, "k": plan.schedule.pipeline.stages + 1}
 
     def work(chosen: dict[str, int]) -> int:
         extents = ((role, chosen[d] if isinstance(d, str) else d) for role, d in plan.extents)

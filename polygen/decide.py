@@ -2,10 +2,9 @@
 
 1. A schedule that is given, or read from a file, is taken as it is; the instruction is the device's
    first that takes the element types and the schedule's roles.
-2. "auto" fits every shipped schedule to the program: k tiles of whole swizzle spans, as many
-   stages as fit shared memory, results from the registers where tensor maps cannot describe them.
-   `polygen.tune.choose` takes what was measured fastest for the problem, on this machine or before
-   polygen was shipped; else the one that the cost model predicts fastest.
+2. "auto" weighs the shipped schedules that fit (`polygen.fit`). `polygen.tune.choose` takes what
+   was measured fastest for the problem, on this machine or before polygen was shipped; else the one
+   that the cost model predicts fastest.
 """
 
 from __future__ import annotations
@@ -13,26 +12,22 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from polygen import knobs
 from polygen.emit.functions import is_costly
-from polygen.errors import PolygenError, ResourceError, ScheduleError, UnsupportedProgram
+from polygen.errors import ScheduleError
+from polygen.fit import check_roles, fitting, instruction_for
 from polygen.frontend.program import Program, Tensor
 from polygen.generated import kept
-from polygen.hardware.atom import Atom, atom, atoms_for
+from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device, common_facts
-from polygen.hardware.matrix_layout import spans
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.lower.build import shared_bytes
-from polygen.lower.epilogue import Pointwork, pointwork
-from polygen.lower.resources import resources
-from polygen.lower.roles import check_roles, estimated_bytes, matrices, panels, role_resources
-from polygen.poly.fusion import Fusion, fuse
+from polygen.poly.fusion import fuse
 from polygen.poly.match import Match, match
+from polygen.poly.pointwise import Pointwork, pointwork
 from polygen.poly.scop import scop
-from polygen.poly.tiling import Panels, tiling
 from polygen.schedule.load import check_structure, load_schedule, shipped
 from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted, Problem
@@ -46,8 +41,6 @@ TYPICAL_SIZE = 4096
 # isl has one context per process, and its operation budget with it: one user of it at a time.
 ISL_LOCK = threading.RLock()
 _MOST_PROSPECTS = 256  # programs whose prospects are kept, and programs with fitted schedules
-
-_FEWEST_STAGES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +59,7 @@ def prospect(program: Program) -> Prospect:
         with ISL_LOCK:
             fusion = fuse(program, scop(program))
             matched = match(program, fusion)
-            return Prospect(matched, pointwork(program, fusion, matched, 2))
+            return Prospect(matched, pointwork(program, fusion, matched))
 
     return kept(Prospect, (program,), analyse)
 
@@ -86,16 +79,6 @@ def decision(program: Program, device: Device, sizes: dict[str, int]) -> tuple[S
     return schedule, origin
 
 
-def panels_of(
-    program: Program, fusion: Fusion, matched: Match, schedule: Schedule, instruction: Atom
-) -> Panels | None:
-    """What the epilogue of a schedule with roles moves by the copy engine; None without roles."""
-    if not schedule.specialised:
-        return None
-    check_roles(schedule, matched, instruction, tiling(schedule, instruction))
-    return panels(schedule, pointwork(program, fusion, matched, 2))
-
-
 def decide(
     program: Program,
     prospect: Prospect,
@@ -110,7 +93,7 @@ def decide(
     if schedule == "auto" and forced is not None:
         schedule = forced
     if isinstance(schedule, Schedule):
-        instruction = _instruction(matched, device, schedule)
+        instruction = instruction_for(matched, device, schedule)
         origin, decided = f"given: {schedule.name}", schedule
     elif not isinstance(schedule, str | Path):
         raise ScheduleError(
@@ -120,15 +103,15 @@ def decide(
         )
     elif schedule != "auto":
         decided = load_schedule(Path(schedule))
-        instruction = _instruction(matched, device, decided)
+        instruction = instruction_for(matched, device, decided)
         origin = f"file {schedule}"
     else:
-        _instruction(matched, device, Schedule())  # refuses what no instruction takes at all
+        instruction_for(matched, device, Schedule())  # refuses what no instruction takes at all
         problem = _problem(program, matched, work, sizes)
         offers = _offers(program, device, sizes, problem)
-        fit = _remembering(_fitting(matched, device, work), _fitted(program, device))
+        fit = _remembering(fitting(matched, device, work), _fitted(program, device))
         decided, origin = choose(device, problem, fit, skip, offers)
-        instruction = _instruction(matched, device, decided)
+        instruction = instruction_for(matched, device, decided)
     check_structure(decided, instruction, f"schedule {decided.name}")
     if instruction.scope == "warpgroup" and not decided.specialised:
         raise ScheduleError(
@@ -137,6 +120,7 @@ def decide(
             why="without roles every warp multiplies by itself",
             nearest='roles.form = "cooperative"',
         )
+    check_roles(decided, matched, instruction)
     return instruction, decided, origin
 
 
@@ -184,8 +168,8 @@ def candidates(
     """
     fusion = fuse(program, scop(program))
     matched = match(program, fusion)
-    work = pointwork(program, fusion, matched, 2)
-    return _problem(program, matched, work, sizes), _fitting(matched, device, work)
+    work = pointwork(program, fusion, matched)
+    return _problem(program, matched, work, sizes), fitting(matched, device, work)
 
 
 @functools.lru_cache(maxsize=_MOST_PROSPECTS)
@@ -206,39 +190,11 @@ def _remembering(
     return remembered
 
 
-def _instruction(matched: Match, device: Device, schedule: Schedule) -> Atom:
-    """The MMA instruction: by name, or the device's first for the dtypes and the roles."""
-    wanted = schedule.atom
-    contraction = matched.contraction
-    a, b, c = matched.a.tensor.dtype, matched.b.tensor.dtype, contraction.dtype
-    fitting = atoms_for(device, a, b, c)
-    if wanted != "auto":
-        chosen = atom(wanted)
-        if chosen in fitting:
-            return chosen
-        raise UnsupportedProgram(
-            f"{wanted} does not run {a} x {b} with {c} sums on {device}",
-            where="schedule, atom",
-            nearest=f"Fitting: {', '.join(x.name for x in fitting) or 'none'}",
-        )
-    scope = "warpgroup" if schedule.specialised else "warp"
-    fitting = tuple(x for x in fitting if x.scope == scope)
-    if not fitting:
-        raise UnsupportedProgram(
-            f"{device} has no {scope} instruction for {a} x {b} with {c} sums",
-            where=contraction.name,
-            nearest="Use a schedule without roles"
-            if schedule.specialised
-            else "Use f16, bf16 or tf32 operands with f32 sums",
-        )
-    return fitting[0]
-
-
 def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str, int]) -> Problem:
     """The sizes to optimise for, and the weight of the epilogue."""
     extents = [matched.extent(role) for role in "mnk"]
     m, n, k = (d if isinstance(d, int) else sizes.get(d, TYPICAL_SIZE) for d in extents)
-    whole = matrices(work)
+    whole = work.matrices
     return Problem(
         m=m,
         n=n,
@@ -261,66 +217,3 @@ def _is_astride(tensor: Tensor, sizes: dict[str, int]) -> bool:
     extent = tensor.dims[tensor.order[-1]]
     row = sizes.get(extent, 0) if isinstance(extent, str) else extent
     return row * tensor.dtype.bytes % common_facts()["cache_line_bytes"] != 0
-
-
-def _fitting(matched: Match, device: Device, work: Pointwork) -> Callable[[Schedule], Fitted | str]:
-    """Fits shipped schedules to a program on a device, or says why one does not."""
-
-    def fit(candidate: Schedule) -> Fitted | str:
-        try:
-            instruction = _instruction(matched, device, candidate)
-            if candidate.specialised:
-                return _fit_roles(candidate, matched, device, work, instruction)
-            return _fit_warps(candidate, matched, device, instruction)
-        except PolygenError as error:
-            return error.what if isinstance(error, ResourceError) else str(error).rstrip(".")
-
-    return fit
-
-
-def _fit_warps(
-    candidate: Schedule, matched: Match, device: Device, instruction: Atom
-) -> Fitted | str:
-    cta, warp = candidate.tile.cta, candidate.tile.warp
-    if cta.k % instruction.k or warp.m % instruction.m or warp.n % instruction.n:
-        return f"tiles are no multiples of {instruction}"
-    if cta.k // instruction.k % candidate.pipeline.fragments:
-        return "the register ring would need an index that is known only at run time"
-    alone = replace(candidate, min_blocks=1)
-    tiles = tiling(alone, instruction)
-    needed = shared_bytes(matched, alone)
-    taken = resources(alone, tiles, instruction, device, needed, alone.name)
-    resident = taken.blocks_per_multiprocessor
-    return Fitted(replace(candidate, min_blocks=min(candidate.min_blocks, resident)), resident)
-
-
-def _fit_roles(
-    candidate: Schedule, matched: Match, device: Device, work: Pointwork, instruction: Atom
-) -> Fitted:
-    """The schedule with the program's k tile, stages and way out.
-
-    Raises:
-        PolygenError: it does not fit.
-    """
-    size = matched.a.tensor.dtype.bytes
-    cta = replace(candidate.tile.cta, k=spans()[0] // size)
-    schedule = replace(candidate, tile=replace(candidate.tile, cta=cta))
-    tiles = tiling(schedule, instruction)
-    check_structure(schedule, instruction, f"schedule {schedule.name}")
-    check_roles(schedule, matched, instruction, tiles)
-    try:
-        panels(schedule, work)
-    except ScheduleError:
-        direct = replace(schedule.epilogue, through="registers", columns=0)
-        schedule = replace(schedule, epilogue=direct)
-    while True:
-        needed, consumers = estimated_bytes(schedule, matched, work, tiles)
-        try:
-            role_resources(schedule, tiles, instruction, device, needed, consumers)
-        except ResourceError:
-            stages = schedule.pipeline.stages - 1
-            if stages < _FEWEST_STAGES:
-                raise
-            schedule = replace(schedule, pipeline=replace(schedule.pipeline, stages=stages))
-        else:
-            return Fitted(schedule, 1)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from polygen.decide import ISL_LOCK, Prospect, decide, panels_of
+from polygen.decide import ISL_LOCK, Prospect, decide
 from polygen.emit.cuda import emit
 from polygen.emit.functions import is_costly
 from polygen.emit.source import KernelSource
@@ -15,13 +15,14 @@ from polygen.frontend.program import Program, Tensor
 from polygen.frontend.shapes import LARGEST_SIZE
 from polygen.generated import Generated
 from polygen.hardware.device import Device
-from polygen.lower.build import copy_is_asynchronous, lower
-from polygen.lower.epilogue import pointwork, row_vectors
+from polygen.lower.build import lower
 from polygen.lower.plan import KernelPlan
 from polygen.lower.verify import verify
 from polygen.poly.fusion import fuse
 from polygen.poly.mapping import ScheduleTree, map_program
 from polygen.poly.match import match
+from polygen.poly.pointwise import pointwork
+from polygen.poly.results import copies_in_background, panels, row_vectors
 from polygen.poly.scop import Scop, scop
 from polygen.schedule.model import Schedule
 from polygen.tune import lookup
@@ -103,7 +104,7 @@ def _generate(
     model = scop(program)
     fusion = fuse(program, model)
     matched = match(program, fusion)
-    prospect = Prospect(matched, pointwork(program, fusion, matched, 2))
+    prospect = Prospect(matched, pointwork(program, fusion, matched))
     instruction, decided, origin = decide(program, prospect, device, sizes, schedule, skip)
     tree = map_program(
         model,
@@ -111,9 +112,9 @@ def _generate(
         matched,
         decided,
         instruction,
-        asynchronous=copy_is_asynchronous(program, device),
+        asynchronous=copies_in_background(program, device),
         rows=row_vectors(program, decided),
-        panels=panels_of(program, fusion, matched, decided, instruction),
+        panels=panels(decided, prospect.work),
     )
     plan = verify(lower(program, tree, decided, instruction, device))
     return Passes(program, model, tree, plan, emit(plan, command), origin, command)

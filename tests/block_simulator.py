@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from matrix import LAYOUTS
+from polygen.poly.block import Barrier, block_tree, candidates
+from polygen.poly.tiles import tile_program
 
 from polygen.api import fuse
 from polygen.frontend.parse import parse_expression
@@ -21,12 +23,10 @@ from polygen.frontend.program import Program
 from polygen.hardware.atom import atoms_for
 from polygen.hardware.device import device
 from polygen.poly import ast
-from polygen.poly.block import Barrier, block_tree, candidates
 from polygen.poly.fusion import fuse as fuse_statements
 from polygen.poly.mapping import ScheduleTree, map_program
 from polygen.poly.match import match
 from polygen.poly.scop import Scop, scop
-from polygen.poly.tiles import tile_program
 from polygen.poly.tiling import RowVectors, Tiling, tiling
 from polygen.poly.tree import to_isl_text
 from polygen.schedule.model import Schedule

@@ -16,9 +16,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-from polygen import isl
 from polygen.poly.roles import PREFIX, WARPS, RoleProgram, RoleStatement
 from polygen.poly.synchronise import GroupBarrier, Mbarrier, Sync, Turn
+
+from polygen import isl
 
 Cell = tuple[str, tuple[int, ...]]
 Instance = tuple[int, int, int, int]

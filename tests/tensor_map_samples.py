@@ -8,7 +8,7 @@ from dataclasses import replace
 from matrix import case, small
 
 from polygen.emit.conditions import conditions
-from polygen.emit.cuda import environment
+from polygen.emit.environment import environment
 from polygen.emit.launcher import launcher
 from polygen.emit.source import Argument, KernelSource, Launch
 from polygen.frontend.dtypes import NAMED

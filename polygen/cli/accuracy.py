@@ -32,7 +32,7 @@ from polygen.frontend.program import Access, Constant, Contraction, Pointwise, P
 
 Array = np.ndarray[Any, Any]
 _POINTWISE = 2.0**-18  # relative error of a chain of f32 functions, as `Kernel.check` takes it
-_FAST_BITS = 16  # outputs this narrow take the fast forms, as `polygen/emit/epilogue.py` decides
+_FAST_BITS = 16  # outputs this narrow take the fast forms (`polygen/emit/leaf/elements.py`)
 
 
 @dataclass(frozen=True, slots=True)

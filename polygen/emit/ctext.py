@@ -11,8 +11,8 @@ from polygen.emit.functions import (
     literal,
 )
 from polygen.errors import UnsupportedProgram
-from polygen.lower.plan import Compute
 from polygen.poly.ast import Binary, Block, Call, Const, Expr, For, If, LoopAst, Marked
+from polygen.poly.pointwise import Compute
 
 INDENT = "  "
 

@@ -1,42 +1,29 @@
-"""`KernelPlan` -> `KernelSource`: fill the templates of the leaves and the frame.
+"""`KernelPlan` -> `KernelSource`: fill the template with the leaves, the places and the frame.
 
-1. Each leaf of the plan becomes a record of ready strings and numbers; templates only lay them out.
-2. A leaf is a lambda named like its statement, so the loops below are, line for line, the ones isl
-   generated.
+1. Each leaf of the plan becomes a lambda named like its statement (`polygen.emit.leaf`), so the
+   loops below are, line for line, the ones isl generated.
+2. The frame says which tiles a block works on, initialises what its places share, and ends it.
 3. The header says what the kernel computes and how it was decided; the host launcher is left out
    under NVRTC.
 """
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
-import jinja2
-
-from polygen.emit import epilogue as epilogues
-from polygen.emit import leaves, roles
 from polygen.emit.conditions import refusals
-from polygen.emit.ctext import loops
+from polygen.emit.environment import environment
+from polygen.emit.instructions import instructions
 from polygen.emit.launcher import launcher, parameter, plan_conditions
+from polygen.emit.leaf.elements import statements, types
+from polygen.emit.leaf.load_threads import SHARED_ALIGNMENT
+from polygen.emit.leaves import extent_names
+from polygen.emit.places import places
 from polygen.emit.source import KernelSource
-from polygen.lower.plan import KernelPlan
+from polygen.lower.plan import Buffer, KernelPlan
+from polygen.lower.work import Placed
+from polygen.poly.role_barriers import Mbarrier
 from polygen.schedule.load import dumps
-
-SUM_TYPES = {"f32": "float", "f16": "unsigned", "s32": "int"}
-
-
-@functools.cache
-def environment() -> jinja2.Environment:
-    """Jinja2 for CUDA text: undefined names are errors, nothing is escaped, no blank lines."""
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader("polygen.emit"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
 
 
 def emit(plan: KernelPlan, command: str = "") -> KernelSource:
@@ -45,10 +32,21 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
     Args:
         plan: the kernel.
         command: the command that made it, for the header.
+
+    Raises:
+        VerifyError: a leaf is none that the table knows.
     """
-    context = (_role_frame if plan.roles else _frame)(plan) | {"header": header(plan, command)}
-    template = "roles.cu.j2" if plan.roles else "kernel.cu.j2"
-    text = environment().get_template(template).render(context)
+    context = {
+        **launcher(plan),
+        **instructions(plan),
+        **_frame(plan),
+        "header": header(plan, command),
+        "types": types(plan.epilogue),
+        "helpers": statements(plan.epilogue)[1],
+        "parameters": ", ".join(parameter(plan, argument) for argument in plan.arguments),
+        "places": places(plan),
+    }
+    text = environment().get_template("kernel.cu.j2").render(context)
     declared = environment().get_template("header.h.j2").render(context)
     return KernelSource(
         entry=plan.entry,
@@ -69,23 +67,16 @@ def header(plan: KernelPlan, command: str) -> list[str]:
         f"  {refusal.code}: {refusal.sentence}"
         for refusal in refusals(plan_conditions(plan), plan.launch, plan.program.tensors)
     ]
-    enforced = [
-        f"  {e.barrier.name} ({e.barrier.scope}): {'; '.join(e.dependences)}" for e in plan.enforced
-    ]
-    if plan.roles is not None:
-        enforced = [f"  {sync.name}: {'; '.join(sync.dependences)}" for sync in plan.roles.syncs]
     lines = [
         *program,
         "",
-        f"target: {plan.device.name}, instruction: {plan.atom.name}, {plan.tiles}"
-        if plan.roles is None
-        else f"mapping: {plan.mapping}",
+        f"mapping: {plan.mapping}",
         f"needs: {plan.resources}",
         "arguments, and what the launcher returns for others (lengths in elements, addresses in "
         "bytes):",
         *conditions,
         "barriers, and the dependences they enforce:",
-        *enforced,
+        *(f"  {placed.title}: {placed.reason}" for placed in plan.syncs),
         "schedule:",
         *schedule,
     ]
@@ -102,70 +93,52 @@ def _tidy(text: str) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _role_frame(plan: KernelPlan) -> dict[str, Any]:
-    """The context of a specialised kernel."""
-    epilogue = epilogues.epilogue(plan)
-    module: Any = environment().get_template("leaves.cu.j2").module
-    return {
-        **launcher(plan),
-        **roles.frame(plan),
-        "types": epilogues.types(plan),
-        "helpers": epilogue["helpers"],
-        "parameters": ", ".join(parameter(plan, argument) for argument in plan.arguments),
-        "compute": module.compute(epilogue),
-        "store": "".join(
-            render(epilogue) for render in (module.compute, module.edge, module.store_fragments)
-        ),
-    }
-
-
 def _frame(plan: KernelPlan) -> dict[str, Any]:
-    tiles, schedule, atom = plan.tiles, plan.schedule, plan.atom
-    extents = leaves.extent_names(plan)
-    along = schedule.raster.along
-    across = "n" if along == "m" else "m"
-    epilogue = epilogues.epilogue(plan)
-    module: Any = environment().get_template("leaves.cu.j2").module
-    order = [module.compute, module.edge]
-    if plan.epilogue.staged:
-        order += [module.prepare, module.stage, module.store_staged]
-    else:
-        order += [module.store_fragments]
-    parts = [render(epilogue) for render in order]
-    return {
-        **launcher(plan),
-        "types": epilogues.types(plan),
-        "copy_instructions": leaves.copy_instructions(plan),
-        "fragment_loads": leaves.fragment_functions(plan),
-        "round_to_tf32": any(load.round_to_tf32 for load in plan.loads),
-        "mma": leaves.multiply(plan),
-        "mma_comment": f"sum[m][n] += a[m] * b[n], one {atom.name}",
-        "buffers": [{"name": b.name, "formula": leaves.placement(b)} for b in plan.buffers],
-        "helpers": epilogue["helpers"],
-        "min_blocks": schedule.min_blocks,
-        "shared_alignment": leaves.SHARED_ALIGNMENT,
-        "parameters": ", ".join(parameter(plan, argument) for argument in plan.arguments),
+    """Which tiles a block works on, and what its places share."""
+    extents, along = extent_names(plan), plan.schedule.raster.along
+    record = {
         "lanes": plan.device.warp_size,
-        "warps_n": tiles.warps[1],
-        "raster_comment": (
-            f"raster: groups of {schedule.raster.group} tiles along {along}, "
-            f"then the next tile along {across}"
-        ),
+        "min_blocks": plan.schedule.min_blocks,
+        "shared_alignment": max(SHARED_ALIGNMENT, *(b.alignment for b in plan.buffers)),
         "along": along,
-        "across": across,
+        "across": "n" if along == "m" else "m",
         "k_extent": extents["k"],
-        "tile_k": tiles.cta[2],
-        "fragments": schedule.pipeline.fragments,
-        "atoms_m": tiles.atoms[0],
-        "atoms_n": tiles.atoms[1],
-        "registers_a": atom.a.registers,
-        "registers_b": atom.b.registers,
-        "registers_c": atom.c.registers,
-        "sum_type": SUM_TYPES[atom.c.dtype.name],
-        "copies": [leaves.copy(plan, copy) for copy in plan.copies],
-        "loads": [leaves.load(plan, load) for load in plan.loads],
-        "waits": leaves.synchronisation(plan),
-        "epilogue": epilogue,
-        "store": "".join(parts),
-        "loops": loops(plan.loops, leaves.LOOP_COMMENTS, 1),
+        "tile_k": plan.tiles.cta[2],
+        "tile_k_less_1": plan.tiles.cta[2] - 1,
     }
+    if not plan.launch.persistent:
+        frame = ["one_tile", "places"]
+        return record | {"frame": frame, "attributes": "", "warps_n": plan.tiles.warps[1]}
+    return record | _persistent(plan)
+
+
+def _persistent(plan: KernelPlan) -> dict[str, Any]:
+    rows, columns = plan.schedule.cluster.m, plan.schedule.cluster.n
+    blocks, extents = rows * columns, extent_names(plan)
+    super_m, super_n = plan.tiles.cta[0] * rows, plan.tiles.cta[1] * columns
+    clustered = blocks > 1
+    start, end = ("start_cluster", ["end_cluster"]) if clustered else ("start_block", [])
+    return {
+        "frame": ["persistent", "barriers", start, "places", *end],
+        "attributes": f"__cluster_dims__({blocks}, 1, 1) " if clustered else "",
+        "rank": [f"const int rank = blockIdx.x % {blocks};"] if clustered else [],
+        "items": "clusters of tiles" if clustered else "tiles",
+        "cluster_blocks": blocks,
+        "group_warps": plan.device.warpgroup_warps,
+        "m_extent": extents["m"],
+        "n_extent": extents["n"],
+        "super_m": super_m,
+        "super_n": super_n,
+        "super_m_less_1": super_m - 1,
+        "super_n_less_1": super_n - 1,
+        "barrier_inits": [_init(plan.buffer(p.buffer), p) for p in plan.syncs if p.buffer],
+        "maps": [a.name for a in plan.arguments if a.kind == "map"],
+        "first_producer_thread": plan.places[0].first_warp * plan.device.warp_size,
+    }
+
+
+def _init(buffer: Buffer, placed: Placed) -> str:
+    arrivals = placed.sync.arrivals if isinstance(placed.sync, Mbarrier) else 1
+    address = f"shared + {buffer.offset} + {buffer.slot_bytes} * slot"
+    loop = f"for (int slot = 0; slot < {buffer.slots * buffer.owners}; ++slot)"
+    return f"{loop} barrier_init({address}, {arrivals});  // {placed.name}"

@@ -14,8 +14,9 @@ from polygen.emit.leaves import c_type
 from polygen.emit.names import c_name
 from polygen.frontend.program import Dim
 from polygen.lower.build import arguments
-from polygen.lower.epilogue import stride_argument
+from polygen.lower.launch import stride_argument
 from polygen.lower.plan import Argument, KernelPlan, Launch
+from polygen.lower.work import Copy
 
 # cuda.h's names for element types; fp8 travels as bytes.
 _MAP_TYPES = {
@@ -56,7 +57,7 @@ def launcher(plan: KernelPlan) -> dict[str, Any]:
 
 def plan_conditions(plan: KernelPlan) -> tuple[Condition, ...]:
     """What the arguments of a plan's launches must satisfy."""
-    whole = [c.tensor.name for c in plan.copies if c.asynchronous and not c.ragged]
+    whole = [c.tensor.name for c in plan.of(Copy) if c.asynchronous and not c.ragged]
     return conditions(plan.program, whole, plan.launch)
 
 

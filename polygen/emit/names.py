@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterator
 from importlib.resources import files
 
 from polygen.emit.functions import PRIMITIVES
@@ -16,7 +17,10 @@ from polygen.emit.functions import PRIMITIVES
 _WRITTEN_TEXT = (
     "t s m n r k p e i from to left inside bytes row column rows_left piece from_row from_column "
     "low high word words safe_row sums sum count min max "
-    "zero mma copy_a copy_b load_a load_b stage store prepare commit b_m b_n pass"
+    "zero mma copy_a copy_b load_a load_b stage store prepare commit b_m b_n pass "
+    "locate fill fence retire drain finish staged skip band in_band width rank owner turn quarter "
+    "full low_a low_b address_a address_b fragment_a fragment_b place_scratch "
+    "Cursor fill_ring multiply_ring release_ring __attribute__ always_inline __syncwarp"
 )
 _WRITTEN = frozenset(_WRITTEN_TEXT.split())
 _KEYWORDS_TEXT = (
@@ -30,26 +34,29 @@ _KEYWORDS_TEXT = (
     "assert errno linux unix stdin stdout stderr"  # macros of nvcc's own includes and of gcc
 )
 _KEYWORDS = frozenset(_KEYWORDS_TEXT.split())
-_KERNEL_SCOPE = (
-    "kernel.cu.j2", "leaves.cu.j2", "launcher.cu.j2", "roles.cu.j2", "role_leaves.cu.j2",
-    "header.h.j2",
-)  # fmt: skip
-_GLOBAL_SCOPE = ("types.cu.j2", "instructions.cu.j2", "role_instructions.cu.j2")
+_KERNEL_SCOPE = ("kernel.cu.j2", "launcher.cu.j2", "header.h.j2", "frame", "leaf")
+_GLOBAL_SCOPE = ("types.cu.j2", "instructions", "functions")
 
 
 @functools.cache
 def reserved() -> frozenset[str]:
     """Every identifier that a kernel may use itself."""
-    folder = files("polygen.emit") / "templates"
     found = set(_WRITTEN | _KEYWORDS)
-    for name in _KERNEL_SCOPE:
-        text = re.sub(r"\{\{.*?\}\}|\{%.*?%\}", " ", (folder / name).read_text(encoding="utf-8"))
+    for text in _templates(_KERNEL_SCOPE):
+        text = re.sub(r"\{\{.*?\}\}|\{%.*?%\}", " ", text)
         found |= set(re.findall(r"[A-Za-z_]\w*", re.sub(r"//.*|\.\w+|\"[^\"]*\"", "", text)))
-    helpers = [part for part in (folder / "functions").iterdir() if part.name.endswith(".j2")]
-    for part in [*(folder / name for name in _GLOBAL_SCOPE), *helpers]:
-        found |= set(re.findall(r"([A-Za-z_]\w*)\s*\(", part.read_text(encoding="utf-8")))
+    for text in _templates(_GLOBAL_SCOPE):
+        found |= set(re.findall(r"([A-Za-z_]\w*)\s*\(", text))
     forms = " ".join(f"{p.accurate} {p.fast}" for p in PRIMITIVES.values())
     return frozenset(found | set(re.findall(r"[a-z_]\w*(?=\()", forms)))
+
+
+def _templates(names: tuple[str, ...]) -> Iterator[str]:
+    """The texts of templates, and of all that are in a folder."""
+    for name in names:
+        place = files("polygen.emit") / "templates" / name
+        parts = [place] if place.is_file() else list(place.iterdir())
+        yield from (p.read_text(encoding="utf-8") for p in parts if p.name.endswith(".j2"))
 
 
 def c_name(name: str) -> str:

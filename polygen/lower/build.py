@@ -1,58 +1,29 @@
-"""`ScheduleTree` -> `KernelPlan`: buffers and leaf operations for the statements of the loops.
+"""`ScheduleTree` -> `KernelPlan`: memory, layouts, leaves, places, launch.
 
-1. Which copies are possible follows from the operands' alignment and the device: 16, 8 or 4 bytes
-   in the background, or 2 bytes through registers.
-2. Every ring gets an offset and a swizzle, the epilogue its staging area.
-3. The loops come from isl; each statement they call gets one leaf.
-4. Resources are counted and checked; arguments and launch shape are written down.
+1. `polygen.lower.memory` places all buffers; each gets the layout of its tiles.
+2. Each statement of the loops gets its leaf: those of warps that do everything
+   (`polygen.lower.warps`), or those of roles (`polygen.lower.warpgroups`).
+3. Resources are counted and checked; arguments and launch shape are written down.
 """
 
 from __future__ import annotations
 
-from polygen.errors import ScheduleError, SignatureError, UnsupportedProgram
+from polygen.errors import ScheduleError, SignatureError
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.atom import Atom
-from polygen.hardware.device import Device, common_facts
-from polygen.hardware.fragment_load import atom_load
-from polygen.hardware.swizzle import chunk_bytes
-from polygen.lower import layout
-from polygen.lower.epilogue import pointwork, row_vectors, stride_argument
-from polygen.lower.plan import Argument, Buffer, Copy, Epilogue, KernelPlan, Launch, Load
+from polygen.hardware.device import Device
+from polygen.lower import warpgroups, warps
+from polygen.lower.epilogue import epilogue
+from polygen.lower.given import Given
+from polygen.lower.launch import stride_argument
+from polygen.lower.memory import needed
+from polygen.lower.plan import Argument, KernelPlan, Launch, Leaf, Place, Resources
 from polygen.lower.resources import resources
-from polygen.lower.roles import (
-    map_arguments,
-    role_launch,
-    role_resources,
-    role_work,
-)
-from polygen.lower.roles import shared_bytes as role_shared_bytes
-from polygen.poly.ast import Block, Marked
-from polygen.poly.by_warps import copy_parts
+from polygen.lower.work import Boxes, Move, Store
 from polygen.poly.mapping import ScheduleTree
-from polygen.poly.match import Match, Operand
+from polygen.poly.pointwise import pointwork
 from polygen.poly.raster import prove_linear_raster, prove_raster
 from polygen.schedule.model import Schedule
-
-SUM_BYTES = 4  # sums are staged as f32
-
-
-def copy_is_asynchronous(program: Program, device: Device) -> bool:
-    """Whether all copies can run in the background: 4-byte alignment, a device that can."""
-    operands = {access.name for c in program.contractions for access in c.reads}
-    tensors = [t for t in program.inputs if t.name in operands]
-    return device.has("cp_async") and all(
-        t.alignment >= device.asynchronous_copy_smallest for t in tensors
-    )
-
-
-def shared_bytes(match: Match, schedule: Schedule) -> int:
-    """Shared memory of a schedule before anything is built: both rings, overlaid by the scratch."""
-    cta = schedule.tile.cta
-    size = match.a.tensor.dtype.bytes
-    rings = schedule.pipeline.stages * (cta.m + cta.n) * cta.k * size
-    if schedule.epilogue.through != "smem":
-        return rings
-    return max(rings, cta.m * cta.n * SUM_BYTES)
 
 
 def lower(
@@ -65,199 +36,84 @@ def lower(
         ScheduleError: a swizzle or tile does not fit.
         UnsupportedProgram: no instruction loads an operand's storage order.
     """
-    where = f"schedule {schedule.name}"
     if not {"m", "n"} <= set(schedule.loops.grid):
         raise ScheduleError(
             f"loops.grid = {list(schedule.loops.grid)}",
-            where=where,
+            where=f"schedule {schedule.name}",
             why="a thread block computes one output tile, so m and n are both mapped to blocks",
             nearest='Use ["m", "n"]',
         )
-    if tree.roles is not None:
-        return _lower_roles(program, tree, schedule, atom, device)
-    asynchronous = copy_is_asynchronous(program, device)
-    buffers, copies, loads = [], [], []
-    offset = 0
-    for name, operand in tree.match.operands:
-        copy, load = _operand(name, operand, tree, schedule, atom, asynchronous)
-        buffer = layout.ring(
-            f"ring_{name}",
-            offset,
-            schedule.pipeline.stages,
-            copy.rows,
-            copy.columns * copy.element_bytes,
-            copy.width,
-            load.load,
-            schedule.smem.swizzle,
-        )
-        offset += buffer.bytes
-        buffers.append(buffer)
-        copies.append(copy)
-        loads.append(load)
-    epilogue, staging = _epilogue(program, tree, schedule, atom)
-    if staging is not None:
-        buffers.append(staging)
-        offset = max(offset, staging.bytes)
-    raster = schedule.raster
-    across = "n" if raster.along == "m" else "m"
-    cta = {"m": tree.tiles.cta[0], "n": tree.tiles.cta[1]}
-    taken = resources(schedule, tree.tiles, atom, device, offset, where)
-    launch = Launch(
-        tree.match.extent(raster.along),
-        tree.match.extent(across),
-        cta[raster.along],
-        cta[across],
-        raster.group,
-        taken.threads,
-        offset,
-    )
+    tiles, group = tree.tiles, schedule.raster.group
+    work = pointwork(program, tree.fusion, tree.match)
+    given = Given(program, tree, schedule, atom, device, work)
+    out = epilogue(given)
+    inside = (warps if tree.roles is None else warpgroups).inside(given, out)
+    taken = resources(schedule, tiles, atom, device, needed(inside.buffers))
+    launch = _launch(given, taken)
+    raster = prove_linear_raster(group) if launch.persistent else (prove_raster(group),)
     return KernelPlan(
         entry=f"pg_{program.name}",
         program=program,
         schedule=schedule,
         device=device,
         atom=atom,
-        tiles=tree.tiles,
-        arguments=arguments(program),
+        tiles=tiles,
+        mapping=_mapping(given, inside.places[-1]),
+        arguments=arguments(program, _map_arguments(inside.leaves)),
         launch=launch,
         extents=tuple((role, tree.match.extent(role)) for role in "mnk"),
-        buffers=tuple(buffers),
-        copies=tuple(copies),
-        loads=tuple(loads),
-        epilogue=epilogue,
-        loops=tree.loops(),
-        enforced=tree.enforced,
-        proofs=(*tree.proofs, prove_raster(raster.group)),
+        buffers=inside.buffers,
+        leaves=inside.leaves,
+        places=inside.places,
+        syncs=inside.syncs,
+        proofs=(*tree.proofs, *raster),
         resources=taken,
     )
 
 
-def _lower_roles(
-    program: Program, tree: ScheduleTree, schedule: Schedule, atom: Atom, device: Device
-) -> KernelPlan:
-    """The plan of a specialised kernel."""
-    epilogue, _ = _epilogue(program, tree, schedule, atom)
-    work = role_work(tree, schedule, atom, epilogue)
-    needed = role_shared_bytes(work)
-    return KernelPlan(
-        entry=f"pg_{program.name}",
-        program=program,
-        schedule=schedule,
-        device=device,
-        atom=atom,
-        tiles=tree.tiles,
-        arguments=arguments(program, map_arguments(work)),
-        launch=role_launch(tree, schedule, device, work, needed),
-        extents=tuple((role, tree.match.extent(role)) for role in "mnk"),
-        buffers=(),
-        copies=(),
-        loads=(),
-        epilogue=epilogue,
-        loops=Block(tuple(Marked(part.role, part.loops) for part in work.roles)),
-        enforced=(),
-        proofs=(*tree.proofs, *prove_linear_raster(schedule.raster.group)),
-        resources=role_resources(schedule, tree.tiles, atom, device, needed, work.consumers),
-        roles=work,
+def _mapping(given: Given, last: Place) -> str:
+    """The tile hierarchy and the instruction, in words."""
+    tiles, runs = given.tiles, f"{given.atom.name} on {given.device.name}"
+    if given.atom.scope == "warp":
+        return f"{tiles}, {runs}"
+    (m, n), (rows, _, depth) = tiles.warp, tiles.atom
+    return (
+        f"block {'x'.join(map(str, tiles.cta))}, {last.agents} consumer warpgroup(s) of "
+        f"{m}x{n}, instruction {rows}x{n}x{depth}, {runs}"
     )
 
 
-def _operand(
-    name: str,
-    operand: Operand,
-    tree: ScheduleTree,
-    schedule: Schedule,
-    atom: Atom,
-    asynchronous: bool,
-) -> tuple[Copy, Load]:
-    tensor, tiles = operand.tensor, tree.tiles
-    side = 0 if name == "a" else 1
-    size = tensor.dtype.bytes
-    footprint = dict(tree.footprints)[name]
-    width = min(chunk_bytes(), tensor.alignment)
-    copy = Copy(
-        operand=name,
-        tensor=tensor,
-        buffer=f"ring_{name}",
-        element_bytes=size,
-        width=width if asynchronous else size,
-        asynchronous=asynchronous,
-        k_contiguous=operand.k_contiguous,
-        role=operand.role,
-        tile=footprint.size[operand.role_axis],
-        tile_k=footprint.size[operand.k_axis],
-        parts=copy_parts(tiles, schedule),
-        ragged=tensor.ragged,
-        stride=stride_argument(tensor, tensor.order[0]),
-    )
-    if copy.columns * size % chunk_bytes():
-        dim = "tile.cta.k" if operand.k_contiguous else f"tile.cta.{operand.role}"
-        step = chunk_bytes() // size
-        raise ScheduleError(
-            f"{dim} = {copy.columns} of {tensor.dtype} is {copy.columns * size} bytes",
-            where=f"schedule {schedule.name}",
-            why=f"rows in shared memory are whole {chunk_bytes()}-byte chunks",
-            nearest=f"Use a multiple of {step}",
-        )
-    count = tiles.atoms[side]
-    load = atom_load(atom, name, operand.k_contiguous, pair=count % 2 == 0)
-    if load is None:
-        raise UnsupportedProgram(
-            f"{tensor.name}: {tensor.dtype} has to be contiguous along {match_dim(tree, 'k')}",
-            where=atom.name,
-            why="no instruction loads the transposed fragments of 8-bit elements",
-            nearest=f"Store {tensor.name} with {match_dim(tree, 'k')} innermost",
-        )
-    return copy, Load(
-        operand=name,
-        buffer=f"ring_{name}",
-        load=load,
-        tiles=count // load.subtiles,
-        warp_tile=tiles.warp[side],
-        element_bytes=size,
-        slots=schedule.pipeline.fragments,
-        round_to_tf32=tensor.dtype.name == "tf32",
+def _launch(given: Given, taken: Resources) -> Launch:
+    """One block per tile; with roles persistent blocks, as many as there are multiprocessors."""
+    schedule, match = given.schedule, given.match
+    along = schedule.raster.along
+    across = "n" if along == "m" else "m"
+    cta = {"m": given.tiles.cta[0], "n": given.tiles.cta[1]}
+    cluster = {"m": schedule.cluster.m, "n": schedule.cluster.n}
+    return Launch(
+        match.extent(along),
+        match.extent(across),
+        cta[along],
+        cta[across],
+        schedule.raster.group,
+        taken.threads,
+        taken.shared_bytes,
+        persistent=given.device.multiprocessors if schedule.specialised else 0,
+        cluster=(cluster[along], cluster[across]),
     )
 
 
-def match_dim(tree: ScheduleTree, role: str) -> str:
-    """The user's name of the dim along a role."""
-    return str(tree.match.extent(role))
-
-
-def _epilogue(
-    program: Program, tree: ScheduleTree, schedule: Schedule, atom: Atom
-) -> tuple[Epilogue, Buffer | None]:
-    table = atom.c.table
-    staged = schedule.epilogue.through == "smem"
-    rows = row_vectors(program, schedule)
-    work = pointwork(program, tree.fusion, tree.match, rows.vector)
-    first = table[: common_facts()["warp_size"], 0, :]  # of a warpgroup, its first warp
-    offsets = tuple((int(r), int(c)) for r, c in table[0] - first[0])
-    epilogue = Epilogue(
-        staged=staged,
-        vector=rows.vector,
-        batch=rows.batch,
-        fixed_column=staged and rows.lanes % (tree.tiles.warp[1] // rows.vector) == 0,
-        reads=work.reads,
-        statements=work.statements,
-        accumulator=tree.match.contraction.write.name,
-        writes=work.writes,
-        row_of_lane=layout.closed_form(first[:, 0]),
-        column_of_lane=layout.closed_form(first[:, 1]),
-        element_offsets=offsets,
+def _map_arguments(leaves: tuple[Leaf, ...]) -> tuple[Argument, ...]:
+    """The tensor maps among the kernel's parameters."""
+    found: list[Boxes] = []
+    for leaf in leaves:
+        if isinstance(leaf.work, Move):
+            found += leaf.work.boxes
+        elif isinstance(leaf.work, Store):
+            found += [boxes for _, boxes in leaf.work.panels]
+    return tuple(
+        Argument(b.map, "map", tensor=b.tensor.name, box=b.box, swizzle=b.span) for b in found
     )
-    if not staged:
-        return epilogue, None
-    scratch = layout.scratch(
-        "scratch",
-        tree.tiles.warp_count,
-        tree.tiles.warp,
-        rows.vector,
-        table,
-        atom.n,
-        "auto",
-    )
-    return epilogue, scratch
 
 
 def arguments(program: Program, maps: tuple[Argument, ...] = ()) -> tuple[Argument, ...]:

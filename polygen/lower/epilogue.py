@@ -1,122 +1,187 @@
-"""The epilogue: the fused pointwise statements in the coordinates of the accumulator.
+"""The way out: the epilogue's accesses in the kernel's terms, vectors of a warp, panels.
 
-1. The fused band says which iterators of a statement run along m and n, so every tensor access
-   becomes a tuple over ("m", "n", 0), and equal tuples of one tensor become one read.
-2. A read or write whose axis along n is contiguous moves vectors; one that does not depend on n is
-   a value per row; anything else steps along n with a stride.
-3. Values stay in registers under the names of the program.
+1. Every access gets its strides by argument, and the bytes of one access.
+2. Where a lane's sums belong follows from the instruction's fragment map, as formulas over `lane`.
+3. Panels are portions of a consumer's tile; a lane reaches its elements in one by a formula that is
+   proved against the fragment map and the panel's swizzle.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from polygen.frontend.dtypes import DType
-from polygen.frontend.program import Access, Constant, Program, Tensor
+import numpy as np
+
+from polygen.frontend.program import Tensor
 from polygen.hardware.device import common_facts
-from polygen.lower.launch import stride_argument as stride_argument
-from polygen.lower.plan import Compute, Read, Write
-from polygen.poly.fusion import Fusion
-from polygen.poly.match import Match
-from polygen.poly.tiling import RowVectors
-from polygen.schedule.model import Schedule
+from polygen.hardware.matrix_layout import spans
+from polygen.lower.given import Given
+from polygen.lower.lanes import closed_form, flat_form, panel_lanes
+from polygen.lower.launch import stride_argument
+from polygen.lower.plan import Buffer
+from polygen.lower.work import Boxes, Epilogue, Finish, Panel, Read, Store, Warm, Write
+from polygen.poly.pointwise import Element
+from polygen.poly.results import row_vectors
+from polygen.poly.tiling import Panels, Tiling
 
-# Vectors in flight per lane, by the number of matrices that the epilogue reads.
-_IN_FLIGHT = (4, 8, 4, 2)
-
-
-@dataclass(frozen=True, slots=True)
-class Pointwork:
-    """Reads, statements and writes of one element vector."""
-
-    reads: tuple[Read, ...]
-    statements: tuple[Compute, ...]
-    writes: tuple[Write, ...]
+_WIDEST = 16  # bytes of one access of a thread
 
 
-def pointwork(program: Program, fusion: Fusion, match: Match, vector: int) -> Pointwork:
-    """Translate the pointwise statements into accumulator coordinates."""
-    row, _ = fusion.iterators(match.contraction.name)
-    tensors = program.tensors
-    reads: dict[tuple[str, tuple[str | int, ...]], Read] = {}
-    statements, writes = [], []
-    for statement in program.pointwise:
-        along_row, along_column = fusion.iterators(statement.name)
-        roles = {along_row: "m", along_column: "n"}
-        if match.m != row:
-            roles = {along_row: "n", along_column: "m"}
-        names: list[str | float] = []
-        for argument in statement.args:
-            if isinstance(argument, Constant):
-                names.append(argument.value)
-            elif argument.name not in tensors:
-                names.append(argument.name)
-            else:
-                index = _in_roles(argument, roles)
-                key = (argument.name, index)
-                if key not in reads:
-                    variable = f"{argument.name}_{len(reads)}"
-                    reads[key] = _read(variable, tensors[argument.name], index, vector)
-                names.append(reads[key].name)
-        target = statement.write.name
-        statements.append(Compute(target, statement.function, tuple(names), statement.dtype))
-        if target in tensors:
-            writes.append(_write(tensors[target], _in_roles(statement.write, roles), vector))
-    return Pointwork(tuple(reads.values()), tuple(statements), tuple(writes))
+def epilogue(given: Given) -> Epilogue:
+    """The fused statements, with the vectors that lanes finish."""
+    schedule, tiles, atom, work = given.schedule, given.tiles, given.atom, given.work
+    rows = row_vectors(given.program, schedule)
+    table = atom.c.table
+    staged = schedule.epilogue.through == "smem"
+    first = table[: common_facts()["warp_size"], 0, :]  # of a warpgroup, its first warp
+    # The warps of a warpgroup hold a quarter of the rows each.
+    inside = "" if atom.scope == "warp" else " + quarter"
+    return Epilogue(
+        staged=staged,
+        vector=rows.vector,
+        batch=rows.batch,
+        fixed_column=staged and rows.lanes % (tiles.warp[1] // rows.vector) == 0,
+        reads=tuple(_read(one, rows.vector) for one in work.reads),
+        statements=work.statements,
+        accumulator=given.match.contraction.write.name,
+        writes=tuple(
+            Write(w.tensor, w.kind, *_strides(w), _width(w.tensor, rows.vector))
+            for w in work.writes
+        ),
+        row_base=f"b_m * {tiles.cta[0]} + w_m * {tiles.warp[0]}{inside}",
+        column_base=f"b_n * {tiles.cta[1]} + w_n * {tiles.warp[1]}",
+        row_of_lane=closed_form(first[:, 0]),
+        column_of_lane=closed_form(first[:, 1]),
+        element_offsets=tuple((int(r), int(c)) for r, c in table[0] - first[0]),
+    )
 
 
-def _in_roles(access: Access, roles: dict[str, str]) -> tuple[str | int, ...]:
-    return tuple(roles[i] if isinstance(i, str) else 0 for i in access.index)
+def _read(element: Element, vector: int) -> Read:
+    if element.kind == "scalar":
+        return Read(element.name, element.tensor, "scalar", "0", "0", 0)
+    width = _width(element.tensor, vector)
+    return Read(element.name, element.tensor, element.kind, *_strides(element), width)
 
 
-def _read(name: str, tensor: Tensor, index: tuple[str | int, ...], vector: int) -> Read:
-    if not tensor.dims:
-        return Read(name, tensor, "scalar", "0", "0", 0)
-    m_stride, n_stride = (_stride(tensor, index, role) for role in ("m", "n"))
-    kind = {"0": "row", "1": "vector"}.get(n_stride, "strided")
-    return Read(name, tensor, kind, m_stride, n_stride, _width(tensor, vector))
+def _strides(element: Element) -> tuple[str, str]:
+    """Elements per step along m, and along n."""
 
+    def along(role: str) -> str:
+        if role not in element.index:
+            return "0"
+        axis = element.index.index(role)
+        contiguous = axis == element.tensor.contiguous_axis
+        return "1" if contiguous else stride_argument(element.tensor, axis)
 
-def _write(tensor: Tensor, index: tuple[str | int, ...], vector: int) -> Write:
-    m_stride, n_stride = (_stride(tensor, index, role) for role in ("m", "n"))
-    kind = "vector" if n_stride == "1" else "strided"
-    return Write(tensor, kind, m_stride, n_stride, _width(tensor, vector))
-
-
-def _stride(tensor: Tensor, index: tuple[str | int, ...], role: str) -> str:
-    if role not in index:
-        return "0"
-    axis = index.index(role)
-    return "1" if axis == tensor.contiguous_axis else stride_argument(tensor, axis)
+    return along("m"), along("n")
 
 
 def _width(tensor: Tensor, vector: int) -> int:
     """Bytes per access: what the alignment allows, at most the whole vector, at most 16."""
-    return min(16, tensor.alignment, vector * tensor.dtype.bytes)
+    return min(_WIDEST, tensor.alignment, vector * tensor.dtype.bytes)
 
 
-def vector_length(outputs: tuple[DType, ...]) -> int:
-    """Adjacent results per lane: 16 bytes of the narrowest 16- or 32-bit output."""
-    return 16 // max(2, min(dtype.bytes for dtype in outputs))
+# --- panels --------------------------------------------------------------------------------------
+def own_part(tiles: Tiling, axis: int, agent: str, step: int) -> str:
+    """Where an agent's part of a tile begins along m (0) or n (1), as a term; "" at 0.
 
-
-def row_vectors(program: Program, schedule: Schedule) -> RowVectors:
-    """How a staged epilogue walks a warp tile.
-
-    Reads of full matrices take most of the epilogue's time, so several are kept in flight per lane:
-    as many as registers hold, once the sums have left them.
+    Args:
+        tiles: of which each consumer that cooperates has one warp tile.
+        axis: 0 or 1.
+        agent: formula for the agent.
+        step: from one part to the next.
     """
-    lanes = common_facts()["warp_size"]
-    if schedule.epilogue.through != "smem":
-        return RowVectors(2, 1, lanes)
-    vector = vector_length(tuple(t.dtype for t in program.outputs))
-    warp = schedule.tile.warp
-    per_row = max(1, warp.n // vector)
-    items = warp.m * per_row
-    if lanes % per_row or items % lanes:
-        return RowVectors(vector, 1, lanes)
-    operands = {access.name for c in program.contractions for access in c.reads}
-    matrices = sum(len(t.dims) == 2 and t.name not in operands for t in program.inputs)
-    batch = math.gcd(items // lanes, _IN_FLIGHT[min(matrices, 3)])
-    return RowVectors(vector, batch, lanes)
+    return f" + {agent} * {step}" if tiles.warps[axis] > 1 else ""
+
+
+def tile_corner(tiles: Tiling, agent: str) -> tuple[str, str]:
+    """The row and the column where an agent's tile begins."""
+    return (
+        f"b_m * {tiles.cta[0]}{own_part(tiles, 0, agent, tiles.warp[0])}",
+        f"b_n * {tiles.cta[1]}{own_part(tiles, 1, agent, tiles.warp[1])}",
+    )
+
+
+def panel(given: Given, element: Element, buffer: Buffer, chosen: Panels) -> Panel:
+    """One matrix of the epilogue, an operand or a result."""
+    tiles, atom = given.tiles, given.atom
+    size = element.tensor.dtype.bytes
+    span = next(s for s in spans() if chosen.columns * size % s == 0)
+    lanes = panel_lanes(atom, size, span)
+    count = tiles.atoms[0] * (tiles.warp[1] // chosen.columns)
+    name, incoming = element.name, element.name in chosen.operands
+    known = count % buffer.slots == 0  # the panels of a tile fill whole rounds
+    cursor = f"finish_{name}" if incoming else "" if known else f"{name}_written"
+    return Panel(
+        name=name,
+        tensor=element.tensor,
+        buffer=buffer.name,
+        slot=f"p % {buffer.slots}" if known else f"{cursor}.slot",
+        cursor=cursor,
+        rows=atom.m,
+        columns=chosen.columns,
+        element_bytes=size,
+        span=span,
+        address=lanes.address,
+        step=lanes.step,
+        half_bytes=lanes.half_bytes,
+    )
+
+
+def panel_boxes(of: Panel, tiles: Tiling, agent: str, direction: str) -> Boxes:
+    """The boxes of panel p of an agent's tile; direction "in" or "out"."""
+    row, column = tile_corner(tiles, agent)
+    per_block = tiles.warp[1] // of.columns
+    return Boxes(
+        of.tensor, f"map_{direction}_{of.name}", of.buffer, of.box, of.boxes, of.span,
+        of.rows * of.span, f"{row} + p / {per_block} * {of.rows}",
+        f"{column} + p % {per_block} * {of.columns}",
+        f"{of.tensor.name} -> {of.buffer}, {of.rows} x {of.columns}",
+    )  # fmt: skip
+
+
+def finish(
+    given: Given,
+    out: Epilogue,
+    operands: tuple[Panel, ...],
+    results: tuple[Panel, ...],
+    awaited: Sequence[str],
+) -> Finish:
+    """How a warpgroup turns sums into panels of results; `awaited`: buffers that are released."""
+    tiles, atom = given.tiles, given.atom
+    table = atom.c.table[: common_facts()["warp_size"]]
+    row, column = tile_corner(tiles, "group")
+    lane_row = flat_form(table[:, 0, 0])
+    columns, pair = results[0].columns, np.asarray(table[:, 0, 1])
+    return Finish(
+        epilogue=out,
+        operands=operands,
+        results=results,
+        advance=tuple(p.cursor for p in operands if p.buffer not in awaited),
+        columns=columns,
+        per_block=tiles.warp[1] // columns,
+        blocks=columns // atom.n,
+        group_columns=atom.n,
+        column=column,
+        first_row=f"{row} + block * {atom.m} + quarter + {lane_row}",
+        lane_column=flat_form(pair),
+        half_rows=int(table[0, 2, 0] - table[0, 0, 0]),
+    )
+
+
+def warm(work: Finish, tiles: Tiling) -> Warm:
+    """What a tile's epilogue reads per column, before it does."""
+    return Warm(tuple(column_reads(work)), work.column, tiles.warp[1])
+
+
+def column_reads(work: Finish) -> list[Read]:
+    """The reads that go past the panels and depend on the column."""
+    moved = {one.name for one in work.operands}
+    return [
+        r for r in work.epilogue.reads if r.kind in ("vector", "strided") and r.name not in moved
+    ]
+
+
+def store(results: tuple[Panel, ...], tiles: Tiling) -> Store:
+    """The panels of results, written by the copy engine."""
+    return Store(tuple((one, panel_boxes(one, tiles, "group", "out")) for one in results))

@@ -10,8 +10,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from polygen.errors import ScheduleError
@@ -28,27 +26,23 @@ from polygen.hardware.swizzle import (
     swizzle,
     swizzle_names,
 )
-from polygen.lower.plan import Buffer
+from polygen.lower.plan import Rows
 
 _LANES = np.arange(common_facts()["warp_size"], dtype=np.int64)
 
 
 def ring(
     name: str,
-    offset: int,
-    stages: int,
     rows: int,
     row_bytes: int,
     width: int,
     load: FragmentLoad,
     wanted: str,
-) -> Buffer:
-    """The ring of one operand.
+) -> Rows:
+    """The tiles of one operand's ring.
 
     Args:
         name: the buffer.
-        offset: bytes from the start of shared memory.
-        stages: slots.
         rows: stored rows of a tile.
         row_bytes: bytes of a stored row.
         width: bytes per copy instruction.
@@ -70,23 +64,21 @@ def ring(
     # An address pattern of 16-byte lanes is served in phases of 8 lanes whatever lanes are active.
     ideal = sum(ideal_wavefronts(a.lane_bytes, int((a.rows >= 0).sum())) for a in accesses)
     counted = count_wavefronts(chosen, row_bytes, accesses)
-    return Buffer(name, offset, stages, rows, row_bytes, chosen, (counted, ideal))
+    return Rows(rows, row_bytes, chosen, (counted, ideal))
 
 
 def scratch(
     name: str,
-    warps: int,
     tile: tuple[int, int],
     vector: int,
     fragment: Integers,
     atom_n: int,
     wanted: str,
-) -> Buffer:
-    """The staging area of the epilogue: the f32 sums of a warp tile per warp, over the rings.
+) -> Rows:
+    """The staging area of the epilogue: the f32 sums of a warp tile.
 
     Args:
         name: the buffer.
-        warps: warps of a block; each has its own area.
         tile: rows and columns of a warp tile.
         vector: adjacent columns one lane reads.
         fragment: accumulator table [lanes, elements, 2] -> row, column.
@@ -108,7 +100,7 @@ def scratch(
     chosen = _swizzle(name, row_bytes, accesses, wanted)
     ideal = sum(ideal_wavefronts(a.lane_bytes, int((a.rows >= 0).sum())) for a in accesses)
     counted = count_wavefronts(chosen, row_bytes, accesses)
-    return Buffer(name, 0, warps, rows, row_bytes, chosen, (counted, ideal), overlay=True)
+    return Rows(rows, row_bytes, chosen, (counted, ideal))
 
 
 def _swizzle(name: str, row_bytes: int, accesses: list[Access], wanted: str) -> Swizzle:
@@ -124,24 +116,3 @@ def _swizzle(name: str, row_bytes: int, accesses: list[Access], wanted: str) -> 
             nearest=f"Legal: auto, {', '.join(fitting)}",
         )
     return chosen
-
-
-def closed_form(values: np.ndarray[Any, Any]) -> str:
-    """A formula over `lane` that equals `values` for all 32 lanes, found and proved by trying.
-
-    Raises:
-        ScheduleError: none of the forms ``factor * ((lane / divisor) % modulus)`` fits.
-    """
-    for divisor in (1, 2, 4, 8, 16):
-        for modulus in (2, 4, 8, 16, 32):
-            for factor in (1, 2, 4, 8):
-                if np.array_equal(factor * ((_LANES // divisor) % modulus), values):
-                    return _formula(divisor, modulus, factor)
-    raise ScheduleError("the accumulator fragment has no simple closed form", where="epilogue")
-
-
-def _formula(divisor: int, modulus: int, factor: int) -> str:
-    text = "lane" if divisor == 1 else f"(lane / {divisor})"
-    if divisor * modulus < len(_LANES):
-        text = f"({text} % {modulus})"
-    return text if factor == 1 else f"{factor} * {text}"

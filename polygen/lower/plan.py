@@ -1,160 +1,138 @@
 """`KernelPlan`: everything the emitter needs, and nothing it would have to decide.
 
-A plan is the loops of one thread block (`LoopAst`), one leaf operation for each statement those
-loops call, the memory the leaves work on, and the launch. Indices inside a leaf are index formulas
-over the names that the kernel defines:
+A plan is the loops of every place (`LoopAst`), one leaf for each statement those loops call, the
+memory the leaves work on, the synchronisation between them, and the launch. One place or several
+makes no difference: without roles all warps of the block are the one place there is. Indices inside
+a leaf are index formulas over the names that the kernel defines:
 
     b_m, b_n   the block's tile          w_m, w_n   the warp's place in the block      lane, thread
     k          a k tile                  s          an MMA step in it
-    m, n       an instruction in the warp
+    m, n       an instruction in the warp           p          a part of a tile, or a panel
+    group      a warpgroup               rank       the block's place in its cluster
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
-from polygen.frontend.dtypes import DType
-from polygen.frontend.program import Dim, Program, Tensor
+from polygen.frontend.program import Dim, Program
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
-from polygen.hardware.fragment_load import FragmentLoad
+from polygen.hardware.matrix_layout import MatrixLayout
 from polygen.hardware.swizzle import Swizzle
 from polygen.lower.launch import Argument as Argument
 from polygen.lower.launch import Launch as Launch
-from polygen.lower.role_plan import RoleWork
-from polygen.poly.ast import LoopAst
-from polygen.poly.barriers import Enforced
+from polygen.lower.work import Epilogue, Placed, Work
+from polygen.poly.ast import Block, LoopAst, Marked
 from polygen.poly.legality import Proof
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
+_Work = TypeVar("_Work")
+
 
 @dataclass(frozen=True, slots=True)
-class Buffer:
-    """A ring or scratch area in shared memory: `slots` tiles of `rows` rows each."""
+class Rows:
+    """A tile as stored rows whose 16-byte chunks a swizzle permutes."""
 
-    name: str
-    offset: int  # bytes from the start of dynamic shared memory
-    slots: int  # stages of a ring; warps of a scratch area
     rows: int
     row_bytes: int
     swizzle: Swizzle
     wavefronts: tuple[int, int]  # of one access of each kind: counted, and without any conflict
-    overlay: bool = False  # uses the bytes of other buffers once they are done with
-
-    @property
-    def slot_bytes(self) -> int:
-        """Size of one slot."""
-        return self.rows * self.row_bytes
-
-    @property
-    def bytes(self) -> int:
-        """Size of the whole buffer."""
-        return self.slots * self.slot_bytes
 
     def __str__(self) -> str:
         counted, ideal = self.wavefronts
         conflicts = (
             "no bank conflicts" if counted == ideal else f"{counted / ideal:.2f}x wavefronts"
         )
-        return (
-            f"{self.name}: {self.slots} x {self.rows} rows x {self.row_bytes} B at {self.offset}, "
-            f"swizzle {self.swizzle}, {conflicts}"
-        )
+        return f"{self.rows} rows of {self.row_bytes} B, swizzle {self.swizzle}, {conflicts}"
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
-    """Global memory -> ring: one k tile of one operand, by all threads of the block."""
+class Buffer:
+    """A piece of shared memory: `slots` tiles, panels or barriers, for each of `owners`."""
 
-    operand: str  # "a" or "b"
-    tensor: Tensor
-    buffer: str
-    element_bytes: int
-    width: int  # bytes per copy instruction
-    asynchronous: bool
-    k_contiguous: bool
-    role: str  # "m" or "n"
-    tile: int  # elements along the role per block
-    tile_k: int
-    parts: int  # the tile is copied in this many calls
-    ragged: bool  # a row may end inside one copy
-    stride: str  # argument: elements between stored rows
+    name: str
+    kind: str  # "ring", "scratch", "panel" or "barrier"
+    offset: int  # bytes from the start of dynamic shared memory
+    slots: int
+    slot_bytes: int
+    alignment: int  # of every slot
+    owners: int = 1  # warps or warpgroups that have one each; 1: shared by all
+    overlay: bool = False  # uses the bytes of other buffers once they are done with
+    layout: Rows | MatrixLayout | None = None
+    note: str = ""  # what else there is to say
 
     @property
-    def rows(self) -> int:
-        """Stored rows of a tile: indices of the dim that is not contiguous."""
-        return self.tile if self.k_contiguous else self.tile_k
+    def owner_bytes(self) -> int:
+        """From one owner's copy to the next."""
+        return self.slots * self.slot_bytes
 
     @property
-    def columns(self) -> int:
-        """Elements of a stored row."""
-        return self.tile_k if self.k_contiguous else self.tile
+    def bytes(self) -> int:
+        """Size of the whole buffer."""
+        return self.owners * self.owner_bytes
+
+    @property
+    def end(self) -> int:
+        """The first byte behind it."""
+        return self.offset + self.bytes
+
+    @property
+    def rows(self) -> Rows:
+        """Its layout, which is one of rows that threads write and read."""
+        assert isinstance(self.layout, Rows)
+        return self.layout
+
+    @property
+    def matrix(self) -> MatrixLayout:
+        """Its layout, which is one that matrix descriptors tell."""
+        assert isinstance(self.layout, MatrixLayout)
+        return self.layout
+
+    def __str__(self) -> str:
+        each = f" for each of {self.owners}" if self.owners > 1 else ""
+        parts = [f"{self.name}: {self.slots} x {self.slot_bytes} B{each} at {self.offset}"]
+        parts += [self.note] if self.note else []
+        return ", ".join([*parts, str(self.layout)] if self.layout else parts)
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """Ring -> fragment registers: one MMA step of one operand, by each warp."""
+class Leaf:
+    """What one statement does; the loops call it by its name."""
 
-    operand: str
-    buffer: str
-    load: FragmentLoad
-    tiles: int  # instructions (or groups of them) along m or n
-    warp_tile: int  # elements along m or n per warp
-    element_bytes: int
-    slots: int  # register ring
-    round_to_tf32: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """One operand of the epilogue, for a row vector of results."""
-
-    name: str  # C variable
-    tensor: Tensor
-    # "vector": adjacent along n; "strided": a step along n; "row": one value per row; "scalar"
-    kind: str
-    m_stride: str  # argument or "0" or "1": elements per step along m
-    n_stride: str
-    width: int  # bytes per access of a vector read
+    statement: str
+    op: str  # what is done: "move", "load", "multiply", "store", "wait" ...
+    unit: str  # what does it: "cp.async", "tma", "mma.sync", "wgmma", "threads" ...
+    loops: tuple[str, ...]  # iterators of the statement, which every call passes
+    work: Work
+    place: str = ""  # whose; "": of all places
+    before: str = ""  # the statement that it stands in front of, if it is there for that one alone
 
 
 @dataclass(frozen=True, slots=True)
-class Compute:
-    """``result = function(args)`` on one element; args are values, reads' variables, constants."""
+class Place:
+    """Threads that execute one list of loops."""
 
-    result: str
-    function: str
-    args: tuple[str | float, ...]
-    dtype: DType
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """One output of the epilogue."""
-
-    tensor: Tensor
-    kind: str  # "vector" or "strided"
-    m_stride: str
-    n_stride: str
-    width: int
+    name: str  # "block", "producer", "loader", "consumer"
+    first_warp: int
+    warps: int
+    agents: int  # that run the loops, each for itself: warps, warpgroups, or single threads
+    elected: bool  # the first lane of each warp alone
+    agent: str  # the name under which leaves know their agent
+    registers: int  # per thread, that it is given; 0: what the compiler takes
+    loops: LoopAst
 
 
 @dataclass(frozen=True, slots=True)
-class Epilogue:
-    """Accumulators -> pointwise functions -> global memory, one row of instructions at a time."""
+class Inside:
+    """What is inside a block."""
 
-    staged: bool  # through shared memory
-    vector: int  # adjacent results one lane handles
-    batch: int  # vectors of one lane whose reads are in flight together
-    fixed_column: bool  # a lane's column is the same in every pass
-    reads: tuple[Read, ...]
-    statements: tuple[Compute, ...]
-    accumulator: str  # the contraction's value
-    writes: tuple[Write, ...]
-    row_of_lane: str  # position of accumulator element 0 in the instruction's tile
-    column_of_lane: str
-    element_offsets: tuple[tuple[int, int], ...]  # of each accumulator element from element 0
+    buffers: tuple[Buffer, ...]
+    leaves: tuple[Leaf, ...]
+    places: tuple[Place, ...]
+    syncs: tuple[Placed, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,30 +163,43 @@ class KernelPlan:
     device: Device
     atom: Atom
     tiles: Tiling
+    mapping: str  # the tile hierarchy and the instruction, in words
     arguments: tuple[Argument, ...]
     launch: Launch
     extents: tuple[tuple[str, Dim], ...]  # "m", "n", "k" -> size
     buffers: tuple[Buffer, ...]
-    copies: tuple[Copy, ...]
-    loads: tuple[Load, ...]
-    epilogue: Epilogue
-    loops: LoopAst
-    enforced: tuple[Enforced, ...]
+    leaves: tuple[Leaf, ...]
+    places: tuple[Place, ...]
+    syncs: tuple[Placed, ...]
     proofs: tuple[Proof, ...]
     resources: Resources
-    roles: RoleWork | None = None  # with roles: their memory, barriers and loops
-
-    @property
-    def mapping(self) -> str:
-        """The tile hierarchy and the instruction, in words."""
-        if self.roles is None:
-            return f"{self.tiles}, {self.atom.name} on {self.device.name}"
-        block, (m, n), (rows, _, depth) = self.tiles.cta, self.tiles.warp, self.tiles.atom
-        return (
-            f"block {'x'.join(map(str, block))}, {self.roles.consumers} consumer warpgroup(s) of "
-            f"{m}x{n}, instruction {rows}x{n}x{depth}, {self.atom.name} on {self.device.name}"
-        )
 
     def buffer(self, name: str) -> Buffer:
         """The buffer called `name`."""
         return next(b for b in self.buffers if b.name == name)
+
+    def leaf(self, statement: str) -> Leaf:
+        """The leaf of a statement."""
+        return next(leaf for leaf in self.leaves if leaf.statement == statement)
+
+    def leaf_of(self, kind: type[_Work]) -> Leaf:
+        """The first leaf whose work is of one kind."""
+        return next(leaf for leaf in self.leaves if isinstance(leaf.work, kind))
+
+    def of(self, kind: type[_Work]) -> tuple[_Work, ...]:
+        """The work of one kind, of all leaves."""
+        return tuple(leaf.work for leaf in self.leaves if isinstance(leaf.work, kind))
+
+    def place(self, name: str) -> Place:
+        """The place called `name`."""
+        return next(place for place in self.places if place.name == name)
+
+    @property
+    def epilogue(self) -> Epilogue:
+        """The fused pointwise statements."""
+        return self.of(Epilogue)[0]
+
+    @property
+    def loops(self) -> LoopAst:
+        """The loops of all places."""
+        return Block(tuple(Marked(place.name, place.loops) for place in self.places))

@@ -1,28 +1,37 @@
-"""What a plan takes of a multiprocessor, checked against the device before any code exists."""
+"""What a schedule takes of a multiprocessor, checked against the device before any code exists."""
 
 from __future__ import annotations
 
 from polygen.errors import ResourceError
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
+from polygen.lower.memory import workers
 from polygen.lower.plan import Resources
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
-# Addresses, loop counters and predicates of the main loop, as compiled kernels show: between 30 and
-# 60.
-_ADDRESS_REGISTERS = 30
+# Addresses, loop counters and predicates, as compiled kernels show: between 30 and 60 in the main
+# loop of a warp; with roles those of a panel and its vectors, as the main loop has hardly any.
+_ADDRESS_REGISTERS = {"warp": 30, "warpgroup": 40}
+
+
+def thread_count(schedule: Schedule, tiles: Tiling, device: Device) -> int:
+    """Threads of a block; with roles, the producer's warpgroup and the consumers."""
+    if schedule.specialised:
+        return (workers(schedule, tiles) + 1) * device.group_threads
+    return tiles.warp_count * device.warp_size
 
 
 def resources(
-    schedule: Schedule, tiles: Tiling, atom: Atom, device: Device, shared_bytes: int, where: str
+    schedule: Schedule, tiles: Tiling, atom: Atom, device: Device, shared_bytes: int
 ) -> Resources:
     """Count threads, shared memory and registers, and refuse what cannot fit.
 
     Raises:
         ResourceError: with the figure, the limit and what to reduce.
     """
-    threads = tiles.warp_count * device.warp_size
+    where = f"schedule {schedule.name}"
+    threads = thread_count(schedule, tiles, device)
     if threads > device.max_threads_per_block:
         raise ResourceError(
             f"{threads} threads per block, {device} has at most {device.max_threads_per_block}",
@@ -30,30 +39,57 @@ def resources(
             nearest="Use larger warp tiles",
         )
     if shared_bytes > device.shared_per_block_optin:
-        stages = schedule.pipeline.stages
+        panels = schedule.specialised
         raise ResourceError(
             f"{shared_bytes} bytes of shared memory, {device} has at most "
             f"{device.shared_per_block_optin} per block",
             where=where,
-            why=f"{stages} stages of {tiles.cta[0]}x{tiles.cta[2]} and "
-            f"{tiles.cta[1]}x{tiles.cta[2]} tiles",
-            nearest="Reduce pipeline.stages or tile.cta",
+            why=f"{schedule.pipeline.stages} stages of {tiles.cta[0]}x{tiles.cta[2]} and "
+            f"{tiles.cta[1]}x{tiles.cta[2]} tiles"
+            + (", and the panels of the epilogue" if panels else ""),
+            nearest="Reduce pipeline.stages, epilogue.prefetch, epilogue.slots or tile.cta"
+            if panels
+            else "Reduce pipeline.stages or tile.cta",
         )
     sums = tiles.atoms[0] * tiles.atoms[1] * atom.c.registers
-    fragments = schedule.pipeline.fragments * (
-        tiles.atoms[0] * atom.a.registers + tiles.atoms[1] * atom.b.registers
-    )
-    registers = sums + fragments + _ADDRESS_REGISTERS
+    # Warpgroup instructions read both operands from shared memory.
+    loaded = 0 if atom.majors else schedule.pipeline.fragments
+    fragments = loaded * (tiles.atoms[0] * atom.a.registers + tiles.atoms[1] * atom.b.registers)
+    registers = sums + fragments + _ADDRESS_REGISTERS[atom.scope]
+    if schedule.specialised:
+        _check_given(schedule, device, workers(schedule, tiles), registers, sums)
+        blocks = 1  # persistent: one has the multiprocessor
+    else:
+        _check_shared(schedule, device, threads, registers, (sums, fragments))
+        blocks = _resident(schedule, tiles, device, shared_bytes, threads, registers)
+    return Resources(threads, shared_bytes, device.shared_per_block_optin, registers, blocks)
+
+
+def _check_shared(
+    schedule: Schedule, device: Device, threads: int, registers: int, parts: tuple[int, int]
+) -> None:
+    """Registers that the compiler divides among the threads of all resident blocks."""
     available = registers_available(schedule, device, threads)
     if registers > available:
         raise ResourceError(
             f"about {registers} registers per thread, at most {available} are available",
-            where=where,
-            why=f"{sums} for sums, {fragments} for fragments, "
-            f"about {_ADDRESS_REGISTERS} for addresses, "
+            where=f"schedule {schedule.name}",
+            why=f"{parts[0]} for sums, {parts[1]} for fragments, "
+            f"about {registers - sum(parts)} for addresses, "
             f"with {schedule.min_blocks} block(s) of {threads} threads per multiprocessor",
             nearest="Reduce tile.warp, pipeline.fragments or min_blocks",
         )
+
+
+def _resident(
+    schedule: Schedule,
+    tiles: Tiling,
+    device: Device,
+    shared_bytes: int,
+    threads: int,
+    registers: int,
+) -> int:
+    """Blocks of one multiprocessor."""
     blocks = min(
         device.shared_per_multiprocessor // (shared_bytes + device.shared_reserved_per_block),
         device.warps_per_multiprocessor // tiles.warp_count,
@@ -64,14 +100,57 @@ def resources(
         raise ResourceError(
             f"min_blocks = {schedule.min_blocks}, but only {blocks} block(s) fit a multiprocessor "
             f"of {device}",
-            where=where,
+            where=f"schedule {schedule.name}",
             why=f"{shared_bytes} bytes of shared memory and "
             f"about {registers} x {threads} registers each",
             nearest=f"min_blocks = {max(1, blocks)}",
         )
-    return Resources(
-        threads, shared_bytes, device.shared_per_block_optin, registers, max(1, blocks)
-    )
+    return max(1, blocks)
+
+
+def _check_given(
+    schedule: Schedule, device: Device, consumers: int, registers: int, sums: int
+) -> None:
+    """Registers that the schedule gives to each role."""
+    where, roles = f"schedule {schedule.name}", schedule.roles
+    group, step = device.group_threads, device.role_registers_step
+    for field, value in (
+        ("roles.producer_registers", roles.producer_registers),
+        ("roles.consumer_registers", roles.consumer_registers),
+    ):
+        least = device.role_registers_least
+        if value % step or not least <= value <= device.role_registers_most:
+            raise ResourceError(
+                f"{field} = {value}",
+                where=where,
+                nearest=f"Multiples of {step} from {least} to {device.role_registers_most}",
+            )
+    if roles.producer_registers > roles.consumer_registers:
+        raise ResourceError(
+            f"roles.producer_registers = {roles.producer_registers}",
+            where=where,
+            why=f"the producer gives registers to the consumers, which have "
+            f"{roles.consumer_registers}",
+            nearest="roles.producer_registers = 40",
+        )
+    total = group * (roles.producer_registers + consumers * roles.consumer_registers)
+    if total > device.registers_per_block:
+        most = (device.registers_per_block // group - roles.producer_registers) // consumers
+        raise ResourceError(
+            f"{total} registers for all roles, a block has {device.registers_per_block}",
+            where=where,
+            why=f"{roles.producer_registers} per producer thread, "
+            f"{roles.consumer_registers} for {consumers} consumer warpgroup(s)",
+            nearest=f"roles.consumer_registers = {most // step * step}",
+        )
+    if registers > roles.consumer_registers:
+        raise ResourceError(
+            f"about {registers} registers per consumer thread, "
+            f"roles.consumer_registers = {roles.consumer_registers}",
+            where=where,
+            why=f"{sums} for sums",
+            nearest="Reduce tile.warp",
+        )
 
 
 def registers_available(schedule: Schedule, device: Device, threads: int) -> int:

@@ -20,7 +20,7 @@ from itertools import product
 from polygen.hardware.atom import atom, atom_names
 from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import GROUP_ROWS, spans
-from polygen.lower.roles import panel_columns
+from polygen.poly.results import panel_columns
 from polygen.schedule.model import (
     Cluster,
     CtaTile,

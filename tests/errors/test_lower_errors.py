@@ -15,7 +15,8 @@ from polygen.errors import (
     UnsupportedProgram,
     VerifyError,
 )
-from polygen.lower.layout import closed_form
+from polygen.hardware.swizzle import swizzle
+from polygen.lower.lanes import closed_form
 from polygen.lower.verify import verify
 from polygen.poly.ast import Block, Call, Const
 from polygen.schedule.model import Epilogue, Loops, Raster, SharedMemory
@@ -165,8 +166,22 @@ def test_overlapping_buffers(plan):
 
 
 def test_a_misaligned_buffer(plan):
-    with pytest.raises(VerifyError, match="whole chunks"):
+    with pytest.raises(VerifyError, match="ring_b is not aligned to 16 bytes"):
         verify(edited_buffer(plan, 1, offset=plan.buffers[1].offset + 8))
+
+
+@pytest.mark.parametrize("more", [{"row_bytes": 8}, {"rows": 1}])
+def test_rows_that_do_not_fill_their_slots(plan, more):
+    rows = plan.buffers[0].rows
+    changed = {name: getattr(rows, name) + value for name, value in more.items()}
+    with pytest.raises(VerifyError, match="ring_a is not made of whole chunks"):
+        verify(edited_buffer(plan, 0, layout=dataclasses.replace(rows, **changed)))
+
+
+def test_a_swizzle_wider_than_the_rows(plan):
+    rows = dataclasses.replace(plan.buffers[0].rows, row_bytes=16, swizzle=swizzle("xor8_shift0"))
+    with pytest.raises(VerifyError, match="the swizzle of ring_a leaves its rows"):
+        verify(edited_buffer(plan, 0, layout=rows))
 
 
 def test_buffers_behind_the_end(plan):
@@ -175,16 +190,21 @@ def test_buffers_behind_the_end(plan):
         verify(dataclasses.replace(plan, launch=launch))
 
 
+def calling(plan, call):
+    """The plan with one more call behind the loops of its block."""
+    (place,) = plan.places
+    loops = Block((place.loops, call))
+    return dataclasses.replace(plan, places=(dataclasses.replace(place, loops=loops),))
+
+
 def test_a_call_without_a_leaf(plan):
-    loops = Block((plan.loops, Call("prefetch", (Const(0),))))
     with pytest.raises(VerifyError, match="prefetch with 1 arguments has no leaf"):
-        verify(dataclasses.replace(plan, loops=loops))
+        verify(calling(plan, Call("prefetch", (Const(0),))))
 
 
 def test_a_call_with_too_few_arguments(plan):
-    loops = Block((plan.loops, Call("mma", (Const(0),))))
     with pytest.raises(VerifyError, match="mma with 1 arguments"):
-        verify(dataclasses.replace(plan, loops=loops))
+        verify(calling(plan, Call("mma", (Const(0),))))
 
 
 def test_threads_that_are_not_the_warps(plan):

@@ -6,6 +6,7 @@ import re
 import pytest
 from matrix import case, roles, small, tiled
 
+from polygen.emit.cuda import emit
 from polygen.errors import (
     ArgumentError,
     IllegalSchedule,
@@ -18,6 +19,7 @@ from polygen.errors import (
 )
 from polygen.lower.verify import verify
 from polygen.poly import role_mapping
+from polygen.poly.ast import Block, Call, Const
 from polygen.runtime import tensormaps
 from polygen.runtime.tensormaps import MapLayout, encode
 from polygen.schedule.load import loads
@@ -188,13 +190,17 @@ def test_operand_tiles_without_a_layout(schedule, layout, words):
     refuses(ScheduleError, words, schedule, layout)
 
 
+def rings_of(plan):
+    return [buffer for buffer in plan.buffers if buffer.kind == "ring"]
+
+
 @pytest.mark.parametrize(
     ("schedule", "layout"), [(roles(n=112, k=16), "nt"), (roles(n=72, k=32), "nt")]
 )
 def test_slots_that_are_no_whole_patterns_of_the_swizzle_are_padded(schedule, layout):
     flat = dataclasses.replace(schedule, epilogue=Epilogue("registers"))
     kernel = build(flat, layout)
-    assert all(r.slot_bytes % 1024 == 0 for r in kernel.passes.plan.roles.regions)
+    assert all(b.slot_bytes % 1024 == 0 for b in rings_of(kernel.passes.plan))
     report = kernel.check()
     assert report.ok, str(report)
 
@@ -373,46 +379,72 @@ def plan():
 
 
 def edited(plan, field, index, **changes):
-    parts = list(getattr(plan.roles, field))
+    parts = list(getattr(plan, field))
     parts[index] = dataclasses.replace(parts[index], **changes)
-    work = dataclasses.replace(plan.roles, **{field: tuple(parts)})
-    return dataclasses.replace(plan, roles=work)
+    return dataclasses.replace(plan, **{field: tuple(parts)})
+
+
+def index_of(plan, kind, number):
+    """Where the buffer of that kind and number is among all."""
+    return [i for i, buffer in enumerate(plan.buffers) if buffer.kind == kind][number]
 
 
 def test_the_plan_itself_is_sound(plan):
     assert verify(plan) is plan
 
 
-@pytest.mark.parametrize("index", [1, 2, 3])
-def test_rings_that_overlap(plan, index):
-    offset = plan.roles.regions[index].offset - 1024
-    with pytest.raises(VerifyError, match="overlaps or is not aligned"):
-        verify(edited(plan, "regions", index, offset=offset))
+@pytest.mark.parametrize(("kind", "number"), [("ring", 1), ("panel", 0), ("panel", 1)])
+def test_rings_that_overlap(plan, kind, number):
+    index = index_of(plan, kind, number)
+    offset = plan.buffers[index].offset - 1024
+    with pytest.raises(VerifyError, match=f"{plan.buffers[index].name} overlaps"):
+        verify(edited(plan, "buffers", index, offset=offset))
 
 
 def test_a_ring_off_its_alignment(plan):
-    with pytest.raises(VerifyError, match="ring_a overlaps or is not aligned"):
-        verify(edited(plan, "regions", 0, offset=512))
+    with pytest.raises(VerifyError, match="ring_a is not aligned to 1024 bytes"):
+        verify(edited(plan, "buffers", 0, offset=512))
 
 
 def test_barriers_that_overlap(plan):
-    placed = plan.roles.barriers[1]
-    with pytest.raises(VerifyError, match=f"{placed.barrier.name} overlaps"):
-        verify(edited(plan, "barriers", 1, offset=placed.offset - 8))
+    index = index_of(plan, "barrier", 1)
+    barrier = plan.buffers[index]
+    with pytest.raises(VerifyError, match=f"{barrier.name} overlaps"):
+        verify(edited(plan, "buffers", index, offset=barrier.offset - 8))
 
 
 def test_barriers_behind_the_end(plan):
     launch = dataclasses.replace(plan.launch, shared_bytes=plan.launch.shared_bytes - 8)
-    with pytest.raises(VerifyError, match=r"barriers end at \d+, the launch has"):
+    with pytest.raises(VerifyError, match=r"buffers end at \d+, the launch has"):
         verify(dataclasses.replace(plan, launch=launch))
 
 
 @pytest.mark.parametrize("index", [0, 2])
 def test_bytes_that_no_copy_brings(plan, index):
-    placed = plan.roles.barriers[index]
+    placed = plan.syncs[index]
     assert placed.bytes
     with pytest.raises(VerifyError, match=f"expects {placed.bytes + 16} bytes, copies bring"):
-        verify(edited(plan, "barriers", index, bytes=placed.bytes + 16))
+        verify(edited(plan, "syncs", index, bytes=placed.bytes + 16))
+
+
+def test_a_statement_of_another_place(plan):
+    """Leaves belong to a place: what the consumer calls is no leaf of the producer."""
+    index = next(i for i, place in enumerate(plan.places) if place.name == "producer")
+    loops = Block((plan.places[index].loops, Call("retire", (Const(0), Const(0)))))
+    with pytest.raises(VerifyError, match="retire with 2 arguments has no leaf"):
+        verify(edited(plan, "places", index, loops=loops))
+
+
+def test_an_operation_that_no_leaf_does(plan):
+    index = next(i for i, leaf in enumerate(plan.leaves) if leaf.statement == "fill")
+    with pytest.raises(VerifyError, match=r"fill: no leaf does move by mma\.sync on a Move"):
+        emit(edited(plan, "leaves", index, unit="mma.sync"))
+
+
+def test_a_leaf_whose_statement_lacks_an_iterator(plan):
+    index = next(i for i, leaf in enumerate(plan.leaves) if leaf.statement == "fill")
+    with pytest.raises(VerifyError, match="fill has the iterators i, m, move by tma reads k or p"):
+        emit(edited(plan, "leaves", index, loops=("i", "m")))
 
 
 # --- tensor maps ---------------------------------------------------------------------------------

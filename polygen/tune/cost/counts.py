@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.lower.roles import panel_columns
+from polygen.poly.results import panel_columns
 from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted, Problem
 

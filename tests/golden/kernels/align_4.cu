@@ -8,7 +8,7 @@
 //    P2  v2[i,j] = gelu(v1[i,j])        i < M, j < N   (f32)
 //    P3  y0[i,j] = cast(v2[i,j])        i < M, j < N   (bf16)
 //
-// target: sm_80, instruction: m16n8k16_f32_bf16, block 64x64x128, 2x2 warps of 32x32, instruction 16x8x16
+// mapping: block 64x64x128, 2x2 warps of 32x32, instruction 16x8x16, m16n8k16_f32_bf16 on sm_80
 // needs: 128 threads, 131072 of 166912 B shared memory, about 94 registers per thread, 1 block(s) per multiprocessor
 // arguments, and what the launcher returns for others (lengths in elements, addresses in bytes):
 //   20001: M is 1 to 2147418112

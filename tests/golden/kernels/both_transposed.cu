@@ -5,7 +5,7 @@
 //    S0  v0[i,j] += x[k,i] * w[j,k]   i < M, j < N, k < K   (f32)
 //    P1  y0[i,j] = cast(v0[i,j])      i < M, j < N   (bf16)
 //
-// target: sm_80, instruction: m16n8k16_f32_bf16, block 256x128x64, 4x2 warps of 64x64, instruction 16x8x16
+// mapping: block 256x128x64, 4x2 warps of 64x64, instruction 16x8x16, m16n8k16_f32_bf16 on sm_80
 // needs: 256 threads, 147456 of 166912 B shared memory, about 222 registers per thread, 1 block(s) per multiprocessor
 // arguments, and what the launcher returns for others (lengths in elements, addresses in bytes):
 //   20001: K is 1 to 2147418112

@@ -321,11 +321,10 @@ pg_cluster(const unsigned short* __restrict__ x, const unsigned short* __restric
       release_ring.advance();
     };
     auto arrive_empty_ring_rest = [&](int i, int k) __attribute__((always_inline)) { arrive_empty_ring(i, k); };
-  // The fused pointwise statements, on one element.
-  auto compute = [&](float sum, float& y0_result) __attribute__((always_inline)) {
-    y0_result = sum;
-  };
-
+    // The fused pointwise statements, on one element.
+    auto compute = [&](float sum, float& y0_result) __attribute__((always_inline)) {
+      y0_result = sum;
+    };
     // prepare[i]: operands with one value per column are near by the time the sums are complete
     auto prepare = [&](int) __attribute__((always_inline)) {
     };

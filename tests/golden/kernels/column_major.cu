@@ -5,7 +5,7 @@
 //    S0  v0[i,j] += x[i,k] * w[k,j]   i < M, j < N, k < K   (f32)
 //    P1  y0[i,j] = cast(v0[i,j])      i < M, j < N   (f16)
 //
-// target: sm_89, instruction: m16n8k16_f32_f16, block 64x64x32, 2x2 warps of 32x32, instruction 16x8x16
+// mapping: block 64x64x32, 2x2 warps of 32x32, instruction 16x8x16, m16n8k16_f32_f16 on sm_89
 // needs: 128 threads, 32768 of 101376 B shared memory, about 94 registers per thread, 3 block(s) per multiprocessor
 // arguments, and what the launcher returns for others (lengths in elements, addresses in bytes):
 //   20001: M is 1 to 2147418112

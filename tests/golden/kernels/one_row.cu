@@ -7,7 +7,7 @@
 //    P1  v1[i,j] = add(v0[i,j], b[j])   i < M, j < N   (f32)
 //    P2  y0[i,j] = cast(v1[i,j])        i < M, j < N   (bf16)
 //
-// target: sm_80, instruction: m16n8k16_f32_bf16, block 16x64x128, 1x4 warps of 16x16, instruction 16x8x16
+// mapping: block 16x64x128, 1x4 warps of 16x16, instruction 16x8x16, m16n8k16_f32_bf16 on sm_80
 // needs: 128 threads, 122880 of 166912 B shared memory, about 54 registers per thread, 1 block(s) per multiprocessor
 // arguments, and what the launcher returns for others (lengths in elements, addresses in bytes):
 //   20001: M is 1 to 2147418112

@@ -384,15 +384,14 @@ pg_pingpong_gate(const unsigned short* __restrict__ x, const unsigned short* __r
     // skip[i]: the other consumer takes the next tile
     auto skip = [&](int) __attribute__((always_inline)) { multiply_ring.advance_by(k_tiles), release_ring.advance_by(k_tiles); };
     if (turn) skip(0);
-  // The fused pointwise statements, on one element.
-  auto compute = [&](float sum, float b_0, float g_1, float& y0_result) __attribute__((always_inline)) {
-    const float t1 = sum + b_0;
-    const float t2 = fast_sigmoid(t1);
-    const float t3 = t1 * t2;
-    const float t4 = t3 * g_1;
-    y0_result = t4;
-  };
-
+    // The fused pointwise statements, on one element.
+    auto compute = [&](float sum, float b_0, float g_1, float& y0_result) __attribute__((always_inline)) {
+      const float t1 = sum + b_0;
+      const float t2 = fast_sigmoid(t1);
+      const float t3 = t1 * t2;
+      const float t4 = t3 * g_1;
+      y0_result = t4;
+    };
     // prepare[i]: operands with one value per column are near by the time the sums are complete
     auto prepare = [&](int) __attribute__((always_inline)) {
       if (thread % 128 < 3) warm(b + min(b_n * 128 + thread % 128 * 64, N - 1));

@@ -8,7 +8,7 @@
 //    P2  v2[i,j] = gelu(v1[i,j])        i < M, j < N   (f32)
 //    P3  y0[i,j] = cast(v2[i,j])        i < M, j < N   (bf16)
 //
-// target: sm_80, instruction: m16n8k16_f32_bf16, block 128x64x32, 2x2 warps of 64x32, instruction 16x8x16
+// mapping: block 128x64x32, 2x2 warps of 64x32, instruction 16x8x16, m16n8k16_f32_bf16 on sm_80
 // needs: 128 threads, 49152 of 166912 B shared memory, about 142 registers per thread, 3 block(s) per multiprocessor
 // arguments, and what the launcher returns for others (lengths in elements, addresses in bytes):
 //   20001: M is 1 to 2147418112

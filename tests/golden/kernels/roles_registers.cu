@@ -291,63 +291,62 @@ pg_roles_registers(const unsigned short* __restrict__ x, const unsigned short* _
       if (thread % 128 == 0) barrier_arrive(shared + 98336 + release_ring.slot * 8);
       release_ring.advance();
     };
-  // The fused pointwise statements, on one element.
-  auto compute = [&](float sum, float r_0, float& y0_result) __attribute__((always_inline)) {
-    const float t1 = sum + r_0;
-    y0_result = t1;
-  };
-  // Results at the edge of the arrays, one at a time: element e of a vector at (row, column).
-  auto finish_element = [&](int row, int column, int e, float sum) __attribute__((always_inline)) {
-    const float r_0_element = from_f16(__ldg(r_ + row + (long long)(column + e) * r_stride0));
-    float y0_out;
-    compute(sum, r_0_element, y0_out);
-    *(y0 + (long long)row * y0_stride0 + (column + e)) = to_f16(y0_out);
-  };
-  // store[m]: straight from the fragments, two adjacent results at a time
-  auto store = [&](int, int m) __attribute__((always_inline)) {
+    // The fused pointwise statements, on one element.
+    auto compute = [&](float sum, float r_0, float& y0_result) __attribute__((always_inline)) {
+      const float t1 = sum + r_0;
+      y0_result = t1;
+    };
+    // Results at the edge of the arrays, one at a time: element e of a vector at (row, column).
+    auto finish_element = [&](int row, int column, int e, float sum) __attribute__((always_inline)) {
+      const float r_0_element = from_f16(__ldg(r_ + row + (long long)(column + e) * r_stride0));
+      float y0_out;
+      compute(sum, r_0_element, y0_out);
+      *(y0 + (long long)row * y0_stride0 + (column + e)) = to_f16(y0_out);
+    };
+    // store[m]: straight from the fragments, two adjacent results at a time
+    auto store = [&](int, int m) __attribute__((always_inline)) {
 #pragma unroll
-    for (int n = 0; n < 8; ++n) {
-      {
-        const int row = b_m * 128 + w_m * 64 + quarter + m * 64 + (lane / 4), column = b_n * 64 + w_n * 64 + n * 8 + 2 * (lane % 4);
-        const int count = row < M ? N - column : 0;
-        const float sums[2] = { sum[m][n][0], sum[m][n][1] };
-        if (count >= 2) {
-          const int i = 0, safe_row = row;
-          float r_0_elements[1][2];
-          #pragma unroll
-          for (int e = 0; e < 2; ++e) r_0_elements[i][e] = from_f16(__ldg(r_ + safe_row + (long long)(column + e) * r_stride0));
-          float y0_out[2];
-#pragma unroll
-          for (int e = 0; e < 2; ++e) compute(sums[e], r_0_elements[i][e], y0_out[e]);
-          write_f16<2, 4>(y0 + (long long)row * y0_stride0 + column, y0_out);
-        } else
+      for (int n = 0; n < 8; ++n) {
         {
-          if (count > 0) finish_element(row, column, 0, sums[0]);
-          if (count > 1) finish_element(row, column, 1, sums[1]);
+          const int row = b_m * 128 + w_m * 64 + quarter + m * 64 + (lane / 4), column = b_n * 64 + w_n * 64 + n * 8 + 2 * (lane % 4);
+          const int count = row < M ? N - column : 0;
+          const float sums[2] = { sum[m][n][0], sum[m][n][1] };
+          if (count >= 2) {
+            const int i = 0, safe_row = row;
+            float r_0_elements[1][2];
+            #pragma unroll
+            for (int e = 0; e < 2; ++e) r_0_elements[i][e] = from_f16(__ldg(r_ + safe_row + (long long)(column + e) * r_stride0));
+            float y0_out[2];
+#pragma unroll
+            for (int e = 0; e < 2; ++e) compute(sums[e], r_0_elements[i][e], y0_out[e]);
+            write_f16<2, 4>(y0 + (long long)row * y0_stride0 + column, y0_out);
+          } else
+          {
+            if (count > 0) finish_element(row, column, 0, sums[0]);
+            if (count > 1) finish_element(row, column, 1, sums[1]);
+          }
+        }
+        {
+          const int row = b_m * 128 + w_m * 64 + quarter + m * 64 + (lane / 4) + 8, column = b_n * 64 + w_n * 64 + n * 8 + 2 * (lane % 4);
+          const int count = row < M ? N - column : 0;
+          const float sums[2] = { sum[m][n][2], sum[m][n][3] };
+          if (count >= 2) {
+            const int i = 0, safe_row = row;
+            float r_0_elements[1][2];
+            #pragma unroll
+            for (int e = 0; e < 2; ++e) r_0_elements[i][e] = from_f16(__ldg(r_ + safe_row + (long long)(column + e) * r_stride0));
+            float y0_out[2];
+#pragma unroll
+            for (int e = 0; e < 2; ++e) compute(sums[e], r_0_elements[i][e], y0_out[e]);
+            write_f16<2, 4>(y0 + (long long)row * y0_stride0 + column, y0_out);
+          } else
+          {
+            if (count > 0) finish_element(row, column, 0, sums[0]);
+            if (count > 1) finish_element(row, column, 1, sums[1]);
+          }
         }
       }
-      {
-        const int row = b_m * 128 + w_m * 64 + quarter + m * 64 + (lane / 4) + 8, column = b_n * 64 + w_n * 64 + n * 8 + 2 * (lane % 4);
-        const int count = row < M ? N - column : 0;
-        const float sums[2] = { sum[m][n][2], sum[m][n][3] };
-        if (count >= 2) {
-          const int i = 0, safe_row = row;
-          float r_0_elements[1][2];
-          #pragma unroll
-          for (int e = 0; e < 2; ++e) r_0_elements[i][e] = from_f16(__ldg(r_ + safe_row + (long long)(column + e) * r_stride0));
-          float y0_out[2];
-#pragma unroll
-          for (int e = 0; e < 2; ++e) compute(sums[e], r_0_elements[i][e], y0_out[e]);
-          write_f16<2, 4>(y0 + (long long)row * y0_stride0 + column, y0_out);
-        } else
-        {
-          if (count > 0) finish_element(row, column, 0, sums[0]);
-          if (count > 1) finish_element(row, column, 1, sums[1]);
-        }
-      }
-    }
-  };
-
+    };
     // The loops of a consumer, generated by isl from its schedule tree.
     #pragma unroll 1
     for (int i = 0; i < tiles; ++i) {

@@ -6,7 +6,7 @@
 //    P1  v1[i,j] = softplus(v0[i,j])   i < M, j < N   (f32)
 //    P2  y0[i,j] = cast(v1[i,j])       i < M, j < N   (bf16)
 //
-// target: sm_90, instruction: m16n8k16_f32_bf16, block 128x256x64, 2x4 warps of 64x64, instruction 16x8x16
+// mapping: block 128x256x64, 2x4 warps of 64x64, instruction 16x8x16, m16n8k16_f32_bf16 on sm_90
 // needs: 256 threads, 147456 of 232448 B shared memory, about 222 registers per thread, 1 block(s) per multiprocessor
 // arguments, and what the launcher returns for others (lengths in elements, addresses in bytes):
 //   20001: M is 1 to 2147418112

@@ -6,7 +6,7 @@
 //    P1  v1[i,j] = tanh(v0[i,j])      i < M, j < N   (f32)
 //    P2  y0[i,j] = cast(v1[i,j])      i < M, j < N   (f32)
 //
-// target: sm_80, instruction: m16n8k8_f32_tf32, block 256x128x32, 4x2 warps of 64x64, instruction 16x8x8
+// mapping: block 256x128x32, 4x2 warps of 64x64, instruction 16x8x8, m16n8k8_f32_tf32 on sm_80
 // needs: 256 threads, 147456 of 166912 B shared memory, about 222 registers per thread, 1 block(s) per multiprocessor
 // arguments, and what the launcher returns for others (lengths in elements, addresses in bytes):
 //   20001: M is 1 to 2147418112

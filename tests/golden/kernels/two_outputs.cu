@@ -12,7 +12,7 @@
 //    P4  y0[i,j] = cast(v3[i,j])                  i < M, j < N   (f32)
 //    P5  y1[i,j] = cast(v0[i,j])                  i < M, j < N   (f16)
 //
-// target: sm_120, instruction: m16n8k16_f32_bf16, block 32x32x128, 2x2 warps of 16x16, instruction 16x8x16
+// mapping: block 32x32x128, 2x2 warps of 16x16, instruction 16x8x16, m16n8k16_f32_bf16 on sm_120
 // needs: 128 threads, 98304 of 101376 B shared memory, about 54 registers per thread, 1 block(s) per multiprocessor
 // arguments, and what the launcher returns for others (lengths in elements, addresses in bytes):
 //   20001: M is 1 to 2147418112

@@ -47,8 +47,8 @@ def test_the_first_comment_holds_expression_schedule_and_resources(built):
         assert part in head, part
     for output in plan.program.outputs:
         assert str(output) in head
-    for entry in plan.enforced:
-        assert entry.barrier.name in head
+    for placed in plan.syncs:
+        assert placed.name in head
 
 
 def test_every_argument_is_a_parameter_in_order(built):
@@ -85,7 +85,7 @@ def test_copies_through_registers_have_no_asynchronous_instruction():
 
 def test_barriers_of_the_plan_are_barriers_of_the_ptx():
     kernel = case("text", "nt", "bf16", "plain", schedule=small()).kernel()
-    scopes = [entry.barrier.scope for entry in kernel.passes.plan.enforced]
+    scopes = [placed.sync.scope for placed in kernel.passes.plan.syncs]
     assert ("bar.sync" in kernel.ptx or "barrier.sync" in kernel.ptx) == ("block" in scopes)
     assert ("bar.warp.sync" in kernel.ptx) == ("warp" in scopes)
 

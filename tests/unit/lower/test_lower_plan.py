@@ -10,10 +10,11 @@ from polygen.api import fuse
 from polygen.frontend.parse import parse_expression
 from polygen.hardware.atom import atom, atom_names
 from polygen.hardware.device import device
-from polygen.lower.layout import closed_form
+from polygen.lower.lanes import closed_form
 from polygen.lower.plan import Launch
 from polygen.lower.resources import registers_available
-from polygen.lower.verify import calls, leaf_arity
+from polygen.lower.verify import calls, leaves_of
+from polygen.lower.work import Copy
 from polygen.schedule.model import Epilogue, Raster
 
 PLANS_MADE = {}  # many tests look at the same plans, each at something else
@@ -32,10 +33,10 @@ def plan_of(layout="nt", dtype="bf16", epilogue="plain", alignment=16, **changes
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_operands_are_copied_along_their_contiguous_axis(layout):
     plan = plan_of(layout)
-    by_operand = {copy.operand: copy for copy in plan.copies}
+    by_operand = {copy.operand: copy for copy in plan.of(Copy)}
     assert by_operand["a"].k_contiguous == (layout[0] == "n")
     assert by_operand["b"].k_contiguous == (layout[1] == "t")
-    for copy in plan.copies:
+    for copy in plan.of(Copy):
         assert copy.rows * copy.columns == 32 * 32
         assert copy.buffer == f"ring_{copy.operand}"
 
@@ -45,7 +46,7 @@ def test_operands_are_copied_along_their_contiguous_axis(layout):
     [(16, 16, True), (8, 8, True), (4, 4, True), (2, 2, False)],
 )
 def test_copies_are_as_wide_as_the_alignment_allows(alignment, width, asynchronous):
-    for copy in plan_of(alignment=alignment).copies:
+    for copy in plan_of(alignment=alignment).of(Copy):
         assert (copy.width, copy.asynchronous) == (width, asynchronous)
 
 
@@ -53,13 +54,13 @@ def test_one_badly_aligned_operand_makes_all_copies_synchronous():
     """Both operands share the loop: its waits count groups of both."""
     built = case("mixed", "nt", "bf16", "plain", schedule=small()).fused()
     plan = built.compile("bf16[M,K]@2", "bf16[N,K]", arch="sm_80", schedule=small()).passes.plan
-    assert not any(copy.asynchronous for copy in plan.copies)
-    assert all(entry.barrier.pending is None for entry in plan.enforced)
+    assert not any(copy.asynchronous for copy in plan.of(Copy))
+    assert all(placed.sync.pending is None for placed in plan.syncs)
 
 
 def test_sizes_lower_the_alignment():
     plan = plan_of(sizes=(("M", 64), ("N", 64), ("K", 100)))
-    assert {copy.width for copy in plan.copies} == {8}
+    assert {copy.width for copy in plan.of(Copy)} == {8}
 
 
 # --- buffers -------------------------------------------------------------------------------------
@@ -74,7 +75,7 @@ PLANS = [
 @pytest.mark.parametrize("changes", PLANS, ids=str)
 def test_buffers_hold_their_tiles_and_lie_inside_the_launch(changes):
     plan = plan_of(**changes)
-    for side, copy in zip("ab", plan.copies, strict=True):
+    for side, copy in zip("ab", plan.of(Copy), strict=True):
         ring = plan.buffer(f"ring_{side}")
         assert ring.slots == plan.schedule.pipeline.stages
         assert ring.slot_bytes == copy.rows * copy.columns * copy.element_bytes
@@ -88,14 +89,14 @@ def test_buffers_hold_their_tiles_and_lie_inside_the_launch(changes):
 def test_rings_have_no_bank_conflicts_in_shipped_sizes(layout):
     plan = plan_of(layout, schedule="auto", sizes=(("M", 4096), ("N", 4096), ("K", 4096)))
     for name in ("ring_a", "ring_b"):
-        counted, ideal = plan.buffer(name).wavefronts
+        counted, ideal = plan.buffer(name).rows.wavefronts
         assert counted == ideal, str(plan.buffer(name))
 
 
 def test_the_wanted_swizzle_is_taken():
     for buffer in plan_of(schedule=UNUSUAL["no_swizzle"]).buffers:
         if buffer.name.startswith("ring"):
-            assert str(buffer.swizzle) == "none"
+            assert str(buffer.rows.swizzle) == "none"
 
 
 # --- epilogue ------------------------------------------------------------------------------------
@@ -232,7 +233,8 @@ def test_registers_available_are_rounded_to_the_allocation_unit():
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_every_call_has_a_leaf_of_its_arity(name):
     plan = plan_of(schedule=UNUSUAL[name])
-    arity = leaf_arity(plan)
-    assert calls(plan.loops)
-    for call in calls(plan.loops):
-        assert arity[call.statement] == len(call.arguments)
+    (place,) = plan.places
+    leaves = leaves_of(plan, place.name)
+    assert calls(place.loops)
+    for call in calls(place.loops):
+        assert len(leaves[call.statement].loops) == len(call.arguments)

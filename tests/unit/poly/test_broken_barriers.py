@@ -4,9 +4,9 @@ import re
 
 import pytest
 from broken_barriers import BROKEN, RING, changing
+from polygen.poly.synchronise import derive, verify
 
 from polygen.errors import VerifyError
-from polygen.poly.synchronise import derive, verify
 
 PAIR = re.compile(r"\w+\[[\d,]+\] -> \w+\[[\d,]+\] with steps = \d+")
 

@@ -6,11 +6,11 @@ import re
 import pytest
 from block_simulator import ROWS, map_sample, sample_atom
 from matrix import pipeline, small, tiled
+from polygen.poly.block import Barrier, candidates
+from polygen.poly.tiles import tile_program
 
 from polygen.errors import VerifyError
 from polygen.poly.barriers import derive, verify
-from polygen.poly.block import Barrier, candidates
-from polygen.poly.tiles import tile_program
 from polygen.poly.tiling import tiling
 from polygen.schedule.model import Epilogue
 

@@ -6,10 +6,11 @@ from collections import Counter, defaultdict
 import pytest
 from block_simulator import run_loops
 from matrix import CLUSTERS, HOPPER, case, roles
+from polygen.poly.roles import PREFIX, panel_program, ring_program
 from role_simulator import cells
 
 from polygen import isl
-from polygen.poly.roles import PREFIX, panel_program, ring_program
+from polygen.lower.work import Finish
 
 RINGS = {
     "alone": ring_program(3, 1, (1, 1), pingpong=False),
@@ -212,10 +213,11 @@ def plan(request):
 
 def traces(plan, role, k_tiles, tiles):
     """What one role does; those that take turns one after the other."""
-    loops = next(part.loops for part in plan.roles.roles if part.role == role)
-    for turn in range(2 if plan.roles.pingpong and role != "producer" else 1):
+    loops = plan.place(role).loops
+    turns = plan.schedule.roles.form == "pingpong" and role != "producer"
+    for turn in range(2 if turns else 1):
         trace = run_loops(loops, {"k_tiles": k_tiles, "tiles": tiles, "turn": turn})
-        first, step = (turn, 2) if plan.roles.pingpong and role != "producer" else (0, 1)
+        first, step = (turn, 2) if turns else (0, 1)
         yield trace, range(first, tiles, step)
 
 
@@ -270,7 +272,7 @@ def test_consumers_that_take_turns_hand_over_once_per_tile(plan, k_tiles, tiles)
     for trace, items in traces(plan, "consumer", k_tiles, tiles):
         names = [name for name, _ in trace]
         turns = [call for call in trace if call[0] in ("wait_turn", "arrive_turn", "skip")]
-        if not plan.roles.pingpong:
+        if plan.schedule.roles.form != "pingpong":
             assert not turns
             continue
         assert turns == [
@@ -282,31 +284,32 @@ def test_consumers_that_take_turns_hand_over_once_per_tile(plan, k_tiles, tiles)
 
 
 def test_the_epilogue_of_each_tile(plan):
-    work = plan.roles
+    work = next(iter(plan.of(Finish)), None)
     for trace, items in traces(plan, "consumer", 2, 3):
         stores = [arguments for name, arguments in trace if name == "store"]
-        if not work.panel_columns:
+        if work is None:
             assert stores == [(i, m) for i in items for m in range(plan.tiles.atoms[0])]
             continue
-        panels = plan.tiles.atoms[0] * plan.tiles.warp[1] // work.panel_columns
+        panels = plan.tiles.atoms[0] * plan.tiles.warp[1] // work.columns
         assert stores == [(i, p) for i in items for p in range(panels)]
         names = [name for name, _ in trace if name not in ("locate", "prepare")]
         part = names[names.index("finish") - len(work.operands) :][: 4 + 2 * len(work.operands)]
         waits = [f"wait_full_{panel.name}" for panel in work.operands]
-        releases = [b.barrier.name for b in work.barriers if b.barrier.signal == "finish"]
+        releases = [p.name for p in plan.syncs if p.signal == "finish"]
         wanted = [*waits, "finish", *(f"arrive_{n}" for n in releases), "staged", "store"]
         assert part[: len(wanted)] == wanted
 
 
 def test_the_loader_brings_the_panels_that_are_finished(plan):
     loaded = {}
-    for part in plan.roles.roles:
-        assert part.role in ("producer", "loader", "consumer")
-        if part.role != "producer":
-            loaded[part.role] = [
+    for place in plan.places:
+        assert place.name in ("producer", "loader", "consumer")
+        if place.name != "producer":
+            loaded[place.name] = [
                 [a for name, a in trace if name.startswith(("fetch_", "finish"))]
-                for trace, _ in traces(plan, part.role, 2, 5)
+                for trace, _ in traces(plan, place.name, 2, 5)
             ]
-    assert ("loader" in loaded) == bool(plan.roles.operands)
-    if plan.roles.operands:
+    operands = [panel for work in plan.of(Finish) for panel in work.operands]
+    assert ("loader" in loaded) == bool(operands)
+    if operands:
         assert loaded["loader"] == loaded["consumer"]

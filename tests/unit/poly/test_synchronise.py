@@ -8,11 +8,11 @@ import re
 
 import pytest
 from broken_barriers import BROKEN
+from polygen.poly.roles import RoleProgram, RoleStatement, panel_program, ring_program
+from polygen.poly.synchronise import GroupBarrier, Turn, derive, guaranteed, verify
 from role_simulator import fault
 
 from polygen.errors import IllegalSchedule, VerifyError
-from polygen.poly.roles import RoleProgram, RoleStatement, panel_program, ring_program
-from polygen.poly.synchronise import GroupBarrier, Turn, derive, guaranteed, verify
 
 
 def ring(stages=4, consumers=2, cluster=(1, 1), *, pingpong=False):

@@ -13,6 +13,7 @@ from polygen import isl
 from polygen.decide import candidates
 from polygen.emit.functions import is_costly
 from polygen.hardware.device import device
+from polygen.lower.work import Copy, Load
 from polygen.poly import tiling
 from polygen.poly.role_barriers import GroupBarrier, Mbarrier
 from polygen.schedule.load import shipped
@@ -283,12 +284,12 @@ def test_operands_of_an_instruction(with_instructions):
 
 def test_fills_bring_what_barriers_expect(with_roles):
     counted = with_roles
-    work, c = counted.plan.roles, counted.c
+    plan, c = counted.plan, counted.c
     fills = counted.instances("producer")["fill"]
     assert fills == c.k_tiles
-    (full,) = (b for b in work.barriers if b.barrier.signal == "fill")
-    assert full.bytes == c.filled
-    assert sum(f.layout.bytes // f.parts for f in work.fills) == c.fetched + c.outside
+    work = plan.leaf("fill").work
+    assert work.full.bytes == c.filled
+    assert sum(b.bytes // b.parts for b in work.boxes) == c.fetched + c.outside
 
 
 def test_panels_and_waits(with_roles):
@@ -327,7 +328,7 @@ def test_copies_of_the_block(without_roles):
     c = counted.c
     copied = sum(
         found[f"copy_{copy.operand}"] * copy.tile * copy.tile_k * copy.element_bytes // copy.parts
-        for copy in counted.plan.copies
+        for copy in counted.plan.of(Copy)
     )
     assert copied == c.filled * c.k_tiles
 
@@ -337,10 +338,10 @@ def test_fragment_loads_and_their_conflicts(without_roles):
     counted, found = without_roles, block_instances(without_roles)
     c, tiles = counted.c, counted.tree.tiles
     total = 0
-    for load in counted.plan.loads:
+    for load in counted.plan.of(Load):
         rows = load.warp_tile * tiles.atom[2] * load.element_bytes
         ring = counted.plan.buffer(load.buffer)
-        taken, ideal = ring.wavefronts
+        taken, ideal = ring.rows.wavefronts
         copies = 4  # one access of 32 lanes, 16 bytes each, which never conflicts
         ways = (taken - copies) / (ideal - copies)
         total += found[f"load_{load.operand}"] * tiles.warp_count * rows * ways
@@ -354,7 +355,9 @@ def test_no_shipped_schedule_has_bank_conflicts():
         schedule = next(s for s in shipped("sm_80") if s.name == name)
         for layout in ("nt", "tn"):
             plan = _case(name, layout, "bf16", "bias", schedule, "sm_80").kernel().passes.plan
-            assert all(taken == ideal for taken, ideal in (b.wavefronts for b in plan.buffers[:2]))
+            assert all(
+                taken == ideal for taken, ideal in (b.rows.wavefronts for b in plan.buffers[:2])
+            )
 
 
 def test_wide_clusters_do_not_reach_every_multiprocessor():

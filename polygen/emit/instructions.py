@@ -1,0 +1,165 @@
+"""The wrappers of instructions that the leaves call: each once, those that are needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from polygen.emit.leaf import kind_of
+from polygen.emit.leaf.load_threads import load_function
+from polygen.emit.leaf.move_cp_async import copy_function
+from polygen.lower.plan import Buffer, KernelPlan, Rows
+from polygen.lower.work import Copy, Finish, Load, Move, Product
+
+# Files of templates/instructions in their order.
+_ORDER = (
+    "copies", "fragment_loads", "round_to_tf32", "mma", "words", "places", "tensor_map",
+    "mbarrier", "cluster", "mbarrier_wait", "box_load", "box_multicast", "panels_out", "warm",
+    "panels_in", "pack", "wgmma", "cursor",
+)  # fmt: skip
+
+
+def instructions(plan: KernelPlan) -> dict[str, Any]:
+    """Which wrappers a kernel has, and what they need."""
+    needed = {need for leaf in plan.leaves for need in kind_of(leaf).needs}
+    if plan.launch.cluster != (1, 1):
+        needed.add("cluster")
+    if any(load.round_to_tf32 for load in plan.of(Load)):
+        needed.add("round_to_tf32")
+    if any(boxes.mask for move in plan.of(Move) for boxes in move.boxes):
+        needed.add("box_multicast")
+    if any(finish.operands for finish in plan.of(Finish)):
+        needed.add("panels_in")
+    product = _product if plan.leaf_of(Product).unit == "wgmma" else _multiply
+    return {
+        "instructions": [part for part in _ORDER if part in needed],
+        "copy_instructions": _copies(plan),
+        "fragment_loads": _fragment_loads(plan),
+        "buffers": [
+            {"name": b.name, "formula": placement(b)}
+            for b in plan.buffers
+            if isinstance(b.layout, Rows)
+        ],
+        "product": product(plan),
+    }
+
+
+def placement(buffer: Buffer) -> str:
+    """The byte offset of byte `byte` of row `row`, as proved for the buffer's swizzle."""
+    layout = buffer.rows
+    swizzle = layout.swizzle
+    if not swizzle.mask:
+        return f"row * {layout.row_bytes} + byte"
+    row = f"(row >> {swizzle.shift})" if swizzle.shift else "row"
+    spread = f"({row} & {swizzle.mask})"
+    if swizzle.multiplier != 1:
+        spread = f"{swizzle.multiplier} * {spread}"
+    return f"row * {layout.row_bytes} + (((byte >> 4) ^ {spread}) << 4) + (byte & 15)"
+
+
+def _copies(plan: KernelPlan) -> list[dict[str, str]]:
+    """The background copies the plan uses."""
+    found = {}
+    for c in plan.of(Copy):
+        if not c.asynchronous:
+            continue
+        largest = plan.device.asynchronous_copy_largest
+        cache = "cg" if c.width == largest else "ca"
+        form = f"cp.async.{cache}.shared.global [%0], [%1], {c.width}, "
+        name = copy_function(c)
+        if c.ragged:
+            found[name] = {
+                "comment": f"Copies {c.width} bytes in the background: `bytes` of them, then 0.",
+                "function": name,
+                "parameter": "int bytes",
+                "ptx": f'"{form}%2;"',
+                "operand": '"r"(bytes)',
+            }
+        else:
+            predicate = "{ .reg .pred outside; setp.eq.s32 outside, %2, 0; "
+            found[name] = {
+                "comment": f"Copies {c.width} bytes in the background: of `from`, or zeros.",
+                "function": name,
+                "parameter": "bool inside",
+                "ptx": f'"{predicate}{form}outside; }}"',
+                "operand": '"r"((int)inside)',
+            }
+    return [found[name] for name in sorted(found)]
+
+
+def _fragment_loads(plan: KernelPlan) -> list[dict[str, Any]]:
+    """The load instructions the plan uses."""
+    found = {}
+    for work in plan.of(Load):
+        load = work.load
+        name, count = load_function(load), load.matrices
+        results = ", ".join(f"%{i}" for i in range(count))
+        found[name] = {
+            "function": name,
+            "ptx": load.ptx,
+            "comment": (
+                f"{count} matrices of 8 x 16 bytes; each lane gives the address of one row"
+                if load.uses_ldmatrix
+                else "one 32-bit word per lane"
+            ),
+            "parameters": ", ".join(f"unsigned& r{i}" for i in range(count)),
+            "constraints": ", ".join(f'"=r"(r{i})' for i in range(count)),
+            "results": f"{{{results}}}" if load.uses_ldmatrix else results,
+            "count": count,
+        }
+    return [found[name] for name in sorted(found)]
+
+
+def _multiply(plan: KernelPlan) -> dict[str, Any]:
+    """The product instruction of a warp."""
+    atom = plan.atom
+    c, a, b = atom.c.registers, atom.a.registers, atom.b.registers
+    letter, kind = {"f32": ("f", "float"), "f16": ("r", "unsigned"), "s32": ("r", "int")}[
+        atom.c.dtype.name
+    ]
+    groups, first = [], 0
+    for size in (c, a, b):
+        groups.append("{" + ", ".join(f"%{first + i}" for i in range(size)) + "}")
+        first += size
+    inputs = [f'"r"(a[{i}])' for i in range(a)] + [f'"r"(b[{i}])' for i in range(b)]
+    return {
+        "comment": (
+            f"{atom.name}: c[{atom.m},{atom.n}] += a[{atom.m},{atom.k}] * b[{atom.k},{atom.n}]"
+        ),
+        "ptx": atom.ptx,
+        "c_type": kind,
+        "c": c,
+        "a": a,
+        "b": b,
+        "operands": ", ".join([*groups, groups[0]]),
+        "outputs": ", ".join(f'"+{letter}"(c[{i}])' for i in range(c)),
+        "inputs": ", ".join(inputs),
+    }
+
+
+def _product(plan: KernelPlan) -> dict[str, Any]:
+    """The product instruction of a warpgroup."""
+    atom, columns = plan.atom, plan.tiles.warp[1]
+    per_group = atom.c.registers
+    groups = columns // atom.n
+    count = groups * per_group
+    immediates = "1, 1"
+    if "mn" in atom.majors:
+        (work,) = plan.of(Product)
+        layouts = (plan.buffer(name).matrix for name in work.buffers)
+        immediates += "".join(f", {int(layout.major != 'k')}" for layout in layouts)
+    outputs = (f'"+f"(c[{g}][{e}])' for g in range(groups) for e in range(per_group))
+    return {
+        "comment": (
+            f"{atom.name}: c[{atom.m},{columns}] = a * b (+ c if accumulate), by a warpgroup"
+        ),
+        "blocks": groups,
+        "count": count,
+        "registers": per_group,
+        "ptx": atom.ptx.format(n=columns),
+        "sums": ", ".join(f"%{i}" for i in range(count)),
+        "first": f"%{count}",
+        "second": f"%{count + 1}",
+        "accumulate": f"%{count + 2}",
+        "immediates": immediates,
+        "outputs": ", ".join(outputs),
+    }

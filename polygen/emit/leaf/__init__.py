@@ -1,0 +1,21 @@
+"""Leaves in CUDA: a module for each way of doing something, registered in one table."""
+
+from polygen.emit.leaf import (  # noqa: F401 - importing registers
+    bar,
+    elements,
+    finish_panels,
+    groups,
+    load_threads,
+    locate,
+    mbarrier,
+    move_cp_async,
+    move_threads,
+    move_tma,
+    multiply_mma_sync,
+    multiply_wgmma,
+    store_pairs,
+    store_rows,
+)
+from polygen.emit.leaf.table import kind_of, kinds, render
+
+__all__ = ["kind_of", "kinds", "render"]

@@ -1,0 +1,31 @@
+"""Barriers of threads: of a block, a warp, or a warpgroup that hands panels to the copy engine."""
+
+from __future__ import annotations
+
+from polygen.emit.leaf.table import Text, leaf
+from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.work import Nothing, Placed
+
+
+@leaf("bar", "block", Placed)
+def _(plan: KernelPlan, one: Leaf, work: Placed) -> Text:
+    return Text("__syncthreads();", f"{one.statement}: {work.reason}", inline=True)
+
+
+@leaf("bar", "warp", Placed)
+def _(plan: KernelPlan, one: Leaf, work: Placed) -> Text:
+    return Text("__syncwarp();", f"{one.statement}: {work.reason}", inline=True)
+
+
+@leaf("bar", "warpgroup", Placed, needs=("panels_out",))
+def _(plan: KernelPlan, one: Leaf, work: Placed) -> Text:
+    meet = (
+        f'asm volatile("bar.sync %0, {plan.device.group_threads};" :: "r"(group + 1) : "memory");'
+    )
+    return Text(meet, f"{one.statement}[{','.join(one.loops)}]: {work.reason}", inline=True)
+
+
+@leaf("fence", "generic", Nothing)
+def _(plan: KernelPlan, one: Leaf, work: Nothing) -> Text:
+    note = f"{one.statement}: the copy engine sees what this thread has written"
+    return Text('asm volatile("fence.proxy.async.shared::cta;" ::: "memory");', note, inline=True)

@@ -1,0 +1,218 @@
+"""Sums in registers -> pointwise functions -> panels that the copy engine writes.
+
+A thread holds, of a panel, pairs of adjacent columns in two rows of every group of columns: index
+[j][half] below. Where they are in a panel is the plan's (`polygen.lower.lanes`): a base address,
+and bytes to XOR for every j.
+"""
+
+from __future__ import annotations
+
+from polygen.emit.leaf.elements import epilogue_type
+from polygen.emit.leaf.table import Text, block, filled, leaf
+from polygen.emit.leaves import cursor, extent_names, position, slot_address
+from polygen.emit.names import c_name
+from polygen.lower.epilogue import column_reads
+from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.work import Finish, Panel, Read, Store, Warm
+
+
+@leaf("prepare", "cache", Warm)
+def _(plan: KernelPlan, one: Leaf, work: Warm) -> Text:
+    threads, n_extent = plan.device.group_threads, extent_names(plan)["n"]
+    lines = []
+    for read in work.reads:
+        if read.kind == "vector":  # touch every line of the warpgroup's slice once
+            per_line = plan.device.cache_line_bytes // read.tensor.dtype.bytes
+            element = f"min({work.column} + thread % {threads} * {per_line}, {n_extent} - 1)"
+            count = -(-work.columns // per_line) + 1
+            place = position(read, "0", element)
+            lines.append(f"if (thread % {threads} < {count}) warm({place});")
+    comment = (
+        f"{one.statement}[i]: operands with one value per column are near "
+        "by the time the sums are complete"
+    )
+    return Text(block(*lines), comment)
+
+
+@leaf("finish", "threads", Finish, ("p",), needs=("panels_out",))
+def _(plan: KernelPlan, one: Leaf, work: Finish) -> Text:
+    extents, reads = extent_names(plan), work.epilogue.reads
+    rows, columns = [r for r in reads if r.kind == "row"], column_reads(work)
+    record = {
+        "per_block": work.per_block,
+        "columns": work.columns,
+        "blocks": work.blocks,
+        "group_columns": work.group_columns,
+        "column": work.column,
+        "lane_column": work.lane_column,
+        "n_extent": extents["n"],
+        "prelude": _prelude(rows, columns, work, extents["m"]),
+        "columns_read": [line for r in columns for line in _column_read(r)],
+        "columns_clamped": [line for r in columns for line in _column_clamped(r)],
+        "panels": [line for p in work.operands for line in _panel_read(plan, work, p)]
+        + [line for p in work.results for line in _result_declared(plan, work, p)],
+        "compute": _compute(work),
+        "written": [line for p in work.results for line in _panel_written(work, p)],
+        "advance": [f"{name}.advance();" for name in work.advance],
+    }
+    comment = (
+        f"{one.statement}[i,p]: {work.operands[0].rows if work.operands else work.results[0].rows} "
+        f"rows by {work.columns} columns of sums -> pointwise functions -> a panel of results"
+    )
+    cursors = [cursor(plan.buffer(p.buffer), p.cursor) for p in _with_cursor(work)]
+    return Text(filled("finish_threads", record), comment, tuple(cursors))
+
+
+def _with_cursor(work: Finish) -> list[Panel]:
+    return [panel for panel in (*work.operands, *work.results) if panel.cursor]
+
+
+def _prelude(rows: list[Read], columns: list[Read], work: Finish, m_extent: str) -> list[str]:
+    """Operands with one value per row, and room for those with one per column."""
+    lines = [f"const int first_row = {work.first_row};"] if rows else []
+    for read in rows:
+        from_ = f"from_{epilogue_type(read.tensor)}"
+        at = [f"min(first_row + {h}, {m_extent} - 1)" for h in (0, work.half_rows)]
+        values = [f"{from_}(__ldg({position(read, row, '0')}))" for row in at]
+        lines.append(f"const float {read.name}_element[2] = {{{', '.join(values)}}};")
+    return lines + [f"float {read.name}_values[{work.blocks}][2];" for read in columns]
+
+
+def _column_read(read: Read) -> list[str]:
+    """Two adjacent elements, in one access where alignment allows."""
+    kind, size, name = epilogue_type(read.tensor), read.tensor.dtype.bytes, f"{read.name}_values"
+    if read.kind == "vector" and read.width >= 2 * size:
+        pointer = position(read, "0", "column")
+        if size == 2:
+            return [
+                f"const unsigned {name}_word = "
+                f"__ldg(reinterpret_cast<const unsigned*>({pointer}));",
+                f"{name}[j][0] = from_{kind}((unsigned short){name}_word);",
+                f"{name}[j][1] = from_{kind}((unsigned short)({name}_word >> 16));",
+            ]
+        return [
+            f"const uint2 {name}_words = __ldg(reinterpret_cast<const uint2*>({pointer}));",
+            f"{name}[j][0] = __uint_as_float({name}_words.x);",
+            f"{name}[j][1] = __uint_as_float({name}_words.y);",
+        ]
+    return [
+        f"{name}[j][{e}] = from_{kind}(__ldg({position(read, '0', f'(column + {e})')}));"
+        for e in range(2)
+    ]
+
+
+def _column_clamped(read: Read) -> list[str]:
+    """The same at the edge: what lies outside is read from the last column, and not stored."""
+    kind, name = epilogue_type(read.tensor), f"{read.name}_values"
+    return [
+        f"{name}[j][{e}] = from_{kind}(__ldg({position(read, '0', column)}));"
+        for e, column in enumerate(("low", "high"))
+    ]
+
+
+# --- panels --------------------------------------------------------------------------------------
+def _base(plan: KernelPlan, panel: Panel) -> str:
+    """Declares the address of a lane's first access."""
+    at = slot_address(plan.buffer(panel.buffer), panel.slot, "group")
+    return f"const unsigned {panel.name}_at = {at} + {panel.address};"
+
+
+def _pair_at(panel: Panel) -> str:
+    """The address of pair [j][half], where pairs go one by one."""
+    per_box, group = panel.step
+    box = f" + j / {per_box} * {panel.rows * panel.span}" if panel.boxes > 1 else ""
+    base = f"({panel.name}_at ^ j % {per_box} * {group})"
+    return f"{base}{box} + half * {panel.half_bytes}"
+
+
+def _matrices(function: str, work: Finish, panel: Panel) -> list[str]:
+    """All words [j][half] of 16-bit pairs, two groups of columns with both halves at a time."""
+    name, shift = panel.name, panel.step[1].bit_length() - 1
+    words = ", ".join(f"{name}_words[j + {j}][{h}]" for j in range(2) for h in range(2))
+    call = f"{function}({name}_at ^ j << {shift}, {words});"
+    return ["#pragma unroll", f"for (int j = 0; j < {work.blocks}; j += 2) {call}"]
+
+
+def _panel_read(plan: KernelPlan, work: Finish, panel: Panel) -> list[str]:
+    name, blocks = panel.name, work.blocks
+    if panel.element_bytes == 2:
+        words = f"unsigned {name}_words[{blocks}][2];"
+        return [words, _base(plan, panel), *_matrices("matrices_read", work, panel)]
+    return [
+        f"unsigned {name}_words[{blocks}][2][2];",
+        _base(plan, panel),
+        "#pragma unroll",
+        f"for (int j = 0; j < {blocks}; ++j)",
+        "#pragma unroll",
+        f"  for (int half = 0; half < 2; ++half) pair_read({_pair_at(panel)}, "
+        f"{name}_words[j][half][0], {name}_words[j][half][1]);",
+    ]
+
+
+def _result_declared(plan: KernelPlan, work: Finish, panel: Panel) -> list[str]:
+    """Where results go, and room for packed ones."""
+    lines = [_base(plan, panel)]
+    if panel.element_bytes == 2:
+        lines.append(f"unsigned {panel.name}_words[{work.blocks}][2];")
+    return lines
+
+
+def _compute(work: Finish) -> list[str]:
+    """The fused program on the two adjacent elements of pair [j][half]."""
+    operands = {panel.name: panel for panel in work.operands}
+    lines = [f"float {p.name}_out[2];" for p in work.results]
+    for e in range(2):
+        arguments = [f"sum[block][first_block + j][2 * half + {e}]"]
+        arguments += [_element(read, operands, e) for read in work.epilogue.reads]
+        arguments += [f"{p.name}_out[{e}]" for p in work.results]
+        lines.append(f"compute({', '.join(arguments)});")
+    for panel in work.results:
+        name, out = panel.name, f"{panel.name}_out"
+        if panel.element_bytes == 2:
+            kind = epilogue_type(panel.tensor)
+            lines.append(f"{name}_words[j][half] = pack_{kind}({out}[0], {out}[1]);")
+        else:
+            lines.append(f"pair_write({_pair_at(panel)}, {out}[0], {out}[1]);")
+    return lines
+
+
+def _element(read: Read, operands: dict[str, Panel], e: int) -> str:
+    name = read.name
+    if read.kind == "scalar":
+        return c_name(read.tensor.name)
+    if read.kind == "row":
+        return f"{name}_element[half]"
+    if name not in operands:
+        return f"{name}_values[j][{e}]"
+    if operands[name].element_bytes == 2:
+        word = f"{name}_words[j][half]" + (" >> 16" if e else "")
+        return f"from_{epilogue_type(read.tensor)}((unsigned short)({word}))"
+    return f"__uint_as_float({name}_words[j][half][{e}])"
+
+
+def _panel_written(work: Finish, panel: Panel) -> list[str]:
+    return _matrices("matrices_write", work, panel) if panel.element_bytes == 2 else []
+
+
+# --- to memory -----------------------------------------------------------------------------------
+@leaf("store", "tma", Store, ("p",), needs=("tensor_map", "panels_out"))
+def _(plan: KernelPlan, one: Leaf, work: Store) -> Text:
+    lines = []
+    for panel, boxes in work.panels:
+        at = slot_address(plan.buffer(panel.buffer), panel.slot, "group")
+        lines += [
+            f"  box_store(&{boxes.map}, {at} + {j * boxes.box_bytes}, "
+            f"{boxes.inner} + {j * boxes.box[1]}, {boxes.outer});"
+            for j in range(boxes.count)
+        ]
+    return Text(
+        block(
+            f"if (thread % {plan.device.group_threads} == 0) {{",
+            *lines,
+            '  asm volatile("cp.async.bulk.commit_group;" ::: "memory");',
+            "}",
+            *(f"{panel.cursor}.advance();" for panel, _ in work.panels if panel.cursor),
+        ),
+        f"{one.statement}[i,p]: one thread of the warpgroup has the copy engine write the panel, "
+        "clipped at the edges",
+    )

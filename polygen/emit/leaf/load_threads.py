@@ -1,0 +1,108 @@
+"""A ring -> fragment registers, by the warp: ``ldmatrix``, or a word per lane."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from polygen.emit.leaf.table import Text, filled, leaf
+from polygen.emit.leaves import plus, slot_address
+from polygen.hardware.fragment_load import FragmentLoad
+from polygen.lower.plan import Buffer, KernelPlan, Leaf
+from polygen.lower.work import Load
+
+SHARED_ALIGNMENT = 128  # bytes that a kernel declares for its shared memory, without patterns
+
+
+def load_function(load: FragmentLoad) -> str:
+    """The name of the load instruction's wrapper."""
+    if not load.uses_ldmatrix:
+        return "load_word"
+    return f"load_matrices_{load.matrices}{'_transposed' if load.transposed else ''}"
+
+
+@leaf("load", "threads", Load, ("k", "s"), needs=("fragment_loads", "places"))
+def _(plan: KernelPlan, one: Leaf, work: Load) -> Text:
+    buffer, form = plan.buffer(work.buffer), work.load
+    slot = f"fragment_{work.operand}[s % {work.slots}]"
+    registers = [f"{slot}[i * {form.subtiles} + {sub}][{r}]" for sub, r in form.register_map]
+    if form.subtiles == 1:
+        registers = [f"{slot}[i][{r}]" for _, r in form.register_map]
+    instructions: list[dict[str, Any]] = []
+    for number in range(form.count):
+        first = number * form.matrices
+        instructions.append(
+            {
+                "function": load_function(form),
+                "results": ", ".join(registers[first : first + form.matrices]),
+                "address": _address(buffer, work, number),
+            }
+        )
+    record = {
+        "slot": slot_address(buffer, f"(k % {buffer.slots})"),
+        "tiles": work.tiles,
+        "instructions": instructions,
+        "rounded": registers if work.round_to_tf32 else [],
+    }
+    comment = (
+        f"{one.statement}[k,s]: {work.buffer}[k % {buffer.slots}] -> {slot}, "
+        f"proved equal to the instruction's fragment ({form.name})"
+    )
+    return Text(filled("load_threads", record), comment)
+
+
+def _address(buffer: Buffer, work: Load, number: int) -> str:
+    """Where a lane's address lies in the ring, for MMA step s and tile i.
+
+    Along the contiguous dim the tile moves by whole power-of-two steps inside the swizzle's block,
+    so the step can be XORed into the lane's address, which needs no register per step; along the
+    other dim it moves by whole periods of the swizzle, which is a constant.
+    """
+    form, size = work.load, work.element_bytes
+    role = "m" if work.operand == "a" else "n"
+    rows, units = form.offsets[number]
+    row, unit = plus(form.row_of_lane, rows), f"({plus(form.unit_of_lane, units)})"
+    lane_byte = f"{unit} * {form.unit_bytes}"
+    warp = f"w_{role} * {work.warp_tile}"
+    row_bytes, place = buffer.rows.row_bytes, f"place_{work.buffer}"
+    across, along = form.tile_mn, form.tile_k * size  # rows per tile i, bytes per step s
+    if form.k_contiguous:
+        if _is_separable(buffer, work, number):
+            lane = f"{place}({warp} + {row}, {lane_byte})"
+            return f"((slot + {lane}) ^ s * {along}) + i * {across * row_bytes}"
+        at = f"{warp} + i * {across} + {row}, s * {along} + {lane_byte}"
+    else:
+        if _is_separable(buffer, work, number):
+            lane = f"{place}({row}, {warp} * {size} + {lane_byte})"
+            return f"((slot + {lane}) ^ i * {across * size}) + s * {form.tile_k * row_bytes}"
+        at = f"s * {form.tile_k} + {row}, ({warp} + i * {across}) * {size} + {lane_byte}"
+    return f"slot + {place}({at})"
+
+
+def _is_separable(buffer: Buffer, work: Load, number: int) -> bool:
+    """Whether steps along the contiguous dim are XORs, and across it constants; tries them all."""
+    form, layout = work.load, buffer.rows
+    row_bytes, swizzle = layout.row_bytes, layout.swizzle
+    row, byte = form.lane_addresses(number)
+    if form.k_contiguous:
+        stride, rows = form.tile_k * work.element_bytes, form.tile_mn
+        extent, warps = row_bytes, np.arange(0, layout.rows, work.warp_tile)
+        row, byte = row + warps[:, None], byte + 0 * warps[:, None]
+    else:
+        stride, rows = form.tile_mn * work.element_bytes, form.tile_k
+        extent = work.warp_tile * work.element_bytes
+        starts = np.arange(0, row_bytes, extent)
+        row, byte = row + 0 * starts[:, None], byte + starts[:, None]
+    base = swizzle.address(row, byte, row_bytes)
+    steps = range(0, extent, stride)
+    return (
+        rows % swizzle.period == 0
+        and buffer.offset % extent == 0
+        and buffer.slot_bytes % extent == 0
+        and extent <= SHARED_ALIGNMENT
+        and all(
+            np.array_equal(swizzle.address(row, byte + step, row_bytes), base ^ step)
+            for step in steps
+        )
+    )

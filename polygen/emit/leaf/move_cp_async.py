@@ -1,0 +1,118 @@
+"""A tile of one operand -> its ring, by all threads, in the background (``cp.async``)."""
+
+from __future__ import annotations
+
+from polygen.emit.leaf.table import Text, filled, leaf
+from polygen.emit.leaves import c_type, extent_names, slot_address
+from polygen.emit.names import c_name
+from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.work import Copy
+
+_ALL_UNROLLED = 16  # passes
+
+
+def copy_function(c: Copy) -> str:
+    """The name of the copy instruction's wrapper."""
+    return f"copy_{c.width}_ragged" if c.ragged else f"copy_{c.width}"
+
+
+@leaf("move", "cp.async", Copy, ("k", "p"), needs=("copies", "words", "places"))
+def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
+    elements = c.width // c.element_bytes
+    per_row = c.columns // elements
+    # Threads keep their column from pass to pass, and the swizzle repeats: base plus constant.
+    threads, period = plan.launch.threads, plan.buffer(c.buffer).rows.swizzle.period
+    if threads % per_row == 0 and threads // per_row % period == 0:
+        prelude, body = _regular(plan, c, elements, per_row)
+    else:
+        prelude, (position, left) = [], general_position(plan, c, elements, per_row)
+        row_inside = f"from_row < {left[0]}"
+        body = [
+            *position,
+            _left(c, elements, left[1]),
+            f"{copy_function(c)}(to, from, {_amount(c, row_inside)});",
+        ]
+    return in_passes(plan, one, c, c.width, prelude, body)
+
+
+def in_passes(
+    plan: KernelPlan, one: Leaf, c: Copy, moved: int, prelude: list[str], body: list[str]
+) -> Text:
+    """A copy leaf: `p` says which part of the tile, `moved` the bytes of one access."""
+    buffer, threads = plan.buffer(c.buffer), plan.launch.threads
+    pieces = c.rows * (c.columns * c.element_bytes // moved)
+    passes = -(-pieces // threads)
+    per_part = -(-passes // c.parts)
+    end = f"(p + 1) * {per_part}"
+    if pieces % threads:
+        body = [f"if (i * {threads} + thread >= {pieces}) break;", *body]
+    ranges = (f"{c.tile} of {c.role}", f"{c.tile_k} of k")
+    part = f", part p of {c.parts}" if c.parts > 1 else ""
+    record = {
+        "slot": slot_address(buffer, f"(k % {buffer.slots})"),
+        "prelude": prelude,
+        "body": body,
+        "first": f"p * {per_part}",
+        "end": end if passes % c.parts == 0 else f"min({end}, {passes})",
+        "unroll": "" if passes <= _ALL_UNROLLED else " 8",
+    }
+    comment = (
+        f"{one.statement}[k,p]: {c.tensor.name}, {ranges[0]} x {ranges[1]}{part} -> "
+        f"{c.buffer}[k % {buffer.slots}], {moved} bytes at a time, zeros beyond it"
+    )
+    return Text(filled("move_by_threads", record), comment)
+
+
+def _positions(plan: KernelPlan, c: Copy) -> tuple[str, str, str, str]:
+    """Where a tile starts, and the array's extents, along stored rows and columns."""
+    extents = extent_names(plan)
+    role_base, k_base = f"b_{c.role} * {c.tile}", f"k * {c.tile_k}"
+    if c.k_contiguous:
+        return role_base, k_base, extents[c.role], extents["k"]
+    return k_base, role_base, extents["k"], extents[c.role]
+
+
+def _regular(plan: KernelPlan, c: Copy, elements: int, per_row: int) -> tuple[list[str], list[str]]:
+    row_base, column_base, row_extent, column_extent = _positions(plan, c)
+    rows = plan.launch.threads // per_row
+    row_bytes = plan.buffer(c.buffer).rows.row_bytes
+    prelude = [
+        f"const int row = thread / {per_row}, column = thread % {per_row} * {elements};",
+        f"const int rows_left = {row_extent} - ({row_base} + row);",
+        _left(c, elements, f"{column_extent} - ({column_base} + column)"),
+        f"const {c_type(c.tensor.dtype)}* from = "
+        f"{c_name(c.tensor.name)} + (long long)({row_base} + row) * {c.stride} "
+        f"+ ({column_base} + column);",
+        f"const unsigned to = slot + place_{c.buffer}(row, column * {c.element_bytes});",
+    ]
+    body = [
+        f"{copy_function(c)}(to + i * {rows * row_bytes}, "
+        f"from + (long long)(i * {rows}) * {c.stride}, {_amount(c, f'i * {rows} < rows_left')});"
+    ]
+    return prelude, body
+
+
+def _left(c: Copy, elements: int, left: str) -> str:
+    if c.ragged:
+        return f"const int bytes = min(max({left}, 0), {elements}) * {c.element_bytes};"
+    return f"const bool inside = {left} > 0;"
+
+
+def _amount(c: Copy, row_inside: str) -> str:
+    return f"{row_inside} ? bytes : 0" if c.ragged else f"inside && {row_inside}"
+
+
+def general_position(
+    plan: KernelPlan, c: Copy, elements: int, per_row: int
+) -> tuple[list[str], tuple[str, str]]:
+    """Where piece i of a thread comes from and goes to; the rows' end, and elements left in one."""
+    row_base, column_base, row_extent, column_extent = _positions(plan, c)
+    lines = [
+        f"const int piece = i * {plan.launch.threads} + thread;",
+        f"const int row = piece / {per_row}, column = piece % {per_row} * {elements};",
+        f"const int from_row = {row_base} + row, from_column = {column_base} + column;",
+        f"const {c_type(c.tensor.dtype)}* from = "
+        f"{c_name(c.tensor.name)} + (long long)from_row * {c.stride} + from_column;",
+        f"const unsigned to = slot + place_{c.buffer}(row, column * {c.element_bytes});",
+    ]
+    return lines, (row_extent, f"{column_extent} - from_column")

@@ -1,0 +1,37 @@
+"""A tile of one operand -> its ring, by all threads through registers, a word at a time."""
+
+from __future__ import annotations
+
+from polygen.emit.leaf.move_cp_async import general_position, in_passes
+from polygen.emit.leaf.table import Text, leaf
+from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.work import Copy
+
+_WORD_BYTES = 4
+
+
+@leaf("move", "threads", Copy, ("k", "p"), needs=("words", "places"))
+def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
+    elements = _WORD_BYTES // c.element_bytes
+    position, (rows, left) = general_position(plan, c, elements, c.columns // elements)
+    body = [*position, f"const int left = from_row < {rows} ? {left} : 0;", *_word(c, elements)]
+    return in_passes(plan, one, c, _WORD_BYTES, [], body)
+
+
+def _word(c: Copy, elements: int) -> list[str]:
+    """A word of narrow elements, each read if it is inside, and written to shared memory."""
+    bits = 8 * c.element_bytes
+    if elements == 2:
+        lines = [
+            "const unsigned low = left > 0 ? __ldg(from) : 0;",
+            "const unsigned high = left > 1 ? __ldg(from + 1) : 0;",
+        ]
+        return [*lines, f"write_word(to, low | high << {bits});"]
+    # Signed elements would smear their sign over the word.
+    return [
+        "unsigned word = 0;",
+        "#pragma unroll",
+        f"for (int e = 0; e < {elements}; ++e)",
+        f"  word |= (left > e ? (unsigned)(unsigned char)__ldg(from + e) : 0) << e * {bits};",
+        "write_word(to, word);",
+    ]

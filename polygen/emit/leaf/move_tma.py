@@ -1,0 +1,43 @@
+"""Boxes of tensors -> a step of a ring, by the copy engine, for one barrier."""
+
+from __future__ import annotations
+
+from polygen.emit.leaf.table import Text, block, leaf
+from polygen.emit.leaves import cursor, indexed_address, slot_address
+from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.work import Boxes, Move
+
+_NEEDS = ("tensor_map", "mbarrier", "mbarrier_wait", "box_load", "cursor")
+
+
+@leaf("move", "tma", Move, ("k",), ("p",), needs=_NEEDS)
+def _(plan: KernelPlan, one: Leaf, work: Move) -> Text:
+    slot, agent = f"{work.cursor}.slot", plan.place(one.place).agent
+    barrier, ring = plan.buffer(work.full.buffer), plan.buffer(work.boxes[0].buffer)
+    full = indexed_address(barrier, slot, agent if barrier.owners > 1 else "")
+    lines = [
+        f"const unsigned full = {full};",
+        f"barrier_expect(full, {work.full.bytes});",
+    ]
+    if agent:
+        lines.append(f"const unsigned to = {indexed_address(ring, slot, agent)};")
+    for boxes in work.boxes:
+        to = "to" if agent else slot_address(plan.buffer(boxes.buffer), slot)
+        lines += _boxes(boxes, to)
+    lines.append(f"{work.cursor}.advance();")
+    return Text(
+        block(*lines),
+        f"{one.statement}[{','.join(one.loops)}]: {work.note}",
+        (cursor(ring, work.cursor),),
+    )
+
+
+def _boxes(of: Boxes, slot: str) -> list[str]:
+    part = f" + {of.part} * {of.part_bytes}" if of.part else ""
+    function = "box_multicast" if of.mask else "box_load"
+    mask = f", {of.mask}" if of.mask else ""
+    return [
+        f"{function}({slot}{part} + {j * of.box_bytes}, &{of.map}, full, "
+        f"{of.inner} + {j * of.box[1]}, {of.outer}{mask});"
+        for j in range(of.count)
+    ]

@@ -1,0 +1,65 @@
+"""Sums in fragments: staged in the scratch area, or stored two adjacent results at a time."""
+
+from __future__ import annotations
+
+from polygen.emit.leaf.elements import vector_record
+from polygen.emit.leaf.table import Text, filled, leaf
+from polygen.emit.leaves import extent_names, plus
+from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.work import Epilogue
+
+
+@leaf("stage", "threads", Epilogue, ("m",), needs=("words", "places"))
+def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
+    scratch = plan.buffer("scratch")
+    record = {
+        "area": f"shared + {scratch.offset} + warp * {scratch.owner_bytes}",
+        "scratch": scratch.name,
+        "atoms_n": plan.tiles.atoms[1],
+        "pairs": _pairs(plan, e),
+    }
+    comment = f"{one.statement}[m]: sums of one row of instructions -> this warp's scratch area"
+    return Text(filled("stage_threads", record), comment)
+
+
+@leaf("store_pairs", "threads", Epilogue, ("m",))
+def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
+    extents = extent_names(plan)
+    record = vector_record(e) | {
+        "m_extent": extents["m"],
+        "n_extent": extents["n"],
+        "row_base": e.row_base,
+        "column_base": e.column_base,
+        "atoms_n": plan.tiles.atoms[1],
+        "pairs": _pairs(plan, e),
+    }
+    comment = f"{one.statement}[m]: straight from the fragments, two adjacent results at a time"
+    return Text(filled("store_pairs_threads", record), comment)
+
+
+def _pairs(plan: KernelPlan, e: Epilogue) -> list[dict[str, str]]:
+    """Accumulator elements two by two: neighbours in a row, by every instruction's fragment map."""
+    kind = plan.atom.c.dtype.name
+    found = []
+    for first in range(0, len(e.element_offsets), 2):
+        (row, column), (row_next, column_next) = e.element_offsets[first : first + 2]
+        assert (row_next, column_next) == (row, column + 1)
+        register = f"sum[m][n][{first // 2 if kind == 'f16' else first}]"
+        other = f"sum[m][n][{first + 1}]"
+        values = {
+            "f32": (register, other),
+            "s32": (f"(float){register}", f"(float){other}"),
+            "f16": (
+                f"from_f16((unsigned short){register})",
+                f"from_f16((unsigned short)({register} >> 16))",
+            ),
+        }[kind]
+        found.append(
+            {
+                "row": f"m * {plan.atom.m} + {plus(e.row_of_lane, row)}",
+                "column": f"n * {plan.atom.n} + {plus(e.column_of_lane, column)}",
+                "first": values[0],
+                "second": values[1],
+            }
+        )
+    return found

@@ -1,0 +1,155 @@
+"""The table of leaves: what a statement of each (op, unit) becomes in CUDA.
+
+A leaf is a lambda named like its statement, so that the loops are, line for line, the ones that isl
+generated. It takes all iterators of its statement, and gives names to those that it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from polygen.emit.environment import environment
+from polygen.errors import VerifyError
+from polygen.lower.plan import KernelPlan, Leaf
+
+INDENT = "  "
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One leaf in CUDA, at the margin.
+
+    Attributes:
+        body: lines of the lambda, one level deep; directives at the margin.
+        comment: what it is for.
+        declarations: lines in front of it, and of those that stand in front of it.
+        inline: whether the body is one line beside its braces.
+        after: lines behind it.
+        parameters: where they are not its statement's iterators.
+    """
+
+    body: str
+    comment: str = ""
+    declarations: tuple[str, ...] = ()
+    inline: bool = False
+    after: tuple[str, ...] = ()
+    parameters: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One row of the table.
+
+    Attributes:
+        iterators: sets of iterators of which a leaf reads the first that its statement has.
+        needs: files of ``templates/instructions`` that its text calls.
+        work: what its record has to be.
+        text: writes it.
+    """
+
+    iterators: tuple[tuple[str, ...], ...]
+    needs: tuple[str, ...]
+    work: type
+    text: Callable[[KernelPlan, Leaf], Text]
+
+
+_TABLE: dict[tuple[str, str], Kind] = {}
+_W = TypeVar("_W")
+Writer = Callable[[KernelPlan, Leaf, _W], Text]
+
+
+def leaf(
+    op: str, unit: str, work: type[_W], *iterators: tuple[str, ...], needs: tuple[str, ...] = ()
+) -> Callable[[Writer[_W]], Writer[_W]]:
+    """Registers the writer of a kind of leaf.
+
+    Args:
+        op: what is done.
+        unit: what does it.
+        work: the type of its record.
+        iterators: sets of iterators of which its text reads one; none: it reads no iterator.
+        needs: instructions that its text calls.
+    """
+
+    def register(writer: Writer[_W]) -> Writer[_W]:
+        def text(plan: KernelPlan, one: Leaf) -> Text:
+            assert isinstance(one.work, work)
+            return writer(plan, one, one.work)
+
+        _TABLE[op, unit] = Kind(iterators or ((),), needs, work, text)
+        return writer
+
+    return register
+
+
+def kinds() -> dict[tuple[str, str], Kind]:
+    """The table."""
+    return dict(_TABLE)
+
+
+def kind_of(one: Leaf) -> Kind:
+    """The row of a leaf.
+
+    Raises:
+        VerifyError: there is none, or its statement lacks an iterator that the text reads.
+    """
+    kind = _TABLE.get((one.op, one.unit))
+    if kind is None or not isinstance(one.work, kind.work):
+        raise VerifyError(
+            f"{one.statement}: no leaf does {one.op} by {one.unit} on a {type(one.work).__name__}",
+            where="emit",
+            nearest=f"Known: {', '.join(f'{op} by {unit}' for op, unit in _TABLE)}",
+        )
+    _read_iterators(one, kind)
+    return kind
+
+
+def _read_iterators(one: Leaf, kind: Kind) -> tuple[str, ...]:
+    for wanted in kind.iterators:
+        if set(wanted) <= set(one.loops):
+            return wanted
+    raise VerifyError(
+        f"{one.statement} has the iterators {', '.join(one.loops) or 'none'}, "
+        f"{one.op} by {one.unit} reads {' or '.join(', '.join(w) for w in kind.iterators)}",
+        where="emit",
+    )
+
+
+def render(plan: KernelPlan, one: Leaf, guards: list[Leaf], depth: int) -> list[str]:
+    """The lines of a leaf, and of those that stand in front of its statement.
+
+    Raises:
+        VerifyError: the table has no such leaf.
+    """
+    kind = kind_of(one)
+    text = kind.text(plan, one)
+    pad = INDENT * depth
+    read = _read_iterators(one, kind)
+    iterators = ", ".join(f"int {name}" if name in read else "int" for name in one.loops)
+    parameters = iterators if text.parameters is None else text.parameters
+    head = f"auto {one.statement} = [&]({parameters}) __attribute__((always_inline)) {{"
+    lines = [f"{pad}// {text.comment}"] if text.comment else []
+    lines += [pad + line for line in text.declarations]
+    lines += [line for guard in guards for line in render(plan, guard, [], depth)]
+    if text.inline:
+        lines.append(f"{pad}{head} {text.body} }};")
+    else:
+        body = text.body.splitlines()
+        lines += [pad + head, *(_deeper(line, pad) for line in body), pad + "};"]
+    return [*lines, *(pad + line for line in text.after)]
+
+
+def _deeper(line: str, pad: str) -> str:
+    return line if line.startswith("#") else pad + line
+
+
+def block(*lines: str) -> str:
+    """Lines as the body of a leaf."""
+    return "\n".join(INDENT + line for line in lines)
+
+
+def filled(template: str, record: dict[str, Any]) -> str:
+    """A file of ``templates/leaf`` as the body of a leaf."""
+    return environment().get_template(f"leaf/{template}.cu.j2").render(record)

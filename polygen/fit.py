@@ -1,0 +1,206 @@
+"""Whether a schedule is legal for a program on a device, and how it fits.
+
+1. The instruction is the one the schedule names, or the device's first that takes the element types
+   and the schedule's roles.
+2. Roles ask for tiles that their consumers can share, and for operands that tensor maps describe.
+3. Shipped schedules are fitted: k tiles of whole swizzle spans, as many stages as fit shared
+   memory, results from the registers where tensor maps cannot describe them.
+
+Which of the schedules that fit is taken is not decided here (`polygen.decide`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from polygen.errors import PolygenError, ResourceError, ScheduleError, UnsupportedProgram
+from polygen.hardware.atom import Atom, atom, atoms_for
+from polygen.hardware.device import Device, common_facts
+from polygen.hardware.matrix_layout import spans
+from polygen.lower.memory import memory, needed
+from polygen.lower.operands import major, operand_layout
+from polygen.lower.resources import resources
+from polygen.poly.match import Match
+from polygen.poly.pointwise import Pointwork
+from polygen.poly.results import panels
+from polygen.poly.tiling import tiling
+from polygen.schedule.load import check_structure
+from polygen.schedule.model import Schedule
+from polygen.schedule.problem import Fitted
+
+_FEWEST_STAGES = 2
+_MOST_CONSUMERS = 3  # with the producer's, four warpgroups share the registers
+_ROW_BYTES = common_facts()["tensor_map_row_bytes"]
+
+
+def instruction_for(matched: Match, device: Device, schedule: Schedule) -> Atom:
+    """The MMA instruction: by name, or the device's first for the dtypes and the roles."""
+    wanted = schedule.atom
+    contraction = matched.contraction
+    a, b, c = matched.a.tensor.dtype, matched.b.tensor.dtype, contraction.dtype
+    fitting = atoms_for(device, a, b, c)
+    if wanted != "auto":
+        chosen = atom(wanted)
+        if chosen in fitting:
+            return chosen
+        raise UnsupportedProgram(
+            f"{wanted} does not run {a} x {b} with {c} sums on {device}",
+            where="schedule, atom",
+            nearest=f"Fitting: {', '.join(x.name for x in fitting) or 'none'}",
+        )
+    scope = "warpgroup" if schedule.specialised else "warp"
+    fitting = tuple(x for x in fitting if x.scope == scope)
+    if not fitting:
+        raise UnsupportedProgram(
+            f"{device} has no {scope} instruction for {a} x {b} with {c} sums",
+            where=contraction.name,
+            nearest="Use a schedule without roles"
+            if schedule.specialised
+            else "Use f16, bf16 or tf32 operands with f32 sums",
+        )
+    return fitting[0]
+
+
+def check_roles(schedule: Schedule, match: Match, atom: Atom) -> None:
+    """Refuse what no specialised kernel does, before anything is built; nothing without roles.
+
+    Raises:
+        ScheduleError: tiles that do not fit the roles.
+        UnsupportedProgram: an operand that tensor maps cannot describe.
+    """
+    if not schedule.specialised:
+        return
+    tiles, where = tiling(schedule, atom), f"schedule {schedule.name}"
+    if atom.scope != "warpgroup":
+        raise ScheduleError(
+            f"{atom.name} is an instruction of one {atom.scope}",
+            where=where,
+            why="roles feed warpgroup instructions",
+            nearest='Use atom = "auto"',
+        )
+    cta, warp = schedule.tile.cta, schedule.tile.warp
+    pingpong = schedule.roles.form == "pingpong"
+    whole_rows, whole_columns = warp.m == cta.m, warp.n == cta.n
+    if not (whole_rows and whole_columns if pingpong else whole_rows or whole_columns):
+        between = "," if pingpong else " or"
+        raise ScheduleError(
+            f"tile.warp {warp.m} x {warp.n} of tile.cta {cta.m} x {cta.n}",
+            where=where,
+            why="consumers that cooperate share a tile's rows or its columns; consumers that take "
+            "turns neither",
+            nearest=f"tile.warp.n = {cta.n}{between} tile.warp.m = {cta.m}",
+        )
+    if tiles.warp_count > _MOST_CONSUMERS:
+        raise ScheduleError(
+            f"{tiles.warp_count} consumer warpgroups",
+            where=where,
+            why="with the producer's, four warpgroups share the registers",
+            nearest=f"tile.warp.m = {_least_part(cta.m, atom.m)}"
+            if whole_columns
+            else f"tile.warp.n = {_least_part(cta.n, atom.n)}",
+        )
+    if warp.n > atom.n_most:
+        raise ScheduleError(
+            f"tile.warp.n = {warp.n}",
+            where=where,
+            why=f"one {atom.name} covers {atom.n_most} columns",
+            nearest=_fewer_columns(schedule, atom),
+        )
+    for name, operand in match.operands:
+        tensor = operand.tensor
+        if tensor.alignment < _ROW_BYTES:
+            raise UnsupportedProgram(
+                f"{tensor}: rows start at multiples of {tensor.alignment} bytes",
+                where=f"{where}, {tensor.name}",
+                why=f"tensor maps take strides of {_ROW_BYTES} bytes",
+                nearest="Use a schedule without roles",
+            )
+        if major(operand) not in atom.majors:
+            raise UnsupportedProgram(
+                f"{tensor.name}: {tensor.dtype} with {tensor.dims[tensor.order[-1]]} innermost",
+                where=f"{where}, {atom.name}",
+                why="this instruction reads operands with k innermost",
+                nearest="Use a schedule without roles",
+            )
+        along = cta.m if operand.role == "m" else cta.n
+        operand_layout(name, operand, (along, cta.k), schedule, atom)
+
+
+def _fewer_columns(schedule: Schedule, atom: Atom) -> str:
+    """What to change where one instruction does not cover the columns of a consumer."""
+    cta = schedule.tile.cta
+    if schedule.roles.form == "cooperative" and schedule.tile.warp.m == cta.m:
+        part = _least_part(cta.n, atom.n)
+        if part <= atom.n_most:
+            return f"tile.warp.n = {part}"
+    return f"tile.cta.n = tile.warp.n = {atom.n_most}"
+
+
+def _least_part(extent: int, step: int) -> int:
+    """The smallest part of which at most three make `extent`."""
+    fitting = (own for own in range(step, extent + 1, step) if extent % own == 0)
+    return next((own for own in fitting if extent // own <= _MOST_CONSUMERS), extent)
+
+
+def fitting(matched: Match, device: Device, work: Pointwork) -> Callable[[Schedule], Fitted | str]:
+    """Fits shipped schedules to a program on a device, or says why one does not."""
+
+    def fit(candidate: Schedule) -> Fitted | str:
+        try:
+            instruction = instruction_for(matched, device, candidate)
+            if candidate.specialised:
+                return _fit_roles(candidate, matched, device, work, instruction)
+            return _fit_warps(candidate, matched, device, work, instruction)
+        except PolygenError as error:
+            return error.what if isinstance(error, ResourceError) else str(error).rstrip(".")
+
+    return fit
+
+
+def _fit_warps(
+    candidate: Schedule, matched: Match, device: Device, work: Pointwork, instruction: Atom
+) -> Fitted | str:
+    cta, warp = candidate.tile.cta, candidate.tile.warp
+    if cta.k % instruction.k or warp.m % instruction.m or warp.n % instruction.n:
+        return f"tiles are no multiples of {instruction}"
+    if cta.k // instruction.k % candidate.pipeline.fragments:
+        return "the register ring would need an index that is known only at run time"
+    alone = replace(candidate, min_blocks=1)
+    tiles = tiling(alone, instruction)
+    size = needed(memory(alone, matched, work, tiles))
+    taken = resources(alone, tiles, instruction, device, size)
+    resident = taken.blocks_per_multiprocessor
+    return Fitted(replace(candidate, min_blocks=min(candidate.min_blocks, resident)), resident)
+
+
+def _fit_roles(
+    candidate: Schedule, matched: Match, device: Device, work: Pointwork, instruction: Atom
+) -> Fitted:
+    """The schedule with the program's k tile, stages and way out.
+
+    Raises:
+        PolygenError: it does not fit.
+    """
+    size = matched.a.tensor.dtype.bytes
+    cta = replace(candidate.tile.cta, k=spans()[0] // size)
+    schedule = replace(candidate, tile=replace(candidate.tile, cta=cta))
+    tiles = tiling(schedule, instruction)
+    check_structure(schedule, instruction, f"schedule {schedule.name}")
+    check_roles(schedule, matched, instruction)
+    try:
+        panels(schedule, work)
+    except ScheduleError:
+        direct = replace(schedule.epilogue, through="registers", columns=0)
+        schedule = replace(schedule, epilogue=direct)
+    while True:
+        size = needed(memory(schedule, matched, work, tiles))
+        try:
+            resources(schedule, tiles, instruction, device, size)
+        except ResourceError:
+            stages = schedule.pipeline.stages - 1
+            if stages < _FEWEST_STAGES:
+                raise
+            schedule = replace(schedule, pipeline=replace(schedule.pipeline, stages=stages))
+        else:
+            return Fitted(schedule, 1)

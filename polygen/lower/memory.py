@@ -1,0 +1,120 @@
+"""Shared memory: what a schedule keeps there, and where. The only place that adds it up.
+
+1. A ring per operand, with `stages` slots; slots that the copy engine writes are whole patterns of
+   its swizzles.
+2. For the way out a scratch area of every warp, over the rings; or panels of every warpgroup, as
+   many as may be on their way in or out.
+3. Barriers last. While they are not derived yet, room for them is kept.
+
+`memory` needs nothing but the schedule and the program, so it says whether a schedule fits before
+anything is built; the plan's buffers are the same, with their layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from polygen.hardware.device import common_facts
+from polygen.hardware.matrix_layout import pattern_bytes
+from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.plan import Buffer
+from polygen.poly.match import Match
+from polygen.poly.pointwise import Element, Pointwork
+from polygen.poly.results import panels
+from polygen.poly.role_barriers import Mbarrier, Sync, Turn
+from polygen.poly.tiling import Tiling
+from polygen.schedule.model import Schedule
+
+_SUM_BYTES = 4  # sums are staged as f32
+_BARRIER_BYTES = common_facts()["mbarrier_bytes"]
+
+
+def workers(schedule: Schedule, tiles: Tiling) -> int:
+    """Warps or warpgroups that multiply: those that take turns hold a whole tile each."""
+    return 2 if schedule.roles.form == "pingpong" else tiles.warp_count
+
+
+def memory(
+    schedule: Schedule,
+    matched: Match,
+    work: Pointwork,
+    tiles: Tiling,
+    syncs: Sequence[Sync] | None = None,
+) -> tuple[Buffer, ...]:
+    """The buffers of a schedule with their offsets.
+
+    Args:
+        schedule: stages, panels, the way out.
+        matched: the operands.
+        work: what the epilogue reads and writes.
+        tiles: the tile hierarchy.
+        syncs: the barriers between places; None before they are derived.
+
+    Raises:
+        ScheduleError: a matrix of the epilogue cannot be moved in panels.
+    """
+    found = _rings(schedule, matched, tiles)
+    if schedule.epilogue.through == "smem":
+        size = tiles.warp[0] * tiles.warp[1] * _SUM_BYTES
+        found.append(
+            Buffer("scratch", "scratch", 0, 1, size, chunk_bytes(), tiles.warp_count, overlay=True)
+        )
+    found += _panels(schedule, work, tiles)
+    if syncs is None and schedule.specialised:
+        found.append(Buffer("barriers", "barrier", 0, 1, pattern_bytes(), _BARRIER_BYTES))
+    consumers = workers(schedule, tiles)
+    for sync in syncs or ():
+        if isinstance(sync, Mbarrier):
+            owners = consumers if sync.per_group else 1
+            found.append(_barriers(sync.name, sync.slots, owners))
+    found += [_barriers(s.name, 1, consumers) for s in syncs or () if isinstance(s, Turn)]
+    return _placed(found)
+
+
+def needed(buffers: Sequence[Buffer]) -> int:
+    """Bytes of shared memory."""
+    return max(buffer.end for buffer in buffers)
+
+
+def _placed(buffers: list[Buffer]) -> tuple[Buffer, ...]:
+    """One behind the other, but for those that overlay the ones before them."""
+    offset, found = 0, []
+    for buffer in buffers:
+        found.append(replace(buffer, offset=0 if buffer.overlay else offset))
+        if not buffer.overlay:
+            offset = found[-1].end
+    return tuple(found)
+
+
+def _rings(schedule: Schedule, matched: Match, tiles: Tiling) -> list[Buffer]:
+    alignment = pattern_bytes() if schedule.specialised else chunk_bytes()
+    found = []
+    for (name, operand), extent in zip(matched.operands, tiles.cta, strict=False):
+        tile = extent * tiles.cta[2] * operand.tensor.dtype.bytes
+        slot = -(-tile // alignment) * alignment
+        found.append(Buffer(f"ring_{name}", "ring", 0, schedule.pipeline.stages, slot, alignment))
+    return found
+
+
+def _panels(schedule: Schedule, work: Pointwork, tiles: Tiling) -> list[Buffer]:
+    chosen = panels(schedule, work)
+    if chosen is None:
+        return []
+    rows, columns, owners = tiles.atom[0], chosen.columns, workers(schedule, tiles)
+    reads, writes = ({e.name: e for e in part} for part in (work.reads, work.writes))
+
+    def ring(name: str, element: Element, slots: int) -> Buffer:
+        size = rows * columns * element.tensor.dtype.bytes
+        note = f"{element.tensor.name}, {rows} x {columns} per panel, swizzled"
+        return Buffer(name, "panel", 0, slots, size, pattern_bytes(), owners, note=note)
+
+    ahead, behind = schedule.epilogue.prefetch, schedule.epilogue.slots
+    return [
+        *(ring(f"panel_{name}", reads[name], ahead) for name in chosen.operands),
+        *(ring(f"result_{name}", writes[name], behind) for name in chosen.outputs),
+    ]
+
+
+def _barriers(name: str, slots: int, owners: int) -> Buffer:
+    return Buffer(name, "barrier", 0, slots, _BARRIER_BYTES, _BARRIER_BYTES, owners)

@@ -1,0 +1,173 @@
+"""Operands: how their tiles come into shared memory, lie there, and are read.
+
+1. Threads copy 16, 8 or 4 bytes in the background, or 2 through registers, as alignment allows, and
+   load fragments with what the data proves equal to the instruction's.
+2. The copy engine moves boxes of one swizzle span through tensor maps; the layout is proved equal
+   to what the instruction's matrix descriptors read. A tile's stored rows are cut among the blocks
+   of the cluster that share it; each moves its part of every box to all of them.
+"""
+
+from __future__ import annotations
+
+from polygen.errors import ScheduleError, UnsupportedProgram
+from polygen.hardware.atom import Atom
+from polygen.hardware.fragment_load import atom_load
+from polygen.hardware.matrix_layout import (
+    GROUP_ROWS,
+    MatrixLayout,
+    box_rows_most,
+    matrix_layout,
+)
+from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.given import Given
+from polygen.lower.launch import stride_argument
+from polygen.lower.work import Boxes, Copy, Load
+from polygen.poly.by_warps import copy_parts
+from polygen.poly.match import Operand
+from polygen.schedule.model import Schedule
+
+
+# --- by threads ----------------------------------------------------------------------------------
+def copy(given: Given, name: str, operand: Operand, asynchronous: bool) -> Copy:
+    """The copies of one operand's footprint.
+
+    Raises:
+        ScheduleError: stored rows are no whole chunks.
+    """
+    tensor, footprint = operand.tensor, given.footprint(name)
+    size = tensor.dtype.bytes
+    found = Copy(
+        operand=name,
+        tensor=tensor,
+        buffer=f"ring_{name}",
+        element_bytes=size,
+        width=min(chunk_bytes(), tensor.alignment) if asynchronous else size,
+        asynchronous=asynchronous,
+        k_contiguous=operand.k_contiguous,
+        role=operand.role,
+        tile=footprint.size[operand.role_axis],
+        tile_k=footprint.size[operand.k_axis],
+        parts=copy_parts(given.tiles, given.schedule),
+        ragged=tensor.ragged,
+        stride=stride_argument(tensor, tensor.order[0]),
+    )
+    if found.columns * size % chunk_bytes():
+        dim = "tile.cta.k" if operand.k_contiguous else f"tile.cta.{operand.role}"
+        step = chunk_bytes() // size
+        raise ScheduleError(
+            f"{dim} = {found.columns} of {tensor.dtype} is {found.columns * size} bytes",
+            where=f"schedule {given.schedule.name}",
+            why=f"rows in shared memory are whole {chunk_bytes()}-byte chunks",
+            nearest=f"Use a multiple of {step}",
+        )
+    return found
+
+
+def load(given: Given, name: str, operand: Operand) -> Load:
+    """The fragment loads of one operand.
+
+    Raises:
+        UnsupportedProgram: no instruction loads its storage order.
+    """
+    tensor, side = operand.tensor, 0 if name == "a" else 1
+    tiles, atom = given.tiles, given.atom
+    count = tiles.atoms[side]
+    found = atom_load(atom, name, operand.k_contiguous, pair=count % 2 == 0)
+    if found is None:
+        k = str(given.match.extent("k"))
+        raise UnsupportedProgram(
+            f"{tensor.name}: {tensor.dtype} has to be contiguous along {k}",
+            where=atom.name,
+            why="no instruction loads the transposed fragments of 8-bit elements",
+            nearest=f"Store {tensor.name} with {k} innermost",
+        )
+    return Load(
+        operand=name,
+        buffer=f"ring_{name}",
+        load=found,
+        tiles=count // found.subtiles,
+        warp_tile=tiles.warp[side],
+        element_bytes=tensor.dtype.bytes,
+        slots=given.schedule.pipeline.fragments,
+        round_to_tf32=tensor.dtype.name == "tf32",
+    )
+
+
+# --- by the copy engine --------------------------------------------------------------------------
+def major(operand: Operand) -> str:
+    """The innermost dim of an operand: k, or m and n."""
+    return "k" if operand.k_contiguous else "mn"
+
+
+def operand_layout(
+    name: str, operand: Operand, extents: tuple[int, int], schedule: Schedule, atom: Atom
+) -> MatrixLayout:
+    """The layout of an operand's tile, proved.
+
+    Args:
+        name: "a" or "b".
+        operand: it.
+        extents: elements of the tile along m or n, and along k.
+        schedule: whose consumers read it, and whose clusters share it.
+        atom: the instruction.
+
+    Raises:
+        ScheduleError: the tile has none, or blocks of a cluster cannot share it.
+    """
+    side = 0 if name == "a" else 1
+    tensor, cluster = operand.tensor, schedule.cluster
+    own = atom.m if side == 0 else schedule.tile.warp.n
+    where = f"schedule {schedule.name}, {tensor.name}"
+    size = tensor.dtype.bytes
+    field = "tile.cta.k" if operand.k_contiguous else ("tile.cta.m", "tile.warp.n")[side]
+    layout = matrix_layout(major(operand), *extents, size, atom.k, own, f"{where}, {field}")
+    parts = _parts(name, schedule)
+    if layout.rows % (GROUP_ROWS * parts):
+        raise ScheduleError(
+            f"a cluster of {cluster.m} x {cluster.n} cannot share {tensor.name}",
+            where=where,
+            why=f"{layout.rows} stored rows of its tile are cut into {parts} groups of "
+            f"{GROUP_ROWS}",
+            nearest="Use a cluster of 1",
+        )
+    if layout.rows // parts > box_rows_most():
+        raise ScheduleError(
+            f"{tensor.name}: a box of {layout.rows // parts} rows",
+            where=where,
+            why=f"the copy engine moves at most {box_rows_most()} rows at once",
+            nearest=f"Use a tile of {box_rows_most() * parts}",
+        )
+    return layout
+
+
+def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Boxes:
+    """The boxes of one operand's footprint."""
+    footprint, schedule = given.footprint(name), given.schedule
+    tile, tile_k = footprint.size[operand.role_axis], footprint.size[operand.k_axis]
+    along, across = schedule.cluster.m, schedule.cluster.n
+    parts = _parts(name, schedule)
+    box = (layout.rows // parts, layout.span // operand.tensor.dtype.bytes)
+    positions = (f"b_{operand.role} * {tile}", f"k * {tile_k}")
+    outer, inner = positions if operand.k_contiguous else positions[::-1]
+    part = mask = ""
+    if parts > 1:
+        part = f"rank / {along}" if name == "a" else f"rank % {along}"
+        row = f"{sum(1 << (x * along) for x in range(across))} << (rank % {along})"
+        mask = row if name == "a" else f"{(1 << along) - 1} << (rank / {along} * {along})"
+        outer += f" + {part} * {box[0]}"
+    share = f", each of {parts} blocks its part for all" if parts > 1 else ""
+    note = (
+        f"operand {name}: {operand.tensor.name}, {tile} of {operand.role} x {tile_k} of k -> "
+        f"ring_{name}, {layout.boxes} box(es) of {box[0]} x {box[1]} elements by the copy "
+        f"engine{share}; zeros outside the array; "
+        "proved equal to what the instruction's descriptors read"
+    )
+    return Boxes(
+        operand.tensor, f"map_{name}", f"ring_{name}", box, layout.boxes, layout.span,
+        layout.box_bytes, outer, inner, note, part, parts, mask,
+    )  # fmt: skip
+
+
+def _parts(name: str, schedule: Schedule) -> int:
+    """Blocks of the cluster that share an operand's tile."""
+    return schedule.cluster.n if name == "a" else schedule.cluster.m

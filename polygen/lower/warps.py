@@ -1,0 +1,93 @@
+"""A block whose warps all do everything: one place, and the leaves of its loops.
+
+Which copies are possible follows from the operands' alignment and the device. Every ring gets the
+swizzle with the fewest bank conflicts, and so does the scratch area of the way out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polygen.lower import layout
+from polygen.lower.given import Given
+from polygen.lower.memory import memory
+from polygen.lower.operands import copy, load
+from polygen.lower.plan import Buffer, Inside, Leaf, Place
+from polygen.lower.work import Copy, Epilogue, Groups, Load, Nothing, Placed, Product
+from polygen.poly.barriers import Barrier
+from polygen.poly.results import copies_in_background
+
+_PLACE = "block"
+
+
+def inside(given: Given, out: Epilogue) -> Inside:
+    """Buffers, leaves and the place of all warps.
+
+    Raises:
+        ScheduleError: a swizzle or a tile does not fit.
+        UnsupportedProgram: no instruction loads an operand's storage order.
+    """
+    background = copies_in_background(given.program, given.device)
+    moved = [
+        (copy(given, name, operand, background), load(given, name, operand))
+        for name, operand in given.match.operands
+    ]
+    tree, count = given.tree, given.tiles.warp_count
+    bare = memory(given.schedule, given.match, given.work, given.tiles, ())
+    syncs = tuple(Placed(entry.barrier, entry.dependences) for entry in tree.enforced)
+    return Inside(
+        tuple(_with_layout(given, buffer, moved, out) for buffer in bare),
+        tuple(replace(leaf, place=_PLACE) for leaf in _leaves(moved, out, syncs)),
+        (Place(_PLACE, 0, count, count, False, "warp", 0, tree.loops()),),
+        syncs,
+    )
+
+
+def _with_layout(
+    given: Given, buffer: Buffer, moved: list[tuple[Copy, Load]], out: Epilogue
+) -> Buffer:
+    if buffer.kind == "scratch":
+        table, warp, columns = given.atom.c.table, given.tiles.warp, given.atom.n
+        rows = layout.scratch(buffer.name, warp, out.vector, table, columns, "auto")
+    else:
+        one, loaded = next(pair for pair in moved if pair[0].buffer == buffer.name)
+        row_bytes, wanted = one.columns * one.element_bytes, given.schedule.smem.swizzle
+        rows = layout.ring(buffer.name, one.rows, row_bytes, one.width, loaded.load, wanted)
+    return replace(buffer, layout=rows)
+
+
+def _leaves(moved: list[tuple[Copy, Load]], out: Epilogue, syncs: tuple[Placed, ...]) -> list[Leaf]:
+    """The leaves of the block's loops, in the order in which they are declared."""
+    asynchronous = moved[0][0].asynchronous
+    unit = "cp.async" if asynchronous else "threads"
+    found = [Leaf("zero", "zero", "threads", (), Nothing())]
+    found += [Leaf(f"copy_{c.operand}", "move", unit, ("k", "p"), c) for c, _ in moved]
+    if asynchronous:
+        note = "commit[t]: the copies of step t become one group"
+        found.append(Leaf("commit", "commit", "cp.async", ("t",), Groups(note=note)))
+    found += [leaf for placed in syncs for leaf in _barrier(placed)]
+    found += [Leaf(f"load_{one.operand}", "load", "threads", ("k", "s"), one) for _, one in moved]
+    rings = (moved[0][0].buffer, moved[1][0].buffer)
+    found.append(Leaf("mma", "multiply", "mma.sync", ("k", "s", "m", "n"), Product(rings)))
+    found.append(Leaf("compute", "compute", "threads", (), out))
+    found.append(Leaf("finish_element", "edge", "threads", (), out))
+    if not out.staged:
+        return [*found, Leaf("store", "store_pairs", "threads", ("m",), out)]
+    return [
+        *found,
+        Leaf("prepare", "prepare", "threads", (), out),
+        Leaf("stage", "stage", "threads", ("m",), out),
+        Leaf("store", "store_rows", "threads", ("r",), out),
+    ]
+
+
+def _barrier(placed: Placed) -> list[Leaf]:
+    barrier = placed.sync
+    assert isinstance(barrier, Barrier)
+    loops = ("t",) if barrier.phase == "main" else ()
+    found = [Leaf(barrier.name, "bar", barrier.scope, loops, placed)]
+    if barrier.pending is None:
+        return found
+    left = f"but for the last {barrier.pending} group(s)"
+    note = f"{barrier.wait}: this thread's copies have landed, {left}"
+    return [Leaf(barrier.wait, "retire", "cp.async", ("t",), Groups(barrier.pending, note)), *found]

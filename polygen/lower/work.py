@@ -1,0 +1,345 @@
+"""What leaves work on: one record per kind of work. A leaf says who does it (`polygen.lower.plan`).
+
+Texts in the records are index formulas over the names that the kernel defines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from polygen.frontend.program import Tensor
+from polygen.hardware.fragment_load import FragmentLoad
+from polygen.poly.barriers import Barrier
+from polygen.poly.pointwise import Compute
+from polygen.poly.role_barriers import GroupBarrier, Mbarrier, Turn
+
+
+# --- synchronisation -----------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A barrier with its place in shared memory, if it takes any."""
+
+    sync: Barrier | Mbarrier | GroupBarrier | Turn
+    dependences: tuple[str, ...]  # that are unordered without it
+    buffer: str = ""
+    bytes: int = 0  # that copies complete per phase of an mbarrier; 0: threads arrive
+
+    @property
+    def name(self) -> str:
+        """Of the barrier."""
+        return self.sync.name
+
+    @property
+    def reason(self) -> str:
+        """The dependences, as a sentence says them."""
+        return "; ".join(self.dependences)
+
+    @property
+    def signal(self) -> str:
+        """The statement whose completion arrives at an mbarrier."""
+        return self.sync.signal if isinstance(self.sync, Mbarrier) else ""
+
+    @property
+    def title(self) -> str:
+        """The name, with who meets there if the kernel has several such groups of threads."""
+        return f"{self.name} ({self.sync.scope})" if isinstance(self.sync, Barrier) else self.name
+
+    def __str__(self) -> str:
+        sync = self.sync
+        if isinstance(sync, Barrier):
+            kind = "all warps of the block" if sync.scope == "block" else "the lanes of one warp"
+            waits = ""
+            if sync.pending is not None:
+                waits = f", after waiting for all but the last {sync.pending} group(s) of copies"
+            return f"{sync.name}: {kind}, before each {sync.before}{waits}"
+        if isinstance(sync, GroupBarrier):
+            return (
+                f"{sync.name}: the threads of one warpgroup, between {sync.before} and "
+                f"{sync.after}, with at most {sync.pending} earlier panel(s) still being read"
+            )
+        if isinstance(sync, Turn):
+            return f"{sync.name}: consumers start {sync.statement} in turns"
+        brought = f"{self.bytes} bytes of {sync.signal}"
+        what = brought if self.bytes else f"{sync.arrivals} of {sync.signal}"
+        per = " for each warpgroup" if sync.per_group else ""
+        where = ", from all blocks that share the slot" if sync.remote else ""
+        return f"{sync.name}: {sync.slots} mbarriers{per}; {sync.wait} waits for {what}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """A wait at a barrier, or an arrival."""
+
+    placed: Placed
+    cursor: str = ""  # which slot: a cursor of the place
+    agent: str = ""  # whose barrier, if every agent has its own
+    advance: bool = False  # the cursor goes to the next slot afterwards
+    together: str = ""  # of an arrival, who has to be there: "warp" or "warpgroup"
+    everywhere: str = ""  # of an arrival in other blocks as well: which threads send it to one each
+
+    @property
+    def mbarrier(self) -> Mbarrier:
+        """The barrier, which is one in shared memory."""
+        assert isinstance(self.placed.sync, Mbarrier)
+        return self.placed.sync
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Asynchronous work in groups: one is closed, or all but the last `pending` are waited for."""
+
+    pending: int = 0
+    note: str = ""
+    advance: str = ""  # the cursor that goes to the next slot
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The same as another statement, at other instances."""
+
+    statement: str
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Cursors pass what other agents take."""
+
+    cursors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Locate:
+    """The next output tile of a persistent block."""
+
+    along: str
+    across: str
+    group: int
+    cluster: tuple[int, int]  # blocks along m, n
+
+
+# --- operands ------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Global memory -> ring: one k tile of one operand, by all threads of the block."""
+
+    operand: str  # "a" or "b"
+    tensor: Tensor
+    buffer: str
+    element_bytes: int
+    width: int  # bytes per copy instruction
+    asynchronous: bool
+    k_contiguous: bool
+    role: str  # "m" or "n"
+    tile: int  # elements along the role per block
+    tile_k: int
+    parts: int  # the tile is copied in this many calls
+    ragged: bool  # a row may end inside one copy
+    stride: str  # argument: elements between stored rows
+
+    @property
+    def rows(self) -> int:
+        """Stored rows of a tile: indices of the dim that is not contiguous."""
+        return self.tile if self.k_contiguous else self.tile_k
+
+    @property
+    def columns(self) -> int:
+        """Elements of a stored row."""
+        return self.tile_k if self.k_contiguous else self.tile
+
+
+@dataclass(frozen=True, slots=True)
+class Boxes:
+    """Boxes of one tensor, side by side along its innermost dim, that the copy engine moves."""
+
+    tensor: Tensor
+    map: str  # kernel argument
+    buffer: str
+    box: tuple[int, int]  # elements of one, outer first
+    count: int
+    span: int  # bytes of a box's row, and of its swizzle
+    box_bytes: int  # from one box to the next in shared memory
+    outer: str  # position of the first
+    inner: str
+    note: str  # what is moved, in words
+    part: str = ""  # blocks of a cluster that share the tile each move one part of every box
+    parts: int = 1
+    mask: str = ""  # the blocks that receive it
+
+    @property
+    def bytes(self) -> int:
+        """Of all boxes, those that other blocks move included."""
+        return self.count * self.parts * self.part_bytes
+
+    @property
+    def part_bytes(self) -> int:
+        """From one block's part to the next, inside each box: stored rows are cut among them."""
+        return self.box[0] * self.span
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Boxes that arrive together: one step of a ring, for one barrier."""
+
+    boxes: tuple[Boxes, ...]
+    full: Placed
+    cursor: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Ring -> fragment registers: one MMA step of one operand, by each warp."""
+
+    operand: str
+    buffer: str
+    load: FragmentLoad
+    tiles: int  # instructions (or groups of them) along m or n
+    warp_tile: int  # elements along m or n per warp
+    element_bytes: int
+    slots: int  # register ring
+    round_to_tf32: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Products of one step, added to the sums."""
+
+    buffers: tuple[str, str]  # rings of the operands
+    cursors: tuple[str, ...] = ()  # of the rings: where products are, and where releases are
+    parts: tuple[str, str] = ("", "")  # bytes where the agent's part of an operand begins
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """No more than the name of the leaf says."""
+
+
+# --- the way out ---------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One operand of the epilogue, for a row vector of results."""
+
+    name: str  # C variable
+    tensor: Tensor
+    # "vector": adjacent along n; "strided": a step along n; "row": one value per row; "scalar"
+    kind: str
+    m_stride: str  # argument or "0" or "1": elements per step along m
+    n_stride: str
+    width: int  # bytes per access of a vector read
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One output of the epilogue."""
+
+    tensor: Tensor
+    kind: str  # "vector" or "strided"
+    m_stride: str
+    n_stride: str
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """Accumulators -> pointwise functions -> global memory."""
+
+    staged: bool  # through shared memory
+    vector: int  # adjacent results one lane handles
+    batch: int  # vectors of one lane whose reads are in flight together
+    fixed_column: bool  # a lane's column is the same in every pass
+    reads: tuple[Read, ...]
+    statements: tuple[Compute, ...]
+    accumulator: str  # the contraction's value
+    writes: tuple[Write, ...]
+    row_base: str  # of the rows that a warp's fragments hold
+    column_base: str
+    row_of_lane: str  # position of accumulator element 0 in the instruction's tile
+    column_of_lane: str
+    element_offsets: tuple[tuple[int, int], ...]  # of each accumulator element from element 0
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One matrix of the epilogue in shared memory, a panel at a time, as a warp's lanes see it."""
+
+    name: str  # the read's variable, or the output
+    tensor: Tensor
+    buffer: str
+    slot: str  # which slot panel p of a tile uses
+    cursor: str  # of the slots; "" where they are known without
+    rows: int
+    columns: int
+    element_bytes: int
+    span: int  # bytes of a box's row, and of its swizzle
+    address: str  # of a lane's first access, from the start of the panel
+    step: tuple[int, int]  # groups of columns in one box; bytes XORed from one to the next
+    half_bytes: int  # from a lane's first row to its second
+
+    @property
+    def boxes(self) -> int:
+        """Boxes of one panel, side by side."""
+        return self.columns * self.element_bytes // self.span
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one panel."""
+        return self.rows * self.columns * self.element_bytes
+
+    @property
+    def box(self) -> tuple[int, int]:
+        """Elements of one box, outer first."""
+        return (self.rows, self.span // self.element_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Sums -> pointwise functions -> panels of results."""
+
+    epilogue: Epilogue
+    operands: tuple[Panel, ...]
+    results: tuple[Panel, ...]
+    advance: tuple[str, ...]  # cursors of operands that nobody waits for
+    columns: int  # of a panel
+    per_block: int  # panels beside each other
+    blocks: int  # groups of columns of one panel
+    group_columns: int
+    column: str  # where the agent's tile begins
+    first_row: str  # of a lane's rows
+    lane_column: str  # of a lane's first pair, in a group of columns
+    half_rows: int  # from a lane's first row to its second
+
+
+@dataclass(frozen=True, slots=True)
+class Warm:
+    """Operands with one value per column are brought near before they are read."""
+
+    reads: tuple[Read, ...]
+    column: str  # where the agent's tile begins
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Panels of results -> global memory, by the copy engine."""
+
+    panels: tuple[tuple[Panel, Boxes], ...]
+
+
+Work: TypeAlias = (
+    Again
+    | Copy
+    | Epilogue
+    | Finish
+    | Groups
+    | Load
+    | Locate
+    | Move
+    | Nothing
+    | Placed
+    | Product
+    | Signal
+    | Skip
+    | Store
+    | Warm
+)

@@ -1,0 +1,103 @@
+"""How operands come and results leave: what each way is able to move, and in which portions.
+
+1. Copies run in the background if rows of every operand allow it; both share the loop's waits.
+2. A staged epilogue walks a warp tile in vectors of adjacent results.
+3. With panels the copy engine moves every matrix of the epilogue, which it can if rows are aligned
+   and n is innermost. Otherwise the schedule has to store from the registers, and says so.
+"""
+
+from __future__ import annotations
+
+import math
+
+from polygen.errors import ScheduleError
+from polygen.frontend.dtypes import DType
+from polygen.frontend.program import Program
+from polygen.hardware.device import Device, common_facts
+from polygen.poly.pointwise import Pointwork
+from polygen.poly.tiling import Panels, RowVectors
+from polygen.schedule.model import Schedule
+
+# Vectors in flight per lane, by the number of matrices that the epilogue reads.
+_IN_FLIGHT = (4, 8, 4, 2)
+_PANEL_COLUMNS = (64, 32, 16)
+_ROW_BYTES = common_facts()["tensor_map_row_bytes"]
+_VECTOR_BYTES = 16  # of the narrowest output, in one access
+
+
+def copies_in_background(program: Program, device: Device) -> bool:
+    """Whether all copies can run in the background: 4-byte alignment, a device that can."""
+    operands = {access.name for c in program.contractions for access in c.reads}
+    tensors = [t for t in program.inputs if t.name in operands]
+    return device.has("cp_async") and all(
+        t.alignment >= device.asynchronous_copy_smallest for t in tensors
+    )
+
+
+def vector_length(outputs: tuple[DType, ...]) -> int:
+    """Adjacent results per lane: 16 bytes of the narrowest 16- or 32-bit output."""
+    return _VECTOR_BYTES // max(2, min(dtype.bytes for dtype in outputs))
+
+
+def row_vectors(program: Program, schedule: Schedule) -> RowVectors:
+    """How a staged epilogue walks a warp tile.
+
+    Reads of full matrices take most of the epilogue's time, so several are kept in flight per lane:
+    as many as registers hold, once the sums have left them.
+    """
+    lanes = common_facts()["warp_size"]
+    if schedule.epilogue.through != "smem":
+        return RowVectors(2, 1, lanes)
+    vector = vector_length(tuple(t.dtype for t in program.outputs))
+    warp = schedule.tile.warp
+    per_row = max(1, warp.n // vector)
+    items = warp.m * per_row
+    if lanes % per_row or items % lanes:
+        return RowVectors(vector, 1, lanes)
+    operands = {access.name for c in program.contractions for access in c.reads}
+    matrices = sum(len(t.dims) == 2 and t.name not in operands for t in program.inputs)
+    batch = math.gcd(items // lanes, _IN_FLIGHT[min(matrices, 3)])
+    return RowVectors(vector, batch, lanes)
+
+
+def panel_columns(schedule: Schedule) -> int:
+    """Columns of a panel, as decided, else the most that divide a consumer's; 0: none do."""
+    fitting = (c for c in _PANEL_COLUMNS if schedule.tile.warp.n % c == 0)
+    return schedule.epilogue.columns or next(fitting, 0)
+
+
+def panels(schedule: Schedule, work: Pointwork) -> Panels | None:
+    """What the epilogue moves through panels; None without roles.
+
+    Raises:
+        ScheduleError: a matrix cannot be moved by the copy engine, or not in such panels.
+    """
+    if not schedule.specialised:
+        return None
+    if schedule.epilogue.through != "tma":
+        return Panels(0, (), ())
+    where = f"schedule {schedule.name}, epilogue.through"
+    for one in (*work.matrices, *work.writes):
+        if one.kind != "vector" or one.tensor.alignment < _ROW_BYTES:
+            raise ScheduleError(
+                f"{one.tensor.name}: the copy engine cannot move {one.tensor}",
+                where=where,
+                why=f"it needs n innermost, and rows that start at multiples of {_ROW_BYTES} bytes",
+                nearest='Use epilogue.through = "registers"',
+            )
+    own, columns = schedule.tile.warp.n, panel_columns(schedule)
+    if not columns:
+        raise ScheduleError(
+            f"tile.warp.n = {own} with panels",
+            where=where,
+            nearest=f"Use a multiple of {_PANEL_COLUMNS[-1]}",
+        )
+    if columns not in _PANEL_COLUMNS or own % columns:
+        fitting = [str(c) for c in _PANEL_COLUMNS if own % c == 0]
+        raise ScheduleError(
+            f"epilogue.columns = {columns} of tile.warp.n = {own}",
+            where=f"schedule {schedule.name}, epilogue.columns",
+            why="panels of one width cover a consumer's columns",
+            nearest=f"Use {' or '.join(fitting)}" if fitting else "Leave it out",
+        )
+    return Panels(columns, tuple(r.name for r in work.matrices), tuple(w.name for w in work.writes))

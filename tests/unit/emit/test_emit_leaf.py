@@ -1,0 +1,55 @@
+"""The table of leaves: every row is used, and every statement of a kernel has its row."""
+
+import pytest
+from matrix import UNUSUAL, case, roles, small
+
+from polygen.emit.leaf import kind_of, kinds
+from polygen.emit.leaf.table import render
+
+KERNELS = {
+    "background": {"schedule": small()},
+    "through_registers": {"alignment": 2, "schedule": small()},
+    "pairs": {"schedule": UNUSUAL["registers"]},
+    "panels": {"arch": "sm_90a", "epilogue": "gate", "schedule": roles("two", in_flight=1)},
+    "turns": {"arch": "sm_90a", "schedule": roles("pingpong", through="registers")},
+}
+
+
+def plan_of(name):
+    changes = {"epilogue": "bias", "alignment": 16, **KERNELS[name]}
+    epilogue, alignment = changes.pop("epilogue"), changes.pop("alignment")
+    return case("leaf", "nt", "bf16", epilogue, alignment, **changes).kernel().passes.plan
+
+
+@pytest.fixture(scope="module")
+def plans():
+    return {name: plan_of(name) for name in KERNELS}
+
+
+def test_no_leaf_is_in_the_table_for_nothing(plans):
+    met = {(leaf.op, leaf.unit) for plan in plans.values() for leaf in plan.leaves}
+    assert met == set(kinds())
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_leaf_names_the_iterators_that_it_reads(plans, name):
+    plan = plans[name]
+    for leaf in plan.leaves:
+        lines = render(plan, leaf, [], 0)
+        head = next(line for line in lines if line.startswith(f"auto {leaf.statement} = "))
+        parameters = head.partition("(")[2].partition(")")[0]
+        if leaf.op in ("compute", "edge"):
+            continue  # called by leaves, with values
+        given = [p for p in parameters.split(", ") if p]
+        assert len(given) == len(leaf.loops), head
+        read = {p.removeprefix("int ") for p in given if p != "int"}
+        assert read in [set(one) for one in kind_of(leaf).iterators], head
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_what_stands_in_front_of_a_statement_is_declared_there(plans, name):
+    plan = plans[name]
+    by_name = {(leaf.place, leaf.statement) for leaf in plan.leaves}
+    for leaf in plan.leaves:
+        if leaf.before:
+            assert (leaf.place, leaf.before) in by_name
