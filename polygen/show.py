@@ -142,4 +142,4 @@ def _statements(plan: KernelPlan) -> list[str]:
 
 
 def _barrier(placed: Placed) -> list[str]:
-    return [f"{placed}; enforces", *(f"    {one}" for one in placed.dependences)]
+    return [f"{placed}; enforces", *(f"    {one}" for one in placed.sync.enforces)]

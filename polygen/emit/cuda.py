@@ -22,7 +22,6 @@ from polygen.emit.places import places
 from polygen.emit.source import KernelSource
 from polygen.lower.plan import Buffer, KernelPlan
 from polygen.lower.work import Placed
-from polygen.poly.role_barriers import Mbarrier
 from polygen.schedule.load import dumps
 
 
@@ -138,7 +137,6 @@ def _persistent(plan: KernelPlan) -> dict[str, Any]:
 
 
 def _init(buffer: Buffer, placed: Placed) -> str:
-    arrivals = placed.sync.arrivals if isinstance(placed.sync, Mbarrier) else 1
     address = f"shared + {buffer.offset} + {buffer.slot_bytes} * slot"
     loop = f"for (int slot = 0; slot < {buffer.slots * buffer.owners}; ++slot)"
-    return f"{loop} barrier_init({address}, {arrivals});  // {placed.name}"
+    return f"{loop} barrier_init({address}, {placed.sync.arrivals});  // {placed.name}"

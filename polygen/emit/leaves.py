@@ -34,11 +34,6 @@ def indexed_address(buffer: Buffer, slot: str, agent: str = "") -> str:
     return f"shared + {buffer.offset} + {slot} * {buffer.slot_bytes}"
 
 
-def cursor(buffer: Buffer, *names: str) -> str:
-    """The declaration of cursors for a buffer's slots."""
-    return f"Cursor<{buffer.slots}> {', '.join(names)};"
-
-
 def position(access: Read | Write, row: str, column: str) -> str:
     """C text of an element's address."""
     parts = []

@@ -18,9 +18,9 @@ _WRITTEN_TEXT = (
     "t s m n r k p e i from to left inside bytes row column rows_left piece from_row from_column "
     "low high word words safe_row sums sum count min max "
     "zero mma copy_a copy_b load_a load_b stage store prepare commit b_m b_n pass "
-    "locate fill fence retire drain finish staged skip band in_band width rank owner turn quarter "
+    "locate fill multiply finish band in_band width rank owner turn quarter "
     "full low_a low_b address_a address_b fragment_a fragment_b place_scratch "
-    "Cursor fill_ring multiply_ring release_ring __attribute__ always_inline __syncwarp"
+    "Cursor __attribute__ always_inline __syncwarp"
 )
 _WRITTEN = frozenset(_WRITTEN_TEXT.split())
 _KEYWORDS_TEXT = (
@@ -32,6 +32,10 @@ _KEYWORDS_TEXT = (
     "volatile while xor xor_eq dim3 uint2 uint4 blockIdx threadIdx blockDim gridDim stream "
     "NULL NAN INFINITY HUGE_VAL HUGE_VALF EOF INT_MAX INT_MIN UINT_MAX CHAR_BIT RAND_MAX M_E M_PI "
     "assert errno linux unix stdin stdout stderr"  # macros of nvcc's own includes and of gcc
+)
+# Leaves that synchronise, and counters of slots, are named after what they are about.
+_MADE = re.compile(
+    r"(wait|arrive|bar|fence|retire|skip|fetch|map)_|\w+_(warps|producer|loader|consumer)(_behind)*$"
 )
 _KEYWORDS = frozenset(_KEYWORDS_TEXT.split())
 _KERNEL_SCOPE = ("kernel.cu.j2", "launcher.cu.j2", "header.h.j2", "frame", "leaf")
@@ -65,5 +69,6 @@ def c_name(name: str) -> str:
     Different names stay different: ``sum`` becomes ``sum_``, and ``sum_`` becomes ``sum__``. Names
     that start with ``__``, or ``_`` and a capital, are kept by C for itself.
     """
-    taken = name.rstrip("_") in reserved() or re.match(r"_[_A-Z]", name)
+    own = name.rstrip("_")
+    taken = own in reserved() or _MADE.match(own) or re.match(r"_[_A-Z]", name)
     return f"{name}_" if taken else name

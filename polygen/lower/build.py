@@ -47,7 +47,7 @@ def lower(
     work = pointwork(program, tree.fusion, tree.match)
     given = Given(program, tree, schedule, atom, device, work)
     out = epilogue(given)
-    inside = (warps if tree.roles is None else warpgroups).inside(given, out)
+    inside = (warpgroups if schedule.specialised else warps).inside(given, out)
     taken = resources(schedule, tiles, atom, device, needed(inside.buffers))
     launch = _launch(given, taken)
     raster = prove_linear_raster(group) if launch.persistent else (prove_raster(group),)

@@ -8,8 +8,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from polygen.frontend.program import Tensor
@@ -102,22 +100,22 @@ def tile_corner(tiles: Tiling, agent: str) -> tuple[str, str]:
     )
 
 
-def panel(given: Given, element: Element, buffer: Buffer, chosen: Panels) -> Panel:
-    """One matrix of the epilogue, an operand or a result."""
-    tiles, atom = given.tiles, given.atom
+def panel(given: Given, element: Element, buffer: Buffer, chosen: Panels, counter: str) -> Panel:
+    """One matrix of the epilogue, an operand or a result; `counter`: of its slots."""
+    atom = given.atom
     size = element.tensor.dtype.bytes
     span = next(s for s in spans() if chosen.columns * size % s == 0)
     lanes = panel_lanes(atom, size, span)
-    count = tiles.atoms[0] * (tiles.warp[1] // chosen.columns)
-    name, incoming = element.name, element.name in chosen.operands
-    known = count % buffer.slots == 0  # the panels of a tile fill whole rounds
-    cursor = f"finish_{name}" if incoming else "" if known else f"{name}_written"
+    proved = given.tree.synchronised.program.buffer(buffer.name).slot
+    slot = f"{counter}.slot"
+    if proved is not None:
+        slot = f"p % {buffer.slots}"  # as the tile program says, of the panel's number
+        assert proved[1] == f"p mod {buffer.slots}"
     return Panel(
-        name=name,
+        name=element.name,
         tensor=element.tensor,
         buffer=buffer.name,
-        slot=f"p % {buffer.slots}" if known else f"{cursor}.slot",
-        cursor=cursor,
+        slot=slot,
         rows=atom.m,
         columns=chosen.columns,
         element_bytes=size,
@@ -145,9 +143,8 @@ def finish(
     out: Epilogue,
     operands: tuple[Panel, ...],
     results: tuple[Panel, ...],
-    awaited: Sequence[str],
 ) -> Finish:
-    """How a warpgroup turns sums into panels of results; `awaited`: buffers that are released."""
+    """How a warpgroup turns sums into panels of results."""
     tiles, atom = given.tiles, given.atom
     table = atom.c.table[: common_facts()["warp_size"]]
     row, column = tile_corner(tiles, "group")
@@ -157,7 +154,6 @@ def finish(
         epilogue=out,
         operands=operands,
         results=results,
-        advance=tuple(p.cursor for p in operands if p.buffer not in awaited),
         columns=columns,
         per_block=tiles.warp[1] // columns,
         blocks=columns // atom.n,

@@ -22,7 +22,6 @@ from polygen.lower.plan import Buffer
 from polygen.poly.match import Match
 from polygen.poly.pointwise import Element, Pointwork
 from polygen.poly.results import panels
-from polygen.poly.role_barriers import Mbarrier, Sync, Turn
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
@@ -40,7 +39,7 @@ def memory(
     matched: Match,
     work: Pointwork,
     tiles: Tiling,
-    syncs: Sequence[Sync] | None = None,
+    barriers: Sequence[tuple[str, int, int]] | None = None,
 ) -> tuple[Buffer, ...]:
     """The buffers of a schedule with their offsets.
 
@@ -49,7 +48,7 @@ def memory(
         matched: the operands.
         work: what the epilogue reads and writes.
         tiles: the tile hierarchy.
-        syncs: the barriers between places; None before they are derived.
+        barriers: name, slots and owners of those in shared memory; None before they are derived.
 
     Raises:
         ScheduleError: a matrix of the epilogue cannot be moved in panels.
@@ -61,14 +60,9 @@ def memory(
             Buffer("scratch", "scratch", 0, 1, size, chunk_bytes(), tiles.warp_count, overlay=True)
         )
     found += _panels(schedule, work, tiles)
-    if syncs is None and schedule.specialised:
+    if barriers is None and schedule.specialised:
         found.append(Buffer("barriers", "barrier", 0, 1, pattern_bytes(), _BARRIER_BYTES))
-    consumers = workers(schedule, tiles)
-    for sync in syncs or ():
-        if isinstance(sync, Mbarrier):
-            owners = consumers if sync.per_group else 1
-            found.append(_barriers(sync.name, sync.slots, owners))
-    found += [_barriers(s.name, 1, consumers) for s in syncs or () if isinstance(s, Turn)]
+    found += [_barriers(*one) for one in barriers or ()]
     return _placed(found)
 
 

@@ -108,7 +108,7 @@ class Leaf:
     loops: tuple[str, ...]  # iterators of the statement, which every call passes
     work: Work
     place: str = ""  # whose; "": of all places
-    before: str = ""  # the statement that it stands in front of, if it is there for that one alone
+    advances: tuple[str, ...] = ()  # counters of its place that go up behind it
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +123,7 @@ class Place:
     agent: str  # the name under which leaves know their agent
     registers: int  # per thread, that it is given; 0: what the compiler takes
     loops: LoopAst
+    counters: tuple[tuple[str, int], ...] = ()  # of slots, each with how many there are
 
 
 @dataclass(frozen=True, slots=True)

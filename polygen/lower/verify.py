@@ -83,7 +83,7 @@ def _check_bytes(plan: KernelPlan) -> None:
         if isinstance(leaf.work, Move)
     }
     for placed in plan.syncs:
-        wanted = brought.get(placed.signal, 0)
+        wanted = sum(brought.get(signal, 0) for signal, _ in placed.sync.signals)
         if placed.bytes != wanted:
             raise VerifyError(
                 f"{placed.name} expects {placed.bytes} bytes, copies bring {wanted}",

@@ -13,11 +13,11 @@ from polygen.lower.given import Given
 from polygen.lower.memory import memory
 from polygen.lower.operands import copy, load
 from polygen.lower.plan import Buffer, Inside, Leaf, Place
-from polygen.lower.work import Copy, Epilogue, Groups, Load, Nothing, Placed, Product
-from polygen.poly.barriers import Barrier
+from polygen.lower.synchronise import AGENTS, placed, sync_leaves
+from polygen.lower.work import Copy, Epilogue, Groups, Load, Nothing, Product
 from polygen.poly.results import copies_in_background
 
-_PLACE = "block"
+_PLACE = "warps"
 
 
 def inside(given: Given, out: Epilogue) -> Inside:
@@ -34,11 +34,12 @@ def inside(given: Given, out: Epilogue) -> Inside:
     ]
     tree, count = given.tree, given.tiles.warp_count
     bare = memory(given.schedule, given.match, given.work, given.tiles, ())
-    syncs = tuple(Placed(entry.barrier, entry.dependences) for entry in tree.enforced)
+    syncs = placed(tree.synchronised, {})
+    leaves = _leaves(moved, out, tuple(sync_leaves(given, syncs, "")))
     return Inside(
         tuple(_with_layout(given, buffer, moved, out) for buffer in bare),
-        tuple(replace(leaf, place=_PLACE) for leaf in _leaves(moved, out, syncs)),
-        (Place(_PLACE, 0, count, count, False, "warp", 0, tree.loops()),),
+        tuple(replace(leaf, place=_PLACE) for leaf in leaves),
+        (Place(_PLACE, 0, count, count, False, AGENTS[_PLACE], 0, tree.loops()),),
         syncs,
     )
 
@@ -56,7 +57,7 @@ def _with_layout(
     return replace(buffer, layout=rows)
 
 
-def _leaves(moved: list[tuple[Copy, Load]], out: Epilogue, syncs: tuple[Placed, ...]) -> list[Leaf]:
+def _leaves(moved: list[tuple[Copy, Load]], out: Epilogue, between: tuple[Leaf, ...]) -> list[Leaf]:
     """The leaves of the block's loops, in the order in which they are declared."""
     asynchronous = moved[0][0].asynchronous
     unit = "cp.async" if asynchronous else "threads"
@@ -65,7 +66,7 @@ def _leaves(moved: list[tuple[Copy, Load]], out: Epilogue, syncs: tuple[Placed, 
     if asynchronous:
         note = "commit[t]: the copies of step t become one group"
         found.append(Leaf("commit", "commit", "cp.async", ("t",), Groups(note=note)))
-    found += [leaf for placed in syncs for leaf in _barrier(placed)]
+    found += between
     found += [Leaf(f"load_{one.operand}", "load", "threads", ("k", "s"), one) for _, one in moved]
     rings = (moved[0][0].buffer, moved[1][0].buffer)
     found.append(Leaf("mma", "multiply", "mma.sync", ("k", "s", "m", "n"), Product(rings)))
@@ -79,15 +80,3 @@ def _leaves(moved: list[tuple[Copy, Load]], out: Epilogue, syncs: tuple[Placed, 
         Leaf("stage", "stage", "threads", ("m",), out),
         Leaf("store", "store_rows", "threads", ("r",), out),
     ]
-
-
-def _barrier(placed: Placed) -> list[Leaf]:
-    barrier = placed.sync
-    assert isinstance(barrier, Barrier)
-    loops = ("t",) if barrier.phase == "main" else ()
-    found = [Leaf(barrier.name, "bar", barrier.scope, loops, placed)]
-    if barrier.pending is None:
-        return found
-    left = f"but for the last {barrier.pending} group(s)"
-    note = f"{barrier.wait}: this thread's copies have landed, {left}"
-    return [Leaf(barrier.wait, "retire", "cp.async", ("t",), Groups(barrier.pending, note)), *found]

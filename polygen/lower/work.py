@@ -10,9 +10,8 @@ from typing import TypeAlias
 
 from polygen.frontend.program import Tensor
 from polygen.hardware.fragment_load import FragmentLoad
-from polygen.poly.barriers import Barrier
 from polygen.poly.pointwise import Compute
-from polygen.poly.role_barriers import GroupBarrier, Mbarrier, Turn
+from polygen.poly.tile_program import Sync
 
 
 # --- synchronisation -----------------------------------------------------------------------------
@@ -20,10 +19,13 @@ from polygen.poly.role_barriers import GroupBarrier, Mbarrier, Turn
 class Placed:
     """A barrier with its place in shared memory, if it takes any."""
 
-    sync: Barrier | Mbarrier | GroupBarrier | Turn
-    dependences: tuple[str, ...]  # that are unordered without it
-    buffer: str = ""
-    bytes: int = 0  # that copies complete per phase of an mbarrier; 0: threads arrive
+    sync: Sync
+    buffer: str  # its mbarriers; "" for a barrier of threads
+    bytes: int  # that copies complete per phase of an mbarrier; 0: threads arrive
+    threads: int  # of one agent that waits
+    owners: int = 1  # agents of a block that have one each
+    remote: bool = False  # whether threads arrive at the barriers of several blocks
+    pending: int | None = None  # groups that a wait in front of a barrier of threads leaves
 
     @property
     def name(self) -> str:
@@ -32,38 +34,37 @@ class Placed:
 
     @property
     def reason(self) -> str:
-        """The dependences, as a sentence says them."""
-        return "; ".join(self.dependences)
+        """The dependences that are unordered without it, as a sentence says them."""
+        return "; ".join(self.sync.enforces)
 
     @property
-    def signal(self) -> str:
-        """The statement whose completion arrives at an mbarrier."""
-        return self.sync.signal if isinstance(self.sync, Mbarrier) else ""
+    def signals(self) -> str:
+        """What arrives at an mbarrier."""
+        return ", ".join(dict(self.sync.signals))
 
     @property
     def title(self) -> str:
-        """The name, with who meets there if the kernel has several such groups of threads."""
-        return f"{self.name} ({self.sync.scope})" if isinstance(self.sync, Barrier) else self.name
+        """The name, with who meets there if it is a barrier of threads."""
+        if self.sync.kind != "bar":
+            return self.name
+        return f"{self.name} ({'block' if self.sync.scope == 'place' else 'one agent'})"
 
     def __str__(self) -> str:
         sync = self.sync
-        if isinstance(sync, Barrier):
-            kind = "all warps of the block" if sync.scope == "block" else "the lanes of one warp"
+        if sync.kind == "bar":
+            kind = f"the {self.threads} threads of one agent"
+            if sync.scope == "place":
+                kind = "all warps of the block"
             waits = ""
-            if sync.pending is not None:
-                waits = f", after waiting for all but the last {sync.pending} group(s) of copies"
-            return f"{sync.name}: {kind}, before each {sync.before}{waits}"
-        if isinstance(sync, GroupBarrier):
-            return (
-                f"{sync.name}: the threads of one warpgroup, between {sync.before} and "
-                f"{sync.after}, with at most {sync.pending} earlier panel(s) still being read"
-            )
-        if isinstance(sync, Turn):
-            return f"{sync.name}: consumers start {sync.statement} in turns"
-        brought = f"{self.bytes} bytes of {sync.signal}"
-        what = brought if self.bytes else f"{sync.arrivals} of {sync.signal}"
-        per = " for each warpgroup" if sync.per_group else ""
-        where = ", from all blocks that share the slot" if sync.remote else ""
+            if self.pending is not None:
+                waits = f", after waiting for all but the last {self.pending} group(s)"
+            return f"{sync.name}: {kind}, before each {sync.name.removeprefix('bar_')}{waits}"
+        if sync.kind == "turn":
+            return f"{sync.name}: consumers take their tiles in turns"
+        brought = f"{self.bytes} bytes of {self.signals}"
+        what = brought if self.bytes else f"{sync.arrivals} of {self.signals}"
+        per = " for each warpgroup" if self.owners > 1 else ""
+        where = ", from all blocks that share the slot" if self.remote else ""
         return f"{sync.name}: {sync.slots} mbarriers{per}; {sync.wait} waits for {what}{where}"
 
 
@@ -72,17 +73,17 @@ class Signal:
     """A wait at a barrier, or an arrival."""
 
     placed: Placed
-    cursor: str = ""  # which slot: a cursor of the place
+    counter: str = ""  # which slot, and which parity
     agent: str = ""  # whose barrier, if every agent has its own
-    advance: bool = False  # the cursor goes to the next slot afterwards
-    together: str = ""  # of an arrival, who has to be there: "warp" or "warpgroup"
+    threads: str = ""  # of an arrival, which arrive: "all", "warps" (one of each) or "one"
     everywhere: str = ""  # of an arrival in other blocks as well: which threads send it to one each
 
-    @property
-    def mbarrier(self) -> Mbarrier:
-        """The barrier, which is one in shared memory."""
-        assert isinstance(self.placed.sync, Mbarrier)
-        return self.placed.sync
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Waiting for the token that agents pass round, or passing it on."""
+
+    placed: Placed
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +92,13 @@ class Groups:
 
     pending: int = 0
     note: str = ""
-    advance: str = ""  # the cursor that goes to the next slot
-
-
-@dataclass(frozen=True, slots=True)
-class Again:
-    """The same as another statement, at other instances."""
-
-    statement: str
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Cursors pass what other agents take."""
+    """Counters pass what other agents take."""
 
-    cursors: tuple[str, ...]
+    counters: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +176,7 @@ class Move:
 
     boxes: tuple[Boxes, ...]
     full: Placed
-    cursor: str
+    counter: str  # of the ring's slots
     note: str
 
 
@@ -206,7 +199,7 @@ class Product:
     """Products of one step, added to the sums."""
 
     buffers: tuple[str, str]  # rings of the operands
-    cursors: tuple[str, ...] = ()  # of the rings: where products are, and where releases are
+    counter: str = ""  # of the rings' slots; "" where the loops say them
     parts: tuple[str, str] = ("", "")  # bytes where the agent's part of an operand begins
 
 
@@ -267,7 +260,6 @@ class Panel:
     tensor: Tensor
     buffer: str
     slot: str  # which slot panel p of a tile uses
-    cursor: str  # of the slots; "" where they are known without
     rows: int
     columns: int
     element_bytes: int
@@ -299,7 +291,6 @@ class Finish:
     epilogue: Epilogue
     operands: tuple[Panel, ...]
     results: tuple[Panel, ...]
-    advance: tuple[str, ...]  # cursors of operands that nobody waits for
     columns: int  # of a panel
     per_block: int  # panels beside each other
     blocks: int  # groups of columns of one panel
@@ -327,8 +318,7 @@ class Store:
 
 
 Work: TypeAlias = (
-    Again
-    | Copy
+    Copy
     | Epilogue
     | Finish
     | Groups
@@ -341,5 +331,6 @@ Work: TypeAlias = (
     | Signal
     | Skip
     | Store
+    | Turn
     | Warm
 )

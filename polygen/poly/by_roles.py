@@ -290,15 +290,15 @@ def _end(shape: _Shape) -> Part:
     )
     owners, schedule = len(consumer.agents), shape.schedule.epilogue
     count = tiles.atoms[0] * per_block
-    # Panels of a tile that fill whole rounds of the slots lie where their number says.
-    whole = count % schedule.slots == 0
-    slot = (("i", "p"), f"p mod {schedule.slots}") if whole else None
+
+    def panel(name: str, slots: int) -> Buffer:
+        # Panels of a tile that fill whole rounds of the slots lie where their number says.
+        slot = (("i", "p"), f"p mod {slots}") if count % slots == 0 else None
+        return Buffer(name, "shared", 2, owners, slots, slot=slot)
+
     buffers = (
-        *(Buffer(f"panel_{n}", "shared", 2, owners, schedule.prefetch) for n in panels.operands),
-        *(
-            Buffer(f"result_{n}", "shared", 2, owners, schedule.slots, slot=slot)
-            for n in panels.outputs
-        ),
+        *(panel(f"panel_{name}", schedule.prefetch) for name in panels.operands),
+        *(panel(f"result_{name}", schedule.slots) for name in panels.outputs),
     )
     tree = loop("p", steps(*(f.name for f in fetches), "finish", "store"))
     return Part((*fetches, finish, store), buffers, tree, tree)

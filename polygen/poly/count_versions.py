@@ -14,7 +14,7 @@ from polygen import isl
 from polygen.errors import IllegalSchedule
 from polygen.poly.counters import Counter, tagged_once
 from polygen.poly.derivation import Derivation
-from polygen.poly.handover import text
+from polygen.poly.handover import shared_name, text
 from polygen.poly.happens_before import Order
 from polygen.poly.tile_program import Place
 from polygen.poly.versions import same_agent
@@ -36,9 +36,9 @@ def _groups(work: Derivation) -> list[tuple[str, ...]]:
     """Buffers in shared memory that need counters, those that are handed over together as one."""
     together: dict[str, tuple[str, ...]] = {}
     for buffer in work.program.buffers:
-        if buffer.space == "shared" and buffer.versions and not buffer.slot:
-            of = (s.buffers for s in work.syncs if buffer.name in s.buffers)
-            group = next(of, (buffer.name,))
+        of = [s.buffers for s in work.syncs if buffer.name in s.buffers]
+        if buffer.space == "shared" and buffer.versions and (of or not buffer.slot):
+            group = of[0] if of else (buffer.name,)
             together[group[0]] = group
     return list(together.values())
 
@@ -66,7 +66,11 @@ def _of_place(
         for name, cells in sync.skips
         if work.facts[name].place == place
     }
-    return [_counter(work, buffers, place, one, skips) for one in shared]
+    counters = []
+    for number, one in enumerate(shared):
+        name = f"{shared_name(buffers)}_{place.name}{'_behind' * number}"
+        counters.append(_counter(work, name, buffers, place, one, skips))
+    return counters
 
 
 def _uses(work: Derivation, buffers: tuple[str, ...], place: Place) -> list[_Use]:
@@ -113,6 +117,7 @@ def _side_by_side(order: Order, step: isl.Map, agents: int, one: _Use, other: _U
 
 def _counter(
     work: Derivation,
+    name: str,
     buffers: tuple[str, ...],
     place: Place,
     uses: list[_Use],
@@ -120,7 +125,7 @@ def _counter(
 ) -> Counter:
     every = {leaf: cells for use in uses for leaf, cells in use.items()}
     return Counter(
-        f"{next(iter(every))}_slot",
+        name,
         place.name,
         buffers,
         tuple((leaf, text(cells)) for leaf, cells in every.items()),

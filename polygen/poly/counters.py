@@ -62,7 +62,7 @@ def check_counters(order: Order, program: TileProgram, counters: Iterable[Counte
         elif buffer.space == "shared" and buffer.versions:
             _check_used(order, buffer, used)
     for sync in order.syncs:
-        if sync.kind == "mbarrier" and program.buffer(sync.buffers[0]).slot is None:
+        if sync.kind == "mbarrier":
             for name in (sync.wait, *dict(sync.signals)):
                 if (name, sync.buffers[0]) not in used:
                     raise VerifyError(

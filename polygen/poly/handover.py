@@ -41,10 +41,15 @@ class _Handover:
     @property
     def name(self) -> str:
         """``full_ring``, ``empty_r``."""
-        first, last = self.buffers[0], self.buffers[-1]
-        shared = takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
-        common = "".join(letter for letter, _ in shared)
-        return f"{self.kind}_{common.removeprefix('panel_').strip('_')}"
+        return f"{self.kind}_{shared_name(self.buffers)}"
+
+
+def shared_name(buffers: tuple[str, ...]) -> str:
+    """What buffers that are handed over together are called: ``ring``, or ``r`` for ``panel_r``."""
+    first, last = buffers[0], buffers[-1]
+    shared = takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    common = "".join(letter for letter, _ in shared)
+    return common.removeprefix("panel_").strip("_")
 
 
 def hand_over(work: Derivation) -> None:

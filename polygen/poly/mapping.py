@@ -19,7 +19,6 @@ from polygen import isl
 from polygen.errors import VerifyError
 from polygen.hardware.atom import Atom
 from polygen.poly import ast
-from polygen.poly.barriers import Barrier, Enforced
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.footprint import Footprint, footprint
 from polygen.poly.fusion import Fusion
@@ -29,7 +28,6 @@ from polygen.poly.legality import Proof, check_blocks, check_order
 from polygen.poly.match import Match
 from polygen.poly.place_trees import PlaceTree, place_trees
 from polygen.poly.refine import Emitted, refine
-from polygen.poly.role_mapping import RoleMapping, role_mapping
 from polygen.poly.scop import Scop, space
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import (
@@ -61,24 +59,7 @@ class ScheduleTree:
     synchronised: Synchronised
     places: tuple[PlaceTree, ...]
     proofs: tuple[Proof, ...]
-    roles: RoleMapping | None = None
-
-    @property
-    def enforced(self) -> tuple[Enforced, ...]:
-        """The barriers of a block without roles."""
-        if self.roles is not None:
-            return ()
-        waits = {s.name: s.pending for s in self.synchronised.syncs if s.kind == "retire"}
-        found = []
-        for sync in self.synchronised.syncs:
-            if sync.kind == "bar":
-                before = sync.name.removeprefix("bar_")
-                leaf = next(x for x in self.synchronised.leaves if x.name == sync.name)
-                scope = {"place": "block", "agent": "warp"}[sync.scope]
-                phase = "main" if leaf.loops else "epilogue"
-                barrier = Barrier(sync.name, scope, phase, before, waits.get(f"wait_{before}"))
-                found.append(Enforced(barrier, sync.enforces))
-        return tuple(found)
+    panels: Panels  # what an epilogue moves by the copy engine
 
     def loops(self) -> ast.LoopAst:
         """The loops of the only place."""
@@ -140,10 +121,6 @@ def map_program(
         carried,
     )
     proofs += refine(emitted)
-    mapping = None
-    if panels is not None:
-        consumers = program.statement("multiply").place.counts[-1]
-        mapping = role_mapping(synchronised, trees, consumers, panels)
     return ScheduleTree(
         fusion,
         matched,
@@ -153,7 +130,7 @@ def map_program(
         synchronised,
         trees,
         tuple(proofs),
-        mapping,
+        epilogue.panels,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from polygen.emit.leaf.elements import epilogue_type
 from polygen.emit.leaf.table import Text, block, filled, leaf
-from polygen.emit.leaves import cursor, extent_names, position, slot_address
+from polygen.emit.leaves import extent_names, position, slot_address
 from polygen.emit.names import c_name
 from polygen.lower.epilogue import column_reads
 from polygen.lower.plan import KernelPlan, Leaf
@@ -53,18 +53,12 @@ def _(plan: KernelPlan, one: Leaf, work: Finish) -> Text:
         + [line for p in work.results for line in _result_declared(plan, work, p)],
         "compute": _compute(work),
         "written": [line for p in work.results for line in _panel_written(work, p)],
-        "advance": [f"{name}.advance();" for name in work.advance],
     }
     comment = (
         f"{one.statement}[i,p]: {work.operands[0].rows if work.operands else work.results[0].rows} "
         f"rows by {work.columns} columns of sums -> pointwise functions -> a panel of results"
     )
-    cursors = [cursor(plan.buffer(p.buffer), p.cursor) for p in _with_cursor(work)]
-    return Text(filled("finish_threads", record), comment, tuple(cursors))
-
-
-def _with_cursor(work: Finish) -> list[Panel]:
-    return [panel for panel in (*work.operands, *work.results) if panel.cursor]
+    return Text(filled("finish_threads", record), comment)
 
 
 def _prelude(rows: list[Read], columns: list[Read], work: Finish, m_extent: str) -> list[str]:
@@ -211,7 +205,6 @@ def _(plan: KernelPlan, one: Leaf, work: Store) -> Text:
             *lines,
             '  asm volatile("cp.async.bulk.commit_group;" ::: "memory");',
             "}",
-            *(f"{panel.cursor}.advance();" for panel, _ in work.panels if panel.cursor),
         ),
         f"{one.statement}[i,p]: one thread of the warpgroup has the copy engine write the panel, "
         "clipped at the edges",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polygen.emit.leaf.table import Text, block, leaf
+from polygen.emit.leaf.table import Text, leaf
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Groups
 
@@ -20,7 +20,7 @@ def _(plan: KernelPlan, one: Leaf, work: Groups) -> Text:
 @leaf("commit", "wgmma", Groups, needs=("wgmma",))
 def _(plan: KernelPlan, one: Leaf, work: Groups) -> Text:
     close = 'asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");'
-    return Text(block(close, f"{work.advance}.advance();"), work.note)
+    return _one(close, work)
 
 
 @leaf("retire", "wgmma", Groups, needs=("wgmma",))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polygen.emit.leaf.table import Text, block, leaf
-from polygen.emit.leaves import cursor, indexed_address, slot_address
+from polygen.emit.leaves import indexed_address, slot_address
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Boxes, Move
 
@@ -12,7 +12,7 @@ _NEEDS = ("tensor_map", "mbarrier", "mbarrier_wait", "box_load", "cursor")
 
 @leaf("move", "tma", Move, ("k",), ("p",), needs=_NEEDS)
 def _(plan: KernelPlan, one: Leaf, work: Move) -> Text:
-    slot, agent = f"{work.cursor}.slot", plan.place(one.place).agent
+    slot, agent = f"{work.counter}.slot", plan.place(one.place).agent
     barrier, ring = plan.buffer(work.full.buffer), plan.buffer(work.boxes[0].buffer)
     full = indexed_address(barrier, slot, agent if barrier.owners > 1 else "")
     lines = [
@@ -24,11 +24,9 @@ def _(plan: KernelPlan, one: Leaf, work: Move) -> Text:
     for boxes in work.boxes:
         to = "to" if agent else slot_address(plan.buffer(boxes.buffer), slot)
         lines += _boxes(boxes, to)
-    lines.append(f"{work.cursor}.advance();")
     return Text(
         block(*lines),
         f"{one.statement}[{','.join(one.loops)}]: {work.note}",
-        (cursor(ring, work.cursor),),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from polygen.emit.leaf.table import Text, block, leaf
-from polygen.emit.leaves import cursor
 from polygen.hardware.matrix_layout import ADDRESS_MASK, MatrixLayout
 from polygen.lower.plan import Buffer, KernelPlan, Leaf
 from polygen.lower.work import Nothing, Product
@@ -19,7 +18,7 @@ def _(plan: KernelPlan, one: Leaf, work: Product) -> Text:
     a, b = (plan.buffer(name) for name in work.buffers)
     low_a, low_b = (_low(ring, part) for ring, part in zip((a, b), work.parts, strict=True))
     start_a, start_b = (
-        f"{work.cursors[0]}.slot * {ring.slot_bytes} + {_step(ring.matrix)}" for ring in (a, b)
+        f"{work.counter}.slot * {ring.slot_bytes} + {_step(ring.matrix)}" for ring in (a, b)
     )
     high_a, high_b = (f"0x{ring.matrix.descriptor >> 32:x}u" for ring in (a, b))
     words = (
@@ -35,7 +34,7 @@ def _(plan: KernelPlan, one: Leaf, work: Product) -> Text:
         ),
         f"{one.statement}[i,k,s,m]: sum[m] += {a.name} * {b.name}, "
         "proved to read what the copies wrote",
-        (f"const unsigned low_a = {low_a}, low_b = {low_b};", cursor(a, *work.cursors)),
+        (f"const unsigned low_a = {low_a}, low_b = {low_b};",),
     )
 
 

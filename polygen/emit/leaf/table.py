@@ -26,7 +26,6 @@ class Text:
         comment: what it is for.
         declarations: lines in front of it, and of those that stand in front of it.
         inline: whether the body is one line beside its braces.
-        after: lines behind it.
         parameters: where they are not its statement's iterators.
     """
 
@@ -34,7 +33,6 @@ class Text:
     comment: str = ""
     declarations: tuple[str, ...] = ()
     inline: bool = False
-    after: tuple[str, ...] = ()
     parameters: str | None = None
 
 
@@ -117,8 +115,8 @@ def _read_iterators(one: Leaf, kind: Kind) -> tuple[str, ...]:
     )
 
 
-def render(plan: KernelPlan, one: Leaf, guards: list[Leaf], depth: int) -> list[str]:
-    """The lines of a leaf, and of those that stand in front of its statement.
+def render(plan: KernelPlan, one: Leaf, depth: int) -> list[str]:
+    """The lines of a leaf; counters that go up behind it do so at its end.
 
     Raises:
         VerifyError: the table has no such leaf.
@@ -132,13 +130,13 @@ def render(plan: KernelPlan, one: Leaf, guards: list[Leaf], depth: int) -> list[
     head = f"auto {one.statement} = [&]({parameters}) __attribute__((always_inline)) {{"
     lines = [f"{pad}// {text.comment}"] if text.comment else []
     lines += [pad + line for line in text.declarations]
-    lines += [line for guard in guards for line in render(plan, guard, [], depth)]
+    up = [f"{counter}.advance();" for counter in one.advances]
     if text.inline:
-        lines.append(f"{pad}{head} {text.body} }};")
+        lines.append(f"{pad}{head} {' '.join([text.body, *up])} }};")
     else:
-        body = text.body.splitlines()
+        body = [*text.body.splitlines(), *(INDENT + line for line in up)]
         lines += [pad + head, *(_deeper(line, pad) for line in body), pad + "};"]
-    return [*lines, *(pad + line for line in text.after)]
+    return lines
 
 
 def _deeper(line: str, pad: str) -> str:

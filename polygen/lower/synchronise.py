@@ -1,0 +1,156 @@
+"""The leaves that synchronise, and the counters of slots, from what was derived and proved.
+
+Every wait, arrival, barrier, wait for groups, fence and skip of the tile program becomes one leaf.
+A counter belongs to a place: leaves read the slot and the parity of the counter that they were
+proved to have, and it goes up behind the leaves that the record names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from polygen.lower.given import Given
+from polygen.lower.plan import Leaf
+from polygen.lower.work import Groups, Nothing, Placed, Signal, Skip, Turn
+from polygen.poly.counters import Counter
+from polygen.poly.derive_syncs import Synchronised
+from polygen.poly.tile_program import Sync, SyncStatement
+
+# The name under which the code of a place knows its agent.
+AGENTS = {"warps": "warp", "producer": "", "loader": "owner", "consumer": "group"}
+# The unit of the tile program -> that of a leaf.
+_UNITS = {"tma.store": "tma", "fence.proxy.async": "generic", "wgmma.fence": "wgmma"}
+
+
+def placed(synchronised: Synchronised, copied: dict[str, int]) -> tuple[Placed, ...]:
+    """The barriers of a kernel, with their places in shared memory.
+
+    Args:
+        synchronised: the tile program.
+        copied: bytes that a statement's copies bring.
+    """
+    found = []
+    waits = {s.wait: s.pending for s in synchronised.syncs if s.kind == "retire"}
+    for sync in synchronised.syncs:
+        if sync.kind not in ("mbarrier", "turn", "bar"):
+            continue
+        place = leaf_named(synchronised, sync.wait).place
+        found.append(
+            Placed(
+                sync,
+                buffer="" if sync.kind == "bar" else sync.name,
+                bytes=sum(copied.get(signal, 0) for signal, _ in sync.signals),
+                threads=place.threads,
+                owners=owners(synchronised, sync),
+                remote=_is_remote(synchronised, sync),
+                pending=waits.get(f"wait_{sync.name.removeprefix('bar_')}"),
+            )
+        )
+    kinds = ("mbarrier", "bar", "turn")
+    return tuple(sorted(found, key=lambda p: kinds.index(p.sync.kind)))
+
+
+def leaf_named(synchronised: Synchronised, name: str) -> SyncStatement:
+    """The leaf called `name`."""
+    return next(leaf for leaf in synchronised.leaves if leaf.name == name)
+
+
+def owners(synchronised: Synchronised, sync: Sync) -> int:
+    """How many agents of a block have the barrier each for itself."""
+    place = leaf_named(synchronised, sync.wait).place
+    if sync.kind == "turn":
+        return place.counts[-1]
+    if sync.kind == "bar":
+        return 1
+    private = synchronised.program.buffer(sync.buffers[0]).owner - place.blocks
+    return place.counts[-1] if private else 1
+
+
+def _is_remote(synchronised: Synchronised, sync: Sync) -> bool:
+    """Whether threads arrive at the barriers of several blocks."""
+    names = {leaf.name: leaf for leaf in synchronised.leaves}
+    arriving = [names[signal] for signal, _ in sync.signals if signal in names]
+    shared = synchronised.program.buffer(sync.buffers[0]) if sync.kind == "mbarrier" else None
+    if shared is None or not arriving:
+        return False
+    return arriving[0].place.blocks > 0 and shared.owner == arriving[0].place.blocks
+
+
+def counters(given: Given, place: str) -> tuple[tuple[str, int], ...]:
+    """The counters of a place, each with its slots."""
+    program = given.tree.synchronised.program
+    own = (c for c in given.tree.synchronised.counters if c.place == place)
+    return tuple((c.name, program.buffer(c.buffers[0]).slots) for c in own)
+
+
+def counter_of(synchronised: Synchronised, leaf: str, buffer: str) -> str:
+    """The counter that says on which slot of a buffer a leaf works; "" if the loops say it."""
+    for counter in synchronised.counters:
+        if buffer in counter.buffers and leaf in dict(counter.uses):
+            return counter.name
+    return ""
+
+
+def counting(leaves: Sequence[Leaf], kept: Sequence[Counter]) -> Iterator[Leaf]:
+    """Leaves, with the counters that go up behind them."""
+    for leaf in leaves:
+        up = tuple(c.name for c in kept if leaf.statement in dict(c.advances))
+        yield replace(leaf, advances=up) if up else leaf
+
+
+def sync_leaves(given: Given, syncs: tuple[Placed, ...], everywhere: str) -> Iterator[Leaf]:
+    """The leaves that synchronise.
+
+    Args:
+        given: the kernel.
+        syncs: its barriers.
+        everywhere: which threads of an agent arrive in other blocks of the cluster, one each.
+    """
+    tree = given.tree.synchronised
+    of_barrier = {leaf: one for one in syncs for leaf in (one.sync.wait, *dict(one.sync.signals))}
+    plain = {s.wait: s for s in tree.syncs if s.kind in ("retire", "fence")}
+    for leaf in tree.leaves:
+        if leaf.kind == "skip":
+            passing = tuple(c.name for c in tree.counters if leaf.name in dict(c.skips))
+            yield _leaf(leaf, "mbarrier", Skip(passing))
+        elif leaf.name in plain:
+            yield _of_unit(leaf, plain[leaf.name])
+        elif leaf.kind == "bar":
+            one = of_barrier[leaf.name]
+            yield _leaf(leaf, _rendezvous(given, one), one)
+        elif of_barrier[leaf.name].sync.kind == "turn":
+            yield _leaf(leaf, "turn", Turn(of_barrier[leaf.name]))
+        else:
+            yield _leaf(leaf, "mbarrier", _signal(tree, leaf, of_barrier[leaf.name], everywhere))
+
+
+def _leaf(leaf: SyncStatement, unit: str, work: Placed | Signal | Turn | Skip) -> Leaf:
+    return Leaf(leaf.name, leaf.kind, unit, leaf.loops, work, leaf.place.name)
+
+
+def _of_unit(leaf: SyncStatement, sync: Sync) -> Leaf:
+    """A fence, or a wait until few groups of a unit are left."""
+    unit = _UNITS.get(sync.unit, sync.unit)
+    if sync.kind == "fence":
+        return Leaf(leaf.name, "fence", unit, leaf.loops, Nothing(), leaf.place.name)
+    left = f"all but the last {sync.pending}" if sync.pending else "all"
+    note = f"{leaf.name}: {left} group(s) of {sync.unit} are complete"
+    return Leaf(leaf.name, "retire", unit, leaf.loops, Groups(sync.pending, note), leaf.place.name)
+
+
+def _rendezvous(given: Given, one: Placed) -> str:
+    if one.sync.scope == "place":
+        return "block"
+    return "warp" if one.threads == given.device.warp_size else "warpgroup"
+
+
+def _signal(tree: Synchronised, leaf: SyncStatement, one: Placed, everywhere: str) -> Signal:
+    lead = one.sync.buffers[0]
+    return Signal(
+        one,
+        counter_of(tree, leaf.name, lead),
+        AGENTS[leaf.place.name] if one.owners > 1 else "",
+        leaf.executes if leaf.kind == "arrive" else "",
+        everywhere if leaf.kind == "arrive" and one.remote else "",
+    )
