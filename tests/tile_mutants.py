@@ -19,6 +19,7 @@ from polygen.hardware.atom import atoms_for
 from polygen.hardware.device import device
 from polygen.poly.counters import Counter
 from polygen.poly.derive_syncs import Synchronised, derive
+from polygen.poly.frame import Frame
 from polygen.poly.kernel_parts import Epilogue
 from polygen.poly.kernel_program import kernel_program
 from polygen.poly.place_trees import place_trees
@@ -99,6 +100,7 @@ def emitted(of: Synchronised, **changes: object) -> Emitted:
         changes.get("counters", of.counters),  # type: ignore[arg-type]
         place_trees(shown, tree, more),  # type: ignore[arg-type]
         tree,  # type: ignore[arg-type]
+        changes.get("frame", of.frame),  # type: ignore[arg-type]
     )
 
 
@@ -110,6 +112,7 @@ def mutants(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
     yield from _orders(of)
     yield from _counters(of)
     yield from _slots(of)
+    yield from _frames(of)
 
 
 # ---- what the places run -------------------------------------------------------------------------
@@ -334,6 +337,14 @@ def _counters(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
         for what, new in changes:
             kept = tuple(new if c is counter else c for c in of.counters)
             yield f"{counter.name} {what}", emitted(of, counters=tuple(filter(None, kept)))
+
+
+def _frames(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
+    """Places begin before barriers are there, or a block ends while others reach it."""
+    for begin, end in itertools.product(("none", "block", "cluster"), repeat=2):
+        made = Frame(begin, end)
+        if not made.holds(of.frame):
+            yield f"frame: {begin} at the beginning, {end} at the end", emitted(of, frame=made)
 
 
 def _slots(of: Synchronised) -> Iterator[tuple[str, Emitted]]:

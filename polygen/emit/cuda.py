@@ -116,9 +116,10 @@ def _persistent(plan: KernelPlan) -> dict[str, Any]:
     blocks, extents = rows * columns, extent_names(plan)
     super_m, super_n = plan.tiles.cta[0] * rows, plan.tiles.cta[1] * columns
     clustered = blocks > 1
-    start, end = ("start_cluster", ["end_cluster"]) if clustered else ("start_block", [])
+    start = {"none": [], "block": ["start_block"], "cluster": ["start_cluster"]}[plan.frame.begin]
+    end = ["end_cluster"] if plan.frame.end == "cluster" else []
     return {
-        "frame": ["persistent", "barriers", start, "places", *end],
+        "frame": ["persistent", "barriers", *start, "places", *end],
         "attributes": f"__cluster_dims__({blocks}, 1, 1) " if clustered else "",
         "rank": [f"const int rank = blockIdx.x % {blocks};"] if clustered else [],
         "items": "clusters of tiles" if clustered else "tiles",

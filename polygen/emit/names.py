@@ -35,7 +35,7 @@ _KEYWORDS_TEXT = (
 )
 # Leaves that synchronise, and counters of slots, are named after what they are about.
 _MADE = re.compile(
-    r"(wait|arrive|bar|fence|retire|skip|fetch|map)_|\w+_(warps|producer|loader|consumer)(_behind)*$"
+    r"(wait|arrive|bar|fence|retire|skip|fetch)_|\w+_(warps|producer|loader|consumer)(_behind)*$"
 )
 _KEYWORDS = frozenset(_KEYWORDS_TEXT.split())
 _KERNEL_SCOPE = ("kernel.cu.j2", "launcher.cu.j2", "header.h.j2", "frame", "leaf")

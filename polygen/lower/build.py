@@ -66,6 +66,7 @@ def lower(
         leaves=inside.leaves,
         places=inside.places,
         syncs=inside.syncs,
+        frame=tree.synchronised.frame,
         proofs=(*tree.proofs, *raster),
         resources=taken,
     )

@@ -25,6 +25,7 @@ from polygen.lower.launch import Argument as Argument
 from polygen.lower.launch import Launch as Launch
 from polygen.lower.work import Epilogue, Placed, Work
 from polygen.poly.ast import Block, LoopAst, Marked
+from polygen.poly.frame import Frame
 from polygen.poly.legality import Proof
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
@@ -172,6 +173,7 @@ class KernelPlan:
     leaves: tuple[Leaf, ...]
     places: tuple[Place, ...]
     syncs: tuple[Placed, ...]
+    frame: Frame
     proofs: tuple[Proof, ...]
     resources: Resources
 

@@ -18,6 +18,7 @@ from polygen.errors import IllegalSchedule
 from polygen.poly.count_versions import count_versions
 from polygen.poly.counters import Counter
 from polygen.poly.derivation import Derivation
+from polygen.poly.frame import Frame, frame
 from polygen.poly.handover import hand_over
 from polygen.poly.phases import tell_apart
 from polygen.poly.rendezvous import meet
@@ -35,6 +36,7 @@ class Synchronised:
     leaves: tuple[SyncStatement, ...]
     syncs: tuple[Sync, ...]
     counters: tuple[Counter, ...]
+    frame: Frame
 
 
 @lru_cache(maxsize=64)
@@ -55,7 +57,8 @@ def derive(program: TileProgram) -> Synchronised:
     )
     work.syncs = syncs
     leaves = tuple(work.leaves.values())
-    return Synchronised(program, work.tree, leaves, syncs, count_versions(work))
+    around = frame(work.model, syncs)
+    return Synchronised(program, work.tree, leaves, syncs, count_versions(work), around)
 
 
 def _check(work: Derivation) -> dict[str, tuple[Dependence, ...]]:

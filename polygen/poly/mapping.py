@@ -118,6 +118,7 @@ def map_program(
         synchronised.counters,
         trees,
         synchronised.tree,
+        synchronised.frame,
         carried,
     )
     proofs += refine(emitted)

@@ -28,6 +28,7 @@ from functools import lru_cache
 from polygen import isl
 from polygen.errors import IllegalSchedule, VerifyError
 from polygen.poly.counters import Counter, check_counters, check_sides, check_turns
+from polygen.poly.frame import Frame, frame
 from polygen.poly.handover import arrivals
 from polygen.poly.happens_before import LeafFacts, Order, signals_of
 from polygen.poly.legality import Proof
@@ -57,6 +58,7 @@ class Emitted:
         counters: which slot a leaf works on.
         trees: of the places.
         certificate: one order of everything.
+        frame: who meets before the places begin, and after they have ended.
         carried: dependences between tile statements of one agent that come from the elements, as
             isl text.
     """
@@ -67,6 +69,7 @@ class Emitted:
     counters: tuple[Counter, ...]
     trees: tuple[PlaceTree, ...]
     certificate: Node
+    frame: Frame
     carried: str = ""
 
 
@@ -91,6 +94,7 @@ def refine(emitted: Emitted, *, necessary: bool = True) -> tuple[Proof, ...]:
     proof.check_live()
     proof.check_phases()
     proof.check_ends()
+    proof.check_frame()
     if necessary:
         proof.check_necessary()
     count = f"{len(emitted.syncs)} sync(s), {len(emitted.trees)} place(s)"
@@ -411,6 +415,16 @@ class _Refinement:
                     "has ended",
                     where=_WHERE,
                 )
+
+    def check_frame(self) -> None:
+        """Barriers are there before anybody uses them, and memory as long as anybody reaches it."""
+        needed, have = frame(self.model, self.syncs), self.emitted.frame
+        if not have.holds(needed):
+            raise VerifyError(
+                f"frame: begins with {have.begin} and ends with {have.end}, needed are "
+                f"{needed.begin} and {needed.end}",
+                where=_WHERE,
+            )
 
     def check_necessary(self) -> None:
         """Without any one sync something is not ordered."""
