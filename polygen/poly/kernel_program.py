@@ -125,6 +125,7 @@ def _main_by_warps(tiles: Tiling, schedule: Schedule, warps: Place, *, asynchron
     mover = unit("cp.async" if asynchronous else _THREADS)
     group = "commit" if asynchronous else ""
     statements, buffers = [], []
+    held = min(pipeline.fragments, count)  # no more than there are steps are ever in use
     for x in "ab":
         statements.append(
             TileStatement(
@@ -153,10 +154,10 @@ def _main_by_warps(tiles: Tiling, schedule: Schedule, warps: Place, *, asynchron
             )
         )
         ring = (("k",), f"k mod {pipeline.stages}")
-        registers = (("k", "s"), f"s mod {pipeline.fragments}")
+        registers = (("k", "s"), f"s mod {held}")
         buffers += [
             Buffer(f"ring_{x}", "shared", 1, 0, pipeline.stages, slot=ring),
-            Buffer(f"fragment_{x}", "register", 2, 1, pipeline.fragments, slot=registers),
+            Buffer(f"fragment_{x}", "register", 2, 1, held, slot=registers),
         ]
     product = TileStatement(
         "mma",
