@@ -214,7 +214,7 @@ def check_trace(trace: Trace, shape: Shape, k_tiles: int) -> None:
         elif name in waits:
             block.wait(waits[name] or 0)
         elif name in barriers:
-            if barriers[name].scope == "block":
+            if barriers[name].scope == "block" or shape.tiles.warp_count == 1:
                 block.block_barrier = place
             block.warp_barrier = place
         elif name == "stage":

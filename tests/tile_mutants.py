@@ -415,7 +415,7 @@ def _known_elsewhere(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
         if leaf in kinds:
             one = next(x for x in of.leaves if x.name == leaf)
             domain = isl.Set(one.domain)
-            if one.place.counts:
+            if one.place.counts and one.place.counts[-1] > 1:
                 last = len(one.place.agents) - 1
                 fewer = domain.fix_val(_SET, last, isl.Val(0))
                 what = f"arrive count of another role: {leaf} by its first agent alone"

@@ -308,7 +308,7 @@ def test_the_ring_and_its_slack(with_roles):
 # --- without -------------------------------------------------------------------------------------
 def block_instances(counted):
     """How often the threads of a block execute each statement of its tree."""
-    text = isl.Schedule(counted.tree.block)
+    text = isl.Schedule(counted.tree.places[0].text)
     fixed = isl.Set(f"[k_tiles] -> {{ : k_tiles = {counted.c.k_tiles} }}")
     return counted.by_name(text.get_domain().intersect_params(fixed))
 
