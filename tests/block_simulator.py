@@ -340,8 +340,7 @@ def loops_with_every_barrier(
     tree = visit(program.schedule, ())
     (found,) = place_trees(program, tree, tuple(more))
     barriers = tuple(
-        Barrier(f"bar_{n + 1}", "block", "main", f"_{n}", None)
-        for n in range(0, len(more), 2)
+        Barrier(f"bar_{n + 1}", "block", "main", f"_{n}", None) for n in range(0, len(more), 2)
     )
     waits = {f"wait_{n}" for n in range(0, len(more), 2)}
     return found.loops(), Shape(tiles, schedule, asynchronous, barriers, frozenset(waits))

@@ -113,7 +113,7 @@ def mutants(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
     yield from _known_elsewhere(of)
 
 
-# ---- what the places run --------------------------------------------------------------------------
+# ---- what the places run -------------------------------------------------------------------------
 
 
 def _instances(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
@@ -206,7 +206,7 @@ def _replaced(of: Synchronised, changed: SyncStatement) -> tuple[SyncStatement, 
     return tuple(changed if x.name == changed.name else x for x in of.leaves)
 
 
-# ---- what the records say -------------------------------------------------------------------------
+# ---- what the records say ------------------------------------------------------------------------
 
 
 def _records(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
@@ -249,7 +249,7 @@ def _own_block(cells: str) -> str:
     return f"{cells} and o2 = rank"
 
 
-# ---- where leaves stand ---------------------------------------------------------------------------
+# ---- where leaves stand --------------------------------------------------------------------------
 
 
 def _orders(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
@@ -307,7 +307,7 @@ def _innermost(tree: Node, name: str) -> bool:
 
 
 def _shares_a_loop(tree: Node, name: str) -> bool:
-    """Whether the innermost loop around a leaf, if any, holds others that it can change places with."""
+    """Whether the innermost loop around a leaf holds others that it can change places with."""
     around = loops_around(tree, name)
     return bool(around) and len(around[-1].times) > 1
 
@@ -325,7 +325,7 @@ def _shifted(tree: Node, name: str, by: int) -> Node:
     return replace(tree, times=times)
 
 
-# ---- which slot a leaf works on -------------------------------------------------------------------
+# ---- which slot a leaf works on ------------------------------------------------------------------
 
 
 def _counters(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
@@ -366,7 +366,7 @@ def _slots(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
                     yield f"{buffer.name}: slot {other} for {formula}", emitted(of, program=program)
 
 
-# ---- mistakes that other projects shipped ---------------------------------------------------------
+# ---- mistakes that other projects shipped --------------------------------------------------------
 
 
 def _known_elsewhere(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
@@ -461,7 +461,7 @@ def _moved_after(tree: Node, name: str, other: str) -> Node:
     return Steps(tuple(_moved_after(c, name, other) if name in leaves(c) else c for c in children))
 
 
-# ---- changes that are no mistakes -----------------------------------------------------------------
+# ---- changes that are no mistakes ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

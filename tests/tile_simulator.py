@@ -1,11 +1,12 @@
 """A bounded model of what is emitted: loops of all places, run in random orders; no proof code.
 
-Every agent is one or two strands: an agent of several threads has an elected warp (or lane) and the
-rest. Strands run the loops that isl generates. mbarriers have a phase, pending arrivals, bytes under
-way and one parity bit per wait; slots come from the counters of each strand, or from a buffer's
-formula; copies complete late and in any order, groups late, products late and in order. Every read
-checks that its cell holds what the sequential meaning wrote there last, that nothing is still on its
-way into it, and that the copy engine sees what threads wrote; every write, that nothing still reads.
+Every agent is one or two strands: an agent of several threads has an elected warp (or lane) and
+the rest. Strands run the loops that isl generates. mbarriers have a phase, pending arrivals, bytes
+under way and one parity bit per wait; slots come from the counters of each strand, or from a
+buffer's formula; copies complete late and in any order, groups late, products late and in order.
+Every read checks that its cell holds what the sequential meaning wrote there last, that nothing is
+still on its way into it, and that the copy engine sees what threads wrote; every write, that
+nothing still reads.
 Two fences are modelled: generic writes before the copy engine, registers before products.
 
 Not modelled: threads below warps, addresses inside a slot, the frame of a kernel.
@@ -302,9 +303,8 @@ class _Run:
             else:
                 self._complete(chosen)
                 ready = self._unfinished()
-        stuck = [
-            f"{'%s%s' % self.model.programs[s][self.position[s]]}" for s in self._unfinished()
-        ]
+        at = [self.model.programs[s][self.position[s]] for s in self._unfinished()]
+        stuck = [f"{name}{instance}" for name, instance in at]
         if stuck:
             raise Wrong("nothing moves: " + ", ".join(stuck[:4]))
         return steps
@@ -357,9 +357,10 @@ class _Run:
             if mine:
                 self._fence(strand, name)
         elif leaf.kind == "arrive":
-            if leaf.executes == "warps" and leaf.place.threads == _WARP:
-                if not self._meet(("warp", name, strand[:2]), strand, self._strands(strand[:2])):
-                    return False
+            one_warp = leaf.executes == "warps" and leaf.place.threads == _WARP
+            here = ("warp", name, strand[:2])
+            if one_warp and not self._meet(here, strand, self._strands(strand[:2])):
+                return False
             weight = self._weight(leaf, strand)
             if weight:
                 self._arrive(strand, name, instance, weight)
@@ -394,9 +395,7 @@ class _Run:
         if self.model.plain[name].scope == "agent":
             return ("bar", strand[:2]), strand, self._strands(strand[:2])
         block = strand[1][: place.blocks]
-        every = {
-            s for s in self.position if s[0] == strand[0] and s[1][: place.blocks] == block
-        }
+        every = {s for s in self.position if s[0] == strand[0] and s[1][: place.blocks] == block}
         return ("bar", strand[0], block), strand, every
 
     def _weight(self, leaf: SyncStatement, strand: Strand) -> int:

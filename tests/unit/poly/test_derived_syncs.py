@@ -155,7 +155,10 @@ def test_one_panel_of_results_needs_two_barriers():
     """Its store has to be over before the next panel is written: nothing is left to overlap."""
     tight = derived(roles(slots=1))
     found = named(tight)
-    assert {name for name, sync in found.items() if sync.kind == "bar"} == {"bar_finish", "bar_store"}
+    assert {name for name, sync in found.items() if sync.kind == "bar"} == {
+        "bar_finish",
+        "bar_store",
+    }
     assert found["wait_finish"].pending == 0
     refine(emitted(tight))
     assert fault(emitted(tight), ({"k_tiles": 2, "tiles": 3},), range(6)) == ""

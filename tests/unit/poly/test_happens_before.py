@@ -62,9 +62,7 @@ def test_a_group_is_complete_when_enough_later_ones_are_closed(pending):
         ((g, k), (g, k)) for g in (0, 1) for k in (0, 1)
     ]  # fmt: skip
     found = pairs(order.complete_at("put", "late", pending), K=4)
-    wanted = [
-        ((g, k), (g, at)) for g in (0, 1) for k in range(4) for at in range(k + pending, 4)
-    ]
+    wanted = [((g, k), (g, at)) for g in (0, 1) for k in range(4) for at in range(k + pending, 4)]
     assert found == wanted
 
 
@@ -134,11 +132,10 @@ def test_arrivals_of_all_agents_and_threads(executes, each):
 def test_arrivals_of_a_square_cluster_are_those_of_no_box():
     """Block 0 hears of itself, of its row and of its column, and not of the block across."""
     place = Place("worker", ("rank",), (4,), 128, 1)
-    meets = (
-        "rank mod 2 = d mod 2 or floor(rank/2) = floor(d/2)"  # a column, a row of 2 x 2 blocks
-    )
+    meets = "rank mod 2 = d mod 2 or floor(rank/2) = floor(d/2)"  # a column, a row of 2 x 2 blocks
     cells = isl.Map(
-        f"[K] -> {{ arrive[rank, k] -> ring[k, d] : 0 <= rank, d < 4 and 0 <= k < K and ({meets}) }}"
+        "[K] -> { arrive[rank, k] -> ring[k, d] : "
+        f"0 <= rank, d < 4 and 0 <= k < K and ({meets}) }}"
     )
     assert arrivals([(facts(place, "one"), cells)]) == 3
 
@@ -219,10 +216,13 @@ def changes(of):
     shorter = trees[0].text.replace("fill[k] : 0 <= k < K", "fill[k] : 0 <= k < K - 1")
     reordered = _with_last_first(of)
     yield "instances: fill", {"trees": (replace(trees[0], text=shorter), trees[1])}
-    yield "instances: arrive_empty_ring of empty_ring is in no tree", {
-        "tree": without(of.tree, "arrive_empty_ring"),
-        "leaves": tuple(x for x in of.leaves if x.name != "arrive_empty_ring"),
-    }
+    yield (
+        "instances: arrive_empty_ring of empty_ring is in no tree",
+        {
+            "tree": without(of.tree, "arrive_empty_ring"),
+            "leaves": tuple(x for x in of.leaves if x.name != "arrive_empty_ring"),
+        },
+    )
     yield "arrivals: full_ring expects 2", syncs(full, arrivals=2)
     yield "slots: full_ring has 3, ring has 2", syncs(full, slots=3)
     yield "order: nothing keeps use -> fill (reuse", {"syncs": (full,), **_without_empty(of)}
@@ -277,5 +277,5 @@ def test_what_can_be_dropped_is_refused():
     of = derived()
     full = next(s for s in of.syncs if s.name == "full_ring")
     again = replace(full, name="full_again")
-    with pytest.raises(VerifyError, match="necessary: full_(ring|again) enforces nothing"):
+    with pytest.raises(VerifyError, match=r"necessary: full_(ring|again) enforces nothing"):
         refine(emitted(of, syncs=(*of.syncs, again)))

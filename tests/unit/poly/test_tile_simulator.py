@@ -1,4 +1,4 @@
-"""The bounded model: kernels as derived run clean in every order tried; it notices what it is for."""
+"""The bounded model: kernels as derived run clean; it notices what it is for."""
 
 from dataclasses import replace
 

@@ -1,5 +1,7 @@
 """Successors of versions, and dependences of small programs written by hand."""
 
+import itertools
+
 import pytest
 
 from polygen import isl
@@ -45,7 +47,7 @@ def test_every_owner_has_versions_of_its_own():
 def test_triangular_trip_counts():
     cells = isl.Set("{ ring[t, k] : 0 <= t < 3 and 0 <= k <= t }")
     order = [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2)]
-    assert pairs(successor(cells, 2)) == list(zip(order, order[1:], strict=False))
+    assert pairs(successor(cells, 2)) == list(itertools.pairwise(order))
 
 
 def test_without_versions_nothing_follows():
@@ -152,7 +154,9 @@ def test_a_fence_stands_where_the_data_says_so():
 def test_a_cell_that_nothing_wrote_is_refused():
     base = ring()
     early = program(base.buffers, base.statements, loop("k", steps("use", "fill")))
-    with pytest.raises(IllegalSchedule, match=r"ring is read before it is written: use\[") as caught:
+    with pytest.raises(
+        IllegalSchedule, match=r"ring is read before it is written: use\["
+    ) as caught:
         TileModel(early).dependences()
     assert "K = 1" in str(caught.value)
 
