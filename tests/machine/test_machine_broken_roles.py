@@ -1,9 +1,9 @@
 """Broken barriers between roles, forced into generated CUDA: the PTX machine finds every one.
 
 The isl proof refuses these kernels before any code exists; here the same mistakes are made in the
-text of kernels that were proved, and a run on the machine has to *report* them: a second witness, which
-knows nothing of the proof. What follows a semicolon is a further way to make the mistake. The same
-mistakes in trees and records are in ``tests/tile_mutants.py``.
+text of kernels that were proved, and a run on the machine has to *report* them: a second witness,
+which knows nothing of the proof. What follows a semicolon is a further way to make the mistake. The
+same mistakes in trees and records are in ``tests/tile_mutants.py``.
 """
 
 from __future__ import annotations
