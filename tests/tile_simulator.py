@@ -319,15 +319,16 @@ class _Run:
 
     def _burst(self, strand: Strand) -> int:
         program = self.model.programs[strand]
-        for count in range(self.rnd.randint(1, _BURST)):
-            if self.position[strand] == len(program):
-                return count
-            if not self._step(strand, *program[self.position[strand]]):
-                return count
+        moved = 0
+        for _ in range(self.rnd.randint(1, _BURST)):
+            at = self.position[strand]
+            if at == len(program) or not self._step(strand, *program[at]):
+                break
             self.position[strand] += 1
+            moved += 1
             if self.position[strand] == len(program):
                 self._ends(strand)
-        return _BURST
+        return moved
 
     # ---- leaves ------------------------------------------------------------------------------
 
