@@ -50,7 +50,7 @@ def changed(case, wanted):
         ("cooperative, residual", "fence_store is not emitted", "without a fence"),
         ("cooperative, residual", "fence_multiply is not emitted", "without a fence"),
         ("cooperative, residual", "wait_last_store is not emitted", "ends while"),
-        ("cooperative, residual", "multiply without its last s", ""),
+        ("cooperative, residual", "fill without its last k", "missing or more than once"),
         ("cluster of two", "empty_ring: arrivals at the own block alone", "nothing moves"),
         ("ping-pong, residual", "wait_turn is not emitted", ""),
         ("ping-pong, residual", "skip_ring is not emitted", ""),
