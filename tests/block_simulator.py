@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from matrix import LAYOUTS
-from polygen.poly.block import Barrier, block_tree, candidates
-from polygen.poly.tiles import tile_program
+from tile_simulator import run_loops
 
+from polygen import isl
 from polygen.api import fuse
 from polygen.frontend.parse import parse_expression
 from polygen.frontend.program import Program
@@ -24,11 +24,16 @@ from polygen.hardware.atom import atoms_for
 from polygen.hardware.device import device
 from polygen.poly import ast
 from polygen.poly.fusion import fuse as fuse_statements
+from polygen.poly.kernel_parts import Epilogue
+from polygen.poly.kernel_program import kernel_program
 from polygen.poly.mapping import ScheduleTree, map_program
 from polygen.poly.match import match
+from polygen.poly.place_trees import place_trees
 from polygen.poly.scop import Scop, scop
-from polygen.poly.tiling import RowVectors, Tiling, tiling
-from polygen.poly.tree import to_isl_text
+from polygen.poly.tile_program import SyncStatement
+from polygen.poly.tile_tree import Leaf, Loop, Node, Steps, leaves, without
+from polygen.poly.tiling import Panels, RowVectors, Tiling, tiling
+from polygen.poly.versions import TileModel
 from polygen.schedule.model import Schedule
 
 VECTOR = 8  # adjacent 16-bit results one lane finishes
@@ -43,41 +48,20 @@ class Violation(AssertionError):
     """The loops read, overwrite or count something wrongly."""
 
 
-def number(expression: ast.Expr, values: dict[str, int]) -> int:
-    """The value of an index expression or condition, with isl's meaning of "/" and "%"."""
-    if isinstance(expression, ast.Const):
-        return expression.value
-    if isinstance(expression, ast.Var):
-        return values[expression.name]
-    a, b = number(expression.left, values), number(expression.right, values)
-    if expression.op in ("/", "%"):
-        if a < 0 or b <= 0:
-            raise Violation(f"{expression} divides {a} by {b}")
-        return a // b if expression.op == "/" else a % b
-    return {
-        "+": a + b, "-": a - b, "*": a * b, "min": min(a, b), "max": max(a, b),
-        "&&": int(bool(a) and bool(b)), "||": int(bool(a) or bool(b)),
-        "==": int(a == b), "<=": int(a <= b), "<": int(a < b), ">=": int(a >= b), ">": int(a > b),
-    }[expression.op]  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """A barrier of a block without roles, as the oracle knows it."""
 
+    name: str  # "bar_load_a"
+    scope: str  # "block" or "warp"
+    phase: str  # "main" or "epilogue"
+    before: str  # the statement that it precedes
+    pending: int | None  # groups of copies that a wait in front of it leaves; None: no wait
 
-def run_loops(node: ast.LoopAst, values: dict[str, int]) -> Trace:
-    """The statement instances that the loops execute, in order."""
-    if isinstance(node, ast.Call):
-        return [(node.statement, tuple(number(a, values) for a in node.arguments))]
-    if isinstance(node, ast.Block):
-        return [call for child in node.children for call in run_loops(child, values)]
-    if isinstance(node, ast.Marked):
-        return run_loops(node.body, values)
-    if isinstance(node, ast.If):
-        branch = node.then if number(node.condition, values) else node.otherwise
-        return run_loops(branch, values) if branch is not None else []
-    inner = {**values, node.iterator: number(node.first, values)}
-    done: Trace = []
-    while number(node.condition, inner):
-        done += run_loops(node.body, inner)
-        inner[node.iterator] += node.step
-    return done
+    @property
+    def wait(self) -> str:
+        """The leaf that waits for copies in front of it."""
+        return f"wait_{self.before}"
 
 
 @dataclass(frozen=True)
@@ -88,6 +72,7 @@ class Shape:
     schedule: Schedule
     asynchronous: bool
     barriers: tuple[Barrier, ...]
+    drains: frozenset[str] = frozenset()  # further leaves that wait for all copies
 
     @property
     def parts(self) -> int:
@@ -218,6 +203,7 @@ def check_trace(trace: Trace, shape: Shape, k_tiles: int) -> None:
     """
     barriers = {barrier.name: barrier for barrier in shape.barriers}
     waits = {b.wait: b.pending for b in shape.barriers if b.pending is not None}
+    waits |= dict.fromkeys(shape.drains, 0)
     found = Counter(
         call
         for call in trace
@@ -244,7 +230,7 @@ def check_trace(trace: Trace, shape: Shape, k_tiles: int) -> None:
         elif name in waits:
             block.wait(waits[name] or 0)
         elif name in barriers:
-            if barriers[name].scope == "block":
+            if barriers[name].scope == "block" or shape.tiles.warp_count == 1:
                 block.block_barrier = place
             block.warp_barrier = place
         elif name == "stage":
@@ -302,25 +288,89 @@ def sample_atom(dtype: str = "bf16"):  # type: ignore[no-untyped-def]
     return atoms_for(device("sm_80"), kind, kind, program.contractions[0].dtype)[0]
 
 
+def barriers_of(tree: ScheduleTree) -> tuple[Barrier, ...]:
+    """The barriers of a mapped schedule."""
+    made = tree.synchronised
+    waits = {s.wait: s.pending for s in made.syncs if s.kind == "retire"}
+    loops = {leaf.name: leaf.loops for leaf in made.leaves}
+    scopes = {"place": "block", "agent": "warp"}
+    return tuple(
+        Barrier(
+            s.name,
+            scopes[s.scope],
+            "main" if loops[s.name] else "epilogue",
+            s.name.removeprefix("bar_"),
+            waits.get(f"wait_{s.name.removeprefix('bar_')}"),
+        )
+        for s in made.syncs
+        if s.kind == "bar"
+    )
+
+
 def shape_of(tree: ScheduleTree, schedule: Schedule, asynchronous: bool = True) -> Shape:
     """What the oracle must know of a mapped schedule."""
-    return Shape(tree.tiles, schedule, asynchronous, tree.barriers)
+    return Shape(tree.tiles, schedule, asynchronous, barriers_of(tree))
 
 
-def loops_with(
-    schedule: Schedule, barriers: tuple[Barrier, ...], *, asynchronous: bool = True
+def loops_without(
+    tree: ScheduleTree, schedule: Schedule, dropped: Barrier, *, asynchronous: bool = True
 ) -> tuple[ast.LoopAst, Shape]:
-    """The loops of a schedule with barriers chosen by the test, legal or not."""
+    """The loops of a mapped schedule with one barrier less, and without the wait in front of it."""
+    of = tree.synchronised
+    present = set(leaves(of.tree))
+    left = without(of.tree, *(present & {dropped.name, dropped.wait}))
+    more = tuple(x for x in of.leaves if x.name in leaves(left))
+    (place,) = place_trees(of.program, left, more)
+    kept = tuple(b for b in barriers_of(tree) if b is not dropped)
+    return place.loops(), Shape(tree.tiles, schedule, asynchronous, kept)
+
+
+def loops_with_every_barrier(
+    schedule: Schedule, *, asynchronous: bool = True
+) -> tuple[ast.LoopAst, Shape]:
+    """The loops of a schedule, legal or not, with a wait for everything and a barrier of the block
+    between any two statements."""
     tiles = tiling(schedule, sample_atom())
-    program = tile_program(tiles, schedule, ROWS)
-    tree = block_tree(program, schedule, barriers, asynchronous=asynchronous, warp=False)
-    loops = ast.loops(to_isl_text(tree, ("k_tiles",)), {})
-    return loops, Shape(tiles, schedule, asynchronous, barriers)
+    epilogue = Epilogue(ROWS, Panels(0, (), ()))
+    program = kernel_program(tiles, schedule, epilogue, asynchronous=asynchronous)
+    model = TileModel(program)
+    (place,) = program.places
+    more: list[SyncStatement] = []
 
+    def domain(child: Node, outer: tuple[Loop, ...], name: str) -> isl.Set:
+        variables = ",".join((*place.agents, *(one.variable for one in outer)))
+        found = None
+        for leaf in leaves(child):
+            when = ",".join((*place.agents, *(one.time(leaf) for one in outer)))
+            runs = model.map(f"{program.statement(leaf).instance} -> {name}[{when}]")
+            runs = runs.intersect_domain(model.domains[leaf])
+            found = runs.range() if found is None else found.union(runs.range())
+        assert found is not None and variables
+        return found.coalesce()
 
-def every_barrier(schedule: Schedule, asynchronous: bool = True) -> tuple[Barrier, ...]:
-    """A barrier at each place, and a wait for everything in front of those of the main loop."""
-    return tuple(
-        replace(b, pending=0) if asynchronous and b.phase == "main" else b
-        for b in candidates(schedule)
+    def visit(node: Node, outer: tuple[Loop, ...]) -> Node:
+        if isinstance(node, Leaf):
+            return node
+        if isinstance(node, Loop):
+            child = visit(node.child, (*outer, node))
+            known = dict(node.times)
+            every = tuple((x, known.get(x, node.variable)) for x in leaves(child))
+            return replace(node, child=child, times=every)
+        children: list[Node] = []
+        for child in node.children:
+            for kind in ("wait", "bar"):
+                name = f"{kind}_{len(more)}"
+                variables = tuple(one.variable for one in outer)
+                at = str(domain(child, outer, name))
+                more.append(SyncStatement(name, kind, variables, at, place))
+                children.append(Leaf(name))
+            children.append(visit(child, outer))
+        return Steps(tuple(children))
+
+    tree = visit(program.schedule, ())
+    (found,) = place_trees(program, tree, tuple(more))
+    barriers = tuple(
+        Barrier(f"bar_{n + 1}", "block", "main", f"_{n}", None) for n in range(0, len(more), 2)
     )
+    waits = {f"wait_{n}" for n in range(0, len(more), 2)}
+    return found.loops(), Shape(tiles, schedule, asynchronous, barriers, frozenset(waits))

@@ -1,15 +1,15 @@
 """Synchronised kernels with one mistake each: trees, records and counters that no proof may accept.
 
-`kernels()` names kernels of both families; `mutants(kernel)` yields a description and what would be
-emitted. Every mistake changes what is emitted or claimed of it, never the program that it is proved
-against.
+`CASES` names kernels of both families; `mutants(kernel)` yields a description and what would be
+emitted. Every change is to what is emitted or claimed of it, never to the program that it is proved
+against. Some changes turn out to be no mistakes: `EQUIVALENT` lists them, and why.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -25,13 +25,14 @@ from polygen.poly.kernel_program import kernel_program
 from polygen.poly.place_trees import place_trees
 from polygen.poly.refine import Emitted
 from polygen.poly.tile_program import Sync, SyncStatement, TileProgram
-from polygen.poly.tile_tree import Leaf, Loop, Node, Steps, filtered, leaves, without
+from polygen.poly.tile_tree import Leaf, Loop, Node, Steps, filtered, leaves, loops_around, without
 from polygen.poly.tiling import Panels, RowVectors, tiling
 from polygen.schedule.load import load_schedule
 from polygen.schedule.model import Pipeline
 
 SCHEDULES = Path(__file__).parents[1] / "schedules"
 _SET = isl.dim_type.set
+_WARP = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,7 @@ def mutants(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
     yield from _counters(of)
     yield from _slots(of)
     yield from _frames(of)
+    yield from _known_elsewhere(of)
 
 
 # ---- what the places run -------------------------------------------------------------------------
@@ -265,7 +267,7 @@ def _orders(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
             tree, neighbour = moved
             yield f"{name} {way} {neighbour}", emitted(of, tree=tree)
     for leaf in of.leaves:
-        if leaf.kind in ("arrive", "retire", "bar") and _innermost(of.tree, leaf.name):
+        if leaf.kind in ("arrive", "retire", "bar") and _shares_a_loop(of.tree, leaf.name):
             for by in (1, -1):
                 if leaf.kind != "arrive" and by == 1:
                     continue
@@ -306,6 +308,12 @@ def _innermost(tree: Node, name: str) -> bool:
     if isinstance(tree, Loop):
         return name in leaves(tree)
     return any(_innermost(child, name) for child in tree.children)
+
+
+def _shares_a_loop(tree: Node, name: str) -> bool:
+    """Whether the innermost loop around a leaf holds others that it can change places with."""
+    around = loops_around(tree, name)
+    return bool(around) and len(around[-1].times) > 1
 
 
 def _shifted(tree: Node, name: str, by: int) -> Node:
@@ -368,3 +376,236 @@ def _slots(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
                 program = replace(of.program, buffers=buffers)
                 if buffer.slots > 1:
                     yield f"{buffer.name}: slot {other} for {formula}", emitted(of, program=program)
+
+
+# ---- mistakes that other projects shipped --------------------------------------------------------
+
+
+def _known_elsewhere(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
+    """Classes of bugs reported of other generators of kernels with roles."""
+    kinds = {leaf.name: leaf.kind for leaf in of.leaves}
+    places = {s.name: s.place for s in (*of.program.statements, *of.leaves)}
+    for name, kind in kinds.items():
+        for other in _later(of.tree, name):
+            if places[other] != places[name]:
+                continue
+            if kind == "retire" and kinds.get(other) == "arrive":
+                what = f"slot released while products read: {name} after {other}"
+                yield what, emitted(of, tree=_moved_after(of.tree, name, other))
+            if kind == "retire" and kinds.get(other) == "bar":
+                what = f"published before it is complete: {name} after {other}"
+                yield what, emitted(of, tree=_moved_after(of.tree, name, other))
+            if kind == "fence" and kinds.get(other) == "bar":
+                what = f"fence behind the barrier: {name} after {other}"
+                yield what, emitted(of, tree=_moved_after(of.tree, name, other))
+    for statement in of.program.statements:
+        fills = any(cell.startswith("ring_") for cell in statement.writes)
+        if fills and "0 <= k < k_tiles" in statement.bounds:
+            longer = statement.bounds.replace("0 <= k < k_tiles", "0 <= k <= k_tiles")
+            changed = replace(statement, bounds=longer)
+            what = f"the producer overruns by an iteration: {statement.name}"
+            yield what, emitted(of, shown=_with(of.program, changed))
+    for leaf in of.leaves:
+        for place in of.program.places:
+            same = (place.agents, place.counts) == (leaf.place.agents, leaf.place.counts)
+            if same and place != leaf.place:
+                changed = replace(leaf, place=place)
+                what = f"a leaf of another role: {leaf.name} by the {place.name}"
+                yield what, emitted(of, leaves=_replaced(of, changed))
+    barriers = [s for s in of.syncs if s.kind == "mbarrier"]
+    for sync, other in itertools.permutations(barriers, 2):
+        if sync.phase == other.phase:
+            both = replace(sync, signals=(*sync.signals, *other.signals))
+            syncs = tuple(both if s is sync else s for s in of.syncs)
+            what = f"one barrier for two loops: {other.name} arrives at {sync.name}"
+            yield what, emitted(of, syncs=syncs)
+    for sync in barriers:
+        twice = replace(sync, signals=(*sync.signals, sync.signals[0]))
+        syncs = tuple(twice if s is sync else s for s in of.syncs)
+        yield f"an arrival counted twice: {sync.name}", emitted(of, syncs=syncs)
+        leaf = sync.signals[0][0]
+        if leaf in kinds:
+            one = next(x for x in of.leaves if x.name == leaf)
+            domain = isl.Set(one.domain)
+            if one.place.counts and one.place.counts[-1] > 1:
+                last = len(one.place.agents) - 1
+                fewer = domain.fix_val(_SET, last, isl.Val(0))
+                what = f"arrive count of another role: {leaf} by its first agent alone"
+                yield what, emitted(of, leaves=_replaced(of, replace(one, domain=str(fewer))))
+        elif not sync.skips:
+            threads = {**vars_of(sync), "arrivals": _WARP}
+            what = f"arrive count of another role: {sync.name} for a warp instead of one thread"
+            new = Sync(**threads)  # type: ignore[arg-type]
+            syncs = tuple(new if s is sync else s for s in of.syncs)
+            yield what, emitted(of, syncs=syncs)
+
+
+def vars_of(sync: Sync) -> dict[str, object]:
+    """The fields of a record."""
+    return {f.name: getattr(sync, f.name) for f in fields(sync)}
+
+
+def _later(tree: Node, name: str) -> tuple[str, ...]:
+    """The leaves after a leaf among its siblings, with those below them."""
+    if isinstance(tree, Leaf):
+        return ()
+    if isinstance(tree, Loop):
+        return _later(tree.child, name)
+    for n, child in enumerate(tree.children):
+        if child == Leaf(name):
+            return tuple(x for other in tree.children[n + 1 :] for x in leaves(other))
+        if name in leaves(child):
+            return _later(child, name)
+    return ()
+
+
+def _moved_after(tree: Node, name: str, other: str) -> Node:
+    """The tree with a leaf behind the sibling that holds another."""
+    if isinstance(tree, Loop):
+        return replace(tree, child=_moved_after(tree.child, name, other))
+    assert isinstance(tree, Steps)
+    children = list(tree.children)
+    if Leaf(name) in children:
+        children.remove(Leaf(name))
+        at = next(n for n, child in enumerate(children) if other in leaves(child))
+        children.insert(at + 1, Leaf(name))
+        return Steps(tuple(children))
+    return Steps(tuple(_moved_after(c, name, other) if name in leaves(c) else c for c in children))
+
+
+# ---- changes that are no mistakes ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Equivalent:
+    """A change after which a kernel still does what its program says.
+
+    Attributes:
+        what: the descriptions `mutants` gives it.
+        cases: beginnings of the names of the kernels where it is legal.
+        reason: why.
+    """
+
+    what: tuple[str, ...]
+    cases: tuple[str, ...]
+    reason: str
+
+
+_PANELS = ("cooperative", "ping-pong, residual", "cluster")
+_LAGGING = ("cooperative, residual", "cooperative, two", "ping-pong", "cluster")
+EQUIVALENT = (
+    Equivalent(
+        ("load_a after load_b", "load_b before load_a"),
+        ("warps",),
+        "fragments of the two operands do not depend on each other",
+    ),
+    Equivalent(
+        ("load_b after mma",),
+        ("warps",),
+        "with a lookahead the products between are of an earlier step, from the other fragment",
+    ),
+    Equivalent(
+        ("copy_a after copy_b", "copy_b before copy_a"),
+        ("warps",),
+        "the rings of the two operands do not depend on each other",
+    ),
+    Equivalent(
+        ("copy_a before load_a",),
+        ("warps", "warps, copies"),
+        "a copy is behind the barrier all the same, and its slot is that of an earlier k tile",
+    ),
+    Equivalent(
+        ("copy_a before mma",),
+        ("warps, spread",),
+        "a copy is behind the barrier all the same, and products read fragments only",
+    ),
+    Equivalent(
+        ("prepare after bar_stage", "bar_stage before prepare"),
+        ("warps",),
+        "registers of one thread, written and read behind it",
+    ),
+    Equivalent(
+        ("prepare before wait_load_a",),
+        ("warps", "warps, spread"),
+        "registers of one thread that nothing else touches",
+    ),
+    Equivalent(
+        ("prepare before bar_load_a",),
+        ("warps, copies",),
+        "registers of one thread that nothing else touches",
+    ),
+    Equivalent(
+        ("bar_load_a -1 iteration(s)",),
+        ("warps, copies",),
+        "what threads store is complete at once; of the barriers between a copy and its loads, and "
+        "between loads and the copy over them, one is left",
+    ),
+    Equivalent(
+        ("retire_empty_ring is not run the last time",),
+        ("cooperative, residual", "cooperative, two", "cluster"),
+        "the drain of the last tile follows before anything of that release is used: the release "
+        "itself is one of the last, and nobody waits for it",
+    ),
+    Equivalent(
+        ("wait_store is not run the last time",),
+        _PANELS,
+        "no panel is written over any more, and the last wait of all is for every store",
+    ),
+    Equivalent(
+        ("wait_store after store", "wait_store before finish"),
+        _PANELS,
+        "a wait for all stores is no weaker one position earlier or later in the loop: it stays "
+        "between the store of a slot and the barrier before its next writes",
+    ),
+    Equivalent(
+        ("prepare after wait_full_ring",),
+        ("cooperative", "cluster"),
+        "it reads operands of the epilogue that no barrier hands over",
+    ),
+    Equivalent(
+        ("prepare after wait_turn", "wait_turn before prepare"),
+        ("ping-pong, residual",),
+        "it reads operands of the epilogue that no barrier hands over",
+    ),
+    Equivalent(
+        ("locate_consumer after wait_turn", "wait_turn before locate_consumer"),
+        ("ping-pong, from",),
+        "the tile is the thread's own; the turn is for the products",
+    ),
+    Equivalent(
+        ("arrive_turn after wait_full_r", "arrive_turn after store"),
+        ("ping-pong",),
+        "the turn is passed on later, which is slower and no less ordered",
+    ),
+    Equivalent(
+        ("skip_ring before wait_full_r", "skip_ring before store"),
+        ("ping-pong",),
+        "the tile has no more use of the ring's counters by then",
+    ),
+    Equivalent(
+        ("arrive_empty_r after store",),
+        ("cooperative, residual", "cooperative, none", "ping-pong, residual", "cluster"),
+        "the panel is released later, which is slower and no less ordered",
+    ),
+    Equivalent(
+        ("arrive_empty_ring +1 iteration(s)",),
+        _LAGGING,
+        "the slot is released later, and with its rings of four or more nobody waits for it yet",
+    ),
+    Equivalent(
+        ("panel_r: one slot fewer",),
+        ("cooperative, residual", "cooperative, none", "ping-pong, residual", "cluster"),
+        "records, counters and slots agree on a shallower ring, which is a legal one",
+    ),
+)
+
+
+def equivalents(case: Case) -> set[str]:
+    """The changes of a kernel that are no mistakes."""
+    return {what for one in EQUIVALENT if _of_case(one, case) for what in one.what} & {
+        what for what, _ in mutants(kernel(case))
+    }
+
+
+def _of_case(one: Equivalent, case: Case) -> bool:
+    return any(case.name == name or case.name.startswith(f"{name}") for name in one.cases)

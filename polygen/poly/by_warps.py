@@ -79,13 +79,14 @@ def _main(
     k, s = "0 <= k < k_tiles", f"0 <= s < {tiles.k_steps}"
     statements: list[TileStatement] = []
     buffers: list[Buffer] = []
+    held = min(pipeline.fragments, tiles.k_steps)  # no more than there are steps are ever in use
     for ring in main.rings:
         statements += _copy_and_load(tiles, schedule, warps, ring.name, asynchronous=asynchronous)
         slots = (("k",), f"k mod {pipeline.stages}")
-        registers = (("k", "s"), f"s mod {pipeline.fragments}")
+        registers = (("k", "s"), f"s mod {held}")
         buffers += [
             Buffer(f"ring_{ring.name}", "shared", 1, 0, pipeline.stages, slot=slots),
-            Buffer(f"fragment_{ring.name}", "register", 2, 1, pipeline.fragments, slot=registers),
+            Buffer(f"fragment_{ring.name}", "register", 2, 1, held, slot=registers),
         ]
     for product in main.products:
         total = f"{product.called('sum')}[w,m,n]"

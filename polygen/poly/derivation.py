@@ -50,7 +50,8 @@ class Derivation:
             IllegalSchedule: with the pair.
         """
         order = self.order()
-        for need in self.dependences:
+        # Values before slots: what a reader lacks says more than who comes too early to write.
+        for need in sorted(self.dependences, key=lambda need: need.kind == "reuse"):
             first, then = order.times[need.source.name], order.times[need.target.name]
             wrong = need.relation.subtract(isl.Map.lex_lt_map(first, then))
             if not wrong.is_empty():

@@ -1,9 +1,9 @@
 """What a kernel does before its places begin and after they have ended.
 
-mbarriers are initialised by one thread: everybody who waits or arrives there comes after that, which
-takes a barrier of the block, or of the cluster where other blocks reach it. A block of a cluster
-stays until no other can reach its shared memory any more: copies that land there are waited for by
-its own consumers, arrivals by nobody.
+mbarriers are initialised by one thread: everybody who waits or arrives there comes after that,
+which takes a barrier of the block, or of the cluster where other blocks reach it. A block of a
+cluster stays until no other can reach its shared memory any more: copies that land there are waited
+for by its own consumers, arrivals by nobody.
 """
 
 from __future__ import annotations

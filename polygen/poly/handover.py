@@ -171,6 +171,14 @@ def _arrivals(
     when = work.times_like(last, level)
     lag = dict(work.program.lags).get(lead, 0) if one.kind == "empty" else 0
     threads = _arriving(work, users, place)
+    slots = work.program.buffer(lead).slots
+    if lag >= slots:
+        raise IllegalSchedule(
+            f"pipeline.in_flight = {lag} with a ring of {slots}: a slot is released only after "
+            "products that wait for its next contents",
+            where="main loop",
+            nearest=f"pipeline.in_flight = {slots - 1}",
+        )
     if not lag:
         domain = cells.domain()
         work.put(

@@ -232,6 +232,11 @@ class _Refinement:
                 self._check_everyone(sync)
             if sync.kind not in ("mbarrier", "turn"):
                 continue
+            for leaf, cells in (*sync.signals, (sync.wait, sync.waits_for)):
+                if self.model.map(cells).get_tuple_name(_OUT) != sync.buffers[0]:
+                    raise VerifyError(
+                        f"arrivals: {leaf} is not about a barrier of {sync.name}", where=_WHERE
+                    )
             if len(dict(sync.signals)) != len(sync.signals):
                 raise VerifyError(f"arrivals: a leaf arrives twice at {sync.name}", where=_WHERE)
             self._check_count(sync)

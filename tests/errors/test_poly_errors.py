@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from block_simulator import breaks, every_barrier, loops_with
+from block_simulator import breaks, loops_with_every_barrier
 from matrix import case, pipeline, small, tiled
 
 from polygen.api import fuse
@@ -78,7 +78,7 @@ OF_ONE_BLOCK = [name for name in ILLEGAL if name not in ("backward", "split_redu
 def test_no_barrier_would_have_saved_it(name):
     """The oracle agrees: with a barrier at every place, the loops still go wrong."""
     schedule = ILLEGAL[name][0]
-    loops, shape = loops_with(schedule, every_barrier(schedule))
+    loops, shape = loops_with_every_barrier(schedule)
     assert breaks(loops, shape)
 
 

@@ -18,7 +18,7 @@ from polygen.errors import (
     VerifyError,
 )
 from polygen.lower.verify import verify
-from polygen.poly import role_mapping
+from polygen.poly import derive_syncs, mapping, place_trees
 from polygen.poly.ast import Block, Call, Const
 from polygen.runtime import tensormaps
 from polygen.runtime.tensormaps import MapLayout, encode
@@ -300,35 +300,39 @@ def test_one_stage_is_slow_and_legal():
     assert build(roles(stages=1, in_flight=0)).check().ok
 
 
-def test_a_release_that_the_loops_make_too_early(monkeypatch):
-    """The trees are checked against what the barriers claim of products in flight."""
-    role_mapping.map_roles.cache_clear()
-    trees = role_mapping.role_trees
-    monkeypatch.setattr(
-        role_mapping, "role_trees", lambda shape: trees(dataclasses.replace(shape, in_flight=2))
-    )
+def test_a_release_that_the_trees_make_too_early(monkeypatch):
+    """What is emitted is checked against what it claims of products in flight."""
+
+    def more_in_flight(program):
+        found = derive_syncs.derive(program)
+        syncs = tuple(
+            dataclasses.replace(s, pending=2) if s.name == "retire_empty_ring" else s
+            for s in found.syncs
+        )
+        assert syncs != found.syncs
+        return dataclasses.replace(found, syncs=syncs)
+
+    monkeypatch.setattr(mapping, "derive", more_in_flight)
     with pytest.raises(VerifyError) as caught:
         build(roles(stages=4, in_flight=1, n=128))
-    assert "a slot is released too early: arrive_empty_ring[" in str(caught.value)
-    role_mapping.map_roles.cache_clear()
+    message = str(caught.value)
+    assert "order: nothing keeps multiply -> fill (reuse through ring_a, 4 version(s)" in message
+    assert re.search(r"multiply\[[\d,]+\] -> fill\[[\d,]+\] with k_tiles = \d+", message)
 
 
 def test_an_epilogue_before_the_sums_are_complete(monkeypatch):
-    role_mapping.map_roles.cache_clear()
-    trees = role_mapping.role_trees
+    def early(program, tree, more):
+        *others, consumer = place_trees.place_trees(program, tree, more)
+        shifted = consumer.text.replace("finish[i,p] -> [(i)]", "finish[i,p] -> [(i - 1)]")
+        assert shifted != consumer.text
+        return (*others, dataclasses.replace(consumer, text=shifted))
 
-    def early(shape):
-        *others, consumer = trees(shape)
-        shifted = consumer.tree.replace("finish[i,p] -> [(i)]", "finish[i,p] -> [(i - 1)]")
-        assert shifted != consumer.tree
-        return (*others, dataclasses.replace(consumer, tree=shifted))
-
-    monkeypatch.setattr(role_mapping, "role_trees", early)
-    with pytest.raises(IllegalSchedule) as caught:
+    monkeypatch.setattr(mapping, "place_trees", early)
+    with pytest.raises(VerifyError) as caught:
         build(roles(n=128, stages=5))
-    assert "consumer" in str(caught.value)
-    assert re.search(r"multiply\[.*\] -> finish\[|finish\[.*\] -> multiply\[", str(caught.value))
-    role_mapping.map_roles.cache_clear()
+    message = str(caught.value)
+    assert "refinement: " in message
+    assert re.search(r"\w+\[[\d,]+\] -> \w*finish\w*\[|finish\w*\[[\d,]+\] -> ", message), message
 
 
 # --- resources -----------------------------------------------------------------------------------
@@ -430,8 +434,8 @@ def test_bytes_that_no_copy_brings(plan, index):
 def test_a_statement_of_another_place(plan):
     """Leaves belong to a place: what the consumer calls is no leaf of the producer."""
     index = next(i for i, place in enumerate(plan.places) if place.name == "producer")
-    loops = Block((plan.places[index].loops, Call("retire", (Const(0), Const(0)))))
-    with pytest.raises(VerifyError, match="retire with 2 arguments has no leaf"):
+    loops = Block((plan.places[index].loops, Call("retire_empty_ring", (Const(0), Const(0)))))
+    with pytest.raises(VerifyError, match="retire_empty_ring with 2 arguments has no leaf"):
         verify(edited(plan, "places", index, loops=loops))
 
 

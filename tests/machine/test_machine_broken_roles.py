@@ -1,10 +1,9 @@
 """Broken barriers between roles, forced into generated CUDA: the PTX machine finds every one.
 
-The isl proof refuses these sets before any code exists; here the same mistakes are made in the text
-of kernels that were proved, and a run on the machine has to *report* them: a second witness, which
-knows nothing of the proof. Faults are named as in ``tests/broken_barriers.py``; what follows a
-semicolon is a further way to make the mistake. Only its barrier that others imply is missing here:
-that one is a waste and no fault.
+The isl proof refuses these kernels before any code exists; here the same mistakes are made in the
+text of kernels that were proved, and a run on the machine has to *report* them: a second witness,
+which knows nothing of the proof. What follows a semicolon is a further way to make the mistake. The
+same mistakes in trees and records are in ``tests/tile_mutants.py``.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ OWN = "if (thread % 128 == 0) barrier_arrive("
 WARP = "if (lane == 0) barrier_arrive("
 READ = 'asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");'
 BAR = 'asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory");'
-RELEASE, RETIRE = "arrive_empty_ring(i, k - 1);", "retire(i, k - 1);"
+DRAIN = "retire_empty_ring_rest(i);"
+RELEASE, RETIRE = "arrive_empty_ring(i, k - 1);", "retire_empty_ring(i, k - 1);"
 LOCAL = ("thread % 128 < 2) barrier_arrive_remote(", "thread % 128 == rank) barrier_arrive_remote(")
 
 
@@ -69,7 +69,7 @@ BROKEN = {
     ),
     "a release as soon as products are issued; after the loop": (
         "cooperative",
-        [("drain(i);", ""), ("finish(i, 0);", "drain(i); finish(i, 0);")],
+        [(DRAIN, ""), ("finish(i, 0);", f"{DRAIN} finish(i, 0);")],
         {"in-flight-access"},
     ),
     "products in flight that nobody counted": (
@@ -194,7 +194,17 @@ BROKEN = {
         "cooperative", [(READ, ";", 1)], {"in-flight-access"},
     ),
     "no barrier of the warpgroup": (
-        "cooperative", [without("staged")], {"race-write-read", "missing-proxy-fence"},
+        "cooperative", [without("fence_store"), without("wait_store"), without("bar_store")],
+        {"race-write-read", "missing-proxy-fence"},
+    ),
+    "no fence before the copy engine reads": (
+        "cooperative", [without("fence_store")], {"missing-proxy-fence"},
+    ),
+    "a panel is written over while it is stored": (
+        "cooperative", [without("wait_store")], {"in-flight-access"},
+    ),
+    "a block ends while a panel is stored": (
+        "cooperative", [(" wait_last_store();", ";")], {"in-flight-access"},
     ),
     "no barrier of the warpgroup; no meeting": ("cooperative", [(BAR, "")], {"race-write-read"}),
     "no barrier of the warpgroup; f32": ("residual", [(BAR, "")], {"race-write-read"}),

@@ -1,7 +1,15 @@
 """Random schedules: isl accepts one exactly if the oracle finds nothing wrong with it."""
 
 import pytest
-from block_simulator import breaks, check_loops, every_barrier, loops_with, map_sample, shape_of
+from block_simulator import (
+    barriers_of,
+    breaks,
+    check_loops,
+    loops_with_every_barrier,
+    loops_without,
+    map_sample,
+    shape_of,
+)
 from hypothesis import assume, given, note, settings
 from hypothesis import strategies as st
 from matrix import pipeline, tiled
@@ -49,14 +57,12 @@ def test_accepted_exactly_if_some_barriers_make_it_run_correctly(schedule, async
     except IllegalSchedule as refusal:
         note(str(refusal))
         # Not even with a barrier and a full wait at every place does the oracle accept it.
-        barriers = every_barrier(schedule, asynchronous)
-        loops, shape = loops_with(schedule, barriers, asynchronous=asynchronous)
+        loops, shape = loops_with_every_barrier(schedule, asynchronous=asynchronous)
         assert breaks(loops, shape)
         return
     check_loops(tree.loops(), shape_of(tree, schedule, asynchronous))
-    for dropped in tree.barriers:
-        rest = tuple(b for b in tree.barriers if b is not dropped)
-        loops, shape = loops_with(schedule, rest, asynchronous=asynchronous)
+    for dropped in barriers_of(tree):
+        loops, shape = loops_without(tree, schedule, dropped, asynchronous=asynchronous)
         assert breaks(loops, shape), dropped
 
 
@@ -68,7 +74,7 @@ def test_background_copies_can_stay_in_flight_as_long_as_possible(schedule):
         tree = map_sample(schedule)
     except IllegalSchedule:
         assume(False)
-    waits = [b.pending for b in tree.barriers if b.pending is not None]
+    waits = [b.pending for b in barriers_of(tree) if b.pending is not None]
     pipe = schedule.pipeline
     assert len(waits) == 1
     assert 0 <= waits[0] <= pipe.distance

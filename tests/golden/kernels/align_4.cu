@@ -30,9 +30,9 @@
 //   20017: y0 shares no memory with w
 //   20018: y0 shares no memory with b
 // barriers, and the dependences they enforce:
-//   bar_mma (block): copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 4 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 4 + k, p = 0] (anti through ring_b)
-//   bar_stage (block): load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
-//   bar_store (warp): stage[w, m] -> store[w' = w, r = 0] (flow through scratch)
+//   bar_load_a (block): copy_a -> load_a (flow through ring_a); load_a -> copy_a (reuse through ring_a, 4 version(s) later); copy_a -> copy_a (reuse through ring_a, 4 version(s) later); copy_b -> load_b (flow through ring_b); load_b -> copy_b (reuse through ring_b, 4 version(s) later); copy_b -> copy_b (reuse through ring_b, 4 version(s) later); load_a -> stage (overlay through scratch); copy_a -> stage (overlay through scratch); load_b -> stage (overlay through scratch); copy_b -> stage (overlay through scratch)
+//   bar_store (warp): stage -> store (flow through scratch)
+//   bar_stage (block): load_a -> stage (overlay through scratch); load_b -> stage (overlay through scratch)
 // schedule:
 //   format = 1
 //   name = "64x64x128_w32x32_s4"
@@ -256,14 +256,14 @@ pg_align_4(const unsigned short* __restrict__ x, const unsigned short* __restric
   };
   // commit[t]: the copies of step t become one group
   auto commit = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.commit_group;" ::: "memory"); };
-  // wait_mma: this thread's copies have landed, but for the last 2 group(s)
-  auto wait_mma = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.wait_group 2;" ::: "memory"); };
-  // bar_mma: copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 4 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 4 + k, p = 0] (anti through ring_b)
-  auto bar_mma = [&](int) __attribute__((always_inline)) { __syncthreads(); };
-  // bar_stage: load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
-  auto bar_stage = [&]() __attribute__((always_inline)) { __syncthreads(); };
-  // bar_store: stage[w, m] -> store[w' = w, r = 0] (flow through scratch)
+  // wait_load_a: this thread's copies have landed, but for the last 2 group(s)
+  auto wait_load_a = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.wait_group 2;" ::: "memory"); };
+  // bar_load_a: copy_a -> load_a (flow through ring_a); load_a -> copy_a (reuse through ring_a, 4 version(s) later); copy_a -> copy_a (reuse through ring_a, 4 version(s) later); copy_b -> load_b (flow through ring_b); load_b -> copy_b (reuse through ring_b, 4 version(s) later); copy_b -> copy_b (reuse through ring_b, 4 version(s) later); load_a -> stage (overlay through scratch); copy_a -> stage (overlay through scratch); load_b -> stage (overlay through scratch); copy_b -> stage (overlay through scratch)
+  auto bar_load_a = [&](int) __attribute__((always_inline)) { __syncthreads(); };
+  // bar_store: stage -> store (flow through scratch)
   auto bar_store = [&]() __attribute__((always_inline)) { __syncwarp(); };
+  // bar_stage: load_a -> stage (overlay through scratch); load_b -> stage (overlay through scratch)
+  auto bar_stage = [&]() __attribute__((always_inline)) { __syncthreads(); };
   // load_a[k,s]: ring_a[k % 4] -> fragment_a[s % 2], proved equal to the instruction's fragment (a_k)
   auto load_a = [&](int k, int s) __attribute__((always_inline)) {
     const unsigned slot = shared + 0 + (k % 4) * 16384;
@@ -365,8 +365,8 @@ pg_align_4(const unsigned short* __restrict__ x, const unsigned short* __restric
   }
   #pragma unroll 1
   for (int t = 3; t < k_tiles; ++t) {
-    wait_mma(t);
-    bar_mma(t);
+    wait_load_a(t);
+    bar_load_a(t);
     load_a(t - 3, 0);
     load_b(t - 3, 0);
     if (t >= 4) {
@@ -447,8 +447,8 @@ pg_align_4(const unsigned short* __restrict__ x, const unsigned short* __restric
   }
   #pragma unroll 1
   for (int t = max(3, k_tiles); t <= (k_tiles + 2); ++t) {
-    wait_mma(t);
-    bar_mma(t);
+    wait_load_a(t);
+    bar_load_a(t);
     load_a(t - 3, 0);
     load_b(t - 3, 0);
     if (t >= 4) {
@@ -532,7 +532,6 @@ pg_align_4(const unsigned short* __restrict__ x, const unsigned short* __restric
       mma(k_tiles - 1, 7, m, n);
     }
   }
-  // epilogue
   prepare();
   bar_stage();
   #pragma unroll

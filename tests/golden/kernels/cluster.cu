@@ -23,9 +23,9 @@
 //   20013: y0 shares no memory with x
 //   20014: y0 shares no memory with w
 // barriers, and the dependences they enforce:
-//   full_ring: fill[g] -> fill[g + 4] (through ring); fill[g] -> multiply[g] (through ring)
-//   empty_ring: fill[g] -> fill[g + 4] (through ring); multiply[g] -> fill[g + 4] (through ring)
-//   staged: finish[g] -> store[g] (through result_y0); store[g] -> finish[g + 2] (through result_y0)
+//   full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 4 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 4 version(s) later)
+//   empty_ring: multiply -> fill (reuse through ring_a, 4 version(s) later); fill -> fill (reuse through ring_a, 4 version(s) later); multiply -> fill (reuse through ring_b, 4 version(s) later); fill -> fill (reuse through ring_b, 4 version(s) later)
+//   bar_store: finish -> store (flow through result_y0, fence.proxy.async); store -> finish (reuse through result_y0, 2 version(s) later); finish -> finish (reuse through result_y0, 2 version(s) later)
 // schedule:
 //   format = 1
 //   name = "cluster"
@@ -270,7 +270,7 @@ pg_cluster(const unsigned short* __restrict__ x, const unsigned short* __restric
     if (warp == 8 && lane == 0) {
       // fill[i,k]: x -> ring_a, w -> ring_b, by the copy engine, zeros outside the arrays
       Cursor<4> fill_ring;
-      // wait_empty_ring: fill[g] -> fill[g + 4] (through ring); multiply[g] -> fill[g + 4] (through ring)
+      // wait_empty_ring: multiply -> fill (reuse through ring_a, 4 version(s) later); fill -> fill (reuse through ring_a, 4 version(s) later); multiply -> fill (reuse through ring_b, 4 version(s) later); fill -> fill (reuse through ring_b, 4 version(s) later)
       auto wait_empty_ring = [&](int, int) __attribute__((always_inline)) {
         barrier_wait(shared + 229408 + fill_ring.slot * 8, fill_ring.parity ^ 1);
       };
@@ -298,11 +298,11 @@ pg_cluster(const unsigned short* __restrict__ x, const unsigned short* __restric
     // multiply[i,k,s,m]: sum[m] += ring_a * ring_b, proved to read what the copies wrote
     const unsigned low_a = ((shared + 0 + group * 8192) & 0x3ffffu) / 16 + 0x10000u, low_b = ((shared + 65536) & 0x3ffffu) / 16 + 0x10000u;
     Cursor<4> multiply_ring, release_ring;
-    // wait_full_ring: fill[g] -> fill[g + 4] (through ring); fill[g] -> multiply[g] (through ring)
+    // wait_full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 4 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 4 version(s) later)
     auto wait_full_ring = [&](int, int) __attribute__((always_inline)) {
       barrier_wait(shared + 229376 + multiply_ring.slot * 8, multiply_ring.parity);
     };
-    auto fence = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); };
+    auto fence_multiply = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); };
     auto multiply = [&](int, int k, int s, int m) __attribute__((always_inline)) {
       const unsigned address_a = low_a + (unsigned)(multiply_ring.slot * 16384 + s * 32 + m * 8192) / 16;
       const unsigned address_b = low_b + (unsigned)(multiply_ring.slot * 32768 + s * 32) / 16;
@@ -312,10 +312,10 @@ pg_cluster(const unsigned short* __restrict__ x, const unsigned short* __restric
       asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
       multiply_ring.advance();
     };
-    // retire[i,k]: the products of k tile k have completed; 1 later one(s) may be running
-    auto retire = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); };
-    auto drain = [&](int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); };
-    // arrive_empty_ring: fill[g] -> fill[g + 4] (through ring); multiply[g] -> fill[g + 4] (through ring)
+    // retire_empty_ring[i,k]: the products of k tile k have completed; 1 later one(s) may be running
+    auto retire_empty_ring = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); };
+    auto retire_empty_ring_rest = [&](int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); };
+    // arrive_empty_ring: multiply -> fill (reuse through ring_a, 4 version(s) later); fill -> fill (reuse through ring_a, 4 version(s) later); multiply -> fill (reuse through ring_b, 4 version(s) later); fill -> fill (reuse through ring_b, 4 version(s) later)
     auto arrive_empty_ring = [&](int, int) __attribute__((always_inline)) {
       if (thread % 128 < 2) barrier_arrive_remote(shared + 229408 + release_ring.slot * 8, thread % 128);
       release_ring.advance();
@@ -346,11 +346,15 @@ pg_cluster(const unsigned short* __restrict__ x, const unsigned short* __restric
       #pragma unroll
       for (int j = 0; j < 8; j += 2) matrices_write(y0_at ^ j << 4, y0_words[j + 0][0], y0_words[j + 0][1], y0_words[j + 1][0], y0_words[j + 1][1]);
     };
-    // staged[i,p]: finish[g] -> store[g] (through result_y0); store[g] -> finish[g + 2] (through result_y0)
-    auto staged = [&](int, int) __attribute__((always_inline)) {
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    // bar_store[i,p]: finish -> store (flow through result_y0, fence.proxy.async); store -> finish (reuse through result_y0, 2 version(s) later); finish -> finish (reuse through result_y0, 2 version(s) later)
+    auto fence_store = [&](int, int) __attribute__((always_inline)) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); };
+    auto wait_store = [&](int, int) __attribute__((always_inline)) {
       if (thread % 128 == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-      asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory");
+    };
+    auto bar_store = [&](int, int) __attribute__((always_inline)) { asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory"); };
+    // Shared memory stays until the last panels have been read from it.
+    auto wait_last_store = [&]() __attribute__((always_inline)) {
+      if (thread % 128 == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
     };
     // store[i,p]: one thread of the warpgroup has the copy engine write the panel, clipped at the edges
     auto store = [&](int, int p) __attribute__((always_inline)) {
@@ -365,7 +369,7 @@ pg_cluster(const unsigned short* __restrict__ x, const unsigned short* __restric
       locate(i);
       prepare(i);
       wait_full_ring(i, 0);
-      fence(i, 0);
+      fence_multiply(i, 0);
       #pragma unroll
       for (int s = 0; s <= 3; ++s) {
         multiply(i, 0, s, 0);
@@ -374,26 +378,27 @@ pg_cluster(const unsigned short* __restrict__ x, const unsigned short* __restric
       #pragma unroll 1
       for (int k = 1; k < k_tiles; ++k) {
         wait_full_ring(i, k);
-        fence(i, k);
+        fence_multiply(i, k);
         #pragma unroll
         for (int s = 0; s <= 3; ++s) {
           multiply(i, k, s, 0);
         }
         commit(i, k);
-        retire(i, k - 1);
+        retire_empty_ring(i, k - 1);
         arrive_empty_ring(i, k - 1);
       }
-      drain(i);
+      retire_empty_ring_rest(i);
       arrive_empty_ring_rest(i, k_tiles - 1);
       #pragma unroll
       for (int p = 0; p <= 3; ++p) {
         finish(i, p);
-        staged(i, p);
+        fence_store(i, p);
+        wait_store(i, p);
+        bar_store(i, p);
         store(i, p);
       }
     }
-    // Shared memory stays until the last panels have been read from it.
-    if (thread % 128 == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+    wait_last_store();
   }
   // No block leaves while another may still write to it.
   cluster_arrive();

@@ -26,9 +26,9 @@
 //   20016: y0 shares no memory with x
 //   20017: y0 shares no memory with w
 // barriers, and the dependences they enforce:
-//   bar_mma (block): copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 3 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 3 + k, p = 0] (anti through ring_b)
-//   bar_stage (block): load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
-//   bar_store (warp): stage[w, m] -> store[w' = w, r] (flow through scratch)
+//   bar_load_a (block): copy_a -> load_a (flow through ring_a); load_a -> copy_a (reuse through ring_a, 3 version(s) later); copy_a -> copy_a (reuse through ring_a, 3 version(s) later); copy_b -> load_b (flow through ring_b); load_b -> copy_b (reuse through ring_b, 3 version(s) later); copy_b -> copy_b (reuse through ring_b, 3 version(s) later); load_a -> stage (overlay through scratch); copy_a -> stage (overlay through scratch); load_b -> stage (overlay through scratch); copy_b -> stage (overlay through scratch)
+//   bar_store (warp): stage -> store (flow through scratch)
+//   bar_stage (block): load_a -> stage (overlay through scratch); load_b -> stage (overlay through scratch)
 // schedule:
 //   format = 1
 //   name = "256x128x64_w64x64_s3"
@@ -235,14 +235,14 @@ pg_plain_f16(const unsigned short* __restrict__ x, const unsigned short* __restr
   };
   // commit[t]: the copies of step t become one group
   auto commit = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.commit_group;" ::: "memory"); };
-  // wait_mma: this thread's copies have landed, but for the last 1 group(s)
-  auto wait_mma = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.wait_group 1;" ::: "memory"); };
-  // bar_mma: copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 3 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 3 + k, p = 0] (anti through ring_b)
-  auto bar_mma = [&](int) __attribute__((always_inline)) { __syncthreads(); };
-  // bar_stage: load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
-  auto bar_stage = [&]() __attribute__((always_inline)) { __syncthreads(); };
-  // bar_store: stage[w, m] -> store[w' = w, r] (flow through scratch)
+  // wait_load_a: this thread's copies have landed, but for the last 1 group(s)
+  auto wait_load_a = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.wait_group 1;" ::: "memory"); };
+  // bar_load_a: copy_a -> load_a (flow through ring_a); load_a -> copy_a (reuse through ring_a, 3 version(s) later); copy_a -> copy_a (reuse through ring_a, 3 version(s) later); copy_b -> load_b (flow through ring_b); load_b -> copy_b (reuse through ring_b, 3 version(s) later); copy_b -> copy_b (reuse through ring_b, 3 version(s) later); load_a -> stage (overlay through scratch); copy_a -> stage (overlay through scratch); load_b -> stage (overlay through scratch); copy_b -> stage (overlay through scratch)
+  auto bar_load_a = [&](int) __attribute__((always_inline)) { __syncthreads(); };
+  // bar_store: stage -> store (flow through scratch)
   auto bar_store = [&]() __attribute__((always_inline)) { __syncwarp(); };
+  // bar_stage: load_a -> stage (overlay through scratch); load_b -> stage (overlay through scratch)
+  auto bar_stage = [&]() __attribute__((always_inline)) { __syncthreads(); };
   // load_a[k,s]: ring_a[k % 3] -> fragment_a[s % 2], proved equal to the instruction's fragment (a_k)
   auto load_a = [&](int k, int s) __attribute__((always_inline)) {
     const unsigned slot = shared + 0 + (k % 3) * 32768;
@@ -336,8 +336,8 @@ pg_plain_f16(const unsigned short* __restrict__ x, const unsigned short* __restr
   }
   #pragma unroll 1
   for (int t = 2; t < k_tiles; ++t) {
-    wait_mma(t);
-    bar_mma(t);
+    wait_load_a(t);
+    bar_load_a(t);
     load_a(t - 2, 0);
     load_b(t - 2, 0);
     if (t >= 3) {
@@ -382,8 +382,8 @@ pg_plain_f16(const unsigned short* __restrict__ x, const unsigned short* __restr
   }
   #pragma unroll 1
   for (int t = max(2, k_tiles); t <= (k_tiles + 1); ++t) {
-    wait_mma(t);
-    bar_mma(t);
+    wait_load_a(t);
+    bar_load_a(t);
     load_a(t - 2, 0);
     load_b(t - 2, 0);
     if (t >= 3) {
@@ -431,7 +431,6 @@ pg_plain_f16(const unsigned short* __restrict__ x, const unsigned short* __restr
       mma(k_tiles - 1, 3, m, n);
     }
   }
-  // epilogue
   prepare();
   bar_stage();
   #pragma unroll

@@ -29,8 +29,8 @@
 //   20017: y0 shares no memory with w
 //   20018: y0 shares no memory with r
 // barriers, and the dependences they enforce:
-//   full_ring: fill[g] -> fill[g + 4] (through ring); fill[g] -> multiply[g] (through ring)
-//   empty_ring: fill[g] -> fill[g + 4] (through ring); multiply[g] -> fill[g + 4] (through ring)
+//   full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 4 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 4 version(s) later)
+//   empty_ring: multiply -> fill (reuse through ring_a, 4 version(s) later); fill -> fill (reuse through ring_a, 4 version(s) later); multiply -> fill (reuse through ring_b, 4 version(s) later); fill -> fill (reuse through ring_b, 4 version(s) later)
 // schedule:
 //   format = 1
 //   name = "roles_registers"
@@ -242,7 +242,7 @@ pg_roles_registers(const unsigned short* __restrict__ x, const unsigned short* _
     if (warp == 8 && lane == 0) {
       // fill[i,k]: x -> ring_a, w -> ring_b, by the copy engine, zeros outside the arrays
       Cursor<4> fill_ring;
-      // wait_empty_ring: fill[g] -> fill[g + 4] (through ring); multiply[g] -> fill[g + 4] (through ring)
+      // wait_empty_ring: multiply -> fill (reuse through ring_a, 4 version(s) later); fill -> fill (reuse through ring_a, 4 version(s) later); multiply -> fill (reuse through ring_b, 4 version(s) later); fill -> fill (reuse through ring_b, 4 version(s) later)
       auto wait_empty_ring = [&](int, int) __attribute__((always_inline)) {
         barrier_wait(shared + 98336 + fill_ring.slot * 8, fill_ring.parity ^ 1);
       };
@@ -270,11 +270,11 @@ pg_roles_registers(const unsigned short* __restrict__ x, const unsigned short* _
     // multiply[i,k,s,m]: sum[m] += ring_a * ring_b, proved to read what the copies wrote
     const unsigned low_a = ((shared + 0 + group * 8192) & 0x3ffffu) / 16 + 0x10000u, low_b = ((shared + 65536) & 0x3ffffu) / 16 + 0x2000000u;
     Cursor<4> multiply_ring, release_ring;
-    // wait_full_ring: fill[g] -> fill[g + 4] (through ring); fill[g] -> multiply[g] (through ring)
+    // wait_full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 4 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 4 version(s) later)
     auto wait_full_ring = [&](int, int) __attribute__((always_inline)) {
       barrier_wait(shared + 98304 + multiply_ring.slot * 8, multiply_ring.parity);
     };
-    auto fence = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); };
+    auto fence_multiply = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); };
     auto multiply = [&](int, int k, int s, int m) __attribute__((always_inline)) {
       const unsigned address_a = low_a + (unsigned)(multiply_ring.slot * 16384 + s * 32 + m * 8192) / 16;
       const unsigned address_b = low_b + (unsigned)(multiply_ring.slot * 8192 + s * 2048) / 16;
@@ -284,9 +284,9 @@ pg_roles_registers(const unsigned short* __restrict__ x, const unsigned short* _
       asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
       multiply_ring.advance();
     };
-    // retire[i,k]: the products of k tile k have completed; 0 later one(s) may be running
-    auto retire = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); };
-    // arrive_empty_ring: fill[g] -> fill[g + 4] (through ring); multiply[g] -> fill[g + 4] (through ring)
+    // retire_empty_ring[i,k]: the products of k tile k have completed; 0 later one(s) may be running
+    auto retire_empty_ring = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); };
+    // arrive_empty_ring: multiply -> fill (reuse through ring_a, 4 version(s) later); fill -> fill (reuse through ring_a, 4 version(s) later); multiply -> fill (reuse through ring_b, 4 version(s) later); fill -> fill (reuse through ring_b, 4 version(s) later)
     auto arrive_empty_ring = [&](int, int) __attribute__((always_inline)) {
       if (thread % 128 == 0) barrier_arrive(shared + 98336 + release_ring.slot * 8);
       release_ring.advance();
@@ -354,13 +354,13 @@ pg_roles_registers(const unsigned short* __restrict__ x, const unsigned short* _
       #pragma unroll 1
       for (int k = 0; k < k_tiles; ++k) {
         wait_full_ring(i, k);
-        fence(i, k);
+        fence_multiply(i, k);
         #pragma unroll
         for (int s = 0; s <= 3; ++s) {
           multiply(i, k, s, 0);
         }
         commit(i, k);
-        retire(i, k);
+        retire_empty_ring(i, k);
         arrive_empty_ring(i, k);
       }
       store(i, 0);

@@ -42,9 +42,9 @@
 //   20025: y1 shares no memory with c
 //   20026: y1 shares no memory with y0
 // barriers, and the dependences they enforce:
-//   bar_mma (block): copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 6 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 6 + k, p = 0] (anti through ring_b)
-//   bar_stage (block): load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
-//   bar_store (warp): stage[w, m = 0] -> store[w' = w, r = 0] (flow through scratch)
+//   bar_load_a (block): copy_a -> load_a (flow through ring_a); load_a -> copy_a (reuse through ring_a, 6 version(s) later); copy_a -> copy_a (reuse through ring_a, 6 version(s) later); copy_b -> load_b (flow through ring_b); load_b -> copy_b (reuse through ring_b, 6 version(s) later); copy_b -> copy_b (reuse through ring_b, 6 version(s) later); load_a -> stage (overlay through scratch); copy_a -> stage (overlay through scratch); load_b -> stage (overlay through scratch); copy_b -> stage (overlay through scratch)
+//   bar_store (warp): stage -> store (flow through scratch)
+//   bar_stage (block): load_a -> stage (overlay through scratch); load_b -> stage (overlay through scratch)
 // schedule:
 //   format = 1
 //   name = "32x32x128_w16x16_s6"
@@ -259,14 +259,14 @@ pg_two_outputs(const unsigned short* __restrict__ x, const unsigned short* __res
   };
   // commit[t]: the copies of step t become one group
   auto commit = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.commit_group;" ::: "memory"); };
-  // wait_mma: this thread's copies have landed, but for the last 4 group(s)
-  auto wait_mma = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.wait_group 4;" ::: "memory"); };
-  // bar_mma: copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 6 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 6 + k, p = 0] (anti through ring_b)
-  auto bar_mma = [&](int) __attribute__((always_inline)) { __syncthreads(); };
-  // bar_stage: load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
-  auto bar_stage = [&]() __attribute__((always_inline)) { __syncthreads(); };
-  // bar_store: stage[w, m = 0] -> store[w' = w, r = 0] (flow through scratch)
+  // wait_load_a: this thread's copies have landed, but for the last 4 group(s)
+  auto wait_load_a = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.wait_group 4;" ::: "memory"); };
+  // bar_load_a: copy_a -> load_a (flow through ring_a); load_a -> copy_a (reuse through ring_a, 6 version(s) later); copy_a -> copy_a (reuse through ring_a, 6 version(s) later); copy_b -> load_b (flow through ring_b); load_b -> copy_b (reuse through ring_b, 6 version(s) later); copy_b -> copy_b (reuse through ring_b, 6 version(s) later); load_a -> stage (overlay through scratch); copy_a -> stage (overlay through scratch); load_b -> stage (overlay through scratch); copy_b -> stage (overlay through scratch)
+  auto bar_load_a = [&](int) __attribute__((always_inline)) { __syncthreads(); };
+  // bar_store: stage -> store (flow through scratch)
   auto bar_store = [&]() __attribute__((always_inline)) { __syncwarp(); };
+  // bar_stage: load_a -> stage (overlay through scratch); load_b -> stage (overlay through scratch)
+  auto bar_stage = [&]() __attribute__((always_inline)) { __syncthreads(); };
   // load_a[k,s]: ring_a[k % 6] -> fragment_a[s % 2], proved equal to the instruction's fragment (a_k)
   auto load_a = [&](int k, int s) __attribute__((always_inline)) {
     const unsigned slot = shared + 0 + (k % 6) * 8192;
@@ -372,57 +372,57 @@ pg_two_outputs(const unsigned short* __restrict__ x, const unsigned short* __res
   }
   #pragma unroll 1
   for (int t = 5; t < k_tiles; ++t) {
-    wait_mma(t);
-    bar_mma(t);
+    wait_load_a(t);
+    bar_load_a(t);
     load_a(t - 5, 0);
     load_b(t - 5, 0);
     if (t >= 6) {
       #pragma unroll
-      for (int m = 0; m <= 1; ++m) {
-        mma(t - 6, 7, 0, m);
+      for (int n = 0; n <= 1; ++n) {
+        mma(t - 6, 7, 0, n);
       }
     }
     load_a(t - 5, 1);
     load_b(t - 5, 1);
     #pragma unroll
-    for (int m = 0; m <= 1; ++m) {
-      mma(t - 5, 0, 0, m);
+    for (int n = 0; n <= 1; ++n) {
+      mma(t - 5, 0, 0, n);
     }
     load_a(t - 5, 2);
     load_b(t - 5, 2);
     #pragma unroll
-    for (int m = 0; m <= 1; ++m) {
-      mma(t - 5, 1, 0, m);
+    for (int n = 0; n <= 1; ++n) {
+      mma(t - 5, 1, 0, n);
     }
     load_a(t - 5, 3);
     load_b(t - 5, 3);
     #pragma unroll
-    for (int m = 0; m <= 1; ++m) {
-      mma(t - 5, 2, 0, m);
+    for (int n = 0; n <= 1; ++n) {
+      mma(t - 5, 2, 0, n);
     }
     load_a(t - 5, 4);
     load_b(t - 5, 4);
     #pragma unroll
-    for (int m = 0; m <= 1; ++m) {
-      mma(t - 5, 3, 0, m);
+    for (int n = 0; n <= 1; ++n) {
+      mma(t - 5, 3, 0, n);
     }
     load_a(t - 5, 5);
     load_b(t - 5, 5);
     #pragma unroll
-    for (int m = 0; m <= 1; ++m) {
-      mma(t - 5, 4, 0, m);
+    for (int n = 0; n <= 1; ++n) {
+      mma(t - 5, 4, 0, n);
     }
     load_a(t - 5, 6);
     load_b(t - 5, 6);
     #pragma unroll
-    for (int m = 0; m <= 1; ++m) {
-      mma(t - 5, 5, 0, m);
+    for (int n = 0; n <= 1; ++n) {
+      mma(t - 5, 5, 0, n);
     }
     load_a(t - 5, 7);
     load_b(t - 5, 7);
     #pragma unroll
-    for (int m = 0; m <= 1; ++m) {
-      mma(t - 5, 6, 0, m);
+    for (int n = 0; n <= 1; ++n) {
+      mma(t - 5, 6, 0, n);
     }
     copy_a(t, 0);
     copy_b(t, 0);
@@ -430,65 +430,64 @@ pg_two_outputs(const unsigned short* __restrict__ x, const unsigned short* __res
   }
   #pragma unroll 1
   for (int t = max(5, k_tiles); t <= (k_tiles + 4); ++t) {
-    wait_mma(t);
-    bar_mma(t);
+    wait_load_a(t);
+    bar_load_a(t);
     load_a(t - 5, 0);
     load_b(t - 5, 0);
     if (t >= 6) {
       #pragma unroll
-      for (int m = 0; m <= 1; ++m) {
-        mma(t - 6, 7, 0, m);
+      for (int n = 0; n <= 1; ++n) {
+        mma(t - 6, 7, 0, n);
       }
     }
     load_a(t - 5, 1);
     load_b(t - 5, 1);
     #pragma unroll
-    for (int m = 0; m <= 1; ++m) {
-      mma(t - 5, 0, 0, m);
+    for (int n = 0; n <= 1; ++n) {
+      mma(t - 5, 0, 0, n);
     }
     load_a(t - 5, 2);
     load_b(t - 5, 2);
     #pragma unroll
-    for (int m = 0; m <= 1; ++m) {
-      mma(t - 5, 1, 0, m);
+    for (int n = 0; n <= 1; ++n) {
+      mma(t - 5, 1, 0, n);
     }
     load_a(t - 5, 3);
     load_b(t - 5, 3);
     #pragma unroll
-    for (int m = 0; m <= 1; ++m) {
-      mma(t - 5, 2, 0, m);
+    for (int n = 0; n <= 1; ++n) {
+      mma(t - 5, 2, 0, n);
     }
     load_a(t - 5, 4);
     load_b(t - 5, 4);
     #pragma unroll
-    for (int m = 0; m <= 1; ++m) {
-      mma(t - 5, 3, 0, m);
+    for (int n = 0; n <= 1; ++n) {
+      mma(t - 5, 3, 0, n);
     }
     load_a(t - 5, 5);
     load_b(t - 5, 5);
     #pragma unroll
-    for (int m = 0; m <= 1; ++m) {
-      mma(t - 5, 4, 0, m);
+    for (int n = 0; n <= 1; ++n) {
+      mma(t - 5, 4, 0, n);
     }
     load_a(t - 5, 6);
     load_b(t - 5, 6);
     #pragma unroll
-    for (int m = 0; m <= 1; ++m) {
-      mma(t - 5, 5, 0, m);
+    for (int n = 0; n <= 1; ++n) {
+      mma(t - 5, 5, 0, n);
     }
     load_a(t - 5, 7);
     load_b(t - 5, 7);
     #pragma unroll
-    for (int m = 0; m <= 1; ++m) {
-      mma(t - 5, 6, 0, m);
+    for (int n = 0; n <= 1; ++n) {
+      mma(t - 5, 6, 0, n);
     }
     commit(t);
   }
   #pragma unroll
-  for (int m = 0; m <= 1; ++m) {
-    mma(k_tiles - 1, 7, 0, m);
+  for (int n = 0; n <= 1; ++n) {
+    mma(k_tiles - 1, 7, 0, n);
   }
-  // epilogue
   prepare();
   bar_stage();
   stage(0);

@@ -140,7 +140,7 @@ def test_a_tree_without_parameters_keeps_its_bands():
 
 def test_the_schedule_tree_has_the_marks_of_the_design():
     tree = map_sample(small())
-    for mark in ("grid", "ktile", "warp", "mma", "copy", "epilogue"):
+    for mark in ("grid", "ktile", "warp", "mma", "t", "s", "m", "n"):
         assert f'mark: "{mark}"' in str(tree), mark
 
 
@@ -148,9 +148,11 @@ def test_the_schedule_tree_has_the_marks_of_the_design():
 def test_the_claims_of_a_mapping_are_listed(layout):
     tree = map_sample(small(), layout=layout)
     claims = " ".join(str(proof) for proof in tree.proofs)
-    for part in ("two thread blocks", "tiling keeps", "pipelining keeps", "ring_a", "fragment_b"):
+    for part in (
+        "two thread blocks", "tiling keeps", "exactly its instances", "arrivals are what",
+        "ordered by the emitted trees", "waits for ever", "its own phase", "can be dropped",
+    ):  # fmt: skip
         assert part in claims, part
-    assert claims.count("barrier") >= 3
 
 
 def test_fixed_sizes_are_mapped_too():

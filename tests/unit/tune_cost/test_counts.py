@@ -15,7 +15,6 @@ from polygen.emit.functions import is_costly
 from polygen.hardware.device import device
 from polygen.lower.work import Copy, Load
 from polygen.poly import tiling
-from polygen.poly.role_barriers import GroupBarrier, Mbarrier
 from polygen.schedule.load import shipped
 from polygen.schedule.model import Cluster, Epilogue, Raster, SharedMemory
 from polygen.schedule.problem import Fitted
@@ -114,8 +113,8 @@ class Counted:
 
     def instances(self, role: str, tiles: int = 1) -> dict[str, int]:
         """How often one thread of control of a role executes each statement; turn 0."""
-        tree = next(t for t in self.tree.roles.trees if t.role == role)
-        domain = isl.Schedule(tree.tree).get_domain()
+        tree = next(t for t in self.tree.places if t.place.name == role)
+        domain = isl.Schedule(tree.text).get_domain()
         fixed = f"k_tiles = {self.c.k_tiles} and tiles = {tiles} and turn = 0"
         at = isl.Set(f"[k_tiles,tiles,turn] -> {{ : {fixed} }}")
         return self.by_name(domain.intersect_params(at))
@@ -255,9 +254,10 @@ def test_copies_bring_the_image_of_a_tile(counted):
 
 # --- with roles ----------------------------------------------------------------------------------
 def test_products_of_the_consumers(with_roles):
-    counted, mapping = with_roles, with_roles.tree.roles
+    counted = with_roles
     c, tiles = counted.c, counted.tree.tiles
-    sharing = 1 if c.pingpong else mapping.consumers
+    consumers = counted.tree.synchronised.program.statement("multiply").place.counts[-1]
+    sharing = 1 if c.pingpong else consumers
     issued = counted.instances("consumer")["multiply"] * sharing
     assert issued == c.instructions * c.k_tiles
     assert issued * tiles.atom[0] * tiles.warp[1] * tiles.atom[2] == c.products * c.k_tiles
@@ -293,24 +293,23 @@ def test_fills_bring_what_barriers_expect(with_roles):
 
 
 def test_panels_and_waits(with_roles):
-    counted, mapping, c = with_roles, with_roles.tree.roles, with_roles.c
+    counted, tree, c = with_roles, with_roles.tree, with_roles.c
     found = counted.instances("consumer")
-    assert c.panels == (found["finish"] if mapping.panels.columns else found["store"])
-    names = [f"wait_{s.name}" for s in mapping.syncs if not isinstance(s, GroupBarrier)]
-    names += [s.name for s in mapping.syncs if isinstance(s, GroupBarrier)]
+    assert c.panels == (found["finish"] if tree.panels.columns else found["store"])
+    names = [s.wait for s in tree.synchronised.syncs if s.kind in ("mbarrier", "turn", "bar")]
     assert c.waits == sum(found.get(name, 0) for name in names)
 
 
 def test_the_ring_and_its_slack(with_roles):
-    counted, mapping, c = with_roles, with_roles.tree.roles, with_roles.c
-    (ring,) = (s for s in mapping.syncs if isinstance(s, Mbarrier) and s.signal == "fill")
+    counted, c = with_roles, with_roles.c
+    (ring,) = (s for s in counted.tree.synchronised.syncs if s.name == "full_ring")
     assert (ring.slots, counted.schedule.pipeline.in_flight) == (c.ahead, c.in_flight)
 
 
 # --- without -------------------------------------------------------------------------------------
 def block_instances(counted):
     """How often the threads of a block execute each statement of its tree."""
-    text = isl.Schedule(counted.tree.block)
+    text = isl.Schedule(counted.tree.places[0].text)
     fixed = isl.Set(f"[k_tiles] -> {{ : k_tiles = {counted.c.k_tiles} }}")
     return counted.by_name(text.get_domain().intersect_params(fixed))
 

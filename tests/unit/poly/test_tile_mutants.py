@@ -1,0 +1,101 @@
+"""Kernels with one mistake each are refused; what is accepted is listed, with a reason."""
+
+from dataclasses import replace
+
+import pytest
+from tile_mutants import CASES, EQUIVALENT, Case, emitted, equivalents, kernel, mutants
+from tile_simulator import fault
+
+from polygen.errors import VerifyError
+from polygen.poly.refine import refine
+from polygen.poly.tile_tree import depth, insert, loops_around
+
+QUICK = ("warps", "ping-pong, from registers")
+EVERY = [
+    pytest.param(c, id=c.name, marks=() if c.name in QUICK else pytest.mark.slow) for c in CASES
+]
+WARPS = ({"k_tiles": 2}, {"k_tiles": 6})
+ROLES = ({"k_tiles": 1, "tiles": 3}, {"k_tiles": 2, "tiles": 4}, {"k_tiles": 7, "tiles": 2})
+
+# Classes of bugs that other generators of such kernels shipped: the beginnings of descriptions.
+CLASSES = (
+    "slot released while products read",
+    "published before it is complete",
+    "fence behind the barrier",
+    "the producer overruns by an iteration",
+    "a leaf of another role",
+    "one barrier for two loops",
+    "an arrival counted twice",
+    "arrive count of another role",
+)
+
+
+def sizes(case: Case):
+    return WARPS if case.name.startswith("warps") else ROLES
+
+
+@pytest.mark.parametrize("case", EVERY)
+def test_every_mistake_is_refused_and_what_is_accepted_is_no_mistake(case):
+    accepted = set()
+    for what, changed in mutants(kernel(case)):
+        try:
+            refine(changed, necessary=False)
+        except VerifyError:
+            continue
+        accepted.add(what)
+    assert accepted == equivalents(case)
+
+
+@pytest.mark.parametrize("case", EVERY)
+def test_what_is_no_mistake_goes_wrong_in_no_order(case):
+    """A second opinion on the list: the bounded model, which knows nothing of the proof."""
+    harmless = equivalents(case)
+    tried = 0
+    for what, changed in mutants(kernel(case)):
+        if what in harmless:
+            tried += 1
+            assert fault(changed, sizes(case), range(3)) == "", what
+    assert tried == len(harmless) > 0
+
+
+@pytest.mark.parametrize("case", EVERY)
+def test_the_kernels_themselves_are_proved_with_nothing_to_spare(case):
+    proofs = refine(emitted(kernel(case)))
+    assert len(proofs) == 6
+
+
+def test_there_are_many_mistakes_of_many_kernels_and_of_known_classes():
+    found = {c.name: [what for what, _ in mutants(kernel(c))] for c in CASES}
+    assert len(found) >= 8
+    assert sum(map(len, found.values())) >= 900
+    assert all(len(set(names)) == len(names) for names in found.values())
+    everything = [what for names in found.values() for what in names]
+    for beginning in CLASSES:
+        assert any(what.startswith(f"{beginning}: ") for what in everything), beginning
+
+
+def test_every_exception_has_a_reason_and_a_kernel():
+    for one in EQUIVALENT:
+        assert one.reason
+        assert any(c.name.startswith(name) for c in CASES for name in one.cases), one
+    listed = [(what, name) for one in EQUIVALENT for what in one.what for name in one.cases]
+    assert len(set(listed)) == len(listed)
+
+
+def test_a_barrier_too_many_is_refused_for_enforcing_nothing():
+    """Order is kept as well with it: the claim that it breaks is that nothing can be dropped."""
+    of = kernel(CASES[0])
+    bar = next(s for s in of.syncs if s.name == "bar_load_a")
+    leaf = next(x for x in of.leaves if x.name == "bar_load_a")
+    extra = replace(leaf, name="bar_more", domain=leaf.domain.replace("bar_load_a", "bar_more"))
+    tree = _beside(of.tree, "bar_load_a", "bar_more")
+    syncs = (*of.syncs, replace(bar, name="bar_more", wait="bar_more"))
+    twice = emitted(of, tree=tree, leaves=(*of.leaves, extra), syncs=syncs)
+    refine(twice, necessary=False)
+    with pytest.raises(VerifyError, match=r"necessary: bar_\w+ enforces nothing"):
+        refine(twice)
+
+
+def _beside(tree, near, name):
+    when = tuple(one.time(near) for one in loops_around(tree, near))
+    return insert(tree, depth(tree, near), (near,), name, when, after=True)
