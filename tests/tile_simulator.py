@@ -415,8 +415,6 @@ class _Run:
     def _rank(self, strand: Strand, name: str, buffer: str, cell: Cell) -> int:
         """The number that slot and parity are made of."""
         model = self.model
-        if model.buffers[buffer].slot is not None:
-            raise Wrong(f"{buffer} has a formula, and {name} needs a number")
         counter = model.counter_of.get((name, buffer))
         if counter is None:
             raise Wrong(f"{name} has no counter for {buffer}")

@@ -90,19 +90,27 @@ def _check_used(order: Order, buffer: Buffer, used: set[tuple[str, str]]) -> Non
 
 
 def _check_formula(order: Order, buffer: Buffer) -> None:
-    """A slot that the loops say: versions that live at once differ, a round later it returns."""
-    assert buffer.slot is not None
-    names, formula = buffer.slot
-    owner = [f"o{n}" for n in range(buffer.owner)]
-    cell = f"{buffer.name}[{','.join((*names, *owner))}]"
-    slot = order.model.map(f"{cell} -> [({formula})]")
-    for distance in range(1, buffer.slots + 1):
+    """A slot that the loops say is one of the buffer's; that of a counter, where there is one.
+
+    A counter gives versions that live at once different slots, and a round later the same.
+    """
+    slot = order.model.slot(buffer)
+    there = slot.intersect_domain(order.model.cells[buffer.name]).range()
+    wrong = there.subtract(isl.Set(f"{{ [s] : 0 <= s < {buffer.slots} }}"))
+    if not wrong.is_empty():
+        raise VerifyError(
+            f"counters: {buffer.name} has {buffer.slots} slot(s), {buffer.slot} names "
+            f"{isl.sample_point(wrong)}",
+            where=_WHERE,
+        )
+    counted = any(buffer.name in s.buffers for s in order.syncs if s.kind == "mbarrier")
+    for distance in range(1, buffer.slots + 1) if counted else ():
         later = order.model.next(buffer.name, distance)
         same = later.intersect(slot.apply_range(slot.reverse()))
-        wrong = later.subtract(same) if distance == buffer.slots else same
-        if not wrong.is_empty():
+        unlike = later.subtract(same) if distance == buffer.slots else same
+        if not unlike.is_empty():
             raise VerifyError(
-                f"counters: slot {formula} of {buffer.name}: {isl.sample_pair(wrong)}, "
+                f"counters: slot {buffer.slot} of {buffer.name}: {isl.sample_pair(unlike)}, "
                 f"{distance} version(s) apart of {buffer.slots} slot(s)",
                 where=_WHERE,
             )

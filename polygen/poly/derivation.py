@@ -89,7 +89,11 @@ class Derivation:
 
     def domain(self, name: str) -> isl.Set:
         """All instances."""
-        return self._domains[name] if name in self.leaves else self.model.domains[name]
+        if name not in self.leaves:
+            return self.model.domains[name]
+        if name not in self._domains:
+            self._domains[name] = isl.Set(self.leaves[name].domain)
+        return self._domains[name]
 
     def position(self, name: str) -> int:
         """Where a leaf stands in the text of the tree."""

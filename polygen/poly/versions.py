@@ -129,6 +129,21 @@ class TileModel:
             self._next[buffer, count] = known
         return known
 
+    def replaced(self, buffer: Buffer) -> isl.Map:
+        """Version and owner -> the next version that takes the same slot."""
+        if buffer.slot is None:
+            return self.next(buffer.name, buffer.slots)
+        cells, slot = self.cells[buffer.name], self.slot(buffer)
+        later = later_cells(cells, buffer.versions).intersect(slot.apply_range(slot.reverse()))
+        return later.lexmin().coalesce()
+
+    def slot(self, buffer: Buffer) -> isl.Map:
+        """Cell -> its slot, as the loops say it."""
+        assert buffer.slot is not None
+        names, formula = buffer.slot
+        owner = [f"o{n}" for n in range(buffer.owner)]
+        return self.map(f"{buffer.name}[{','.join((*names, *owner))}] -> [({formula})]")
+
     def add_token(self, name: str, cells: isl.Set, versions: int) -> None:
         """Cells of what no statement writes: a token that agents pass on."""
         self.cells[name], self.versions[name] = cells.coalesce(), versions
@@ -184,7 +199,7 @@ class TileModel:
         for source, access in self._accesses(buffer):
             for target, write in self.writes[buffer.name].items():
                 parts = access.dim(_OUT) - buffer.versions - buffer.owner
-                step = with_parts(self.next(buffer.name, buffer.slots), parts, buffer.name)
+                step = with_parts(self.replaced(buffer), parts, buffer.name)
                 relation = access.apply_range(step).apply_range(write.reverse())
                 if relation.is_empty():
                     continue
@@ -234,6 +249,11 @@ class TileModel:
 
 def successor(cells: isl.Set, versions: int) -> isl.Map:
     """Every cell -> the next version of the same owner."""
+    return later_cells(cells, versions).lexmin().coalesce()
+
+
+def later_cells(cells: isl.Set, versions: int) -> isl.Map:
+    """Every cell -> all later versions of the same owner."""
     rest = cells.dim(isl.dim_type.set) - versions
     now, later = ([f"{letter}{i}" for i in range(versions)] for letter in "vu")
     owner = [f"o{i}" for i in range(rest)]
@@ -246,7 +266,7 @@ def successor(cells: isl.Set, versions: int) -> isl.Map:
         f"{{ {name}[{','.join(now + owner)}] -> {name}[{','.join(later + owner)}] : "
         f"{' or '.join(cases) or '1 = 0'} }}"
     )
-    return less.intersect_domain(cells).intersect_range(cells).lexmin().coalesce()
+    return less.intersect_domain(cells).intersect_range(cells)
 
 
 def with_parts(step: isl.Map, parts: int, name: str) -> isl.Map:

@@ -27,7 +27,7 @@ def emitted(of, **changes):
     tree, more = changes.get("tree", of.tree), changes.get("leaves", of.leaves)
     syncs, counters = changes.get("syncs", of.syncs), changes.get("counters", of.counters)
     trees = changes.get("trees") or place_trees(of.program, tree, more)
-    return Emitted(of.program, more, syncs, counters, trees, tree)
+    return Emitted(of.program, more, syncs, counters, trees, tree, of.frame)
 
 
 # --- order inside an agent -----------------------------------------------------------------------
