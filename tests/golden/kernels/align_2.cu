@@ -27,7 +27,7 @@
 //   20014: y0 shares no memory with b
 // barriers, and the dependences they enforce:
 //   bar_load_a (block): copy_a -> load_a (flow through ring_a); load_a -> copy_a (reuse through ring_a, 4 version(s) later); copy_a -> copy_a (reuse through ring_a, 4 version(s) later); copy_b -> load_b (flow through ring_b); load_b -> copy_b (reuse through ring_b, 4 version(s) later); copy_b -> copy_b (reuse through ring_b, 4 version(s) later); load_a -> stage (overlay through scratch); copy_a -> stage (overlay through scratch); load_b -> stage (overlay through scratch); copy_b -> stage (overlay through scratch)
-//   bar_store (warp): stage -> store (flow through scratch)
+//   bar_store (one agent): stage -> store (flow through scratch)
 //   bar_stage (block): load_a -> stage (overlay through scratch); load_b -> stage (overlay through scratch)
 // schedule:
 //   format = 1

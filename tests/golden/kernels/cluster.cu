@@ -25,7 +25,7 @@
 // barriers, and the dependences they enforce:
 //   full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 4 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 4 version(s) later)
 //   empty_ring: multiply -> fill (reuse through ring_a, 4 version(s) later); fill -> fill (reuse through ring_a, 4 version(s) later); multiply -> fill (reuse through ring_b, 4 version(s) later); fill -> fill (reuse through ring_b, 4 version(s) later)
-//   bar_store: finish -> store (flow through result_y0, fence.proxy.async); store -> finish (reuse through result_y0, 2 version(s) later); finish -> finish (reuse through result_y0, 2 version(s) later)
+//   bar_store (one agent): finish -> store (flow through result_y0, fence.proxy.async); store -> finish (reuse through result_y0, 2 version(s) later); finish -> finish (reuse through result_y0, 2 version(s) later)
 // schedule:
 //   format = 1
 //   name = "cluster"
@@ -268,18 +268,18 @@ pg_cluster(const unsigned short* __restrict__ x, const unsigned short* __restric
   if (group == 2) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (warp == 8 && lane == 0) {
+      Cursor<4> ring_producer;
       // fill[i,k]: x -> ring_a, w -> ring_b, by the copy engine, zeros outside the arrays
-      Cursor<4> fill_ring;
+      auto fill = [&](int, int k) __attribute__((always_inline)) {
+        const unsigned full = shared + 229376 + ring_producer.slot * 8;
+        barrier_expect(full, 49152);
+        box_load(shared + 0 + ring_producer.slot * 16384 + 0, &map_a, full, k * 64 + 0, b_m * 128);
+        box_multicast(shared + 65536 + ring_producer.slot * 32768 + rank % 2 * 16384 + 0, &map_b, full, k * 64 + 0, b_n * 256 + rank % 2 * 128, 3 << (rank / 2 * 2));
+        ring_producer.advance();
+      };
       // wait_empty_ring: multiply -> fill (reuse through ring_a, 4 version(s) later); fill -> fill (reuse through ring_a, 4 version(s) later); multiply -> fill (reuse through ring_b, 4 version(s) later); fill -> fill (reuse through ring_b, 4 version(s) later)
       auto wait_empty_ring = [&](int, int) __attribute__((always_inline)) {
-        barrier_wait(shared + 229408 + fill_ring.slot * 8, fill_ring.parity ^ 1);
-      };
-      auto fill = [&](int, int k) __attribute__((always_inline)) {
-        const unsigned full = shared + 229376 + fill_ring.slot * 8;
-        barrier_expect(full, 49152);
-        box_load(shared + 0 + fill_ring.slot * 16384 + 0, &map_a, full, k * 64 + 0, b_m * 128);
-        box_multicast(shared + 65536 + fill_ring.slot * 32768 + rank % 2 * 16384 + 0, &map_b, full, k * 64 + 0, b_n * 256 + rank % 2 * 128, 3 << (rank / 2 * 2));
-        fill_ring.advance();
+        barrier_wait(shared + 229408 + ring_producer.slot * 8, ring_producer.parity ^ 1);
       };
       #pragma unroll 1
       for (int i = 0; i < tiles; ++i) {
@@ -295,32 +295,16 @@ pg_cluster(const unsigned short* __restrict__ x, const unsigned short* __restric
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const int quarter = warp % 4 * 16;
     float sum[1][32][4] = {};
+    Cursor<4> ring_consumer;
+    Cursor<4> ring_consumer_behind;
     // multiply[i,k,s,m]: sum[m] += ring_a * ring_b, proved to read what the copies wrote
     const unsigned low_a = ((shared + 0 + group * 8192) & 0x3ffffu) / 16 + 0x10000u, low_b = ((shared + 65536) & 0x3ffffu) / 16 + 0x10000u;
-    Cursor<4> multiply_ring, release_ring;
-    // wait_full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 4 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 4 version(s) later)
-    auto wait_full_ring = [&](int, int) __attribute__((always_inline)) {
-      barrier_wait(shared + 229376 + multiply_ring.slot * 8, multiply_ring.parity);
-    };
-    auto fence_multiply = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); };
     auto multiply = [&](int, int k, int s, int m) __attribute__((always_inline)) {
-      const unsigned address_a = low_a + (unsigned)(multiply_ring.slot * 16384 + s * 32 + m * 8192) / 16;
-      const unsigned address_b = low_b + (unsigned)(multiply_ring.slot * 32768 + s * 32) / 16;
+      const unsigned address_a = low_a + (unsigned)(ring_consumer.slot * 16384 + s * 32 + m * 8192) / 16;
+      const unsigned address_b = low_b + (unsigned)(ring_consumer.slot * 32768 + s * 32) / 16;
       multiply_matrices(sum[m], (unsigned long long)0x40000040u << 32 | address_a, (unsigned long long)0x40000040u << 32 | address_b, k > 0 || s > 0);
     };
-    auto commit = [&](int, int) __attribute__((always_inline)) {
-      asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-      multiply_ring.advance();
-    };
-    // retire_empty_ring[i,k]: the products of k tile k have completed; 1 later one(s) may be running
-    auto retire_empty_ring = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); };
-    auto retire_empty_ring_rest = [&](int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); };
-    // arrive_empty_ring: multiply -> fill (reuse through ring_a, 4 version(s) later); fill -> fill (reuse through ring_a, 4 version(s) later); multiply -> fill (reuse through ring_b, 4 version(s) later); fill -> fill (reuse through ring_b, 4 version(s) later)
-    auto arrive_empty_ring = [&](int, int) __attribute__((always_inline)) {
-      if (thread % 128 < 2) barrier_arrive_remote(shared + 229408 + release_ring.slot * 8, thread % 128);
-      release_ring.advance();
-    };
-    auto arrive_empty_ring_rest = [&](int i, int k) __attribute__((always_inline)) { arrive_empty_ring(i, k); };
+    auto commit = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); ring_consumer.advance(); };
     // The fused pointwise statements, on one element.
     auto compute = [&](float sum, float& y0_result) __attribute__((always_inline)) {
       y0_result = sum;
@@ -346,16 +330,6 @@ pg_cluster(const unsigned short* __restrict__ x, const unsigned short* __restric
       #pragma unroll
       for (int j = 0; j < 8; j += 2) matrices_write(y0_at ^ j << 4, y0_words[j + 0][0], y0_words[j + 0][1], y0_words[j + 1][0], y0_words[j + 1][1]);
     };
-    // bar_store[i,p]: finish -> store (flow through result_y0, fence.proxy.async); store -> finish (reuse through result_y0, 2 version(s) later); finish -> finish (reuse through result_y0, 2 version(s) later)
-    auto fence_store = [&](int, int) __attribute__((always_inline)) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); };
-    auto wait_store = [&](int, int) __attribute__((always_inline)) {
-      if (thread % 128 == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-    };
-    auto bar_store = [&](int, int) __attribute__((always_inline)) { asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory"); };
-    // Shared memory stays until the last panels have been read from it.
-    auto wait_last_store = [&]() __attribute__((always_inline)) {
-      if (thread % 128 == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-    };
     // store[i,p]: one thread of the warpgroup has the copy engine write the panel, clipped at the edges
     auto store = [&](int, int p) __attribute__((always_inline)) {
       if (thread % 128 == 0) {
@@ -363,6 +337,33 @@ pg_cluster(const unsigned short* __restrict__ x, const unsigned short* __restric
         asm volatile("cp.async.bulk.commit_group;" ::: "memory");
       }
     };
+    // wait_full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 4 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 4 version(s) later)
+    auto wait_full_ring = [&](int, int) __attribute__((always_inline)) {
+      barrier_wait(shared + 229376 + ring_consumer.slot * 8, ring_consumer.parity);
+    };
+    // arrive_empty_ring: multiply -> fill (reuse through ring_a, 4 version(s) later); fill -> fill (reuse through ring_a, 4 version(s) later); multiply -> fill (reuse through ring_b, 4 version(s) later); fill -> fill (reuse through ring_b, 4 version(s) later)
+    auto arrive_empty_ring = [&](int, int) __attribute__((always_inline)) {
+      if (thread % 128 < 2) barrier_arrive_remote(shared + 229408 + ring_consumer_behind.slot * 8, thread % 128);
+      ring_consumer_behind.advance();
+    };
+    // retire_empty_ring: all but the last 1 group(s) of wgmma are complete
+    auto retire_empty_ring = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); };
+    // arrive_empty_ring_rest: multiply -> fill (reuse through ring_a, 4 version(s) later); fill -> fill (reuse through ring_a, 4 version(s) later); multiply -> fill (reuse through ring_b, 4 version(s) later); fill -> fill (reuse through ring_b, 4 version(s) later)
+    auto arrive_empty_ring_rest = [&](int, int) __attribute__((always_inline)) {
+      if (thread % 128 < 2) barrier_arrive_remote(shared + 229408 + ring_consumer_behind.slot * 8, thread % 128);
+      ring_consumer_behind.advance();
+    };
+    // retire_empty_ring_rest: all group(s) of wgmma are complete
+    auto retire_empty_ring_rest = [&](int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); };
+    // bar_store[i,p]: finish -> store (flow through result_y0, fence.proxy.async); store -> finish (reuse through result_y0, 2 version(s) later); finish -> finish (reuse through result_y0, 2 version(s) later)
+    auto bar_store = [&](int, int) __attribute__((always_inline)) { asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory"); };
+    // wait_store: all group(s) of tma.store are complete
+    auto wait_store = [&](int, int) __attribute__((always_inline)) { if (thread % 128 == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); };
+    auto fence_multiply = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); };
+    // fence_store: the copy engine sees what this thread has written
+    auto fence_store = [&](int, int) __attribute__((always_inline)) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); };
+    // wait_last_store: all group(s) of tma.store are complete
+    auto wait_last_store = [&]() __attribute__((always_inline)) { if (thread % 128 == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); };
     // The loops of a consumer, generated by isl from its schedule tree.
     #pragma unroll 1
     for (int i = 0; i < tiles; ++i) {

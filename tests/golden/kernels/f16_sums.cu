@@ -26,7 +26,7 @@
 //   20016: y0 shares no memory with w
 // barriers, and the dependences they enforce:
 //   bar_load_a (block): copy_a -> load_a (flow through ring_a); load_a -> copy_a (reuse through ring_a, 3 version(s) later); copy_a -> copy_a (reuse through ring_a, 3 version(s) later); copy_b -> load_b (flow through ring_b); load_b -> copy_b (reuse through ring_b, 3 version(s) later); copy_b -> copy_b (reuse through ring_b, 3 version(s) later); load_a -> stage (overlay through scratch); copy_a -> stage (overlay through scratch); load_b -> stage (overlay through scratch); copy_b -> stage (overlay through scratch)
-//   bar_store (warp): stage -> store (flow through scratch)
+//   bar_store (one agent): stage -> store (flow through scratch)
 //   bar_stage (block): load_a -> stage (overlay through scratch); load_b -> stage (overlay through scratch)
 // schedule:
 //   format = 1
@@ -229,14 +229,14 @@ pg_f16_sums(const unsigned short* __restrict__ x, const unsigned short* __restri
   };
   // commit[t]: the copies of step t become one group
   auto commit = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.commit_group;" ::: "memory"); };
-  // wait_load_a: this thread's copies have landed, but for the last 1 group(s)
-  auto wait_load_a = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.wait_group 1;" ::: "memory"); };
   // bar_load_a: copy_a -> load_a (flow through ring_a); load_a -> copy_a (reuse through ring_a, 3 version(s) later); copy_a -> copy_a (reuse through ring_a, 3 version(s) later); copy_b -> load_b (flow through ring_b); load_b -> copy_b (reuse through ring_b, 3 version(s) later); copy_b -> copy_b (reuse through ring_b, 3 version(s) later); load_a -> stage (overlay through scratch); copy_a -> stage (overlay through scratch); load_b -> stage (overlay through scratch); copy_b -> stage (overlay through scratch)
   auto bar_load_a = [&](int) __attribute__((always_inline)) { __syncthreads(); };
   // bar_store: stage -> store (flow through scratch)
   auto bar_store = [&]() __attribute__((always_inline)) { __syncwarp(); };
   // bar_stage: load_a -> stage (overlay through scratch); load_b -> stage (overlay through scratch)
   auto bar_stage = [&]() __attribute__((always_inline)) { __syncthreads(); };
+  // wait_load_a: all but the last 1 group(s) of cp.async are complete
+  auto wait_load_a = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.wait_group 1;" ::: "memory"); };
   // load_a[k,s]: ring_a[k % 3] -> fragment_a[s % 2], proved equal to the instruction's fragment (a_k)
   auto load_a = [&](int k, int s) __attribute__((always_inline)) {
     const unsigned slot = shared + 0 + (k % 3) * 32768;

@@ -249,10 +249,10 @@ pg_registers(const unsigned short* __restrict__ x, const unsigned short* __restr
   };
   // commit[t]: the copies of step t become one group
   auto commit = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.commit_group;" ::: "memory"); };
-  // wait_load_a: this thread's copies have landed, but for the last 2 group(s)
-  auto wait_load_a = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.wait_group 2;" ::: "memory"); };
   // bar_load_a: copy_a -> load_a (flow through ring_a); load_a -> copy_a (reuse through ring_a, 4 version(s) later); copy_a -> copy_a (reuse through ring_a, 4 version(s) later); copy_b -> load_b (flow through ring_b); load_b -> copy_b (reuse through ring_b, 4 version(s) later); copy_b -> copy_b (reuse through ring_b, 4 version(s) later)
   auto bar_load_a = [&](int) __attribute__((always_inline)) { __syncthreads(); };
+  // wait_load_a: all but the last 2 group(s) of cp.async are complete
+  auto wait_load_a = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.wait_group 2;" ::: "memory"); };
   // load_a[k,s]: ring_a[k % 4] -> fragment_a[s % 2], proved equal to the instruction's fragment (a_k)
   auto load_a = [&](int k, int s) __attribute__((always_inline)) {
     const unsigned slot = shared + 0 + (k % 4) * 8192;

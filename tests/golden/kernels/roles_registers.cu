@@ -240,18 +240,18 @@ pg_roles_registers(const unsigned short* __restrict__ x, const unsigned short* _
   if (group == 2) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (warp == 8 && lane == 0) {
+      Cursor<4> ring_producer;
       // fill[i,k]: x -> ring_a, w -> ring_b, by the copy engine, zeros outside the arrays
-      Cursor<4> fill_ring;
+      auto fill = [&](int, int k) __attribute__((always_inline)) {
+        const unsigned full = shared + 98304 + ring_producer.slot * 8;
+        barrier_expect(full, 24576);
+        box_load(shared + 0 + ring_producer.slot * 16384 + 0, &map_a, full, k * 64 + 0, b_m * 128);
+        box_load(shared + 65536 + ring_producer.slot * 8192 + 0, &map_b, full, b_n * 64 + 0, k * 64);
+        ring_producer.advance();
+      };
       // wait_empty_ring: multiply -> fill (reuse through ring_a, 4 version(s) later); fill -> fill (reuse through ring_a, 4 version(s) later); multiply -> fill (reuse through ring_b, 4 version(s) later); fill -> fill (reuse through ring_b, 4 version(s) later)
       auto wait_empty_ring = [&](int, int) __attribute__((always_inline)) {
-        barrier_wait(shared + 98336 + fill_ring.slot * 8, fill_ring.parity ^ 1);
-      };
-      auto fill = [&](int, int k) __attribute__((always_inline)) {
-        const unsigned full = shared + 98304 + fill_ring.slot * 8;
-        barrier_expect(full, 24576);
-        box_load(shared + 0 + fill_ring.slot * 16384 + 0, &map_a, full, k * 64 + 0, b_m * 128);
-        box_load(shared + 65536 + fill_ring.slot * 8192 + 0, &map_b, full, b_n * 64 + 0, k * 64);
-        fill_ring.advance();
+        barrier_wait(shared + 98336 + ring_producer.slot * 8, ring_producer.parity ^ 1);
       };
       #pragma unroll 1
       for (int i = 0; i < tiles; ++i) {
@@ -267,30 +267,15 @@ pg_roles_registers(const unsigned short* __restrict__ x, const unsigned short* _
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const int quarter = warp % 4 * 16, w_m = group, w_n = 0;
     float sum[1][8][4] = {};
+    Cursor<4> ring_consumer;
     // multiply[i,k,s,m]: sum[m] += ring_a * ring_b, proved to read what the copies wrote
     const unsigned low_a = ((shared + 0 + group * 8192) & 0x3ffffu) / 16 + 0x10000u, low_b = ((shared + 65536) & 0x3ffffu) / 16 + 0x2000000u;
-    Cursor<4> multiply_ring, release_ring;
-    // wait_full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 4 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 4 version(s) later)
-    auto wait_full_ring = [&](int, int) __attribute__((always_inline)) {
-      barrier_wait(shared + 98304 + multiply_ring.slot * 8, multiply_ring.parity);
-    };
-    auto fence_multiply = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); };
     auto multiply = [&](int, int k, int s, int m) __attribute__((always_inline)) {
-      const unsigned address_a = low_a + (unsigned)(multiply_ring.slot * 16384 + s * 32 + m * 8192) / 16;
-      const unsigned address_b = low_b + (unsigned)(multiply_ring.slot * 8192 + s * 2048) / 16;
+      const unsigned address_a = low_a + (unsigned)(ring_consumer.slot * 16384 + s * 32 + m * 8192) / 16;
+      const unsigned address_b = low_b + (unsigned)(ring_consumer.slot * 8192 + s * 2048) / 16;
       multiply_matrices(sum[m], (unsigned long long)0x40000040u << 32 | address_a, (unsigned long long)0x40000040u << 32 | address_b, k > 0 || s > 0);
     };
-    auto commit = [&](int, int) __attribute__((always_inline)) {
-      asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-      multiply_ring.advance();
-    };
-    // retire_empty_ring[i,k]: the products of k tile k have completed; 0 later one(s) may be running
-    auto retire_empty_ring = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); };
-    // arrive_empty_ring: multiply -> fill (reuse through ring_a, 4 version(s) later); fill -> fill (reuse through ring_a, 4 version(s) later); multiply -> fill (reuse through ring_b, 4 version(s) later); fill -> fill (reuse through ring_b, 4 version(s) later)
-    auto arrive_empty_ring = [&](int, int) __attribute__((always_inline)) {
-      if (thread % 128 == 0) barrier_arrive(shared + 98336 + release_ring.slot * 8);
-      release_ring.advance();
-    };
+    auto commit = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); };
     // The fused pointwise statements, on one element.
     auto compute = [&](float sum, float r_0, float& y0_result) __attribute__((always_inline)) {
       const float t1 = sum + r_0;
@@ -347,6 +332,18 @@ pg_roles_registers(const unsigned short* __restrict__ x, const unsigned short* _
         }
       }
     };
+    // wait_full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 4 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 4 version(s) later)
+    auto wait_full_ring = [&](int, int) __attribute__((always_inline)) {
+      barrier_wait(shared + 98304 + ring_consumer.slot * 8, ring_consumer.parity);
+    };
+    // arrive_empty_ring: multiply -> fill (reuse through ring_a, 4 version(s) later); fill -> fill (reuse through ring_a, 4 version(s) later); multiply -> fill (reuse through ring_b, 4 version(s) later); fill -> fill (reuse through ring_b, 4 version(s) later)
+    auto arrive_empty_ring = [&](int, int) __attribute__((always_inline)) {
+      if (thread % 128 == 0) barrier_arrive(shared + 98336 + ring_consumer.slot * 8);
+      ring_consumer.advance();
+    };
+    // retire_empty_ring: all group(s) of wgmma are complete
+    auto retire_empty_ring = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); };
+    auto fence_multiply = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); };
     // The loops of a consumer, generated by isl from its schedule tree.
     #pragma unroll 1
     for (int i = 0; i < tiles; ++i) {

@@ -12,13 +12,33 @@
 //
 // mapping: block 128x112x64, 2 consumer warpgroup(s) of 128x112, instruction 64x112x16, wgmma_m64k16_f32_bf16 on sm_90a
 // needs: 384 threads, 231616 of 232448 B shared memory, about 152 registers per thread, 1 block(s) per multiprocessor
-// alignment in bytes of addresses and strides: x 16, w 16, b 16, g 16, y0 16
+// arguments, and what the launcher returns for others (lengths in elements, addresses in bytes):
+//   20001: M is 1 to 2147418112
+//   20002: K is 1 to 2147418112
+//   20003: N is 1 to 2147418112
+//   20004: x_stride0 is not negative if M > 1
+//   20005: x_stride0 is a multiple of 8 if M > 1
+//   20006: w_stride0 is not negative if N > 1
+//   20007: w_stride0 is a multiple of 8 if N > 1
+//   20008: g_stride0 is not negative if M > 1
+//   20009: g_stride0 is a multiple of 8 if M > 1
+//   20010: y0_stride0 leads beyond a row of y0 if M > 1
+//   20011: y0_stride0 is a multiple of 8 if M > 1
+//   20012: the address of x is a multiple of 16
+//   20013: the address of w is a multiple of 16
+//   20014: the address of b is a multiple of 16
+//   20015: the address of g is a multiple of 16
+//   20016: the address of y0 is a multiple of 16
+//   20017: y0 shares no memory with x
+//   20018: y0 shares no memory with w
+//   20019: y0 shares no memory with b
+//   20020: y0 shares no memory with g
 // barriers, and the dependences they enforce:
 //   full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 7 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 7 version(s) later)
 //   empty_ring: multiply -> fill (reuse through ring_a, 7 version(s) later); fill -> fill (reuse through ring_a, 7 version(s) later); multiply -> fill (reuse through ring_b, 7 version(s) later); fill -> fill (reuse through ring_b, 7 version(s) later)
 //   full_g_1: fetch_g_1 -> finish (flow through panel_g_1); fetch_g_1 -> fetch_g_1 (reuse through panel_g_1, 2 version(s) later)
 //   empty_g_1: finish -> fetch_g_1 (reuse through panel_g_1, 2 version(s) later); fetch_g_1 -> fetch_g_1 (reuse through panel_g_1, 2 version(s) later)
-//   bar_store: finish -> store (flow through result_y0, fence.proxy.async); store -> finish (reuse through result_y0, 2 version(s) later); finish -> finish (reuse through result_y0, 2 version(s) later)
+//   bar_store (one agent): finish -> store (flow through result_y0, fence.proxy.async); store -> finish (reuse through result_y0, 2 version(s) later); finish -> finish (reuse through result_y0, 2 version(s) later)
 //   turn: wait_full_ring begins when the phase before its own is over, for its parity bit
 // schedule:
 //   format = 1
@@ -272,18 +292,18 @@ pg_silu_gate(const unsigned short* __restrict__ x, const unsigned short* __restr
   if (group == 2) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (warp == 8 && lane == 0) {
+      Cursor<7> ring_producer;
       // fill[i,k]: x -> ring_a, w -> ring_b, by the copy engine, zeros outside the arrays
-      Cursor<7> fill_ring;
+      auto fill = [&](int, int k) __attribute__((always_inline)) {
+        const unsigned full = shared + 231424 + ring_producer.slot * 8;
+        barrier_expect(full, 30720);
+        box_load(shared + 0 + ring_producer.slot * 16384 + 0, &map_a, full, k * 64 + 0, b_m * 128);
+        box_load(shared + 114688 + ring_producer.slot * 14336 + 0, &map_b, full, k * 64 + 0, b_n * 112);
+        ring_producer.advance();
+      };
       // wait_empty_ring: multiply -> fill (reuse through ring_a, 7 version(s) later); fill -> fill (reuse through ring_a, 7 version(s) later); multiply -> fill (reuse through ring_b, 7 version(s) later); fill -> fill (reuse through ring_b, 7 version(s) later)
       auto wait_empty_ring = [&](int, int) __attribute__((always_inline)) {
-        barrier_wait(shared + 231480 + fill_ring.slot * 8, fill_ring.parity ^ 1);
-      };
-      auto fill = [&](int, int k) __attribute__((always_inline)) {
-        const unsigned full = shared + 231424 + fill_ring.slot * 8;
-        barrier_expect(full, 30720);
-        box_load(shared + 0 + fill_ring.slot * 16384 + 0, &map_a, full, k * 64 + 0, b_m * 128);
-        box_load(shared + 114688 + fill_ring.slot * 14336 + 0, &map_b, full, k * 64 + 0, b_n * 112);
-        fill_ring.advance();
+        barrier_wait(shared + 231480 + ring_producer.slot * 8, ring_producer.parity ^ 1);
       };
       #pragma unroll 1
       for (int i = 0; i < tiles; ++i) {
@@ -298,18 +318,18 @@ pg_silu_gate(const unsigned short* __restrict__ x, const unsigned short* __restr
     else if (warp < 11 && lane == 0) {
       const int owner = warp - 9;  // the warpgroup whose panels this loader brings
       const int turn = owner;
+      Cursor<2> g_1_loader;
       // fetch_g_1[i,p]: g -> panel_g_1, 64 x 16
-      Cursor<2> fetch_g_1_cursor;
+      auto fetch_g_1 = [&](int, int p) __attribute__((always_inline)) {
+        const unsigned full = shared + 231536 + (owner * 2 + g_1_loader.slot) * 8;
+        barrier_expect(full, 2048);
+        const unsigned to = shared + 215040 + (owner * 2 + g_1_loader.slot) * 2048;
+        box_load(to + 0, &map_in_g_1, full, b_n * 112 + p % 7 * 16 + 0, b_m * 128 + p / 7 * 64);
+        g_1_loader.advance();
+      };
       // wait_empty_g_1: finish -> fetch_g_1 (reuse through panel_g_1, 2 version(s) later); fetch_g_1 -> fetch_g_1 (reuse through panel_g_1, 2 version(s) later)
       auto wait_empty_g_1 = [&](int, int) __attribute__((always_inline)) {
-        barrier_wait(shared + 231568 + (owner * 2 + fetch_g_1_cursor.slot) * 8, fetch_g_1_cursor.parity ^ 1);
-      };
-      auto fetch_g_1 = [&](int, int p) __attribute__((always_inline)) {
-        const unsigned full = shared + 231536 + (owner * 2 + fetch_g_1_cursor.slot) * 8;
-        barrier_expect(full, 2048);
-        const unsigned to = shared + 215040 + (owner * 2 + fetch_g_1_cursor.slot) * 2048;
-        box_load(to + 0, &map_in_g_1, full, b_n * 112 + p % 7 * 16 + 0, b_m * 128 + p / 7 * 64);
-        fetch_g_1_cursor.advance();
+        barrier_wait(shared + 231568 + (owner * 2 + g_1_loader.slot) * 8, g_1_loader.parity ^ 1);
       };
       #pragma unroll 1
       for (int i = turn; i < tiles; i += 2) {
@@ -326,63 +346,30 @@ pg_silu_gate(const unsigned short* __restrict__ x, const unsigned short* __restr
     const int turn = group;
     const int quarter = warp % 4 * 16;
     float sum[2][14][4] = {};
+    Cursor<7> ring_consumer;
+    Cursor<7> ring_consumer_behind;
+    Cursor<2> g_1_consumer;
     // multiply[i,k,s,m]: sum[m] += ring_a * ring_b, proved to read what the copies wrote
     const unsigned low_a = ((shared + 0) & 0x3ffffu) / 16 + 0x10000u, low_b = ((shared + 114688) & 0x3ffffu) / 16 + 0x10000u;
-    Cursor<7> multiply_ring, release_ring;
-    // wait_full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 7 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 7 version(s) later)
-    auto wait_full_ring = [&](int, int) __attribute__((always_inline)) {
-      barrier_wait(shared + 231424 + multiply_ring.slot * 8, multiply_ring.parity);
-    };
-    auto fence_multiply = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); };
     auto multiply = [&](int, int k, int s, int m) __attribute__((always_inline)) {
-      const unsigned address_a = low_a + (unsigned)(multiply_ring.slot * 16384 + s * 32 + m * 8192) / 16;
-      const unsigned address_b = low_b + (unsigned)(multiply_ring.slot * 14336 + s * 32) / 16;
+      const unsigned address_a = low_a + (unsigned)(ring_consumer.slot * 16384 + s * 32 + m * 8192) / 16;
+      const unsigned address_b = low_b + (unsigned)(ring_consumer.slot * 14336 + s * 32) / 16;
       multiply_matrices(sum[m], (unsigned long long)0x40000040u << 32 | address_a, (unsigned long long)0x40000040u << 32 | address_b, k > 0 || s > 0);
     };
-    auto commit = [&](int, int) __attribute__((always_inline)) {
-      asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-      multiply_ring.advance();
+    auto commit = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); ring_consumer.advance(); };
+    // The fused pointwise statements, on one element.
+    auto compute = [&](float sum, float b_0, float g_1, float& y0_result) __attribute__((always_inline)) {
+      const float t1 = sum + b_0;
+      const float t2 = fast_sigmoid(t1);
+      const float t3 = t1 * t2;
+      const float t4 = t3 * g_1;
+      y0_result = t4;
     };
-    // retire_empty_ring[i,k]: the products of k tile k have completed; 1 later one(s) may be running
-    auto retire_empty_ring = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); };
-    auto retire_empty_ring_rest = [&](int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); };
-    // arrive_empty_ring: multiply -> fill (reuse through ring_a, 7 version(s) later); fill -> fill (reuse through ring_a, 7 version(s) later); multiply -> fill (reuse through ring_b, 7 version(s) later); fill -> fill (reuse through ring_b, 7 version(s) later)
-    auto arrive_empty_ring = [&](int, int) __attribute__((always_inline)) {
-      if (thread % 128 == 0) barrier_arrive(shared + 231480 + release_ring.slot * 8);
-      release_ring.advance();
-    };
-    auto arrive_empty_ring_rest = [&](int i, int k) __attribute__((always_inline)) { arrive_empty_ring(i, k); };
-    // turn: wait_full_ring begins when the phase before its own is over, for its parity bit
-    unsigned turn_parity = 1 - group;
-    auto wait_turn = [&](int) __attribute__((always_inline)) {
-      barrier_wait(shared + 231600 + group * 8, turn_parity);
-      turn_parity ^= 1;
-    };
-    auto arrive_turn = [&](int) __attribute__((always_inline)) {
-      if (thread % 128 == 0) barrier_arrive(shared + 231600 + (1 - group) * 8);
-    };
-    // skip_ring[i]: the other consumer takes the next tile
-    auto skip_ring = [&](int) __attribute__((always_inline)) { multiply_ring.advance_by(k_tiles), release_ring.advance_by(k_tiles); };
-    auto skip_ring_first = [&]() __attribute__((always_inline)) { skip_ring(0); };
-  // The fused pointwise statements, on one element.
-  auto compute = [&](float sum, float b_0, float g_1, float& y0_result) __attribute__((always_inline)) {
-    const float t1 = sum + b_0;
-    const float t2 = fast_sigmoid(t1);
-    const float t3 = t1 * t2;
-    const float t4 = t3 * g_1;
-    y0_result = t4;
-  };
-
     // prepare[i]: operands with one value per column are near by the time the sums are complete
     auto prepare = [&](int) __attribute__((always_inline)) {
       if (thread % 128 < 3) warm(b + min(b_n * 112 + thread % 128 * 64, N - 1));
     };
     // finish[i,p]: 64 rows by 16 columns of sums -> pointwise functions -> a panel of results
-    Cursor<2> finish_g_1;
-    // wait_full_g_1: fetch_g_1 -> finish (flow through panel_g_1); fetch_g_1 -> fetch_g_1 (reuse through panel_g_1, 2 version(s) later)
-    auto wait_full_g_1 = [&](int, int) __attribute__((always_inline)) {
-      barrier_wait(shared + 231536 + (group * 2 + finish_g_1.slot) * 8, finish_g_1.parity);
-    };
     auto finish = [&](int, int p) __attribute__((always_inline)) {
       const int block = p / 7, first_block = p % 7 * 2;
       float b_0_values[2][2];
@@ -422,28 +409,62 @@ pg_silu_gate(const unsigned short* __restrict__ x, const unsigned short* __restr
       #pragma unroll
       for (int j = 0; j < 2; j += 2) matrices_write(y0_at ^ j << 4, y0_words[j + 0][0], y0_words[j + 0][1], y0_words[j + 1][0], y0_words[j + 1][1]);
     };
-    // arrive_empty_g_1: finish -> fetch_g_1 (reuse through panel_g_1, 2 version(s) later); fetch_g_1 -> fetch_g_1 (reuse through panel_g_1, 2 version(s) later)
-    auto arrive_empty_g_1 = [&](int, int) __attribute__((always_inline)) {
-      __syncwarp();
-      if (lane == 0) barrier_arrive(shared + 231568 + (group * 2 + finish_g_1.slot) * 8);
-      finish_g_1.advance();
-    };
-    // bar_store[i,p]: finish -> store (flow through result_y0, fence.proxy.async); store -> finish (reuse through result_y0, 2 version(s) later); finish -> finish (reuse through result_y0, 2 version(s) later)
-    auto fence_store = [&](int, int) __attribute__((always_inline)) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); };
-    auto wait_store = [&](int, int) __attribute__((always_inline)) {
-      if (thread % 128 == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-    };
-    auto bar_store = [&](int, int) __attribute__((always_inline)) { asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory"); };
-    // Shared memory stays until the last panels have been read from it.
-    auto wait_last_store = [&]() __attribute__((always_inline)) {
-      if (thread % 128 == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-    };
     // store[i,p]: one thread of the warpgroup has the copy engine write the panel, clipped at the edges
     auto store = [&](int, int p) __attribute__((always_inline)) {
       if (thread % 128 == 0) {
         box_store(&map_out_y0, shared + 223232 + group * 4096 + p % 2 * 2048 + 0, b_n * 112 + p % 7 * 16 + 0, b_m * 128 + p / 7 * 64);
         asm volatile("cp.async.bulk.commit_group;" ::: "memory");
       }
+    };
+    // wait_full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 7 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 7 version(s) later)
+    auto wait_full_ring = [&](int, int) __attribute__((always_inline)) {
+      barrier_wait(shared + 231424 + ring_consumer.slot * 8, ring_consumer.parity);
+    };
+    // arrive_empty_ring: multiply -> fill (reuse through ring_a, 7 version(s) later); fill -> fill (reuse through ring_a, 7 version(s) later); multiply -> fill (reuse through ring_b, 7 version(s) later); fill -> fill (reuse through ring_b, 7 version(s) later)
+    auto arrive_empty_ring = [&](int, int) __attribute__((always_inline)) {
+      if (thread % 128 == 0) barrier_arrive(shared + 231480 + ring_consumer_behind.slot * 8);
+      ring_consumer_behind.advance();
+    };
+    // retire_empty_ring: all but the last 1 group(s) of wgmma are complete
+    auto retire_empty_ring = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); };
+    // arrive_empty_ring_rest: multiply -> fill (reuse through ring_a, 7 version(s) later); fill -> fill (reuse through ring_a, 7 version(s) later); multiply -> fill (reuse through ring_b, 7 version(s) later); fill -> fill (reuse through ring_b, 7 version(s) later)
+    auto arrive_empty_ring_rest = [&](int, int) __attribute__((always_inline)) {
+      if (thread % 128 == 0) barrier_arrive(shared + 231480 + ring_consumer_behind.slot * 8);
+      ring_consumer_behind.advance();
+    };
+    // retire_empty_ring_rest: all group(s) of wgmma are complete
+    auto retire_empty_ring_rest = [&](int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); };
+    // wait_full_g_1: fetch_g_1 -> finish (flow through panel_g_1); fetch_g_1 -> fetch_g_1 (reuse through panel_g_1, 2 version(s) later)
+    auto wait_full_g_1 = [&](int, int) __attribute__((always_inline)) {
+      barrier_wait(shared + 231536 + (group * 2 + g_1_consumer.slot) * 8, g_1_consumer.parity);
+    };
+    // arrive_empty_g_1: finish -> fetch_g_1 (reuse through panel_g_1, 2 version(s) later); fetch_g_1 -> fetch_g_1 (reuse through panel_g_1, 2 version(s) later)
+    auto arrive_empty_g_1 = [&](int, int) __attribute__((always_inline)) {
+      __syncwarp();
+      if (lane == 0) barrier_arrive(shared + 231568 + (group * 2 + g_1_consumer.slot) * 8);
+      g_1_consumer.advance();
+    };
+    // bar_store[i,p]: finish -> store (flow through result_y0, fence.proxy.async); store -> finish (reuse through result_y0, 2 version(s) later); finish -> finish (reuse through result_y0, 2 version(s) later)
+    auto bar_store = [&](int, int) __attribute__((always_inline)) { asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory"); };
+    // wait_store: all group(s) of tma.store are complete
+    auto wait_store = [&](int, int) __attribute__((always_inline)) { if (thread % 128 == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); };
+    auto fence_multiply = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); };
+    // fence_store: the copy engine sees what this thread has written
+    auto fence_store = [&](int, int) __attribute__((always_inline)) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); };
+    // wait_last_store: all group(s) of tma.store are complete
+    auto wait_last_store = [&]() __attribute__((always_inline)) { if (thread % 128 == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); };
+    // skip_ring: a tile of the other consumer
+    auto skip_ring = [&](int) __attribute__((always_inline)) { ring_consumer.advance_by(k_tiles); ring_consumer_behind.advance_by(k_tiles); };
+    // skip_ring_first: a tile of the other consumer
+    auto skip_ring_first = [&]() __attribute__((always_inline)) { ring_consumer.advance_by(k_tiles); ring_consumer_behind.advance_by(k_tiles); };
+    // turn: wait_full_ring begins when the phase before its own is over, for its parity bit
+    unsigned turn_parity = 1 - group;
+    auto wait_turn = [&](int) __attribute__((always_inline)) {
+      barrier_wait(shared + 231600 + group * 8, turn_parity);
+      turn_parity ^= 1;
+    };
+    auto arrive_turn = [&](int) __attribute__((always_inline)) {
+      if (thread % 128 == 0) barrier_arrive(shared + 231600 + (1 - group) * 8);
     };
     // The loops of a consumer, generated by isl from its schedule tree.
     if (turn == 1) {
@@ -522,20 +543,28 @@ static cudaError_t polygen_encode_map(CUtensorMap* map, CUtensorMapDataType type
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-// Host launcher. Returns a cudaError_t: 0 is success, 1 (invalid value) a size below 1 or a misaligned array, or one the driver makes no tensor map of.
+// Host launcher. Returns 0, the code of the first condition that the arguments break, or a cudaError_t: 1 (invalid value) for an array the driver makes no tensor map of.
 extern "C" int pg_silu_gate_launch(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, const unsigned short* __restrict__ g, unsigned short* __restrict__ y0, int M, int K, int N, int x_stride0, int w_stride0, int g_stride0, int y0_stride0, void* stream) {
-  if (M < 1) return (int)cudaErrorInvalidValue;
-  if (K < 1) return (int)cudaErrorInvalidValue;
-  if (N < 1) return (int)cudaErrorInvalidValue;
-  if ((unsigned long long)x % 16) return (int)cudaErrorInvalidValue;
-  if (x_stride0 % 8) return (int)cudaErrorInvalidValue;
-  if ((unsigned long long)w % 16) return (int)cudaErrorInvalidValue;
-  if (w_stride0 % 8) return (int)cudaErrorInvalidValue;
-  if ((unsigned long long)b % 16) return (int)cudaErrorInvalidValue;
-  if ((unsigned long long)g % 16) return (int)cudaErrorInvalidValue;
-  if (g_stride0 % 8) return (int)cudaErrorInvalidValue;
-  if ((unsigned long long)y0 % 16) return (int)cudaErrorInvalidValue;
-  if (y0_stride0 % 8) return (int)cudaErrorInvalidValue;
+  if (M < 1 || M > 2147418112) return 20001;
+  if (K < 1 || K > 2147418112) return 20002;
+  if (N < 1 || N > 2147418112) return 20003;
+  if (M > 1 && x_stride0 < 0) return 20004;
+  if (M > 1 && x_stride0 % 8) return 20005;
+  if (N > 1 && w_stride0 < 0) return 20006;
+  if (N > 1 && w_stride0 % 8) return 20007;
+  if (M > 1 && g_stride0 < 0) return 20008;
+  if (M > 1 && g_stride0 % 8) return 20009;
+  if (M > 1 && y0_stride0 < (N - 1LL) + 1) return 20010;
+  if (M > 1 && y0_stride0 % 8) return 20011;
+  if ((unsigned long long)x % 16) return 20012;
+  if ((unsigned long long)w % 16) return 20013;
+  if ((unsigned long long)b % 16) return 20014;
+  if ((unsigned long long)g % 16) return 20015;
+  if ((unsigned long long)y0 % 16) return 20016;
+  if ((unsigned long long)y0 < (unsigned long long)x + ((M - 1LL) * x_stride0 + (K - 1LL) + 1) * 2 && (unsigned long long)x < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 2) return 20017;
+  if ((unsigned long long)y0 < (unsigned long long)w + ((N - 1LL) * w_stride0 + (K - 1LL) + 1) * 2 && (unsigned long long)w < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 2) return 20018;
+  if ((unsigned long long)y0 < (unsigned long long)b + ((N - 1LL) + 1) * 2 && (unsigned long long)b < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 2) return 20019;
+  if ((unsigned long long)y0 < (unsigned long long)g + ((M - 1LL) * g_stride0 + (N - 1LL) + 1) * 2 && (unsigned long long)g < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 2) return 20020;
   static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) <= alignof(CUtensorMap), "a tensor map is not passed as it is");
   CUtensorMap map_a;
   if (const cudaError_t map_status = polygen_encode_map(&map_a, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, x, K, M, x_stride0, 64, 128, CU_TENSOR_MAP_SWIZZLE_128B))
@@ -566,7 +595,7 @@ extern "C" int pg_silu_gate_launch(const unsigned short* __restrict__ x, const u
   const unsigned long long tiles_across = (N + 111) / 112;
   const unsigned long long tile_clusters = tiles_along * tiles_across;
   const dim3 grid((tile_clusters < (unsigned)resident ? (unsigned)tile_clusters : (unsigned)resident) * 1);
-  pg_silu_gate<<<grid, 384, 231616, (cudaStream_t)stream>>>(x, w, b, g, y0, M, K, N, x_stride0, w_stride0, g_stride0, y0_stride0, *reinterpret_cast<const TensorMap*>(&map_a), *reinterpret_cast<const TensorMap*>(&map_b), *reinterpret_cast<const TensorMap*>(&map_in_g_1), *reinterpret_cast<const TensorMap*>(&map_out_y0));
+  pg_silu_gate<<<grid, 384, 231616, (cudaStream_t)stream>>>(x, w, b, g, y0, M, K, N, (M > 1 ? x_stride0 : 0), (N > 1 ? w_stride0 : 0), (M > 1 ? g_stride0 : 0), (M > 1 ? y0_stride0 : 0), *reinterpret_cast<const TensorMap*>(&map_a), *reinterpret_cast<const TensorMap*>(&map_b), *reinterpret_cast<const TensorMap*>(&map_in_g_1), *reinterpret_cast<const TensorMap*>(&map_out_y0));
   return (int)cudaGetLastError();
 }
 #endif
