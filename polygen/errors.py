@@ -120,6 +120,10 @@ class ToolchainMissing(PolygenError):
     """A library that the requested step needs is not installed, or there is no GPU to run on."""
 
 
+class ToolchainBroken(PolygenError):
+    """A library that the requested step needs is installed, but cannot be loaded or used."""
+
+
 class CacheError(PolygenError):
     """The artifact cache cannot be read or written (full disk, no permission)."""
 

@@ -52,7 +52,12 @@ class CacheInfo:
 
 def directory() -> Path:
     """Give the cache folder under the knobs in force; it may not exist yet."""
-    return knobs.current().cache_dir or platformdirs.user_cache_path("polygen")
+    chosen = knobs.current().cache_dir
+    if chosen is not None:
+        return chosen
+    usual = platformdirs.user_cache_path("polygen")
+    # A user whom the system does not know has / for a home, as in containers; "~" is no folder.
+    return Path("/", *usual.parts[1:]) if usual.parts[0] == "~" else usual
 
 
 def key(source: KernelSource, *, allow_spills: bool = False) -> str:
@@ -181,8 +186,11 @@ def _publish(path: Path, artifact: Artifact) -> None:
 
 
 def _warn(path: Path, reason: OSError | NotImplementedError) -> None:
+    advice = "Free space, or name another folder in POLYGEN_CACHE_DIR"
     warnings.warn(
-        f"The compiled kernel is not kept. {unwritable(path, reason)}", RuntimeWarning, stacklevel=4
+        f"The compiled kernel is not kept. {unwritable(path, reason, advice)}",
+        RuntimeWarning,
+        stacklevel=4,
     )
 
 
