@@ -176,6 +176,15 @@ class StepLimit(PolygenError):
     """A run on the machine took more steps than allowed: most likely a loop that never ends."""
 
 
+# --- the command line -----------------------------------------------------------------------------
+class UsageError(PolygenError):
+    """A command line does not follow the form that its command has."""
+
+
+class OutputError(PolygenError):
+    """What a command prints cannot be written."""
+
+
 # --- benchmarks -----------------------------------------------------------------------------------
 class BenchError(PolygenError):
     """A suite, row, peer or record is unknown or wrong, or a run cannot start."""

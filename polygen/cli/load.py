@@ -179,7 +179,7 @@ def _run(path: Path) -> ModuleType:
     sys.modules[_MODULE] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # sys.exit() would be a success without a result
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if _same(f, path)]
         line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
         raise TraceError(
