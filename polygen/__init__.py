@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         where,
     )
     from polygen.kernel import Kernel
+    from polygen.schedule.load import load_schedule
     from polygen.schedule.model import Schedule
 
 __version__ = "0.1.0"
@@ -59,6 +60,7 @@ __all__ = [
     "gelu_tanh",
     "hardswish",
     "leaky_relu",
+    "load_schedule",
     "log",
     "log1p",
     "logical_and",
@@ -85,17 +87,22 @@ _HOMES = {
     "Kernel": "polygen.kernel",
     "PolygenError": "polygen.errors",
     "Schedule": "polygen.schedule.model",
+    "load_schedule": "polygen.schedule.load",
 }
 _RENAMED = {"abs": "absolute"}
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'polygen' has no attribute {name!r}")
-    home = importlib.import_module(_HOMES.get(name, "polygen.frontend.functions"))
-    value = getattr(home, _RENAMED.get(name, name))
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker is to refuse names that do not exist
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'polygen' has no attribute {name!r}")
+        home = importlib.import_module(_HOMES.get(name, "polygen.frontend.functions"))
+        value = getattr(home, _RENAMED.get(name, name))
+        if name not in _HOMES:
+            importlib.import_module("polygen.vocabulary").document(value)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -70,14 +70,12 @@ def test_a_reader_that_leaves_is_no_error():
 
 
 def test_an_encoding_that_lacks_a_character(tmp_path):
-    file = tmp_path / "model.py"
-    file.write_text("def f(x, w):\n    return x @ w.T * 1.0  # größer\n", encoding="utf-8")
-    done = shell(
-        f"$polygen show {file}:f 'bf16[M,K]' 'bf16[N,K]' --arch sm_80 --stage program",
-        PYTHONIOENCODING="ascii",
-    )
+    file = tmp_path / "größer.toml"
+    file.write_text("format = 1\n")
+    words = f"show '{GOOD[0]}' {' '.join(GOOD[1:])} --schedule {file}"
+    done = shell(f"$polygen {words}", PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
-    assert r"gr\xf6\xdfer" in done.stdout
+    assert r"gr\xf6\xdfer.toml" in done.stdout
 
 
 # --- errors for programs
