@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from polygen.brief import table
 from polygen.check import (
     CheckReport,
     Emulation,
@@ -138,6 +139,19 @@ class Kernel:
 
     def __str__(self) -> str:
         return self.show("plan")
+
+    def _repr_html_(self) -> str:
+        return table(
+            [
+                ("computes", self.program.source),
+                *(
+                    (tensor.name, str(tensor.dtype) + str(list(tensor.dims)))
+                    for tensor in (*self.program.inputs, *self.program.outputs)
+                ),
+                ("target", self.passes.plan.device.name),
+                ("schedule", f"{self.schedule.name}: {self.schedule_origin}"),
+            ]
+        )
 
     # --- running it -----------------------------------------------------------------------------
     @cached_property

@@ -7,6 +7,7 @@ import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from polygen.brief import Brief
 from polygen.decide import decide, panels_of
 from polygen.emit.cuda import emit
 from polygen.emit.source import KernelSource
@@ -28,8 +29,8 @@ from polygen.tune import lookup
 _GENERATING = threading.RLock()
 
 
-@dataclass(frozen=True, slots=True)
-class Passes:
+@dataclass(frozen=True, slots=True, repr=False)
+class Passes(Brief):
     """The result of every pass, for people to look at."""
 
     program: Program
@@ -38,6 +39,9 @@ class Passes:
     plan: KernelPlan
     source: KernelSource
     origin: str  # where the schedule comes from
+
+    def __str__(self) -> str:
+        return f"{self.plan.entry} for {self.plan.device.name}, {self.origin}"
 
 
 def generate(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polygen.brief import Brief
 from polygen.lower.plan import Argument, Launch
 
 __all__ = ["Argument", "KernelSource", "Launch"]
 
 
-@dataclass(frozen=True, slots=True)
-class KernelSource:
+@dataclass(frozen=True, slots=True, repr=False)
+class KernelSource(Brief):
     """CUDA text, entry point, argument layout and launch shape of one kernel."""
 
     entry: str  # extern "C" name
@@ -22,6 +23,10 @@ class KernelSource:
     alignment: tuple[
         tuple[str, int], ...
     ]  # tensor name -> bytes its address and strides must be multiples of
+
+    def brief(self) -> str:
+        """The entry, its target, and how much text there is."""
+        return f"{self.entry} for {self.arch}, {len(self.text.splitlines())} lines"
 
     def __str__(self) -> str:
         return self.text

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polygen.brief import Brief
 from polygen.frontend.dtypes import DType
 
 Dim = str | int  # a size: a name (run-time argument) or a number
@@ -111,8 +112,8 @@ class Pointwise:
 Statement = Contraction | Pointwise
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+@dataclass(frozen=True, slots=True, repr=False)
+class Program(Brief):
     """What one kernel computes."""
 
     name: str  # a C identifier
