@@ -141,13 +141,11 @@ class Kernel:
         return self.show("plan")
 
     def _repr_html_(self) -> str:
+        tensors = (*self.program.inputs, *self.program.outputs)
         return table(
             [
                 ("computes", self.program.source),
-                *(
-                    (tensor.name, str(tensor.dtype) + str(list(tensor.dims)))
-                    for tensor in (*self.program.inputs, *self.program.outputs)
-                ),
+                *((tensor.name, str(tensor).partition(": ")[2]) for tensor in tensors),
                 ("target", self.passes.plan.device.name),
                 ("schedule", f"{self.schedule.name}: {self.schedule_origin}"),
             ]
