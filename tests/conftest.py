@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from polygen.errors import ToolchainMissing
+from polygen.runtime.cupy_import import give_folder
+
+give_folder()  # test modules import CuPy by themselves, and the home folder may be missing
 
 
 def _missing_gpu() -> str | None:

@@ -55,9 +55,12 @@ def directory() -> Path:
     chosen = knobs.current().cache_dir
     if chosen is not None:
         return chosen
-    usual = platformdirs.user_cache_path("polygen")
-    # A user whom the system does not know has / for a home, as in containers; "~" is no folder.
-    return Path("/", *usual.parts[1:]) if usual.parts[0] == "~" else usual
+    try:
+        usual = platformdirs.user_cache_path("polygen")
+    except RuntimeError:  # neither HOME nor the system tells; older versions return a path with ~
+        usual = Path("~")
+    # Such a user has / for a home, as in containers; a folder called "~" is not meant.
+    return Path("/.cache/polygen") if usual.parts[0] == "~" else usual
 
 
 def key(source: KernelSource, *, allow_spills: bool = False) -> str:

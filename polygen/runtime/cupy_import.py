@@ -29,11 +29,16 @@ def import_cupy() -> Any:
     Raises:
         ImportError: it is not installed, or does not load.
     """
+    give_folder()
+    return importlib.import_module("cupy")
+
+
+def give_folder() -> None:
+    """See to it that CuPy's cache has a folder that can be written; before its first import."""
     usual = os.environ.get(_VARIABLE) or os.path.expanduser(_USUAL)  # noqa: PTH111 (as CuPy does)
-    if not _can_hold_files(Path(usual)):
+    if usual.startswith("~") or not _can_hold_files(Path(usual)):  # ~: nobody knows the user
         own = cache.directory() / "cupy"
         os.environ[_VARIABLE] = str(own) if _can_hold_files(own) else _passing_folder()
-    return importlib.import_module("cupy")
 
 
 def _can_hold_files(folder: Path) -> bool:

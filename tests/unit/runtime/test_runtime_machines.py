@@ -90,8 +90,44 @@ def test_a_cupy_cache_that_works_is_left_alone(tmp_path, monkeypatch):
     assert os.environ["CUPY_CACHE_DIR"] == str(tmp_path / "mine")
 
 
-def test_a_user_whom_the_system_does_not_know_has_the_root_for_a_home(monkeypatch):
-    monkeypatch.setattr(cache.platformdirs, "user_cache_path", lambda name: Path("~/.cache", name))
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid(), reason="only root can be another")
+@pytest.mark.parametrize("cupy", [False, True])
+def test_a_user_whom_the_system_does_not_know_compiles(tmp_path, cupy):
+    if cupy:
+        pytest.importorskip("cupy")
+    code = f"""
+        import os, tempfile, warnings
+        import polygen.cli
+        from polygen import knobs
+        from polygen.runtime import cupy_import
+        folder = tempfile.mkdtemp()
+        with knobs.scope(cache_dir=__import__("pathlib").Path(folder, "warm")):
+            # Everything is loaded now: the stranger may have no right to read Python's own files.
+            polygen.cli.main(["generate", *{PROGRAM}, "-o", folder + "/out"])
+        warnings.simplefilter("always")
+        os.chmod(folder, 0o777)
+        os.chdir(folder)
+        os.setgid(54321)
+        os.setuid(54321)
+        if {cupy}:
+            cupy_import.give_folder()
+            assert "~" not in os.environ["CUPY_CACHE_DIR"], os.environ["CUPY_CACHE_DIR"]
+        code = polygen.cli.main(["generate", *{PROGRAM}])
+        print(sorted(os.listdir(".")), code)
+    """
+    gone = {"HOME": None, "POLYGEN_CACHE_DIR": None, "XDG_CACHE_HOME": None, "CUPY_CACHE_DIR": None}
+    done = process(["-c", textwrap.dedent(code)], tmp_path, **gone)
+    assert done.stdout.splitlines()[-1:] == ["['kernels_out', 'out', 'warm'] 0"], done.stderr
+    assert "0 B spilled" in done.stdout and "/.cache/polygen" in done.stderr
+
+
+def unknown(name):
+    raise RuntimeError("could not determine the home directory")
+
+
+@pytest.mark.parametrize("usual", [unknown, lambda name: Path("~/.cache", name)])
+def test_a_user_whom_the_system_does_not_know_has_the_root_for_a_home(monkeypatch, usual):
+    monkeypatch.setattr(cache.platformdirs, "user_cache_path", usual)
     with knobs.scope(cache_dir=None):
         assert cache.directory() == Path("/.cache/polygen")
 
