@@ -39,7 +39,7 @@ def parsed(*words):
 
 
 # --- places
-@pytest.mark.parametrize("order", itertools.permutations(range(3)))
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
 @pytest.mark.parametrize("before", range(len(OPTIONS) + 1))
 def test_options_may_stand_before_the_program(order, before):
     options = [OPTIONS[i] for i in (*order, 3, 4)]
