@@ -170,7 +170,7 @@ def main() -> None:
     except ModuleNotFoundError:
         print("no plots: matplotlib is not installed; pip install -e '.[bench]'")
         return
-    for path in (FOLDER / "plots").rglob("*.svg"):
+    for path in (FOLDER / "plots").glob("*/*.svg"):
         if path.parent != plots_folder(name) or path.name not in drawn:
             path.unlink()
 

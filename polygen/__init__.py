@@ -13,32 +13,54 @@ if TYPE_CHECKING:
     from polygen.errors import PolygenError
     from polygen.frontend.functions import absolute as abs
     from polygen.frontend.functions import (
+        arctan2,
+        cbrt,
+        ceil,
+        celu,
         clip,
+        cos,
+        elu,
         erf,
+        erfc,
         exp,
         exp2,
+        expm1,
+        floor,
         gelu,
         gelu_tanh,
         hardswish,
+        heaviside,
+        hypot,
         leaky_relu,
         log,
         log1p,
         logical_and,
         logical_not,
         logical_or,
+        logsigmoid,
         maximum,
         minimum,
         mish,
+        power,
+        reciprocal,
         relu,
         rsqrt,
+        selu,
         sigmoid,
+        sign,
         silu,
+        sin,
         softplus,
+        softsign,
         sqrt,
         square,
+        tan,
         tanh,
+        trunc,
         where,
     )
+    from polygen.frontend.functions import round_half_even as round
+    from polygen.frontend.products import einsum, matmul
     from polygen.kernel import Kernel
     from polygen.schedule.load import load_schedule
     from polygen.schedule.model import Schedule
@@ -51,14 +73,26 @@ __all__ = [
     "PolygenError",
     "Schedule",
     "abs",
+    "arctan2",
+    "cbrt",
+    "ceil",
+    "celu",
     "clip",
+    "cos",
+    "einsum",
+    "elu",
     "erf",
+    "erfc",
     "exp",
     "exp2",
+    "expm1",
+    "floor",
     "fuse",
     "gelu",
     "gelu_tanh",
     "hardswish",
+    "heaviside",
+    "hypot",
     "leaky_relu",
     "load_schedule",
     "log",
@@ -66,21 +100,33 @@ __all__ = [
     "logical_and",
     "logical_not",
     "logical_or",
+    "logsigmoid",
+    "matmul",
     "maximum",
     "minimum",
     "mish",
+    "power",
+    "reciprocal",
     "relu",
+    "round",
     "rsqrt",
+    "selu",
     "sigmoid",
+    "sign",
     "silu",
+    "sin",
     "softplus",
+    "softsign",
     "sqrt",
     "square",
+    "tan",
     "tanh",
+    "trunc",
     "where",
 ]
 
-# Where a name lives, for those that are not functions of `polygen.frontend.functions`.
+# Where a name lives, for those that are not functions of the vocabulary.
+_FUNCTIONS = "polygen.frontend.functions"
 _HOMES = {
     "Fused": "polygen.api",
     "fuse": "polygen.api",
@@ -88,17 +134,24 @@ _HOMES = {
     "PolygenError": "polygen.errors",
     "Schedule": "polygen.schedule.model",
     "load_schedule": "polygen.schedule.load",
+    "einsum": "polygen.frontend.products",
+    "matmul": "polygen.frontend.products",
 }
-_RENAMED = {"abs": "absolute"}
+_RENAMED = {"abs": "absolute", "round": "round_half_even"}
 
 
 if not TYPE_CHECKING:  # a type checker is to refuse names that do not exist
 
     def __getattr__(name: str) -> Any:
-        if name not in __all__:
+        home = (
+            None if name.startswith("__") else importlib.import_module(_HOMES.get(name, _FUNCTIONS))
+        )
+        if name in __all__:
+            value = getattr(home, _RENAMED.get(name, name))
+        else:  # a function of the vocabulary that is not listed above
+            value = getattr(home, "PUBLIC", {}).get(name)
+        if value is None:
             raise AttributeError(f"module 'polygen' has no attribute {name!r}")
-        home = importlib.import_module(_HOMES.get(name, "polygen.frontend.functions"))
-        value = getattr(home, _RENAMED.get(name, name))
         if name not in _HOMES:
             importlib.import_module("polygen.vocabulary").document(value)
         globals()[name] = value

@@ -10,18 +10,25 @@ from pathlib import Path
 from typing import Any, overload
 
 from polygen import knobs
+from polygen.decide import decision
 from polygen.errors import ArgumentError, DTypeError, SignatureError, ToolchainMissing
 from polygen.frontend import evaluate, given
 from polygen.frontend.build import build_program
 from polygen.frontend.dtypes import F32, TF32, DType
 from polygen.frontend.program import Program, Tensor
 from polygen.frontend.signature import parse_signature
+from polygen.generated import content
 from polygen.hardware.device import Device, device
 from polygen.kernel import Kernel
 from polygen.pipeline import check_sizes, with_sizes
 from polygen.runtime.arrays import ArrayView, describe
 from polygen.runtime.environment import current_arch
+from polygen.runtime.recent import Recent
 from polygen.schedule.model import Schedule
+
+# What one function keeps: combinations of shapes, each a few words; and kernels.
+_MOST_SHAPES = 4096
+_MOST_VARIANTS = 128
 
 
 class Fused:
@@ -38,8 +45,9 @@ class Fused:
         self.function, self.name, self.source = function, name, source
         self._allow_tf32 = allow_tf32
         self._parameters = given.parameters_of(function)
-        self._kernels: dict[Any, Kernel] = {}  # the last used for each shape and dtype
-        self._layouts: dict[Any, Kernel] = {}  # by storage order too
+        self._kernels: Recent[Any, Kernel] = Recent(_MOST_SHAPES)  # by shapes and dtypes
+        self._layouts: Recent[Any, Kernel] = Recent(_MOST_SHAPES)  # by storage order too
+        self._variants: Recent[Any, Kernel] = Recent(_MOST_VARIANTS)  # by what they are made from
 
     def __repr__(self) -> str:
         return f"<fused {self.name}({', '.join(self._parameters)})>"
@@ -75,7 +83,7 @@ class Fused:
             raise SignatureError(
                 f"static dims without a size: {', '.join(missing)}",
                 where="static",
-                nearest=f"Give {missing[0]} a size, as in {missing[0]} = 1024, among the sizes",
+                nearest=f'Give one: sizes={{"{missing[0]}": 1024}}, or --size {missing[0]}=1024',
             )
         dims = {d for t in tensors for d in t.dims if isinstance(d, str)}
         unknown = [name for name in static if name not in dims]
@@ -140,17 +148,14 @@ class Fused:
             (operand.shape, operand.dtype) if hasattr(operand, "shape") else None
             for operand in operands
         )
-        try:
-            kernel = self._kernels[key]
-        except KeyError:
-            kernel = self._kernels[key] = self._kernel_for(operands)
+        kernel = self._kernels.get(key) or self._kernels.put(key, self._kernel_for(operands))
         try:
             return kernel(*operands, out=out, stream=stream)
         except ArgumentError:
             other = self._in_this_layout(kernel, operands)
             if other is None:
                 raise
-            self._kernels[key] = other
+            self._kernels.put(key, other)
         return other(*operands, out=out, stream=stream)
 
     def _in_this_layout(self, kernel: Kernel, operands: tuple[Any, ...]) -> Kernel | None:
@@ -168,12 +173,15 @@ class Fused:
         ):
             return None
         layout = (orders, tuple(view and (view.shape, view.dtype) for view in views))
-        if layout not in self._layouts:
-            self._layouts[layout] = self._kernel_for(operands)
-        return self._layouts[layout]
+        found = self._layouts.get(layout)
+        return found or self._layouts.put(layout, self._kernel_for(operands))
 
     def _kernel_for(self, operands: tuple[Any, ...]) -> Kernel:
-        """The kernel for arrays like these: equal extents share a symbol, 1 is a constant."""
+        """The kernel for arrays like these: equal extents share a symbol, 1 is a constant.
+
+        Sizes choose the schedule; among sizes with one choice, one layout and one alignment class
+        the kernel is the same.
+        """
         if len(operands) != len(self._parameters):
             raise ArgumentError(
                 f"{self.name} takes {len(self._parameters)} operands, got {len(operands)}",
@@ -194,7 +202,13 @@ class Fused:
         sizes = {symbol: extent for extent, symbol in names.items()}
         program = build_program(self.function, self.name, self.source, tensors)
         sizes = {name: value for name, value in sizes.items() if name in program.sizes}
-        return Kernel(with_sizes(program, sizes), target(None), sizes, "auto")
+        program, device = with_sizes(program, sizes), target(None)
+        schedule, origin = decision(program, device, sizes)
+        key = (content(program), device, schedule)  # tells 0.0 from -0.0 and 1 from 1.0
+        found = self._variants.get(key)
+        if found is None:
+            found = Kernel.decided(program, device, sizes, schedule, origin)
+        return self._variants.put(key, found)
 
     def _dtype(self, name: str, view: ArrayView) -> DType:
         if not isinstance(view.dtype, DType):
@@ -223,7 +237,10 @@ class Fused:
 
 def _whole(size: Any) -> Any:
     """NumPy's integers as Python's; anything else as it is, for the check to name."""
-    return size if isinstance(size, bool) or not hasattr(size, "__index__") else index(size)
+    try:
+        return size if isinstance(size, bool) else index(size)
+    except TypeError:
+        return size
 
 
 def _order(view: ArrayView) -> tuple[int, ...]:

@@ -10,14 +10,17 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from polygen import knobs
 from polygen.emit.functions import is_costly
 from polygen.errors import PolygenError, ResourceError, ScheduleError, UnsupportedProgram
 from polygen.frontend.program import Program, Tensor
+from polygen.generated import kept
 from polygen.hardware.atom import Atom, atom, atoms_for
 from polygen.hardware.device import Device, common_facts
 from polygen.hardware.matrix_layout import spans
@@ -41,7 +44,47 @@ from polygen.tune.choose import Offer, choose
 # The size taken along a dim for which a call gives none.
 TYPICAL_SIZE = 4096
 
+# isl has one context per process, and its operation budget with it: one user of it at a time.
+ISL_LOCK = threading.RLock()
+_MOST_PROSPECTS = 256  # programs whose prospects are kept, and programs with fitted schedules
+
 _FEWEST_STAGES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """All that an automatic choice needs of a program, and that sizes do not change."""
+
+    matched: Match
+    work: Pointwork
+
+
+@functools.lru_cache(maxsize=_MOST_PROSPECTS)
+def prospect(program: Program) -> Prospect:
+    """The prospect of a program; from memory, from disk, or analysed with isl."""
+
+    def analyse() -> Prospect:
+        with ISL_LOCK:
+            fusion = fuse(program, scop(program))
+            matched = match(program, fusion)
+            return Prospect(matched, pointwork(program, fusion, matched, 2))
+
+    return kept(Prospect, (program,), analyse)
+
+
+def decision(program: Program, device: Device, sizes: dict[str, int]) -> tuple[Schedule, str]:
+    """The automatic choice for sizes, and where it comes from; a matter of milliseconds.
+
+    Args:
+        program: what to compute, with the alignments that the sizes leave.
+        device: the target.
+        sizes: of the symbolic dims.
+
+    Raises:
+        PolygenError: no kernel can be made of the program.
+    """
+    _, schedule, origin = decide(program, prospect(program), device, sizes, "auto")
+    return schedule, origin
 
 
 def panels_of(
@@ -56,14 +99,14 @@ def panels_of(
 
 def decide(
     program: Program,
-    fusion: Fusion,
-    matched: Match,
+    prospect: Prospect,
     device: Device,
     sizes: dict[str, int],
     schedule: Schedule | Path | str,
     skip: frozenset[str] = frozenset(),
 ) -> tuple[Atom, Schedule, str]:
     """The instruction, the schedule and where it comes from."""
+    matched, work = prospect.matched, prospect.work
     forced = knobs.current().schedule
     if schedule == "auto" and forced is not None:
         schedule = forced
@@ -82,10 +125,10 @@ def decide(
         origin = f"file {schedule}"
     else:
         _instruction(matched, device, Schedule())  # refuses what no instruction takes at all
-        work = pointwork(program, fusion, matched, 2)
         problem = _problem(program, matched, work, sizes)
         offers = _offers(program, device, sizes, problem)
-        decided, origin = choose(device, problem, _fitting(matched, device, work), skip, offers)
+        fit = _remembering(_fitting(matched, device, work), _fitted(program, device))
+        decided, origin = choose(device, problem, fit, skip, offers)
         instruction = _instruction(matched, device, decided)
     check_structure(decided, instruction, f"schedule {decided.name}")
     if instruction.scope == "warpgroup" and not decided.specialised:
@@ -144,6 +187,24 @@ def candidates(
     matched = match(program, fusion)
     work = pointwork(program, fusion, matched, 2)
     return _problem(program, matched, work, sizes), _fitting(matched, device, work)
+
+
+@functools.lru_cache(maxsize=_MOST_PROSPECTS)
+def _fitted(program: Program, device: Device) -> dict[Schedule, Fitted | str]:
+    """What fitting schedules to a program has given so far; sizes have no part in it."""
+    return {}
+
+
+def _remembering(
+    fit: Callable[[Schedule], Fitted | str], known: dict[Schedule, Fitted | str]
+) -> Callable[[Schedule], Fitted | str]:
+    def remembered(candidate: Schedule) -> Fitted | str:
+        found = known.get(candidate)
+        if found is None:
+            found = known[candidate] = fit(candidate)
+        return found
+
+    return remembered
 
 
 def _instruction(matched: Match, device: Device, schedule: Schedule) -> Atom:

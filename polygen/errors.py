@@ -3,11 +3,58 @@
 An error says four things: *what* went wrong, *where* (file, field, operand), *why* it cannot work,
 and the *nearest legal* value when there is one. Nothing else in the package words an error: call
 sites pass facts, the classes here turn them into the message.
+
+What a message repeats of somebody's input is cut (`readable`), and written in printable
+characters, so that no input makes a message long or moves a terminal's cursor.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+_LONGEST_WORD, _LONGEST_PART, _MOST_PROBLEMS = 240, 4000, 20
+_WINDOW = 72  # characters of an expression that are shown around a mistake
+
+
+def shortened(text: str, longest: int = _LONGEST_WORD) -> str:
+    """The text in printable characters, with the middle left out where it is longer than that."""
+    if not text.isprintable():
+        text = "".join(
+            c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
+        )
+    if len(text) <= longest:
+        return text
+    kept = longest - 1
+    return f"{text[: kept - kept // 3]}…{text[len(text) - kept // 3 :]}"
+
+
+def readable(text: str) -> str:
+    """A part of a message as a terminal takes it: neither a word of it nor the whole is endless."""
+    words = re.sub(rf"\S{{{_LONGEST_WORD + 1},}}", lambda found: shortened(found[0]), text)
+    return shortened(words, _LONGEST_PART)
+
+
+def echo(value: object) -> str:
+    """What somebody passed, on one line and the same in every run: no addresses."""
+    text = " ".join(repr(value).split())
+    return f"a {type(value).__name__}" if " at 0x" in text else shortened(text)
+
+
+def told(error: BaseException) -> str:
+    """An exception of somebody else's code on one line: its class, and what it says."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # its own __str__ fails
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def in_digits(number: int) -> str:
+    """A whole number as text, however large: Python refuses to print thousands of digits."""
+    if abs(number) < 10**40:
+        return str(number)
+    return f"{'-' if number < 0 else ''}2**{number.bit_length() - 1} or more"
 
 
 class PolygenError(Exception):
@@ -21,6 +68,7 @@ class PolygenError(Exception):
     """
 
     def __init__(self, what: str, *, where: str = "", why: str = "", nearest: str = "") -> None:
+        what, where, why, nearest = map(readable, (what, where, why, nearest))
         self.what, self.where, self.why, self.nearest = what, where, why, nearest
         text = f"{where}: {what}" if where else what
         if why:
@@ -34,9 +82,13 @@ class ManyErrors(PolygenError):
     """Several mistakes of one input, reported at once, each with its path."""
 
     def __init__(self, where: str, problems: Sequence[str]) -> None:
-        self.problems = tuple(problems)
-        lines = "".join(f"\n  - {problem}" for problem in self.problems)
-        super().__init__(f"{len(self.problems)} problem(s){lines}", where=where)
+        self.problems = tuple(map(readable, problems))
+        super().__init__(f"{len(self.problems)} problem(s)", where=where)
+        lines = [f"\n  - {problem}" for problem in self.problems[:_MOST_PROBLEMS]]
+        if len(self.problems) > _MOST_PROBLEMS:
+            lines.append(f"\n  - and {len(self.problems) - _MOST_PROBLEMS} more")
+        text = "".join([self.args[0].rstrip("."), *lines])
+        self.args = (text if text.endswith((".", "!", "?")) else f"{text}.",)
 
 
 # --- front end ------------------------------------------------------------------------------------
@@ -46,6 +98,8 @@ class TraceError(PolygenError):
 
 class ExpressionError(TraceError):
     """An expression given as text cannot be read; the message has a caret under the place.
+
+    Of a long expression it shows what is around the place.
 
     Attributes:
         text: the expression.
@@ -57,7 +111,17 @@ class ExpressionError(TraceError):
     ) -> None:
         super().__init__(what, where=f"column {column + 1}", why=why, nearest=nearest)
         self.text, self.column = text, column
-        self.args = (f"{self.args[0]}\n  {text}\n  {' ' * column}^",)
+        shown, place = _around(text, column)
+        self.args = (f"{self.args[0]}\n  {shown}\n  {' ' * place}^",)
+
+
+def _around(text: str, column: int) -> tuple[str, int]:
+    """What an expression looks like near a column, on one line, and where the column is in it."""
+    first = max(0, min(column - _WINDOW // 2, len(text) - _WINDOW))
+    last = min(len(text), first + _WINDOW)
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[first:last])
+    before, after = "…" * (first > 0), "…" * (last < len(text))
+    return f"{before}{shown}{after}", column - first + len(before)
 
 
 class ShapeError(PolygenError):
@@ -126,6 +190,10 @@ class ToolchainBroken(PolygenError):
 
 class CacheError(PolygenError):
     """The artifact cache cannot be read or written (full disk, no permission)."""
+
+
+class SavedKernelError(PolygenError):
+    """A saved kernel cannot be loaded, or another one's files are in the place of a new one."""
 
 
 class ArgumentError(PolygenError):

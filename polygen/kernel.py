@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from polygen.brief import table
-from polygen.check import (
-    CheckReport,
-    Emulation,
-    check,
-    emulate,
-    launch_of,
-    runnable_sizes,
-    trial_operands,
-    trial_sizes,
-)
 from polygen.errors import AlignmentMismatch, PolygenError, SpillError, ToolchainMissing
-from polygen.frontend.program import Program, Tensor
-from polygen.hardware.device import Device
-from polygen.pipeline import Passes, check_sizes, generate
-from polygen.poly import ast
+from polygen.frontend.program import Program, realigned
+from polygen.generated import Generated, kept
+from polygen.hardware.device import Device, device
 from polygen.runtime.artifact import Artifact, Resources
 from polygen.runtime.cache import compile_cached
-from polygen.runtime.files import write_text_atomic
 from polygen.runtime.launch import Launcher
+from polygen.runtime.recent import Recent
 from polygen.runtime.sass import disassemble
+from polygen.saved import Saved, from_bytes, read, to_bytes, write
 from polygen.schedule.model import Schedule
-from polygen.show import STAGES, show_cost, show_plan
+
+if TYPE_CHECKING:
+    from polygen.check import CheckReport, Emulation
+    from polygen.pipeline import Passes
+
+_MOST_SIBLINGS = 64  # variants for other alignments that one kernel keeps
 
 
 class Kernel:
@@ -42,6 +37,10 @@ class Kernel:
         schedule_origin: where they come from.
     """
 
+    _generated: Generated
+    _sizes: dict[str, int]
+    _asked: Schedule | Path | str
+
     def __init__(
         self,
         program: Program,
@@ -50,30 +49,119 @@ class Kernel:
         schedule: Schedule | Path | str,
         command: str = "",
     ) -> None:
-        self._sizes, self._asked, self._command = sizes, schedule, command
-        self.passes: Passes = generate(program, device, sizes, schedule, command)
-        self._siblings: dict[Any, Kernel] = {}
+        passes = _generate(program, device, sizes, schedule, command)
+        self._fill(passes.generated, sizes, schedule)
+        self.passes = passes
+
+    def _fill(
+        self, generated: Generated, sizes: dict[str, int], asked: Schedule | Path | str
+    ) -> None:
+        self._generated, self._sizes, self._asked = generated, sizes, asked
+        self._siblings: Recent[Any, Kernel] = Recent(_MOST_SIBLINGS)
+
+    @classmethod
+    def decided(
+        cls,
+        program: Program,
+        device: Device,
+        sizes: dict[str, int],
+        schedule: Schedule,
+        origin: str,
+    ) -> Kernel:
+        """The kernel of an automatic choice, generated unless it is on disk.
+
+        Args:
+            program: with the alignments of the arrays.
+            device: the target.
+            sizes: that the choice is for.
+            schedule: the choice, `polygen.decide.decision`.
+            origin: where it comes from.
+
+        Raises:
+            PolygenError: the program is refused.
+        """
+
+        def make() -> Generated:
+            return _generate(program, device, sizes, "auto").generated
+
+        found = kept(Generated, (program, device, schedule), make)
+        if found.schedule == schedule:  # else the proofs have refused it, and the origin says so
+            found = replace(found, origin=origin)
+        return cls._of(found, sizes, "auto")
+
+    @classmethod
+    def _of(
+        cls, generated: Generated, sizes: dict[str, int], asked: Schedule | Path | str
+    ) -> Kernel:
+        made = cls.__new__(cls)
+        made._fill(generated, sizes, asked)
+        return made
+
+    @classmethod
+    def load(cls, path: str | Path) -> Kernel:
+        """A kernel that `save` wrote; nothing is compiled, and isl is not needed.
+
+        Args:
+            path: any of its files.
+
+        Raises:
+            SavedKernelError: a file is missing or damaged, or another version wrote it.
+            UnknownTarget: this polygen does not know the target.
+        """
+        return cls._restored(read(Path(path)))
+
+    @classmethod
+    def _restored(cls, found: Saved) -> Kernel:
+        made = cls._of(found.generated, dict(found.sizes), found.asked or "auto")
+        if found.artifact is not None:
+            made.artifact = found.artifact
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (to_bytes(self._saved(self.__dict__.get("artifact"))),)
+
+    def _saved(self, artifact: Artifact | None) -> Saved:
+        asked = None if self._asked == "auto" else self.schedule
+        return Saved(self._generated, artifact, asked, tuple(self._sizes.items()))
 
     # --- what it is -----------------------------------------------------------------------------
     @property
     def program(self) -> Program:
         """What it computes."""
-        return self.passes.program
+        return self._generated.program
 
     @property
     def schedule(self) -> Schedule:
         """The decisions it was made with."""
-        return self.passes.plan.schedule
+        return self._generated.schedule
 
     @property
     def schedule_origin(self) -> str:
         """Where the schedule comes from, and why."""
-        return self.passes.origin
+        return self._generated.origin
 
     @property
     def source(self) -> str:
         """The CUDA text; compiles alone with nvcc."""
-        return self.passes.source.text
+        return self._generated.source.text
+
+    @property
+    def header(self) -> str:
+        """The launcher's declaration, its tests of arguments and the launch shape, as C."""
+        return self._generated.source.header
+
+    @cached_property
+    def passes(self) -> Passes:
+        """The result of every pass; of a kernel that was found or loaded, made when asked for.
+
+        Raises:
+            ToolchainMissing: isl is not installed.
+        """
+        made = self._generated
+        found = _generate(
+            made.program, device(made.target), self._sizes, made.schedule, made.command
+        )
+        return replace(found, origin=made.origin)
 
     @cached_property
     def artifact(self) -> Artifact:
@@ -84,14 +172,17 @@ class Kernel:
         skip: frozenset[str] = frozenset()
         while True:
             try:
-                return compile_cached(self.passes.source)
+                return compile_cached(self._generated.source)
             except SpillError:
-                if self._asked != "auto":
+                # A schedule that the environment forces on every choice comes again.
+                if self._asked != "auto" or self.schedule.name in skip:
                     raise
                 skip |= {self.schedule.name}
-                self.passes = generate(
-                    self.program, self.passes.plan.device, self._sizes, "auto", self._command, skip
+                made = self._generated
+                self.passes = _generate(
+                    made.program, device(made.target), self._sizes, "auto", made.command, skip
                 )
+                self._generated = self.passes.generated
 
     @property
     def ptx(self) -> str:
@@ -117,6 +208,11 @@ class Kernel:
             PolygenError: there is no such stage.
             ToolchainMissing: "sass" without a disassembler.
         """
+        if stage in _TEXTS:
+            return _TEXTS[stage](self)
+        with _needs_isl():
+            from polygen.poly import ast  # noqa: PLC0415
+            from polygen.show import STAGES, show_cost, show_plan  # noqa: PLC0415
         if stage not in STAGES:
             raise PolygenError(
                 f"unknown stage {stage!r}", where="show", nearest=f"Stages: {', '.join(STAGES)}"
@@ -129,13 +225,10 @@ class Kernel:
             "ast": lambda: ast.text(passes.plan.loops),
             "plan": lambda: show_plan(passes.plan, passes.origin),
             "cost": lambda: show_cost(passes.plan, self._sizes, passes.origin),
-            "cuda": lambda: self.source,
-            "ptx": lambda: self.ptx,
-            "sass": lambda: disassemble(self.cubin),
         }[stage]()
 
     def __repr__(self) -> str:
-        return f"<kernel {self.passes.plan.entry} for {self.passes.plan.device.name}>"
+        return f"<kernel {self._generated.source.entry} for {self._generated.target}>"
 
     def __str__(self) -> str:
         return self.show("plan")
@@ -146,7 +239,7 @@ class Kernel:
             [
                 ("computes", self.program.source),
                 *((tensor.name, str(tensor).partition(": ")[2]) for tensor in tensors),
-                ("target", self.passes.plan.device.name),
+                ("target", self._generated.target),
                 ("schedule", f"{self.schedule.name}: {self.schedule_origin}"),
             ]
         )
@@ -155,7 +248,8 @@ class Kernel:
     @cached_property
     def _launcher(self) -> Launcher:
         artifact = self.artifact  # first: it may replace the passes
-        return Launcher(self.passes.source, artifact, self.program.inputs, self.program.outputs)
+        inputs, outputs = self.program.inputs, self.program.outputs
+        return Launcher(self._generated.source, artifact, inputs, outputs)
 
     @cached_property
     def _scalar_places(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -191,54 +285,43 @@ class Kernel:
     def _sibling(self, mismatch: AlignmentMismatch) -> Kernel:
         """The same kernel for arrays with other alignments, compiled on first use."""
         key = (mismatch.alignment, mismatch.ragged)
-        if key not in self._siblings:
-            self._siblings[key] = Kernel(
-                realigned(self.program, dict(mismatch.alignment), mismatch.ragged),
-                self.passes.plan.device,
-                self._sizes,
-                self._asked,
-                self._command,
-            )
-        return self._siblings[key]
+        found = self._siblings.get(key)
+        return found or self._siblings.put(key, self._realigned(mismatch))
 
-    def save(self, folder: str | Path) -> Path:
-        """Write the ``.cu``, its manifest and its schedule tree; each appears whole or not at all.
+    def _realigned(self, mismatch: AlignmentMismatch) -> Kernel:
+        program = realigned(self.program, dict(mismatch.alignment), mismatch.ragged)
+        target = device(self._generated.target)
+        if self._asked != "auto":
+            return Kernel(program, target, self._sizes, self._asked, self._generated.command)
+        with _needs_isl():
+            from polygen.decide import decision  # noqa: PLC0415
+        chosen = decision(program, target, self._sizes)
+        return Kernel.decided(program, target, self._sizes, *chosen)
 
-        Without a compiler the manifest has no resources, and the ``.cu`` says so.
+    def save(self, folder: str | Path, *, force: bool = False) -> Path:
+        """Write the ``.cu``, a C header, cubin, PTX, schedule tree and manifest.
+
+        Each file appears whole or not at all. Without a compiler there is no cubin and no PTX, the
+        manifest has no resources, and the ``.cu`` says so; `load` then compiles at the first use.
+
+        Args:
+            folder: made if needed.
+            force: take the place of another kernel of this name.
 
         Returns:
             The path of the ``.cu``.
 
         Raises:
             CompileError: the compiler refuses the code; nothing is written.
+            SavedKernelError: the folder holds a kernel of this name that is another program's, or
+                for another target.
             CacheError: a file cannot be written.
         """
-        folder = Path(folder)
-        name = self.passes.plan.entry
         try:
-            resources, compiler = dataclasses.asdict(self.resources), self.artifact.compiler
-            compiled = f"// compiled by {compiler}: {self.resources}\n"
+            artifact: Artifact | None = self.artifact
         except ToolchainMissing:
-            resources, compiler = None, None
-            compiled = "// not compiled: there was no compiler where this was made\n"
-        manifest = {
-            "entry": name,
-            "expression": self.program.source,
-            "target": self.passes.plan.device.name,
-            "arguments": [dataclasses.asdict(argument) for argument in self.passes.plan.arguments],
-            "launch": dataclasses.asdict(self.passes.plan.launch),
-            "alignment": dict(self.passes.source.alignment),
-            "schedule": dataclasses.asdict(self.schedule),
-            "schedule_origin": self.schedule_origin,
-            "resources": resources,
-            "compiler": compiler,
-            "proofs": [str(proof) for proof in self.passes.plan.proofs],
-        }
-        path = folder / f"{name}.cu"
-        write_text_atomic(folder / f"{name}.tree.yaml", str(self.passes.tree) + "\n")
-        write_text_atomic(folder / f"{name}.json", json.dumps(manifest, indent=2) + "\n")
-        write_text_atomic(path, compiled + self.source)
-        return path
+            artifact = None
+        return write(self._saved(artifact), Path(folder), force=force)
 
     # --- checking it ----------------------------------------------------------------------------
     def emulate(self, *operands: Any) -> Any:
@@ -264,13 +347,19 @@ class Kernel:
         """
         fitting = self.fitting(*operands)
         ptx = fitting.ptx  # first: it may replace the passes
-        return emulate(self.program, fitting.passes.source, ptx, operands, **options)
+        with _needs_isl():
+            from polygen.check import emulate  # noqa: PLC0415
+
+        return emulate(self.program, fitting._generated.source, ptx, operands, **options)
 
     def fitting(self, *operands: Any) -> Kernel:
         """Choose this kernel, or the variant that the alignment of these NumPy arrays needs."""
+        with _needs_isl():
+            from polygen.check import launch_of  # noqa: PLC0415
+
         self.artifact  # noqa: B018  (first: it may replace the passes)
         try:
-            launch_of(self.program, self.passes.source, operands)
+            launch_of(self.program, self._generated.source, operands)
         except AlignmentMismatch as mismatch:
             return self._sibling(mismatch).fitting(*operands)
         return self
@@ -287,35 +376,49 @@ class Kernel:
         Returns:
             A report; ``report.ok`` says whether ``report.findings`` is empty.
         """
-        check_sizes(self.program, sizes or {})
-        self.artifact  # noqa: B018  (first: it may replace the passes)
-        chosen = {**trial_sizes(self.passes.plan), **(sizes or {})}
-        chosen, note = runnable_sizes(self.passes.plan, chosen)
-        notes = [note] if note else []
-        fitting = self.fitting(*trial_operands(self.program, chosen, 0))
-        if fitting is not self:
-            chosen, note = runnable_sizes(fitting.passes.plan, chosen)  # its tiles may differ
-            classes = ", ".join(f"{t} {n}" for t, n in fitting.passes.source.alignment)
-            notes.append(
-                "the sizes are outside the alignment class of this kernel; ran its variant for "
-                f"arrays aligned to {classes} bytes"
-            )
-        ptx = fitting.ptx
-        return check(fitting.passes.plan, fitting.passes.source, ptx, chosen, notes=tuple(notes))
+        with _needs_isl():
+            from polygen.check import check_kernel  # noqa: PLC0415
+        return check_kernel(self, sizes or {})
 
 
-def realigned(program: Program, alignment: dict[str, int], ragged: tuple[str, ...] = ()) -> Program:
-    """The program with other alignments (bytes by tensor) and with ragged rows where named."""
+def _unpickled(data: bytes) -> Kernel:
+    """What a pickled kernel is made of again."""
+    return Kernel._restored(from_bytes(data))
 
-    def change(tensor: Tensor) -> Tensor:
-        return replace(
-            tensor,
-            alignment=alignment.get(tensor.name, tensor.alignment),
-            ragged=tensor.ragged or tensor.name in ragged,
-        )
 
-    return replace(
-        program,
-        inputs=tuple(map(change, program.inputs)),
-        outputs=tuple(map(change, program.outputs)),
-    )
+@contextlib.contextmanager
+def _needs_isl() -> Iterator[None]:
+    """Around imports of passes, which are made when needed: a loaded kernel runs without isl.
+
+    Raises:
+        ToolchainMissing: isl is not installed.
+    """
+    try:
+        yield
+    except ImportError as reason:
+        raise ToolchainMissing(
+            "this needs the passes of polygen, and isl is not there",
+            why=str(reason),
+            nearest="Install islpy; what was saved runs without it on arrays that fit",
+        ) from reason
+
+
+def _generate(
+    program: Program,
+    target: Device,
+    sizes: dict[str, int],
+    schedule: Schedule | Path | str,
+    command: str = "",
+    skip: frozenset[str] = frozenset(),
+) -> Passes:
+    with _needs_isl():
+        from polygen.pipeline import generate  # noqa: PLC0415
+    return generate(program, target, sizes, schedule, command, skip)
+
+
+# Stages that need no pass.
+_TEXTS: dict[str, Callable[[Kernel], str]] = {
+    "cuda": lambda kernel: kernel.source,
+    "ptx": lambda kernel: kernel.ptx,
+    "sass": lambda kernel: disassemble(kernel.cubin),
+}

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from polygen.brief import Brief
-from polygen.decide import decide, panels_of
+from polygen.decide import ISL_LOCK, Prospect, decide, panels_of
 from polygen.emit.cuda import emit
+from polygen.emit.functions import is_costly
 from polygen.emit.source import KernelSource
-from polygen.errors import PolygenError, ScheduleError
+from polygen.errors import PolygenError, ScheduleError, UnsupportedProgram, echo, in_digits
 from polygen.frontend.program import Program, Tensor
+from polygen.frontend.shapes import LARGEST_SIZE
+from polygen.generated import Generated
 from polygen.hardware.device import Device
 from polygen.lower.build import copy_is_asynchronous, lower
-from polygen.lower.epilogue import row_vectors
+from polygen.lower.epilogue import pointwork, row_vectors
 from polygen.lower.plan import KernelPlan
 from polygen.lower.verify import verify
 from polygen.poly.fusion import fuse
@@ -25,8 +27,9 @@ from polygen.poly.scop import Scop, scop
 from polygen.schedule.model import Schedule
 from polygen.tune import lookup
 
-# isl has one context per process, and its operation budget with it: one generation at a time.
-_GENERATING = threading.RLock()
+# What NVRTC compiles in seconds, and in a minute or two: its time grows with the square of the
+# number of functions that are more than arithmetic (gelu: 25 of them 7 s, 50 of them 36 s).
+MOST_OPERATIONS, MOST_FUNCTIONS = 512, 128
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -39,6 +42,22 @@ class Passes(Brief):
     plan: KernelPlan
     source: KernelSource
     origin: str  # where the schedule comes from
+    command: str  # the maker, for the header
+
+    @property
+    def generated(self) -> Generated:
+        """The kernel as plain data."""
+        plan = self.plan
+        return Generated(
+            self.program,
+            plan.device.name,
+            plan.schedule,
+            self.origin,
+            self.source,
+            tuple(map(str, plan.proofs)),
+            str(self.tree),
+            self.command,
+        )
 
     def __str__(self) -> str:
         return f"{self.plan.entry} for {self.plan.device.name}, {self.origin}"
@@ -65,7 +84,8 @@ def generate(
     Raises:
         PolygenError: the program, the schedule or their combination is refused.
     """
-    with _GENERATING:
+    check_length(program)
+    with ISL_LOCK:
         try:
             return _generate(program, device, sizes, schedule, command, skip)
         except ScheduleError:  # a schedule tuned with another version may be refused by the proofs
@@ -87,7 +107,8 @@ def _generate(
     model = scop(program)
     fusion = fuse(program, model)
     matched = match(program, fusion)
-    instruction, decided, origin = decide(program, fusion, matched, device, sizes, schedule, skip)
+    prospect = Prospect(matched, pointwork(program, fusion, matched, 2))
+    instruction, decided, origin = decide(program, prospect, device, sizes, schedule, skip)
     tree = map_program(
         model,
         fusion,
@@ -99,7 +120,7 @@ def _generate(
         panels=panels_of(program, fusion, matched, decided, instruction),
     )
     plan = verify(lower(program, tree, decided, instruction, device))
-    return Passes(program, model, tree, plan, emit(plan, command), origin)
+    return Passes(program, model, tree, plan, emit(plan, command), origin, command)
 
 
 def with_sizes(program: Program, sizes: dict[str, int]) -> Program:
@@ -115,7 +136,8 @@ def with_sizes(program: Program, sizes: dict[str, int]) -> Program:
             return tensor
         extent = tensor.dims[tensor.order[-1]]
         size = sizes.get(extent, 0) if isinstance(extent, str) else extent
-        stride = 0 if tensor.dims[tensor.order[0]] == 1 else size * tensor.dtype.bytes
+        rows = any(tensor.dims[axis] != 1 for axis in tensor.order[:-1])
+        stride = size * tensor.dtype.bytes if rows else 0
         return replace(tensor, alignment=math.gcd(tensor.alignment, stride))
 
     return replace(
@@ -125,8 +147,29 @@ def with_sizes(program: Program, sizes: dict[str, int]) -> Program:
     )
 
 
+def check_length(program: Program) -> None:
+    """Refuse more pointwise operations than one kernel compiles in reasonable time.
+
+    Raises:
+        UnsupportedProgram: with the number of operations, and the most.
+    """
+    mapped = [statement for statement in program.pointwise if statement.function != "cast"]
+    functions = [s.function for s in mapped if is_costly(s.function, s.args)]
+    for found, most, what in (
+        (len(mapped), MOST_OPERATIONS, "pointwise operations"),
+        (len(functions), MOST_FUNCTIONS, f"calls of {', '.join(sorted(set(functions)))}"),
+    ):
+        if found > most:
+            raise UnsupportedProgram(
+                f"{found} {what}",
+                where=program.name,
+                why=f"one kernel takes at most {most}: the compiler's time grows with their square",
+                nearest="Split the function: return what is computed half way from a first one",
+            )
+
+
 def check_sizes(program: Program, sizes: dict[str, int]) -> None:
-    """Refuse sizes that name no dim or are not positive.
+    """Refuse sizes that name no dim, are not positive, or are more than a kernel counts.
 
     Raises:
         PolygenError: with the dims there are.
@@ -135,19 +178,26 @@ def check_sizes(program: Program, sizes: dict[str, int]) -> None:
         if name not in program.sizes:
             known = ", ".join(program.sizes) or "none"
             raise PolygenError(
-                f"no dim is called {name!r}", where="sizes", nearest=f"Dims: {known}"
+                f"no dim is called {echo(name)}", where="sizes", nearest=f"Dims: {known}"
             )
         if not isinstance(value, int) or isinstance(value, bool):
             raise PolygenError(
-                f"{name} = {value!r}",
+                f"{name} = {echo(value)}",
                 where="sizes",
                 why="sizes are whole numbers",
                 nearest=f"Write {name} = 4096",
             )
         if value < 1:
             raise PolygenError(
-                f"{name} = {value}",
+                f"{name} = {in_digits(value)}",
                 where="sizes",
                 why="sizes are at least 1",
                 nearest=f"Use {name} = 1",
+            )
+        if value > LARGEST_SIZE:
+            raise PolygenError(
+                f"{name} = {in_digits(value)}",
+                where="sizes",
+                why="a kernel counts in 32 bits",
+                nearest=f"Use {name} = {LARGEST_SIZE}, or less",
             )

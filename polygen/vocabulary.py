@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from polygen.emit.functions import fast_error
+from polygen.emit.functions import Emitted, expanded, recorded_error
 from polygen.frontend.dtypes import BOOL
 from polygen.frontend.expr import Symbolic
 from polygen.frontend.functions import TABLE, Function
@@ -29,8 +29,14 @@ _FORMULAS = {
     "rsqrt": "1 / sqrt(x)",
     "sigmoid": "1 / (1 + exp(-x))",
     "softplus": "log(1 + exp(x))",
+    "erfc": "1 - erf(x)",
+    "gelu": "x / 2 * erfc(-x / sqrt(2))",
     "erf": "2 / sqrt(pi) * integral of exp(-t * t) for t from 0 to x",
 }
+# Constant last arguments that lead to forms of their own, beside none.
+_CONSTANTS: dict[str, tuple[float | None, ...]] = {"pow": (None, -1.0, -0.5, 0.5, 2.5, 4.0, 8.0)}
+_ALL = "every number"
+_ROUNDED = Emitted("").error
 _PROBES = np.array([-math.inf, -1e30, -100.3, -3.7, -0.3, 0.0, 0.3, 3.7, 100.3, 1e30, math.inf])
 
 
@@ -50,9 +56,12 @@ def document(function: Callable[..., Any]) -> None:
 
 def formula(entry: Function) -> str:
     """What a function computes, as an expression over its parameters."""
+    if entry.name in _FORMULAS:
+        return _FORMULAS[entry.name]
     if entry.definition is None:
-        return _FORMULAS.get(entry.name) or _primitive(entry.name, entry.parameters)
-    result = entry.definition(*map(_Term, entry.parameters))
+        result = _Term(_primitive(entry.name, entry.parameters))
+    else:
+        result = entry.definition(*map(_Term, entry.parameters))
     # Parsed and written again, so that only the parentheses that are needed remain.
     return ast.unparse(ast.parse(str(result), mode="eval"))
 
@@ -71,7 +80,7 @@ def domain(entry: Function) -> str:
     finite = valid[1:-1]
     if finite.all():
         lost = [f"{x:g}" for x in _PROBES[~valid]]
-        return "every number" + (f" but {' and '.join(lost)}" if lost else "")
+        return _ALL + (f" but {' and '.join(lost)}" if lost else "")
     inside = np.flatnonzero(valid)
     if not inside.size:
         return ""
@@ -99,7 +108,7 @@ def _facts(entry: Function) -> str:
     lines = [f"Formula: {formula(entry)}."]
     where = domain(entry)
     if where:
-        lines.append(f"Domain: {where}; NaN otherwise.")
+        lines.append(f"Domain: {where}{'' if where == _ALL else '; NaN otherwise'}.")
     boolean = entry.result == BOOL
     rounding = "" if boolean else ", which an output rounds to its own type"
     lines.append(
@@ -112,33 +121,32 @@ def _facts(entry: Function) -> str:
 
 
 def _error(entry: Function) -> str:
-    absolute, relative = fast_error(entry.name, None)
-    terms = [f"{_power(relative)} |f|"] if relative else []
-    terms += [_power(absolute)] if absolute else []
-    if terms:
-        return (
-            f"for outputs of 16 bits or fewer at most {' + '.join(terms)}, then rounded; "
-            "for wider ones that of f32 arithmetic"
-        )
-    parts = sorted(_fast_parts(entry))
-    more = f", and for outputs of 16 bits or fewer that of {', '.join(parts)}" if parts else ""
-    return f"that of f32 arithmetic{more}"
+    accurate, fast = (_bound(*_recorded(entry, fast)) for fast in (False, True))
+    if accurate == fast:
+        return accurate
+    return f"{accurate}; for outputs of 16 bits or fewer {fast}, then rounded"
 
 
-def _fast_parts(entry: Function) -> set[str]:
-    """The functions in a formula whose short forms have an error of their own."""
-    if entry.definition is None:
-        return set()
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(formula(entry), mode="eval")):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            name = node.func.id
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-            name = "div"
-        else:
-            continue
-        found |= {name} if any(fast_error(name, None)) else _fast_parts(TABLE[name])
-    return found
+def _recorded(entry: Function, fast: bool) -> tuple[float, float]:
+    """(absolute, relative) of the form that is emitted, of several forms the largest."""
+    calls: list[str] = []
+
+    def note(primitive: str, *_: Any) -> str:
+        calls.append(primitive)
+        return primitive
+
+    expanded(entry.name, list(entry.parameters), fast, note)
+    # A definition that is one primitive, as that of relu, has no error of its own.
+    name = calls[0] if len(calls) == 1 else entry.name
+    found = [recorded_error(name, constant, fast) for constant in _CONSTANTS.get(name, (None,))]
+    return max(absolute for absolute, _ in found), max(relative for _, relative in found)
+
+
+def _bound(absolute: float, relative: float) -> str:
+    if (absolute, relative) == _ROUNDED:
+        return "that of rounding to f32"
+    terms = [f"{_power(relative)} |f|", *([_power(absolute)] if absolute else [])]
+    return f"at most {' + '.join(terms)}"
 
 
 def _power(value: float) -> str:

@@ -1,9 +1,10 @@
-"""Random fused programs on integer data: every one has an exact answer.
+"""Random fused programs: on integer data every one has an exact answer, on floats a bound.
 
 A seed decides everything: sizes (primes and 1 among them), operand order, transposition, storage
 order, dtypes, row pitches, address offsets, a random epilogue DAG of 1 to 8 operations over row,
 column, matrix and scalar operands, and 1 to 3 outputs. Values stay integers below 2^24, which f32
-holds exactly, so outputs must be equal bit for bit.
+holds exactly, so outputs must be equal bit for bit. The same programs with normal data, in which
+every mantissa bit varies, stay within the bound that types and the length of sums give.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from polygen.api import fuse
+from polygen.cli.accuracy import expected
 from polygen.errors import PolygenError
 from polygen.frontend.dtypes import dtype
 from polygen.frontend.evaluate import evaluate
@@ -180,9 +182,12 @@ def compile_program(case: Random, arch: str) -> Kernel:
     random.Random(case.seed).shuffle(choices)
     for schedule in choices:
         try:
+            # Without sizes the automatic choice is a large tile, and many epilogues make it spill.
+            sizes = case.sizes if schedule == "auto" else {}
             kernel = fused.compile(
-                *case.signature, arch=arch, schedule=schedule, out_dtype=case.out_dtype
-            )
+                *case.signature, arch=arch, sizes=sizes, schedule=schedule,
+                out_dtype=case.out_dtype,
+            )  # fmt: skip
             kernel.artifact  # noqa: B018  (may spill)
         except PolygenError:  # it does not fit this program; "auto" always does
             if schedule == "auto":
@@ -200,6 +205,27 @@ def pitch_of(case: Random, name: str, row: int, item: int) -> int:
     return -row % step + step * (case.pitches[name] % 3)
 
 
+def floats(case: Random, kernel: Kernel) -> dict[str, Any]:
+    """Normal operands by name, as their types hold them: arrays in float64, numbers for scalars."""
+    rng = np.random.default_rng(case.seed)
+    made: dict[str, Any] = {}
+    for tensor in kernel.program.inputs:
+        shape = tuple(d if isinstance(d, int) else case.sizes[d] for d in tensor.dims)
+        data = rng.standard_normal(shape, np.float32)
+        held = np.asarray(data).astype(dtype(tensor.dtype).numpy).astype(np.float64)
+        made[tensor.name] = held if shape else float(held)
+    return made
+
+
+def has_float_bound(case: Random) -> bool:
+    """Whether a bound for floats is known.
+
+    A comparison turns the smallest error into a jump, and nobody says how many bits the matrix
+    units keep of sums of 8-bit products.
+    """
+    return "where" not in case.expression and "e4m3" not in case.signature[0]
+
+
 def values(case: Random, kernel: Kernel) -> dict[str, Any]:
     """Integer operands by name: arrays in float64, numbers for scalars."""
     rng = np.random.default_rng(case.seed)
@@ -211,28 +237,25 @@ def values(case: Random, kernel: Kernel) -> dict[str, Any]:
     return made
 
 
-def run_random(case: Random, arch: str, call: Callable[[Kernel, list[Any]], list[Any]]) -> str:
-    """Run one case; "" if every output is equal to the exact answer, else what differs.
+def run_random(
+    case: Random, arch: str, call: Callable[[Kernel, list[Any]], list[Any]], exact: bool = True
+) -> str:
+    """Run one case; "" if every output is what it should be, else what differs.
 
     Args:
         case: the program.
         arch: the target.
         call: runs the kernel on operands (see `stored`), returns NumPy outputs.
+        exact: integer data and equality; otherwise floats, each output within its bound.
     """
     kernel = compile_program(case, arch)
+    if not exact:
+        return _run_floats(case, kernel, call)
     data = values(case, kernel)
     wanted = evaluate(kernel.program, data, case.sizes)
-    operands = []
-    for t in kernel.program.inputs:
-        if not t.dims:
-            operands.append(data[t.name])
-            continue
-        row = data[t.name].shape[t.order[-1]] if len(t.dims) == 2 else 0
-        pitch = pitch_of(case, t.name, row, t.dtype.bytes)
-        operands.append((t, data[t.name], pitch, case.offsets[t.name]))
-    found = call(kernel, operands)
-    for tensor, got, expected in zip(kernel.program.outputs, found, wanted, strict=True):
-        a, b = got.astype(np.float64), expected.astype(np.float64)
+    found = call(kernel, _operands(case, kernel, data))
+    for tensor, got, exactly in zip(kernel.program.outputs, found, wanted, strict=True):
+        a, b = got.astype(np.float64), exactly.astype(np.float64)
         bad = ~((a == b) | (np.isnan(a) & np.isnan(b)))
         if a.shape != b.shape or bad.any():
             first = tuple(np.argwhere(bad)[0]) if bad.any() else ()
@@ -241,6 +264,32 @@ def run_random(case: Random, arch: str, call: Callable[[Kernel, list[Any]], list
                 f" {a[first]} for {b[first]}; schedule {kernel.schedule.name}"
             )
     return ""
+
+
+def _run_floats(case: Random, kernel: Kernel, call: Any) -> str:
+    data = floats(case, kernel)
+    wanted = expected(kernel.program, data, case.sizes, kernel.passes.plan.atom.k)
+    found = call(kernel, _operands(case, kernel, data))
+    for one, got in zip(wanted, found, strict=True):
+        error, ratio, above = one.compare(got)
+        if above:
+            return (
+                f"{case}\n  {one.tensor.name}: {above} of {got.size} are above their bound, by "
+                f"{ratio:.2f} times at most (error {error:.3g}); schedule {kernel.schedule.name}"
+            )
+    return ""
+
+
+def _operands(case: Random, kernel: Kernel, data: dict[str, Any]) -> list[Any]:
+    operands = []
+    for t in kernel.program.inputs:
+        if not t.dims:
+            operands.append(data[t.name])
+            continue
+        row = data[t.name].shape[t.order[-1]] if len(t.dims) == 2 else 0
+        pitch = pitch_of(case, t.name, row, t.dtype.bytes)
+        operands.append((t, data[t.name], pitch, case.offsets[t.name]))
+    return operands
 
 
 def layout(tensor: Tensor, shape: tuple[int, ...], pitch: int) -> tuple[int, tuple[int, ...]]:

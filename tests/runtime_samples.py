@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from polygen.emit.conditions import conditions
 from polygen.emit.source import Argument, KernelSource, Launch
 from polygen.frontend.dtypes import F32
-from polygen.frontend.program import Tensor
+from polygen.frontend.program import Program, Tensor
 from polygen.runtime.artifact import Artifact, Resources
 from polygen.runtime.driver import Driver
 
@@ -26,11 +27,20 @@ Y = Tensor("y", F32, ("M", "N"), (0, 1))
 
 
 def source(
-    text: str = TEXT, arch: str = "sm_80", alignment: int = 4, shared: int = 0
+    text: str = TEXT,
+    arch: str = "sm_80",
+    alignment: int = 4,
+    shared: int = 0,
+    outputs: tuple[Tensor, ...] = (Y,),
 ) -> KernelSource:
+    launch = Launch("M", "N", 1, 64, 1, 64, shared)
+    inputs, written = (
+        tuple(replace(t, alignment=alignment) for t in some) for some in ((X,), outputs)
+    )
     return KernelSource(
         entry="scale",
         text=text,
+        header="",
         arch=arch,
         arguments=(
             Argument("y", "pointer", "y"),
@@ -41,9 +51,8 @@ def source(
             Argument("columns", "size", dim="N"),
             Argument("a", "scalar", "a"),
         ),
-        launch=Launch("M", "N", 1, 64, 1, 64, shared),
-        whole=(),
-        alignment=(("x", alignment), ("y", alignment)),
+        launch=launch,
+        conditions=conditions(Program("scale", "a * x", inputs, written, ()), (), launch),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from matrix import case, small
 
+from polygen.emit.conditions import conditions
 from polygen.emit.cuda import environment
 from polygen.emit.launcher import launcher
 from polygen.emit.source import Argument, KernelSource, Launch
@@ -75,9 +76,11 @@ def program(dtype: str, order: tuple[int, int] = (0, 1)) -> Program:
 def source(dtype: str, order: tuple[int, int] = (0, 1), persistent: int = 0) -> KernelSource:
     """The kernel as the emitter would hand it over."""
     rows, columns = tile(dtype, order)
+    launch = Launch("M", "N", rows, columns, 1, 32, 0, persistent)
     return KernelSource(
         entry="copy_boxes",
         text=text(dtype, order),
+        header="",
         arch=ARCH,
         arguments=(
             Argument("x_map", "map", "x", box=box(dtype), swizzle=SPAN),
@@ -85,9 +88,8 @@ def source(dtype: str, order: tuple[int, int] = (0, 1), persistent: int = 0) -> 
             Argument("M", "size", dim="M"),
             Argument("N", "size", dim="N"),
         ),
-        launch=Launch("M", "N", rows, columns, 1, 32, 0, persistent),
-        whole=(),
-        alignment=(("x", 16), ("y", 16)),
+        launch=launch,
+        conditions=conditions(program(dtype, order), (), launch),
     )
 
 

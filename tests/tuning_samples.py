@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,7 +16,7 @@ from polygen.tune.crew import Crew
 from polygen.tune.identity import candidate_key, canonical
 from polygen.tune.records import Records, Target, Version
 from polygen.tune.replay import ReplaySource
-from polygen.tune.search import Tuning, search
+from polygen.tune.search import Progress, Tuning, search
 from polygen.tune.tuner import Task, describe
 
 EXPRESSION = "gelu(x @ w.T + b)"
@@ -55,18 +57,46 @@ def times(candidates, seed: int = 0) -> dict[str, float]:
     return {key: generator.uniform(50, 150) for key in keys(candidates)}
 
 
+class Clock:
+    """A clock that stands still, but for a step forward at every batch of a search.
+
+    What a budget leaves room for then follows from the numbers alone, on every machine.
+    """
+
+    def __init__(self, step: float = 0.0) -> None:
+        self.time, self._step = 1000.0, step
+
+    def __call__(self) -> float:
+        return self.time
+
+    def report(self, progress: Progress) -> None:
+        """Take the step when the search reports a batch."""
+        if progress.stage == "search":
+            self.time += self._step
+
+
+PATIENCE = 600.0  # seconds to wait for what only a fault keeps from coming
+
+
 def replayed(
     made: Task, chosen, path: Path, source: ReplaySource, builders: int = 2, crew=None, **options
 ) -> Tuning:
     with Records(path) as records, nullcontext(crew) if crew else Crew(builders) as staff:
         return search(
             chosen, made.device, made.problem, target(made), VERSION, source, records,
-            crew=staff, **{"budget": 60.0, **options},
+            crew=staff, **{"budget": None, "check_limit": PATIENCE, **options},
         )  # fmt: skip
 
 
-def main(path: str, build_seconds: str, launch_seconds: str) -> None:
-    """A tuning in a process of its own: prints the best schedule's name."""
+def main(path: str, build_seconds: str, launch_seconds: str, kill_at: str) -> None:
+    """A tuning in a process of its own: prints the best schedule's name.
+
+    Args:
+        path: the records.
+        build_seconds: that a build takes.
+        launch_seconds: that a launch takes.
+        kill_at: schedules after which the process kills itself; 0: it does not.
+    """
     made = task()
     chosen = few(made)
     source = ReplaySource(
@@ -74,7 +104,12 @@ def main(path: str, build_seconds: str, launch_seconds: str) -> None:
         build_seconds=float(build_seconds),
         launch_seconds=float(launch_seconds),
     )
-    found = replayed(made, chosen, Path(path), source, builders=1)
+
+    def die(progress: Progress) -> None:
+        if 0 < int(kill_at) <= progress.done:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    found = replayed(made, chosen, Path(path), source, builders=1, report=die)
     print(found.best.schedule.name, found.resumed)
 
 

@@ -6,6 +6,7 @@ bytes read and bytes written together. Both are medians of single launches like 
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,8 @@ from typing import Any
 
 import torch
 
+from polygen.bench.elements import ELEMENTS
+from polygen.bench.products import allow, drawn, product, torch_types
 from polygen.bench.source import Call
 
 PRODUCTS = ((8192, 8192, 8192), (16384, 8192, 4096))  # M, N, K
@@ -50,16 +53,17 @@ def ceilings(timed: Callable[[Sequence[Call]], list[float]]) -> dict[str, Any]:
     """
     rates: dict[str, float] = {}
     of: dict[str, str] = {}
-    for name, kind in (("bf16", torch.bfloat16), ("f16", torch.float16)):
+    kinds = torch_types()
+    for name, elements in ELEMENTS.items():
+        allow(name, "f32")
         for m, n, k in PRODUCTS:
-            x = torch.randn(m, k, device="cuda", dtype=kind)
-            w = torch.randn(n, k, device="cuda", dtype=kind)
-            z = torch.empty(m, n, device="cuda", dtype=kind)
-
-            def product(x: Any = x, w: Any = w, z: Any = z) -> Any:
-                return torch.mm(x, w.t(), out=z)
-
-            rate = 2 * m * n * k / _median(timed, product) / 1e6
+            x, w = (drawn((rows, k), kinds[name]) for rows in (m, n))
+            z = torch.empty(m, n, device="cuda", dtype=kinds[elements.result])
+            call = functools.partial(product(name), x, w.t(), out=z)
+            try:
+                rate = 2 * m * n * k / _median(timed, call) / 1e6
+            except RuntimeError:  # a card, or a PyTorch, without products of this type
+                break
             if rate > rates.get(name, 0.0):
                 rates[name], of[name] = round(rate, 1), f"cuBLAS {m}x{n}x{k}"
     source = torch.empty(COPIED_BYTES, dtype=torch.uint8, device="cuda")

@@ -25,7 +25,9 @@ def compile_kernel(row: Row, arch: str) -> Any:
     """The kernel of a row, compiled."""
     op = row.operation
     fused = Fused(parse_expression(op.expression, op.names), op.name, op.expression, False)
-    kernel = fused.compile(*row.signature, arch=arch, sizes=row.sizes, acc_dtype=row.acc)
+    kernel = fused.compile(
+        *row.signature, arch=arch, sizes=row.sizes, acc_dtype=row.acc, out_dtype=row.out_dtype
+    )
     kernel.artifact  # noqa: B018  (compiles; may replace an automatic schedule that spills)
     return kernel
 

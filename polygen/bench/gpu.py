@@ -19,6 +19,7 @@ from polygen.bench.ceilings import ceilings, settle
 from polygen.bench.compiling import revived
 from polygen.bench.operations import torch_function
 from polygen.bench.peers import PEERS, Peer
+from polygen.bench.products import allow, drawn, torch_types
 from polygen.bench.rows import Row
 from polygen.bench.source import POLYGEN, Call, DeviceLost, Errors, Job
 from polygen.runtime.child import Stage, one_line
@@ -28,37 +29,38 @@ _PACKAGES = (
     "triton", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cublas", "nvidia-cublas-cu12",
     "nvmath-python", "nvidia-ml-py", "numpy",
 )  # fmt: skip
-_TYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 _LARGEST_IN_ONE_PIECE = 1 << 28  # elements compared at once, for memory's sake
 
 
 class Operands:
-    """Random normal operands of a row, and its result in float64.
+    """Random operands of a row, and its result in float64: normal, or all integers of the type.
 
     Attributes:
         timed: by name, what is timed.
         gentle: the same with the right matrix scaled by 1 / sqrt(K), so that sums are about 1,
-            where activations bend; with `timed` they are nearly straight.
+            where activations bend; with `timed` they are nearly straight. Integers stay.
     """
 
     def __init__(self, row: Row, device: str = "cuda") -> None:
         torch.manual_seed(0)
-        self.row, kind = row, _TYPES[row.dtype]
+        self.row, kinds = row, torch_types()
         self.timed = {}
         for name, dims in row.operation.operands:
-            shape = row.shape(name)
+            shape, kind = row.shape(name), kinds[row.type_of(name)]
             if len(dims) == 2:  # rows may have elements between them that nobody reads
-                wide = torch.randn(shape[0], shape[1] + row.pad, device=device, dtype=kind)
+                wide = drawn((shape[0], shape[1] + row.pad), kind, device)
                 self.timed[name] = wide[:, : shape[1]]
             else:
-                self.timed[name] = torch.randn(shape, device=device, dtype=kind)
-        right = "w"
-        gentle = torch.empty_strided(
-            self.timed[right].shape, self.timed[right].stride(), device=device, dtype=kind
-        )
-        torch.mul(self.timed[right], row.k**-0.5, out=gentle)
-        self.gentle = {**self.timed, right: gentle}
-        self.out = torch.empty(row.m, row.n, device=device, dtype=kind)  # polygen's
+                self.timed[name] = drawn(shape, kind, device)
+        right = self.timed["w"]
+        self.gentle = dict(self.timed)
+        if right.is_floating_point():
+            made = torch.empty_strided(
+                right.shape, right.stride(), device=device, dtype=right.dtype
+            )
+            self.gentle["w"] = made.copy_(right.float() * row.k**-0.5)
+        result = kinds[row.elements.result]
+        self.out = torch.empty(row.m, row.n, device=device, dtype=result)  # polygen's
         self.scratch = torch.empty_like(self.out)  # any library's
 
     def exact(self, gentle: bool) -> Any:
@@ -142,7 +144,7 @@ class GpuSource:
     def open(self, job: Job, stage: Stage) -> GpuWork:
         """Make a row's operands and its result in float64."""
         torch.cuda.empty_cache()
-        torch.backends.cuda.matmul.allow_fp16_accumulation = job.row.acc == "f16"
+        allow(job.row.dtype, job.row.acc)
         work = GpuWork(self, job, self._sampler)
         torch.cuda.synchronize()
         return work

@@ -205,16 +205,34 @@ def _leaf(node: ast.expr, expression: str) -> str | float:
 
 
 # --- PyTorch --------------------------------------------------------------------------------------
-def torch_function(op: Operation) -> Callable[..., Any]:
+def torch_function(op: Operation, product: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """The expression as a user of PyTorch writes it; takes the operands in call order.
 
     Operators are the tensors' own; only named functions are looked up, so that the function can be
     compiled by ``torch.compile`` and run in any type.
+
+    Args:
+        op: has the expression.
+        product: what stands for ``@``; None: the operator.
     """
-    text = f"lambda {', '.join(op.names)}: {op.expression}"
-    names = {"__builtins__": {}, **_torch_names()}
+    expression = op.expression
+    if product is not None:
+        expression = ast.unparse(_WithProduct().visit(ast.parse(expression, mode="eval")))
+    text = f"lambda {', '.join(op.names)}: {expression}"
+    names: dict[str, Any] = {"__builtins__": {}, **_torch_names(), "product": product}
     made: Callable[..., Any] = eval(text, names)  # the text is this package's own data
     return made
+
+
+class _WithProduct(ast.NodeTransformer):
+    """``product(a, b)`` for ``a @ b``."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        """Change the node and what is inside it."""
+        self.generic_visit(node)
+        if not isinstance(node.op, ast.MatMult):
+            return node
+        return ast.Call(ast.Name("product", ast.Load()), [node.left, node.right], [])
 
 
 @functools.cache

@@ -135,12 +135,12 @@ def write(record: Record, folder: Path) -> list[Path]:
     made = []
     for name, data in all_data(record).items():
         draw = {ROOFLINE: _draw_roofline, FUSION: _draw_fusion}.get(name, _draw_bars)
-        write_text_atomic(folder / name, _svg(draw, data))
+        write_text_atomic(folder / name, svg(draw, data))
         made.append(folder / name)
     return made
 
 
-def _svg(draw: Any, data: Data) -> str:
+def svg(draw: Any, data: Data) -> str:
     """The same text for the same data, whenever it is drawn."""
     import matplotlib as mpl  # noqa: PLC0415
 

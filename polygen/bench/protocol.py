@@ -38,6 +38,12 @@ BOUNDS = {
     ("bf16", "f32"): (5e-3, 2.0**-7),
     ("f16", "f32"): (1e-3, 2.0**-9),
     ("f16", "f16"): (1e-2, 2.0**-4),
+    # Operands rounded to 10 bits: 2^-11 / sqrt(3) each, 3e-4 together, six times that somewhere.
+    # If they were cut off, a bias of 6.5e-4 would be added to twice the error.
+    ("tf32", "f32"): (5e-4, 2.0**-8),
+    # Matrix units are known to keep 13 bits of such sums; 256 cut-off additions of K = 8192.
+    ("e4m3", "f32"): (2e-2, 2.0**-4),
+    ("s8", "f32"): (1e-6, 2.0**-20),  # exact up to 2^24, then rounded to f32
 }
 PEER_BOUND = 5e-2  # of the Frobenius error; a library that is farther off computes something else
 

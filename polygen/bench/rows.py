@@ -14,10 +14,11 @@ from typing import Any
 
 import cattrs
 
-from polygen.bench.operations import FILE, FOLDER, Operation, operation
+from polygen.bench.elements import ELEMENTS, Elements
+from polygen.bench.operations import FILE, FOLDER, Operation, chain, operation
 from polygen.errors import BenchError
+from polygen.frontend.dtypes import NAMED
 
-BYTES = {"bf16": 2, "f16": 2}
 ALIGNMENT = 16  # bytes: the widest a signature declares
 
 
@@ -30,8 +31,8 @@ class Row:
         m: rows of the result.
         n: columns of the result.
         k: length of the sums.
-        dtype: of the operands and the result.
-        acc: of the sums.
+        dtype: of the matrices that are multiplied; `elements` has the rest.
+        acc: of the sums; those of s8 are s32 whatever it says.
         pad: elements between the rows of the matrices that are read.
     """
 
@@ -56,6 +57,24 @@ class Row:
         return operation(self.op)
 
     @property
+    def elements(self) -> Elements:
+        """The types of everything."""
+        return ELEMENTS[self.dtype]
+
+    def type_of(self, name: str) -> str:
+        """Of an operand, or of the result, whose name is ""."""
+        if not name:
+            return self.elements.result
+        found = chain(self.operation)
+        multiplied = name in (found.left[0], found.right[0])
+        return self.elements.multiplied if multiplied else self.elements.others
+
+    @property
+    def out_dtype(self) -> str | None:
+        """What to ask polygen for; None where it gives the result's type by itself."""
+        return None if self.elements.default else self.elements.result
+
+    @property
     def sizes(self) -> dict[str, int]:
         """By dim."""
         return {"M": self.m, "N": self.n, "K": self.k}
@@ -69,10 +88,11 @@ class Row:
         """The operands as `polygen.api.Fused.compile` takes them."""
         made = []
         for name, dims in self.operation.operands:
-            row_bytes = (self.shape(name)[-1] + self.pad) * BYTES[self.dtype]
+            kind = self.type_of(name)
+            row_bytes = (self.shape(name)[-1] + self.pad) * NAMED[kind].bytes
             aligned = math.gcd(ALIGNMENT, row_bytes) if self.pad and len(dims) == 2 else ALIGNMENT
             suffix = "" if aligned == ALIGNMENT else f"@{aligned}"
-            made.append(f"{name}:{self.dtype}[{','.join(dims)}]{suffix}")
+            made.append(f"{name}:{kind}[{','.join(dims)}]{suffix}")
         return made
 
     @property
@@ -83,8 +103,11 @@ class Row:
     @property
     def bytes(self) -> float:
         """What is read and written at least: every operand once, the result once."""
-        read = sum(math.prod(self.shape(name)) for name in self.operation.names)
-        return float(BYTES[self.dtype]) * (read + self.m * self.n)
+        read = sum(
+            math.prod(self.shape(name)) * NAMED[self.type_of(name)].bytes
+            for name in self.operation.names
+        )
+        return float(read + self.m * self.n * NAMED[self.elements.result].bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +175,11 @@ def read(tables: dict[str, Any], where: str) -> tuple[str, tuple[Row, ...]]:
     for group in found.group:
         for shape, op in itertools.product(group.shapes, group.ops):
             operation(op)
-            if min(shape) < 1 or group.dtype not in BYTES or group.pad < 0:
+            if min(shape) < 1 or group.dtype not in ELEMENTS or group.pad < 0:
                 raise BenchError(
                     f"{op} of {shape}, {group.dtype}, pad {group.pad} cannot be measured",
                     where=f"suites/{where}",
-                    nearest=f"Sizes from 1, pads from 0, and {' or '.join(BYTES)}",
+                    nearest=f"Sizes from 1, pads from 0, and {' or '.join(ELEMENTS)}",
                 )
             rows.append(Row(op, *shape, dtype=group.dtype, acc=group.acc, pad=group.pad))
     return found.title, tuple(dict.fromkeys(rows))

@@ -123,8 +123,13 @@ class Clock:
         return {SLOW: f"{NO_TIME} after {self.elapsed:.0f} s for {rows} more rows"}
 
 
-def run(request: Request, progress: Progress) -> Record:
+def run(request: Request, progress: Progress, now: Callable[[], float] = time.monotonic) -> Record:
     """Measure what the record lacks, and keep it.
+
+    Args:
+        request: what to measure, and where to.
+        progress: hears what happens.
+        now: the clock that the budget is of, in seconds.
 
     Raises:
         BenchError: another run writes the record, it is none, or the child cannot start.
@@ -138,7 +143,7 @@ def run(request: Request, progress: Progress) -> Record:
         rows = records.unfinished(request.rows, record, request.peers, request.refill)
         progress.begin(len(rows), len(request.rows) - len(rows))
         if rows:
-            _run(request, record, rows, progress)
+            _run(request, record, rows, progress, Clock(request.budget, now))
         return record
 
 
@@ -159,8 +164,9 @@ def _alone(out: Path) -> Iterator[None]:
         lock.release()
 
 
-def _run(request: Request, record: Record, rows: list[Row], progress: Progress) -> None:
-    clock = Clock(request.budget)
+def _run(
+    request: Request, record: Record, rows: list[Row], progress: Progress, clock: Clock
+) -> None:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(os.cpu_count()))
     child = _child(request)
     compiler: Compiler | None = None

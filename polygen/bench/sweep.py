@@ -46,9 +46,9 @@ def sweep(
             fused = Fused(parse_expression(op.expression, op.names), op.name, op.expression, False)
             try:
                 found = tune(
-                    fused, *row.signature, sizes=row.sizes, acc_dtype=row.acc, budget=budget,
-                    arch=arch, replay=replay, records=records,
-                    crew=crew, report=report,
+                    fused, *row.signature, sizes=row.sizes, acc_dtype=row.acc,
+                    out_dtype=row.out_dtype, budget=budget, arch=arch, replay=replay,
+                    records=records, crew=crew, report=report,
                 )  # fmt: skip
             except PolygenError as error:
                 yield row, error

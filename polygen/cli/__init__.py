@@ -17,7 +17,7 @@ from polygen import knobs
 from polygen.cli import streams
 from polygen.cli.arguments import parser
 from polygen.cli.output import error_json, print_json
-from polygen.errors import OutputError, PolygenError
+from polygen.errors import OutputError, PolygenError, TraceError, readable, told
 
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 
@@ -59,7 +59,10 @@ def _run(words: list[str]) -> int:
     except SystemExit as stop:  # argparse has printed the help or the version
         return stop.code if isinstance(stop.code, int) else REFUSED
     options.command = command_line(words)
-    return int(options.run(options))
+    try:
+        return int(options.run(options))
+    except SystemExit as stop:  # of the user's code: it would be a success without a result
+        raise TraceError(f"the program ends polygen by sys.exit({stop.code!r})") from stop
 
 
 def _report(error: Exception, words: list[str]) -> int:
@@ -70,7 +73,7 @@ def _report(error: Exception, words: list[str]) -> int:
         text = f"polygen: {error}\n"
     else:
         text = (
-            f"polygen: internal error: {type(error).__name__}: {error}. "
+            f"polygen: internal error: {readable(told(error))}. "
             "--debug shows where; please report it\n"
         )
     with contextlib.suppress(OSError):  # there is nobody to tell

@@ -3,7 +3,9 @@
 1. The sum. Products of two f16, bf16 or tf32 values are exact in f32; each addition loses at most
    one unit u of the sums' type, tensor cores truncating rather than rounding. An MMA adds its k
    products at once, so an element sees about K / k additions in a chain and k inside one:
-   delta = (K / k + k) * u * sum |a| |b|.
+   delta = (K / k + k) * u * sum |a| |b|. f32 values that are multiplied as tf32 are rounded to
+   the nearest one first, as every kernel does; where two are as near, kernels differ, and
+   delta grows by what the other one would change.
 2. Fast functions. Where all outputs have 16 bits or fewer, some functions are written in a short
    form whose error is recorded beside it (`polygen/emit/functions.py`).
 3. The pointwise part. The program is evaluated in float64 with the sum moved by +delta and -delta,
@@ -24,7 +26,7 @@ import numpy as np
 
 from polygen.emit.functions import expanded, fast_error
 from polygen.errors import UnsupportedProgram
-from polygen.frontend.dtypes import F32
+from polygen.frontend.dtypes import F32, TF32
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Access, Constant, Contraction, Pointwise, Program, Tensor
 
@@ -70,7 +72,7 @@ def expected(
 
     Args:
         program: has one contraction.
-        arrays: inputs by name; tf32 values must have no more than tf32's mantissa.
+        arrays: inputs by name.
         sizes: of every symbolic dim.
         atom_k: products that one MMA adds.
 
@@ -79,14 +81,19 @@ def expected(
     """
     contraction = _contraction(program)
     inputs = {t.name: np.asarray(arrays[t.name]).astype(np.float64) for t in program.inputs}
+    multiplied, ties = dict(inputs), {}
+    for tensor in program.inputs:
+        if tensor.dtype == TF32:
+            multiplied[tensor.name], ties[tensor.name] = _nearest_tf32(inputs[tensor.name])
     after, moves = _after_the_sum(program, contraction)
-    (total,) = evaluate(_alone(program, contraction), inputs, sizes, round_outputs=False)
+    (total,) = evaluate(_alone(program, contraction), multiplied, sizes, round_outputs=False)
     still = {move.by.name: np.zeros(_shape(move.by, sizes)) for move in moves}
     given = {**inputs, **still, contraction.write.name: total}
     watched = replace(after, outputs=(*after.outputs, *(move.exact for move in moves)))
     runs = evaluate(watched, given, sizes, round_outputs=False)
     values, results_of_fast = runs[: len(program.outputs)], runs[len(program.outputs) :]
-    errors = {contraction.write.name: _sum_error(program, contraction, inputs, sizes, atom_k)}
+    lost = _sum_error(program, contraction, multiplied, ties, sizes, atom_k)
+    errors = {contraction.write.name: lost}
     for move, result in zip(moves, results_of_fast, strict=True):
         errors[move.by.name] = move.size(result)
     changes = [np.zeros(value.shape) for value in values]
@@ -135,6 +142,7 @@ def _sum_error(
     program: Program,
     contraction: Contraction,
     inputs: Mapping[str, Array],
+    ties: Mapping[str, Array],
     sizes: Mapping[str, int],
     atom_k: int,
 ) -> Array:
@@ -142,7 +150,29 @@ def _sum_error(
     alone = _alone(program, contraction)
     (total,) = evaluate(alone, magnitudes, sizes, round_outputs=False)
     additions = reduction_size(contraction, sizes) / atom_k + atom_k
-    return np.asarray(additions * 2.0**-contraction.dtype.mantissa * total)
+    error = np.asarray(additions * 2.0**-contraction.dtype.mantissa * total)
+    if any(step.any() for step in ties.values()):
+        further = {name: value + ties.get(name, 0.0) for name, value in magnitudes.items()}
+        (most,) = evaluate(alone, further, sizes, round_outputs=False)
+        error = error + (most - total)
+    return error
+
+
+def _nearest_tf32(values: Array) -> tuple[Array, Array]:
+    """float64 values of f32 rounded to tf32, ties to even.
+
+    Returns:
+        The rounded values; and, where a value lies in the middle between two, how far they are
+        apart, 0.0 elsewhere.
+    """
+    finite = np.isfinite(values)
+    _, exponent = np.frexp(np.where(finite, values, 1.0))
+    step = np.ldexp(1.0, np.maximum(exponent - 1, -126) - TF32.mantissa)
+    with np.errstate(invalid="ignore"):
+        units = values / step
+        rounded = np.where(finite, np.rint(units) * step, values)
+        tie = finite & (np.abs(units - np.trunc(units)) == 0.5)
+    return rounded, np.where(tie, step, 0.0)
 
 
 def _dims(contraction: Contraction) -> tuple[str | int, ...]:

@@ -11,7 +11,10 @@ from typing import Any, NoReturn
 from polygen import __version__
 from polygen.cli import bench, commands, completion, trial, tune
 from polygen.errors import UsageError
+from polygen.frontend.shapes import LARGEST_SIZE
 from polygen.show import STAGES
+
+_DIGITS = 18  # of a size: more than the largest has, and few enough to read it as a number
 
 EPILOG = """\
 PROGRAM is an expression or FILE.py:FUNCTION; the arguments after it describe the operands in
@@ -106,28 +109,32 @@ def size(text: str) -> tuple[str, int]:
     found = re.fullmatch(r"([A-Za-z_]\w*)=(\d+)", text, re.ASCII)
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=NUMBER, as in M=4096")
+    if len(found[2].lstrip("0")) > _DIGITS:
+        raise argparse.ArgumentTypeError(f"{text!r}: sizes are at most {LARGEST_SIZE}")
     return found[1], int(found[2])
 
 
-class Sizes(argparse.Action):
-    """Collects sizes; a name with two values has none that is meant."""
+class _Sizes(argparse.Action):
+    """Collects sizes of one or several ``--size``; a name has one."""
 
     def __call__(
         self,
         parser: argparse.ArgumentParser,
         namespace: argparse.Namespace,
-        values: Any,
+        values: object,
         option_string: str | None = None,
     ) -> None:
-        """Add the pairs of one ``--size``."""
-        found = list(namespace.size)
-        for name, value in values:
-            if any(known == name and other != value for known, other in found):
+        found = list(getattr(namespace, self.dest))
+        assert isinstance(values, list)  # nargs is "+"
+        for name, number in values:
+            first = dict(found).get(name)
+            if first is not None:
                 parser.error(
-                    f"argument --size: {name} has two values, {dict(found)[name]} and {value}"
+                    f"argument --size: {name} is given twice, as {first} and as {number}; "
+                    "one kernel is optimised for one size"
                 )
-            found.append((name, value))
-        namespace.size = found
+            found.append((name, number))
+        setattr(namespace, self.dest, found)
 
 
 def parser() -> Parser:
@@ -161,6 +168,9 @@ def parser() -> Parser:
     generate = add("generate", commands.generate, text, kernel, json)
     generate.add_argument(
         "-o", dest="out", metavar="OUT", default="kernels_out", help="folder; - prints the .cu"
+    )
+    generate.add_argument(
+        "--force", action="store_true", help="take the place of another kernel of this name"
     )
     show = add("show", commands.show, "print one stage of the pipeline", kernel, json)
     show.add_argument("--stage", choices=STAGES, default="plan", help="default: plan")
@@ -201,7 +211,7 @@ def _kernel_options(optional: bool = False) -> Parser:
         metavar="NAME=NUMBER",
         type=size,
         nargs="+",
-        action=Sizes,
+        action=_Sizes,
         default=[],
         help="what to optimise for; sizes stay run-time arguments",
     )

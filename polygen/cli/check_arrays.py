@@ -59,7 +59,8 @@ def arguments(launch: LaunchFile, path: Path) -> tuple[tuple[Any, ...], list[Arr
             if one.of >= 0:
                 source = launch.arguments[one.of]  # type: ignore[assignment]
             if array is not None:
-                made[number] = TensorMap(array, one.box, one.swizzle, one.nan_fill)
+                kind = "tf32" if source.dtype == "tf32" else ""
+                made[number] = TensorMap(array, one.box, one.swizzle, one.nan_fill, kind)
         expected.append(
             _file(one.expect, source, where, path.parent, problems) if one.expect else None
         )

@@ -15,11 +15,20 @@ from polygen.runtime import cache as artifacts
 from polygen.runtime.environment import environment
 from polygen.schedule.load import shipped
 
+# What is written; cubin and PTX only where there is a compiler.
+FILES = {
+    "code": ".cu",
+    "header": ".h",
+    "cubin": ".cubin",
+    "ptx": ".ptx",
+    "manifest": ".json",
+    "tree": ".tree.yaml",
+}
 LANGUAGES = {"cuda": "cuda", "tree": "yaml"}  # stages that a terminal shows in colour
 
 
 def generate(options: argparse.Namespace) -> int:
-    """Write the ``.cu``, the manifest and the tree, or print the ``.cu``."""
+    """Write the ``.cu`` with header, binary, manifest and tree beside it, or print the ``.cu``."""
     made = load.kernel(options)
     if options.out == "-":
         if options.json:
@@ -27,12 +36,9 @@ def generate(options: argparse.Namespace) -> int:
         else:
             print_code(made.source, "cuda")
         return 0
-    path = made.save(options.out)
-    files = {
-        "code": str(path),
-        "manifest": str(path.with_suffix(".json")),
-        "tree": str(path.with_suffix(".tree.yaml")),
-    }
+    path = made.save(options.out, force=options.force)
+    found = {name: path.with_suffix(suffix) for name, suffix in FILES.items()}
+    files = {name: str(file) for name, file in found.items() if file.exists()}
     try:
         compiled = f"{made.resources}, by {made.artifact.compiler}"
         resources, compiler, why = dataclasses.asdict(made.resources), made.artifact.compiler, None

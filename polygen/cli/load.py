@@ -11,6 +11,7 @@ import argparse
 import ast
 import difflib
 import importlib.util
+import inspect
 import keyword
 import re
 import sys
@@ -21,7 +22,7 @@ from typing import Any
 
 from polygen import knobs
 from polygen.api import Fused, fuse
-from polygen.errors import PolygenError, SignatureError, ToolchainMissing, TraceError
+from polygen.errors import PolygenError, SignatureError, ToolchainMissing, TraceError, told
 from polygen.frontend.given import checked_name
 from polygen.frontend.parse import parse_expression
 from polygen.frontend.signature import parse_signature
@@ -150,6 +151,14 @@ def from_file(path: Path, name: str) -> Any:
     module = _run(path)
     found = getattr(module, name, None)
     if callable(found):
+        try:
+            inspect.signature(found)
+        except (TypeError, ValueError):
+            raise PolygenError(
+                f"{name} does not tell what arguments it takes",
+                where=str(path),
+                nearest="Write a function around it, as in def f(x, w): …",
+            ) from None
         return found
     functions = [n for n, value in vars(module).items() if _is_own_function(value)]
     near = difflib.get_close_matches(name, functions, n=1) or functions
@@ -167,7 +176,11 @@ def _is_own_function(value: object) -> bool:
 
 
 def _run(path: Path) -> ModuleType:
-    if not path.is_file():
+    try:
+        found = path.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        found = False
+    if not found:
         raise PolygenError("no such file", where=str(path))
     spec = importlib.util.spec_from_file_location(_MODULE, path)
     assert spec is not None and spec.loader is not None  # the name ends in .py
@@ -177,11 +190,13 @@ def _run(path: Path) -> ModuleType:
     sys.modules[_MODULE] = module
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # sys.exit() would be a success without a result
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # sys.exit() too: it would end polygen without a word
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if _same(f, path)]
         line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
         raise TraceError(
-            f"running the file fails: {type(error).__name__}: {error}",
+            f"running the file fails: {told(error)}",
             where=f"{path}, line {line}" if line else str(path),
         ) from error
     finally:

@@ -13,7 +13,6 @@ from polygen.cli import load
 from polygen.cli.accuracy import expected, reduction_size
 from polygen.cli.output import print_json, print_pairs
 from polygen.errors import PolygenError
-from polygen.frontend.dtypes import TF32
 from polygen.frontend.program import Program, Tensor
 from polygen.kernel import Kernel
 from polygen.runtime.driver import cupy_driver
@@ -135,10 +134,7 @@ def random_operands(
 
 
 def _stored(tensor: Tensor, data: Array) -> Array:
-    array = data.astype(np.float32)
-    if tensor.dtype == TF32:  # values that tf32 holds: drop the mantissa's last 13 bits
-        array = (array.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
-    array = array.astype(tensor.dtype.numpy)
+    array = data.astype(np.float32).astype(tensor.dtype.numpy)
     return np.asfortranarray(array) if tensor.order == (1, 0) else array
 
 

@@ -16,10 +16,10 @@ import jinja2
 
 from polygen.emit import epilogue as epilogues
 from polygen.emit import leaves, roles
+from polygen.emit.conditions import refusals
 from polygen.emit.ctext import loops
-from polygen.emit.launcher import launcher, parameter
+from polygen.emit.launcher import launcher, parameter, plan_conditions
 from polygen.emit.source import KernelSource
-from polygen.frontend.program import Tensor
 from polygen.lower.plan import KernelPlan
 from polygen.schedule.load import dumps
 
@@ -49,15 +49,15 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
     context = (_role_frame if plan.roles else _frame)(plan) | {"header": header(plan, command)}
     template = "roles.cu.j2" if plan.roles else "kernel.cu.j2"
     text = environment().get_template(template).render(context)
-    alignment = tuple((t.name, t.alignment) for t in _arrays(plan))
+    declared = environment().get_template("header.h.j2").render(context)
     return KernelSource(
         entry=plan.entry,
         text=_tidy(text),
+        header=_tidy(declared),
         arch=plan.device.compile_target,
         arguments=plan.arguments,
         launch=plan.launch,
-        whole=tuple(c.tensor.name for c in plan.copies if c.asynchronous and not c.ragged),
-        alignment=alignment,
+        conditions=plan_conditions(plan),
     )
 
 
@@ -65,7 +65,10 @@ def header(plan: KernelPlan, command: str) -> list[str]:
     """The first comment: expression, statements, arguments, schedule, resources, command."""
     program = str(plan.program).splitlines()
     schedule = [f"  {line}" for line in dumps(plan.schedule).splitlines() if line]
-    alignments = ", ".join(f"{t.name} {t.alignment}" for t in _arrays(plan))
+    conditions = [
+        f"  {refusal.code}: {refusal.sentence}"
+        for refusal in refusals(plan_conditions(plan), plan.launch, plan.program.tensors)
+    ]
     enforced = [
         f"  {e.barrier.name} ({e.barrier.scope}): {'; '.join(e.dependences)}" for e in plan.enforced
     ]
@@ -78,7 +81,9 @@ def header(plan: KernelPlan, command: str) -> list[str]:
         if plan.roles is None
         else f"mapping: {plan.mapping}",
         f"needs: {plan.resources}",
-        f"alignment in bytes of addresses and strides: {alignments}",
+        "arguments, and what the launcher returns for others (lengths in elements, addresses in "
+        "bytes):",
+        *conditions,
         "barriers, and the dependences they enforce:",
         *enforced,
         "schedule:",
@@ -92,10 +97,6 @@ def _comment(line: str) -> str:
     """A line that ends where it ends: a backslash at its end would comment out the next one."""
     printable = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line.rstrip())
     return f"{printable} ." if printable.endswith("\\") else printable
-
-
-def _arrays(plan: KernelPlan) -> tuple[Tensor, ...]:
-    return tuple(t for t in (*plan.program.inputs, *plan.program.outputs) if t.dims)
 
 
 def _tidy(text: str) -> str:

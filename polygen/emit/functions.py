@@ -5,15 +5,15 @@ bits or fewer take the fast forms, of primitives and of the composites that have
 the others take the accurate ones. A form may call helpers from ``templates/functions``, which are
 included when they are used.
 
-The error of a fast form is recorded beside it. It is the largest found over 2^24 arguments spread
-over all floats, with every approximate instruction off by as much as NVIDIA documents; how the
-forms work, and what was found, is in docs/accuracy.md.
+The error of every form is recorded beside it. It is the largest found over 2^24 arguments spread
+over all floats; for the fast forms with every approximate instruction off by as much as NVIDIA
+documents. How the forms work, and what was found, is in docs/accuracy.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,20 +30,25 @@ class Emitted:
         fast: the form for outputs of 16 bits or fewer; empty: the same.
         helpers: files of templates/functions that the accurate form calls, in order.
         fast_helpers: those that the fast form calls.
-        fast_error: (absolute, relative): the fast form is off by at most absolute + relative * |f|,
+        error: (absolute, relative): the accurate form is off by at most absolute + relative * |f|,
             f being the function of the same arguments, where f is finite in f32.
+        fast_error: the same of the fast form.
     """
 
     accurate: str
     fast: str = ""
     helpers: tuple[str, ...] = ()
     fast_helpers: tuple[str, ...] = ()
+    error: tuple[float, float] = (2.0**-150, 2.0**-24)  # rounded right
     fast_error: tuple[float, float] = (0.0, 0.0)
 
 
 _TINY = 2.0**-126  # below it the approximate instructions give zero
+_LAST = 2.0**-149  # the spacing of the smallest numbers
 _EXP2, _RECIPROCAL = "approximate_exp2", "approximate_reciprocal"
+_LOG2, _QUOTIENT, _SQRT = "approximate_log2", "approximate_quotient", "approximate_sqrt"
 _CLAMP = ("minimum", "maximum")
+_TURNS = ("far_turns", "quarter_turns")
 
 PRIMITIVES: dict[str, Emitted] = {
     "add": Emitted("{0} + {1}"),
@@ -52,50 +57,121 @@ PRIMITIVES: dict[str, Emitted] = {
     "div": Emitted(
         "{0} / {1}",
         "approximate_quotient({0}, {1})",
-        fast_helpers=("approximate_quotient",),
+        fast_helpers=(_QUOTIENT,),
         fast_error=(_TINY, 2.0**-21),
     ),
     "neg": Emitted("-{0}"),
     "abs": Emitted("fabsf({0})"),
     "minimum": Emitted("minimum({0}, {1})", helpers=("minimum",)),
     "maximum": Emitted("maximum({0}, {1})", helpers=("maximum",)),
+    "floor": Emitted("floorf({0})"),
+    "ceil": Emitted("ceilf({0})"),
+    "trunc": Emitted("truncf({0})"),
+    "round": Emitted("rintf({0})"),
     "exp": Emitted(
         "expf({0})",
         "approximate_exp2(1.442695f * {0})",
         fast_helpers=(_EXP2,),
+        error=(_LAST, 2.0**-23),
         fast_error=(_TINY, 2.0**-17),
     ),
     "exp2": Emitted(
         "exp2f({0})",
         "approximate_exp2({0})",
         fast_helpers=(_EXP2,),
+        error=(_LAST, 2.0**-22),
         fast_error=(_TINY, 2.0**-21),
     ),
-    "log": Emitted("logf({0})", "__logf({0})", fast_error=(2.0**-21, 2.0**-21)),
-    "log1p": Emitted("log1pf({0})"),
+    "expm1": Emitted(
+        "expm1f({0})",
+        "fast_expm1({0})",
+        fast_helpers=(_EXP2, "fast_expm1"),
+        error=(_LAST, 2.0**-22),
+        fast_error=(_TINY, 2.0**-17),
+    ),
+    "log": Emitted(
+        "logf({0})", "__logf({0})", error=(0.0, 2.0**-23), fast_error=(2.0**-21, 2.0**-21)
+    ),
+    "log1p": Emitted("log1pf({0})", error=(_LAST, 2.0**-23)),
     "sqrt": Emitted(
         "sqrtf({0})",
         "approximate_sqrt({0})",
-        fast_helpers=("approximate_sqrt",),
+        fast_helpers=(_SQRT,),
         fast_error=(0.0, 2.0**-22),
     ),
-    "rsqrt": Emitted("rsqrtf({0})"),  # one approximate instruction, and what subnormals need
+    # One approximate instruction, and what subnormals need.
+    "rsqrt": Emitted("rsqrtf({0})", error=(0.0, 2.0**-23)),
+    "cbrt": Emitted(
+        "cbrtf({0})",
+        "fast_cbrt({0})",
+        fast_helpers=(_EXP2, _LOG2, "fast_cbrt"),
+        error=(0.0, 2.0**-23),
+        fast_error=(_TINY, 2.0**-16),
+    ),
+    "hypot": Emitted(
+        "hypotf({0}, {1})",
+        "fast_hypot({0}, {1})",
+        fast_helpers=(_SQRT, "fast_hypot"),
+        error=(_LAST, 2.0**-23),
+        fast_error=(_LAST, 2.0**-21),
+    ),
+    "sin": Emitted(
+        "sine({0}, 0u)",
+        "fast_sine({0}, 0u)",
+        helpers=(*_TURNS, "sine"),
+        fast_helpers=(*_TURNS, "fast_sine"),
+        error=(_LAST, 2.0**-22),
+        fast_error=(_LAST, 2.0**-18),
+    ),
+    "cos": Emitted(
+        "sine({0}, 1u)",
+        "fast_sine({0}, 1u)",
+        helpers=(*_TURNS, "sine"),
+        fast_helpers=(*_TURNS, "fast_sine"),
+        error=(0.0, 2.0**-22),
+        fast_error=(0.0, 2.0**-18),
+    ),
+    "tan": Emitted(
+        "tangent({0})",
+        "fast_tangent({0})",
+        helpers=(*_TURNS, "tangent"),
+        fast_helpers=(*_TURNS, _RECIPROCAL, "fast_tangent"),
+        error=(_LAST, 2.0**-21),
+        fast_error=(_TINY, 2.0**-21),
+    ),
+    "arctan2": Emitted(
+        "atan2f({0}, {1})",
+        "fast_arctan2({0}, {1})",
+        fast_helpers=(*_CLAMP, _QUOTIENT, "fast_arctan2"),
+        error=(_LAST, 2.0**-22),
+        fast_error=(_TINY, 2.0**-19),
+    ),
     "tanh": Emitted(
         "tanhf({0})",
         "fast_tanh({0})",
         fast_helpers=(*_CLAMP, _RECIPROCAL, "fast_tanh"),
+        error=(_LAST, 2.0**-22),
         fast_error=(_TINY, 2.0**-19),
     ),
     "erf": Emitted(
         "erff({0})",
         "fast_erf({0})",
         fast_helpers=(*_CLAMP, _RECIPROCAL, "fast_erf"),
+        error=(_LAST, 2.0**-23),
         fast_error=(_TINY, 2.0**-18),
+    ),
+    "erfc": Emitted(
+        "erfcf({0})",
+        "fast_erfc({0})",
+        fast_helpers=(_EXP2, _RECIPROCAL, "fast_erfc"),
+        error=(_LAST, 2.0**-21),
+        fast_error=(2 * _TINY, 2.0**-17),
     ),
     "sigmoid": Emitted(
         "1.0f / (1.0f + expf(-{0}))",
         "fast_sigmoid({0})",
         fast_helpers=(_EXP2, _RECIPROCAL, "fast_sigmoid"),
+        error=(_TINY, 2.0**-22),
         fast_error=(2 * _TINY, 2.0**-17),
     ),
     "softplus": Emitted(
@@ -103,9 +179,17 @@ PRIMITIVES: dict[str, Emitted] = {
         "fast_softplus({0})",
         helpers=("softplus",),
         fast_helpers=(_EXP2, "fast_softplus"),
+        error=(_LAST, 2.0**-22),
         fast_error=(2 * _TINY, 2.0**-17),
     ),
-    "pow": Emitted("powf({0}, {1})"),
+    "gelu": Emitted(
+        "{0} * normcdff({0})",
+        "fast_gelu({0})",
+        fast_helpers=(_EXP2, "fast_gelu"),
+        error=(16 * _LAST, 2.0**-20),
+        fast_error=(2.0**-23, 2.0**-15),
+    ),
+    "pow": Emitted("powf({0}, {1})", error=(_LAST, 2.0**-23)),
     "where": Emitted("{0} ? {1} : {2}"),
     "lt": Emitted("{0} < {1}"),
     "le": Emitted("{0} <= {1}"),
@@ -117,39 +201,84 @@ PRIMITIVES: dict[str, Emitted] = {
     "logical_or": Emitted("{0} || {1}"),
     "logical_not": Emitted("!{0}"),
 }
-# Composites that are shorter, or keep more digits, written as one; the accurate form is expanded.
+# Composites that are shorter, or keep more digits, written as one; the accurate form is expanded,
+# and its error is that of the definition.
 FAST_COMPOSITES: dict[str, Emitted] = {
-    "gelu": Emitted(
-        "",
-        "fast_gelu({0})",
-        fast_helpers=(_EXP2, "fast_gelu"),
-        fast_error=(2.0**-23, 2.0**-15),
-    ),
     "gelu_tanh": Emitted(
         "",
         "fast_gelu_tanh({0})",
         fast_helpers=(_EXP2, _RECIPROCAL, "fast_gelu_tanh"),
+        error=(256 * _TINY, 2.0**-16),
         fast_error=(256 * _TINY, 2.0**-16),
     ),
     "mish": Emitted(
         "",
         "fast_mish({0})",
         fast_helpers=(_EXP2, _RECIPROCAL, "fast_mish"),
+        error=(256 * _TINY, 2.0**-20),
         fast_error=(256 * _TINY, 2.0**-17),
     ),
 }
+# What the others may be off by, whose definitions are expanded. They cancel nothing.
+EXPANDED = Emitted("", error=(256 * _TINY, 2.0**-20), fast_error=(256 * _TINY, 2.0**-15))
 BOOLEAN = frozenset(
     ["lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or", "logical_not"]
 )
 
-# Constant exponents that need no call of powf: a product, or another primitive and its arguments.
-_PRODUCTS = {
-    1.0: "{0}",
-    2.0: "{0} * {0}",
-    3.0: "{0} * {0} * {0}",
-    4.0: "({0} * {0}) * ({0} * {0})",
-}
-_POWERS = {0.5: ("sqrt", "{0}"), -0.5: ("rsqrt", "{0}"), -1.0: ("div", "1.0f", "{0}")}
+# Constant exponents: small whole ones are products, some are another primitive, and moderate ones
+# have a short form. What is left calls powf, which is more precise than the longer products.
+_PRODUCTS, _FAST_PRODUCTS = range(1, 5), range(1, 9)
+_ROOTS: dict[float, tuple[str, ...]] = {0.5: ("sqrt", "{0}"), -1.0: ("div", "1.0f", "{0}")}
+_INVERSE_ROOT = Emitted("inverse_root({0})", helpers=("inverse_root",), error=(0.0, 2.0**-23))
+_FAST_EXPONENTS = 64.0  # the largest: 2^-22 of that is what the logarithm's error becomes
+_FAST_POWER = Emitted(
+    "",
+    "fast_power({0}, {1})",
+    fast_helpers=(_EXP2, _LOG2, "fast_power"),
+    fast_error=(_TINY, 2.0**-14),
+)
+
+
+def _product(factors: int) -> str:
+    """So many equal factors, each product of two written as often as it is used."""
+    if factors == 1:
+        return "{0}"
+    half = _product(factors // 2)
+    half = f"({half})" if " " in half else half
+    return f"{half} * {half}" + (" * {0}" if factors % 2 else "")
+
+
+def _power(constant: float | None, fast: bool) -> Emitted:
+    """How a power is written.
+
+    Args:
+        constant: the exponent, if it is a number.
+        fast: take the fast form if there is one.
+    """
+    if constant in (_FAST_PRODUCTS if fast else _PRODUCTS):
+        factors = int(constant or 0)
+        return Emitted(_product(factors), error=((factors - 1) * _LAST, factors * 2.0**-24))
+    if constant == -0.5:
+        return _INVERSE_ROOT
+    if fast and constant and abs(constant) <= _FAST_EXPONENTS:
+        if constant != int(constant):
+            return _FAST_POWER
+        size = _FAST_POWER.fast.replace("{0}", "fabsf({0})")
+        return replace(_FAST_POWER, fast=f"copysignf({size}, {{0}})" if constant % 2 else size)
+    return PRIMITIVES["pow"]
+
+
+def form(name: str, constant: float | None, fast: bool) -> Emitted:
+    """How a function is written, and its error.
+
+    Args:
+        name: a key of `PRIMITIVES` or of `FAST_COMPOSITES`.
+        constant: the last argument, if it is a number.
+        fast: outputs have 16 bits or fewer.
+    """
+    if name == "pow":
+        return PRIMITIVES[_ROOTS[constant][0]] if constant in _ROOTS else _power(constant, fast)
+    return PRIMITIVES.get(name) or FAST_COMPOSITES[name]
 
 
 def expanded(name: str, arguments: Sequence[Any], fast: bool, primitive: Callable[..., Any]) -> Any:
@@ -197,14 +326,12 @@ def expression(
     Returns:
         C text, and the helpers it calls.
     """
-    if name == "pow" and constant in _PRODUCTS:
-        return _PRODUCTS[constant].format(*arguments), ()
-    if name == "pow" and constant in _POWERS:
-        name, *operands = _POWERS[constant]
+    if name == "pow" and constant in _ROOTS:
+        name, *operands = _ROOTS[constant]
         arguments, constant = [operand.format(*arguments) for operand in operands], None
     if fast and name == "div" and constant is not None and _has_reciprocal(constant):
         return f"{arguments[0]} * {literal(1.0 / constant)}", ()
-    entry = PRIMITIVES.get(name) or FAST_COMPOSITES[name]
+    entry = form(name, constant, fast)
     if fast and entry.fast:
         return entry.fast.format(*arguments), entry.fast_helpers
     return entry.accurate.format(*arguments), entry.helpers
@@ -221,10 +348,23 @@ def fast_error(name: str, constant: float | None) -> tuple[float, float]:
         (absolute, relative), as `Emitted.fast_error`; zeros where there is no fast form: the error
         is that of f32 arithmetic.
     """
-    if name == "pow" and constant in _POWERS:
-        name = _POWERS[constant][0]
-    entry = PRIMITIVES.get(name) or FAST_COMPOSITES.get(name)  # a cast has none
-    return entry.fast_error if entry else (0.0, 0.0)
+    return (0.0, 0.0) if name == "cast" else form(name, constant, True).fast_error
+
+
+def recorded_error(name: str, constant: float | None, fast: bool) -> tuple[float, float]:
+    """The largest error of a function of the vocabulary, against its reference in float64.
+
+    Args:
+        name: a key of `polygen.frontend.functions.TABLE`, not a cast.
+        constant: the last argument, if it is a number.
+        fast: in kernels whose outputs all have 16 bits or fewer.
+
+    Returns:
+        (absolute, relative), as `Emitted.error`.
+    """
+    known = name in PRIMITIVES or name in FAST_COMPOSITES
+    entry = form(name, constant, fast) if known else EXPANDED
+    return entry.fast_error if fast and any(entry.fast_error) else entry.error
 
 
 def _has_reciprocal(constant: float) -> bool:

@@ -1,14 +1,15 @@
 """The host launcher's records: parameters, checks, the grid, and the tensor maps it encodes.
 
 The launcher takes what a caller has: pointers and scalars, sizes, strides. Tensor maps are no
-parameters of it; it encodes them from the others, and passes them in the kernel's order.
+parameters of it; it encodes them from the others, and passes them in the kernel's order. What it
+refuses is what `polygen.emit.conditions` lists, as for calls from Python.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
+from polygen.emit.conditions import Condition, conditions, given_step, refusals
 from polygen.emit.leaves import c_type
 from polygen.emit.names import c_name
 from polygen.frontend.program import Dim
@@ -45,10 +46,18 @@ def launcher(plan: KernelPlan) -> dict[str, Any]:
         "extent_across": _size(launch.across),
         "persistent": _persistent(launch),
         "host_parameters": ", ".join(parameter(plan, argument) for argument in host),
-        "host_arguments": ", ".join(_passed(argument) for argument in plan.arguments),
-        "host_checks": _checks(plan, host),
+        "host_arguments": ", ".join(_passed(plan, argument) for argument in plan.arguments),
+        "host_refusals": refusals(plan_conditions(plan), launch, plan.program.tensors),
         "host_maps": maps,
+        "grid_parameters": _grid_parameters(launch),
+        "parameter_comments": [_comment(plan, argument) for argument in plan.arguments],
     }
+
+
+def plan_conditions(plan: KernelPlan) -> tuple[Condition, ...]:
+    """What the arguments of a plan's launches must satisfy."""
+    whole = [c.tensor.name for c in plan.copies if c.asynchronous and not c.ragged]
+    return conditions(plan.program, whole, plan.launch)
 
 
 def parameter(plan: KernelPlan, argument: Argument) -> str:
@@ -65,30 +74,37 @@ def parameter(plan: KernelPlan, argument: Argument) -> str:
     return f"{constant}{c_type(tensor.dtype)}* __restrict__ {name}"
 
 
+def _grid_parameters(launch: Launch) -> str:
+    dims = dict.fromkeys(d for d in (launch.along, launch.across) if isinstance(d, str))
+    resident = ["unsigned resident"] if launch.persistent else []
+    return ", ".join([*(f"int {_size(dim)}" for dim in dims), *resident, "unsigned grid[2]"])
+
+
+def _comment(plan: KernelPlan, argument: Argument) -> str:
+    """One parameter of the kernel, for those who launch the cubin."""
+    tensor = plan.program.tensors.get(argument.tensor)
+    what = {
+        "size": "int",
+        "scalar": "float",
+        "pointer": f"address of {tensor}",
+        "stride": f"int, elements from one index of axis {argument.axis} of {argument.tensor} to "
+        "the next; 0 where there is one index",
+        "map": f"128 bytes by value, the tensor map of {tensor}: boxes of "
+        f"{argument.box[0]} x {argument.box[1]} elements along the stored axes, swizzle "
+        f"{argument.swizzle} bytes",
+    }
+    return f"{c_name(argument.name)}: {what[argument.kind]}"
+
+
 def _size(dim: Dim) -> str:
     return c_name(str(dim))
 
 
-def _passed(argument: Argument) -> str:
+def _passed(plan: KernelPlan, argument: Argument) -> str:
     name = c_name(argument.name)
+    if argument.kind == "stride":
+        return given_step(plan.program.tensors[argument.tensor], argument.axis)
     return f"*reinterpret_cast<const TensorMap*>(&{name})" if argument.kind == "map" else name
-
-
-def _checks(plan: KernelPlan, host: Sequence[Argument]) -> list[str]:
-    """Conditions under which the launcher refuses its arguments."""
-    checks = [f"{c_name(a.name)} < 1" for a in host if a.kind == "size"]
-    for tensor in (*plan.program.inputs, *plan.program.outputs):
-        if not tensor.dims:
-            continue
-        checks.append(f"(unsigned long long){c_name(tensor.name)} % {tensor.alignment}")
-        step = tensor.alignment // tensor.dtype.bytes
-        if step > 1:
-            checks += [
-                f"{c_name(a.name)} % {step}"
-                for a in host
-                if a.kind == "stride" and a.tensor == tensor.name
-            ]
-    return checks
 
 
 def _tensor_map(plan: KernelPlan, argument: Argument) -> dict[str, Any]:

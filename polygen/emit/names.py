@@ -32,6 +32,7 @@ _KEYWORDS_TEXT = (
 _KEYWORDS = frozenset(_KEYWORDS_TEXT.split())
 _KERNEL_SCOPE = (
     "kernel.cu.j2", "leaves.cu.j2", "launcher.cu.j2", "roles.cu.j2", "role_leaves.cu.j2",
+    "header.h.j2",
 )  # fmt: skip
 _GLOBAL_SCOPE = ("types.cu.j2", "instructions.cu.j2", "role_instructions.cu.j2")
 

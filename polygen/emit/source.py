@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polygen.brief import Brief
-from polygen.lower.plan import Argument, Launch
+from polygen.emit.conditions import Condition
+from polygen.lower.launch import Argument, Launch
 
 __all__ = ["Argument", "KernelSource", "Launch"]
 
@@ -16,13 +17,16 @@ class KernelSource(Brief):
 
     entry: str  # extern "C" name
     text: str  # stands alone: no headers, host launcher included outside NVRTC
+    header: str  # C: declares the launcher, tests its arguments, says how to launch the cubin
     arch: str  # "sm_80", "sm_90a"
     arguments: tuple[Argument, ...]
     launch: Launch
-    whole: tuple[str, ...]  # tensors whose contiguous extent is a multiple of their alignment
-    alignment: tuple[
-        tuple[str, int], ...
-    ]  # tensor name -> bytes its address and strides must be multiples of
+    conditions: tuple[Condition, ...]  # what arguments must satisfy, in the order of their tests
+
+    @property
+    def alignment(self) -> tuple[tuple[str, int], ...]:
+        """Per array, the bytes that its address and its steps must be multiples of."""
+        return tuple((c.tensor, c.multiple) for c in self.conditions if c.kind == "address")
 
     def brief(self) -> str:
         """The entry, its target, and how much text there is."""

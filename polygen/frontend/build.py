@@ -1,13 +1,7 @@
 """Array code to `Program`.
 
 1. The function is run on traced arguments; the graph's roots are what it returns.
-2. Each matmul reached from a root becomes a contraction in its own (i, j, k), numbered first.
-3. A pointwise node becomes a statement over the whole domain of the output it is computed for.
-   Walking down from an output, `index` says which of the output's iterators (or 0) indexes each
-   axis of a node: a broadcast axis drops to 0, a view permutes. So `(x @ w).T + r` reads v0[j,i]
-   and r[i,j].
-4. A (node, index, domain) triple is computed once; the last statement of an output casts to its
-   dtype.
+2. What they read is written as statements by `polygen.frontend.statements`.
 """
 
 from __future__ import annotations
@@ -15,48 +9,21 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-from polygen.errors import (
-    DTypeError,
-    PolygenError,
-    ShapeError,
-    SignatureError,
-    TraceError,
-    UnsupportedProgram,
-)
-from polygen.frontend.dtypes import BOOL, F32, S8, TF32, DType
+from polygen.errors import DTypeError, PolygenError, SignatureError, TraceError, told
+from polygen.frontend.dtypes import STORED, DType
 from polygen.frontend.dtypes import dtype as to_dtype
-from polygen.frontend.expr import (
-    ApplyNode,
-    Dims,
-    InputNode,
-    MatmulNode,
-    Node,
-    ScalarNode,
-    ViewNode,
-    describe,
-)
-from polygen.frontend.program import (
-    Access,
-    Constant,
-    Contraction,
-    Dim,
-    Index,
-    Pointwise,
-    Program,
-    Statement,
-    Tensor,
-)
-from polygen.frontend.shapes import accumulator, check_tensor, default_output, shape_text
+from polygen.frontend.expr import Node
+from polygen.frontend.iterators import Iterators
+from polygen.frontend.program import Program, Tensor
+from polygen.frontend.shapes import check_tensor
+from polygen.frontend.statements import Builder
 from polygen.frontend.trace import Trace
 from polygen.frontend.traced import Traced
 
 MAX_OUTPUTS = 8
-
-Domain = tuple[tuple[str, Dim], ...]
-Indices = tuple[Index, ...]
 
 
 def build_program(
@@ -88,17 +55,18 @@ def build_program(
         ShapeError: operands or outputs have dims that do not fit.
         DTypeError: operand, accumulator or output dtypes do not fit.
         SignatureError: `tensors` does not fit the function's parameters.
-        UnsupportedProgram: no contraction, or one that reads computed operands.
+        UnsupportedProgram: no contraction, or an einsum that is none.
     """
     inputs = _named(function, tensors)
     trace = Trace()
     result = _run(function, name, [Traced(trace, trace.input(tensor)) for tensor in inputs])
     roots = _roots(result, trace)
     wanted = _wanted(out_dtypes, len(roots))
-    builder = _Builder(_prefix("v", inputs))
+    names = [str(name) for tensor in inputs for name in (tensor.name, *tensor.dims)]
+    builder = Builder(_prefix("v", inputs), Iterators(names), acc_dtype)
     for position, root in enumerate(roots):
         builder.collect(root, position)
-    builder.contract(acc_dtype)
+    builder.contract(trace.positions())
     output = _prefix("y", inputs)
     outputs = tuple(
         builder.output(f"{output}{position}", root, dtype)
@@ -118,12 +86,10 @@ def _run(function: Callable[..., Any], name: str, arguments: Sequence[Traced]) -
     """What the function returns; its own exceptions are named as such."""
     try:
         return function(*arguments)
-    except PolygenError:
+    except (PolygenError, KeyboardInterrupt):
         raise
-    except Exception as error:
-        raise TraceError(
-            f"the function raises {type(error).__name__}: {error}", where=name
-        ) from error
+    except BaseException as error:  # sys.exit() too: it would end polygen without a word
+        raise TraceError(f"the function raises {told(error)}", where=name) from error
 
 
 def _identifier(name: str) -> str:
@@ -199,6 +165,9 @@ def _roots(result: Any, trace: Trace) -> list[Node]:
             f"the function returns {len(values)} values", nearest=f"Return 1 to {MAX_OUTPUTS}"
         )
     for position, value in enumerate(values):
+        if inspect.iscoroutine(value):
+            value.close()  # or Python warns, beside the message
+            raise TraceError("the function is asynchronous", nearest="Write def, not async def")
         if not isinstance(value, Traced) or value.trace is not trace:
             raise TraceError(
                 f"output {position} is a {type(value).__name__}",
@@ -216,170 +185,4 @@ def _wanted(out_dtypes: object, count: int) -> list[DType | None]:
             f"out_dtype names {len(given)} dtypes for {count} outputs",
             nearest="Give one for all, or one for each",
         )
-    return [None if item is None else to_dtype(item) for item in given]
-
-
-def _source_index(node: ViewNode, index: Indices) -> Indices:
-    """How a view's index addresses its source; a dropped axis has size 1."""
-    where = {axis: index[position] for position, axis in enumerate(node.axes) if axis is not None}
-    return tuple(where.get(axis, 0) for axis in range(len(node.source.dims)))
-
-
-def _unview(node: Node, index: Indices) -> tuple[Node, Indices]:
-    """The node under views, and the index that reaches the same element."""
-    while isinstance(node, ViewNode):
-        index = _source_index(node, index)
-        node = node.source
-    return node, index
-
-
-def _argument_index(dims: Dims, index: Indices, arg: Node) -> Indices:
-    """How a node of dims `dims`, indexed by `index`, addresses an argument broadcast to it."""
-    skip = len(dims) - len(arg.dims)
-    return tuple(
-        index[skip + axis] if dim == dims[skip + axis] else 0 for axis, dim in enumerate(arg.dims)
-    )
-
-
-@dataclass(slots=True)
-class _Builder:
-    """Statements under construction."""
-
-    prefix: str
-    statements: list[Statement] = field(default_factory=list)
-    matmuls: dict[MatmulNode, str] = field(default_factory=dict)  # to the value's name
-    first: dict[Node, MatmulNode] = field(default_factory=dict)  # per output, the first it reads
-    memo: dict[tuple[Node, Indices, Domain], Access | Constant] = field(default_factory=dict)
-
-    def collect(self, root: Node, position: int) -> None:
-        """Numbers the contractions that an output reads, in the order of the function's text."""
-        seen: set[Node] = set()
-        found = []
-        stack = [root]
-        while stack:
-            node = stack.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            if isinstance(node, MatmulNode):
-                found.append(node)
-            elif isinstance(node, ViewNode):
-                stack.append(node.source)
-            elif isinstance(node, ApplyNode):
-                stack.extend(reversed(node.args))
-        if not found:
-            raise UnsupportedProgram(
-                f"output {position}, {describe(root)}, reads no contraction",
-                why="polygen fuses work around a matrix product",
-                nearest="Use x @ w in it, or compute it elsewhere",
-            )
-        self.first[root] = found[0]
-        for node in found:
-            self.matmuls.setdefault(node, f"{self.prefix}{len(self.matmuls)}")
-
-    def contract(self, acc_dtype: object) -> None:
-        """Writes the contraction statements."""
-        for number, (node, value) in enumerate(self.matmuls.items()):
-            extents = (*node.dims, node.lhs.dims[1])
-            self.statements.append(
-                Contraction(
-                    name=f"S{number}",
-                    domain=tuple(zip(("i", "j", "k"), extents, strict=True)),
-                    write=Access(value, ("i", "j")),
-                    lhs=self._leaf(node.lhs, ("i", "k")),
-                    rhs=self._leaf(node.rhs, ("k", "j")),
-                    dtype=accumulator(node.lhs.dtype, acc_dtype),
-                )
-            )
-
-    def _leaf(self, node: Node, index: Indices) -> Access:
-        """A matmul operand: an argument, perhaps transposed."""
-        node, index = _unview(node, index)
-        assert isinstance(node, InputNode)  # the tracer refuses computed operands
-        return Access(node.tensor.name, index)
-
-    def output(self, name: str, root: Node, wanted: DType | None) -> Tensor:
-        """Writes the statements of one output, and describes it."""
-        if len(root.dims) != 2:
-            raise ShapeError(
-                f"output {describe(root)} is {shape_text(root.dims)}",
-                where=name,
-                nearest="Outputs have two axes",
-            )
-        domain: Domain = (("i", root.dims[0]), ("j", root.dims[1]))
-        node, index = _unview(root, ("i", "j"))
-        dtype = self._output_dtype(name, root, node, wanted)
-        if isinstance(node, ApplyNode) and node.function == "cast" and node.dtype == dtype:
-            index = _argument_index(node.dims, index, node.args[0])
-            node = node.args[0]
-        argument = self._lower(node, index, domain)
-        self._write(domain, Access(name, ("i", "j")), "cast", (argument,), dtype)
-        return Tensor(name, dtype, root.dims, (0, 1))
-
-    def _output_dtype(self, name: str, root: Node, node: Node, wanted: DType | None) -> DType:
-        """The dtype of an output: requested, or its last cast's, or after the matmul's operands."""
-        dtype = wanted
-        if dtype is None and isinstance(node, ApplyNode) and node.function == "cast":
-            dtype = node.dtype
-        if dtype is None and node.dtype == BOOL:
-            raise DTypeError(
-                f"output {describe(root)} is bool", where=name, nearest='Add .astype("s8")'
-            )
-        if dtype is None:
-            operand = self.first[root].lhs.dtype
-            dtype = default_output(operand, bare=isinstance(node, MatmulNode))
-        if dtype in (TF32, BOOL):
-            nearest = F32 if dtype == TF32 else S8
-            raise DTypeError(f"an output cannot be {dtype}", where=name, nearest=f"Use {nearest}")
-        return dtype
-
-    def _write(
-        self,
-        domain: Domain,
-        write: Access,
-        function: str,
-        args: tuple[Access | Constant, ...],
-        dtype: DType,
-    ) -> None:
-        name = f"P{len(self.statements)}"
-        self.statements.append(Pointwise(name, domain, write, function, args, dtype))
-
-    def _lower(self, root: Node, index: Indices, domain: Domain) -> Access | Constant:
-        """The access that reads a node at `index`, after writing the statements it needs.
-
-        An explicit stack, because an expression may be deeper than Python's.
-        """
-        stack = [_unview(root, index)]
-        while stack:
-            node, at = stack[-1]
-            if (node, at, domain) in self.memo:
-                stack.pop()
-                continue
-            operands = self._operands(node, at)
-            pending = [op for op in operands if (*op, domain) not in self.memo]
-            if pending:
-                stack.extend(reversed(pending))
-                continue
-            self.memo[node, at, domain] = self._value(node, at, operands, domain)
-            stack.pop()
-        return self.memo[(*_unview(root, index), domain)]
-
-    def _operands(self, node: Node, index: Indices) -> list[tuple[Node, Indices]]:
-        if not isinstance(node, ApplyNode):
-            return []
-        return [_unview(arg, _argument_index(node.dims, index, arg)) for arg in node.args]
-
-    def _value(
-        self, node: Node, index: Indices, operands: list[tuple[Node, Indices]], domain: Domain
-    ) -> Access | Constant:
-        if isinstance(node, ScalarNode):
-            return Constant(node.value)
-        if isinstance(node, InputNode):
-            return Access(node.tensor.name, index)
-        if isinstance(node, MatmulNode):
-            return Access(self.matmuls[node], index)
-        assert isinstance(node, ApplyNode)
-        args = tuple(self.memo[(*operand, domain)] for operand in operands)
-        value = Access(f"{self.prefix}{len(self.statements)}", ("i", "j"))
-        self._write(domain, value, node.function, args, node.dtype)
-        return value
+    return [None if item is None else to_dtype(item, STORED) for item in given]

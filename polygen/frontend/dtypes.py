@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from polygen.errors import DTypeError
+from polygen.errors import DTypeError, echo
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ S8 = DType("s8", 8, "int8", 0, "int")
 S32 = DType("s32", 32, "int32", 0, "int")
 BOOL = DType("bool", 8, "bool", 0, "bool")
 
+STORED = (F16, BF16, F32)  # what kernels write
+
 NAMED = {d.name: d for d in (F16, BF16, TF32, F32, E4M3, E5M2, S8)}
 _INTERNAL = {d.name: d for d in (S32, BOOL)}
 _ALIASES = {
@@ -59,11 +62,12 @@ _ALIASES = {
 }
 
 
-def dtype(spec: object) -> DType:
+def dtype(spec: object, known: Sequence[DType] = tuple(NAMED.values())) -> DType:
     """The `DType` a user means.
 
     Args:
         spec: a `DType`, a name (``bf16``, ``float16``), or anything NumPy takes as a dtype.
+        known: what to name to whom it is not one.
 
     Raises:
         DTypeError: the name is unknown.
@@ -75,8 +79,9 @@ def dtype(spec: object) -> DType:
         try:
             name = np.dtype(spec).name  # type: ignore[call-overload]
         except TypeError:
-            name = str(spec).rpartition(".")[2]
+            text = str(spec)  # torch.float16
+            name = text.rpartition(".")[2] if text.replace(".", "_").isidentifier() else echo(spec)
     found = NAMED.get(name) or _ALIASES.get(name) or _INTERNAL.get(name)
     if found is None:
-        raise DTypeError(f"unknown dtype {name!r}", nearest=f"Known: {', '.join(NAMED)}")
+        raise DTypeError(f"unknown dtype {name!r}", nearest=f"Known: {', '.join(map(str, known))}")
     return found

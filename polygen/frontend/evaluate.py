@@ -13,8 +13,18 @@ from typing import Any
 import numpy as np
 
 from polygen.errors import ArgumentError
+from polygen.frontend.dtypes import F32
 from polygen.frontend.functions import TABLE
-from polygen.frontend.program import Access, Constant, Contraction, Dim, Pointwise, Program
+from polygen.frontend.program import (
+    Access,
+    Affine,
+    Constant,
+    Contraction,
+    Dim,
+    Pointwise,
+    Program,
+    Statement,
+)
 from polygen.frontend.rounding import round_to
 
 Array = np.ndarray[Any, Any]
@@ -29,7 +39,8 @@ class Exact(np.ndarray[Any, Any]):
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         result = super().__array_function__(func, types, args, kwargs)
-        return result.view(Exact) if isinstance(result, np.ndarray) else result
+        array = isinstance(result, (np.ndarray, np.generic))  # a full sum is a NumPy scalar
+        return np.asarray(result).view(Exact) if array else result
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         return np.asarray(array).view(Exact)  # never a NumPy scalar, which would lose `astype`
@@ -63,6 +74,7 @@ def evaluate(
     arrays: Mapping[str, Any],
     sizes: Mapping[str, int] | None = None,
     round_outputs: bool = True,
+    single: bool = False,
 ) -> tuple[Array, ...]:
     """Interprets a Program's statements in float64.
 
@@ -73,6 +85,8 @@ def evaluate(
         sizes: values of the symbolic dims; those missing are read off the arrays.
         round_outputs: round and store each output in its dtype; otherwise leave it in float64. tf32
             operands are used as they are: rounding them is the tensor core's doing.
+        single: round constants, and what each pointwise function gives, to f32 as kernels do. How
+            far that is from the float64 values says how much the program makes of a rounding.
 
     Returns:
         The outputs in order, each of its dims' shape.
@@ -92,10 +106,11 @@ def evaluate(
         name = statement.write.name
         with np.errstate(all="ignore"):
             if isinstance(statement, Contraction):
-                values[name] = _contraction(statement, values)
+                values[name] = _contraction(statement, values, extents)
             else:
                 keep = name in names and not round_outputs
-                values[name] = _pointwise(statement, values, extents, keep)
+                value = _pointwise(statement, values, extents, keep, single)
+                values[name] = round_to(value, F32) if single else value
     outputs = [(values[tensor.name], tensor.dtype.numpy) for tensor in program.outputs]
     return tuple(value.astype(dtype) if round_outputs else value for value, dtype in outputs)
 
@@ -112,49 +127,73 @@ def _bind_sizes(
         raise ArgumentError(f"an array of shape {shape} for {text}", why=known)
 
 
-def _contraction(statement: Contraction, values: Mapping[str, Array]) -> Array:
+def _extents(statement: Statement, extents: Mapping[str, int]) -> dict[str, int]:
+    """How far each iterator of a statement runs, in the domain's order."""
+    return {it: extents[e] if isinstance(e, str) else e for it, e in statement.domain}
+
+
+def _contraction(
+    statement: Contraction, values: Mapping[str, Array], extents: Mapping[str, int]
+) -> Array:
     """Sums over the iterators that the write does not use."""
-    numbers = {iterator: axis for axis, (iterator, _) in enumerate(statement.domain)}
+    ranges = _extents(statement, extents)
+    numbers = {iterator: axis for axis, iterator in enumerate(ranges)}
     operands: list[Any] = []
     for access in statement.reads:
-        array, index = _select(access, values)
-        operands += [array, [numbers[iterator] for iterator in index]]
-    out = [numbers[i] for i in statement.write.index if isinstance(i, str)]
+        operands += [
+            _select(access, values, ranges),
+            [numbers[iterator] for iterator in access.iterators],
+        ]
+    read = {iterator for access in statement.reads for iterator in access.iterators}
+    for iterator in [iterator for iterator in ranges if iterator not in read]:
+        operands += [np.ones(ranges[iterator]), [numbers[iterator]]]
+    out = [numbers[iterator] for iterator in statement.write.iterators]
     return np.asarray(np.einsum(*operands, out, optimize=True))
 
 
-def _select(access: Access, values: Mapping[str, Array]) -> tuple[Array, tuple[str, ...]]:
-    """The array with the axes indexed by a number taken, and the iterators of those that remain."""
+def _select(access: Access, values: Mapping[str, Array], ranges: Mapping[str, int]) -> Array:
+    """What an access reads: one axis per iterator, in the order of the tensor's axes."""
     array = values[access.name]
-    array = array[tuple(i if isinstance(i, int) else slice(None) for i in access.index)]
-    return array, tuple(i for i in access.index if isinstance(i, str))
+    for axis, index in reversed(tuple(enumerate(access.index))):
+        if isinstance(index, int):
+            array = array.take(index, axis)
+            continue
+        sliced = index if isinstance(index, Affine) else Affine(index, 1, 0)
+        size = ranges[sliced.iterator]
+        if sliced != Affine(sliced.iterator, 1, 0) or size != array.shape[axis]:
+            array = array.take(sliced.offset + sliced.scale * np.arange(size), axis)
+    return array
 
 
 def _pointwise(
-    statement: Pointwise, values: Mapping[str, Array], extents: Mapping[str, int], keep: bool
+    statement: Pointwise,
+    values: Mapping[str, Array],
+    extents: Mapping[str, int],
+    keep: bool,
+    single: bool,
 ) -> Array:
     """Applies the function over the whole domain; `keep` leaves out a cast's rounding."""
-    iterators = tuple(iterator for iterator, _ in statement.domain)
-    shape = [extents[e] if isinstance(e, str) else e for _, e in statement.domain]
-    args = [_operand(arg, values, iterators) for arg in statement.args]
+    ranges = _extents(statement, extents)
+    iterators, shape = tuple(ranges), tuple(ranges.values())
+    args = [_operand(arg, values, ranges) for arg in statement.args]
+    if single:
+        args = [round_to(a, F32) if isinstance(a, float) else a for a in args]
     if statement.function != "cast":
         result = TABLE[statement.function].reference(*args)
     else:
         result = args[0] if keep else round_to(args[0], statement.dtype)
-    order = [iterators.index(i) for i in statement.write.index if isinstance(i, str)]
+    order = [iterators.index(iterator) for iterator in statement.write.iterators]
     return np.broadcast_to(result, shape).transpose(order)
 
 
-def _operand(
-    arg: Access | Constant, values: Mapping[str, Array], iterators: tuple[str, ...]
-) -> Any:
+def _operand(arg: Access | Constant, values: Mapping[str, Array], ranges: Mapping[str, int]) -> Any:
     """An argument with one axis per iterator, of size 1 where it does not depend on it."""
     if isinstance(arg, Constant):
         return arg.value
-    array, index = _select(arg, values)
+    iterators = tuple(ranges)
+    array, index = _select(arg, values, ranges), arg.iterators
     used = [iterator for iterator in iterators if iterator in index]
     array = np.einsum(
         array, [iterators.index(i) for i in index], [iterators.index(i) for i in used]
     )
-    sizes = iter(array.shape)
-    return array.reshape([next(sizes) if iterator in used else 1 for iterator in iterators])
+    return array.reshape([ranges[iterator] if iterator in used else 1 for iterator in iterators])

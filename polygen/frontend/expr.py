@@ -8,12 +8,47 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
+from polygen.errors import TraceError
 from polygen.frontend.dtypes import F32, DType
 from polygen.frontend.program import Dim, Tensor
 
 Dims = tuple[Dim, ...]
+
+
+class Size:
+    """A dim with a name, as a function sees it in ``x.shape``: it has no number yet.
+
+    It prints as its name and equals its name; whatever would need the number is refused.
+    """
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __eq__(self, other: object) -> bool:
+        return self.name == (other.name if isinstance(other, Size) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def refuse(self, *_: object) -> NoReturn:
+        """Raise TraceError: the number is not known."""
+        raise TraceError(
+            f"the size {self.name} is used as a number",
+            why="sizes are arguments of the kernel: the function is run once, for all of them",
+            nearest=f'Pass the number as an argument (f32), or fix it with static=("{self.name}",)',
+        )
+
+    __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = refuse
+    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __neg__ = refuse
+    __index__ = __int__ = __float__ = refuse
 
 
 class Symbolic:
@@ -125,21 +160,39 @@ class ApplyNode:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MatmulNode:
-    """A two-dimensional matrix product."""
+class ProductNode:
+    """A sum of products of two operands over axes they share; a matrix product is one.
+
+    Labels number the iterators: 0, 1, … run along the axes of `dims`, the ones after that along
+    `summed`. An axis of size 1 under a longer iterator stretches.
+    """
 
     lhs: Node
     rhs: Node
+    lhs_labels: tuple[int, ...]  # per axis of the operand
+    rhs_labels: tuple[int, ...]
     dims: Dims
+    summed: Dims
+    operand: DType  # what is multiplied
+    notation: str  # "@", or the subscripts of an einsum that means it; follows from the labels
     dtype: DType = F32
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Where a view reads one axis of its source: ``scale * position + offset``."""
+
+    axis: int | None  # the view's axis that gives the position; None: only at `offset`
+    scale: int = 1
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ViewNode:
-    """The same elements under other axes: transposed, or axes of size 1 added or dropped."""
+    """Elements under other axes: permuted, sliced, at one place, with new axes of size 1."""
 
     source: Node
-    axes: tuple[int | None, ...]  # per axis of the view: the source's axis, or None for a new one
+    reaches: tuple[Reach, ...]  # per axis of the source
     dims: Dims
 
     @property
@@ -147,8 +200,14 @@ class ViewNode:
         """The source's dtype."""
         return self.source.dtype
 
+    @property
+    def axes(self) -> tuple[int | None, ...]:
+        """Per axis of the view the source's axis it runs along; None for a new one."""
+        along = {reach.axis: axis for axis, reach in enumerate(self.reaches)}
+        return tuple(along.get(axis) for axis in range(len(self.dims)))
 
-Node = InputNode | ScalarNode | ApplyNode | MatmulNode | ViewNode
+
+Node = InputNode | ScalarNode | ApplyNode | ProductNode | ViewNode
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**"}
 _INFIX |= {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
@@ -164,16 +223,12 @@ def describe(node: Node, depth: int = 3) -> str:
         return f"{node.value:g}"
     if depth == 0:
         return "…"
-    if isinstance(node, MatmulNode):
-        return describe_matmul(node.lhs, node.rhs, depth)
+    if isinstance(node, ProductNode):
+        return describe_product(node.notation, node.lhs, node.rhs, depth)
     if isinstance(node, ViewNode):
-        source = _operand(node.source, depth, _ATOM)
-        if None not in node.axes and len(node.axes) == len(node.source.dims):
-            return f"{source}.T"
-        selected = ", ".join("None" if axis is None else ":" for axis in node.axes)
-        return f"{source}[{selected}]"
+        return _describe_view(node, depth)
     if node.function == "cast":
-        return f'{_operand(node.args[0], depth, _ATOM)}.astype("{node.dtype}")'
+        return describe_cast(node.args[0], node.dtype, depth)
     if node.function in _INFIX:
         binding = _BINDING.get(node.function, 0)
         left = _operand(node.args[0], depth, binding)
@@ -182,16 +237,69 @@ def describe(node: Node, depth: int = 3) -> str:
     return f"{node.function}({', '.join(describe(arg, depth - 1) for arg in node.args)})"
 
 
-def describe_matmul(lhs: Node, rhs: Node, depth: int = 3) -> str:
-    """A matrix product as a person would write it, for messages."""
+def describe_cast(node: Node, dtype: DType, depth: int = 3) -> str:
+    """A cast as a person would write it, for messages."""
+    return f'{_operand(node, depth, _ATOM)}.astype("{dtype}")'
+
+
+def describe_product(notation: str, lhs: Node, rhs: Node, depth: int = 3) -> str:
+    """A product of two operands as a person would write it, for messages."""
+    if notation != "@":
+        operands = ", ".join(describe(operand, depth - 1) for operand in (lhs, rhs))
+        return f'einsum("{notation}", {operands})'
     return f"{_operand(lhs, depth, _PRODUCT)} @ {_operand(rhs, depth, _PRODUCT + 1)}"
+
+
+def _describe_view(node: ViewNode, depth: int) -> str:
+    """A view as subscripts in the order of the source's axes, then the order of its own."""
+    text = _operand(node.source, depth, _ATOM)
+    kept = [axis for axis in node.axes if axis is not None]
+    if kept == sorted(kept):
+        items = []
+        position = 0
+        for axis, reach in enumerate(node.reaches):
+            if reach.axis is not None:
+                items += ["None"] * (reach.axis - position)
+                position = reach.axis + 1
+            items.append(_subscript(node, axis))
+        items += ["None"] * (len(node.dims) - position)
+        return f"{text}[{', '.join(items)}]"
+    items = [_subscript(node, axis) for axis in range(len(node.reaches))]
+    if set(items) != {":"}:
+        text += f"[{', '.join(items)}]"
+    remaining = sorted(kept)
+    order = [remaining.index(axis) for axis in kept]
+    if len(order) == 2:
+        text += ".T"
+    elif order == [*range(len(order) - 2), len(order) - 1, len(order) - 2]:
+        text += ".mT"
+    else:
+        text += f".transpose({', '.join(map(str, order))})"
+    if None in node.axes:
+        new = ("None" if axis is None else ":" for axis in node.axes)
+        text += f"[{', '.join(new)}]"
+    return text
+
+
+def _subscript(node: ViewNode, axis: int) -> str:
+    """What a view takes of an axis of its source, as a subscript."""
+    reach, extent = node.reaches[axis], node.source.dims[axis]
+    if reach.axis is None:
+        return str(reach.offset)
+    size = node.dims[reach.axis]
+    if isinstance(size, str) or isinstance(extent, str) or (size, reach.scale) == (extent, 1):
+        return ":"
+    stop = reach.offset + reach.scale * size
+    start = str(reach.offset) if reach.offset != (0 if reach.scale > 0 else extent - 1) else ""
+    end = str(stop) if 0 <= stop < extent else ""
+    return f"{start}:{end}" + (f":{reach.scale}" if reach.scale != 1 else "")
 
 
 def _operand(node: Node, depth: int, binding: int) -> str:
     """An operand in brackets where it binds less tightly than its operator."""
     own = _ATOM
-    if isinstance(node, MatmulNode):
-        own = _PRODUCT
+    if isinstance(node, ProductNode):
+        own = _PRODUCT if node.notation == "@" else _ATOM
     elif isinstance(node, ApplyNode) and node.function in _INFIX:
         own = _BINDING.get(node.function, 0)
     text = describe(node, depth - 1)

@@ -132,21 +132,51 @@ def bind(function: Function, args: Sequence[Any], keywords: Mapping[str, Any]) -
     return tuple(values.values())
 
 
-def closest(name: str) -> str:
-    """A sentence that proposes known names near an unknown one."""
+def closest(name: str, prefix: str = "") -> str:
+    """A sentence that says what there is in the place of an unknown name.
+
+    Args:
+        name: of a function, without its module.
+        prefix: what goes before the functions' names where they are to be written.
+    """
+    known = sorted({*TABLE, *ALIASES, "gelu"} - {"cast"})
+    if name in known:
+        return f"It is a function: `{prefix}{name}(…)`"
+    if name in _INSTEAD:
+        return _INSTEAD[name]
     if name in _REDUCTIONS:
         return f"Reductions are not supported yet: compute {name} outside"
-    known = sorted({*TABLE, *ALIASES} - {"cast"})
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.55)
+    # What NumPy has is no misspelling of something else.
+    near = [] if is_numpy(name) else difflib.get_close_matches(name, known, n=3, cutoff=0.7)
     return f"Did you mean {' or '.join(near)}?" if near else f"Known: {', '.join(known)}"
 
 
+def is_numpy(name: str) -> bool:
+    """Whether NumPy has a function of this name."""
+    return not name.startswith("_") and callable(vars(np).get(name))
+
+
 # --- primitives -----------------------------------------------------------------------------------
-_python_erf = np.frompyfunc(math.erf, 1, 1)
+_SQRT_HALF = math.sqrt(0.5)
+_python_erf, _python_erfc = np.frompyfunc(math.erf, 1, 1), np.frompyfunc(math.erfc, 1, 1)
 
 
 def _erf(x: Any) -> Any:
     return np.asarray(_python_erf(np.asarray(x, np.float64)), np.float64)
+
+
+def _erfc(x: Any) -> Any:
+    return np.asarray(_python_erfc(np.asarray(x, np.float64)), np.float64)
+
+
+def _gelu_of_arrays(x: Any) -> Any:
+    return 0.5 * x * _erfc(np.multiply(x, -_SQRT_HALF))
+
+
+def _power_of_arrays(x: Any, exponent: Any) -> Any:
+    """NumPy's power; of a number 0.5 it makes the root, in newer versions also in `np.power`."""
+    half = np.ndim(exponent) == 0 and exponent == 0.5
+    return np.sqrt(x) if half else np.power(x, exponent)
 
 
 def _sigmoid(x: Any) -> Any:
@@ -167,20 +197,34 @@ mul = _primitive("mul", np.multiply, "x y")
 div = _primitive("div", np.divide, "x y")
 neg = _primitive("neg", np.negative)
 absolute = _primitive("abs", np.absolute)
+floor = _primitive("floor", np.floor)
+ceil = _primitive("ceil", np.ceil)
+trunc = _primitive("trunc", np.trunc)
+round_half_even = _primitive("round", np.rint)
 minimum = _primitive("minimum", np.minimum, "x y")  # NaN wins, as in NumPy
 maximum = _primitive("maximum", np.maximum, "x y")
 exp = _primitive("exp", np.exp)
 exp2 = _primitive("exp2", np.exp2)
+expm1 = _primitive("expm1", np.expm1)
 log = _primitive("log", np.log)
 log1p = _primitive("log1p", np.log1p)
 sqrt = _primitive("sqrt", np.sqrt)
 rsqrt = _primitive("rsqrt", _rsqrt)
+cbrt = _primitive("cbrt", np.cbrt)
+hypot = _primitive("hypot", np.hypot, "x y")
+sin = _primitive("sin", np.sin)
+cos = _primitive("cos", np.cos)
+tan = _primitive("tan", np.tan)
+arctan2 = _primitive("arctan2", np.arctan2, "y x")
 tanh = _primitive("tanh", np.tanh)
 erf = _primitive("erf", _erf)
+erfc = _primitive("erfc", _erfc)
 sigmoid = _primitive("sigmoid", _sigmoid)
 # A primitive because the stable form, max(x, 0) + log1p(exp(-|x|)), is one the emitter can shorten.
 softplus = _primitive("softplus", _softplus)
-power = _primitive("pow", np.power, "x exponent")  # the exponent is a constant
+# A primitive because 1 + erf(x) cancels where x is negative.
+_gelu = _primitive("gelu", _gelu_of_arrays)
+power = _primitive("pow", _power_of_arrays, "x exponent")
 where = _primitive("where", np.where, "condition x y")
 lt = _primitive("lt", np.less, "x y", BOOL)
 le = _primitive("le", np.less_equal, "x y", BOOL)
@@ -197,21 +241,33 @@ logical_not = _primitive("logical_not", np.logical_not, "x", BOOL)
 TABLE["cast"] = Function("cast", (1, 1), round_to, None, ("x",))
 
 # --- composites: one line each --------------------------------------------------------------------
-_SQRT_HALF = math.sqrt(0.5)
 _SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
 square = _composite("square", lambda x: x * x)
+reciprocal = _composite("reciprocal", lambda x: 1.0 / x, inline=True)
+# x + 0 is 0 for -0, and NaN for NaN.
+sign = _composite("sign", lambda x: where(x > 0.0, 1.0, where(x < 0.0, -1.0, x + 0.0)))
+heaviside = _composite(
+    "heaviside",
+    lambda x, at_zero: where(x > 0.0, 1.0, where(x < 0.0, 0.0, where(x == 0.0, at_zero, x))),
+)
 relu = _composite("relu", lambda x: maximum(x, 0.0), inline=True)
 leaky_relu = _composite("leaky_relu", lambda x, slope=0.01: where(x > 0.0, x, slope * x))
 silu = _composite("silu", lambda x: x * sigmoid(x))
 mish = _composite("mish", lambda x: x * tanh(softplus(x)))
 clip = _composite("clip", lambda x, lo, hi: minimum(maximum(x, lo), hi))
-hardswish = _composite("hardswish", lambda x: x * clip(x + 3.0, 0.0, 6.0) * (1.0 / 6.0))
-_gelu = _composite("gelu", lambda x: 0.5 * x * (1.0 + erf(x * _SQRT_HALF)))
+hardswish = _composite("hardswish", lambda x: x * (clip(x + 3.0, 0.0, 6.0) * (1.0 / 6.0)))
+# (1 + tanh(u)) / 2 = sigmoid(2 * u), which does not cancel where x is negative.
 gelu_tanh = _composite(
     "gelu_tanh",
-    lambda x: 0.5 * x * (1.0 + tanh(_SQRT_2_OVER_PI * (x + 0.044715 * (x * x * x)))),
+    lambda x: x * sigmoid(2.0 * _SQRT_2_OVER_PI * (x + 0.044715 * (x * x * x))),
 )
+elu = _composite("elu", lambda x, alpha=1.0: where(x > 0.0, x, alpha * expm1(x)))
+celu = _composite("celu", lambda x, alpha=1.0: where(x > 0.0, x, alpha * expm1(x / alpha)))
+selu = _composite("selu", lambda x: _SELU_SCALE * elu(x, _SELU_ALPHA))
+softsign = _composite("softsign", lambda x: x / (1.0 + absolute(x)))
+logsigmoid = _composite("logsigmoid", lambda x: -softplus(-x))
 
 
 def gelu(x: Any, approximate: str = "none") -> Any:
@@ -229,7 +285,7 @@ def gelu(x: Any, approximate: str = "none") -> Any:
 
 PUBLIC["gelu"] = gelu
 
-# NumPy's names for what the table calls otherwise; `matmul`, `dot` and `transpose` are known to the
+# NumPy's names for what the table calls otherwise; those that stand for themselves are known to the
 # tracer.
 ALIASES = {
     "subtract": "sub",
@@ -239,16 +295,22 @@ ALIASES = {
     "negative": "neg",
     "absolute": "abs",
     "power": "pow",
+    "float_power": "pow",
+    "fabs": "abs",
+    "rint": "round",
+    "fix": "trunc",
     "less": "lt",
     "less_equal": "le",
     "greater": "gt",
     "greater_equal": "ge",
     "equal": "eq",
     "not_equal": "ne",
-    "reciprocal": "reciprocal",
     "matmul": "matmul",
     "dot": "dot",
+    "einsum": "einsum",
     "transpose": "transpose",
+    "permute_dims": "transpose",
+    "swapaxes": "swapaxes",
 }
 
 # NumPy's and PyTorch's names of what needs more than one element; "min" and "max" of two arguments
@@ -261,6 +323,23 @@ _REDUCTIONS = frozenset(
     ]
 )
 # fmt: on
+
+
+# What to write in the place of functions that NumPy has and polygen has not.
+_PRODUCT = "A product of two matrices is written `x @ w` or `x @ w.T`"
+_INSTEAD = {
+    "max": "Of two values: `maximum(a, b)`. Reductions are not supported yet",
+    "min": "Of two values: `minimum(a, b)`. Reductions are not supported yet",
+    "fmax": "Where NaN may win: `maximum(a, b)`",
+    "fmin": "Where NaN may win: `minimum(a, b)`",
+    "log2": f"Write `log(a) * {1.0 / math.log(2.0)!r}`",
+    "log10": f"Write `log(a) * {1.0 / math.log(10.0)!r}`",
+    **dict.fromkeys(("tensordot", "inner", "vdot", "vecdot"), _PRODUCT),
+}
+INDEX_HINT = (
+    "An index adds axes, as c[:, None] and c[None, :] do to a vector, or takes a part with "
+    "constant bounds, as v[..., :64], v[:, ::2] and v[0]"
+)
 
 
 class _Term(Symbolic):

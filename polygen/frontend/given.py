@@ -15,7 +15,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
-from polygen.errors import TraceError
+from polygen.errors import TraceError, echo
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _LONGEST_NAME = 200  # file names end at 255
@@ -55,7 +55,7 @@ def checked_name(name: object, where: str) -> str:
             nearest=f"At most {_LONGEST_NAME}",
         )
     raise TraceError(
-        f"{name!r} is not a name",
+        f"{echo(name)} is not a name",
         where=where,
         nearest="Letters, digits and _, not starting with a digit",
     )

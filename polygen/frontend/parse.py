@@ -12,19 +12,24 @@ import difflib
 import inspect
 import math
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from polygen.errors import DTypeError, ExpressionError
+from polygen.frontend.dtypes import STORED
 from polygen.frontend.dtypes import dtype as to_dtype
-from polygen.frontend.functions import ALIASES, PUBLIC, closest
+from polygen.frontend.functions import ALIASES, INDEX_HINT, PUBLIC, closest, is_numpy
+from polygen.frontend.products import einsum
 
 Values = Mapping[str, Any]
 Evaluate = Callable[[Values], Any]
 
 _MODULES = ("np", "numpy", "pg", "polygen", "math")
-_CONSTANTS = {"pi": math.pi, "e": math.e, "inf": math.inf}
-_LIMIT = 4096  # characters; deeper nesting than that could exhaust Python's stack
+_CONSTANTS = {"pi": math.pi, "e": math.e, "inf": math.inf, "nan": math.nan}
+_LONGEST = 4096  # characters
+_DEEPEST = 250  # levels; each takes up to four of the thousand calls that Python's stack holds
+_SHOWN = 80  # characters of a suggestion
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -49,37 +54,43 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
-_HINTS: dict[type[ast.AST], tuple[str, str]] = {
-    ast.IfExp: ("a conditional expression", "Use pg.where(condition, a, b)"),
-    ast.BoolOp: ("and, or", "Use logical_and(a, b), logical_or(a, b)"),
-    ast.Lambda: ("a lambda", "Write the expression itself"),
-    ast.NamedExpr: ("an assignment", "Write the expression itself"),
-    ast.FloorDiv: ("//", "Use /"),
-    ast.Not: ("not", "Use logical_not(a)"),
+# What is not part of expressions, how it is called, and what is written in its place.
+_INSTEAD: dict[type[ast.AST], tuple[str, str]] = {
+    ast.IfExp: ("a conditional expression", "where({0.test}, {0.body}, {0.orelse})"),
+    ast.And: ("and", "logical_and({0.values[0]}, {0.values[1]})"),
+    ast.Or: ("or", "logical_or({0.values[0]}, {0.values[1]})"),
+    ast.Not: ("not", "logical_not({0.operand})"),
+    ast.Lambda: ("a lambda", "{0.body}"),
+    ast.NamedExpr: ("an assignment", "{0.value}"),
+    ast.FloorDiv: ("//", "{0.left} / {0.right}"),
 }
 
 
 def _special() -> dict[str, Callable[..., Any]]:
     """NumPy's other names, on traced values as on arrays."""
     others: dict[str, Callable[..., Any]] = {
-        "reciprocal": lambda x: 1.0 / x,
         "matmul": lambda a, b: a @ b,
         "dot": lambda a, b: a @ b,
-        "transpose": lambda a: a.T,
+        "transpose": lambda a, axes=None: a.T if axes is None else a.transpose(axes),
+        "swapaxes": lambda a, axis1, axis2: a.swapaxes(axis1, axis2),
+        "einsum": einsum,
     }
     return {alias: others.get(name) or PUBLIC[name] for alias, name in ALIASES.items()}
 
 
 _FUNCTIONS = PUBLIC | _special()
+_LITERALS = ("einsum", "swapaxes", "transpose", "permute_dims")  # arguments that are no arrays
+_KNOWN = 'Known: .T, .mT, .swapaxes(1, 2), .transpose(0, 2, 1), .astype("f16")'
 
 
 def parse_expression(text: str, names: Sequence[str]) -> Callable[..., Any]:
     """Makes a function of `names` from an expression.
 
     Args:
-        text: operators, comparisons, ``.T``, ``.astype("f16")``, ``[:, None]``, functions of the
-            vocabulary (bare or under ``np.`` or ``pg.``), numbers, and commas between several
-            outputs.
+        text: operators, comparisons, ``.T``, ``.mT``, ``.swapaxes(0, 1)``, ``.transpose(0, 2, 1)``,
+            ``.astype("f16")``, ``[:, None]``, ``[..., ::2]``, ``einsum("bmk,kn->bmn", x, w)``,
+            functions of the vocabulary (bare or under ``np.`` or ``pg.``), numbers, and commas
+            between several outputs.
         names: the arguments, in call order.
 
     Returns:
@@ -91,17 +102,25 @@ def parse_expression(text: str, names: Sequence[str]) -> Callable[..., Any]:
     """
     body = text.strip()
     reader = _Reader(body, tuple(names))
-    if len(body) > _LIMIT:
-        reader.fail_at(_LIMIT, f"the expression is longer than {_LIMIT} characters")
+    if len(body) > _LONGEST:
+        reader.fail_at(
+            _LONGEST,
+            f"the expression has {len(body)} characters, more than {_LONGEST}",
+            nearest="Write it as a function in a file: FILE.py:FUNCTION",
+        )
     if "\n" in body:
         reader.fail_at(body.index("\n"), "the expression has more than one line")
     try:
-        evaluate = reader.read(ast.parse(body, mode="eval").body)
+        tree = ast.parse(body, mode="eval").body
+        reader.check_depth(tree)
+        evaluate = reader.read(tree)
     except SyntaxError as error:
         end = max(len(body) - 1, 0)  # where Python says nothing useful: the text ends too early
         column = (error.offset or 0) - 1 if error.lineno == 1 else end
         reader.fail_at(column if 0 <= column <= end else end, error.msg or "invalid syntax")
-    except (ValueError, RecursionError, MemoryError) as error:
+    except (RecursionError, MemoryError):  # Python's own parser, or a caller deep in its own stack
+        reader.fail_too_deep(0)
+    except ValueError as error:
         reader.fail_at(0, f"the expression cannot be parsed: {error}")
 
     def expression(*arguments: Any) -> Any:
@@ -116,6 +135,30 @@ def parse_expression(text: str, names: Sequence[str]) -> Callable[..., Any]:
     return expression
 
 
+def _suggestion(form: str, node: ast.AST) -> str:
+    """A form filled with the texts of a node's parts; in words where that would be long."""
+    text = re.sub(
+        r"\{0\.(\w+)(?:\[(\d)\])?\}",
+        lambda found: _source(getattr(node, found[1]), found[2]),
+        form,
+    )
+    return f"Write `{text}`" if len(text) <= _SHOWN else f"Write `{form.partition('(')[0]}(…)`"
+
+
+def _source(part: Any, position: str | None) -> str:
+    return ast.unparse(part if position is None else part[int(position)])
+
+
+def _as_function(called: ast.Attribute, node: ast.Call) -> str:
+    """How a method is written that is a function here."""
+    if called.attr not in _FUNCTIONS:
+        return closest(called.attr) if is_numpy(called.attr) else _KNOWN
+    text = ast.unparse(
+        ast.Call(ast.Name(called.attr), [called.value, *node.args], list(node.keywords))
+    )
+    return f"Write `{text}`" if len(text) <= _SHOWN else f"Write `{called.attr}(…)`"
+
+
 class _Reader:
     """Turns syntax nodes into closures; knows the text for its messages."""
 
@@ -126,10 +169,32 @@ class _Reader:
         raise ExpressionError(what, self.text, column, why=why, nearest=nearest) from None
 
     def fail(self, node: ast.AST, what: str, why: str = "", nearest: str = "") -> NoReturn:
-        # col_offset counts UTF-8 bytes.
-        offset = getattr(node, "col_offset", 0)
-        column = len(self.text.encode()[:offset].decode(errors="ignore"))
-        self.fail_at(column, what, why, nearest)
+        self.fail_at(self._column(node), what, why, nearest)
+
+    def _column(self, node: ast.AST) -> int:
+        offset = getattr(node, "col_offset", 0)  # counts UTF-8 bytes
+        return len(self.text.encode()[:offset].decode(errors="ignore"))
+
+    def fail_too_deep(self, column: int) -> NoReturn:
+        self.fail_at(
+            column,
+            f"the expression nests more than {_DEEPEST} levels deep",
+            nearest="Write it as a function in a file, a step a line: FILE.py:FUNCTION",
+        )
+
+    def check_depth(self, root: ast.expr) -> None:
+        """Refuse what would exhaust Python's stack; a long chain nests too, at its left."""
+        level: list[ast.AST] = [root]
+        for _ in range(_DEEPEST):
+            level = [
+                child
+                for node in level
+                for child in ast.iter_child_nodes(node)
+                if isinstance(child, (ast.expr, ast.keyword))
+            ]
+            if not level:
+                return
+        self.fail_too_deep(self._column(level[0]))
 
     def read(self, node: ast.expr) -> Evaluate:
         """The closure of one node."""
@@ -140,9 +205,12 @@ class _Reader:
         return result
 
     def _unknown(self, kind: ast.AST, node: ast.AST) -> NoReturn:
-        name, hint = _HINTS.get(type(kind), (f"{type(kind).__name__}", ""))
+        """Refuse an operator or a node, with the same thing said in the vocabulary."""
+        name, form = _INSTEAD.get(type(kind), (type(kind).__name__, ""))
         self.fail(
-            node, f"{name} is not part of expressions", nearest=hint or "Use array operations"
+            node,
+            f"{name} is not part of expressions",
+            nearest=_suggestion(form, node) if form else "Use array operations",
         )
 
     def _constant(self, node: ast.Constant) -> Evaluate:
@@ -190,6 +258,9 @@ class _Reader:
             self._unknown(node.op, node)
         return self._guarded(node, function, self.read(node.left), self.read(node.right))
 
+    def _boolop(self, node: ast.BoolOp) -> Evaluate:
+        self._unknown(node.op, node)
+
     def _unaryop(self, node: ast.UnaryOp) -> Evaluate:
         function = _UNARY.get(type(node.op))
         if function is None:
@@ -198,7 +269,13 @@ class _Reader:
 
     def _compare(self, node: ast.Compare) -> Evaluate:
         if len(node.ops) > 1:
-            self.fail(node, "a chained comparison", nearest="Use logical_and(a < b, b < c)")
+            sides = [node.left, *node.comparators]
+            first, second = (
+                ast.Compare(sides[at], [node.ops[at]], [sides[at + 1]]) for at in (0, 1)
+            )
+            both = ast.BoolOp(ast.And(), [first, second])
+            nearest = _suggestion(_INSTEAD[ast.And][1], both)
+            self.fail(node, "a chained comparison", nearest=nearest)
         function = _COMPARE.get(type(node.ops[0]))
         if function is None:
             self._unknown(node.ops[0], node)
@@ -212,11 +289,15 @@ class _Reader:
         if self._is_module(node.value):
             value = _CONSTANTS.get(node.attr)
             if value is None:
-                self.fail(node, f"unknown constant {node.attr!r}", nearest="Known: pi, e, inf")
+                self.fail(
+                    node,
+                    f"unknown constant {node.attr!r}",
+                    nearest=f"Known: {', '.join(_CONSTANTS)}",
+                )
             return lambda _: value
-        if node.attr != "T":
-            self.fail(node, f"unknown attribute .{node.attr}", nearest='Known: .T, .astype("f16")')
-        return self._guarded(node, operator.attrgetter("T"), self.read(node.value))
+        if node.attr not in ("T", "mT"):
+            self.fail(node, f"unknown attribute .{node.attr}", nearest=_KNOWN)
+        return self._guarded(node, operator.attrgetter(node.attr), self.read(node.value))
 
     def _is_module(self, node: ast.expr) -> bool:
         """Whether a name stands for NumPy or polygen; an argument of that name comes first."""
@@ -224,18 +305,34 @@ class _Reader:
 
     def _subscript(self, node: ast.Subscript) -> Evaluate:
         items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        key: list[Any] = []
-        for item in items:
-            whole = isinstance(item, ast.Slice) and not (item.lower or item.upper or item.step)
-            constant = isinstance(item, ast.Constant) and item.value in (None, Ellipsis)
-            newaxis = isinstance(item, ast.Attribute) and item.attr == "newaxis"
-            if not (whole or constant or newaxis):
-                self.fail(item, "an index", nearest="Only v[:, None], v[None, :] and whole axes")
-            key.append(
-                item.value if isinstance(item, ast.Constant) else slice(None) if whole else None
-            )
-        index = tuple(key)
+        index = tuple(self._index(item) for item in items)
         return self._guarded(node, lambda value: value[index], self.read(node.value))
+
+    def _index(self, item: ast.expr) -> Any:
+        """One item of a subscript: a slice or place that is constant, a new axis, or ``...``."""
+        if isinstance(item, ast.Attribute) and item.attr == "newaxis":
+            return None
+        if isinstance(item, ast.Slice):
+            parts = (item.lower, item.upper, item.step)
+            bounds = [None if part is None else self._literal(part) for part in parts]
+            if all(bound is None or type(bound) is int for bound in bounds):
+                return slice(*bounds)
+        else:
+            found = self._literal(item)
+            if type(found) is int or found is None or found is Ellipsis:
+                return found
+        self.fail(
+            item,
+            "an index that is no constant",
+            nearest=INDEX_HINT,
+        )
+
+    def _literal(self, node: ast.expr) -> Any:
+        """The value of a number, a text or a tuple of them; NotImplemented for anything else."""
+        try:
+            return ast.literal_eval(node)
+        except (ValueError, TypeError):
+            return NotImplemented
 
     def _call(self, node: ast.Call) -> Evaluate:
         called = node.func
@@ -244,7 +341,9 @@ class _Reader:
                 return self._function(called.attr, node)
             if called.attr == "astype":
                 return self._astype(called.value, node)
-            self.fail(called, f"unknown method .{called.attr}", nearest='Known: .astype("f16")')
+            if called.attr in ("swapaxes", "transpose"):
+                return self._permuted(called.attr, called.value, node)
+            self.fail(called, f"unknown method .{called.attr}", nearest=_as_function(called, node))
         if not isinstance(called, ast.Name):
             self.fail(called, "this cannot be called", nearest="Call a function by its name")
         return self._function(called.id, node)
@@ -252,8 +351,11 @@ class _Reader:
     def _function(self, name: str, node: ast.Call) -> Evaluate:
         function = _FUNCTIONS.get(name)
         if function is None:
-            self.fail(node, f"unknown function {name!r}", nearest=closest(name))
-        args = [self.read(arg) for arg in node.args]
+            what = f"polygen has no `{name}`" if is_numpy(name) else f"unknown function {name!r}"
+            self.fail(node, what, nearest=closest(name))
+        args: list[Evaluate] = []
+        for arg in node.args:  # a comprehension would take one more call a level
+            args.append(self._argument(name, arg))
         keywords: dict[str, Any] = {}
         for keyword in node.keywords:
             if keyword.arg is None or not self._is_constant(keyword.value):
@@ -264,6 +366,17 @@ class _Reader:
         except TypeError as error:
             self.fail(node, f"{name}: {error}")
         return self._guarded(node, lambda *given: function(*given, **keywords), *args)
+
+    def _argument(self, name: str, node: ast.expr) -> Evaluate:
+        """An argument of a function, some of which take subscripts or axes beside arrays."""
+        found = self._literal(node) if name in _LITERALS else NotImplemented
+        return self.read(node) if found is NotImplemented else lambda _: found
+
+    def _permuted(self, method: str, value: ast.expr, node: ast.Call) -> Evaluate:
+        axes = [self._literal(arg) for arg in node.args]
+        if NotImplemented in axes or node.keywords:
+            self.fail(node, f".{method} takes axes as numbers", nearest=_KNOWN)
+        return self._guarded(node, lambda array: getattr(array, method)(*axes), self.read(value))
 
     def _is_constant(self, node: ast.expr) -> bool:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
@@ -280,7 +393,7 @@ class _Reader:
         else:
             self.fail(node, ".astype takes one dtype", nearest='As in .astype("f16")')
         try:
-            dtype = to_dtype(spec).name
+            dtype = to_dtype(spec, STORED).name
         except DTypeError as error:
             self.fail(given, error.what, nearest=error.nearest)
         return self._guarded(node, lambda array: array.astype(dtype), self.read(value))

@@ -1,8 +1,8 @@
 """`Program`: the array code as single-assignment statements over symbolic index spaces.
 
-A statement has named iterators with symbolic extents, and every access says which iterator (or the
-constant 0 of a broadcast axis) indexes each axis. That is all later stages know: they never ask "is
-this a GEMM".
+A statement has any number of named iterators with symbolic extents, and every access says what
+indexes each axis: an iterator, an affine form of one, or a constant (0 on a broadcast axis).
+That is all later stages know: they never ask "is this a GEMM".
 
     up(x, w, b) = gelu(x @ w.T + b)        x: bf16[M,K], w: bf16[N,K], b: bf16[N]
 
@@ -10,17 +10,47 @@ this a GEMM".
     v1[i,j]  = add(v0[i,j], b[j])
     v2[i,j]  = gelu(v1[i,j])
     y0[i,j]  = cast(v2[i,j])                                          (bf16)
+
+Batches are more iterators, a slice is an affine index: with ``q: bf16[B,S,128]`` and w: bf16[64,N],
+``q[..., ::2] @ w`` is ``v0[b,i,j] += q[b,i,2*k] * w[k,j]``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polygen.brief import Brief
 from polygen.frontend.dtypes import DType
 
 Dim = str | int  # a size: a name (run-time argument) or a number
-Index = str | int  # an iterator's name, or 0 on an axis of size 1
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """``scale * iterator + offset``, as a slice with constant bounds and step indexes an axis.
+
+    Made by `affine`, which gives the iterator's name where this would say nothing more.
+    """
+
+    iterator: str
+    scale: int
+    offset: int
+
+    def __str__(self) -> str:
+        factor = {1: "", -1: "-"}.get(self.scale, f"{self.scale}*")
+        return f"{factor}{self.iterator}{self.offset:+d}" if self.offset else factor + self.iterator
+
+
+Index = str | int | Affine  # an iterator's name, a constant (0 on an axis of size 1), or a slice
+
+
+def affine(index: Index, scale: int, offset: int) -> Index:
+    """``scale * index + offset`` in its simplest form; `scale` is not 0."""
+    if isinstance(index, int):
+        return scale * index + offset
+    if isinstance(index, Affine):
+        return affine(index.iterator, scale * index.scale, scale * index.offset + offset)
+    return index if (scale, offset) == (1, 0) else Affine(index, scale, offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +62,7 @@ class Tensor:
     dims: tuple[Dim, ...]  # () is a run-time scalar, passed by value as f32
     order: tuple[
         int, ...
-    ] = ()  # axes from slowest to contiguous: (0, 1) row-major, (1, 0) column-major
+    ] = ()  # axes from slowest to contiguous: (0, 1) row-major, (1, 0) column-major, or any other
     alignment: int = 16  # bytes that divide the base address and every non-contiguous stride
     ragged: bool = False  # the contiguous extent need not be a multiple of `alignment`
 
@@ -42,7 +72,12 @@ class Tensor:
         return self.order[-1] if self.order else None
 
     def __str__(self) -> str:
-        layout = " column-major" if self.order == (1, 0) else ""
+        axes = tuple(range(len(self.dims)))
+        layout = ""
+        if self.order == (*axes[:-2], *reversed(axes[-2:])) != axes:
+            layout = " column-major"
+        elif self.order not in ((), axes):
+            layout = f" stored {','.join(map(str, self.order))}"
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.dims))}]{layout}"
 
 
@@ -52,6 +87,12 @@ class Access:
 
     name: str
     index: tuple[Index, ...]
+
+    @property
+    def iterators(self) -> tuple[str, ...]:
+        """The iterators that occur, axis by axis; an axis indexed by a constant has none."""
+        named = (i.iterator if isinstance(i, Affine) else i for i in self.index)
+        return tuple(i for i in named if isinstance(i, str))
 
     def __str__(self) -> str:
         return f"{self.name}[{','.join(map(str, self.index))}]" if self.index else self.name
@@ -91,7 +132,7 @@ class Contraction:
 
 @dataclass(frozen=True, slots=True)
 class Pointwise:
-    """``write[...] = function(args...)`` at every point of a two-dimensional domain."""
+    """``write[...] = function(args...)`` at every point of a domain."""
 
     name: str  # statement name, "P1"
     domain: tuple[tuple[str, Dim], ...]  # (("i", "M"), ("j", "N"))
@@ -157,3 +198,20 @@ class Program(Brief):
             for s in self.statements
         ]
         return "\n".join([head, *arguments, *body])
+
+
+def realigned(program: Program, alignment: dict[str, int], ragged: tuple[str, ...] = ()) -> Program:
+    """The program with other alignments (bytes by tensor) and with ragged rows where named."""
+
+    def change(tensor: Tensor) -> Tensor:
+        return replace(
+            tensor,
+            alignment=alignment.get(tensor.name, tensor.alignment),
+            ragged=tensor.ragged or tensor.name in ragged,
+        )
+
+    return replace(
+        program,
+        inputs=tuple(map(change, program.inputs)),
+        outputs=tuple(map(change, program.outputs)),
+    )

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from polygen.errors import DTypeError, ShapeError, SignatureError
+from polygen.errors import DTypeError, ShapeError, SignatureError, in_digits
 from polygen.frontend.dtypes import BF16, E4M3, E5M2, F16, F32, NAMED, S8, S32, TF32, DType
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.expr import Dims
 from polygen.frontend.program import Dim, Tensor
 
 MATMUL_DTYPES = (F16, BF16, TF32, E4M3, E5M2, S8)
-ITERATORS = ("i", "j", "k")
+ITERATORS = ("i", "j", "k")  # of a matrix product; those of further axes avoid the dims' names
 # Kernels count in s32, and round sizes up to whole tiles, which are far smaller than the margin.
 LARGEST_SIZE = 2**31 - 2**16
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -32,17 +32,11 @@ def check_tensor(tensor: Tensor) -> Tensor:
     """The tensor with its order filled in, once its dims, dtype, order and alignment are legal.
 
     Raises:
-        ShapeError: a size below 1, or more than two axes.
+        ShapeError: a size below 1.
         DTypeError: a dtype that arguments cannot have.
         SignatureError: a bad name, order or alignment.
     """
     where = f"argument {tensor.name or '?'}"
-    if len(tensor.dims) > 2:
-        raise ShapeError(
-            f"{shape_text(tensor.dims)} has {len(tensor.dims)} axes",
-            where=where,
-            nearest="Arguments have up to two axes",
-        )
     for dim in tensor.dims:
         _check_dim(dim, where)
     if tensor.dtype.name not in NAMED:
@@ -63,7 +57,7 @@ def check_tensor(tensor: Tensor) -> Tensor:
     size, alignment = tensor.dtype.bytes, tensor.alignment
     if alignment < size or alignment & (alignment - 1):
         raise SignatureError(
-            f"alignment of {alignment} bytes",
+            f"alignment of {in_digits(alignment)} bytes",
             where=where,
             why=f"it must be a power of two, and a {tensor.dtype} element has {size} byte(s)",
             nearest=f"Use {size}, …, 16",
@@ -86,29 +80,30 @@ def _check_dim(dim: Dim, where: str) -> None:
     elif isinstance(dim, bool) or not isinstance(dim, int):
         raise SignatureError(f"{dim!r} is not a dim", where=where, nearest="Use a name or a number")
     elif dim < 1:
-        raise ShapeError(f"a size of {dim}", where=where, nearest="Sizes are at least 1")
+        raise ShapeError(f"a size of {in_digits(dim)}", where=where, nearest="Sizes are at least 1")
     elif dim > LARGEST_SIZE:
         raise ShapeError(
-            f"a size of {dim}",
+            f"a size of {in_digits(dim)}",
             where=where,
             why="a kernel counts in 32 bits",
             nearest=f"Sizes are at most {LARGEST_SIZE}",
         )
 
 
-def broadcast(function: str, operands: Sequence[tuple[str, Dims]]) -> Dims:
+def broadcast(function: str, operands: Sequence[tuple[str, Dims]], inner: int = 0) -> Dims:
     """The dims that operands broadcast to.
 
     Args:
         function: named in the message.
         operands: per operand, how it reads and its dims.
+        inner: how many last axes to leave out.
 
     Raises:
         ShapeError: two dims differ and neither is 1; both operands and both dims are named.
     """
     rank = max(len(dims) for _, dims in operands)
     result: list[Dim] = []
-    for axis in range(-rank, 0):
+    for axis in range(-rank, -inner):
         chosen: Dim = 1
         owner = ""
         for text, dims in operands:
@@ -120,18 +115,28 @@ def broadcast(function: str, operands: Sequence[tuple[str, Dims]]) -> Dims:
                     f"{function} of {owner} and {text}: {owner} has {chosen} where {text} "
                     f"has {dim}",
                     why=_shapes(operands),
-                    nearest=_dim_hint(chosen, dim),
+                    nearest=dim_hint(chosen, dim) + _column_hint(operands),
                 )
             chosen, owner = dim, text
         result.append(chosen)
     return tuple(result)
 
 
+def _column_hint(operands: Sequence[tuple[str, Dims]]) -> str:
+    """A vector that is as long as the others have rows is meant to be a column."""
+    rows = {dims[0] for _, dims in operands if len(dims) == 2}
+    for text, dims in operands:
+        if len(dims) == 1 and dims[0] in rows and text.isidentifier():
+            return f". Or did you mean {text}[:, None]?"
+    return ""
+
+
 def _shapes(operands: Sequence[tuple[str, Dims]]) -> str:
     return ", ".join(f"{text} is {shape_text(dims)}" for text, dims in operands if dims)
 
 
-def _dim_hint(first: Dim, second: Dim) -> str:
+def dim_hint(first: Dim, second: Dim) -> str:
+    """What to do about two dims that should be one."""
     if isinstance(first, int) and isinstance(second, int):
         return "Sizes must be equal, or one of them 1"
     if isinstance(first, str) and isinstance(second, str):
@@ -140,33 +145,61 @@ def _dim_hint(first: Dim, second: Dim) -> str:
     return f"A name equals only itself: if {name} is always {number}, write {number} in its place"
 
 
-def matmul_dims(lhs: tuple[str, Dims], rhs: tuple[str, Dims]) -> Dims:
-    """The dims of a matrix product.
+@dataclass(frozen=True, slots=True)
+class ProductAxes:
+    """What the axes of a product's operands run along; the labels are those of `ProductNode`."""
+
+    lhs: tuple[int, ...]
+    rhs: tuple[int, ...]
+    dims: Dims
+    summed: Dims
+
+
+def matmul_axes(lhs: tuple[str, Dims], rhs: tuple[str, Dims]) -> ProductAxes:
+    """The axes of a matrix product by NumPy's rules: leading axes are batches, a vector has no row.
+
+    Args:
+        lhs: how the operand reads, and its dims.
+        rhs: the same of the other.
 
     Raises:
-        ShapeError: an operand is not two-dimensional, or the inner dims differ.
+        ShapeError: a scalar operand, inner dims that differ, or batch dims that do not broadcast.
     """
     (left, left_dims), (right, right_dims) = lhs, rhs
     for text, dims in (lhs, rhs):
-        if len(dims) != 2:
+        if not dims:
             raise ShapeError(
-                f"{left} @ {right}: {text} has {len(dims)} axes",
-                why=f"{text} is {shape_text(dims)}; a matmul takes two matrices",
-                nearest=f"Give {text} two axes, for example {text}[:, None]"
-                if len(dims) == 1
-                else "",
+                f"{left} @ {right}: {text} has 0 axes",
+                why=f"{text} is a scalar; a matmul takes matrices and vectors",
+                nearest="Use *",
             )
-    if left_dims[1] != right_dims[0]:
-        transposed = (
-            "" if left_dims[1] != right_dims[1] else f" Or did you mean {left} @ {right}.T?"
-        )
+    inner = right_dims[-2] if len(right_dims) > 1 else right_dims[-1]
+    if left_dims[-1] != inner:
+        turned = len(left_dims) > 1 and len(right_dims) > 1 and left_dims[-1] == right_dims[-1]
+        turn = "T" if len(right_dims) == 2 else "mT"
+        transposed = f" Or did you mean {left} @ {right}.{turn}?" if turned else ""
         raise ShapeError(
-            f"{left} @ {right}: {left} has inner dim {left_dims[1]}, "
-            f"{right} has inner dim {right_dims[0]}",
+            f"{left} @ {right}: {left} has inner dim {left_dims[-1]}, "
+            f"{right} has inner dim {inner}",
             why=f"{left} is {shape_text(left_dims)}, {right} is {shape_text(right_dims)}",
-            nearest=_dim_hint(left_dims[1], right_dims[0]) + "." * bool(transposed) + transposed,
+            nearest=dim_hint(left_dims[-1], inner) + "." * bool(transposed) + transposed,
         )
-    return (left_dims[0], right_dims[1])
+    rows, columns = left_dims[-2:-1], right_dims[-1:] if len(right_dims) > 1 else ()
+    batch = broadcast(f"{left} @ {right}: batch dims", (lhs, rhs), inner=2)
+    dims = (*batch, *rows, *columns)
+    batches = tuple(range(len(batch)))
+
+    def labels(count: int, *last: int) -> tuple[int, ...]:
+        return (*batches[len(batch) - count :], *last)
+
+    row = tuple(range(len(batch), len(batch) + len(rows)))
+    column = tuple(range(len(dims) - len(columns), len(dims)))
+    return ProductAxes(
+        labels(max(len(left_dims) - 2, 0), *row, len(dims)),
+        labels(max(len(right_dims) - 2, 0), len(dims), *column),
+        dims,
+        left_dims[-1:],
+    )
 
 
 def check_matmul_dtypes(lhs: tuple[str, DType], rhs: tuple[str, DType]) -> None:
@@ -200,10 +233,10 @@ def accumulator(operand: DType, requested: object) -> DType:
     Raises:
         DTypeError: no tensor core accumulates so.
     """
-    wanted = to_dtype(requested)
+    legal = (F32, F16) if operand == F16 else (F32,) if operand != S8 else (S32,)
+    wanted = to_dtype(requested, legal)
     if operand == S8 and wanted in (F32, S32):  # f32 is the default, which for integers means s32
         return S32
-    legal = (F32, F16) if operand == F16 else (F32,) if operand != S8 else (S32,)
     if wanted not in legal:
         raise DTypeError(
             f"acc_dtype {wanted} with {operand} operands",

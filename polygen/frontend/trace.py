@@ -3,7 +3,9 @@
 1. Every operation on a traced value becomes a node, once its dims and dtypes are checked.
 2. Nodes are interned: an expression written twice is one node.
 3. Spellings of one thing become one node: `relu(v)` is `maximum(v, 0)`, a constant goes right in a
-   commutative function, `x ** 2` is `square(x)`, a view of a view is one view.
+   commutative function, `x ** 2` is `square(x)`, a view of a view is one view, an einsum that is a
+   matrix product is that product.
+4. A computed operand of a product is rounded to the type that the product multiplies.
 """
 
 from __future__ import annotations
@@ -15,21 +17,39 @@ from typing import Any
 
 import numpy as np
 
-from polygen.errors import DTypeError, TraceError, UnsupportedProgram
+from polygen.errors import DTypeError, ShapeError, TraceError
 from polygen.frontend.dtypes import BOOL, F32, TF32, DType
 from polygen.frontend.expr import (
     ApplyNode,
+    Dims,
     InputNode,
-    MatmulNode,
     Node,
+    ProductNode,
+    Reach,
     ScalarNode,
+    Size,
     ViewNode,
     describe,
-    describe_matmul,
+    describe_cast,
+    describe_product,
 )
 from polygen.frontend.functions import TABLE, bind, expand
-from polygen.frontend.program import Tensor
-from polygen.frontend.shapes import broadcast, check_matmul_dtypes, matmul_dims
+from polygen.frontend.program import Dim, Tensor
+from polygen.frontend.shapes import (
+    MATMUL_DTYPES,
+    ProductAxes,
+    broadcast,
+    check_matmul_dtypes,
+    default_output,
+    matmul_axes,
+)
+from polygen.frontend.subscripts import (
+    einsum_axes,
+    notation,
+    only_one,
+    product_axes,
+    subscripts_text,
+)
 
 _COMMUTATIVE = {"add", "mul", "minimum", "maximum"}
 _LOGICAL = {"logical_and", "logical_or", "logical_not"}
@@ -46,6 +66,10 @@ class Trace:
         key = (make, *(repr(f) if isinstance(f, float) else f for f in fields))
         return self._nodes.setdefault(key, make(*fields))
 
+    def positions(self) -> dict[Node, int]:
+        """When each node was made; a node is made after those it reads."""
+        return {node: position for position, node in enumerate(self._nodes.values())}
+
     def input(self, tensor: Tensor) -> Node:
         """The node of an argument."""
         return self._intern(InputNode, tensor)
@@ -54,10 +78,13 @@ class Trace:
         """The node of a number; nodes pass.
 
         Raises:
-            TraceError: an array that is not an argument, NaN, or not a number.
+            TraceError: an array that is not an argument, not a number, or one that f32 cannot
+                hold.
         """
         if isinstance(value, Node):
             return value
+        if isinstance(value, Size):
+            value.refuse()
         if isinstance(value, np.ndarray) and value.ndim == 0:
             value = value.item()
         if isinstance(value, np.ndarray) or (hasattr(value, "__array__") and np.ndim(value)):
@@ -74,9 +101,8 @@ class Trace:
                 where=where,
                 nearest="Operands are arguments, values computed from them, and real numbers",
             )
-        if math.isnan(number):
-            raise TraceError("a constant is NaN", where=where, nearest="Use a number or infinity")
-        return self._intern(ScalarNode, number)
+        _check_range(number, where)
+        return self._intern(ScalarNode, math.nan if math.isnan(number) else number)  # equal NaNs
 
     def apply(self, function: str, *args: Any) -> Node:
         """Records a pointwise function of nodes and numbers.
@@ -91,8 +117,9 @@ class Trace:
         if entry.inline:
             inlined: Node = expand(function, nodes, self.apply)
             return inlined
-        if function == "pow":
-            return self._power(*nodes)
+        named = self._power(*nodes) if function == "pow" else None
+        if named is not None:
+            return named
         nodes = self._typed(function, nodes)
         if function in _COMMUTATIVE and isinstance(nodes[0], ScalarNode):
             nodes.reverse()
@@ -124,7 +151,7 @@ class Trace:
         """The node rounded to a dtype; nothing where that changes nothing."""
         if dtype == TF32:
             raise DTypeError(
-                f'{describe(node)}.astype("tf32")',
+                describe_cast(node, dtype),
                 why="tf32 is how a matmul reads f32 storage, not a value's type",
                 nearest='Use .astype("f32")',
             )
@@ -135,49 +162,157 @@ class Trace:
             return node
         return self._intern(ApplyNode, "cast", (node,), node.dims, dtype)
 
-    def _power(self, base: Node, exponent: Node) -> Node:
+    def _power(self, base: Node, exponent: Node) -> Node | None:
+        """The node of a power that has a name of its own."""
+        if isinstance(base, ScalarNode) and base.value == 2.0:
+            return self.apply("exp2", exponent)
         if not isinstance(exponent, ScalarNode):
-            if isinstance(base, ScalarNode) and base.value == 2.0:
-                return self.apply("exp2", exponent)
-            raise TraceError(
-                f"the exponent of {describe(base)} ** {describe(exponent)} is not a number",
-                nearest="Use exp, exp2, or a constant exponent",
-            )
+            return None
         base = self._number(base)
         if exponent.value == 1.0:
             return base
         if exponent.value == -1.0:
             return self.apply("div", 1.0, base)
-        simple = {2.0: "square", 0.5: "sqrt", -0.5: "rsqrt"}
-        if exponent.value in simple:
-            return self.apply(simple[exponent.value], base)
-        return self._intern(ApplyNode, "pow", (base, exponent), base.dims, F32)
+        simple = {2.0: "square", 0.5: "sqrt"}
+        name = simple.get(exponent.value)
+        return self.apply(name, base) if name else None
 
     def matmul(self, lhs: Any, rhs: Any) -> Node:
-        """Records a matrix product of two arguments, each possibly transposed.
+        """Records a product by np.matmul's rules.
 
         Raises:
-            ShapeError: an operand is not a matrix, or inner dims differ.
+            ShapeError: an operand is a scalar, inner dims differ, or batch dims do not broadcast.
             DTypeError: no tensor core multiplies these dtypes.
-            UnsupportedProgram: an operand is computed.
         """
         left, right = self.lift(lhs, "matmul"), self.lift(rhs, "matmul")
+        axes = matmul_axes((describe(left), left.dims), (describe(right), right.dims))
+        return self._product(left, right, axes, "@")
+
+    def einsum(self, subscripts: object, *values: Any) -> Node:
+        """Records a transposition of one operand, or a product of two, by np.einsum's subscripts.
+
+        Raises:
+            TraceError: the subscripts are malformed.
+            ShapeError: they do not fit the operands' dims.
+            DTypeError: no tensor core multiplies these dtypes.
+            UnsupportedProgram: what they mean is no contraction.
+        """
+        text = subscripts_text(subscripts)
+        nodes = [self.lift(value, "einsum") for value in values]
+        operands = [(describe(node), node.dims) for node in nodes]
+        where = f'einsum("{text}", {", ".join(name for name, _ in operands)})'
+        labels, output = einsum_axes(text, operands, where)
+        if len(nodes) == 1:
+            gone = [label for label in labels[0] if label not in output]
+            if gone:
+                raise only_one(gone[0], operands[0][0], where)
+            return self.view(nodes[0], [labels[0].index(label) for label in output])
+        left, right = nodes
+        axes = product_axes((labels[0], labels[1]), output, operands, where)
+        if axes.summed:
+            matrix = _as_matmul(left.dims, right.dims) == axes
+            return self._product(left, right, axes, "@" if matrix else notation(axes))
+        # Nothing to sum: elementwise, each operand with the output's axes.
+        return self.apply("mul", *map(self._along, nodes, (axes.lhs, axes.rhs), [axes.dims] * 2))
+
+    def _along(self, node: Node, labels: tuple[int, ...], dims: Dims) -> Node:
+        """The node with one axis per output axis, of size 1 where it has none."""
+        return self.view(node, [labels.index(n) if n in labels else None for n in range(len(dims))])
+
+    def _product(self, left: Node, right: Node, axes: ProductAxes, text: str) -> Node:
         names = describe(left), describe(right)
-        for node in (left, right):
-            _check_operand(node, describe_matmul(left, right))
-        dims = matmul_dims((names[0], left.dims), (names[1], right.dims))
-        check_matmul_dtypes((names[0], left.dtype), (names[1], right.dtype))
-        return self._intern(MatmulNode, left, right, dims)
+        left, right, kinds = self._rounded(left, right, describe_product(text, left, right))
+        check_matmul_dtypes((names[0], kinds[0]), (names[1], kinds[1]))
+        fields = (axes.lhs, axes.rhs, axes.dims, axes.summed, kinds[0], text)
+        return self._intern(ProductNode, left, right, *fields)
+
+    def _rounded(
+        self, left: Node, right: Node, text: str
+    ) -> tuple[Node, Node, tuple[DType, DType]]:
+        """Both operands and the types in which they are multiplied.
+
+        A computed operand takes the type of the other, or what its own products would store; 8-bit
+        types are never implied, since what they lose is the caller's to choose.
+        """
+        computed = [node for node in (left, right) if _is_computed(node)]
+        given = [node.dtype for node in (left, right) if node not in computed]
+        if not computed:
+            return left, right, (left.dtype, right.dtype)
+        kind = given[0] if given else _multiplied_again(left)
+        if kind not in MATMUL_DTYPES or kind.bits < 16:
+            operand = describe(computed[0])
+            reason = f"the other operand is {kind}" if given else f"it comes from {kind}"
+            named = "bf16" if kind == F32 else kind
+            raise DTypeError(
+                f"{text}: the computed operand {operand} is {computed[0].dtype}",
+                why=f"{reason}; only 16-bit types and tf32 are implied",
+                nearest=f'Write ({operand}).astype("{named}")',
+            )
+        if kind != TF32:  # which is how f32 is read, and rounds nothing
+            left, right = (self._operand(n, kind) if n in computed else n for n in (left, right))
+        return left, right, (kind, kind)
+
+    def _operand(self, node: Node, kind: DType) -> Node:
+        """A computed operand rounded; views stay outermost, so that one value serves them all."""
+        if isinstance(node, ViewNode):
+            return self.reach(self._operand(node.source, kind), node.reaches, node.dims)
+        return self.cast(node, kind)
 
     def view(self, node: Node, axes: Sequence[int | None]) -> Node:
-        """Records other axes over the same elements; see `ViewNode`."""
+        """Records other axes over the same elements: per axis the node's, or None for a new one."""
+        along = {axis: place for place, axis in enumerate(axes) if axis is not None}
+        reaches = tuple(Reach(along.get(axis)) for axis in range(len(node.dims)))
+        return self.reach(node, reaches, [1 if axis is None else node.dims[axis] for axis in axes])
+
+    def reach(self, node: Node, reaches: Sequence[Reach], dims: Sequence[Dim]) -> Node:
+        """Records a view, see `ViewNode`; a view of a view is one view, and no view the node."""
         if isinstance(node, ViewNode):
-            axes = [None if axis is None else node.axes[axis] for axis in axes]
+            reaches = [_through(inner, reaches) for inner in node.reaches]
             node = node.source
-        if list(axes) == list(range(len(node.dims))):
+        whole = [Reach(axis) for axis in range(len(node.dims))]
+        if list(reaches) == whole and tuple(dims) == node.dims:
             return node
-        dims = tuple(1 if axis is None else node.dims[axis] for axis in axes)
-        return self._intern(ViewNode, node, tuple(axes), dims)
+        return self._intern(ViewNode, node, tuple(reaches), tuple(dims))
+
+
+def _through(inner: Reach, outer: Sequence[Reach]) -> Reach:
+    """Where a view of a view reads an axis of the innermost source."""
+    if inner.axis is None:
+        return inner
+    found = outer[inner.axis]
+    return Reach(found.axis, inner.scale * found.scale, inner.scale * found.offset + inner.offset)
+
+
+def _as_matmul(left: Dims, right: Dims) -> ProductAxes | None:
+    """The axes that `@` would give operands of these dims; None where it takes them not."""
+    try:
+        return matmul_axes(("", left), ("", right))
+    except ShapeError:
+        return None
+
+
+def _is_computed(node: Node) -> bool:
+    """Whether an operand has to be rounded: its values are f32 or bool, and no argument's."""
+    source = node.source if isinstance(node, ViewNode) else node
+    return not isinstance(source, (InputNode, ScalarNode)) and node.dtype in (F32, BOOL)
+
+
+def _multiplied_again(node: Node) -> DType:
+    """The type in which a computed value is multiplied when nothing else says: what its first
+    product would store, or its first operand's; f32 if neither multiplies.
+    """
+    stack: list[Node] = [node]
+    while stack:
+        found = stack.pop()
+        if isinstance(found, ViewNode):
+            stack.append(found.source)
+        elif isinstance(found, ProductNode):
+            return TF32 if found.operand == TF32 else default_output(found.operand, bare=False)
+        elif isinstance(found, ApplyNode):
+            stack.extend(reversed(found.args))
+        elif isinstance(found, InputNode) and found.dtype in MATMUL_DTYPES:
+            return found.dtype
+    return F32
 
 
 def _number(value: Any) -> float | None:
@@ -192,28 +327,16 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def _check_operand(node: Node, text: str) -> None:
-    """A matmul operand must be an argument under a transpose at most."""
-    source = node
-    while isinstance(source, (ViewNode, ApplyNode)):
-        if isinstance(source, ViewNode):
-            source = source.source
-        elif source.function == "cast":
-            source = source.args[0]
-        else:
-            break
-    if isinstance(source, MatmulNode):
-        raise UnsupportedProgram(
-            f"{text}: a second contraction (S1) feeds from S0, {describe(source)}",
-            why="a contraction of a contraction is not supported yet",
-            nearest="Make two functions, the first one returning " + describe(source),
-        )
-    bare = node.source if isinstance(node, ViewNode) else node
-    if isinstance(bare, ScalarNode) or (isinstance(bare, InputNode) and len(node.dims) != 2):
-        return  # the shape rule words these
-    if not isinstance(bare, InputNode) or (isinstance(node, ViewNode) and None in node.axes):
-        raise UnsupportedProgram(
-            f"{text}: the operand {describe(node)} is computed",
-            why="a matmul reads its operands from memory; a prologue is not supported yet",
-            nearest="Pass the computed matrix as an argument",
+def _check_range(number: float, where: str) -> None:
+    """A finite number must not become an infinity in f32, nor another one zero."""
+    least, most = np.finfo(np.float32).tiny, np.finfo(np.float32).max
+    with np.errstate(over="ignore", under="ignore"):
+        stored = float(np.float32(number))
+    if math.isfinite(number) and (math.isinf(stored) or (number and not stored)):
+        near = math.copysign(float(most if stored else least), number)
+        raise TraceError(
+            f"a constant is {number!r}",
+            where=where,
+            why=f"the kernel computes in f32, where it would be {stored}",
+            nearest=f"Use {near:.8g}, or {'an infinity' if stored else '0'} if that is meant",
         )

@@ -13,12 +13,13 @@ from typing import Any, NoReturn
 import numpy as np
 
 from polygen.errors import DTypeError, ShapeError, TraceError
-from polygen.frontend.dtypes import BOOL, DType
+from polygen.frontend.dtypes import BOOL, STORED, DType
 from polygen.frontend.dtypes import dtype as to_dtype
-from polygen.frontend.expr import Dims, Node, Symbolic, describe
-from polygen.frontend.functions import closest
+from polygen.frontend.expr import Node, Size, Symbolic, describe
+from polygen.frontend.functions import ALIASES, TABLE, closest
 from polygen.frontend.shapes import shape_text
 from polygen.frontend.trace import Trace
+from polygen.frontend.views import permutation, subscript, swapped
 
 _NEEDS_VALUE = "a traced value has no number yet: the function is run once, for every input at once"
 
@@ -35,7 +36,7 @@ class Traced(Symbolic):
         self.trace, self.node = trace, node
 
     def __repr__(self) -> str:
-        return f"<traced {describe(self.node)}: {self.dtype}{shape_text(self.shape)}>"
+        return f"<traced {describe(self.node)}: {self.dtype}{shape_text(self.node.dims)}>"
 
     def apply(self, function: str, *args: Any) -> Any:
         """The traced value of a pointwise function of the table."""
@@ -58,11 +59,15 @@ class Traced(Symbolic):
         """The matrix product of two operands, one of which may be this value."""
         return self._of(self.trace.matmul(self._plain(lhs), self._plain(rhs)))
 
+    def einsum(self, subscripts: object, *operands: Any) -> Traced:
+        """The contraction of one or two operands, one of which may be this value."""
+        return self._of(self.trace.einsum(subscripts, *map(self._plain, operands)))
+
     # --- what an array has
     @property
-    def shape(self) -> Dims:
-        """The dims, names or numbers."""
-        return self.node.dims
+    def shape(self) -> tuple[Size | int, ...]:
+        """The dims: numbers, or names that have no number yet."""
+        return tuple(Size(dim) if isinstance(dim, str) else dim for dim in self.node.dims)
 
     @property
     def ndim(self) -> int:
@@ -76,25 +81,33 @@ class Traced(Symbolic):
 
     @property
     def T(self) -> Traced:  # noqa: N802 - NumPy's name
-        """The transpose."""
+        """The transpose: all axes in reverse."""
         return self.transpose()
+
+    @property
+    def mT(self) -> Traced:  # noqa: N802 - NumPy's name
+        """The transposes of the matrices in the last two axes."""
+        if self.ndim < 2:
+            raise ShapeError(
+                f"the matrix transpose of {describe(self.node)}",
+                why=f"it is {shape_text(self.node.dims)}, and a matrix has two axes",
+            )
+        return self.swapaxes(-2, -1)
+
+    def swapaxes(self, axis1: Any, axis2: Any) -> Traced:
+        """The same elements with two axes in each other's place."""
+        return self._view(swapped(axis1, axis2, describe(self.node), self.ndim))
 
     def transpose(self, *axes: Any) -> Traced:
         """The axes in another order; reversed when no order is given."""
         order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
         if not order or order == (None,):
             order = tuple(reversed(range(self.ndim)))
-        order = [axis + self.ndim if axis < 0 else axis for axis in order]
-        if sorted(order) != list(range(self.ndim)):
-            raise ShapeError(
-                f"transpose of {describe(self.node)} to axes {tuple(order)}",
-                why=f"it has {self.ndim} axes",
-            )
-        return self._view(order)
+        return self._view(permutation(order, describe(self.node), self.ndim))
 
     def astype(self, dtype: object, **_: Any) -> Traced:
         """The values rounded to a dtype; as the last step it decides the output's dtype."""
-        return self._of(self.trace.cast(self.node, to_dtype(dtype)))
+        return self._of(self.trace.cast(self.node, to_dtype(dtype, STORED)))
 
     def clip(self, lo: Any = None, hi: Any = None) -> Any:
         """The values limited to [lo, hi]; None leaves a side open."""
@@ -107,47 +120,28 @@ class Traced(Symbolic):
     def reshape(self, *shape: Any) -> Traced:
         """The same elements with axes of size 1 added or dropped; one dim may be -1."""
         dims = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-        kept = [axis for axis, dim in enumerate(self.shape) if dim != 1]
+        kept = [axis for axis, dim in enumerate(self.node.dims) if dim != 1]
         wanted = [dim for dim in dims if dim != 1]
         remaining = list(kept)
         axes: list[int | None] = []
         for dim in dims:
             axes.append(None if dim == 1 or not remaining else remaining.pop(0))
         fits = len(wanted) == len(kept) and all(
-            dim in (-1, self.shape[axis]) for dim, axis in zip(wanted, kept, strict=True)
+            dim in (-1, self.node.dims[axis]) for dim, axis in zip(wanted, kept, strict=True)
         )
         # A -1 where nothing is left to place stands for 1.
         if not fits and not (wanted == [-1] and not kept):
             raise ShapeError(
-                f"reshape of {describe(self.node)} from {shape_text(self.shape)} to "
+                f"reshape of {describe(self.node)} from {shape_text(self.node.dims)} to "
                 f"{shape_text(tuple(dims))}",
                 nearest="A reshape can only add or drop axes of size 1",
             )
         return self._view(axes)
 
     def __getitem__(self, key: Any) -> Traced:
-        keys = key if isinstance(key, tuple) else (key,)
-        taken = sum(1 for item in keys if item is not None and item is not Ellipsis)
-        if sum(item is Ellipsis for item in keys) == 0:
-            keys = (*keys, Ellipsis)
-        axes: list[int | None] = []
-        used = 0
-        for item in keys:
-            if item is Ellipsis:
-                rest = self.ndim - taken
-                axes += range(used, used + rest)
-                used += rest
-            elif item is None:
-                axes.append(None)
-            elif isinstance(item, slice) and item == slice(None) and used < self.ndim:
-                axes.append(used)
-                used += 1
-            else:
-                raise TraceError(
-                    f"indexing of {describe(self.node)} {shape_text(self.shape)} with {item!r}",
-                    nearest="Only whole axes and new ones: v[:, None], v[None, :]",
-                )
-        return self._view(axes)
+        return self._of(
+            self.trace.reach(self.node, *subscript(key, describe(self.node), self.node.dims))
+        )
 
     # --- matmul, logic on bool
     def __matmul__(self, other: Any) -> Traced:
@@ -194,26 +188,29 @@ class Traced(Symbolic):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *args: Any, **keywords: Any) -> Any:
         name = ufunc.__name__
         if method != "__call__":
-            raise TraceError(f"np.{name}.{method}", why="a reduction is not supported yet")
+            reduces = method in ("reduce", "accumulate", "reduceat")
+            raise TraceError(
+                f"polygen has no `np.{name}.{method}`",
+                why="a reduction is not supported yet" if reduces else "",
+                nearest=f"There is `np.{name}` itself",
+            )
         if keywords:
             raise TraceError(f"np.{name} with {', '.join(keywords)}=", nearest="Leave it out")
         if ufunc is np.matmul:
             return self.matmul(*args)
-        if ufunc is np.reciprocal:
-            return self.apply("div", 1.0, *args)
         if ufunc is np.positive:
             return self
         if ufunc in _BITWISE:
             return self._bits(_BITWISE[ufunc], *args)
         if ufunc not in UFUNCS:
-            raise TraceError(f"np.{name} is not in the vocabulary", nearest=closest(name))
+            raise TraceError(f"polygen has no `np.{name}`", nearest=closest(name))
         return self.apply(UFUNCS[ufunc], *args)
 
     def __array_function__(self, function: Any, types: Any, args: Any, keywords: Any) -> Any:
         name = function.__name__
         handler = _ARRAY_FUNCTIONS.get(name)
         if handler is None:
-            raise TraceError(f"np.{name} is not in the vocabulary", nearest=closest(name))
+            raise TraceError(f"polygen has no `np.{name}`", nearest=closest(name))
         try:
             return handler(*args, **keywords)
         except TypeError as error:
@@ -253,35 +250,16 @@ class Traced(Symbolic):
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):  # protocols and notebooks ask with hasattr
             raise AttributeError(name)
-        raise TraceError(f".{name} of {describe(self.node)} is not known", nearest=closest(name))
+        raise TraceError(
+            f"polygen has no `.{name}` of {describe(self.node)}", nearest=closest(name, "pg.")
+        )
 
 
+# NumPy's functions under the vocabulary's names, and under NumPy's own.
 UFUNCS: dict[Any, str] = {
-    np.add: "add",
-    np.subtract: "sub",
-    np.multiply: "mul",
-    np.divide: "div",
-    np.negative: "neg",
-    np.absolute: "abs",
-    np.minimum: "minimum",
-    np.maximum: "maximum",
-    np.exp: "exp",
-    np.exp2: "exp2",
-    np.log: "log",
-    np.log1p: "log1p",
-    np.sqrt: "sqrt",
-    np.tanh: "tanh",
-    np.power: "pow",
-    np.square: "square",
-    np.less: "lt",
-    np.less_equal: "le",
-    np.greater: "gt",
-    np.greater_equal: "ge",
-    np.equal: "eq",
-    np.not_equal: "ne",
-    np.logical_and: "logical_and",
-    np.logical_or: "logical_or",
-    np.logical_not: "logical_not",
+    getattr(np, spelling): name
+    for spelling, name in [*((name, name) for name in TABLE), *ALIASES.items()]
+    if name in TABLE and isinstance(getattr(np, spelling, None), np.ufunc)
 }
 _BITWISE: dict[Any, str] = {
     np.bitwise_and: "logical_and",
@@ -311,11 +289,30 @@ def _dot(a: Any, b: Any) -> Any:
     return traced.matmul(a, b)
 
 
+def _einsum(subscripts: Any, *operands: Any) -> Any:
+    traced = next(value for value in (*operands, subscripts) if isinstance(value, Traced))
+    return traced.einsum(subscripts, *operands)
+
+
+def _round(a: Any, decimals: int = 0) -> Any:
+    if decimals != 0:
+        raise TraceError(
+            f"np.round to {decimals} decimals", nearest="np.round(x * 100) / 100 rounds to two"
+        )
+    return a.apply("round", a)
+
+
 _ARRAY_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "round": _round,
+    "around": _round,
+    "fix": lambda x: x.apply("trunc", x),
     "where": _where,
     "clip": _clip,
     "dot": _dot,
+    "einsum": _einsum,
     "transpose": lambda a, axes=None: a.transpose() if axes is None else a.transpose(tuple(axes)),
+    "swapaxes": lambda a, axis1, axis2: a.swapaxes(axis1, axis2),
+    "matrix_transpose": lambda x: x.mT,
     "reshape": lambda a, shape: a.reshape(shape),
     "shape": lambda a: a.shape,
     "ndim": lambda a: a.ndim,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Access, Constant, Program, Tensor
 from polygen.hardware.device import common_facts
+from polygen.lower.launch import stride_argument as stride_argument
 from polygen.lower.plan import Compute, Read, Write
 from polygen.poly.fusion import Fusion
 from polygen.poly.match import Match
@@ -32,11 +33,6 @@ class Pointwork:
     reads: tuple[Read, ...]
     statements: tuple[Compute, ...]
     writes: tuple[Write, ...]
-
-
-def stride_argument(tensor: Tensor, axis: int) -> str:
-    """The kernel argument that holds the step of `axis`."""
-    return f"{tensor.name}_stride{axis}"
 
 
 def pointwork(program: Program, fusion: Fusion, match: Match, vector: int) -> Pointwork:

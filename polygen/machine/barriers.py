@@ -3,7 +3,8 @@
 1. A barrier counts threads, whole warps at a time; without a count it expects every thread of the
    CTA that has not exited.
 2. Who waits is parked; the arrival that completes the count frees everybody parked there.
-3. At that moment all arrivals become ordered before everything the waiters do next.
+3. At that moment what everybody did before arriving becomes ordered before everything the waiters
+   do next. Who only arrives goes on, and publishes nothing of what follows.
 4. Who arrives must know that the phase before is over: else the arrival may count for that one, and
    which threads meet is a matter of luck.
 """
@@ -34,6 +35,8 @@ class Named:
     arrived: list[Vector] = field(default_factory=list)  # thread numbers
     parked: list[tuple[Vector, int]] = field(default_factory=list)  # thread numbers, next block
     votes: list[Vector] = field(default_factory=list)  # predicates of bar.red, as `parked`
+    # of those who go on: their clock rows, and what they knew and had fenced when they arrived
+    published: list[tuple[Vector, Vector, Vector]] = field(default_factory=list)
     position: int = -1
 
 
@@ -117,6 +120,12 @@ class Barriers:
                     self._check_phase(machine, (cta, name), lanes.pick(now), position)
                 barrier.expected, barrier.position = wanted, position
                 barrier.arrived.append(lanes.index[now])
+                if not waits and machine.shadow is not None:
+                    shadow = machine.shadow
+                    rows = np.unique(shadow.row_of[lanes.index[now]])
+                    known = shadow.clock[rows].copy(), shadow.fenced[rows].copy()
+                    barrier.published.append((rows, *known))
+                    shadow.tick(rows)
                 if waits:
                     barrier.parked.append((lanes.index[now], then))
                     votes = np.zeros(0, bool) if predicate is None else predicate[now]
@@ -148,8 +157,11 @@ class Barriers:
         self._vote(machine, barrier)
         if machine.shadow is not None:
             rows = np.unique(machine.shadow.row_of[arrived])
+            clock = machine.shadow.clock[rows]
+            for some, known, _ in barrier.published:
+                clock[np.searchsorted(rows, some)] = known
             columns = machine.shadow.column[rows]
-            self.last[cta, number] = columns, machine.shadow.clock[rows, columns]
+            self.last[cta, number] = columns, clock[np.arange(len(rows)), columns]
             self._order(machine, barrier, arrived)
         return [(block, threads) for threads, block in barrier.parked]
 
@@ -180,8 +192,10 @@ class Barriers:
         if len(gets) == len(rows):
             shadow.join(rows)
             return
-        shadow.clock[gets] = np.maximum(shadow.clock[gets], shadow.clock[rows].max(0))
-        shadow.fenced[gets] = np.maximum(shadow.fenced[gets], shadow.fenced[rows].max(0))
+        clock = [shadow.clock[gets], *(known for _, known, _ in barrier.published)]
+        fenced = [shadow.fenced[gets], *(known for _, _, known in barrier.published)]
+        shadow.clock[gets] = np.maximum(shadow.clock[gets], np.concatenate(clock).max(0))
+        shadow.fenced[gets] = np.maximum(shadow.fenced[gets], np.concatenate(fenced).max(0))
         shadow.tick(rows)
 
     def _vote(self, machine: Machine, barrier: Named) -> None:

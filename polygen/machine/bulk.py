@@ -7,7 +7,7 @@
 3. A store belongs to its thread's bulk group; shared memory is *being read* until the wait that
    covers the group; ``late`` moves the data only then.
 4. Out-of-bounds parts of a box read as fill and are dropped by stores; a load always delivers the
-   bytes of the whole box.
+   bytes of the whole box. A map of tf32 rounds what it loads.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _fetch(machine: Machine, placed: PlacedMap, corner: tuple[int, ...]) -> Vect
     at, inside = tensormap.elements(placed, corner)
     width = placed.element
     kind = f"u{width}"
-    values = machine.memory.bytes.view(kind)[at // width]
+    values = tensormap.loaded(placed, machine.memory.bytes.view(kind)[at // width])
     fill = NAN_FILL.get(np.dtype(placed.dtype).name, 0) if placed.nan_fill else 0
     return np.where(inside, values, np.array(fill, kind)).view("u1").reshape(-1, 16)
 

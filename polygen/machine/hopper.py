@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 
+from polygen.machine.accumulators import Operands
 from polygen.machine.mma import BITS
 from polygen.machine.parse import Instruction, items, split_operands
 from polygen.machine.writer import Writer, opcode
@@ -231,7 +232,10 @@ def _multiply(w: Writer, one: Instruction) -> None:
     keep = "True" if scale.isdigit() else w.read(scale, "?")
     rest = (in_registers, n, a_kind, b_kind, d_kind, *signs, *transposed, w.position)
     constants = ", ".join(repr(value) for value in rest)
-    product = w.fresh(f"wgmma.multiply(M, L, {old}, {a}, {b}, {keep}, {constants})")
+    left = items(one.operands[1]) if in_registers else ()
+    shape = n, BITS[a_kind], d_kind
+    operands = w.constant(Operands(frozenset(registers), frozenset(left), shape))
+    product = w.fresh(f"wgmma.multiply(M, L, {old}, {a}, {b}, {keep}, {operands}, {constants})")
     _bind(w, registers, d_kind, product)
 
 

@@ -67,6 +67,7 @@ class Kernel:
     labels: dict[str, int]  # label -> index of the instruction it precedes
     cluster: tuple[int, int, int] = (1, 1, 1)
     threads_most: int = 0  # of a block, by its launch bounds; 0: they do not say
+    block: tuple[int, ...] = ()  # the block that it must be launched with; (): any
     blocks_least: int = 1  # of a multiprocessor, likewise
     tables: dict[str, tuple[str, ...]] = field(default_factory=dict)  # .branchtargets lists
 
@@ -344,18 +345,22 @@ def _body(
     }
 
 
+_BOUNDS = re.compile(r"\.(reqnctapercluster|reqntid|maxntid|minnctapersm)\s+([\d\s,]+)")
+
+
 def _header(text: str, line: int) -> dict[str, Any]:
     """Name, parameters, cluster and launch bounds of an entry, as fields of `Kernel`."""
     match = re.search(r"\.entry\s+([\w$]+)\s*(?:\((.*?)\))?([^)]*)$", text, re.S)
     if match is None:
         raise PtxError(f"cannot read the entry `{text[:60]}`", line=line)
-    found = dict(re.findall(r"\.(reqnctapercluster|maxntid|minnctapersm)\s+([\d\s,]+)", match[3]))
+    found = dict(_BOUNDS.findall(match[3]))
     sides = {name: [int(side) for side in text.split(",")] for name, text in found.items()}
     return {
         "name": match[1],
         "parameters": tuple(_variable(part, line) for part in split_operands(match[2] or "")),
         "cluster": (*sides.get("reqnctapercluster", ()), 1, 1, 1)[:3],
-        "threads_most": math.prod(sides.get("maxntid", [0])),
+        "threads_most": math.prod(sides.get("reqntid") or sides.get("maxntid", [0])),
+        "block": (*sides["reqntid"], 1, 1, 1)[:3] if "reqntid" in sides else (),
         "blocks_least": sides.get("minnctapersm", [1])[0],
     }
 

@@ -12,7 +12,8 @@
    have seen, so that the one comparison of step 3 catches them too; what it was is told apart only
    when it failed.
 5. A second clock per actor counts only what a proxy fence covered: the async proxy compares with
-   it.
+   it. The lowest bits of a time count the fences since the warp's last barrier: what a warp writes
+   after a fence is not covered, though its lanes are not ordered by it either.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ ACTORS = 1023
 LANE = 18
 CODE = (1 << LANE) - 1
 LAST = (1 << TIME) - 1
-STEP = np.int64(1 << TIME)
+FENCES = np.int64(15 << TIME)  # of a time: proxy fences since the barrier that started it
+FENCE = np.int64(1 << TIME)
+STEP = np.int64(1 << TIME + 4)
 LOADERS = 16  # per CTA; more mbarriers than that share some
 NEVER = np.int64(1 << 62)  # the write record of a cell nobody wrote
 FLIGHT = np.int64(1 << 61)  # added to the record of a copy that has not landed
@@ -108,7 +111,7 @@ class Shadow:
     @staticmethod
     def beside(records: Vector, mark: Vector) -> Vector:
         """Accesses by other lanes of the same warp since it last synchronised."""
-        change = records ^ mark
+        change = (records ^ mark) & ~FENCES
         return (change < 1 << ACTOR) & (change >= 1 << LANE)  # only the lane (and code) differ
 
     # --- accesses ----------------------------------------------------------------------------
@@ -246,7 +249,8 @@ class Shadow:
 
     def tick(self, rows: Vector) -> None:
         """What the actors do from now on is not known to others yet."""
-        self.clock[rows, self.column[rows]] += STEP
+        columns = self.column[rows]
+        self.clock[rows, columns] = (self.clock[rows, columns] & ~FENCES) + STEP
 
     def released(self, thread: int) -> tuple[Vector, Vector]:
         """What one thread publishes: its warp's clocks, without what later lanes did just now.
@@ -267,6 +271,9 @@ class Shadow:
         """A proxy fence: what the warps know now may reach the async proxy."""
         rows = np.unique(self.rows(lanes))
         self.fenced[rows] = np.maximum(self.fenced[rows], self.clock[rows])
+        columns = self.column[rows]
+        time = self.clock[rows, columns]
+        self.clock[rows, columns] = np.where(time & FENCES == FENCES, time, time + FENCE)
 
     def generic(self, column: Any) -> Any:
         """Whether actors are warps."""

@@ -59,9 +59,10 @@ class Launch:
 
 
 @functools.cache
-def _shared_limit() -> int:
-    """Bytes of shared memory a block can have on the largest target."""
-    return max(device.shared_per_block_optin for device in devices())
+def _shared_limit(target: str) -> int:
+    """Bytes of shared memory a block can have on a target; one that is not known has the most."""
+    known = {device.name: device.shared_per_block_optin for device in devices()}
+    return known.get(target, max(known.values()))
 
 
 _CACHE: dict[str, Module] = {}
@@ -99,6 +100,17 @@ def _check_launch(launch: Launch, kernel: Kernel, completion: str) -> None:
     threads, most = int(np.prod(launch.block)), common_facts()["max_threads_per_block"]
     if threads > most:
         raise LaunchError(f"a block of {threads} threads", where=where, nearest=f"At most {most}")
+    if kernel.block and tuple(launch.block) != kernel.block:
+        raise LaunchError(
+            f"a block of {launch.block}, the kernel's .reqntid is {kernel.block}", where=where
+        )
+    if threads > (kernel.threads_most or threads):
+        raise LaunchError(
+            f"a block of {threads} threads",
+            where=where,
+            why="the kernel's launch bounds (.maxntid) allow no more",
+            nearest=f"At most {kernel.threads_most}",
+        )
     if completion not in COMPLETIONS:
         raise LaunchError(
             f"completion {completion!r} is unknown", where=where, nearest=f"One of {COMPLETIONS}"
@@ -254,7 +266,7 @@ def run(
     _check_launch(launch, kernel, completion)
     threads = int(np.prod(launch.block))
     symbols, first, end = place_shared(kernel, module.variables, launch.shared_bytes)
-    _check_shared(kernel, launch, first, end, _shared_limit())
+    _check_shared(kernel, launch, first, end, _shared_limit(module.target))
     key = (ptx_text, kernel.name)
     if key not in _TRANSLATIONS:
         _TRANSLATIONS[key] = Translation(analyse(kernel))

@@ -8,9 +8,14 @@ from typing import Any
 import numpy as np
 
 from polygen.errors import LaunchError
+from polygen.machine.arithmetic import to_tf32
 from polygen.machine.lanes import Vector
 
 SWIZZLES = {0: (0, 0), 32: (1, 1), 64: (2, 3), 128: (3, 7)}  # span -> (bits, mask)
+# How a map of tf32 rounds float32 elements on their way to shared memory, as `to_tf32` names it: to
+# nearest, ties to even; infinities and NaN stay. The manual does not say; Triton's documents of
+# `round_f32_to_tf32` do, and `tests/machine/test_machine_tma.py` compares a GPU with it.
+TF32_ROUNDING = "rn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +29,15 @@ class TensorMap:
         box: elements per axis of a box, in the order of the array's axes (outermost first).
         swizzle: 0, 32, 64 or 128 bytes.
         nan_fill: out-of-bounds elements read as NaN instead of zero.
+        kind: the element type where the array's dtype does not tell it: ``tf32`` of float32, which
+            loads round (``CU_TENSOR_MAP_DATA_TYPE_TFLOAT32``); "" otherwise.
     """
 
     array: np.ndarray[Any, Any]
     box: tuple[int, ...]
     swizzle: int = 0
     nan_fill: bool = False
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,7 @@ class PlacedMap:
     swizzle: int
     dtype: Any
     nan_fill: bool
+    kind: str
 
     @property
     def element(self) -> int:
@@ -95,6 +104,12 @@ def place(where: str, one: TensorMap, offset: int) -> PlacedMap:
             why="the machine models boxes that fill the swizzle span",
             nearest=f"{one.swizzle // size} elements",
         )
+    if one.kind and (one.kind != "tf32" or array.dtype != np.float32):
+        raise LaunchError(
+            f"a tensor map of kind {one.kind!r} over {array.dtype}",
+            where=where,
+            nearest='"tf32" over float32, or "" for the array\'s own type',
+        )
     return PlacedMap(
         where,
         offset,
@@ -104,7 +119,15 @@ def place(where: str, one: TensorMap, offset: int) -> PlacedMap:
         one.swizzle,
         array.dtype,
         one.nan_fill,
+        one.kind,
     )
+
+
+def loaded(placed: PlacedMap, values: Vector) -> Vector:
+    """What a load writes for elements of the tensor, both as unsigned integers of their size."""
+    if placed.kind == "tf32":
+        return to_tf32(values.view("f4"), TF32_ROUNDING)
+    return values
 
 
 def shared_chunks(placed: PlacedMap, start: int) -> Vector:

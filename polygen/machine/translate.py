@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from polygen.machine import (
+    accumulators,
     arithmetic,
     asynchronous,
     atomics,
@@ -77,6 +78,7 @@ def _namespace() -> dict[str, object]:
             if callable(value) and getattr(value, "__module__", "") == module.__name__:
                 names[name] = value
     names.update(mbarrier=mbarrier, bulk=bulk, wgmma=wgmma, registers=registers)
+    names.update(accumulators=accumulators)
     names.update(
         one=np.float32(1), WINDOW_SHARED=memory.WINDOW_SHARED, WINDOW_LOCAL=memory.WINDOW_LOCAL
     )
@@ -89,6 +91,7 @@ class Translation:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.names = _namespace()
+        self.watched = accumulators.watched(program.kernel)
         self.whole: dict[int, BlockFunction] = {}
         self.part: dict[int, BlockFunction] = {}
 
@@ -110,6 +113,8 @@ class Translation:
             if one is block.terminator:
                 result = _terminator(w, one)
             else:
+                if self.watched:
+                    accumulators.watch(w, one, self.watched)
                 _instruction(w, one)
         w.store_back()
         lines = ["def block(M, R, L):", "    ix, Y = L.index, M.symbols"]

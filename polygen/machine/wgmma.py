@@ -11,8 +11,9 @@
 2. Thread t of the warpgroup holds D rows ``16 (t/32) + t%32/4 + 8 (r/2%2)`` and columns
    ``8 (r/4) + 2 (t%4) + r%2`` for its accumulator r; A in registers follows mma.sync, 16 rows per
    warp.
-3. The product is computed at issue; the shared bytes count as being read until the ``wait_group``
-   that covers it, by an actor of its own per warpgroup.
+3. The product is computed at issue; until the ``wait_group`` that covers it the shared bytes count
+   as being read, by an actor of its own per warpgroup, and the registers as being in use
+   (`accumulators`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polygen.machine import accumulators
+from polygen.machine.accumulators import Access, Operands
 from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.mma import BITS, operand_table, widen
 from polygen.machine.report import Stop
@@ -37,12 +40,15 @@ ROWS = 64
 
 @dataclass(slots=True)
 class Flight:
-    """One executed wgmma whose shared reads are not known to be over."""
+    """One executed wgmma that is not known to be over."""
 
     unit: tuple[int, int]  # CTA, warpgroup
     group: int
     chunks: list[Vector]
     position: int
+    sums: set[str]  # registers that hold its accumulators, and copies of them
+    left: frozenset[str]  # registers that hold A
+    shape: tuple[object, ...]
 
 
 class Groups:
@@ -52,6 +58,8 @@ class Groups:
         self.flights: list[Flight] = []
         self.committed: dict[tuple[int, int], int] = {}
         self.fenced: set[tuple[int, int]] = set()
+        # accesses to registers of products since the last fence, by the identity of their tables
+        self.touched: dict[tuple[int, int], dict[int, dict[Any, Access]]] = {}
 
 
 def units(machine: Machine, lanes: Lanes, position: int) -> list[tuple[int, int]]:
@@ -175,11 +183,12 @@ def unpack_pairs(matrix: Vector) -> Vector:
 def multiply(machine: Machine, lanes: Lanes, *rest: Any) -> Vector:
     """``wgmma.mma_async``.
 
-    rest: D before (matrix or None), A (descriptors or matrix), B descriptors, scale-d, whether A is
-    in registers, n, kinds of A, B and D, signs of A and B, transposes, position.
+    rest: D before (matrix or None), A (descriptors or matrix), B descriptors, scale-d, its
+    registers (`accumulators.Operands`), whether A is in registers, n, kinds of A, B and D, signs of
+    A and B, transposes, position.
     """
-    (old, a, b, scale, in_registers, n, a_kind, b_kind, d_kind, a_sign, b_sign, a_trans, b_trans,
-     position) = rest  # fmt: skip
+    (old, a, b, scale, registers, in_registers, n, a_kind, b_kind, d_kind, a_sign, b_sign,
+     a_trans, b_trans, position) = rest  # fmt: skip
     groups = units(machine, lanes, position)
     for number, unit in enumerate(groups):
         if unit not in machine.groups.fenced:
@@ -188,6 +197,8 @@ def multiply(machine: Machine, lanes: Lanes, *rest: Any) -> Vector:
                 f"the warpgroup of {lanes.name(128 * number)} starts wgmma without wgmma.fence",
                 position,
             )
+        threads = lanes.pick(np.arange(128 * number, 128 * number + 128))
+        accumulators.check(machine, threads, unit, registers, position)
     reads: list[list[Vector]] = [[] for _ in groups]
     if not in_registers:
         a, chunks = _operand(
@@ -198,7 +209,7 @@ def multiply(machine: Machine, lanes: Lanes, *rest: Any) -> Vector:
     second, chunks = _operand(machine, lanes, groups, full(lanes, b), n, b_kind, b_trans, position)
     for mine, one in zip(reads, chunks, strict=True):
         mine.append(one.ravel())
-    _track(machine, lanes, groups, reads, position)
+    _track(machine, lanes, groups, reads, registers, position)
     product = np.matmul(a, second.transpose(0, 2, 1))
     if a_sign * b_sign < 0:
         product = -product
@@ -216,12 +227,23 @@ def _track(
     lanes: Lanes,
     groups: list[tuple[int, int]],
     reads: list[list[Vector]],
+    registers: Operands,
     position: int,
 ) -> None:
-    """Check the reads and keep them in flight."""
+    """Check the reads and keep the product in flight."""
     for number, unit in enumerate(groups):
         group = machine.groups.committed.get(unit, 0)
-        machine.groups.flights.append(Flight(unit, group, reads[number], position))
+        machine.groups.flights.append(
+            Flight(
+                unit,
+                group,
+                reads[number],
+                position,
+                set(registers.sums),
+                registers.left,
+                registers.shape,
+            )
+        )
         shadow = machine.shadow
         if shadow is None:
             continue
@@ -233,7 +255,9 @@ def _track(
 
 def fence(machine: Machine, lanes: Lanes, position: int) -> None:
     """``wgmma.fence``."""
-    machine.groups.fenced.update(units(machine, lanes, position))
+    for unit in units(machine, lanes, position):
+        machine.groups.fenced.add(unit)
+        machine.groups.touched.pop(unit, None)
 
 
 def commit(machine: Machine, lanes: Lanes, position: int) -> None:

@@ -77,6 +77,7 @@ class Writer:
         self.position = 0  # index of the current instruction, for findings
         self.dirty: dict[str, None] = {}
         self.counter = 0
+        self.accesses: dict[Any, Any] | None = None  # to registers of wgmma: see `accumulators`
 
     # --- text --------------------------------------------------------------------------------
     def emit(self, line: str) -> None:

@@ -1,11 +1,12 @@
 """Which statements share one kernel, decided by isl's scheduler from the dependences.
 
 1. isl's scheduler, asked to keep producers near consumers and to find parallel outer loops, returns
-   a tree.
-2. If its outermost band covers every statement and has two coincident members, no dependence leaves
+   a tree over the groups of statements that `scop` makes.
+2. If its outermost band covers every group and has two coincident members, no dependence leaves
    an instance of that band: all statements fuse, and every intermediate lives and dies inside one
    (row, column) point, so it becomes a register.
-3. The band says which iterators of each statement are the contraction's row and column.
+3. The band says which iterators of each group, and so of its statements, are the contraction's row
+   and column.
 4. Otherwise fusion is illegal: the answer names the dependence that leaves the point, and one
    concrete pair.
 
@@ -21,8 +22,9 @@ from typing import NoReturn
 from polygen import isl
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.program import Contraction, Dim, Program, Tensor
-from polygen.poly.scop import Scop, clear_name, space
+from polygen.poly.scop import Group, Scop, clear_name, listed, space
 from polygen.poly.scop import scop as polyhedra
+from polygen.poly.supported import require_supported
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +32,21 @@ class Fusion:
     """The outer band that all statements share, in terms of the contraction's output iterators."""
 
     contraction: str
-    band: tuple[tuple[str, tuple[str, str]], ...]  # statement -> its iterators along (row, column)
+    band: tuple[tuple[str, tuple[str, str]], ...]  # group -> its iterators along (row, column)
     contracted: tuple[str, ...]  # values that become registers
+    members: tuple[tuple[str, tuple[str, ...]], ...] = ()  # group -> its statements, if several
 
     def iterators(self, statement: str) -> tuple[str, str]:
         """The iterators of `statement` that run along the contraction's row and column."""
-        return dict(self.band)[statement]
+        group = next((name for name, own in self.members if statement in own), statement)
+        return dict(self.band)[group]
 
     def __str__(self) -> str:
-        rows = [f"  {name}: ({row}, {column})" for name, (row, column) in self.band]
+        members = dict(self.members)
+        rows = [
+            f"  {listed(members.get(name, (name,)))}: ({row}, {column})"
+            for name, (row, column) in self.band
+        ]
         registers = ", ".join(self.contracted) or "none"
         return "\n".join(["outer coincident band (row, column):", *rows, f"registers: {registers}"])
 
@@ -46,9 +54,15 @@ class Fusion:
 def fuse(program: Program, scop: Scop) -> Fusion:
     """Fuse all statements into one band, or say which dependence forbids it.
 
+    Args:
+        program: its statements.
+        scop: their groups and dependences.
+
     Raises:
-        UnsupportedProgram: no or several contractions, or a dependence that crosses output points.
+        UnsupportedProgram: no or several contractions, a dependence that crosses output points, or
+            what is not generated yet.
     """
+    require_supported(program)
     contraction = _only_contraction(program)
     row, column = (it for it in contraction.write.index if isinstance(it, str))
     general = _with_symbolic_ones(program)
@@ -66,24 +80,23 @@ def fuse(program: Program, scop: Scop) -> Fusion:
         (clear_name(contraction), (row, column)),
         (contraction.name, (row, column)),
     ]
-    for statement in program.pointwise:
-        first, second = (iterator for iterator, _ in statement.domain)
+    pairs = None if band is None else band.apply_range(band.reverse())
+    for group in scop.groups:
+        if contraction in group.statements:
+            continue
+        first, second = (iterator for iterator, _ in group.domain)
         candidates = ((first, second), (second, first))
         match = next(
-            (
-                c
-                for c in candidates
-                if band is not None
-                and _aligned(band, contraction, statement.name, c, (first, second))
-            ),
+            (c for c in candidates if pairs is not None and _aligned(pairs, contraction, group, c)),
             None,
         )
         if match is None:
-            _refuse(scop, contraction, program)
-        found.append((statement.name, match))
+            _refuse(program)
+        found.append((group.name, match))
     outputs = {tensor.name for tensor in program.outputs}
     values = [s.write.name for s in program.statements if s.write.name not in outputs]
-    return Fusion(contraction.name, tuple(found), tuple(values))
+    several = tuple((g.name, g.members) for g in scop.groups if len(g.members) > 1)
+    return Fusion(contraction.name, tuple(found), tuple(values), several)
 
 
 def _with_symbolic_ones(program: Program) -> Program:
@@ -138,27 +151,30 @@ def _outer_band(root: isl.ScheduleNode) -> isl.UnionMap | None:
 
 
 def _aligned(
-    band: isl.UnionMap,
-    contraction: Contraction,
-    statement: str,
-    candidate: tuple[str, str],
-    iterators: tuple[str, str],
+    pairs: isl.UnionMap, contraction: Contraction, group: Group, candidate: tuple[str, str]
 ) -> bool:
-    """Whether equal band coordinates mean: candidate = the contraction's (row, column)."""
-    pairs = band.apply_range(band.reverse())
-    own = ",".join(iterators)
+    """Whether equal band coordinates mean: candidate = the contraction's (row, column).
+
+    Args:
+        pairs: instances at equal band coordinates.
+        contraction: whose row and column are meant.
+        group: the other of each pair.
+        candidate: its iterators in the order to try.
+    """
+    own = f"{group.name}[{','.join(iterator for iterator, _ in group.domain)}]"
     others = [it for it, _ in contraction.domain]
     written = [it for it in contraction.write.index if isinstance(it, str)]
     names = {it: candidate[written.index(it)] if it in written else f"{it}_sum" for it in others}
     image = ",".join(names[it] for it in others)
-    wanted = isl.UnionMap(f"{{ {statement}[{own}] -> {contraction.name}[{image}] }}")
-    between = pairs.intersect_domain(isl.UnionSet(f"{{ {statement}[{own}] }}"))
+    wanted = isl.UnionMap(f"{{ {own} -> {contraction.name}[{image}] }}")
+    between = pairs.intersect_domain(isl.UnionSet(f"{{ {own} }}"))
     between = between.intersect_range(isl.UnionSet(f"{{ {contraction.name}[{','.join(others)}] }}"))
     return bool(not between.is_empty() and between.is_subset(wanted))
 
 
-def _refuse(scop: Scop, contraction: Contraction, program: Program) -> NoReturn:
+def _refuse(program: Program) -> NoReturn:
     """Raise with a dependence that leaves its output point when rows meet rows."""
+    scop = polyhedra(program, apart=True)  # the message names statements
     points = [
         f"{s.name}[{','.join(it for it, _ in s.domain)}] -> "
         f"[{','.join([it for it, _ in s.domain][:2])}]"
@@ -173,5 +189,5 @@ def _refuse(scop: Scop, contraction: Contraction, program: Program) -> NoReturn:
         where=f"dependence {witness}",
         why="the value is computed at one output point and used at another, "
         "that is, in another thread block",
-        nearest=f"Return {contraction.write.name} from one function and combine it in a second",
+        nearest="Return the product from one function and combine it in a second",
     )

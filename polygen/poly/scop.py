@@ -1,9 +1,14 @@
 """`Scop`: the program as integer polyhedra, with its dependences.
 
-1. Every statement gets a parametric domain, and every access a relation, straight from `Program`.
-2. A contraction is two statements: `Z0[i,j]` clears the sum, `S0[i,j,k]` adds to it.
-3. Program order is lexicographic: statement by statement, each over its own domain.
-4. isl computes flow dependences (value flow) and the anti and output dependences (reuse of a cell).
+1. Neighbouring pointwise statements over one domain that read each other's values at their own
+   point only become one *group*, a single statement to isl: whatever runs an instance of it runs
+   its members in program order. What lives inside a group needs no dependence, so that isl's work
+   grows with the number of groups and not with the length of an expression.
+2. Every group gets a parametric domain, and every access that leaves it a relation, straight from
+   `Program`.
+3. A contraction is two statements: `Z0[i,j]` clears the sum, `S0[i,j,k]` adds to it.
+4. Program order is lexicographic: group by group, each over its own domain.
+5. isl computes flow dependences (value flow) and the anti and output dependences (reuse of a cell).
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from dataclasses import dataclass
 
 from polygen import isl
 from polygen.errors import SignatureError
-from polygen.frontend.program import Access, Contraction, Program, Statement
+from polygen.frontend.program import Access, Contraction, Dim, Program, Statement
 
 # Words of isl's language, which ignores their case, and the one parameter of our own.
 # fmt: off
@@ -25,12 +30,53 @@ RESERVED = frozenset(
 )
 # fmt: on
 
+_LISTED = 8  # statements of a group that are printed
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Statements that isl sees as one, because one instance of it runs them all, in order."""
+
+    statements: tuple[Statement, ...]
+
+    @property
+    def name(self) -> str:
+        """The statement's name; of several, the first's and the last's."""
+        first, last = self.statements[0].name, self.statements[-1].name
+        return first if first == last else f"{first}_{last}"
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The names of the statements, in program order."""
+        return tuple(s.name for s in self.statements)
+
+    @property
+    def domain(self) -> tuple[tuple[str, Dim], ...]:
+        """Iterators and extents, the same for every member."""
+        return self.statements[0].domain
+
+    @property
+    def reads(self) -> tuple[Access, ...]:
+        """What no earlier member has written, each access once."""
+        written: set[str] = set()
+        found: dict[Access, None] = {}
+        for statement in self.statements:
+            found.update((access, None) for access in statement.reads if access.name not in written)
+            written.add(statement.write.name)
+        return tuple(found)
+
+    @property
+    def writes(self) -> tuple[Access, ...]:
+        """What the members write."""
+        return tuple(s.write for s in self.statements)
+
 
 @dataclass(frozen=True, slots=True)
 class Scop:
     """Domains, accesses and dependences; every set is parametric in the symbolic sizes."""
 
     parameters: tuple[str, ...]  # the symbolic sizes
+    groups: tuple[Group, ...]  # what isl's statements stand for, in program order
     domain: isl.UnionSet
     reads: isl.UnionMap
     writes: isl.UnionMap
@@ -51,11 +97,18 @@ class Scop:
             ("flow dependences", self.flow),
             ("anti and output dependences", self.reuse),
         ]
-        parts = []
+        several = [g for g in self.groups if len(g.members) > 1]
+        parts = [f"{g.name}: {listed(g.members)}, one after the other" for g in several]
         for title, value in rows:
             pieces = isl.pieces(value)
             parts.append(f"{title}:\n" + "\n".join(f"  {piece}" for piece in pieces))
         return "\n".join(parts)
+
+
+def listed(names: tuple[str, ...]) -> str:
+    """The statements of a group, for people; a long row of them shortened."""
+    shown = names if len(names) <= _LISTED else (*names[:2], "…", names[-1])
+    return ", ".join(shown)
 
 
 def clear_name(statement: Contraction) -> str:
@@ -68,8 +121,38 @@ def space(parameters: tuple[str, ...]) -> str:
     return f"[{','.join(parameters)}] -> " if parameters else ""
 
 
-def scop(program: Program) -> Scop:
+def groups(program: Program) -> tuple[Group, ...]:
+    """The program's statements as groups: neighbours, so that no other statement runs between."""
+    found: list[list[Statement]] = []
+    written: set[str] = set()  # by the last group
+    skewed: set[str] = set()  # what the last group accesses at another point than its own
+    for statement in program.statements:
+        own = tuple(iterator for iterator, _ in statement.domain)
+        accesses = (statement.write, *statement.reads)
+        here = {access.name for access in accesses if access.index != own}
+        together = (
+            bool(found)
+            and not isinstance(statement, Contraction)
+            and not isinstance(found[-1][0], Contraction)
+            and found[-1][0].domain == statement.domain
+            and not (written | {statement.write.name}) & (skewed | here)
+        )
+        if together:
+            found[-1].append(statement)
+            written.add(statement.write.name)
+            skewed |= here
+        else:
+            found.append([statement])
+            written, skewed = {statement.write.name}, here
+    return tuple(Group(tuple(members)) for members in found)
+
+
+def scop(program: Program, apart: bool = False) -> Scop:
     """Model a program as polyhedra and compute its dependences.
+
+    Args:
+        program: what to model.
+        apart: every statement is a group of its own, for people to look at.
 
     Raises:
         SignatureError: a size has a name that isl reserves.
@@ -81,25 +164,34 @@ def scop(program: Program) -> Scop:
                 f"size name {name!r} is reserved", where="signature", nearest=f"Use {name.upper()}_"
             )
     prefix = space(parameters)
+    parts = tuple(Group((s,)) for s in program.statements) if apart else groups(program)
+    visible = {tensor.name for tensor in program.outputs}
+    visible.update(access.name for group in parts for access in group.reads)
     domain: list[str] = []
     reads: list[str] = []
     writes: list[str] = []
     order: list[str] = []
-    for position, statement in enumerate(program.statements):
-        instance = _instance(statement)
-        domain.append(f"{instance} : {_bounds(statement.domain)}")
-        writes.append(f"{instance} -> {_cell(statement.write)}")
-        reads.extend(f"{instance} -> {_cell(access)}" for access in statement.reads)
-        iterators = [iterator for iterator, _ in statement.domain]
-        padded = iterators + ["0"] * (3 - len(iterators))
-        order.append(f"{instance} -> [{2 * position + 1},{','.join(padded)}]")
+    depth = max(len(group.domain) for group in parts)
+
+    def at(step: int, iterators: list[str]) -> str:
+        """The time of an instance; all have one length, so that isl can compare them."""
+        return ",".join([str(step), *iterators, *["0"] * (depth - len(iterators))])
+
+    for position, group in enumerate(parts):
+        instance = _instance(group)
+        domain.append(f"{instance} : {_bounds(group.domain)}")
+        reads.extend(f"{instance} -> {_cell(access)}" for access in group.reads)
+        writes.extend(f"{instance} -> {_cell(a)}" for a in group.writes if a.name in visible)
+        iterators = [iterator for iterator, _ in group.domain]
+        order.append(f"{instance} -> [{at(2 * position + 1, iterators)}]")
+        statement = group.statements[0]
         if isinstance(statement, Contraction):
             reads.append(f"{instance} -> {_cell(statement.write)}")
-            outer = tuple(item for item in statement.domain if item[0] in statement.write.index)
+            outer = tuple(item for item in statement.domain if item[0] in statement.write.iterators)
             clear = f"{clear_name(statement)}[{','.join(iterator for iterator, _ in outer)}]"
             domain.append(f"{clear} : {_bounds(outer)}")
             writes.append(f"{clear} -> {_cell(statement.write)}")
-            order.append(f"{clear} -> [{2 * position},{','.join(it for it, _ in outer)},0]")
+            order.append(f"{clear} -> [{at(2 * position, [it for it, _ in outer])}]")
     whole = isl.UnionSet(prefix + "{ " + "; ".join(domain) + " }")
     positive = " and ".join(f"{name} >= 1" for name in parameters) or "1 = 1"
     whole = whole.intersect_params(isl.Set(prefix + "{ : " + positive + " }"))
@@ -110,7 +202,7 @@ def scop(program: Program) -> Scop:
     read, write, time = relation(reads), relation(writes), relation(order)
     flow = must_flow(read, write, time)
     reuse = reuse_dependences(read, write, time)
-    return Scop(parameters, whole, read, write, time, flow, reuse)
+    return Scop(parameters, parts, whole, read, write, time, flow, reuse)
 
 
 def must_flow(read: isl.UnionMap, write: isl.UnionMap, time: isl.UnionMap) -> isl.UnionMap:
@@ -126,12 +218,12 @@ def reuse_dependences(read: isl.UnionMap, write: isl.UnionMap, time: isl.UnionMa
     return access.compute_flow().get_may_dependence()
 
 
-def _instance(statement: Statement) -> str:
-    return f"{statement.name}[{','.join(iterator for iterator, _ in statement.domain)}]"
+def _instance(group: Group) -> str:
+    return f"{group.name}[{','.join(iterator for iterator, _ in group.domain)}]"
 
 
 def _bounds(domain: tuple[tuple[str, str | int], ...]) -> str:
-    return " and ".join(f"0 <= {iterator} < {extent}" for iterator, extent in domain)
+    return " and ".join(f"0 <= {iterator} < {extent}" for iterator, extent in domain) or "1 = 1"
 
 
 def _cell(access: Access) -> str:

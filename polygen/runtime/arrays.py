@@ -7,6 +7,7 @@ type goes is decided once per type (`library`).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,7 +54,13 @@ def _probe_cupy(array: Any) -> tuple[int, Hashable]:
 
 
 def _probe_torch(tensor: Any) -> tuple[int, Hashable]:
-    return tensor.data_ptr(), (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+    form = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, _is_differentiated(tensor))
+    return tensor.data_ptr(), form
+
+
+def _is_differentiated(tensor: Any) -> bool:
+    """Whether PyTorch would record what happens to a tensor; its caller has imported PyTorch."""
+    return bool(tensor.requires_grad) and bool(sys.modules["torch"].is_grad_enabled())
 
 
 # Types whose arrays give pointer and form by a few attribute reads; `library` fills it.
@@ -149,6 +156,14 @@ def _in_host_memory(name: str) -> ArgumentError:
 def _describe_torch(tensor: Any, name: str) -> ArrayView:
     if tensor.device.type != "cuda":
         raise _in_host_memory(name)
+    if _is_differentiated(tensor):
+        raise ArgumentError(
+            "the tensor requires grad",
+            where=name,
+            why="a kernel computes no gradients, so that this one's would be lost in silence",
+            nearest=f"Pass {name}.detach(), or call it inside torch.no_grad(); to train through a "
+            "kernel, make it the forward of a torch.autograd.Function of your own",
+        )
     return ArrayView(
         pointer=tensor.data_ptr(),
         shape=tuple(tensor.shape),

@@ -4,7 +4,9 @@
 2. Symbolic dims get their sizes from the shapes; every tensor that names a dim must agree.
 3. The declared contiguous axis must have stride 1; an axis of extent 1 may have any stride, and the
    kernel is given 0 for it, so that no stray stride harms alignment or range.
-4. Constants (sizes, strides), grid, the bits that strides contribute to alignment, the bytes each
+4. What else the kernel asks of its arguments is the list of `polygen.emit.conditions`; those about
+   addresses and steps are left to each launch, as masks.
+5. Constants (sizes, strides), grid, the bits that strides contribute to alignment, the bytes each
    array spans, and tensor maps but for their addresses follow.
 """
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from polygen.emit.conditions import Arrays, Condition, holds
 from polygen.emit.source import KernelSource
 from polygen.errors import AlignmentMismatch, ArgumentError
 from polygen.frontend.program import Tensor
@@ -23,8 +26,10 @@ from polygen.runtime.dlpack import compact
 from polygen.runtime.tensormaps import MapLayout, map_layout
 
 LARGEST_ALIGNMENT = 16  # bytes: the widest vector access
-_LARGEST_STEP = 2**31 - 1  # kernels count in s32; grid.x has the same limit on every CUDA device
-_LARGEST_GRID_Y = common_facts()["grid_y"]
+_LARGEST_STEP = 2**31 - 1  # kernels count in s32
+# Conditions by what they need; a launch checks the others ("step", "address", "apart") itself.
+_OF_SIZES = ("size", "grid", "row")
+_OF_STEPS = ("forward", "distinct")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,7 @@ class Binding:
         masks: per tensor, the address bits that must be zero.
         stride_bits: per tensor, the union of the bits of its strides in bytes.
         spans: per tensor, bytes from its first to behind its last element.
+        apart: positions of tensors that must share no memory, the written one first.
         maps: per "map" argument, the position of its tensor and its layout.
     """
 
@@ -51,6 +57,7 @@ class Binding:
     masks: tuple[int, ...]
     stride_bits: tuple[int, ...]
     spans: tuple[int, ...]
+    apart: tuple[tuple[int, int], ...]
     maps: tuple[tuple[int, MapLayout], ...]
 
 
@@ -79,6 +86,9 @@ def bind(
     for position, (tensor, view) in enumerate(zip(tensors, views, strict=False)):
         _check_view(tensor, view, writes=position >= len(inputs))
     sizes = _sizes(tensors, views)
+    names = [tensor.name for tensor in tensors]
+    declared = dict(zip(names, tensors, strict=True))
+    _check_conditions(source, _OF_SIZES, Arrays(declared, sizes, {}, {}))
     device = _device(tensors, views)
     shapes = [tuple(_size(dim, sizes) for dim in tensor.dims) for tensor in tensors]
     strides = []
@@ -86,27 +96,32 @@ def bind(
         order = tensor.order or tuple(range(len(shape)))
         given = views[position].strides if position < len(views) else _fresh_strides(shape, order)
         used = tuple(0 if size == 1 else step for size, step in zip(shape, given, strict=True))
-        _check_strides(tensor, shape, used, order, writes=position >= len(inputs))
+        _check_strides(tensor, shape, used, order)
         strides.append(used)
     required = dict(source.alignment)
     items = [tensor.dtype.bytes for tensor in tensors]
-    names = [tensor.name for tensor in tensors]
-    _check_whole(source, tensors, shapes)
+    steps = dict(zip(names, strides, strict=True))
+    _check_conditions(source, _OF_STEPS, Arrays(declared, sizes, steps, {}))
     return Binding(
         sizes=tuple(sizes.items()),
         shapes=tuple(shapes[len(inputs) :]),
-        constants=_constants(source, sizes, dict(zip(names, strides, strict=True))),
-        grid=grid(source, sizes),
+        constants=_constants(source, sizes, steps),
+        grid=source.launch.grid(sizes),
         device=device,
         masks=tuple(
             max(required.get(name, item), item) - 1 for name, item in zip(names, items, strict=True)
         ),
         stride_bits=tuple(
-            _stride_bits(tensor, steps) for tensor, steps in zip(tensors, strides, strict=True)
+            _stride_bits(tensor, used) for tensor, used in zip(tensors, strides, strict=True)
         ),
         spans=tuple(
-            (1 + sum((size - 1) * step for size, step in zip(shape, steps, strict=True))) * item
-            for shape, steps, item in zip(shapes, strides, items, strict=True)
+            (1 + sum((size - 1) * step for size, step in zip(shape, used, strict=True))) * item
+            for shape, used, item in zip(shapes, strides, items, strict=True)
+        ),
+        apart=tuple(
+            (names.index(one.tensor), names.index(one.other))
+            for one in source.conditions
+            if one.kind == "apart"
         ),
         maps=tuple(
             (at, map_layout(argument, tensors[at], shapes[at], strides[at]))
@@ -157,13 +172,6 @@ def _sizes(tensors: Sequence[Tensor], views: Sequence[ArrayView]) -> dict[str, i
     for tensor, view in zip(tensors, views, strict=False):
         for axis, (dim, size) in enumerate(zip(tensor.dims, view.shape, strict=True)):
             where = f"{tensor.name}.shape[{axis}]"
-            if not 0 < size <= LARGEST_SIZE:
-                raise ArgumentError(
-                    f"the size is {size}",
-                    where=where,
-                    why="a kernel needs at least one element and counts in 32 bits",
-                    nearest=f"Legal: 1 to {LARGEST_SIZE}",
-                )
             if isinstance(dim, int):
                 if dim != size:
                     raise ArgumentError(
@@ -200,17 +208,8 @@ def _check_strides(
     shape: tuple[int, ...],
     strides: tuple[int, ...],
     order: tuple[int, ...],
-    *,
-    writes: bool,
 ) -> None:
-    """Refuse what the addressing of the kernel cannot express, or would write twice."""
-    for axis, step in enumerate(strides):
-        if step < 0:
-            raise ArgumentError(
-                f"axis {axis} runs backwards (stride {step})",
-                where=tensor.name,
-                nearest="Pass a copy: x.copy() in CuPy, x.contiguous() in PyTorch",
-            )
+    """Refuse what a kernel has no parameter for: other steps than 1, or too large ones."""
     if order and shape[order[-1]] > 1 and strides[order[-1]] != 1:
         raise ArgumentError(
             f"axis {order[-1]} has stride {strides[order[-1]]} elements, not 1",
@@ -225,42 +224,76 @@ def _check_strides(
             why=f"the kernel counts strides in s32, up to {_LARGEST_STEP}",
             nearest="Pass a contiguous copy, or split the array",
         )
-    reach = 1
-    for axis in reversed(order) if writes else ():
-        if shape[axis] > 1:
-            if strides[axis] < reach:
-                raise ArgumentError(
-                    f"elements of the output overlap (axis {axis} has stride {strides[axis]})",
-                    where=tensor.name,
-                    why=f"the faster axes reach over {reach} elements",
-                    nearest="Pass an output whose elements are all distinct",
-                )
-            reach += (shape[axis] - 1) * strides[axis]
 
 
-def _check_whole(
-    source: KernelSource, tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]
-) -> None:
-    """Refuse rows that end inside a copy, for kernels that were compiled for whole copies."""
-    required = dict(source.alignment)
-    ragged = [
-        tensor
-        for tensor, shape in zip(tensors, shapes, strict=True)
-        if tensor.name in source.whole
-        and shape[tensor.order[-1]] * tensor.dtype.bytes % required[tensor.name]
+def _check_conditions(source: KernelSource, kinds: Sequence[str], arrays: Arrays) -> None:
+    """Refuse arrays that break a condition of the kinds.
+
+    Raises:
+        AlignmentMismatch: rows end inside a copy: another variant of the kernel takes them.
+        ArgumentError: no variant takes them.
+    """
+    broken = [
+        one
+        for one in source.conditions
+        if one.kind in kinds and not holds(one, source.launch, arrays)
     ]
-    if not ragged:
-        return
-    first = ragged[0]
+    others = [one for one in broken if one.kind != "row"]
+    if others:
+        raise _refused(others[0], source, arrays)
+    if broken:
+        raise _ragged(broken, source)
+
+
+def _refused(one: Condition, source: KernelSource, arrays: Arrays) -> ArgumentError:
+    if one.kind == "size":
+        places = (
+            f"{name}.shape[{tensor.dims.index(one.dim)}]"
+            for name, tensor in arrays.tensors.items()
+            if one.dim in tensor.dims
+        )
+        return ArgumentError(
+            f"the size is {arrays.extent(one.dim)}",
+            where=next(places),
+            why="a kernel needs at least one element and counts in 32 bits",
+            nearest=f"Legal: 1 to {LARGEST_SIZE}",
+        )
+    if one.kind == "grid":
+        x, y, _ = source.launch.grid(dict(arrays.sizes))
+        limits = common_facts()
+        return ArgumentError(
+            f"the launch needs {x} x {y} blocks",
+            where=source.entry,
+            why=f"CUDA allows {limits['grid_x']} x {limits['grid_y']}",
+            nearest="Use a larger tile or raster group, or split the arrays",
+        )
+    step = arrays.strides[one.tensor][one.axis]
+    if step < 0:
+        return ArgumentError(
+            f"axis {one.axis} runs backwards (stride {step})",
+            where=one.tensor,
+            nearest="Pass a copy: x.copy() in CuPy, x.contiguous() in PyTorch",
+        )
+    return ArgumentError(
+        f"elements of the output overlap (axis {one.axis} has stride {step})",
+        where=one.tensor,
+        why="the faster axes reach further",
+        nearest="Pass an output whose elements are all distinct",
+    )
+
+
+def _ragged(broken: Sequence[Condition], source: KernelSource) -> AlignmentMismatch:
+    required = dict(source.alignment)
+    first = broken[0].tensor
     error = AlignmentMismatch(
-        f"rows are not a multiple of {required[first.name]} bytes long",
-        where=first.name,
+        f"rows are not a multiple of {required[first]} bytes long",
+        where=first,
         why="this kernel was compiled for rows of whole copies",
         nearest="Compile a variant for ragged rows",
     )
     error.alignment = source.alignment
-    error.ragged = tuple(tensor.name for tensor in ragged)
-    raise error
+    error.ragged = tuple(one.tensor for one in broken)
+    return error
 
 
 def _stride_bits(tensor: Tensor, strides: tuple[int, ...]) -> int:
@@ -283,28 +316,6 @@ def _constants(
         else:
             values.append(None)
     return tuple(values)
-
-
-def grid(source: KernelSource, sizes: dict[str, int], resident: int = 0) -> tuple[int, int, int]:
-    """The launch's blocks along x, y, z.
-
-    Args:
-        source: the kernel.
-        sizes: of the symbolic dims.
-        resident: of persistent blocks, how many run at once; 0: as on the target.
-
-    Raises:
-        ArgumentError: CUDA does not launch so many.
-    """
-    found = source.launch.grid(sizes, resident)
-    if found[0] > _LARGEST_STEP or found[1] > _LARGEST_GRID_Y:
-        raise ArgumentError(
-            f"the launch needs {found[0]} x {found[1]} blocks",
-            where=source.entry,
-            why=f"CUDA allows {_LARGEST_STEP} x {_LARGEST_GRID_Y}",
-            nearest="Use a larger tile or raster group, or split the arrays",
-        )
-    return found
 
 
 def alignments(binding: Binding, pointers: Sequence[int]) -> tuple[int, ...]:
@@ -333,29 +344,24 @@ def misaligned(
     return error
 
 
-def check_overlap(
-    spans: Sequence[int], tensors: Sequence[Tensor], pointers: Sequence[int], outputs: int
-) -> None:
+def check_overlap(binding: Binding, tensors: Sequence[Tensor], pointers: Sequence[int]) -> None:
     """Refuse outputs whose memory another array of the call uses.
 
     Args:
-        spans: bytes of each array.
+        binding: of the call.
         tensors: inputs, then outputs.
         pointers: their addresses.
-        outputs: how many of them are outputs.
 
     Raises:
         ArgumentError: blocks run in any order, so that one would read what another has written.
     """
-    count = len(pointers)
-    for written in range(count - outputs, count):
-        start = pointers[written]
-        end = start + spans[written]
-        for other in range(written):
-            if pointers[other] < end and start < pointers[other] + spans[other]:
-                raise ArgumentError(
-                    f"{tensors[written].name} and {tensors[other].name} overlap in memory",
-                    where="out",
-                    why="blocks run in any order: one would overwrite what another still reads",
-                    nearest="Pass an output with memory of its own, or leave out= away",
-                )
+    spans = binding.spans
+    for written, other in binding.apart:
+        start, place = pointers[written], pointers[other]
+        if place < start + spans[written] and start < place + spans[other]:
+            raise ArgumentError(
+                f"{tensors[written].name} and {tensors[other].name} overlap in memory",
+                where="out",
+                why="blocks run in any order: one would overwrite what another still reads",
+                nearest="Pass an output with memory of its own, or leave out= away",
+            )

@@ -5,6 +5,7 @@
 2. An entry is one file: magic line, digest of the rest, a JSON line, PTX, cubin. It appears by
    rename; an entry whose digest does not fit is built again, so that no kill, crash or full disk
    can leave a harmful file.
+   What was generated is kept likewise, in a folder beside (`polygen.generated`).
 3. A miss takes the lock of its shard, looks again, compiles and publishes: N processes compile
    once. The lock is the operating system's, so it dies with its holder.
 4. A cache that cannot be written costs a warning and a compilation, never the result.
@@ -17,9 +18,10 @@ import hashlib
 import json
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import platformdirs
 from filelock import FileLock
@@ -30,11 +32,14 @@ from polygen.runtime import nvrtc
 from polygen.runtime.artifact import Artifact, Resources
 from polygen.runtime.files import replace_with, unwritable
 
+Result = TypeVar("Result")
+
 _MAGIC = (
     b"polygen artifact 1\n"  # the number is the format: change it when the entry or the key changes
 )
 _DIGEST = 64  # hexadecimal digits of SHA-256
 _LOCK_SECONDS = 60.0  # a compilation takes about one; after this a stopped lock holder is ignored
+_KINDS = ("artifacts", "generated")  # folders: compiled kernels, and what they are compiled from
 _logger = logging.getLogger(__name__)
 
 
@@ -119,15 +124,15 @@ def decode(data: bytes) -> Artifact | None:
     )
 
 
-def _read(path: Path) -> Artifact | None:
+def _read(path: Path, decode: Callable[[bytes], Result | None]) -> Result | None:
     try:
         data = path.read_bytes()
-    except OSError:  # absent, or unreadable: compiling is the answer to both
+    except OSError:  # absent, or unreadable: making it is the answer to both
         return None
-    artifact = decode(data)
-    if artifact is None:
+    found = decode(data)
+    if found is None:
         _logger.warning("%s is damaged and is built again", path)
-    return artifact
+    return found
 
 
 def compile_cached(source: KernelSource, *, allow_spills: bool = False) -> Artifact:
@@ -147,17 +152,37 @@ def compile_cached(source: KernelSource, *, allow_spills: bool = False) -> Artif
     if not knobs.current().cache:
         return nvrtc.compile_source(source, allow_spills=allow_spills)
     path = entry_path(key(source, allow_spills=allow_spills))
-    found = _read(path)
+    return kept(
+        path, decode, encode, lambda: nvrtc.compile_source(source, allow_spills=allow_spills)
+    )
+
+
+def kept(
+    path: Path,
+    decode: Callable[[bytes], Result | None],
+    encode: Callable[[Result], bytes],
+    make: Callable[[], Result],
+) -> Result:
+    """A result from its file, else made and published there; N processes make it once.
+
+    Args:
+        path: the entry; its folder is the shard that is locked.
+        decode: reads an entry; None: it is damaged.
+        encode: writes one.
+        make: makes the result; what it raises is not kept.
+    """
+    found = _read(path, decode)
     if found is not None:
         return found
     with _shard_lock(path.parent) as writable:
-        found = _read(path) if writable else None  # another process may have published it meanwhile
+        # Another process may have published it meanwhile.
+        found = _read(path, decode) if writable else None
         if found is not None:
             return found
-        artifact = nvrtc.compile_source(source, allow_spills=allow_spills)
+        made = make()
         if writable:
-            _publish(path, artifact)
-        return artifact
+            _publish(path, encode(made))
+        return made
 
 
 @contextlib.contextmanager
@@ -177,13 +202,13 @@ def _shard_lock(shard: Path) -> Iterator[bool]:
         lock.release()
 
 
-def _publish(path: Path, artifact: Artifact) -> None:
+def _publish(path: Path, entry: bytes) -> None:
     """Put the entry in place, and remove what killed writers of it left; the lock is held."""
     try:
         for leftover in path.parent.glob(f".{path.name}.*.tmp"):
             leftover.unlink(missing_ok=True)
         # No sync: after a power failure the digest tells a torn entry, and it is built again.
-        replace_with(path, encode(artifact), sync=False)
+        replace_with(path, entry, sync=False)
     except OSError as reason:
         _warn(path, reason)
 
@@ -191,37 +216,36 @@ def _publish(path: Path, artifact: Artifact) -> None:
 def _warn(path: Path, reason: OSError | NotImplementedError) -> None:
     advice = "Free space, or name another folder in POLYGEN_CACHE_DIR"
     warnings.warn(
-        f"The compiled kernel is not kept. {unwritable(path, reason, advice)}",
-        RuntimeWarning,
-        stacklevel=4,
+        f"The kernel is not kept. {unwritable(path, reason, advice)}", RuntimeWarning, stacklevel=4
     )
 
 
-def _entries() -> list[Path]:
-    return sorted((directory() / "artifacts").glob("??/*.bin"))
+def _entries(kind: str) -> list[Path]:
+    return sorted(directory().glob(f"{kind}/??/*.bin"))
 
 
 def info() -> CacheInfo:
     """Path, number of entries and size in bytes."""
-    sizes = []
-    for path in _entries():
+    compiled, total = _entries("artifacts"), 0
+    for path in (*compiled, *_entries("generated")):
         with contextlib.suppress(OSError):  # another process may clear meanwhile
-            sizes.append(path.stat().st_size)
-    return CacheInfo(directory(), len(sizes), sum(sizes))
+            total += path.stat().st_size
+    return CacheInfo(directory(), len(compiled), total)
 
 
 def clear() -> int:
-    """Remove every entry, and what killed writers left; returns the number of entries removed.
+    """Remove every entry, and what killed writers left; returns the number of kernels removed.
 
     The lock files stay: removing one that a process waits for would let two hold it.
 
     Raises:
         CacheError: an entry cannot be removed.
     """
-    entries = _entries()
-    for path in (*entries, *(directory() / "artifacts").glob("??/.*.tmp")):
+    compiled = _entries("artifacts")
+    leftovers = [f for kind in _KINDS for f in directory().glob(f"{kind}/??/.*.tmp")]
+    for path in (*compiled, *_entries("generated"), *leftovers):
         try:
             path.unlink(missing_ok=True)
         except OSError as reason:
             raise unwritable(path, reason) from reason
-    return len(entries)
+    return len(compiled)

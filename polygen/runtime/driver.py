@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from polygen.errors import ToolchainMissing
-from polygen.lower.plan import Launch
+from polygen.lower.launch import Launch
 from polygen.runtime import occupancy, tensormaps
 from polygen.runtime.cupy_import import import_cupy
 

@@ -25,7 +25,7 @@ from polygen.errors import ArgumentError, ToolchainMissing
 from polygen.frontend.program import Tensor
 from polygen.runtime.arrays import PROBES, ArrayView, describe, library
 from polygen.runtime.artifact import Artifact
-from polygen.runtime.binding import Binding, bind, check_overlap, grid, misaligned
+from polygen.runtime.binding import Binding, bind, check_overlap, misaligned
 from polygen.runtime.driver import Driver, cupy_driver
 from polygen.runtime.outputs import (
     allocation_scope,
@@ -34,11 +34,12 @@ from polygen.runtime.outputs import (
     deliver,
     stream_pointer,
 )
+from polygen.runtime.recent import Recent
 from polygen.runtime.tensormaps import MAP_ALIGNMENT, MAP_BYTES, Encoder, MapCache
 
 _LARGEST_F32 = float(np.finfo(np.float32).max)
 _TOO_LARGE = float(np.finfo(np.float64).max)  # stands for integers beyond float64
-_MOST_PREPARED = 1024  # combinations kept per kernel; beyond it all are forgotten
+_MOST_PREPARED = 1024  # combinations kept per kernel
 _SLOT = 8  # bytes
 _MAP_STEP = MAP_ALIGNMENT // _SLOT  # slots
 
@@ -145,7 +146,7 @@ class Launcher:
         self._outputs, self._count = outputs, len(self._inputs)
         self._tensors = (*self._inputs, *outputs)
         self._driver = driver
-        self._prepared: dict[Hashable, _Prepared] = {}
+        self._prepared: Recent[Hashable, _Prepared] = Recent(_MOST_PREPARED)
         self._functions: dict[int, tuple[int, object]] = {}
         self._resident: dict[int, int] = {}  # persistent blocks that run at once, by device
         self._lock = threading.Lock()
@@ -203,7 +204,7 @@ class Launcher:
             ready.passed = None
         if pointers != ready.passed:
             if out is not None:
-                check_overlap(ready.binding.spans, self._tensors, pointers, len(outs))
+                check_overlap(ready.binding, self._tensors, pointers)
             for pointer, (bits, mask) in zip(pointers, ready.checks):  # noqa: B905 (equal, and hot)
                 if (pointer | bits) & mask:
                     raise misaligned(ready.binding, self._tensors, pointers)
@@ -315,7 +316,7 @@ class Launcher:
             if resident is None:
                 resident = driver.resident(function, shape, binding.device)
                 self._resident[binding.device] = resident
-            blocks = grid(self.source, dict(binding.sizes), resident)
+            blocks = shape.grid(dict(binding.sizes), resident)
             binding = replace(binding, grid=blocks)
         launch = functools.partial(
             driver.launch, function, *binding.grid, shape.threads, 1, 1, shape.shared_bytes
@@ -330,10 +331,7 @@ class Launcher:
                 for tensor, sizes in zip(self._outputs, binding.shapes, strict=True)
             )
             ready.finish = deliver(ready.library) if ready.library == "jax" else None
-        if len(self._prepared) >= _MOST_PREPARED:
-            self._prepared.clear()
-        self._prepared[key] = ready
-        return ready
+        return self._prepared.put(key, ready)
 
     def _wrong_device(self, arrays: int, current: int) -> ArgumentError:
         return ArgumentError(

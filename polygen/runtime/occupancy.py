@@ -12,7 +12,7 @@ import functools
 from typing import Any
 
 from polygen.errors import ToolchainMissing
-from polygen.lower.plan import Launch
+from polygen.lower.launch import Launch
 
 _SUCCESS = 0
 _MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT

@@ -19,11 +19,12 @@ from typing import Any
 from polygen.emit.source import Argument
 from polygen.errors import ArgumentError, ToolchainMissing
 from polygen.frontend.program import Tensor
+from polygen.runtime.recent import Recent
 
 MAP_BYTES = 128
 MAP_ALIGNMENT = 128  # as cuda.h of CUDA 13 has it; before, it was 64
 _ROW_ALIGNMENT = 16  # bytes that divide the step between rows
-_MOST_ENCODED = 1024  # maps kept per combination of shapes; beyond it all are forgotten
+_MOST_ENCODED = 1024  # maps kept per combination of shapes
 
 # cuda.h: CUtensorMapDataType; fp8 travels as bytes
 _TYPES = {"f16": 6, "bf16": 9, "f32": 7, "tf32": 11, "e4m3": 0, "e5m2": 0, "s8": 0}
@@ -173,7 +174,7 @@ class MapCache:
 
     def __init__(self, layouts: Sequence[tuple[int, MapLayout]], encode: Encoder) -> None:
         self._layouts, self._encode = tuple(layouts), encode
-        self._encoded: dict[tuple[int, int], bytes] = {}
+        self._encoded: Recent[tuple[int, int], bytes] = Recent(_MOST_ENCODED)
 
     def write(self, target: int, written: list[int], pointers: Sequence[int]) -> None:
         """Bring the maps of one parameter block up to date.
@@ -199,8 +200,5 @@ class MapCache:
         found = self._encoded.get(key)
         if found is None:
             # Two threads may both get here; they encode the same bytes.
-            found = self._encode(pointer, layout)
-            if len(self._encoded) >= _MOST_ENCODED:
-                self._encoded.clear()
-            self._encoded[key] = found
+            found = self._encoded.put(key, self._encode(pointer, layout))
         return found

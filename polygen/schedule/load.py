@@ -65,7 +65,7 @@ def load_schedule(path: Path | str) -> Schedule:
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # not a file, not UTF-8, not even a path
         reason = error.strerror if isinstance(error, OSError) else error
         problem = f"cannot be read: {reason}. Shipped schedules are in {schedules_folder()}"
         raise ScheduleFileError(str(path), [problem]) from None
@@ -84,7 +84,7 @@ def loads(text: str, where: str) -> Schedule:
     """
     try:
         raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # some not the parser's own: digits, brackets
         raise ScheduleFileError(where, [f"not TOML: {error}"]) from None
     problems = _format_problems(raw)
     body = {key: value for key, value in raw.items() if key != "format"}

@@ -47,6 +47,7 @@ class Crew:
     Args:
         builders: how many build; None: `builder_count`.
         log: where they print; None: nowhere.
+        build_limit: seconds that a build may take.
 
     Attributes:
         timer: the process that times.
@@ -54,11 +55,16 @@ class Crew:
         busy: those that have one.
     """
 
-    def __init__(self, builders: int | None = None, log: Path | None = None) -> None:
+    def __init__(
+        self,
+        builders: int | None = None,
+        log: Path | None = None,
+        build_limit: float = _BUILD_SECONDS,
+    ) -> None:
         quiet = log or Path(os.devnull)
         self.timer = Watched(functools.partial(_serving, "timer"), log=quiet)
         self._all = [
-            Watched(functools.partial(_serving, "builder"), limit=_BUILD_SECONDS, log=quiet)
+            Watched(functools.partial(_serving, "builder"), limit=build_limit, log=quiet)
             for _ in range(builders or builder_count())
         ]
         self.idle: SimpleQueue[Watched] = SimpleQueue()

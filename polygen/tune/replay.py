@@ -21,6 +21,7 @@ from polygen.tune.trials import Batch, Built, Trial, be_a_child
 
 BEHAVIOURS = ("refused", "wrong", "hang", "exit", "kill", "crash-build", "hang-timing")
 _FOREVER = 3600.0
+_PATIENCE = 600.0  # seconds for what does not hang, however slow the machine is
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,8 @@ class ReplaySource:
         build_seconds: that a build takes.
         launch_seconds: that a launch takes, as the tuner sees it.
         noise: spread of single launches, as a share of the time.
-        time_limit: seconds after which a batch that is being timed counts as hung.
+        hang_seconds: until something that hangs is taken to hang. Nothing else is, so that what
+            a replay finds does not depend on how fast the machine is.
     """
 
     times: tuple[tuple[str, float], ...]
@@ -41,7 +43,7 @@ class ReplaySource:
     build_seconds: float = 0.0
     launch_seconds: float = 0.0
     noise: float = 0.0
-    time_limit: float = 60.0
+    hang_seconds: float = 1.0
 
     def builder(self) -> Handler:
         """Give what waits for as long as a build takes."""
@@ -70,15 +72,18 @@ class ReplaySource:
             for one in batch.contenders:
                 what = behaviours.get(one.key, "")
                 if one.key not in checked:
-                    stage(f"check {one.key}", batch.limit)
+                    hangs = what == "hang"
+                    limit = min(batch.limit, self.hang_seconds) if hangs else _PATIENCE
+                    stage(f"check {one.key}", limit)
                     _behave(what)
                     checked.add(one.key)
                 if what == "wrong":
                     found[one.key] = Trial(WRONG, "wrong in the record")
                 else:
                     timed.append(one.key)
-            stage("time", self.time_limit)
-            if any(behaviours.get(key) == "hang-timing" for key in timed):
+            hangs = any(behaviours.get(key) == "hang-timing" for key in timed)
+            stage("time", self.hang_seconds if hangs else _PATIENCE)
+            if hangs:
                 time.sleep(_FOREVER)
             for key in timed:
                 time.sleep(self.launch_seconds * batch.repeats)

@@ -30,6 +30,7 @@ from polygen.tune.records import TIMED, Measurement, Records, Target, Version
 from polygen.tune.trials import Built, Contender, Source, Trial, Trials
 
 DEFAULT_BUDGET = 30.0  # seconds
+CHECK_SECONDS = 3.0  # until a schedule that is run for the first time counts as hung
 
 _FIRST_REPEATS = 5
 _BATCH = 8
@@ -39,7 +40,6 @@ _WARM = 3
 _FLUSH_SECONDS = 150e-6  # beside each launch that is timed
 _FINALS_SHARE = 0.4  # of the budget at most
 _FINALS_LEAST = 0.7  # seconds
-_CHECK_SECONDS = 3.0
 _BEST_WATCHED = 4  # whose neighbours are tried
 _POLL_SECONDS = 0.2
 
@@ -109,12 +109,13 @@ class _Search:
         deadline: float,
         builders: int,
         report: Callable[[Progress], None],
+        now: Callable[[], float],
     ) -> None:
         self.candidates = {one.key: one for one in candidates}
         self.anchor = candidates[0]
         self.records, self.version, self.builders = records, version, builders
         self.trials: Trials  # set before the search begins
-        self.started, self.deadline, self._report = time.monotonic(), deadline, report
+        self.started, self.deadline, self._report, self._now = now(), deadline, report, now
         self.problem = records.problem(target)
         known = records.measured(self.problem, version)
         self.known = {key: found for key, found in known.items() if key in self.candidates}
@@ -130,7 +131,7 @@ class _Search:
 
     # --- building ---------------------------------------------------------------------------
     def left(self) -> float:
-        return self.deadline - time.monotonic()
+        return self.deadline - self._now()
 
     def finals_seconds(self) -> float:
         """What the finals will take, from the anchor's time."""
@@ -221,7 +222,7 @@ class _Search:
                 stage,
                 len(self.known),
                 len(self.candidates),
-                time.monotonic() - self.started,
+                self._now() - self.started,
                 best.schedule.name if best else "",
                 (best.ratio or 0.0) * self.anchor_time if best else 0.0,
                 self.anchor_time,
@@ -329,8 +330,9 @@ def search(
     *,
     crew: Crew,
     budget: float | None = DEFAULT_BUDGET,
-    check_limit: float = _CHECK_SECONDS,
+    check_limit: float = CHECK_SECONDS,
     report: Callable[[Progress], None] = lambda _: None,
+    now: Callable[[], float] = time.monotonic,
 ) -> Tuning:
     """Find the fastest of some schedules.
 
@@ -346,15 +348,16 @@ def search(
         budget: seconds; None: until everything is measured.
         check_limit: seconds until a contender counts as hung.
         report: called after every step.
+        now: the clock that the budget is of, in seconds.
 
     Raises:
         AnchorFailed: the anchor cannot be built.
         PolygenError: nothing can be timed, or the records cannot be written.
     """
-    started = time.monotonic()
+    started = now()
     ordered = ranked(candidates, device, problem)
     deadline = started + (float("inf") if budget is None else budget)
-    run = _Search(ordered, records, target, version, deadline, crew.builders, report)
+    run = _Search(ordered, records, target, version, deadline, crew.builders, report, now)
     run.started = started
     interrupted = False
     done = records.concluded(run.problem, version)
@@ -362,7 +365,7 @@ def search(
         run.anchor_time, run.finished = done, True  # nothing is left to measure
     else:
         try:
-            with Trials(source, crew, check_limit, deadline) as run.trials:
+            with Trials(source, crew, check_limit, deadline, now) as run.trials:
                 run.begin()
                 run.finals()
         except KeyboardInterrupt:
@@ -378,7 +381,7 @@ def search(
         candidates=len(run.candidates),
         states=_states(run.known.values()),
         resumed=run.resumed,
-        seconds=time.monotonic() - started,
+        seconds=now() - started,
         finished=run.finished,
         interrupted=interrupted,
         gpu=target.gpu,

@@ -17,7 +17,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
@@ -129,13 +129,19 @@ class Trials:
         source: what is built and timed.
         crew: the processes.
         check_limit: seconds that the check of one contender may take.
-        deadline: of `time.monotonic`; after it nothing is tried again.
+        deadline: of the clock; after it nothing is tried again.
+        now: the clock, in seconds.
     """
 
     def __init__(
-        self, source: Source, crew: Crew, check_limit: float, deadline: float = math.inf
+        self,
+        source: Source,
+        crew: Crew,
+        check_limit: float,
+        deadline: float = math.inf,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._source, self._crew = source, crew
+        self._source, self._crew, self._now = source, crew, now
         self._limit, self._deadline, self._closing = check_limit, deadline, False
         self._threads = ThreadPoolExecutor(crew.builders)
 
@@ -193,7 +199,7 @@ class Trials:
         failed: dict[str, Trial] = {}
         while left or not contenders:
             try:
-                limit = min(self._limit, max(1.0, self._deadline - time.monotonic()))
+                limit = min(self._limit, max(1.0, self._deadline - self._now()))
                 batch = Batch(anchor, tuple(left), repeats, limit, brief)
                 found: Mapping[str, Trial] = self._crew.timer.ask((self._source, batch))
                 return {**failed, **found}
@@ -207,7 +213,7 @@ class Trials:
                     failed[left[0].key] = _failure(lost)
                 elif lost.stage == "time" and left:
                     for one in left:
-                        if time.monotonic() > self._deadline:
+                        if self._now() > self._deadline:
                             break
                         failed |= self.time(anchor, (one,), repeats, brief=brief)
                     return failed
@@ -220,7 +226,7 @@ class Trials:
                         why=str(lost),
                     ) from lost
                 left = [one for one in left if one.key not in failed]
-                if time.monotonic() > self._deadline:
+                if self._now() > self._deadline:
                     return failed
         return failed
 

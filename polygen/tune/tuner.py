@@ -38,7 +38,14 @@ from polygen.tune.identity import candidate_key, canonical, generator_digest
 from polygen.tune.recorded import Recorded, read
 from polygen.tune.records import BESIDE, Records, Target, Version
 from polygen.tune.replay import ReplaySource
-from polygen.tune.search import DEFAULT_BUDGET, AnchorFailed, Progress, Tuning, search
+from polygen.tune.search import (
+    CHECK_SECONDS,
+    DEFAULT_BUDGET,
+    AnchorFailed,
+    Progress,
+    Tuning,
+    search,
+)
 from polygen.tune.space import space
 from polygen.tune.trials import Source
 
@@ -77,6 +84,8 @@ def tune(
     records: Path | None = None,
     crew: Crew | None = None,
     report: Callable[[Progress], None] = lambda _: None,
+    now: Callable[[], float] = time.monotonic,
+    check_limit: float = CHECK_SECONDS,
 ) -> Tuning:
     """Find the fastest schedule, and keep what is measured for automatic choices.
 
@@ -93,6 +102,8 @@ def tune(
         records: the file that measurements go to; None: the one that automatic choices read.
         crew: the processes that compile and time, for more tunings than this one; None: own ones.
         report: called after every step.
+        now: the clock that the budget is of, in seconds.
+        check_limit: seconds until a schedule counts as hung.
 
     Returns:
         The fastest schedule, its time, and what happened on the way.
@@ -128,10 +139,10 @@ def tune(
         compiler = compiler_identity()
         source = GpuSource(made.program, made.device, tuple(made.sizes.items()))
     version = Version(generator_digest(), compiler, __version__)
-    started = time.monotonic()
+    started = now()
     with Records(records) as kept, nullcontext(crew) if crew else Crew() as staff:
-        left = None if budget is None else max(0.1, budget - (time.monotonic() - started))
-        return _search(made, named, version, source, kept, staff, left, report)
+        left = None if budget is None else max(0.1, budget - (now() - started))
+        return _search(made, named, version, source, kept, staff, left, report, now, check_limit)
 
 
 def _search(
@@ -143,6 +154,8 @@ def _search(
     crew: Crew,
     budget: float | None,
     report: Callable[[Progress], None],
+    now: Callable[[], float],
+    check_limit: float = CHECK_SECONDS,
 ) -> Tuning:
     earlier: list[Fitted] = []
     if named.source == "gpu":
@@ -151,9 +164,9 @@ def _search(
         earlier = [one for one in map(fit, stale) if isinstance(one, Fitted)]
     anchor, *others = made.candidates
     skip: frozenset[str] = frozenset()
-    end = None if budget is None else time.monotonic() + budget
+    end = None if budget is None else now() + budget
     for _ in range(_MOST_ANCHORS):
-        left = None if end is None else max(0.1, end - time.monotonic())
+        left = None if end is None else max(0.1, end - now())
         # Ratios to another schedule are other figures: they are kept apart.
         own = replace(
             version, compiler=f"{version.compiler}{BESIDE}{candidate_key(anchor.schedule)}"
@@ -161,7 +174,7 @@ def _search(
         try:
             return search(
                 [anchor, *earlier, *others], made.device, made.problem, named, own, source,
-                records, crew=crew, budget=left, report=report,
+                records, crew=crew, budget=left, report=report, now=now, check_limit=check_limit,
             )  # fmt: skip
         except AnchorFailed as failed:
             skip |= {failed.schedule.name}

@@ -78,7 +78,7 @@ def test_descriptions_that_are_no_text():
         ("bf16[M,2147483647]", ShapeError, "at most 2147418112"),
         ("bf16[M,K]:diagonal", SignatureError, "row or col"),
         ("bf16[M,K]@3", SignatureError, "3"),
-        ("bf16[M,K,L]", ShapeError, "3"),
+        ("bf16[M,K,L]", ShapeError, "x has inner dim L, w.T has inner dim K"),
         ("bf16", DTypeError, "f32"),
     ],
 )
@@ -112,7 +112,7 @@ def test_sizes_that_cannot_be(sizes, fragments):
 
 
 def test_static_without_a_size():
-    refuses(SignatureError, "static dims without a size: K", "K = 1024", static=("K",))
+    refuses(SignatureError, "static dims without a size: K", 'sizes={"K": 1024}', static=("K",))
     refuses(SignatureError, "without a size: N", static=("N", "K"), sizes={"K": 64})
 
 

@@ -97,15 +97,18 @@ def test_what_needs_a_number(function, fragments):
 @pytest.mark.parametrize(
     ("function", "fragments"),
     [
-        (lambda x, w: np.arctan(x @ w), ("np.arctan", "tanh")),
-        (lambda x, w: np.log2(x @ w), ("np.log2", "Did you mean", "log")),
+        (lambda x, w: np.arctan(x @ w), ("polygen has no `np.arctan`", "Known: ", "tanh")),
+        (
+            lambda x, w: np.log2(x @ w),
+            ("polygen has no `np.log2`", "Write `log(a) * 1.4426950408889634`"),
+        ),
         (lambda x, w: np.sum(x @ w), ("np.sum", "Reductions are not supported yet")),
         (lambda x, w: (x @ w).mean(), (".mean", "Reductions are not supported yet")),
-        (lambda x, w: np.fmax(x @ w, 0), ("np.fmax", "Known: ", "maximum")),
+        (lambda x, w: np.isnan(x @ w), ("np.isnan", "Known: ", "maximum")),
         (lambda x, w: np.cumsum(x @ w), ("np.cumsum",)),
         (lambda x, w: np.sum(x @ w), ("np.sum",)),
         (lambda x, w: np.add.reduce(x @ w), ("np.add.reduce", "reduction")),
-        (lambda x, w: (x @ w).sum(), (".sum of x @ w",)),
+        (lambda x, w: (x @ w).sum(), ("polygen has no `.sum` of x @ w",)),
         (lambda x, w: np.exp(x @ w, where=True), ("np.exp with where=",)),
         (lambda x, w: np.clip(x @ w, 0, 1, out=None), ("np.clip with out=",)),
         (lambda x, w: np.where(x @ w), ("np.where",)),
@@ -121,12 +124,33 @@ def test_what_needs_a_number(function, fragments):
         (lambda x, w: x @ w + [1.0], ("operand is a list",)),
         (lambda x, w: x @ w + None, ("operand is a NoneType",)),
         (lambda x, w: x @ w + 10**400, ("operand is a int",)),
-        (lambda x, w: x @ w + math.nan, ("NaN",)),
-        (lambda x, w, b: (x @ w) ** b, ("exponent", "b", "constant")),
-        (lambda x, w: 3 ** (x @ w), ("exponent", "exp2")),
-        (lambda x, w: (x @ w)[0], ("indexing of x @ w", "[M, N]", "v[:, None]")),
-        (lambda x, w: (x @ w)[:, :, :], ("indexing",)),
-        (lambda x, w: (x @ w)[1:], ("indexing",)),
+        (
+            lambda x, w: (x @ w)[1],
+            ("indexing of x @ w", "[M, N]", "with 1", "depends on M", "static"),
+        ),
+        (lambda x, w: (x @ w)[:, :, :], ("indexing", "3 indices", "2 axes")),
+        (lambda x, w: (x @ w)[..., ...], ("indexing", "several ellipses")),
+        (lambda x, w: (x @ w)[1:], ("indexing", "with 1:", "depends on M", "in the signature")),
+        (lambda x, w: (x @ w)[:, ::2], ("with ::2", "depends on N")),
+        (lambda x, w: (x @ w)[..., :64], ("with :64", "depends on N")),
+        (lambda x, w: (x @ w)[x], ("indexing of x @ w", "<traced x", "v[:, ::2]")),
+        (lambda x, w: (x @ w)[: x[0, 0]], ("indexing of x @ w", "v[:, ::2]")),
+        (lambda x, w: (x @ w)[True], ("indexing of x @ w", "with True")),
+        (lambda x, w: (x @ w)[0.5:], ("indexing of x @ w", "with 0.5:")),
+        (lambda x, w: (x @ w)["a"], ("indexing of x @ w", "with 'a'")),
+        (lambda x, w: (x @ w)[[0, 1]], ("indexing of x @ w", "with [0, 1]")),
+        (lambda x, w: np.einsum("mk,kn->mq", x, w), ("output names q", "which no operand has")),
+        (lambda x, w: np.einsum("mk,kn->mm", x, w), ("output names m 2 times",)),
+        (lambda x, w: np.einsum("mk,kn->mn", x), ("name 2 operands and 1 are given", "einsum(")),
+        (lambda x, w: np.einsum("mk->km", x, w), ("name 1 operands and 2 are given",)),
+        (lambda x, w: np.einsum("m-k,kn->mn", x, w), ("'m-k' is no term", "a letter per axis")),
+        (lambda x, w: np.einsum("mk,kn->m->n", x, w), ("'m->n' is no term",)),
+        (lambda x, w: np.einsum("m k..k.,kn", x, w), ("is no term",)),
+        (lambda x, w: np.einsum("...k,kn->n", x, w), ("leading axes", "output has none", "...n")),
+        (lambda x, w: np.einsum(x, [0, 1], w, [1, 2]), ("subscripts <traced x", "a text")),
+        (lambda x, w: np.einsum("mk,kn", x, w, out=None), ("np.einsum", "arguments")),
+        (lambda x, w: np.einsum("mk,kn", x, captured), ("captured array", "(2, 2)")),
+        (lambda x, w: np.round(x @ w, 2), ("np.round to 2 decimals", "np.round(x * 100) / 100")),
         (lambda x, w: pg.relu(x @ w, 0), ("relu got 2 arguments", "relu(x)")),
         (lambda x, w: pg.clip(x @ w), ("clip lacks lo, hi",)),
         (lambda x, w: pg.clip(x @ w, high=1), ("'high'", "clip(x, lo, hi)")),
@@ -138,7 +162,7 @@ def test_what_needs_a_number(function, fragments):
         (lambda x, w: (x @ w,) * 9, ("returns 9 values", "1 to 8")),
         (lambda x, w, b: x @ w, ("unused argument b", "kernel")),
         (
-            lambda x, w, b: (x @ w) + (b - b).reshape(-1).T.shape[0].count("Z"),
+            lambda x, w, b: (x @ w) + len({(b - b).reshape(-1).T.shape[0]}),
             ("unused argument b",),
         ),
     ],
@@ -173,27 +197,77 @@ def test_values_do_not_cross_traces():
             ("inner dim K", "inner dim 64", "if K is always 64"),
         ),
         (lambda x, w: x @ w, {"x": "bf16[M,32]", "w": "bf16[64,N]"}, ("32", "64", "must be equal")),
+        (lambda x, w: (x @ w) @ 2, {}, ("x @ w @ 2: 2 has 0 axes", "scalar", "Use *")),
+        (lambda x, s: s @ x, {}, ("s @ x: s has 0 axes",)),
         (
             lambda x, w: x @ w,
-            {"x": "bf16[K]"},
-            ("x @ w: x has 1 axes", "two matrices", "x[:, None]"),
+            {"x": "bf16[N]", "w": "bf16[B,K,N]"},
+            ("x has inner dim N, w has inner dim K", "x is [N], w is [B, K, N]", "one name"),
         ),
-        (lambda x, w: x[None] @ w, {}, ("x[None, :, :] has 3 axes",)),
-        (lambda x, w: (x @ w) @ 2, {}, ("2 has 0 axes",)),
+        (
+            lambda x, w: x @ w,
+            {"x": "bf16[B,M,K]", "w": "bf16[B,N,K]"},
+            ("inner dim K", "inner dim N", "Or did you mean x @ w.mT?"),
+        ),
+        (
+            lambda x, w: x @ w,
+            {"x": "bf16[B,M,K]", "w": "bf16[C,K,N]"},
+            ("x @ w: batch dims of x and w: x has B where w has C", "[C, K, N]", "one name"),
+        ),
+        (
+            lambda x, w: x @ w,
+            {"x": "bf16[2,H,M,K]", "w": "bf16[3,1,K,N]"},
+            ("batch dims", "x has 2 where w has 3", "must be equal, or one of them 1"),
+        ),
+        (
+            lambda x, w, b: x @ w + b,
+            {"x": "bf16[B,M,K]", "b": "f32[C,1,N]"},
+            ("add of x @ w and b", "x @ w has B where b has C"),
+        ),
+        (
+            lambda x, w: np.einsum("mk,kn->mn", x, w),
+            {"w": "bf16[L,N]"},
+            ("k stands for dims that differ: x has K, w has L", "[L, N]", "one name"),
+        ),
+        (
+            lambda x, w: np.einsum("mk,kn->mn", x, w),
+            {"w": "bf16[1,N]"},
+            ("x has K, w has 1", "not stretched along a sum"),
+        ),
+        (
+            lambda x, w: np.einsum("bmk,bkn->bmn", x, w),
+            {"x": "bf16[2,M,K]", "w": "bf16[3,K,N]"},
+            ("b stands for dims that differ: x has 2, w has 3", "or one of them 1"),
+        ),
+        (
+            lambda x, w: np.einsum("...mk,...kn->...mn", x, w),
+            {"x": "bf16[B,M,K]", "w": "bf16[C,K,N]"},
+            ("a leading axis stands for dims that differ", "x has B, w has C"),
+        ),
+        (lambda x, w: np.einsum("bmk,kn", x, w), {}, ("'bmk' names 3 axes, x has 2", "[M, K]")),
+        (lambda x, w: np.einsum("mk,n", x, w), {}, ("'n' names 1 axes, w has 2", "write ...")),
+        (lambda x, w: np.einsum("mk...,knb...", x, w), {}, ("'knb...' names 3 axes, w has 2",)),
+        (lambda x, w: (x @ w)[8], {"x": "bf16[8,K]"}, ("with 8", "the axis has 8 elements")),
+        (lambda x, w: (x @ w)[-9], {"x": "bf16[8,K]"}, ("with -9", "the axis has 8 elements")),
+        (lambda x, w: (x @ w)[8:], {"x": "bf16[8,K]"}, ("with 8:", "nothing is left of 8")),
+        (lambda x, w: (x @ w)[::0], {"x": "bf16[8,K]"}, ("with ::0", "the step is 0")),
+        (lambda x, w: x.swapaxes(0, 2) @ w, {}, ("axes 0 and 2 of x", "2 axes", "-2 to 1")),
+        (lambda x, w: x.swapaxes(0, "a") @ w, {}, ("axes 0 and 'a' of x", "2 axes")),
+        (lambda x, w: np.swapaxes(x, 0, -3) @ w, {}, ("axes 0 and -3 of x",)),
+        (lambda x, w, b: x @ w + b.mT, {}, ("matrix transpose of b", "[N]", "two axes")),
+        (lambda x, w: x.transpose(0, 1, 2) @ w, {}, ("transpose of x", "(0, 1, 2)", "2 axes")),
+        (lambda x, w: x.transpose(0.5, 1) @ w, {}, ("transpose of x", "each of them once")),
         (lambda x, w, c: x @ w + c, {}, ("add of x @ w and c", "x @ w has N where c has M")),
         (lambda x, w, b: x @ w + b, {"b": "f32[64]"}, ("N", "64", "write 64 in its place")),
         (lambda x, w, b: x @ w + b, {"b": "f32[64]", "w": "bf16[K,32]"}, ("has 32", "has 64")),
         (lambda x, w, b: pg.where(b > 0, x @ w, b), {"b": "f32[K]"}, ("where of b > 0 and x @ w",)),
-        (lambda x, w: (x @ w)[None], {}, ("y0", "output (x @ w)[None, :, :] is [1, M, N]")),
         (lambda x, w, r: x @ w + r.reshape(-1), {}, ("reshape of r from [M, N] to [-1]",)),
         (lambda x, w, b: x @ w + b.reshape(2, -1), {}, ("reshape of b",)),
         (lambda x, w: (x @ w).transpose(0, 0), {}, ("transpose of x @ w", "(0, 0)")),
     ],
 )
 def test_shapes(function, override, fragments):
-    error = UnsupportedProgram if "2 has" in fragments[0] else ShapeError
-    fragments = ("second contraction",) if error is UnsupportedProgram else fragments
-    refuses(error, function, *fragments, **override)
+    refuses(ShapeError, function, *fragments, **override)
 
 
 @pytest.mark.parametrize("dim", ["0", "-3"])
@@ -214,6 +288,23 @@ def test_sizes_below_one(dim):
         (lambda x, w: (x @ w).astype("float64"), {}, ("float64", "Known")),
         (lambda x, w: (x @ w > 0) + (x @ w > 1), {}, ("add of bool", "logical_and", "astype")),
         (lambda x, w: np.exp(x @ w > 0), {}, ("exp of bool",)),
+        (lambda x, w: x.astype("f16") @ w, {}, ('x.astype("f16") is f16, w is bf16', "one dtype")),
+        (
+            lambda x, w, u: (x @ w) @ u,
+            {"x": "s8[M,K]", "w": "s8[K,N]", "u": "s8[N,K]"},
+            ("x @ w @ u: the computed operand x @ w is f32", "is s8", '(x @ w).astype("s8")'),
+        ),
+        (
+            lambda x, w: pg.relu(x) @ w,
+            {"x": "e4m3[M,K]", "w": "e4m3[K,N]"},
+            ("maximum(x, 0) is f32", "only 16-bit types and tf32", '.astype("e4m3")'),
+        ),
+        (
+            lambda x, w: (x @ w) @ (x @ w).T,
+            {"x": "s8[M,K]", "w": "s8[K,N]"},
+            ("the computed operand x @ w is f32", "astype"),
+        ),
+        (lambda x, w: (x + 1) @ w, {"w": "f32[K,N]"}, ("x + 1 is f32", "the other operand is f32")),
         (lambda x, w: (x @ w) & 1, {}, ("bit operation on x @ w, which is f32",)),
         (lambda x, w: ~(x @ w), {}, ("bit operation",)),
     ],
@@ -230,7 +321,7 @@ def test_dtypes(function, override, fragments):
         ({"acc_dtype": "f16", "x": "s8[M,K]", "w": "s8[K,N]"}, ("f16 with s8", "Use s32")),
         ({"acc_dtype": "f64"}, ("f64", "Known")),
         ({"out_dtypes": "tf32"}, ("output cannot be tf32", "Use f32")),
-        ({"out_dtypes": "bool"}, ("output cannot be bool", "Use s8")),
+        ({"out_dtypes": "bool"}, ("output cannot be bool", "Use f32")),
         ({"out_dtypes": "f8"}, ("f8", "Known")),
         ({"out_dtypes": ("f16", "f16")}, ("2 dtypes for 1 outputs",)),
     ],
@@ -242,17 +333,19 @@ def test_requested_dtypes(keywords, fragments):
 @pytest.mark.parametrize(
     ("function", "fragments"),
     [
-        (lambda x, w: pg.relu(x) @ w, ("maximum(x, 0) is computed", "prologue")),
-        (lambda x, w: x.astype("f16") @ w, ('x.astype("f16") is computed',)),
-        (lambda x, w: x @ (w * 2), ("x @ (w * 2)", "operand w * 2 is computed")),
-        (
-            lambda x, w: x @ w @ w,
-            ("second contraction (S1) feeds from S0, x @ w", "not supported yet"),
-        ),
-        (lambda x, w: x @ (x @ w).T, ("second contraction",)),
-        (lambda x, w: (x @ w).astype("bf16") @ w, ("second contraction",)),
         (lambda x, b: pg.gelu(x + b), ("reads no contraction", "gelu(x + b)", "x @ w")),
         (lambda x, w, r: (x @ w, r * 2), ("output 1, r * 2, reads no contraction",)),
+        (lambda x: np.einsum("mk->km", x), ("x.T, reads no contraction",)),
+        (lambda x: np.einsum("mk->m", x), ("a sum over k, an axis of x alone", 'einsum("mk->m"')),
+        (lambda x: np.einsum("mm->m", x), ("'mm' takes a diagonal of x", "names m 2 times")),
+        (lambda x: np.einsum("mm", x), ("'mm' takes a diagonal of x", "letter of its own")),
+        (lambda x, w: np.einsum("mk,kk->mk", x, w), ("'kk' takes a diagonal of w",)),
+        (lambda x, w: np.einsum("mk,kn->m", x, w), ("a sum over n, an axis of w alone", "Keep n")),
+        (lambda x, w: np.einsum("mk,ln->mn", x, w), ("a sum over k, an axis of x alone",)),
+        (
+            lambda x, w, r: np.einsum("mk,kn,mn->m", x, w, r),
+            ("a product of 3 operands", "multiplies two", "one einsum of the first two"),
+        ),
     ],
 )
 def test_unsupported_programs(function, fragments):
@@ -271,6 +364,12 @@ def test_unsupported_programs(function, fragments):
         ("x:bf16[i,K]", ("'i' is taken by a loop", "'I'")),
         ("x:bf16[M,K]:diagonal", ("layout 'diagonal'", "row or col")),
         ("x:bf16[M]:col", ("layout 'col' of 1 dim",)),
+        ("x:bf16[B,M,K]:01", ("layout '01' of 3 dim", "as in 021", "slowest")),
+        ("x:bf16[B,M,K]:013", ("layout '013' of 3 dim",)),
+        ("x:bf16[B,M,K]:011", ("layout '011' of 3 dim",)),
+        ("x:bf16[B,M,K]:2x1", ("layout '2x1' of 3 dim",)),
+        ("x:f32:0", ("layout '0' of 0 dim",)),
+        ("x:bf16[B,j,K]", ("'j' is taken by a loop",)),
         ("x:bf16[M,K]@3", ("alignment of 3", "power of two")),
         ("x:f32[M,K]@2", ("alignment of 2", "4 byte")),
         ("x:bf16[M,K]@0", ("alignment of 0",)),
@@ -285,8 +384,6 @@ def test_signature_text(text, fragments):
 
 
 def test_other_signature_errors():
-    with pytest.raises(ShapeError, match="3 axes"):
-        parse_signature("bf16[A,B,C]")
     with pytest.raises(DTypeError, match=r"scalar cannot be bf16.*f32\[\]"):
         parse_signature("s:bf16")
 
@@ -331,24 +428,31 @@ def test_tensors_that_do_not_fit_the_function(function, tensors, error, fragment
     ("text", "column", "fragments"),
     [
         ("gelo(x @ w)", 0, ("unknown function 'gelo'", "Did you mean gelu")),
-        ("x @ w + np.sin(x)", 8, ("unknown function 'sin'",)),
+        ("x @ w + np.sinc(x)", 8, ("polygen has no `sinc`",)),
         ("x @ ww", 4, ("unknown name 'ww'", "Did you mean w?")),
         ("x @ relu", 4, ("unknown name 'relu'", "relu is a function")),
-        ("x @ w if x else w", 0, ("conditional", "pg.where")),
+        ("x @ w if x else w", 0, ("conditional", "`where(x, x @ w, w)`")),
         ("x @ w > 0 and x > 0", 0, ("logical_and",)),
         ("not x", 0, ("logical_not",)),
         ("0 < x @ w < 1", 0, ("chained comparison", "logical_and")),
-        ("x @ w // 2", 0, ("//", "Use /")),
+        ("x @ w // 2", 0, ("//", "`x @ w / 2`")),
         ("x in w", 0, ("In is not part",)),
         ("lambda: x", 0, ("lambda",)),
         ("(y := x) @ w", 1, ("assignment",)),
         ("[v for v in x]", 0, ("ListComp",)),
         ("relu(*x)", 5, ("Starred",)),
-        ("x.sum()", 0, (".sum", "astype")),
+        ("x.sum()", 0, (".sum", "Reductions are not supported yet")),
         ("x.shape", 0, (".shape", ".T")),
         ("np.tau * x", 0, ("unknown constant 'tau'", "pi")),
-        ("x[0]", 2, ("index", "v[:, None]")),
-        ("x[1:]", 2, ("index",)),
+        ("x[w]", 2, ("index that is no constant", "c[:, None]", "v[:, ::2]")),
+        ("x[:, 1.5:]", 5, ("index",)),
+        ("x[0.5]", 2, ("index",)),
+        ("x['a']", 2, ("index",)),
+        ("x[True]", 2, ("index",)),
+        ("x.mt", 0, (".mt", ".mT")),
+        ("x.swapaxes(w, 1)", 0, (".swapaxes takes axes as numbers", ".transpose(0, 2, 1)")),
+        ("x.transpose(axes=1)", 0, (".transpose takes axes as numbers",)),
+        ("swapaxes(x, 1)", 0, ("swapaxes", "missing")),
         ("x @ w +", 6, ("invalid syntax",)),
         ("x @ (w", 4, ("never closed",)),
         ("x = w", 2, ("syntax",)),
@@ -365,7 +469,7 @@ def test_tensors_that_do_not_fit_the_function(function, tensors, error, fragment
         ("x.__class__", 0, (".__class__",)),
         ("(relu)(x)(w)", 0, ("cannot be called",)),
         ("x\n@ w", 1, ("more than one line",)),
-        ("x + " * 2000 + "x", 4096, ("longer than",)),
+        ("x + " * 2000 + "x", 4096, ("8001 characters", "FILE.py:FUNCTION")),
         ("é + x", 0, ("unknown name 'é'",)),
         ("x + 'é' + y", 4, ("'é' is not a number",)),
     ],
@@ -378,7 +482,9 @@ def test_expression_text(text, column, fragments):
         assert fragment in message, message
     assert caught.value.column == column
     assert isinstance(caught.value, TraceError)
-    assert message.endswith("\n  " + " " * column + "^")
+    shown, caret = message.splitlines()[-2:]
+    assert caret.strip() == "^" and len(shown) <= 80
+    assert shown[len(caret) - 1 :].rstrip("…") in text[column:].replace("\n", "�")
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,116 @@ def test_a_value_used_at_another_output_point_forbids_fusion(expression, signatu
     assert "combine it in a second" in message
 
 
+NOT_YET = {
+    "batch": (
+        "gelu(x @ w)", {"x": "f16[B,M,K]", "w": "f16[B,K,N]"},
+        ("S0: v0[b,i,j] += x[b,i,k] * w[b,k,j]: batched products", "Call it once for each"),
+    ),
+    "batch with one matrix for all": (
+        "x @ w", {"x": "f16[B,M,K]", "w": "f16[K,N]"},
+        ("batched products", "w is the same for all", "in its rows"),
+    ),
+    "heads": (
+        'einsum("bmhk,bnhk->bhmn", x, w)', {"x": "f16[B,M,H,64]", "w": "f16[B,N,H,64]"},
+        ("batched products", "b, c counts further ones"),
+    ),
+    "two sums": (
+        'einsum("mkl,lkn", x, w)', {"x": "f16[M,K,L]", "w": "f16[L,K,N]"},
+        ("S0", "sums over 2 axes", "made one"),
+    ),
+    "vector on the right": (
+        "x @ w", {"x": "f16[M,K]", "w": "f16[K]"},
+        ("products with a vector", "w[k] has one axis", "the dims [K, 1]"),
+    ),
+    "vector on the left": (
+        "x @ w", {"x": "f16[K]", "w": "f16[K,N]"},
+        ("products with a vector", "x[k] has one axis", "the dims [1, K]"),
+    ),
+    "vector made a matrix": (
+        "x[None] @ w", {"x": "f16[K]", "w": "f16[K,N]"},
+        ("products with a vector", "x[k] has one axis"),
+    ),
+    "two vectors": (
+        "x @ w", {"x": "f16[K]", "w": "f16[K]"}, ("v0 += x[k] * w[k]", "products with a vector"),
+    ),
+    "outer product": (
+        "x[:, None] @ w", {"x": "f16[M]", "w": "f16[1,N]"},
+        ("products with a vector", "x[i] has one axis", "the dims [M, 1]"),
+    ),
+    "products of rows": (
+        'einsum("mk,mk->m", x, w)', {"x": "f16[M,K]", "w": "f16[M,K]"},
+        ("products with a vector", "v0[i] has one axis", "Multiply two matrices"),
+    ),
+    "slice of an operand": (
+        "x[:, ::2] @ w", {"x": "f16[M,64]", "w": "f16[32,N]"},
+        ("S0 reads x[i,2*k]: slices", "Pass the slice as an argument"),
+    ),
+    "first part of an operand": (
+        "x[:, :32] @ w", {"x": "f16[M,64]", "w": "f16[32,N]"}, ("S0 reads x[i,k]: slices",),
+    ),
+    "operand at one place": (
+        "x @ w + r[0]", {"x": "f16[M,K]", "w": "f16[K,N]", "r": "f32[M,N]"},
+        ("P1 reads r[0,j]: slices", "Pass the slice"),
+    ),
+    "slice of the product": (
+        "(x @ w)[:, 1::2]", {"x": "f16[M,K]", "w": "f16[K,64]"},
+        ("P1 reads v0[i,2*j+1]: slices", "Return the whole value"),
+    ),
+    "output with one axis": (
+        "(x @ w)[0]", {"x": "f16[M,K]", "w": "f16[K,N]"},
+        ("the output y0: f16[N] has 1 axes", "v[None, :]"),
+    ),
+    "output with three axes": (
+        "(x @ w)[None]", {"x": "f16[M,K]", "w": "f16[K,N]"},
+        ("y0: f16[1, M, N] has 3 axes", "two axes"),
+    ),
+    "bias with three axes": (
+        "x @ w + b.T[:, 0, 0]", {"x": "f16[M,K]", "w": "f16[K,N]", "b": "f32[1,1,N]"},
+        ("b: f32[1, 1, N] has 3 axes", "without those of size 1"),
+    ),
+    "computed operand": (
+        "relu(x) @ w", {"x": "f16[M,K]", "w": "f16[K,N]"},
+        ("S2 multiplies v1, which is computed", "Pass the computed matrix"),
+    ),
+    "operand of another type": (
+        "x.astype('bf16') @ w", {"x": "f16[M,K]", "w": "bf16[K,N]"},
+        ("S1 multiplies v0, which is computed", "memory"),
+    ),
+    "chain": (
+        "(x @ w) @ u", {"x": "f16[M,K]", "w": "f16[K,N]", "u": "f16[N,P]"},
+        ("S2 multiplies what S0 sums: chains of products", "the first one returning v0"),
+    ),
+    "chain of f32": (
+        "(x @ w) @ u", {"x": "tf32[M,K]", "w": "tf32[K,N]", "u": "tf32[N,P]"},
+        ("S1 multiplies what S0 sums: chains of products",),
+    ),
+    "chain with work between": (
+        "x @ u + gelu(x @ w) @ w", {"x": "f16[M,K]", "w": "f16[K,K]", "u": "f16[K,K]"},
+        ("S4 multiplies what S1 sums: chains of products",),
+    ),
+    "two output domains": (
+        "(x @ w, x @ u)", {"x": "f16[M,K]", "w": "f16[K,N]", "u": "f16[K,P]"},
+        ("products over different output domains", "S0 over [M, N], S1 over [M, P]", "Split"),
+    ),
+    "two products": (
+        "silu(x @ w) * (x @ u)", {"x": "f16[M,K]", "w": "f16[K,N]", "u": "f16[K,N]"},
+        ("a second contraction is not yet supported", "S0: v0[i,j]", "S1: v1[i,j]", "Split"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOT_YET)
+def test_what_is_not_generated_yet_is_refused_by_name(name):
+    expression, signature, fragments = NOT_YET[name]
+    function = parse_expression(expression, tuple(signature))
+    with pytest.raises(UnsupportedProgram) as caught:
+        fuse(function, name="f").compile(*signature.values(), arch="sm_90a")
+    message = str(caught.value)
+    assert message.startswith("f: "), message
+    for fragment in fragments:
+        assert fragment in message, message
+
+
 def test_one_kernel_runs_one_product():
     x, w = (Tensor(name, F32, ("M", "M"), (0, 1)) for name in "xw")
     y = Tensor("y0", F32, ("M", "M"), (0, 1))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections import namedtuple
 from dataclasses import replace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -48,7 +51,7 @@ def test_arrays_that_do_not_fit(x, y, message):
     call = launcher()
     with pytest.raises(ArgumentError, match=message):
         call((x,), (1.0,), y)
-    assert call._prepared == {}
+    assert len(call._prepared) == 0
 
 
 def test_an_input_may_repeat_itself():
@@ -80,7 +83,7 @@ def test_outputs_that_overlap_an_input(shift, refused, warm):
 def test_outputs_that_overlap_each_other():
     device = Device()
     outputs = (Y, replace(Y, name="z"))
-    call = Launcher(source(), artifact(), (X, A), outputs, device.driver)
+    call = Launcher(source(outputs=outputs), artifact(), (X, A), outputs, device.driver)
     with pytest.raises(ArgumentError, match="z and y overlap in memory"):
         call((cupy_array((4, 8)),), (1.0,), (out((4, 8)), out((4, 8))))
     assert device.launches == []
@@ -193,3 +196,33 @@ def test_no_gpu_is_said_plainly(monkeypatch):
 def test_a_wrong_dtype_of_half_precision():
     with pytest.raises(ArgumentError, match=r"holds f16.*Convert it to bf16"):
         launcher(replace(X, dtype=BF16))((cupy_array((4, 8), dtype="f2"),), (1.0,), out((4, 8)))
+
+
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("which", ["x", "y"])
+def test_gradients_are_not_lost_in_silence(monkeypatch, which, warm):
+    place = namedtuple("device", "type index")
+
+    class Tensor:
+        def __init__(self, pointer, requires_grad=False):
+            self.shape, self.dtype, self.requires_grad = (4, 8), "torch.float32", requires_grad
+            self.device, self._pointer = place("cuda", 0), pointer
+
+        def stride(self):
+            return (8, 1)
+
+        def data_ptr(self):
+            return self._pointer
+
+    Tensor.__module__ = "torch"
+    fake = ModuleType("torch")
+    fake.is_grad_enabled = lambda: True
+    fake._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda device: 0)
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    call = launcher()
+    if warm:
+        call((Tensor(1 << 32),), (1.0,), Tensor(2 << 32))
+    x, y = Tensor(1 << 32, which == "x"), Tensor(2 << 32, which == "y")
+    message = rf"{which}: the tensor requires grad.*lost in silence.*{which}\.detach\(\).*no_grad"
+    with pytest.raises(ArgumentError, match=message):
+        call((x,), (1.0,), y)

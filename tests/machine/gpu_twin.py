@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,11 @@ MAP_TYPES = {
     "float32": 7,
     "float64": 8,
     "bfloat16": 9,
+    "tf32": 11,
 }  # CU_TENSOR_MAP_DATA_TYPE_*
 MAP_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
+
+Allowed = Sequence[Any] | None  # per array of a launch: see `run_within`
 
 
 def _image(array: np.ndarray) -> np.ndarray:
@@ -52,8 +56,9 @@ def _encode(one: TensorMap, pointer: int) -> np.ndarray:
     box = (ctypes.c_uint32 * rank)(*reversed(one.box))
     ones = (ctypes.c_uint32 * rank)(*[1] * rank)
     driver = ctypes.CDLL("libcuda.so.1")
+    kind = MAP_TYPES[one.kind or array.dtype.name]
     status = driver.cuTensorMapEncodeTiled(
-        ctypes.c_void_p(address), MAP_TYPES[array.dtype.name], rank, ctypes.c_void_p(pointer),
+        ctypes.c_void_p(address), kind, rank, ctypes.c_void_p(pointer),
         dims, strides, box, ones, 0, MAP_SWIZZLES[one.swizzle], 0, int(one.nan_fill),
     )  # fmt: skip
     assert status == 0, f"cuTensorMapEncodeTiled: {status}"
@@ -114,21 +119,68 @@ def _bits(array: np.ndarray) -> bytes:
     return np.ascontiguousarray(array).tobytes()
 
 
+def run_within(ptx: str, launch: Launch, allowed: Allowed, **options: Any) -> Report:
+    """`polygen.machine.run` for data whose sums are not exact.
+
+    A test that calls it compares the machine with float64 itself; on a GPU, and with a recording of
+    one, the machine's arrays may differ from the GPU's by twice what each may be off by.
+
+    Args:
+        ptx: as for `run`.
+        launch: as for `run`.
+        allowed: per array of the launch, what its elements may be off by (an array of the same
+            shape or a number); None where all bits must agree. NaN agrees with any NaN.
+        options: as for `run`.
+    """
+    del allowed
+    return run(ptx, launch, **options)
+
+
+def difference(mine: np.ndarray, real: np.ndarray, allowed: Any) -> str:
+    """Where two arrays differ by more than allowed, in words; "" when they do not."""
+    if mine.dtype != real.dtype or mine.shape != real.shape:
+        return f"{mine.dtype} {mine.shape} here, {real.dtype} {real.shape} on the GPU"
+    width = f"u{mine.itemsize}"
+    here, there = (np.ascontiguousarray(one).view(width).ravel() for one in (mine, real))
+    if allowed is None:
+        wrong = here != there
+    else:
+        a, b = (one.astype(np.float64).ravel() for one in (mine, real))
+        with np.errstate(invalid="ignore"):
+            near = np.abs(a - b) <= 2 * np.broadcast_to(allowed, mine.shape).ravel()
+        wrong = ~((a == b) | (np.isnan(a) & np.isnan(b)) | near)
+    if not wrong.any():
+        return ""
+    shown = [
+        f"element {at}: {mine.ravel()[at]} ({here[at]:#x}) here, "
+        f"{real.ravel()[at]} ({there[at]:#x}) on the GPU"
+        for at in np.flatnonzero(wrong)[:8]
+    ]
+    return f"{wrong.sum()} of {wrong.size} elements differ; " + "; ".join(shown)
+
+
 def twin(cupy: Any, notes: list[Note]) -> Any:
     """A stand-in for `polygen.machine.run` that also runs on the GPU and compares every array.
 
     Args:
         cupy: the module.
         notes: gets one entry per launch that was compared, for `Recording`.
+
+    Returns:
+        A function that takes the arguments of `run`, or of `run_within`.
     """
 
-    def both(ptx: str, launch: Launch, **options: Any) -> Report:
+    def both(ptx: str, launch: Launch, allowed: Allowed = None, **options: Any) -> Report:
         report = run(ptx, launch, **options)
         if report.ok:
             real = run_on_gpu(cupy, ptx, launch)
             notes.append(Note(digest(launch), real, given(launch)))  # kept when they differ, too
-            for number, (mine, theirs) in enumerate(zip(report.arrays, real, strict=True)):
-                assert identical(mine, theirs), f"array {number}: {mine} here, {theirs} on the GPU"
+            limits = allowed or (None,) * len(real)
+            for number, (mine, theirs, limit) in enumerate(
+                zip(report.arrays, real, limits, strict=True)
+            ):
+                differs = difference(mine, theirs, limit)
+                assert not differs, f"array {number}: {differs}"
         return report
 
     return both
@@ -156,6 +208,7 @@ def digest(launch: Launch) -> str:
     for one in launch.arguments:
         if isinstance(one, TensorMap):
             text.update(repr((one.box, one.swizzle, one.nan_fill)).encode())
+            text.update(one.kind.encode())
         array = one.array if isinstance(one, TensorMap) else one
         if isinstance(array, np.ndarray):
             text.update(f"{array.dtype} {array.shape} {array.strides}".encode())
@@ -215,15 +268,21 @@ def replayed(path: Path, case: str) -> Any:
         launches = list(json.loads(str(stored["index"]))["cases"].get(case, []))
         entries = {name: stored[name] for _, names in launches for name in names if name}
 
-    def compare(ptx: str, launch: Launch, **options: Any) -> Report:
+    def compare(ptx: str, launch: Launch, allowed: Allowed = None, **options: Any) -> Report:
         report = run(ptx, launch, **options)
         if report.ok:
             assert launches, f"{path.name} has no recording of {case}: record again"
             wanted, names = launches.pop(0)
             assert wanted == digest(launch), f"{case} has changed: record again"
-            for name, after, before in zip(names, report.arrays, given(launch), strict=True):
-                expected = entries[name].tobytes() if name else _bits(before)
-                assert _bits(after) == expected, f"{case} differs from what the GPU returned"
+            limits = allowed or (None,) * len(names)
+            for name, after, before, limit in zip(
+                names, report.arrays, given(launch), limits, strict=True
+            ):
+                real = before
+                if name:
+                    real = np.frombuffer(entries[name].tobytes(), after.dtype).reshape(after.shape)
+                differs = difference(after, real, limit)
+                assert not differs, f"{case} differs from what the GPU returned: {differs}"
         return report
 
     return compare, launches

@@ -217,8 +217,8 @@ HARMLESS = [
     ("cooperative", "no prefetch of maps", [("if (thread == 256) prefetch_map(&map_a);", "")]),
 ]  # fmt: skip
 
-# The machine keeps no account of the products that registers wait for; the compiler does, and
-# refuses to mend it in silence.
+# Registers that do not wait for products: the machine finds them; the compiler, which would mend
+# them at the cost of speed, is made to refuse.
 REFUSED = [
     ("no wgmma fence after the first tile", [(" fence(i, ", " if (i == 0) fence(i, ")]),
     ("sums read before the drain", [("drain(i);", ""), ("arrive_empty_ring_rest(i, k_tiles - 1);", ""), (" store(i, 0);", "store(i, 0); drain(i); arrive_empty_ring_rest(i, k_tiles - 1);")]),

@@ -6,6 +6,8 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from float_samples import floats, sum_error
+from gpu_twin import run_within
 from wgmma_text import wgmma_function
 
 from polygen.machine import Launch, Report, TensorMap, run
@@ -46,6 +48,24 @@ def test_exact_and_silent(source, compile_ptx, size, completion):
     report, exact = execute(compile_ptx(source, "sm_90a"), *size, completion=completion)
     assert exact
     assert report.ok, str(report)
+
+
+def test_random_floats(source, compile_ptx):
+    m, n, k, box = 200, 136, 328, (128, 64)
+    a, b, bias = floats((m, k), BF16, 0), floats((n, k), BF16, 1), floats((n,), np.float32, 2)
+    d = np.full((m, n), np.nan, BF16)
+    sums = a.astype(np.float64) @ b.astype(np.float64).T
+    wanted = np.maximum(sums + bias, 0)
+    # The sum as the units add it, one rounded addition, and half a unit of bf16 for the output.
+    error = sum_error(a, b.T, np.zeros((m, n)), 16, 23) + 2.0**-24 * np.abs(sums + bias)
+    error += 2.0**-8 * (np.abs(wanted) + error)
+    maps = [TensorMap(one, box, 128) for one in (a, b, d)]
+    shared = (STAGES + 1) * 32768 + 16 * STAGES
+    launch = Launch((2, 2, 1), (384, 1, 1), shared, (*maps, bias, m, n, k))
+    ptx = compile_ptx(source, "sm_90a")
+    report = run_within(ptx, launch, (None, None, error, None))
+    assert report.ok, str(report)
+    assert (np.abs(report.arrays[2].astype(np.float64) - wanted) <= error).all()
 
 
 def test_profile_of_the_epilogue(source, compile_ptx):

@@ -197,6 +197,46 @@ def test_named_barriers_between_producer_and_consumer(compile_ptx):
     assert "deadlock" in {one.code for one in report.findings}
 
 
+@pytest.mark.parametrize("writer", [0, 1])
+def test_who_arrives_publishes_what_it_did_before(compile_ptx, writer):
+    """`bar.arrive` goes on: what follows it is not ordered, whichever warp the machine runs first."""
+    source = """extern "C" __global__ void k(int* d) {
+      __shared__ int s[32]; int t = threadIdx.x % 32;
+      if (threadIdx.x < 32) s[t] = 0;
+      __syncthreads();
+      if (threadIdx.x / 32 == WRITER) { WRITES }
+      else { asm volatile("bar.sync 1, 64;" ::: "memory"); d[t] = s[t]; } }"""
+    arrive = 'asm volatile("bar.arrive 1, 64;" ::: "memory");'
+    source = source.replace("WRITER", str(writer))
+    right = source.replace("WRITES", f"s[t] = t + 1; {arrive}")
+    report = once(compile_ptx(right), np.zeros(32, np.int32), block=(64, 1, 1))
+    assert report.ok and report.arrays[0].tolist() == list(range(1, 33)), str(report)
+    for wrong in (f"{arrive} s[t] = t + 1;", f"s[t] = t; {arrive} s[t] = t + 1;"):
+        text = source.replace("WRITES", wrong)
+        report = once(compile_ptx(text), np.zeros(32, np.int32), block=(64, 1, 1))
+        codes = {one.code for one in report.findings}
+        assert codes and codes <= {"race-write-read", "race-read-write"}, str(report)
+
+
+def test_launches_stay_within_the_bounds_of_the_kernel_and_of_its_target(compile_ptx):
+    source = """extern "C" __global__ void BOUNDS k(int* d) { d[threadIdx.x] = 1; }"""
+    bounded = compile_ptx(source.replace("BOUNDS", "__launch_bounds__(64)"))
+    assert once(bounded, np.zeros(96, np.int32), block=(64, 1, 1)).ok
+    with pytest.raises(LaunchError, match=r"96 threads.*\.maxntid.*At most 64"):
+        once(bounded, np.zeros(96, np.int32), block=(96, 1, 1))
+    exact = bounded.replace(".maxntid 64", ".reqntid 64")
+    assert exact != bounded and once(exact, np.zeros(96, np.int32), block=(64, 1, 1)).ok
+    with pytest.raises(LaunchError, match=r"a block of \(32, 1, 1\).*reqntid is \(64, 1, 1\)"):
+        once(exact, np.zeros(96, np.int32), block=(32, 1, 1))
+    free = source.replace("BOUNDS", "")
+    for arch, most in (("sm_80", 166912), ("sm_90", 232448)):
+        ptx = compile_ptx(free, arch)
+        arguments = (np.zeros(32, np.int32),)
+        assert run(ptx, Launch((1, 1, 1), (32, 1, 1), most, arguments)).ok
+        with pytest.raises(LaunchError, match=f"A block has at most {most}"):
+            run(ptx, Launch((1, 1, 1), (32, 1, 1), most + 1, arguments))
+
+
 def test_barrier_reduction(compile_ptx):
     source = """extern "C" __global__ void k(int* d) {
       int t = threadIdx.x; d[t] = __syncthreads_count(t % 3 == 0) + 100 * __syncthreads_or(t == 5) + 1000 * __syncthreads_and(t < 64); }"""

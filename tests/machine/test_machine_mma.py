@@ -6,6 +6,8 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from float_samples import floats, nearest_tf32, patterns, sum_error
+from gpu_twin import run_within
 
 from polygen.errors import PtxError
 from polygen.machine import Launch, run
@@ -114,6 +116,38 @@ def test_exact(compile_ptx, case):
     np.testing.assert_array_equal(got.astype(np.float64), wanted[row, column])
 
 
+SUM_BITS = {np.float32: 23, np.float16: 10}
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case[0] for case in CASES])
+def test_random_floats(compile_ptx, case):
+    """Every mantissa bit takes part; sums are within what their type and length allow."""
+    name, k, kind, sum_kind, a_place, b_place, arch = case
+    b_kind = {"e4m3": E4M3, "e5m2": E5M2}.get(name.split(".")[5], kind)
+    a, b = floats((16, k), kind, k), floats((k, 8), b_kind, k + 1)
+    c = np.zeros((16, 8), sum_kind)
+    if kind not in (E4M3, E5M2):
+        c = floats((16, 8), sum_kind if sum_kind != np.int32 else np.int16, k + 2).astype(sum_kind)
+    per = np.dtype(kind).itemsize
+    ra, rb = registers(a, a_place, 16 * k // 32), registers(b, b_place, 8 * k // 32)
+    rc = registers(c, c32, 4)
+    text = source(
+        name, 16 * k * per // 128, 8 * k * per // 128, rc.shape[1], sum_kind == np.float32
+    )
+    seen = [nearest_tf32(x, "truncated") if kind == np.float32 else x for x in (a, b)]
+    twice = [np.concatenate([x, x], axis) for axis, x in zip((1, 0), seen, strict=True)]
+    wanted = c.astype(np.float64) + twice[0].astype(np.float64) @ twice[1].astype(np.float64)
+    exact = kind in (E4M3, E5M2) or sum_kind == np.int32
+    error = np.zeros((16, 8)) if exact else sum_error(*twice, c, k, SUM_BITS[sum_kind])
+    row, column = c32(np.arange(4)[None, :])
+    limit = None if exact else error[row, column]
+    launch = Launch((1, 1, 1), (32, 1, 1), 0, (ra, rb, rc.view(sum_kind).copy()))
+    report = run_within(compile_ptx(text, arch), launch, (None, None, limit))
+    assert report.ok, str(report)
+    got = report.arrays[2].astype(np.float64)
+    assert (np.abs(got - wanted[row, column]) <= error[row, column]).all()
+
+
 def test_tf32_ignores_low_bits(compile_ptx):
     a = np.full((16, 8), 1 + 2.0**-12, np.float32)
     b = np.ones((8, 8), np.float32)
@@ -121,6 +155,46 @@ def test_tf32_ignores_low_bits(compile_ptx):
     arguments = (registers(a, a32, 4), registers(b, b32, 2), np.zeros((32, 4), np.float32))
     report = run(compile_ptx(text), Launch((1, 1, 1), (32, 1, 1), 0, arguments))
     assert (report.arrays[2] == 16).all()
+
+
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_tf32_operands(compile_ptx, side):
+    """One times every pattern: low mantissa bits are cut off, and nothing else happens to it."""
+    values = patterns().view(np.float32)
+    text = source("m16n8k8.row.col.f32.tf32.tf32.f32", 4, 2, 4, True)
+    text = text.replace("l = threadIdx.x", "l = blockIdx.x * 32 + threadIdx.x")
+    at = text.index("asm volatile")
+    text = text[:at] + text[text.index("asm volatile", at + 1) :]  # one product is enough
+    count = len(values) // (16 if side == "a" else 8)
+    a, b = np.zeros((count, 16, 8), np.float32), np.zeros((count, 8, 8), np.float32)
+    if side == "a":
+        a[:, :, 3], b[:, 3, :] = values.reshape(count, 16), 1
+    else:
+        a[:, :, 3], b[:, 3, :] = 1, values.reshape(count, 8)
+    ra = np.concatenate([registers(one, a32, 4) for one in a])
+    rb = np.concatenate([registers(one, b32, 2) for one in b])
+    arguments = (ra, rb, np.zeros((32 * count, 4), np.float32))
+    launch = Launch((count, 1, 1), (32, 1, 1), 0, arguments)
+    report = run_within(compile_ptx(text), launch, (None, None, 0.0))
+    assert report.ok, str(report)
+    row, column = c32(np.arange(4)[None, :])
+    cut = nearest_tf32(values, "truncated").reshape(count, -1)
+    got = report.arrays[2].reshape(count, 32, 4)
+    wanted = cut[:, row + 0 * column] if side == "a" else cut[:, column + 0 * row]
+    known = np.isfinite(wanted)  # NaN with a payload of low bits alone loses it
+    np.testing.assert_array_equal(got[known], wanted[known])
+    assert not np.isfinite(got[~known]).any()
+
+
+@pytest.mark.parametrize("mode, ties", [("rna", "away"), ("rn", "even"), ("rz", "truncated")])
+def test_rounding_to_tf32(compile_ptx, mode, ties):
+    values = patterns().view(np.float32)
+    text = f"""extern "C" __global__ void k(const float* x, unsigned* y) {{
+      asm("cvt.{mode}.tf32.f32 %0, %1;" : "=r"(y[threadIdx.x]) : "f"(x[threadIdx.x])); }}"""
+    launch = Launch((1, 1, 1), (512, 1, 1), 0, (values, np.zeros(512, np.uint32)))
+    report = run(compile_ptx(text, "sm_90"), launch)
+    assert report.ok, str(report)
+    np.testing.assert_array_equal(report.arrays[1].view(np.float32), nearest_tf32(values, ties))
 
 
 @pytest.mark.parametrize("a_layout", ["row", "col"])

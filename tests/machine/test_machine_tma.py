@@ -6,6 +6,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from float_samples import nearest_tf32, patterns
 
 from polygen.errors import LaunchError
 from polygen.machine import Launch, TensorMap, run
@@ -197,6 +198,41 @@ def test_fill_with_nan(compile_ptx, dtype):
     bits = raw.view(f"u{kind.itemsize}").reshape(8, 16)
     assert (bits[7, 15] & 0xFFFF) == 0x7FF7  # what an H200 writes, whatever the type
     assert len(np.unique(bits[4:])) == 1
+
+
+@pytest.mark.parametrize("nan_fill", [False, True])
+def test_tf32_loads_round(compile_ptx, nan_fill):
+    """To the nearest number with ten mantissa bits, ties to even; infinities and NaN stay."""
+    array = patterns().view(np.float32).reshape(16, 32)
+    report, raw = load(
+        compile_ptx, array, (16, 32), (2, 4), swizzle=128, kind="tf32", nan_fill=nan_fill
+    )
+    assert report.ok, str(report)
+    got = unswizzled(raw, 128).reshape(-1).view(np.float32).reshape(16, 32)
+    fill = np.float32(np.nan if nan_fill else 0)
+    wanted = window(nearest_tf32(array), (2, 4), (16, 32), fill)
+    np.testing.assert_array_equal(got, wanted)
+    signed = ~np.isnan(wanted)
+    np.testing.assert_array_equal(np.signbit(got)[signed], np.signbit(wanted)[signed])
+    assert np.isinf(got).sum() > np.isinf(array).sum()  # the largest numbers round to infinity
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "uint8"])
+def test_other_loads_keep_all_bits(compile_ptx, dtype):
+    kind = np.dtype(getattr(ml_dtypes, dtype, None) or dtype)
+    array = patterns().view(kind).reshape(16, -1)
+    report, raw = load(compile_ptx, array, array.shape, (0, 0))
+    assert report.ok, str(report)
+    assert raw.tobytes() == array.tobytes()
+
+
+def test_tf32_stores_keep_all_bits(compile_ptx):
+    values = patterns().view(np.float32).reshape(16, 32)
+    empty = TensorMap(np.zeros((16, 32), np.float32), (16, 32), kind="tf32")
+    launch = Launch((1, 1, 1), (64, 1, 1), values.nbytes, (empty, values, 0, 0, 0, 0, 0))
+    report = run(compile_ptx(text(STORE, 2, values.nbytes), "sm_90a"), launch)
+    assert report.ok, str(report)
+    assert report.arrays[0].tobytes() == values.tobytes()
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
@@ -414,6 +450,17 @@ def test_tensor_maps_the_driver_refuses(compile_ptx, array, box, swizzle, words)
             4096,
             (TensorMap(array, box, swizzle), np.zeros(4, np.uint8), 0, 0, 0, 0, 0),
         )
+        run(compile_ptx(text(LOAD, 2, 512), "sm_90a"), launch)
+
+
+@pytest.mark.parametrize(
+    "kind, dtype, words",
+    [("tf32", np.float16, "kind 'tf32' over float16"), ("tf16", np.float32, "kind 'tf16'")],
+)
+def test_kinds_of_maps(compile_ptx, kind, dtype, words):
+    one = TensorMap(np.zeros((8, 16), dtype), (8, 16), kind=kind)
+    launch = Launch((1, 1, 1), (64, 1, 1), 4096, (one, np.zeros(4, np.uint8), 0, 0, 0, 0, 0))
+    with pytest.raises(LaunchError, match=words):
         run(compile_ptx(text(LOAD, 2, 512), "sm_90a"), launch)
 
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from float_samples import NARROW, floats, nearest_tf32, patterns, sum_error
+from gpu_twin import run_within
 from wgmma_text import wgmma_function
 
 from polygen.errors import PtxError
@@ -87,7 +89,8 @@ def descriptor(at: int, lbo: int, sbo: int, span: int) -> int:
 
 
 def execute(compile_ptx, n, kinds, *, a_major="k", b_major="k", a_span=128, b_span=128, registers_a=False,
-            signs=(1, 1), keep=1, start=0):  # fmt: skip
+            signs=(1, 1), keep=1, start=0, data=None):  # fmt: skip
+    """Run one product of small integers, or of `data`: a, b, and what its elements may be off by."""
     d_kind, a_kind, b_kind = kinds.split(".")
     size = np.dtype(TYPES[a_kind]).itemsize
     k = 32 // size
@@ -95,6 +98,8 @@ def execute(compile_ptx, n, kinds, *, a_major="k", b_major="k", a_span=128, b_sp
     low = 0 if a_kind == "u8" else -3
     a = random.integers(low, 4, (64, k)).astype(np.float32).astype(TYPES[a_kind])
     b = random.integers(low, 4, (n, k)).astype(np.float32).astype(TYPES[b_kind])
+    if data is not None:
+        a, b, error = data
     image = np.zeros(TOTAL, np.uint8)
     da = descriptor(A_AT, *place(image, A_AT, a, a_major, a_span), a_span)
     db = descriptor(B_AT, *place(image, B_AT, b, b_major, b_span), b_span)
@@ -120,11 +125,24 @@ def execute(compile_ptx, n, kinds, *, a_major="k", b_major="k", a_span=128, b_sp
     kernel = kernel.replace("A_OPERAND", "a" if registers_a else "da").replace("START", str(start))
     out = np.zeros((128, count), {"f32": np.float32, "s32": np.int32, "f16": np.uint32}[d_kind])
     launch = Launch((1, 1, 1), (128, 1, 1), TOTAL, (image, out, da, db, ra, keep))
-    report = run(compile_ptx(text + kernel, "sm_90a"), launch)
-    wanted = a.astype(np.float64) @ b.astype(np.float64).T * (signs[0] * signs[1])
+    ptx = compile_ptx(text + kernel, "sm_90a")
+    if data is None:
+        report = run(ptx, launch)
+    else:
+        limit = error if error is None else error[accumulator_places(n)]
+        report = run_within(ptx, launch, (None, limit, None))
+    with np.errstate(invalid="ignore"):
+        wanted = a.astype(np.float64) @ b.astype(np.float64).T * (signs[0] * signs[1])
     if keep:
         wanted += start
     return report, out.dtype.type, wanted, d_kind
+
+
+def accumulator_places(n):
+    """Row and column of every thread's accumulators."""
+    t, r = np.arange(128)[:, None], np.arange(n // 2)[None, :]
+    row = 16 * (t // 32) + t % 32 // 4 + 8 * (r // 2 % 2)
+    return row, 8 * (r // 4) + 2 * (t % 4) + r % 2
 
 
 def check(report, _, wanted, d_kind):
@@ -132,13 +150,8 @@ def check(report, _, wanted, d_kind):
     got = report.arrays[1]
     if d_kind == "f16":
         got = got.view(np.float16)
-    n = wanted.shape[1]
-    t, r = np.arange(128)[:, None], np.arange(n // 2)[None, :]
-    row, column = (
-        16 * (t // 32) + t % 32 // 4 + 8 * (r // 2 % 2),
-        8 * (r // 4) + 2 * (t % 4) + r % 2,
-    )
-    np.testing.assert_array_equal(got.astype(np.float64), wanted[row, column])
+    places = accumulator_places(wanted.shape[1])
+    np.testing.assert_array_equal(got.astype(np.float64), wanted[places])
 
 
 @pytest.mark.parametrize("n", [8, 16, 24, 64, 96, 128, 256])
@@ -153,6 +166,47 @@ def test_widths(compile_ptx, n):
 @pytest.mark.parametrize("span", [0, 32, 64, 128])
 def test_types_and_swizzles(compile_ptx, kinds, span):
     check(*execute(compile_ptx, 64, kinds, a_span=span, b_span=span))
+
+
+@pytest.mark.parametrize(
+    "kinds", ["f32.f16.f16", "f32.bf16.bf16", "f32.tf32.tf32", "f32.e4m3.e4m3", "f32.e5m2.e4m3", "s32.s8.s8", "s32.u8.u8"],
+)  # fmt: skip
+@pytest.mark.parametrize("registers_a", [False, True])
+def test_random_floats(compile_ptx, kinds, registers_a):
+    """Every mantissa bit takes part; sums are within what their type and length allow."""
+    a_kind, b_kind = (TYPES[kind] for kind in kinds.split(".")[1:])
+    k = 32 // np.dtype(a_kind).itemsize
+    a, b = floats((64, k), a_kind, k), floats((64, k), b_kind, k + 1)
+    exact = a_kind in NARROW or kinds.startswith("s32")
+    seen = [nearest_tf32(x, "truncated") if a_kind == np.float32 else x for x in (a, b)]
+    error = None if exact else sum_error(seen[0], seen[1].T, np.zeros((64, 64)), k, 23)
+    report, *_ = execute(compile_ptx, 64, kinds, registers_a=registers_a, data=(a, b, error))
+    assert report.ok, str(report)
+    wanted = seen[0].astype(np.float64) @ seen[1].astype(np.float64).T
+    places = accumulator_places(64)
+    got = report.arrays[1].astype(np.float64)
+    limit = np.zeros((64, 64)) if exact else error
+    assert (np.abs(got - wanted[places]) <= limit[places]).all()
+
+
+@pytest.mark.parametrize("side", ["a", "b", "registers"])
+def test_tf32_operands(compile_ptx, side):
+    """One times every pattern: low mantissa bits are cut off, and nothing else happens to it."""
+    for values in patterns().view(np.float32).reshape(8, 64):
+        a, b = np.zeros((64, 8), np.float32), np.zeros((64, 8), np.float32)
+        one, many = (a, b) if side == "b" else (b, a)
+        one[:, 3], many[:, 3] = 1, values
+        report, *_ = execute(
+            compile_ptx, 64, "f32.tf32.tf32", registers_a=side == "registers",
+            data=(a, b, np.zeros((64, 64))),
+        )  # fmt: skip
+        assert report.ok, str(report)
+        cut = nearest_tf32(values, "truncated")
+        row, column = accumulator_places(64)
+        wanted, got = cut[(column if side == "b" else row) + 0 * row + 0 * column], report.arrays[1]
+        known = np.isfinite(wanted)  # NaN with a payload of low bits alone loses it
+        np.testing.assert_array_equal(got[known], wanted[known])
+        assert not np.isfinite(got[~known]).any()
 
 
 @pytest.mark.parametrize("a_major, b_major", [("m", "k"), ("k", "m"), ("m", "m")])
@@ -189,6 +243,14 @@ def test_missing_proxy_fence_and_barrier(compile_ptx):
         globals()["KERNEL"] = saved.replace(
             'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");', ""
         )
+        report, *_ = execute(compile_ptx, 16, "f32.f16.f16")
+        assert {one.code for one in report.findings} == {"missing-proxy-fence"}
+        fence = 'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");'
+        early = saved.replace(fence, "").replace(
+            "  for (int i = threadIdx.x", f"  {fence} for (int i = threadIdx.x"
+        )
+        assert early.count(fence) == 1
+        globals()["KERNEL"] = early
         report, *_ = execute(compile_ptx, 16, "f32.f16.f16")
         assert {one.code for one in report.findings} == {"missing-proxy-fence"}
         globals()["KERNEL"] = saved.replace("__syncthreads();", "")

@@ -41,7 +41,7 @@ def schedules(draw):
 
 
 @pytest.mark.slow
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50, derandomize=True)
 @given(schedule=schedules(), asynchronous=st.booleans())
 def test_accepted_exactly_if_some_barriers_make_it_run_correctly(schedule, asynchronous):
     try:
@@ -61,7 +61,7 @@ def test_accepted_exactly_if_some_barriers_make_it_run_correctly(schedule, async
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30, derandomize=True)
 @given(schedule=schedules())
 def test_background_copies_can_stay_in_flight_as_long_as_possible(schedule):
     try:
@@ -74,7 +74,7 @@ def test_background_copies_can_stay_in_flight_as_long_as_possible(schedule):
     assert 0 <= waits[0] <= pipe.distance
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     group=st.integers(1, 20), along=st.integers(1, 50), across=st.integers(1, 12)
 )  # fmt: skip

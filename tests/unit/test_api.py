@@ -198,10 +198,12 @@ def test_loops_of_the_source_are_those_of_isl(kernel):
 
 
 # --- saving it -----------------------------------------------------------------------------------
-def test_saving_writes_three_files(kernel, tmp_path):
+def test_saving_writes_code_header_binary_and_manifest(kernel, tmp_path):
     path = kernel.save(tmp_path)
-    names = sorted(file.name for file in tmp_path.iterdir())
-    assert names == ["pg_up.cu", "pg_up.json", "pg_up.tree.yaml"]
+    names = sorted(file.name.partition(".")[2] for file in tmp_path.iterdir())
+    assert names == ["cu", "cubin", "h", "json", "ptx", "tree.yaml"]
+    assert (tmp_path / "pg_up.h").read_text() == kernel.header
+    assert (tmp_path / "pg_up.cubin").read_bytes() == kernel.cubin
     assert path == tmp_path / "pg_up.cu"
     assert kernel.source in path.read_text()
     manifest = json.loads((tmp_path / "pg_up.json").read_text())
@@ -276,8 +278,12 @@ def test_each_storage_order_gets_a_kernel_of_its_own(monkeypatch):
     class OneOrder:
         """Takes arrays of one storage order, as a kernel does."""
 
-        def __init__(self, program, *_):
+        def __init__(self, program):
             self.program = program
+
+        @classmethod
+        def decided(cls, program, *_):
+            return cls(program)
 
         def __call__(self, *operands, out, stream):
             for operand, tensor in zip(operands, self.program.inputs, strict=True):
@@ -290,6 +296,7 @@ def test_each_storage_order_gets_a_kernel_of_its_own(monkeypatch):
 
     monkeypatch.setattr("polygen.api.Kernel", OneOrder)
     monkeypatch.setattr("polygen.api.target", lambda _: None)
+    monkeypatch.setattr("polygen.api.decision", lambda *_: (None, ""))
     monkeypatch.setattr("polygen.api.describe", lambda operand, name: operand)
     product = pg.fuse(lambda x, w: x @ w, name="product")
     rows, columns = array(4, 1), array(1, 4)

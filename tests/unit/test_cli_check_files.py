@@ -172,6 +172,20 @@ def test_arrays_are_filled_as_asked(tmp_path):
     assert expected == [None] * 4
 
 
+def test_tensor_maps_of_tf32_round_and_others_do_not(tmp_path):
+    array = '[[argument]]\nkind = "array"\ndtype = "{0}"\nshape = [16]\n'
+    beside = '[[argument]]\nkind = "tensor-map"\nof = {1}\nbox = [8]\n'
+    own = '[[argument]]\nkind = "tensor-map"\ndtype = "{0}"\nshape = [16]\nbox = [8]\n'
+    text = ONE + "".join(
+        part.format(dtype, at)
+        for at, dtype in ((0, "tf32"), (3, "f32"))
+        for part in (array, beside, own)
+    )
+    path = Path(written(tmp_path, "l.toml", text))
+    made, _ = arguments(load_launch(path), path)
+    assert [one.kind for one in made if isinstance(one, TensorMap)] == ["tf32", "tf32", "", ""]
+
+
 MISTAKES = [
     ('format = 1\n', "format = 2\n", ["format: 2 cannot be read. Write format = 1"]),
     ('format = 1\n', "", ["format: missing"]),

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 from polygen import knobs
-from polygen.cli import arguments, completion, main
+from polygen.cli import arguments, commands, completion, main
 
 PROGRAM = ["gelu(x @ w.T + b)", "x:bf16[M,K]", "w:bf16[N,K]", "b:bf16[N]"]
 OPTIONS = [
@@ -83,7 +83,7 @@ def test_generate_describes_what_it_wrote(capsys, tmp_path):
     words = ["generate", *PROGRAM, *OPTIONS[0], *OPTIONS[1], "--json"]
     found = json_of(capsys, *words, "-o", str(tmp_path))
     written = {str(path) for path in tmp_path.iterdir()}
-    assert {found["code"], found["manifest"], found["tree"]} == written
+    assert {found[name] for name in commands.FILES if name in found} == written
     assert found["target"] == "sm_80" and found["resources"]["spill_store_bytes"] == 0
     assert found["compiler"].startswith("NVRTC") and found["not_compiled"] is None
     printed = json_of(capsys, *words, "-o", "-")

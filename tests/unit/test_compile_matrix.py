@@ -69,57 +69,72 @@ def test_the_kernels_with_roles_cover_what_they_say():
     assert met == {(form, *cluster) for form in ("cooperative", "pingpong") for cluster in CLUSTERS}
 
 
-@pytest.mark.parametrize("name", BY_NAME)
-def test_compiles_without_spills(name):
-    built = kernel(name)
-    resources = built.resources
-    assert "0 B spilled" in str(resources)
-    assert "0 B stack" in str(resources)
-    assert f".target {device(BY_NAME[name].arch).compile_target}" in built.ptx
-    assert built.cubin[:4] == b"\x7fELF"
-    plan = built.passes.plan
-    assert resources.registers <= device(BY_NAME[name].arch).max_registers_per_thread
-    assert plan.launch.shared_bytes <= plan.device.shared_per_block_optin
+def more_sizes(case, plan):
+    """Sizes to run a kernel at beside its own, with the reason."""
+    depth, stages = plan.tiles.cta[2], plan.schedule.pipeline.stages
+    if case.name in UNUSUAL:
+        # One k tile, fewer than the ring has slots, as many, more; and ragged in m and n.
+        for extent in (
+            8,
+            depth,
+            (stages - 1) * depth,
+            stages * depth,
+            (2 * stages + 1) * depth - 8,
+        ):
+            if extent >= 8:
+                yield {"M": 24, "N": 40, "K": extent}
+    elif case in HOPPER and "stages" in case.name:
+        # Fewer k tiles than slots, as many, more: the ring goes on from one tile to the next.
+        m, n, _ = plan.tiles.cta
+        for k_tiles in (1, stages - 1, stages, 2 * stages + 1):
+            yield {"M": 3 * m - 8, "N": 2 * n - 8, "K": k_tiles * depth - 8}
+    elif case.name in [f"roles_{form}_2x1" for form in ("one", "two", "pingpong")]:
+        yield {"M": 8, "N": 8, "K": 8}  # one tile is less work than there are blocks
 
 
-@pytest.mark.parametrize("name", BY_NAME)
-def test_runs_on_the_machine_exactly_as_numpy_says(name):
-    case = BY_NAME[name]
-    report = kernel(name).check(dict(case.trial) or None)
+# Two of five are compiled and run by `make test`; neighbours in the matrix are much alike.
+QUICK = {case.name for at, case in enumerate(CASES) if at % 5 in (0, 3)}
+NAMES = [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in BY_NAME]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_compiles_without_spills_and_runs_as_numpy_says(name):
+    case, built = BY_NAME[name], kernel(name)
+    compiles_without_spills(case, built)
+    report = built.check(dict(case.trial) or None)
     assert report.ok, str(report)
     exact = all(word not in case.expression for word in ("gelu", "silu", "tanh"))
     if exact:
         assert report.comparison == "equal to NumPy, bit for bit"
-
-
-@pytest.mark.parametrize("name", UNUSUAL)
-def test_unusual_schedules_run_at_every_length_of_the_pipeline(name):
-    """One k tile, fewer than the ring has slots, as many, more; and ragged in m and n."""
-    built = kernel(name)
-    plan = built.passes.plan
-    depth, stages = plan.tiles.cta[2], plan.schedule.pipeline.stages
-    for extent in (8, depth, (stages - 1) * depth, stages * depth, (2 * stages + 1) * depth - 8):
-        if extent >= 8:
-            report = built.check({"M": 24, "N": 40, "K": extent})
-            assert report.ok, str(report)
-
-
-@pytest.mark.parametrize("name", [case.name for case in HOPPER if "stages" in case.name])
-def test_roles_run_at_every_length_of_the_ring(name):
-    """Fewer k tiles than slots, as many, more: the ring goes on from one tile to the next."""
-    built = kernel(name)
-    plan = built.passes.plan
-    tile, stages = plan.tiles.cta, plan.schedule.pipeline.stages
-    for k_tiles in (1, stages - 1, stages, 2 * stages + 1):
-        sizes = {"M": 3 * tile[0] - 8, "N": 2 * tile[1] - 8, "K": k_tiles * tile[2] - 8}
+    for sizes in more_sizes(case, built.passes.plan):
         report = built.check(sizes)
-        assert report.ok, str(report)
+        assert report.ok, (sizes, str(report))
 
 
-@pytest.mark.parametrize("form", ["one", "two", "pingpong"])
-def test_one_tile_is_less_work_than_there_are_blocks(form):
-    report = kernel(f"roles_{form}_2x1").check({"M": 8, "N": 8, "K": 8})
-    assert report.ok, str(report)
+def compiles_without_spills(case, built):
+    resources = built.resources
+    assert "0 B spilled" in str(resources)
+    assert "0 B stack" in str(resources)
+    assert f".target {device(case.arch).compile_target}" in built.ptx
+    assert built.cubin[:4] == b"\x7fELF"
+    plan = built.passes.plan
+    assert resources.registers <= device(case.arch).max_registers_per_thread
+    assert plan.launch.shared_bytes <= plan.device.shared_per_block_optin
+
+
+def test_the_quick_kernels_cover_each_layout_epilogue_target_and_kind():
+    quick = [BY_NAME[name] for name in QUICK]
+    assert {case.arch for case in quick} == set(ARCHS)
+    names, dtypes = " ".join(QUICK), " ".join(text for case in quick for _, text in case.signature)
+    for part in (*LAYOUTS, *EPILOGUES, "aligned_", "large_", "names_", "roles_"):
+        assert part in names, part
+    for dtype in ("f16[", "bf16[", "tf32[", ":col", "@8", "@4", "@2"):
+        assert dtype in dtypes, dtype
+    with_roles = [case.schedule for case in quick if case in HOPPER]
+    assert {s.roles.form for s in with_roles} == {"cooperative", "pingpong"}
+    assert {s.epilogue.through for s in with_roles} == {"tma", "registers"}
+    assert {(s.cluster.m, s.cluster.n) for s in with_roles} == set(CLUSTERS)
+    assert len(QUICK & set(UNUSUAL)) >= 10 and len(QUICK) >= 60
 
 
 # --- machine code ------------------------------------------------------------------------------

@@ -1,11 +1,17 @@
-"""Random programs on the PTX machine: exact, and nothing found."""
+"""Random programs on the PTX machine: exact or within their bound, and nothing found."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from random_programs import random_program, roomy_program, run_random, stored_numpy
+from random_programs import (
+    has_float_bound,
+    random_program,
+    roomy_program,
+    run_random,
+    stored_numpy,
+)
 
 
 def _on_machine(kernel: Any, operands: list[Any]) -> list[Any]:
@@ -21,6 +27,20 @@ def test_random_programs_are_exact_on_the_machine(seed: int) -> None:
     assert run_random(random_program(seed, largest=140), arch, _on_machine) == ""
 
 
-@pytest.mark.parametrize("seed", range(24))
+ROOMY = [seed if seed < 10 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(24)]
+
+
+@pytest.mark.parametrize("seed", ROOMY)
 def test_roomy_programs_are_exact_on_the_machine(seed: int) -> None:
     assert run_random(roomy_program(seed, largest=140), "sm_90a", _on_machine) == ""
+
+
+@pytest.mark.parametrize("kind", ["any", "roomy"])
+def test_random_floats_are_within_their_bounds_on_the_machine(kind: str) -> None:
+    make = roomy_program if kind == "roomy" else random_program
+    cases = [
+        case for case in (make(seed, largest=140) for seed in range(30)) if has_float_bound(case)
+    ]
+    assert {case.signature[0].split("[")[0] for case in cases} == {"f16", "bf16", "tf32"}
+    for case in cases[:3]:
+        assert run_random(case, "sm_90a", _on_machine, exact=False) == ""

@@ -26,17 +26,31 @@ def test_the_readme_s_table_comes_from_the_newest_record():
     assert MADE["with_made"](text, "| other |") != text
 
 
-@pytest.mark.parametrize(("page", "made"), [("tuning", "tuner"), ("cost-model", "model")])
+@pytest.mark.parametrize(
+    ("page", "made"),
+    [("tuning", "tuner"), pytest.param("cost-model", "model", marks=pytest.mark.slow)],
+)
 def test_tables_of_the_tuner_come_from_the_records(page, made):
     text = (ROOT / "docs" / f"{page}.md").read_text()
     assert MADE["with_made"](text, MADE[made]()) == text
+
+
+def test_generation_times_come_from_their_record():
+    """And the record has what the page says of it: up to 200 operations change little."""
+    made = runpy.run_path(str(ROOT / "docs" / "generation_time.py"))
+    record = made["load"]()
+    text = (ROOT / "docs" / "pipeline.md").read_text()
+    assert made["with_made"](text, made["table"](record)) == text
+    assert f"data {plots.digest(record)}" in made["PLOT"].read_text(), "make docs"
+    assert {p["operations"] for p in record["points"]} >= {2, 200, 512}
+    assert [path.name for path in (ROOT / "docs" / "plots").glob("*.svg")] == [made["PLOT"].name]
 
 
 def test_plots_hold_the_data_of_the_newest_record():
     name, record = next(iter(MADE["records"](ROOT / "docs" / "results").items()))
     folder = MADE["plots_folder"](name)
     wanted = plots.all_data(record)
-    found = list((ROOT / "docs" / "plots").rglob("*.svg"))
+    found = list((ROOT / "docs" / "plots").glob("*/*.svg"))
     assert {path.name for path in found} == set(wanted)
     for path in found:
         assert path.parent == folder

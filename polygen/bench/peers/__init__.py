@@ -25,7 +25,8 @@ _HOMES = {
 
 ABOUT = {
     "separate": "cuBLAS through PyTorch, then one PyTorch kernel per step, in place",
-    "eager": "the expression as PyTorch runs it, a kernel per operator",
+    "eager": "the expression as PyTorch runs it, a kernel per operator; 8-bit products by "
+    "`_int_mm` and `_scaled_mm`",
     "cupy": "cuBLAS through CuPy, then one CuPy kernel per step, in place",
     "cublaslt": "cuBLASLt with its own bias, relu, gelu and added matrix where it has them, the "
     "fastest of its algorithms by measurement; what it has not as PyTorch kernels in place",

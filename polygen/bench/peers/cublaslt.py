@@ -21,15 +21,23 @@ from typing import Any
 import numpy as np
 
 from polygen.bench.operations import VALUE, Chain, Step, chain, in_place
+from polygen.bench.products import by_operator, no_steps_in_place, product
 from polygen.bench.rows import Row
 from polygen.bench.source import Call
+from polygen.errors import BenchError
 
 MOST_ALGORITHMS = 16
 TRIALS = 5  # launches of each algorithm
 WORKSPACE = 64 << 20  # bytes; cuBLAS recommends 32 MiB on Hopper
 
-_TYPES = {"f16": 2, "bf16": 14, "f32": 0}  # cudaDataType_t
-_COMPUTE = {"f32": 68, "f16": 64}  # cublasComputeType_t
+# cudaDataType_t; by row type: cublasComputeType_t, type of alpha and beta, type of the result.
+_TYPES = {"f16": 2, "bf16": 14, "f32": 0, "tf32": 0, "s8": 3, "s32": 10, "e4m3": 28}
+_COMPUTE = {
+    ("f16", "f32"): (68, "f32", "f16"), ("f16", "f16"): (64, "f16", "f16"),
+    ("bf16", "f32"): (68, "f32", "bf16"), ("tf32", "f32"): (77, "f32", "f32"),
+    ("e4m3", "f32"): (68, "f32", "bf16"), ("s8", "f32"): (72, "s32", "s32"),
+}  # fmt: skip
+_NUMBERS = {"f32": np.float32, "f16": np.float16, "s32": np.int32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +113,15 @@ class CublasLt:
         return {"via": "nvmath", "version": self.lt.get_version()}
 
     def make(self, work: Any) -> Call:
-        """The product with its epilogue, and what follows."""
+        """The product with its epilogue, and what follows.
+
+        Raises:
+            BenchError: it has no form for the row.
+        """
         if self.lt is None:
             return through_torch(work)
         found = chain(work.row.operation)
+        no_steps_in_place(work.row.dtype, found.steps)
         split = native(found, ranks_of(work.row))
         problem = Problem(self.lt, work, found, split)
         algorithms = problem.algorithms(self._handle, WORKSPACE)
@@ -123,6 +136,8 @@ class CublasLt:
                 times[number] = float(np.median(work.timed([call] * TRIALS)))
             except Exception:  # the heuristic proposes some that then refuse to run
                 continue
+        if not times:
+            raise BenchError("none of the algorithms runs", where="cuBLASLt")
         chosen = min(times, key=times.__getitem__)
         work.note(
             "cublaslt",
@@ -134,10 +149,10 @@ class CublasLt:
             chosen=chosen,
         )
         rest = in_place(split.rest, work.operands.timed)
-        z, product = work.operands.scratch, calls[chosen]
+        z, native_call = problem.result, calls[chosen]
 
         def call_all() -> Any:
-            product()
+            native_call()
             return functools.reduce(lambda value, step: step(value), rest, z)
 
         return call_all
@@ -156,26 +171,36 @@ class Problem:
     def __init__(self, lt: Any, work: Any, found: Chain, split: Native) -> None:
         row, held = work.row, work.operands
         self._lt, self._kept = lt, [work.operands]
-        scale = "f32" if row.acc == "f32" else "f16"
-        number = np.float32 if scale == "f32" else np.float16
+        compute, scale, result = _COMPUTE[row.dtype, row.acc]
+        number = _NUMBERS[scale]
         self._alpha = np.array(1, number)
         self._beta = np.array(1 if split.added else 0, number)
         # Column-major: D' = right' left', each operand's memory is its transpose.
         self._a, self._b = held.timed[found.right[0]], held.timed[found.left[0]]
         self._d = held.scratch
         self._c = held.timed[split.added] if split.added else self._d
-        kind = _TYPES[row.dtype]
-        self._description = lt.matmul_desc_create(_COMPUTE[row.acc], _TYPES[scale])
+        kinds = [_TYPES[name] for name in (row.dtype, row.dtype, result, result)]
+        self._description = lt.matmul_desc_create(compute, _TYPES[scale])
         attribute = lt.MatmulDescAttribute
         self._set(attribute.TRANSA, int(found.right[1]), np.int32)
         self._set(attribute.TRANSB, int(found.left[1]), np.int32)
         self._set(attribute.EPILOGUE, int(lt.Epilogue[split.epilogue]), np.int32)
         if split.bias:
             self._set(attribute.BIAS_POINTER, held.timed[split.bias].data_ptr(), np.uint64)
+        if row.dtype == "e4m3":  # the matrix unit's own sums, as polygen's are
+            self._set(attribute.FAST_ACCUM, 1, np.int8)
         self._layouts = [
             lt.matrix_layout_create(kind, t.shape[1], t.shape[0], max(t.stride(0), t.shape[1]))
-            for t in (self._a, self._b, self._c, self._d)
+            for kind, t in zip(kinds, (self._a, self._b, self._c, self._d), strict=True)
         ]
+        self._integers = result == "s32"
+
+    @property
+    def result(self) -> Any:
+        """The matrix that `launch` writes, in the type that it has there."""
+        import torch  # noqa: PLC0415
+
+        return self._d.view(torch.int32) if self._integers else self._d
 
     def _set(self, attribute: Any, value: int, kind: Any) -> None:
         held = np.array(value, kind)
@@ -230,21 +255,25 @@ def through_torch(work: Any) -> Call:
     held, z = work.operands.timed, work.operands.scratch
     x, w = (held[n].t() if turned else held[n] for n, turned in (found.left, found.right))
     steps: tuple[Step, ...] = split.rest
-    product: Callable[[], Any]
-    if split.activation and split.bias and not split.added:
+    first_call: Callable[[], Any]
+    if not by_operator(work.row.dtype):
+        no_steps_in_place(work.row.dtype, found.steps)
+        steps, multiply = found.steps, product(work.row.dtype)
+        first_call = lambda: multiply(x, w, out=z)  # noqa: E731
+    elif split.activation and split.bias and not split.added:
         gelu, bias = split.activation == "gelu", held[split.bias]
-        product = lambda: torch._addmm_activation(bias, x, w, use_gelu=gelu)  # noqa: E731
+        first_call = lambda: torch._addmm_activation(bias, x, w, use_gelu=gelu)  # noqa: E731
     elif split.added or split.bias:
         first = split.added or split.bias
         steps = tuple(s for s in found.steps if first not in s.arguments)
         operand = held[str(first)]
-        product = lambda: torch.addmm(operand, x, w, out=z)  # noqa: E731
+        first_call = lambda: torch.addmm(operand, x, w, out=z)  # noqa: E731
     else:
         steps = found.steps
-        product = lambda: _preferring_lt(torch, x, w, z)  # noqa: E731
+        first_call = lambda: _preferring_lt(torch, x, w, z)  # noqa: E731
     work.note("cublaslt", via="torch", steps_after=len(steps))
     rest = in_place(steps, held)
-    return lambda: functools.reduce(lambda value, step: step(value), rest, product())
+    return lambda: functools.reduce(lambda value, step: step(value), rest, first_call())
 
 
 def _preferring_lt(torch: Any, x: Any, w: Any, z: Any) -> Any:

@@ -16,8 +16,8 @@ from polygen.bench.source import Call
 from polygen.errors import BenchError
 
 # cudaDataType_t, cublasComputeType_t and cublasGemmAlgo_t of cuBLAS's headers.
-_TYPES = {"f16": 2, "bf16": 14}
-_SUMS = {"f32": 68, "f16": 64}
+_TYPES = {"f16": 2, "bf16": 14, "tf32": 0}
+_SUMS = {("f16", "f32"): 68, ("bf16", "f32"): 68, ("f16", "f16"): 64, ("tf32", "f32"): 77}
 _DEFAULT = -1
 
 _SCALAR = {  # of the running value z as float, giving the new one
@@ -29,10 +29,15 @@ _SCALAR = {  # of the running value z as float, giving the new one
     "tanh": "tanhf(z)",
     "square": "z * z",
 }
-_STORAGE = {"f16": "float16", "bf16": "uint16"}
+_STORAGE = {"f16": "float16", "bf16": "uint16", "tf32": "float32"}
 # CuPy's kernels compute bf16 from its bits, which every version of CuPy can.
-_LOAD = {"f16": "static_cast<float>({})", "bf16": "__uint_as_float(unsigned({}) << 16)"}
+_LOAD = {
+    "f16": "static_cast<float>({})",
+    "bf16": "__uint_as_float(unsigned({}) << 16)",
+    "tf32": "{}",
+}
 _STORE = {
+    "tf32": "y = v",
     "f16": "y = static_cast<float16>(v)",
     "bf16": "unsigned u = __float_as_uint(v); y = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16",
 }
@@ -70,11 +75,13 @@ class CupyCublas:
         """A product into the scratch matrix, and its steps.
 
         Raises:
-            BenchError: a step has no kernel here.
+            BenchError: a step has no kernel here, or the type no product.
         """
         import torch  # noqa: PLC0415
 
         row, operands = work.row, work.operands
+        if row.dtype not in _TYPES:
+            raise BenchError(f"no product of {row.dtype} goes through gemmEx", where="CuPy")
         found = chain(row.operation)
         product = self._product(row, found, operands)
         z = self.array(operands.scratch, row.dtype)
@@ -100,7 +107,7 @@ class CupyCublas:
         one, zero = (np.array(v, np.float16 if half else np.float32) for v in (1, 0))
         a, b, c = operands.timed[found.right[0]], operands.timed[found.left[0]], operands.scratch
         turn_a, turn_b = found.right[1], found.left[1]
-        kind, sums = _TYPES[row.dtype], _SUMS[row.acc]
+        kind, sums = _TYPES[row.dtype], _SUMS[row.dtype, row.acc]
 
         def call() -> None:
             handle = self._cupy.cuda.device.get_cublas_handle()  # on the current stream

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from polygen.bench.operations import torch_function
+from polygen.bench.products import by_operator, product
 from polygen.bench.source import Call
 
 
@@ -17,6 +18,8 @@ class Eager:
 
     def make(self, work: Any) -> Call:
         """The function on the row's tensors."""
-        function = torch_function(work.row.operation)
+        dtype = work.row.dtype
+        stands = None if by_operator(dtype) else product(dtype)
+        function = torch_function(work.row.operation, stands)
         operands = [work.operands.timed[name] for name in work.row.operation.names]
         return lambda: function(*operands)

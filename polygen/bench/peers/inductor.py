@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from polygen.bench.operations import torch_function
+from polygen.bench.products import by_operator, product
 from polygen.bench.source import Call
 
 MODE = "max-autotune-no-cudagraphs"
@@ -22,7 +23,9 @@ class Inductor:
         import torch  # noqa: PLC0415
 
         torch._dynamo.reset()
-        function = torch_function(work.row.operation)
+        dtype = work.row.dtype
+        stands = None if by_operator(dtype) else product(dtype)
+        function = torch_function(work.row.operation, stands)
         compiled = torch.compile(function, mode=MODE, fullgraph=True, dynamic=False)
         operands = [work.operands.timed[name] for name in work.row.operation.names]
         compiled(*operands)

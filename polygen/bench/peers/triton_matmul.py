@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from polygen.bench.operations import VALUE, Operation, chain
+from polygen.bench.products import torch_types
 from polygen.bench.rows import Row
 from polygen.bench.source import Call
 from polygen.errors import BenchError
@@ -78,6 +79,16 @@ def form(op: Operation) -> Form:
     return Form(**found)
 
 
+def check_type(row: Row) -> None:
+    """Refuse a type that the kernel does not multiply.
+
+    Raises:
+        BenchError: it adds products as floats, and the row's are integers.
+    """
+    if row.dtype == "s8":
+        raise BenchError("the kernel's sums are floats, those of s8 are s32", where="Triton")
+
+
 def tiles_for(row: Row) -> list[tuple[int, int, int, int, int]]:
     """The tiles that are tried for a row."""
     small = row.m <= _SMALL
@@ -132,13 +143,12 @@ def compile_ahead(row: Row) -> None:
     Raises:
         BenchError: the kernel has no form for the row.
     """
-    import torch  # noqa: PLC0415
-
     from polygen.bench.peers.triton_kernel import product  # noqa: PLC0415
 
-    kind = {"bf16": torch.bfloat16, "f16": torch.float16}[row.dtype]
+    check_type(row)
+    kinds = torch_types()
     for tile in tiles_for(row):
-        given = arguments(row, lambda name: kind)
+        given = arguments(row, lambda name: kinds[row.type_of(name)])
         product.warmup(*given, grid=grid(row, tile), **constants(row, tile))
 
 
@@ -163,6 +173,7 @@ class TritonMatmul:
             BenchError: the kernel has no form for the row.
         """
         row, held = work.row, work.operands
+        check_type(row)
         form(row.operation)
         given = arguments(row, lambda name: held.timed[name] if name else held.scratch)
         times, calls, refused = {}, {}, ""

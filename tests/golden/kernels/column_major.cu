@@ -7,7 +7,24 @@
 //
 // target: sm_89, instruction: m16n8k16_f32_f16, block 64x64x32, 2x2 warps of 32x32, instruction 16x8x16
 // needs: 128 threads, 32768 of 101376 B shared memory, about 94 registers per thread, 3 block(s) per multiprocessor
-// alignment in bytes of addresses and strides: x 16, w 16, y0 16
+// arguments, and what the launcher returns for others (lengths in elements, addresses in bytes):
+//   20001: M is 1 to 2147418112
+//   20002: K is 1 to 2147418112
+//   20003: N is 1 to 2147418112
+//   20004: M and N make at most 65535 groups of tiles
+//   20005: M is a multiple of 8: rows of x are whole copies
+//   20006: K is a multiple of 8: rows of w are whole copies
+//   20007: x_stride1 is not negative if K > 1
+//   20008: x_stride1 is a multiple of 8 if K > 1
+//   20009: w_stride1 is not negative if N > 1
+//   20010: w_stride1 is a multiple of 8 if N > 1
+//   20011: y0_stride0 leads beyond a row of y0 if M > 1
+//   20012: y0_stride0 is a multiple of 8 if M > 1
+//   20013: the address of x is a multiple of 16
+//   20014: the address of w is a multiple of 16
+//   20015: the address of y0 is a multiple of 16
+//   20016: y0 shares no memory with x
+//   20017: y0 shares no memory with w
 // barriers, and the dependences they enforce:
 //   bar_mma (block): copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 4 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 4 + k, p = 0] (anti through ring_b)
 //   bar_stage (block): load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
@@ -391,24 +408,32 @@ pg_column_major(const unsigned short* __restrict__ x, const unsigned short* __re
 }
 
 #ifndef __CUDACC_RTC__
-// Host launcher. Returns a cudaError_t: 0 is success, 1 (invalid value) a size below 1 or a misaligned array.
+// Host launcher. Returns 0, the code of the first condition that the arguments break, or a cudaError_t.
 extern "C" int pg_column_major_launch(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, unsigned short* __restrict__ y0, int M, int K, int N, int x_stride1, int w_stride1, int y0_stride0, void* stream) {
-  if (M < 1) return (int)cudaErrorInvalidValue;
-  if (K < 1) return (int)cudaErrorInvalidValue;
-  if (N < 1) return (int)cudaErrorInvalidValue;
-  if ((unsigned long long)x % 16) return (int)cudaErrorInvalidValue;
-  if (x_stride1 % 8) return (int)cudaErrorInvalidValue;
-  if ((unsigned long long)w % 16) return (int)cudaErrorInvalidValue;
-  if (w_stride1 % 8) return (int)cudaErrorInvalidValue;
-  if ((unsigned long long)y0 % 16) return (int)cudaErrorInvalidValue;
-  if (y0_stride0 % 8) return (int)cudaErrorInvalidValue;
+  if (M < 1 || M > 2147418112) return 20001;
+  if (K < 1 || K > 2147418112) return 20002;
+  if (N < 1 || N > 2147418112) return 20003;
+  if ((N + 63LL) / 64 * 8 > 2147483647 || ((M + 63LL) / 64 + 7) / 8 > 65535) return 20004;
+  if (M % 8) return 20005;
+  if (K % 8) return 20006;
+  if (K > 1 && x_stride1 < 0) return 20007;
+  if (K > 1 && x_stride1 % 8) return 20008;
+  if (N > 1 && w_stride1 < 0) return 20009;
+  if (N > 1 && w_stride1 % 8) return 20010;
+  if (M > 1 && y0_stride0 < (N - 1LL) + 1) return 20011;
+  if (M > 1 && y0_stride0 % 8) return 20012;
+  if ((unsigned long long)x % 16) return 20013;
+  if ((unsigned long long)w % 16) return 20014;
+  if ((unsigned long long)y0 % 16) return 20015;
+  if ((unsigned long long)y0 < (unsigned long long)x + ((K - 1LL) * x_stride1 + (M - 1LL) + 1) * 2 && (unsigned long long)x < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 2) return 20016;
+  if ((unsigned long long)y0 < (unsigned long long)w + ((N - 1LL) * w_stride1 + (K - 1LL) + 1) * 2 && (unsigned long long)w < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 2) return 20017;
   const cudaError_t status =
       cudaFuncSetAttribute(pg_column_major, cudaFuncAttributeMaxDynamicSharedMemorySize, 32768);
   if (status != cudaSuccess) return (int)status;
   const unsigned tiles_along = (M + 63) / 64;
   const unsigned tiles_across = (N + 63) / 64;
   const dim3 grid(tiles_across * 8, (tiles_along + 7) / 8);
-  pg_column_major<<<grid, 128, 32768, (cudaStream_t)stream>>>(x, w, y0, M, K, N, x_stride1, w_stride1, y0_stride0);
+  pg_column_major<<<grid, 128, 32768, (cudaStream_t)stream>>>(x, w, y0, M, K, N, (K > 1 ? x_stride1 : 0), (N > 1 ? w_stride1 : 0), (M > 1 ? y0_stride0 : 0));
   return (int)cudaGetLastError();
 }
 #endif

@@ -12,7 +12,27 @@
 //
 // mapping: block 128x128x64, 2 consumer warpgroup(s) of 128x128, instruction 64x128x16, wgmma_m64k16_f32_bf16 on sm_90a
 // needs: 384 threads, 229536 of 232448 B shared memory, about 168 registers per thread, 1 block(s) per multiprocessor
-// alignment in bytes of addresses and strides: x 16, w 16, b 16, r 16, y0 16
+// arguments, and what the launcher returns for others (lengths in elements, addresses in bytes):
+//   20001: M is 1 to 2147418112
+//   20002: K is 1 to 2147418112
+//   20003: N is 1 to 2147418112
+//   20004: x_stride0 is not negative if M > 1
+//   20005: x_stride0 is a multiple of 8 if M > 1
+//   20006: w_stride0 is not negative if N > 1
+//   20007: w_stride0 is a multiple of 8 if N > 1
+//   20008: r_stride0 is not negative if M > 1
+//   20009: r_stride0 is a multiple of 8 if M > 1
+//   20010: y0_stride0 leads beyond a row of y0 if M > 1
+//   20011: y0_stride0 is a multiple of 8 if M > 1
+//   20012: the address of x is a multiple of 16
+//   20013: the address of w is a multiple of 16
+//   20014: the address of b is a multiple of 16
+//   20015: the address of r is a multiple of 16
+//   20016: the address of y0 is a multiple of 16
+//   20017: y0 shares no memory with x
+//   20018: y0 shares no memory with w
+//   20019: y0 shares no memory with b
+//   20020: y0 shares no memory with r
 // barriers, and the dependences they enforce:
 //   full_ring: fill[g] -> fill[g + 5] (through ring); fill[g] -> multiply[g] (through ring)
 //   empty_ring: fill[g] -> fill[g + 5] (through ring); multiply[g] -> fill[g + 5] (through ring)
@@ -501,20 +521,28 @@ static cudaError_t polygen_encode_map(CUtensorMap* map, CUtensorMapDataType type
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-// Host launcher. Returns a cudaError_t: 0 is success, 1 (invalid value) a size below 1 or a misaligned array, or one the driver makes no tensor map of.
+// Host launcher. Returns 0, the code of the first condition that the arguments break, or a cudaError_t: 1 (invalid value) for an array the driver makes no tensor map of.
 extern "C" int pg_relu_bias_residual_launch(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, const unsigned short* __restrict__ r_, unsigned short* __restrict__ y0, int M, int K, int N, int x_stride0, int w_stride0, int r_stride0, int y0_stride0, void* stream) {
-  if (M < 1) return (int)cudaErrorInvalidValue;
-  if (K < 1) return (int)cudaErrorInvalidValue;
-  if (N < 1) return (int)cudaErrorInvalidValue;
-  if ((unsigned long long)x % 16) return (int)cudaErrorInvalidValue;
-  if (x_stride0 % 8) return (int)cudaErrorInvalidValue;
-  if ((unsigned long long)w % 16) return (int)cudaErrorInvalidValue;
-  if (w_stride0 % 8) return (int)cudaErrorInvalidValue;
-  if ((unsigned long long)b % 16) return (int)cudaErrorInvalidValue;
-  if ((unsigned long long)r_ % 16) return (int)cudaErrorInvalidValue;
-  if (r_stride0 % 8) return (int)cudaErrorInvalidValue;
-  if ((unsigned long long)y0 % 16) return (int)cudaErrorInvalidValue;
-  if (y0_stride0 % 8) return (int)cudaErrorInvalidValue;
+  if (M < 1 || M > 2147418112) return 20001;
+  if (K < 1 || K > 2147418112) return 20002;
+  if (N < 1 || N > 2147418112) return 20003;
+  if (M > 1 && x_stride0 < 0) return 20004;
+  if (M > 1 && x_stride0 % 8) return 20005;
+  if (N > 1 && w_stride0 < 0) return 20006;
+  if (N > 1 && w_stride0 % 8) return 20007;
+  if (M > 1 && r_stride0 < 0) return 20008;
+  if (M > 1 && r_stride0 % 8) return 20009;
+  if (M > 1 && y0_stride0 < (N - 1LL) + 1) return 20010;
+  if (M > 1 && y0_stride0 % 8) return 20011;
+  if ((unsigned long long)x % 16) return 20012;
+  if ((unsigned long long)w % 16) return 20013;
+  if ((unsigned long long)b % 16) return 20014;
+  if ((unsigned long long)r_ % 16) return 20015;
+  if ((unsigned long long)y0 % 16) return 20016;
+  if ((unsigned long long)y0 < (unsigned long long)x + ((M - 1LL) * x_stride0 + (K - 1LL) + 1) * 2 && (unsigned long long)x < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 2) return 20017;
+  if ((unsigned long long)y0 < (unsigned long long)w + ((N - 1LL) * w_stride0 + (K - 1LL) + 1) * 2 && (unsigned long long)w < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 2) return 20018;
+  if ((unsigned long long)y0 < (unsigned long long)b + ((N - 1LL) + 1) * 2 && (unsigned long long)b < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 2) return 20019;
+  if ((unsigned long long)y0 < (unsigned long long)r_ + ((M - 1LL) * r_stride0 + (N - 1LL) + 1) * 2 && (unsigned long long)r_ < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 2) return 20020;
   static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) <= alignof(CUtensorMap), "a tensor map is not passed as it is");
   CUtensorMap map_a;
   if (const cudaError_t map_status = polygen_encode_map(&map_a, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, x, K, M, x_stride0, 64, 128, CU_TENSOR_MAP_SWIZZLE_128B))
@@ -545,7 +573,7 @@ extern "C" int pg_relu_bias_residual_launch(const unsigned short* __restrict__ x
   const unsigned long long tiles_across = (N + 127) / 128;
   const unsigned long long tile_clusters = tiles_along * tiles_across;
   const dim3 grid((tile_clusters < (unsigned)resident ? (unsigned)tile_clusters : (unsigned)resident) * 1);
-  pg_relu_bias_residual<<<grid, 384, 229536, (cudaStream_t)stream>>>(x, w, b, r_, y0, M, K, N, x_stride0, w_stride0, r_stride0, y0_stride0, *reinterpret_cast<const TensorMap*>(&map_a), *reinterpret_cast<const TensorMap*>(&map_b), *reinterpret_cast<const TensorMap*>(&map_in_r_1), *reinterpret_cast<const TensorMap*>(&map_out_y0));
+  pg_relu_bias_residual<<<grid, 384, 229536, (cudaStream_t)stream>>>(x, w, b, r_, y0, M, K, N, (M > 1 ? x_stride0 : 0), (N > 1 ? w_stride0 : 0), (M > 1 ? r_stride0 : 0), (M > 1 ? y0_stride0 : 0), *reinterpret_cast<const TensorMap*>(&map_a), *reinterpret_cast<const TensorMap*>(&map_b), *reinterpret_cast<const TensorMap*>(&map_in_r_1), *reinterpret_cast<const TensorMap*>(&map_out_y0));
   return (int)cudaGetLastError();
 }
 #endif

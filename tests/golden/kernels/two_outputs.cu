@@ -14,7 +14,33 @@
 //
 // target: sm_120, instruction: m16n8k16_f32_bf16, block 32x32x128, 2x2 warps of 16x16, instruction 16x8x16
 // needs: 128 threads, 98304 of 101376 B shared memory, about 54 registers per thread, 1 block(s) per multiprocessor
-// alignment in bytes of addresses and strides: x 8, w 8, c 4, y0 16, y1 8
+// arguments, and what the launcher returns for others (lengths in elements, addresses in bytes):
+//   20001: M is 1 to 2147418112
+//   20002: K is 1 to 2147418112
+//   20003: N is 1 to 2147418112
+//   20004: M and N make at most 65535 groups of tiles
+//   20005: K is a multiple of 4: rows of x, w are whole copies
+//   20006: x_stride0 is not negative if M > 1
+//   20007: x_stride0 is a multiple of 4 if M > 1
+//   20008: w_stride0 is not negative if N > 1
+//   20009: w_stride0 is a multiple of 4 if N > 1
+//   20010: c_stride0 is not negative if M > 1
+//   20011: y0_stride0 leads beyond a row of y0 if M > 1
+//   20012: y0_stride0 is a multiple of 4 if M > 1
+//   20013: y1_stride0 leads beyond a row of y1 if M > 1
+//   20014: y1_stride0 is a multiple of 4 if M > 1
+//   20015: the address of x is a multiple of 8
+//   20016: the address of w is a multiple of 8
+//   20017: the address of c is a multiple of 4
+//   20018: the address of y0 is a multiple of 16
+//   20019: the address of y1 is a multiple of 8
+//   20020: y0 shares no memory with x
+//   20021: y0 shares no memory with w
+//   20022: y0 shares no memory with c
+//   20023: y1 shares no memory with x
+//   20024: y1 shares no memory with w
+//   20025: y1 shares no memory with c
+//   20026: y1 shares no memory with y0
 // barriers, and the dependences they enforce:
 //   bar_mma (block): copy_a[w, k, p = 0] -> load_a[w', k' = k, s] (flow through ring_a); load_a[w, k, s] -> copy_a[w', k' = 6 + k, p = 0] (anti through ring_a); copy_b[w, k, p = 0] -> load_b[w', k' = k, s] (flow through ring_b); load_b[w, k, s] -> copy_b[w', k' = 6 + k, p = 0] (anti through ring_b)
 //   bar_stage (block): load_a[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay); load_b[w, k = -1 + k_tiles, s] -> stage[w', m = 0] (anti through overlay)
@@ -471,27 +497,41 @@ pg_two_outputs(const unsigned short* __restrict__ x, const unsigned short* __res
 }
 
 #ifndef __CUDACC_RTC__
-// Host launcher. Returns a cudaError_t: 0 is success, 1 (invalid value) a size below 1 or a misaligned array.
+// Host launcher. Returns 0, the code of the first condition that the arguments break, or a cudaError_t.
 extern "C" int pg_two_outputs_launch(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const float* __restrict__ c, float s_, float* __restrict__ y0, unsigned short* __restrict__ y1, int M, int K, int N, int x_stride0, int w_stride0, int c_stride0, int y0_stride0, int y1_stride0, void* stream) {
-  if (M < 1) return (int)cudaErrorInvalidValue;
-  if (K < 1) return (int)cudaErrorInvalidValue;
-  if (N < 1) return (int)cudaErrorInvalidValue;
-  if ((unsigned long long)x % 8) return (int)cudaErrorInvalidValue;
-  if (x_stride0 % 4) return (int)cudaErrorInvalidValue;
-  if ((unsigned long long)w % 8) return (int)cudaErrorInvalidValue;
-  if (w_stride0 % 4) return (int)cudaErrorInvalidValue;
-  if ((unsigned long long)c % 4) return (int)cudaErrorInvalidValue;
-  if ((unsigned long long)y0 % 16) return (int)cudaErrorInvalidValue;
-  if (y0_stride0 % 4) return (int)cudaErrorInvalidValue;
-  if ((unsigned long long)y1 % 8) return (int)cudaErrorInvalidValue;
-  if (y1_stride0 % 4) return (int)cudaErrorInvalidValue;
+  if (M < 1 || M > 2147418112) return 20001;
+  if (K < 1 || K > 2147418112) return 20002;
+  if (N < 1 || N > 2147418112) return 20003;
+  if ((N + 31LL) / 32 * 8 > 2147483647 || ((M + 31LL) / 32 + 7) / 8 > 65535) return 20004;
+  if (K % 4) return 20005;
+  if (M > 1 && x_stride0 < 0) return 20006;
+  if (M > 1 && x_stride0 % 4) return 20007;
+  if (N > 1 && w_stride0 < 0) return 20008;
+  if (N > 1 && w_stride0 % 4) return 20009;
+  if (M > 1 && c_stride0 < 0) return 20010;
+  if (M > 1 && y0_stride0 < (N - 1LL) + 1) return 20011;
+  if (M > 1 && y0_stride0 % 4) return 20012;
+  if (M > 1 && y1_stride0 < (N - 1LL) + 1) return 20013;
+  if (M > 1 && y1_stride0 % 4) return 20014;
+  if ((unsigned long long)x % 8) return 20015;
+  if ((unsigned long long)w % 8) return 20016;
+  if ((unsigned long long)c % 4) return 20017;
+  if ((unsigned long long)y0 % 16) return 20018;
+  if ((unsigned long long)y1 % 8) return 20019;
+  if ((unsigned long long)y0 < (unsigned long long)x + ((M - 1LL) * x_stride0 + (K - 1LL) + 1) * 2 && (unsigned long long)x < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 4) return 20020;
+  if ((unsigned long long)y0 < (unsigned long long)w + ((N - 1LL) * w_stride0 + (K - 1LL) + 1) * 2 && (unsigned long long)w < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 4) return 20021;
+  if ((unsigned long long)y0 < (unsigned long long)c + ((M - 1LL) * c_stride0 + 1) * 4 && (unsigned long long)c < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 4) return 20022;
+  if ((unsigned long long)y1 < (unsigned long long)x + ((M - 1LL) * x_stride0 + (K - 1LL) + 1) * 2 && (unsigned long long)x < (unsigned long long)y1 + ((M - 1LL) * y1_stride0 + (N - 1LL) + 1) * 2) return 20023;
+  if ((unsigned long long)y1 < (unsigned long long)w + ((N - 1LL) * w_stride0 + (K - 1LL) + 1) * 2 && (unsigned long long)w < (unsigned long long)y1 + ((M - 1LL) * y1_stride0 + (N - 1LL) + 1) * 2) return 20024;
+  if ((unsigned long long)y1 < (unsigned long long)c + ((M - 1LL) * c_stride0 + 1) * 4 && (unsigned long long)c < (unsigned long long)y1 + ((M - 1LL) * y1_stride0 + (N - 1LL) + 1) * 2) return 20025;
+  if ((unsigned long long)y1 < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 4 && (unsigned long long)y0 < (unsigned long long)y1 + ((M - 1LL) * y1_stride0 + (N - 1LL) + 1) * 2) return 20026;
   const cudaError_t status =
       cudaFuncSetAttribute(pg_two_outputs, cudaFuncAttributeMaxDynamicSharedMemorySize, 98304);
   if (status != cudaSuccess) return (int)status;
   const unsigned tiles_along = (M + 31) / 32;
   const unsigned tiles_across = (N + 31) / 32;
   const dim3 grid(tiles_across * 8, (tiles_along + 7) / 8);
-  pg_two_outputs<<<grid, 128, 98304, (cudaStream_t)stream>>>(x, w, c, s_, y0, y1, M, K, N, x_stride0, w_stride0, c_stride0, y0_stride0, y1_stride0);
+  pg_two_outputs<<<grid, 128, 98304, (cudaStream_t)stream>>>(x, w, c, s_, y0, y1, M, K, N, (M > 1 ? x_stride0 : 0), (N > 1 ? w_stride0 : 0), (M > 1 ? c_stride0 : 0), (M > 1 ? y0_stride0 : 0), (M > 1 ? y1_stride0 : 0));
   return (int)cudaGetLastError();
 }
 #endif

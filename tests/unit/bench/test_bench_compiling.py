@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 
+import pytest
+
 from polygen.bench import card, compiling, provenance, worker
 from polygen.bench.figures import NAMES
 from polygen.bench.peers import ABOUT, PEERS
@@ -26,6 +28,13 @@ def test_padded_rows_and_other_sums_compile():
     assert {t.alignment for t in padded.program.inputs if len(t.dims) == 2} == {2}
     half = compiling.compile_kernel(Row("mm", 256, 256, 64, "f16", "f16"), "sm_80")
     assert half.program.contractions[0].dtype.name == "f16"
+
+
+@pytest.mark.parametrize(("dtype", "result"), [("tf32", "f32"), ("e4m3", "bf16"), ("s8", "f32")])
+def test_rows_of_other_types_compile(dtype, result):
+    kernel = compiling.compile_kernel(Row("mm", 256, 256, 128, dtype), "sm_90a")
+    assert [str(t.dtype) for t in kernel.program.outputs] == [result]
+    assert [str(t.dtype) for t in kernel.program.inputs] == [dtype, dtype]
 
 
 def test_what_cannot_be_compiled_says_why():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polygen.api import Fused
+from polygen.bench import operations as operations_module
 from polygen.bench.operations import (
     VALUE,
     Operation,
@@ -13,10 +14,12 @@ from polygen.bench.operations import (
     operation,
     operations,
     read,
+    torch_function,
 )
 from polygen.bench.peers.cublaslt import native
-from polygen.bench.peers.triton_matmul import TILES, constants, form, grid, tiles_for
+from polygen.bench.peers.triton_matmul import TILES, check_type, constants, form, grid, tiles_for
 from polygen.bench.plots import passes
+from polygen.bench.products import no_steps_in_place
 from polygen.bench.rows import Row
 from polygen.errors import BenchError
 from polygen.frontend.parse import parse_expression
@@ -100,6 +103,24 @@ def test_triton_has_no_form_for_what_its_epilogue_lacks():
         form(made("relu(x @ w.T) + r", x="M,K", w="N,K", r="M,N"))
     with pytest.raises(BenchError, match="no epilogue"):
         form(made("exp(x @ w.T)", x="M,K", w="N,K"))
+
+
+def test_a_function_may_stand_for_the_operator(monkeypatch):
+    monkeypatch.setattr(operations_module, "_torch_names", lambda: {"relu": lambda z: max(z, 0)})
+    op = made("relu(x @ w + b)", x="M,K", w="K,N", b="N")
+    function = torch_function(op, lambda left, right: 10 * left + right)
+    assert function(2, 3, 4) == 27 and function(-2, 3, 4) == 0
+
+
+def test_peers_say_which_types_they_lack():
+    integers = Row("bias_gelu", 256, 256, 128, "s8")
+    with pytest.raises(BenchError, match="product of int8 is int32"):
+        no_steps_in_place("s8", chain(integers.operation).steps)
+    no_steps_in_place("s8", ())
+    no_steps_in_place("e4m3", chain(integers.operation).steps)
+    with pytest.raises(BenchError, match="sums are floats, those of s8"):
+        check_type(integers)
+    check_type(Row("mm", 256, 256, 128, "e4m3"))
 
 
 def test_triton_tries_tiles_that_suit_the_rows():

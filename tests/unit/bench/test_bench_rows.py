@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from polygen.bench.protocol import BOUNDS
 from polygen.bench.rows import Row, read, selected, suite, suite_names, suites_of
 from polygen.errors import BenchError
 
 
 def test_the_suites_are_there_and_of_a_size_that_a_run_can_do():
-    assert suite_names() == ("decode", "hopper", "llm", "paper", "ragged", "small-k")
+    assert suite_names() == ("decode", "hopper", "llm", "paper", "ragged", "small-k", "types")
     for name in suite_names():
         rows = suite(name).rows
         assert len(rows) == len(set(rows)) and 15 <= len(rows) <= 80
@@ -43,6 +44,22 @@ def test_a_row_has_a_key_a_signature_and_least_bytes():
     assert row.bytes == 2 * (100 * 300 + 200 * 300 + 200 + 100 * 200 + 100 * 200)
 
 
+def test_rows_of_other_types_have_results_that_hold_their_sums():
+    rows = suite("types").rows
+    assert {row.dtype for row in rows} == {"tf32", "e4m3", "s8"}
+    for size in (4096, 8192):
+        assert {row.dtype for row in rows if (row.m, row.n, row.k) == (size,) * 3} == {
+            "tf32", "e4m3", "s8",
+        }  # fmt: skip
+    tf32, e4m3 = (Row("bias_gelu", 32, 64, 128, kind) for kind in ("tf32", "e4m3"))
+    assert tf32.signature == ["x:tf32[M,K]", "w:tf32[N,K]", "b:f32[N]"] and tf32.out_dtype is None
+    assert e4m3.signature == ["x:e4m3[M,K]", "w:e4m3[N,K]", "b:bf16[N]"]
+    assert e4m3.out_dtype == "bf16" and e4m3.type_of("") == "bf16"
+    assert e4m3.bytes == 32 * 128 + 64 * 128 + 2 * (64 + 32 * 64)
+    assert Row("mm", 32, 64, 128, "s8").bytes == 32 * 128 + 64 * 128 + 4 * 32 * 64
+    assert {(row.dtype, row.acc) for row in rows} <= BOUNDS.keys()
+
+
 def test_suites_take_turns_and_a_shared_row_comes_once():
     rows = selected(["hopper", "ragged"])
     assert rows[0] == suite("hopper").rows[0] and rows[1] == suite("ragged").rows[0]
@@ -74,7 +91,10 @@ def test_wrong_choices_are_refused(names, pattern, message):
         ({"ops": ["mm"], "shapes": [[1, 2, 3]], "colour": 1}, "cannot be read.*colour"),
         ({"ops": ["mm"]}, "cannot be read.*shapes"),
         ({"ops": ["mm"], "shapes": [[0, 2, 3]]}, "cannot be measured"),
-        ({"ops": ["mm"], "shapes": [[1, 2, 3]], "dtype": "e4m3"}, "Sizes from 1.*bf16 or f16"),
+        (
+            {"ops": ["mm"], "shapes": [[1, 2, 3]], "dtype": "e3m4"},
+            "Sizes from 1.*bf16 or f16 or tf32",
+        ),
         ({"ops": ["mmm"], "shapes": [[1, 2, 3]]}, "no operation is called 'mmm'"),
     ],
 )

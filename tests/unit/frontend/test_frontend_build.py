@@ -1,5 +1,7 @@
 """Array code to Program: statements, indices, dtypes, and what is one and the same program."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -79,12 +81,22 @@ SPELLINGS = [
     (lambda x, w: abs(x @ w), lambda x, w: np.abs(np.dot(x, w))),
     (lambda x, w: (x @ w) ** 2, lambda x, w: np.square(x @ w)),
     (lambda x, w: (x @ w) ** 0.5, lambda x, w: np.sqrt(x @ w)),
-    (lambda x, w: (x @ w) ** -0.5, lambda x, w: pg.rsqrt(x.dot(w))),
+    (lambda x, w: 1 / np.sqrt(x @ w), lambda x, w: np.sqrt(x.dot(w)) ** -1),
+    (lambda x, w: (x @ w) ** -0.5, lambda x, w: np.float_power(x @ w, -0.5)),
+    (lambda x, w, b: (x @ w) ** b, lambda x, w, b: pg.power(x @ w, b)),
     (lambda x, w: (x @ w) ** -1, lambda x, w: np.reciprocal(x @ w)),
     (lambda x, w: (x @ w) ** 3, lambda x, w: np.power(x @ w, 3.0)),
     (lambda x, w: 2 ** (x @ w), lambda x, w: np.exp2(x @ w)),
     (lambda x, w: 2 * (x @ w), lambda x, w: np.multiply(x @ w, np.float32(2))),
     (lambda x, w: -(x @ w), lambda x, w: np.negative(+(x @ w))),
+    (lambda x, w: pg.sin(x @ w), lambda x, w: np.sin(x @ w)),
+    (lambda x, w: pg.arctan2(x @ w, 2), lambda x, w: np.arctan2(x @ w, 2)),
+    (lambda x, w: pg.round_half_even(x @ w), lambda x, w: np.round(x @ w)),
+    (lambda x, w: pg.round_half_even(x @ w), lambda x, w: np.rint(x @ w)),
+    (lambda x, w: pg.trunc(x @ w), lambda x, w: np.fix(x @ w)),
+    (lambda x, w: pg.reciprocal(x @ w), lambda x, w: 1 / (x @ w)),
+    (lambda x, w: pg.absolute(x @ w), lambda x, w: np.fabs(x @ w)),
+    (lambda x, w: x @ w + math.nan, lambda x, w: x @ w + np.float32("nan")),
     (lambda x, w: pg.clip(x @ w, -1, 1), lambda x, w: np.clip(x @ w, -1, 1)),
     (lambda x, w: np.clip(x @ w, None, 6), lambda x, w: np.minimum(x @ w, 6)),
     (lambda x, w: np.clip(x @ w, 0, None), lambda x, w: (x @ w).clip(0)),

@@ -5,12 +5,14 @@ import math
 import numpy as np
 import pytest
 
+import polygen
 from polygen.errors import TraceError
 from polygen.frontend import functions as pg
 from polygen.frontend.build import build_program
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.functions import PUBLIC, TABLE, expand
 from polygen.frontend.signature import parse_signature
+from polygen.frontend.traced import UFUNCS
 
 POSITIVE = {"log", "log1p", "sqrt", "rsqrt"}
 BINARY = {"add", "sub", "mul", "div", "minimum", "maximum", "lt", "le", "gt", "ge", "eq", "ne"}
@@ -57,8 +59,38 @@ SCALAR = {
     "where": lambda c, x, y: x if c else y,
     "clip": lambda x, lo, hi: min(max(x, lo), hi),
     "pow": lambda x, e: x**e,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "trunc": math.trunc,
+    "round": round,
+    "sign": lambda x: (x > 0) - (x < 0),
+    "heaviside": lambda x, at_zero: float(x > 0) if x else at_zero,
+    "reciprocal": lambda x: 1 / x,
+    "expm1": math.expm1,
+    "cbrt": lambda x: math.copysign(math.exp(math.log(abs(x)) / 3), x),
+    "hypot": math.hypot,
+    "sin": math.sin,
+    "cos": math.cos,
+    "tan": math.tan,
+    "arctan2": math.atan2,
+    "erfc": math.erfc,
+    "elu": lambda x, alpha: x if x > 0 else alpha * math.expm1(x),
+    "celu": lambda x, alpha: max(0, x) + min(0, alpha * math.expm1(x / alpha)),
+    "selu": lambda x: 1.0507009873554805 * (x if x > 0 else 1.6732632423543772 * math.expm1(x)),
+    "softsign": lambda x: x / (1 + abs(x)),
+    "logsigmoid": lambda x: -math.log1p(math.exp(-x)),
 }
 TENSORS = [parse_signature(text) for text in ("x:bf16[M,K]", "w:bf16[K,N]", "r:f32[M,N]")]
+
+
+def test_every_function_is_there_under_its_name():
+    """One line in the table is enough for ``pg.name``, and for NumPy's function of that name."""
+    for name, function in PUBLIC.items():
+        assert getattr(polygen, name) is function
+        namesake = getattr(np, name, None)
+        assert not isinstance(namesake, np.ufunc) or UFUNCS[namesake] == name
+    with pytest.raises(AttributeError, match="no attribute 'gelo'"):
+        polygen.gelo  # noqa: B018
 
 
 def test_every_function_has_a_formula_here():
@@ -71,12 +103,14 @@ def samples(name):
         x = np.abs(x) + 0.25
     if name == "pow":
         return (x, 1.7)
-    if name == "leaky_relu":
+    if name in ("leaky_relu", "elu", "celu"):
         return (x, 0.2)
     if name == "clip":
         return (x, -1.5, 2.5)
     if name == "where":
         return (x > 0.5, x, 2.0 - x)
+    if name == "heaviside":
+        return (np.floor(x), 0.3)
     if TABLE[name].arity[1] == 2:
         y = np.where(np.arange(40).reshape(5, 8) % 3, x[::-1], x)
         return (x > 0, y > 1) if name.startswith("logical") else (x, y)

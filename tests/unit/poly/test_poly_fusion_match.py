@@ -2,8 +2,9 @@
 
 import pytest
 
+from polygen import isl
 from polygen.api import fuse
-from polygen.errors import UnsupportedProgram
+from polygen.errors import UnsupportedProgram, VerifyError
 from polygen.frontend.parse import parse_expression
 from polygen.poly.fusion import fuse as fuse_statements
 from polygen.poly.match import match
@@ -36,16 +37,60 @@ XW = {"x": "bf16[M,K]", "w": "bf16[K,N]"}
 def test_everything_around_one_product_fuses(expression, extra):
     program, fusion, _ = parts(expression, **XW, **extra)
     assert [name for name, _ in fusion.band][:2] == ["Z0", "S0"]
-    assert {name for name, _ in fusion.band} == {"Z0"} | {s.name for s in program.statements}
+    members = dict(fusion.members)
+    covered = [own for name, _ in fusion.band for own in members.get(name, (name,))]
+    assert covered == ["Z0", *(s.name for s in program.statements)]
     outputs = {tensor.name for tensor in program.outputs}
     assert set(fusion.contracted).isdisjoint(outputs)
     assert set(fusion.contracted) | outputs >= {s.write.name for s in program.statements}
+
+
+@pytest.mark.parametrize(
+    ("expression", "extra"),
+    [
+        ("gelu(x @ w + b) * s", {"b": "f32[N]", "s": "f32"}),
+        ("(relu(x @ w), (x @ w).T * 2, x @ w + r, (x @ w).T + 1)", {"r": "f32[M,N]"}),
+        ("((x @ w + r.T).T, relu((x @ w).T + r))", {"r": "bf16[N,M]"}),
+        ("(relu(x @ w) + (x @ w), relu((x @ w).T))", {}),
+    ],
+)
+def test_groups_are_placed_as_their_statements_would_be_alone(expression, extra):
+    function = parse_expression(expression, (*XW, *extra))
+    program = fuse(function, name="f").program(*XW.values(), *extra.values())
+    together = fuse_statements(program, scop(program))
+    apart = fuse_statements(program, scop(program, apart=True))
+    assert together.members and not apart.members
+    for statement in program.statements:
+        assert together.iterators(statement.name) == apart.iterators(statement.name)
+
+
+def test_what_isl_does_is_the_same_for_two_operations_and_for_two_hundred():
+    """In isl's own count of operations; a statement each, twenty took fifteen times as many."""
+
+    def chain(operations):
+        def function(x, w, b):
+            value = x @ w
+            for number in range(operations):
+                value = value * 1.5 if number % 2 else value + b
+            return value
+
+        return fuse(function, name="f").program("bf16[M,K]", "bf16[K,N]", "f32[N]")
+
+    for operations in (2, 200):
+        program = chain(operations)
+        assert len(program.pointwise) == operations + 1
+        with isl.operations_budget(60_000):
+            fuse_statements(program, scop(program))
+    program = chain(20)
+    with pytest.raises((VerifyError, isl.Error)), isl.operations_budget(60_000):
+        fuse_statements(program, scop(program, apart=True))
 
 
 def test_intermediates_become_registers():
     _, fusion, _ = parts("gelu(x @ w + b)", **XW, b="f32[N]")
     assert fusion.contracted == ("v0", "v1", "v2")
     assert "registers: v0, v1, v2" in str(fusion)
+    assert "  P1, P2, P3: (i, j)" in str(fusion)
 
 
 def test_a_transposed_output_aligns_crosswise():
@@ -121,7 +166,9 @@ def test_a_match_prints_its_roles():
 )
 def test_single_rows_and_columns_fuse(x, w, b):
     _, fusion, found = parts("x @ w + b", x=x, w=w, b=b)
-    assert dict(fusion.band) == {name: ("i", "j") for name in ("Z0", "S0", "P1", "P2")}
+    assert {name: fusion.iterators(name) for name in ("Z0", "S0", "P1", "P2")} == dict.fromkeys(
+        ("Z0", "S0", "P1", "P2"), ("i", "j")
+    )
     assert (found.m, found.n, found.k) == ("i", "j", "k")
 
 

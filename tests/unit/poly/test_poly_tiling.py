@@ -28,7 +28,7 @@ def evaluate(expression, **values):
 SCHEDULES = [small(), UNUSUAL["warp_of_48x24"], UNUSUAL["warps_1x8"], UNUSUAL["three_fragments"]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     schedule=st.sampled_from(SCHEDULES),
     m=st.integers(0, 500),

@@ -21,6 +21,7 @@ class Tensor:
 
     def __init__(self, shape, strides, dtype="bfloat16", device="cuda", index=0, pointer=4096):
         self.shape, self._strides, self._pointer = shape, strides, pointer
+        self.requires_grad = False
         self.dtype, self.device = f"torch.{dtype}", SimpleNamespace(type=device, index=index)
 
     def stride(self):
@@ -196,3 +197,41 @@ def test_torch_outputs_and_stream(monkeypatch):
     turned = outputs.allocator("torch", 0, (4, 8), dtypes.BF16, (1, 0))()
     assert made[-1][0] == (8, 4) and turned == ("permuted", (1, 0))
     assert outputs.stream_pointer(None, "torch", 1, Device().driver) == 101
+
+
+class TorchLike(Tensor):
+    """A tensor of a library that records gradients."""
+
+    def __init__(self, *arguments, requires_grad, **options):
+        super().__init__(*arguments, **options)
+        self.requires_grad = requires_grad
+
+
+@pytest.fixture
+def recording(monkeypatch):
+    """Whether the stand-in for PyTorch records gradients; nothing imports the real one."""
+    state, fake = {"on": True}, ModuleType("torch")
+    fake.is_grad_enabled = lambda: state["on"]
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    return state
+
+
+def test_a_tensor_without_gradients_never_asks_pytorch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    describe(TorchLike((4, 6), (6, 1), requires_grad=False))
+
+
+def test_under_no_grad_a_parameter_is_an_array_like_others(recording):
+    recording["on"] = False
+    assert describe(TorchLike((4, 6), (6, 1), requires_grad=True)).shape == (4, 6)
+
+
+def test_forms_tell_tensors_that_record_gradients(recording):
+    library(TorchLike)
+    forms = {}
+    for requires in (False, True):
+        forms[requires] = PROBES[TorchLike](TorchLike((4, 6), (6, 1), requires_grad=requires))[1]
+    assert forms[True] != forms[False], "a prepared launch is no way around the refusal"
+    recording["on"] = False
+    without = PROBES[TorchLike](TorchLike((4, 6), (6, 1), requires_grad=True))[1]
+    assert without == forms[False]

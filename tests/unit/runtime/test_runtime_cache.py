@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -175,7 +175,7 @@ def child(tmp_path, folder, extra=""):
 def test_four_processes_compile_once(folder, tmp_path):
     running = [child(tmp_path, folder) for _ in range(4)]
     for process in running:
-        assert process.wait(timeout=60) == 0, process.stderr.read()
+        assert process.wait(timeout=600) == 0, process.stderr.read()
     assert (tmp_path / "count").read_text() == "compiled\n"
 
 
@@ -185,11 +185,10 @@ def test_a_kill_in_mid_write_harms_nobody(folder, tmp_path, compiled):
         "os.replace = die"  # the temporary file is written, the lock is held
     )
     process = child(tmp_path, folder, die)
-    assert process.wait(timeout=60) == -signal.SIGKILL
+    assert process.wait(timeout=600) == -signal.SIGKILL
     assert len(list(folder.rglob(".*.tmp"))) == 1 and cache.info().entries == 0
-    start = time.monotonic()
-    assert cache.compile_cached(source()) == artifact()
-    assert time.monotonic() - start < 5  # the dead process holds no lock
+    with warnings.catch_warnings(action="error"):  # a lock that is held ends in one
+        assert cache.compile_cached(source()) == artifact()
     assert cache.info().entries == 1 and not list(folder.rglob(".*.tmp"))
 
 

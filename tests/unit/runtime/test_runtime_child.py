@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-import time
+import threading
 from typing import Any
 
 import pytest
 
 from polygen.runtime.child import Lost, Stage, Watched
+
+PATIENCE = 600.0  # seconds for what answers, however slow the machine is
 
 
 def handler() -> Any:
@@ -17,9 +19,9 @@ def handler() -> Any:
 
     def handle(job: dict[str, Any], stage: Stage) -> Any:
         kept.append(job)
-        stage(job.get("stage", "work"), job.get("limit", 30.0))
+        stage(job.get("stage", "work"), job.get("limit", PATIENCE))
         if job["do"] == "hang":
-            time.sleep(600)
+            threading.Event().wait()  # for ever: only a time limit ends it
         if job["do"] == "die":
             os._exit(7)
         if job["do"] == "fail":
@@ -36,14 +38,13 @@ def broken() -> Any:
 
 def test_a_child_that_hangs_dies_or_fails_is_replaced(tmp_path):
     log = tmp_path / "log"
-    worker = Watched(handler, log=log)
+    worker = Watched(handler, PATIENCE, PATIENCE, log)
     try:
         first, count = worker.ask({"do": "work"})
         assert (first, 2) == worker.ask({"do": "work", "padding": b"x" * 1_000_000})
-        start = time.monotonic()
         with pytest.raises(Lost, match=r"check: no answer within 0.2 s") as caught:
             worker.ask({"do": "hang", "stage": "check", "limit": 0.2})
-        assert caught.value.stage == "check" and time.monotonic() - start < 30
+        assert caught.value.stage == "check"
         second, count = worker.ask({"do": "work"})
         assert second != first and count == 1
         with pytest.raises(Lost, match="the process ended with 7"):
@@ -58,14 +59,14 @@ def test_a_child_that_hangs_dies_or_fails_is_replaced(tmp_path):
 
 
 def test_a_child_that_cannot_start_says_why():
-    worker = Watched(broken)
+    worker = Watched(broken, PATIENCE, PATIENCE)
     with pytest.raises(Lost, match="start: RuntimeError: no CUDA"):
         worker.ask({"do": "work"})
     worker.stop()
 
 
 def test_an_answer_that_nobody_waited_for_is_not_the_next_one_s(monkeypatch):
-    child = Watched(handler)
+    child = Watched(handler, PATIENCE, PATIENCE)
     first, _ = child.ask({"do": "work"})
     receive = child._receive
 

@@ -53,7 +53,7 @@ def test_a_kernel_is_compiled_whatever_the_home_folder(tmp_path, home, named):
     if named:
         assert done.stderr == ""
     else:
-        assert "The compiled kernel is not kept." in done.stderr
+        assert "The kernel is not kept." in done.stderr
         assert "POLYGEN_CACHE_DIR" in done.stderr
 
 

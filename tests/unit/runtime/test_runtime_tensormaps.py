@@ -247,7 +247,7 @@ def test_threads_do_not_share_maps(device):
 
     def slow(*arguments):
         if together.is_set():
-            barrier.wait(timeout=10)  # all four have written their block
+            barrier.wait(timeout=600)  # all four have written their block
         plain(*arguments)
 
     launch = launcher_for(device)

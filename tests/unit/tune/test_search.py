@@ -15,9 +15,11 @@ from pathlib import Path
 
 import pytest
 from tuning_samples import (
+    PATIENCE,
     SIGNATURE,
     SIZES,
     VERSION,
+    Clock,
     few,
     fused,
     keys,
@@ -29,6 +31,7 @@ from tuning_samples import (
 
 from polygen.cli import main
 from polygen.errors import PolygenError
+from polygen.runtime.child import Lost
 from polygen.runtime.environment import current_arch
 from polygen.tune import tuner
 from polygen.tune.crew import Crew
@@ -37,7 +40,7 @@ from polygen.tune.identity import candidate_key
 from polygen.tune.records import Records, Version
 from polygen.tune.replay import ReplaySource
 from polygen.tune.search import AnchorFailed, Progress
-from polygen.tune.trials import Contender, Trials
+from polygen.tune.trials import Contender, Trial, Trials
 from polygen.tune.tuner import tune
 
 TESTS = Path(__file__).parents[2]
@@ -48,48 +51,113 @@ def made():
     return task()
 
 
+@pytest.fixture(scope="module")
+def crew():
+    """Processes for most of these tests: they are made for more tunings than one."""
+    with Crew(2) as staff:
+        yield staff
+
+
 def fastest(chosen, recorded, but=()):
     names = {key: one.schedule.name for key, one in zip(keys(chosen), chosen, strict=True)}
     return names[min((k for k in recorded if k not in but), key=recorded.__getitem__)]
 
 
-def test_halving_finds_the_best_of_a_noisy_record_within_its_budget(made, tmp_path):
+def test_halving_finds_the_best_of_a_noisy_record_within_its_budget(made, crew, tmp_path):
     chosen = few(made, 120)
     recorded = times(chosen)
-    source = ReplaySource(tuple(recorded.items()), noise=0.02, launch_seconds=1e-4)
-    start = time.monotonic()
-    found = replayed(made, chosen, tmp_path / "a.sqlite", source, budget=20.0)
-    assert found.finished and not found.interrupted and time.monotonic() - start < 21
+    source = ReplaySource(tuple(recorded.items()), noise=0.02)
+    clock = Clock(step=0.5)  # for each of 14 or 15 batches; the finals have what is left
+    found = replayed(
+        made,
+        chosen,
+        tmp_path / "a.sqlite",
+        source,
+        budget=20.0,
+        now=clock,
+        report=clock.report,
+        crew=crew,
+    )
+    assert found.finished and not found.interrupted and 7.0 <= found.seconds <= 7.5
     assert dict(found.states) == {"timed": len(recorded)} and found.resumed == 0
     assert recorded[keys([found_in(chosen, found)])[0]] <= 1.01 * min(recorded.values())
     assert found.best.rung == 3 and found.best.repeats == 100
     assert found.speedup == pytest.approx(
         found.anchor_microseconds / found.best.microseconds, rel=0.02
     )
-    again = replayed(made, chosen, tmp_path / "a.sqlite", source)
+    again = replayed(made, chosen, tmp_path / "a.sqlite", source, crew=Idle())
     assert again.resumed == len(recorded) and again.best.schedule == found.best.schedule
-    assert again.seconds < 0.5  # nothing is left to measure: no process is started
+
+
+class Idle:
+    """A crew that has nothing to do: whatever asks it for a process fails."""
+
+    builders = 1
 
 
 def found_in(chosen, found):
     return next(one for one in chosen if one.schedule == found.best.schedule)
 
 
-@pytest.mark.alone
-def test_the_budget_is_kept_and_what_is_left_is_measured_next_time(made, tmp_path):
+def test_the_budget_is_kept_and_what_is_left_is_measured_next_time(made, crew, tmp_path):
+    """2 s at 0.25 s a batch: the finals keep 0.8 s, so five batches fit, and one at the end."""
     chosen = few(made, 200)
-    source = ReplaySource(tuple(times(chosen).items()), build_seconds=0.05)
-    start = time.monotonic()
-    found = replayed(made, chosen, tmp_path / "a.sqlite", source, budget=2.0)
-    assert time.monotonic() - start < 4 and found.finished
+    source, path = ReplaySource(tuple(times(chosen).items())), tmp_path / "a.sqlite"
+    clock = Clock(step=0.25)
+    found = replayed(
+        made, chosen, path, source, budget=2.0, now=clock, report=clock.report, crew=crew
+    )
+    assert found.finished and found.seconds == 1.25
     counted = dict(found.states)["timed"]
-    assert 10 < counted < len(chosen)
-    again = replayed(made, chosen, tmp_path / "a.sqlite", source, budget=1.5)
-    assert again.resumed == counted and dict(again.states)["timed"] > counted
+    assert 1 + 5 * 8 <= counted <= 1 + 6 * 8 < len(keys(chosen))
+    again = replayed(
+        made, chosen, path, source, budget=1.5, now=clock, report=clock.report, crew=crew
+    )
+    assert again.finished and again.seconds == 1.0
+    assert again.resumed == counted
+    assert counted + 4 * 8 <= dict(again.states)["timed"] <= counted + 5 * 8
     assert again.best.ratio <= found.best.ratio
 
 
-def test_what_hangs_crashes_or_is_wrong_costs_nothing_else(made, tmp_path):
+class Hanging:
+    """A crew whose timer loses every contender while it is checked."""
+
+    builders = 1
+
+    def __init__(self, clock, takes):
+        self.timer, self.busy, self.batches = self, set(), []
+        self._clock, self._takes = clock, takes
+
+    def ask(self, job):
+        _, batch = job
+        self.batches.append(batch)
+        self._clock.time += self._takes
+        if batch.contenders:
+            why = f"no answer within {batch.limit:g} s"
+            raise Lost(f"check {batch.contenders[0].key}", why)
+        return {batch.anchor.key: Trial()}
+
+
+@pytest.mark.parametrize(
+    ("left", "limits", "states"),
+    [
+        (100.0, [3.0, 3.0], {"a": "hung", "b": "hung"}),
+        (5.0, [3.0, 2.0], {"a": "hung"}),  # the budget cuts the check of b short: no verdict
+        (2.0, [2.0], {}),
+        (0.2, [1.0], {}),  # the least that a check gets
+    ],
+)
+def test_a_check_ends_with_the_budget_and_then_blames_nobody(left, limits, states):
+    clock = Clock()
+    crew = Hanging(clock, takes=3.0)
+    anchor, *others = (Contender(key, key, None) for key in ("anchor", "a", "b"))
+    with Trials(None, crew, 3.0, clock() + left, clock) as trials:
+        found = trials.time(anchor, others, 5)
+    assert [batch.limit for batch in crew.batches] == limits
+    assert {key: one.state for key, one in found.items() if key != "anchor"} == states
+
+
+def test_what_hangs_crashes_or_is_wrong_costs_nothing_else(made, crew, tmp_path):
     chosen = few(made, 24)
     recorded, own = times(chosen), keys(chosen)
     order = sorted(own[1:], key=recorded.__getitem__)
@@ -97,8 +165,8 @@ def test_what_hangs_crashes_or_is_wrong_costs_nothing_else(made, tmp_path):
         zip(order, ["hang", "exit", "kill", "wrong", "refused", "crash-build"], strict=False)
     )
     behaviours[order[8]] = "hang-timing"
-    source = ReplaySource(tuple(recorded.items()), tuple(behaviours.items()), time_limit=0.5)
-    found = replayed(made, chosen, tmp_path / "a.sqlite", source, check_limit=0.5)
+    source = ReplaySource(tuple(recorded.items()), tuple(behaviours.items()), hang_seconds=0.1)
+    found = replayed(made, chosen, tmp_path / "a.sqlite", source, crew=crew)
     assert dict(found.states) == {
         "hung": 2, "crashed": 3, "wrong": 1, "refused": 1, "timed": len(own) - 7,
     }  # fmt: skip
@@ -114,36 +182,38 @@ def test_what_hangs_crashes_or_is_wrong_costs_nothing_else(made, tmp_path):
     assert "no answer within" in kept[order[0]].reason and "ended with" in kept[order[1]].reason
 
 
-def test_an_anchor_that_is_the_fastest_stays(made, tmp_path):
+def test_an_anchor_that_is_the_fastest_stays(made, crew, tmp_path):
     chosen = few(made, 10)
     recorded = {key: 100.0 for key in keys(chosen)} | {keys(chosen)[0]: 50.0}
-    found = replayed(made, chosen, tmp_path / "a.sqlite", ReplaySource(tuple(recorded.items())))
+    found = replayed(
+        made, chosen, tmp_path / "a.sqlite", ReplaySource(tuple(recorded.items())), crew=crew
+    )
     assert found.best.schedule == chosen[0].schedule and found.speedup == 1.0
 
 
-def test_an_anchor_that_cannot_be_built_is_said_to_be_so(made, tmp_path):
+def test_an_anchor_that_cannot_be_built_is_said_to_be_so(made, crew, tmp_path):
     chosen = few(made, 4)
     refused = ((keys(chosen)[0], "refused"),)
     source = ReplaySource(tuple(times(chosen).items()), refused)
     with pytest.raises(AnchorFailed, match="refused in the record") as caught:
-        replayed(made, chosen, tmp_path / "a.sqlite", source)
+        replayed(made, chosen, tmp_path / "a.sqlite", source, crew=crew)
     assert caught.value.schedule == chosen[0].schedule
 
 
-def test_an_anchor_that_hangs_stops_the_tuning(made, tmp_path):
+def test_an_anchor_that_hangs_stops_the_tuning(made, crew, tmp_path):
     chosen = few(made, 4)
     source = ReplaySource(
-        tuple(times(chosen).items()), ((keys(chosen)[0], "hang-timing"),), time_limit=0.3
+        tuple(times(chosen).items()), ((keys(chosen)[0], "hang-timing"),), hang_seconds=0.1
     )
     with pytest.raises(PolygenError, match=r"cannot be timed.*no answer within"):
-        replayed(made, chosen, tmp_path / "a.sqlite", source)
+        replayed(made, chosen, tmp_path / "a.sqlite", source, crew=crew)
 
 
 def test_builders_compile_and_say_why_they_refuse(made):
     legal = made.candidates[0].schedule
     illegal = replace(legal, epilogue=replace(legal.epilogue, slots=1))
     source = GpuSource(made.program, made.device, tuple(made.sizes.items()))
-    with Crew(1) as crew, Trials(source, crew, 3.0) as trials:
+    with Crew(1, build_limit=PATIENCE) as crew, Trials(source, crew, PATIENCE) as trials:
         built, refused = (trials.build(one).result() for one in (legal, illegal))
         kernel, artifact = built.payload
         assert kernel.entry.encode() in artifact.cubin
@@ -154,12 +224,12 @@ def test_builders_compile_and_say_why_they_refuse(made):
                 trials.time(contender, (), 5)
 
 
-def test_a_tuning_that_goes_on_reports_times_only_when_it_has_any(made, tmp_path):
+def test_a_tuning_that_goes_on_reports_times_only_when_it_has_any(made, crew, tmp_path):
     chosen, path = few(made, 12), tmp_path / "a.sqlite"
     source = ReplaySource(tuple(times(chosen).items()))
-    replayed(made, chosen[:6], path, source)
+    replayed(made, chosen[:6], path, source, crew=crew)
     seen: list[Progress] = []
-    replayed(made, chosen, path, source, report=seen.append)
+    replayed(made, chosen, path, source, report=seen.append, crew=crew)
     assert seen[0].stage == "start" and seen[0].done == 6 and not seen[0].best
     assert all(not now.best or now.microseconds > 0 for now in seen) and seen[-1].best
 
@@ -171,9 +241,9 @@ def test_one_crew_tunes_one_problem_after_another(made, tmp_path):
     hung = min(first, key=first.__getitem__)
     with Crew(2) as crew:
         for number, (recorded, behaviours) in enumerate(((first, ((hung, "hang"),)), (second, ()))):
-            source = ReplaySource(tuple(recorded.items()), behaviours, time_limit=0.5)
+            source = ReplaySource(tuple(recorded.items()), behaviours, hang_seconds=0.1)
             path = tmp_path / f"{number}.sqlite"
-            found = replayed(made, chosen, path, source, crew=crew, check_limit=0.5)
+            found = replayed(made, chosen, path, source, crew=crew)
             left = {key: time for key, time in recorded.items() if number or key != hung}
             best = min(left, key=left.__getitem__)
             assert candidate_key(found.best.schedule) == best
@@ -188,10 +258,13 @@ def test_a_budget_is_a_positive_time(made, budget):
 
 
 # --- processes of their own
-def start(path, build=0.02, launch=1e-3):
-    words = [sys.executable, str(TESTS / "tuning_samples.py"), str(path), str(build), str(launch)]
+def start(path, build=0.02, launch=1e-3, kill_at=0):
+    words = [str(path), str(build), str(launch), str(kill_at)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}
-    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(
+        [sys.executable, str(TESTS / "tuning_samples.py"), *words],
+        stdout=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
 
 
 def rows(path):
@@ -205,42 +278,44 @@ def rows(path):
         return connection.execute("SELECT count(*) FROM measurements").fetchone()[0]
 
 
-def wait_for_rows(path, least):
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
+def wait_for_rows(path, least, process):
+    """Until there are so many, or the process has ended."""
+    for _ in range(int(PATIENCE / 0.05)):
+        if process.poll() is not None:
+            return
         if path.exists():
             try:
                 if rows(path) >= least:
                     return
             except sqlite3.OperationalError:
                 pass  # the tuner is making the file
-        time.sleep(0.01)
-    raise AssertionError("the tuner does not get on")
+        time.sleep(0.05)
 
 
 def test_a_killed_tuner_is_continued_and_nothing_is_lost(made, tmp_path):
+    """Killed once in the middle of its work, and once at whatever moment the signal comes."""
     path, chosen = tmp_path / "a.sqlite", few(made)
-    before, generator = 0, random.Random()
-    for share in (0.1, 0.5):
-        process = start(path)
-        wait_for_rows(path, max(before + 1, int(share * len(chosen))))
-        time.sleep(generator.uniform(0, 0.2))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        after = rows(path)
-        assert after >= before
-        before = after
-    assert before > 0
+    first = start(path, kill_at=4)
+    assert first.wait(timeout=PATIENCE) == -signal.SIGKILL
+    before = rows(path)
+    assert 4 <= before < len(keys(chosen))
+    second = start(path)
+    wait_for_rows(path, before + 10, second)
+    time.sleep(random.uniform(0, 0.2))
+    second.send_signal(signal.SIGKILL)
+    second.communicate(timeout=PATIENCE)
+    after = rows(path)
+    assert after >= before + 10
     last = start(path)
-    name, resumed = last.communicate(timeout=60)[0].split()
-    assert last.returncode == 0 and int(resumed) == before
+    name, resumed = last.communicate(timeout=PATIENCE)[0].split()
+    assert last.returncode == 0 and int(resumed) == after
     assert rows(path) == len(keys(chosen)) and name == fastest(chosen, times(chosen))
 
 
 def test_two_tuners_at_once_both_finish_and_share_the_file(made, tmp_path):
     path, chosen = tmp_path / "a.sqlite", few(made)
     both = [start(path, build=0.0, launch=1e-4) for _ in range(2)]
-    names = [process.communicate(timeout=60)[0].split()[0] for process in both]
+    names = [process.communicate(timeout=PATIENCE)[0].split()[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert names == [fastest(chosen, times(chosen))] * 2
     assert rows(path) == len(keys(chosen))
@@ -287,7 +362,7 @@ def test_times_beside_another_anchor_are_not_mixed(tmp_path, monkeypatch):
         given = replace(made, candidates=(chosen[anchor], *chosen))
         with Records(tmp_path / "a.sqlite") as records, Crew(2) as crew:
             found = tuner._search(
-                given, target(made), version, source, records, crew, 60.0, lambda _: None
+                given, target(made), version, source, records, crew, None, lambda _: None, Clock()
             )
         assert found.best.schedule == chosen[fast].schedule
         assert found.anchor == chosen[anchor].schedule.name

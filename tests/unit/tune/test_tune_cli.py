@@ -46,7 +46,7 @@ def fastest():
 
 def test_a_replay_finds_the_best_and_writes_what_was_asked_for(record, tmp_path, capsys):
     out = tmp_path / "again.json"
-    words = [*WORDS, "--replay", str(record), "--export", str(out), "--budget", "1m"]
+    words = [*WORDS, "--replay", str(record), "--export", str(out), "--budget", "1h"]
     assert main([*words, "--write-schedule", str(tmp_path / "schedules")]) == 0
     printed, wanted = capsys.readouterr(), fastest()
     assert wanted.name in printed.out and "Recorded GPU" in printed.out
@@ -66,7 +66,7 @@ def test_a_replay_finds_the_best_and_writes_what_was_asked_for(record, tmp_path,
 
 
 def test_a_file_made_by_write_schedule_compiles(record, tmp_path):
-    words = [*WORDS, "--replay", str(record), "--write-schedule", str(tmp_path)]
+    words = [*WORDS, "--replay", str(record), "--write-schedule", str(tmp_path), "--budget", "1h"]
     assert main(words) == 0
     (file,) = tmp_path.glob("*.toml")
     made = fused().compile(*SIGNATURE, arch="sm_90a", sizes={"M": 4096}, schedule=file)

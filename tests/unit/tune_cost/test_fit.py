@@ -253,7 +253,10 @@ def test_the_command_judges_holds_out_and_writes(tmp_path, capsys, monkeypatch):
     assert main([path, "--held-out", "*"]) == 2
 
 
-@pytest.mark.parametrize(("name", "least"), [("h200_schedules", 20), ("h200_held_out", 10)])
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("h200_schedules", 20), pytest.param("h200_held_out", 10, marks=pytest.mark.slow)],
+)
 def test_the_model_ranks_what_was_measured(name, least):
     """The claims of docs/cost-model.md, on committed records; one was never fitted to."""
     judged = judge(PRESENT, measured := read_record(RECORDS / f"{name}.json"))

@@ -1,36 +1,12 @@
-"""Time and reproducibility of generation: budgets in CPU seconds, bytes that never change."""
+"""The same input gives the same bytes."""
 
 import os
-import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from matrix import CASES
-
-from polygen import knobs
-
-TO_SOURCE, TO_CUBIN = 0.5, 1.2  # CPU seconds
-SAMPLE = CASES[::4]
-
-
-@pytest.mark.alone
-def test_generation_and_compilation_stay_in_their_budgets():
-    """Medians over every fourth kernel of the matrix, with no cache."""
-    sources, cubins = [], []
-    with knobs.scope(cache=False):
-        for case in SAMPLE:
-            start = time.process_time()
-            kernel = case.kernel()
-            sources.append(time.process_time() - start)
-            assert kernel.cubin
-            cubins.append(time.process_time() - start)
-    assert len(SAMPLE) >= 20
-    assert statistics.median(sources) <= TO_SOURCE, sorted(sources)
-    assert statistics.median(cubins) <= TO_CUBIN, sorted(cubins)
-    assert max(sources) <= 4 * TO_SOURCE, sorted(sources)
 
 
 def run_python(code, seed):
@@ -44,7 +20,6 @@ def run_python(code, seed):
 
 HASHES = """
 import hashlib
-import pytest
 from matrix import CASES
 for case in CASES[::9]:
     kernel = case.kernel()

@@ -1,0 +1,268 @@
+"""What a launch's arguments must satisfy: the one list that Python's calls and the C launcher use.
+
+1. `conditions` derives the list from the kernel: sizes and the grid that they make, rows of whole
+   copies, steps between rows, addresses, memory of the outputs.
+2. `holds` decides one condition for given arrays; the Python binding asks it.
+3. `refusals` writes the same conditions as C: each becomes a test, the code that the launcher
+   returns when the test finds something, and the sentence that both headers print.
+
+Two conditions that are the same test of the same number, as K of x and of w, share a code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from polygen.emit.names import c_name
+from polygen.frontend.program import Dim, Program, Tensor
+from polygen.frontend.shapes import LARGEST_SIZE
+from polygen.hardware.device import common_facts
+from polygen.lower.launch import Launch, stride_argument
+
+FIRST_CODE = 20001  # behind all of cudaError_t, which ends at 10000
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition.
+
+    Attributes:
+        kind: "size": `dim` is 1 to `LARGEST_SIZE`; "grid": CUDA launches so many blocks; "row":
+            `dim`, along which `tensor` is contiguous, is a multiple of `multiple` elements;
+            "forward": the step of `axis` is not negative; "distinct": the step of `axis` leads
+            beyond what the faster axes reach; "step": the step of `axis` is a multiple of
+            `multiple` elements; "address": that of `tensor` is a multiple of `multiple` bytes;
+            "apart": `tensor` shares no memory with `other`. A step counts only if the extent
+            `dim` of its axis is above 1.
+        tensor: its array, where it is about one.
+        axis: whose step it is about.
+        dim: the extent that it is about.
+        multiple: see above.
+        other: see above.
+    """
+
+    kind: str
+    tensor: str = ""
+    axis: int = 0
+    dim: Dim = 0
+    multiple: int = 1
+    other: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """The arguments of one launch.
+
+    Attributes:
+        tensors: as declared, by name.
+        sizes: of the symbolic dims.
+        strides: elements per axis of each tensor; any along an axis of extent 1.
+        addresses: of each tensor.
+    """
+
+    tensors: Mapping[str, Tensor]
+    sizes: Mapping[str, int]
+    strides: Mapping[str, Sequence[int]]
+    addresses: Mapping[str, int]
+
+    def extent(self, dim: Dim) -> int:
+        """A size as a number."""
+        return dim if isinstance(dim, int) else self.sizes[dim]
+
+    def reach(self, name: str, axes: Sequence[int]) -> int:
+        """Elements from the first to behind the last along `axes` of a tensor."""
+        dims, steps = self.tensors[name].dims, self.strides[name]
+        extents = ((self.extent(dims[axis]), steps[axis]) for axis in axes)
+        return 1 + sum((size - 1) * step for size, step in extents if size > 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A condition as the C launcher tests it."""
+
+    test: str  # C; true when the arguments are refused
+    code: int  # what the launcher returns then
+    sentence: str  # what must hold
+
+
+def conditions(
+    program: Program, whole: Sequence[str] = (), launch: Launch | None = None
+) -> tuple[Condition, ...]:
+    """All conditions of a kernel, in the order in which they are tested.
+
+    Args:
+        program: its tensors, with the alignments it was made for.
+        whole: tensors that it copies in whole pieces, so that rows must not end inside one.
+        launch: its launch; persistent blocks are never too many.
+    """
+    found = [Condition("size", dim=name) for name in program.sizes]
+    if launch is not None and not launch.persistent:
+        found.append(Condition("grid"))
+    tensors = [t for t in (*program.inputs, *program.outputs) if t.dims]
+    for tensor in tensors:
+        contiguous = tensor.dims[tensor.order[-1]]
+        step = tensor.alignment // tensor.dtype.bytes
+        if tensor.name in whole and not (isinstance(contiguous, int) and contiguous % step == 0):
+            found.append(Condition("row", tensor.name, tensor.order[-1], contiguous, step))
+    for tensor in tensors:
+        step = tensor.alignment // tensor.dtype.bytes
+        direction = "distinct" if tensor in program.outputs else "forward"
+        for axis in tensor.order[:-1]:
+            if tensor.dims[axis] != 1:
+                found.append(Condition(direction, tensor.name, axis, tensor.dims[axis]))
+                if step > 1:
+                    found.append(Condition("step", tensor.name, axis, tensor.dims[axis], step))
+    found += [Condition("address", t.name, multiple=t.alignment) for t in tensors]
+    for at, tensor in enumerate(tensors):
+        if tensor in program.outputs:
+            found += [Condition("apart", tensor.name, other=t.name) for t in tensors[:at]]
+    return tuple(found)
+
+
+def holds(condition: Condition, launch: Launch, arrays: Arrays) -> bool:
+    """Whether arguments satisfy a condition."""
+    one, kind = condition, condition.kind
+    if kind == "size":
+        return 1 <= arrays.extent(one.dim) <= LARGEST_SIZE
+    if kind == "grid":
+        x, y, _ = launch.grid(dict(arrays.sizes))
+        return x <= common_facts()["grid_x"] and y <= common_facts()["grid_y"]
+    if kind == "row":
+        return arrays.extent(one.dim) % one.multiple == 0
+    if kind == "address":
+        return arrays.addresses[one.tensor] % one.multiple == 0
+    if kind == "apart":
+        return not _overlap(arrays, one.tensor, one.other)
+    if arrays.extent(one.dim) == 1:
+        return True
+    step = arrays.strides[one.tensor][one.axis]
+    if kind == "forward":
+        return step >= 0
+    if kind == "distinct":
+        return step >= arrays.reach(one.tensor, _faster(arrays.tensors[one.tensor], one.axis))
+    return step % one.multiple == 0
+
+
+def _overlap(arrays: Arrays, *names: str) -> bool:
+    (start, end), (first, last) = (
+        (address, address + arrays.reach(name, tensor.order) * tensor.dtype.bytes)
+        for name in names
+        for tensor, address in ((arrays.tensors[name], arrays.addresses[name]),)
+    )
+    return start < last and first < end
+
+
+def _faster(tensor: Tensor, axis: int) -> tuple[int, ...]:
+    return tensor.order[tensor.order.index(axis) + 1 :]
+
+
+# --- as C -----------------------------------------------------------------------------------------
+def refusals(
+    conditions: Sequence[Condition], launch: Launch, tensors: Mapping[str, Tensor]
+) -> tuple[Refusal, ...]:
+    """The tests of a launcher, in order, each with its code."""
+    found: dict[str, list[Condition]] = {}
+    for one in conditions:
+        found.setdefault(_test(one, launch, tensors), []).append(one)
+    return tuple(
+        Refusal(test, code, _sentence(alike, launch, tensors))
+        for code, (test, alike) in enumerate(found.items(), FIRST_CODE)
+    )
+
+
+def _size(dim: Dim) -> str:
+    return c_name(str(dim))
+
+
+def _step(tensor: Tensor, axis: int) -> str:
+    return c_name(stride_argument(tensor, axis))
+
+
+def given_step(tensor: Tensor, axis: int) -> str:
+    """The step that the kernel gets: 0 along an axis of extent 1, so that no stray one harms."""
+    dim = tensor.dims[axis]
+    if isinstance(dim, int):
+        return _step(tensor, axis) if dim > 1 else "0"
+    return f"({_size(dim)} > 1 ? {_step(tensor, axis)} : 0)"
+
+
+def _reach(tensor: Tensor, axes: Sequence[int]) -> str:
+    """Elements from the first to behind the last along `axes`, as a 64-bit expression."""
+    terms = []
+    for axis in axes:
+        if tensor.dims[axis] == 1:
+            continue
+        last = f"({_size(tensor.dims[axis])} - 1LL)"
+        inner = axis == tensor.order[-1]
+        terms.append(last if inner else f"{last} * {_step(tensor, axis)}")
+    return " + ".join([*terms, "1"])
+
+
+def _test(one: Condition, launch: Launch, tensors: Mapping[str, Tensor]) -> str:
+    size = _size(one.dim)
+    if one.kind == "size":
+        return f"{size} < 1 || {size} > {LARGEST_SIZE}"
+    if one.kind == "grid":
+        x, y = _blocks(launch)
+        limits = common_facts()
+        return f"{x} > {limits['grid_x']} || {y} > {limits['grid_y']}"
+    if one.kind == "row":
+        return f"{size} % {one.multiple}"
+    tensor = tensors[one.tensor]
+    if one.kind == "address":
+        return f"{_address(tensor)} % {one.multiple}"
+    if one.kind == "apart":
+        (start, end), (first, last) = (
+            (_address(t), f"{_address(t)} + ({_reach(t, t.order)}) * {t.dtype.bytes}")
+            for t in (tensor, tensors[one.other])
+        )
+        return f"{start} < {last} && {first} < {end}"
+    step = _step(tensor, one.axis)
+    test = {
+        "forward": f"{step} < 0",
+        "distinct": f"{step} < {_reach(tensor, _faster(tensor, one.axis))}",
+        "step": f"{step} % {one.multiple}",
+    }[one.kind]
+    return f"{size} > 1 && {test}" if isinstance(one.dim, str) else test
+
+
+def _address(tensor: Tensor) -> str:
+    return f"(unsigned long long){c_name(tensor.name)}"
+
+
+def _blocks(launch: Launch) -> tuple[str, str]:
+    """The grid of a kernel with one block per tile, in 64 bits."""
+    along, across = (
+        f"({_size(dim)} + {tile - 1}LL) / {tile}"
+        for dim, tile in (
+            (launch.along, launch.tile_along),
+            (launch.across, launch.tile_across),
+        )
+    )
+    return f"{across} * {launch.group}", f"({along} + {launch.group - 1}) / {launch.group}"
+
+
+def _sentence(alike: Sequence[Condition], launch: Launch, tensors: Mapping[str, Tensor]) -> str:
+    """What conditions with one test ask for."""
+    one = alike[0]
+    if one.kind == "size":
+        return f"{one.dim} is 1 to {LARGEST_SIZE}"
+    if one.kind == "grid":
+        limits = common_facts()
+        return f"{launch.along} and {launch.across} make at most {limits['grid_y']} groups of tiles"
+    if one.kind == "row":
+        rows = ", ".join(other.tensor for other in alike)
+        return f"{one.dim} is a multiple of {one.multiple}: rows of {rows} are whole copies"
+    if one.kind == "address":
+        return f"the address of {one.tensor} is a multiple of {one.multiple}"
+    if one.kind == "apart":
+        return f"{one.tensor} shares no memory with {one.other}"
+    unless = f" if {one.dim} > 1" if isinstance(one.dim, str) else ""
+    step = stride_argument(tensors[one.tensor], one.axis)
+    what = {
+        "forward": "is not negative",
+        "distinct": f"leads beyond a row of {one.tensor}",
+        "step": f"is a multiple of {one.multiple}",
+    }[one.kind]
+    return f"{step} {what}{unless}"

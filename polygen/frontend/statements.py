@@ -1,0 +1,254 @@
+"""The traced graph to statements.
+
+1. Each product reached from an output becomes a contraction over the output's iterators and the
+   summed ones. Those that read arguments alone come first, in the order of the function's text; one
+   that reads computed operands comes after the statements that compute them.
+2. A pointwise node becomes a statement over the whole domain of what it is computed for: an
+   output, or an operand. Walking down from there, `index` says what indexes each axis of a node: a
+   broadcast axis drops to 0, a view permutes, a slice scales and shifts. So `(x @ w).T + r` reads
+   v0[j,i] and r[i,j].
+3. A (node, index, domain) triple is computed once; the last statement of an output casts to its
+   dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from polygen.errors import DTypeError, UnsupportedProgram
+from polygen.frontend.dtypes import BOOL, F32, TF32, DType
+from polygen.frontend.expr import (
+    ApplyNode,
+    Dims,
+    InputNode,
+    Node,
+    ProductNode,
+    ScalarNode,
+    ViewNode,
+    describe,
+    describe_cast,
+)
+from polygen.frontend.iterators import Iterators
+from polygen.frontend.program import (
+    Access,
+    Constant,
+    Contraction,
+    Dim,
+    Index,
+    Pointwise,
+    Statement,
+    Tensor,
+    affine,
+)
+from polygen.frontend.shapes import accumulator, default_output
+
+Domain = tuple[tuple[str, Dim], ...]
+Indices = tuple[Index, ...]
+
+
+def _unview(node: Node, index: Indices) -> tuple[Node, Indices]:
+    """The node under views, and the index that reaches the same element."""
+    while isinstance(node, ViewNode):
+        index = tuple(
+            reach.offset
+            if reach.axis is None
+            else affine(index[reach.axis], reach.scale, reach.offset)
+            for reach in node.reaches
+        )
+        node = node.source
+    return node, index
+
+
+def _stretched(dims: Dims, index: Indices, extents: Dims) -> Indices:
+    """An index along longer extents, as an index of axes of which some have size 1."""
+    return tuple(
+        at if dim == extent else 0 for dim, at, extent in zip(dims, index, extents, strict=True)
+    )
+
+
+def _argument_index(dims: Dims, index: Indices, arg: Node) -> Indices:
+    """How a node of dims `dims`, indexed by `index`, addresses an argument broadcast to it."""
+    skip = len(dims) - len(arg.dims)
+    return _stretched(arg.dims, index[skip:], dims[skip:])
+
+
+@dataclass(slots=True)
+class Builder:
+    """Statements under construction: collect every output, contract, then write each output."""
+
+    prefix: str
+    iterators: Iterators
+    acc_dtype: object
+    statements: list[Statement] = field(default_factory=list)
+    products: dict[ProductNode, str] = field(default_factory=dict)  # to the value's name
+    first: dict[Node, ProductNode] = field(default_factory=dict)  # per output, the first it reads
+    memo: dict[tuple[Node, Indices, Domain], Access | Constant] = field(default_factory=dict)
+
+    def collect(self, root: Node, position: int) -> None:
+        """Finds the contractions that an output reads, in the order of the function's text.
+
+        Raises:
+            UnsupportedProgram: there is none.
+        """
+        seen: set[Node] = set()
+        found = []
+        stack = [root]
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if isinstance(node, ProductNode):
+                found.append(node)
+                stack.extend((node.rhs, node.lhs))
+            elif isinstance(node, ViewNode):
+                stack.append(node.source)
+            elif isinstance(node, ApplyNode):
+                stack.extend(reversed(node.args))
+        if not found:
+            raise UnsupportedProgram(
+                f"output {position}, {describe(root)}, reads no contraction",
+                why="polygen fuses work around a matrix product",
+                nearest="Use x @ w in it, or compute it elsewhere",
+            )
+        self.first[root] = found[0]
+        for node in found:
+            self.products.setdefault(node, "")
+
+    def contract(self, made: Mapping[Node, int]) -> None:
+        """Writes the contraction statements.
+
+        Args:
+            made: per node when it was made, which is after what it reads.
+
+        Raises:
+            DTypeError: the accumulator does not fit the operands.
+        """
+        written: dict[Contraction, str] = {}
+        nodes = sorted(self.products, key=lambda n: made[n] if _reads_computed(n) else -1)
+        for node in nodes:
+            names = self.iterators.output(len(node.dims)) + self.iterators.summed(len(node.summed))
+            extents = (*node.dims, *node.summed)
+            sides = []
+            for operand, labels in ((node.lhs, node.lhs_labels), (node.rhs, node.rhs_labels)):
+                index = tuple(names[label] for label in labels)
+                along = tuple(extents[label] for label in labels)
+                sides.append(self._leaf(operand, _stretched(operand.dims, index, along)))
+            position = len(self.statements)
+            statement = Contraction(
+                name=f"S{position}",
+                domain=tuple(zip(names, extents, strict=True)),
+                write=Access(f"{self.prefix}{position}", names[: len(node.dims)]),
+                lhs=sides[0],
+                rhs=sides[1],
+                dtype=accumulator(node.operand, self.acc_dtype),
+            )
+            # Two spellings of one product are one statement.
+            unnamed = replace(statement, name="", write=replace(statement.write, name=""))
+            if unnamed not in written:
+                written[unnamed] = statement.write.name
+                self.statements.append(statement)
+            self.products[node] = written[unnamed]
+
+    def _leaf(self, node: Node, index: Indices) -> Access:
+        """A product's operand: an argument, perhaps a view of one, or a value that is computed."""
+        node, index = _unview(node, index)
+        if isinstance(node, InputNode):
+            return Access(node.tensor.name, index)
+        own = self.iterators.output(len(node.dims))
+        value = self._lower(node, own, tuple(zip(own, node.dims, strict=True)))
+        assert isinstance(value, Access)  # a number has no axes, and so is no operand
+        return Access(value.name, index)
+
+    def output(self, name: str, root: Node, wanted: DType | None) -> Tensor:
+        """Writes the statements of one output, and describes it.
+
+        Raises:
+            DTypeError: nothing can be stored as what the output is, or as `wanted`.
+        """
+        iterators = self.iterators.output(len(root.dims))
+        domain: Domain = tuple(zip(iterators, root.dims, strict=True))
+        node, index = _unview(root, iterators)
+        dtype = self._output_dtype(name, root, node, wanted)
+        if isinstance(node, ApplyNode) and node.function == "cast" and node.dtype == dtype:
+            index = _argument_index(node.dims, index, node.args[0])
+            node = node.args[0]
+        argument = self._lower(node, index, domain)
+        self._write(domain, Access(name, iterators), "cast", (argument,), dtype)
+        return Tensor(name, dtype, root.dims, tuple(range(len(root.dims))))
+
+    def _output_dtype(self, name: str, root: Node, node: Node, wanted: DType | None) -> DType:
+        """The dtype of an output: requested, its last cast's, or after the product's operands."""
+        dtype = wanted
+        if dtype is None and isinstance(node, ApplyNode) and node.function == "cast":
+            dtype = node.dtype
+        if dtype is None and node.dtype == BOOL:
+            raise DTypeError(
+                f"output {describe(root)} is bool",
+                where=name,
+                nearest=f"Write `{describe_cast(root, F32, depth=8)}`",
+            )
+        if dtype is None:
+            operand = self.first[root].operand
+            dtype = default_output(operand, bare=isinstance(node, ProductNode))
+        if dtype in (TF32, BOOL):
+            raise DTypeError(f"an output cannot be {dtype}", where=name, nearest=f"Use {F32}")
+        return dtype
+
+    def _write(
+        self,
+        domain: Domain,
+        write: Access,
+        function: str,
+        args: tuple[Access | Constant, ...],
+        dtype: DType,
+    ) -> None:
+        name = f"P{len(self.statements)}"
+        self.statements.append(Pointwise(name, domain, write, function, args, dtype))
+
+    def _lower(self, root: Node, index: Indices, domain: Domain) -> Access | Constant:
+        """The access that reads a node at `index`, after writing the statements it needs.
+
+        An explicit stack, because an expression may be deeper than Python's.
+        """
+        stack = [_unview(root, index)]
+        while stack:
+            node, at = stack[-1]
+            if (node, at, domain) in self.memo:
+                stack.pop()
+                continue
+            operands = self._operands(node, at)
+            pending = [op for op in operands if (*op, domain) not in self.memo]
+            if pending:
+                stack.extend(reversed(pending))
+                continue
+            self.memo[node, at, domain] = self._value(node, at, operands, domain)
+            stack.pop()
+        return self.memo[(*_unview(root, index), domain)]
+
+    def _operands(self, node: Node, index: Indices) -> list[tuple[Node, Indices]]:
+        if not isinstance(node, ApplyNode):
+            return []
+        return [_unview(arg, _argument_index(node.dims, index, arg)) for arg in node.args]
+
+    def _value(
+        self, node: Node, index: Indices, operands: list[tuple[Node, Indices]], domain: Domain
+    ) -> Access | Constant:
+        if isinstance(node, ScalarNode):
+            return Constant(node.value)
+        if isinstance(node, InputNode):
+            return Access(node.tensor.name, index)
+        if isinstance(node, ProductNode):
+            return Access(self.products[node], index)
+        assert isinstance(node, ApplyNode)
+        args = tuple(self.memo[(*operand, domain)] for operand in operands)
+        value = Access(f"{self.prefix}{len(self.statements)}", tuple(it for it, _ in domain))
+        self._write(domain, value, node.function, args, node.dtype)
+        return value
+
+
+def _reads_computed(node: ProductNode) -> bool:
+    """Whether an operand is a value rather than an argument or a view of one."""
+    sources = (op.source if isinstance(op, ViewNode) else op for op in (node.lhs, node.rhs))
+    return not all(isinstance(source, InputNode) for source in sources)

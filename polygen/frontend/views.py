@@ -1,0 +1,154 @@
+"""Subscripts and permutations of axes: what an array's indexing keeps, as reaches into its source.
+
+A slice needs the number of elements it keeps, so an axis of symbolic size can only be taken whole,
+or at its first element, which every size has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import Any
+
+from polygen.errors import PolygenError, ShapeError, TraceError, shortened
+from polygen.frontend.expr import Dims, Reach
+from polygen.frontend.functions import INDEX_HINT
+from polygen.frontend.program import Dim
+from polygen.frontend.shapes import shape_text
+
+
+def subscript(key: Any, text: str, dims: Dims) -> tuple[list[Reach], list[Dim]]:
+    """What indexing by `key` reads, and the dims that remain.
+
+    Args:
+        key: a slice with constant bounds, a whole number, None for a new axis, an ellipsis, or a
+            tuple of them.
+        text: how the value reads, for messages.
+        dims: its dims.
+
+    Returns:
+        Per axis of the value where it is read, and the view's dims.
+
+    Raises:
+        TraceError: an index that is none of those, too many of them, or one that needs the number
+            behind a symbolic size.
+        ShapeError: nothing is left, or an index is out of range.
+    """
+    keys = list(key) if isinstance(key, tuple) else [key]
+    where = f"indexing of {text} {shape_text(dims)}"
+    taken = sum(item is not None and item is not Ellipsis for item in keys)
+    dots = [position for position, item in enumerate(keys) if item is Ellipsis]
+    if taken > len(dims) or len(dots) > 1:
+        given = f"{taken} indices" if taken > len(dims) else "several ellipses"
+        raise TraceError(f"{where} with {given}", nearest=f"It has {len(dims)} axes")
+    place = dots[0] if dots else len(keys)
+    keys[place : place + 1] = [slice(None)] * (len(dims) - taken)
+    reaches: list[Reach] = []
+    kept: list[Dim] = []
+    for item in keys:
+        if item is None:
+            kept.append(1)
+            continue
+        reach, size = _axis(item, len(kept), dims[len(reaches)], where)
+        reaches.append(reach)
+        if size is not None:
+            kept.append(size)
+    return reaches, kept
+
+
+def _axis(item: Any, axis: int, dim: Dim, where: str) -> tuple[Reach, Dim | None]:
+    """Where one axis is read when it becomes `axis`, and its size; None: only at one place."""
+    shown = _shown(item)
+    if isinstance(item, slice):
+        bounds = [_number(bound, where, shown) for bound in (item.start, item.stop, item.step)]
+        if bounds[0] in (None, 0) and bounds[1] is None and bounds[2] in (None, 1):
+            return Reach(axis), dim
+        if isinstance(dim, str):
+            raise _symbolic(dim, where, shown)
+        if bounds[2] == 0:
+            raise ShapeError(f"{where} with {shown}", why="the step is 0")
+        places = range(*slice(*bounds).indices(dim))
+        if not places:
+            raise ShapeError(f"{where} with {shown}", why=f"nothing is left of {dim} elements")
+        return Reach(axis, places.step, places.start), len(places)
+    place = _number(item, where, shown)
+    if place is None:
+        raise _unknown(where, shown)
+    if isinstance(dim, str) and place != 0:
+        raise _symbolic(dim, where, shown)
+    if isinstance(dim, int) and not -dim <= place < dim:
+        raise ShapeError(f"{where} with {shown}", why=f"the axis has {dim} elements")
+    return Reach(None, offset=place + dim if isinstance(dim, int) and place < 0 else place), None
+
+
+def _number(item: Any, where: str, shown: str) -> int | None:
+    """A whole number; None stays None."""
+    if item is None:
+        return None
+    try:
+        if isinstance(item, bool):
+            raise TypeError
+        return index(item)
+    except (TypeError, PolygenError):
+        raise _unknown(where, shown) from None
+
+
+def _shown(item: Any) -> str:
+    if not isinstance(item, slice):
+        return shortened(repr(item))
+    start, stop = ("" if bound is None else repr(bound) for bound in (item.start, item.stop))
+    return shortened(f"{start}:{stop}" + ("" if item.step is None else f":{item.step!r}"))
+
+
+def _unknown(where: str, shown: str) -> TraceError:
+    return TraceError(
+        f"{where} with {shown}",
+        nearest=INDEX_HINT,
+    )
+
+
+def _symbolic(dim: str, where: str, shown: str) -> TraceError:
+    return TraceError(
+        f"{where} with {shown}",
+        why=f"which elements that keeps depends on {dim}, whose number is known only at run time",
+        nearest=f"Write the number in the place of {dim} in the signature, or make {dim} static",
+    )
+
+
+def permutation(axes: Sequence[Any], text: str, rank: int) -> list[int]:
+    """The axes of a transposition, each counted from 0.
+
+    Raises:
+        ShapeError: they do not name each axis once.
+    """
+    try:
+        order = [index(axis) for axis in axes]
+    except TypeError:
+        order = []
+    order = [axis + rank if axis < 0 else axis for axis in order]
+    if sorted(order) != list(range(rank)):
+        raise ShapeError(
+            f"transpose of {text} to axes {tuple(axes)}",
+            why=f"it has {rank} axes",
+            nearest="Name each of them once",
+        )
+    return order
+
+
+def swapped(first: Any, second: Any, text: str, rank: int) -> list[int]:
+    """All axes in order, but for two that change places.
+
+    Raises:
+        ShapeError: there are no such axes.
+    """
+    order = list(range(rank))
+    try:
+        one, other = order[index(first)], order[index(second)]
+    except (IndexError, TypeError):
+        raise ShapeError(
+            f"axes {first!r} and {second!r} of {text} change places",
+            why=f"it has {rank} axes",
+            nearest=f"Axes are -{rank} to {rank - 1}" if rank else "",
+        ) from None
+    order[one], order[other] = other, one
+    return order

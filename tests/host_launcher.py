@@ -1,0 +1,159 @@
+# ruff: noqa: E501 - C++ text
+"""The host part of a generated ``.cu`` as a shared library: CUDA's calls are stubs that remember.
+
+The launcher's own text is compiled as it is, but for its one ``<<<...>>>``, which is no C++.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from polygen.emit.source import KernelSource
+from polygen.frontend.program import Program
+from polygen.lower.build import arguments
+
+COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+
+_CUDA_H = """\
+#pragma once
+typedef unsigned long long cuuint64_t;
+typedef unsigned cuuint32_t;
+enum CUresult { CUDA_SUCCESS = 0 };
+enum CUtensorMapDataType { CU_TENSOR_MAP_DATA_TYPE_FLOAT16, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, CU_TENSOR_MAP_DATA_TYPE_TFLOAT32, CU_TENSOR_MAP_DATA_TYPE_UINT8 };
+enum CUtensorMapInterleave { CU_TENSOR_MAP_INTERLEAVE_NONE };
+enum CUtensorMapSwizzle { CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_SWIZZLE_32B, CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_SWIZZLE_128B };
+enum CUtensorMapL2promotion { CU_TENSOR_MAP_L2_PROMOTION_L2_128B };
+enum CUtensorMapFloatOOBfill { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE };
+struct alignas(64) CUtensorMap { unsigned long long words[16]; };
+CUresult cuTensorMapEncodeTiled(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+"""
+
+_STUBS = """\
+#include "cuda.h"
+#define CUDART_VERSION 13000
+enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorInvalidConfiguration = 9, cudaErrorSymbolNotFound = 500 };
+enum { cudaEnableDefault, cudaFuncAttributeMaxDynamicSharedMemorySize, cudaDevAttrMultiProcessorCount };
+enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess };
+struct dim3 { unsigned x, y, z; dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {} };
+struct cudaLaunchConfig_t { dim3 gridDim, blockDim; unsigned long long dynamicSmemBytes; };
+struct alignas(64) TensorMap { unsigned long long words[16]; };
+typedef void* cudaStream_t;
+extern "C" { int launches = 0, maps = 0, count = 0, passed[64]; unsigned blocks[2]; int resident_blocks = 132; }
+CUresult cuTensorMapEncodeTiled(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) { ++maps; return CUDA_SUCCESS; }
+[[maybe_unused]] static cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** found, unsigned, int, cudaDriverEntryPointQueryResult* how) { *found = (void*)&cuTensorMapEncodeTiled; *how = cudaDriverEntryPointSuccess; return cudaSuccess; }
+[[maybe_unused]] static cudaError_t cudaFuncSetAttribute(int, int, int) { return cudaSuccess; }
+[[maybe_unused]] static cudaError_t cudaGetDevice(int* device) { *device = 0; return cudaSuccess; }
+[[maybe_unused]] static cudaError_t cudaDeviceGetAttribute(int* value, int, int) { *value = resident_blocks; return cudaSuccess; }
+[[maybe_unused]] static cudaError_t cudaOccupancyMaxActiveClusters(int* value, int, const cudaLaunchConfig_t* config) { *value = resident_blocks / (int)config->gridDim.x; return cudaSuccess; }
+[[maybe_unused]] static cudaError_t cudaGetLastError() { return cudaSuccess; }
+[[maybe_unused]] static void note(int value) { passed[count++] = value; }
+template <class T> static void note(const T&) {}
+[[maybe_unused]] static void note_all() {}
+template <class T, class... Rest> static void note_all(const T& first, const Rest&... rest) { note(first); note_all(rest...); }
+template <class... Values> static void record(dim3 grid, const Values&... values) { ++launches; count = 0; blocks[0] = grid.x; blocks[1] = grid.y; note_all(values...); }
+[[maybe_unused]] static const int ENTRY = 0;
+"""
+
+_KINDS = {"pointer": ctypes.c_void_p, "scalar": ctypes.c_float}
+
+
+def host_part(source: KernelSource) -> str:
+    """The text that is for the host."""
+    start = source.text.index("#ifndef __CUDACC_RTC__")
+    return source.text[start:]
+
+
+class HostLauncher:
+    """A compiled launcher.
+
+    Args:
+        source: the kernel.
+        program: what it computes.
+        folder: for the files.
+    """
+
+    def __init__(self, source: KernelSource, program: Program, folder: Path) -> None:
+        assert COMPILER is not None
+        self.entry, self.parameters = source.entry, arguments(program)
+        self.launch = source.launch
+        launch = re.compile(rf"{source.entry}<<<grid, \d+, \d+, \(cudaStream_t\)stream>>>\(")
+        text, found = launch.subn("record(grid, ", host_part(source))
+        assert found == 1
+        (folder / "cuda.h").write_text(_CUDA_H)
+        (folder / "host.cpp").write_text(_STUBS.replace("ENTRY", source.entry) + text)
+        (folder / "header.h").write_text(source.header)
+        (folder / "check.c").write_text(
+            '#include "header.h"\n'
+            f"int (*const the_check)() = (int (*)()){source.entry}_check;\n"
+            f"void (*const the_grid)() = (void (*)()){source.entry}_grid;\n"
+        )
+        command = [COMPILER, "-std=c++17", "-O0", "-shared", "-fPIC", "-Wall", "-Werror"]
+        command += ["-Wno-cast-function-type", "-I", str(folder), "host.cpp"]
+        # The header is C as well as C++; its functions are reached through pointers.
+        plain = ["-x", "c", "-std=c99", "-Wno-deprecated-non-prototype", "check.c"]
+        for extra in ([*command, "-o", "host.so"], _without_cpp(command, plain)):
+            done = subprocess.run(extra, cwd=folder, capture_output=True, text=True, check=False)
+            assert (done.returncode, done.stderr) == (0, "")
+        self._host = ctypes.CDLL(str(folder / "host.so"))
+        self._header = ctypes.CDLL(str(folder / "check.so"))
+
+    def _values(self, given: Mapping[str, int]) -> list[object]:
+        return [_KINDS.get(p.kind, ctypes.c_int)(given.get(p.name, 0)) for p in self.parameters]
+
+    def __call__(self, given: Mapping[str, int]) -> int:
+        """What the launcher returns; nothing is launched unless that is 0."""
+        before = self.number("launches")
+        code = int(getattr(self._host, f"{self.entry}_launch")(*self._values(given), None))
+        assert (code == 0) == (self.number("launches") == before + 1)
+        return code
+
+    def check(self, given: Mapping[str, int]) -> int:
+        """What the header's check returns."""
+        address = ctypes.c_void_p.in_dll(self._header, "the_check").value
+        function = ctypes.CFUNCTYPE(ctypes.c_int, *(type(v) for v in self._values(given)))
+        return int(function(address)(*self._values(given)))
+
+    def header_grid(self, sizes: Mapping[str, int], resident: int) -> tuple[int, int]:
+        """The blocks that the header's function names."""
+        dims = dict.fromkeys(d for d in (self.launch.along, self.launch.across) if d in sizes)
+        values = [*(sizes[dim] for dim in dims), *([resident] if self.launch.persistent else [])]
+        found = (ctypes.c_uint * 2)()
+        address = ctypes.c_void_p.in_dll(self._header, "the_grid").value
+        kinds = [*(ctypes.c_int for _ in values), ctypes.POINTER(ctypes.c_uint)]
+        ctypes.CFUNCTYPE(None, *kinds)(address)(*values, found)
+        return (found[0], found[1])
+
+    def number(self, name: str) -> int:
+        """A variable of the stubs."""
+        return ctypes.c_int.in_dll(self._host, name).value
+
+    def passed(self) -> list[int]:
+        """The ints that the kernel was given last."""
+        values = (ctypes.c_int * 64).in_dll(self._host, "passed")
+        return list(values[: self.number("count")])
+
+    def grid(self) -> tuple[int, int]:
+        """The blocks of the last launch."""
+        found = (ctypes.c_uint * 2).in_dll(self._host, "blocks")
+        return (found[0], found[1])
+
+
+def _without_cpp(command: list[str], plain: list[str]) -> list[str]:
+    kept = [word for word in command if word not in ("-std=c++17", "host.cpp")]
+    return [*kept, *plain, "-o", "check.so"]
+
+
+def interpreted(source: KernelSource, given: Mapping[str, int]) -> int:
+    """What the launcher's tests return, without a compiler: their C is also Python, almost."""
+    values = dict(given)
+    for test, code in re.findall(r"^  if \((.*)\) return (2\d{4});$", host_part(source), re.M):
+        text = test.replace("(unsigned long long)", "").replace("/", "//")
+        text = re.sub(r"(\d)LL", r"\1", text).replace("&&", "and").replace("||", "or")
+        if eval(text, {"__builtins__": {}}, values):
+            return int(code)
+    return 0

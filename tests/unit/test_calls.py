@@ -1,0 +1,229 @@
+"""Direct calls: what is generated, what is found again, and what is forgotten.
+
+Kernels are generated and chosen for real; the compiler, the driver and the GPU are stubs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+from matrix import small
+from runtime_samples import Device, artifact, cupy_array
+
+import polygen as pg
+from polygen import decide, knobs, pipeline
+from polygen.errors import SpillError
+from polygen.generated import content, version
+from polygen.hardware.device import device
+from polygen.runtime import cache
+
+pytest.importorskip("cupy")
+
+WIDE = ctypes.c_uint64
+INT = ctypes.c_int32
+X, W, Y = 1 << 40, 2 << 40, 3 << 40
+
+
+def product(x, w):
+    return x @ w.T
+
+
+class Machine:
+    """Counts what is generated, analysed and compiled, and records launches."""
+
+    def __init__(self, monkeypatch, folder):
+        self.generated, self.analysed, self.compiled = [], [], []
+        self.device = Device(kinds=(WIDE, WIDE, WIDE, INT, INT, INT, INT, INT, INT))
+        generate, scop = pipeline.generate, decide.scop
+
+        def counted(program, device, sizes, *rest):
+            self.generated.append(dict(sizes))
+            return generate(program, device, sizes, *rest)
+
+        def analysed(program):
+            self.analysed.append(program)
+            return scop(program)
+
+        def compile_cached(source):
+            self.compiled.append(source)
+            return artifact()
+
+        monkeypatch.setattr(pipeline, "generate", counted)
+        monkeypatch.setattr(decide, "scop", analysed)
+        monkeypatch.setattr("polygen.kernel.compile_cached", compile_cached)
+        monkeypatch.setattr("polygen.runtime.launch.cupy_driver", lambda: self.device.driver)
+        self.start()
+
+    def start(self):
+        """As in a process that has just started."""
+        decide.prospect.cache_clear()
+        decide._fitted.cache_clear()
+        self.call = pg.fuse(product)
+
+    def run(self, m, n=256, k=512, dtype="f2", strides=None):
+        # Equal extents share a parameter, and the stand-in reads as many as it was told of.
+        assert len({m, n, k}) == 3
+        before = len(self.device.launches)
+        x = cupy_array((m, k), X, dtype=dtype, strides=strides)
+        w = cupy_array((n, k), W, dtype=dtype)
+        y = cupy_array((m, n), Y, dtype=dtype)
+        assert self.call(x, w, out=y) is y
+        assert len(self.device.launches) == before + 1
+        return self.device.launches[-1][-1]
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    with knobs.scope(arch="sm_80", cache_dir=tmp_path, cache=True, schedule=None):
+        yield Machine(monkeypatch, tmp_path)
+    decide.prospect.cache_clear()
+    decide._fitted.cache_clear()
+
+
+SIZES = (64, 65, 100, 127, 128, 129, 300, 777, 1000, 1024, 2000, 2001, 4096, 5000, 16384)
+
+
+def test_sizes_with_one_choice_of_schedule_share_a_kernel(machine):
+    for m in SIZES:
+        assert machine.run(m)[3:6] == (m, 512, 256)
+    schedules = {kernel.schedule for kernel in machine.call._variants.values()}
+    assert len(machine.generated) == len(machine.call._variants) == len(schedules) < len(SIZES) / 2
+    assert len(machine.analysed) == 1, "what sizes do not change is analysed once"
+    for m in SIZES:
+        machine.run(m)
+    assert len(machine.generated) == len(schedules)
+
+
+def test_the_shared_kernel_is_the_one_that_would_have_been_generated(machine):
+    for m in (300, 301, 2000):
+        machine.run(m)
+        shapes = ((m, 512), (256, 512))
+        (used,) = (k for key, k in _by_shapes(machine.call).items() if key == shapes)
+        alone = pg.fuse(product).compile(
+            "f16[D0,D1]", "f16[D2,D1]", arch="sm_80", sizes={"D0": m, "D1": 512, "D2": 256}
+        )
+        assert used.source == alone.source
+
+
+def _by_shapes(fused):
+    return {tuple(shape for shape, _ in key): fused._kernels.get(key) for key in fused._kernels}
+
+
+def test_another_process_generates_and_analyses_nothing(machine):
+    for m in SIZES:
+        machine.run(m)
+    sources = {kernel.source for kernel in machine.call._variants.values()}
+    generated, analysed = len(machine.generated), len(machine.analysed)
+    machine.start()
+    for m in (*SIZES, 3000):
+        machine.run(m)
+    assert {kernel.source for kernel in machine.call._variants.values()} == sources
+    assert (len(machine.generated), len(machine.analysed)) == (generated, analysed)
+
+
+def test_what_was_kept_by_another_polygen_is_not_used(machine, monkeypatch):
+    machine.run(300)
+    assert len(machine.generated) == 1
+    monkeypatch.setattr("polygen.generated.version", lambda: version() + " and a changed file")
+    machine.start()
+    machine.run(300)
+    assert (len(machine.generated), len(machine.analysed)) == (2, 2)
+
+
+def test_damaged_entries_are_made_again(machine):
+    machine.run(300)
+    entries = list(cache.directory().glob("generated/??/*.bin"))
+    assert len(entries) == 2  # the prospect, and the kernel
+    for number, entry in enumerate(entries):
+        data = entry.read_bytes()
+        entry.write_bytes(data[: len(data) // 2] if number else data.replace(b"S0", b"S1"))
+    machine.start()
+    machine.run(300)
+    assert (len(machine.generated), len(machine.analysed)) == (2, 2)
+    machine.start()
+    machine.run(300)
+    assert (len(machine.generated), len(machine.analysed)) == (2, 2)
+
+
+def test_nothing_is_kept_where_the_cache_is_off(machine):
+    with knobs.scope(cache=False):
+        machine.run(300)
+        machine.start()
+        machine.run(300)
+    assert len(machine.generated) == 2
+    assert not list(cache.directory().glob("generated/*"))
+
+
+def test_clearing_the_cache_clears_what_was_generated(machine):
+    machine.run(300)
+    assert cache.info().bytes > 0
+    assert cache.clear() == 0 and cache.info().bytes == 0  # nothing was compiled here
+
+
+@pytest.mark.parametrize("change", [{"k": 508}, {"k": 511}, {"dtype": "f4"}, {"n": 308}], ids=str)
+def test_other_classes_and_types_are_other_kernels(machine, change):
+    machine.run(300)
+    if change.get("dtype") == "f4":
+        machine.call = pg.fuse(product, allow_tf32=True)
+    machine.run(300, **change)
+    programs = {content(kernel.program) for kernel in machine.call._variants.values()}
+    expected = {"f4": 1}.get(change.get("dtype"), 2)
+    assert len(programs) == expected and len(machine.generated) == 2
+
+
+def test_rows_further_apart_take_a_variant_that_is_kept_too(machine):
+    for _ in range(2):
+        machine.run(300, strides=(1032, 2))  # steps of 8 bytes only
+    assert len(machine.generated) == 2
+    machine.start()
+    machine.run(300, strides=(1032, 2))
+    assert len(machine.generated) == 2
+
+
+def test_tables_are_bounded(machine, monkeypatch):
+    monkeypatch.setattr("polygen.api._MOST_SHAPES", 4)
+    monkeypatch.setattr("polygen.api._MOST_VARIANTS", 2)
+    machine.start()
+    for m in range(64, 64 + 20):
+        machine.run(m)
+    assert len(machine.call._kernels) <= 4 and len(machine.call._variants) <= 2
+    assert decide.prospect.cache_info().maxsize is not None
+    assert decide._fitted.cache_info().maxsize is not None
+
+
+def test_a_choice_that_spills_is_replaced_for_all_who_share_it(machine, monkeypatch):
+    refused = []
+
+    def spills(source):
+        if not refused:
+            refused.append(source.text)
+            raise SpillError("it spills")
+        return artifact()
+
+    monkeypatch.setattr("polygen.kernel.compile_cached", spills)
+    machine.run(300)
+    (kernel,) = machine.call._variants.values()
+    assert kernel.source != refused[0] and "spill" in kernel.schedule_origin
+    machine.run(301)
+    assert len(machine.generated) == 2
+
+
+def test_constants_that_are_equal_but_not_the_same_are_not_mixed_up(machine):
+    factor = [0.0]
+    machine.call = pg.fuse(lambda x, w: (x @ w.T) * factor[0], name="scaled")
+    machine.run(300)
+    factor[0] = -0.0
+    machine.run(301)
+    texts = [kernel.source for kernel in machine.call._variants.values()]
+    assert len(texts) == 2 and sum("-0.0" in text for text in texts) == 1
+
+
+def test_a_choice_that_the_proofs_refuse_says_what_was_taken_instead(machine, monkeypatch):
+    taken = decide.decision
+    refused = small()
+    monkeypatch.setattr("polygen.api.decision", lambda *given: (refused, "tuned long ago"))
+    machine.run(300)
+    (kernel,) = machine.call._variants.values()
+    chosen, origin = taken(kernel.program, device("sm_80"), {"D0": 300, "D1": 512, "D2": 256})
+    assert (kernel.schedule, kernel.schedule_origin) == (chosen, origin)
