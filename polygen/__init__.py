@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from polygen.frontend.functions import round_half_even as round
     from polygen.frontend.products import einsum, matmul
     from polygen.kernel import Kernel
+    from polygen.schedule.load import load_schedule
     from polygen.schedule.model import Schedule
 
 __version__ = "0.1.0"
@@ -93,6 +94,7 @@ __all__ = [
     "heaviside",
     "hypot",
     "leaky_relu",
+    "load_schedule",
     "log",
     "log1p",
     "logical_and",
@@ -131,22 +133,29 @@ _HOMES = {
     "Kernel": "polygen.kernel",
     "PolygenError": "polygen.errors",
     "Schedule": "polygen.schedule.model",
+    "load_schedule": "polygen.schedule.load",
     "einsum": "polygen.frontend.products",
     "matmul": "polygen.frontend.products",
 }
 _RENAMED = {"abs": "absolute", "round": "round_half_even"}
 
 
-def __getattr__(name: str) -> Any:
-    home = None if name.startswith("__") else importlib.import_module(_HOMES.get(name, _FUNCTIONS))
-    if name in __all__:
-        value = getattr(home, _RENAMED.get(name, name))
-    else:  # a function of the vocabulary that is not listed above
-        value = getattr(home, "PUBLIC", {}).get(name)
-    if value is None:
-        raise AttributeError(f"module 'polygen' has no attribute {name!r}")
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker is to refuse names that do not exist
+
+    def __getattr__(name: str) -> Any:
+        home = (
+            None if name.startswith("__") else importlib.import_module(_HOMES.get(name, _FUNCTIONS))
+        )
+        if name in __all__:
+            value = getattr(home, _RENAMED.get(name, name))
+        else:  # a function of the vocabulary that is not listed above
+            value = getattr(home, "PUBLIC", {}).get(name)
+        if value is None:
+            raise AttributeError(f"module 'polygen' has no attribute {name!r}")
+        if name not in _HOMES:
+            importlib.import_module("polygen.vocabulary").document(value)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from polygen import knobs
 from polygen.decide import decision
 from polygen.errors import ArgumentError, DTypeError, SignatureError, ToolchainMissing
-from polygen.frontend import evaluate
+from polygen.frontend import evaluate, given
 from polygen.frontend.build import build_program
 from polygen.frontend.dtypes import F32, TF32, DType
 from polygen.frontend.program import Program, Tensor
 from polygen.frontend.signature import parse_signature
+from polygen.generated import content
 from polygen.hardware.device import Device, device
 from polygen.kernel import Kernel
 from polygen.pipeline import check_sizes, with_sizes
@@ -44,7 +44,7 @@ class Fused:
         functools.update_wrapper(self, function)
         self.function, self.name, self.source = function, name, source
         self._allow_tf32 = allow_tf32
-        self._parameters = tuple(inspect.signature(function).parameters)
+        self._parameters = given.parameters_of(function)
         self._kernels: Recent[Any, Kernel] = Recent(_MOST_SHAPES)  # by shapes and dtypes
         self._layouts: Recent[Any, Kernel] = Recent(_MOST_SHAPES)  # by storage order too
         self._variants: Recent[Any, Kernel] = Recent(_MOST_VARIANTS)  # by what they are made from
@@ -204,7 +204,7 @@ class Fused:
         sizes = {name: value for name, value in sizes.items() if name in program.sizes}
         program, device = with_sizes(program, sizes), target(None)
         schedule, origin = decision(program, device, sizes)
-        key = (repr(program), device, schedule)  # repr tells 0.0 from -0.0 and 1 from 1.0
+        key = (content(program), device, schedule)  # tells 0.0 from -0.0 and 1 from 1.0
         found = self._variants.get(key)
         if found is None:
             found = Kernel.decided(program, device, sizes, schedule, origin)
@@ -252,15 +252,31 @@ def _order(view: ArrayView) -> tuple[int, ...]:
     return tuple(axes)
 
 
+@overload
+def fuse(
+    function: Callable[..., Any], *, name: str | None = None, allow_tf32: bool = False
+) -> Fused: ...
+
+
+@overload
+def fuse(
+    function: None = None, *, name: str | None = None, allow_tf32: bool = False
+) -> Callable[[Callable[..., Any]], Fused]: ...
+
+
 def fuse(
     function: Callable[..., Any] | None = None, *, name: str | None = None, allow_tf32: bool = False
-) -> Any:
+) -> Fused | Callable[[Callable[..., Any]], Fused]:
     """Make one kernel of a function written in array code.
 
     Args:
-        function: plain array code over NumPy-style operators and functions.
+        function: plain array code over NumPy-style operators and functions; None: a decorator with
+            the other arguments is returned.
         name: of the kernel; None: the function's.
         allow_tf32: take f32 matrices as tf32 in direct calls (10 mantissa bits in products).
+
+    Raises:
+        TraceError: `function` is not a function of arrays, or `name` not an identifier.
 
     Example:
         >>> @pg.fuse
@@ -269,22 +285,11 @@ def fuse(
     """
     if function is None:
         return functools.partial(fuse, name=name, allow_tf32=allow_tf32)
-    own = name or function.__name__
-    own = own if own.isidentifier() else "fused"
-    return Fused(function, own, _source(function, own), allow_tf32)
-
-
-def _source(function: Callable[..., Any], name: str) -> str:
-    """What the function returns, for people: its last return expression if the text is at hand."""
-    given = getattr(function, "expression", None)
-    if given is not None:
-        return str(given)
-    try:
-        lines = inspect.getsource(function).splitlines()
-    except (OSError, TypeError):
-        return f"{name}({', '.join(inspect.signature(function).parameters)})"
-    returns = [line.strip() for line in lines if line.strip().startswith("return ")]
-    return returns[-1].removeprefix("return ") if returns else name
+    if isinstance(function, Fused):  # fused again, under another name
+        function = function.function
+    given.parameters_of(function)
+    own = given.name_of(function, name)
+    return Fused(function, own, given.source_of(function, own), allow_tf32)
 
 
 def target(arch: str | None) -> Device:

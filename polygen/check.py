@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from polygen.brief import Brief
 from polygen.emit.source import KernelSource
 from polygen.errors import ArgumentError
 from polygen.frontend.dtypes import TF32
@@ -46,16 +47,19 @@ _TRIAL_CLUSTERS = 2  # of persistent blocks in a trial
 _SHOWN = 6  # instructions of the access profile that are printed
 
 
-@dataclass(frozen=True, slots=True)
-class Emulation:
+@dataclass(frozen=True, slots=True, repr=False)
+class Emulation(Brief):
     """One run on the PTX machine."""
 
     results: Any  # one array, or a tuple
     report: Report
 
+    def __str__(self) -> str:
+        return str(self.report)
 
-@dataclass(frozen=True, slots=True)
-class CheckReport:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class CheckReport(Brief):
     """What was proved, what was run, and what was found.
 
     Attributes:
@@ -78,6 +82,12 @@ class CheckReport:
     def ok(self) -> bool:
         """Whether nothing was found."""
         return not self.findings
+
+    def brief(self) -> str:
+        """The verdict, and the first finding if there is one."""
+        verdict = f"{len(self.proofs)} proofs, ran on NumPy: {self.comparison}"
+        first = f", first: {self.findings[0].code}" if self.findings else ""
+        return f"{verdict}; {len(self.findings) or 'no'} findings{first}"
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{name} = {value}" for name, value in self.sizes)

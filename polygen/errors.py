@@ -184,6 +184,10 @@ class ToolchainMissing(PolygenError):
     """A library that the requested step needs is not installed, or there is no GPU to run on."""
 
 
+class ToolchainBroken(PolygenError):
+    """A library that the requested step needs is installed, but cannot be loaded or used."""
+
+
 class CacheError(PolygenError):
     """The artifact cache cannot be read or written (full disk, no permission)."""
 
@@ -238,6 +242,15 @@ class LaunchFileError(ManyErrors, LaunchError):
 
 class StepLimit(PolygenError):
     """A run on the machine took more steps than allowed: most likely a loop that never ends."""
+
+
+# --- the command line -----------------------------------------------------------------------------
+class UsageError(PolygenError):
+    """A command line does not follow the form that its command has."""
+
+
+class OutputError(PolygenError):
+    """What a command prints cannot be written."""
 
 
 # --- benchmarks -----------------------------------------------------------------------------------

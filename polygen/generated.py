@@ -82,6 +82,11 @@ def encode(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is no plain value")
 
 
+def content(value: Any) -> str:
+    """A record as text that tells any two apart, 0.0 from -0.0 too; a repr is for people."""
+    return json.dumps(encode(value))
+
+
 def decode(kind: type[Result], data: Any) -> Result:
     """A record of `kind`.
 
@@ -165,9 +170,9 @@ def key(kind: type[Any], parts: tuple[object, ...]) -> str:
 
     Args:
         kind: of the result.
-        parts: all that it depends on, beside polygen itself; their ``repr`` tells them apart.
+        parts: records of all that it depends on, beside polygen itself.
     """
-    text = json.dumps([_MAGIC.decode(), version(), kind.__name__, *map(repr, parts)])
+    text = json.dumps([_MAGIC.decode(), version(), kind.__name__, *map(content, parts)])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

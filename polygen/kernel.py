@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from polygen.brief import table
 from polygen.errors import AlignmentMismatch, PolygenError, SpillError, ToolchainMissing
 from polygen.frontend.program import Program, realigned
 from polygen.generated import Generated, kept
@@ -231,6 +232,17 @@ class Kernel:
 
     def __str__(self) -> str:
         return self.show("plan")
+
+    def _repr_html_(self) -> str:
+        tensors = (*self.program.inputs, *self.program.outputs)
+        return table(
+            [
+                ("computes", self.program.source),
+                *((tensor.name, str(tensor).partition(": ")[2]) for tensor in tensors),
+                ("target", self._generated.target),
+                ("schedule", f"{self.schedule.name}: {self.schedule_origin}"),
+            ]
+        )
 
     # --- running it -----------------------------------------------------------------------------
     @cached_property

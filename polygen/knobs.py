@@ -1,6 +1,7 @@
 """Every ``POLYGEN_*`` environment variable, typed, in one place (ten at most).
 
-Python wins over the environment: ``with scope(cache_dir=...)`` overrides inside the block.
+An empty variable is as good as none. Python wins over the environment: ``with
+scope(cache_dir=...)`` overrides inside the block.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Knobs:
     debug: bool = False  # the command line shows tracebacks
 
 
-_TRUE, _FALSE = {"1", "true", "on", "yes"}, {"", "0", "false", "off", "no"}
+_TRUE, _FALSE = {"1", "true", "on", "yes"}, {"0", "false", "off", "no"}
 _override: contextvars.ContextVar[Knobs | None] = contextvars.ContextVar(
     "polygen_knobs", default=None
 )
@@ -45,7 +46,20 @@ def _parse(name: str, kind: str, text: str) -> object:
                 nearest="Use 1 or 0",
             )
         return lowered in _TRUE
-    return Path(text) if "Path" in kind else text
+    return _path(name, text) if "Path" in kind else text
+
+
+def _path(name: str, text: str) -> Path:
+    """A path as a shell would read it: nobody expands ~ in a Dockerfile or a unit file."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as reason:  # ~nobody, or a user without a home folder
+        raise PolygenError(
+            f"{text!r} names no folder",
+            where=f"environment variable {name}",
+            why=str(reason),
+            nearest="Write the whole path",
+        ) from None
 
 
 def current() -> Knobs:
@@ -56,7 +70,7 @@ def current() -> Knobs:
     found = {}
     for field in fields(Knobs):
         name = f"POLYGEN_{field.name.upper()}"
-        if name in os.environ:
+        if os.environ.get(name, "").strip():  # empty is unset, as scripts mean it
             found[field.name] = _parse(name, str(field.type), os.environ[name])
     return replace(Knobs(), **found)  # type: ignore[arg-type]
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from polygen.brief import Brief
 from polygen.decide import ISL_LOCK, Prospect, decide
 from polygen.emit.cuda import emit
 from polygen.emit.functions import is_costly
@@ -32,8 +33,8 @@ from polygen.tune import lookup
 MOST_OPERATIONS, MOST_FUNCTIONS = 512, 128
 
 
-@dataclass(frozen=True, slots=True)
-class Passes:
+@dataclass(frozen=True, slots=True, repr=False)
+class Passes(Brief):
     """The result of every pass, for people to look at."""
 
     program: Program
@@ -58,6 +59,9 @@ class Passes:
             str(self.tree),
             self.command,
         )
+
+    def __str__(self) -> str:
+        return f"{self.plan.entry} for {self.plan.device.name}, {self.origin}"
 
 
 def generate(

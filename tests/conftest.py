@@ -10,6 +10,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from polygen.errors import ToolchainMissing
+from polygen.runtime.cupy_import import give_folder
+
+give_folder()  # test modules import CuPy by themselves, and the home folder may be missing
 
 # No example fails for being slow: on a busy machine any may be.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])

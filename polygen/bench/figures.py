@@ -84,8 +84,12 @@ class Limit:
 
 
 def limit(record: Record, line: Line) -> Limit | None:
-    """The card's limit for a row; None where its run measured no ceilings."""
-    ceilings = record["runs"][line["run"]].get("ceilings")
+    """The card's limit for a row; None where its run measured no ceilings.
+
+    A replayed row has those of the run that measured it, not of the replay.
+    """
+    own = line.get("card", {}).get("ceilings")
+    ceilings = own or record["runs"][line["run"]].get("ceilings")
     if not ceilings or line["dtype"] not in ceilings["tflops"]:
         return None
     product = line["operations"] / ceilings["tflops"][line["dtype"]] / 1e6

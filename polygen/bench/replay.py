@@ -49,14 +49,15 @@ class ReplaySource:
         """
         if job.row.key not in self._rows:
             raise BenchError("the record has no such row", where=job.row.key)
-        return ReplayWork(self._rows[job.row.key])
+        line = self._rows[job.row.key]
+        return ReplayWork(line, self._record["runs"][line["run"]].get("ceilings"))
 
 
 class ReplayWork:
     """One row of a record."""
 
-    def __init__(self, line: dict[str, Any]) -> None:
-        self._line = line
+    def __init__(self, line: dict[str, Any], ceilings: dict[str, Any] | None) -> None:
+        self._line, self._ceilings = line, ceilings
 
     def make(self, name: str) -> Call:
         """The contender's recorded launches; as in the record where it took no part."""
@@ -100,6 +101,6 @@ class ReplayWork:
         return kept
 
     def conditions(self) -> dict[str, Any]:
-        """As recorded."""
+        """As recorded, with the ceilings of the run that the row comes from."""
         kept: dict[str, Any] = self._line.get("card", {})
-        return kept
+        return kept | ({"ceilings": self._ceilings} if self._ceilings else {})

@@ -1,20 +1,23 @@
 """The command ``polygen``: reads the command line, calls one function of `commands`, words errors.
 
 Exit codes: 0 done, 1 a check or comparison failed, 2 wrong usage or any refusal. An error is one
-message on stderr; the traceback comes with ``--debug`` alone.
+message on stderr, and with ``--json`` an object on stdout too; the traceback comes with ``--debug``
+alone.
 """
 
 from __future__ import annotations
 
-import os
+import contextlib
 import shlex
 import sys
 import traceback
 from collections.abc import Sequence
 
 from polygen import knobs
+from polygen.cli import streams
 from polygen.cli.arguments import parser
-from polygen.errors import PolygenError, readable, told
+from polygen.cli.output import error_json, print_json
+from polygen.errors import OutputError, PolygenError, TraceError, readable, told
 
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 
@@ -23,45 +26,66 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line.
 
     Args:
-        argv: the words after ``polygen``; None: those of this process.
+        argv: the words after ``polygen``; None: those of this process, whose standard streams are
+            then made fit for it.
 
     Returns:
         The exit code.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    if argv is not None:
+        return _guarded(list(argv))
+    with streams.of_a_command():
+        return _guarded(sys.argv[1:])
+
+
+def _guarded(words: list[str]) -> int:
+    """Run, and turn whatever goes wrong into a message and an exit code."""
     try:
-        options = parser().parse_args(words)
-    except SystemExit as stop:  # argparse has printed its message, or the help
-        return stop.code if isinstance(stop.code, int) else REFUSED
-    options.command = command_line(words)
-    try:
-        code = int(options.run(options))
+        code = _run(words)
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader (head, less) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.discard(sys.stdout)
         return 0
     except KeyboardInterrupt:
         return INTERRUPTED
-    except PolygenError as error:
-        if _debug(options):
-            traceback.print_exc()
-            return REFUSED
-        print(f"polygen: {error}", file=sys.stderr)
-        return REFUSED
-    except SystemExit as stop:
-        print(f"polygen: the program ends polygen by sys.exit({stop.code!r})", file=sys.stderr)
-        return REFUSED
     except Exception as error:
-        if _debug(options):
-            traceback.print_exc()
-            return REFUSED
-        print(
+        return _report(error, words)
+
+
+def _run(words: list[str]) -> int:
+    try:
+        options = parser().parse_args(words)
+    except SystemExit as stop:  # argparse has printed the help or the version
+        return stop.code if isinstance(stop.code, int) else REFUSED
+    options.command = command_line(words)
+    try:
+        return int(options.run(options))
+    except SystemExit as stop:  # of the user's code: it would be a success without a result
+        raise TraceError(f"the program ends polygen by sys.exit({stop.code!r})") from stop
+
+
+def _report(error: Exception, words: list[str]) -> int:
+    """Word an error on stderr, and for programs on stdout."""
+    if _debug(words):
+        text = "".join(traceback.format_exception(error))
+    elif isinstance(error, PolygenError):
+        text = f"polygen: {error}\n"
+    else:
+        text = (
             f"polygen: internal error: {readable(told(error))}. "
-            "--debug shows where; please report it",
-            file=sys.stderr,
+            "--debug shows where; please report it\n"
         )
-        return REFUSED
+    with contextlib.suppress(OSError):  # there is nobody to tell
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    if "--json" in words and not isinstance(error, OutputError):
+        with contextlib.suppress(OSError, OutputError):
+            print_json(error_json(error))
+            sys.stdout.flush()
+    if isinstance(error, OutputError):
+        streams.discard(sys.stdout)
+    return REFUSED
 
 
 def command_line(words: Sequence[str]) -> str:
@@ -70,8 +94,8 @@ def command_line(words: Sequence[str]) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in quoted)
 
 
-def _debug(options: object) -> bool:
-    if getattr(options, "debug", False):
+def _debug(words: Sequence[str]) -> bool:
+    if "--debug" in words:
         return True
     try:
         return knobs.current().debug

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from polygen import __version__
-from polygen.cli import bench, commands, trial, tune
-from polygen.errors import readable
+from polygen.cli import bench, commands, completion, trial, tune
+from polygen.errors import UsageError
 from polygen.frontend.shapes import LARGEST_SIZE
 from polygen.show import STAGES
 
@@ -29,13 +31,77 @@ or a kernel from outside: polygen check FILE.cu LAUNCH.toml, polygen check FILE.
 docs/machine.md says what a launch file holds.
 """
 
+# What an option of several words goes on with: a name or NAME=VALUE, which no program and no
+# operand with dims is.
+_GOES_ON = re.compile(r"[A-Za-z_][\w-]*(=[^=\s]*)?")
+
+_OPTION = re.compile(r"--?[A-Za-z][\w-]*(=|$)")
+
 
 class Parser(argparse.ArgumentParser):
-    """Reports a mistake as one message, without the usage text."""
+    """Reports a mistake as one message, without the usage text; takes options in any place."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        """Print the mistake and where to read on; exit with 2."""
-        self.exit(2, f"{self.prog}: {readable(message)}. See `{self.prog} --help`\n")
+        """Raise the mistake, with where to read on.
+
+        Raises:
+            UsageError: always.
+        """
+        command = self.prog.removeprefix("polygen").strip()
+        raise UsageError(message, where=command, nearest=f"See `{self.prog} --help`")
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse with the options in front, whatever their places, and refuse unknown ones here."""
+        words = list(args or ())
+        if any(action.dest == "program" for action in self._actions):
+            words = self._options_first(words)
+        found, extras = super().parse_known_args(words, namespace)
+        unknown = next((word for word in extras if word.startswith("-")), None)
+        if unknown is not None:
+            known = difflib.get_close_matches(unknown, self._option_string_actions, n=1)
+            hint = f" (did you mean {known[0]}?)" if known else ""
+            self.error(f"unrecognized arguments: {' '.join(extras)}{hint}")
+        return found, extras
+
+    def _options_first(self, words: list[str]) -> list[str]:
+        """Put options with their values before the program and its operands.
+
+        argparse by itself gives every word after ``--size M=64`` to that option, the program too.
+        """
+        options: list[str] = []
+        others: list[str] = []
+        position = 0
+        while position < len(words):
+            word = words[position]
+            position += 1
+            if word == "--":
+                others += words[position:]
+                break
+            if not self._is_option(word):
+                others.append(word)
+                continue
+            options.append(word)
+            action = self._option_string_actions.get(word)
+            if action is None or action.nargs == 0 or position == len(words):
+                continue
+            if action.nargs is None or not self._is_option(words[position]):
+                options.append(words[position])
+                position += 1
+            while action.nargs == "+" and position < len(words):
+                if not _GOES_ON.fullmatch(words[position]):
+                    break
+                options.append(words[position])
+                position += 1
+        return [*options, "--", *others] if others else options
+
+    def _is_option(self, word: str) -> bool:
+        """Whether a word is an option, known or misspelled; ``-(x @ w)`` and ``-`` are not."""
+        return word in self._option_string_actions or _OPTION.match(word) is not None
 
 
 def size(text: str) -> tuple[str, int]:
@@ -81,7 +147,7 @@ def parser() -> Parser:
         "--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks"
     )
     json = Parser(add_help=False)
-    json.add_argument("--json", action="store_true", help="print JSON")
+    json.add_argument("--json", action="store_true", help="print JSON, also of an error")
     sub = main.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def add(name: str, run: object, text: str, *parents: Parser) -> Parser:
@@ -98,14 +164,15 @@ def parser() -> Parser:
         return made
 
     kernel = _kernel_options()
-    generate = add("generate", commands.generate, "write a kernel's .cu, manifest and tree", kernel)
+    text = "write a kernel's .cu, manifest and tree"
+    generate = add("generate", commands.generate, text, kernel, json)
     generate.add_argument(
         "-o", dest="out", metavar="OUT", default="kernels_out", help="folder; - prints the .cu"
     )
     generate.add_argument(
         "--force", action="store_true", help="take the place of another kernel of this name"
     )
-    show = add("show", commands.show, "print one stage of the pipeline", kernel)
+    show = add("show", commands.show, "print one stage of the pipeline", kernel, json)
     show.add_argument("--stage", choices=STAGES, default="plan", help="default: plan")
     text = "prove a kernel, and run its PTX on NumPy; no GPU"
     check = add("check", commands.check, text, kernel, json)
@@ -118,8 +185,12 @@ def parser() -> Parser:
     tune.add_options(add("tune", tune.run, text, _kernel_options(optional=True), json))
     add("targets", commands.targets, "list the target architectures", json)
     add("env", commands.env, "describe this machine: versions, GPUs, compiler", json)
-    cache = add("cache", commands.cache, "describe or empty the cache of compiled kernels")
+    cache = add("cache", commands.cache, "describe or empty the cache of compiled kernels", json)
     cache.add_argument("action", choices=("info", "clear"))
+    text = "print a script that completes polygen's words in a shell"
+    shells = add("completion", completion.run, text)
+    shells.add_argument("shell", choices=completion.SHELLS)
+    shells.set_defaults(parser=main)
     return main
 
 

@@ -10,41 +10,60 @@ from polygen.cli import check_files, load
 from polygen.cli.output import fancy, print_code, print_json, print_pairs, print_table
 from polygen.errors import ToolchainMissing
 from polygen.hardware.device import devices
+from polygen.kernel import Kernel
 from polygen.runtime import cache as artifacts
 from polygen.runtime.environment import environment
 from polygen.schedule.load import shipped
 
+# What is written; cubin and PTX only where there is a compiler.
+FILES = {
+    "code": ".cu",
+    "header": ".h",
+    "cubin": ".cubin",
+    "ptx": ".ptx",
+    "manifest": ".json",
+    "tree": ".tree.yaml",
+}
 LANGUAGES = {"cuda": "cuda", "tree": "yaml"}  # stages that a terminal shows in colour
 
 
 def generate(options: argparse.Namespace) -> int:
-    """Write the ``.cu``, the manifest and the tree, or print the ``.cu``."""
+    """Write the ``.cu`` with header, binary, manifest and tree beside it, or print the ``.cu``."""
     made = load.kernel(options)
     if options.out == "-":
-        print_code(made.source, "cuda")
+        if options.json:
+            print_json(_described(made) | {"source": made.source})
+        else:
+            print_code(made.source, "cuda")
         return 0
     path = made.save(options.out, force=options.force)
+    found = {name: path.with_suffix(suffix) for name, suffix in FILES.items()}
+    files = {name: str(file) for name, file in found.items() if file.exists()}
     try:
         compiled = f"{made.resources}, by {made.artifact.compiler}"
+        resources, compiler, why = dataclasses.asdict(made.resources), made.artifact.compiler, None
     except ToolchainMissing as reason:
         compiled = f"not compiled: {reason}"
-    print_pairs(
-        [
-            ("code", str(path)),
-            ("header", str(path.with_suffix(".h"))),
-            ("manifest", str(path.with_suffix(".json"))),
-            ("tree", str(path.with_suffix(".tree.yaml"))),
-            ("target", made.passes.plan.device.name),
-            ("schedule", made.schedule_origin),
-            ("compiled", compiled),
-        ]
-    )
+        resources, compiler, why = None, None, str(reason)
+    if options.json:
+        built = {"resources": resources, "compiler": compiler, "not_compiled": why}
+        print_json(files | _described(made) | built)
+    else:
+        print_pairs([*files.items(), *_described(made).items(), ("compiled", compiled)])
     return 0
+
+
+def _described(made: Kernel) -> dict[str, str]:
+    return {"target": made.passes.plan.device.name, "schedule": made.schedule_origin}
 
 
 def show(options: argparse.Namespace) -> int:
     """Print one stage of the pipeline."""
-    text = load.kernel(options).show(options.stage)
+    made = load.kernel(options)
+    text = made.show(options.stage)
+    if options.json:  # described afterwards: compiling may replace an automatic choice
+        print_json({"stage": options.stage, **_described(made), "text": text})
+        return 0
     language = LANGUAGES.get(options.stage)
     if language and fancy():
         print_code(text, language)
@@ -120,7 +139,15 @@ def env(options: argparse.Namespace) -> int:
 def cache(options: argparse.Namespace) -> int:
     """Describe or empty the cache of compiled kernels."""
     if options.action == "clear":
-        print(f"{artifacts.clear()} kernels removed from {artifacts.directory()}")
+        removed, path = artifacts.clear(), artifacts.directory()
+        if options.json:
+            print_json({"path": str(path), "removed": removed})
+        else:
+            print(f"{removed} kernels removed from {path}")
+        return 0
+    held = artifacts.info()
+    if options.json:
+        print_json({"path": str(held.path), "entries": held.entries, "bytes": held.bytes})
     else:
-        print(artifacts.info())
+        print(held)
     return 0

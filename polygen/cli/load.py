@@ -23,6 +23,7 @@ from typing import Any
 from polygen import knobs
 from polygen.api import Fused, fuse
 from polygen.errors import PolygenError, SignatureError, ToolchainMissing, TraceError, told
+from polygen.frontend.given import checked_name
 from polygen.frontend.parse import parse_expression
 from polygen.frontend.signature import parse_signature
 from polygen.kernel import Kernel
@@ -78,15 +79,12 @@ def fused(program: str, signature: list[str], name: str | None) -> Fused:
 
     Raises:
         PolygenError: no such file or function, or the file fails.
+        TraceError: `name` is not a name.
         SignatureError: an operand has no name, or two have one.
         ExpressionError: the expression cannot be read.
     """
-    if name is not None and (not name.isidentifier() or not name.isascii()):
-        raise PolygenError(
-            f"{name!r} is not a name",
-            where="--name",
-            nearest="Letters, digits and _, not starting with a digit",
-        )
+    if name is not None:
+        checked_name(name, "--name")
     found = _FILE.fullmatch(program.strip())
     if found:
         function = from_file(Path(found["path"]), found["name"])

@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from polygen.errors import PolygenError
+
 
 def fancy() -> bool:
     """Whether to colour: stdout is a terminal, and NO_COLOR is not set."""
@@ -16,6 +18,20 @@ def fancy() -> bool:
 def print_json(value: object) -> None:
     """Print a value as indented JSON."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def error_json(error: Exception) -> dict[str, object]:
+    """An error as plain values: its class, its message, and the parts of the message.
+
+    A mistake of polygen itself has the class and the message alone.
+    """
+    said: dict[str, object] = {"kind": type(error).__name__, "message": str(error)}
+    if isinstance(error, PolygenError):
+        said |= {part: getattr(error, part) for part in ("what", "where", "why", "nearest")}
+    for more in ("problems", "column", "log"):
+        if value := getattr(error, more, None):
+            said[more] = value
+    return {"ok": False, "error": said}
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -79,7 +79,14 @@ def header(plan: KernelPlan, command: str) -> list[str]:
         "schedule:",
         *schedule,
     ]
-    return [*lines, f"made by: {command}"] if command else lines
+    lines += [f"made by: {command}"] if command else []
+    return [_comment(part) for line in lines for part in (line.splitlines() or [""])]
+
+
+def _comment(line: str) -> str:
+    """A line that ends where it ends: a backslash at its end would comment out the next one."""
+    printable = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line.rstrip())
+    return f"{printable} ." if printable.endswith("\\") else printable
 
 
 def _tidy(text: str) -> str:

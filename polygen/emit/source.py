@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polygen.brief import Brief
 from polygen.emit.conditions import Condition
 from polygen.lower.launch import Argument, Launch
 
 __all__ = ["Argument", "KernelSource", "Launch"]
 
 
-@dataclass(frozen=True, slots=True)
-class KernelSource:
+@dataclass(frozen=True, slots=True, repr=False)
+class KernelSource(Brief):
     """CUDA text, entry point, argument layout and launch shape of one kernel."""
 
     entry: str  # extern "C" name
@@ -26,6 +27,10 @@ class KernelSource:
     def alignment(self) -> tuple[tuple[str, int], ...]:
         """Per array, the bytes that its address and its steps must be multiples of."""
         return tuple((c.tensor, c.multiple) for c in self.conditions if c.kind == "address")
+
+    def brief(self) -> str:
+        """The entry, its target, and how much text there is."""
+        return f"{self.entry} for {self.arch}, {len(self.text.splitlines())} lines"
 
     def __str__(self) -> str:
         return self.text

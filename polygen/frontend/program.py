@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from polygen.brief import Brief
 from polygen.frontend.dtypes import DType
 
 Dim = str | int  # a size: a name (run-time argument) or a number
@@ -152,8 +153,8 @@ class Pointwise:
 Statement = Contraction | Pointwise
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+@dataclass(frozen=True, slots=True, repr=False)
+class Program(Brief):
     """What one kernel computes."""
 
     name: str  # a C identifier

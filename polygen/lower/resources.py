@@ -131,7 +131,7 @@ def _check_given(
             where=where,
             why=f"the producer gives registers to the consumers, which have "
             f"{roles.consumer_registers}",
-            nearest="roles.producer_registers = 40",
+            nearest=f"roles.producer_registers = {roles.consumer_registers}",
         )
     total = group * (roles.producer_registers + consumers * roles.consumer_registers)
     if total > device.registers_per_block:

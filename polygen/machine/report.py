@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from polygen.brief import Brief
 from polygen.machine.parse import Kernel
 
 CODES = {
@@ -70,8 +71,8 @@ class AccessProfile:
         return f"{self.actual} {unit}, ideal {self.ideal}, in {self.executions} warps: {self.where}"
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Brief):
     """The outcome of one run.
 
     Attributes:

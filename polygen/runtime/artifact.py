@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polygen.brief import Brief
+
 
 @dataclass(frozen=True, slots=True)
 class Resources:
@@ -24,8 +26,8 @@ class Resources:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Artifact:
+@dataclass(frozen=True, slots=True, repr=False)
+class Artifact(Brief):
     """PTX, cubin and what the compiler said about them."""
 
     ptx: str

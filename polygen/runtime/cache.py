@@ -57,7 +57,15 @@ class CacheInfo:
 
 def directory() -> Path:
     """Give the cache folder under the knobs in force; it may not exist yet."""
-    return knobs.current().cache_dir or platformdirs.user_cache_path("polygen")
+    chosen = knobs.current().cache_dir
+    if chosen is not None:
+        return chosen
+    try:
+        usual = platformdirs.user_cache_path("polygen")
+    except RuntimeError:  # neither HOME nor the system tells; older versions return a path with ~
+        usual = Path("~")
+    # Such a user has / for a home, as in containers; a folder called "~" is not meant.
+    return Path("/.cache/polygen") if usual.parts[0] == "~" else usual
 
 
 def key(source: KernelSource, *, allow_spills: bool = False) -> str:
@@ -206,8 +214,9 @@ def _publish(path: Path, entry: bytes) -> None:
 
 
 def _warn(path: Path, reason: OSError | NotImplementedError) -> None:
+    advice = "Free space, or name another folder in POLYGEN_CACHE_DIR"
     warnings.warn(
-        f"The kernel is not kept. {unwritable(path, reason)}", RuntimeWarning, stacklevel=4
+        f"The kernel is not kept. {unwritable(path, reason, advice)}", RuntimeWarning, stacklevel=4
     )
 
 

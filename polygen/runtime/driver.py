@@ -14,6 +14,7 @@ from typing import Any
 from polygen.errors import ToolchainMissing
 from polygen.lower.launch import Launch
 from polygen.runtime import occupancy, tensormaps
+from polygen.runtime.cupy_import import import_cupy
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
@@ -54,16 +55,23 @@ def cupy_driver() -> Driver:
     Raises:
         ToolchainMissing: CuPy is not installed, or there is no GPU.
     """
+    without = "emulate() runs the kernel without a GPU"
     try:
-        import cupy  # noqa: PLC0415
-
+        cupy = import_cupy()
+    except ImportError as reason:
+        raise ToolchainMissing(
+            "CuPy, which launches kernels, cannot be imported",
+            why=str(reason),
+            nearest="Running needs an NVIDIA GPU and `pip install cupy-cuda13x`, or cupy-cuda12x "
+            f"where the driver is of CUDA 12; {without}",
+        ) from reason
+    try:
         cupy.cuda.runtime.getDeviceCount()
-    except Exception as reason:  # ImportError, or CuPy's own error when there is no driver
+    except Exception as reason:  # CuPy's own error when there is no driver
         raise ToolchainMissing(
             "there is no GPU to run on",
             why=str(reason) or type(reason).__name__,
-            nearest="Running needs an NVIDIA GPU and `pip install 'polygen[cuda13]'`; "
-            "emulate() runs the kernel without a GPU",
+            nearest=f"Running needs an NVIDIA GPU and its driver; {without}",
         ) from reason
     return _functions(cupy)
 

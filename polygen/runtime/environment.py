@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from polygen.errors import ToolchainMissing
-from polygen.runtime import cache, nvrtc
+from polygen.errors import ToolchainBroken, ToolchainMissing
+from polygen.runtime import cache, nvrtc, toolkit
+from polygen.runtime.cupy_import import import_cupy
 
 _PACKAGES = ("polygen", "islpy", "numpy", "ml_dtypes", "torch", "jax")
-_CUPY_WHEELS = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
 _MAJOR, _MINOR = 75, 76  # cudaDevAttrComputeCapabilityMajor, ...Minor
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _cupy_runtime() -> Any:
     """Give CuPy's CUDA runtime calls; None without CuPy, a driver or a GPU."""
     try:
-        from cupy.cuda import runtime  # noqa: PLC0415
-
+        runtime = import_cupy().cuda.runtime
         return runtime if runtime.getDeviceCount() else None
     except Exception:  # ImportError, or CuPy's own error when there is no driver
         return None
@@ -80,14 +71,14 @@ def environment() -> dict[str, object]:
     """
     try:
         compiler: str | None = nvrtc.compiler_version()
-    except ToolchainMissing:
+    except (ToolchainMissing, ToolchainBroken):
         compiler = None
     runtime = _cupy_runtime()
     held = cache.info()
     return {
-        **{package: _version(package) for package in _PACKAGES},
+        **{package: toolkit.version(package) for package in _PACKAGES},
         "numpy": np.__version__,
-        "cupy": next(filter(None, map(_version, _CUPY_WHEELS)), None),
+        "cupy": next(filter(None, map(toolkit.version, toolkit.CUPY_WHEELS)), None),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "nvrtc": compiler,

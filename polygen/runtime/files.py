@@ -58,11 +58,15 @@ def write_text_atomic(path: str | Path, text: str) -> None:
     write_bytes_atomic(path, text.encode())
 
 
-def unwritable(path: Path, reason: OSError | NotImplementedError) -> CacheError:
+def unwritable(
+    path: Path,
+    reason: OSError | NotImplementedError,
+    advice: str = "Free space, or choose another folder",
+) -> CacheError:
     """Word the error for a file that cannot be written."""
     return CacheError(
         "the file cannot be written",
         where=str(path),
         why=getattr(reason, "strerror", None) or str(reason) or type(reason).__name__,
-        nearest="Free space, or choose another folder",
+        nearest=advice,
     )

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 
+from polygen.brief import Brief
 from polygen.hardware.device import Device
 from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted, Problem
@@ -56,8 +57,8 @@ class Progress:
     anchor_microseconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Tuning:
+@dataclass(frozen=True, slots=True, repr=False)
+class Tuning(Brief):
     """What a tuning found.
 
     Attributes:
@@ -88,6 +89,12 @@ class Tuning:
     def speedup(self) -> float:
         """The anchor's time over the best one's."""
         return 1 / self.best.ratio if self.best.ratio else 1.0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.best.schedule.name}, {self.best.microseconds:.2f} us, {self.speedup:.3f} times "
+            f"as fast as {self.anchor}, of {self.candidates} schedules, on {self.gpu}"
+        )
 
 
 class _Search:

@@ -186,7 +186,7 @@ OPTIONS = [
     ["--schedule", "."], ["--schedule", "/dev/null"], ["--schedule", LONG], ["--schedule", "\x00"],
     ["--schedule", "AUTO"], ["--name"], ["--name", ""], ["--name", "a b"], ["--name", "1a"],
     ["--name", "a-b"], ["--name", "a\\"], ["--name", "a\n"], ["--name", "../a"], ["--name", "é"],
-    ["--name", "\x00"], ["--json"], ["--seed", "1"], ["--frobnicate"], ["-x"], ["--stage", "cuda"],
+    ["--name", "\x00"], ["--json="], ["--seed", "1"], ["--frobnicate"], ["-x"], ["--stage", "cuda"],
     ["--out"], ["--size", "M=4", "--", "extra"], ["-o"], [f"--{LONG}"], ["-\x1b[2J"],
 ]  # fmt: skip
 
@@ -208,7 +208,7 @@ COMMANDS = [
     ["bench", "--budget", "x"], ["bench", "--repeats", "0"], ["bench", "--peers", "nosuch"],
     ["bench", "--replay", "nowhere.json"], ["bench", "--baseline", "nowhere.json"],
     ["bench", "--report", "--out", "nowhere.json"], ["show", "x @ w.T", *XW, "--stage"],
-    ["show", "x @ w.T", *XW, *ARCH, "--stage", "llvm"], ["show", "x @ w.T", *XW, *ARCH, "--json"],
+    ["show", "x @ w.T", *XW, *ARCH, "--stage", "llvm"], ["show", "x @ w.T", *XW, *ARCH, "--jsonl"],
     ["run", "x @ w.T", *XW, *ARCH, "--seed", "x"], ["check", "nowhere.cu"],
     ["check", "nowhere.cu", "nowhere.toml"], ["check", "nowhere.ptx", "nowhere.toml"],
     ["check", "nowhere.cu", "x:bf16[M,K]"], ["check", "a.cu", "b.toml", "c.toml"],

@@ -7,21 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from polygen.runtime.nvrtc_library import library
+
 KERNELS = Path(__file__).parent / "kernels"
 
 
 @functools.cache
 def to_ptx(source: str, arch: str = "sm_80", *options: str) -> str:
     """PTX of a header-free CUDA source."""
-    nvrtc = pytest.importorskip("cupy").cuda.nvrtc
-    program = nvrtc.createProgram(source, "kernel.cu", (), ())
-    try:
-        nvrtc.compileProgram(program, (f"-arch={arch}", "--std=c++17", "-lineinfo", *options))
-        return nvrtc.getPTX(program).decode()
-    except nvrtc.NVRTCError as error:
-        raise AssertionError(nvrtc.getProgramLog(program)) from error
-    finally:
-        nvrtc.destroyProgram(program)
+    given = (f"-arch={arch}", "--std=c++17", "-lineinfo", *options)
+    made = library().compile(source, "kernel.cu", given)
+    assert made.ok, made.log
+    return made.ptx
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from runtime_samples import Device, artifact, cupy_array
 import polygen as pg
 from polygen import decide, knobs, pipeline
 from polygen.errors import SpillError
-from polygen.generated import version
+from polygen.generated import content, version
 from polygen.hardware.device import device
 from polygen.runtime import cache
 
@@ -167,7 +167,7 @@ def test_other_classes_and_types_are_other_kernels(machine, change):
     if change.get("dtype") == "f4":
         machine.call = pg.fuse(product, allow_tf32=True)
     machine.run(300, **change)
-    programs = {repr(kernel.program) for kernel in machine.call._variants.values()}
+    programs = {content(kernel.program) for kernel in machine.call._variants.values()}
     expected = {"f4": 1}.get(change.get("dtype"), 2)
     assert len(programs) == expected and len(machine.generated) == 2
 

@@ -64,13 +64,14 @@ def test_a_command_stays_on_one_line():
 
 def test_without_a_compiler_the_code_is_still_written(tmp_path, capsys, monkeypatch):
     def missing(*_, **__):
-        raise errors.ToolchainMissing("the CUDA compiler NVRTC cannot be used")
+        raise errors.ToolchainMissing("there is no CUDA compiler NVRTC")
 
-    monkeypatch.setattr(nvrtc, "_nvrtc", missing)
+    monkeypatch.setattr(nvrtc, "identity", missing)
+    monkeypatch.setattr(nvrtc, "library", missing)
     nvrtc.compiler_identity.cache_clear()
     assert main(["generate", *GELU, *SIZES, "--name", "up", "-o", str(tmp_path)]) == 0
     nvrtc.compiler_identity.cache_clear()
-    assert lines(capsys)["compiled"].startswith("not compiled: the CUDA compiler NVRTC")
+    assert lines(capsys)["compiled"].startswith("not compiled: there is no CUDA compiler")
     text = (tmp_path / "pg_up.cu").read_text()
     assert text.startswith("// not compiled") and "__global__" in text
     assert json.loads((tmp_path / "pg_up.json").read_text())["resources"] is None

@@ -82,7 +82,7 @@ from polygen.runtime import nvrtc
 from polygen.errors import ToolchainMissing
 def missing():
     raise ToolchainMissing("no compiler")
-nvrtc._nvrtc = missing
+nvrtc.library = missing
 import ctypes
 import polygen as pg
 from runtime_samples import Device, cupy_array
@@ -143,7 +143,7 @@ def no_compiler(monkeypatch):
 
     nvrtc.compiler_identity.cache_clear()
     with monkeypatch.context() as patch:
-        patch.setattr(nvrtc, "_nvrtc", missing)
+        patch.setattr(nvrtc, "library", missing)
         yield patch
     nvrtc.compiler_identity.cache_clear()
 

@@ -15,7 +15,7 @@ import pytest
 from bench_samples import COMMITTED, GELU, MM, RESIDUAL, ROWS, sample
 from filelock import FileLock
 
-from polygen.bench import record, replay, report, run, statistics
+from polygen.bench import figures, record, replay, report, run, statistics
 from polygen.bench.source import Job
 from polygen.errors import BenchError, ToolchainMissing
 from polygen.runtime.child import Lost
@@ -72,6 +72,13 @@ def test_a_replay_goes_the_whole_way_and_has_the_medians_of_the_record(undisturb
     assert made["versions"] == old["runs"][-1]["versions"] and "interval" in made["protocol"]
     assert made["suites"] == new["suites"] and len(made["sources"]) == 12
     assert new["unfinished"] == []
+
+
+def test_a_replay_has_the_shares_of_the_limit_of_the_record(undisturbed):
+    old, new = record.load(COMMITTED), record.load(undisturbed)
+    assert len({line["run"] for line in old["rows"]}) > 1  # with other ceilings each
+    for then, now in zip(old["rows"], new["rows"], strict=False):
+        assert figures.share_of_limit(new, now) == figures.share_of_limit(old, then), now["key"]
 
 
 def test_launches_of_a_replay_depend_on_row_and_contender_alone():

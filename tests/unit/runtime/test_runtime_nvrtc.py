@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import textwrap
+import tomllib
+from pathlib import Path
 
 import pytest
 from runtime_samples import TEXT, source
 
 from polygen import knobs
-from polygen.errors import CompileError, ToolchainMissing
-from polygen.runtime import compilelog, nvrtc
+from polygen.errors import CompileError, ToolchainBroken, ToolchainMissing
+from polygen.runtime import compilelog, nvrtc, nvrtc_library
 
-pytest.importorskip("cupy")
+ROOT = Path(__file__).parents[3]
 
 SPILLING = """\
 extern "C" __global__ void __launch_bounds__(1024, 2) scale(float *y) {
@@ -118,18 +122,62 @@ def test_a_silent_log_is_refused():
         compilelog.resources(source(), "ptxas info: nothing to see")
 
 
-def test_a_missing_toolchain_says_what_to_install(monkeypatch):
-    nvrtc._nvrtc.cache_clear()
-    monkeypatch.setitem(sys.modules, "cupy.cuda", None)
-    try:
-        with pytest.raises(ToolchainMissing, match=r"pip install 'polygen\[cuda13\]'"):
-            nvrtc.compile_source(source())
-    finally:
-        nvrtc._nvrtc.cache_clear()
+@pytest.fixture
+def no_library(monkeypatch):
+    """A machine on which nothing is called NVRTC; gives the path of the real one."""
+    path = nvrtc_library.library().path
+    monkeypatch.setattr(nvrtc_library, "_NAMES", ("libnvrtc-of-nobody.so",))
+    monkeypatch.setattr(nvrtc_library, "candidates", lambda: iter(()))
+    nvrtc_library.library.cache_clear()
+    yield path
+    nvrtc_library.library.cache_clear()
+
+
+def test_a_missing_toolchain_says_what_to_install(no_library):
+    with pytest.raises(ToolchainMissing, match=r"`pip install 'nvidia-cuda-nvrtc==13.0.[*]'`"):
+        nvrtc.compile_source(source())
+
+
+def test_a_library_that_does_not_load_is_named(no_library, monkeypatch, tmp_path):
+    file = tmp_path / "libnvrtc.so.13"
+    file.write_text("not a library")
+    monkeypatch.setattr(nvrtc_library, "candidates", lambda: iter([file]))
+    with pytest.raises(ToolchainBroken, match=f"{file}: .*cannot be loaded.*--force-reinstall"):
+        nvrtc.compile_source(source())
+
+
+def test_the_first_library_that_loads_is_taken(no_library, monkeypatch, tmp_path):
+    broken = tmp_path / "libnvrtc.so.13"
+    broken.write_text("not a library")
+    monkeypatch.setattr(nvrtc_library, "candidates", lambda: iter([broken, no_library]))
+    assert nvrtc.compile_source(source()).cubin[:4] == b"\x7fELF"
+
+
+def test_the_packages_recommended_are_those_of_the_extras():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for major, requirement in nvrtc_library.PACKAGES.items():
+        assert requirement in extras["optional-dependencies"][f"cuda{major}"]
+
+
+def test_compiling_needs_no_cupy_and_no_home(tmp_path):
+    code = """
+        import sys
+        sys.modules["cupy"] = None
+        from runtime_samples import source
+        from polygen.runtime.cache import compile_cached
+        print(compile_cached(source()).compiler)
+    """
+    environment = {k: v for k, v in os.environ.items() if k not in ("HOME", "XDG_CACHE_HOME")}
+    environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True, text=True, cwd=tmp_path, env=environment, check=True,
+    )  # fmt: skip
+    assert done.stdout.startswith("NVRTC ") and done.stderr == ""
 
 
 def test_importing_the_runtime_imports_no_cupy():
-    modules = "nvrtc, cache, arrays, outputs, launch, environment, files"
+    modules = "nvrtc, nvrtc_library, cache, arrays, outputs, launch, environment, files"
     code = f"import sys; from polygen.runtime import {modules}; print('cupy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -1,0 +1,135 @@
+"""What a user hands to `fuse`: a callable, of which name, parameters and text are wanted.
+
+1. A ``def``, a ``lambda``, a partial, a method and an object with ``__call__`` all do; a partial
+   goes by the name of what it applies, an object by that of its class.
+2. Parameters are the ones a call gives by position. Keywords with a default stay at it.
+3. The text is the expression that is returned, on one line, without comments.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+from polygen.errors import TraceError, echo
+
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_LONGEST_NAME = 200  # file names end at 255
+
+
+def name_of(function: Callable[..., Any], name: object = None) -> str:
+    """What a kernel of the function is called.
+
+    Args:
+        function: what was given.
+        name: asked for; None: the function's own, or ``fused`` if that is no identifier.
+
+    Raises:
+        TraceError: `name` is not an identifier.
+    """
+    if name is not None:
+        return checked_name(name, "name")
+    while isinstance(function, functools.partial):
+        function = function.func
+    own = str(getattr(function, "__name__", type(function).__name__))
+    return own if own.isidentifier() else "fused"
+
+
+def checked_name(name: object, where: str) -> str:
+    """A name as given, once it can be that of a kernel and of its files.
+
+    Raises:
+        TraceError: it cannot.
+    """
+    if isinstance(name, str) and name.isascii() and name.isidentifier():
+        if len(name) <= _LONGEST_NAME:
+            return name
+        raise TraceError(
+            f"a name of {len(name)} characters",
+            where=where,
+            why="files are called after it",
+            nearest=f"At most {_LONGEST_NAME}",
+        )
+    raise TraceError(
+        f"{echo(name)} is not a name",
+        where=where,
+        nearest="Letters, digits and _, not starting with a digit",
+    )
+
+
+def parameters_of(function: object) -> tuple[str, ...]:
+    """The parameters that a call gives by position, in order.
+
+    Raises:
+        TraceError: it is not a function of arrays: not callable, a class, or with parameters that
+            cannot be given one by one.
+    """
+    if isinstance(function, type) or not callable(function):
+        kind = "a class" if isinstance(function, type) else f"{_article(type(function).__name__)}"
+        raise TraceError(
+            f"{kind} is not a function of arrays",
+            where="fuse",
+            nearest="Give a function, as in pg.fuse(lambda x, w: pg.relu(x @ w.T))",
+        )
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as reason:
+        raise TraceError(
+            "the parameters of the function are not known",
+            where="fuse",
+            why=str(reason),
+            nearest="Wrap it, as in pg.fuse(lambda x, w: np.matmul(x, w))",
+        ) from None
+    optional = inspect.Parameter.VAR_KEYWORD
+    wanted = [p for p in found if p.default is p.empty and p.kind != optional]
+    several = [p.name for p in wanted if p.kind not in _BY_POSITION]
+    if several:
+        raise TraceError(
+            f"parameter {several[0]} is not one array by position",
+            where="fuse",
+            why="a kernel has a fixed list of arguments, which calls give in order",
+            nearest="Name them one by one, or give it its value with functools.partial",
+        )
+    return tuple(parameter.name for parameter in found if parameter.kind in _BY_POSITION)
+
+
+def source_of(function: Callable[..., Any], name: str) -> str:
+    """What the function returns, for people: its last return expression if the text is at hand.
+
+    Args:
+        function: what was given.
+        name: what the kernel is called, for functions without a text.
+    """
+    given = getattr(function, "expression", None)
+    if given is not None:
+        return str(given)
+    returned = _returned(function)
+    if returned is None:
+        return f"{name}({', '.join(parameters_of(function))})"
+    parts = returned.elts if isinstance(returned, ast.Tuple) else [returned]
+    return ", ".join(map(ast.unparse, parts))
+
+
+def _returned(function: Callable[..., Any]) -> ast.expr | None:
+    """The expression that a function returns; None: there is no text, or not one expression."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):  # SyntaxError: a lambda amid a longer statement
+        return None
+    own = getattr(function, "__name__", "")
+    if own == "<lambda>":
+        lambdas = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda)]
+        return lambdas[0].body if len(lambdas) == 1 else None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == own:
+            returns = [part for part in node.body if isinstance(part, ast.Return)]
+            return returns[-1].value if returns else None
+    return None
+
+
+def _article(word: str) -> str:
+    return f"an {word}" if word[0].lower() in "aeiou" else f"a {word}"

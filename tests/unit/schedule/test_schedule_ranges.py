@@ -1,0 +1,292 @@
+"""The ranges that schedules/README.md documents are those that the proofs accept, field by field.
+
+Each field's legal values are put into a schedule that is otherwise good, and so are the values just
+outside; what is asked for in order to be refused (a backward k loop, a grid over k) is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import is_dataclass, replace
+from typing import Any
+
+import pytest
+
+import polygen as pg
+from polygen.errors import PolygenError
+from polygen.schedule.load import schedules_folder
+from polygen.schedule.model import CtaTile, Epilogue, Pipeline, Roles, Schedule, Tile, WarpTile
+
+WARPS = Schedule(tile=Tile(CtaTile(64, 64, 32), WarpTile(32, 32)))
+ROLES = Schedule(
+    device="sm_90a",
+    tile=Tile(CtaTile(128, 64, 64), WarpTile(64, 64)),
+    roles=Roles("cooperative"),
+    epilogue=Epilogue("tma"),
+)
+STEP = 16  # k of the instructions that bf16 operands run on
+fused = pg.fuse(lambda x, w, r: pg.relu(x @ w.T + r), name="f")
+SIZES = {"M": 1024, "N": 1024, "K": 1024}
+
+
+def changed(schedule: Schedule, **values: Any) -> Schedule:
+    """The schedule with fields set; ``__`` separates the names of a path."""
+    for path, value in values.items():
+        names = path.split("__")
+        schedule = _set(schedule, names, value)
+    return schedule
+
+
+def _set(record: Any, names: list[str], value: Any) -> Any:
+    inner = value if len(names) == 1 else _set(getattr(record, names[0]), names[1:], value)
+    return replace(record, **{names[0]: inner})
+
+
+def compiled(schedule: Schedule) -> pg.Kernel:
+    signature = ("bf16[M,K]", "bf16[N,K]", "bf16[M,N]")
+    return fused.compile(*signature, arch=schedule.device, sizes=SIZES, schedule=schedule)
+
+
+def accepted(schedule: Schedule) -> bool:
+    """Whether the proofs accept it."""
+    try:
+        compiled(schedule)
+    except PolygenError:
+        return False
+    return True
+
+
+# Field -> (base, changes, legal?). Fields whose range depends on others have rules of their own
+# below; "format" is the file's, and test_schedule_load.py has it.
+W, R = WARPS, ROLES
+CASES: dict[str, list[tuple[Schedule, dict[str, Any], bool]]] = {
+    "name": [(W, {"name": "anything"}, True)],
+    "device": [(W, {"device": "sm_80"}, True), (W, {"device": "sm_81"}, False)],
+    "atom": [
+        (W, {"atom": "m16n8k16_f32_bf16"}, True),
+        (W, {"atom": "m16n8k16_f32_f16"}, False),  # of other types
+        (W, {"atom": "nothing"}, False),
+    ],
+    "min_blocks": [(W, {"min_blocks": n}, n in (1, 2)) for n in (0, 1, 2, 100)]
+    + [(R, {"min_blocks": 2}, False)],
+    "tile.cta.m": [(W, {"tile__cta__m": m}, m != 80) for m in (32, 96, 80)],
+    "tile.cta.n": [(W, {"tile__cta__n": n}, n != 48) for n in (32, 96, 48)],
+    "tile.cta.k": [(W, {"tile__cta__k": k}, k % 32 == 0) for k in (32, 40, 64)]
+    + [(R, {"tile__cta__k": k}, k % STEP == 0) for k in (16, 24, 48, 128)],
+    "tile.warp.m": [(W, {"tile__warp__m": m}, m in (16, 64)) for m in (8, 16, 24, 64)],
+    "tile.warp.n": [(W, {"tile__warp__n": n}, n in (8, 64)) for n in (4, 8, 24, 64)]
+    + [  # with roles one consumer has all columns, or the consumers have all rows
+        (R, {"tile": Tile(CtaTile(64, n, 64), WarpTile(64, n))}, n in (16, 256))
+        for n in (8, 16, 24, 256, 272)
+    ]
+    + [
+        (
+            R,
+            {
+                "tile": Tile(CtaTile(64 * a, 64 * b, 64), WarpTile(64, 64)),
+                "roles": Roles(form, 40, 152),
+            },
+            legal,
+        )
+        for a, b, form, legal in (
+            (3, 1, "cooperative", True),
+            (4, 1, "cooperative", False),
+            (1, 3, "cooperative", True),
+            (1, 4, "cooperative", False),
+            (2, 2, "cooperative", False),
+            (1, 1, "pingpong", True),
+            (2, 1, "pingpong", False),
+        )
+    ],
+    "pipeline.stages": [(W, {"pipeline": Pipeline(n, n)}, n > 0) for n in (0, 1, 4)],
+    "pipeline.order": [(W, {"pipeline__order": ("mma",)}, False)],
+    "pipeline.copies": [(W, {"pipeline__copies": "some"}, False)],
+    "loops.mma": [(W, {"loops__mma": order}, True) for order in itertools.permutations("kmn")]
+    + [(W, {"loops__mma": ("k", "m")}, False), (R, {"loops__mma": ("m", "k", "n")}, False)],
+    "loops.k": [(W, {"loops__k": k}, k == "forward") for k in ("forward", "backward", "up")],
+    "loops.grid": [
+        (W, {"loops__grid": grid}, sorted(grid) == ["m", "n"])
+        for grid in (("m", "n"), ("n", "m"), ("m",), ("k",), ("m", "n", "k"), ("m", "m"))
+    ],
+    "loops.phases": [
+        (W, {"loops__phases": ("epilogue", "main")}, False),
+        (W, {"loops__phases": ("main",)}, False),
+    ],
+    "roles.form": [(R, {"roles__form": "three"}, False)],
+    "roles.producer_registers": [
+        (R, {"roles__producer_registers": n}, n in (24, 40)) for n in (16, 24, 36, 40, 240)
+    ],
+    "roles.consumer_registers": [
+        (R, {"roles__consumer_registers": n}, n in (160, 232)) for n in (32, 160, 228, 232, 240)
+    ],
+    "cluster.m": [(R, {"cluster__m": n}, n in (1, 2, 8)) for n in (0, 1, 2, 3, 8, 16)]
+    + [(W, {"cluster__m": 2}, False)],
+    "cluster.n": [(R, {"cluster__n": n}, n in (2, 8)) for n in (0, 2, 3, 8, 16)],
+    "raster.along": [(W, {"raster__along": a}, a in "mn") for a in ("m", "n", "k")],
+    "raster.group": [(W, {"raster__group": n}, n > 0) for n in (0, 1, 1000)],
+    "smem.swizzle": [
+        (W, {"smem__swizzle": name}, legal)
+        for name, legal in (("none", True), ("xor4_shift0", True), ("xor8_shift0", False))
+    ]
+    + [(R, {"smem__swizzle": "none"}, False)],
+    "epilogue.through": [(W, {"epilogue__through": t}, t != "tma") for t in ("registers", "tma")]
+    + [(R, {"epilogue__through": t}, t != "smem") for t in ("registers", "tma", "smem")],
+    "epilogue.slots": [(R, {"epilogue__slots": n}, n >= 2) for n in (0, 1, 2, 3)],
+    "epilogue.prefetch": [(R, {"epilogue__prefetch": n}, n >= 1) for n in (0, 1, 3)],
+    "epilogue.columns": [
+        (R, {"epilogue__columns": n}, n in (0, 16, 32, 64)) for n in (0, 8, 16, 24, 32, 64, 128)
+    ]
+    + [(W, {"epilogue__columns": 16}, False)],
+}
+
+
+def flat() -> Iterator[Any]:
+    """Every case; of a field's legal values, which take longer, the first is tried in haste."""
+    for field, cases in CASES.items():
+        first = next((case for case in cases if case[2]), None)
+        for case in cases:
+            slow = case[2] and case is not first
+            yield pytest.param(field, *case, marks=[pytest.mark.slow] * slow)
+
+
+# Fields whose rules are below.
+RULES = {"pipeline.distance", "pipeline.fragments", "pipeline.lookahead", "pipeline.across"} | {
+    "pipeline.in_flight"
+}
+
+
+def a_name(case: Any) -> str:
+    if isinstance(case, Schedule):
+        return "warps" if case is WARPS else "roles"
+    return re.sub(r"\w+=|[^\w,.]+", " ", str(case)).strip()
+
+
+@pytest.mark.parametrize(("field", "base", "changes", "legal"), [*flat()], ids=a_name)
+def test_a_range_is_what_the_proofs_accept(field, base, changes, legal):
+    assert accepted(changed(base, **changes)) is legal
+
+
+# --- rules between fields
+def distance_is_legal(stages: int, distance: int, order: tuple[str, ...], copies: str) -> bool:
+    if copies == "spread":
+        return 1 <= distance <= stages - 1
+    if order[0] == "copy":
+        return 0 <= distance <= stages - 1
+    return 1 <= distance <= stages
+
+
+DISTANCES = [
+    (stages, distance, order, copies)
+    for stages in (1, 2, 3)
+    for distance in range(stages + 2)
+    for order in (("mma", "copy"), ("copy", "mma"))
+    for copies in ("whole", "spread")
+]
+EDGES = [case for case in DISTANCES if case[0] == 2 and case[1] != 1]
+
+
+@pytest.mark.parametrize(("stages", "distance", "order", "copies"), EDGES)
+def test_distances(stages, distance, order, copies):
+    pipeline = Pipeline(stages, distance, order, copies=copies)
+    wanted = distance_is_legal(stages, distance, order, copies)
+    assert accepted(replace(WARPS, pipeline=pipeline)) is wanted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("across", [True, False])
+@pytest.mark.parametrize(("stages", "distance", "order", "copies"), DISTANCES)
+def test_all_distances(stages, distance, order, copies, across):
+    pipeline = Pipeline(stages, distance, order, copies=copies, across=across)
+    wanted = distance_is_legal(stages, distance, order, copies)
+    assert accepted(replace(WARPS, pipeline=pipeline)) is wanted
+
+
+def lookahead_is_legal(steps: int, fragments: int, lookahead: int, across: bool) -> bool:
+    if not across:
+        return lookahead < fragments or steps <= fragments
+    if lookahead >= fragments or lookahead >= steps:
+        return lookahead == 0
+    # Step j of the next tile is loaded before the last `lookahead - j` steps of this one are done.
+    return not any(
+        j % fragments == step % fragments
+        for j in range(lookahead)
+        for step in range(steps - lookahead + j, steps)
+    )
+
+
+LOOKAHEADS = list(itertools.product((1, 2, 3, 4), (1, 2, 3), (0, 1, 2, 3), (True, False)))
+EDGES_OF_LOOKAHEAD = [
+    (3, 2, 1, True),
+    (2, 2, 2, True),
+    (2, 1, 1, True),
+    (4, 3, 2, True),
+    (4, 2, 2, False),
+    (2, 2, 3, False),
+    (1, 1, 0, True),
+]
+
+
+def check_lookahead(steps, fragments, lookahead, across):
+    pipeline = Pipeline(fragments=fragments, lookahead=lookahead, across=across)
+    schedule = changed(replace(WARPS, pipeline=pipeline), tile__cta__k=steps * STEP)
+    assert accepted(schedule) is lookahead_is_legal(steps, fragments, lookahead, across)
+
+
+@pytest.mark.parametrize(("steps", "fragments", "lookahead", "across"), EDGES_OF_LOOKAHEAD)
+def test_lookaheads(steps, fragments, lookahead, across):
+    check_lookahead(steps, fragments, lookahead, across)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("steps", "fragments", "lookahead", "across"), LOOKAHEADS)
+def test_all_lookaheads(steps, fragments, lookahead, across):
+    check_lookahead(steps, fragments, lookahead, across)
+
+
+@pytest.mark.parametrize(("stages", "in_flight"), [(1, 0), (1, 1), (2, 1), (2, 2), (4, 3), (4, 4)])
+def test_products_in_flight(stages, in_flight):
+    schedule = changed(ROLES, pipeline__stages=stages, pipeline__in_flight=in_flight)
+    assert accepted(schedule) is (in_flight <= stages - 1)
+
+
+def test_the_producer_has_no_more_registers_than_consumers():
+    schedule = changed(ROLES, roles__producer_registers=40, roles__consumer_registers=32)
+    with pytest.raises(PolygenError) as caught:
+        compiled(schedule)
+    assert "roles.producer_registers = 32" in caught.value.nearest
+
+
+def test_with_roles_the_ring_decides_alone():
+    pipeline = Pipeline(3, 9, ("copy", "mma"), 9, 9, "spread", False)
+    assert accepted(replace(ROLES, pipeline=pipeline))
+
+
+# --- the document
+def leaves(record: Any, prefix: str = "") -> list[str]:
+    found = []
+    for field in dataclasses.fields(record):
+        value, path = getattr(record, field.name), f"{prefix}{field.name}"
+        found += leaves(value, f"{path}.") if is_dataclass(value) else [path]
+    return found
+
+
+def documented() -> set[str]:
+    """The fields of the document's table; ``tile.cta.m`, `.n`` are two."""
+    text = (schedules_folder() / "README.md").read_text(encoding="utf-8")
+    found = set()
+    for cell in re.findall(r"^\| (`.+?) \|", text, re.MULTILINE):
+        first, *others = re.findall(r"`([^`]+)`", cell)
+        found |= {first, *(first.rpartition(".")[0] + other for other in others)}
+    return found
+
+
+def test_every_field_is_documented_and_tested():
+    fields = set(leaves(Schedule()))
+    assert documented() == fields | {"format"}
+    assert set(CASES) | RULES == fields
+    for field, cases in CASES.items():
+        if field != "name":
+            assert not all(legal for *_, legal in cases), field
