@@ -125,7 +125,7 @@ class Machine:
         self.shadow = self._make_shadow() if options.checks else None
         self.copies = Copies(geometry.total)
         self.barriers = Barriers()
-        self.mbarriers = Mbarriers()
+        self.mbarriers = Mbarriers(geometry.total, options.seed)
         self.bulk = Bulk(geometry.total)
         self.groups = Groups()
         self.register_pools = Registers(at_launch(program.kernel))
