@@ -134,6 +134,7 @@ class Machine:
         self.exited = ~geometry.exists
         self.everyone = Lanes(geometry, np.arange(geometry.total), bool(geometry.exists.all()))
         self.registers = self._storage()
+        self.unwritten: dict[str, Vector] = {}  # by register, per thread: see `unwritten`
         self.instructions = 0
         self._special: dict[str, Any] = {}
 
