@@ -5,8 +5,9 @@
 2. For the doubtful ones, and all that are computed from them, a flag per thread tells whether the
    value depends on a register that was not written (`step`). Moving and computing is no mistake:
    compilers do it with values that they then do not use.
-3. A finding is where such a value is stored, is an address, decides a branch or a predicate of
-   what has effects, or is an operand of a matrix instruction.
+3. A finding is where such a value is stored in global memory, is an address, decides a branch or a
+   predicate of what has effects, or is an operand of a matrix instruction. Shared and local memory
+   may hold it, as they do when whole vectors of a masked load are put there.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ def _reads(one: Instruction, kernel: Kernel) -> list[str]:
     """Registers whose values an instruction uses, but for its predicate and accumulators."""
     keeps = bool(_writes(one, kernel)) or one.operands[:1] in (("_",), ("_|_",))
     rest = one.operands[1:] if keeps else one.operands
+    if one.parts[0] == "st" and any(part.startswith(("shared", "local")) for part in one.parts):
+        rest = one.operands[:1]
     return [name for operand in rest for name in names_in(operand, kernel)]
 
 

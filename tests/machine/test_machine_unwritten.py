@@ -17,6 +17,7 @@ PTX = """.version 8.0
 .address_size 64
 .visible .entry k(.param .u64 in, .param .u64 out) {
   .reg .b64 %rd<9>; .reg .b32 %r<9>; .reg .b16 %h<9>; .reg .pred %p<9>; .reg .f32 %f<20>;
+  .shared .align 4 .b32 s[32];
   ld.param.u64 %rd1, [in]; ld.param.u64 %rd2, [out];
   cvta.to.global.u64 %rd1, %rd1; cvta.to.global.u64 %rd2, %rd2;
   mov.u32 %r1, %tid.x; mul.wide.u32 %rd3, %r1, 4;
@@ -37,6 +38,7 @@ FOUND = {
     "a sum that begins with nothing": LOOP.replace("INSIDE", "add.u32 %r2, %r2, 1;") + STORE,
     "an address": "cvt.u64.u32 %rd4, %r5; and.b64 %rd4, %rd4, 0; add.s64 %rd4, %rd4, %rd1; ld.global.u32 %r2, [%rd4];"
     + STORE,
+    "an address in shared memory": "mov.u32 %r6, s; mad.lo.u32 %r6, %r1, 4, %r6; and.b32 %r5, %r5, 0; add.u32 %r6, %r6, %r5; st.shared.u32 [%r6], %r1;",
     "a branch": "setp.eq.u32 %p4, %r5, 0; @%p4 bra over; mov.u32 %r6, 1; over:",
     "a predicate of a store": "mov.u32 %r2, 1; setp.eq.u32 %p4, %r5, 0; @%p4 " + STORE,
     "a predicate of a move": "mov.u32 %r2, 1; setp.eq.u32 %p4, %r5, 0; @%p4 mov.u32 %r2, 2;"
@@ -49,6 +51,7 @@ FOUND = {
 SILENT = {
     "never read": "mov.u32 %r2, 1;" + STORE,
     "moved and computed with only": "mov.u32 %r3, %r5; add.u32 %r3, %r3, 1; mov.u32 %r2, 1;" + STORE,
+    "stored in shared memory, and the half that was written from there": "@%p1 mov.u32 %r2, 1; mov.u32 %r6, s; mad.lo.u32 %r6, %r1, 4, %r6; st.shared.u32 [%r6], %r2; ld.shared.u32 %r3, [%r6]; @%p1 st.global.u32 [%rd2], %r3;",
     "written later": "mov.u32 %r3, %r2; mov.u32 %r2, 1;" + STORE,
     "loaded and stored by the same half": "@%p1 ld.global.u32 %r2, [%rd1]; @%p1 " + STORE,
     "written by both halves": "@%p1 mov.u32 %r2, 1; @%p2 mov.u32 %r2, 2;" + STORE,
