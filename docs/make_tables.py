@@ -36,14 +36,17 @@ that."""
 
 
 def records(folder: Path) -> dict[str, dict[str, Any]]:
-    """The records of `polygen bench` by file name, the newest first."""
+    """The records of `polygen bench` by file name: those of most suites first, then the newest."""
     found = {
         path.stem: load(path)
         for path in sorted(folder.glob("*.json"))
         if json.loads(path.read_text()).get("kind") == KIND
     }
-    newest = sorted(found, key=lambda name: found[name]["runs"][-1]["date"], reverse=True)
-    return {name: found[name] for name in newest}
+
+    def rank(name: str) -> tuple[int, str]:
+        return len(found[name]["suites"]), found[name]["runs"][-1]["date"]
+
+    return {name: found[name] for name in sorted(found, key=rank, reverse=True)}
 
 
 def plots_folder(name: str) -> Path:
@@ -59,7 +62,7 @@ def render(folder: Path = FOLDER / "results") -> str:
     """
     parts = [TITLE]
     for number, (name, record) in enumerate(records(folder).items()):
-        shown = f"plots/{name}" if number == 0 else ""  # of the newest only
+        shown = f"plots/{name}" if number == 0 else ""  # of the first only
         made = record["runs"][-1]
         body = re.sub("^##", "###", report.page(record, shown), flags=re.MULTILINE)
         parts.append(f"## {made.get('gpu', {}).get('name', 'GPU')}, {made['date'][:10]}\n\n{body}")
@@ -95,7 +98,7 @@ def table(record: dict[str, Any]) -> str:
 
 
 def speed(folder: Path = FOLDER / "results") -> str:
-    """The README's part: one table of the newest record."""
+    """The README's part: one table of the first record."""
     record = next(iter(records(folder).values()))
     made = record["runs"][-1]
     good = [line for line in record["rows"] if figures.is_measured(line)]

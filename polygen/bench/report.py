@@ -108,7 +108,7 @@ def suites_in(record: Record) -> list[str]:
     return [name for name in _ORDER if name in found] + sorted(found - set(_ORDER))
 
 
-_ORDER = ("hopper", "llm", "small-k", "paper", "ragged", "decode")
+_ORDER = ("hopper", "llm", "small-k", "paper", "ragged", "decode", "types")
 
 
 def _groups(record: Record) -> list[str]:
@@ -223,6 +223,9 @@ def _losses(record: Record) -> str:
     return "\n".join(text)
 
 
+_NAMED = 10  # rows that were not reached
+
+
 def _absent(record: Record) -> str:
     """Which libraries lack in which rows, by reason."""
     reasons: dict[tuple[str, str], list[str]] = {}
@@ -234,7 +237,9 @@ def _absent(record: Record) -> str:
         where = keys[0] if len(keys) == 1 else f"{len(keys)} rows"
         text.append(f"- {NAMES.get(name, name)}, {where}: {why}")
     if record.get("unfinished"):
-        text.append(f"- {len(record['unfinished'])} rows were not reached in the time given")
+        keys = record["unfinished"]
+        named = ", ".join(keys[:_NAMED]) + (", ..." if len(keys) > _NAMED else "")
+        text.append(f"- {len(keys)} rows were not reached in the time given: {named}")
     return "\n".join(text) if len(text) > 2 else ""
 
 

@@ -250,17 +250,24 @@ def to_half(a: Array, mode: str = "rn") -> Array:
 
 
 def to_tf32(a: Array, mode: str = "rna") -> Array:
-    """float32 to tf32 bits in a 32-bit register: ``rna`` to nearest, ties away; ``rn`` to even."""
+    """float32 to tf32 bits in a 32-bit register: ``rna`` to nearest, ties away; ``rn`` to even.
+
+    NaN is as an H200 has it: ``rna`` drops the low bits of its payload, and with them the NaN when
+    it has no other (infinity is left); ``rn`` and ``rz`` write one NaN for all.
+    """
     bits = a.view("u4")
+    cut = bits & np.uint32(0xFFFFE000)
     if mode == "rz":
-        rounded = bits & np.uint32(0xFFFFE000)
+        rounded = cut
     elif mode == "rn":
         odd = (bits >> np.uint32(13)) & np.uint32(1)
         rounded = (bits + np.uint32(0xFFF) + odd) & np.uint32(0xFFFFE000)
     else:
         rounded = (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
     special = (bits & np.uint32(0x7F800000)) == np.uint32(0x7F800000)
-    return np.where(special, bits, rounded)
+    if mode == "rna":
+        return np.where(special, cut, rounded)
+    return np.where(a != a, np.uint32(0x7FFFE000), np.where(special, bits, rounded))
 
 
 _EIGHT = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}

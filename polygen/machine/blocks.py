@@ -152,7 +152,8 @@ def names_in(operand: str, kernel: Kernel) -> list[str]:
 
 def definitions(one: Instruction, kernel: Kernel) -> list[str]:
     """The registers an instruction writes."""
-    if one.parts[0] in _NO_RESULT or not one.operands:
+    reduces = one.parts[0] in ("bar", "barrier") and "red" in one.parts
+    if (one.parts[0] in _NO_RESULT and not reduces) or not one.operands:
         return []
     if one.parts[0] == "mbarrier" and one.parts[1] in ("init", "inval", "expect_tx", "complete_tx"):
         return []

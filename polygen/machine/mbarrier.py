@@ -6,13 +6,15 @@
    barrier of the warp has ordered; the end of a phase publishes it; a successful wait takes it
    over. Arrivals count one by one: who comes after the last of a phase belongs to the next. A bulk
    copy that completes bytes releases what its loader wrote.
-3. A wait that cannot succeed yet parks its threads (a real ``try_wait`` would spin). When nobody
-   can run, parked waits fail once, so that code that only peeks goes on; if that changes nothing,
-   it is a deadlock.
+3. A wait may return false until its threads know that the phase is over: the first of every warp
+   at every instruction does, and one in eight of the others, by the seed. Asked again for the same
+   phase it parks its threads (a real ``try_wait`` would spin). When nobody can run, parked waits
+   fail once, so that code that only peeks goes on; if that changes nothing, it is a deadlock.
 """
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from polygen.machine.state import Machine
 
 MOST_BYTES = (1 << 20) - 1
+FAILING = 1 / 8  # of the waits that may fail, after the first of a warp at an instruction
 
 
 @dataclass(slots=True)
@@ -59,11 +62,14 @@ class Barrier:
 class Mbarriers:
     """All mbarrier objects of a wave, by absolute shared byte."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int, seed: int) -> None:
         self.objects: dict[int, Barrier] = {}
         self.progress = 0  # counts arrivals; tells a deadlock from a peek that failed
         self.failed_at = -1
         self.free: list[tuple[int, Vector]] = []  # released threads, for the scheduler
+        self.random = random.Random(seed)
+        self.failed: dict[int, Vector] = {}  # instruction -> warps whose wait there has failed
+        self.denied = np.full(threads, -1, np.int64)  # object and phase of the last such failure
 
 
 def plain_address(machine: Machine, lanes: Lanes, address: Any) -> Vector:
@@ -279,10 +285,39 @@ def wait(
             if not len(some):
                 continue
             waiter = Waiter(lanes.index[some], parity, then, position, target)
-            if barrier.phase & 1 != parity:
+            over = barrier.phase & 1 != parity
+            fails = _fails(machine, barrier, over, waiter.threads, at, position)
+            if fails.any():
+                told = Waiter(waiter.threads[fails], parity, then, position, target)
+                _let_go(machine, barrier, told, False)
+                waiter.threads = waiter.threads[~fails]
+            if over:
                 _let_go(machine, barrier, waiter, True)
-            else:
+            elif len(waiter.threads):
                 barrier.waiters.append(waiter)
+
+
+def _fails(
+    machine: Machine, barrier: Barrier, over: bool, threads: Vector, at: int, position: int
+) -> Vector:
+    """Which threads a wait tells that the phase is not over, though they would wait or go on.
+
+    It may tell those whom nothing has told that it is over: they might have come earlier. It tells
+    nobody twice of the same phase, so that loops of few tries go on.
+    """
+    mbarriers = machine.mbarriers
+    failed = mbarriers.failed.setdefault(position, np.zeros(len(mbarriers.denied) // 32, bool))
+    key, warps = at << 32 | barrier.phase, threads // 32
+    chosen = ~failed[warps] | (mbarriers.random.random() < FAILING)
+    chosen &= mbarriers.denied[threads] != key
+    if over:
+        if machine.shadow is None or barrier.done_clock is None:
+            return np.zeros(len(threads), bool)
+        known = machine.shadow.clock[machine.shadow.row_of[threads]] >= barrier.done_clock
+        chosen &= ~known.all(1)
+    failed[warps[chosen]] = True
+    mbarriers.denied[threads] = key
+    return chosen
 
 
 def fail_waits(machine: Machine) -> bool:

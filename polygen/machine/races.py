@@ -13,7 +13,8 @@
    when it failed.
 5. A second clock per actor counts only what a proxy fence covered: the async proxy compares with
    it. The lowest bits of a time count the fences since the warp's last barrier: what a warp writes
-   after a fence is not covered, though its lanes are not ordered by it either.
+   after a fence is not covered, though its lanes are not ordered by it either. A fence by some
+   lanes covers for the others what a barrier had ordered before, and no more (`fence`).
 """
 
 from __future__ import annotations
@@ -74,6 +75,10 @@ class Shadow:
         self.fenced = np.full(self.clock.shape, LAST, np.int64)
         self.clock[np.arange(len(self.column)), self.column] += STEP
         self.row_of = geometry.cta * self.per_cta + geometry.warp  # thread -> its warp's clock row
+        # By clock row and lane: whether it wrote since the warp's last time and its own last fence;
+        # the time of a fence that covered not all of its warp.
+        self.unfenced = np.zeros((len(own), 32), bool)
+        self.lane_fenced = np.zeros((len(own), 32), np.int64)
 
     # --- helpers -----------------------------------------------------------------------------
     def rows(self, lanes: Lanes) -> Vector:
@@ -158,6 +163,8 @@ class Shadow:
         late = (reads > known[:, None, :]) | self.beside(reads, mark[:, :, None])
         if late.any() or self.reading[cells].any():
             self._report_overwrite(lanes, cells, late, position)
+        if actor < 0:
+            self.unfenced[rows, lanes.index & 31] = True
         if flight:
             mark = mark | FLIGHT
         self.written[cells] = mark
@@ -189,6 +196,8 @@ class Shadow:
         generic = self.generic(column)
         seen, fenced = self.clock[rows[:, None], column], self.fenced[rows[:, None], column]
         wrong = generic & (last <= seen) & (last > fenced)
+        if wrong.any():
+            wrong &= ~self._fenced_itself(rows, last)
         if wrong.any():
             for lane, place, record, count in self._pairs(wrong, last):
                 self.findings.add(
@@ -251,6 +260,7 @@ class Shadow:
         """What the actors do from now on is not known to others yet."""
         columns = self.column[rows]
         self.clock[rows, columns] = (self.clock[rows, columns] & ~FENCES) + STEP
+        self.unfenced[rows[rows < len(self.unfenced)]] = False
 
     def released(self, thread: int) -> tuple[Vector, Vector]:
         """What one thread publishes: its warp's clocks, without what later lanes did just now.
@@ -268,12 +278,28 @@ class Shadow:
         self.clock[rows, column] = np.maximum(self.clock[rows, column], self.clock[row, column])
 
     def fence(self, lanes: Lanes) -> None:
-        """A proxy fence: what the warps know now may reach the async proxy."""
+        """A proxy fence: what the lanes know now may reach the async proxy.
+
+        Of what their warp wrote since its last barrier, that is what they wrote themselves.
+        """
         rows = np.unique(self.rows(lanes))
-        self.fenced[rows] = np.maximum(self.fenced[rows], self.clock[rows])
+        self.unfenced[self.rows(lanes), lanes.index & 31] = False
         columns = self.column[rows]
         time = self.clock[rows, columns]
+        known = self.clock[rows].copy()
+        others = self.unfenced[rows].any(1)
+        known[others, columns[others]] = (time[others] & ~(FENCES | LAST)) - 1
+        self.fenced[rows] = np.maximum(self.fenced[rows], known)
+        part = lanes.index[np.isin(self.rows(lanes), rows[others])]
+        mine = self.row_of[part]
+        self.lane_fenced[mine, part & 31] = self.clock[mine, self.column[mine]]
         self.clock[rows, columns] = np.where(time & FENCES == FENCES, time, time + FENCE)
+
+    def _fenced_itself(self, rows: Vector, last: Vector) -> Vector:
+        """Whether the lanes that left records have fenced them, though not all of their warp."""
+        column = (last >> ACTOR) & ACTORS
+        own = (rows - rows % self.actors)[:, None] + np.where(self.generic(column), column, 0)
+        return self.lane_fenced[own, last >> LANE & 31] >= last
 
     def generic(self, column: Any) -> Any:
         """Whether actors are warps."""

@@ -24,6 +24,7 @@ CODES = {
     "barrier-count": "a barrier's arrival or byte count is wrong",
     "missing-proxy-fence": "generic writes reach the async proxy without fence.proxy.async",
     "divergent-warp-operation": "threads of one warp do not execute a warp operation together",
+    "unwritten-register": "a value that depends on a register nothing has written is used",
     "wgmma-order": "wgmma registers are touched without the fence or wait they need",
     "trap": "the kernel stops itself: a failed assertion, or code that cannot be reached",
     "bad-descriptor": "a wgmma descriptor or tensor map cannot be right",

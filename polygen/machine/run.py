@@ -247,7 +247,7 @@ def run(
         ptx_text: the PTX, as NVRTC or nvcc writes it.
         launch: grid, block, shared memory and arguments.
         completion: when asynchronous copies land: as late as allowed, at issue, or at random.
-        seed: for ``completion="random"``.
+        seed: for ``completion="random"``, and for which mbarrier waits fail that may.
         checks: look for races, uninitialised reads and missing fences in shared memory.
         profile: count shared wavefronts and global sectors per instruction.
         max_steps: block executions per wave before the run is taken for an endless loop.

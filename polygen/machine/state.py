@@ -125,7 +125,7 @@ class Machine:
         self.shadow = self._make_shadow() if options.checks else None
         self.copies = Copies(geometry.total)
         self.barriers = Barriers()
-        self.mbarriers = Mbarriers()
+        self.mbarriers = Mbarriers(geometry.total, options.seed)
         self.bulk = Bulk(geometry.total)
         self.groups = Groups()
         self.register_pools = Registers(at_launch(program.kernel))
@@ -134,6 +134,7 @@ class Machine:
         self.exited = ~geometry.exists
         self.everyone = Lanes(geometry, np.arange(geometry.total), bool(geometry.exists.all()))
         self.registers = self._storage()
+        self.unwritten: dict[str, Vector] = {}  # by register, per thread: see `unwritten`
         self.instructions = 0
         self._special: dict[str, Any] = {}
 

@@ -13,8 +13,8 @@ from polygen.machine.lanes import Vector
 
 SWIZZLES = {0: (0, 0), 32: (1, 1), 64: (2, 3), 128: (3, 7)}  # span -> (bits, mask)
 # How a map of tf32 rounds float32 elements on their way to shared memory, as `to_tf32` names it: to
-# nearest, ties to even; infinities and NaN stay. The manual does not say; Triton's documents of
-# `round_f32_to_tf32` do, and `tests/machine/test_machine_tma.py` compares a GPU with it.
+# nearest, ties to even, denormals too; infinities stay, every NaN becomes 0x7FFFE000. The manual
+# does not say; `tests/machine/calibration/tma.tf32_loads_round.npz` is what an H200 does.
 TF32_ROUNDING = "rn"
 
 

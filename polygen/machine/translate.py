@@ -30,6 +30,7 @@ from polygen.machine import (
     registers,
     select,
     transfer,
+    unwritten,
     warp,
     wgmma,
 )
@@ -78,7 +79,7 @@ def _namespace() -> dict[str, object]:
             if callable(value) and getattr(value, "__module__", "") == module.__name__:
                 names[name] = value
     names.update(mbarrier=mbarrier, bulk=bulk, wgmma=wgmma, registers=registers)
-    names.update(accumulators=accumulators)
+    names.update(accumulators=accumulators, unwritten=unwritten)
     names.update(
         one=np.float32(1), WINDOW_SHARED=memory.WINDOW_SHARED, WINDOW_LOCAL=memory.WINDOW_LOCAL
     )
@@ -92,6 +93,7 @@ class Translation:
         self.program = program
         self.names = _namespace()
         self.watched = accumulators.watched(program.kernel)
+        self.doubt = unwritten.doubtful(program)
         self.whole: dict[int, BlockFunction] = {}
         self.part: dict[int, BlockFunction] = {}
 
@@ -110,6 +112,8 @@ class Translation:
         for position in range(block.begin, block.end):
             one = self.program.kernel.instructions[position]
             w.position = position
+            if self.doubt.followed:
+                unwritten.watch(w, one, self.doubt)
             if one is block.terminator:
                 result = _terminator(w, one)
             else:

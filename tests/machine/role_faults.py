@@ -15,6 +15,8 @@ GROUP = 'asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");'
 ORDER = 'asm volatile("wgmma.fence.sync.aligned;" ::: "memory");'
 GIVE = 'asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");'
 TAKE = 'asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");'
+AGAIN = "@done bra ready; bra again; ready: "
+ASK = f"mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; {AGAIN}}}"
 CLUSTER = "  cluster_arrive();\n  cluster_wait();\n"
 OWN = "if (thread % 128 == 0) barrier_arrive("
 WARP = "if (lane == 0) barrier_arrive("
@@ -180,6 +182,9 @@ FAULTS = [
     ("residual", "committed before the stores", [(COMMIT, ""), ("        box_store(", f"        {COMMIT} box_store(", 1)], False),
     ("cooperative", "leaves with a store under way", [(READ, "", -1)], True),
     ("cooperative", "another thread waits at the end", [(READ, READ.replace("== 0", "== 32"), -1)], True),
+    # a wait that may return false
+    ("cooperative", "waits ask once", [(ASK, ASK.replace(AGAIN, ""))], False),
+    ("pingpong", "waits ask once", [(ASK, ASK.replace(AGAIN, ""))], False),
     # edges
     ("cooperative", "low column not clamped", [("low = min(column, N - 1)", "low = column")], True),
     ("cooperative", "high column clamped to the next", [("min(column + 1, N - 1)", "min(column + 1, N)")], True),

@@ -42,14 +42,6 @@ FOLDER = Path(__file__).parent / "calibration"
 TMA_OUT = (
     "store_clips", "reduction", "cp_async_arrives_on_an_mbarrier", "tf32_stores_keep_all_bits",
 )  # fmt: skip
-# Files that no GPU has written yet; whoever records them takes them off this list.
-UNRECORDED = {
-    "mma.random_floats", "mma.tf32_operands", "mma.rounding_to_tf32",
-    "wgmma.random_floats", "wgmma.tf32_operands",
-    "tma.tf32_loads_round", "tma.other_loads_keep_all_bits", "tma.tf32_stores_keep_all_bits",
-    "gemm_cp_async.random_floats", "gemm_hopper.random_floats",
-}  # fmt: skip
-
 CHOSEN = [
     (mma, MMA),
     (wgmma, WGMMA),
@@ -140,8 +132,6 @@ def test_recorded_gpu_agrees(
     module, function, arguments, monkeypatch, compile_ptx, read_kernel, request
 ):
     path = FOLDER / f"{file_of(module, function)}.npz"
-    if path.stem in UNRECORDED:
-        pytest.skip(f"no GPU has written {path.name} yet")
     assert path.exists(), f"{path.name} is missing: record again"
     compare, left = replayed(path, case_of(request))
     compared(monkeypatch, module, compare)
@@ -152,8 +142,7 @@ def test_recorded_gpu_agrees(
 def test_files_that_are_recorded_are_compared():
     recorded = {path.stem for path in FOLDER.glob("*.npz")}
     known = {file_of(*case.values[:2]) for case in cases()}
-    assert not recorded & UNRECORDED, "recorded: take them off the list"
-    assert recorded | UNRECORDED == known
+    assert recorded == known
 
 
 def test_what_the_cases_cover():

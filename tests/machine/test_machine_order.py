@@ -194,3 +194,82 @@ extern "C" __global__ void k(BEFORE const __grid_constant__ Map map, unsigned* o
     assert {finding.code for finding in report.findings} == found
     if not found:
         assert (report.arrays[1] == window(array, (0, 0), (4, 8)).ravel()).all()
+
+
+TRY = """{ .reg .pred p; mbarrier.KIND.parity.shared::cta.b64 p, [%0], %1; FIRST }"""
+AGAIN = "@p bra done; mbarrier.KIND.parity.shared::cta.b64 p, [%0], %1; @p bra done; trap; done:"
+LAST = "@p bra done; again: mbarrier.KIND.parity.shared::cta.b64 p, [%0], %1; @!p bra again; done:"
+
+
+@pytest.mark.parametrize("kind", ["try_wait", "test_wait"])
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("more, found", [("", {"race-write-read"}), (AGAIN, set()), (LAST, set())])
+def test_a_wait_may_return_false(compile_ptx, kind, first, more, found):
+    """Whoever goes on without asking again is found, whichever warp the machine runs first."""
+    wait = TRY.replace("FIRST", more).replace("KIND", kind)
+    body = f"""
+  if (warp == {first}) {{ data[lane] = 7; arrive(one); }}
+  if (warp == {1 - first}) {{ asm volatile("{wait}" :: "r"(one), "r"(0) : "memory"); out[t] = data[lane]; }}
+"""
+    assert codes(compile_ptx, body, 32) == found
+
+
+@pytest.mark.parametrize("completion", MODES)
+@pytest.mark.parametrize("more, found", [("", True), (LAST, False)])
+def test_a_wait_for_a_copy_may_return_false(compile_ptx, completion, more, found):
+    wait = TRY.replace("FIRST", more).replace("KIND", "try_wait")
+    body = f"""
+  if (t == 0) {{ expect(one, 128); bulk(at, in, one); }}
+  __syncthreads();
+  asm volatile("{wait}" :: "r"(one), "r"(0) : "memory");
+  out[t] = data[lane];
+"""
+    seen = codes(compile_ptx, body, 1, completion)
+    assert bool(seen & {"in-flight-access", "race-write-read"}) == found and (found or not seen)
+
+
+def test_a_wait_does_not_fail_for_those_who_know(compile_ptx):
+    body = """
+  arrive(one);
+  __syncthreads();
+  word over; asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
+    : "=r"(over) : "r"(one) : "memory");
+  if (!over) asm volatile("trap;");
+"""
+    assert codes(compile_ptx, body, 96) == set()
+
+
+ALL = "FENCE_ASYNC;"
+HALVES = ("if (lane < 16) { FENCE_ASYNC; }", "if (lane >= 16) { FENCE_ASYNC; }")
+OUT = """
+  if (t == 0) asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 128; cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;"
+    :: "l"(out), "r"(at) : "memory");
+"""
+
+
+@pytest.mark.parametrize(
+    "fence, found",
+    [
+        (ALL, False),
+        (HALVES[0], True),
+        (HALVES[1], True),
+        (" ".join(HALVES), False),
+        (f"__syncwarp(); {HALVES[0]}", False),  # the barrier orders what the others wrote
+        (f"{HALVES[0]} __syncwarp(); {HALVES[1]}", False),
+        (f"{HALVES[0]} if (lane < 16) data[lane] = 4; {HALVES[1]}", True),
+        (f"{HALVES[0]} if (lane < 16) {{ data[lane] = 4; FENCE_ASYNC; }} {HALVES[1]}", False),
+    ],
+)
+def test_a_fence_covers_what_its_lanes_wrote(compile_ptx, fence, found):
+    body = f"if (warp == 0) {{ data[lane] = 7; {fence} }} __syncthreads(); {OUT}"
+    assert codes(compile_ptx, body) == ({"missing-proxy-fence"} if found else set())
+
+
+@pytest.mark.parametrize("fence, found", [("FENCE_ASYNC;", False), ("", True)])
+def test_a_lane_that_fences_itself_needs_no_others(compile_ptx, fence, found):
+    """The other lanes wrote elsewhere, and nobody but threads reads that."""
+    body = f"""
+  if (warp == 0) {{ data[32 + lane] = 7; if (lane < 16) {{ data[lane * 2] = 3; data[lane * 2 + 1] = 3; {fence} }} }}
+  __syncthreads(); {OUT} __syncthreads(); out[32 + t % 32] = data[32 + t % 32];
+"""
+    assert codes(compile_ptx, body) == ({"missing-proxy-fence"} if found else set())

@@ -202,7 +202,7 @@ def test_fill_with_nan(compile_ptx, dtype):
 
 @pytest.mark.parametrize("nan_fill", [False, True])
 def test_tf32_loads_round(compile_ptx, nan_fill):
-    """To the nearest number with ten mantissa bits, ties to even; infinities and NaN stay."""
+    """To the nearest number with ten mantissa bits, ties to even; NaN of all kinds becomes one."""
     array = patterns().view(np.float32).reshape(16, 32)
     report, raw = load(
         compile_ptx, array, (16, 32), (2, 4), swizzle=128, kind="tf32", nan_fill=nan_fill
@@ -212,6 +212,8 @@ def test_tf32_loads_round(compile_ptx, nan_fill):
     fill = np.float32(np.nan if nan_fill else 0)
     wanted = window(nearest_tf32(array), (2, 4), (16, 32), fill)
     np.testing.assert_array_equal(got, wanted)
+    inside = window(np.ones((16, 32), bool), (2, 4), (16, 32), False)
+    assert (got.view(np.uint32)[inside & np.isnan(wanted)] == 0x7FFFE000).all()
     signed = ~np.isnan(wanted)
     np.testing.assert_array_equal(np.signbit(got)[signed], np.signbit(wanted)[signed])
     assert np.isinf(got).sum() > np.isinf(array).sum()  # the largest numbers round to infinity

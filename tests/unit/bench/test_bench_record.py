@@ -72,13 +72,17 @@ def test_lines_are_replaced_and_keep_the_order_of_the_rows():
     assert made["rows"][0]["run"] == 7
 
 
-def test_the_committed_record_is_one():
-    made = record.load(COMMITTED)
+def test_the_committed_records_are_records_and_hold_all_suites():
+    made, types = record.load(COMMITTED), record.load(COMMITTED.with_name("h200_types.json"))
     keys = [line["key"] for line in made["rows"]]
     assert keys[: len(ROWS)] == [row.key for row in ROWS]
-    assert set(keys) | set(made["unfinished"]) == {row.key for row in selected([*made["suites"]])}
-    assert set(suite_names()) - set(made["suites"]) == {"types"}  # not measured yet
-    assert record.text(made) == COMMITTED.read_text()
+    for one, path in ((made, COMMITTED), (types, COMMITTED.with_name("h200_types.json"))):
+        rows = {row.key for row in selected([*one["suites"]])}
+        assert {line["key"] for line in one["rows"]} | set(one["unfinished"]) == rows
+        assert record.text(one) == path.read_text()
+    assert set(made["suites"]) | set(types["suites"]) == set(suite_names())
+    assert len(types["rows"]) == 20
+    assert [key.split()[1] for key in types["unfinished"]] == ["s8"] * 5  # not measured yet
 
 
 def test_a_record_names_settings_but_no_folders(monkeypatch):
