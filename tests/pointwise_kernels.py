@@ -17,9 +17,9 @@ from polygen.emit import ctext
 from polygen.emit.functions import recorded_error
 from polygen.frontend.dtypes import BF16, BOOL, F16, F32
 from polygen.frontend.functions import TABLE
-from polygen.lower.plan import Compute
 from polygen.machine import Launch, run
 from polygen.machine.compute import FLOATING
+from polygen.poly.pointwise import Compute
 
 TEMPLATES = Path(polygen.__file__).parent / "emit" / "templates"
 BLOCK = 256
