@@ -17,7 +17,9 @@ from polygen.frontend.shapes import LARGEST_SIZE
 from polygen.generated import Generated
 from polygen.hardware.device import Device
 from polygen.lower.build import lower
+from polygen.lower.memory import memory, needed
 from polygen.lower.plan import KernelPlan
+from polygen.lower.resources import resources
 from polygen.lower.verify import verify
 from polygen.poly.fusion import fuse
 from polygen.poly.mapping import ScheduleTree, map_program
@@ -25,6 +27,7 @@ from polygen.poly.match import match
 from polygen.poly.pointwise import pointwork
 from polygen.poly.results import copies_in_background, panels, row_vectors
 from polygen.poly.scop import Scop, scop
+from polygen.poly.tiling import tiling
 from polygen.schedule.model import Schedule
 from polygen.tune import lookup
 
@@ -110,6 +113,10 @@ def _generate(
     matched = match(program, fusion)
     prospect = Prospect(matched, pointwork(program, fusion, matched))
     instruction, decided, origin = decide(program, prospect, device, sizes, schedule, skip)
+    # What does not fit is refused before anything is proved of it.
+    tiles = tiling(decided, instruction)
+    least = needed(memory(decided, matched, prospect.work, tiles, ()))
+    resources(decided, tiles, instruction, device, least)
     tree = map_program(
         model,
         fusion,

@@ -35,12 +35,13 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
     Raises:
         VerifyError: a leaf is none that the table knows.
     """
+    made = types(plan.epilogue)  # first: it refuses what cannot be written
     context = {
         **launcher(plan),
         **instructions(plan),
         **_frame(plan),
         "header": header(plan, command),
-        "types": types(plan.epilogue),
+        "types": made,
         "helpers": statements(plan.epilogue)[1],
         "parameters": ", ".join(parameter(plan, argument) for argument in plan.arguments),
         "places": places(plan),

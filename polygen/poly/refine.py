@@ -100,10 +100,13 @@ def refine(emitted: Emitted, *, necessary: bool = True) -> tuple[Proof, ...]:
     count = f"{len(emitted.syncs)} sync(s), {len(emitted.trees)} place(s)"
     claims = [
         "every place runs exactly its instances of the program",
-        "arrivals are what barriers expect, and all versions are met in their order",
+        "arrivals are what barriers expect, and everybody comes",
+        "all versions are met in their order, so that counts say slot and parity",
         "every dependence is ordered by the emitted trees and their synchronisation",
+        "what elements leave for each other stays in order",
         "every wait is for something earlier, so that nothing waits for ever",
-        "a wait is for its own phase, so that slot and parity follow from the version",
+        "a wait is for its own phase: the one before is over, the next but one not yet",
+        "barriers are there before they are used, and memory as long as it is",
     ]
     if necessary:
         claims.append("no synchronisation can be dropped")

@@ -35,7 +35,7 @@ def test_no_leaf_is_in_the_table_for_nothing(plans):
 def test_a_leaf_names_the_iterators_that_it_reads(plans, name):
     plan = plans[name]
     for leaf in plan.leaves:
-        lines = render(plan, leaf, [], 0)
+        lines = render(plan, leaf, 0)
         head = next(line for line in lines if line.startswith(f"auto {leaf.statement} = "))
         parameters = head.partition("(")[2].partition(")")[0]
         if leaf.op in ("compute", "edge"):
@@ -44,12 +44,3 @@ def test_a_leaf_names_the_iterators_that_it_reads(plans, name):
         assert len(given) == len(leaf.loops), head
         read = {p.removeprefix("int ") for p in given if p != "int"}
         assert read in [set(one) for one in kind_of(leaf).iterators], head
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_what_stands_in_front_of_a_statement_is_declared_there(plans, name):
-    plan = plans[name]
-    by_name = {(leaf.place, leaf.statement) for leaf in plan.leaves}
-    for leaf in plan.leaves:
-        if leaf.before:
-            assert (leaf.place, leaf.before) in by_name

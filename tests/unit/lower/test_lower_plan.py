@@ -55,7 +55,7 @@ def test_one_badly_aligned_operand_makes_all_copies_synchronous():
     built = case("mixed", "nt", "bf16", "plain", schedule=small()).fused()
     plan = built.compile("bf16[M,K]@2", "bf16[N,K]", arch="sm_80", schedule=small()).passes.plan
     assert not any(copy.asynchronous for copy in plan.of(Copy))
-    assert all(placed.sync.pending is None for placed in plan.syncs)
+    assert all(placed.pending is None for placed in plan.syncs)
 
 
 def test_sizes_lower_the_alignment():

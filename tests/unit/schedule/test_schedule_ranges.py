@@ -134,7 +134,7 @@ CASES: dict[str, list[tuple[Schedule, dict[str, Any], bool]]] = {
     + [(R, {"smem__swizzle": "none"}, False)],
     "epilogue.through": [(W, {"epilogue__through": t}, t != "tma") for t in ("registers", "tma")]
     + [(R, {"epilogue__through": t}, t != "smem") for t in ("registers", "tma", "smem")],
-    "epilogue.slots": [(R, {"epilogue__slots": n}, n >= 2) for n in (0, 1, 2, 3)],
+    "epilogue.slots": [(R, {"epilogue__slots": n}, n >= 1) for n in (0, 1, 2, 3)],
     "epilogue.prefetch": [(R, {"epilogue__prefetch": n}, n >= 1) for n in (0, 1, 3)],
     "epilogue.columns": [
         (R, {"epilogue__columns": n}, n in (0, 16, 32, 64)) for n in (0, 8, 16, 24, 32, 64, 128)

@@ -211,13 +211,14 @@ def test_an_anchor_that_hangs_stops_the_tuning(made, crew, tmp_path):
 
 def test_builders_compile_and_say_why_they_refuse(made):
     legal = made.candidates[0].schedule
-    illegal = replace(legal, epilogue=replace(legal.epilogue, slots=1))
+    ring = legal.pipeline.stages
+    illegal = replace(legal, pipeline=replace(legal.pipeline, in_flight=ring))
     source = GpuSource(made.program, made.device, tuple(made.sizes.items()))
     with Crew(1, build_limit=PATIENCE) as crew, Trials(source, crew, PATIENCE) as trials:
         built, refused = (trials.build(one).result() for one in (legal, illegal))
         kernel, artifact = built.payload
         assert kernel.entry.encode() in artifact.cubin
-        assert refused.state == "refused" and "no barrier can order" in refused.reason
+        assert refused.state == "refused" and "in_flight" in refused.reason
         if current_arch() is None:
             contender = Contender("key", "name", built.payload)
             with pytest.raises(PolygenError, match=r"cannot be timed.*no GPU"):
