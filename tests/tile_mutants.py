@@ -19,11 +19,11 @@ from polygen.hardware.atom import atoms_for
 from polygen.hardware.device import device
 from polygen.poly.counters import Counter
 from polygen.poly.derive_syncs import Synchronised, derive
+from polygen.poly.emitted import Emitted
 from polygen.poly.frame import Frame
 from polygen.poly.kernel_parts import Epilogue
 from polygen.poly.kernel_program import kernel_program
 from polygen.poly.place_trees import place_trees
-from polygen.poly.refine import Emitted
 from polygen.poly.tile_program import Sync, SyncStatement, TileProgram
 from polygen.poly.tile_tree import Leaf, Loop, Node, Steps, filtered, leaves, loops_around, without
 from polygen.poly.tiling import Panels, RowVectors, tiling

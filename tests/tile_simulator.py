@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from polygen import isl
 from polygen.poly import ast
-from polygen.poly.refine import Emitted
+from polygen.poly.emitted import Emitted
 from polygen.poly.tile_program import Place, Sync, SyncStatement, TileStatement
 from polygen.poly.tile_tree import times
 

@@ -20,6 +20,7 @@ from polygen.errors import VerifyError
 from polygen.hardware.atom import Atom
 from polygen.poly import ast
 from polygen.poly.derive_syncs import Synchronised, derive
+from polygen.poly.emitted import Emitted
 from polygen.poly.footprint import Footprint, footprint
 from polygen.poly.fusion import Fusion
 from polygen.poly.kernel_parts import Epilogue
@@ -27,7 +28,7 @@ from polygen.poly.kernel_program import kernel_program
 from polygen.poly.legality import Proof, check_blocks, check_order
 from polygen.poly.match import Match
 from polygen.poly.place_trees import PlaceTree, place_trees
-from polygen.poly.refine import Emitted, refine
+from polygen.poly.refine import refine
 from polygen.poly.scop import Scop, space
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import (

@@ -5,37 +5,39 @@ else is taken from the derivation but the one tree over everything, which serves
 which all that waits can run.
 
     instances   every place runs exactly the program's instances of its statements, and no other
-    leaf groups      commit groups are closed in the order of their coordinates arrivals    a phase
-    expects the arrivals that the trees make, whatever the sizes; all threads that a
-                barrier waits for come
+                leaf
+    groups      commit groups are closed in the order of their coordinates
+    arrivals    a phase expects the arrivals that the trees make, whatever the sizes; all threads
+                that a barrier waits for come
     counters    either side of an mbarrier meets the versions of its buffer once each, in their
                 order, passing over those of others by skips, so that slot and parity follow from
                 the version
-    ordered     every dependence lies on a path of trees and syncs, with the fences it needs
+    order       every dependence lies on a path of trees and syncs, with the fences it needs
     live        in one order of all leaves signals come before waits, and every tree follows it
-    phases      a wait is for the signals of its own version: the phase before is over, the next not
-    yet ends        nothing reads or writes the memory of a block that is gone necessary   without
-    any one sync something above does not hold
+    phases      a wait is for the signals of its own version: the phase before is over, the next
+                not yet
+    ends        nothing reads or writes the memory of a block that is gone
+    frame       barriers are there before anybody uses them, and memory as long as it is reached
+    necessary   without any one sync something above does not hold
 
 All of it for every value of the parameters. A failure is refused with a pair of instances.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 from polygen import isl
 from polygen.errors import IllegalSchedule, VerifyError
-from polygen.poly.counters import Counter, check_counters, check_sides, check_turns
-from polygen.poly.frame import Frame, frame
+from polygen.poly.counters import check_counters, check_sides, check_turns
+from polygen.poly.emitted import Emitted, read_trees
+from polygen.poly.frame import frame
 from polygen.poly.handover import arrivals
-from polygen.poly.happens_before import LeafFacts, Order, signals_of
+from polygen.poly.happens_before import LeafFacts, Order
 from polygen.poly.legality import Proof
+from polygen.poly.liveness import check_live
 from polygen.poly.phases import early, late
-from polygen.poly.place_trees import PlaceTree
-from polygen.poly.tile_program import Sync, SyncStatement, TileProgram, TileStatement
-from polygen.poly.tile_tree import Node, times
+from polygen.poly.tile_program import Sync, TileStatement
 from polygen.poly.versions import Dependence, TileModel, maps_of
 
 _PARAM, _SET, _IN, _OUT = (
@@ -45,32 +47,6 @@ _PARAM, _SET, _IN, _OUT = (
     isl.dim_type.out,
 )
 _WHERE = "refinement"
-
-
-@dataclass(frozen=True, slots=True)
-class Emitted:
-    """What is emitted of a tile program, and the certificate of its liveness.
-
-    Attributes:
-        program: what has to be done.
-        leaves: what synchronises, without their domains, which the trees say.
-        syncs: the records.
-        counters: which slot a leaf works on.
-        trees: of the places.
-        certificate: one order of everything.
-        frame: who meets before the places begin, and after they have ended.
-        carried: dependences between tile statements of one agent that come from the elements, as
-            isl text.
-    """
-
-    program: TileProgram
-    leaves: tuple[SyncStatement, ...]
-    syncs: tuple[Sync, ...]
-    counters: tuple[Counter, ...]
-    trees: tuple[PlaceTree, ...]
-    certificate: Node
-    frame: Frame
-    carried: str = ""
 
 
 @lru_cache(maxsize=64)
@@ -91,7 +67,7 @@ def refine(emitted: Emitted, *, necessary: bool = True) -> tuple[Proof, ...]:
     proof.check_counters()
     proof.check_order()
     proof.check_carried()
-    proof.check_live()
+    check_live(proof.order, emitted)
     proof.check_phases()
     proof.check_ends()
     proof.check_frame()
@@ -118,53 +94,13 @@ class _Refinement:
         self.emitted = emitted
         self.program, self.syncs = emitted.program, emitted.syncs
         self.model = TileModel(self.program)
-        known: dict[str, TileStatement | SyncStatement]
-        known = {s.name: s for s in self.program.statements}
-        known |= {leaf.name: leaf for leaf in emitted.leaves}
-        self.known = known
-        self.facts = {name: LeafFacts.of(leaf) for name, leaf in known.items()}
-        self.times = self._read()
+        self.known = emitted.known
+        self.facts = {name: LeafFacts.of(leaf) for name, leaf in self.known.items()}
+        self.times = read_trees(emitted, self.model.context)
         self._add_tokens()
         self.order = Order(self.model, self.times, self.facts, self.syncs)
         self.needs: tuple[Dependence, ...] = self.model.dependences()
         self.users: dict[str, list[Dependence]] = {}
-
-    # ---- reading -----------------------------------------------------------------------------
-
-    def _read(self) -> dict[str, isl.Map]:
-        """Leaf -> (agents and loops -> time), from the texts of all trees."""
-        found: dict[str, isl.Map] = {}
-        for tree in self.emitted.trees:
-            schedule = isl.Schedule(tree.text)
-            timed = schedule.get_map().intersect_domain(schedule.get_domain())
-            each = timed.get_map_list()
-            for position in range(each.n_map()):
-                one = each.get_at(position)
-                call = str(one.get_tuple_name(_IN))
-                name = dict(tree.calls).get(call, call)
-                leaf = self.known.get(name)
-                if leaf is None or leaf.place != tree.place:
-                    raise VerifyError(
-                        f"instances: {name} is no leaf of the {tree.place.name}", where=_WHERE
-                    )
-                found[name] = self._lifted(one, leaf)
-        width = max(one.dim(_OUT) for one in found.values())
-        return {name: _padded(one, width) for name, one in found.items()}
-
-    def _lifted(self, timed: isl.Map, leaf: TileStatement | SyncStatement) -> isl.Map:
-        """The coordinates of the agents, which the text has as parameters, as coordinates."""
-        for position, (agent, count) in enumerate(
-            zip(leaf.place.agents, leaf.place.counts, strict=True)
-        ):
-            parameter = timed.find_dim_by_name(_PARAM, agent)
-            if parameter >= 0:
-                timed = timed.move_dims(_IN, position, _PARAM, parameter, 1)
-            else:
-                timed = timed.insert_dims(_IN, position, 1)
-            timed = timed.lower_bound_val(_IN, position, isl.Val(0))
-            timed = timed.upper_bound_val(_IN, position, isl.Val(count - 1))
-        timed = timed.set_tuple_name(_IN, leaf.name)
-        return timed.intersect_params(self.model.context)
 
     def _add_tokens(self) -> None:
         """Cells that only syncs know: what agents in turns pass on."""
@@ -179,8 +115,6 @@ class _Refinement:
                 place = self.facts[signal].place
                 versions = relation.dim(_OUT) - place.blocks
                 self.model.add_token(sync.buffers[0], relation.range(), versions)
-
-    # ---- claims ------------------------------------------------------------------------------
 
     def check_instances(self) -> None:
         """Exactly the program's instances, and no leaf that belongs to nothing."""
@@ -322,69 +256,6 @@ class _Refinement:
                     where=_WHERE,
                 )
 
-    def check_live(self) -> None:
-        """Signals before waits in one order, which every tree follows."""
-        vectors = times(self.emitted.certificate)
-        missing = [name for name in self.times if name not in vectors]
-        if missing:
-            raise VerifyError(f"live: {missing[0]} has no time", where=_WHERE)
-        plain = {name: self._certified(name, vectors[name]) for name in self.times}
-        wrong = self._backward(plain)
-        turned = any(s.kind == "turn" for s in self.syncs)
-        meets = any(s.kind == "bar" and s.scope == "place" for s in self.syncs)
-        if wrong is not None and turned and not meets:
-            wrong = self._backward({n: self._in_turns(n, t) for n, t in plain.items()})
-        if wrong is not None:
-            raise VerifyError(f"live: {wrong}", where=_WHERE)
-
-    def _certified(self, name: str, vector: tuple[str, ...]) -> isl.Map:
-        leaf = self.known[name]
-        timed = self.model.map(f"{leaf.instance} -> [{','.join(vector)}]")
-        return timed.intersect_domain(self.times[name].domain())
-
-    def _in_turns(self, name: str, timed: isl.Map) -> isl.Map:
-        """The agent as a coordinate of time, so that agents in turns follow each other."""
-        turn = next(s for s in self.syncs if s.kind == "turn")
-        place = self.facts[turn.wait].place
-        column = self._column(turn.wait)
-        timed = timed.insert_dims(_OUT, column, 1)
-        if self.facts[name].place.agents[-1:] == place.agents[-1:]:
-            return timed.equate(_IN, len(place.agents) - 1, _OUT, column)
-        return timed.fix_val(_OUT, column, isl.Val(-1))
-
-    def _column(self, wait: str) -> int:
-        """How many coordinates of time come before what the first loop around a leaf repeats."""
-        vector = times(self.emitted.certificate)[wait]
-        loops = [n for n, item in enumerate(vector) if not item.lstrip("-").isdigit()]
-        return loops[0] + 1
-
-    def _backward(self, when: dict[str, isl.Map]) -> str | None:
-        """What contradicts an order of all leaves, in words; None if nothing does."""
-        order = self.order
-        links = order.links
-        for sync in links:
-            for signal, _ in signals_of(sync) if sync.kind != "bar" else ():
-                forward = isl.Map.lex_lt_map(when[signal], when[sync.wait])
-                wrong = order.relation(sync, signal).subtract(forward)
-                if not wrong.is_empty():
-                    pair = isl.sample_pair(wrong)
-                    return f"{sync.name} waits for ever: {pair} is a signal that comes later"
-        done = set()
-        for sync in links:
-            for link in links:
-                for signal, _ in signals_of(link):
-                    pair_of = (sync.wait, signal)
-                    if sync.wait == signal or pair_of in done:
-                        continue
-                    if order.leaves[sync.wait].place != order.leaves[signal].place:
-                        continue
-                    done.add(pair_of)
-                    forward = isl.Map.lex_lt_map(when[sync.wait], when[signal])
-                    wrong = order.before(sync.wait, signal).subtract(forward)
-                    if not wrong.is_empty():
-                        return f"a tree leaves the order of all: {isl.sample_pair(wrong)}"
-        return None
-
     def check_phases(self) -> None:
         """No wait is a phase off."""
         for sync in self.syncs:
@@ -482,11 +353,3 @@ def _in_own_block(facts: LeafFacts, cells: isl.Map, versions: int) -> isl.Map:
     for n in range(facts.place.blocks):
         cells = cells.equate(_IN, n, _OUT, versions + n)
     return cells
-
-
-def _padded(timed: isl.Map, width: int) -> isl.Map:
-    first = timed.dim(_OUT)
-    timed = timed.add_dims(_OUT, width - first)
-    for n in range(first, width):
-        timed = timed.fix_val(_OUT, n, isl.Val(0))
-    return timed

@@ -61,7 +61,7 @@ def test_what_is_no_mistake_goes_wrong_in_no_order(case):
 @pytest.mark.parametrize("case", EVERY)
 def test_the_kernels_themselves_are_proved_with_nothing_to_spare(case):
     proofs = refine(emitted(kernel(case)))
-    assert len(proofs) == 6
+    assert proofs[-1].claim == "no synchronisation can be dropped"
 
 
 def test_there_are_many_mistakes_of_many_kernels_and_of_known_classes():

@@ -1,0 +1,102 @@
+"""What is emitted of a tile program, and how its trees are read back.
+
+A tree is for any one agent: the agent's coordinates are parameters of its text. Reading a text
+makes them coordinates of the instances again, so that the trees of all places speak of the same
+instances as the program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polygen import isl
+from polygen.errors import VerifyError
+from polygen.poly.counters import Counter
+from polygen.poly.frame import Frame
+from polygen.poly.place_trees import PlaceTree
+from polygen.poly.tile_program import Sync, SyncStatement, TileProgram, TileStatement
+from polygen.poly.tile_tree import Node
+
+_PARAM, _IN, _OUT = isl.dim_type.param, isl.dim_type.in_, isl.dim_type.out
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """What is emitted of a tile program, and the certificate of its liveness.
+
+    Attributes:
+        program: what has to be done.
+        leaves: what synchronises, without their domains, which the trees say.
+        syncs: the records.
+        counters: which slot a leaf works on.
+        trees: of the places.
+        certificate: one order of everything.
+        frame: who meets before the places begin, and after they have ended.
+        carried: dependences between tile statements of one agent that come from the elements, as
+            isl text.
+    """
+
+    program: TileProgram
+    leaves: tuple[SyncStatement, ...]
+    syncs: tuple[Sync, ...]
+    counters: tuple[Counter, ...]
+    trees: tuple[PlaceTree, ...]
+    certificate: Node
+    frame: Frame
+    carried: str = ""
+
+    @property
+    def known(self) -> dict[str, TileStatement | SyncStatement]:
+        """Everything that may be in a tree, by its name."""
+        found: dict[str, TileStatement | SyncStatement]
+        found = {s.name: s for s in self.program.statements}
+        return found | {leaf.name: leaf for leaf in self.leaves}
+
+
+def read_trees(emitted: Emitted, context: isl.Set) -> dict[str, isl.Map]:
+    """Leaf -> (agents and loops -> time), from the texts of all trees.
+
+    Raises:
+        VerifyError: a tree has a leaf that its place does not know.
+    """
+    known = emitted.known
+    found: dict[str, isl.Map] = {}
+    for tree in emitted.trees:
+        schedule = isl.Schedule(tree.text)
+        timed = schedule.get_map().intersect_domain(schedule.get_domain())
+        each = timed.get_map_list()
+        for position in range(each.n_map()):
+            one = each.get_at(position)
+            call = str(one.get_tuple_name(_IN))
+            name = dict(tree.calls).get(call, call)
+            leaf = known.get(name)
+            if leaf is None or leaf.place != tree.place:
+                raise VerifyError(
+                    f"instances: {name} is no leaf of the {tree.place.name}", where="refinement"
+                )
+            found[name] = _lifted(one, leaf).intersect_params(context)
+    width = max(one.dim(_OUT) for one in found.values())
+    return {name: _padded(one, width) for name, one in found.items()}
+
+
+def _lifted(timed: isl.Map, leaf: TileStatement | SyncStatement) -> isl.Map:
+    """The coordinates of the agents, which the text has as parameters, as coordinates."""
+    for position, (agent, count) in enumerate(
+        zip(leaf.place.agents, leaf.place.counts, strict=True)
+    ):
+        parameter = timed.find_dim_by_name(_PARAM, agent)
+        if parameter >= 0:
+            timed = timed.move_dims(_IN, position, _PARAM, parameter, 1)
+        else:
+            timed = timed.insert_dims(_IN, position, 1)
+        timed = timed.lower_bound_val(_IN, position, isl.Val(0))
+        timed = timed.upper_bound_val(_IN, position, isl.Val(count - 1))
+    return timed.set_tuple_name(_IN, leaf.name)
+
+
+def _padded(timed: isl.Map, width: int) -> isl.Map:
+    first = timed.dim(_OUT)
+    timed = timed.add_dims(_OUT, width - first)
+    for n in range(first, width):
+        timed = timed.fix_val(_OUT, n, isl.Val(0))
+    return timed
