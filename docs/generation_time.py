@@ -25,8 +25,9 @@ from polygen import pipeline
 from polygen.bench import plots
 from polygen.frontend.program import Program
 from polygen.hardware.device import device
-from polygen.poly import role_mapping
+from polygen.poly.derive_syncs import derive
 from polygen.poly.fusion import fuse
+from polygen.poly.refine import refine
 from polygen.poly.scop import scop
 from polygen.runtime.files import write_text_atomic
 
@@ -71,7 +72,8 @@ def timed(make: Callable[[], object], repeats: int) -> float:
     """Median CPU seconds."""
     found = []
     for _ in range(repeats):
-        role_mapping.map_roles.cache_clear()  # no generation profits from the last one
+        derive.cache_clear()  # no generation profits from the last one
+        refine.cache_clear()
         start = time.process_time()
         make()
         found.append(time.process_time() - start)
