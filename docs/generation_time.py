@@ -162,7 +162,7 @@ def draw(pyplot: Any, data: dict[str, Any]) -> Any:
                 color=palette[number], linewidth=1, label=f"{kind}, {target}",
             )  # fmt: skip
     left.axhline(0.5, color="black", linewidth=0.8)
-    left.set_ylim(0, 0.8)
+    left.set_ylim(0, 1.6)
     left.set_xlabel("pointwise operations")
     left.set_ylabel("CPU seconds to the CUDA text")
     left.grid(alpha=0.3)
