@@ -24,7 +24,7 @@ demo: setup
 	@echo '== The program: what gelu(x @ w.T + b) means, statement by statement, and how it is fused'
 	@$(SHOW) program
 	@echo
-	@echo '== The schedule tree: the statements tiled, then one thread block with its copies'
+	@echo '== The schedule tree: the statements tiled, then what every place runs, with what synchronises it'
 	@$(SHOW) tree | sed -E 's/^(.{159}).+/\1…/'
 	@echo
 	@echo '== The loops that come out of it'
