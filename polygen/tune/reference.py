@@ -160,5 +160,7 @@ def _apply(
         (output,),
         (replace(statement, domain=domain, write=written, args=tuple(args)),),
     )
-    (result,) = evaluate(alone, arrays, {}, round_outputs=not final)
+    # Casts between statements round, as they do in the whole program; nothing else does.
+    rounds = statement.function == "cast" and not final
+    (result,) = evaluate(alone, arrays, {}, round_outputs=rounds)
     return result.astype(np.float64) if result.dtype != np.bool_ else result

@@ -99,10 +99,10 @@ BROKEN = {
         lambda: deeper(
             "empty_ring", 1, 3,
             (
-                ("Cursor<3> fill_ring;", "Cursor<3> fill_ring; Cursor<4> waited;"),
-                ("fill_ring.slot * 8, fill_ring.parity ^ 1);",
+                ("Cursor<3> ring_producer;", "Cursor<3> ring_producer; Cursor<4> waited;"),
+                ("ring_producer.slot * 8, ring_producer.parity ^ 1);",
                  "waited.slot * 8, waited.parity ^ 1); waited.advance();"),
-                ("multiply_ring, release_ring;", "multiply_ring; Cursor<4> release_ring;"),
+                ("Cursor<3> ring_consumer_behind;", "Cursor<4> ring_consumer_behind;"),
             ),
             "cooperative",
         ),
@@ -110,61 +110,61 @@ BROKEN = {
     ),
     "the empty barrier's ring is deeper; for the consumers": (
         "pingpong",
-        [("multiply_ring, release_ring;", "multiply_ring; Cursor<4> release_ring;")],
+        [("Cursor<3> ring_consumer_behind;", "Cursor<4> ring_consumer_behind;")],
         COUNT | OVERWRITTEN,
     ),
     "the empty barrier's ring is deeper; and shallower for the consumers": (
         "cooperative",
-        [("multiply_ring, release_ring;", "multiply_ring; Cursor<2> release_ring;")],
+        [("Cursor<3> ring_consumer_behind;", "Cursor<2> ring_consumer_behind;")],
         DEADLOCK,
     ),
     "the full barrier's ring is shallower": (
         "cooperative",
         [
-            ("Cursor<3> fill_ring;", "Cursor<3> fill_ring; Cursor<2> told;"),
-            ("fill_ring.slot * 8;", "told.slot * 8; told.advance();"),
-            ("multiply_ring, release_ring;", "multiply_ring, release_ring; Cursor<2> heard;"),
-            ("multiply_ring.slot * 8, multiply_ring.parity);",
+            ("Cursor<3> ring_producer;", "Cursor<3> ring_producer; Cursor<2> told;"),
+            ("ring_producer.slot * 8;", "told.slot * 8; told.advance();"),
+            ("Cursor<3> ring_consumer;", "Cursor<3> ring_consumer; Cursor<2> heard;"),
+            ("ring_consumer.slot * 8, ring_consumer.parity);",
              "heard.slot * 8, heard.parity); heard.advance();"),
         ],
         COUNT,
     ),
     "the full barrier's ring is shallower; and the ring, for the producer": (
-        "cooperative", [("Cursor<3> fill_ring", "Cursor<2> fill_ring")], DEADLOCK,
+        "cooperative", [("Cursor<3> ring_producer", "Cursor<2> ring_producer")], DEADLOCK,
     ),
     "the full barrier's ring is shallower; and the ring, for the consumers": (
         "cooperative",
-        [("Cursor<3> multiply_ring, ", "Cursor<2> multiply_ring; Cursor<3> ")],
+        [("Cursor<3> ring_consumer;", "Cursor<2> ring_consumer;")],
         COUNT | EARLY,
     ),
     "the full barrier's ring is shallower; deeper, for the producer": (
         "cooperative",
-        [("Cursor<3> fill_ring", "Cursor<4> fill_ring")],
+        [("Cursor<3> ring_producer", "Cursor<4> ring_producer")],
         COUNT | EARLY,
     ),
     "parity of empty: the producer waits for its own round": (
-        "cooperative", [("fill_ring.parity ^ 1", "fill_ring.parity")], DEADLOCK,
+        "cooperative", [("ring_producer.parity ^ 1", "ring_producer.parity")], DEADLOCK,
     ),
     "parity of empty: the producer waits for the round before the last": (
         "cooperative",
         [
-            ("Cursor<3> fill_ring;", "Cursor<3> fill_ring; int filled = 0;"),
+            ("Cursor<3> ring_producer;", "Cursor<3> ring_producer; int filled = 0;"),
             ("wait_empty_ring(i, k);", "if (filled++ >= 6) wait_empty_ring(i, k);"),
-            ("fill_ring.parity ^ 1", "fill_ring.parity"),
+            ("ring_producer.parity ^ 1", "ring_producer.parity"),
         ],
         OVERWRITTEN | COUNT,
     ),
     "parity of full: consumers wait for the round before": (
-        "cooperative", [("multiply_ring.parity)", "multiply_ring.parity ^ 1)")], EARLY,
+        "cooperative", [("ring_consumer.parity)", "ring_consumer.parity ^ 1)")], EARLY,
     ),
     "parity of full: consumers wait for the round before; pingpong": (
-        "pingpong", [("multiply_ring.parity)", "multiply_ring.parity ^ 1)")], EARLY,
+        "pingpong", [("ring_consumer.parity)", "ring_consumer.parity ^ 1)")], EARLY,
     ),
     "consumers wait one round ahead": (
-        "cooperative", [ahead("wait_full_ring", "multiply_ring")], DEADLOCK,
+        "cooperative", [ahead("wait_full_ring", "ring_consumer")], DEADLOCK,
     ),
     "consumers wait one round ahead; the producer": (
-        "cooperative", [ahead("wait_empty_ring", "fill_ring")], DEADLOCK,
+        "cooperative", [ahead("wait_empty_ring", "ring_producer")], DEADLOCK,
     ),
     "no empty barrier": ("cooperative", [without("wait_empty_ring")], OVERWRITTEN),
     "no empty barrier; pingpong": ("pingpong", [without("wait_empty_ring")], OVERWRITTEN),
@@ -226,11 +226,11 @@ BROKEN = {
         lambda: deeper(
             "empty_r_0", 2, 2,
             (
-                ("Cursor<2> fetch_r_0_cursor;", "Cursor<2> fetch_r_0_cursor; Cursor<3> waited;"),
-                ("(owner * 2 + fetch_r_0_cursor.slot) * 8, fetch_r_0_cursor.parity ^ 1);",
+                ("Cursor<2> r_0_loader;", "Cursor<2> r_0_loader; Cursor<3> waited;"),
+                ("(owner * 2 + r_0_loader.slot) * 8, r_0_loader.parity ^ 1);",
                  "(owner * 3 + waited.slot) * 8, waited.parity ^ 1); waited.advance();"),
-                ("Cursor<2> finish_r_0;", "Cursor<2> finish_r_0; Cursor<3> released;"),
-                ("(group * 2 + finish_r_0.slot) * 8);",
+                ("Cursor<2> r_0_consumer;", "Cursor<2> r_0_consumer; Cursor<3> released;"),
+                ("(group * 2 + r_0_consumer.slot) * 8);",
                  "(group * 3 + released.slot) * 8); released.advance();"),
             ),
             "residual",
@@ -238,10 +238,10 @@ BROKEN = {
         OVERWRITTEN,
     ),
     "parity of empty panels": (
-        "residual", [("fetch_r_0_cursor.parity ^ 1", "fetch_r_0_cursor.parity")], DEADLOCK,
+        "residual", [("r_0_loader.parity ^ 1", "r_0_loader.parity")], DEADLOCK,
     ),
     "parity of empty panels; of full ones": (
-        "residual", [("finish_r_0.parity)", "finish_r_0.parity ^ 1)")], EARLY | COUNT,
+        "residual", [("r_0_consumer.parity)", "r_0_consumer.parity ^ 1)")], EARLY | COUNT,
     ),
     "no empty barrier of panels": ("residual", [without("wait_empty_r_0")], OVERWRITTEN),
     "no empty barrier of panels; pingpong": (

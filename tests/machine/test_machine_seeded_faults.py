@@ -21,9 +21,9 @@ from wgmma_text import wgmma_function
 from polygen.errors import CompileError, PolygenError
 from polygen.runtime.nvrtc import compile_source
 
-BAR = "auto bar_mma = [&](int) __attribute__((always_inline)) { __syncthreads(); };"
+BAR = "auto bar_load_a = [&](int) __attribute__((always_inline)) { __syncthreads(); };"
 STAGE = "auto bar_stage = [&]() __attribute__((always_inline)) { __syncthreads(); };"
-WAIT = "wait_mma(t);\n    bar_mma(t);\n    load_a(t - 2, 0);"
+WAIT = "wait_load_a(t);\n    bar_load_a(t);\n    load_a(t - 2, 0);"
 COPIES = "    copy_a(t, 0);\n    copy_b(t, 0);\n    commit(t);\n  }\n  #pragma unroll 1\n  for (int t = max("
 LOOP = "for (int t = 2; t < k_tiles; ++t) {\n"
 EPILOGUE = "bar_stage();\n  stage(0);\n  bar_store();\n  store(0);"
@@ -55,15 +55,15 @@ def first(text: str, new: str) -> tuple[str, str, int]:
 FAULTS = [
     ("nt", "no barrier before the loads", [bar("")], True),
     ("nt", "barrier of a warp", [bar("__syncwarp();")], True),
-    ("nt", "barrier before the wait", [("wait_mma(t);\n    bar_mma(t);", "bar_mma(t);\n    wait_mma(t);")], True),
-    ("nt", "barrier after the first load", [(WAIT, "wait_mma(t);\n    load_a(t - 2, 0);\n    bar_mma(t);")], True),
-    ("nt", "no barrier in the residual loop", [last("    bar_mma(t);\n", "")], True),
-    ("nt", "no barrier in the main loop", [first("    bar_mma(t);\n", "")], True),
+    ("nt", "barrier before the wait", [("wait_load_a(t);\n    bar_load_a(t);", "bar_load_a(t);\n    wait_load_a(t);")], True),
+    ("nt", "barrier after the first load", [(WAIT, "wait_load_a(t);\n    load_a(t - 2, 0);\n    bar_load_a(t);")], True),
+    ("nt", "no barrier in the residual loop", [last("    bar_load_a(t);\n", "")], True),
+    ("nt", "no barrier in the main loop", [first("    bar_load_a(t);\n", "")], True),
     ("nt", "one warp skips the barrier", [bar("if (warp != 3) __syncthreads();")], False),
-    ("nt", "one warp skips the barrier once", [("bar_mma(t);\n", "if (warp != 2 || t != 3) bar_mma(t);\n")], False),
+    ("nt", "one warp skips the barrier once", [("bar_load_a(t);\n", "if (warp != 2 || t != 3) bar_load_a(t);\n")], False),
     ("nt", "barrier of two warps", [bar('asm volatile("bar.sync 1, 64;" ::: "memory");')], True),
     ("nt", "barrier of five warps", [bar('asm volatile("bar.sync 1, 160;" ::: "memory");')], False),
-    ("nt", "barrier in every other step", [("bar_mma(t);\n", "if (t % 2) bar_mma(t);\n")], True),
+    ("nt", "barrier in every other step", [("bar_load_a(t);\n", "if (t % 2) bar_load_a(t);\n")], True),
     ("nt", "arrives without waiting", [bar('asm volatile("bar.arrive 1, 128;" ::: "memory");')], True),
     ("nt", "no barrier before the scratch", [(STAGE, STAGE.replace("__syncthreads();", ""))], True),
     ("nt", "barrier of a warp before the scratch", [(STAGE, STAGE.replace("__syncthreads", "__syncwarp"))], True),
@@ -72,10 +72,10 @@ FAULTS = [
     ("nt", "__syncwarp before the scratch is written", [(EPILOGUE, "bar_stage();\n  bar_store();\n  stage(0);\n  store(0);")], True),
     ("nt", "__syncwarp of half a warp", [("{ __syncwarp(); }", "{ if (lane < 16) __syncwarp(0xFFFF); }")], True),
     ("nt", "waits for one group less", [("cp.async.wait_group 1", "cp.async.wait_group 2")], False),
-    ("nt", "never waits", [("    wait_mma(t);\n", "")], False),
-    ("nt", "never waits in the residual loop", [last("    wait_mma(t);\n", "")], False),
-    ("nt", "waits after the first load", [(WAIT, "bar_mma(t);\n    load_a(t - 2, 0);\n    wait_mma(t);")], False),
-    ("nt", "one warp does not wait", [("wait_mma(t);\n", "if (warp) wait_mma(t);\n")], False),
+    ("nt", "never waits", [("    wait_load_a(t);\n", "")], False),
+    ("nt", "never waits in the residual loop", [last("    wait_load_a(t);\n", "")], False),
+    ("nt", "waits after the first load", [(WAIT, "bar_load_a(t);\n    load_a(t - 2, 0);\n    wait_load_a(t);")], False),
+    ("nt", "one warp does not wait", [("wait_load_a(t);\n", "if (warp) wait_load_a(t);\n")], False),
     ("nt", "no group is committed", [('asm volatile("cp.async.commit_group;" ::: "memory");', "")], False),
     ("nt", "no empty groups at the end", [last("    commit(t);\n  }\n  #pragma unroll\n", "  }\n  #pragma unroll\n")], False),
     ("nt", "commits before the second copy", [(COPIES, COPIES.replace("    copy_b(t, 0);\n    commit(t);", "    commit(t);\n    copy_b(t, 0);"))], False),
@@ -117,7 +117,7 @@ FAULTS = [
     ("nt", "lanes leave before the loads", [("  zero();", "  if (lane == 31) return;\n  zero();")], False),
     ("nn", "no barrier before the loads", [bar("")], True),
     ("nn", "barrier of a warp", [bar("__syncwarp();")], True),
-    ("nn", "barrier before the wait", [("wait_mma(t);\n    bar_mma(t);", "bar_mma(t);\n    wait_mma(t);")], True),
+    ("nn", "barrier before the wait", [("wait_load_a(t);\n    bar_load_a(t);", "bar_load_a(t);\n    wait_load_a(t);")], True),
     ("nn", "waits for one group less", [("cp.async.wait_group 1", "cp.async.wait_group 2")], False),
     ("nn", "copies before the barrier", list(EARLY), True),
     ("nn", "ring of one stage less", [("(k % 3)", "(k % 2)")], True),

@@ -86,8 +86,8 @@ def test_copies_through_registers_have_no_asynchronous_instruction():
 def test_barriers_of_the_plan_are_barriers_of_the_ptx():
     kernel = case("text", "nt", "bf16", "plain", schedule=small()).kernel()
     scopes = [placed.sync.scope for placed in kernel.passes.plan.syncs]
-    assert ("bar.sync" in kernel.ptx or "barrier.sync" in kernel.ptx) == ("block" in scopes)
-    assert ("bar.warp.sync" in kernel.ptx) == ("warp" in scopes)
+    assert ("bar.sync" in kernel.ptx or "barrier.sync" in kernel.ptx) == ("place" in scopes)
+    assert ("bar.warp.sync" in kernel.ptx) == ("agent" in scopes)
 
 
 def test_the_launch_bounds_are_those_of_the_plan():
