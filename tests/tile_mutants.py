@@ -592,11 +592,6 @@ EQUIVALENT = (
         _LAGGING,
         "the slot is released later, and with its rings of four or more nobody waits for it yet",
     ),
-    Equivalent(
-        ("panel_r: one slot fewer",),
-        ("cooperative, residual", "cooperative, none", "ping-pong, residual", "cluster"),
-        "records, counters and slots agree on a shallower ring, which is a legal one",
-    ),
 )
 
 
