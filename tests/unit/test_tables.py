@@ -19,7 +19,19 @@ def test_the_performance_page_comes_from_the_records():
     assert (ROOT / "docs" / "performance.md").read_text() == made
     assert "| `x @ w.T` |" in made and "### Where polygen loses" in made
     assert made.count("These kernels use `mma.sync`") == 1
-    assert "5 rows were not reached in the time given: mm s8 4096x4096x4096, " in made
+    assert (
+        "- Triton, 5 rows: BenchError: Triton: the kernel's sums are floats, those of s8 are s32."
+        in made
+    )
+
+
+def test_rows_that_were_not_reached_are_named(tmp_path):
+    record = json.loads((ROOT / "docs" / "results" / "h200_types.json").read_text())
+    dropped = [row["key"] for row in record["rows"][-2:]]
+    record |= {"rows": record["rows"][:-2], "unfinished": dropped}
+    (tmp_path / "h200_types.json").write_text(json.dumps(record))
+    made = MADE["render"](tmp_path)
+    assert f"2 rows were not reached in the time given: {', '.join(dropped)}" in made
 
 
 def test_a_later_record_of_one_suite_does_not_replace_the_widest(tmp_path):
