@@ -33,7 +33,6 @@ class Fusion:
 
     contraction: str
     band: tuple[tuple[str, tuple[str, str]], ...]  # group -> its iterators along (row, column)
-    contracted: tuple[str, ...]  # values that become registers
     members: tuple[tuple[str, tuple[str, ...]], ...] = ()  # group -> its statements, if several
 
     def iterators(self, statement: str) -> tuple[str, str]:
@@ -47,8 +46,7 @@ class Fusion:
             f"  {listed(members.get(name, (name,)))}: ({row}, {column})"
             for name, (row, column) in self.band
         ]
-        registers = ", ".join(self.contracted) or "none"
-        return "\n".join(["outer coincident band (row, column):", *rows, f"registers: {registers}"])
+        return "\n".join(["outer coincident band (row, column):", *rows])
 
 
 def fuse(program: Program, scop: Scop) -> Fusion:
@@ -93,10 +91,8 @@ def fuse(program: Program, scop: Scop) -> Fusion:
         if match is None:
             _refuse(program)
         found.append((group.name, match))
-    outputs = {tensor.name for tensor in program.outputs}
-    values = [s.write.name for s in program.statements if s.write.name not in outputs]
     several = tuple((g.name, g.members) for g in scop.groups if len(g.members) > 1)
-    return Fusion(contraction.name, tuple(found), tuple(values), several)
+    return Fusion(contraction.name, tuple(found), several)
 
 
 def _with_symbolic_ones(program: Program) -> Program:

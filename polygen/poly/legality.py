@@ -1,10 +1,7 @@
-"""Legality: a schedule is accepted only if every dependence goes forward in time, for every size.
+"""Legality of the grid: thread blocks run in any order, so no dependence may connect two of them.
 
-1. A schedule is a relation from instances to time. A dependence is broken if its target is not
-   strictly later.
-2. Thread blocks run in any order, so no dependence may connect two blocks.
-3. What is broken is reported with the dependence, and one concrete pair of instances at the
-   smallest size showing it.
+What is broken is reported with one concrete pair of instances at the smallest size showing it. The
+order inside a block is that of the emitted trees, which `polygen.poly.refine` proves.
 """
 
 from __future__ import annotations
@@ -24,44 +21,6 @@ class Proof:
 
     def __str__(self) -> str:
         return f"proved: {self.claim} ({self.subject})"
-
-
-def check_order(
-    dependences: isl.UnionMap, time: isl.UnionMap, *, where: str, claim: str, field: str
-) -> Proof:
-    """Prove that every dependence goes strictly forward in `time`.
-
-    Args:
-        dependences: source instance -> target instance.
-        time: instance -> time vector; all vectors have one length.
-        where: what the tree is, for the message.
-        claim: what is proved, in words.
-        field: the schedule fields that decide the order, for the hint.
-
-    Raises:
-        IllegalSchedule: with the broken dependence and one concrete pair.
-    """
-    timed = dependences.apply_domain(time).apply_range(time)
-    broken = _not_later(timed)
-    if broken.is_empty():
-        return Proof(claim, where)
-    backward = isl.UnionMap.lex_ge_union_map(time, time)
-    pair = isl.sample_pair(dependences.intersect(backward))
-    raise IllegalSchedule(
-        f"the schedule breaks a dependence: {pair}",
-        where=where,
-        why="the second instance needs what the first leaves behind, but is not scheduled after it",
-        nearest=f"Change {field}",
-    )
-
-
-def _not_later(timed: isl.UnionMap) -> isl.UnionMap:
-    """The part of a time relation that does not go strictly forward."""
-    if timed.is_empty():
-        return timed
-    relation = isl.Map.from_union_map(timed)
-    back = isl.Map.lex_ge(relation.get_space().domain())
-    return isl.UnionMap.from_map(relation.intersect(back))
 
 
 def check_blocks(dependences: isl.UnionMap, block: isl.UnionMap, field: str) -> Proof:

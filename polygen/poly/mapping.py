@@ -1,8 +1,6 @@
 """`Scop` x `Schedule` -> `ScheduleTree`: tile, synchronise, and prove what is emitted.
 
-1. The element statements are tiled: grid, k tile, warp, instruction and point bands. The tree is
-   checked against the program's dependences, and the grid against dependences between thread
-   blocks.
+1. The element statements are tiled; no dependence may connect two thread blocks.
 2. The tiles become the statements of a kernel, joined by copies, fragment loads, staging
    (`kernel_program`). Every element is executed by exactly one of them.
 3. What synchronises them is derived (`derive_syncs`), and every place gets its tree
@@ -25,7 +23,7 @@ from polygen.poly.footprint import Footprint, footprint
 from polygen.poly.fusion import Fusion
 from polygen.poly.kernel_parts import Epilogue
 from polygen.poly.kernel_program import kernel_program
-from polygen.poly.legality import Proof, check_blocks, check_order
+from polygen.poly.legality import Proof, check_blocks
 from polygen.poly.match import Match
 from polygen.poly.place_trees import PlaceTree, place_trees
 from polygen.poly.refine import refine
@@ -37,14 +35,12 @@ from polygen.poly.tiling import (
     RowVectors,
     Tiling,
     block_map,
-    element_tree,
     roles,
     tile_count,
     tile_map,
     tiling,
     whole_tile,
 )
-from polygen.poly.tree import to_isl_text
 from polygen.schedule.model import Schedule
 
 
@@ -56,7 +52,7 @@ class ScheduleTree:
     match: Match
     tiles: Tiling
     footprints: tuple[tuple[str, Footprint], ...]  # by operand
-    element: str  # isl text of the tiled tree of element statements
+    elements: str  # element instance -> its tile statement in a block's first tile, isl text
     synchronised: Synchronised
     places: tuple[PlaceTree, ...]
     proofs: tuple[Proof, ...]
@@ -68,8 +64,8 @@ class ScheduleTree:
         return place.loops()
 
     def __str__(self) -> str:
-        parts = [f"# {self.tiles}", "# the program's statements, tiled"]
-        parts.append(isl.to_yaml(isl.Schedule(self.element)))
+        parts = [f"# {self.tiles}", "# the program's statements, and the tiles that execute them"]
+        parts += self.elements.strip("{ }").split("; ")
         for tree in self.places:
             parts.append(f"# {tree.place.name}: tiles, with what synchronises them as statements")
             parts.append(isl.to_yaml(isl.Schedule(tree.text)))
@@ -105,11 +101,14 @@ def map_program(
     """
     tiles = tiling(schedule, atom)
     statements = roles(fusion, matched)
-    element, proofs = _tiled(scop, statements, tiles, schedule)
+    blocks = isl.UnionMap(space(scop.parameters) + block_map(statements, tiles, schedule))
+    apart = check_blocks(scop.dependences, blocks.intersect_domain(scop.domain), "loops.grid")
     footprints = tuple((name, footprint(operand, tiles)) for name, operand in matched.operands)
     epilogue = Epilogue(rows, panels or Panels(0, (), ()))
     program = kernel_program(tiles, schedule, epilogue, asynchronous=asynchronous)
-    carried = _carried(scop, matched, statements, tiles, schedule, epilogue, program)
+    elements = tile_map(statements, tiles, schedule, epilogue.rows, epilogue.panels)
+    whole = _check_whole(scop, program, statements, tiles, elements)
+    carried = _carried(scop, matched, tiles, elements)
     synchronised = derive(program)
     trees = place_trees(program, synchronised.tree, synchronised.leaves)
     emitted = Emitted(
@@ -122,58 +121,23 @@ def map_program(
         synchronised.frame,
         carried,
     )
-    proofs += refine(emitted)
     return ScheduleTree(
         fusion,
         matched,
         tiles,
         footprints,
-        element,
+        elements,
         synchronised,
         trees,
-        tuple(proofs),
+        (apart, whole, *refine(emitted)),
         epilogue.panels,
     )
 
 
-def _tiled(
-    scop: Scop, statements: tuple[Roles, ...], tiles: Tiling, schedule: Schedule
-) -> tuple[str, list[Proof]]:
-    """The tiled tree of the element statements, and what was proved about it."""
-    element = to_isl_text(element_tree(scop, statements, tiles, schedule), scop.parameters)
-    blocks = isl.UnionMap(space(scop.parameters) + block_map(statements, tiles, schedule))
-    return element, [
-        check_blocks(scop.dependences, blocks.intersect_domain(scop.domain), "loops.grid"),
-        check_order(
-            scop.dependences,
-            isl.Schedule(element).get_map(),
-            where="tiled program",
-            claim="tiling keeps every dependence of the program",
-            field="loops.mma",
-        ),
-    ]
-
-
-def _carried(
-    scop: Scop,
-    matched: Match,
-    statements: tuple[Roles, ...],
-    tiles: Tiling,
-    schedule: Schedule,
-    epilogue: Epilogue,
-    program: TileProgram,
-) -> str:
-    """The program's dependences between the tile statements of one output tile, as isl text.
-
-    Raises:
-        VerifyError: tiles do not execute every element exactly once.
-    """
-    text = tile_map(statements, tiles, schedule, epilogue.rows, epilogue.panels)
+def _carried(scop: Scop, matched: Match, tiles: Tiling, elements: str) -> str:
+    """The program's dependences between the tile statements of one output tile, as isl text."""
+    relation = isl.UnionMap(space(scop.parameters) + elements).intersect_domain(scop.domain)
     count = tile_count(scop, tiles, str(matched.extent("k")))
-    relation = isl.UnionMap(space(scop.parameters) + text).intersect_domain(scop.domain)
-    if not relation.is_single_valued() or not scop.domain.is_subset(relation.domain()):
-        raise VerifyError("the tiles do not execute every instance exactly once", where="tiling")
-    _check_whole(program, statements, tiles, text)
     image = scop.dependences.apply_domain(relation).apply_range(relation)
     image = image.intersect_params(isl.Set(count)).subtract(image.domain().identity())
     for name in scop.parameters:  # what is left are numbers of tiles
@@ -186,15 +150,19 @@ def _position(relation: isl.UnionMap, parameter: str) -> int:
 
 
 def _check_whole(
-    program: TileProgram, statements: tuple[Roles, ...], tiles: Tiling, text: str
-) -> None:
-    """Prove that the tile statements that compute are those of a whole tile, no more and no fewer.
+    scop: Scop, program: TileProgram, statements: tuple[Roles, ...], tiles: Tiling, elements: str
+) -> Proof:
+    """Prove that every element has one tile statement, and that those are a whole tile's.
 
     Raises:
-        VerifyError: with an instance.
+        VerifyError: an element has no tile statement or several, or a tile statement that computes
+            has no element or is none of the program's; with an instance where there is one.
     """
-    elements = isl.UnionSet(f"{program.prefix}{whole_tile(statements, tiles)}")
-    wanted = elements.apply(isl.UnionMap(program.prefix + text))
+    relation = isl.UnionMap(space(scop.parameters) + elements).intersect_domain(scop.domain)
+    if not relation.is_single_valued() or not scop.domain.is_subset(relation.domain()):
+        raise VerifyError("the tiles do not execute every instance exactly once", where="tiling")
+    points = isl.UnionSet(f"{program.prefix}{whole_tile(statements, tiles)}")
+    wanted = points.apply(isl.UnionMap(program.prefix + elements))
     each = wanted.get_set_list()
     for position in range(each.n_set()):
         tile = each.get_at(position)
@@ -213,3 +181,4 @@ def _check_whole(
         ):
             if not rest.is_empty():
                 raise VerifyError(f"{isl.sample_point(rest)} {claim}", where="tiling")
+    return Proof("every element is executed by one tile, and every tile is whole", "tiling")

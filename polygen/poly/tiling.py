@@ -2,8 +2,7 @@
 
 The tile sizes of a schedule are integer divisions of the contraction's iterators. This module
 writes each of them down once, as text over (m, n, k), and everything else is built from those: the
-tiled schedule tree of the element statements, and the relation from an element instance to the tile
-statement that executes it.
+relations from an element instance to the thread block, and to the tile statement, that executes it.
 
     block   b_m = floor(m/128)              k tile  k_tile = floor(k/64)
     warp    w_m = floor((m mod 128)/64)     k step  k_step = floor((k mod 64)/16)
@@ -18,7 +17,6 @@ from polygen.hardware.atom import Atom
 from polygen.poly.fusion import Fusion
 from polygen.poly.match import Match
 from polygen.poly.scop import Scop, clear_name, space
-from polygen.poly.tree import Band, Filter, Mark, Node, Sequence, domain_tree
 from polygen.schedule.model import Schedule
 
 
@@ -105,48 +103,6 @@ def roles(fusion: Fusion, match: Match) -> tuple[Roles, ...]:
         else:
             found.append(Roles(name, f"{name}[i,j]", m, n))
     return tuple(found)
-
-
-def element_tree(
-    scop: Scop, statements: tuple[Roles, ...], tiles: Tiling, schedule: Schedule
-) -> Filter:
-    """The tiled tree of the element statements: grid, k tile, warp, instruction and point bands."""
-    by_name = {s.statement: tiles.expressions(s.m, s.n, s.k or "0") for s in statements}
-    instances = {s.statement: s.instance for s in statements}
-    points = {s.statement: {"m": s.m, "n": s.n, "k": s.k} for s in statements}
-    clear, product, *maps = (s.statement for s in statements)
-
-    def band(names: list[str], coordinates: tuple[str, ...], child: Node | None = None) -> Band:
-        members = tuple(
-            tuple((instances[name], by_name[name][coordinate]) for name in names)
-            for coordinate in coordinates
-        )
-        return Band(members, child)
-
-    def point(names: list[str], dims: tuple[str, ...], child: Node | None = None) -> Band:
-        members = tuple(
-            tuple((instances[name], points[name][dim]) for name in names) for dim in dims
-        )
-        return Band(members, child)
-
-    inner = {"m": "a_m", "n": "a_n", "k": "k_step"}
-    atoms = band(
-        [product],
-        tuple(inner[dim] for dim in schedule.loops.mma),
-        point([product], ("m", "n", "k")),
-    )
-    k_loop = band(
-        [product], ("k_tile",), Mark("warp", band([product], ("w_m", "w_n"), Mark("mma", atoms)))
-    )
-    each = Sequence(tuple(Filter((instances[name],)) for name in maps))
-    epilogue = band(maps, ("w_m", "w_n"), Mark("epilogue", point(maps, ("m", "n"), each)))
-    parts = (
-        Filter((instances[clear],), point([clear], ("m", "n"))),
-        Filter((instances[product],), Mark("ktile", k_loop)),
-        Filter(tuple(instances[name] for name in maps), Mark("warp", epilogue)),
-    )
-    grid = band([clear, product, *maps], ("b_m", "b_n"), Sequence(parts))
-    return domain_tree(str(scop.domain), Mark("grid", grid))
 
 
 def block_map(statements: tuple[Roles, ...], tiles: Tiling, schedule: Schedule) -> str:

@@ -148,7 +148,7 @@ def test_a_name_is_derived_from_the_operations(expression, name):
     [
         ("program", "outer coincident band"),
         ("scop", "S0"),
-        ("tree", 'mark: "grid"'),
+        ("tree", "tiles that execute them"),
         ("ast", "copy_a("),
         ("plan", "barriers:"),
         ("cuda", "__global__"),

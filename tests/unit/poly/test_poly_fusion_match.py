@@ -40,9 +40,6 @@ def test_everything_around_one_product_fuses(expression, extra):
     members = dict(fusion.members)
     covered = [own for name, _ in fusion.band for own in members.get(name, (name,))]
     assert covered == ["Z0", *(s.name for s in program.statements)]
-    outputs = {tensor.name for tensor in program.outputs}
-    assert set(fusion.contracted).isdisjoint(outputs)
-    assert set(fusion.contracted) | outputs >= {s.write.name for s in program.statements}
 
 
 @pytest.mark.parametrize(
@@ -86,10 +83,8 @@ def test_what_isl_does_is_the_same_for_two_operations_and_for_two_hundred():
         fuse_statements(program, scop(program, apart=True))
 
 
-def test_intermediates_become_registers():
+def test_a_fusion_prints_the_iterators_of_its_groups():
     _, fusion, _ = parts("gelu(x @ w + b)", **XW, b="f32[N]")
-    assert fusion.contracted == ("v0", "v1", "v2")
-    assert "registers: v0, v1, v2" in str(fusion)
     assert "  P1, P2, P3: (i, j)" in str(fusion)
 
 
