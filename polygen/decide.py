@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,14 +20,15 @@ from polygen import knobs
 from polygen.emit.functions import is_costly
 from polygen.errors import ScheduleError
 from polygen.fit import check_roles, fitting, instruction_for
-from polygen.frontend.program import Program, Tensor
+from polygen.frontend.program import Dim, Program, Tensor
 from polygen.generated import kept
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device, common_facts
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.poly.fusion import fuse
-from polygen.poly.match import Match, match
+from polygen.poly.match import Match, Operand, match
 from polygen.poly.pointwise import Pointwork, pointwork
+from polygen.poly.rows import with_rows
 from polygen.poly.scop import scop
 from polygen.schedule.load import check_structure, load_schedule, shipped
 from polygen.schedule.model import Schedule
@@ -37,6 +39,7 @@ from polygen.tune.choose import Offer, choose
 
 # The size taken along a dim for which a call gives none.
 TYPICAL_SIZE = 4096
+_TYPICAL_BATCHES = 16  # along a batch dim
 
 # isl has one context per process, and its operation budget with it: one user of it at a time.
 ISL_LOCK = threading.RLock()
@@ -57,9 +60,7 @@ def prospect(program: Program) -> Prospect:
 
     def analyse() -> Prospect:
         with ISL_LOCK:
-            fusion = fuse(program, scop(program))
-            matched = match(program, fusion)
-            return Prospect(matched, pointwork(program, fusion, matched))
+            return _analysed(program)
 
     return kept(Prospect, (program,), analyse)
 
@@ -166,10 +167,16 @@ def candidates(
     Raises:
         PolygenError: no kernel can be made of the program.
     """
-    fusion = fuse(program, scop(program))
-    matched = match(program, fusion)
-    work = pointwork(program, fusion, matched)
-    return _problem(program, matched, work, sizes), fitting(matched, device, work)
+    found = _analysed(program)
+    problem = _problem(program, found.matched, found.work, sizes)
+    return problem, fitting(found.matched, device, found.work)
+
+
+def _analysed(program: Program) -> Prospect:
+    statements = with_rows(program)
+    fusion = fuse(statements, scop(statements))
+    matched = match(statements, fusion)
+    return Prospect(matched, pointwork(statements, fusion, matched))
 
 
 @functools.lru_cache(maxsize=_MOST_PROSPECTS)
@@ -192,13 +199,17 @@ def _remembering(
 
 def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str, int]) -> Problem:
     """The sizes to optimise for, and the weight of the epilogue."""
-    extents = [matched.extent(role) for role in "mnk"]
-    m, n, k = (d if isinstance(d, int) else sizes.get(d, TYPICAL_SIZE) for d in extents)
+
+    def size(dim: Dim) -> int:
+        return dim if isinstance(dim, int) else sizes.get(dim, TYPICAL_SIZE)
+
+    batches = {dim for dim, _ in matched.batches}
+    lefts, rights = matched.side("m"), matched.side("n")
     whole = work.matrices
     return Problem(
-        m=m,
-        n=n,
-        k=k,
+        m=size(matched.m),
+        n=size(matched.n),
+        k=max(map(size, matched.depths)),
         element_bytes=matched.a.tensor.dtype.bytes,
         matrices=len(whole),
         functions=sum(is_costly(s.function, s.args) for s in program.pointwise),
@@ -208,8 +219,20 @@ def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str,
         result_bytes=sum(write.tensor.dtype.bytes for write in work.writes),
         k_inner=(matched.a.k_contiguous, matched.b.k_contiguous),
         sum_bytes=matched.contraction.dtype.bytes,
-        access_bytes=min(chunk_bytes(), *(o.tensor.alignment for _, o in matched.operands)),
+        access_bytes=min(chunk_bytes(), *(o.alignment for _, o in matched.operands)),
+        products=len(matched.products),
+        operands=(len(lefts), len(rights)),
+        batches=math.prod(
+            extent if isinstance(extent, int) else sizes.get(extent, _TYPICAL_BATCHES)
+            for _, extent in matched.batches
+        ),
+        own=(_has_any(lefts, batches), _has_any(rights, batches)),
     )
+
+
+def _has_any(operands: tuple[Operand, ...], dims: set[str]) -> bool:
+    """Whether an operand has an axis along one of the dims; true where there are none."""
+    return not dims or any(one.dim in dims for operand in operands for one in operand.index)
 
 
 def _is_astride(tensor: Tensor, sizes: dict[str, int]) -> bool:

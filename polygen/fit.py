@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from polygen.errors import PolygenError, ResourceError, ScheduleError, UnsupportedProgram
+from polygen.frontend.dtypes import DType
 from polygen.hardware.atom import Atom, atom, atoms_for
 from polygen.hardware.device import Device, common_facts
 from polygen.hardware.matrix_layout import spans
@@ -38,7 +39,7 @@ def instruction_for(matched: Match, device: Device, schedule: Schedule) -> Atom:
     """The MMA instruction: by name, or the device's first for the dtypes and the roles."""
     wanted = schedule.atom
     contraction = matched.contraction
-    a, b, c = matched.a.tensor.dtype, matched.b.tensor.dtype, contraction.dtype
+    a, b, c = _types(matched)
     fitting = atoms_for(device, a, b, c)
     if wanted != "auto":
         chosen = atom(wanted)
@@ -60,6 +61,28 @@ def instruction_for(matched: Match, device: Device, schedule: Schedule) -> Atom:
             else "Use f16, bf16 or tf32 operands with f32 sums",
         )
     return fitting[0]
+
+
+def _types(matched: Match) -> tuple[DType, DType, DType]:
+    """The element types of both sides and of the sums, the same for all products.
+
+    Raises:
+        UnsupportedProgram: they are not.
+    """
+    first, *others = [
+        (matched.operand(p.left).tensor.dtype, matched.operand(p.right).tensor.dtype, p)
+        for p in matched.products
+    ]
+    for a, b, product in others:
+        if (a, b) != first[:2] or product.contraction.dtype != first[2].contraction.dtype:
+            raise UnsupportedProgram(
+                f"{product.contraction.name} multiplies {a} by {b}, "
+                f"{first[2].contraction.name} {first[0]} by {first[1]}",
+                where=str(product.contraction),
+                why="all products of a kernel run on one instruction",
+                nearest=f"Pass operands of {first[0]} and {first[1]}",
+            )
+    return first[0], first[1], first[2].contraction.dtype
 
 
 def check_roles(schedule: Schedule, match: Match, atom: Atom) -> None:
@@ -107,11 +130,18 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom) -> None:
             why=f"one {atom.name} covers {atom.n_most} columns",
             nearest=_fewer_columns(schedule, atom),
         )
-    for name, operand in match.operands:
+    for _, operand in match.operands:
         tensor = operand.tensor
-        if tensor.alignment < _ROW_BYTES:
+        if not operand.in_boxes:
             raise UnsupportedProgram(
-                f"{tensor}: rows start at multiples of {tensor.alignment} bytes",
+                f"{operand}: its elements are not adjacent",
+                where=f"{where}, {tensor.name}",
+                why="the copy engine moves rows without gaps, forwards",
+                nearest="Use a schedule without roles",
+            )
+        if operand.alignment < _ROW_BYTES:
+            raise UnsupportedProgram(
+                f"{tensor}: rows start at multiples of {operand.alignment} bytes",
                 where=f"{where}, {tensor.name}",
                 why=f"tensor maps take strides of {_ROW_BYTES} bytes",
                 nearest="Use a schedule without roles",
@@ -124,7 +154,7 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom) -> None:
                 nearest="Use a schedule without roles",
             )
         along = cta.m if operand.role == "m" else cta.n
-        operand_layout(name, operand, (along, cta.k), schedule, atom)
+        operand_layout(operand, (along, cta.k), schedule, atom)
 
 
 def _fewer_columns(schedule: Schedule, atom: Atom) -> str:
@@ -169,7 +199,7 @@ def _fit_warps(
     alone = replace(candidate, min_blocks=1)
     tiles = tiling(alone, instruction)
     size = needed(memory(alone, matched, work, tiles))
-    taken = resources(alone, tiles, instruction, device, size)
+    taken = resources(alone, matched, tiles, instruction, device, size)
     resident = taken.blocks_per_multiprocessor
     return Fitted(replace(candidate, min_blocks=min(candidate.min_blocks, resident)), resident)
 
@@ -196,7 +226,7 @@ def _fit_roles(
     while True:
         size = needed(memory(schedule, matched, work, tiles))
         try:
-            resources(schedule, tiles, instruction, device, size)
+            resources(schedule, matched, tiles, instruction, device, size)
         except ResourceError:
             stages = schedule.pipeline.stages - 1
             if stages < _FEWEST_STAGES:

@@ -26,6 +26,7 @@ from polygen.poly.mapping import ScheduleTree, map_program
 from polygen.poly.match import match
 from polygen.poly.pointwise import pointwork
 from polygen.poly.results import copies_in_background, panels, row_vectors
+from polygen.poly.rows import with_rows
 from polygen.poly.scop import Scop, scop
 from polygen.poly.tiling import tiling
 from polygen.schedule.model import Schedule
@@ -108,22 +109,23 @@ def _generate(
     command: str,
     skip: frozenset[str],
 ) -> Passes:
-    model = scop(program)
-    fusion = fuse(program, model)
-    matched = match(program, fusion)
-    prospect = Prospect(matched, pointwork(program, fusion, matched))
+    statements = with_rows(program)
+    model = scop(statements)
+    fusion = fuse(statements, model)
+    matched = match(statements, fusion)
+    prospect = Prospect(matched, pointwork(statements, fusion, matched))
     instruction, decided, origin = decide(program, prospect, device, sizes, schedule, skip)
     # What does not fit is refused before anything is proved of it.
     tiles = tiling(decided, instruction)
     least = needed(memory(decided, matched, prospect.work, tiles, ()))
-    resources(decided, tiles, instruction, device, least)
+    resources(decided, matched, tiles, instruction, device, least)
     tree = map_program(
         model,
         fusion,
         matched,
         decided,
         instruction,
-        asynchronous=copies_in_background(program, device),
+        asynchronous=copies_in_background(matched, device),
         rows=row_vectors(program, decided),
         panels=panels(decided, prospect.work),
     )

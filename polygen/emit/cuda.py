@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from polygen.emit.conditions import refusals
@@ -17,7 +18,7 @@ from polygen.emit.instructions import instructions
 from polygen.emit.launcher import launcher, parameter, plan_conditions
 from polygen.emit.leaf.elements import statements, types
 from polygen.emit.leaf.load_threads import SHARED_ALIGNMENT
-from polygen.emit.leaves import extent_names
+from polygen.emit.leaves import extent_names, matrix_coordinates, size_name
 from polygen.emit.places import places
 from polygen.emit.source import KernelSource
 from polygen.lower.plan import Buffer, KernelPlan
@@ -102,20 +103,25 @@ def _tidy(text: str) -> str:
 
 def _frame(plan: KernelPlan) -> dict[str, Any]:
     """Which tiles a block works on, and what its places share."""
-    extents, along = extent_names(plan), plan.schedule.raster.along
+    along, depths = plan.schedule.raster.along, [size_name(depth) for depth in plan.depths]
+    depth = functools.reduce(lambda one, other: f"max({one}, {other})", depths)
     record = {
         "lanes": plan.device.warp_size,
         "min_blocks": plan.schedule.min_blocks,
         "shared_alignment": max(SHARED_ALIGNMENT, *(b.alignment for b in plan.buffers)),
         "along": along,
         "across": "n" if along == "m" else "m",
-        "k_extent": extents["k"],
+        "k_extent": depth,
         "tile_k": plan.tiles.cta[2],
         "tile_k_less_1": plan.tiles.cta[2] - 1,
     }
     if not plan.launch.persistent:
-        frame = ["one_tile", "places"]
-        return record | {"frame": frame, "attributes": "", "warps_n": plan.tiles.warps[1]}
+        return record | {
+            "frame": ["one_tile", "places"],
+            "attributes": "",
+            "warps_n": plan.tiles.warps[1],
+            "matrix": matrix_coordinates(plan.batches),
+        }
     return record | _persistent(plan)
 
 
@@ -135,6 +141,7 @@ def _persistent(plan: KernelPlan) -> dict[str, Any]:
         "group_warps": plan.device.warpgroup_warps,
         "m_extent": extents["m"],
         "n_extent": extents["n"],
+        "matrices": "".join(f" * {size_name(extent)}" for _, extent in plan.batches),
         "super_m": super_m,
         "super_n": super_n,
         "super_m_less_1": super_m - 1,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from polygen.emit.leaf import kind_of
 from polygen.emit.leaf.load_threads import load_function
 from polygen.emit.leaf.move_cp_async import copy_function
+from polygen.emit.leaf.multiply_wgmma import product_functions
 from polygen.lower.plan import Buffer, KernelPlan, Rows
-from polygen.lower.work import Copy, Finish, Load, Move, Product
+from polygen.lower.work import Boxes, Copy, Finish, Load, Move, Product, Store
 
 # Files of templates/instructions in their order.
 _ORDER = (
@@ -16,6 +18,7 @@ _ORDER = (
     "mbarrier", "cluster", "mbarrier_wait", "box_load", "box_multicast", "panels_out", "warm",
     "panels_in", "pack", "wgmma", "cursor",
 )  # fmt: skip
+_COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
 
 
 def instructions(plan: KernelPlan) -> dict[str, Any]:
@@ -25,11 +28,13 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         needed.add("cluster")
     if any(load.round_to_tf32 for load in plan.of(Load)):
         needed.add("round_to_tf32")
-    if any(boxes.mask for move in plan.of(Move) for boxes in move.boxes):
+    loaded = [boxes for move in plan.of(Move) for boxes in move.boxes]
+    received = [boxes for boxes in loaded if boxes.mask]
+    if received:
         needed.add("box_multicast")
     if any(finish.operands for finish in plan.of(Finish)):
         needed.add("panels_in")
-    product = _product if plan.leaf_of(Product).unit == "wgmma" else _multiply
+    warps = plan.leaf_of(Product).unit == "mma.sync"
     return {
         "instructions": [part for part in _ORDER if part in needed],
         "copy_instructions": _copies(plan),
@@ -39,8 +44,32 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
             for b in plan.buffers
             if isinstance(b.layout, Rows)
         ],
-        "product": product(plan),
+        "products": [_multiply(plan)] if warps else _products(plan),
+        "box_loads": _corners(plan, loaded, 3),
+        "box_multicasts": _corners(plan, received, 3),
+        "box_stores": _corners(plan, [b for store in plan.of(Store) for _, b in store.panels], 2),
     }
+
+
+def _corners(plan: KernelPlan, moved: Sequence[Boxes], first: int) -> list[dict[str, Any]]:
+    """The coordinates of a box, innermost first, for each number of them that a map has.
+
+    Args:
+        plan: the kernel.
+        moved: the boxes that one instruction moves.
+        first: the place of the first coordinate among the instruction's operands.
+    """
+    maps = {argument.name: len(argument.axes) for argument in plan.arguments}
+    return [
+        {
+            "names": (names := _COORDINATES[:rank]),
+            "parameters": ", ".join(f"int {name}" for name in names),
+            "places": ", ".join(f"%{first + axis}" for axis in range(rank)),
+            "operands": ", ".join(f'"r"({name})' for name in names),
+            "next": f"%{first + rank}",
+        }
+        for rank in sorted({maps[boxes.map] for boxes in moved})
+    ]
 
 
 def placement(buffer: Buffer) -> str:
@@ -136,19 +165,14 @@ def _multiply(plan: KernelPlan) -> dict[str, Any]:
     }
 
 
-def _product(plan: KernelPlan) -> dict[str, Any]:
-    """The product instruction of a warpgroup."""
+def _products(plan: KernelPlan) -> list[dict[str, Any]]:
+    """The product instruction of a warpgroup, for each way in which operands lie."""
     atom, columns = plan.atom, plan.tiles.warp[1]
     per_group = atom.c.registers
     groups = columns // atom.n
     count = groups * per_group
-    immediates = "1, 1"
-    if "mn" in atom.majors:
-        (work,) = plan.of(Product)
-        layouts = (plan.buffer(name).matrix for name in work.buffers)
-        immediates += "".join(f", {int(layout.major != 'k')}" for layout in layouts)
     outputs = (f'"+f"(c[{g}][{e}])' for g in range(groups) for e in range(per_group))
-    return {
+    common = {
         "comment": (
             f"{atom.name}: c[{atom.m},{columns}] = a * b (+ c if accumulate), by a warpgroup"
         ),
@@ -160,6 +184,12 @@ def _product(plan: KernelPlan) -> dict[str, Any]:
         "first": f"%{count}",
         "second": f"%{count + 1}",
         "accumulate": f"%{count + 2}",
-        "immediates": immediates,
         "outputs": ", ".join(outputs),
     }
+    found = []
+    for majors, function in product_functions(plan).items():
+        immediates = "1, 1"
+        if "mn" in atom.majors:
+            immediates += "".join(f", {int(major != 'k')}" for major in majors)
+        found.append(common | {"function": function, "immediates": immediates})
+    return found

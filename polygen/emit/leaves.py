@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from polygen.emit.names import c_name
 from polygen.frontend.dtypes import DType
+from polygen.frontend.program import Dim
 from polygen.lower.plan import Buffer, KernelPlan
-from polygen.lower.work import Read, Write
+from polygen.lower.work import Boxes, Read, Write
 
 _C_TYPES = {"f16": "unsigned short", "bf16": "unsigned short", "f32": "float", "tf32": "float"}
 _C_BYTES = {"e4m3": "unsigned char", "e5m2": "unsigned char", "s8": "signed char"}
@@ -17,8 +20,24 @@ def c_type(dtype: DType) -> str:
 
 
 def extent_names(plan: KernelPlan) -> dict[str, str]:
-    """The size along each role, as C."""
-    return {role: c_name(str(extent)) for role, extent in plan.extents}
+    """The sizes along m and n, as C."""
+    return {role: size_name(extent) for role, extent in plan.extents}
+
+
+def size_name(extent: Dim) -> str:
+    """A size as C."""
+    return c_name(str(extent))
+
+
+def matrix_coordinates(batches: Sequence[tuple[str, Dim]]) -> list[str]:
+    """Where `matrix` lies along each batch dim, as assignments; the last dim counts fastest."""
+    found = []
+    for number, (name, extent) in enumerate(batches):
+        faster = " * ".join(size_name(inner) for _, inner in batches[number + 1 :])
+        over = f" / ({faster})" if "*" in faster else f" / {faster}" if faster else ""
+        inside = f" % {size_name(extent)}" if number else ""
+        found.append(f"{name} = matrix{over}{inside}")
+    return found
 
 
 def slot_address(buffer: Buffer, slot: str, agent: str = "") -> str:
@@ -34,15 +53,28 @@ def indexed_address(buffer: Buffer, slot: str, agent: str = "") -> str:
     return f"shared + {buffer.offset} + {slot} * {buffer.slot_bytes}"
 
 
+def areas(scratch: Buffer, count: int) -> list[str]:
+    """The function that places elements of the sums of each product in a warp's scratch area."""
+    starts = (f"{number * scratch.slot_bytes} + " if number else "" for number in range(count))
+    return [f"area + {start}place_{scratch.name}" for start in starts]
+
+
 def position(access: Read | Write, row: str, column: str) -> str:
     """C text of an element's address."""
-    parts = []
-    for variable, stride in ((row, access.m_stride), (column, access.n_stride)):
-        if stride == "1":
-            parts.append(variable)
-        elif stride != "0":
-            parts.append(f"(long long){variable} * {stride}")
-    return " + ".join([c_name(access.tensor.name), *parts])
+    steps = ((row, access.m_stride), (column, access.n_stride))
+    parts = [scaled(variable, stride) for variable, stride in steps if stride != "0"]
+    return " + ".join([c_name(access.tensor.name), *access.base, *parts])
+
+
+def scaled(variable: str, stride: str) -> str:
+    """Elements up to an index."""
+    return variable if stride == "1" else f"(long long){variable} * {stride}"
+
+
+def coordinates(of: Boxes, number: int) -> list[str]:
+    """The position of one of the boxes in the tensor map, innermost first."""
+    inner, *others = reversed(of.corner)
+    return [f"{inner} + {number * of.box[1]}", *others]
 
 
 def plus(text: str, offset: int) -> str:

@@ -18,7 +18,7 @@ _WRITTEN_TEXT = (
     "t s m n r k p e i from to left inside bytes row column rows_left piece from_row from_column "
     "low high word words safe_row sums sum count min max "
     "zero mma copy_a copy_b load_a load_b stage store prepare commit b_m b_n pass "
-    "locate fill multiply finish band in_band width rank owner turn quarter "
+    "locate fill multiply finish work matrix band in_band width rank owner turn quarter "
     "full low_a low_b address_a address_b fragment_a fragment_b place_scratch "
     "Cursor __attribute__ always_inline __syncwarp"
 )
@@ -36,6 +36,7 @@ _KEYWORDS_TEXT = (
 # Leaves that synchronise, and counters of slots, are named after what they are about.
 _MADE = re.compile(
     r"(wait|arrive|bar|fence|retire|skip|fetch)_|\w+_(warps|producer|loader|consumer)(_behind)*$"
+    r"|z\d+$|(sum|mma|multiply|multiply_matrices|low_[ab])_\d+s?$|(copy|load|fragment)_[ab]\d*$"
 )
 _KEYWORDS = frozenset(_KEYWORDS_TEXT.split())
 _KERNEL_SCOPE = ("kernel.cu.j2", "launcher.cu.j2", "header.h.j2", "frame", "leaf")

@@ -12,7 +12,7 @@ from polygen.emit.ctext import loops
 from polygen.emit.leaf import render
 from polygen.emit.leaf.table import INDENT
 from polygen.lower.plan import KernelPlan, Place
-from polygen.lower.work import Product, Store
+from polygen.lower.work import Load, Product, Store
 
 _SUM_TYPES = {"f32": "float", "f16": "unsigned", "s32": "int"}
 # Above the loops of a place.
@@ -79,20 +79,23 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
     if product is None or product.place != place.name:
         return []
     atom, (rows, columns) = plan.atom, plan.tiles.atoms
-    sums = f"{_SUM_TYPES[atom.c.dtype.name]} sum[{rows}][{columns}][{atom.c.registers}]"
+    kind, shape = _SUM_TYPES[atom.c.dtype.name], f"[{rows}][{columns}][{atom.c.registers}]"
+    totals = [work.total for work in plan.of(Product)]
     if product.unit == "mma.sync":
         slots = plan.schedule.pipeline.fragments
-        a, b = (
-            f"fragment_{name}[{slots}][{count}][{of.registers}]"
-            for name, count, of in (("a", rows, atom.a), ("b", columns, atom.b))
-        )
-        return [f"unsigned {a}, {b};", f"{sums};"]
+        fragments = []
+        for load in plan.of(Load):
+            count, of = (rows, atom.a) if load.role == "m" else (columns, atom.b)
+            fragments.append(f"fragment_{load.operand}[{slots}][{count}][{of.registers}]")
+        sums = ", ".join(f"{total}{shape}" for total in totals)
+        return [f"unsigned {', '.join(fragments)};", f"{kind} {sums};"]
     warps = plan.device.warpgroup_warps
     quarter = f"const int quarter = warp % {warps} * {atom.m // warps}"
     if not any(isinstance(leaf.work, Store) for leaf in plan.leaves):
         own = ("group" if count > 1 else "0" for count in plan.tiles.warps)
         quarter += "".join(f", w_{axis} = {part}" for axis, part in zip("mn", own, strict=True))
-    return [f"{quarter};", f"{sums} = {{}};"]
+    cleared = ", ".join(f"{total}{shape} = {{}}" for total in totals)
+    return [f"{quarter};", f"{kind} {cleared};"]
 
 
 def _leaves(plan: KernelPlan, place: str, depth: int) -> list[str]:

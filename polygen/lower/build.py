@@ -48,7 +48,7 @@ def lower(
     given = Given(program, tree, schedule, atom, device, work)
     out = epilogue(given)
     inside = (warpgroups if schedule.specialised else warps).inside(given, out)
-    taken = resources(schedule, tiles, atom, device, needed(inside.buffers))
+    taken = resources(schedule, tree.match, tiles, atom, device, needed(inside.buffers))
     launch = _launch(given, taken)
     raster = prove_linear_raster(group) if launch.persistent else (prove_raster(group),)
     return KernelPlan(
@@ -62,6 +62,8 @@ def lower(
         arguments=arguments(program, _map_arguments(inside.leaves)),
         launch=launch,
         extents=tuple((role, tree.match.extent(role)) for role in "mnk"),
+        depths=tree.match.depths,
+        batches=tree.match.batches,
         buffers=inside.buffers,
         leaves=inside.leaves,
         places=inside.places,
@@ -101,6 +103,7 @@ def _launch(given: Given, taken: Resources) -> Launch:
         taken.shared_bytes,
         persistent=given.device.multiprocessors if schedule.specialised else 0,
         cluster=(cluster[along], cluster[across]),
+        batches=tuple(extent for _, extent in match.batches),
     )
 
 
@@ -113,7 +116,7 @@ def _map_arguments(leaves: tuple[Leaf, ...]) -> tuple[Argument, ...]:
         elif isinstance(leaf.work, Store):
             found += [boxes for _, boxes in leaf.work.panels]
     return tuple(
-        Argument(b.map, "map", tensor=b.tensor.name, box=b.box, swizzle=b.span) for b in found
+        Argument(b.map, "map", tensor=b.tensor.name, axes=b.axes, swizzle=b.span) for b in found
     )
 
 

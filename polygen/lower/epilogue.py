@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from polygen.frontend.program import Tensor
 from polygen.hardware.device import common_facts
 from polygen.hardware.matrix_layout import spans
+from polygen.lower.accesses import base, corner, elements_along, map_axes
 from polygen.lower.given import Given
 from polygen.lower.lanes import closed_form, flat_form, panel_lanes
-from polygen.lower.launch import stride_argument
 from polygen.lower.plan import Buffer
 from polygen.lower.work import Boxes, Epilogue, Finish, Panel, Read, Store, Warm, Write
 from polygen.poly.pointwise import Element
@@ -41,9 +40,12 @@ def epilogue(given: Given) -> Epilogue:
         fixed_column=staged and rows.lanes % (tiles.warp[1] // rows.vector) == 0,
         reads=tuple(_read(one, rows.vector) for one in work.reads),
         statements=work.statements,
-        accumulator=given.match.contraction.write.name,
+        sums=tuple(
+            (one.contraction.write.name, product.called("sum"))
+            for one, product in zip(given.match.products, given.tree.main.products, strict=True)
+        ),
         writes=tuple(
-            Write(w.tensor, w.kind, *_strides(w), _width(w.tensor, rows.vector))
+            Write(w.tensor, w.kind, *_strides(w), _width(w, rows.vector), base(w.tensor, w.index))
             for w in work.writes
         ),
         row_base=f"b_m * {tiles.cta[0]} + w_m * {tiles.warp[0]}{inside}",
@@ -57,26 +59,19 @@ def epilogue(given: Given) -> Epilogue:
 def _read(element: Element, vector: int) -> Read:
     if element.kind == "scalar":
         return Read(element.name, element.tensor, "scalar", "0", "0", 0)
-    width = _width(element.tensor, vector)
-    return Read(element.name, element.tensor, element.kind, *_strides(element), width)
+    width, start = _width(element, vector), base(element.tensor, element.index)
+    return Read(element.name, element.tensor, element.kind, *_strides(element), width, start)
 
 
 def _strides(element: Element) -> tuple[str, str]:
     """Elements per step along m, and along n."""
-
-    def along(role: str) -> str:
-        if role not in element.index:
-            return "0"
-        axis = element.index.index(role)
-        contiguous = axis == element.tensor.contiguous_axis
-        return "1" if contiguous else stride_argument(element.tensor, axis)
-
-    return along("m"), along("n")
+    tensor, index = element.tensor, element.index
+    return elements_along(tensor, index, "m"), elements_along(tensor, index, "n")
 
 
-def _width(tensor: Tensor, vector: int) -> int:
+def _width(element: Element, vector: int) -> int:
     """Bytes per access: what the alignment allows, at most the whole vector, at most 16."""
-    return min(_WIDEST, tensor.alignment, vector * tensor.dtype.bytes)
+    return min(_WIDEST, element.alignment, vector * element.tensor.dtype.bytes)
 
 
 # --- panels --------------------------------------------------------------------------------------
@@ -126,14 +121,19 @@ def panel(given: Given, element: Element, buffer: Buffer, chosen: Panels, counte
     )
 
 
-def panel_boxes(of: Panel, tiles: Tiling, agent: str, direction: str) -> Boxes:
+def panel_boxes(given: Given, element: Element, of: Panel, agent: str, direction: str) -> Boxes:
     """The boxes of panel p of an agent's tile; direction "in" or "out"."""
-    row, column = tile_corner(tiles, agent)
-    per_block = tiles.warp[1] // of.columns
+    row, column = tile_corner(given.tiles, agent)
+    per_block = given.tiles.warp[1] // of.columns
+    rows, columns = of.box
+    axes, dims = map_axes(of.tensor, element.index, given.sizes, {"m": rows, "n": columns})
+    starts = {
+        "m": f"{row} + p / {per_block} * {of.rows}",
+        "n": f"{column} + p % {per_block} * {of.columns}",
+    }
     return Boxes(
-        of.tensor, f"map_{direction}_{of.name}", of.buffer, of.box, of.boxes, of.span,
-        of.rows * of.span, f"{row} + p / {per_block} * {of.rows}",
-        f"{column} + p % {per_block} * {of.columns}",
+        of.tensor, f"map_{direction}_{of.name}", of.buffer, axes, of.boxes, of.span,
+        of.rows * of.span, corner(dims, starts),
         f"{of.tensor.name} -> {of.buffer}, {of.rows} x {of.columns}",
     )  # fmt: skip
 
@@ -178,6 +178,9 @@ def column_reads(work: Finish) -> list[Read]:
     ]
 
 
-def store(results: tuple[Panel, ...], tiles: Tiling) -> Store:
+def store(given: Given, results: tuple[Panel, ...]) -> Store:
     """The panels of results, written by the copy engine."""
-    return Store(tuple((one, panel_boxes(one, tiles, "group", "out")) for one in results))
+    written = {element.name: element for element in given.work.writes}
+    return Store(
+        tuple((one, panel_boxes(given, written[one.name], one, "group", "out")) for one in results)
+    )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polygen.frontend.program import Program
+from polygen.frontend.program import Dim, Program
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
-from polygen.poly.footprint import Footprint
 from polygen.poly.mapping import ScheduleTree
-from polygen.poly.match import Match
+from polygen.poly.match import Match, Operand
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
@@ -36,6 +35,12 @@ class Given:
         """The operands in their roles."""
         return self.tree.match
 
-    def footprint(self, name: str) -> Footprint:
-        """What one copy of an operand moves."""
-        return dict(self.tree.footprints)[name]
+    def extents(self, operand: Operand) -> tuple[int, int]:
+        """Elements of an operand's tile: along m or n, and along k."""
+        rows, columns, depth = self.tiles.cta
+        return (rows if operand.role == "m" else columns, depth)
+
+    @property
+    def sizes(self) -> dict[str, Dim]:
+        """The extents of m, n and the batch dims."""
+        return {"m": self.match.m, "n": self.match.n, **dict(self.match.batches)}

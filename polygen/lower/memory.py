@@ -2,8 +2,8 @@
 
 1. A ring per operand, with `stages` slots; slots that the copy engine writes are whole patterns of
    its swizzles.
-2. For the way out a scratch area of every warp, over the rings; or panels of every warpgroup, as
-   many as may be on their way in or out.
+2. For the way out a scratch area of every warp for each product, over the rings; or panels of every
+   warpgroup, as many as may be on their way in or out.
 3. Barriers last. While they are not derived yet, room for them is kept.
 
 `memory` needs nothing but the schedule and the program, so it says whether a schedule fits before
@@ -55,9 +55,11 @@ def memory(
     """
     found = _rings(schedule, matched, tiles)
     if schedule.epilogue.through == "smem":
-        size = tiles.warp[0] * tiles.warp[1] * _SUM_BYTES
+        size, each = tiles.warp[0] * tiles.warp[1] * _SUM_BYTES, len(matched.products)
         found.append(
-            Buffer("scratch", "scratch", 0, 1, size, chunk_bytes(), tiles.warp_count, overlay=True)
+            Buffer(
+                "scratch", "scratch", 0, each, size, chunk_bytes(), tiles.warp_count, overlay=True
+            )
         )
     found += _panels(schedule, work, tiles)
     if barriers is None and schedule.specialised:
@@ -84,7 +86,8 @@ def _placed(buffers: list[Buffer]) -> tuple[Buffer, ...]:
 def _rings(schedule: Schedule, matched: Match, tiles: Tiling) -> list[Buffer]:
     alignment = pattern_bytes() if schedule.specialised else chunk_bytes()
     found = []
-    for (name, operand), extent in zip(matched.operands, tiles.cta, strict=False):
+    for name, operand in matched.operands:
+        extent = tiles.cta[0] if operand.role == "m" else tiles.cta[1]
         tile = extent * tiles.cta[2] * operand.tensor.dtype.bytes
         slot = -(-tile // alignment) * alignment
         found.append(Buffer(f"ring_{name}", "ring", 0, schedule.pipeline.stages, slot, alignment))

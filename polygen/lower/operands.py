@@ -19,8 +19,8 @@ from polygen.hardware.matrix_layout import (
     matrix_layout,
 )
 from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.accesses import base, corner, elements_along, map_axes
 from polygen.lower.given import Given
-from polygen.lower.launch import stride_argument
 from polygen.lower.work import Boxes, Copy, Load
 from polygen.poly.by_warps import copy_parts
 from polygen.poly.match import Operand
@@ -34,22 +34,27 @@ def copy(given: Given, name: str, operand: Operand, asynchronous: bool) -> Copy:
     Raises:
         ScheduleError: stored rows are no whole chunks.
     """
-    tensor, footprint = operand.tensor, given.footprint(name)
+    tensor, (tile, tile_k) = operand.tensor, given.extents(operand)
     size = tensor.dtype.bytes
+    dims = (operand.role, "k") if operand.k_contiguous else ("k", operand.role)
+    rows, columns = (elements_along(tensor, operand.index, dim) for dim in dims)
     found = Copy(
         operand=name,
         tensor=tensor,
         buffer=f"ring_{name}",
         element_bytes=size,
-        width=min(chunk_bytes(), tensor.alignment) if asynchronous else size,
+        width=min(chunk_bytes(), operand.alignment) if asynchronous else size,
         asynchronous=asynchronous,
         k_contiguous=operand.k_contiguous,
         role=operand.role,
-        tile=footprint.size[operand.role_axis],
-        tile_k=footprint.size[operand.k_axis],
+        tile=tile,
+        tile_k=tile_k,
         parts=copy_parts(given.tiles, given.schedule),
-        ragged=tensor.ragged,
-        stride=stride_argument(tensor, tensor.order[0]),
+        ragged=operand.ragged,
+        extents=(operand.extent(dims[0]), operand.extent(dims[1])),
+        stride=rows,
+        spread=columns,
+        base=base(tensor, operand.index),
     )
     if found.columns * size % chunk_bytes():
         dim = "tile.cta.k" if operand.k_contiguous else f"tile.cta.{operand.role}"
@@ -69,12 +74,12 @@ def load(given: Given, name: str, operand: Operand) -> Load:
     Raises:
         UnsupportedProgram: no instruction loads its storage order.
     """
-    tensor, side = operand.tensor, 0 if name == "a" else 1
+    tensor, side = operand.tensor, 0 if operand.role == "m" else 1
     tiles, atom = given.tiles, given.atom
     count = tiles.atoms[side]
-    found = atom_load(atom, name, operand.k_contiguous, pair=count % 2 == 0)
+    found = atom_load(atom, "ab"[side], operand.k_contiguous, pair=count % 2 == 0)
     if found is None:
-        k = str(given.match.extent("k"))
+        k = str(operand.extent("k"))
         raise UnsupportedProgram(
             f"{tensor.name}: {tensor.dtype} has to be contiguous along {k}",
             where=atom.name,
@@ -83,6 +88,7 @@ def load(given: Given, name: str, operand: Operand) -> Load:
         )
     return Load(
         operand=name,
+        role=operand.role,
         buffer=f"ring_{name}",
         load=found,
         tiles=count // found.subtiles,
@@ -100,13 +106,12 @@ def major(operand: Operand) -> str:
 
 
 def operand_layout(
-    name: str, operand: Operand, extents: tuple[int, int], schedule: Schedule, atom: Atom
+    operand: Operand, extents: tuple[int, int], schedule: Schedule, atom: Atom
 ) -> MatrixLayout:
     """The layout of an operand's tile, proved.
 
     Args:
-        name: "a" or "b".
-        operand: it.
+        operand: whose.
         extents: elements of the tile along m or n, and along k.
         schedule: whose consumers read it, and whose clusters share it.
         atom: the instruction.
@@ -114,14 +119,14 @@ def operand_layout(
     Raises:
         ScheduleError: the tile has none, or blocks of a cluster cannot share it.
     """
-    side = 0 if name == "a" else 1
+    side = 0 if operand.role == "m" else 1
     tensor, cluster = operand.tensor, schedule.cluster
     own = atom.m if side == 0 else schedule.tile.warp.n
     where = f"schedule {schedule.name}, {tensor.name}"
     size = tensor.dtype.bytes
     field = "tile.cta.k" if operand.k_contiguous else ("tile.cta.m", "tile.warp.n")[side]
     layout = matrix_layout(major(operand), *extents, size, atom.k, own, f"{where}, {field}")
-    parts = _parts(name, schedule)
+    parts = _parts(operand, schedule)
     if layout.rows % (GROUP_ROWS * parts):
         raise ScheduleError(
             f"a cluster of {cluster.m} x {cluster.n} cannot share {tensor.name}",
@@ -142,19 +147,21 @@ def operand_layout(
 
 def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Boxes:
     """The boxes of one operand's footprint."""
-    footprint, schedule = given.footprint(name), given.schedule
-    tile, tile_k = footprint.size[operand.role_axis], footprint.size[operand.k_axis]
+    schedule, (tile, tile_k) = given.schedule, given.extents(operand)
     along, across = schedule.cluster.m, schedule.cluster.n
-    parts = _parts(name, schedule)
+    parts, left = _parts(operand, schedule), operand.role == "m"
     box = (layout.rows // parts, layout.span // operand.tensor.dtype.bytes)
-    positions = (f"b_{operand.role} * {tile}", f"k * {tile_k}")
-    outer, inner = positions if operand.k_contiguous else positions[::-1]
+    rows, columns = (operand.role, "k") if operand.k_contiguous else ("k", operand.role)
+    corners = {operand.role: f"b_{operand.role} * {tile}", "k": f"k * {tile_k}"}
     part = mask = ""
     if parts > 1:
-        part = f"rank / {along}" if name == "a" else f"rank % {along}"
+        part = f"rank / {along}" if left else f"rank % {along}"
         row = f"{sum(1 << (x * along) for x in range(across))} << (rank % {along})"
-        mask = row if name == "a" else f"{(1 << along) - 1} << (rank / {along} * {along})"
-        outer += f" + {part} * {box[0]}"
+        mask = row if left else f"{(1 << along) - 1} << (rank / {along} * {along})"
+        corners[rows] += f" + {part} * {box[0]}"
+    axes, dims = map_axes(
+        operand.tensor, operand.index, dict(operand.extents), {rows: box[0], columns: box[1]}
+    )
     share = f", each of {parts} blocks its part for all" if parts > 1 else ""
     note = (
         f"operand {name}: {operand.tensor.name}, {tile} of {operand.role} x {tile_k} of k -> "
@@ -163,11 +170,11 @@ def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Bo
         "proved equal to what the instruction's descriptors read"
     )
     return Boxes(
-        operand.tensor, f"map_{name}", f"ring_{name}", box, layout.boxes, layout.span,
-        layout.box_bytes, outer, inner, note, part, parts, mask,
+        operand.tensor, f"map_{name}", f"ring_{name}", axes, layout.boxes, layout.span,
+        layout.box_bytes, corner(dims, corners), note, part, parts, mask,
     )  # fmt: skip
 
 
-def _parts(name: str, schedule: Schedule) -> int:
+def _parts(operand: Operand, schedule: Schedule) -> int:
     """Blocks of the cluster that share an operand's tile."""
-    return schedule.cluster.n if name == "a" else schedule.cluster.m
+    return schedule.cluster.n if operand.role == "m" else schedule.cluster.m

@@ -6,6 +6,7 @@ makes no difference: without roles all warps of the block are the one place ther
 a leaf are index formulas over the names that the kernel defines:
 
     b_m, b_n   the block's tile          w_m, w_n   the warp's place in the block      lane, thread
+    z0, z1     the block's matrix, along the batch dims
     k          a k tile                  s          an MMA step in it
     m, n       an instruction in the warp           p          a part of a tile, or a panel
     group      a warpgroup               rank       the block's place in its cluster
@@ -23,6 +24,7 @@ from polygen.hardware.matrix_layout import MatrixLayout
 from polygen.hardware.swizzle import Swizzle
 from polygen.lower.launch import Argument as Argument
 from polygen.lower.launch import Launch as Launch
+from polygen.lower.launch import MapAxis as MapAxis
 from polygen.lower.work import Epilogue, Placed, Work
 from polygen.poly.ast import Block, LoopAst, Marked
 from polygen.poly.frame import Frame
@@ -168,7 +170,9 @@ class KernelPlan:
     mapping: str  # the tile hierarchy and the instruction, in words
     arguments: tuple[Argument, ...]
     launch: Launch
-    extents: tuple[tuple[str, Dim], ...]  # "m", "n", "k" -> size
+    extents: tuple[tuple[str, Dim], ...]  # "m", "n", "k" -> size; of k, the first product's
+    depths: tuple[Dim, ...]  # the different lengths of the sums
+    batches: tuple[tuple[str, Dim], ...]  # batch dims -> how many matrices along each
     buffers: tuple[Buffer, ...]
     leaves: tuple[Leaf, ...]
     places: tuple[Place, ...]

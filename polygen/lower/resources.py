@@ -7,6 +7,7 @@ from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.lower.memory import workers
 from polygen.lower.plan import Resources
+from polygen.poly.match import Match
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
@@ -23,7 +24,12 @@ def thread_count(schedule: Schedule, tiles: Tiling, device: Device) -> int:
 
 
 def resources(
-    schedule: Schedule, tiles: Tiling, atom: Atom, device: Device, shared_bytes: int
+    schedule: Schedule,
+    matched: Match,
+    tiles: Tiling,
+    atom: Atom,
+    device: Device,
+    shared_bytes: int,
 ) -> Resources:
     """Count threads, shared memory and registers, and refuse what cannot fit.
 
@@ -44,17 +50,18 @@ def resources(
             f"{shared_bytes} bytes of shared memory, {device} has at most "
             f"{device.shared_per_block_optin} per block",
             where=where,
-            why=f"{schedule.pipeline.stages} stages of {tiles.cta[0]}x{tiles.cta[2]} and "
-            f"{tiles.cta[1]}x{tiles.cta[2]} tiles"
+            why=f"{schedule.pipeline.stages} stages of {_tiles_of_a_stage(matched, tiles)} tiles"
             + (", and the panels of the epilogue" if panels else ""),
             nearest="Reduce pipeline.stages, epilogue.prefetch, epilogue.slots or tile.cta"
             if panels
             else "Reduce pipeline.stages or tile.cta",
         )
-    sums = tiles.atoms[0] * tiles.atoms[1] * atom.c.registers
+    sums = len(matched.products) * tiles.atoms[0] * tiles.atoms[1] * atom.c.registers
     # Warpgroup instructions read both operands from shared memory.
     loaded = 0 if atom.majors else schedule.pipeline.fragments
-    fragments = loaded * (tiles.atoms[0] * atom.a.registers + tiles.atoms[1] * atom.b.registers)
+    left = len(matched.side("m")) * tiles.atoms[0] * atom.a.registers
+    right = len(matched.side("n")) * tiles.atoms[1] * atom.b.registers
+    fragments = loaded * (left + right)
     registers = sums + fragments + _ADDRESS_REGISTERS[atom.scope]
     if schedule.specialised:
         _check_given(schedule, device, workers(schedule, tiles), registers, sums)
@@ -63,6 +70,17 @@ def resources(
         _check_shared(schedule, device, threads, registers, (sums, fragments))
         blocks = _resident(schedule, tiles, device, shared_bytes, threads, registers)
     return Resources(threads, shared_bytes, device.shared_per_block_optin, registers, blocks)
+
+
+def _tiles_of_a_stage(matched: Match, tiles: Tiling) -> str:
+    """``128x64 and 256x64``, with how many of each where there are several."""
+    found = []
+    for role, extent in (("m", tiles.cta[0]), ("n", tiles.cta[1])):
+        count = len(matched.side(role))
+        found.append(
+            f"{count} {extent}x{tiles.cta[2]}" if count > 1 else f"{extent}x{tiles.cta[2]}"
+        )
+    return " and ".join(found)
 
 
 def _check_shared(

@@ -67,9 +67,7 @@ def inside(given: Given, out: Epilogue) -> Inside:
 def _with_layout(given: Given, buffer: Buffer) -> Buffer:
     for name, operand in given.match.operands:
         if buffer.name == f"ring_{name}":
-            size = given.footprint(name).size
-            extents = (size[operand.role_axis], size[operand.k_axis])
-            made = operand_layout(name, operand, extents, given.schedule, given.atom)
+            made = operand_layout(operand, given.extents(operand), given.schedule, given.atom)
             return replace(buffer, layout=made, note=operand.tensor.name)
     return buffer
 
@@ -109,7 +107,8 @@ class _Leaves:
         """
         raster, cluster = self.given.schedule.raster, self.given.schedule.cluster
         across = "n" if raster.along == "m" else "m"
-        locate = Locate(raster.along, across, raster.group, (cluster.m, cluster.n))
+        batches = self.given.match.batches
+        locate = Locate(raster.along, across, raster.group, (cluster.m, cluster.n), batches)
         yield Leaf("locate", "locate", "threads", _TILE, locate)
         moved = tuple(
             boxes(self.given, name, operand, self.buffers[f"ring_{name}"].matrix)
@@ -120,10 +119,11 @@ class _Leaves:
         yield self._move("fill", moved, _STEP, "producer", note)
         for panel in incoming:
             name = f"fetch_{panel.name}"
-            one = epilogue.panel_boxes(panel, self.given.tiles, AGENTS["loader"], "in")
+            read = next(e for e in self.given.work.reads if e.name == panel.name)
+            one = epilogue.panel_boxes(self.given, read, panel, AGENTS["loader"], "in")
             yield self._move(name, (one,), _PANEL, "loader", one.note)
         leave = self._panels(out, incoming, results) if results else _pairs(out)
-        for leaf in (*self._products(moved), *leave):
+        for leaf in (*self._products(), *leave):
             yield replace(leaf, place="consumer")
         yield from sync_leaves(self.given, self.syncs, self._everywhere())
 
@@ -140,14 +140,17 @@ class _Leaves:
         counter = counter_of(self.given.tree.synchronised, statement, full.sync.buffers[0])
         return Leaf(statement, "move", "tma", loops, Move(moved, full, counter, note), place)
 
-    def _products(self, moved: tuple[Boxes, ...]) -> Iterator[Leaf]:
-        tiles = self.given.tiles
-        a, b = (self.buffers[one.buffer] for one in moved)
-        steps = (tiles.atoms[0] * a.matrix.block, b.matrix.block)
-        parts = [epilogue.own_part(tiles, n, _GROUP, step) for n, step in enumerate(steps)]
-        counter = counter_of(self.given.tree.synchronised, "multiply", a.name)
-        product = Product((a.name, b.name), counter, (parts[0], parts[1]))
-        yield Leaf("multiply", "multiply", "wgmma", ("i", "k", "s", "m"), product)
+    def _products(self) -> Iterator[Leaf]:
+        tiles, tree = self.given.tiles, self.given.tree
+        for one in tree.main.products:
+            a, b = (self.buffers[f"ring_{name}"] for name in (one.left, one.right))
+            steps = (tiles.atoms[0] * a.matrix.block, b.matrix.block)
+            parts = [epilogue.own_part(tiles, n, _GROUP, step) for n, step in enumerate(steps)]
+            name = one.called("multiply")
+            counter = counter_of(tree.synchronised, name, a.name)
+            total = one.called("sum")
+            product = Product((one.left, one.right), total, counter, (parts[0], parts[1]))
+            yield Leaf(name, "multiply", "wgmma", ("i", "k", "s", "m"), product)
         yield Leaf("commit", "commit", "wgmma", _STEP, Groups())
 
     def _everywhere(self) -> str:
@@ -167,7 +170,7 @@ class _Leaves:
         yield Leaf("compute", "compute", "threads", (), out)
         yield Leaf("prepare", "prepare", "cache", _TILE, epilogue.warm(work, self.given.tiles))
         yield Leaf("finish", "finish", "threads", _PANEL, work)
-        yield Leaf("store", "store", "tma", _PANEL, epilogue.store(results, self.given.tiles))
+        yield Leaf("store", "store", "tma", _PANEL, epilogue.store(self.given, results))
 
 
 def _pairs(out: Epilogue) -> Iterator[Leaf]:

@@ -14,7 +14,7 @@ from polygen.lower.memory import memory
 from polygen.lower.operands import copy, load
 from polygen.lower.plan import Buffer, Inside, Leaf, Place
 from polygen.lower.synchronise import AGENTS, placed, sync_leaves
-from polygen.lower.work import Copy, Epilogue, Groups, Load, Nothing, Product
+from polygen.lower.work import Clear, Copy, Epilogue, Groups, Load, Product
 from polygen.poly.results import copies_in_background
 
 _PLACE = "warps"
@@ -27,7 +27,7 @@ def inside(given: Given, out: Epilogue) -> Inside:
         ScheduleError: a swizzle or a tile does not fit.
         UnsupportedProgram: no instruction loads an operand's storage order.
     """
-    background = copies_in_background(given.program, given.device)
+    background = copies_in_background(given.match, given.device)
     moved = [
         (copy(given, name, operand, background), load(given, name, operand))
         for name, operand in given.match.operands
@@ -35,7 +35,7 @@ def inside(given: Given, out: Epilogue) -> Inside:
     tree, count = given.tree, given.tiles.warp_count
     bare = memory(given.schedule, given.match, given.work, given.tiles, ())
     syncs = placed(tree.synchronised, {})
-    leaves = _leaves(moved, out, tuple(sync_leaves(given, syncs, "")))
+    leaves = _leaves(given, moved, out, tuple(sync_leaves(given, syncs, "")))
     return Inside(
         tuple(_with_layout(given, buffer, moved, out) for buffer in bare),
         tuple(replace(leaf, place=_PLACE) for leaf in leaves),
@@ -57,19 +57,24 @@ def _with_layout(
     return replace(buffer, layout=rows)
 
 
-def _leaves(moved: list[tuple[Copy, Load]], out: Epilogue, between: tuple[Leaf, ...]) -> list[Leaf]:
+def _leaves(
+    given: Given, moved: list[tuple[Copy, Load]], out: Epilogue, between: tuple[Leaf, ...]
+) -> list[Leaf]:
     """The leaves of the block's loops, in the order in which they are declared."""
     asynchronous = moved[0][0].asynchronous
     unit = "cp.async" if asynchronous else "threads"
-    found = [Leaf("zero", "zero", "threads", (), Nothing())]
+    products = given.tree.main.products
+    clear = Clear(tuple(one.called("sum") for one in products))
+    found = [Leaf("zero", "zero", "threads", (), clear)]
     found += [Leaf(f"copy_{c.operand}", "move", unit, ("k", "p"), c) for c, _ in moved]
     if asynchronous:
         note = "commit[t]: the copies of step t become one group"
         found.append(Leaf("commit", "commit", "cp.async", ("t",), Groups(note=note)))
     found += between
     found += [Leaf(f"load_{one.operand}", "load", "threads", ("k", "s"), one) for _, one in moved]
-    rings = (moved[0][0].buffer, moved[1][0].buffer)
-    found.append(Leaf("mma", "multiply", "mma.sync", ("k", "s", "m", "n"), Product(rings)))
+    for one in products:
+        work = Product((one.left, one.right), one.called("sum"))
+        found.append(Leaf(one.called("mma"), "multiply", "mma.sync", ("k", "s", "m", "n"), work))
     found.append(Leaf("compute", "compute", "threads", (), out))
     found.append(Leaf("finish_element", "edge", "threads", (), out))
     if not out.staged:

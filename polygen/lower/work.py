@@ -5,11 +5,13 @@ Texts in the records are index formulas over the names that the kernel defines.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from polygen.frontend.program import Tensor
+from polygen.frontend.program import Dim, Tensor
 from polygen.hardware.fragment_load import FragmentLoad
+from polygen.lower.launch import MapAxis
 from polygen.poly.pointwise import Compute
 from polygen.poly.tile_program import Sync
 
@@ -109,6 +111,7 @@ class Locate:
     across: str
     group: int
     cluster: tuple[int, int]  # blocks along m, n
+    batches: tuple[tuple[str, Dim], ...] = ()  # batch dims and their extents, outermost first
 
 
 # --- operands ------------------------------------------------------------------------------------
@@ -116,7 +119,7 @@ class Locate:
 class Copy:
     """Global memory -> ring: one k tile of one operand, by all threads of the block."""
 
-    operand: str  # "a" or "b"
+    operand: str  # "a", "b", ...
     tensor: Tensor
     buffer: str
     element_bytes: int
@@ -128,7 +131,10 @@ class Copy:
     tile_k: int
     parts: int  # the tile is copied in this many calls
     ragged: bool  # a row may end inside one copy
-    stride: str  # argument: elements between stored rows
+    extents: tuple[Dim, Dim]  # of the operand: its stored rows, and elements of one
+    stride: str  # elements between stored rows
+    spread: str  # elements between neighbours of a stored row: "1" where they are adjacent
+    base: tuple[str, ...]  # terms that lead to the block's matrix
 
     @property
     def rows(self) -> int:
@@ -148,16 +154,21 @@ class Boxes:
     tensor: Tensor
     map: str  # kernel argument
     buffer: str
-    box: tuple[int, int]  # elements of one, outer first
+    axes: tuple[MapAxis, ...]  # of the tensor map, slowest first
     count: int
     span: int  # bytes of a box's row, and of its swizzle
     box_bytes: int  # from one box to the next in shared memory
-    outer: str  # position of the first
-    inner: str
+    corner: tuple[str, ...]  # positions of the first along the axes
     note: str  # what is moved, in words
     part: str = ""  # blocks of a cluster that share the tile each move one part of every box
     parts: int = 1
     mask: str = ""  # the blocks that receive it
+
+    @property
+    def box(self) -> tuple[int, int]:
+        """Elements of one: rows, and elements of a row."""
+        sides = [axis.box for axis in self.axes]
+        return (math.prod(sides[:-1]), sides[-1])
 
     @property
     def bytes(self) -> int:
@@ -185,6 +196,7 @@ class Load:
     """Ring -> fragment registers: one MMA step of one operand, by each warp."""
 
     operand: str
+    role: str  # "m" or "n"
     buffer: str
     load: FragmentLoad
     tiles: int  # instructions (or groups of them) along m or n
@@ -198,9 +210,23 @@ class Load:
 class Product:
     """Products of one step, added to the sums."""
 
-    buffers: tuple[str, str]  # rings of the operands
+    operands: tuple[str, str]  # "a" and "b"
+    total: str  # the sums that it is added to
     counter: str = ""  # of the rings' slots; "" where the loops say them
     parts: tuple[str, str] = ("", "")  # bytes where the agent's part of an operand begins
+
+    @property
+    def buffers(self) -> tuple[str, str]:
+        """The rings of the operands."""
+        left, right = self.operands
+        return (f"ring_{left}", f"ring_{right}")
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Sums become zero."""
+
+    totals: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +243,10 @@ class Read:
     tensor: Tensor
     # "vector": adjacent along n; "strided": a step along n; "row": one value per row; "scalar"
     kind: str
-    m_stride: str  # argument or "0" or "1": elements per step along m
+    m_stride: str  # elements per step along m: an argument, "1", or "0" for none
     n_stride: str
     width: int  # bytes per access of a vector read
+    base: tuple[str, ...] = ()  # terms that lead to the block's matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +258,7 @@ class Write:
     m_stride: str
     n_stride: str
     width: int
+    base: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +271,7 @@ class Epilogue:
     fixed_column: bool  # a lane's column is the same in every pass
     reads: tuple[Read, ...]
     statements: tuple[Compute, ...]
-    accumulator: str  # the contraction's value
+    sums: tuple[tuple[str, str], ...]  # value of a product -> what its sums are called
     writes: tuple[Write, ...]
     row_base: str  # of the rows that a warp's fragments hold
     column_base: str
@@ -318,7 +346,8 @@ class Store:
 
 
 Work: TypeAlias = (
-    Copy
+    Clear
+    | Copy
     | Epilogue
     | Finish
     | Groups

@@ -1,12 +1,13 @@
 """Which statements share one kernel, decided by isl's scheduler from the dependences.
 
 1. isl's scheduler, asked to keep producers near consumers and to find parallel outer loops, returns
-   a tree over the groups of statements that `scop` makes.
-2. If its outermost band covers every group and has two coincident members, no dependence leaves
-   an instance of that band: all statements fuse, and every intermediate lives and dies inside one
-   (row, column) point, so it becomes a register.
-3. The band says which iterators of each group, and so of its statements, are the contraction's row
-   and column.
+   a tree over the groups of statements that `scop` makes. Products that no statement joins are
+   tied at equal output points, so that they are scheduled as one.
+2. If its outermost band covers every group, with a coincident member for every axis of the output,
+   no dependence leaves an instance of that band: all statements fuse, and every intermediate lives
+   and dies inside one point of the output, so it becomes a register.
+3. The band says which iterators of each group, and so of its statements, run along the axes of the
+   output: those of the first product.
 4. Otherwise fusion is illegal: the answer names the dependence that leaves the point, and one
    concrete pair.
 
@@ -17,11 +18,12 @@ legal for every size is legal for 1.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import permutations
 from typing import NoReturn
 
 from polygen import isl
 from polygen.errors import UnsupportedProgram
-from polygen.frontend.program import Contraction, Dim, Program, Tensor
+from polygen.frontend.program import Access, Contraction, Dim, Program, Statement, Tensor
 from polygen.poly.scop import Group, Scop, clear_name, listed, space
 from polygen.poly.scop import scop as polyhedra
 from polygen.poly.supported import require_supported
@@ -29,24 +31,24 @@ from polygen.poly.supported import require_supported
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """The outer band that all statements share, in terms of the contraction's output iterators."""
+    """The outer band that all statements share, in terms of the first product's output axes."""
 
-    contraction: str
-    band: tuple[tuple[str, tuple[str, str]], ...]  # group -> its iterators along (row, column)
+    axes: tuple[str, ...]  # the first product's output iterators: leading ones, row, column
+    band: tuple[tuple[str, tuple[str, ...]], ...]  # group -> its iterators along the axes
     members: tuple[tuple[str, tuple[str, ...]], ...] = ()  # group -> its statements, if several
 
-    def iterators(self, statement: str) -> tuple[str, str]:
-        """The iterators of `statement` that run along the contraction's row and column."""
+    def iterators(self, statement: str) -> tuple[str, ...]:
+        """The iterators of `statement` that run along the axes."""
         group = next((name for name, own in self.members if statement in own), statement)
         return dict(self.band)[group]
 
     def __str__(self) -> str:
         members = dict(self.members)
         rows = [
-            f"  {listed(members.get(name, (name,)))}: ({row}, {column})"
-            for name, (row, column) in self.band
+            f"  {listed(members.get(name, (name,)))}: ({', '.join(own)})" for name, own in self.band
         ]
-        return "\n".join(["outer coincident band (row, column):", *rows])
+        axes = ("row", "column")[-len(self.axes) :] if len(self.axes) < 3 else self.axes
+        return "\n".join([f"outer coincident band ({', '.join(axes)}):", *rows])
 
 
 def fuse(program: Program, scop: Scop) -> Fusion:
@@ -57,42 +59,86 @@ def fuse(program: Program, scop: Scop) -> Fusion:
         scop: their groups and dependences.
 
     Raises:
-        UnsupportedProgram: no or several contractions, a dependence that crosses output points, or
-            what is not generated yet.
+        UnsupportedProgram: no contraction, a dependence that crosses output points, or what is not
+            generated yet.
     """
     require_supported(program)
-    contraction = _only_contraction(program)
-    row, column = (it for it in contraction.write.index if isinstance(it, str))
+    first = _products(program)[0]
+    axes = first.write.iterators
     general = _with_symbolic_ones(program)
     model = scop if general is program else polyhedra(general)
-    dependences = model.dependences
+    tied = model.dependences.union(_ties(general, model))
     tree = (
         isl.ScheduleConstraints.on_domain(model.domain)
-        .set_validity(dependences)
-        .set_proximity(model.flow)
-        .set_coincidence(dependences)
+        .set_validity(tied)
+        .set_proximity(tied if len(program.contractions) > 1 else model.flow)
+        .set_coincidence(tied)
         .compute_schedule()
     )
-    band = _outer_band(tree.get_root())
-    found: list[tuple[str, tuple[str, str]]] = [
-        (clear_name(contraction), (row, column)),
-        (contraction.name, (row, column)),
-    ]
+    band = _outer_band(tree.get_root(), len(axes))
+    found: list[tuple[str, tuple[str, ...]]] = []
     pairs = None if band is None else band.apply_range(band.reverse())
     for group in scop.groups:
-        if contraction in group.statements:
-            continue
-        first, second = (iterator for iterator, _ in group.domain)
-        candidates = ((first, second), (second, first))
-        match = next(
-            (c for c in candidates if pairs is not None and _aligned(pairs, contraction, group, c)),
-            None,
-        )
+        statement = group.statements[0]
+        if statement is first:
+            match: tuple[str, ...] | None = axes
+        else:
+            written = tuple(iterator for iterator, _ in group.domain)
+            if isinstance(statement, Contraction):
+                written = statement.write.iterators
+            match = next(
+                (c for c in permutations(written) if pairs and _aligned(pairs, first, group, c)),
+                None,
+            )
         if match is None:
-            _refuse(program)
+            _refuse(program, len(axes))
+        if isinstance(statement, Contraction):
+            found.append((clear_name(statement), match))
         found.append((group.name, match))
     several = tuple((g.name, g.members) for g in scop.groups if len(g.members) > 1)
-    return Fusion(contraction.name, tuple(found), several)
+    return Fusion(axes, tuple(found), several)
+
+
+def _ties(program: Program, model: Scop) -> isl.UnionMap:
+    """Between products that no statement joins: equal output points, in program order."""
+    first, *others = _apart(program)
+    extents = dict(first.domain)
+    wanted = [extents[it] for it in first.write.iterators]
+    names = [f"o{axis}" for axis in range(len(wanted))]
+    texts = []
+    for other in others:
+        sizes = dict(other.domain)
+        along = other.write.iterators
+        order = next(
+            (p for p in permutations(range(len(along))) if [sizes[along[a]] for a in p] == wanted),
+            range(len(along)),
+        )
+        point = [names[list(order).index(axis)] for axis in range(len(along))]
+        texts.append(
+            f"{clear_name(first)}[{','.join(names)}] -> {clear_name(other)}[{','.join(point)}]"
+        )
+    ties = isl.UnionMap(space(model.parameters) + "{ " + "; ".join(texts) + " }")
+    return ties.intersect_domain(model.domain).intersect_range(model.domain)
+
+
+def _apart(program: Program) -> list[Contraction]:
+    """The first product of every set of statements that values join."""
+    root: dict[str, str] = {}
+
+    def find(name: str) -> str:
+        while root.setdefault(name, name) != name:
+            name = root[name]
+        return name
+
+    values = {statement.write.name for statement in program.statements}
+    for statement in program.statements:
+        for access in statement.reads:
+            if access.name in values:
+                root[find(access.name)] = find(statement.write.name)
+    found: dict[str, Contraction] = {}
+    for product in program.contractions:
+        found.setdefault(find(product.write.name), product)
+    return list(found.values())
 
 
 def _with_symbolic_ones(program: Program) -> Program:
@@ -106,6 +152,12 @@ def _with_symbolic_ones(program: Program) -> Program:
     def dim(extent: Dim) -> Dim:
         return symbol if extent == 1 else extent
 
+    def written(statement: Statement) -> Access:
+        """Where it writes, with an axis for each such iterator that the array does not have."""
+        own = statement.write.iterators
+        ones = (it for it, extent in statement.domain if extent == 1 and it not in own)
+        return Access(statement.write.name, (*ones, *statement.write.index))
+
     def tensor(given: Tensor) -> Tensor:
         return replace(given, dims=tuple(map(dim, given.dims)))
 
@@ -114,71 +166,71 @@ def _with_symbolic_ones(program: Program) -> Program:
         inputs=tuple(map(tensor, program.inputs)),
         outputs=tuple(map(tensor, program.outputs)),
         statements=tuple(
-            replace(s, domain=tuple((iterator, dim(extent)) for iterator, extent in s.domain))
+            replace(
+                s,
+                domain=tuple((iterator, dim(extent)) for iterator, extent in s.domain),
+                write=s.write if isinstance(s, Contraction) else written(s),
+            )
             for s in program.statements
         ),
     )
 
 
-def _only_contraction(program: Program) -> Contraction:
-    contractions = program.contractions
-    if len(contractions) != 1:
-        names = "; ".join(f"{c.name}: {c}" for c in contractions)
+def _products(program: Program) -> tuple[Contraction, ...]:
+    if not program.contractions:
         raise UnsupportedProgram(
-            "a second contraction is not yet supported" if contractions else "nothing to contract",
+            "nothing to contract",
             where=program.name,
-            why=f"one kernel runs one matmul, this program has {len(contractions)}: "
-            f"{names or 'none'}",
-            nearest="Split the function: one matmul per fused function",
+            why="one kernel runs the products of tensor cores, this program has none: "
+            f"{'; '.join(map(str, program.statements))}",
+            nearest="Multiply two arrays in it, as in x @ w",
         )
-    return contractions[0]
+    return program.contractions
 
 
-def _outer_band(root: isl.ScheduleNode) -> isl.UnionMap | None:
-    """The first two members of the outermost band as a relation, if both are coincident."""
+def _outer_band(root: isl.ScheduleNode, depth: int) -> isl.UnionMap | None:
+    """The first members of the outermost band as a relation, if `depth` of them are coincident."""
     node = root.child(0)
-    if isl.kind(node) != "band" or node.band_n_member() < 2:
+    if isl.kind(node) != "band" or node.band_n_member() < depth:
         return None
-    if not (node.band_member_get_coincident(0) and node.band_member_get_coincident(1)):
+    if not all(node.band_member_get_coincident(member) for member in range(depth)):
         return None
-    if node.band_n_member() > 2:
-        node = node.band_split(2)
+    if node.band_n_member() > depth:
+        node = node.band_split(depth)
     return isl.UnionMap.from_multi_union_pw_aff(node.band_get_partial_schedule())
 
 
 def _aligned(
-    pairs: isl.UnionMap, contraction: Contraction, group: Group, candidate: tuple[str, str]
+    pairs: isl.UnionMap, product: Contraction, group: Group, candidate: tuple[str, ...]
 ) -> bool:
-    """Whether equal band coordinates mean: candidate = the contraction's (row, column).
+    """Whether equal band coordinates mean: candidate = the product's output iterators.
 
     Args:
         pairs: instances at equal band coordinates.
-        contraction: whose row and column are meant.
+        product: whose axes are meant.
         group: the other of each pair.
         candidate: its iterators in the order to try.
     """
     own = f"{group.name}[{','.join(iterator for iterator, _ in group.domain)}]"
-    others = [it for it, _ in contraction.domain]
-    written = [it for it in contraction.write.index if isinstance(it, str)]
-    names = {it: candidate[written.index(it)] if it in written else f"{it}_sum" for it in others}
-    image = ",".join(names[it] for it in others)
-    wanted = isl.UnionMap(f"{{ {own} -> {contraction.name}[{image}] }}")
+    others = [it for it, _ in product.domain]
+    along = dict(zip(product.write.iterators, candidate, strict=False))
+    image = ",".join(along.get(it, f"{it}_sum") for it in others)
+    wanted = isl.UnionMap(f"{{ {own} -> {product.name}[{image}] }}")
     between = pairs.intersect_domain(isl.UnionSet(f"{{ {own} }}"))
-    between = between.intersect_range(isl.UnionSet(f"{{ {contraction.name}[{','.join(others)}] }}"))
+    between = between.intersect_range(isl.UnionSet(f"{{ {product.name}[{','.join(others)}] }}"))
     return bool(not between.is_empty() and between.is_subset(wanted))
 
 
-def _refuse(program: Program) -> NoReturn:
-    """Raise with a dependence that leaves its output point when rows meet rows."""
+def _refuse(program: Program, depth: int) -> NoReturn:
+    """Raise with a dependence that leaves its output point when axes meet axes."""
     scop = polyhedra(program, apart=True)  # the message names statements
-    points = [
-        f"{s.name}[{','.join(it for it, _ in s.domain)}] -> "
-        f"[{','.join([it for it, _ in s.domain][:2])}]"
-        for s in program.statements
-    ]
+    points = []
+    for s in program.statements:
+        own = [it for it, _ in s.domain]
+        along = s.write.iterators if isinstance(s, Contraction) else own
+        points.append(f"{s.name}[{','.join(own)}] -> [{','.join(along[:depth])}]")
     point = isl.UnionMap(space(scop.parameters) + "{ " + "; ".join(points) + " }")
-    same = isl.UnionMap("{ [i,j] -> [i,j] }")
-    crossing = scop.flow.subtract(point.apply_range(same).apply_range(point.reverse()))
+    crossing = scop.flow.subtract(point.apply_range(point.reverse()))
     witness = isl.sample_pair(crossing) or isl.sample_pair(scop.flow)
     raise UnsupportedProgram(
         f"{program.name} cannot be fused into one kernel",

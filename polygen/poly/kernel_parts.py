@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polygen.poly.match import Match
 from polygen.poly.tile_program import Buffer, TileStatement
 from polygen.poly.tile_tree import Node, Steps
-from polygen.poly.tiling import Panels, RowVectors
+from polygen.poly.tiling import Panels, RowVectors, called
 
 ALWAYS = "1 = 1"
 
@@ -40,15 +41,27 @@ class Product:
 
     def called(self, what: str) -> str:
         """``multiply``, or ``multiply_up`` where there are several."""
-        return f"{what}_{self.name}" if self.name else what
+        return called(what, self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class MainLoop:
     """What the main loop brings and multiplies: products over one output domain."""
 
-    rings: tuple[Ring, ...] = (Ring("a", "m"), Ring("b", "n"))
-    products: tuple[Product, ...] = (Product("", "a", "b"),)
+    rings: tuple[Ring, ...]
+    products: tuple[Product, ...]
+
+
+def main_loop(match: Match) -> MainLoop:
+    """A ring for every operand; products are numbered where there are several."""
+    several = len(match.products) > 1
+    return MainLoop(
+        tuple(Ring(name, operand.role) for name, operand in match.operands),
+        tuple(
+            Product(str(number) if several else "", one.left, one.right)
+            for number, one in enumerate(match.products)
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,12 @@ from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
-_ONE_PRODUCT = MainLoop()
-
 
 def kernel_program(
     tiles: Tiling,
     schedule: Schedule,
     epilogue: Epilogue,
-    main: MainLoop = _ONE_PRODUCT,
+    main: MainLoop,
     *,
     asynchronous: bool,
 ) -> TileProgram:

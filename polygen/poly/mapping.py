@@ -19,9 +19,8 @@ from polygen.hardware.atom import Atom
 from polygen.poly import ast
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.emitted import Emitted
-from polygen.poly.footprint import Footprint, footprint
 from polygen.poly.fusion import Fusion
-from polygen.poly.kernel_parts import Epilogue
+from polygen.poly.kernel_parts import Epilogue, MainLoop, main_loop
 from polygen.poly.kernel_program import kernel_program
 from polygen.poly.legality import Proof, check_blocks
 from polygen.poly.match import Match
@@ -51,7 +50,7 @@ class ScheduleTree:
     fusion: Fusion
     match: Match
     tiles: Tiling
-    footprints: tuple[tuple[str, Footprint], ...]  # by operand
+    main: MainLoop  # rings and products, in the order of the match's
     elements: str  # element instance -> its tile statement in a block's first tile, isl text
     synchronised: Synchronised
     places: tuple[PlaceTree, ...]
@@ -100,12 +99,12 @@ def map_program(
         VerifyError: what would be emitted does not do what the program says; with a witness.
     """
     tiles = tiling(schedule, atom)
-    statements = roles(fusion, matched)
+    main = main_loop(matched)
+    statements = roles(scop, fusion, matched, [product.name for product in main.products])
     blocks = isl.UnionMap(space(scop.parameters) + block_map(statements, tiles, schedule))
     apart = check_blocks(scop.dependences, blocks.intersect_domain(scop.domain), "loops.grid")
-    footprints = tuple((name, footprint(operand, tiles)) for name, operand in matched.operands)
     epilogue = Epilogue(rows, panels or Panels(0, (), ()))
-    program = kernel_program(tiles, schedule, epilogue, asynchronous=asynchronous)
+    program = kernel_program(tiles, schedule, epilogue, main, asynchronous=asynchronous)
     elements = tile_map(statements, tiles, schedule, epilogue.rows, epilogue.panels)
     whole = _check_whole(scop, program, statements, tiles, elements)
     carried = _carried(scop, matched, tiles, elements)
@@ -125,7 +124,7 @@ def map_program(
         fusion,
         matched,
         tiles,
-        footprints,
+        main,
         elements,
         synchronised,
         trees,
@@ -137,7 +136,7 @@ def map_program(
 def _carried(scop: Scop, matched: Match, tiles: Tiling, elements: str) -> str:
     """The program's dependences between the tile statements of one output tile, as isl text."""
     relation = isl.UnionMap(space(scop.parameters) + elements).intersect_domain(scop.domain)
-    count = tile_count(scop, tiles, str(matched.extent("k")))
+    count = tile_count(scop, tiles, matched.depths)
     image = scop.dependences.apply_domain(relation).apply_range(relation)
     image = image.intersect_params(isl.Set(count)).subtract(image.domain().identity())
     for name in scop.parameters:  # what is left are numbers of tiles

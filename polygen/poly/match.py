@@ -1,11 +1,14 @@
-"""Finds the roles of a contraction's iterators from its access relations alone.
+"""Finds the roles of the products' iterators from their access relations alone.
 
-A tensor-core instruction computes `C[m,n] += A[m,k] * B[k,n]`. A contraction fits it if it sums
-over one iterator k, and each operand is read by exactly k and one of the two output iterators.
-Which output iterator is called n is free: it is the one that is contiguous in the first output, so
-that a row of results can be stored with wide instructions. Nothing else distinguishes the layouts:
-transposition and column-major storage only change which axis of an operand is contiguous, and
-operand order only which operand is called A.
+A tensor-core instruction computes `C[m,n] += A[m,k] * B[k,n]`. A product fits it if it sums over
+one iterator k, which both operands read. Of the output's axes, n is one that only one operand
+reads, m one that only the other reads, or none; all further ones count matrices: they are batch
+dims, whoever reads them. Where several axes could be n it is the one that is contiguous in the
+first output, so that a row of results can be stored with wide instructions; where several could be
+m, the last.
+
+All products of a kernel have the same m, n and batch dims. Transposition, column-major storage and
+slices only change where an operand's elements lie; operands that are read alike are one operand.
 """
 
 from __future__ import annotations
@@ -13,98 +16,308 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polygen.errors import UnsupportedProgram
-from polygen.frontend.program import Access, Contraction, Dim, Program, Tensor
+from polygen.frontend.program import Affine, Contraction, Dim, Index, Program, Tensor
 from polygen.poly.fusion import Fusion
 
 
 @dataclass(frozen=True, slots=True)
+class Along:
+    """What indexes one axis of an array: ``scale * dim + offset``.
+
+    Attributes:
+        dim: "m", "n", "k", a batch dim ("z0", "z1", ...), or "" for a constant, the offset.
+        scale: elements of the axis from one index of the dim to the next.
+        offset: the element at index 0.
+    """
+
+    dim: str
+    scale: int = 1
+    offset: int = 0
+
+    def __str__(self) -> str:
+        if not self.dim:
+            return str(self.offset)
+        text = self.dim if self.scale == 1 else f"{self.scale}*{self.dim}"
+        return f"{text}{self.offset:+d}" if self.offset else text
+
+
+def along(index: Index, dims: dict[str, str]) -> Along:
+    """An index in terms of dims, by iterator."""
+    if isinstance(index, int):
+        return Along("", 0, index)
+    if isinstance(index, Affine):
+        return Along(dims[index.iterator], index.scale, index.offset)
+    return Along(dims[index])
+
+
+def axis_of(index: tuple[Along, ...], dim: str) -> int | None:
+    """The axis that runs along a dim; None: there is none."""
+    return next((axis for axis, one in enumerate(index) if one.dim == dim), None)
+
+
+@dataclass(frozen=True, slots=True)
 class Operand:
-    """One matrix operand in the roles of the instruction."""
+    """One matrix operand in the roles of the instruction; of a batch, one for each matrix."""
 
     tensor: Tensor
     role: str  # "m" for A, "n" for B: the output dim it carries
-    role_axis: int  # the tensor axis indexed by that dim
-    k_axis: int  # the tensor axis indexed by k
+    index: tuple[Along, ...]  # per axis
+    extents: tuple[tuple[str, Dim], ...]  # of its dims, by name
+
+    @property
+    def role_axis(self) -> int | None:
+        """The tensor axis along the operand's dim of the output; None: it has one row."""
+        return axis_of(self.index, self.role)
+
+    @property
+    def k_axis(self) -> int:
+        """The tensor axis along k."""
+        found = axis_of(self.index, "k")
+        assert found is not None
+        return found
+
+    @property
+    def inner(self) -> Along:
+        """What indexes the contiguous axis."""
+        return self.index[self.tensor.order[-1]]
 
     @property
     def k_contiguous(self) -> bool:
-        """Whether neighbours along k are adjacent in memory."""
-        return self.tensor.contiguous_axis == self.k_axis
+        """Whether neighbours along k are adjacent in memory, or at least none along m or n are."""
+        return self.inner.dim != self.role or abs(self.inner.scale) != 1
+
+    @property
+    def in_rows(self) -> bool:
+        """Whether the dim that counts as contiguous really is: neighbours are adjacent."""
+        return self.inner.dim in (self.role, "k") and self.inner.scale == 1
+
+    @property
+    def in_boxes(self) -> bool:
+        """Whether the copy engine can move it: adjacent elements, and no way backwards."""
+        return self.in_rows and all(one.scale >= 0 and one.offset >= 0 for one in self.index)
+
+    @property
+    def ragged(self) -> bool:
+        """Whether a row may end inside one wide access."""
+        dim = self.tensor.dims[self.tensor.order[-1]]
+        extent = self.extent(self.inner.dim) if self.inner.dim else 1
+        if extent == dim:
+            return self.tensor.ragged
+        return not isinstance(extent, int) or extent * self.tensor.dtype.bytes % self.alignment != 0
+
+    @property
+    def alignment(self) -> int:
+        """Bytes that divide the address of every row that is read."""
+        start = self.inner.offset * self.tensor.dtype.bytes
+        bits = self.tensor.alignment | start
+        return bits & -bits
+
+    def extent(self, dim: str) -> Dim:
+        """The size of the problem along one of its dims."""
+        return dict(self.extents)[dim]
+
+    def __str__(self) -> str:
+        contiguous = "k" if self.k_contiguous else self.role
+        text = f"{self.tensor.name}[{', '.join(map(str, self.index))}]"
+        return f"{text}, contiguous along {contiguous}" if self.in_rows else text
+
+
+@dataclass(frozen=True, slots=True)
+class Multiplied:
+    """One product: its statement, and which of the match's operands it multiplies."""
+
+    contraction: Contraction
+    k: str  # iterator
+    left: str
+    right: str
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A contraction in the terms of a matrix instruction."""
+    """Products in the terms of a matrix instruction."""
 
-    contraction: Contraction
-    m: str  # iterators
-    n: str
-    k: str
-    a: Operand
-    b: Operand
+    products: tuple[Multiplied, ...]
+    operands: tuple[tuple[str, Operand], ...]  # "a", "b", ...: those that carry m, then n
+    axes: tuple[str, ...]  # per axis of the output, as `Fusion` orders them, the dim
+    batches: tuple[tuple[str, Dim], ...]  # batch dims and their extents, outermost first
+    m: Dim
+    n: Dim
+    depths: tuple[Dim, ...]  # the different lengths of the sums
 
     def extent(self, role: str) -> Dim:
-        """The size of the problem along "m", "n" or "k"."""
-        iterator = {"m": self.m, "n": self.n, "k": self.k}[role]
-        return dict(self.contraction.domain)[iterator]
+        """The size of the problem along "m", "n" or "k", the first of several."""
+        return {"m": self.m, "n": self.n, "k": self.depths[0]}[role]
+
+    def operand(self, name: str) -> Operand:
+        """The operand called `name`."""
+        return dict(self.operands)[name]
+
+    def side(self, role: str) -> tuple[Operand, ...]:
+        """The operands that carry "m", or "n"."""
+        return tuple(operand for _, operand in self.operands if operand.role == role)
 
     @property
-    def operands(self) -> tuple[tuple[str, Operand], ...]:
-        """Both operands by the name of their place."""
-        return (("a", self.a), ("b", self.b))
+    def a(self) -> Operand:
+        """The first operand that carries m."""
+        return self.side("m")[0]
+
+    @property
+    def b(self) -> Operand:
+        """The first operand that carries n."""
+        return self.side("n")[0]
+
+    @property
+    def contraction(self) -> Contraction:
+        """The first product."""
+        return self.products[0].contraction
+
+    def dims(self, iterators: tuple[str, ...]) -> dict[str, str]:
+        """Iterators along the output's axes -> dims."""
+        return dict(zip(iterators, self.axes, strict=True))
 
     def __str__(self) -> str:
-        def line(name: str, operand: Operand) -> str:
-            contiguous = "k" if operand.k_contiguous else operand.role
-            return (
-                f"  {name}: {operand.tensor.name}[{operand.role}, k], contiguous along {contiguous}"
-            )
-
-        roles = f"{self.contraction.name}: m = {self.m}, n = {self.n}, k = {self.k}"
-        return "\n".join([roles, *(line(name, op) for name, op in self.operands)])
+        written = self.contraction.write.iterators
+        roles = ", ".join(f"{dim} = {it}" for it, dim in zip(written, self.axes, strict=True))
+        lines = []
+        for one in self.products:
+            lines.append(f"{one.contraction.name}: {one.left} * {one.right}, k = {one.k}; {roles}")
+        return "\n".join([*lines, *(f"  {name}: {operand}" for name, operand in self.operands)])
 
 
 def match(program: Program, fusion: Fusion) -> Match:
-    """Name the roles of the program's contraction.
+    """Name the roles of the iterators of the program's products.
 
     Raises:
-        UnsupportedProgram: the accesses are not those of a matrix product.
+        UnsupportedProgram: the accesses are not those of matrix products over one domain.
     """
-    contraction = next(c for c in program.contractions if c.name == fusion.contraction)
-    written = [it for it in contraction.write.index if isinstance(it, str)]
-    summed = [it for it, _ in contraction.domain if it not in written]
-    reads = [{it for it in access.index if isinstance(it, str)} for access in contraction.reads]
-    fits = (
-        len(written) == 2
-        and len(summed) == 1
-        and all(len(r) == len(a.index) == 2 for r, a in zip(reads, contraction.reads, strict=True))
-        and all(summed[0] in r for r in reads)
-        and reads[0] | reads[1] == {*written, *summed}
-    )
-    if not fits:
-        raise UnsupportedProgram(
-            f"{contraction.name}: {contraction} is not a matrix product",
-            where=program.name,
-            why="a tensor-core instruction sums over one iterator that both operands share",
-        )
-    k = summed[0]
-    n = _contiguous_output_iterator(program, fusion, written)
-    m = written[0] if n == written[1] else written[1]
-    tensors = program.tensors
-
-    def operand(role: str, iterator: str) -> Operand:
-        access: Access = next(a for a in contraction.reads if iterator in a.index)
-        return Operand(
-            tensors[access.name], role, access.index.index(iterator), access.index.index(k)
-        )
-
-    return Match(contraction, m, n, k, operand("m", m), operand("n", n))
+    axes = _axes(program, fusion)
+    extents = _extents(program, fusion, axes)
+    operands: dict[tuple[str, str, tuple[Along, ...], Dim], str] = {}
+    named: dict[str, Operand] = {}
+    products = []
+    for contraction in program.contractions:
+        written = fusion.iterators(contraction.name)
+        (k,) = (it for it, _ in contraction.domain if it not in contraction.write.iterators)
+        dims = dict(zip(written, axes, strict=True)) | {k: "k"}
+        depth = dict(contraction.domain)[k]
+        sides = {}
+        for access, role in zip(contraction.reads, _sides(contraction, dims), strict=True):
+            index = tuple(along(one, dims) for one in access.index)
+            key = (access.name, role, index, depth)
+            if key not in operands:
+                many = sum(operand.role == role for operand in named.values())
+                operands[key] = ("a" if role == "m" else "b") + (str(many + 1) if many else "")
+                sizes = (*extents.items(), ("k", depth))
+                tensor = program.tensors[access.name]
+                named[operands[key]] = Operand(tensor, role, index, tuple(sizes))
+            sides[role] = operands[key]
+        products.append(Multiplied(contraction, k, sides["m"], sides["n"]))
+    depths = tuple(dict.fromkeys(dict(p.contraction.domain)[p.k] for p in products))
+    batches = tuple((dim, extents[dim]) for dim in axes if dim not in ("m", "n"))
+    order = sorted(named.items(), key=lambda item: item[1].role)
+    return Match(tuple(products), tuple(order), axes, batches, extents["m"], extents["n"], depths)
 
 
-def _contiguous_output_iterator(program: Program, fusion: Fusion, written: list[str]) -> str:
+def _axes(program: Program, fusion: Fusion) -> tuple[str, ...]:
+    """Per axis of the output the dim: "n", "m", or a batch dim."""
+    first = program.contractions[0]
+    written = fusion.iterators(first.name)
+    free = _free(first)
+    for other in program.contractions[1:]:
+        mapped = dict(zip(fusion.iterators(other.name), written, strict=True))
+        free = {mapped[it]: side for it, side in _free(other).items() if mapped[it] in free}
+    candidates = [it for it in written if it in free]
+    if not candidates:
+        raise _no_product(program, first)
+    contiguous = _contiguous(program, fusion, written)
+    n = contiguous if contiguous in candidates else candidates[-1]
+    left = [it for it in candidates if it != n and _opposite(program, fusion, it, n)]
+    unread = [it for it in written if not any(it in a.iterators for a in first.reads)]
+    left = left or unread[:1]
+    if not left:
+        raise _no_product(program, first)
+    dims, batch = [], 0
+    for iterator in written:
+        if iterator == n:
+            dims.append("n")
+        elif iterator == left[-1]:
+            dims.append("m")
+        else:
+            dims.append(f"z{batch}")
+            batch += 1
+    return tuple(dims)
+
+
+def _free(product: Contraction) -> dict[str, int]:
+    """The output's iterators that one operand reads and the other does not; which one does."""
+    reads = [set(access.iterators) for access in product.reads]
+    found = {}
+    for iterator in product.write.iterators:
+        owners = [side for side, own in enumerate(reads) if iterator in own]
+        if len(owners) == 1:
+            found[iterator] = owners[0]
+    return found
+
+
+def _opposite(program: Program, fusion: Fusion, one: str, other: str) -> bool:
+    """Whether in every product two axes of the output belong to different operands."""
+    written = fusion.iterators(program.contractions[0].name)
+    for product in program.contractions:
+        mapped = dict(zip(written, fusion.iterators(product.name), strict=True))
+        sides = _free(product)
+        if sides[mapped[one]] == sides[mapped[other]]:
+            return False
+    return True
+
+
+def _sides(product: Contraction, dims: dict[str, str]) -> tuple[str, str]:
+    """The roles of both operands: the one that reads n has it."""
+    first = any(dims[it] == "n" for it in product.lhs.iterators)
+    return ("n", "m") if first else ("m", "n")
+
+
+def _contiguous(program: Program, fusion: Fusion, written: tuple[str, ...]) -> str:
+    """The output's axis along which the first output is contiguous."""
     first = program.outputs[0]
     store = next(s for s in program.pointwise if s.write.name == first.name)
-    assert first.contiguous_axis is not None
+    if first.contiguous_axis is None:
+        return ""
+    own = fusion.iterators(store.name)
     contiguous = store.write.index[first.contiguous_axis]
-    along = fusion.iterators(store.name)
-    return written[along.index(str(contiguous))] if contiguous in along else written[1]
+    return written[own.index(contiguous)] if contiguous in own else ""
+
+
+def _extents(program: Program, fusion: Fusion, axes: tuple[str, ...]) -> dict[str, Dim]:
+    """The extents along the output's axes, the same for all statements.
+
+    Raises:
+        UnsupportedProgram: products have different ones.
+    """
+    found: dict[str, Dim] = {}
+    for statement in program.statements:
+        sizes = dict(statement.domain)
+        own = {d: sizes[it] for d, it in zip(axes, fusion.iterators(statement.name), strict=True)}
+        if found and own != found:
+            raise UnsupportedProgram(
+                f"{statement.name} runs over {_listed(own)}, {program.statements[0].name} over "
+                f"{_listed(found)}",
+                where=program.name,
+                why="a kernel has one output domain",
+                nearest="Split the function: one output domain per fused function",
+            )
+        found = own
+    return found
+
+
+def _listed(extents: dict[str, Dim]) -> str:
+    return f"[{', '.join(map(str, extents.values()))}]"
+
+
+def _no_product(program: Program, product: Contraction) -> UnsupportedProgram:
+    return UnsupportedProgram(
+        f"{product.name}: {product} is not a matrix product",
+        where=program.name,
+        why="a tensor-core instruction multiplies what rows and columns of the result have of "
+        "their own; here both operands have the same axes",
+        nearest="Use pointwise code: a product of tensor cores would compute one element a row",
+    )

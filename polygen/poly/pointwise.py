@@ -1,7 +1,7 @@
 """The pointwise statements in the coordinates of the accumulator.
 
-1. The fused band says which iterators of a statement run along m and n, so every tensor access
-   becomes a tuple over ("m", "n", 0), and equal tuples of one tensor become one read.
+1. The fused band says which iterators of a statement run along m, n and the batch dims, so every
+   tensor access becomes a tuple over these, and equal tuples of one tensor become one read.
 2. An access whose axis along n is contiguous moves vectors; one that does not depend on n is a
    value per row; anything else steps along n with a stride.
 3. Values keep the names of the program.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Access, Constant, Program, Tensor
 from polygen.poly.fusion import Fusion
-from polygen.poly.match import Match
+from polygen.poly.match import Along, Match, along, axis_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +23,36 @@ class Element:
 
     name: str  # of a read's variable; of an output, the tensor's
     tensor: Tensor
-    index: tuple[str | int, ...]  # per axis "m", "n" or 0
+    index: tuple[Along, ...]  # per axis, over "m", "n" and the batch dims
 
     @property
     def kind(self) -> str:
         """``"vector"``: adjacent along n; ``"strided"``; ``"row"``: one per row; ``"scalar"``."""
         if not self.tensor.dims:
             return "scalar"
-        if "n" not in self.index:
+        column = self.axis("n")
+        if column is None:
             return "row"
-        return "vector" if self.index.index("n") == self.tensor.contiguous_axis else "strided"
+        adjacent = column == self.tensor.contiguous_axis and self.index[column].scale == 1
+        return "vector" if adjacent else "strided"
 
     @property
     def whole(self) -> bool:
         """Whether every result has its own."""
-        return "m" in self.index and "n" in self.index
+        return self.axis("m") is not None and self.axis("n") is not None
+
+    @property
+    def alignment(self) -> int:
+        """Bytes that divide the address of every row that is accessed."""
+        if not self.tensor.dims:
+            return self.tensor.alignment
+        start = self.index[self.tensor.order[-1]].offset * self.tensor.dtype.bytes
+        bits = self.tensor.alignment | start
+        return bits & -bits
+
+    def axis(self, dim: str) -> int | None:
+        """The tensor axis along a dim; None: it has none."""
+        return axis_of(self.index, dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +81,11 @@ class Pointwork:
 
 def pointwork(program: Program, fusion: Fusion, match: Match) -> Pointwork:
     """Translate the pointwise statements into accumulator coordinates."""
-    row, _ = fusion.iterators(match.contraction.name)
     tensors = program.tensors
-    reads: dict[tuple[str, tuple[str | int, ...]], Element] = {}
+    reads: dict[tuple[str, tuple[Along, ...]], Element] = {}
     statements, writes = [], []
     for statement in program.pointwise:
-        along_row, along_column = fusion.iterators(statement.name)
-        roles = {along_row: "m", along_column: "n"}
-        if match.m != row:
-            roles = {along_row: "n", along_column: "m"}
+        dims = match.dims(fusion.iterators(statement.name))
         names: list[str | float] = []
         for argument in statement.args:
             if isinstance(argument, Constant):
@@ -82,7 +93,7 @@ def pointwork(program: Program, fusion: Fusion, match: Match) -> Pointwork:
             elif argument.name not in tensors:
                 names.append(argument.name)
             else:
-                index = _in_roles(argument, roles)
+                index = _in_dims(argument, dims)
                 key = (argument.name, index)
                 if key not in reads:
                     variable = f"{argument.name}_{len(reads)}"
@@ -91,9 +102,9 @@ def pointwork(program: Program, fusion: Fusion, match: Match) -> Pointwork:
         target = statement.write.name
         statements.append(Compute(target, statement.function, tuple(names), statement.dtype))
         if target in tensors:
-            writes.append(Element(target, tensors[target], _in_roles(statement.write, roles)))
+            writes.append(Element(target, tensors[target], _in_dims(statement.write, dims)))
     return Pointwork(tuple(reads.values()), tuple(statements), tuple(writes))
 
 
-def _in_roles(access: Access, roles: dict[str, str]) -> tuple[str | int, ...]:
-    return tuple(roles[i] if isinstance(i, str) else 0 for i in access.index)
+def _in_dims(access: Access, dims: dict[str, str]) -> tuple[Along, ...]:
+    return tuple(along(index, dims) for index in access.index)

@@ -14,6 +14,7 @@ from polygen.errors import ScheduleError
 from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Program
 from polygen.hardware.device import Device, common_facts
+from polygen.poly.match import Match
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.tiling import Panels, RowVectors
 from polygen.schedule.model import Schedule
@@ -25,12 +26,11 @@ _ROW_BYTES = common_facts()["tensor_map_row_bytes"]
 _VECTOR_BYTES = 16  # of the narrowest output, in one access
 
 
-def copies_in_background(program: Program, device: Device) -> bool:
-    """Whether all copies can run in the background: 4-byte alignment, a device that can."""
-    operands = {access.name for c in program.contractions for access in c.reads}
-    tensors = [t for t in program.inputs if t.name in operands]
+def copies_in_background(match: Match, device: Device) -> bool:
+    """Whether all copies can run in the background: rows of 4-byte alignment, a device that can."""
     return device.has("cp_async") and all(
-        t.alignment >= device.asynchronous_copy_smallest for t in tensors
+        operand.in_rows and operand.alignment >= device.asynchronous_copy_smallest
+        for _, operand in match.operands
     )
 
 
@@ -55,7 +55,7 @@ def row_vectors(program: Program, schedule: Schedule) -> RowVectors:
     if lanes % per_row or items % lanes:
         return RowVectors(vector, 1, lanes)
     operands = {access.name for c in program.contractions for access in c.reads}
-    matrices = sum(len(t.dims) == 2 and t.name not in operands for t in program.inputs)
+    matrices = sum(len(t.dims) >= 2 and t.name not in operands for t in program.inputs)
     batch = math.gcd(items // lanes, _IN_FLIGHT[min(matrices, 3)])
     return RowVectors(vector, batch, lanes)
 
@@ -78,7 +78,7 @@ def panels(schedule: Schedule, work: Pointwork) -> Panels | None:
         return Panels(0, (), ())
     where = f"schedule {schedule.name}, epilogue.through"
     for one in (*work.matrices, *work.writes):
-        if one.kind != "vector" or one.tensor.alignment < _ROW_BYTES:
+        if one.kind != "vector" or one.alignment < _ROW_BYTES:
             raise ScheduleError(
                 f"{one.tensor.name}: the copy engine cannot move {one.tensor}",
                 where=where,

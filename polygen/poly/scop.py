@@ -128,8 +128,9 @@ def groups(program: Program) -> tuple[Group, ...]:
     skewed: set[str] = set()  # what the last group accesses at another point than its own
     for statement in program.statements:
         own = tuple(iterator for iterator, _ in statement.domain)
+        long = tuple(iterator for iterator, extent in statement.domain if extent != 1)
         accesses = (statement.write, *statement.reads)
-        here = {access.name for access in accesses if access.index != own}
+        here = {access.name for access in accesses if access.index not in (own, long)}
         together = (
             bool(found)
             and not isinstance(statement, Contraction)
@@ -157,7 +158,9 @@ def scop(program: Program, apart: bool = False) -> Scop:
     Raises:
         SignatureError: a size has a name that isl reserves.
     """
-    parameters = program.sizes
+    extents = (extent for s in program.statements for _, extent in s.domain)
+    parameters = (*program.sizes, *(extent for extent in extents if isinstance(extent, str)))
+    parameters = tuple(dict.fromkeys(parameters))
     for name in parameters:
         if name.lower() in RESERVED:
             raise SignatureError(

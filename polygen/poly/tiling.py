@@ -11,8 +11,10 @@ relations from an element instance to the thread block, and to the tile statemen
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from polygen.frontend.program import Contraction, Dim
 from polygen.hardware.atom import Atom
 from polygen.poly.fusion import Fusion
 from polygen.poly.match import Match
@@ -76,32 +78,61 @@ def tiling(schedule: Schedule, atom: Atom) -> Tiling:
     return Tiling((cta.m, cta.n, cta.k), (warp.m, warp.n), (atom.m, atom.n, atom.k))
 
 
+def called(what: str, product: str) -> str:
+    """``multiply``, or ``multiply_1`` where there are several products."""
+    return f"{what}_{product}" if product else what
+
+
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """How one element statement is written in isl, and which of its iterators are m, n and k."""
+    """How one element statement is written in isl, and what its iterators run along.
+
+    Attributes:
+        statement: its name.
+        does: "clear", "product" or "map".
+        instance: with its iterators: "P1[i,j]".
+        m: the iterator along m.
+        n: along n.
+        k: along k; "" but for products.
+        batches: along the batch dims.
+        product: the name of the product that it clears or adds to.
+    """
 
     statement: str
-    instance: str  # "P1[i,j]"
+    does: str
+    instance: str
     m: str
     n: str
-    k: str = ""
+    k: str
+    batches: tuple[str, ...]
+    product: str = ""
 
 
-def roles(fusion: Fusion, match: Match) -> tuple[Roles, ...]:
-    """The m, n and k of every statement, through the fused band."""
-    contraction = match.contraction
-    row, _ = fusion.iterators(contraction.name)
+def roles(scop: Scop, fusion: Fusion, match: Match, names: Sequence[str]) -> tuple[Roles, ...]:
+    """What the iterators of every statement run along, through the fused band.
+
+    Args:
+        scop: the statements in groups.
+        fusion: their band.
+        match: the dims.
+        names: of the products, as the tile program calls them.
+    """
     found = []
-    for name, (along_row, along_column) in fusion.band:
-        m, n = (along_row, along_column) if match.m == row else (along_column, along_row)
-        if name == contraction.name:
-            instance = f"{name}[{','.join(it for it, _ in contraction.domain)}]"
-            found.append(Roles(name, instance, m, n, match.k))
-        elif name == clear_name(contraction):
-            written = [it for it in contraction.write.index if isinstance(it, str)]
-            found.append(Roles(name, f"{name}[{','.join(written)}]", m, n))
-        else:
-            found.append(Roles(name, f"{name}[i,j]", m, n))
+    for group in scop.groups:
+        first, own = group.statements[0], fusion.iterators(group.name)
+        along = {dim: iterator for iterator, dim in match.dims(own).items()}
+        batches = tuple(along[dim] for dim, _ in match.batches)
+        m, n = along["m"], along["n"]
+        instance = f"{group.name}[{','.join(it for it, _ in group.domain)}]"
+        if not isinstance(first, Contraction):
+            found.append(Roles(group.name, "map", instance, m, n, "", batches))
+            continue
+        at = next(i for i, one in enumerate(match.products) if one.contraction is first)
+        clear = clear_name(first)
+        cleared = f"{clear}[{','.join(first.write.iterators)}]"
+        found.append(Roles(clear, "clear", cleared, m, n, "", batches, names[at]))
+        k = match.products[at].k
+        found.append(Roles(group.name, "product", instance, m, n, k, batches, names[at]))
     return tuple(found)
 
 
@@ -111,8 +142,8 @@ def block_map(statements: tuple[Roles, ...], tiles: Tiling, schedule: Schedule) 
     pieces = []
     for s in statements:
         expressions = tiles.expressions(s.m, s.n, s.k or "0")
-        block = ",".join(expressions[names[dim]] for dim in schedule.loops.grid)
-        pieces.append(f"{s.instance} -> [{block}]")
+        tile = (expressions[names[dim]] for dim in schedule.loops.grid)
+        pieces.append(f"{s.instance} -> [{','.join((*s.batches, *tile))}]")
     return "{ " + "; ".join(pieces) + " }"
 
 
@@ -157,17 +188,17 @@ def tile_map(
     """Element instance -> the tile statement that executes it, in a block's first tile, as isl
     text.
     """
-    clear, product, *_ = (s.statement for s in statements)
     pieces = []
     for s in statements:
         e = tiles.expressions(s.m, s.n, s.k or "0")
         warp = f"{tiles.warps[1]}*{e['w_m']} + {e['w_n']}"
         if schedule.specialised:
-            target = _by_roles(s, e, warp, clear, product, tiles, schedule, panels)
-        elif s.statement == clear:
+            target = _by_roles(s, e, warp, tiles, schedule, panels)
+        elif s.does == "clear":
             target = f"zero[{warp}]"
-        elif s.statement == product:
-            target = f"mma[{warp},{e['k_tile']},{e['k_step']},{e['a_m']},{e['a_n']}]"
+        elif s.does == "product":
+            mma = called("mma", s.product)
+            target = f"{mma}[{warp},{e['k_tile']},{e['k_step']},{e['a_m']},{e['a_n']}]"
         else:
             staged = schedule.epilogue.through == "smem"
             inner = _store_pass(s.m, s.n, tiles, rows) if staged else e["a_m"]
@@ -180,8 +211,6 @@ def _by_roles(
     s: Roles,
     e: dict[str, str],
     warp: str,
-    clear: str,
-    product: str,
     tiles: Tiling,
     schedule: Schedule,
     panels: Panels,
@@ -189,10 +218,11 @@ def _by_roles(
     """The consumer's statement; the first block's, and of consumers in turns the first."""
     rank = ["0"] if schedule.cluster.m * schedule.cluster.n > 1 else []
     who = [*rank, "0" if schedule.roles.form == "pingpong" else warp, "0"]
-    if s.statement == clear:
-        what, inner = "multiply", ["0", "0", e["a_m"]]  # the first product overwrites
-    elif s.statement == product:
-        what, inner = "multiply", [e["k_tile"], e["k_step"], e["a_m"]]
+    multiply = called("multiply", s.product)
+    if s.does == "clear":
+        what, inner = multiply, ["0", "0", e["a_m"]]  # the first product overwrites
+    elif s.does == "product":
+        what, inner = multiply, [e["k_tile"], e["k_step"], e["a_m"]]
     elif panels.columns:
         per_block = tiles.warp[1] // panels.columns
         column = f"floor(({s.n} mod {tiles.warp[1]})/{panels.columns})"
@@ -213,7 +243,9 @@ def whole_tile(statements: tuple[Roles, ...], tiles: Tiling) -> str:
     return "{ " + "; ".join(pieces) + " }"
 
 
-def tile_count(scop: Scop, tiles: Tiling, k_extent: str) -> str:
+def tile_count(scop: Scop, tiles: Tiling, depths: tuple[Dim, ...]) -> str:
     """The parameter space in which `k_tiles` is the number of k tiles, as isl text."""
-    count = f"k_tiles = floor(({k_extent} + {tiles.cta[2] - 1})/{tiles.cta[2]})"
-    return space((*scop.parameters, "k_tiles")) + "{ : " + count + " }"
+    each = [f"floor(({depth} + {tiles.cta[2] - 1})/{tiles.cta[2]})" for depth in depths]
+    count = " and ".join([*(f"k_tiles >= {one}" for one in each)])
+    reached = " or ".join(f"k_tiles = {one}" for one in each)
+    return space((*scop.parameters, "k_tiles")) + "{ : " + f"{count} and ({reached})" + " }"

@@ -24,7 +24,11 @@ class Problem:
         result_bytes: bytes written per result, all outputs together.
         k_inner: whether k is innermost in the left and in the right operand.
         sum_bytes: of one sum.
-        access_bytes: the widest access that the rows of both operands allow, 16 at most.
+        access_bytes: the widest access that the rows of all operands allow, 16 at most.
+        products: products that are summed beside each other.
+        operands: how many of these carry m, and how many n.
+        batches: matrices of results.
+        own: whether each of these has operands of its own that carry m, and that carry n.
     """
 
     m: int
@@ -40,11 +44,17 @@ class Problem:
     k_inner: tuple[bool, bool] = (True, True)
     sum_bytes: int = 4
     access_bytes: int = 16
+    products: int = 1
+    operands: tuple[int, int] = (1, 1)
+    batches: int = 1
+    own: tuple[bool, bool] = (True, True)
 
     @property
     def operand_bytes(self) -> tuple[int, int]:
-        """Bytes of the left and of the right operand."""
-        return self.m * self.k * self.element_bytes, self.n * self.k * self.element_bytes
+        """Bytes of the left and of the right operands of one matrix of results."""
+        left, right = self.operands
+        depth = self.k * self.element_bytes
+        return left * self.m * depth, right * self.n * depth
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from polygen.frontend.shapes import LARGEST_SIZE
 from polygen.generated import Generated, decode, encode
 from polygen.kernel import Kernel
 from polygen.lower.build import arguments
-from polygen.lower.epilogue import stride_argument
+from polygen.lower.launch import stride_argument
 from polygen.runtime.arrays import ArrayView
 from polygen.runtime.binding import bind, check_overlap
 

@@ -61,8 +61,8 @@ def types(e: Epilogue) -> list[dict[str, Any]]:
 
 # --- the fused statements ------------------------------------------------------------------------
 def _values(e: Epilogue) -> tuple[dict[str, str], dict[str, str]]:
-    """The names of the sum and of what is read, and of what is written."""
-    read = {e.accumulator: "sum"} | {read.name: read.name for read in e.reads}
+    """The names of the sums and of what is read, and of what is written."""
+    read = dict(e.sums) | {read.name: read.name for read in e.reads}
     return read, {w.tensor.name: f"{w.tensor.name}_result" for w in e.writes}
 
 
@@ -95,14 +95,15 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
             place = position(read, "row", "(column + e)")
             lines.append(f"const float {_alone(read)} = {from_}(__ldg({place}));")
     lines += [f"float {name};" for name in results]
-    lines.append(f"compute({', '.join(['sum', *map(_alone, e.reads), *results])});")
+    totals = [total for _, total in e.sums]
+    lines.append(f"compute({', '.join([*totals, *map(_alone, e.reads), *results])});")
     for write, name in zip(e.writes, results, strict=True):
         place = position(write, "row", "(column + e)")
         lines.append(f"*({place}) = to_{epilogue_type(write.tensor)}({name});")
     return Text(
         block(*lines),
         "Results at the edge of the arrays, one at a time: element e of a vector at (row, column).",
-        parameters="int row, int column, int e, float sum",
+        parameters=", ".join(["int row, int column, int e", *(f"float {t}" for t in totals)]),
     )
 
 
@@ -122,7 +123,7 @@ def vector_record(e: Epilogue) -> dict[str, Any]:
         "declarations": _declarations(e),
         "fetches": [line for r in e.reads if not is_hoisted(e, r) for line in _fetch(r, e)],
         "arguments": ", ".join(
-            ["sums[e]", *(_element(r, e) for r in e.reads)]
+            [*(f"{total}s[e]" for _, total in e.sums), *(_element(r, e) for r in e.reads)]
             + [f"{w.tensor.name}_out[e]" for w in e.writes]
         ),
         "results": [f"float {w.tensor.name}_out[{e.vector}];" for w in e.writes],

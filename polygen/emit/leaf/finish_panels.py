@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from polygen.emit.leaf.elements import epilogue_type
 from polygen.emit.leaf.table import Text, block, filled, leaf
-from polygen.emit.leaves import extent_names, position, slot_address
+from polygen.emit.leaves import coordinates, extent_names, position, slot_address
 from polygen.emit.names import c_name
 from polygen.lower.epilogue import column_reads
 from polygen.lower.plan import KernelPlan, Leaf
@@ -156,7 +156,9 @@ def _compute(work: Finish) -> list[str]:
     operands = {panel.name: panel for panel in work.operands}
     lines = [f"float {p.name}_out[2];" for p in work.results]
     for e in range(2):
-        arguments = [f"sum[block][first_block + j][2 * half + {e}]"]
+        arguments = [
+            f"{total}[block][first_block + j][2 * half + {e}]" for _, total in work.epilogue.sums
+        ]
         arguments += [_element(read, operands, e) for read in work.epilogue.reads]
         arguments += [f"{p.name}_out[{e}]" for p in work.results]
         lines.append(f"compute({', '.join(arguments)});")
@@ -196,7 +198,7 @@ def _(plan: KernelPlan, one: Leaf, work: Store) -> Text:
         at = slot_address(plan.buffer(panel.buffer), panel.slot, "group")
         lines += [
             f"  box_store(&{boxes.map}, {at} + {j * boxes.box_bytes}, "
-            f"{boxes.inner} + {j * boxes.box[1]}, {boxes.outer});"
+            f"{', '.join(coordinates(boxes, j))});"
             for j in range(boxes.count)
         ]
     return Text(

@@ -60,11 +60,10 @@ def _address(buffer: Buffer, work: Load, number: int) -> str:
     other dim it moves by whole periods of the swizzle, which is a constant.
     """
     form, size = work.load, work.element_bytes
-    role = "m" if work.operand == "a" else "n"
     rows, units = form.offsets[number]
     row, unit = plus(form.row_of_lane, rows), f"({plus(form.unit_of_lane, units)})"
     lane_byte = f"{unit} * {form.unit_bytes}"
-    warp = f"w_{role} * {work.warp_tile}"
+    warp = f"w_{work.role} * {work.warp_tile}"
     row_bytes, place = buffer.rows.row_bytes, f"place_{work.buffer}"
     across, along = form.tile_mn, form.tile_k * size  # rows per tile i, bytes per step s
     if form.k_contiguous:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polygen.emit.leaf.table import Text, filled, leaf
-from polygen.emit.leaves import c_type, extent_names, slot_address
+from polygen.emit.leaves import c_type, scaled, size_name, slot_address
 from polygen.emit.names import c_name
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Copy
@@ -65,11 +65,17 @@ def in_passes(
 
 def _positions(plan: KernelPlan, c: Copy) -> tuple[str, str, str, str]:
     """Where a tile starts, and the array's extents, along stored rows and columns."""
-    extents = extent_names(plan)
     role_base, k_base = f"b_{c.role} * {c.tile}", f"k * {c.tile_k}"
-    if c.k_contiguous:
-        return role_base, k_base, extents[c.role], extents["k"]
-    return k_base, role_base, extents["k"], extents[c.role]
+    starts = (role_base, k_base) if c.k_contiguous else (k_base, role_base)
+    rows, columns = map(size_name, c.extents)
+    return *starts, rows, columns
+
+
+def _from(c: Copy, row: str, column: str) -> str:
+    """The address of an element of a tile's rows."""
+    steps = ((row, c.stride), (column, c.spread))
+    parts = [scaled(variable, step) for variable, step in steps if step != "0"]
+    return " + ".join([c_name(c.tensor.name), *c.base, *parts])
 
 
 def _regular(plan: KernelPlan, c: Copy, elements: int, per_row: int) -> tuple[list[str], list[str]]:
@@ -81,13 +87,13 @@ def _regular(plan: KernelPlan, c: Copy, elements: int, per_row: int) -> tuple[li
         f"const int rows_left = {row_extent} - ({row_base} + row);",
         _left(c, elements, f"{column_extent} - ({column_base} + column)"),
         f"const {c_type(c.tensor.dtype)}* from = "
-        f"{c_name(c.tensor.name)} + (long long)({row_base} + row) * {c.stride} "
-        f"+ ({column_base} + column);",
+        f"{_from(c, f'({row_base} + row)', f'({column_base} + column)')};",
         f"const unsigned to = slot + place_{c.buffer}(row, column * {c.element_bytes});",
     ]
+    later = "from" if c.stride == "0" else f"from + (long long)(i * {rows}) * {c.stride}"
     body = [
         f"{copy_function(c)}(to + i * {rows * row_bytes}, "
-        f"from + (long long)(i * {rows}) * {c.stride}, {_amount(c, f'i * {rows} < rows_left')});"
+        f"{later}, {_amount(c, f'i * {rows} < rows_left')});"
     ]
     return prelude, body
 
@@ -111,8 +117,7 @@ def general_position(
         f"const int piece = i * {plan.launch.threads} + thread;",
         f"const int row = piece / {per_row}, column = piece % {per_row} * {elements};",
         f"const int from_row = {row_base} + row, from_column = {column_base} + column;",
-        f"const {c_type(c.tensor.dtype)}* from = "
-        f"{c_name(c.tensor.name)} + (long long)from_row * {c.stride} + from_column;",
+        f"const {c_type(c.tensor.dtype)}* from = {_from(c, 'from_row', 'from_column')};",
         f"const unsigned to = slot + place_{c.buffer}(row, column * {c.element_bytes});",
     ]
     return lines, (row_extent, f"{column_extent} - from_column")

@@ -21,17 +21,25 @@ def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
 def _word(c: Copy, elements: int) -> list[str]:
     """A word of narrow elements, each read if it is inside, and written to shared memory."""
     bits = 8 * c.element_bytes
+    if elements == 1:
+        return ["write_word(to, left > 0 ? __float_as_uint(__ldg(from)) : 0);"]
     if elements == 2:
         lines = [
             "const unsigned low = left > 0 ? __ldg(from) : 0;",
-            "const unsigned high = left > 1 ? __ldg(from + 1) : 0;",
+            f"const unsigned high = left > 1 ? __ldg(from + {_elements(c, '1')}) : 0;",
         ]
         return [*lines, f"write_word(to, low | high << {bits});"]
     # Signed elements would smear their sign over the word.
+    one = f"(unsigned)(unsigned char)__ldg(from + {_elements(c, 'e')})"
     return [
         "unsigned word = 0;",
         "#pragma unroll",
         f"for (int e = 0; e < {elements}; ++e)",
-        f"  word |= (left > e ? (unsigned)(unsigned char)__ldg(from + e) : 0) << e * {bits};",
+        f"  word |= (left > e ? {one} : 0) << e * {bits};",
         "write_word(to, word);",
     ]
+
+
+def _elements(c: Copy, count: str) -> str:
+    """From an element of a row to a later one."""
+    return count if c.spread == "1" else f"{count} * {c.spread}"

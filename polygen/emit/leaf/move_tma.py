@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polygen.emit.leaf.table import Text, block, leaf
-from polygen.emit.leaves import indexed_address, slot_address
+from polygen.emit.leaves import coordinates, indexed_address, slot_address
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Boxes, Move
 
@@ -36,6 +36,6 @@ def _boxes(of: Boxes, slot: str) -> list[str]:
     mask = f", {of.mask}" if of.mask else ""
     return [
         f"{function}({slot}{part} + {j * of.box_bytes}, &{of.map}, full, "
-        f"{of.inner} + {j * of.box[1]}, {of.outer}{mask});"
+        f"{', '.join(coordinates(of, j))}{mask});"
         for j in range(of.count)
     ]

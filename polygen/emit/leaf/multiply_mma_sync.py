@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.work import Nothing, Product
+from polygen.lower.work import Clear, Product
 
 
-@leaf("zero", "threads", Nothing)
-def _(plan: KernelPlan, one: Leaf, work: Nothing) -> Text:
+@leaf("zero", "threads", Clear)
+def _(plan: KernelPlan, one: Leaf, work: Clear) -> Text:
     count = plan.tiles.atoms[0] * plan.tiles.atoms[1] * plan.atom.c.registers
-    loop = f"  for (int i = 0; i < {count}; ++i) (&sum[0][0][0])[i] = 0;"
-    return Text(f"#pragma unroll\n{loop}")
+    cleared = " = ".join(f"(&{total}[0][0][0])[i]" for total in work.totals)
+    return Text(f"#pragma unroll\n  for (int i = 0; i < {count}; ++i) {cleared} = 0;")
 
 
 @leaf("multiply", "mma.sync", Product, ("s", "m", "n"), needs=("mma", "words", "places"))
 def _(plan: KernelPlan, one: Leaf, work: Product) -> Text:
-    slot = f"s % {plan.schedule.pipeline.fragments}"
+    slot, total, (a, b) = f"s % {plan.schedule.pipeline.fragments}", work.total, work.operands
     return Text(
-        block(f"multiply(sum[m][n], fragment_a[{slot}][m], fragment_b[{slot}][n]);"),
-        f"{one.statement}[k,s,m,n]: sum[m][n] += a[m] * b[n], one {plan.atom.name}",
+        block(f"multiply({total}[m][n], fragment_{a}[{slot}][m], fragment_{b}[{slot}][n]);"),
+        f"{one.statement}[k,s,m,n]: {total}[m][n] += {a}[m] * {b}[n], one {plan.atom.name}",
     )

@@ -16,6 +16,8 @@ def _(plan: KernelPlan, one: Leaf, work: Nothing) -> Text:
 @leaf("multiply", "wgmma", Product, ("k", "s", "m"), needs=("warm", "pack", "wgmma", "cursor"))
 def _(plan: KernelPlan, one: Leaf, work: Product) -> Text:
     a, b = (plan.buffer(name) for name in work.buffers)
+    function = product_functions(plan)[_majors(plan, work)]
+    lows = [f"low_{name}{work.total.removeprefix('sum')}" for name in "ab"]
     low_a, low_b = (_low(ring, part) for ring, part in zip((a, b), work.parts, strict=True))
     start_a, start_b = (
         f"{work.counter}.slot * {ring.slot_bytes} + {_step(ring.matrix)}" for ring in (a, b)
@@ -27,15 +29,28 @@ def _(plan: KernelPlan, one: Leaf, work: Product) -> Text:
     )
     return Text(
         block(
-            f"const unsigned address_a = low_a + "
+            f"const unsigned address_a = {lows[0]} + "
             f"(unsigned)({start_a} + m * {a.matrix.block}) / 16;",
-            f"const unsigned address_b = low_b + (unsigned)({start_b}) / 16;",
-            f"multiply_matrices(sum[m], {words}, k > 0 || s > 0);",
+            f"const unsigned address_b = {lows[1]} + (unsigned)({start_b}) / 16;",
+            f"{function}({work.total}[m], {words}, k > 0 || s > 0);",
         ),
-        f"{one.statement}[i,k,s,m]: sum[m] += {a.name} * {b.name}, "
+        f"{one.statement}[i,k,s,m]: {work.total}[m] += {a.name} * {b.name}, "
         "proved to read what the copies wrote",
-        (f"const unsigned low_a = {low_a}, low_b = {low_b};",),
+        (f"const unsigned {lows[0]} = {low_a}, {lows[1]} = {low_b};",),
     )
+
+
+def product_functions(plan: KernelPlan) -> dict[tuple[str, ...], str]:
+    """The innermost dims of both operands -> the wrapper of the instruction that reads them so."""
+    forms = dict.fromkeys(_majors(plan, work) for work in plan.of(Product))
+    return {
+        majors: f"multiply_matrices_{number}" if number else "multiply_matrices"
+        for number, majors in enumerate(forms)
+    }
+
+
+def _majors(plan: KernelPlan, work: Product) -> tuple[str, ...]:
+    return tuple(plan.buffer(name).matrix.major for name in work.buffers)
 
 
 def _low(ring: Buffer, own: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from polygen.emit.leaf.elements import vector_record
 from polygen.emit.leaf.table import Text, filled, leaf
-from polygen.emit.leaves import extent_names, plus
+from polygen.emit.leaves import areas, extent_names, plus
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Epilogue
 
@@ -17,6 +19,7 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
         "scratch": scratch.name,
         "atoms_n": plan.tiles.atoms[1],
         "pairs": _pairs(plan, e),
+        "areas": areas(scratch, len(e.sums)),
     }
     comment = f"{one.statement}[m]: sums of one row of instructions -> this warp's scratch area"
     return Text(filled("stage_threads", record), comment)
@@ -37,29 +40,35 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
     return Text(filled("store_pairs_threads", record), comment)
 
 
-def _pairs(plan: KernelPlan, e: Epilogue) -> list[dict[str, str]]:
+def _pairs(plan: KernelPlan, e: Epilogue) -> list[dict[str, Any]]:
     """Accumulator elements two by two: neighbours in a row, by every instruction's fragment map."""
     kind = plan.atom.c.dtype.name
     found = []
     for first in range(0, len(e.element_offsets), 2):
         (row, column), (row_next, column_next) = e.element_offsets[first : first + 2]
         assert (row_next, column_next) == (row, column + 1)
-        register = f"sum[m][n][{first // 2 if kind == 'f16' else first}]"
-        other = f"sum[m][n][{first + 1}]"
-        values = {
-            "f32": (register, other),
-            "s32": (f"(float){register}", f"(float){other}"),
-            "f16": (
-                f"from_f16((unsigned short){register})",
-                f"from_f16((unsigned short)({register} >> 16))",
-            ),
-        }[kind]
+        at, adjacent = first // 2 if kind == "f16" else first, first + 1
         found.append(
             {
                 "row": f"m * {plan.atom.m} + {plus(e.row_of_lane, row)}",
                 "column": f"n * {plan.atom.n} + {plus(e.column_of_lane, column)}",
-                "first": values[0],
-                "second": values[1],
+                "sums": [
+                    {"name": f"{total}s", "elements": _values(kind, f"{total}[m][n]", at, adjacent)}
+                    for _, total in e.sums
+                ],
             }
         )
     return found
+
+
+def _values(kind: str, sums: str, first: int, second: int) -> tuple[str, str]:
+    """Two adjacent sums as floats."""
+    register, other = f"{sums}[{first}]", f"{sums}[{second}]"
+    return {
+        "f32": (register, other),
+        "s32": (f"(float){register}", f"(float){other}"),
+        "f16": (
+            f"from_f16((unsigned short){register})",
+            f"from_f16((unsigned short)({register} >> 16))",
+        ),
+    }[kind]

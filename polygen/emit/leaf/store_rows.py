@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from polygen.emit.leaf.elements import is_hoisted, read_vector, vector_record, word_count
 from polygen.emit.leaf.table import Text, block, filled, leaf
-from polygen.emit.leaves import extent_names
+from polygen.emit.leaves import areas, extent_names
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Epilogue
 
@@ -47,6 +47,10 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
     record = vector_record(e) | {
         "area": f"shared + {scratch.offset} + warp * {scratch.owner_bytes}",
         "scratch": scratch.name,
+        "sums": [
+            {"name": f"{total}s", "area": area}
+            for (_, total), area in zip(e.sums, areas(scratch, len(e.sums)), strict=True)
+        ],
         "m_extent": extents["m"],
         "n_extent": extents["n"],
         "row_base": e.row_base,

@@ -40,7 +40,7 @@ class Counts:
         element_bytes: of the operands.
         ahead: k tiles by which copies run ahead.
         workers: warps of a block that multiply; with roles, warpgroups.
-        own: results of one worker's tile.
+        own: sums of one worker's tile.
         products: multiply-adds of a block per k tile.
         instructions: warpgroup instructions of a block per k tile; 0 without roles.
         filled: bytes copied into a block's shared memory per k tile.
@@ -57,9 +57,11 @@ class Counts:
         from_registers: 1 if results are stored straight from the registers.
         read_bytes: read from device memory at least: operands and matrices once.
         written_bytes: written there.
-        along_bytes: of the operand that tiles of a group share while the group advances, per group.
-        across_bytes: of the other operand.
-        groups: of the raster: how often the other operand is swept.
+        along_bytes: of the operands that tiles of a group share while the group advances, per
+            group.
+        batches: matrices of results.
+        across_bytes: of the other operands, of one matrix of results.
+        groups: of the raster: how often the other operands are swept.
         astride: 1 if rows of an operand lie astride the lines of the cache.
     """
 
@@ -91,6 +93,7 @@ class Counts:
     read_bytes: int
     written_bytes: int
     along_bytes: int
+    batches: int
     across_bytes: int
     groups: int
     astride: int
@@ -120,19 +123,21 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
     roles, pingpong = schedule.specialised, schedule.roles.form == "pingpong"
     blocks = cluster.m * cluster.n
     tall, wide = -(-problem.m // (cta.m * cluster.m)), -(-problem.n // (cta.n * cluster.n))
-    clusters = tall * wide
+    clusters = tall * wide * problem.batches
     usable = device.multiprocessors if blocks <= 2 else device.wide_cluster_multiprocessors
     slots = usable // blocks
     workers = (cta.m // warp.m) * (cta.n // warp.n)
-    left, right = cta.m * cta.k * size, cta.n * cta.k * size
+    lefts, rights = problem.operands
+    left, right = lefts * cta.m * cta.k * size, rights * cta.n * cta.k * size
     # A tile that is larger than the whole operand is filled up with zeros.
     rows, columns = min(cta.m, problem.m), min(cta.n, problem.n)
-    fetched = (rows // cluster.n + columns // cluster.m) * cta.k * size
+    fetched = (lefts * rows // cluster.n + rights * columns // cluster.m) * cta.k * size
     if roles:
         tall_blocks = warp.m // device.warpgroup_rows  # instructions along m of one worker
         steps = cta.k * size // device.warpgroup_depth_bytes
-        instructions = workers * tall_blocks * steps
+        instructions = problem.products * workers * tall_blocks * steps
         operand_reads = workers * tall_blocks * (device.warpgroup_rows + warp.n) * cta.k * size
+        operand_reads *= problem.products
         panels, waits = _way_out(device, schedule, problem)
     else:
         instructions = 0
@@ -140,15 +145,22 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
             _conflicts(schedule, inner, extent, cta.k, size)
             for inner, extent in zip(problem.k_inner, (cta.m, cta.n), strict=True)
         ]
-        operand_reads = workers * (warp.m * ways[0] + warp.n * ways[1]) * cta.k * size
+        loaded = lefts * warp.m * ways[0] + rights * warp.n * ways[1]
+        operand_reads = workers * loaded * cta.k * size
         panels, waits = 1, 0
     if schedule.raster.along == "m":
-        groups, (along, across) = -(-tall // schedule.raster.group), problem.operand_bytes
-        share = min(problem.m, schedule.raster.group * cluster.m * cta.m) * problem.k * size
+        groups, across = -(-tall // schedule.raster.group), problem.operand_bytes[1]
+        share = lefts * min(problem.m, schedule.raster.group * cluster.m * cta.m)
     else:
-        groups, (across, along) = -(-wide // schedule.raster.group), problem.operand_bytes
-        share = min(problem.n, schedule.raster.group * cluster.n * cta.n) * problem.k * size
-    results = problem.m * problem.n
+        groups, across = -(-wide // schedule.raster.group), problem.operand_bytes[0]
+        share = rights * min(problem.n, schedule.raster.group * cluster.n * cta.n)
+    results = problem.m * problem.n * problem.batches
+    # What all matrices of results share is read once.
+    once = (1 if own else problem.batches for own in problem.own)
+    read = sum(
+        part * problem.batches // count
+        for part, count in zip(problem.operand_bytes, once, strict=True)
+    )
     return Counts(
         roles=roles,
         pingpong=pingpong,
@@ -161,8 +173,8 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         element_bytes=size,
         ahead=schedule.pipeline.stages if roles else max(1, schedule.pipeline.distance),
         workers=workers,
-        own=warp.m * warp.n,
-        products=cta.m * cta.n * cta.k,
+        own=problem.products * warp.m * warp.n,
+        products=problem.products * cta.m * cta.n * cta.k,
         instructions=instructions,
         filled=left + right,
         fetched=fetched,
@@ -175,9 +187,10 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         result_bytes=cta.m * cta.n * problem.result_bytes,
         functions=cta.m * cta.n * problem.functions,
         from_registers=schedule.epilogue.through == "registers",
-        read_bytes=along + across + results * problem.matrix_bytes,
+        read_bytes=read + results * problem.matrix_bytes,
         written_bytes=results * problem.result_bytes,
-        along_bytes=share,
+        along_bytes=share * problem.k * size,
+        batches=problem.batches,
         across_bytes=across,
         groups=groups,
         astride=problem.astride,

@@ -98,7 +98,7 @@ def _memory(p: CostParameters, c: Columns) -> Column:
     is not read again.
     """
     lost = np.clip((c.across_bytes + c.along_bytes) / (p.l2_share * p.l2_bytes) - 1, 0.0, 1.0)
-    again = c.across_bytes * (c.groups - 1) * lost
+    again = c.across_bytes * (c.groups - 1) * c.batches * lost
     moved = c.read_bytes + again + p.written_share * c.written_bytes
     return np.asarray(moved / (p.memory_share * p.memory) * 1e-3)
 
