@@ -295,7 +295,9 @@ def evaluated(expression: str, arguments: tuple[str, ...], **names: Any) -> Call
         names: what else the code may use, beside PyTorch's pointwise functions.
     """
     text = f"lambda {', '.join(arguments)}: {expression}"
-    made: Callable[..., Any] = eval(text, {"__builtins__": {}, **_torch_names(), **names})
+    # With Python's builtins: code that has none counts as a constructor of named tuples to
+    # ``torch.compile``, which then runs it uncompiled.
+    made: Callable[..., Any] = eval(text, {**_torch_names(), **names})
     return made
 
 

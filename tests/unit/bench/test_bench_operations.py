@@ -195,6 +195,12 @@ def test_a_function_may_stand_for_the_operator(monkeypatch):
     assert function(2, 3, 4) == 27 and function(-2, 3, 4) == 0
 
 
+def test_a_function_is_none_that_pytorch_s_compiler_skips(monkeypatch):
+    """It takes code without builtins for the constructor of a named tuple."""
+    monkeypatch.setattr(operations_module, "_torch_names", dict)
+    assert torch_function(operation("pairs")).__builtins__["len"] is len
+
+
 def test_peers_say_which_types_they_lack():
     integers = Row("bias_gelu", 256, 256, 128, "s8")
     with pytest.raises(BenchError, match="product of int8 is int32"):

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from polygen.bench.operations import torch_function
 from polygen.bench.peers.cublaslt import through_torch
 from polygen.bench.peers.eager import Eager
-from polygen.bench.peers.joined import EagerJoined
+from polygen.bench.peers.joined import EagerJoined, function_of
 from polygen.bench.peers.separate import Separate
 from polygen.bench.products import product
 from polygen.bench.rows import Row
@@ -78,6 +79,27 @@ def test_contenders_compute_the_expression(row, kind):
     for _ in range(2):  # in place, and right again
         frobenius, largest = gpu.errors(call(), work.operands.exact(gentle=False))
         assert frobenius < 1e-2 and largest < 2e-2
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_pytorch_s_compiler_has_one_graph_of_the_whole(row):
+    held = gpu.Operands(row, "cpu")
+    functions = [(torch_function(row.operation), [held.timed[n] for n in row.operation.names])]
+    if row.op in ("gated", "qkv"):
+        functions.append(function_of(SimpleNamespace(row=row, operands=held)))
+    for function, operands in functions:
+        graphs = []
+
+        def keep(graph, _, graphs=graphs):
+            graphs.append([str(node.target) for node in graph.graph.nodes])
+            return graph.forward
+
+        torch._dynamo.reset()
+        compiled = torch.compile(function, backend=keep, fullgraph=True, dynamic=False)
+        assert gpu.errors(compiled(*operands), held.exact(gentle=False))[0] < 1e-2
+        (nodes,) = graphs
+        products = sum("matmul" in node for node in nodes)
+        assert products == (1 if function.__name__ == "function" else len(row.products))
 
 
 def test_errors_of_several_results_are_the_larger_and_nan_is_seen():
