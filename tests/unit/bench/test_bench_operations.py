@@ -171,6 +171,9 @@ def test_cublaslt_adds_the_value_of_another_product_and_biases_batches():
     batch = Row("bmm_bias_gelu_nn", 1, 2, 3, batch=4)
     found = native(chain(batch.operation), ranks_of(batch))
     assert (found.epilogue, found.added, found.rest) == ("GELU_BIAS", None, ())
+    added = made("x @ w + r", x="B,M,K", w="B,K,N", r="B,M,N")
+    assert native(chain(added), {"x": 3, "w": 3, "r": 3}).added == "r"
+    assert native(chain(added), {"x": 3, "w": 3, "r": 2}).added is None, "not one for each product"
 
 
 def test_cublaslt_does_not_take_the_exact_gelu_nor_what_follows_an_activation():
