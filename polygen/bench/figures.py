@@ -24,9 +24,12 @@ SEPARATE = "separate"
 NAMES = {
     SEPARATE: "cuBLAS + separate",
     "cupy": "CuPy",
+    "cupy_once": "CuPy, steps in one",
     "eager": "eager",
+    "eager_joined": "eager, joined",
     "cublaslt": "cuBLASLt",
     "inductor": "Inductor",
+    "inductor_joined": "Inductor, joined",
     "triton": "Triton",
 }
 
@@ -66,7 +69,7 @@ def best_ratio(line: Line, among: Sequence[str] = tuple(NAMES)) -> float | None:
 
 
 def tflops(line: Line) -> float:
-    """Of the product, in the time of the whole."""
+    """Of the products, in the time of the whole."""
     return float(line["operations"]) / (microseconds(line) or 0.0) / 1e6
 
 
@@ -141,7 +144,7 @@ def mean(lines: Sequence[Line], of: Callable[[Line], float | None]) -> Mean:
 
 
 def is_fused(line: Line) -> bool:
-    """Whether anything follows the product."""
+    """Whether it is more than one product that nothing follows."""
     return not operation(line["op"]).plain
 
 

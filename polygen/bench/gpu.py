@@ -17,7 +17,7 @@ import torch
 from polygen.bench.card import Sampler
 from polygen.bench.ceilings import ceilings, settle
 from polygen.bench.compiling import revived
-from polygen.bench.operations import torch_function
+from polygen.bench.operations import chains, torch_function, value
 from polygen.bench.peers import PEERS, Peer
 from polygen.bench.products import allow, drawn, torch_types
 from polygen.bench.rows import Row
@@ -37,8 +37,11 @@ class Operands:
 
     Attributes:
         timed: by name, what is timed.
-        gentle: the same with the right matrix scaled by 1 / sqrt(K), so that sums are about 1,
+        gentle: the same with all right matrices scaled by 1 / sqrt(K), so that sums are about 1,
             where activations bend; with `timed` they are nearly straight. Integers stay.
+        outs: polygen's results.
+        scratches: one for each product, any library's.
+        values: the scratches as steps name them.
     """
 
     def __init__(self, row: Row, device: str = "cuda") -> None:
@@ -47,31 +50,49 @@ class Operands:
         self.timed = {}
         for name, dims in row.operation.operands:
             shape, kind = row.shape(name), kinds[row.type_of(name)]
-            if len(dims) == 2:  # rows may have elements between them that nobody reads
-                wide = drawn((shape[0], shape[1] + row.pad), kind, device)
-                self.timed[name] = wide[:, : shape[1]]
+            if len(dims) > 1:  # rows may have elements between them that nobody reads
+                wide = drawn((*shape[:-1], shape[-1] + row.pad), kind, device)
+                self.timed[name] = wide[..., : shape[-1]]
             else:
                 self.timed[name] = drawn(shape, kind, device)
-        right = self.timed["w"]
         self.gentle = dict(self.timed)
-        if right.is_floating_point():
-            made = torch.empty_strided(
-                right.shape, right.stride(), device=device, dtype=right.dtype
-            )
-            self.gentle["w"] = made.copy_(right.float() * row.k**-0.5)
-        result = kinds[row.elements.result]
-        self.out = torch.empty(row.m, row.n, device=device, dtype=result)  # polygen's
-        self.scratch = torch.empty_like(self.out)  # any library's
+        for name in dict.fromkeys(found.right[0] for found in chains(row.operation)):
+            right = self.timed[name]
+            if right.is_floating_point():
+                made = torch.empty_strided(
+                    right.shape, right.stride(), device=device, dtype=right.dtype
+                )
+                self.gentle[name] = made.copy_(right.float() * row.k**-0.5)
+        made_of = functools.partial(torch.empty, device=device, dtype=kinds[row.elements.result])
+        self.outs = tuple(made_of(shape) for shape in row.results)
+        self.scratches = tuple(made_of(shape) for shape in row.products)
+        self.values = {value(number): z for number, z in enumerate(self.scratches)}
+
+    @property
+    def out(self) -> Any:
+        """Polygen's result, or a tuple of them."""
+        return self.outs if len(self.outs) > 1 else self.outs[0]
+
+    def poison(self) -> None:
+        """Make results and scratches NaN."""
+        for array in (*self.outs, *self.scratches):
+            array.fill_(float("nan"))
 
     def exact(self, gentle: bool) -> Any:
-        """The result in float64."""
+        """The result in float64, or a tuple of them."""
         operands = self.gentle if gentle else self.timed
         function = torch_function(self.row.operation)
         return function(*(operands[name].double() for name in self.row.operation.names))
 
 
 def errors(y: Any, exact: Any) -> Errors:
-    """Relative Frobenius error, and the largest |y - exact| / (|exact| + rms(exact))."""
+    """Relative Frobenius error, and the largest |y - exact| / (|exact| + rms(exact)).
+
+    Of several results the larger of each; NaN is larger than any number.
+    """
+    if isinstance(exact, tuple):
+        return functools.reduce(larger, [errors(a, b) for a, b in zip(y, exact, strict=True)])
+    y, exact = y.flatten(0, -2), exact.flatten(0, -2)  # batches below one another
     norm = exact.norm()
     typical = norm / exact.numel() ** 0.5
     square, largest = torch.zeros((), dtype=torch.float64, device=exact.device), []
@@ -82,6 +103,12 @@ def errors(y: Any, exact: Any) -> Errors:
         square += difference.square().sum()
         largest.append((difference.abs() / (wanted.abs() + typical)).max())
     return float(square.sqrt() / norm), float(torch.stack(largest).max())
+
+
+def larger(one: Errors, two: Errors) -> Errors:
+    """The larger of each; NaN is larger than any number."""
+    first, second = (b if b != b or b > a else a for a, b in zip(one, two, strict=True))
+    return first, second
 
 
 class GpuSource:
@@ -200,24 +227,21 @@ class GpuWork:
             DeviceLost: nothing works after it.
         """
         try:
-            self.operands.out.fill_(float("nan"))
-            self.operands.scratch.fill_(float("nan"))
+            self.operands.poison()
             found = errors(call(), self._exact)
             if name == POLYGEN:
-                self.operands.out.fill_(float("nan"))
+                self.operands.poison()
                 self._polygen(gentle=True)
                 gentle = errors(self.operands.out, self.operands.exact(gentle=True))
-                found = tuple(  # type: ignore[assignment]
-                    b if b != b or b > a else a for a, b in zip(found, gentle, strict=True)
-                )
+                found = larger(found, gentle)
         except Exception as error:
             alive(error)
             raise
         return found
 
     def poison(self) -> None:
-        """Make polygen's output NaN."""
-        self.operands.out.fill_(float("nan"))
+        """Make polygen's output NaN, and any library's."""
+        self.operands.poison()
 
     def left(self) -> Errors:
         """Errors of polygen's output as it is."""

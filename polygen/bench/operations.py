@@ -1,12 +1,13 @@
 """The operations that are measured: one expression each, read from ``suites/operations.toml``.
 
 The expression is the only definition. Polygen traces it, PyTorch runs it (and, in float64, gives
-the reference), and `chain` takes it apart for libraries that have fixed forms:
+the reference), and `chains` takes it apart for libraries that have fixed forms:
 
-1. Python parses the expression; ``@`` is the product, its operands are names or transposed names.
-2. Going outwards from the product, each operator or call has the running value as one argument and
-   operands or constants as the others; each becomes a `Step`.
-3. An expression that uses the running value twice has no chain.
+1. Python parses the expression; ``@`` is a product, its operands are names or transposed names.
+2. Going outwards from a product, each operator or call has the running value as one argument and
+   operands, constants or values of later products as the others; each becomes a `Step`.
+3. The chain of a step with several products is the first one's; the others' values end there.
+4. A tuple has several results. An expression that uses a value twice has no chains.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from polygen.errors import BenchError
 FOLDER = Path(__file__).parent / "suites"
 FILE = "operations.toml"
 VALUE = ""  # in a step's arguments: the running value
+DIMS = ("B", "M", "N", "K")  # products side by side, rows, columns, length of the sums
 
 _OPERATORS: dict[type[ast.operator], str] = {
     ast.Add: "add",
@@ -56,14 +58,34 @@ class Operation:
         return tuple(name for name, _ in self.operands)
 
     @property
+    def dims(self) -> tuple[str, ...]:
+        """The dims that have sizes, in the order of `DIMS`."""
+        return tuple(dim for dim in DIMS if any(dim in dims for _, dims in self.operands))
+
+    @property
     def plain(self) -> bool:
-        """Whether nothing follows the product."""
-        return not chain(self).steps
+        """Whether it is one product that nothing follows, so that one call of a library does it."""
+        found = chains(self)
+        return len(found) == 1 and not found[0].steps
+
+    def multiplied(self, found: Chain) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The dims of a product's operands, transposed where they are, as ``@`` takes them."""
+        dims = dict(self.operands)
+        left, right = (
+            (*dims[name][:-2], dims[name][-1], dims[name][-2]) if turned else dims[name]
+            for name, turned in (found.left, found.right)
+        )
+        return left, right
+
+    def product(self, found: Chain) -> tuple[str, ...]:
+        """The dims of a product."""
+        left, right = self.multiplied(found)
+        return (*left[:-1], right[-1])
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One pointwise step; its arguments are operands' names, numbers, words, or `VALUE`."""
+    """One pointwise step; its arguments are operands' names, numbers, `VALUE`, or `value` names."""
 
     function: str
     arguments: tuple[str | float, ...]
@@ -137,48 +159,91 @@ def operation(name: str) -> Operation:
     return operations()[name]
 
 
+def value(number: int) -> str:
+    """How arguments name the value that a later chain ends with."""
+    return f"@{number}"
+
+
 def chain(op: Operation) -> Chain:
     """The product and the steps after it.
 
     Raises:
-        BenchError: the expression is no chain.
+        BenchError: the expression is no chain, or has several.
     """
-    return _chain(op.expression)
+    found = chains(op)
+    if len(found) != 1:
+        raise BenchError(f"the expression has {len(found)} products", where=op.expression)
+    return found[0]
+
+
+def results(op: Operation) -> tuple[int, ...]:
+    """The numbers of the chains that end with a result, in the results' order.
+
+    Raises:
+        BenchError: as `chains`.
+    """
+    found = chains(op)
+    taken = {argument for one in found for step in one.steps for argument in step.arguments}
+    return tuple(number for number in range(len(found)) if value(number) not in taken)
+
+
+def chains(op: Operation) -> tuple[Chain, ...]:
+    """All products in the order of the text, each with the steps after it.
+
+    A step may take the `value` of a chain with a larger number. So the chains can be computed from
+    the last to the first.
+
+    Raises:
+        BenchError: the expression is none of chains.
+    """
+    return _chains(op.expression)
 
 
 @functools.cache
-def _chain(expression: str) -> Chain:
-    steps: list[Step] = []
+def _chains(expression: str) -> tuple[Chain, ...]:
+    products: list[tuple[tuple[str, bool], tuple[str, bool]]] = []
+    steps: list[list[Step]] = []
 
-    def visit(node: ast.expr) -> tuple[tuple[str, bool], tuple[str, bool]]:
-        """The product's operands; adds the steps around it."""
+    def visit(node: ast.expr) -> int:
+        """The number of the product whose running value the node is; adds the steps around it."""
         words: tuple[str, ...] = ()
         match node:
             case ast.BinOp(left=left, op=ast.MatMult(), right=right):
-                return _matrix(left), _matrix(right)
+                products.append((_matrix(left), _matrix(right)))
+                steps.append([])
+                return len(products) - 1
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
                 function, sides = _OPERATORS[type(op)], [left, right]
             case ast.Call(func=ast.Name(id=function), args=sides, keywords=named):
                 words = tuple(ast.literal_eval(word.value) for word in named)
             case _:
                 raise _no_chain(expression, ast.unparse(node))
-        inner = [side for side in sides if _holds_product(side)]
-        if len(inner) != 1:
+        inner = [visit(side) if _holds_product(side) else None for side in sides]
+        numbers = [number for number in inner if number is not None]
+        if not numbers:
             raise _no_chain(expression, ast.unparse(node))
-        found = visit(inner[0])
-        arguments = tuple(VALUE if side is inner[0] else _leaf(side, expression) for side in sides)
-        steps.append(Step(function, arguments, words))
-        return found
+        arguments: list[str | float] = []
+        for side, number in zip(sides, inner, strict=True):
+            if number is None:
+                arguments.append(_leaf(side, expression))
+            else:
+                arguments.append(VALUE if number == numbers[0] else value(number))
+        steps[numbers[0]].append(Step(function, tuple(arguments), words))
+        return numbers[0]
 
-    left, right = visit(ast.parse(expression, mode="eval").body)
-    return Chain(left, right, tuple(steps))
+    body = ast.parse(expression, mode="eval").body
+    for part in body.elts if isinstance(body, ast.Tuple) else [body]:
+        visit(part)
+    if len(set(products)) < len(products):
+        raise _no_chain(expression, expression)
+    return tuple(Chain(*found, tuple(after)) for found, after in zip(products, steps, strict=True))
 
 
 def _no_chain(expression: str, part: str) -> BenchError:
     return BenchError(
-        "the expression is no chain of steps after one product",
+        "the expression is no chain of steps after a product",
         where=expression,
-        why=f"{part} does not use the running value exactly once",
+        why=f"{part} does not use every running value exactly once",
     )
 
 
@@ -190,7 +255,7 @@ def _matrix(node: ast.expr) -> tuple[str, bool]:
     match node:
         case ast.Name(id=name):
             return name, False
-        case ast.Attribute(value=ast.Name(id=name), attr="T"):
+        case ast.Attribute(value=ast.Name(id=name), attr="T" | "mT"):
             return name, True
     raise _no_chain(ast.unparse(node), ast.unparse(node))
 
@@ -218,9 +283,21 @@ def torch_function(op: Operation, product: Callable[..., Any] | None = None) -> 
     expression = op.expression
     if product is not None:
         expression = ast.unparse(_WithProduct().visit(ast.parse(expression, mode="eval")))
-    text = f"lambda {', '.join(op.names)}: {expression}"
-    names: dict[str, Any] = {"__builtins__": {}, **_torch_names(), "product": product}
-    made: Callable[..., Any] = eval(text, names)  # the text is this package's own data
+    return evaluated(expression, op.names, product=product)
+
+
+def evaluated(expression: str, arguments: tuple[str, ...], **names: Any) -> Callable[..., Any]:
+    """Code of this package's own data as a function of PyTorch's tensors.
+
+    Args:
+        expression: the code.
+        arguments: names of what the function takes, in order.
+        names: what else the code may use, beside PyTorch's pointwise functions.
+    """
+    text = f"lambda {', '.join(arguments)}: {expression}"
+    # With Python's builtins: code that has none counts as a constructor of named tuples to
+    # ``torch.compile``, which then runs it uncompiled.
+    made: Callable[..., Any] = eval(text, {**_torch_names(), **names})
     return made
 
 
@@ -283,7 +360,7 @@ def in_place(steps: tuple[Step, ...], operands: dict[str, Any]) -> list[Callable
 
     Args:
         steps: of a chain.
-        operands: tensors by name.
+        operands: tensors by name, those of other chains' values too.
 
     Raises:
         BenchError: a step has no such kernel.

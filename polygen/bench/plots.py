@@ -14,7 +14,7 @@ from typing import Any
 
 from polygen.bench import figures
 from polygen.bench.figures import NAMES
-from polygen.bench.operations import chain, operation
+from polygen.bench.operations import chains, operation, value
 from polygen.bench.record import Line, Record
 from polygen.runtime.files import write_text_atomic
 
@@ -22,8 +22,9 @@ Data = dict[str, Any]
 
 ROOFLINE, FUSION = "roofline.svg", "fusion.svg"
 _COLOURS = {
-    "separate": "#9aa5b1", "cupy": "#c9b18a", "eager": "#b5b5b5", "cublaslt": "#4c78a8",
-    "inductor": "#e4873b", "triton": "#5aa469",
+    "separate": "#9aa5b1", "cupy": "#c9b18a", "cupy_once": "#8f7648", "eager": "#b5b5b5",
+    "eager_joined": "#7d7d7d", "cublaslt": "#4c78a8", "inductor": "#e4873b",
+    "inductor_joined": "#a8531a", "triton": "#5aa469",
 }  # fmt: skip
 _OURS, _LOST = "#2b2f36", "#b03a2e"
 
@@ -78,13 +79,18 @@ def _best_rate(line: Line) -> float | None:
 
 
 def passes(op: str) -> int:
-    """Matrices of M x N that the separate kernels of an operation read and write."""
+    """Arrays of the result's shape that the separate kernels of an operation read and write."""
     known = operation(op)
-    ranks = {name: len(dims) for name, dims in known.operands}
-    return sum(
-        2 + sum(ranks.get(a, 0) == 2 for a in step.arguments if isinstance(a, str))
-        for step in chain(known).steps
-    )
+    found = chains(known)
+    full = {name for name, dims in known.operands if dims == known.product(found[0])}
+    full |= {value(number) for number in range(len(found))}
+    steps = [step for one in found for step in one.steps]
+    return sum(2 + sum(a in full for a in step.arguments) for step in steps)
+
+
+def products(op: str) -> int:
+    """How many products an operation has."""
+    return len(chains(operation(op)))
 
 
 def fusion(record: Record) -> Data:
@@ -92,14 +98,15 @@ def fusion(record: Record) -> Data:
 
     A product takes 2 M N K / P, a matrix of M x N and 2 bytes read or written 2 M N / B, so that
     p of them weigh p P / (B K): for two, 2 P / B is the constant, 357 with 750 TFLOP/s and
-    4.2 TB/s.
+    4.2 TB/s. Of several products K is the sum of theirs.
     """
     roofs = [run["ceilings"] for run in record["runs"] if run.get("ceilings")]
     constant = None
     if roofs:
         constant = round(roofs[-1]["tflops"]["bf16"] * 1e3 / roofs[-1]["copy_gbytes_per_s"], 2)
     points = [
-        {"op": x["op"], "k": x["K"], "passes": passes(x["op"]), "ratio": _short(gain)}
+        {"op": x["op"], "k": x["K"] * products(x["op"]), "passes": passes(x["op"]),
+         "ratio": _short(gain)}
         for x in record["rows"]
         if figures.is_measured(x) and passes(x["op"]) and min(x["M"], x["N"]) >= 1024
         and (gain := figures.ratio(x, "separate")) is not None

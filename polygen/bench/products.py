@@ -50,18 +50,24 @@ def by_operator(dtype: str) -> bool:
     return ELEMENTS[dtype].default
 
 
-def product(dtype: str) -> Product:
+def product(dtype: str, batched: bool = False) -> Product:
     """The function that multiplies matrices of a type.
 
     Args:
         dtype: of a row. Products of s8 are int32, as PyTorch has them; `out` may be any 32-bit
             matrix.
+        batched: whether operands have a batch as their first axis.
+
+    Raises:
+        BenchError: there is none for batches.
     """
     import torch  # noqa: PLC0415
 
     if by_operator(dtype):
-        operator: Product = torch.mm
+        operator: Product = torch.bmm if batched else torch.mm
         return operator
+    if batched:
+        raise BenchError(f"no function multiplies batches of {dtype}", where="PyTorch")
     if dtype == "s8":
 
         def of_integers(left: Any, right: Any, out: Any = None) -> Any:

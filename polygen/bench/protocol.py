@@ -30,8 +30,8 @@ WARM = 3
 GRAPH_BELOW = 60.0  # microseconds
 
 # Seconds that a stage may take before the child is killed.
-LIMITS = {"about": 120.0, "data": 60.0, "polygen": 30.0, "peer": 40.0, "inductor": 150.0}
-LIMITS |= {"time": 90.0}
+LIMITS = {"about": 120.0, "data": 60.0, "polygen": 30.0, "peer": 40.0}
+LIMITS |= {"inductor": 150.0, "inductor_joined": 150.0, "time": 90.0}
 
 # Largest relative Frobenius error, and largest |y - exact| / (|exact| + rms(exact)) of an element.
 BOUNDS = {

@@ -8,6 +8,7 @@ from typing import Any
 
 from polygen.bench import figures, plots
 from polygen.bench.figures import NAMES, Change, Mean
+from polygen.bench.operations import DIMS
 from polygen.bench.peers import ABOUT
 from polygen.bench.record import Line, Record
 from polygen.bench.rows import suite, suite_names
@@ -108,7 +109,10 @@ def suites_in(record: Record) -> list[str]:
     return [name for name in _ORDER if name in found] + sorted(found - set(_ORDER))
 
 
-_ORDER = ("hopper", "llm", "small-k", "paper", "ragged", "decode", "types")
+_ORDER = (
+    "hopper", "llm", "small-k", "paper", "ragged", "decode", "types", "batched", "gated",
+    "products",
+)  # fmt: skip
 
 
 def _groups(record: Record) -> list[str]:
@@ -151,6 +155,15 @@ def _number(value: float | None, digits: int = 3) -> str:
     return NONE if value is None else f"{value:.{digits}f}"
 
 
+def _dims(lines: Sequence[Line]) -> list[str]:
+    """The dims that any of the rows has."""
+    return [dim for dim in DIMS if any(dim in line for line in lines)]
+
+
+def _sizes(line: Line, dims: Sequence[str]) -> list[str]:
+    return [str(line.get(dim, NONE)) for dim in dims]
+
+
 def _kind(line: Line) -> str:
     """The type, with what is unusual."""
     text = str(line["dtype"])
@@ -161,12 +174,13 @@ def _kind(line: Line) -> str:
 def _table(record: Record, lines: Sequence[Line]) -> list[str]:
     good = [line for line in lines if figures.is_measured(line)]
     peers = [n for n in NAMES if any(figures.microseconds(line, n) for line in good)]
-    head = ["expression", "M", "N", "K", "type", "µs", "± %", "TFLOP/s"]
+    dims = _dims(good)
+    head = ["expression", *dims, "type", "µs", "± %", "TFLOP/s"]
     head += [*(NAMES[n] for n in peers), "best", "of limit", "schedule"]
     made = _heads(head)
     for line in good:
         ours = from_json(line["times"][POLYGEN])
-        cells = [f"`{line['expression']}`", *(str(line[d]) for d in "MNK"), _kind(line)]
+        cells = [f"`{line['expression']}`", *_sizes(line, dims), _kind(line)]
         cells += [f"{ours.median:.1f}{'*' if line['graph'] else ''}", _spread(line)]
         cells += [f"{figures.tflops(line):.0f}"]
         cells += [_number(figures.ratio(line, name)) for name in peers]
@@ -208,10 +222,11 @@ def _losses(record: Record) -> str:
     lost = figures.losses(good)
     text = ["## Where polygen loses", ""]
     text.append(f"A library is faster in {len(lost)} of {len(good)} rows{':' if lost else '.'}")
+    dims = _dims(lost)
     if lost:
-        text += ["", *_heads(["expression", "M", "N", "K", "type", "ratio", "beside", "of limit"])]
+        text += ["", *_heads(["expression", *dims, "type", "ratio", "beside", "of limit"])]
     for line in lost:
-        cells = [f"`{line['expression']}`", *(str(line[d]) for d in "MNK"), _kind(line)]
+        cells = [f"`{line['expression']}`", *_sizes(line, dims), _kind(line)]
         name = figures.best(line) or ""
         share = _number(figures.share_of_limit(record, line), 2)
         cells += [_number(figures.best_ratio(line)), figures.called(line, name), share]

@@ -15,7 +15,7 @@ from typing import Any
 import cattrs
 
 from polygen.bench.elements import ELEMENTS, Elements
-from polygen.bench.operations import FILE, FOLDER, Operation, chain, operation
+from polygen.bench.operations import FILE, FOLDER, Operation, chains, operation, results
 from polygen.errors import BenchError
 from polygen.frontend.dtypes import NAMED
 
@@ -34,6 +34,7 @@ class Row:
         dtype: of the matrices that are multiplied; `elements` has the rest.
         acc: of the sums; those of s8 are s32 whatever it says.
         pad: elements between the rows of the matrices that are read.
+        batch: products side by side, where the operation has a dim B.
     """
 
     op: str
@@ -43,11 +44,12 @@ class Row:
     dtype: str = "bf16"
     acc: str = "f32"
     pad: int = 0
+    batch: int = 1
 
     @property
     def key(self) -> str:
-        """What names the row, ``bias_gelu bf16 4096x4096x512``."""
-        text = f"{self.op} {self.dtype} {self.m}x{self.n}x{self.k}"
+        """What names the row, ``bias_gelu bf16 4096x4096x512``, a batch before the other sizes."""
+        text = f"{self.op} {self.dtype} {'x'.join(map(str, self.sizes.values()))}"
         text += "" if self.acc == "f32" else f" sums {self.acc}"
         return text + (f" pad {self.pad}" if self.pad else "")
 
@@ -65,8 +67,7 @@ class Row:
         """Of an operand, or of the result, whose name is ""."""
         if not name:
             return self.elements.result
-        found = chain(self.operation)
-        multiplied = name in (found.left[0], found.right[0])
+        multiplied = any(name in (x.left[0], x.right[0]) for x in chains(self.operation))
         return self.elements.multiplied if multiplied else self.elements.others
 
     @property
@@ -77,11 +78,25 @@ class Row:
     @property
     def sizes(self) -> dict[str, int]:
         """By dim."""
-        return {"M": self.m, "N": self.n, "K": self.k}
+        known = {"B": self.batch, "M": self.m, "N": self.n, "K": self.k}
+        return {dim: known[dim] for dim in self.operation.dims}
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Of an operand."""
-        return tuple(self.sizes[d] for d in dict(self.operation.operands)[name])
+        return self._sized(dict(self.operation.operands)[name])
+
+    @property
+    def products(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the products, in the order of `chains`."""
+        return tuple(self._sized(self.operation.product(x)) for x in chains(self.operation))
+
+    @property
+    def results(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the results: pointwise steps keep that of their product."""
+        return tuple(self.products[number] for number in results(self.operation))
+
+    def _sized(self, dims: Sequence[str]) -> tuple[int, ...]:
+        return tuple(self.sizes[dim] for dim in dims)
 
     @property
     def signature(self) -> list[str]:
@@ -90,24 +105,27 @@ class Row:
         for name, dims in self.operation.operands:
             kind = self.type_of(name)
             row_bytes = (self.shape(name)[-1] + self.pad) * NAMED[kind].bytes
-            aligned = math.gcd(ALIGNMENT, row_bytes) if self.pad and len(dims) == 2 else ALIGNMENT
+            aligned = math.gcd(ALIGNMENT, row_bytes) if self.pad and len(dims) > 1 else ALIGNMENT
             suffix = "" if aligned == ALIGNMENT else f"@{aligned}"
             made.append(f"{name}:{kind}[{','.join(dims)}]{suffix}")
         return made
 
     @property
     def operations(self) -> float:
-        """Multiplications and additions of the product."""
-        return 2.0 * self.m * self.n * self.k
+        """Multiplications and additions of all products."""
+        inner = (self.operation.multiplied(x)[0][-1] for x in chains(self.operation))
+        made = zip(self.products, inner, strict=True)
+        return float(sum(2 * math.prod(shape) * self.sizes[dim] for shape, dim in made))
 
     @property
     def bytes(self) -> float:
-        """What is read and written at least: every operand once, the result once."""
+        """What is read and written at least: every operand once, every result once."""
         read = sum(
             math.prod(self.shape(name)) * NAMED[self.type_of(name)].bytes
             for name in self.operation.names
         )
-        return float(read + self.m * self.n * NAMED[self.elements.result].bytes)
+        written = sum(map(math.prod, self.results)) * NAMED[self.elements.result].bytes
+        return float(read + written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +141,7 @@ class Suite:
 @dataclass(frozen=True, slots=True)
 class _Group:
     ops: list[str]
-    shapes: list[tuple[int, int, int]]
+    shapes: list[list[int]]  # M, N, K; a batch before them where the operations have one
     dtype: str = "bf16"
     acc: str = "f32"
     pad: int = 0
@@ -174,14 +192,21 @@ def read(tables: dict[str, Any], where: str) -> tuple[str, tuple[Row, ...]]:
     rows: list[Row] = []
     for group in found.group:
         for shape, op in itertools.product(group.shapes, group.ops):
-            operation(op)
+            dims = operation(op).dims
+            if len(shape) != len(dims):
+                raise BenchError(
+                    f"{op} has no shape {shape}", where=f"suites/{where}",
+                    nearest=f"Give {' x '.join(dims)}",
+                )  # fmt: skip
             if min(shape) < 1 or group.dtype not in ELEMENTS or group.pad < 0:
                 raise BenchError(
                     f"{op} of {shape}, {group.dtype}, pad {group.pad} cannot be measured",
                     where=f"suites/{where}",
                     nearest=f"Sizes from 1, pads from 0, and {' or '.join(ELEMENTS)}",
                 )
-            rows.append(Row(op, *shape, dtype=group.dtype, acc=group.acc, pad=group.pad))
+            *batch, m, n, k = shape
+            made = Row(op, m, n, k, group.dtype, group.acc, group.pad, *batch)
+            rows.append(made)
     return found.title, tuple(dict.fromkeys(rows))
 
 

@@ -38,9 +38,9 @@ from polygen.runtime.child import Lost, Watched
 from polygen.runtime.environment import current_arch
 
 COMPILE_SHARE = 0.4  # part of the budget in which polygen's kernels have to be there
-SLOW = "inductor"  # the library that takes seconds for a row
-QUICK_SECONDS = 1.5  # that a row without it takes, until there are rows to tell
-SLOW_SECONDS = 6.0  # that a row with it takes at least
+SLOW = ("inductor", "inductor_joined")  # the libraries that take seconds for a row
+QUICK_SECONDS = 1.5  # that a row without them takes, until there are rows to tell
+SLOW_SECONDS = 6.0  # that each of them takes for a row at least
 FALLBACK = ("separate", "cublaslt")  # libraries that a row is measured with when others broke it
 
 Ask = Callable[[Any], dict[str, Any]]
@@ -114,13 +114,15 @@ class Clock:
         Args:
             peers: those that take part.
             rows: how many are to come.
-            quick: seconds that a row takes without the slow library.
+            quick: seconds that a row takes without the slow libraries.
         """
-        if self._budget is None or SLOW not in peers:
+        slow = [name for name in SLOW if name in peers]
+        if self._budget is None or not slow:
             return {}
-        if self.elapsed + (rows - 1) * quick + SLOW_SECONDS <= self._budget:
+        if self.elapsed + (rows - 1) * quick + SLOW_SECONDS * len(slow) <= self._budget:
             return {}
-        return {SLOW: f"{NO_TIME} after {self.elapsed:.0f} s for {rows} more rows"}
+        why = f"{NO_TIME} after {self.elapsed:.0f} s for {rows} more rows"
+        return dict.fromkeys(slow, why)
 
 
 def run(request: Request, progress: Progress, now: Callable[[], float] = time.monotonic) -> Record:
@@ -264,7 +266,8 @@ def _measure(
         before: Line = next((old for old in record["rows"] if old["key"] == row.key), {})
         peers = [n for n in PEERS if n in request.peers or n in before.get("times", {})]
         line |= measured(row, kernels(row), ask, peers, leave_out, request.repeats)
-        slow = line.get("facts", {}).get(SLOW, {}).get("seconds_to_make", 0.0)
+        facts = line.get("facts", {})
+        slow = sum(facts.get(name, {}).get("seconds_to_make", 0.0) for name in SLOW)
         quick.append(max(0.0, clock.elapsed - begun - slow))
         records.merge(record, line, request.rows)
         _note_unfinished(request, record)

@@ -48,6 +48,33 @@ def test_other_types_are_measured_beside_cublas(tmp_path: Path, dtype: str) -> N
     print(f"errors: {line['errors']}\nskipped: {line['skipped']}")
 
 
+@pytest.mark.parametrize(
+    ("suite", "row", "wanted"),
+    [
+        ("batched", "bmm_bias_gelu_nn bf16 512x128x128x128", {"cupy_once"}),
+        ("batched", "bmm bf16 64x1024x1024x128", {"cupy"}),
+        ("gated", "gated bf16 16x14336x4096", {"cupy_once", "eager_joined", "inductor_joined"}),
+        ("products", "pairs bf16 4096x4096x2048", {"cupy"}),
+        ("products", "qkv bf16 4096x4096x4096", {"eager_joined", "inductor_joined"}),
+    ],
+)
+def test_batches_and_several_products_are_measured(
+    tmp_path: Path, suite: str, row: str, wanted: set[str]
+) -> None:
+    words = ["--suite", suite, "--rows", f"^{row}$", "--repeats", "21"]
+    found = bench(tmp_path / "r.json", *words)
+    (line,) = found["rows"]
+    wanted = wanted | {"polygen", "separate", "eager", "inductor"}
+    wanted -= set(found["runs"][-1]["missing"])
+    assert wanted <= set(line["times"]), line["skipped"]
+    if found["runs"][-1]["versions"]["cublaslt.via"] == "nvmath":
+        assert "cublaslt" in line["times"], line["skipped"]
+    assert set(line["times"]) | set(line["skipped"]) >= {"polygen", *PEERS}
+    assert (figures.share_of_limit(found, line) or 0.0) > 0
+    print(f"\n{line['key']}: {json.dumps({n: t['us'] for n, t in line['times'].items()})}")
+    print(f"errors: {line['errors']}\nskipped: {line['skipped']}")
+
+
 def test_products_in_all_layouts_are_measured_beside_cublas(tmp_path: Path) -> None:
     words = ["--suite", "paper", "--rows", "^mm_.. f16", "--peers", "separate"]
     found = bench(tmp_path / "r.json", *words)

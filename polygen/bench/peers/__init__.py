@@ -17,22 +17,29 @@ from polygen.bench.source import Call
 _HOMES = {
     "separate": ("separate", "Separate"),
     "eager": ("eager", "Eager"),
+    "eager_joined": ("joined", "EagerJoined"),
     "cupy": ("cupy_cublas", "CupyCublas"),
+    "cupy_once": ("cupy_cublas", "CupyOnce"),
     "cublaslt": ("cublaslt", "CublasLt"),
     "triton": ("triton_matmul", "TritonMatmul"),
     "inductor": ("inductor", "Inductor"),
+    "inductor_joined": ("joined", "InductorJoined"),
 }
 
 ABOUT = {
     "separate": "cuBLAS through PyTorch, then one PyTorch kernel per step, in place",
     "eager": "the expression as PyTorch runs it, a kernel per operator; 8-bit products by "
     "`_int_mm` and `_scaled_mm`",
+    "eager_joined": "eager on one product with the weights joined beforehand, then its parts",
     "cupy": "cuBLAS through CuPy, then one CuPy kernel per step, in place",
+    "cupy_once": "cuBLAS through CuPy, then one CuPy kernel for all steps together, in place",
     "cublaslt": "cuBLASLt with its own bias, relu, gelu and added matrix where it has them, the "
     "fastest of its algorithms by measurement; what it has not as PyTorch kernels in place",
     "triton": "a tiled Triton kernel with the whole expression in its epilogue, without tensor "
     "maps, the fastest of its tiles by measurement",
     "inductor": "torch.compile in the mode max-autotune-no-cudagraphs",
+    "inductor_joined": "torch.compile in that mode of one product with the weights joined "
+    "beforehand, then its parts",
 }
 
 

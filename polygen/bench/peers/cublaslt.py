@@ -8,7 +8,8 @@
 Through the bindings of nvmath-python; without that package through PyTorch, whose functions reach a
 part of it (``torch._addmm_activation``), with the heuristic's first choice. Row-major matrices are
 column-major transposed ones, so that cuBLASLt computes the transposed product; its bias then runs
-along rows, as it must.
+along rows, as it must. Batches are strides of the layouts. Of several products each is a call of
+its own, from the last to the first; the value of one is a matrix added to another.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from polygen.bench.operations import VALUE, Chain, Step, chain, in_place
+from polygen.bench.operations import VALUE, Chain, Step, chain, chains, in_place, value
+from polygen.bench.peers.in_turn import Stage, in_turn
 from polygen.bench.products import by_operator, no_steps_in_place, product
 from polygen.bench.rows import Row
 from polygen.bench.source import Call
@@ -68,14 +70,15 @@ def native(found: Chain, ranks: dict[str, int]) -> Native:
 
     Args:
         found: the chain.
-        ranks: of the operands by name.
+        ranks: of the operands and values by name; a matrix has that of the left operand.
     """
+    full = ranks[found.left[0]]
     bias = added = activation = None
     for done, step in enumerate(found.steps):
         other = next((a for a in step.arguments if isinstance(a, str) and a != VALUE), None)
         if step.function == "add" and other and ranks[other] == 1 and bias is None:
             bias = other
-        elif step.function == "add" and other and ranks[other] == 2 and added is None:
+        elif step.function == "add" and other and ranks[other] == full and added is None:
             added = other
         elif (step.function, step.words) in (("relu", ()), ("gelu", ("tanh",))):
             return Native(bias, added, step.function, found.steps[done + 1 :])
@@ -85,8 +88,9 @@ def native(found: Chain, ranks: dict[str, int]) -> Native:
 
 
 def ranks_of(row: Row) -> dict[str, int]:
-    """Of the operands."""
-    return {name: len(dims) for name, dims in row.operation.operands}
+    """Of the operands, and of the products' values."""
+    ranks = {name: len(dims) for name, dims in row.operation.operands}
+    return ranks | {value(number): len(shape) for number, shape in enumerate(row.products)}
 
 
 class CublasLt:
@@ -113,17 +117,26 @@ class CublasLt:
         return {"via": "nvmath", "version": self.lt.get_version()}
 
     def make(self, work: Any) -> Call:
-        """The product with its epilogue, and what follows.
+        """The products with their epilogues, and what follows.
 
         Raises:
             BenchError: it has no form for the row.
         """
         if self.lt is None:
             return through_torch(work)
-        found = chain(work.row.operation)
+        found = chains(work.row.operation)
+        facts: list[dict[str, Any]] = []
+        stages = [self._stage(work, number, facts) for number in range(len(found))]
+        told = facts[0] if len(facts) == 1 else {"products": facts}
+        work.note("cublaslt", via="nvmath", **told)
+        return in_turn(work.row.operation, stages)
+
+    def _stage(self, work: Any, number: int, facts: list[dict[str, Any]]) -> Stage:
+        """One product, by the fastest algorithm; tells of it."""
+        found = chains(work.row.operation)[number]
         no_steps_in_place(work.row.dtype, found.steps)
         split = native(found, ranks_of(work.row))
-        problem = Problem(self.lt, work, found, split)
+        problem = Problem(self.lt, work, number, split)
         algorithms = problem.algorithms(self._handle, WORKSPACE)
         calls = [
             functools.partial(problem.launch, self._handle, algorithm, self._workspace)
@@ -139,23 +152,17 @@ class CublasLt:
         if not times:
             raise BenchError("none of the algorithms runs", where="cuBLASLt")
         chosen = min(times, key=times.__getitem__)
-        work.note(
-            "cublaslt",
-            via="nvmath",
-            epilogue=split.epilogue,
-            added=split.added is not None,
-            steps_after=len(split.rest),
-            algorithms=len(times),
-            chosen=chosen,
+        facts.append(
+            {
+                "epilogue": split.epilogue,
+                "added": split.added is not None,
+                "steps_after": len(split.rest),
+                "algorithms": len(times),
+                "chosen": chosen,
+            }
         )
-        rest = in_place(split.rest, work.operands.timed)
-        z, native_call = problem.result, calls[chosen]
-
-        def call_all() -> Any:
-            native_call()
-            return functools.reduce(lambda value, step: step(value), rest, z)
-
-        return call_all
+        rest = in_place(split.rest, work.operands.timed | work.operands.values)
+        return Stage(calls[chosen], rest)
 
 
 class Problem:
@@ -164,21 +171,22 @@ class Problem:
     Args:
         lt: the bindings.
         work: row and operands.
-        found: the chain.
+        number: of the chain.
         split: what the epilogue takes over.
     """
 
-    def __init__(self, lt: Any, work: Any, found: Chain, split: Native) -> None:
+    def __init__(self, lt: Any, work: Any, number: int, split: Native) -> None:
         row, held = work.row, work.operands
+        found, tensors = chains(row.operation)[number], held.timed | held.values
         self._lt, self._kept = lt, [work.operands]
         compute, scale, result = _COMPUTE[row.dtype, row.acc]
-        number = _NUMBERS[scale]
-        self._alpha = np.array(1, number)
-        self._beta = np.array(1 if split.added else 0, number)
+        scalar = _NUMBERS[scale]
+        self._alpha = np.array(1, scalar)
+        self._beta = np.array(1 if split.added else 0, scalar)
         # Column-major: D' = right' left', each operand's memory is its transpose.
-        self._a, self._b = held.timed[found.right[0]], held.timed[found.left[0]]
-        self._d = held.scratch
-        self._c = held.timed[split.added] if split.added else self._d
+        self._a, self._b = tensors[found.right[0]], tensors[found.left[0]]
+        self._d = held.scratches[number]
+        self._c = tensors[split.added] if split.added else self._d
         kinds = [_TYPES[name] for name in (row.dtype, row.dtype, result, result)]
         self._description = lt.matmul_desc_create(compute, _TYPES[scale])
         attribute = lt.MatmulDescAttribute
@@ -189,11 +197,25 @@ class Problem:
             self._set(attribute.BIAS_POINTER, held.timed[split.bias].data_ptr(), np.uint64)
         if row.dtype == "e4m3":  # the matrix unit's own sums, as polygen's are
             self._set(attribute.FAST_ACCUM, 1, np.int8)
-        self._layouts = [
-            lt.matrix_layout_create(kind, t.shape[1], t.shape[0], max(t.stride(0), t.shape[1]))
-            for kind, t in zip(kinds, (self._a, self._b, self._c, self._d), strict=True)
-        ]
+        matrices = (self._a, self._b, self._c, self._d)
+        self._layouts = [self._layout(k, t) for k, t in zip(kinds, matrices, strict=True)]
         self._integers = result == "s32"
+
+    def _layout(self, kind: int, tensor: Any) -> int:
+        """What a tensor's memory is, column-major; with a third axis a batch of matrices."""
+        *batch, rows, columns = tensor.shape
+        leading = max(tensor.stride(-2), columns)
+        layout: int = self._lt.matrix_layout_create(kind, columns, rows, leading)
+        if batch:
+            name = self._lt.MatrixLayoutAttribute
+            for attribute, held in (
+                (name.BATCH_COUNT, np.array(batch[0], np.int32)),
+                (name.STRIDED_BATCH_OFFSET, np.array(tensor.stride(0), np.int64)),
+            ):
+                self._lt.matrix_layout_set_attribute(
+                    layout, int(attribute), held.ctypes.data, held.nbytes
+                )
+        return layout
 
     @property
     def result(self) -> Any:
@@ -232,7 +254,7 @@ class Problem:
         return found
 
     def launch(self, handle: int, algorithm: Any, workspace: Any) -> Any:
-        """Queue the product on PyTorch's current stream."""
+        """Queue the product on PyTorch's current stream; gives the `result`."""
         import torch  # noqa: PLC0415
 
         a, b, c, d = self._layouts
@@ -242,17 +264,23 @@ class Problem:
             self._d.data_ptr(), d, algorithm.ctypes.data, workspace.data_ptr(), WORKSPACE,
             torch.cuda.current_stream().cuda_stream,
         )  # fmt: skip
-        return self._d
+        return self.result
 
 
 # --- without nvmath -------------------------------------------------------------------------------
 def through_torch(work: Any) -> Call:
-    """The part of cuBLASLt that PyTorch's functions reach; the rest in place."""
+    """The part of cuBLASLt that PyTorch's functions reach; the rest in place.
+
+    Raises:
+        BenchError: they reach it for one product of two matrices alone.
+    """
     import torch  # noqa: PLC0415
 
     found = chain(work.row.operation)
     split = native(found, ranks_of(work.row))
-    held, z = work.operands.timed, work.operands.scratch
+    held, (z,) = work.operands.timed, work.operands.scratches
+    if len(z.shape) > 2:
+        raise BenchError("PyTorch's functions reach no batches of it", where="cuBLASLt")
     x, w = (held[n].t() if turned else held[n] for n, turned in (found.left, found.right))
     steps: tuple[Step, ...] = split.rest
     first_call: Callable[[], Any]

@@ -1,20 +1,20 @@
 """cuBLAS through CuPy, then one CuPy kernel per step, in place: the founding paper's baseline.
 
 ``cupy.matmul`` takes no bf16, so that the product is CuPy's own call of ``cublasGemmEx``, which
-does. cuBLAS sees column-major matrices: the row-major result is the transposed product with the
-operands exchanged.
+does, batches by ``cublasGemmStridedBatchedEx``. cuBLAS sees column-major matrices: the row-major
+result is the transposed product with the operands exchanged.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from polygen.bench.operations import VALUE, Step, chain
+from polygen.bench.operations import VALUE, Step, chains
+from polygen.bench.peers.in_turn import Stage, in_turn
 from polygen.bench.source import Call
 from polygen.errors import BenchError
-from polygen.runtime.driver import foreign_stream
 
 # cudaDataType_t, cublasComputeType_t and cublasGemmAlgo_t of cuBLAS's headers.
 _TYPES = {"f16": 2, "bf16": 14, "tf32": 0}
@@ -73,7 +73,7 @@ class CupyCublas:
         )
 
     def make(self, work: Any) -> Call:
-        """A product into the scratch matrix, and its steps.
+        """Each product into its scratch matrix, and its steps.
 
         Raises:
             BenchError: a step has no kernel here, or the type no product.
@@ -83,74 +83,130 @@ class CupyCublas:
         row, operands = work.row, work.operands
         if row.dtype not in _TYPES:
             raise BenchError(f"no product of {row.dtype} goes through gemmEx", where="CuPy")
-        found = chain(row.operation)
-        product = self._product(row, found, operands)
-        z = self.array(operands.scratch, row.dtype)
-        arrays = {n: self.array(t, row.dtype) for n, t in operands.timed.items()}
-        steps = [self._step(step, arrays, row.dtype) for step in found.steps]
-        result = operands.scratch
+        tensors = operands.timed | operands.values
+        arrays = {name: self.array(tensor, row.dtype) for name, tensor in tensors.items()}
+        stages = [
+            Stage(self._product(row, found, operands, z), self._steps(found.steps, z, arrays, row))
+            for found, z in zip(chains(row.operation), operands.scratches, strict=True)
+        ]
+        launches = in_turn(row.operation, stages)
 
         def call() -> Any:
-            with foreign_stream(self._cupy, torch.cuda.current_stream().cuda_stream):
-                product()
-                for step in steps:
-                    step(z)
-            return result
+            stream = self._cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
+            with stream:
+                return launches()
 
         return call
 
-    def _product(self, row: Any, found: Any, operands: Any) -> Callable[[], None]:
+    def _product(self, row: Any, found: Any, operands: Any, c: Any) -> Callable[[], Any]:
         import numpy as np  # noqa: PLC0415
 
         cublas = self._cublas
         half = row.acc == "f16"
         one, zero = (np.array(v, np.float16 if half else np.float32) for v in (1, 0))
-        a, b, c = operands.timed[found.right[0]], operands.timed[found.left[0]], operands.scratch
+        a, b = operands.timed[found.right[0]], operands.timed[found.left[0]]
         turn_a, turn_b = found.right[1], found.left[1]
         kind, sums = _TYPES[row.dtype], _SUMS[row.dtype, row.acc]
+        batched = len(c.shape) > 2
+        multiply = cublas.gemmStridedBatchedEx if batched else cublas.gemmEx
+        (n, k), m = a.shape[-2:] if turn_a else a.shape[-2:][::-1], c.shape[-2]
+        count = (int(c.shape[0]),) if batched else ()
 
-        def call() -> None:
+        def matrix(tensor: Any) -> tuple[int, ...]:
+            apart = (int(tensor.stride(0)),) if batched else ()
+            return (tensor.data_ptr(), kind, _leading(tensor), *apart)
+
+        def call() -> Any:
             handle = self._cupy.cuda.device.get_cublas_handle()  # on the current stream
             cublas.setStream(handle, self._cupy.cuda.get_current_stream().ptr)
             mode = cublas.getPointerMode(handle)
             cublas.setPointerMode(handle, cublas.CUBLAS_POINTER_MODE_HOST)
             try:
-                cublas.gemmEx(
-                    handle, int(turn_a), int(turn_b), row.n, row.m, row.k, one.ctypes.data,
-                    a.data_ptr(), kind, _leading(a), b.data_ptr(), kind, _leading(b),
-                    zero.ctypes.data, c.data_ptr(), kind, _leading(c), sums, _DEFAULT,
+                multiply(
+                    handle, int(turn_a), int(turn_b), n, m, k, one.ctypes.data, *matrix(a),
+                    *matrix(b), zero.ctypes.data, *matrix(c), *count, sums, _DEFAULT,
                 )  # fmt: skip
             finally:
                 cublas.setPointerMode(handle, mode)
+            return c
 
         return call
 
-    def _step(self, step: Step, arrays: dict[str, Any], dtype: str) -> Callable[[Any], None]:
-        """A kernel that changes the running value."""
+    def _steps(
+        self, steps: Sequence[Step], z: Any, arrays: dict[str, Any], row: Any
+    ) -> list[Callable[[Any], Any]]:
+        """Kernels that change a value, each of them giving it."""
+        changed = self.array(z, row.dtype)
+        made: list[Callable[[Any], Any]] = []
+        for part in self._parts(tuple(steps)):
+            text, names = together(part)
+            kernel = _kernel(self._cupy, text, row.dtype, len(names))
+            given = [arrays[name] for name in names]
+            made.append(functools.partial(_launch, kernel, changed, given))
+        return made
+
+    def _parts(self, steps: tuple[Step, ...]) -> list[tuple[Step, ...]]:
+        """The steps of each kernel."""
+        return [(step,) for step in steps]
+
+
+class CupyOnce(CupyCublas):
+    """CuPy, with one kernel for all steps after a product."""
+
+    def make(self, work: Any) -> Call:
+        """Each product into its scratch matrix, and its steps in one kernel.
+
+        Raises:
+            BenchError: no product has several steps; a step has no code here, or the type no
+                product.
+        """
+        if all(len(found.steps) < 2 for found in chains(work.row.operation)):
+            raise BenchError("there are no steps to take together", where="CuPy")
+        return super().make(work)
+
+    def _parts(self, steps: tuple[Step, ...]) -> list[tuple[Step, ...]]:
+        return [steps] if steps else []
+
+
+def together(steps: Sequence[Step]) -> tuple[str, list[str]]:
+    """Statements that change ``z``, and the names of the operands b0, b1, ... that they take.
+
+    Raises:
+        BenchError: a step has no code here.
+    """
+    text: list[str] = []
+    names: list[str] = []
+    for step in steps:
         name = " ".join((step.function, *step.words))
+        found = _SCALAR.get(name) if len(step.arguments) == 1 else None
         if step.function in _BINARY and len(step.arguments) == 2:
             other = next(a for a in step.arguments if a != VALUE)
             swapped = step.arguments[0] != VALUE
             if isinstance(other, str) and not (swapped and step.function in ("sub", "div")):
-                kernel = _kernel(self._cupy, _BINARY[step.function], dtype, "zb")
-                operand = arrays[other]
-                return lambda z: kernel(z, operand, z)
-        elif name in _SCALAR and len(step.arguments) == 1:
-            unary = _kernel(self._cupy, _SCALAR[name], dtype, "z")
-            return lambda z: unary(z, z)
-        raise BenchError(f"no kernel does {name}", where="CuPy")
+                found = _BINARY[step.function].replace("b", f"b{len(names)}")
+                names.append(other)
+        if found is None:
+            raise BenchError(f"no kernel does {name}", where="CuPy")
+        text.append(f"z = {found}")
+    return "; ".join(text), names
 
 
 def _leading(tensor: Any) -> int:
     """Elements from row to row; of a single row, its length."""
-    return max(int(tensor.stride(0)), int(tensor.shape[1]))
+    return max(int(tensor.stride(-2)), int(tensor.shape[-1]))
+
+
+def _launch(kernel: Any, changed: Any, given: Sequence[Any], value: Any) -> Any:
+    kernel(changed, *given, changed)
+    return value
 
 
 @functools.cache
-def _kernel(cupy: Any, text: str, dtype: str, operands: str) -> Any:
-    """An elementwise kernel of the running value z, and of b where there are two operands."""
-    loads = "; ".join(f"float {name} = {_LOAD[dtype].format(name + '0')}" for name in operands)
-    body = f"{loads}; float v = {text}; {_STORE[dtype]}"
-    inputs = ", ".join(f"{_STORAGE[dtype]} {name}0" for name in operands)
-    name = f"polygen_bench_{len(operands)}"
+def _kernel(cupy: Any, text: str, dtype: str, operands: int) -> Any:
+    """An elementwise kernel that changes z, with so many operands b0, b1, ... beside it."""
+    names = ["z", *(f"b{number}" for number in range(operands))]
+    loads = "; ".join(f"float {name} = {_LOAD[dtype].format(f'{name}_')}" for name in names)
+    body = f"{loads}; {text}; float v = z; {_STORE[dtype]}"
+    inputs = ", ".join(f"{_STORAGE[dtype]} {name}_" for name in names)
+    name = f"polygen_bench_{len(names)}"
     return cupy.ElementwiseKernel(inputs, f"{_STORAGE[dtype]} y", body, name)

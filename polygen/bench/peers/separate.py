@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from polygen.bench.operations import chain, in_place
+from polygen.bench.operations import chains, in_place
+from polygen.bench.peers.in_turn import Stage, in_turn
 from polygen.bench.products import no_steps_in_place, product
 from polygen.bench.source import Call
 
@@ -18,20 +19,19 @@ class Separate:
         return {}
 
     def make(self, work: Any) -> Call:
-        """A product into the scratch matrix, and its steps.
+        """Each product into its scratch matrix, and its steps.
 
         Raises:
-            BenchError: a step has no kernel in place.
+            BenchError: a step has no kernel in place, or the type no product.
         """
-        multiply = product(work.row.dtype)
-        found, operands, z = chain(work.row.operation), work.operands.timed, work.operands.scratch
-        x, w = (
-            operands[n].t() if turned else operands[n] for n, turned in (found.left, found.right)
-        )
-        no_steps_in_place(work.row.dtype, found.steps)
-        steps = in_place(found.steps, operands)
-
-        def call() -> Any:
-            return functools.reduce(lambda value, step: step(value), steps, multiply(x, w, out=z))
-
-        return call
+        operands = work.operands.timed | work.operands.values
+        stages = []
+        for found, z in zip(chains(work.row.operation), work.operands.scratches, strict=True):
+            x, w = (
+                operands[n].mT if turned else operands[n] for n, turned in (found.left, found.right)
+            )
+            no_steps_in_place(work.row.dtype, found.steps)
+            multiply = product(work.row.dtype, batched=len(z.shape) > 2)
+            steps = in_place(found.steps, operands)
+            stages.append(Stage(functools.partial(multiply, x, w, out=z), steps))
+        return in_turn(work.row.operation, stages)

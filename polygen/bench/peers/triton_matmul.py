@@ -58,6 +58,8 @@ def form(op: Operation) -> Form:
         BenchError: the kernel has no such form.
     """
     ranks = {name: len(dims) for name, dims in op.operands}
+    if max(ranks.values()) > 2:
+        raise BenchError("the kernel has no batches", where="Triton")
     found: dict[str, Any] = {"bias": None, "added": None, "activation": 0, "gate": None}
     stage = 0  # 0: sums, 1: activated, 2: multiplied
     for step in chain(op).steps:
@@ -175,11 +177,12 @@ class TritonMatmul:
         row, held = work.row, work.operands
         check_type(row)
         form(row.operation)
-        given = arguments(row, lambda name: held.timed[name] if name else held.scratch)
+        (z,) = held.scratches
+        given = arguments(row, lambda name: held.timed[name] if name else z)
         times, calls, refused = {}, {}, ""
         for tile in tiles_for(row):
             launch = self._kernel[grid(row, tile)]
-            call = functools.partial(_launch, launch, given, constants(row, tile), held.scratch)
+            call = functools.partial(_launch, launch, given, constants(row, tile), z)
             try:
                 call()
                 times[tile] = float(np.median(work.timed([call] * TRIALS)))

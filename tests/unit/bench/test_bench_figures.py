@@ -65,6 +65,24 @@ def test_means_leave_errors_out_and_count_separate_kernels_for_fused_rows_alone(
     assert figures.means(made, []) == {}
 
 
+def test_limits_count_batches_and_all_products():
+    made = sample()
+    gated = line(Row("gated", 4096, 14336, 4096), 1300, separate=1500, inductor_joined=1400)
+    found = figures.limit(made, gated)
+    assert found is not None and found.bound == "product"
+    assert found.microseconds == pytest.approx(2 * 2 * 4096 * 14336 * 4096 / 800e12 * 1e6)
+    assert figures.tflops(gated) == pytest.approx(4 * 4096 * 14336 * 4096 / 1300 / 1e6)
+    assert figures.best(gated) == "inductor_joined" and figures.is_fused(gated)
+    assert figures.called(gated, "inductor_joined") == "Inductor, joined"
+    batch = line(Row("bmm_nn", 1024, 1024, 128, batch=64), 60, separate=70)
+    found = figures.limit(made, batch)
+    assert found is not None and found.bound == "copy" and not figures.is_fused(batch)
+    moved = 2 * 64 * (1024 * 128 * 2 + 1024 * 1024)
+    assert found.microseconds == pytest.approx(moved / 4000e9 * 1e6)
+    two = line(Row("qkv", 4096, 4096, 4096), 400, separate=380)
+    assert figures.is_fused(two) and figures.called(two, "separate") == "cuBLAS + separate"
+
+
 def test_losses_come_worst_first():
     made = sample()
     worse = line(Row("mm", 512, 512, 512), 20, separate=10)

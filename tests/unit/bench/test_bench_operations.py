@@ -11,12 +11,18 @@ from polygen.bench.operations import (
     Operation,
     Step,
     chain,
+    chains,
     operation,
     operations,
     read,
+    results,
     torch_function,
+    value,
 )
-from polygen.bench.peers.cublaslt import native
+from polygen.bench.peers.cublaslt import native, ranks_of
+from polygen.bench.peers.cupy_cublas import together
+from polygen.bench.peers.in_turn import Stage, in_turn
+from polygen.bench.peers.joined import joined
 from polygen.bench.peers.triton_matmul import TILES, check_type, constants, form, grid, tiles_for
 from polygen.bench.plots import passes
 from polygen.bench.products import no_steps_in_place
@@ -33,12 +39,25 @@ def made(expression, **operands):
 def test_polygen_traces_every_operation_and_every_library_has_its_form(name):
     op = operation(name)
     function = parse_expression(op.expression, op.names)
-    row = Row(name, 256, 384, 128)
+    row = Row(name, 256, 384, 128, batch=4)
     fused = Fused(function, name, op.expression, False)
     program = fused.program(*row.signature, sizes=row.sizes)
     assert tuple(tensor.name for tensor in program.inputs) == op.names
-    form(op)
-    assert op.plain == (passes(name) == 0)
+    assert len(program.contractions) == len(chains(op))
+    assert len(program.outputs) == len(results(op))
+    assert op.plain == (passes(name) == 0 and len(chains(op)) == 1)
+    for found in chains(op):
+        together(found.steps)
+        native(found, ranks_of(row))
+
+
+@pytest.mark.parametrize("name", operations())
+def test_triton_has_the_form_of_one_product_of_matrices(name):
+    if len(chains(operation(name))) == 1 and "B" not in operation(name).dims:
+        form(operation(name))
+    else:
+        with pytest.raises(BenchError, match=r"no batches|2 products"):
+            form(operation(name))
 
 
 def test_a_chain_goes_outwards_from_the_product():
@@ -51,6 +70,58 @@ def test_a_chain_goes_outwards_from_the_product():
     assert gelu == Step("gelu", (VALUE,), ("tanh",))
     turned = chain(made("2.0 * (x.T @ w)", x="K,M", w="K,N"))
     assert turned.left == ("x", True) and turned.steps == (Step("mul", (2.0, VALUE)),)
+
+
+def test_several_products_are_chains_that_take_the_values_of_later_ones():
+    gate, up = chains(operation("gated"))
+    assert gate.left == up.left == ("x", False)
+    assert (gate.right, up.right) == (("u", True), ("v", True))
+    assert gate.steps == (Step("silu", (VALUE,)), Step("mul", (VALUE, value(1))))
+    assert up.steps == () and results(operation("gated")) == (0,)
+    one, two = chains(operation("pairs"))
+    assert (one.left, two.left) == (("x", False), ("y", False))
+    assert one.steps == (Step("add", (VALUE, value(1))),) and two.steps == ()
+    assert results(operation("qkv")) == (0, 1)
+    three = made("relu(x @ u + y @ v) * tanh(x @ v), y @ u", x="M,K", y="M,K", u="K,N", v="K,N")
+    assert [len(c.steps) for c in chains(three)] == [3, 0, 1, 0] and results(three) == (0, 3)
+    with pytest.raises(BenchError, match="has 2 products"):
+        chain(operation("gated"))
+    with pytest.raises(BenchError, match="no chain"):
+        chains(made("(x @ w.T, x @ w.T)", x="M,K", w="N,K"))
+
+
+def test_stages_run_from_the_last_to_the_first():
+    told = []
+
+    def stage(number):
+        return Stage(lambda: told.append(number) or number, (lambda v: v * 10, lambda v: v + 1))
+
+    assert in_turn(operation("gated"), [stage(1), stage(2)])() == 11 and told == [2, 1]
+    assert in_turn(operation("qkv"), [stage(1), stage(2)])() == (11, 21)
+
+
+def test_weights_of_products_with_one_left_operand_are_joined():
+    found = joined(operation("gated"))
+    assert (found.left, found.weights, found.turned) == ("x", ("u", "v"), True)
+    assert found.rest == "silu(part0) * part1" and found.parts == ("part0", "part1")
+    assert found.others == () and joined(operation("qkv")).rest == "(part0, part1)"
+    held = joined(made("x @ u + b, r * (x @ v)", x="M,K", u="K,N", b="N", r="M,N", v="K,N"))
+    assert held.others == ("b", "r") and not held.turned
+    for name, message in (("pairs", "no operand in common"), ("mm", "no weights to join")):
+        with pytest.raises(BenchError, match=message):
+            joined(operation(name))
+    with pytest.raises(BenchError, match="x is transposed"):
+        joined(made("x.T @ u + x.T @ v", x="K,M", u="K,N", v="K,N"))
+
+
+def test_cupy_s_steps_can_share_a_kernel():
+    assert together(chains(operation("gated"))[0].steps) == (
+        "z = z / (1.f + __expf(-z)); z = z * b0", [value(1)],
+    )  # fmt: skip
+    text, names = together(chain(operation("bias_residual_relu")).steps)
+    assert text == "z = z + b0; z = z + b1; z = z > 0.f ? z : 0.f" and names == ["b", "r"]
+    with pytest.raises(BenchError, match="no kernel does exp"):
+        together(chain(made("exp(x @ w)", x="M,K", w="K,N")).steps)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +161,21 @@ def test_cublaslt_takes_what_its_epilogue_has(name, epilogue, added, rest):
     assert (found.epilogue, found.added, len(found.rest)) == (epilogue, added, rest)
 
 
+def test_cublaslt_adds_the_value_of_another_product_and_biases_batches():
+    pairs, gated = operation("pairs"), operation("gated")
+    ranks = ranks_of(Row("pairs", 1, 2, 3))
+    assert ranks == {"x": 2, "w": 2, "y": 2, "v": 2, value(0): 2, value(1): 2}
+    found = native(chains(pairs)[0], ranks)
+    assert (found.epilogue, found.added, found.rest) == ("DEFAULT", value(1), ())
+    assert len(native(chains(gated)[0], ranks_of(Row("gated", 1, 2, 3))).rest) == 2
+    batch = Row("bmm_bias_gelu_nn", 1, 2, 3, batch=4)
+    found = native(chain(batch.operation), ranks_of(batch))
+    assert (found.epilogue, found.added, found.rest) == ("GELU_BIAS", None, ())
+    added = made("x @ w + r", x="B,M,K", w="B,K,N", r="B,M,N")
+    assert native(chain(added), {"x": 3, "w": 3, "r": 3}).added == "r"
+    assert native(chain(added), {"x": 3, "w": 3, "r": 2}).added is None, "not one for each product"
+
+
 def test_cublaslt_does_not_take_the_exact_gelu_nor_what_follows_an_activation():
     op = made("gelu(x @ w.T + b)", x="M,K", w="N,K", b="N")
     assert native(chain(op), {"x": 2, "w": 2, "b": 1}).epilogue == "BIAS"
@@ -110,6 +196,12 @@ def test_a_function_may_stand_for_the_operator(monkeypatch):
     op = made("relu(x @ w + b)", x="M,K", w="K,N", b="N")
     function = torch_function(op, lambda left, right: 10 * left + right)
     assert function(2, 3, 4) == 27 and function(-2, 3, 4) == 0
+
+
+def test_a_function_is_none_that_pytorch_s_compiler_skips(monkeypatch):
+    """It takes code without builtins for the constructor of a named tuple."""
+    monkeypatch.setattr(operations_module, "_torch_names", dict)
+    assert torch_function(operation("pairs")).__builtins__["len"] is len
 
 
 def test_peers_say_which_types_they_lack():
@@ -134,7 +226,16 @@ def test_triton_tries_tiles_that_suit_the_rows():
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("bias_relu", 4), ("residual", 3), ("bias_residual_relu", 7), ("silu_mul", 5)],
+    [
+        ("bias_relu", 4),
+        ("residual", 3),
+        ("bias_residual_relu", 7),
+        ("silu_mul", 5),
+        ("gated", 5),
+        ("pairs", 3),
+        ("qkv", 0),
+        ("bmm_bias_gelu_nn", 4),
+    ],
 )
 def test_passes_count_the_matrices_that_separate_kernels_move(name, count):
     assert passes(name) == count

@@ -7,8 +7,10 @@ import re
 
 import pytest
 from bench_samples import COMMITTED, MM, sample
+from bench_samples import line as measured
 
 from polygen.bench import figures, plots, record, report
+from polygen.bench.rows import Row
 from polygen.cli import main
 
 
@@ -63,6 +65,30 @@ def test_a_terminal_shows_rows_and_means():
     assert text.endswith("1 errors, 0 rows not done")
     assert report.told(made["rows"][1]).endswith("100.0 us, 1.200 Inductor")
     assert max(map(len, text.splitlines()[:7])) < 100
+
+
+def test_tables_have_batches_where_rows_have_them():
+    made = sample()
+    made["rows"] = [
+        measured(Row("bmm_nn", 1024, 1024, 128, batch=64), 60, ("batched",), separate=50),
+        measured(
+            Row("qkv", 4096, 4096, 4096), 400, ("products",), separate=410, inductor_joined=405
+        ),
+    ]
+    text = report.page(made).splitlines()
+    heads = [found for found in text if found.startswith("| expression")]
+    assert [head.split(" | ")[1:6] for head in heads] == [
+        ["B", "M", "N", "K", "type"], ["M", "N", "K", "type", "µs"], ["B", "M", "N", "K", "type"],
+    ]  # fmt: skip
+    assert any(x.startswith("| `x @ w` | 64 | 1024 | 1024 | 128 | bf16 | 60.0") for x in text)
+    assert "- *Inductor, joined*: torch.compile in that mode of one product with the" in "\n".join(
+        text
+    )
+    assert report.suites_in(made) == ["batched", "products"]
+    gains = plots.fusion(
+        {**made, "rows": [measured(Row("pairs", 2048, 2048, 512), 9, separate=18)]}
+    )
+    assert gains["points"] == [{"op": "pairs", "k": 1024, "passes": 3, "ratio": 2.0}]
 
 
 # --- plots

@@ -10,10 +10,11 @@ from polygen.errors import BenchError
 
 
 def test_the_suites_are_there_and_of_a_size_that_a_run_can_do():
-    assert suite_names() == ("decode", "hopper", "llm", "paper", "ragged", "small-k", "types")
+    wide = ("decode", "hopper", "llm", "paper", "ragged", "small-k", "types")
+    assert suite_names() == ("batched", *wide[:1], "gated", *wide[1:4], "products", *wide[4:])
     for name in suite_names():
         rows = suite(name).rows
-        assert len(rows) == len(set(rows)) and 15 <= len(rows) <= 80
+        assert len(rows) == len(set(rows)) and (15 if name in wide else 2) <= len(rows) <= 80
         assert len(suite(name).digest) == 12
     assert all(row.m <= 128 for row in suite("decode").rows)
     assert {64, 1024} <= {row.k for row in suite("small-k").rows} and all(
@@ -60,6 +61,53 @@ def test_rows_of_other_types_have_results_that_hold_their_sums():
     assert {(row.dtype, row.acc) for row in rows} <= BOUNDS.keys()
 
 
+def test_batches_count_every_product_and_have_their_size_in_the_key():
+    row = Row("bmm_bias_gelu_nn", 8, 16, 32, batch=4)
+    assert row.key == "bmm_bias_gelu_nn bf16 4x8x16x32"
+    assert row.sizes == {"B": 4, "M": 8, "N": 16, "K": 32}
+    assert row.signature == ["x:bf16[B,M,K]", "w:bf16[B,K,N]", "b:bf16[N]"]
+    assert row.products == row.results == ((4, 8, 16),) and row.shape("w") == (4, 32, 16)
+    assert row.operations == 4 * 2 * 8 * 16 * 32 == 32768
+    assert row.bytes == 2 * (4 * 8 * 32 + 4 * 32 * 16 + 16 + 4 * 8 * 16) == 7200
+    turned = Row("bmm", 8, 16, 32, batch=4)
+    assert turned.shape("w") == (4, 16, 32) and turned.products == ((4, 8, 16),)
+    assert turned.operations == 32768
+    assert Row("bmm", 8, 16, 33, batch=4, pad=1).signature[0] == "x:bf16[B,M,K]@4"
+    first = suite("batched").rows[0]
+    assert first.operations == pytest.approx(17.18e9, rel=1e-3)  # 64 * 2 * 1024 * 1024 * 128
+    assert first.bytes == 2 * (64 * (2 * 1024 * 128 + 1024 * 1024) + 1024)
+
+
+@pytest.mark.parametrize(
+    ("op", "operations", "moved", "results"),
+    [
+        # Two products of 8 x 16 x 32; x is read once, whatever it is used for.
+        ("gated", 2 * 8192, 2 * (8 * 32 + 2 * 16 * 32 + 8 * 16), 1),
+        ("pairs", 2 * 8192, 2 * (2 * 8 * 32 + 2 * 16 * 32 + 8 * 16), 1),
+        ("qkv", 2 * 8192, 2 * (8 * 32 + 2 * 16 * 32 + 2 * 8 * 16), 2),
+    ],
+)
+def test_several_products_count_each_and_every_operand_once(op, operations, moved, results):
+    row = Row(op, 8, 16, 32)
+    assert (row.operations, row.bytes) == (operations, moved)
+    assert row.products == ((8, 16),) * 2 and row.results == ((8, 16),) * results
+    assert {row.type_of(name) for name in row.operation.names} == {"bf16"}
+
+
+def test_the_suites_of_batches_and_several_products():
+    batched = suite("batched").rows
+    assert {(r.batch, r.m, r.n, r.k) for r in batched} == {
+        (64, 1024, 1024, 128), (256, 512, 512, 64), (32, 2048, 128, 2048), (512, 128, 128, 128),
+    }  # fmt: skip
+    assert [r.op for r in batched].count("bmm") == 1 and len(batched) == 9
+    assert [(r.m, r.n, r.k) for r in suite("gated").rows] == [
+        (4096, 14336, 4096), (512, 14336, 4096), (16, 14336, 4096), (2048, 8960, 1536),
+    ]  # fmt: skip
+    assert [r.key for r in suite("products").rows] == [
+        "pairs bf16 4096x4096x2048", "qkv bf16 4096x4096x4096",
+    ]  # fmt: skip
+
+
 def test_suites_take_turns_and_a_shared_row_comes_once():
     rows = selected(["hopper", "ragged"])
     assert rows[0] == suite("hopper").rows[0] and rows[1] == suite("ragged").rows[0]
@@ -74,7 +122,7 @@ def test_suites_take_turns_and_a_shared_row_comes_once():
 @pytest.mark.parametrize(
     ("names", "pattern", "message"),
     [
-        (["hoper"], "", "no suite is called 'hoper'.*Suites: decode, hopper"),
+        (["hoper"], "", "no suite is called 'hoper'.*Suites: batched, decode, gated"),
         (["hopper"], "tf32", "no row matches 'tf32'.*--list"),
         (["hopper"], "(", "no regular expression"),
     ],
@@ -87,7 +135,11 @@ def test_wrong_choices_are_refused(names, pattern, message):
 @pytest.mark.parametrize(
     ("group", "message"),
     [
-        ({"ops": ["mm"], "shapes": [[1, 2]]}, "cannot be read"),
+        ({"ops": ["mm"], "shapes": [[1, "2", "x"]]}, "cannot be read"),
+        ({"ops": ["mm"], "shapes": [[1, 2]]}, r"mm has no shape \[1, 2\].*Give M x N x K"),
+        ({"ops": ["mm"], "shapes": [[2, 1, 2, 3]]}, "mm has no shape"),
+        ({"ops": ["bmm"], "shapes": [[1, 2, 3]]}, "bmm has no shape.*Give B x M x N x K"),
+        ({"ops": ["bmm"], "shapes": [[0, 1, 2, 3]]}, "cannot be measured"),
         ({"ops": ["mm"], "shapes": [[1, 2, 3]], "colour": 1}, "cannot be read.*colour"),
         ({"ops": ["mm"]}, "cannot be read.*shapes"),
         ({"ops": ["mm"], "shapes": [[0, 2, 3]]}, "cannot be measured"),

@@ -242,6 +242,9 @@ def test_the_slow_library_takes_part_while_all_rows_can_still_be_measured():
     now = 76.0
     assert clock.leave_out(ALL, 10, 2.0) == {}, "18 s for the others, 6 s for this one"
     assert clock.leave_out(ALL, 11, 2.0) == {"inductor": "no time left after 76 s for 11 more rows"}
+    both = (*ALL, "inductor_joined")
+    assert clock.leave_out(both, 7, 2.0) == {}, "12 s for the others, 12 s for these two"
+    assert set(clock.leave_out(both, 8, 2.0)) == {"inductor", "inductor_joined"}
     assert clock.leave_out(("separate",), 99, 2.0) == {} and clock.left(0.4) == 1 and not clock.over
     now = 100.0
     assert clock.over
