@@ -244,12 +244,15 @@ def _whole(size: Any) -> Any:
 
 
 def _order(view: ArrayView) -> tuple[int, ...]:
-    """Axes from slowest to contiguous, read off the strides."""
+    """The axes in their order, but for the one whose neighbours are adjacent: it is last."""
     axes = range(len(view.shape))
-    steps = [s if extent > 1 else 0 for s, extent in zip(view.strides, view.shape, strict=True)]
-    if len(view.shape) == 2 and steps[0] == 1 and view.shape[1] > 1:
-        return (1, 0)
-    return tuple(axes)
+    pairs = zip(view.strides, view.shape, strict=True)
+    adjacent = [axis for axis, (step, extent) in enumerate(pairs) if step == 1 and extent > 1]
+    outer = [axis for axis in adjacent if axis != len(axes) - 1]
+    if not outer or view.shape[-1] == 1:
+        return tuple(axes)
+    # The steps of the others are arguments, in any order.
+    return (*(axis for axis in axes if axis != outer[-1]), outer[-1])
 
 
 @overload

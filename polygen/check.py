@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from polygen.brief import Brief
-from polygen.emit.source import KernelSource
-from polygen.errors import ArgumentError
+from polygen.emit.source import Argument, KernelSource
+from polygen.errors import ArgumentError, VerifyError
 from polygen.frontend.dtypes import TF32
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Program, Tensor
@@ -24,7 +24,7 @@ from polygen.lower.plan import KernelPlan
 from polygen.machine import AccessProfile, Finding, Launch, Report, TensorMap, run
 from polygen.pipeline import Passes, check_sizes
 from polygen.poly.legality import Proof
-from polygen.runtime.arrays import ArrayView
+from polygen.runtime.arrays import ArrayView, in_order
 from polygen.runtime.binding import bind, misaligned
 
 Array = np.ndarray[Any, Any]
@@ -42,6 +42,7 @@ _EXACT = frozenset(
 
 # Multiply-adds (whole tiles) that the machine runs in some seconds: 1024 x 1024 x 1024.
 _REASONABLE = 1 << 30
+_TRIAL_MATRICES = 2  # along each batch dim
 _TRIAL_STEP = 16  # bytes past the last whole tile, so that rows stay aligned
 _TRIAL_CLUSTERS = 2  # of persistent blocks in a trial
 _SHOWN = 6  # instructions of the access profile that are printed
@@ -146,16 +147,37 @@ def launch_of(program: Program, source: KernelSource, operands: tuple[Any, ...])
         elif argument.kind == "scalar":
             arguments.append(np.float32(given[argument.tensor]))
         elif argument.kind == "map":
-            tensor = program.tensors[argument.tensor]
-            stored = arrays[tensor.name].transpose(tensor.order)
-            kind = "tf32" if tensor.dtype == TF32 else ""
-            arguments.append(TensorMap(stored, argument.box, argument.swizzle, kind=kind))
+            whole = arrays[argument.tensor]
+            part = _part(argument, whole, dict(binding.sizes))
+            kind = "tf32" if program.tensors[argument.tensor].dtype == TF32 else ""
+            arguments.append(
+                TensorMap(part, argument.box, argument.swizzle, kind=kind, whole=whole)
+            )
         else:
             arguments.append(np.int32(constant or 0))
     found = source.launch
     return Launch(
         binding.grid, (found.threads, 1, 1), found.shared_bytes, tuple(arguments), source.entry
     )
+
+
+def _part(argument: Argument, array: Array, sizes: dict[str, int]) -> Array:
+    """What a tensor map shows of an array, its axes slowest first."""
+    known = [one for one in argument.axes if one.axis is not None]
+    places = sorted(known, key=lambda one: one.axis or 0)
+    extents = [one.extent if isinstance(one.extent, int) else sizes[one.extent] for one in places]
+    slices = tuple(
+        slice(one.start, one.start + one.step * (extent - 1) + 1, one.step)
+        for one, extent in zip(places, extents, strict=True)
+    )
+    part = array[slices]
+    if list(part.shape) != extents:
+        raise VerifyError(
+            f"{argument.name} shows {extents} of {argument.tensor}, which has {list(array.shape)}",
+            where="emulate",
+        )
+    part = part.transpose([places.index(one) for one in known])
+    return part[tuple(None if one.axis is None else slice(None) for one in argument.axes)]
 
 
 def emulate(
@@ -174,12 +196,8 @@ def emulate(
         ArgumentError: the operands do not fit the kernel.
     """
     report = run(ptx, launch_of(program, source, operands), **options)
-    passed = [a for a in source.arguments if a.kind in ("pointer", "map")]
-    after = {}
-    for argument, array in zip(passed, report.arrays, strict=True):
-        # A map sees the axes as they are stored; of two axes, swapping is its own inverse.
-        order = program.tensors[argument.tensor].order
-        after[argument.tensor] = array if argument.kind == "pointer" else array.transpose(order)
+    passed = [a.tensor for a in source.arguments if a.kind in ("pointer", "map")]
+    after = dict(zip(passed, report.arrays, strict=True))
     results = tuple(after[t.name] for t in program.outputs)
     return Emulation(results[0] if len(results) == 1 else results, report)
 
@@ -192,9 +210,7 @@ def _stored(tensor: Tensor, value: Any) -> Array:
             f"{tensor.name} holds {array.dtype}, the kernel takes {tensor.dtype}",
             nearest=f'{tensor.name}.astype("{wanted.name}")',
         )
-    if tensor.order == (1, 0) and array.flags.c_contiguous and min(array.shape) > 1:
-        return np.asfortranarray(array)
-    return array
+    return in_order(array, tensor.order) if array.flags.c_contiguous else array
 
 
 def _view(array: Array, tensor: Tensor) -> ArrayView:
@@ -204,7 +220,7 @@ def _view(array: Array, tensor: Tensor) -> ArrayView:
 
 def _poisoned(shape: tuple[int, ...], tensor: Tensor) -> Array:
     """An output filled with NaN: an element the kernel never writes shows."""
-    return np.full(shape, np.nan, tensor.dtype.numpy, "F" if tensor.order == (1, 0) else "C")
+    return in_order(np.full(shape, np.nan, tensor.dtype.numpy), tensor.order)
 
 
 def trial_sizes(plan: KernelPlan) -> dict[str, int]:
@@ -222,6 +238,9 @@ def trial_sizes(plan: KernelPlan) -> dict[str, int]:
     for role, extent in plan.extents:
         if isinstance(extent, str):
             sizes[extent] = max(sizes.get(extent, 1), wanted[role])
+    for name in plan.launch.batches:
+        if isinstance(name, str):
+            sizes.setdefault(name, _TRIAL_MATRICES)
     for name in plan.program.sizes:
         sizes.setdefault(name, 8)
     return sizes
@@ -240,7 +259,7 @@ def runnable_sizes(plan: KernelPlan, sizes: dict[str, int]) -> tuple[dict[str, i
     """Sizes that the machine runs in reasonable time and that meet the same tile boundaries.
 
     A dim keeps what is left over after whole tiles. Of whole tiles it keeps two along m and n, and
-    along k one more than the ring has slots.
+    along k one more than the ring has slots. Of matrices it keeps two along each batch dim.
 
     Args:
         plan: the kernel.
@@ -254,7 +273,8 @@ def runnable_sizes(plan: KernelPlan, sizes: dict[str, int]) -> tuple[dict[str, i
 
     def work(chosen: dict[str, int]) -> int:
         extents = ((role, chosen[d] if isinstance(d, str) else d) for role, d in plan.extents)
-        return math.prod(-(-extent // tiles[role]) * tiles[role] for role, extent in extents)
+        one = math.prod(-(-extent // tiles[role]) * tiles[role] for role, extent in extents)
+        return one * plan.launch.matrices(chosen)
 
     if work(sizes) <= _REASONABLE:
         return sizes, ""
@@ -264,6 +284,9 @@ def runnable_sizes(plan: KernelPlan, sizes: dict[str, int]) -> tuple[dict[str, i
         step = math.lcm(*(tiles[role] for role in roles))
         kept = max(-(-whole[role] * tiles[role] // step) for role in roles) * step
         smaller[name] = min(sizes[name], kept + sizes[name] % step)
+    tiled = {dim for _, dim in plan.extents}
+    for name in {dim for dim in plan.launch.batches if isinstance(dim, str)} - tiled:
+        smaller[name] = min(sizes[name], _TRIAL_MATRICES)
     asked = ", ".join(f"{name} = {value}" for name, value in sizes.items())
     if smaller == sizes:
         return sizes, "the sizes are fixed in the kernel and large: this takes a while"
@@ -280,8 +303,8 @@ def trial_operands(program: Program, sizes: dict[str, int], seed: int) -> tuple[
     for tensor in program.inputs:
         shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.dims)
         values = generator.integers(-2, 3, shape)
-        array = values.astype(np.float32).astype(tensor.dtype.numpy) if shape else float(values)
-        operands.append(np.asfortranarray(array) if tensor.order == (1, 0) else array)
+        array = values.astype(np.float32).astype(tensor.dtype.numpy)
+        operands.append(in_order(array, tensor.order) if shape else float(values))
     return tuple(operands)
 
 

@@ -105,6 +105,9 @@ def _decode(kind: Any, data: Any) -> Any:
         # 2 stays 2 where a float is meant: the text that is generated tells them apart.
         if type(data) is kind or (kind is float and type(data) is int):
             return data
+    elif kind is types.NoneType:
+        if data is None:
+            return None
     elif kind is DType:
         return dtypes.dtype(data)
     elif dataclasses.is_dataclass(kind):

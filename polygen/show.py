@@ -60,6 +60,8 @@ def show_plan(plan: KernelPlan, origin: str) -> str:
 def _grid(plan: KernelPlan) -> str:
     launch, cluster = plan.launch, plan.schedule.cluster
     groups = f"groups of {launch.group} tiles along {plan.schedule.raster.along}"
+    if launch.batches:
+        groups += f" of each of {' x '.join(map(str, launch.batches))} matrices"
     if not launch.persistent:
         return f"grid: {groups}, {launch.threads} threads per block"
     size = f"{cluster.m} x {cluster.n}"

@@ -15,6 +15,7 @@ from polygen.cli.output import print_json, print_pairs
 from polygen.errors import PolygenError
 from polygen.frontend.program import Program, Tensor
 from polygen.kernel import Kernel
+from polygen.runtime.arrays import in_order
 from polygen.runtime.driver import cupy_driver
 from polygen.runtime.measure import device_name, milliseconds, to_gpu, to_host
 
@@ -135,7 +136,7 @@ def random_operands(
 
 def _stored(tensor: Tensor, data: Array) -> Array:
     array = data.astype(np.float32).astype(tensor.dtype.numpy)
-    return np.asfortranarray(array) if tensor.order == (1, 0) else array
+    return in_order(array, tensor.order)
 
 
 def operations(kernel: Kernel, sizes: Mapping[str, int]) -> float:

@@ -28,13 +28,13 @@ class Condition:
     """One condition.
 
     Attributes:
-        kind: "size": `dim` is 1 to `LARGEST_SIZE`; "grid": CUDA launches so many blocks; "row":
-            `dim`, along which `tensor` is contiguous, is a multiple of `multiple` elements;
-            "forward": the step of `axis` is not negative; "distinct": the step of `axis` leads
-            beyond what the faster axes reach; "step": the step of `axis` is a multiple of
-            `multiple` elements; "address": that of `tensor` is a multiple of `multiple` bytes;
-            "apart": `tensor` shares no memory with `other`. A step counts only if the extent
-            `dim` of its axis is above 1.
+        kind: "size": `dim` is 1 to `LARGEST_SIZE`; "grid": CUDA launches so many blocks; "work":
+            persistent blocks can count the tiles of all matrices; "row": `dim`, along which
+            `tensor` is contiguous, is a multiple of `multiple` elements; "forward": the step of
+            `axis` is not negative; "distinct": the step of `axis` leads beyond what the faster axes
+            reach; "step": the step of `axis` is a multiple of `multiple` elements; "address": that
+            of `tensor` is a multiple of `multiple` bytes; "apart": `tensor` shares no memory with
+            `other`. A step counts only if the extent `dim` of its axis is above 1.
         tensor: its array, where it is about one.
         axis: whose step it is about.
         dim: the extent that it is about.
@@ -94,11 +94,14 @@ def conditions(
     Args:
         program: its tensors, with the alignments it was made for.
         whole: tensors that it copies in whole pieces, so that rows must not end inside one.
-        launch: its launch; persistent blocks are never too many.
+        launch: its launch; persistent blocks are never too many, the tiles they share may be.
     """
     found = [Condition("size", dim=name) for name in program.sizes]
     if launch is not None and not launch.persistent:
         found.append(Condition("grid"))
+    elif launch is not None and launch.batches:
+        # Of one matrix there are never too many: its elements would not fit any memory.
+        found.append(Condition("work"))
     tensors = [t for t in (*program.inputs, *program.outputs) if t.dims]
     for tensor in tensors:
         contiguous = tensor.dims[tensor.order[-1]]
@@ -108,7 +111,8 @@ def conditions(
     for tensor in tensors:
         step = tensor.alignment // tensor.dtype.bytes
         direction = "distinct" if tensor in program.outputs else "forward"
-        for axis in tensor.order[:-1]:
+        # The fastest first: those behind it add what it reaches, by then a sane number.
+        for axis in reversed(tensor.order[:-1]):
             if tensor.dims[axis] != 1:
                 found.append(Condition(direction, tensor.name, axis, tensor.dims[axis]))
                 if step > 1:
@@ -126,8 +130,10 @@ def holds(condition: Condition, launch: Launch, arrays: Arrays) -> bool:
     if kind == "size":
         return 1 <= arrays.extent(one.dim) <= LARGEST_SIZE
     if kind == "grid":
-        x, y, _ = launch.grid(dict(arrays.sizes))
-        return x <= common_facts()["grid_x"] and y <= common_facts()["grid_y"]
+        blocks = zip(launch.grid(arrays.sizes), most_blocks(), strict=True)
+        return all(count <= most for count, most in blocks)
+    if kind == "work":
+        return launch.work(arrays.sizes) <= LARGEST_SIZE
     if kind == "row":
         return arrays.extent(one.dim) % one.multiple == 0
     if kind == "address":
@@ -142,6 +148,12 @@ def holds(condition: Condition, launch: Launch, arrays: Arrays) -> bool:
     if kind == "distinct":
         return step >= arrays.reach(one.tensor, _faster(arrays.tensors[one.tensor], one.axis))
     return step % one.multiple == 0
+
+
+def most_blocks() -> tuple[int, int, int]:
+    """The blocks along x, y, z that CUDA launches at most."""
+    facts = common_facts()
+    return (facts["grid_x"], facts["grid_y"], facts["grid_z"])
 
 
 def _overlap(arrays: Arrays, *names: str) -> bool:
@@ -205,8 +217,13 @@ def _test(one: Condition, launch: Launch, tensors: Mapping[str, Tensor]) -> str:
         return f"{size} < 1 || {size} > {LARGEST_SIZE}"
     if one.kind == "grid":
         x, y = _blocks(launch)
-        limits = common_facts()
-        return f"{x} > {limits['grid_x']} || {y} > {limits['grid_y']}"
+        most = most_blocks()
+        # Batch dims one by one: where one product is too large, no later one is formed.
+        z = [matrices(launch, count) for count in range(1, len(launch.batches) + 1)]
+        return _above((x, most[0]), (y, most[1]), *((product, most[2]) for product in z))
+    if one.kind == "work":
+        counts = range(len(launch.batches) + 1)
+        return _above(*((work_items(launch, count), LARGEST_SIZE) for count in counts))
     if one.kind == "row":
         return f"{size} % {one.multiple}"
     tensor = tensors[one.tensor]
@@ -243,14 +260,45 @@ def _blocks(launch: Launch) -> tuple[str, str]:
     return f"{across} * {launch.group}", f"({along} + {launch.group - 1}) / {launch.group}"
 
 
+def _above(*limits: tuple[str, int]) -> str:
+    return " || ".join(f"{value} > {most}" for value, most in limits)
+
+
+def matrices(launch: Launch, count: int | None = None) -> str:
+    """How many matrices the first `count` batch dims make, or all of them, in 64 bits."""
+    return " * ".join(["1LL", *map(_size, launch.batches[:count])])
+
+
+def work_items(launch: Launch, count: int | None = None) -> str:
+    """The clusters of tiles of those matrices, in 64 bits."""
+    along, across = (
+        f"({_size(dim)} + {tile - 1}LL) / {tile}"
+        for dim, tile in (
+            (launch.along, launch.tile_along * launch.cluster[0]),
+            (launch.across, launch.tile_across * launch.cluster[1]),
+        )
+    )
+    return " * ".join([along, f"({across})", *map(_size, launch.batches[:count])])
+
+
+def _batches(launch: Launch) -> str:
+    return " x ".join(map(str, launch.batches))
+
+
 def _sentence(alike: Sequence[Condition], launch: Launch, tensors: Mapping[str, Tensor]) -> str:
     """What conditions with one test ask for."""
     one = alike[0]
     if one.kind == "size":
         return f"{one.dim} is 1 to {LARGEST_SIZE}"
     if one.kind == "grid":
-        limits = common_facts()
-        return f"{launch.along} and {launch.across} make at most {limits['grid_y']} groups of tiles"
+        _, y, z = most_blocks()
+        tiles = f"{launch.along} and {launch.across} make at most {y} groups of tiles"
+        return f"{tiles}, {_batches(launch)} at most {z} matrices" if launch.batches else tiles
+    if one.kind == "work":
+        return (
+            f"{launch.along} and {launch.across} of {_batches(launch)} matrices make at most "
+            f"{LARGEST_SIZE} {'clusters of tiles' if launch.cluster != (1, 1) else 'tiles'}"
+        )
     if one.kind == "row":
         rows = ", ".join(other.tensor for other in alike)
         return f"{one.dim} is a multiple of {one.multiple}: rows of {rows} are whole copies"
@@ -259,10 +307,12 @@ def _sentence(alike: Sequence[Condition], launch: Launch, tensors: Mapping[str, 
     if one.kind == "apart":
         return f"{one.tensor} shares no memory with {one.other}"
     unless = f" if {one.dim} > 1" if isinstance(one.dim, str) else ""
-    step = stride_argument(tensors[one.tensor], one.axis)
+    tensor = tensors[one.tensor]
+    step = stride_argument(tensor, one.axis)
+    row = len(_faster(tensor, one.axis)) == 1
     what = {
         "forward": "is not negative",
-        "distinct": f"leads beyond a row of {one.tensor}",
+        "distinct": f"leads beyond {'a row' if row else 'the faster axes'} of {one.tensor}",
         "step": f"is a multiple of {one.multiple}",
     }[one.kind]
     return f"{step} {what}{unless}"

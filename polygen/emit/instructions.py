@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from polygen.emit.leaf import kind_of
 from polygen.emit.leaf.load_threads import load_function
 from polygen.emit.leaf.move_cp_async import copy_function
 from polygen.lower.plan import Buffer, KernelPlan, Rows
-from polygen.lower.work import Copy, Finish, Load, Move, Product
+from polygen.lower.work import Boxes, Copy, Finish, Load, Move, Product, Store
 
 # Files of templates/instructions in their order.
 _ORDER = (
@@ -16,6 +17,7 @@ _ORDER = (
     "mbarrier", "cluster", "mbarrier_wait", "box_load", "box_multicast", "panels_out", "warm",
     "panels_in", "pack", "wgmma", "cursor",
 )  # fmt: skip
+_COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
 
 
 def instructions(plan: KernelPlan) -> dict[str, Any]:
@@ -25,7 +27,9 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         needed.add("cluster")
     if any(load.round_to_tf32 for load in plan.of(Load)):
         needed.add("round_to_tf32")
-    if any(boxes.mask for move in plan.of(Move) for boxes in move.boxes):
+    loaded = [boxes for move in plan.of(Move) for boxes in move.boxes]
+    received = [boxes for boxes in loaded if boxes.mask]
+    if received:
         needed.add("box_multicast")
     if any(finish.operands for finish in plan.of(Finish)):
         needed.add("panels_in")
@@ -40,7 +44,31 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
             if isinstance(b.layout, Rows)
         ],
         "product": product(plan),
+        "box_loads": _corners(plan, loaded, 3),
+        "box_multicasts": _corners(plan, received, 3),
+        "box_stores": _corners(plan, [b for store in plan.of(Store) for _, b in store.panels], 2),
     }
+
+
+def _corners(plan: KernelPlan, moved: Sequence[Boxes], first: int) -> list[dict[str, Any]]:
+    """The coordinates of a box, innermost first, for each number of them that a map has.
+
+    Args:
+        plan: the kernel.
+        moved: the boxes that one instruction moves.
+        first: the place of the first coordinate among the instruction's operands.
+    """
+    maps = {argument.name: len(argument.axes) for argument in plan.arguments}
+    return [
+        {
+            "names": (names := _COORDINATES[:rank]),
+            "parameters": ", ".join(f"int {name}" for name in names),
+            "places": ", ".join(f"%{first + axis}" for axis in range(rank)),
+            "operands": ", ".join(f'"r"({name})' for name in names),
+            "next": f"%{first + rank}",
+        }
+        for rank in sorted({maps[boxes.map] for boxes in moved})
+    ]
 
 
 def placement(buffer: Buffer) -> str:

@@ -9,13 +9,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from polygen.emit.conditions import Condition, conditions, given_step, refusals
+from polygen.emit.conditions import (
+    Condition,
+    conditions,
+    given_step,
+    matrices,
+    refusals,
+    work_items,
+)
 from polygen.emit.leaves import c_type
 from polygen.emit.names import c_name
-from polygen.frontend.program import Dim
+from polygen.errors import VerifyError
+from polygen.frontend.program import Dim, Tensor
+from polygen.hardware.device import common_facts
 from polygen.lower.build import arguments
 from polygen.lower.launch import stride_argument
-from polygen.lower.plan import Argument, KernelPlan, Launch
+from polygen.lower.plan import Argument, KernelPlan, Launch, MapAxis
 from polygen.lower.work import Copy
 
 # cuda.h's names for element types; fp8 travels as bytes.
@@ -46,10 +55,14 @@ def launcher(plan: KernelPlan) -> dict[str, Any]:
         "extent_along": _size(launch.along),
         "extent_across": _size(launch.across),
         "persistent": _persistent(launch),
+        "work_items": work_items(launch),
+        "matrices": matrices(launch) if launch.batches else "",
         "host_parameters": ", ".join(parameter(plan, argument) for argument in host),
         "host_arguments": ", ".join(_passed(plan, argument) for argument in plan.arguments),
         "host_refusals": refusals(plan_conditions(plan), launch, plan.program.tensors),
         "host_maps": maps,
+        "map_step_bytes": common_facts()["tensor_map_row_bytes"],
+        "map_step_most": common_facts()["tensor_map_step_most"],
         "grid_parameters": _grid_parameters(launch),
         "parameter_comments": [_comment(plan, argument) for argument in plan.arguments],
     }
@@ -76,9 +89,11 @@ def parameter(plan: KernelPlan, argument: Argument) -> str:
 
 
 def _grid_parameters(launch: Launch) -> str:
-    dims = dict.fromkeys(d for d in (launch.along, launch.across) if isinstance(d, str))
+    wanted = (launch.along, launch.across, *launch.batches)
+    dims = dict.fromkeys(d for d in wanted if isinstance(d, str))
     resident = ["unsigned resident"] if launch.persistent else []
-    return ", ".join([*(f"int {_size(dim)}" for dim in dims), *resident, "unsigned grid[2]"])
+    blocks = f"unsigned grid[{3 if launch.batches else 2}]"
+    return ", ".join([*(f"int {_size(dim)}" for dim in dims), *resident, blocks])
 
 
 def _comment(plan: KernelPlan, argument: Argument) -> str:
@@ -91,7 +106,7 @@ def _comment(plan: KernelPlan, argument: Argument) -> str:
         "stride": f"int, elements from one index of axis {argument.axis} of {argument.tensor} to "
         "the next; 0 where there is one index",
         "map": f"128 bytes by value, the tensor map of {tensor}: boxes of "
-        f"{argument.box[0]} x {argument.box[1]} elements along the stored axes, swizzle "
+        f"{' x '.join(map(str, argument.box))} elements along {_axes(argument, tensor)}, swizzle "
         f"{argument.swizzle} bytes",
     }
     return f"{c_name(argument.name)}: {what[argument.kind]}"
@@ -108,22 +123,51 @@ def _passed(plan: KernelPlan, argument: Argument) -> str:
     return f"*reinterpret_cast<const TensorMap*>(&{name})" if argument.kind == "map" else name
 
 
+def _axes(argument: Argument, tensor: Tensor | None) -> str:
+    """The axes of a map in words."""
+    if tensor is None or argument.axes == tuple(
+        MapAxis(axis, tensor.dims[axis], side)
+        for axis, side in zip(tensor.order, argument.box, strict=False)
+    ):
+        return "the stored axes"
+    return f"({'; '.join(map(str, argument.axes))})"
+
+
 def _tensor_map(plan: KernelPlan, argument: Argument) -> dict[str, Any]:
-    tensor = plan.program.tensors[argument.tensor]
-    outer, inner = tensor.order
+    """What the launcher says of a tensor to the driver: its axes, innermost first."""
+    tensor, most = plan.program.tensors[argument.tensor], common_facts()["tensor_map_axes_most"]
+    if not 1 <= len(argument.axes) <= most or argument.axes[-1].step != 1:
+        raise VerifyError(
+            f"{argument.name}: no tensor map has the axes ({'; '.join(map(str, argument.axes))})",
+            where="emit",
+            nearest=f"1 to {most} axes, whose innermost has step 1",
+        )
+    axes = argument.axes[::-1]
+    starts = [_elements(tensor, axis.axis, axis.start) for axis in axes if axis.start]
     swizzle = f"{argument.swizzle}B" if argument.swizzle else "NONE"
     return {
         "name": c_name(argument.name),
         "type": f"CU_TENSOR_MAP_DATA_TYPE_{_MAP_TYPES[tensor.dtype.name]}",
         "element_bytes": tensor.dtype.bytes,
-        "tensor": c_name(tensor.name),
-        "inner": _size(tensor.dims[inner]),
-        "outer": _size(tensor.dims[outer]),
-        "stride": c_name(stride_argument(tensor, outer)),
-        "box_inner": argument.box[1],
-        "box_outer": argument.box[0],
+        "tensor": " + ".join([c_name(tensor.name), *starts]),
+        "axes": [
+            {
+                "size": _size(axis.extent),
+                "step": _elements(tensor, axis.axis, axis.step),
+                "box": axis.box,
+            }
+            for axis in axes
+        ],
         "swizzle": f"CU_TENSOR_MAP_SWIZZLE_{swizzle}",
     }
+
+
+def _elements(tensor: Tensor, axis: int | None, count: int) -> str:
+    """The elements that lie between an index of an axis and the `count`-th behind it."""
+    if axis is None or axis == tensor.order[-1]:
+        return str(count)
+    step = c_name(stride_argument(tensor, axis))
+    return step if count == 1 else f"{count}LL * {step}"
 
 
 def _persistent(launch: Launch) -> dict[str, int]:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from polygen.brief import Brief
 from polygen.emit.conditions import Condition
-from polygen.lower.launch import Argument, Launch
+from polygen.lower.launch import Argument, Launch, MapAxis
 
-__all__ = ["Argument", "KernelSource", "Launch"]
+__all__ = ["Argument", "KernelSource", "Launch", "MapAxis"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)

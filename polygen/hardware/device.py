@@ -53,6 +53,8 @@ class Device:
     role_registers_most: int
     role_registers_step: int
     tensor_map_row_bytes: int
+    tensor_map_axes_most: int
+    tensor_map_step_most: int
     cache_line_bytes: int
     grid_x: int
     grid_y: int

@@ -17,7 +17,7 @@ from polygen.lower.epilogue import epilogue
 from polygen.lower.given import Given
 from polygen.lower.launch import stride_argument
 from polygen.lower.memory import needed
-from polygen.lower.plan import Argument, KernelPlan, Launch, Leaf, Place, Resources
+from polygen.lower.plan import Argument, KernelPlan, Launch, Leaf, MapAxis, Place, Resources
 from polygen.lower.resources import resources
 from polygen.lower.work import Boxes, Move, Store
 from polygen.poly.mapping import ScheduleTree
@@ -113,7 +113,17 @@ def _map_arguments(leaves: tuple[Leaf, ...]) -> tuple[Argument, ...]:
         elif isinstance(leaf.work, Store):
             found += [boxes for _, boxes in leaf.work.panels]
     return tuple(
-        Argument(b.map, "map", tensor=b.tensor.name, box=b.box, swizzle=b.span) for b in found
+        Argument(
+            b.map,
+            "map",
+            tensor=b.tensor.name,
+            axes=tuple(
+                MapAxis(axis, b.tensor.dims[axis], side)
+                for axis, side in zip(b.tensor.order, b.box, strict=True)
+            ),
+            swizzle=b.span,
+        )
+        for b in found
     )
 
 

@@ -2,9 +2,40 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from polygen.frontend.program import Dim, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class MapAxis:
+    """One axis of a tensor map: a stored axis of the tensor as the copy engine sees it.
+
+    Position p along it is index ``start + step * p`` of the tensor's axis. An axis of the tensor at
+    one index only is an axis of extent 1 that starts there.
+
+    Attributes:
+        axis: of the tensor; None: an axis of extent 1 that the tensor does not have, as that of
+            the rows of a vector.
+        extent: positions along it, a symbolic dim or a number.
+        box: positions of a box along it.
+        start: the index of position 0, from 0 on.
+        step: from one position's index to the next one's, from 1 on; 1 along the innermost axis.
+    """
+
+    axis: int | None
+    extent: Dim
+    box: int
+    start: int = 0
+    step: int = 1
+
+    def __str__(self) -> str:
+        which = "no axis" if self.axis is None else f"axis {self.axis}"
+        start = f" from {self.start}" if self.start else ""
+        step = f" by {self.step}" if self.step != 1 else ""
+        return f"{which}: {self.extent}{start}{step}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,19 +49,27 @@ class Argument:
     tensor: str = ""  # for all but size: the tensor
     axis: int = 0  # for stride: the axis whose step it is
     dim: str = ""  # for size: the symbolic dim
-    box: tuple[int, int] = (0, 0)  # for map: elements of a box along the stored axes, outer first
+    # for map: its axes, 1 to 5, slowest first; every axis of the tensor is one of them
+    axes: tuple[MapAxis, ...] = ()
     swizzle: int = 0  # for map: bytes of the span inside which 16-byte chunks are swapped, or 0
+
+    @property
+    def box(self) -> tuple[int, ...]:
+        """Of a map: elements of a box along its axes, slowest first."""
+        return tuple(axis.box for axis in self.axes)
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """The launch shape; the grid depends on the sizes only through tile counts.
 
-    One block per tile: ``grid.x = ceil(size[across] / tile_across) * group`` and
-    ``grid.y = ceil(ceil(size[along] / tile_along) / group)``, ``grid.z = 1``.
+    One block per tile: ``grid.x = ceil(size[across] / tile_across) * group``,
+    ``grid.y = ceil(ceil(size[along] / tile_along) / group)``, and ``grid.z`` is the number of
+    matrices: the product of the batch dims, 1 without any.
 
     Persistent blocks: ``grid.x`` is as many whole clusters as run at once, at most one per cluster
-    of tiles; each block works through its share of the tiles.
+    of tiles; each block works through its share of the tiles. The tiles of all matrices are one
+    sequence, matrix by matrix.
     """
 
     along: Dim  # the dim that groups run along: a symbolic dim or a number
@@ -42,24 +81,36 @@ class Launch:
     shared_bytes: int  # dynamic shared memory
     persistent: int = 0  # blocks that run at once on the target; 0: one block per tile
     cluster: tuple[int, int] = (1, 1)  # blocks along, across
+    batches: tuple[Dim, ...] = ()  # extents of the batch dims, outermost first
 
-    def grid(self, sizes: dict[str, int], resident: int = 0) -> tuple[int, int, int]:
+    def matrices(self, sizes: Mapping[str, int]) -> int:
+        """How many matrices of tiles there are."""
+        return math.prod(_extent(dim, sizes) for dim in self.batches)
+
+    def work(self, sizes: Mapping[str, int]) -> int:
+        """Clusters of tiles of all matrices: the work items of persistent blocks."""
+        along = -(-_extent(self.along, sizes) // (self.tile_along * self.cluster[0]))
+        across = -(-_extent(self.across, sizes) // (self.tile_across * self.cluster[1]))
+        return self.matrices(sizes) * along * across
+
+    def grid(self, sizes: Mapping[str, int], resident: int = 0) -> tuple[int, int, int]:
         """The grid for concrete sizes.
 
         Args:
             sizes: of the symbolic dims.
             resident: of persistent blocks, how many run at once; 0: as on the target.
         """
-        along = self.along if isinstance(self.along, int) else sizes[self.along]
-        across = self.across if isinstance(self.across, int) else sizes[self.across]
         if self.persistent:
             blocks = self.cluster[0] * self.cluster[1]
-            work = -(-along // (self.tile_along * self.cluster[0]))
-            work *= -(-across // (self.tile_across * self.cluster[1]))
             most = (resident or self.persistent) // blocks
-            return (min(most, work) * blocks, 1, 1)
-        tiles_along = -(-along // self.tile_along)
-        return (-(-across // self.tile_across) * self.group, -(-tiles_along // self.group), 1)
+            return (min(most, self.work(sizes)) * blocks, 1, 1)
+        tiles_along = -(-_extent(self.along, sizes) // self.tile_along)
+        tiles_across = -(-_extent(self.across, sizes) // self.tile_across)
+        return (tiles_across * self.group, -(-tiles_along // self.group), self.matrices(sizes))
+
+
+def _extent(dim: Dim, sizes: Mapping[str, int]) -> int:
+    return dim if isinstance(dim, int) else sizes[dim]
 
 
 def stride_argument(tensor: Tensor, axis: int) -> str:

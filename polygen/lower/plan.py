@@ -23,6 +23,7 @@ from polygen.hardware.matrix_layout import MatrixLayout
 from polygen.hardware.swizzle import Swizzle
 from polygen.lower.launch import Argument as Argument
 from polygen.lower.launch import Launch as Launch
+from polygen.lower.launch import MapAxis as MapAxis
 from polygen.lower.work import Epilogue, Placed, Work
 from polygen.poly.ast import Block, LoopAst, Marked
 from polygen.poly.frame import Frame

@@ -89,6 +89,13 @@ def _corner(
     position: int,
 ) -> tuple[int, ...]:
     """A box's coordinates, innermost first; an H200 traps unless the first is whole 16 bytes."""
+    if len(coordinates) != len(placed.dims):
+        machine.findings.add(
+            "bad-descriptor",
+            f"{len(coordinates)} coordinates for the {len(placed.dims)} dims of {placed.name}",
+            position,
+        )
+        raise Stop
     corner = tuple(int(full(lanes, one).view("i4")[lane]) for one in coordinates)
     if corner and corner[0] * placed.element % 16:
         machine.findings.add(
@@ -149,13 +156,6 @@ def load_tensor(machine: Machine, lanes: Lanes, *rest: Any) -> None:
     addresses = full(lanes, maps)
     for lane in range(lanes.count):
         placed = _map(machine, lanes, lane, int(addresses[lane]), position)
-        if len(coordinates) != len(placed.dims):
-            machine.findings.add(
-                "bad-descriptor",
-                f"{len(coordinates)} coordinates for the {len(placed.dims)} dims of {placed.name}",
-                position,
-            )
-            raise Stop
         data = _fetch(
             machine, placed, _corner(machine, lanes, lane, placed, tuple(coordinates), position)
         )

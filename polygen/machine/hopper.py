@@ -154,6 +154,8 @@ def _tensor(w: Writer, one: Instruction, parts: list[str]) -> None:
     described = one.operands[0] if stores else one.operands[1]
     name, corner = split_operands(described.strip("[]"))
     coordinates = [_word(w, item) for item in items(corner)]
+    if f"{len(coordinates)}d" not in parts:
+        raise w.refuse(one, why=f"it has {len(coordinates)} coordinates")
     maps = w.read(name, "u8") if name in w.kernel.registers else w.address(f"[{name}]")
     if stores:
         arrays = [w.address(one.operands[1]), maps]

@@ -47,7 +47,8 @@ class Launch:
         shared_bytes: dynamic shared memory.
         arguments: in parameter order: a NumPy array for a pointer (copied in; strides kept), a
             Python or NumPy scalar by value, `bytes` for a struct by value, a `TensorMap` for a
-            ``CUtensorMap``. An array given twice, or with its axes in another order, is one buffer.
+            ``CUtensorMap``. An array given twice, or with its axes in another order, is one buffer,
+            and so is the whole of a map of a part.
         entry: kernel name; None when the PTX has one kernel.
     """
 
@@ -201,8 +202,8 @@ def _place(module: Module, kernel: Kernel, launch: Launch) -> Placed:
         if isinstance(value, TensorMap):
             if size != 128:
                 raise LaunchError(f"a tensor map for a parameter of {size} bytes", where=where)
-            buffer = reserve(where, value.array)
-            maps[len(data)] = place_map(where, value, buffer.offset)
+            buffer = reserve(where, value.memory)
+            maps[len(data)] = place_map(where, value, buffer.offset + value.start)
             data += bytes(128)
         elif isinstance(value, np.ndarray) and not (value.ndim == 0 and size != 8):
             if size != 8:

@@ -31,6 +31,8 @@ class TensorMap:
         nan_fill: out-of-bounds elements read as NaN instead of zero.
         kind: the element type where the array's dtype does not tell it: ``tf32`` of float32, which
             loads round (``CU_TENSOR_MAP_DATA_TYPE_TFLOAT32``); "" otherwise.
+        whole: the array that `array` is a part of, by slices: its memory is what the launch has, to
+            share with other arguments. None: `array` is all there is.
     """
 
     array: np.ndarray[Any, Any]
@@ -38,6 +40,17 @@ class TensorMap:
     swizzle: int = 0
     nan_fill: bool = False
     kind: str = ""
+    whole: np.ndarray[Any, Any] | None = None
+
+    @property
+    def memory(self) -> np.ndarray[Any, Any]:
+        """The array whose memory the launch has."""
+        return self.array if self.whole is None else self.whole
+
+    @property
+    def start(self) -> int:
+        """Bytes from that array's first element to the map's."""
+        return int(self.array.ctypes.data - self.memory.ctypes.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +92,8 @@ def place(where: str, one: TensorMap, offset: int) -> PlacedMap:
     """
     array = one.array
     size = array.itemsize
+    if one.whole is not None and not np.may_share_memory(array, one.whole):
+        raise LaunchError("the tensor map's array is no part of its whole", where=where)
     if not 1 <= array.ndim <= 5 or len(one.box) != array.ndim:
         raise LaunchError(f"a box of {len(one.box)} axes for {array.ndim} dims", where=where)
     if array.strides[-1] != size and array.shape[-1] > 1:
@@ -89,7 +104,7 @@ def place(where: str, one: TensorMap, offset: int) -> PlacedMap:
                 f"a stride of {stride} bytes", where=where, nearest="Strides are multiples of 16"
             )
     if offset % 16:
-        raise LaunchError("the tensor does not start at a multiple of 16 bytes", where=where)
+        raise LaunchError("the tensor map does not start at a multiple of 16 bytes", where=where)
     if any(not 1 <= side <= 256 for side in one.box):
         raise LaunchError(f"box {one.box}", where=where, nearest="Sides are 1 to 256")
     inner = one.box[-1] * size

@@ -8,7 +8,7 @@ type goes is decided once per type (`library`).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -205,6 +205,17 @@ def _describe_interface(array: Any, stream: int | None, owner: str, driver: Driv
     return ArrayView(
         pointer, shape, strides, known(element.name), device, owner, bool(readonly), array
     )
+
+
+def in_order(array: np.ndarray[Any, Any], order: Sequence[int]) -> np.ndarray[Any, Any]:
+    """The array with its axes stored in this order, slowest first; a copy if need be.
+
+    Args:
+        array: of any rank from 1 on.
+        order: its axes, the one whose neighbours are to be adjacent last.
+    """
+    stored = np.ascontiguousarray(array.transpose(order))
+    return stored.transpose([order.index(axis) for axis in range(len(order))])
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:

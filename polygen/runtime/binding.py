@@ -15,12 +15,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from polygen.emit.conditions import Arrays, Condition, holds
+from polygen.emit.conditions import Arrays, Condition, holds, most_blocks
 from polygen.emit.source import KernelSource
 from polygen.errors import AlignmentMismatch, ArgumentError
 from polygen.frontend.program import Tensor
 from polygen.frontend.shapes import LARGEST_SIZE
-from polygen.hardware.device import common_facts
 from polygen.runtime.arrays import ArrayView, accepts
 from polygen.runtime.dlpack import compact
 from polygen.runtime.tensormaps import MapLayout, map_layout
@@ -28,7 +27,7 @@ from polygen.runtime.tensormaps import MapLayout, map_layout
 LARGEST_ALIGNMENT = 16  # bytes: the widest vector access
 _LARGEST_STEP = 2**31 - 1  # kernels count in s32
 # Conditions by what they need; a launch checks the others ("step", "address", "apart") itself.
-_OF_SIZES = ("size", "grid", "row")
+_OF_SIZES = ("size", "grid", "work", "row")
 _OF_STEPS = ("forward", "distinct")
 
 
@@ -124,7 +123,7 @@ def bind(
             if one.kind == "apart"
         ),
         maps=tuple(
-            (at, map_layout(argument, tensors[at], shapes[at], strides[at]))
+            (at, map_layout(argument, tensors[at], sizes, strides[at]))
             for argument in source.arguments
             if argument.kind == "map"
             for at in (names.index(argument.tensor),)
@@ -258,15 +257,8 @@ def _refused(one: Condition, source: KernelSource, arrays: Arrays) -> ArgumentEr
             why="a kernel needs at least one element and counts in 32 bits",
             nearest=f"Legal: 1 to {LARGEST_SIZE}",
         )
-    if one.kind == "grid":
-        x, y, _ = source.launch.grid(dict(arrays.sizes))
-        limits = common_facts()
-        return ArgumentError(
-            f"the launch needs {x} x {y} blocks",
-            where=source.entry,
-            why=f"CUDA allows {limits['grid_x']} x {limits['grid_y']}",
-            nearest="Use a larger tile or raster group, or split the arrays",
-        )
+    if one.kind in ("grid", "work"):
+        return _too_many(one, source, arrays.sizes)
     step = arrays.strides[one.tensor][one.axis]
     if step < 0:
         return ArgumentError(
@@ -280,6 +272,28 @@ def _refused(one: Condition, source: KernelSource, arrays: Arrays) -> ArgumentEr
         why="the faster axes reach further",
         nearest="Pass an output whose elements are all distinct",
     )
+
+
+def _too_many(one: Condition, source: KernelSource, sizes: Mapping[str, int]) -> ArgumentError:
+    """Word the error for more blocks than CUDA launches, or more tiles than kernels count."""
+    launch = source.launch
+    named = dict.fromkeys(
+        f"{dim} = {sizes[dim]}"
+        for dim in (*launch.batches, launch.along, launch.across)
+        if isinstance(dim, str)
+    )
+    of = f"; {', '.join(named)}" if launch.batches else ""
+    nearest = "Use a larger tile or raster group, or split the arrays"
+    if one.kind == "work":
+        what = f"the launch has {launch.work(sizes)} tiles"
+        why = f"kernels count the tiles of all matrices, up to {LARGEST_SIZE}{of}"
+    else:
+        axes = 3 if launch.batches else 2
+        blocks, most = (
+            " x ".join(map(str, found[:axes])) for found in (launch.grid(sizes), most_blocks())
+        )
+        what, why = f"the launch needs {blocks} blocks", f"CUDA allows {most}{of}"
+    return ArgumentError(what, where=source.entry, why=why, nearest=nearest)
 
 
 def _ragged(broken: Sequence[Condition], source: KernelSource) -> AlignmentMismatch:

@@ -76,6 +76,27 @@ def cupy_driver() -> Driver:
     return _functions(cupy)
 
 
+class _Foreign:
+    """A stream by its address, as the CUDA stream protocol names it."""
+
+    def __init__(self, pointer: int) -> None:
+        self._pointer = pointer
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return (0, self._pointer)  # version of the protocol, ``cudaStream_t``
+
+
+def foreign_stream(cupy: Any, pointer: int) -> Any:
+    """Give CuPy's object for a stream that somebody else made and keeps alive.
+
+    Args:
+        cupy: the module; before version 14 it has another class for such streams.
+        pointer: ``cudaStream_t``.
+    """
+    make = getattr(cupy.cuda.Stream, "from_external", None)
+    return cupy.cuda.ExternalStream(pointer) if make is None else make(_Foreign(pointer))
+
+
 def _functions(cupy: Any) -> Driver:
     cuda, context_device = cupy.cuda, cupy.cuda.driver.ctxGetDevice
 
@@ -102,11 +123,11 @@ def _functions(cupy: Any) -> Driver:
 
     def wait(producer: int, consumer: int) -> None:
         event = cuda.Event(disable_timing=True)
-        event.record(cuda.ExternalStream(producer))
-        cuda.ExternalStream(consumer).wait_event(event)
+        event.record(foreign_stream(cupy, producer))
+        foreign_stream(cupy, consumer).wait_event(event)
 
     def stream_scope(stream: int) -> contextlib.AbstractContextManager[Any]:
-        scope = cuda.ExternalStream(stream) if stream else cuda.Stream.null
+        scope = foreign_stream(cupy, stream) if stream else cuda.Stream.null
         return scope  # type: ignore[no-any-return]
 
     return Driver(

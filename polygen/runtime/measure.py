@@ -14,7 +14,7 @@ FLUSHED_BYTES = 256 << 20  # several times the largest L2 cache there is
 
 
 def to_gpu(array: np.ndarray[Any, Any]) -> Any:
-    """Copy a NumPy array to the current GPU, column-major ones as column-major.
+    """Copy a NumPy array to the current GPU, its axes stored in the same order.
 
     Raises:
         ToolchainMissing: there is no GPU.
@@ -22,9 +22,11 @@ def to_gpu(array: np.ndarray[Any, Any]) -> Any:
     cupy_driver()
     import cupy  # noqa: PLC0415
 
-    if array.ndim == 2 and array.flags.f_contiguous and not array.flags.c_contiguous:
-        return cupy.asarray(np.ascontiguousarray(array.T)).T
-    return cupy.asarray(array)
+    order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+    stored = array.transpose(order)
+    if array.flags.c_contiguous or not stored.flags.c_contiguous:
+        return cupy.asarray(array)  # no other order, or gaps
+    return cupy.asarray(stored).transpose([order.index(axis) for axis in range(array.ndim)])
 
 
 def to_host(array: Any) -> np.ndarray[Any, Any]:

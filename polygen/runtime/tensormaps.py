@@ -1,7 +1,7 @@
 """Tensor maps: what the copy engine must know of a tensor, encoded by the driver.
 
-A kernel takes a map as 128 bytes by value. The driver encodes one from the tensor's address, sizes
-and row step, and from the box that one copy moves.
+A kernel takes a map as 128 bytes by value. The driver encodes one from the tensor's address, the
+sizes and steps of its axes, and from the box that one copy moves.
 
 1. Binding arrays fixes all of a map but the address: its `MapLayout`.
 2. A launch encodes each map once per address and keeps the bytes (`MapCache`).
@@ -12,24 +12,23 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from polygen.emit.source import Argument
 from polygen.errors import ArgumentError, ToolchainMissing
 from polygen.frontend.program import Tensor
+from polygen.hardware.device import common_facts
 from polygen.runtime.recent import Recent
 
 MAP_BYTES = 128
 MAP_ALIGNMENT = 128  # as cuda.h of CUDA 13 has it; before, it was 64
-_ROW_ALIGNMENT = 16  # bytes that divide the step between rows
 _MOST_ENCODED = 1024  # maps kept per combination of shapes
 
 # cuda.h: CUtensorMapDataType; fp8 travels as bytes
 _TYPES = {"f16": 6, "bf16": 9, "f32": 7, "tf32": 11, "e4m3": 0, "e5m2": 0, "s8": 0}
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}  # cuda.h: CUtensorMapSwizzle
-_RANK = 2
 # Promotion to 128 bytes: 256 fetch too much where rows do not start at a multiple of them.
 _INTERLEAVE_NONE, _PROMOTE_128_BYTES, _FILL_WITH_ZEROS = 0, 2, 0
 _INVALID_VALUE = 1  # cuda.h: CUresult
@@ -44,50 +43,66 @@ class MapLayout:
     Attributes:
         name: the tensor.
         dtype: polygen's name of its element type.
-        sizes: elements along the stored axes, innermost first.
-        row_bytes: from one row to the next.
+        sizes: elements along its axes, 1 to 5 of them, innermost first.
+        strides: bytes from one index to the next along all axes but the innermost.
         box: elements of a box, innermost first.
         swizzle: bytes of the span inside which 16-byte chunks are swapped, or 0.
+        start: bytes from the tensor's address to the map's.
     """
 
     name: str
     dtype: str
-    sizes: tuple[int, int]
-    row_bytes: int
-    box: tuple[int, int]
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
     swizzle: int
+    start: int = 0
 
     def __str__(self) -> str:
-        inner, outer = self.sizes
         swizzle = f"swizzle {self.swizzle} bytes" if self.swizzle else "no swizzle"
+        apart = f", {_by(self.strides)} bytes apart" if self.strides else ""
+        start = f", from byte {self.start} on" if self.start else ""
         return (
-            f"{outer} rows of {inner} {self.dtype}, {self.row_bytes} bytes apart, "
-            f"in boxes of {self.box[1]} rows x {self.box[0]} elements, {swizzle}"
+            f"{_by(self.sizes)} {self.dtype}{apart}{start}, in boxes of {_by(self.box)} elements, "
+            f"{swizzle}"
         )
 
 
+def _by(innermost_first: Sequence[int]) -> str:
+    return " x ".join(map(str, reversed(innermost_first)))
+
+
 def map_layout(
-    argument: Argument, tensor: Tensor, shape: Sequence[int], strides: Sequence[int]
+    argument: Argument, tensor: Tensor, sizes: Mapping[str, int], strides: Sequence[int]
 ) -> MapLayout:
     """What a map argument says of a tensor of this shape.
 
     Args:
-        argument: the map, with its box (outer, inner).
-        tensor: a tensor of rank 2.
-        shape: elements per axis.
-        strides: elements per step along each axis; any along an axis of extent 1.
+        argument: the map.
+        tensor: the tensor that it describes.
+        sizes: of the symbolic dims.
+        strides: elements per step along each axis of the tensor; any along one of extent 1.
     """
-    outer, inner = tensor.order
-    size = tensor.dtype.bytes
-    # One row alone has no next one; the driver still wants a step that could lead to it.
-    alone = -(-shape[inner] * size // _ROW_ALIGNMENT) * _ROW_ALIGNMENT
+    facts, size = common_facts(), tensor.dtype.bytes
+    multiple, most = facts["tensor_map_row_bytes"], facts["tensor_map_step_most"]
+    extents, steps, start, reach = [], [], 0, size
+    for one in reversed(argument.axes):
+        extent = one.extent if isinstance(one.extent, int) else sizes[one.extent]
+        stride = 0 if one.axis is None else strides[one.axis] * size
+        # One index alone has no next one; the driver still wants a step that could lead to it.
+        step = stride * one.step if extent > 1 else min(-(-reach // multiple) * multiple, most)
+        reach += (extent - 1) * step
+        start += stride * one.start
+        extents.append(extent)
+        steps.append(step)
     return MapLayout(
         tensor.name,
         tensor.dtype.name,
-        (shape[inner], shape[outer]),
-        strides[outer] * size if shape[outer] > 1 else alone,
-        (argument.box[1], argument.box[0]),
+        tuple(extents),
+        tuple(steps[1:]),
+        argument.box[::-1],
         argument.swizzle,
+        start,
     )
 
 
@@ -130,17 +145,18 @@ def encode(pointer: int, layout: MapLayout) -> bytes:
         ToolchainMissing: the driver is missing, too old, or cannot encode maps at all.
         ArgumentError: the driver refuses this map.
     """
+    rank = len(layout.sizes)
     room = (ctypes.c_uint8 * (MAP_BYTES + MAP_ALIGNMENT))()  # the driver wants aligned memory
     start = -ctypes.addressof(room) % MAP_ALIGNMENT
     code = _encode_tiled()(
         ctypes.addressof(room) + start,
         _TYPES[layout.dtype],
-        _RANK,
-        pointer,
-        (ctypes.c_uint64 * _RANK)(*layout.sizes),
-        (ctypes.c_uint64 * 1)(layout.row_bytes),
-        (ctypes.c_uint32 * _RANK)(*layout.box),
-        (ctypes.c_uint32 * _RANK)(1, 1),
+        rank,
+        pointer + layout.start,
+        (ctypes.c_uint64 * rank)(*layout.sizes),
+        (ctypes.c_uint64 * (rank - 1))(*layout.strides),
+        (ctypes.c_uint32 * rank)(*layout.box),
+        (ctypes.c_uint32 * rank)(*[1] * rank),
         _INTERLEAVE_NONE,
         _SWIZZLES[layout.swizzle],
         _PROMOTE_128_BYTES,

@@ -14,6 +14,7 @@ from typing import Any
 from polygen.bench.operations import VALUE, Step, chain
 from polygen.bench.source import Call
 from polygen.errors import BenchError
+from polygen.runtime.driver import foreign_stream
 
 # cudaDataType_t, cublasComputeType_t and cublasGemmAlgo_t of cuBLAS's headers.
 _TYPES = {"f16": 2, "bf16": 14, "tf32": 0}
@@ -90,8 +91,7 @@ class CupyCublas:
         result = operands.scratch
 
         def call() -> Any:
-            stream = self._cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
-            with stream:
+            with foreign_stream(self._cupy, torch.cuda.current_stream().cuda_stream):
                 product()
                 for step in steps:
                     step(z)

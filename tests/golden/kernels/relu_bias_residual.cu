@@ -509,8 +509,12 @@ pg_relu_bias_residual(const unsigned short* __restrict__ x, const unsigned short
 #ifndef __CUDACC_RTC__
 #include <cuda.h>
 
-// Describes a tensor to the copy engine. The driver's encoder is looked up at run time, so that no program has to link libcuda.
-static cudaError_t polygen_encode_map(CUtensorMap* map, CUtensorMapDataType type, unsigned element_bytes, const void* tensor, cuuint64_t inner, cuuint64_t outer, cuuint64_t stride, cuuint32_t box_inner, cuuint32_t box_outer, CUtensorMapSwizzle swizzle) {
+// An axis of a tensor map: elements, elements from one to the next, elements of a box.
+struct PolygenMapAxis { long long size, step; unsigned box; };
+
+// Describes a tensor to the copy engine, innermost axis first. The driver's encoder is looked up at run time, so that no program has to link libcuda.
+template <unsigned rank>
+static cudaError_t polygen_encode_map(CUtensorMap* map, CUtensorMapDataType type, unsigned element_bytes, const void* tensor, const PolygenMapAxis (&axes)[rank], CUtensorMapSwizzle swizzle) {
   void* encoder = nullptr;
   cudaDriverEntryPointQueryResult found;
 #if CUDART_VERSION >= 12050
@@ -520,12 +524,20 @@ static cudaError_t polygen_encode_map(CUtensorMap* map, CUtensorMapDataType type
 #endif
   if (status != cudaSuccess) return status;
   if (found != cudaDriverEntryPointSuccess) return cudaErrorSymbolNotFound;
-  // One row alone has no next one; the driver still wants a step that could lead to it.
-  const cuuint64_t row_bytes = outer > 1 ? stride * element_bytes : (inner * element_bytes + 15) / 16 * 16;
-  const cuuint64_t sizes[2] = {inner, outer};
-  const cuuint32_t box[2] = {box_inner, box_outer}, steps[2] = {1, 1};
+  cuuint64_t sizes[rank], steps[rank], reach = element_bytes;
+  cuuint32_t box[rank], element_steps[rank];
+  for (unsigned axis = 0; axis < rank; ++axis) {
+    sizes[axis] = axes[axis].size;
+    // One index alone has no next one; the driver still wants a step that could lead to it.
+    const cuuint64_t beyond = (reach + 15) / 16 * 16, most = 1099511627760;
+    steps[axis] = axes[axis].size > 1 ? axes[axis].step * element_bytes : beyond < most ? beyond : most;
+    reach += (sizes[axis] - 1) * steps[axis];
+    box[axis] = axes[axis].box;
+    element_steps[axis] = 1;
+  }
+  // The innermost axis has no step of its own.
   const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(encoder)(
-      map, type, 2, const_cast<void*>(tensor), sizes, &row_bytes, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+      map, type, rank, const_cast<void*>(tensor), sizes, steps + 1, box, element_steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
       CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
@@ -554,16 +566,16 @@ extern "C" int pg_relu_bias_residual_launch(const unsigned short* __restrict__ x
   if ((unsigned long long)y0 < (unsigned long long)r_ + ((M - 1LL) * r_stride0 + (N - 1LL) + 1) * 2 && (unsigned long long)r_ < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 2) return 20020;
   static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) <= alignof(CUtensorMap), "a tensor map is not passed as it is");
   CUtensorMap map_a;
-  if (const cudaError_t map_status = polygen_encode_map(&map_a, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, x, K, M, x_stride0, 64, 128, CU_TENSOR_MAP_SWIZZLE_128B))
+  if (const cudaError_t map_status = polygen_encode_map(&map_a, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, x, {{K, 1, 64}, {M, x_stride0, 128}}, CU_TENSOR_MAP_SWIZZLE_128B))
     return (int)map_status;
   CUtensorMap map_b;
-  if (const cudaError_t map_status = polygen_encode_map(&map_b, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, w, K, N, w_stride0, 64, 128, CU_TENSOR_MAP_SWIZZLE_128B))
+  if (const cudaError_t map_status = polygen_encode_map(&map_b, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, w, {{K, 1, 64}, {N, w_stride0, 128}}, CU_TENSOR_MAP_SWIZZLE_128B))
     return (int)map_status;
   CUtensorMap map_in_r_1;
-  if (const cudaError_t map_status = polygen_encode_map(&map_in_r_1, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, r_, N, M, r_stride0, 64, 64, CU_TENSOR_MAP_SWIZZLE_128B))
+  if (const cudaError_t map_status = polygen_encode_map(&map_in_r_1, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, r_, {{N, 1, 64}, {M, r_stride0, 64}}, CU_TENSOR_MAP_SWIZZLE_128B))
     return (int)map_status;
   CUtensorMap map_out_y0;
-  if (const cudaError_t map_status = polygen_encode_map(&map_out_y0, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, y0, N, M, y0_stride0, 64, 64, CU_TENSOR_MAP_SWIZZLE_128B))
+  if (const cudaError_t map_status = polygen_encode_map(&map_out_y0, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, y0, {{N, 1, 64}, {M, y0_stride0, 64}}, CU_TENSOR_MAP_SWIZZLE_128B))
     return (int)map_status;
   const cudaError_t status =
       cudaFuncSetAttribute(pg_relu_bias_residual, cudaFuncAttributeMaxDynamicSharedMemorySize, 229536);
