@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from host_launcher import Described, HostLauncher, interpreted
 
-from polygen.emit.conditions import Arrays, holds, refusals
+from polygen.emit.conditions import Arrays, Condition, holds, refusals
 from polygen.emit.names import c_name
 from polygen.emit.source import KernelSource
 from polygen.errors import ArgumentError
@@ -44,6 +44,16 @@ class Call:
                 dim = tensor.dims[axis]
                 reach += ((dim if isinstance(dim, int) else BASE) - 1) * step
 
+        source = self.source
+        tests = {
+            refusal.test: refusal.code
+            for refusal in refusals(source.conditions, source.launch, self.tensors)
+        }
+        self.tested: dict[int, list[Condition]] = {code: [] for code in tests.values()}
+        for one in source.conditions:
+            (refusal,) = refusals([one], source.launch, self.tensors)
+            self.tested[tests[refusal.test]].append(one)
+
     def arrays(self, values: dict[str, int]) -> Arrays:
         """As the conditions see them."""
         program = self.program
@@ -59,15 +69,10 @@ class Call:
 
     def expected(self, values: dict[str, int]) -> int:
         """The code of the first condition that does not hold."""
-        source, arrays = self.source, self.arrays(values)
-        for refusal in refusals(source.conditions, source.launch, self.tensors):
-            alike = [
-                one
-                for one in source.conditions
-                if refusals([one], source.launch, self.tensors)[0].test == refusal.test
-            ]
-            if not all(holds(one, source.launch, arrays) for one in alike):
-                return refusal.code
+        arrays = self.arrays(values)
+        for code, alike in self.tested.items():
+            if not all(holds(one, self.source.launch, arrays) for one in alike):
+                return code
         return 0
 
     def bound(self, values: dict[str, int]) -> Binding | None:
