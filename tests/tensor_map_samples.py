@@ -26,7 +26,7 @@ DIMS = ("D", "C", "B", "M", "N")
 
 _TEXT = """\
 struct alignas(64) TensorMap { unsigned long long words[16]; };
-extern "C" __global__ void ENTRY(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap y_map, SIZES) {
+extern "C" __global__ void ENTRY(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap y_mapSIZES) {
   __shared__ __align__(1024) unsigned char box[BYTES];
   __shared__ __align__(8) unsigned long long barrier[1];
   const unsigned at = (unsigned)__cvta_generic_to_shared(box), full = (unsigned)__cvta_generic_to_shared(barrier);
@@ -87,7 +87,7 @@ def text_of(axes: Sequence[MapAxis], dtype: str, sizes: Sequence[str], entry: st
         )
     words = {
         "ENTRY": entry,
-        "SIZES": ", ".join(f"int {size}" for size in sizes) or "int",
+        "SIZES": "".join(f", int {size}" for size in sizes),
         "BYTES": str(math.prod(axis.box for axis in axes) * NAMED[dtype].bytes),
         "TILES": " * ".join(counts),
         "POSITIONS": "\n".join(positions),
