@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from polygen.emit.source import KernelSource
@@ -43,8 +44,13 @@ struct dim3 { unsigned x, y, z; dim3(unsigned a = 1, unsigned b = 1, unsigned c 
 struct cudaLaunchConfig_t { dim3 gridDim, blockDim; unsigned long long dynamicSmemBytes; };
 struct alignas(64) TensorMap { unsigned long long words[16]; };
 typedef void* cudaStream_t;
-extern "C" { int launches = 0, maps = 0, count = 0, passed[64]; unsigned blocks[2]; int resident_blocks = 132; }
-CUresult cuTensorMapEncodeTiled(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) { ++maps; return CUDA_SUCCESS; }
+extern "C" { int launches = 0, maps = 0, count = 0, passed[64]; unsigned blocks[3]; int resident_blocks = 132; unsigned long long described[16][24]; }
+CUresult cuTensorMapEncodeTiled(CUtensorMap*, CUtensorMapDataType, cuuint32_t rank, void* tensor, const cuuint64_t* sizes, const cuuint64_t* steps, const cuuint32_t* box, const cuuint32_t* element_steps, CUtensorMapInterleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  unsigned long long* to = described[maps++ % 16];
+  *to++ = rank; *to++ = (unsigned long long)tensor; *to++ = swizzle;
+  for (unsigned axis = 0; axis < rank; ++axis) { *to++ = sizes[axis]; *to++ = axis ? steps[axis - 1] : 0; *to++ = box[axis]; *to++ = element_steps[axis]; }
+  return CUDA_SUCCESS;
+}
 [[maybe_unused]] static cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** found, unsigned, int, cudaDriverEntryPointQueryResult* how) { *found = (void*)&cuTensorMapEncodeTiled; *how = cudaDriverEntryPointSuccess; return cudaSuccess; }
 [[maybe_unused]] static cudaError_t cudaFuncSetAttribute(int, int, int) { return cudaSuccess; }
 [[maybe_unused]] static cudaError_t cudaGetDevice(int* device) { *device = 0; return cudaSuccess; }
@@ -55,7 +61,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap*, CUtensorMapDataType, cuuint32_t, v
 template <class T> static void note(const T&) {}
 [[maybe_unused]] static void note_all() {}
 template <class T, class... Rest> static void note_all(const T& first, const Rest&... rest) { note(first); note_all(rest...); }
-template <class... Values> static void record(dim3 grid, const Values&... values) { ++launches; count = 0; blocks[0] = grid.x; blocks[1] = grid.y; note_all(values...); }
+template <class... Values> static void record(dim3 grid, const Values&... values) { ++launches; count = 0; blocks[0] = grid.x; blocks[1] = grid.y; blocks[2] = grid.z; note_all(values...); }
 [[maybe_unused]] static const int ENTRY = 0;
 """
 
@@ -66,6 +72,17 @@ def host_part(source: KernelSource) -> str:
     """The text that is for the host."""
     start = source.text.index("#ifndef __CUDACC_RTC__")
     return source.text[start:]
+
+
+@dataclass(frozen=True)
+class Described:
+    """A tensor map as the driver sees it: axes innermost first, steps in bytes."""
+
+    address: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
 
 
 class HostLauncher:
@@ -118,15 +135,16 @@ class HostLauncher:
         function = ctypes.CFUNCTYPE(ctypes.c_int, *(type(v) for v in self._values(given)))
         return int(function(address)(*self._values(given)))
 
-    def header_grid(self, sizes: Mapping[str, int], resident: int) -> tuple[int, int]:
-        """The blocks that the header's function names."""
-        dims = dict.fromkeys(d for d in (self.launch.along, self.launch.across) if d in sizes)
+    def header_grid(self, sizes: Mapping[str, int], resident: int) -> tuple[int, int, int]:
+        """The blocks that the header's function names; it does without z where that is 1."""
+        wanted = (self.launch.along, self.launch.across, *self.launch.batches)
+        dims = dict.fromkeys(d for d in wanted if d in sizes)
         values = [*(sizes[dim] for dim in dims), *([resident] if self.launch.persistent else [])]
-        found = (ctypes.c_uint * 2)()
+        found = (ctypes.c_uint * 3)(0, 0, 0 if self.launch.batches else 1)
         address = ctypes.c_void_p.in_dll(self._header, "the_grid").value
         kinds = [*(ctypes.c_int for _ in values), ctypes.POINTER(ctypes.c_uint)]
         ctypes.CFUNCTYPE(None, *kinds)(address)(*values, found)
-        return (found[0], found[1])
+        return (found[0], found[1], found[2])
 
     def number(self, name: str) -> int:
         """A variable of the stubs."""
@@ -137,10 +155,22 @@ class HostLauncher:
         values = (ctypes.c_int * 64).in_dll(self._host, "passed")
         return list(values[: self.number("count")])
 
-    def grid(self) -> tuple[int, int]:
+    def grid(self) -> tuple[int, int, int]:
         """The blocks of the last launch."""
-        found = (ctypes.c_uint * 2).in_dll(self._host, "blocks")
-        return (found[0], found[1])
+        found = (ctypes.c_uint * 3).in_dll(self._host, "blocks")
+        return (found[0], found[1], found[2])
+
+    def described(self, count: int) -> list[Described]:
+        """What the driver was told of the last `count` tensor maps."""
+        rows = ((ctypes.c_uint64 * 24) * 16).in_dll(self._host, "described")
+        last = self.number("maps")
+        made = []
+        for number in range(last - count, last):
+            rank, address, swizzle, *rest = rows[number % 16]
+            sizes, steps, box, ones = (tuple(rest[each : 4 * rank : 4]) for each in range(4))
+            assert set(ones) == {1}
+            made.append(Described(address, sizes, steps[1:], box, (0, 32, 64, 128)[swizzle]))
+        return made
 
 
 def _without_cpp(command: list[str], plain: list[str]) -> list[str]:

@@ -73,8 +73,8 @@ def test_one_row_of_any_length_and_stride(cupy):
 
 
 def test_the_driver_refuses_what_it_cannot_describe(cupy):
-    with pytest.raises(ArgumentError, match=r"CUresult 1.*8 rows x 512 elements"):
-        encode(cupy.zeros(1024, "f2").data.ptr, MapLayout("x", "f16", (64, 8), 128, (512, 8), 0))
+    with pytest.raises(ArgumentError, match=r"CUresult 1.*8 x 512 elements"):
+        encode(cupy.zeros(1024, "f2").data.ptr, MapLayout("x", "f16", (64, 8), (128,), (512, 8), 0))
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")

@@ -52,7 +52,12 @@ def _encode(one: TensorMap, pointer: int) -> np.ndarray:
     storage = (ctypes.c_uint64 * 32)()
     address = (ctypes.addressof(storage) + 63) // 64 * 64
     dims = (ctypes.c_uint64 * rank)(*reversed(array.shape))
-    strides = (ctypes.c_uint64 * rank)(*reversed(array.strides[:-1]))
+    steps, reach = [], array.shape[-1] * array.itemsize
+    for extent, step in zip(reversed(array.shape[:-1]), reversed(array.strides[:-1]), strict=True):
+        # One index alone has no next one; the driver still wants a step that could lead to it.
+        steps.append(step if extent > 1 else -(-reach // 16) * 16)
+        reach += (extent - 1) * steps[-1]
+    strides = (ctypes.c_uint64 * rank)(*steps)
     box = (ctypes.c_uint32 * rank)(*reversed(one.box))
     ones = (ctypes.c_uint32 * rank)(*[1] * rank)
     driver = ctypes.CDLL("libcuda.so.1")
@@ -76,7 +81,7 @@ def run_on_gpu(cupy: Any, ptx: str, launch: Launch) -> tuple[np.ndarray, ...]:
     held: dict[int, tuple[Any, np.ndarray]] = {}
     arguments, order = [], []
     for parameter, value in zip(kernel.parameters, launch.arguments, strict=True):
-        array = value.array if isinstance(value, TensorMap) else value
+        array = value.memory if isinstance(value, TensorMap) else value
         if isinstance(array, np.ndarray):
             if id(array) not in held:
                 raw = _image(array)
@@ -86,7 +91,9 @@ def run_on_gpu(cupy: Any, ptx: str, launch: Launch) -> tuple[np.ndarray, ...]:
             pointer = held[id(array)][0].ptr
             order.append(id(array))
             is_map = isinstance(value, TensorMap)
-            arguments.append(_encode(value, pointer) if is_map else np.uint64(pointer))
+            arguments.append(
+                _encode(value, pointer + value.start) if is_map else np.uint64(pointer)
+            )
             continue
         size = parameter.size or type_bytes(parameter.kind)
         if isinstance(value, bytes):
@@ -198,7 +205,7 @@ class Note:
 
 def given(launch: Launch) -> tuple[np.ndarray, ...]:
     """The arrays of a launch before it, as `Report.arrays` has them after it."""
-    arrays = (one.array if isinstance(one, TensorMap) else one for one in launch.arguments)
+    arrays = (one.memory if isinstance(one, TensorMap) else one for one in launch.arguments)
     return tuple(array.copy() for array in arrays if isinstance(array, np.ndarray))
 
 
@@ -209,7 +216,9 @@ def digest(launch: Launch) -> str:
         if isinstance(one, TensorMap):
             text.update(repr((one.box, one.swizzle, one.nan_fill)).encode())
             text.update(one.kind.encode())
-        array = one.array if isinstance(one, TensorMap) else one
+            if one.whole is not None:
+                text.update(f"{one.start} {one.array.shape} {one.array.strides}".encode())
+        array = one.memory if isinstance(one, TensorMap) else one
         if isinstance(array, np.ndarray):
             text.update(f"{array.dtype} {array.shape} {array.strides}".encode())
             text.update(_bits(array))

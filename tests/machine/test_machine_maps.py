@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tensor_map_samples as samples
 
 from polygen.check import emulate, launch_of
-from polygen.frontend.dtypes import NAMED
+from polygen.emit.source import MapAxis
+from polygen.errors import VerifyError
+from polygen.frontend.dtypes import F16, NAMED
+from polygen.frontend.program import Program, Tensor
 from polygen.machine import Launch, TensorMap, run
+from polygen.runtime.arrays import in_order
 
 INCREMENT = """
 struct alignas(64) TensorMap { unsigned long long words[16]; };
@@ -49,6 +55,83 @@ def test_a_kernel_with_maps_alone_returns_its_output(compile_ptx, dtype, order, 
     found = copied(compile_ptx, x, dtype, order, completion=completion)
     assert found.shape == x.shape and found.dtype == x.dtype
     np.testing.assert_array_equal(found.astype(np.float32), x.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    "order", [(0,), (0, 1, 2), (1, 0, 2), (0, 2, 1), (2, 1, 0, 3), (3, 1, 0, 2), (0, 3, 1, 4, 2)]
+)
+@pytest.mark.parametrize("persistent", [0, 5])
+def test_arrays_of_every_rank_and_order(compile_ptx, order, persistent):
+    extents = (3, 5, 3, 10, 72)[-len(order) :]
+    stored = integers("f16", extents)
+    padded = np.zeros([extent + 8 for extent in extents], stored.dtype)
+    inside = padded[tuple(slice(extent) for extent in extents)]
+    inside[...] = stored
+    for one in (stored, inside):
+        x = one.transpose([order.index(axis) for axis in range(len(order))])
+        found = copied(compile_ptx, x, "f16", order, persistent)
+        np.testing.assert_array_equal(found, x)
+
+
+def test_a_block_for_each_tile_of_each_matrix():
+    program, source = samples.program("f16", (0, 1, 2, 3)), samples.source("f16", (0, 1, 2, 3))
+    launch = launch_of(program, source, (integers("f16", (3, 5, 10, 72)),))
+    assert launch.grid == (2, 3, 15)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2)])
+def test_extents_of_one(compile_ptx, order):
+    for shape in ((1, 9, 64), (5, 1, 72), (1, 1, 40), (2, 3, 8)):
+        x = integers("bf16", shape)
+        found = copied(compile_ptx, in_order(x, order), "bf16", order)
+        np.testing.assert_array_equal(found.astype(np.float32), x.astype(np.float32))
+
+
+WINDOWS = [
+    (
+        "rows of every second matrix into a larger one",
+        (7, 20, 72), (MapAxis(0, 3, 2, 1, 2), MapAxis(1, 20, 4), MapAxis(2, 72, 64)),
+        lambda x: x[1:6:2],
+        (3, 50, 136), (MapAxis(0, 3, 2), MapAxis(1, 20, 4, 5, 2), MapAxis(2, 72, 64, 16)),
+        lambda y: y[:, 5:44:2, 16:88],
+    ),
+    (
+        "one matrix of a stack into a stack stored otherwise",
+        (4, 9, 64), (MapAxis(0, 1, 2, 3), MapAxis(1, 9, 4), MapAxis(2, 64, 64)),
+        lambda x: x[3:],
+        (9, 5, 64), (MapAxis(1, 1, 2, 2), MapAxis(0, 9, 4), MapAxis(2, 64, 64)),
+        lambda y: y[:, 2:3].transpose(1, 0, 2),
+    ),
+    (
+        "a vector into a row",
+        (100,), (MapAxis(None, 1, 8), MapAxis(0, 88, 64, 8)), lambda x: x[None, 8:96],
+        (3, 88), (MapAxis(0, 1, 8, 1), MapAxis(1, 88, 64)), lambda y: y[1:2],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WINDOWS, ids=[case[0] for case in WINDOWS])
+def test_windows_of_arrays(compile_ptx, case):
+    """Sizes are fixed: what is outside the window of the output stays as it was."""
+    _, x_shape, x_axes, read, y_shape, y_axes, written = case
+    tensors = (Tensor(n, F16, s, tuple(range(len(s)))) for n, s in (("x", x_shape), ("y", y_shape)))
+    x, y = tensors
+    program = Program("copy", "x", (x,), (y,), ())
+    source = samples.copy_of(program, x_axes, y_axes)
+    values = integers("f16", x_shape)
+    done = emulate(program, source, compile_ptx(source.text, source.arch), (values,))
+    assert done.report.ok, str(done.report)
+    wanted = np.full(y_shape, np.nan, np.float16)
+    written(wanted)[...] = read(values)
+    np.testing.assert_array_equal(done.results, wanted)
+
+
+def test_a_window_beyond_its_array():
+    x = Tensor("x", F16, (4, 64), (0, 1))
+    program = Program("copy", "x", (x,), (replace(x, name="y"),), ())
+    axes = (MapAxis(0, 3, 2, 2), MapAxis(1, 64, 64))
+    with pytest.raises(VerifyError, match=r"x_map shows \[3, 64\] of x, which has \[4, 64\]"):
+        launch_of(program, samples.copy_of(program, axes, axes), (integers("f16", (4, 64)),))
 
 
 @pytest.mark.parametrize("persistent", [0, 1, 3, 100])

@@ -15,6 +15,7 @@ from polygen.bench.operations import VALUE, Step, chains
 from polygen.bench.peers.in_turn import Stage, in_turn
 from polygen.bench.source import Call
 from polygen.errors import BenchError
+from polygen.runtime.driver import foreign_stream
 
 # cudaDataType_t, cublasComputeType_t and cublasGemmAlgo_t of cuBLAS's headers.
 _TYPES = {"f16": 2, "bf16": 14, "tf32": 0}
@@ -92,8 +93,7 @@ class CupyCublas:
         launches = in_turn(row.operation, stages)
 
         def call() -> Any:
-            stream = self._cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
-            with stream:
+            with foreign_stream(self._cupy, torch.cuda.current_stream().cuda_stream):
                 return launches()
 
         return call

@@ -13,7 +13,7 @@ from matrix import case, small
 from tensor_map_samples import host_text, plan_with_maps
 
 from polygen.emit.cuda import emit
-from polygen.lower.plan import Argument
+from polygen.lower.plan import Argument, MapAxis
 
 HOST = (
     'extern "C" int pg_maps_launch(const unsigned short* __restrict__ x, '
@@ -40,25 +40,27 @@ def test_the_caller_gives_pointers_sizes_and_strides_and_no_maps():
 def test_maps_describe_the_stored_axes():
     call = r"polygen_encode_map\(&(\w+), (.*?)\)\)"
     found = dict(re.findall(call, host_text(plan_with_maps())))
-    tail = "8, CU_TENSOR_MAP_SWIZZLE_128B"
+    head, tail = "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2", "8}}, CU_TENSOR_MAP_SWIZZLE_128B"
     assert found == {
-        "x_map": f"CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, x, K, M, x_stride0, 64, {tail}",
-        "y0_map": f"CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, y0, N, M, y0_stride0, 64, {tail}",
+        "x_map": f"{head}, x, {{{{K, 1, 64}}, {{M, x_stride0, {tail}",
+        "y0_map": f"{head}, y0, {{{{N, 1, 64}}, {{M, y0_stride0, {tail}",
     }
     plan = plan_with_maps()
     columns = replace(plan.program.inputs[0], order=(1, 0))
     program = replace(plan.program, inputs=(columns, *plan.program.inputs[1:]))
-    found = dict(re.findall(call, host_text(replace(plan, program=program))))
-    assert " x, M, K, x_stride1," in found["x_map"], "a column-major tensor has its rows innermost"
+    first = replace(plan.arguments[0], axes=samples.stored_axes(columns))
+    plan = replace(plan, program=program, arguments=(first, *plan.arguments[1:]))
+    found = dict(re.findall(call, host_text(plan)))
+    assert " x, {{M, 1, 64}, {K, x_stride1, 8}}," in found["x_map"], "its rows are innermost"
 
 
 def test_fixed_sizes_are_numbers():
     plan = case("maps", "nn", "bf16", "plain", schedule=small()).kernel().passes.plan
     x = replace(plan.program.inputs[0], dims=("M", 64))
     program = replace(plan.program, inputs=(x, *plan.program.inputs[1:]))
-    argument = Argument("x_map", "map", "x", box=(8, 32), swizzle=0)
+    argument = Argument("x_map", "map", "x", axes=(MapAxis(0, "M", 8), MapAxis(1, 64, 32)))
     text = host_text(replace(plan, program=program, arguments=(argument, *plan.arguments)))
-    assert "x, 64, M, x_stride0, 32, 8, CU_TENSOR_MAP_SWIZZLE_NONE" in text
+    assert "x, {{64, 1, 32}, {M, x_stride0, 8}}, CU_TENSOR_MAP_SWIZZLE_NONE" in text
 
 
 def test_persistent_blocks_are_whole_clusters():

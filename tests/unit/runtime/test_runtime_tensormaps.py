@@ -9,7 +9,7 @@ import pytest
 import tensor_map_samples as samples
 from runtime_samples import Device, artifact, cupy_array
 
-from polygen.emit.source import Argument
+from polygen.emit.source import Argument, MapAxis
 from polygen.errors import AlignmentMismatch, ArgumentError, ToolchainMissing
 from polygen.frontend.dtypes import NAMED
 from polygen.frontend.program import Tensor
@@ -19,12 +19,16 @@ from polygen.runtime.tensormaps import MAP_BYTES, MapLayout, encode, map_layout
 
 cupy = pytest.importorskip("cupy")
 
-LAYOUT = MapLayout("x", "f16", (72, 20), 160, (64, 8), 128)
+LAYOUT = MapLayout("x", "f16", (72, 20), (160,), (64, 8), 128)
 
 
 def layout(dtype="f16", order=(0, 1), shape=(20, 72), strides=(80, 1), swizzle=128):
-    argument = Argument("x_map", "map", "x", box=(8, 64), swizzle=swizzle)
-    return map_layout(argument, Tensor("x", NAMED[dtype], ("M", "N"), order), shape, strides)
+    tensor = Tensor("x", NAMED[dtype], ("M", "N"), order)
+    axes = tuple(
+        MapAxis(axis, tensor.dims[axis], side) for axis, side in zip(order, (8, 64), strict=True)
+    )
+    argument = Argument("x_map", "map", "x", axes=axes, swizzle=swizzle)
+    return map_layout(argument, tensor, dict(zip("MN", shape, strict=True)), strides)
 
 
 # --- layouts -------------------------------------------------------------------------------------
@@ -34,7 +38,7 @@ def test_a_row_major_tensor_has_its_columns_innermost():
 
 def test_a_column_major_tensor_has_its_rows_innermost():
     found = layout("f32", (1, 0), (20, 72), (1, 24))
-    assert (found.sizes, found.row_bytes, found.box) == ((20, 72), 96, (64, 8))
+    assert (found.sizes, found.strides, found.box) == ((20, 72), (96,), (64, 8))
 
 
 @pytest.mark.parametrize(
@@ -42,7 +46,7 @@ def test_a_column_major_tensor_has_its_rows_innermost():
     [("f16", 8, 16), ("f16", 9, 32), ("e4m3", 1, 16), ("f32", 5, 32)],
 )
 def test_one_row_alone_has_a_legal_step(dtype, columns, row_bytes):
-    assert layout(dtype, shape=(1, columns), strides=(0, 1)).row_bytes == row_bytes
+    assert layout(dtype, shape=(1, columns), strides=(0, 1)).strides == (row_bytes,)
 
 
 # --- the call of the driver ----------------------------------------------------------------------
@@ -87,15 +91,15 @@ def test_a_map_the_driver_refuses(driver_calls):
     with pytest.raises(ArgumentError) as caught:
         encode(0x10000, LAYOUT)
     assert str(caught.value) == (
-        "x: the driver does not encode the tensor map (CUresult 1) (20 rows of 72 f16, 160 bytes "
-        "apart, in boxes of 8 rows x 64 elements, swizzle 128 bytes, at address 0x10000). "
+        "x: the driver does not encode the tensor map (CUresult 1) (20 x 72 f16, 160 bytes "
+        "apart, in boxes of 8 x 64 elements, swizzle 128 bytes, at address 0x10000). "
         "Pass a contiguous copy of the array."
     )
 
 
 def test_a_driver_that_cannot_encode_at_all(driver_calls):
     driver_calls[0].code = 801
-    with pytest.raises(ToolchainMissing, match=r"CUresult 801.*20 rows of 72 f16"):
+    with pytest.raises(ToolchainMissing, match=r"CUresult 801.*20 x 72 f16"):
         encode(0x10000, replace(LAYOUT, swizzle=0))
 
 
@@ -127,7 +131,7 @@ class MapDevice(Device):
 
     def encode(self, pointer, layout):
         self.encoded.append((layout.name, pointer))
-        return np.array([pointer, *layout.sizes, layout.row_bytes, *[0] * 12], "u8").tobytes()
+        return np.array([pointer, *layout.sizes, *layout.strides, *[0] * 12], "u8").tobytes()
 
     @property
     def driver(self):
