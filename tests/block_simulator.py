@@ -24,7 +24,7 @@ from polygen.hardware.atom import atoms_for
 from polygen.hardware.device import device
 from polygen.poly import ast
 from polygen.poly.fusion import fuse as fuse_statements
-from polygen.poly.kernel_parts import Epilogue
+from polygen.poly.kernel_parts import Epilogue, MainLoop, Product, Ring
 from polygen.poly.kernel_program import kernel_program
 from polygen.poly.mapping import ScheduleTree, map_program
 from polygen.poly.match import match
@@ -254,6 +254,9 @@ def breaks(loops: ast.LoopAst, shape: Shape, k_tiles: range = K_TILES) -> bool:
     return False
 
 
+ONE_PRODUCT = MainLoop((Ring("a", "m"), Ring("b", "n")), (Product("", "a", "b"),))
+
+
 # --- subjects ------------------------------------------------------------------------------------
 @lru_cache
 def sample_program(dtype: str = "bf16", layout: str = "nt") -> tuple[Program, Scop]:
@@ -332,7 +335,7 @@ def loops_with_every_barrier(
     between any two statements."""
     tiles = tiling(schedule, sample_atom())
     epilogue = Epilogue(ROWS, Panels(0, (), ()))
-    program = kernel_program(tiles, schedule, epilogue, asynchronous=asynchronous)
+    program = kernel_program(tiles, schedule, epilogue, ONE_PRODUCT, asynchronous=asynchronous)
     model = TileModel(program)
     (place,) = program.places
     more: list[SyncStatement] = []

@@ -21,7 +21,7 @@ from polygen.poly.counters import Counter
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.emitted import Emitted
 from polygen.poly.frame import Frame
-from polygen.poly.kernel_parts import Epilogue
+from polygen.poly.kernel_parts import Epilogue, MainLoop, Product, Ring
 from polygen.poly.kernel_program import kernel_program
 from polygen.poly.place_trees import place_trees
 from polygen.poly.tile_program import Sync, SyncStatement, TileProgram
@@ -35,6 +35,18 @@ _SET = isl.dim_type.set
 _WARP = 32
 
 
+ONE_PRODUCT = MainLoop((Ring("a", "m"), Ring("b", "n")), (Product("", "a", "b"),))
+# silu(x @ u.T) * (x @ v.T), and x @ u.T + y @ v.T
+SHARED = MainLoop(
+    (Ring("a", "m"), Ring("b", "n"), Ring("b2", "n")),
+    (Product("0", "a", "b"), Product("1", "a", "b2")),
+)
+APART = MainLoop(
+    (Ring("a", "m"), Ring("a2", "m"), Ring("b", "n"), Ring("b2", "n")),
+    (Product("0", "a", "b"), Product("1", "a2", "b2")),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """A kernel to break."""
@@ -45,6 +57,8 @@ class Case:
     outputs: tuple[str, ...] = ("y0",)
     asynchronous: bool = True
     in_flight: int | None = None
+    main: MainLoop = ONE_PRODUCT
+    stages: int | None = None
 
 
 CASES = (
@@ -57,6 +71,9 @@ CASES = (
     Case("ping-pong, residual", "sm_90a/pingpong_64x256x64.toml", ("r",)),
     Case("ping-pong, from registers", "sm_90a/pingpong_64x160x64_s6_registers.toml"),
     Case("cluster of two", "sm_90a/cooperative_128x256x64_c2x1.toml", ("r",)),
+    Case("warps, shared pair", "sm_80/64x64x64_w32x32_s4.toml", main=SHARED),
+    Case("cooperative, pair", "sm_90a/cooperative_128x64x64.toml", main=APART, stages=3),
+    Case("ping-pong, shared pair", "sm_90a/pingpong_64x96x64_s10.toml", main=SHARED, stages=4),
 )
 
 
@@ -72,6 +89,8 @@ def program(case: Case) -> TileProgram:
     if case.in_flight is not None:
         pipeline: Pipeline = replace(schedule.pipeline, in_flight=case.in_flight)
         schedule = replace(schedule, pipeline=pipeline)
+    if case.stages is not None:
+        schedule = replace(schedule, pipeline=replace(schedule.pipeline, stages=case.stages))
     scope = "warpgroup" if schedule.specialised else "warp"
     fitting = atoms_for(device("sm_90a"), BF16, BF16, F32)
     tiles = tiling(schedule, next(a for a in fitting if a.scope == scope))
@@ -80,7 +99,7 @@ def program(case: Case) -> TileProgram:
     columns = schedule.epilogue.columns or next(c for c in (64, 32, 16) if width % c == 0)
     panels = Panels(columns, case.operands, case.outputs) if through else Panels(0, (), ())
     epilogue = Epilogue(RowVectors(8, 2, 32), panels)
-    return kernel_program(tiles, schedule, epilogue, asynchronous=case.asynchronous)
+    return kernel_program(tiles, schedule, epilogue, case.main, asynchronous=case.asynchronous)
 
 
 def emitted(of: Synchronised, **changes: object) -> Emitted:

@@ -25,7 +25,8 @@ def require_supported(program: Program) -> None:
     for product in program.contractions:
         for access in product.reads:
             _require_argument(program, product, access)
-    _require_one_domain(program)
+    for statement in program.pointwise:
+        _require_whole(program, statement)
     for product in program.contractions:
         _require_one_sum(program, product)
     for tensor in program.outputs:
@@ -34,10 +35,9 @@ def require_supported(program: Program) -> None:
                 f"the output {tensor} is a number",
                 where=program.name,
                 why="a kernel stores matrices and rows",
-                nearest="Multiply by a matrix, or leave inner products to the library",
+                nearest="Make one of the vectors a matrix: an inner product has no rows or columns",
             )
-    for statement in program.pointwise:
-        _require_whole(program, statement)
+    _require_one_domain(program)
 
 
 def _require_argument(program: Program, product: Contraction, access: Access) -> None:
@@ -88,13 +88,14 @@ def _require_one_domain(program: Program) -> None:
     first = next(iter(domains))
     for name, dims in domains.items():
         if sorted(dims) != sorted(domains[first]):
-            listed = ", ".join(f"{one} over [{', '.join(domains[one])}]" for one in (first, name))
             products = name in {product.name for product in program.contractions}
             raise UnsupportedProgram(
                 f"{'products' if products else 'statements'} over different output domains",
                 where=program.name,
-                why=listed,
-                nearest="Split the function: one output domain per fused function",
+                why=", ".join(f"{n} over [{', '.join(domains[n])}]" for n in (first, name)),
+                nearest="Split the function: one output domain per fused function"
+                if products
+                else "Return what has the product's own axes, and change the axes outside",
             )
 
 
@@ -108,14 +109,17 @@ def _require_one_sum(program: Program, product: Contraction) -> None:
             nearest="Pass the operands with these axes made one",
         )
     for access in product.reads:
-        iterators = access.iterators
-        if not summed or summed[0] not in iterators or len(set(iterators)) < len(iterators):
+        own = access.iterators
+        if not summed or summed[0] not in own or len(set(own)) < len(own):
+            alone = summed and summed[0] not in own and dict(product.domain)[summed[0]] == 1
             raise UnsupportedProgram(
                 f"{product.name}: {product} is not a matrix product",
                 where=program.name,
                 why="a tensor-core instruction sums over one axis that both operands have, and "
                 "meets every axis of an operand once",
-                nearest="Write it as x @ w on arrays whose axes are all different",
+                nearest=f"Multiply elementwise, as in {access.name}[:, None] * w"
+                if alone
+                else "Write it as x @ w on arrays whose axes are all different",
             )
 
 

@@ -221,16 +221,6 @@ def test_a_size_can_be_fixed():
 
 
 # --- descriptions, types, sizes and targets -------------------------------------------------------
-def test_dims_of_a_vector_that_is_multiplied():
-    for wrong, right in (({"x": "bf16[K]"}, "[1, K]"), ({"w": "bf16[K]"}, None)):
-        nearest = refusal(compiled, "x @ w.T", **wrong).nearest
-        if right is not None:
-            assert right in nearest
-    assert compiled("x @ w.T", x="bf16[1, K]")
-    nearest = refusal(compiled, "x @ w", w="bf16[K]").nearest
-    assert "[K, 1]" in nearest and compiled("x @ w", w="bf16[K, 1]")
-
-
 @pytest.mark.parametrize(
     ("wrong", "suggestions"),
     [

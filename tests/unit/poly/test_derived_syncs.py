@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tile_mutants import CASES, emitted, kernel
+from tile_mutants import CASES, ONE_PRODUCT, emitted, kernel
 from tile_simulator import fault
 
 from polygen.errors import IllegalSchedule
@@ -31,7 +31,9 @@ def derived(schedule, operands=(), outputs=("y0",), *, asynchronous=True):
     through = schedule.epilogue.through == "tma"
     panels = Panels(columns, operands, outputs) if through else Panels(0, (), ())
     return derive(
-        kernel_program(tiles, schedule, Epilogue(ROWS, panels), asynchronous=asynchronous)
+        kernel_program(
+            tiles, schedule, Epilogue(ROWS, panels), ONE_PRODUCT, asynchronous=asynchronous
+        )
     )
 
 

@@ -1,16 +1,15 @@
-"""Tiles partition the iteration space, footprints are the boxes that copies move."""
+"""Tiles partition the iteration space."""
 
 import itertools
 
 import pytest
-from block_simulator import map_sample, sample_atom, sample_program
+from block_simulator import map_sample, sample_atom
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matrix import LAYOUTS, UNUSUAL, case, small, tiled
+from matrix import LAYOUTS, UNUSUAL, case, small
 
 from polygen.api import fuse
 from polygen.frontend.parse import parse_expression
-from polygen.poly.footprint import footprint
 from polygen.poly.fusion import fuse as fuse_statements
 from polygen.poly.match import match
 from polygen.poly.scop import scop
@@ -74,40 +73,11 @@ def test_roles_follow_the_band_through_a_transposed_output():
     program = fuse(function, name="f").program("f16[M,K]", "f16[K,N]")
     model = scop(program)
     fusion = fuse_statements(program, model)
-    found = {r.statement: (r.m, r.n, r.k) for r in roles(fusion, match(program, fusion))}
+    matched = match(program, fusion)
+    found = {r.statement: (r.m, r.n, r.k) for r in roles(model, fusion, matched, [""])}
     assert found == {
         "Z0": ("i", "j", ""), "S0": ("i", "j", "k"), "P1": ("i", "j", ""), "P2": ("j", "i", ""),
     }  # fmt: skip
-
-
-# --- footprints ----------------------------------------------------------------------------------
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_copy_moves_the_tile_in_the_order_of_the_tensor(layout):
-    program, model = sample_program("bf16", layout)
-    matched = match(program, fuse_statements(program, model))
-    tiles = tiling(tiled((64, 48, 32), (16, 16)), sample_atom())
-    for operand, extent in ((matched.a, 64), (matched.b, 48)):
-        found = footprint(operand, tiles)
-        assert found.size[operand.role_axis] == extent
-        assert found.size[operand.k_axis] == 32
-
-
-def test_a_footprint_holds_every_element_its_products_read():
-    """By enumeration: the elements that the products of one tile read are the box, no more."""
-    program, model = sample_program("bf16", "tn")
-    matched = match(program, fuse_statements(program, model))
-    tiles = tiling(small(), sample_atom())
-    found = footprint(matched.a, tiles)
-    read = {
-        (k, m)
-        for m in range(100)
-        for k in range(100)
-        if m // tiles.cta[0] == 1 and k // tiles.cta[2] == 2
-    }
-    at = {matched.a.role_axis: 1, matched.a.k_axis: 2}
-    ranges = [range(at[axis] * size, (at[axis] + 1) * size) for axis, size in enumerate(found.size)]
-    box = set(itertools.product(*ranges))
-    assert box == read
 
 
 # --- mappings -----------------------------------------------------------------------------------
