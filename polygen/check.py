@@ -210,7 +210,9 @@ def _stored(tensor: Tensor, value: Any) -> Array:
             f"{tensor.name} holds {array.dtype}, the kernel takes {tensor.dtype}",
             nearest=f'{tensor.name}.astype("{wanted.name}")',
         )
-    return in_order(array, tensor.order) if array.flags.c_contiguous else array
+    if array.ndim != len(tensor.order) or not array.flags.c_contiguous:
+        return array  # as it is, for the binding to take or refuse
+    return in_order(array, tensor.order)
 
 
 def _view(array: Array, tensor: Tensor) -> ArrayView:

@@ -62,6 +62,7 @@ def launcher(plan: KernelPlan) -> dict[str, Any]:
         "host_refusals": refusals(plan_conditions(plan), launch, plan.program.tensors),
         "host_maps": maps,
         "map_step_bytes": common_facts()["tensor_map_row_bytes"],
+        "map_step_less_1": common_facts()["tensor_map_row_bytes"] - 1,
         "map_step_most": common_facts()["tensor_map_step_most"],
         "grid_parameters": _grid_parameters(launch),
         "parameter_comments": [_comment(plan, argument) for argument in plan.arguments],

@@ -452,7 +452,7 @@ def test_a_leaf_whose_statement_lacks_an_iterator(plan):
 
 
 # --- tensor maps ---------------------------------------------------------------------------------
-LAYOUT = MapLayout("x", "f16", (72, 20), 160, (64, 8), 128)
+LAYOUT = MapLayout("x", "f16", (72, 20), (160,), (64, 8), 128)
 
 
 def answering(monkeypatch, code):
@@ -461,9 +461,7 @@ def answering(monkeypatch, code):
 
 def test_a_map_that_the_driver_refuses(monkeypatch):
     answering(monkeypatch, 1)
-    with pytest.raises(
-        ArgumentError, match=r"^x: .*CUresult 1.*20 rows of 72 f16.*contiguous copy"
-    ):
+    with pytest.raises(ArgumentError, match=r"^x: .*CUresult 1.*20 x 72 f16.*contiguous copy"):
         encode(0x10000, LAYOUT)
 
 

@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 from runtime_samples import A, Device, X, Y, artifact, cupy_array, source
 
+from polygen.emit.conditions import conditions
+from polygen.emit.source import Launch
 from polygen.errors import AlignmentMismatch, ArgumentError, ToolchainMissing
-from polygen.frontend.dtypes import BF16
+from polygen.frontend.dtypes import BF16, F32
+from polygen.frontend.program import Program, Tensor
 from polygen.runtime.driver import cupy_driver
 from polygen.runtime.launch import Launcher
 
@@ -52,6 +55,65 @@ def test_arrays_that_do_not_fit(x, y, message):
     with pytest.raises(ArgumentError, match=message):
         call((x,), (1.0,), y)
     assert len(call._prepared) == 0
+
+
+def stacked(launch, *shape):
+    """A launcher of a kernel of stacks, and arrays for it."""
+    x, y = (Tensor(name, F32, ("B", "H", "M", "N"), (0, 1, 2, 3), 4) for name in "xy")
+    conditions_ = conditions(Program("stack", "x", (x,), (y,), ()), (), launch)
+    made = replace(source(), launch=launch, conditions=conditions_, arguments=())
+    call = Launcher(made, artifact(), (x,), (y,), Device().driver)
+    one = cupy_array(shape, strides=(0, 0, 4 * shape[-1], 4))
+    other = cupy_array(shape, OUT, strides=[4 * int(np.prod(shape[n + 1 :])) for n in range(4)])
+    return lambda: call((one,), (), other)
+
+
+def test_more_matrices_than_the_grid_has_room_for():
+    launch = Launch("M", "N", 64, 64, 1, 64, 0, batches=("B", "H"))
+    with pytest.raises(ArgumentError) as caught:
+        stacked(launch, 300, 219, 100, 8)()
+    assert str(caught.value) == (
+        "scale: the launch needs 1 x 2 x 65700 blocks (CUDA allows 2147483647 x 65535 x 65535; "
+        "B = 300, H = 219, M = 100, N = 8). Use a larger tile or raster group, or split the arrays."
+    )
+    with pytest.raises(ArgumentError, match=r"needs 1 x 65536 x 6 blocks.*B = 2, H = 3, M = 41943"):
+        stacked(launch, 2, 3, 64 * 65536, 1)()
+
+
+def test_more_tiles_than_persistent_blocks_count():
+    launch = Launch("M", "N", 64, 64, 1, 64, 0, 132, batches=("B", "H"))
+    with pytest.raises(ArgumentError) as caught:
+        stacked(launch, 2**16, 2**15, 1, 1)()
+    assert str(caught.value) == (
+        "scale: the launch has 2147483648 tiles (kernels count the tiles of all matrices, up to "
+        "2147418112; B = 65536, H = 32768, M = 1, N = 1). Use a larger tile or raster group, or "
+        "split the arrays."
+    )
+
+
+@pytest.mark.parametrize(
+    ("strides", "message"),
+    [
+        ((96, 48, 16, 4), None),
+        ((96, 44, 16, 4), r"y: elements of the output overlap \(axis 1 has stride 11\)"),
+        ((80, 48, 16, 4), r"y: elements of the output overlap \(axis 0 has stride 20\)"),
+        ((48, 192, 16, 4), r"y: elements of the output overlap \(axis 0 has stride 12\)"),
+        ((96, 48, 4, 12), r"y: axis 3 has stride 3"),
+        ((96, -48, 16, 4), r"y: axis 1 runs backwards"),
+    ],
+)
+def test_outputs_of_rank_4(strides, message):
+    launch = Launch("M", "N", 64, 64, 1, 64, 0, batches=("B", "H"))
+    x, y = (Tensor(name, F32, ("B", "H", "M", "N"), (0, 1, 2, 3), 4) for name in "xy")
+    conditions_ = conditions(Program("stack", "x", (x,), (y,), ()), (), launch)
+    made = replace(source(), launch=launch, conditions=conditions_, arguments=())
+    call = Launcher(made, artifact(), (x,), (y,), replace(Device().driver, launch=lambda *_: None))
+    arrays = cupy_array((3, 2, 3, 4)), cupy_array((3, 2, 3, 4), OUT, strides=strides)
+    if message is None:
+        call(arrays[:1], (), arrays[1])
+        return
+    with pytest.raises(ArgumentError, match=message):
+        call(arrays[:1], (), arrays[1])
 
 
 def test_an_input_may_repeat_itself():

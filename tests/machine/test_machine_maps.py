@@ -87,30 +87,7 @@ def test_extents_of_one(compile_ptx, order):
         np.testing.assert_array_equal(found.astype(np.float32), x.astype(np.float32))
 
 
-WINDOWS = [
-    (
-        "rows of every second matrix into a larger one",
-        (7, 20, 72), (MapAxis(0, 3, 2, 1, 2), MapAxis(1, 20, 4), MapAxis(2, 72, 64)),
-        lambda x: x[1:6:2],
-        (3, 50, 136), (MapAxis(0, 3, 2), MapAxis(1, 20, 4, 5, 2), MapAxis(2, 72, 64, 16)),
-        lambda y: y[:, 5:44:2, 16:88],
-    ),
-    (
-        "one matrix of a stack into a stack stored otherwise",
-        (4, 9, 64), (MapAxis(0, 1, 2, 3), MapAxis(1, 9, 4), MapAxis(2, 64, 64)),
-        lambda x: x[3:],
-        (9, 5, 64), (MapAxis(1, 1, 2, 2), MapAxis(0, 9, 4), MapAxis(2, 64, 64)),
-        lambda y: y[:, 2:3].transpose(1, 0, 2),
-    ),
-    (
-        "a vector into a row",
-        (100,), (MapAxis(None, 1, 8), MapAxis(0, 88, 64, 8)), lambda x: x[None, 8:96],
-        (3, 88), (MapAxis(0, 1, 8, 1), MapAxis(1, 88, 64)), lambda y: y[1:2],
-    ),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("case", WINDOWS, ids=[case[0] for case in WINDOWS])
+@pytest.mark.parametrize("case", samples.WINDOWS, ids=[case[0] for case in samples.WINDOWS])
 def test_windows_of_arrays(compile_ptx, case):
     """Sizes are fixed: what is outside the window of the output stays as it was."""
     _, x_shape, x_axes, read, y_shape, y_axes, written = case

@@ -11,6 +11,7 @@ from matrix import UNUSUAL, small
 
 import polygen as pg
 from polygen import knobs
+from polygen.api import _order
 from polygen.errors import ArgumentError
 from polygen.frontend.dtypes import F16
 from polygen.frontend.parse import parse_expression
@@ -273,6 +274,23 @@ def test_sizes_targets_and_static_dims_in_other_forms():
     assert compiled.passes.plan.device.name == "sm_90"
     assert compiled.program.inputs[0].dims == ("M", 64)
     assert repr(compiled) == "<kernel pg_up for sm_90>"
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "order"),
+    [
+        ((2, 3, 4), (12, 4, 1), (0, 1, 2)),
+        ((2, 3, 4), (12, 1, 3), (0, 2, 1)),
+        ((2, 3, 4), (1, 8, 2), (1, 2, 0)),
+        ((3, 2, 4), (4, 12, 1), (0, 1, 2)),  # in which order the slower ones are is no matter
+        ((2, 3, 1), (3, 1, 7), (0, 1, 2)),
+        ((2, 1, 4), (4, 1, 1), (0, 1, 2)),
+        ((4,), (1,), (0,)),
+        ((4, 4), (1, 1), (1, 0)),
+    ],
+)
+def test_the_contiguous_axis_is_read_off_the_strides(shape, strides, order):
+    assert _order(ArrayView(64, shape, strides, F16, 0, "cupy")) == order
 
 
 def test_each_storage_order_gets_a_kernel_of_its_own(monkeypatch):

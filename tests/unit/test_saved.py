@@ -16,6 +16,7 @@ from runtime_samples import artifact
 
 import polygen as pg
 from polygen import saved
+from polygen.emit.source import Argument, MapAxis
 from polygen.errors import ToolchainMissing
 from polygen.frontend.program import Constant
 from polygen.generated import Generated, decode, encode, version
@@ -189,6 +190,14 @@ def test_numbers_keep_their_kind():
     for value in (2, 2.0):
         found = decode(Constant, json.loads(json.dumps(encode(Constant(value)))))
         assert repr(found) == repr(Constant(value))
+
+
+def test_the_axes_of_tensor_maps_survive():
+    axes = (MapAxis(None, 1, 1), MapAxis(2, "M", 8, 3, 2), MapAxis(0, 64, 32))
+    one = Argument("x_map", "map", "x", axes=axes, swizzle=64)
+    assert decode(Argument, json.loads(json.dumps(encode(one)))) == one
+    with pytest.raises(ValueError, match="is not"):
+        decode(MapAxis, encode(axes[0]) | {"axis": "0"})
 
 
 @pytest.mark.parametrize("value", [-0.0, float("inf"), float("nan"), 1e-45, 0.1])

@@ -1,6 +1,7 @@
 """Plans: how operands are copied and loaded, how the epilogue reads, where buffers lie."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -185,6 +186,22 @@ def test_the_grid_covers_every_tile(m, n, raster):
 
 def test_a_launch_of_fixed_sizes_needs_none():
     assert Launch(100, 60, 32, 32, 4, 128, 0).grid({}) == (8, 1, 1)
+
+
+def test_every_matrix_has_a_grid_of_its_own():
+    launch = Launch("M", "N", 32, 64, 4, 128, 0, batches=("B", 3))
+    sizes = {"M": 100, "N": 65, "B": 5}
+    assert launch.matrices(sizes) == 15
+    assert launch.grid(sizes) == (*replace(launch, batches=()).grid(sizes)[:2], 15)
+
+
+@pytest.mark.parametrize(("batches", "blocks"), [(1, 8), (2, 16), (16, 128), (17, 132), (999, 132)])
+def test_persistent_blocks_share_the_tiles_of_all_matrices(batches, blocks):
+    launch = Launch("M", "N", 32, 64, 4, 128, 0, 132, (2, 1), ("B",))
+    sizes = {"M": 100, "N": 65, "B": batches}
+    assert launch.work(sizes) == 2 * 2 * batches  # of clusters of two tiles
+    assert launch.grid(sizes) == (blocks, 1, 1)
+    assert launch.grid(sizes, resident=7) == (6, 1, 1)
 
 
 def test_arguments_are_pointers_sizes_strides():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -11,7 +12,8 @@ from runtime_samples import Device, cupy_array
 from polygen.errors import ArgumentError
 from polygen.frontend import dtypes
 from polygen.runtime import dlpack, outputs
-from polygen.runtime.arrays import PROBES, accepts, describe, library, numpy_dtype
+from polygen.runtime.arrays import PROBES, accepts, describe, in_order, library, numpy_dtype
+from polygen.runtime.driver import foreign_stream
 
 cupy = pytest.importorskip("cupy")
 
@@ -99,6 +101,19 @@ def test_dlpack(stream, asked):
     assert view.pointer == array.ctypes.data
     assert (view.shape, view.strides, view.dtype) == ((3, 3), (6, 2), dtypes.F16)
     assert given.asked == [asked] and type(view.keepalive).__name__ == "PyCapsule"
+
+
+@pytest.mark.parametrize("axes", [(0, 1, 2, 3), (2, 0, 3, 1), (3, 2, 1, 0)])
+def test_arrays_of_rank_4(axes):
+    array = np.zeros((3, 5, 7, 9), np.float16)[:, 1::2, :, 2:].transpose(axes)
+    wanted = (array.shape, tuple(step // 2 for step in array.strides))
+    for view in (
+        describe(OnDevice(array)),
+        describe(cupy_array(array.shape, strides=array.strides, dtype="f2")),
+        describe(Tensor(array.shape, wanted[1])),
+    ):
+        assert (view.shape, view.strides) == wanted
+    assert describe(OnDevice(np.zeros((2, 3, 4, 5), "f4"))).strides == (60, 20, 5, 1)
 
 
 def test_reading_a_capsule_does_not_consume_it():
@@ -197,6 +212,32 @@ def test_torch_outputs_and_stream(monkeypatch):
     turned = outputs.allocator("torch", 0, (4, 8), dtypes.BF16, (1, 0))()
     assert made[-1][0] == (8, 4) and turned == ("permuted", (1, 0))
     assert outputs.stream_pointer(None, "torch", 1, Device().driver) == 101
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4)))[::3])
+@pytest.mark.parametrize("library", ["cupy", "numba"])
+def test_outputs_of_rank_4_in_any_order(monkeypatch, order, library):
+    monkeypatch.setattr(cupy, "empty", lambda shape, dtype: np.empty(shape, dtype))
+    made = outputs.allocator(library, 0, (2, 3, 5, 7), dtypes.F16, order)()
+    assert made.shape == (2, 3, 5, 7) and made.dtype == np.float16
+    assert made.transpose(order).flags.c_contiguous
+
+
+def test_arrays_in_an_order():
+    array = np.arange(120).reshape(2, 3, 4, 5)
+    for order in itertools.permutations(range(4)):
+        found = in_order(array, order)
+        assert found.transpose(order).flags.c_contiguous
+        np.testing.assert_array_equal(found, array)
+    assert np.shares_memory(in_order(array.T, (3, 2, 1, 0)), array)
+
+
+def test_streams_of_others_are_cupys_the_way_its_version_documents(recwarn):
+    found = foreign_stream(cupy, 0x1230)
+    assert found.ptr == 0x1230
+    assert not recwarn.list, "nothing that CuPy is going to remove"
+    older = SimpleNamespace(cuda=SimpleNamespace(Stream=object, ExternalStream=lambda at: at + 1))
+    assert foreign_stream(older, 4) == 5
 
 
 class TorchLike(Tensor):

@@ -9,7 +9,7 @@ import pytest
 import tensor_map_samples as samples
 from runtime_samples import Device, artifact, cupy_array
 
-from polygen.emit.source import Argument, MapAxis
+from polygen.emit.source import Argument, Launch, MapAxis
 from polygen.errors import AlignmentMismatch, ArgumentError, ToolchainMissing
 from polygen.frontend.dtypes import NAMED
 from polygen.frontend.program import Tensor
@@ -49,6 +49,71 @@ def test_one_row_alone_has_a_legal_step(dtype, columns, row_bytes):
     assert layout(dtype, shape=(1, columns), strides=(0, 1)).strides == (row_bytes,)
 
 
+STACK = Tensor("x", NAMED["f16"], ("B", "M", 72), (1, 0, 2))
+
+
+def stack(*axes, sizes=(3, 20), strides=(80, 400, 1), tensor=STACK):
+    argument = Argument("x_map", "map", "x", axes=axes, swizzle=128)
+    return map_layout(argument, tensor, dict(zip("BM", sizes, strict=True)), strides)
+
+
+INNER = MapAxis(2, 72, 64)
+
+
+@pytest.mark.parametrize(
+    ("axes", "expected"),
+    [
+        ((MapAxis(1, "M", 4), MapAxis(0, "B", 2), INNER), ((72, 3, 20), (160, 800), 0)),
+        ((MapAxis(0, "B", 2), MapAxis(1, "M", 4), INNER), ((72, 20, 3), (800, 160), 0)),
+        # Every second from the first on; from the fifth element of a row on.
+        (
+            (MapAxis(0, "B", 2), MapAxis(1, 9, 4, 1, 2), MapAxis(2, 64, 64, 5)),
+            ((64, 9, 3), (1600, 160), 810),
+        ),
+        # At one index: the step must not be below what the faster axes reach.
+        ((MapAxis(0, 1, 1, 2), MapAxis(1, "M", 4), INNER), ((72, 20, 1), (800, 15_344), 320)),
+        ((MapAxis(1, 1, 1, 2), MapAxis(0, 1, 1), INNER), ((72, 1, 1), (144, 144), 1600)),
+        ((MapAxis(None, 1, 1), MapAxis(0, "B", 2), INNER), ((72, 3, 1), (160, 464), 0)),
+    ],
+)
+def test_maps_of_three_axes(axes, expected):
+    found = stack(*axes)
+    assert (found.sizes, found.strides, found.start) == expected
+    assert found.box == tuple(axis.box for axis in reversed(axes))
+
+
+def test_sizes_of_one_have_legal_steps_whatever_the_array_says():
+    found = stack(MapAxis(1, "M", 4), MapAxis(0, "B", 2), INNER, sizes=(1, 1), strides=(0, 0, 1))
+    assert found.strides == (144, 144)
+    found = stack(MapAxis(1, "M", 4), MapAxis(0, "B", 2), INNER, sizes=(1, 20), strides=(0, 76, 1))
+    assert found.strides == (144, 152)
+
+
+def test_the_step_of_one_index_stays_below_two_to_the_forty():
+    axes = (MapAxis(0, "B", 1), MapAxis(1, "M", 4), INNER)
+    found = stack(*axes, sizes=(1, 2**20), strides=(0, 2**20, 1))
+    assert found.strides == (2**21, 2**40 - 16)
+
+
+def test_a_vector_as_one_row():
+    vector = Tensor("x", NAMED["f32"], ("N",), (0,))
+    argument = Argument("x_map", "map", "x", axes=(MapAxis(None, 1, 1), MapAxis(0, "N", 32, 8)))
+    found = map_layout(argument, vector, {"N": 50}, (1,))
+    assert found == MapLayout("x", "f32", (50, 1), (208,), (32, 1), 0, 32)
+
+
+def test_maps_in_words():
+    found = stack(MapAxis(0, "B", 2), MapAxis(1, 9, 4, 1, 2), MapAxis(2, 64, 64, 5))
+    assert str(found) == (
+        "3 x 9 x 64 f16, 160 x 1600 bytes apart, from byte 810 on, in boxes of 2 x 4 x 64 "
+        "elements, swizzle 128 bytes"
+    )
+    assert (
+        str(MapLayout("x", "s8", (64,), (), (32,), 0))
+        == "64 s8, in boxes of 32 elements, no swizzle"
+    )
+
+
 # --- the call of the driver ----------------------------------------------------------------------
 @pytest.fixture
 def driver_calls(monkeypatch):
@@ -69,6 +134,19 @@ def driver_calls(monkeypatch):
 def test_the_driver_gets_everything_innermost_first(driver_calls):
     assert encode(0x10000, LAYOUT) == b"\xab" * 128
     assert driver_calls[1] == [(6, 2, 0x10000, [72, 20], [160], [64, 8], [1, 1], 0, 3, 2, 0)]
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3, 4, 5])
+def test_the_driver_gets_maps_of_every_rank(driver_calls, rank):
+    sizes, strides, box = (
+        (72, 20, 3, 5, 2)[:rank],
+        (160, 3200, 9600, 48_000)[: rank - 1],
+        [8] * rank,
+    )
+    encode(0x10000, MapLayout("x", "f16", sizes, strides, tuple(box), 0, 48))
+    assert driver_calls[1] == [
+        (6, rank, 0x10030, [*sizes], [*strides], box, [1] * rank, 0, 0, 2, 0)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +194,7 @@ def test_without_a_driver(monkeypatch):
 # --- launches ------------------------------------------------------------------------------------
 @dataclass
 class MapDevice(Device):
-    """Reads two maps and two sizes; encodes a map as its address, sizes and row step."""
+    """Reads two maps and two sizes; encodes a map as its address, sizes and steps."""
 
     def __post_init__(self):
         self.encoded = []
@@ -158,6 +236,35 @@ def test_maps_reach_the_kernel_in_its_order(device):
     assert device.launches == [
         ((2, 3, 1), [0x10000, 72, 20, 160], [0x90000, 72, 20, 144], [20, 72])
     ]
+
+
+@pytest.mark.parametrize(
+    ("persistent", "resident", "blocks"),
+    [(0, 0, (2, 5, 3)), (2, 2, (2, 1, 1)), (132, 132, (30, 1, 1))],
+)
+def test_arrays_of_rank_3(device, persistent, resident, blocks):
+    """One block for each tile of each matrix, or persistent ones for the tiles of all."""
+    made, layouts, launches = samples.source("f16", (1, 0, 2)), set(), []
+    tiles = Launch("M", "N", 4, 64, 1, 32, 0, persistent, batches=("B",))
+
+    def encode(pointer, layout):
+        layouts.add((pointer, layout.sizes, layout.strides))
+        return bytes(MAP_BYTES)
+
+    driver = replace(
+        device.driver,
+        encode_map=encode,
+        launch=lambda *given: launches.append(given[1:4]),
+        resident=lambda *_: resident,
+    )
+    program = samples.program("f16", (1, 0, 2))
+    call = Launcher(
+        replace(made, launch=tiles), artifact(), program.inputs, program.outputs, driver
+    )
+    x, y = halves(0x10000, (3, 20, 72), (176, 528, 2)), halves(0x90000, (3, 20, 72), (144, 432, 2))
+    call((x,), (), y)
+    assert launches == [blocks]
+    assert layouts == {(0x10000, (72, 3, 20), (176, 528)), (0x90000, (72, 3, 20), (144, 432))}
 
 
 def test_column_major_arrays(device):
