@@ -198,10 +198,29 @@ def _fit_warps(
         return "the register ring would need an index that is known only at run time"
     alone = replace(candidate, min_blocks=1)
     tiles = tiling(alone, instruction)
-    size = needed(memory(alone, matched, work, tiles))
-    taken = resources(alone, matched, tiles, instruction, device, size)
-    resident = taken.blocks_per_multiprocessor
-    return Fitted(replace(candidate, min_blocks=min(candidate.min_blocks, resident)), resident)
+    while True:
+        size = needed(memory(alone, matched, work, tiles))
+        try:
+            taken = resources(alone, matched, tiles, instruction, device, size)
+        except ResourceError:
+            fewer = _with_fewer_stages(alone)
+            # Schedules ship with the stages that two operands leave room for.
+            if len(matched.operands) == 2 or fewer is None:
+                raise
+            alone = fewer
+        else:
+            resident = taken.blocks_per_multiprocessor
+            least = min(candidate.min_blocks, resident)
+            return Fitted(replace(alone, min_blocks=least), resident)
+
+
+def _with_fewer_stages(schedule: Schedule) -> Schedule | None:
+    """One slot less in every ring; None where there are too few."""
+    pipeline, stages = schedule.pipeline, schedule.pipeline.stages - 1
+    if stages < _FEWEST_STAGES:
+        return None
+    distance = min(pipeline.distance, stages - 1)
+    return replace(schedule, pipeline=replace(pipeline, stages=stages, distance=distance))
 
 
 def _fit_roles(
@@ -228,9 +247,9 @@ def _fit_roles(
         try:
             resources(schedule, matched, tiles, instruction, device, size)
         except ResourceError:
-            stages = schedule.pipeline.stages - 1
-            if stages < _FEWEST_STAGES:
+            fewer = _with_fewer_stages(schedule)
+            if fewer is None:
                 raise
-            schedule = replace(schedule, pipeline=replace(schedule.pipeline, stages=stages))
+            schedule = fewer
         else:
             return Fitted(schedule, 1)

@@ -238,7 +238,11 @@ def values(case: Random, kernel: Kernel) -> dict[str, Any]:
 
 
 def run_random(
-    case: Random, arch: str, call: Callable[[Kernel, list[Any]], list[Any]], exact: bool = True
+    case: Random,
+    arch: str,
+    call: Callable[[Kernel, list[Any]], list[Any]],
+    exact: bool = True,
+    compiled: Callable[[Random, str], Kernel] | None = None,
 ) -> str:
     """Run one case; "" if every output is what it should be, else what differs.
 
@@ -247,8 +251,9 @@ def run_random(
         arch: the target.
         call: runs the kernel on operands (see `stored`), returns NumPy outputs.
         exact: integer data and equality; otherwise floats, each output within its bound.
+        compiled: makes the kernel; `compile_program` by default.
     """
-    kernel = compile_program(case, arch)
+    kernel = (compiled or compile_program)(case, arch)
     if not exact:
         return _run_floats(case, kernel, call)
     data = values(case, kernel)
@@ -286,7 +291,7 @@ def _operands(case: Random, kernel: Kernel, data: dict[str, Any]) -> list[Any]:
         if not t.dims:
             operands.append(data[t.name])
             continue
-        row = data[t.name].shape[t.order[-1]] if len(t.dims) == 2 else 0
+        row = data[t.name].shape[t.order[-1]] if len(t.dims) > 1 else 0
         pitch = pitch_of(case, t.name, row, t.dtype.bytes)
         operands.append((t, data[t.name], pitch, case.offsets[t.name]))
     return operands
@@ -296,11 +301,13 @@ def layout(tensor: Tensor, shape: tuple[int, ...], pitch: int) -> tuple[int, tup
     """Elements to allocate, and strides in elements, of an array with a row pitch."""
     if len(shape) == 1:
         return shape[0], (1,)
-    slow, fast = tensor.order
-    row = shape[fast] + (pitch if shape[slow] > 1 else 0)
-    strides = [0, 0]
-    strides[slow], strides[fast] = row, 1
-    return shape[slow] * row, tuple(strides)
+    *slow, fast = tensor.order
+    step = shape[fast] + (pitch if any(shape[axis] > 1 for axis in slow) else 0)
+    strides = [1] * len(shape)
+    for axis in reversed(slow):
+        strides[axis] = step
+        step *= shape[axis]
+    return step, tuple(strides)
 
 
 def stored_numpy(tensor: Tensor, data: np.ndarray, pitch: int) -> np.ndarray:  # type: ignore[type-arg]

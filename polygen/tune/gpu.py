@@ -236,7 +236,7 @@ def operands(
             so that sums are about 1.
     """
     contraction = program.contractions[0]
-    multiplied = {access.name for access in contraction.reads}
+    multiplied = {access.name for product in program.contractions for access in product.reads}
     kept = contraction.write.index
     depth = [d for it, d in contraction.domain if it not in kept]
     scale = math.prod(d if isinstance(d, int) else sizes[d] for d in depth) ** -0.25

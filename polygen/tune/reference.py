@@ -1,7 +1,9 @@
 """Some rows of a program's outputs on integers, in float64: what the anchor is checked against.
 
+A row is what one index along the output's first axis has: of batches, a matrix.
+
 1. On the device, rows of the sums as sums of products in f32, exact because everything is a small
-   integer. No library for linear algebra is needed.
+   integer.
 2. On the host, the pointwise statements one by one over those rows, each as a program of its own.
    The fused band says which iterator of a statement runs over rows.
 
@@ -10,7 +12,7 @@ The array module is an argument: CuPy where this is used, NumPy where it is test
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +20,18 @@ import numpy as np
 
 from polygen.frontend.dtypes import F32, DType
 from polygen.frontend.evaluate import evaluate
-from polygen.frontend.program import Access, Constant, Contraction, Pointwise, Program, Tensor
+from polygen.frontend.program import (
+    Access,
+    Affine,
+    Constant,
+    Contraction,
+    Pointwise,
+    Program,
+    Statement,
+    Tensor,
+)
 from polygen.poly.fusion import fuse
+from polygen.poly.rows import with_rows
 from polygen.poly.scop import scop
 
 Array = np.ndarray[Any, Any]
@@ -47,12 +59,21 @@ def host(array: Any) -> Array:
 
 def row_axes(program: Program) -> dict[str, int]:
     """Of every output, the axis along which rows lie."""
-    fusion = fuse(program, scop(program))
+    rows = _rows(program)
     written = {s.write.name: s for s in program.statements}
     return {
-        t.name: written[t.name].write.index.index(fusion.iterators(written[t.name].name)[0])
+        t.name: written[t.name].write.index.index(rows[written[t.name].name])
         for t in program.outputs
     }
+
+
+def _rows(program: Program) -> dict[str, str]:
+    """Of every statement, the iterator along the first axis that the program's own arrays have."""
+    statements = with_rows(program)
+    fusion = fuse(statements, scop(statements))
+    own = {it for s in program.statements for it, _ in s.domain}
+    first = next(n for n, it in enumerate(fusion.axes) if it in own)
+    return {s.name: fusion.iterators(s.name)[first] for s in program.statements}
 
 
 def sampled(
@@ -62,65 +83,70 @@ def sampled(
 
     Args:
         xp: the array module of the operands.
-        program: has one contraction, of matrices.
+        program: its products read arguments.
         operands: stored arrays, or numbers, by name; small integers.
         rows: which rows.
 
     Returns:
         Outputs by name, with only those rows.
     """
-    fusion = fuse(program, scop(program))
-    (contraction,) = program.contractions
+    along = _rows(program)
     tensors = program.tensors
     chosen = xp.asarray(np.asarray(rows, dtype=np.int64))
-    own = fusion.iterators(contraction.name)[0]
-    values = {contraction.write.name: _sums(xp, program, contraction, operands, rows, own)}
     names = {t.name for t in program.outputs}
+    values: dict[str, Array] = {}
 
-    def value(access: Access, iterator: str) -> Array:
-        if access.name in values:
-            return values[access.name]
-        if not access.index:
-            return np.asarray(operands[access.name], dtype=np.float64)
-        array = bits(operands[access.name])
-        for axis, index in enumerate(access.index):
-            if index == iterator:
-                array = xp.take(array, chosen, axis=axis)
-        return host(as_f32(xp, array, tensors[access.name].dtype)).astype(np.float64)
+    def part(access: Access, statement: Statement) -> Any:
+        """What a statement reads of an array for the rows, in f32, an axis for every iterator."""
+        array, extents = bits(operands[access.name]), dict(statement.domain)
+        for axis, index in reversed(list(enumerate(access.index))):
+            if isinstance(index, int):
+                array = xp.take(array, index, axis=axis)
+                continue
+            iterator, scale, offset = (
+                (index.iterator, index.scale, index.offset)
+                if isinstance(index, Affine)
+                else (index, 1, 0)
+            )
+            extent = extents[iterator]
+            if iterator == along[statement.name]:
+                array = xp.take(array, chosen * scale + offset, axis=axis)
+            elif isinstance(extent, int) and (scale, offset, extent) != (1, 0, array.shape[axis]):
+                array = xp.take(array, xp.arange(extent) * scale + offset, axis=axis)
+        return as_f32(xp, array, tensors[access.name].dtype)
 
-    for statement in program.pointwise:
-        iterator = fusion.iterators(statement.name)[0]
-        given = [
-            value(arg, iterator) if isinstance(arg, Access) else None for arg in statement.args
-        ]
+    for statement in program.statements:
+        if isinstance(statement, Contraction):
+            values[statement.write.name] = _sums(xp, statement, part)
+            continue
+        given: list[Array | None] = []
+        for arg in statement.args:
+            if not isinstance(arg, Access):
+                given.append(None)
+            elif arg.name in values:
+                given.append(values[arg.name])
+            elif not arg.index:
+                given.append(np.asarray(operands[arg.name], dtype=np.float64))
+            else:
+                given.append(host(part(arg, statement)).astype(np.float64))
         final = statement.write.name in names
-        values[statement.write.name] = _apply(statement, given, len(rows), iterator, final)
+        values[statement.write.name] = _apply(
+            statement, given, len(rows), along[statement.name], final
+        )
     return {name: values[name] for name in names}
 
 
-def _sums(
-    xp: Any,
-    program: Program,
-    contraction: Contraction,
-    operands: Mapping[str, Any],
-    rows: Sequence[int],
-    row: str,
-) -> Array:
-    tensors = program.tensors
-    left, right = contraction.reads
-    if row in right.index:
-        left, right = right, left
+def _sums(xp: Any, contraction: Contraction, part: Callable[[Access, Statement], Any]) -> Array:
+    """The sums of a product for the rows."""
+    letters = {it: chr(ord("a") + n) for n, (it, _) in enumerate(contraction.domain)}
 
-    def oriented(access: Access, first: bool) -> Any:
-        array = operands[access.name]
-        return array if first else array.T
+    def subscript(access: Access) -> str:
+        return "".join(letters[iterator] for iterator in access.iterators)
 
-    a = oriented(left, left.index[0] == row)
-    column = next(i for i in contraction.write.index if i != row)
-    b = as_f32(xp, oriented(right, right.index[0] == column), tensors[right.name].dtype)
-    found = [(b * as_f32(xp, a[r], tensors[left.name].dtype)).sum(axis=1) for r in rows]
-    sums = np.stack([host(one) for one in found]).astype(np.float64)
-    return sums if contraction.write.index[0] == row else sums.T
+    left, right = (subscript(access) for access in contraction.reads)
+    arrays = (part(access, contraction) for access in contraction.reads)
+    found = xp.einsum(f"{left},{right}->{subscript(contraction.write)}", *arrays)
+    return host(found).astype(np.float64)
 
 
 def _apply(
@@ -134,8 +160,8 @@ def _apply(
     extents: dict[str, int] = {row: rows}
     for arg, array in zip(statement.args, given, strict=True):
         if isinstance(arg, Access) and array is not None:
-            for index, extent in zip(arg.index, array.shape, strict=True):
-                if isinstance(index, str) and index != row:
+            for index, extent in zip(arg.iterators, array.shape, strict=True):
+                if index != row:
                     extents[index] = max(extent, extents.get(index, 1))
     args: list[Access | Constant] = []
     inputs, arrays = [], {}
@@ -144,7 +170,7 @@ def _apply(
             args.append(arg)
             continue
         name = f"argument{at}"
-        args.append(replace(arg, name=name))
+        args.append(Access(name, arg.iterators))  # what is read is already taken
         inputs.append(Tensor(name, F32, array.shape))
         arrays[name] = array
     # A statement that reads no matrix runs over an extent that only its domain tells: one column

@@ -133,7 +133,8 @@ def vector_record(e: Epilogue) -> dict[str, Any]:
 
 def is_hoisted(e: Epilogue, read: Read) -> bool:
     """Whether a read is the same in every row: no m in it, and lanes keep their column."""
-    return e.fixed_column and read.m_stride == "0" and read.kind == "vector"
+    same = e.fixed_column and read.m_stride == "0" and read.kind == "vector"
+    return same and read.width >= _WORD_BYTES
 
 
 def read_vector(read: Read, words: str, e: Epilogue) -> str:

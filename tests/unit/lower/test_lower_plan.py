@@ -135,7 +135,7 @@ def test_one_tensor_at_two_places_is_read_twice():
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 def test_every_value_is_computed_before_it_is_used(epilogue):
     work = plan_of(epilogue=epilogue).epilogue
-    known = {work.accumulator, *(read.name for read in work.reads)}
+    known = {*dict(work.sums), *(read.name for read in work.reads)}
     for statement in work.statements:
         assert {a for a in statement.args if isinstance(a, str)} <= known, statement
         known.add(statement.result)
