@@ -29,6 +29,7 @@ from polygen.poly.derive_syncs import derive
 from polygen.poly.fusion import fuse
 from polygen.poly.refine import refine
 from polygen.poly.scop import scop
+from polygen.poly.versions import forget
 from polygen.runtime.files import write_text_atomic
 
 FOLDER = Path(__file__).resolve().parent
@@ -74,6 +75,7 @@ def timed(make: Callable[[], object], repeats: int) -> float:
     for _ in range(repeats):
         derive.cache_clear()  # no generation profits from the last one
         refine.cache_clear()
+        forget()
         start = time.process_time()
         make()
         found.append(time.process_time() - start)

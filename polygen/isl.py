@@ -13,6 +13,7 @@ import contextlib
 import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 from islpy import DEFAULT_CONTEXT as DEFAULT_CONTEXT
@@ -63,6 +64,55 @@ Result = TypeVar("Result")
 # Proofs of one kernel take some 10^5 basic operations; a bit-shuffling coverage proof that explodes
 # passes 2 * 10^7.
 DEFAULT_BUDGET = 20_000_000
+
+
+# How many results of the operations below are kept; those of one kernel are some hundreds. Two
+# relations are one key only if they are equal: what is read back from emitted text finds what was
+# computed of the same relations before. isl may rewrite in place what it computes with, into what
+# is equal and reads differently: neither arguments nor results of these are to be printed.
+_KEPT = 2048
+
+
+@lru_cache(maxsize=_KEPT)
+def read_set(text: str) -> Set:
+    """The set that a text says; reading is slow, and programs say the same again and again."""
+    return Set(text)
+
+
+@lru_cache(maxsize=_KEPT)
+def read_map(text: str) -> Map:
+    """The relation that a text says."""
+    return Map(text)
+
+
+@lru_cache(maxsize=_KEPT)
+def composed(first: Map, second: Map) -> Map:
+    """`first`, and `second` after it."""
+    return first.apply_range(second).coalesce()
+
+
+@lru_cache(maxsize=_KEPT)
+def without(relation: Map, other: Map) -> Map:
+    """The pairs of one relation that another does not have."""
+    return relation.subtract(other).coalesce()
+
+
+@lru_cache(maxsize=_KEPT)
+def least(relation: Map) -> Map:
+    """The lexicographically smallest image of every input."""
+    return relation.lexmin().coalesce()
+
+
+@lru_cache(maxsize=_KEPT)
+def last_source(relation: Map) -> Map:
+    """Every output with the lexicographically largest input that it is an image of."""
+    return relation.reverse().lexmax().reverse().coalesce()
+
+
+def forget() -> None:
+    """Forget all results that are kept: what comes next is computed as in a new process."""
+    for kept in (read_set, read_map, composed, without, least, last_source):
+        kept.cache_clear()
 
 
 @contextlib.contextmanager

@@ -6,11 +6,14 @@ that what is known of the order stays known.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from polygen import isl
 from polygen.errors import IllegalSchedule
-from polygen.poly.happens_before import Known, LeafFacts, Order
+from polygen.poly.agent_order import Known, LeafFacts
+from polygen.poly.before import earlier
+from polygen.poly.happens_before import Order
 from polygen.poly.tile_program import Place, Sync, SyncStatement, TileProgram, TileStatement
 from polygen.poly.tile_tree import (
     Loop,
@@ -32,7 +35,7 @@ class Derivation:
 
     def __init__(self, program: TileProgram) -> None:
         self.program = program
-        self.model = TileModel(program)
+        self.model = TileModel(program, printed=True)
         self.tree = program.schedule
         self.leaves: dict[str, SyncStatement] = {}
         self.syncs: tuple[Sync, ...] = ()
@@ -53,7 +56,7 @@ class Derivation:
         # Values before slots: what a reader lacks says more than who comes too early to write.
         for need in sorted(self.dependences, key=lambda need: need.kind == "reuse"):
             first, then = order.times[need.source.name], order.times[need.target.name]
-            wrong = need.relation.subtract(isl.Map.lex_lt_map(first, then))
+            wrong = need.relation.subtract(earlier(first, then))
             if not wrong.is_empty():
                 fields = dict(self.program.fields)
                 field = fields.get(need.buffer.name.partition("_")[0])
@@ -67,15 +70,22 @@ class Derivation:
 
     def order(self, syncs: tuple[Sync, ...] | None = None) -> Order:
         """What the tree and the syncs order."""
-        timed = {name: self._time(name, vector) for name, vector in times(self.tree).items()}
         used = self.syncs if syncs is None else syncs
-        return Order(self.model, timed, dict(self.facts), used, self._known)
+        return Order(self.model, _Times(self), dict(self.facts), used, self._known)
 
-    def _time(self, name: str, vector: tuple[str, ...]) -> isl.Map:
+    def time(self, name: str, vector: tuple[str, ...]) -> isl.Map:
+        """When a leaf's instances run, by a time vector over its coordinates."""
         found = self._timed.get((name, vector))
         if found is None:
-            text = f"{self.instance(name)} -> [{','.join(vector)}]"
-            found = self.model.map(text).intersect_domain(self.domain(name))
+            # Of sets of its own: isl may rewrite in place what it computes with, and the domains of
+            # leaves are printed.
+            prefix, leaf = self.program.prefix, self.leaf(name)
+            domain = leaf.domain
+            if isinstance(leaf, TileStatement):
+                domain = f"{prefix}{{ {domain} }}"
+            runs = isl.read_map(f"{prefix}{{ {leaf.instance} -> [{','.join(vector)}] }}")
+            found = runs.intersect_domain(isl.read_set(domain))
+            found = found.intersect_params(isl.read_set(f"{prefix}{{ : {self.program.context} }}"))
             self._timed[name, vector] = found
         return found
 
@@ -258,6 +268,25 @@ class Derivation:
             return other, wrong
 
         return sorted(needs, key=rank)
+
+
+class _Times(Mapping[str, isl.Map]):
+    """When the leaves of a tree run: worked out for those that are asked for, which are few."""
+
+    def __init__(self, work: Derivation) -> None:
+        self._work, self._tree = work, work.tree
+        self._vectors: dict[str, tuple[str, ...]] | None = None
+
+    def __getitem__(self, name: str) -> isl.Map:
+        if self._vectors is None:
+            self._vectors = times(self._tree)
+        return self._work.time(name, self._vectors[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(leaves(self._tree))
+
+    def __len__(self) -> int:
+        return len(leaves(self._tree))
 
 
 def _outer(cells: isl.Map, kept: int) -> isl.Map:

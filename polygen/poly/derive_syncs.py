@@ -89,10 +89,9 @@ def _prune(
         needs = work.likely(sync, users.get(sync.name, ()))
         kept: dict[str, list[Dependence]] = {}
         for need in needs:
-            rest, used = order.open_part(need)
-            if not rest.is_empty():
+            if order.is_open(need, sync):
                 break
-            for name in used:
+            for name in order.open_part(need)[1]:
                 kept.setdefault(name, []).append(need)
         else:
             work.syncs = order.syncs

@@ -19,8 +19,8 @@ from itertools import takewhile
 from polygen import isl
 from polygen.errors import IllegalSchedule
 from polygen.hardware.device import common_facts
+from polygen.poly.agent_order import LeafFacts
 from polygen.poly.derivation import Derivation
-from polygen.poly.happens_before import LeafFacts
 from polygen.poly.tile_program import Place, Sync
 from polygen.poly.tile_tree import loop
 from polygen.poly.versions import Dependence, same_agent
@@ -321,31 +321,42 @@ def arrivals(signals: list[tuple[LeafFacts, isl.Map]]) -> int:
     Raises:
         IllegalSchedule: they differ; with two cells.
     """
-    total: isl.PwAff | None = None
-    everything: isl.Set | None = None
+    parts: dict[int, isl.Set] = {}  # arrivals so far -> the cells that have as many
     warp = common_facts()["warp_size"]
     for facts, relation in signals:
         each = {"all": facts.place.threads, "warps": facts.place.threads // warp, "one": 1}
-        weight = each[facts.executes]
         for agent in _agents(facts.place):
             mine = relation
             for n, value in enumerate(agent):
                 mine = mine.fix_val(_IN, n, isl.Val(value))
             cells = mine.range()
-            if cells.is_empty():
-                continue
-            once = cells.indicator_function().scale_val(isl.Val(weight))
-            total = once if total is None else total.add(once)
-            everything = cells if everything is None else everything.union(cells)
-    assert total is not None and everything is not None
-    total = total.intersect_domain(everything).coalesce()
-    least, most = total.min_val(), total.max_val()
-    if not (least.is_int() and least.eq(most)):
+            if not cells.is_empty():
+                parts = _with_arrivals(parts, cells.coalesce(), each[facts.executes])
+    least, most = min(parts), max(parts)
+    if least != most:
         raise IllegalSchedule(
             f"barriers are met by different numbers of arrivals: {least} to {most}",
             where=signals[0][0].name,
         )
-    return int(least.to_python())
+    return least
+
+
+def _with_arrivals(parts: dict[int, isl.Set], cells: isl.Set, weight: int) -> dict[int, isl.Set]:
+    """Cells by their arrivals when some of them have had more."""
+    found: dict[int, isl.Set] = {}
+    for count, have in parts.items():
+        hit = have.intersect(cells)
+        if hit.is_empty():
+            split = [(count, have)]
+        else:
+            split = [(count, have.subtract(cells)), (count + weight, hit)]
+            cells = cells.subtract(have)
+        for total, part in split:
+            if not part.is_empty():
+                found[total] = (part.union(found[total]) if total in found else part).coalesce()
+    if not cells.is_empty():
+        found[weight] = (cells.union(found[weight]) if weight in found else cells).coalesce()
+    return found
 
 
 def _agents(place: Place) -> list[tuple[int, ...]]:

@@ -1,189 +1,108 @@
-"""What trees and synchronisation order, pair of leaves by pair of leaves.
+"""What trees and synchronisation order between agents, pair of leaves by pair of leaves.
 
 A dependence a -> b between agents is kept by a path
 
     a complete -> signal, barrier, wait -> (signal, barrier, wait ->) b
 
-whose links inside one agent are the order of its tree. *Complete* depends on a's unit: at once;
-when a wait for its commit group has passed; or by an mbarrier alone. The group of an instance is
-the first one closed after it; it is complete at a wait that leaves n groups pending if the n-th
-group closed after it was closed before the wait.
+whose links inside one agent are the order of its tree (`agent_order`). Only the pairs on a path are
+ever built: the order of all leaves at once is what isl is slow at.
 
-Inside an agent of many threads each thread knows its own order only: `each_thread` says when that
-is enough. Only the pairs on a path are ever built: the order of all leaves at once is what isl is
-slow at.
+1. Paths are tried one after another, the short ones first, until nothing of a dependence is left.
+2. What completes by groups begins its paths at its group: there a dependence has fewer coordinates,
+   and all statements of a group share their paths.
+3. Most pairs go over the last wait before their target; only what is left over is compared with
+   what every earlier wait keeps as well.
+4. That something is *not* kept takes one pair that no path keeps: `is_open` follows the paths of a
+   few instances, and those of all only if these are kept.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from polygen import isl
-from polygen.hardware.units import Unit
-from polygen.poly.tile_program import Place, Sync, SyncStatement, TileStatement
-from polygen.poly.versions import Dependence, TileModel, same_agent
+from polygen.poly.agent_order import AgentOrder
+from polygen.poly.tile_program import Sync
+from polygen.poly.versions import Dependence
 
 _IN, _OUT = isl.dim_type.in_, isl.dim_type.out
 _LINKS = ("mbarrier", "bar", "turn")
 _HOPS = 2  # barriers on a path
-_FEW = 2  # pieces of a relation whose lexmin would cost more than it saves
+_WITNESSES = 4  # pairs that are tried before all
 
 
 @dataclass(frozen=True, slots=True)
-class LeafFacts:
-    """What ordering needs to know of a leaf."""
+class Hop:
+    """One barrier on a path, with the leaf that signals it."""
 
-    name: str
-    place: Place
-    executes: str
-    kind: str  # "statement", or a sync statement's
-    unit: Unit | None = None
-    group: str = ""
-
-    @classmethod
-    def of(cls, leaf: TileStatement | SyncStatement) -> LeafFacts:
-        """The facts of a statement or of a synchronisation's leaf."""
-        if isinstance(leaf, TileStatement):
-            return cls(leaf.name, leaf.place, leaf.executes, "statement", leaf.unit, leaf.group)
-        return cls(leaf.name, leaf.place, leaf.executes, leaf.kind)
+    sync: Sync
+    signal: str
 
 
-@dataclass(slots=True)
-class Known:
-    """Relations that stay true when more leaves are put into the trees."""
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A fence on the source's side, where there is one, and barriers."""
 
-    before: dict[tuple[str, str], isl.Map] = field(default_factory=dict)
-    later: dict[tuple[str, int], isl.Map] = field(default_factory=dict)
-    complete: dict[tuple[str, str, int], isl.Map] = field(default_factory=dict)
-    relation: dict[tuple[Sync, str], isl.Map] = field(default_factory=dict)
-    chains: dict[tuple[object, ...], isl.Map | None] = field(default_factory=dict)
+    hops: tuple[Hop, ...]
+    fence: Sync | None = None
+
+    @property
+    def last(self) -> Sync:
+        """The barrier that it ends with."""
+        return self.hops[-1].sync
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of the syncs."""
+        fence = (self.fence.name,) if self.fence is not None else ()
+        return frozenset((*fence, *(hop.sync.name for hop in self.hops)))
 
 
-class Order:
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What a path has to lead from and to.
+
+    Attributes:
+        source: leaf.
+        target: leaf.
+        fence: that the path has to contain, on the source's side.
+        started: whether the source has only to have started.
+        grouped: whether paths begin at the groups of the source instead of at its instances.
+        beginning: what tells where its paths begin from others, by content.
+        known: where paths have led from there.
+        only: the beginnings that matter; None if all.
+    """
+
+    source: str
+    target: str
+    fence: str
+    started: bool
+    grouped: bool
+    beginning: tuple[str, ...]
+    known: dict[tuple[object, ...], isl.Map | None]
+    only: isl.Set | None = None
+
+    def compose(self, first: isl.Map, second: isl.Map) -> isl.Map:
+        """One relation after the other; what holds for all instances is kept."""
+        return isl.composed(first, second) if self.only is None else first.apply_range(second)
+
+    def subtract(self, need: isl.Map, covers: isl.Map) -> isl.Map:
+        """What a relation does not cover."""
+        return isl.without(need, covers) if self.only is None else need.subtract(covers)
+
+
+class Order(AgentOrder):
     """What is ordered, given times inside agents and a set of syncs."""
 
-    def __init__(
-        self,
-        model: TileModel,
-        times: dict[str, isl.Map],
-        leaves: dict[str, LeafFacts],
-        syncs: tuple[Sync, ...],
-        known: Known | None = None,
-    ) -> None:
-        """Args:
-        model: the program.
-        times: leaf -> (instance -> time vector); all vectors have one length.
-        leaves: facts of every leaf.
-        syncs: what synchronises.
-        known: of an order with the same leaves, or fewer.
-        """
-        self.model, self.times, self.leaves, self.syncs = model, times, leaves, syncs
-        self.known = Known() if known is None else known
-        self.links = tuple(s for s in syncs if s.kind in _LINKS)
+    @property
+    def links(self) -> tuple[Sync, ...]:
+        """What leads from one agent to another."""
+        return tuple(s for s in self.syncs if s.kind in _LINKS)
 
     def having(self, syncs: tuple[Sync, ...]) -> Order:
         """The same trees with other syncs."""
         return Order(self.model, self.times, self.leaves, syncs, self.known)
-
-    def before(self, first: str, second: str) -> isl.Map:
-        """Pairs of one agent, the first earlier in its tree."""
-        found = self.known.before.get((first, second))
-        if found is None:
-            pairs = isl.Map.lex_lt_map(self.times[first], self.times[second])
-            found = same_agent(pairs, len(self.leaves[first].place.agents))
-            self.known.before[first, second] = found
-        return found
-
-    def each_thread(self, first: str, second: str) -> bool:
-        """Whether it is enough that every thread keeps its own order between two leaves."""
-        a, b = self.leaves[first], self.leaves[second]
-        return (
-            a.place.threads == 1
-            or a.executes == b.executes
-            or "bar" in (a.kind, b.kind)
-            or (a.executes == "all" and b.executes == "warps")  # begins with the warp's barrier
-            or (a.executes == "all" and a.kind in ("wait", "retire"))  # all have waited
-            or (a.unit is not None and a.unit.collective)
-        )
-
-    def after(self, first: str, second: str) -> isl.Map | None:
-        """`before`, where the order of each thread is enough; else None."""
-        if self.leaves[first].place != self.leaves[second].place:
-            return None
-        return self.before(first, second) if self.each_thread(first, second) else None
-
-    def group_of(self, leaf: str) -> isl.Map:
-        """An instance -> the instance that closes its group."""
-        group = self.leaves[leaf].group
-        if group == leaf:
-            return self.times[leaf].domain().identity()
-        return self.before(leaf, group).lexmin()
-
-    def closed_later(self, group: str, count: int) -> isl.Map:
-        """A group -> the one closed `count` groups later by the same agent."""
-        found = self.known.later.get((group, count))
-        if found is None:
-            if count == 0:
-                found = self.times[group].domain().identity()
-            elif count == 1:
-                found = self.before(group, group).lexmin().coalesce()
-            else:
-                step = self.closed_later(group, 1)
-                found = self.closed_later(group, count - 1).apply_range(step).coalesce()
-            self.known.later[group, count] = found
-        return found
-
-    def complete_at(self, leaf: str, retire: str, pending: int) -> isl.Map:
-        """Pairs: complete at a wait that leaves `pending` groups."""
-        found = self.known.complete.get((leaf, retire, pending))
-        if found is None:
-            group = self.leaves[leaf].group
-            later = self.group_of(leaf).apply_range(self.closed_later(group, pending))
-            found = later.apply_range(self.before(group, retire)).coalesce()
-            self.known.complete[leaf, retire, pending] = found
-        return found
-
-    def retires(self, leaf: str) -> tuple[Sync, ...]:
-        """The waits for groups of a leaf's unit at its place."""
-        facts = self.leaves[leaf]
-        if facts.unit is None or facts.unit.completion != "groups":
-            return ()
-        return tuple(
-            s
-            for s in self.syncs
-            if s.kind == "retire"
-            and s.unit == facts.unit.name
-            and self.leaves[s.wait].place == facts.place
-        )
-
-    def complete(self, leaf: str, at: str) -> isl.Map | None:
-        """Pairs of one agent: `leaf` is complete when `at` starts; None if never."""
-        facts, then = self.leaves[leaf], self.leaves[at]
-        if facts.place != then.place:
-            return None
-        if facts.unit is None or facts.unit.completion == "now":
-            return self.after(leaf, at)
-        key = ("complete", leaf, at, self.retires(leaf))
-        if key not in self.known.chains:
-            found = None
-            for retire in self.retires(leaf):
-                one = self._through(leaf, retire, at)
-                if one is not None and not one.is_empty():
-                    found = one if found is None else found.union(one)
-            self.known.chains[key] = found
-        return self.known.chains[key]
-
-    def _through(self, leaf: str, retire: Sync, at: str) -> isl.Map | None:
-        waited = self.complete_at(leaf, retire.wait, retire.pending)
-        if retire.wait == at:
-            return waited
-        unit, then = self.leaves[leaf].unit, self.leaves[at]
-        speaks = unit is not None and unit.collective
-        if speaks or self.leaves[retire.wait].executes == then.executes or then.kind == "bar":
-            return waited.apply_range(self.before(retire.wait, at))
-        if self.leaves[retire.wait].executes == "all":
-            return waited.apply_range(self.before(retire.wait, at))
-        return None
 
     def relation(self, sync: Sync, signal: str) -> isl.Map:
         """Signal instance -> the wait instances that have seen it."""
@@ -204,31 +123,27 @@ class Order:
                 if n < place.blocks or n >= len(place.agents):
                     meets = meets.equate(_IN, n, _OUT, n)
             return meets
-        arrives = self.model.map(dict(sync.signals)[signal])
+        arrives = self._cells(dict(sync.signals)[signal])
         arrives = arrives.intersect_domain(self.times[signal].domain())
         rounds = self.model.next(sync.buffers[0], -sync.phase * sync.slots)
-        meets = arrives.apply_range(rounds).apply_range(self.waits_for(sync).reverse())
-        return meets
+        return isl.composed(isl.composed(arrives, rounds), self.waits_for(sync).reverse())
 
     def waits_for(self, sync: Sync) -> isl.Map:
         """Wait instance -> the cell of its barrier."""
-        return self.model.map(sync.waits_for).intersect_domain(self.times[sync.wait].domain())
+        return self._cells(sync.waits_for).intersect_domain(self.times[sync.wait].domain())
 
-    def _first(self, leaf: str, at: str, *, started: bool) -> isl.Map | None:
-        """`leaf` -> the first instance of `at` at which it is complete.
-
-        What a barrier's first signal after it guarantees, the later ones do as well.
-        """
-        key = ("first", leaf, at, started, () if started else self.retires(leaf))
-        if key not in self.known.chains:
-            found = self.after(leaf, at) if started else self.complete(leaf, at)
-            if found is not None and not found.is_empty() and found.n_basic_map() > _FEW:
-                found = found.lexmin().coalesce()
-            self.known.chains[key] = found
-        return self.known.chains[key]
+    def _cells(self, text: str) -> isl.Map:
+        return isl.read_map(f"{self.model.program.prefix}{{ {text} }}")
 
     def uncovered(
-        self, source: str, target: str, need: isl.Map, fence: str = "", *, started: bool = False
+        self,
+        source: str,
+        target: str,
+        need: isl.Map,
+        fence: str = "",
+        *,
+        started: bool = False,
+        only: isl.Set | None = None,
     ) -> tuple[isl.Map, frozenset[str]]:
         """The part of `need` that no path keeps, and the syncs on the paths of the rest.
 
@@ -238,99 +153,159 @@ class Order:
             need: source instance -> target instance.
             fence: that the path has to contain, on the source's side.
             started: whether the source has only to have started.
+            only: instances of the source outside of which `need` is empty; None if unknown.
         """
-        used: set[str] = set()
-        frontier = self._beginnings(source, fence, started)
-        for hop in range(_HOPS):
-            reached = []
-            for sync, path, parts in frontier:
-                if not self._leads_to(sync, target, _HOPS - hop - 1):
-                    continue
-                chain = self._chain((source, path, started, fence, self.retires(source)), parts)
-                if chain is None:
-                    continue
-                reached.append((sync, path, chain))
-                covers = self._ends(sync, chain, target)
-                if covers is None or covers.is_disjoint(need):
-                    continue
-                need, used = need.subtract(covers), used | {name for name, _ in path}
-                if need.is_empty():
-                    return need, frozenset(used)
-            frontier = self._continued(reached)
-        return need, frozenset(used)
+        facts = self.leaves[source]
+        grouped = not started and facts.by_groups
+        unit = "" if facts.unit is None else facts.unit.name
+        beginning = ("group", facts.group, unit) if grouped else ("leaf", source, str(started))
+        known = self.known.chains if only is None else {}
+        search = _Search(source, target, fence, started, grouped, beginning, known, only)
+        if not grouped:
+            return self._left(search, need)
+        closes = self.group_of(source)
+        if only is not None:
+            search = replace(search, only=only.apply(closes))
+        rest, used = self._left(search, need.apply_domain(closes).coalesce())
+        alone = need.subtract_domain(closes.domain())  # never complete: nothing closes its group
+        if rest.is_empty():
+            return alone, used
+        return need.intersect(closes.apply_range(rest)).union(alone), used
 
-    def _beginnings(self, source: str, fence: str, started: bool) -> list[_Step]:
-        found: list[_Step] = []
-        place = self.leaves[source].place
-        fences = [s for s in self.syncs if s.kind == "fence" and s.unit == fence]
+    def is_open(self, need: Dependence, gone: Sync | None = None) -> bool:
+        """Whether a dependence is not kept: by one pair of it, if a pair at hand shows it.
+
+        Args:
+            need: the dependence.
+            gone: a sync that this order lacks; pairs near it are tried first.
+        """
+        near = None if gone is None else self._near(need.source.name, gone)
+        pieces = need.relation.get_basic_maps()[:_WITNESSES]
+        if near is not None:
+            pieces = need.relation.intersect_domain(near).get_basic_maps()[:_WITNESSES] + pieces
+        for piece in pieces:
+            pair = isl.Map.from_basic_map(piece.sample())
+            if pair.is_empty():
+                continue
+            rest, _ = self.open_part(replace(need, relation=pair), pair.domain())
+            if not rest.is_empty():
+                return True
+        return not self.open_part(need)[0].is_empty()
+
+    def _near(self, source: str, gone: Sync) -> isl.Set | None:
+        """Instances that are the last ones before an instance of a wait for groups."""
+        facts = self.leaves[source]
+        if gone.kind != "retire" or not facts.by_groups:
+            return None
+        if self.leaves[gone.wait].place != facts.place:
+            return None
+        waited = isl.last_source(self.retired_at(facts.group, gone.wait, gone.pending))
+        return self.group_of(source).intersect_range(waited.domain()).domain()
+
+    def _left(self, search: _Search, need: isl.Map) -> tuple[isl.Map, frozenset[str]]:
+        """The part of `need` that no path keeps, from where paths begin; and the syncs used."""
+        used: frozenset[str] = frozenset()
+        paths = self._beginnings(search)
+        for hop in range(_HOPS):
+            chains = {}
+            for path in paths:
+                if self._leads_to(path.last, search.target, _HOPS - hop - 1):
+                    chain = self._chain(search, path)
+                    if chain is not None:
+                        chains[path] = chain
+            for path, covers in self._covers(search, chains):
+                rest = search.subtract(need, covers)
+                if rest.is_empty():
+                    return rest, used | path.names
+                if not rest.plain_is_equal(need) and not covers.is_disjoint(need):
+                    need, used = rest, used | path.names
+            paths = [longer for path in chains for longer in self._continued(path)]
+        return need, used
+
+    def _covers(
+        self, search: _Search, chains: dict[Path, isl.Map]
+    ) -> Iterator[tuple[Path, isl.Map]]:
+        """What paths keep: over the last wait before each target first, then over any."""
+        target = search.target
+        for path, chain in chains.items():
+            wait = path.last.wait
+            if wait != target and self.after(wait, target) is not None:
+                yield path, search.compose(chain, self.last_of(wait, target))
+        for path, chain in chains.items():
+            follows = self.after(path.last.wait, target)
+            if follows is not None:
+                yield path, search.compose(chain, follows)
+            if path.last.wait == target:
+                yield path, chain
+
+    def _beginnings(self, search: _Search) -> list[Path]:
+        found: list[Path] = []
+        place = self.leaves[search.source].place
+        fences = [
+            s
+            for s in self.syncs
+            if s.kind == "fence" and s.unit == search.fence and self.leaves[s.wait].place == place
+        ]
         for sync in self.links:
             for signal, _ in signals_of(sync):
-                if signal == source and not fence:
-                    found.append((sync, ((sync.name, signal),), (("sync", sync, signal),)))
-                elif self.leaves[signal].place != place:
-                    continue
-                elif fence:
-                    for one in fences:
-                        if self.leaves[one.wait].place == place:
-                            parts: tuple[_Part, ...] = (
-                                ("first", source, one.wait, started),
-                                ("first", one.wait, signal, True),
-                                ("sync", sync, signal),
-                            )
-                            path = ((one.name, ""), (sync.name, signal))
-                            found.append((sync, path, parts))
-                else:
-                    parts = (("first", source, signal, started), ("sync", sync, signal))
-                    found.append((sync, ((sync.name, signal),), parts))
+                hops = (Hop(sync, signal),)
+                if signal == search.source and not search.fence:
+                    found.append(Path(hops))
+                elif self.leaves[signal].place == place:
+                    found += [Path(hops, f) for f in fences] if search.fence else [Path(hops)]
         return found
 
-    def _continued(self, reached: list[tuple[Sync, _Path, isl.Map]]) -> list[_Step]:
-        found: list[_Step] = []
-        for sync, path, chain in reached:
-            for link in self.links:
-                if link.name in dict(path):
-                    continue
-                for signal, _ in signals_of(link):
-                    longer = (*path, (link.name, signal))
-                    if sync.wait == signal:
-                        found.append((link, longer, (("is", chain), ("sync", link, signal))))
-                    elif self.leaves[sync.wait].place == self.leaves[signal].place:
-                        middle = ("first", sync.wait, signal, True)
-                        found.append(
-                            (link, longer, (("is", chain), middle, ("sync", link, signal)))
-                        )
-        return found
+    def _continued(self, path: Path) -> list[Path]:
+        """The paths of one barrier more."""
+        passed, place = {hop.sync.name for hop in path.hops}, self.leaves[path.last.wait].place
+        return [
+            Path((*path.hops, Hop(link, signal)), path.fence)
+            for link in self.links
+            if link.name not in passed
+            for signal, _ in signals_of(link)
+            if self.leaves[signal].place == place
+        ]
 
-    def _chain(self, key: tuple[object, ...], parts: tuple[_Part, ...]) -> isl.Map | None:
-        if key in self.known.chains:
-            return self.known.chains[key]
-        result: isl.Map | None = None
-        for number, part in enumerate(parts):
-            one = self._part(part)
-            if one is None or one.is_empty():
-                result = None
-                break
-            result = one if number == 0 or result is None else result.apply_range(one)
-        if result is not None:
-            result = None if result.is_empty() else result.coalesce()
-        self.known.chains[key] = result
-        return result
+    def _chain(self, search: _Search, path: Path) -> isl.Map | None:
+        """Where a path leads: from its beginnings to the waits of its last barrier."""
+        key = (*search.beginning, self.retires(search.source), path)
+        if key not in search.known:
+            to_signal = self._to_signal(search, path)
+            found: isl.Map | None = None
+            if to_signal is not None and not to_signal.is_empty():
+                last = path.hops[-1]
+                found = search.compose(to_signal, self.relation(last.sync, last.signal))
+            search.known[key] = None if found is None or found.is_empty() else found
+        return search.known[key]
 
-    def _part(self, part: _Part) -> isl.Map | None:
-        kind = part[0]
-        if kind == "is":
-            return part[1]  # type: ignore[return-value]
-        if kind == "sync":
-            return self.relation(part[1], part[2])  # type: ignore[arg-type]
-        return self._first(part[1], part[2], started=bool(part[3]))  # type: ignore[arg-type]
+    def _to_signal(self, search: _Search, path: Path) -> isl.Map | None:
+        """Where a path leads before its last barrier; None if nowhere."""
+        signal = path.hops[-1].signal
+        if len(path.hops) > 1:
+            shorter = Path(path.hops[:-1], path.fence)
+            first, wait = self._chain(search, shorter), shorter.last.wait
+        elif path.fence is not None:
+            first, wait = self._begin(search, path.fence.wait), path.fence.wait
+        else:
+            return self._begin(search, signal)
+        if first is None or wait == signal:
+            return first
+        second = self.first_started(wait, signal)
+        return None if second is None else search.compose(first, second)
 
-    def _ends(self, sync: Sync, chain: isl.Map, target: str) -> isl.Map | None:
-        covers = chain if sync.wait == target else None
-        follows = self.after(sync.wait, target)
-        if follows is not None:
-            follows = chain.apply_range(follows)
-            covers = follows if covers is None else covers.union(follows)
-        return covers
+    def _begin(self, search: _Search, at: str) -> isl.Map | None:
+        """From where paths begin to the first instance of a leaf by which that is done."""
+        source = self.leaves[search.source]
+        found: isl.Map | None = None
+        if search.grouped:
+            found = self.first_retired(source.name, at)
+        elif at == source.name and not search.fence:
+            found = self.times[at].domain().identity()
+        elif search.started or source.unit is None or source.unit.completion == "now":
+            found = self.first_started(source.name, at)
+        return (
+            found if found is None or search.only is None else found.intersect_domain(search.only)
+        )
 
     def _leads_to(self, sync: Sync, target: str, hops: int) -> bool:
         """Whether a path over this sync can end at the target at all."""
@@ -344,22 +319,31 @@ class Order:
             for signal, _ in signals_of(link)
         )
 
-    def open_part(self, need: Dependence) -> tuple[isl.Map, frozenset[str]]:
-        """The part of a dependence that is not kept, and the syncs that keep the rest."""
+    def open_part(
+        self, need: Dependence, only: isl.Set | None = None
+    ) -> tuple[isl.Map, frozenset[str]]:
+        """The part of a dependence that is not kept, and the syncs that keep the rest.
+
+        Args:
+            need: the dependence.
+            only: instances of its source outside of which it is empty; None if nothing is known.
+        """
         rest, used = need.relation, frozenset[str]()
         source, target = need.source, need.target
         if need.local:
-            rest, used = self._open_inside(need)
+            rest, used = self._open_inside(need, only)
             if rest.is_empty():
                 return rest, used
         if need.buffer.space != "shared":
             return rest, used
         fence = need.fence.name if need.fence is not None else ""
-        rest, more = self.uncovered(source.name, target.name, rest, fence)
+        rest, more = self.uncovered(source.name, target.name, rest, fence, only=only)
         retires = (s.name for s in self.retires(source.name))
         return rest, used | more | frozenset(retires)
 
-    def _open_inside(self, need: Dependence) -> tuple[isl.Map, frozenset[str]]:
+    def _open_inside(
+        self, need: Dependence, only: isl.Set | None
+    ) -> tuple[isl.Map, frozenset[str]]:
         """The part of a dependence inside one agent that its own order does not keep."""
         source, target, rest = need.source, need.target, need.relation
         if source.unit.in_order and source.unit == target.unit:
@@ -369,7 +353,7 @@ class Order:
             if need.fence.by == "target":
                 for one in self.syncs:
                     if one.kind == "fence" and one.unit == need.fence.name and not rest.is_empty():
-                        done = self.complete(source.name, one.wait)
+                        done = self.complete(source.name, one.wait, only)
                         if done is not None:
                             covers = done.apply_range(self.before(one.wait, target.name))
                             rest, used = rest.subtract(covers), used | {one.name}
@@ -377,15 +361,10 @@ class Order:
         if need.buffer.space == "scalar":
             return rest.subtract(self.before(source.name, target.name)), frozenset()
         if stays_in_thread(need):
-            done = self.complete(source.name, target.name)
+            done = self.complete(source.name, target.name, only)
             if done is not None:
                 rest = rest.subtract(done)
         return rest, frozenset(s.name for s in self.retires(source.name))
-
-
-_Part = tuple[object, ...]
-_Path = tuple[tuple[str, str], ...]  # syncs, each with its signal
-_Step = tuple[Sync, _Path, tuple[_Part, ...]]
 
 
 def signals_of(sync: Sync) -> tuple[tuple[str, str], ...]:

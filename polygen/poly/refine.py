@@ -29,11 +29,12 @@ from functools import lru_cache
 
 from polygen import isl
 from polygen.errors import IllegalSchedule, VerifyError
+from polygen.poly.agent_order import LeafFacts
 from polygen.poly.counters import check_counters, check_sides, check_turns
 from polygen.poly.emitted import Emitted, read_trees
 from polygen.poly.frame import frame
 from polygen.poly.handover import arrivals
-from polygen.poly.happens_before import LeafFacts, Order
+from polygen.poly.happens_before import Order
 from polygen.poly.legality import Proof
 from polygen.poly.liveness import check_live
 from polygen.poly.phases import early, late
@@ -313,7 +314,7 @@ class _Refinement:
             order = self.order.having(tuple(s for s in self.syncs if s is not sync))
             users = self.users.get(sync.name, [])
             ranked = sorted(users, key=lambda d: d.buffer.name not in sync.buffers)
-            if any(not order.open_part(need)[0].is_empty() for need in ranked):
+            if any(order.is_open(need, sync) for need in ranked):
                 continue
             others = [s for s in order.syncs if s.kind == "mbarrier"]
             if any(

@@ -166,7 +166,7 @@ def _retire(
     for pending in range(most, -1, -1):
         sync = Sync("retire", name, name, unit=unit, pending=pending)
         trial = order.having((*work.syncs, sync))
-        if all(trial.open_part(_unfenced(need))[0].is_empty() for need in needs):
+        if not any(trial.is_open(_unfenced(need)) for need in needs):
             work.add(sync)
             return
     need = needs[0]

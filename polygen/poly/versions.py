@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from polygen import isl
 from polygen.errors import IllegalSchedule
 from polygen.hardware.units import FenceRule, fence_between
+from polygen.poly.before import antis, flows, outputs, union_map
 from polygen.poly.tile_program import Buffer, TileProgram, TileStatement
 from polygen.poly.tile_tree import Node, times
 
@@ -55,9 +57,16 @@ class Dependence:
 class TileModel:
     """A tile program as isl sets and relations."""
 
-    def __init__(self, program: TileProgram) -> None:
-        self.program = program
+    def __init__(self, program: TileProgram, *, printed: bool = False) -> None:
+        """Args:
+        program: the program.
+        printed: whether text is made of its sets. isl may rewrite a set in place when it computes
+            with it, into one that is equal and reads differently: what is printed is therefore
+            read for this model alone.
+        """
+        self.program, self._printed = program, printed
         self._read: dict[str, isl.Map] = {}  # texts that were parsed
+        self._nameless: dict[str, isl.Set] = {}
         self.context = isl.Set(f"{program.prefix}{{ : {program.context} }}")
         self.domains = {s.name: self.set(s.domain) for s in program.statements}
         self.reads: dict[str, dict[str, isl.Map]] = {b.name: {} for b in program.buffers}
@@ -69,17 +78,20 @@ class TileModel:
         self.meaning = self.time_of(program.order)
         self.cells = {b.name: self._cells(b) for b in program.buffers if self.writes[b.name]}
         self.versions = {b.name: b.versions for b in program.buffers}
-        self._next: dict[tuple[str, int], isl.Map] = {}
 
     def set(self, text: str) -> isl.Set:
         """A set of the program's parameters."""
-        return isl.Set(f"{self.program.prefix}{{ {text} }}").intersect_params(self.context)
+        read = isl.Set if self._printed else isl.read_set
+        return read(f"{self.program.prefix}{{ {text} }}").intersect_params(self.context)
 
     def map(self, text: str) -> isl.Map:
         """A relation of the program's parameters."""
+        whole = f"{self.program.prefix}{{ {text} }}"
+        if not self._printed:
+            return isl.read_map(whole)
         known = self._read.get(text)
         if known is None:
-            known = self._read[text] = isl.Map(f"{self.program.prefix}{{ {text} }}")
+            known = self._read[text] = isl.Map(whole)
         return known
 
     def time_of(self, tree: Node) -> dict[str, isl.Map]:
@@ -116,17 +128,16 @@ class TileModel:
 
     def next(self, buffer: str, count: int = 1) -> isl.Map:
         """Version and owner -> the version `count` later of the same owner."""
-        known = self._next.get((buffer, count))
+        found = later_version(self._counted(buffer), self.versions[buffer], count)
+        return found.set_tuple_name(_IN, buffer).set_tuple_name(_OUT, buffer)
+
+    def _counted(self, buffer: str) -> isl.Set:
+        """The cells of a buffer without its name, of a set that is not printed."""
+        known = self._nameless.get(buffer)
         if known is None:
-            cells = self.cells[buffer]
-            if count == 0:
-                known = cells.identity()
-            elif count == 1:
-                known = successor(cells, self.versions[buffer])
-            else:
-                step = self.next(buffer)
-                known = self.next(buffer, count - 1).apply_range(step).coalesce()
-            self._next[buffer, count] = known
+            ours = any(b.name == buffer for b in self.program.buffers)
+            cells = (_shared(self.program) if ours else self).cells[buffer]
+            known = self._nameless[buffer] = cells.reset_tuple_id()
         return known
 
     def replaced(self, buffer: Buffer) -> isl.Map:
@@ -147,7 +158,7 @@ class TileModel:
     def add_token(self, name: str, cells: isl.Set, versions: int) -> None:
         """Cells of what no statement writes: a token that agents pass on."""
         self.cells[name], self.versions[name] = cells.coalesce(), versions
-        self._next = {key: value for key, value in self._next.items() if key[0] != name}
+        self._nameless.pop(name, None)
 
     def dependences(self) -> tuple[Dependence, ...]:
         """All dependences, split into those inside one agent and those between agents.
@@ -155,7 +166,11 @@ class TileModel:
         Raises:
             IllegalSchedule: a cell is read that nothing wrote.
         """
-        order = union_map(self.meaning.values(), self.program.prefix)
+        return _dependences(self.program)
+
+    def find_dependences(self) -> tuple[Dependence, ...]:
+        """`dependences`, computed."""
+        order = union_map(self.meaning.values())
         found: list[Dependence] = []
         for buffer in self.program.buffers:
             if self.writes[buffer.name]:
@@ -163,25 +178,18 @@ class TileModel:
         return tuple(part for one in found for part in self._split(one))
 
     def _through(self, buffer: Buffer, order: isl.UnionMap) -> list[Dependence]:
-        prefix, name = self.program.prefix, buffer.name
-        reads = union_map(self.reads[name].values(), prefix)
-        writes = union_map(self.writes[name].values(), prefix)
-        access = isl.UnionAccessInfo.from_sink(reads).set_must_source(writes)
-        flow = access.set_schedule_map(order).compute_flow()
-        lost = flow.get_must_no_source()
+        reads, writes = self.reads[buffer.name], self.writes[buffer.name]
+        flow, lost = flows(reads, writes, self.meaning, order)
         if not lost.is_empty():
             raise IllegalSchedule(
-                f"{name} is read before it is written: {isl.sample_pair(lost)}", where=name
+                f"{buffer.name} is read before it is written: {isl.sample_pair(lost)}",
+                where=buffer.name,
             )
-        kinds = [("flow", flow.get_must_dependence())]
-        (only, *others) = self.writes[name].values()
+        kinds = [("flow", flow)]
+        (only, *others) = writes.values()
         if others or not only.is_injective():
-            again = isl.UnionAccessInfo.from_sink(writes).set_kill(writes)
-            again = again.set_may_source(reads).set_schedule_map(order)
-            kinds.append(("anti", again.compute_flow().get_may_dependence()))
-            over = isl.UnionAccessInfo.from_sink(writes).set_must_source(writes)
-            over = over.set_schedule_map(order)
-            kinds.append(("output", over.compute_flow().get_must_dependence()))
+            kinds.append(("anti", antis(reads, writes, self.meaning, order)))
+            kinds.append(("output", outputs(writes, self.meaning, order)))
         found = [
             self._dependence(kind, buffer, one)
             for kind, relation in kinds
@@ -247,9 +255,41 @@ class TileModel:
         return [replace(one, relation=r, local=is_) for r, is_ in pairs if not r.is_empty()]
 
 
+@lru_cache(maxsize=16)
+def _shared(program: TileProgram) -> TileModel:
+    """A model for what follows from the program alone and is computed once."""
+    return TileModel(program)
+
+
+@lru_cache(maxsize=16)
+def _dependences(program: TileProgram) -> tuple[Dependence, ...]:
+    """They follow from the program alone: found once for who orders and for who proves them."""
+    return _shared(program).find_dependences()
+
+
+@lru_cache(maxsize=128)
+def later_version(cells: isl.Set, versions: int, count: int) -> isl.Map:
+    """Every cell without a name -> the version `count` later of the same owner."""
+    if count == 0:
+        return cells.identity()
+    if count == 1:
+        return successor(cells, versions)
+    half = count // 2
+    return isl.composed(
+        later_version(cells, versions, count - half), later_version(cells, versions, half)
+    )
+
+
+def forget() -> None:
+    """Forget what was computed of programs: what comes next takes as long as in a new process."""
+    for kept in (_shared, _dependences, later_version, _same_first):
+        kept.cache_clear()
+    isl.forget()
+
+
 def successor(cells: isl.Set, versions: int) -> isl.Map:
     """Every cell -> the next version of the same owner."""
-    return later_cells(cells, versions).lexmin().coalesce()
+    return isl.least(later_cells(cells, versions))
 
 
 def later_cells(cells: isl.Set, versions: int) -> isl.Map:
@@ -281,9 +321,16 @@ def with_parts(step: isl.Map, parts: int, name: str) -> isl.Map:
 
 def same_agent(relation: isl.Map, agents: int) -> isl.Map:
     """The pairs whose first coordinates are equal."""
+    return relation.intersect(_same_first(relation.get_space(), agents))
+
+
+@lru_cache(maxsize=512)
+def _same_first(space: isl.Space, agents: int) -> isl.Map:
+    """All pairs of a space whose first coordinates are equal."""
+    found = isl.Map.universe(space)
     for n in range(agents):
-        relation = relation.equate(_IN, n, _OUT, n)
-    return relation
+        found = found.equate(_IN, n, _OUT, n)
+    return found
 
 
 def union_of(sets: Iterable[isl.Set]) -> isl.Set:
@@ -300,14 +347,6 @@ def union_of_maps(maps: Iterable[isl.Map]) -> isl.Map:
     for one in rest:
         first = first.union(one)
     return first.coalesce()
-
-
-def union_map(maps: Iterable[isl.Map], prefix: str) -> isl.UnionMap:
-    """Relations of several spaces as one."""
-    found = isl.UnionMap(f"{prefix}{{ }}")
-    for one in maps:
-        found = found.union(isl.UnionMap.from_map(one))
-    return found
 
 
 def maps_of(relation: isl.UnionMap) -> list[isl.Map]:

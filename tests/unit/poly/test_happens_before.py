@@ -8,16 +8,17 @@ from test_versions import COPIER, WORKER, pairs, ring, statement
 from polygen import isl
 from polygen.errors import IllegalSchedule, VerifyError
 from polygen.hardware.units import unit
+from polygen.poly.agent_order import LeafFacts
 from polygen.poly.ast import text
 from polygen.poly.derivation import Derivation
 from polygen.poly.derive_syncs import derive
 from polygen.poly.emitted import Emitted
 from polygen.poly.handover import arrivals
-from polygen.poly.happens_before import LeafFacts
 from polygen.poly.place_trees import place_trees
 from polygen.poly.refine import refine
 from polygen.poly.tile_program import Buffer, Place, Sync, TileProgram, TileStatement
 from polygen.poly.tile_tree import leaves, loop, loops_around, steps, without
+from polygen.poly.versions import forget
 
 
 def derived(program=None):
@@ -117,6 +118,51 @@ def test_a_path_says_which_syncs_it_takes():
     (flow,) = (d for d in work.dependences if d.kind == "flow")
     rest, used = order.uncovered("fill", "use", flow.relation)
     assert rest.is_empty() and used == {"full_ring"}
+
+
+def ordered(of):
+    """A derivation that has what another one derived, and its order."""
+    work = Derivation(of.program)
+    work.tree, work.leaves = of.tree, {x.name: x for x in of.leaves}
+    work.facts |= {x.name: LeafFacts.of(x) for x in of.leaves}
+    return work, work.order(of.syncs)
+
+
+def test_what_is_open_is_told_from_what_is_kept_by_pairs_or_by_all():
+    work, order = ordered(derived())
+    assert not any(order.is_open(need) for need in work.dependences)
+    full, empty = order.syncs if order.syncs[0].name == "full_ring" else order.syncs[::-1]
+    for gone, kind in ((full, "flow"), (empty, "reuse")):
+        less = order.having(tuple(s for s in order.syncs if s is not gone))
+        for need in work.dependences:
+            is_open = not less.open_part(need)[0].is_empty()
+            assert less.is_open(need, gone) == is_open
+            assert is_open or need.kind != kind or need.local
+
+
+def test_a_dependence_that_is_open_for_one_pair_of_many_is_open():
+    """No pair at hand need be the one: then all are followed."""
+    work, order = ordered(derived())
+    (flow,) = (d for d in work.dependences if d.kind == "flow")
+    pieces = isl.Map("[K] -> { fill[k] -> use[g, k] : 0 <= g < 2 and 0 <= k < K }")
+    backward = isl.Map("[K] -> { fill[7] -> use[1, 6] : K > 7 }")
+    assert not order.is_open(replace(flow, relation=pieces))
+    assert order.is_open(replace(flow, relation=pieces.union(backward)))
+    hull = pieces.union(isl.Map("[K] -> { fill[k] -> use[1, j] : k = 7 and 6 <= j <= 7 < K }"))
+    assert order.is_open(replace(flow, relation=hull.coalesce()))
+
+
+def test_what_is_derived_does_not_depend_on_what_was_derived_before():
+    """isl rewrites sets in place; none that is printed is shared."""
+    first = derived(ring(3))
+    for slots in (1, 2, 3):
+        refine(emitted(derived(ring(slots))))
+    for forgets in (lambda: None, forget):
+        derive.cache_clear()
+        forgets()
+        again = derived(ring(3))
+        assert again == first
+        assert emitted(again) == emitted(first)
 
 
 # --- arrivals ------------------------------------------------------------------------------------

@@ -1,0 +1,154 @@
+"""Which instances come earlier by their times, and which writes are the last or the next of those.
+
+A write may come before a read of its cell, with others in between. `last_writes` and `next_writes`
+do for one writing and one reading statement, in less time, what isl's dataflow analysis does for
+any number: instances are compared with their cells, so that cells stay apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from polygen import isl
+
+_OUT = isl.dim_type.out
+
+
+def earlier(first: isl.Map, second: isl.Map) -> isl.Map:
+    """Pairs of instances of two leaves, the first at a smaller time.
+
+    Coordinates of time that are the same number in both leaves say nothing; after one with two
+    numbers none says anything any more. So that few are left to compare.
+
+    Args:
+        first: instance -> time vector.
+        second: likewise, of the same length.
+    """
+    compared, ordered = [], False
+    for n in range(first.dim(_OUT)):
+        a, b = (one.plain_get_val_if_fixed(_OUT, n) for one in (first, second))
+        if not (a.is_int() and b.is_int()):
+            compared.append(n)
+        elif not a.eq(b):
+            ordered = bool(a.lt(b))
+            break
+    less = isl.Map.lex_le_map if ordered else isl.Map.lex_lt_map
+    return less(_kept(first, compared), _kept(second, compared))
+
+
+def _kept(timed: isl.Map, compared: list[int]) -> isl.Map:
+    """A leaf's times without the coordinates that are not compared."""
+    end = timed.dim(_OUT)
+    for n in (*reversed(compared), -1):
+        if n + 1 < end:
+            timed = timed.project_out(_OUT, n + 1, end - n - 1)
+        end = n
+    return timed
+
+
+def last_writes(
+    reads: isl.Map, writes: isl.Map, when_read: isl.Map, when_written: isl.Map
+) -> tuple[isl.Map, isl.Map]:
+    """The last write of every cell before each of its reads.
+
+    Args:
+        reads: instance -> cell.
+        writes: instance of one statement -> cell.
+        when_read: reading instance -> time vector.
+        when_written: writing instance -> time vector.
+
+    Returns:
+        Writing instance -> reading instance, and the part of `reads` that nothing wrote before.
+    """
+    each = reads.domain_map()
+    found = reads.range_map().apply_range(writes.reverse())
+    found = found.intersect(earlier(when_written, each.apply_range(when_read)).reverse())
+    last = found.apply_range(when_written).lexmax().apply_range(when_written.reverse())
+    flow = each.reverse().apply_range(last.intersect(found))
+    return flow.reverse().coalesce(), reads.wrap().subtract(found.domain()).unwrap()
+
+
+def next_writes(
+    reads: isl.Map, writes: isl.Map, when_read: isl.Map, when_written: isl.Map
+) -> isl.Map:
+    """Reading instance -> writing instance: the next write of every cell after each of its reads.
+
+    Args:
+        reads: instance -> cell.
+        writes: instance of one statement -> cell.
+        when_read: reading instance -> time vector.
+        when_written: writing instance -> time vector.
+    """
+    each = reads.domain_map()
+    found = reads.range_map().apply_range(writes.reverse())
+    found = found.intersect(earlier(each.apply_range(when_read), when_written))
+    following = found.apply_range(when_written).lexmin().apply_range(when_written.reverse())
+    return each.reverse().apply_range(following.intersect(found)).coalesce()
+
+
+def flows(
+    reads: Mapping[str, isl.Map],
+    writes: Mapping[str, isl.Map],
+    when: Mapping[str, isl.Map],
+    order: isl.UnionMap,
+) -> tuple[isl.UnionMap, isl.UnionMap]:
+    """Write -> read of what it wrote; and the reads of what nothing wrote.
+
+    Args:
+        reads: statement -> (instance -> cell), of one buffer.
+        writes: likewise.
+        when: statement -> (instance -> time vector).
+        order: all of `when`.
+    """
+    if len(reads) == len(writes) == 1:
+        ((r, read),), ((w, write),) = reads.items(), writes.items()
+        flow, lost = last_writes(read, write, when[r], when[w])
+        return isl.UnionMap.from_map(flow), isl.UnionMap.from_map(lost)
+    if not reads:
+        nothing = isl.UnionMap.empty(order.get_space())
+        return nothing, nothing
+    access = isl.UnionAccessInfo.from_sink(union_map(reads.values()))
+    access = access.set_must_source(union_map(writes.values()))
+    found = access.set_schedule_map(order).compute_flow()
+    return found.get_must_dependence(), found.get_must_no_source()
+
+
+def antis(
+    reads: Mapping[str, isl.Map],
+    writes: Mapping[str, isl.Map],
+    when: Mapping[str, isl.Map],
+    order: isl.UnionMap,
+) -> isl.UnionMap:
+    """Read -> the next write; arguments as of `flows`."""
+    if not reads:
+        return isl.UnionMap.empty(order.get_space())
+    if len(writes) == 1:
+        ((w, write),) = writes.items()
+        each = [next_writes(read, write, when[r], when[w]) for r, read in reads.items()]
+        found = [one for one in each if not one.is_empty()]
+        if len(found) == 1:
+            return isl.UnionMap.from_map(found[0])
+    every = union_map(writes.values())
+    access = isl.UnionAccessInfo.from_sink(every).set_kill(every)
+    access = access.set_may_source(union_map(reads.values())).set_schedule_map(order)
+    return access.compute_flow().get_may_dependence()
+
+
+def outputs(
+    writes: Mapping[str, isl.Map], when: Mapping[str, isl.Map], order: isl.UnionMap
+) -> isl.UnionMap:
+    """Write -> the next one; arguments as of `flows`."""
+    if len(writes) == 1:
+        ((w, write),) = writes.items()
+        return isl.UnionMap.from_map(last_writes(write, write, when[w], when[w])[0])
+    every = union_map(writes.values())
+    access = isl.UnionAccessInfo.from_sink(every).set_must_source(every)
+    return access.set_schedule_map(order).compute_flow().get_must_dependence()
+
+
+def union_map(maps: Iterable[isl.Map]) -> isl.UnionMap:
+    """Relations of several spaces as one; there is at least one."""
+    first, *rest = (isl.UnionMap.from_map(one) for one in maps)
+    for one in rest:
+        first = first.union(one)
+    return first

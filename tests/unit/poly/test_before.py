@@ -1,0 +1,73 @@
+"""What comes earlier, and the last or next write of a cell, against isl's own analysis."""
+
+import pytest
+
+from polygen import isl
+from polygen.poly.before import earlier, last_writes, next_writes
+
+TIMES = {
+    "same loops, one step apart": ("a[i, k] -> [i, 0, k, 1]", "b[i, k] -> [i, 0, k, 2]"),
+    "the other way round": ("a[i, k] -> [i, 0, k, 2]", "b[i, k] -> [i, 0, k, 1]"),
+    "apart outside of the inner loop": ("a[i, k] -> [i, 3, k, 1]", "b[i, k] -> [i, 1, k, 2]"),
+    "one number against a loop": ("a[i, k] -> [i, 0, k, 0]", "b[i, k] -> [i, k, 0, 0]"),
+    "a lag": ("a[i, k] -> [i, 0, k + 1, 1]", "b[i, k] -> [i, 0, k, 2]"),
+    "the same statement": ("a[i, k] -> [i, 0, k, 1]", "a[i, k] -> [i, 0, k, 1]"),
+    "before everything": ("a[i, k] -> [0, i, k, 0]", "b[i, k] -> [1, i, k, 0]"),
+    "no loop is shared": ("a[i, k] -> [1, i, k, 0]", "b[i, k] -> [0, i, k, 0]"),
+}
+
+
+def timed(text):
+    return isl.Map(f"[K] -> {{ {text} : 0 <= i < 3 and 0 <= k < K }}")
+
+
+@pytest.mark.parametrize("texts", TIMES.values(), ids=TIMES)
+def test_earlier_is_the_lexicographic_order_of_whole_vectors(texts):
+    first, second = map(timed, texts)
+    assert earlier(first, second).is_equal(isl.Map.lex_lt_map(first, second))
+
+
+PARTS = "0 <= i < 3 and 0 <= k < K"
+WRITES = {
+    "one cell each": f"w[i, k] -> c[i, k] : {PARTS}",
+    "over again in the inner loop": f"w[i, k] -> c[i, 0] : {PARTS}",
+    "two cells at once": f"w[i, k] -> c[i, p] : {PARTS} and k <= p <= k + 1",
+    "over again in every loop": f"w[i, k] -> c[0, p] : {PARTS} and 0 <= p < 2",
+}
+READS = {
+    "its own": f"r[i, k] -> c[i, k] : {PARTS}",
+    "the row": f"r[i, k] -> c[i, p] : {PARTS} and 0 <= p <= k",
+    "the first of all": f"r[i, k] -> c[0, 0] : {PARTS}",
+    "one nobody may have written": f"r[i, k] -> c[i, k + 1] : {PARTS}",
+}
+ORDERS = {
+    "write, then read": ("w[i, k] -> [i, k, 0]", "r[i, k] -> [i, k, 1]"),
+    "read, then write": ("w[i, k] -> [i, k, 1]", "r[i, k] -> [i, k, 0]"),
+    "two loops": ("w[i, k] -> [0, i, k]", "r[i, k] -> [1, i, k]"),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_last_and_next_writes_are_those_of_isl_s_analysis(write, read, order):
+    reads, writes = (isl.Map(f"[K] -> {{ {text} }}") for text in (read, write))
+    when_written, when_read = map(timed, order)
+    schedule = isl.UnionMap.from_map(when_written).union(isl.UnionMap.from_map(when_read))
+    r, w = isl.UnionMap.from_map(reads), isl.UnionMap.from_map(writes)
+
+    access = isl.UnionAccessInfo.from_sink(r).set_must_source(w).set_schedule_map(schedule)
+    wanted = access.compute_flow()
+    flow, lost = last_writes(reads, writes, when_read, when_written)
+    assert isl.UnionMap.from_map(flow).is_equal(wanted.get_must_dependence())
+    assert isl.UnionMap.from_map(lost).is_equal(wanted.get_must_no_source())
+
+    again = isl.UnionAccessInfo.from_sink(w).set_kill(w).set_may_source(r)
+    anti = again.set_schedule_map(schedule).compute_flow().get_may_dependence()
+    found = next_writes(reads, writes, when_read, when_written)
+    assert isl.UnionMap.from_map(found).is_equal(anti)
+
+    over = isl.UnionAccessInfo.from_sink(w).set_must_source(w).set_schedule_map(schedule)
+    output, _ = last_writes(writes, writes, when_written, when_written)
+    wanted = over.compute_flow().get_must_dependence()
+    assert isl.UnionMap.from_map(output).is_equal(wanted)
