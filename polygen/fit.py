@@ -219,7 +219,7 @@ def _with_fewer_stages(schedule: Schedule) -> Schedule | None:
     pipeline, stages = schedule.pipeline, schedule.pipeline.stages - 1
     if stages < _FEWEST_STAGES:
         return None
-    distance = min(pipeline.distance, stages - 1)
+    distance = pipeline.distance if schedule.specialised else min(pipeline.distance, stages - 1)
     return replace(schedule, pipeline=replace(pipeline, stages=stages, distance=distance))
 
 

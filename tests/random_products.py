@@ -44,7 +44,7 @@ class _Making:
         return f"({self.operand('x', 'M')} @ {self.operand('w', 'N')})"
 
     def operand(self, side: str, own: str) -> str:
-        """An operand, perhaps one that there is, read as [M, K] on the left, [K, N] on the right."""
+        """An operand, new or not, read as [M, K] on the left and as [K, N] on the right."""
         rng = self.rng
         known = [name for name in self.signature if name[0] == side]
         name = rng.choice(known) if known and rng.random() < 0.4 else f"{side}{len(known)}"

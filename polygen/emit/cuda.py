@@ -103,7 +103,7 @@ def _tidy(text: str) -> str:
 
 def _frame(plan: KernelPlan) -> dict[str, Any]:
     """Which tiles a block works on, and what its places share."""
-    along, depths = plan.schedule.raster.along, [size_name(depth) for depth in plan.depths]
+    along, depths = plan.schedule.raster.along, [size_name(depth) for depth in plan.match.depths]
     depth = functools.reduce(lambda one, other: f"max({one}, {other})", depths)
     record = {
         "lanes": plan.device.warp_size,

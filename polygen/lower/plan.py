@@ -29,6 +29,9 @@ from polygen.lower.work import Epilogue, Placed, Work
 from polygen.poly.ast import Block, LoopAst, Marked
 from polygen.poly.frame import Frame
 from polygen.poly.legality import Proof
+from polygen.poly.match import Match
+from polygen.poly.pointwise import Pointwork
+from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
@@ -170,9 +173,9 @@ class KernelPlan:
     mapping: str  # the tile hierarchy and the instruction, in words
     arguments: tuple[Argument, ...]
     launch: Launch
-    extents: tuple[tuple[str, Dim], ...]  # "m", "n", "k" -> size; of k, the first product's
-    depths: tuple[Dim, ...]  # the different lengths of the sums
-    batches: tuple[tuple[str, Dim], ...]  # batch dims -> how many matrices along each
+    match: Match
+    work: Pointwork
+    tile_program: TileProgram
     buffers: tuple[Buffer, ...]
     leaves: tuple[Leaf, ...]
     places: tuple[Place, ...]
@@ -180,6 +183,16 @@ class KernelPlan:
     frame: Frame
     proofs: tuple[Proof, ...]
     resources: Resources
+
+    @property
+    def extents(self) -> tuple[tuple[str, Dim], ...]:
+        """The sizes along "m", "n" and "k"; of k, the first product's."""
+        return tuple((role, self.match.extent(role)) for role in "mnk")
+
+    @property
+    def batches(self) -> tuple[tuple[str, Dim], ...]:
+        """Batch dims, and how many matrices there are along each."""
+        return self.match.batches
 
     def buffer(self, name: str) -> Buffer:
         """The buffer called `name`."""

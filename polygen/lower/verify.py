@@ -6,6 +6,8 @@
    call passes. What a leaf then makes of them is checked where it is written (`polygen.emit.leaf`).
 3. A barrier expects the bytes that the copies of its statement bring.
 4. The launch has the threads that the places count on.
+5. Leaves work on the cells of the tile program, and at the addresses of the program's accesses
+   (`polygen.lower.verify_accesses`).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from polygen.errors import VerifyError
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.plan import KernelPlan, Leaf, Rows
 from polygen.lower.resources import thread_count
+from polygen.lower.verify_accesses import check_accesses
 from polygen.lower.work import Move
 from polygen.poly.ast import Block, Call, For, If, LoopAst, Marked
 
@@ -27,6 +30,7 @@ def verify(plan: KernelPlan) -> KernelPlan:
     _check_buffers(plan)
     _check_calls(plan)
     _check_bytes(plan)
+    check_accesses(plan)
     wanted = thread_count(plan.schedule, plan.tiles, plan.device)
     last = max(place.first_warp + place.warps for place in plan.places)
     if plan.launch.threads != wanted or last * plan.device.warp_size > wanted:

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from random_programs import has_float_bound, layout, random_program, roomy_program, run_random
+from random_products import compile_products, product_program
+from random_programs import (
+    compile_program,
+    has_float_bound,
+    layout,
+    random_program,
+    roomy_program,
+    run_random,
+)
 
 from polygen.runtime.environment import current_arch
 
@@ -56,18 +65,26 @@ def _on_gpu(kernel: Any, operands: list[Any]) -> list[Any]:
 
 def _one(given: tuple[str, int, bool]) -> str:
     kind, seed, exact = given
-    case = (roomy_program if kind == "roomy" else random_program)(seed)
+    make, compiled = {
+        "any": (random_program, compile_program),
+        "roomy": (roomy_program, compile_program),
+        "products": (product_program, compile_products),
+        "roomy products": (partial(product_program, roomy=True), compile_products),
+    }[kind]
+    case = make(seed)
     if not exact and not has_float_bound(case):
         return ""
     try:
-        return run_random(case, str(current_arch()), _on_gpu, exact)
+        return run_random(case, str(current_arch()), _on_gpu, exact, compiled)
     except Exception as error:
         return f"{case}\n  {type(error).__name__}: {error}"
 
 
 @pytest.mark.parametrize("exact", [True, False], ids=["integers", "floats"])
-@pytest.mark.parametrize("kind", ["any", "roomy"])
+@pytest.mark.parametrize("kind", ["any", "roomy", "products", "roomy products"])
 def test_random_programs_are_right(kind: str, exact: bool) -> None:
+    if "products" in kind and not exact:
+        pytest.skip("no bound is known for sums of several products")
     seeds = [(kind, seed, exact) for seed in range(FIRST, FIRST + COUNT)]
     workers = max(1, (os.cpu_count() or 2) - 2)
     with multiprocessing.get_context("spawn").Pool(workers) as pool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from random_products import compile_products, product_program
 from random_programs import (
     has_float_bound,
     random_program,
@@ -44,3 +45,13 @@ def test_random_floats_are_within_their_bounds_on_the_machine(kind: str) -> None
     assert {case.signature[0].split("[")[0] for case in cases} == {"f16", "bf16", "tf32"}
     for case in cases[:3]:
         assert run_random(case, "sm_90a", _on_machine, exact=False) == ""
+
+
+@pytest.mark.parametrize("roomy", [False, True], ids=["any", "roomy"])
+@pytest.mark.parametrize(
+    "seed", [n if n < 10 else pytest.param(n, marks=pytest.mark.slow) for n in range(40)]
+)
+def test_random_products_are_exact_on_the_machine(seed: int, roomy: bool) -> None:
+    case = product_program(seed, 140, roomy=roomy)
+    arch = "sm_90a" if roomy or seed % 2 else "sm_80"
+    assert run_random(case, arch, _on_machine, compiled=compile_products) == ""

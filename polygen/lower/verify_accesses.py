@@ -1,0 +1,201 @@
+"""Checks that the leaves of a plan work where the program says: on its cells, at its addresses.
+
+1. The record of a leaf names the buffers of its tile statement's cells, in their order.
+2. An address is linear in every stride and in every coordinate, so that its values at zero and at
+   one of each decide: they are those of the program's access.
+3. A tensor map has the axes, and a box the corner, that make the same elements of it.
+4. The matrices of results are counted as the program counts them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from polygen.errors import VerifyError
+from polygen.frontend.program import Tensor
+from polygen.lower.launch import stride_argument
+from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.work import (
+    Boxes,
+    Copy,
+    Epilogue,
+    Finish,
+    Load,
+    Locate,
+    Move,
+    Product,
+    Read,
+    Store,
+    Work,
+    Write,
+)
+from polygen.poly.match import Along
+
+_C_ONLY = re.compile(r"\(long long\)|(?<=\d)LL")
+
+
+def check_accesses(plan: KernelPlan) -> None:
+    """Check every leaf.
+
+    Raises:
+        VerifyError: with the leaf or the array, and what differs.
+    """
+    for leaf in plan.leaves:
+        _check_cells(plan, leaf)
+        if isinstance(leaf.work, Copy):
+            _check_copy(plan, leaf.work)
+        elif isinstance(leaf.work, Move):
+            for boxes in leaf.work.boxes:
+                _check_boxes(plan, boxes, leaf)
+        elif isinstance(leaf.work, Store):
+            for _, boxes in leaf.work.panels:
+                _check_boxes(plan, boxes, leaf)
+    _check_elements(plan, plan.epilogue)
+    wanted = tuple(extent for _, extent in plan.batches)
+    counted = [locate.batches for locate in plan.of(Locate)]
+    if plan.launch.batches != wanted or any(one != plan.batches for one in counted):
+        raise VerifyError(f"the matrices are not counted along {wanted}", where=plan.entry)
+
+
+# --- cells ---------------------------------------------------------------------------------------
+def _check_cells(plan: KernelPlan, leaf: Leaf) -> None:
+    named = _buffers(leaf.work)
+    statement = next((s for s in plan.tile_program.statements if s.name == leaf.statement), None)
+    if named is None or statement is None:
+        return
+    cells = [text.split("[")[0] for text in (*statement.reads, *statement.writes)]
+    known = [name for name in dict.fromkeys(cells) if not name.startswith("tile_")]
+    if known != list(dict.fromkeys(named)):
+        raise VerifyError(
+            f"{leaf.statement} works on {', '.join(named)}, the tile program's on "
+            f"{', '.join(known)}",
+            where=plan.entry,
+        )
+
+
+def _buffers(work: Work) -> list[str] | None:
+    """The buffers that a record names: what is read, then what is written; None: it names none."""
+    if isinstance(work, Copy):
+        return [work.buffer]
+    if isinstance(work, Load):
+        return [work.buffer, f"fragment_{work.operand}"]
+    if isinstance(work, Move):
+        return [boxes.buffer for boxes in work.boxes]
+    if isinstance(work, Product):
+        if work.counter:
+            return [*work.buffers, work.total]
+        return [*(f"fragment_{name}" for name in work.operands), work.total]
+    if isinstance(work, Finish):
+        sums = [total for _, total in work.epilogue.sums]
+        panels = (*work.operands, *work.results)
+        return [*sums, *(panel.buffer for panel in panels)]
+    if isinstance(work, Store):
+        return [panel.buffer for panel, _ in work.panels]
+    return None
+
+
+# --- addresses -----------------------------------------------------------------------------------
+def _check_copy(plan: KernelPlan, c: Copy) -> None:
+    operand = plan.match.operand(c.operand)
+    if c.tensor != operand.tensor:
+        raise VerifyError(f"copy_{c.operand} reads {c.tensor.name}", where=plan.entry)
+    dims = (operand.role, "k") if c.k_contiguous else ("k", operand.role)
+    text = " + ".join([*c.base, f"row * {c.stride}", f"column * {c.spread}"])
+    _check_address(
+        plan, c.tensor, operand.index, text, dict(zip(dims, ("row", "column"), strict=True))
+    )
+    if c.extents != tuple(operand.extent(dim) for dim in dims):
+        raise VerifyError(f"copy_{c.operand} ends at {c.extents}", where=plan.entry)
+
+
+def _check_elements(plan: KernelPlan, e: Epilogue) -> None:
+    pairs: list[tuple[Read | Write, tuple[Along, ...]]] = [
+        *((read, element.index) for read, element in zip(e.reads, plan.work.reads, strict=True)),
+        *(
+            (write, element.index)
+            for write, element in zip(e.writes, plan.work.writes, strict=True)
+        ),
+    ]
+    for access, index in pairs:
+        if access.tensor.dims:
+            steps = [f"row * {access.m_stride}", f"column * {access.n_stride}"]
+            text = " + ".join([*access.base, *steps])
+            _check_address(plan, access.tensor, index, text, {"m": "row", "n": "column"})
+
+
+def _check_address(
+    plan: KernelPlan,
+    tensor: Tensor,
+    index: tuple[Along, ...],
+    text: str,
+    variables: Mapping[str, str],
+) -> None:
+    """`text` is where `index` is, whatever the strides and the coordinates."""
+    dims = [dim for dim, _ in plan.batches] + list(variables)
+    strides = [stride_argument(tensor, axis) for axis in tensor.order[:-1]]
+    for at in _units(dims):
+        for steps in _units(strides):
+            wanted = 0
+            for axis, one in enumerate(index):
+                step = 1 if axis == tensor.contiguous_axis else steps[stride_argument(tensor, axis)]
+                wanted += step * _position(one, at)
+            names = {variables.get(dim, dim): value for dim, value in at.items()}
+            found = _value(text, names | steps)
+            if found != wanted:
+                raise VerifyError(
+                    f"{tensor.name} is accessed at {found} and not at {wanted} where "
+                    f"{', '.join(f'{n} = {v}' for n, v in (at | steps).items() if v) or 'all is 0'}",
+                    where=f"{plan.entry}: {text}",
+                )
+
+
+def _check_boxes(plan: KernelPlan, of: Boxes, leaf: Leaf) -> None:
+    """The corner of a tile's first box is where its first element is."""
+    argument = next(a for a in plan.arguments if a.name == of.map)
+    if argument.axes != of.axes or argument.tensor != of.tensor.name:
+        raise VerifyError(f"{of.map} is no map of {leaf.statement}'s boxes", where=plan.entry)
+    index, tile = _accessed(plan, of)
+    batches = [dim for dim, _ in plan.batches]
+    own = {name: 0 for name in ("rank", "group", "owner", "p")}
+    for at in _units([*batches, "b_m", "b_n", "k"]):
+        place = {"m": at["b_m"] * tile[0], "n": at["b_n"] * tile[1], "k": at["k"] * tile[2]}
+        place |= {dim: at[dim] for dim in batches}
+        for axis, corner in zip(of.axes, of.corner, strict=True):
+            found = axis.start + axis.step * _value(corner, own | at)
+            if axis.axis is None:
+                continue
+            wanted = _position(index[axis.axis], place)
+            if found != wanted:
+                raise VerifyError(
+                    f"{leaf.statement}: boxes of {of.tensor.name} begin at {found} of axis "
+                    f"{axis.axis} and not at {wanted}",
+                    where=f"{plan.entry}: {corner}",
+                )
+
+
+def _accessed(plan: KernelPlan, of: Boxes) -> tuple[tuple[Along, ...], tuple[int, int, int]]:
+    """The index of what boxes move, and the steps of tiles along m, n and k."""
+    for name, operand in plan.match.operands:
+        if of.buffer == f"ring_{name}":
+            return operand.index, plan.tiles.cta
+    kind, _, name = of.buffer.partition("_")
+    elements = plan.work.reads if kind == "panel" else plan.work.writes
+    return next(e.index for e in elements if e.name == name), plan.tiles.cta
+
+
+def _position(one: Along, at: Mapping[str, int]) -> int:
+    return one.scale * at.get(one.dim, 0) + one.offset
+
+
+def _units(names: Iterable[str]) -> Iterable[dict[str, int]]:
+    """All zero, then one of each."""
+    listed = list(names)
+    yield dict.fromkeys(listed, 0)
+    for name in listed:
+        yield dict.fromkeys(listed, 0) | {name: 1}
+
+
+def _value(text: str, names: Mapping[str, int]) -> int:
+    """A formula of the plan, which is C and Python alike but for its types."""
+    return int(eval(_C_ONLY.sub("", text).replace("/", "//"), {"__builtins__": {}}, dict(names)))
