@@ -143,9 +143,10 @@ def _check_address(
             names = {variables.get(dim, dim): value for dim, value in at.items()}
             found = _value(text, names | steps)
             if found != wanted:
+                given = [f"{name} = 1" for name, value in (at | steps).items() if value]
                 raise VerifyError(
                     f"{tensor.name} is accessed at {found} and not at {wanted} where "
-                    f"{', '.join(f'{n} = {v}' for n, v in (at | steps).items() if v) or 'all is 0'}",
+                    f"{' and '.join(given) or 'all is 0'}",
                     where=f"{plan.entry}: {text}",
                 )
 

@@ -177,7 +177,7 @@ class Match:
 
     def __str__(self) -> str:
         written = self.contraction.write.iterators
-        roles = ", ".join(f"{dim} = {it}" for it, dim in zip(written, self.axes, strict=True))
+        roles = ", ".join(f"{it} = {dim}" for it, dim in zip(written, self.axes, strict=True))
         lines = []
         for one in self.products:
             lines.append(f"{one.contraction.name}: {one.left} * {one.right}, k = {one.k}; {roles}")

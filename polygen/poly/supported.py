@@ -10,8 +10,10 @@ A capability that arrives takes its refusal out of here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from polygen.errors import UnsupportedProgram
-from polygen.frontend.program import Access, Contraction, Program, Statement
+from polygen.frontend.program import Access, Contraction, Dim, Program, Statement
 
 
 def require_supported(program: Program) -> None:
@@ -25,8 +27,9 @@ def require_supported(program: Program) -> None:
     for product in program.contractions:
         for access in product.reads:
             _require_argument(program, product, access)
+    extents = {s.write.name: _written(s) for s in program.statements}
     for statement in program.pointwise:
-        _require_whole(program, statement)
+        _require_whole(program, statement, extents)
     for product in program.contractions:
         _require_one_sum(program, product)
     for tensor in program.outputs:
@@ -123,10 +126,21 @@ def _require_one_sum(program: Program, product: Contraction) -> None:
             )
 
 
-def _require_whole(program: Program, statement: Statement) -> None:
+def _written(statement: Statement) -> tuple[Dim, ...]:
+    """The extents of what a statement writes."""
+    sizes = dict(statement.domain)
+    return tuple(sizes[iterator] for iterator in statement.write.iterators)
+
+
+def _require_whole(
+    program: Program, statement: Statement, extents: Mapping[str, tuple[Dim, ...]]
+) -> None:
     """No value is read at another point than its own: only arrays are read in parts."""
     for access in statement.reads:
-        if access.name in program.tensors or all(isinstance(i, str) for i in access.index):
+        if access.name in program.tensors or all(
+            isinstance(index, str) or (index == 0 and extent == 1)
+            for index, extent in zip(access.index, extents[access.name], strict=True)
+        ):
             continue
         raise UnsupportedProgram(
             f"{statement.name} reads {access}: parts of computed values are not generated yet",

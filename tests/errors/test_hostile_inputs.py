@@ -130,7 +130,7 @@ def test_expressions(capsys, text):
 # --- operands -------------------------------------------------------------------------------------
 OPERANDS = [
     "", " ", "x", "x:", ":bf16[M,K]", "x::bf16[M,K]", "x:bf16", "x:bf16[]", "x:bf16[M]",
-    "x:bf16[K]", "x:bf16[M,K,L]", "x:bf16[M,K", "x:bf16 M,K]", "x:bf16[M;K]", "x:bf16[M,,K]",
+    "x:bf16[M,K,L]", "x:bf16[M,K", "x:bf16 M,K]", "x:bf16[M;K]", "x:bf16[M,,K]",
     "x:bf16[,]", "x:bf16[M,]", "x:bf16[M K]", "x:bf16[M][K]", "x:bf16(M,K)", "x:bf16<M,K>",
     "x bf16[M,K]", "x=bf16[M,K]", "x:bf17[M,K]", "x:[M,K]", "x:float64[M,K]", "x:int32[M,K]",
     "x:s32[M,K]", "x:bool[M,K]", "x:f32[M,K]", "x:s8[M,K]", "x:e4m3[M,K]", "x:f16[M,K]",

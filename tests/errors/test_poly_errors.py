@@ -138,7 +138,7 @@ NOT_YET = {
     ),
     "output with one axis": (
         "(x @ w)[0]", {"x": "f16[M,K]", "w": "f16[K,N]"},
-        ("P1 reads v0[0,j]: parts of computed values", "Slice the operands"),
+        ("P1 reads v0[0,i]: parts of computed values", "Slice the operands"),
     ),
     "output with three axes": (
         "(x @ w)[None]", {"x": "f16[M,K]", "w": "f16[K,N]"},

@@ -94,7 +94,7 @@ def test_code_in_expressions(text):
         ("einsum(x, w.T)", 'einsum("bmk,kn->bmn", x, w)', 'einsum("mk,nk->mn", x, w)'),
         ("c[M] * (x @ w.T)", "c[:, None] and c[None, :]", "c[:, None] * (x @ w.T)"),
         ("b[s] * (x @ w.T)", "c[:, None] and c[None, :]", "b[None, :] * (x @ w.T)"),
-        ("b[0] * (x @ w.T)", "Pass the slice as an argument", "s * (x @ w.T)"),
+        ("(x @ w.T)[0] * s", "Slice the operands instead", "x[...] @ w.T * s"),
         ("exp(x @ w.T > 0)", '.astype("f32") first', 'exp((x @ w.T > 0).astype("f32"))'),
         ("(x @ w.T > 0) + (r > 0)", "logical_or", "where(logical_or(x @ w.T > 0, r > 0), 1, 0)"),
         ("(x @ w.T) & 1", "& | ~ combine", "where((x @ w.T > 1) & ~(r > 0) | (r < 3), 1, 0)"),

@@ -100,7 +100,8 @@ def made(kind: type[CupyCublas], monkeypatch: Any) -> tuple[CupyCublas, Cublas, 
     stream = SimpleNamespace(ptr=0, cuda_stream=0)
     cuda = SimpleNamespace(
         cublas=cublas, get_current_stream=lambda: stream, device=SimpleNamespace(
-            get_cublas_handle=lambda: 0), ExternalStream=lambda _: contextlib.nullcontext(),
+            get_cublas_handle=lambda: 0),
+        Stream=SimpleNamespace(from_external=lambda _: contextlib.nullcontext()),
     )  # fmt: skip
     cupy: Any = ModuleType("cupy")
     cupy.cuda, cupy.ElementwiseKernel = cuda, kernel

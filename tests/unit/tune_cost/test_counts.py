@@ -76,7 +76,7 @@ class Counted:
         self.device = passes.plan.device
         self.problem, _ = candidates(passes.program, self.device, self.sizes)
         self.c = counts(self.device, Fitted(self.schedule, 1), self.problem)
-        statements = tiling.roles(self.tree.fusion, self.tree.match)
+        statements = tiling.roles(self.scop, self.tree.fusion, self.tree.match, [""])
         blocks = tiling.block_map(statements, self.tree.tiles, self.schedule)
         prefix = tiling.space(self.scop.parameters)
         fixed = " and ".join(f"{name} = {value}" for name, value in self.sizes.items())
