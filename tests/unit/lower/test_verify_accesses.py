@@ -1,0 +1,157 @@
+"""A plan whose leaves work on other cells, or at other addresses, than the program's is refused."""
+
+import dataclasses
+from functools import cache
+
+import pytest
+
+from polygen import fuse, relu
+from polygen.errors import VerifyError
+from polygen.lower.plan import KernelPlan
+from polygen.lower.verify import verify
+from polygen.lower.work import Copy, Epilogue, Finish, Load, Locate, Move, Product, Store
+from polygen.schedule.load import load_schedule, schedules_folder
+
+SIGNATURE = ("bf16[2,M,64]", "bf16[2,B,128,64]", "bf16[B,64,64]", "bf16[B,2,64]", "bf16[B,M,64]")
+
+
+def function(x, u, v, b, r):
+    """Two products of one operand, in batches, with slices on the way in and in the epilogue."""
+    return relu(x[1] @ u[0, :, ::2].mT + b[:, 1:, :]) * (x[1] @ v) + r
+
+
+@cache
+def plan(family: str) -> KernelPlan:
+    """The plan of one kernel by warps, and of one by roles that can move everything in boxes."""
+    if family == "warps":
+        schedule, arch = "sm_80/64x64x64_w32x32_s4.toml", "sm_80"
+    else:
+        schedule, arch = "sm_90a/cooperative_128x64x64_w64_s7_e2p1.toml", "sm_90a"
+    one = load_schedule(schedules_folder() / schedule)
+    one = dataclasses.replace(one, pipeline=dataclasses.replace(one.pipeline, stages=4))
+    return fuse(function).compile(*SIGNATURE, arch=arch, schedule=one).passes.plan
+
+
+def edited(of: KernelPlan, kind: type, change, number: int = 0) -> KernelPlan:
+    """The plan with the record of one leaf changed."""
+    places = [n for n, leaf in enumerate(of.leaves) if isinstance(leaf.work, kind)]
+    leaves = list(of.leaves)
+    at = places[number]
+    leaves[at] = dataclasses.replace(leaves[at], work=change(leaves[at].work))
+    return dataclasses.replace(of, leaves=tuple(leaves))
+
+
+def record(**changes):
+    """Changes fields of a record."""
+    return lambda work: dataclasses.replace(work, **changes)
+
+
+def each(field, change):
+    """Changes the first member of a tuple field."""
+
+    def apply(work):
+        first, *rest = getattr(work, field)
+        return dataclasses.replace(work, **{field: (change(first), *rest)})
+
+    return apply
+
+
+def boxes(**changes):
+    return each("boxes", record(**changes))
+
+
+def axis(number, **changes):
+    """Changes one axis of a box's map; the map among the arguments stays as it was."""
+
+    def apply(one):
+        axes = list(one.axes)
+        axes[number] = dataclasses.replace(axes[number], **changes)
+        return dataclasses.replace(one, axes=tuple(axes))
+
+    return each("boxes", apply)
+
+
+def corner(number, text):
+    def apply(one):
+        found = list(one.corner)
+        found[number] = text
+        return dataclasses.replace(one, corner=tuple(found))
+
+    return each("boxes", apply)
+
+
+def first_of_store(change):
+    def apply(work):
+        (panel, moved), *rest = work.panels
+        return dataclasses.replace(work, panels=((panel, change(moved)), *rest))
+
+    return apply
+
+
+MUTANTS = {
+    "operands of a pair swapped": ("warps", Product, record(operands=("a", "b2")), "works on"),
+    "operands of one product swapped": ("warps", Product, record(operands=("b", "a")), "works on"),
+    "another product's sums": ("warps", Product, record(total="sum_1"), "works on"),
+    "fragments of another operand": ("warps", Load, record(operand="b"), "works on"),
+    "another ring": ("warps", Load, record(buffer="ring_b"), "works on"),
+    "a copy into another ring": ("warps", Copy, record(buffer="ring_b"), "works on"),
+    "a batch index left out": ("warps", Copy, record(base=()), "is accessed at", 1),
+    "a slice that begins at 0": ("warps", Copy, record(base=()), "is accessed at"),
+    "a step that is not the slice's": ("warps", Copy, record(stride="u_stride2"), "accessed at", 1),
+    "rows and columns exchanged": (
+        "warps", Copy, lambda c: dataclasses.replace(c, stride=c.spread, spread=c.stride),
+        "is accessed at",
+    ),
+    "another array": (
+        "warps", Copy,
+        lambda c: dataclasses.replace(c, tensor=dataclasses.replace(c.tensor, name="y")), "reads y",
+    ),
+    "an end that is not the operand's": ("warps", Copy, record(extents=("K", "M")), "ends at"),
+    "a bias without its batch": ("warps", Epilogue, each("reads", record(base=())), "accessed at"),
+    "a bias along rows": (
+        "warps", Epilogue, each("reads", record(m_stride="1", n_stride="0")), "accessed at",
+    ),
+    "a result of another matrix": (
+        "warps", Epilogue, each("writes", record(base=())), "accessed at",
+    ),
+    "matrices that no block counts": ("roles", Locate, record(batches=()), "are not counted"),
+    "operands of a pair swapped, by roles": (
+        "roles", Product, record(operands=("a", "b2")), "works on",
+    ),
+    "sums of a pair swapped, by roles": ("roles", Product, record(total="sum_1"), "works on"),
+    "boxes for another ring": ("roles", Move, boxes(buffer="ring_b"), "works on"),
+    "a box of the first matrix": ("roles", Move, corner(0, "0"), "begin at", 1),
+    "a box of the tile before": ("roles", Move, corner(1, "b_m * 64"), "begin at"),
+    "a box of the next k tile": ("roles", Move, corner(2, "(k + 1) * 64"), "begin at"),
+    "another tensor map": ("roles", Move, axis(0, start=0), "is no map of"),
+    "sums given in another order": (
+        "roles", Finish,
+        lambda f: dataclasses.replace(
+            f, epilogue=dataclasses.replace(f.epilogue, sums=f.epilogue.sums[::-1])
+        ), "works on",
+    ),
+    "a panel stored to the first matrix": (
+        "roles", Store,
+        first_of_store(lambda m: dataclasses.replace(m, corner=("0", *m.corner[1:]))), "begin at",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ["warps", "roles"])
+def test_plans_are_sound(family):
+    assert verify(plan(family)) is plan(family)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_leaf_that_works_elsewhere_is_refused(name):
+    family, kind, change, message, *number = MUTANTS[name]
+    with pytest.raises(VerifyError, match=message):
+        verify(edited(plan(family), kind, change, *number))
+
+
+@pytest.mark.parametrize("family", ["warps", "roles"])
+def test_a_launch_that_counts_other_matrices_is_refused(family):
+    of = plan(family)
+    launch = dataclasses.replace(of.launch, batches=())
+    with pytest.raises(VerifyError, match="are not counted"):
+        verify(dataclasses.replace(of, launch=launch))

@@ -1,0 +1,134 @@
+"""Batches, vectors, slices and several products in one kernel, each on the PTX machine."""
+
+from dataclasses import replace
+
+import pytest
+
+from polygen import einsum, fuse, relu, silu
+from polygen.errors import UnsupportedProgram
+from polygen.schedule.load import load_schedule, schedules_folder
+
+SIZES = {"B": 2, "C": 2, "M": 72, "N": 88, "K": 136, "L": 40, "S": 24, "T": 40, "H": 3}
+_XUV = ("bf16[M,K]", "bf16[N,K]", "bf16[N,K]")
+PROGRAMS = {
+    # --- several products
+    "gated pair": (lambda x, u, v: silu(x @ u.T) * (x @ v.T), _XUV),
+    "two outputs": (lambda x, u, v: (x @ u.T, x @ v.T), _XUV),
+    "four operands, sums of two lengths": (
+        lambda x, w, y, v: x @ w.T + y @ v.T,
+        ("bf16[M,K]", "bf16[N,K]", "bf16[M,L]", "bf16[N,L]"),
+    ),
+    "a pair with operands stored both ways": (
+        lambda x, u, v, b: relu(x @ u.T + b) * (x @ v),
+        ("bf16[M,K]", "bf16[N,K]", "bf16[K,N]", "bf16[N]"),
+    ),
+    "three products": (
+        lambda x, u, v, w: (x @ u.T) * 2 + relu(x @ v.T) - x @ w.T,
+        (*_XUV, "bf16[N,K]"),
+    ),
+    "one product is transposed": (
+        lambda x, w, y, z: x @ w + (y @ z).T,
+        ("bf16[M,K]", "bf16[K,N]", "bf16[N,L]", "bf16[L,M]"),
+    ),
+    "outputs of both shapes": (
+        lambda x, w, y, z: (x @ w, y @ z),
+        ("bf16[M,K]", "bf16[K,N]", "bf16[N,L]", "bf16[L,M]"),
+    ),
+    "interleaved gates": (
+        lambda x, w: relu(x @ w[::2].T) * (x @ w[1::2].T),
+        ("bf16[M,K]", "bf16[176,K]"),
+    ),
+    # --- batches
+    "batch": (
+        lambda x, w, b: relu(x @ w + b),
+        ("bf16[B,M,K]", "bf16[B,K,N]", "bf16[N]"),
+    ),
+    "one weight for all, a bias for each": (
+        lambda x, w, b: x @ w + b,
+        ("bf16[B,M,K]", "bf16[K,N]", "f32[B,1,N]"),
+    ),
+    "heads": (
+        lambda q, k: einsum("bshd,bthd->bhst", q, k),
+        ("bf16[B,S,H,64]", "bf16[B,T,H,64]"),
+    ),
+    "heads, the other way": (
+        lambda p, v: einsum("bhst,bthd->bshd", p, v),
+        ("bf16[B,H,S,T]", "bf16[B,T,H,64]"),
+    ),
+    "two batch dims, one shared": (
+        lambda x, w: x @ w,
+        ("bf16[B,C,M,K]", "bf16[C,K,N]"),
+    ),
+    "transposed results": (lambda x, w: (x @ w).mT, ("bf16[B,M,K]", "bf16[B,K,N]")),
+    "batches of pairs": (
+        lambda x, u, v, r: relu(x @ u) * (x @ v) + r,
+        ("bf16[B,M,K]", "bf16[B,K,N]", "bf16[K,N]", "bf16[B,M,N]"),
+    ),
+    "batch outside, stored inside": (
+        lambda x, w: x @ w,
+        ("bf16[B,M,K]:102", "bf16[B,K,N]:102"),
+    ),
+    "one row of each": (lambda x, w: x[:, None] @ w, ("bf16[B,K]", "bf16[B,K,N]")),
+    # --- vectors
+    "vector on the left": (lambda x, w, b: relu(x @ w + b), ("bf16[K]", "bf16[K,N]", "bf16[N]")),
+    "vector on the right": (lambda x, w: x @ w, ("bf16[M,K]", "bf16[K]")),
+    "vectors of a batch": (lambda x, w: einsum("bk,bkn->bn", x, w), ("bf16[B,K]", "bf16[B,K,N]")),
+    # --- slices
+    "every second": (lambda x, w: x[:, 1::2] @ w, ("bf16[M,128]", "bf16[64,N]")),
+    "every second of tf32": (lambda x, w: x[:, ::2] @ w, ("tf32[M,96]", "tf32[48,N]")),
+    "the first part": (lambda x, w: x[..., :64] @ w, ("bf16[M,128]", "bf16[64,N]")),
+    "a part that nothing aligns": (lambda x, w: x[..., 3:60] @ w, ("bf16[M,128]", "bf16[57,N]")),
+    "backwards": (lambda x, w: x[::-1] @ w, ("bf16[40,128]", "bf16[128,N]")),
+    "a rotary embedding's halves": (
+        lambda x, w, c: (x @ w) * c[:, ::2] + c[:, 1::2],
+        ("bf16[M,K]", "bf16[K,64]", "f32[M,128]"),
+    ),
+    "one row of an operand": (
+        lambda x, w, r: x @ w + r[3], ("bf16[M,K]", "bf16[K,N]", "f32[8,N]"),
+    ),
+}  # fmt: skip
+ROLES = (
+    "cooperative_128x64x64_w64_s7_e2p1",
+    "pingpong_64x96x64_s10",
+    "cooperative_64x64x64_s12_c1x4",
+)
+IN_BOXES = (
+    "gated pair", "two outputs", "four operands, sums of two lengths",
+    "a pair with operands stored both ways", "interleaved gates", "batch", "heads",
+    "one weight for all, a bias for each", "two batch dims, one shared", "batches of pairs",
+    "batch outside, stored inside", "the first part", "vector on the left",
+)  # fmt: skip
+
+
+def checked(name, **options):
+    function, signature = PROGRAMS[name]
+    fused = fuse(function, name="products")
+    sizes = {n: SIZES[n] for n in fused.program(*signature).sizes}
+    report = fused.compile(*signature, sizes=sizes, **options).check(sizes)
+    assert not report.findings, str(report)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_is_right_on_the_machine(name, arch):
+    checked(name, arch=arch)
+
+
+@pytest.mark.parametrize("schedule", ROLES)
+@pytest.mark.parametrize("name", IN_BOXES)
+def test_a_program_is_right_by_roles(name, schedule):
+    one = load_schedule(schedules_folder() / "sm_90a" / f"{schedule}.toml")
+    checked(name, arch="sm_90a", schedule=replace(one, pipeline=replace(one.pipeline, stages=4)))
+
+
+def test_a_shared_operand_is_copied_once():
+    function, signature = PROGRAMS["gated pair"]
+    plan = fuse(function).compile(*signature, arch="sm_80").passes.plan
+    assert [b.name for b in plan.buffers if b.kind == "ring"] == ["ring_a", "ring_b", "ring_b2"]
+
+
+def test_products_of_several_types_are_refused():
+    with pytest.raises(UnsupportedProgram, match="all products of a kernel run on one instruct"):
+        fuse(lambda x, u, y, v: x @ u + y @ v).compile(
+            "bf16[M,K]", "bf16[K,N]", "f16[M,K]", "f16[K,N]", arch="sm_80"
+        )
