@@ -252,4 +252,4 @@ def _fit_roles(
                 raise
             schedule = fewer
         else:
-            return Fitted(schedule, 1)
+            return Fitted(schedule, schedule.min_blocks)

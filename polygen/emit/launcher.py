@@ -178,6 +178,7 @@ def _persistent(launch: Launch) -> dict[str, int]:
     blocks = launch.cluster[0] * launch.cluster[1]
     return {
         "blocks": blocks,
+        "per_multiprocessor": launch.per_multiprocessor,
         "tile_along": launch.tile_along * launch.cluster[0],
         "tile_across": launch.tile_across * launch.cluster[1],
     }

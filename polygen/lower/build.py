@@ -101,10 +101,15 @@ def _launch(given: Given, taken: Resources) -> Launch:
         schedule.raster.group,
         taken.threads,
         taken.shared_bytes,
-        persistent=given.device.multiprocessors if schedule.specialised else 0,
+        persistent=_resident(given.device, schedule),
+        per_multiprocessor=schedule.min_blocks if schedule.specialised else 1,
         cluster=(cluster[along], cluster[across]),
         batches=tuple(extent for _, extent in match.batches),
     )
+
+
+def _resident(device: Device, schedule: Schedule) -> int:
+    return device.multiprocessors * schedule.min_blocks if schedule.specialised else 0
 
 
 def _map_arguments(leaves: tuple[Leaf, ...]) -> tuple[Argument, ...]:

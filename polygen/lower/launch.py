@@ -81,6 +81,7 @@ class Launch:
     shared_bytes: int  # dynamic shared memory
     persistent: int = 0  # blocks that run at once on the target; 0: one block per tile
     cluster: tuple[int, int] = (1, 1)  # blocks along, across
+    per_multiprocessor: int = 1  # persistent blocks of each multiprocessor
     batches: tuple[Dim, ...] = ()  # extents of the batch dims, outermost first
 
     def matrices(self, sizes: Mapping[str, int]) -> int:

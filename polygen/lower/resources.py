@@ -11,6 +11,8 @@ from polygen.poly.match import Match
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
+# What ptxas asks for beside the sums of a warpgroup instruction, before roles share registers anew.
+_PRODUCT_REGISTERS = 26
 # Addresses, loop counters and predicates, as compiled kernels show: between 30 and 60 in the main
 # loop of a warp; with roles those of a panel and its vectors, as the main loop has hardly any.
 _ADDRESS_REGISTERS = {"warp": 30, "warpgroup": 40}
@@ -64,8 +66,10 @@ def resources(
     fragments = loaded * (left + right)
     registers = sums + fragments + _ADDRESS_REGISTERS[atom.scope]
     if schedule.specialised:
-        _check_given(schedule, device, workers(schedule, tiles), registers, sums)
-        blocks = 1  # persistent: one has the multiprocessor
+        one = tiles.atoms[1] * atom.c.registers
+        _check_given(schedule, device, workers(schedule, tiles), registers, sums, one)
+        _check_side_by_side(schedule, device, shared_bytes)
+        blocks = schedule.min_blocks  # persistent: as many as were asked for
     else:
         _check_shared(schedule, device, threads, registers, (sums, fragments))
         blocks = _resident(schedule, tiles, device, shared_bytes, threads, registers)
@@ -127,9 +131,9 @@ def _resident(
 
 
 def _check_given(
-    schedule: Schedule, device: Device, consumers: int, registers: int, sums: int
+    schedule: Schedule, device: Device, consumers: int, registers: int, sums: int, one: int
 ) -> None:
-    """Registers that the schedule gives to each role."""
+    """Registers that the schedule gives to each role; `one`: of one instruction's sums."""
     where, roles = f"schedule {schedule.name}", schedule.roles
     group, step = device.group_threads, device.role_registers_step
     for field, value in (
@@ -152,14 +156,25 @@ def _check_given(
             nearest=f"roles.producer_registers = {roles.consumer_registers}",
         )
     total = group * (roles.producer_registers + consumers * roles.consumer_registers)
-    if total > device.registers_per_block:
-        most = (device.registers_per_block // group - roles.producer_registers) // consumers
+    available = _registers_of_block(schedule, device, (consumers + 1) * group)
+    if total > available:
+        most = (available // group - roles.producer_registers) // consumers
         raise ResourceError(
-            f"{total} registers for all roles, a block has {device.registers_per_block}",
+            f"{total} registers for all roles, a block has {available}",
             where=where,
             why=f"{roles.producer_registers} per producer thread, "
             f"{roles.consumer_registers} for {consumers} consumer warpgroup(s)",
             nearest=f"roles.consumer_registers = {most // step * step}",
+        )
+    started = registers_available(schedule, device, (consumers + 1) * group)
+    if one + _PRODUCT_REGISTERS > started:
+        raise ResourceError(
+            f"{one} registers for the sums of an instruction, {started} per thread when the block "
+            "starts",
+            where=where,
+            why=f"{schedule.min_blocks} blocks of {(consumers + 1) * group} threads share a "
+            "multiprocessor, and the compiler wants to hold an instruction's registers in these",
+            nearest="Reduce tile.warp or min_blocks",
         )
     if registers > roles.consumer_registers:
         raise ResourceError(
@@ -168,6 +183,27 @@ def _check_given(
             where=where,
             why=f"{sums} for sums",
             nearest="Reduce tile.warp",
+        )
+
+
+def _registers_of_block(schedule: Schedule, device: Device, threads: int) -> int:
+    """Registers that roles divide among them: what the block's threads are started with."""
+    if schedule.min_blocks == 1:
+        return device.registers_per_block
+    return registers_available(schedule, device, threads) * threads
+
+
+def _check_side_by_side(schedule: Schedule, device: Device, shared_bytes: int) -> None:
+    """Persistent blocks that share a multiprocessor have to fit it together."""
+    each = shared_bytes + device.shared_reserved_per_block
+    fit = min(device.shared_per_multiprocessor // each, device.blocks_per_multiprocessor)
+    if schedule.min_blocks > max(1, fit):
+        raise ResourceError(
+            f"min_blocks = {schedule.min_blocks}, but only {fit} block(s) fit a multiprocessor "
+            f"of {device}",
+            where=f"schedule {schedule.name}",
+            why=f"{shared_bytes} bytes of shared memory each",
+            nearest=f"min_blocks = {max(1, fit)}, or fewer pipeline.stages",
         )
 
 

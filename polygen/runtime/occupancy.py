@@ -45,7 +45,8 @@ def _library() -> Any:
 
 
 def resident_blocks(function: int, launch: Launch, device: int) -> int:
-    """Blocks of a persistent kernel that run at once: one per multiprocessor, whole clusters.
+    """Blocks of a persistent kernel that run at once: as many of a multiprocessor as the
+    kernel is made for, whole clusters.
 
     Args:
         function: the loaded kernel, ``CUfunction``, of the current context.
@@ -70,4 +71,5 @@ def resident_blocks(function: int, launch: Launch, device: int) -> int:
             why=f"the driver answers {found.value} clusters, status {status}",
             nearest="Use a schedule with smaller clusters",
         )
-    return found.value * blocks
+    # Of clusters the driver counts those of all multiprocessors, however many each holds.
+    return found.value * (launch.per_multiprocessor if blocks == 1 else blocks)

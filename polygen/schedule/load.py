@@ -170,7 +170,6 @@ def _role_problems(schedule: Schedule, most: int) -> list[str]:
             "loops.k": loops.k != usual.k,
             "loops.phases": loops.phases != usual.phases,
             "smem.swizzle": schedule.smem != SharedMemory(),
-            "min_blocks": schedule.min_blocks != 1,
         }
         problems += [
             f"{name} with roles: only the default is meant for them. Leave it out"

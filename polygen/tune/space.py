@@ -20,6 +20,7 @@ from itertools import product
 from polygen.hardware.atom import atom, atom_names
 from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import GROUP_ROWS, spans
+from polygen.lower.resources import registers_available
 from polygen.poly.results import panel_columns
 from polygen.schedule.model import (
     Cluster,
@@ -54,6 +55,7 @@ _FORMS = (
 # Registers of the producer and of each consumer, by the number of consumers; wide tiles need more.
 _REGISTERS = {1: ((40, 232), (24, 240)), 2: ((40, 232), (24, 240)), 3: ((32, 160), (32, 160))}
 _WIDE_SUMS = 160
+_SIDE_BY_SIDE = (2, 3, 4)  # blocks of a multiprocessor that finish tiles beside each other
 _CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 _RASTERS = (("m", 8), ("m", 16), ("m", 4), ("n", 8), ("n", 16), ("n", 4))
 # (slots, prefetch, columns of a panel): narrow panels leave room for stages and for matrices.
@@ -127,6 +129,10 @@ def _specialised(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]
         fitted = fit(base)
         if isinstance(fitted, Fitted):
             yield from _role_variants(device, problem, fitted, fit)
+        for blocks in _SIDE_BY_SIDE:
+            beside = fit(_shared(device, base, blocks))
+            if isinstance(beside, Fitted):
+                yield _with(beside, beside.schedule)
 
 
 def _role_tile(device: Device, form: str, cta: CtaTile, warp: WarpTile) -> Schedule:
@@ -140,6 +146,20 @@ def _role_tile(device: Device, form: str, cta: CtaTile, warp: WarpTile) -> Sched
         pipeline=Pipeline(stages=_MOST_STAGES),
         roles=Roles(form, producer, consumer),
         epilogue=Epilogue(through="tma"),
+    )
+
+
+def _shared(device: Device, schedule: Schedule, blocks: int) -> Schedule:
+    """The schedule for several blocks on a multiprocessor, which divide its registers."""
+    cta, warp = schedule.tile.cta, schedule.tile.warp
+    pingpong = schedule.roles.form == "pingpong"
+    groups = 2 if pingpong else cta.m // warp.m * (cta.n // warp.n)
+    shared = replace(schedule, min_blocks=blocks)
+    each = registers_available(shared, device, (groups + 1) * device.group_threads)
+    few, step = device.role_registers_least, device.role_registers_step
+    own = min((each * (groups + 1) - few) // groups // step * step, device.role_registers_most)
+    return replace(
+        shared, roles=replace(schedule.roles, producer_registers=few, consumer_registers=own)
     )
 
 

@@ -125,7 +125,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
     tall, wide = -(-problem.m // (cta.m * cluster.m)), -(-problem.n // (cta.n * cluster.n))
     clusters = tall * wide * problem.batches
     usable = device.multiprocessors if blocks <= 2 else device.wide_cluster_multiprocessors
-    slots = usable // blocks
+    slots = usable // blocks * (fitted.resident if roles else 1)
     workers = (cta.m // warp.m) * (cta.n // warp.n)
     lefts, rights = problem.operands
     left, right = lefts * cta.m * cta.k * size, rights * cta.n * cta.k * size

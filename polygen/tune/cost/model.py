@@ -104,9 +104,13 @@ def _memory(p: CostParameters, c: Columns) -> Column:
 
 
 def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
-    """Cycles of a multiprocessor whose warps have roles."""
-    multiply = c.products * c.element_bytes / _WORD / p.product_rate
-    shared = c.operand_reads / p.shared_rate
+    """Cycles of a multiprocessor whose warps have roles.
+
+    Blocks side by side share its tensor cores, its shared memory and its copies; the ways out of
+    their tiles go on beside each other.
+    """
+    multiply = c.resident * c.products * c.element_bytes / _WORD / p.product_rate
+    shared = c.resident * c.operand_reads / p.shared_rate
     product = np.maximum(multiply, shared) + c.instructions * p.instruction
     in_step = np.where(c.blocks > 2, p.wide_cluster_loss, p.cluster_loss)
     product = product * (1 + np.where(c.blocks > 1, in_step, 0.0))
@@ -116,7 +120,7 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
 
     def waiting(busy: Column) -> tuple[Column, Column]:
         """Cycles of a k tile's copies, and of a slot's way round the ring over its slots."""
-        copy = np.maximum(c.fetched / rate, c.fetched * busy / p.l2_rate)
+        copy = np.maximum(c.resident * c.fetched / rate, c.fetched * busy / p.l2_rate)
         latency = p.latency * (1 + p.crowding * busy / (c.slots * c.blocks))
         return copy, (latency + (1 + c.in_flight) * product) / c.ahead
 
