@@ -19,7 +19,9 @@ from polygen.hardware.swizzle import swizzle
 from polygen.lower.lanes import closed_form
 from polygen.lower.verify import verify
 from polygen.poly.ast import Block, Call, Const
-from polygen.schedule.model import Epilogue, Loops, Raster, SharedMemory
+from polygen.schedule.model import Epilogue, Loops, Raster, Roles, SharedMemory
+
+ROLES = "sm_90a"
 
 
 def refuses(error, schedule, *fragments, dtype="bf16", layout="nt", **changes):
@@ -216,3 +218,42 @@ def test_threads_that_are_not_the_warps(plan):
 def test_a_fragment_without_a_closed_form():
     with pytest.raises(ScheduleError, match="no simple closed form"):
         closed_form(np.arange(32) ** 2)
+
+
+# --- several persistent blocks on a multiprocessor
+def beside(blocks, own, width=64, stages=2):
+    """One consumer, `blocks` of them on a multiprocessor."""
+    return dataclasses.replace(
+        tiled((64, width, 64), (64, width), pipeline=pipeline(stages, 1)),
+        device="sm_90a",
+        roles=Roles("cooperative", 24, own),
+        epilogue=Epilogue("tma"),
+        min_blocks=blocks,
+    )
+
+
+def test_blocks_side_by_side_divide_registers():
+    refuses(
+        ResourceError, beside(2, 240), "a block has 32768", "consumer_registers = 232", arch=ROLES
+    )
+
+
+def test_blocks_side_by_side_divide_shared_memory():
+    refuses(
+        ResourceError, beside(2, 232, stages=8), "only 1 block(s) fit", "min_blocks = 1", arch=ROLES
+    )
+
+
+def test_an_instruction_fits_the_registers_that_threads_start_with():
+    refuses(
+        ResourceError, beside(3, 136, width=128), "64 registers for the sums of an instruction",
+        "Reduce tile.warp or min_blocks", arch=ROLES,
+    )  # fmt: skip
+
+
+def test_blocks_side_by_side_are_launched_together():
+    kernel = case("beside", "nt", "bf16", "bias", arch=ROLES, schedule=beside(2, 232)).kernel()
+    launch = kernel.passes.plan.launch
+    assert (launch.per_multiprocessor, launch.persistent) == (2, 264)
+    assert "resident *= 2;" in kernel.source
+    assert "__launch_bounds__(256, 2)" in kernel.source

@@ -248,7 +248,6 @@ def test_mistakes_in_a_file(text, message):
         (small(epilogue=Epilogue("tma")), 'epilogue.through = "tma" without roles'),
         (small(cluster=Cluster(2, 1)), "cluster 2 x 1 without roles"),
         (roles(cluster=(4, 4)), "cluster 4 x 4 has 16 blocks. Nearest legal: at most 8"),
-        (dataclasses.replace(roles(), min_blocks=2), "min_blocks with roles: only the default"),
         (
             dataclasses.replace(roles(), loops=Loops(k="backward")),
             "loops.k with roles: only the default is meant for them. Leave it out",

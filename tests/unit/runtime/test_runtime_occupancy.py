@@ -29,14 +29,21 @@ class Library:
         return self.status
 
 
-def blocks(monkeypatch, library, cluster):
+def blocks(monkeypatch, library, cluster, each=1):
     monkeypatch.setattr(occupancy, "_library", lambda: library)
-    launch = Launch("M", "N", 128, 128, 8, 384, 200_000, persistent=132, cluster=cluster)
+    launch = Launch(
+        "M", "N", 128, 128, 8, 384, 200_000, 132 * each, cluster=cluster, per_multiprocessor=each
+    )
     return occupancy.resident_blocks(777, launch, 3)
 
 
 def test_one_block_per_multiprocessor_without_clusters(monkeypatch):
     assert blocks(monkeypatch, Library(0), (1, 1)) == 132
+
+
+def test_several_blocks_per_multiprocessor(monkeypatch):
+    assert blocks(monkeypatch, Library(0), (1, 1), each=2) == 264
+    assert blocks(monkeypatch, Library(60), (2, 2), each=2) == 240  # the driver counts them all
 
 
 def test_whole_clusters_as_the_driver_counts_them(monkeypatch):

@@ -71,7 +71,19 @@ CASES: dict[str, list[tuple[Schedule, dict[str, Any], bool]]] = {
         (W, {"atom": "nothing"}, False),
     ],
     "min_blocks": [(W, {"min_blocks": n}, n in (1, 2)) for n in (0, 1, 2, 100)]
-    + [(R, {"min_blocks": 2}, False)],
+    + [  # with roles, registers are divided among all threads of all blocks
+        (
+            R,
+            {
+                "min_blocks": blocks,
+                "tile": Tile(CtaTile(64, 64, 64), WarpTile(64, 64)),
+                "roles": Roles("cooperative", 24, own),
+                "pipeline__stages": 2,
+            },
+            legal,
+        )
+        for blocks, own, legal in ((2, 232, True), (2, 240, False), (3, 136, True), (9, 40, False))
+    ],
     "tile.cta.m": [(W, {"tile__cta__m": m}, m != 80) for m in (32, 96, 80)],
     "tile.cta.n": [(W, {"tile__cta__n": n}, n != 48) for n in (32, 96, 48)],
     "tile.cta.k": [(W, {"tile__cta__k": k}, k % 32 == 0) for k in (32, 40, 64)]
