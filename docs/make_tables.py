@@ -138,6 +138,11 @@ def model(folder: Path = FOLDER / "results") -> str:
         ("h200_schedules", "drawn from the whole space and from its better part"),
         ("h200_tuned", "what tunings of 3 to 5 s measured"),
         ("h200_tuned_later", "what tunings of 4 to 20 s measured, later"),
+        (
+            "h200_products_tuned",
+            "what tunings of 7 to 9 s measured of batches and several products",
+        ),
+        ("h200_products_tuned_later", "the same, with blocks side by side"),
         ("h200_held_out", "nearly the whole space"),
     ):
         measured = read_record(folder / f"{name}.json")

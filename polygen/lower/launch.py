@@ -81,8 +81,8 @@ class Launch:
     shared_bytes: int  # dynamic shared memory
     persistent: int = 0  # blocks that run at once on the target; 0: one block per tile
     cluster: tuple[int, int] = (1, 1)  # blocks along, across
-    per_multiprocessor: int = 1  # persistent blocks of each multiprocessor
     batches: tuple[Dim, ...] = ()  # extents of the batch dims, outermost first
+    per_multiprocessor: int = 1  # persistent blocks of each multiprocessor
 
     def matrices(self, sizes: Mapping[str, int]) -> int:
         """How many matrices of tiles there are."""

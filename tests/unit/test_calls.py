@@ -116,7 +116,7 @@ def test_another_process_generates_and_analyses_nothing(machine):
     sources = {kernel.source for kernel in machine.call._variants.values()}
     generated, analysed = len(machine.generated), len(machine.analysed)
     machine.start()
-    for m in (*SIZES, 3000):
+    for m in (*SIZES, 5001):
         machine.run(m)
     assert {kernel.source for kernel in machine.call._variants.values()} == sources
     assert (len(machine.generated), len(machine.analysed)) == (generated, analysed)

@@ -33,7 +33,8 @@ SIZES = ((4096, 4096, 4096), (2048, 4096, 1024), (512, 512, 4096), (16, 4096, 40
 def problems(parameters, noise=0.0, seed=0):
     """Problems whose times a known set of parameters made."""
     random = np.random.default_rng(seed)
-    schedules = tuple(Fitted(s, 1) for s in shipped(H200))
+    alone = (s for s in shipped(H200) if not s.specialised or s.min_blocks == 1)
+    schedules = tuple(Fitted(s, 1) for s in alone)
     found = []
     for m, n, k in SIZES:
         problem = Problem(m, n, k, functions=1, pointwise=True, astride=m == 3000)
@@ -79,11 +80,13 @@ def test_validation_keeps_problems_of_one_name_apart():
 
 
 def test_noise_does_not_lead_the_fit_astray():
-    made = problems(TRUE, noise=0.03)
-    found = fit(samples(made), nominal(PRESENT))
-    clean = judge(found, problems(TRUE))
-    assert min(q.spearman for q in clean) > 0.97
-    assert busy_rate(found) == pytest.approx(busy_rate(TRUE), rel=0.1)
+    rates = []
+    for seed in range(3):  # one draw of the noise may happen to look like another rate
+        found = fit(samples(problems(TRUE, noise=0.03, seed=seed)), nominal(PRESENT))
+        clean = judge(found, problems(TRUE))
+        assert min(q.spearman for q in clean) > 0.97
+        rates.append(busy_rate(found))
+    assert np.median(rates) == pytest.approx(busy_rate(TRUE), rel=0.1)
 
 
 def test_the_fit_stays_in_its_ranges_and_moves_nothing_else():
