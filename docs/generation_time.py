@@ -73,6 +73,7 @@ def timed(make: Callable[[], object], repeats: int) -> float:
     """Median CPU seconds."""
     found = []
     for _ in range(repeats):
+        pipeline.synchronised.cache_clear()
         derive.cache_clear()  # no generation profits from the last one
         refine.cache_clear()
         forget()

@@ -119,8 +119,12 @@ def _decode(kind: Any, data: Any) -> Any:
             return tuple(_decode(one, each) for one, each in zip(kinds, data, strict=True))
     elif isinstance(kind, types.UnionType):
         for member in typing.get_args(kind):
-            named = isinstance(data, dict) and data.get(TAG) == member.__name__
-            if named or type(data) is member:
+            if typing.get_origin(member) is tuple:
+                fits = isinstance(data, list)
+            else:
+                named = isinstance(data, dict) and data.get(TAG) == member.__name__
+                fits = named or type(data) is member
+            if fits:
                 return _decode(member, data)
     raise ValueError(f"{data!r:.80} is not {kind}")
 

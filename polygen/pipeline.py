@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,13 +15,14 @@ from polygen.emit.source import KernelSource
 from polygen.errors import PolygenError, ScheduleError, UnsupportedProgram, echo, in_digits
 from polygen.frontend.program import Program, Tensor
 from polygen.frontend.shapes import LARGEST_SIZE
-from polygen.generated import Generated
+from polygen.generated import Generated, kept
 from polygen.hardware.device import Device
 from polygen.lower.build import lower
 from polygen.lower.memory import memory, needed
 from polygen.lower.plan import KernelPlan
 from polygen.lower.resources import resources
 from polygen.lower.verify import verify
+from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.fusion import fuse
 from polygen.poly.mapping import ScheduleTree, map_program
 from polygen.poly.match import match
@@ -28,6 +30,7 @@ from polygen.poly.pointwise import pointwork
 from polygen.poly.results import copies_in_background, panels, row_vectors
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import Scop, scop
+from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import tiling
 from polygen.schedule.model import Schedule
 from polygen.tune import lookup
@@ -35,6 +38,7 @@ from polygen.tune import lookup
 # What NVRTC compiles in seconds, and in a minute or two: its time grows with the square of the
 # number of functions that are more than arithmetic (gelu: 25 of them 7 s, 50 of them 36 s).
 MOST_OPERATIONS, MOST_FUNCTIONS = 512, 128
+_MOST_DERIVED = 64  # tile programs
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -128,9 +132,16 @@ def _generate(
         asynchronous=copies_in_background(matched, device),
         rows=row_vectors(program, decided),
         panels=panels(decided, prospect.work),
+        derived=synchronised,
     )
     plan = verify(lower(program, tree, decided, instruction, device))
     return Passes(program, model, tree, plan, emit(plan, command), origin, command)
+
+
+@functools.lru_cache(maxsize=_MOST_DERIVED)
+def synchronised(program: TileProgram) -> Synchronised:
+    """What synchronises a tile program: from memory, from disk, or derived. All of it is proved."""
+    return kept(Synchronised, (program,), lambda: derive(program))
 
 
 def with_sizes(program: Program, sizes: dict[str, int]) -> Program:

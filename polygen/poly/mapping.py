@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from polygen import isl
@@ -81,6 +82,7 @@ def map_program(
     asynchronous: bool,
     rows: RowVectors,
     panels: Panels | None = None,
+    derived: Callable[[TileProgram], Synchronised] = derive,
 ) -> ScheduleTree:
     """Build and prove the schedule tree.
 
@@ -93,6 +95,7 @@ def map_program(
         asynchronous: whether copies run in the background until waited for.
         rows: how a staged epilogue walks a warp tile.
         panels: what the epilogue of a schedule with roles moves.
+        derived: what synchronises a tile program, derived or kept from before: it is proved again.
 
     Raises:
         IllegalSchedule: a dependence is broken; with a witness.
@@ -108,7 +111,7 @@ def map_program(
     elements = tile_map(statements, tiles, schedule, epilogue.rows, epilogue.panels)
     whole = _check_whole(scop, program, statements, tiles, elements)
     carried = _carried(scop, matched, tiles, elements)
-    synchronised = derive(program)
+    synchronised = derived(program)
     trees = place_trees(program, synchronised.tree, synchronised.leaves)
     emitted = Emitted(
         program,
