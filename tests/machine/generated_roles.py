@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 
 import polygen as pg
-from polygen.check import emulate, few_blocks, trial_operands
+from polygen.check import emulate
 from polygen.frontend.evaluate import evaluate
 from polygen.kernel import Kernel
 from polygen.machine import Report
@@ -26,6 +26,7 @@ from polygen.schedule.model import (
     Tile,
     WarpTile,
 )
+from polygen.small_problem import few_blocks, trial_operands
 
 
 @pg.fuse

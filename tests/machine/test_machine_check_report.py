@@ -6,10 +6,11 @@ import pytest
 from generated import kernel
 
 import polygen as pg
-from polygen.check import CheckReport, profile_lines, runnable_sizes
+from polygen.check import CheckReport, profile_lines
 from polygen.cli.commands import check_json
 from polygen.errors import PolygenError
 from polygen.machine import AccessProfile
+from polygen.small_problem import runnable_sizes
 
 
 def test_the_report_has_the_access_profile():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import polygen as pg
-from polygen.check import emulate, few_blocks, trial_operands
+from polygen.check import emulate
 from polygen.frontend.evaluate import evaluate
 from polygen.schedule.model import (
     Cluster,
@@ -22,6 +22,7 @@ from polygen.schedule.model import (
     Tile,
     WarpTile,
 )
+from polygen.small_problem import few_blocks, trial_operands
 
 SIZES = {"M": 264, "N": 264, "K": 72}
 

@@ -1,0 +1,109 @@
+"""Problems small enough to run on NumPy that meet the tile boundaries of a large one.
+
+One whole tile and a ragged one along m and n, more k tiles than the ring has slots, two matrices
+along each batch dim; few persistent blocks, so that each works through several tiles.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from polygen.emit.source import KernelSource
+from polygen.frontend.program import Program
+from polygen.lower.plan import KernelPlan
+from polygen.runtime.arrays import in_order
+
+# Multiply-adds (whole tiles) that the machine runs in some seconds: 1024 x 1024 x 1024.
+_REASONABLE = 1 << 30
+_TRIAL_MATRICES = 2  # along each batch dim
+_TRIAL_STEP = 16  # bytes past the last whole tile, so that rows stay aligned
+_TRIAL_CLUSTERS = 2  # of persistent blocks in a trial
+
+
+def trial_sizes(plan: KernelPlan) -> dict[str, int]:
+    """A small problem that crosses the kernel's tile boundaries, within its alignment class."""
+    sizes: dict[str, int] = {}
+    # Persistent blocks get several tiles each: see `few_blocks`.
+    cluster = plan.schedule.cluster
+    rows, columns = (2 * cluster.m if plan.launch.persistent else 1), cluster.n
+    step = max(8, _TRIAL_STEP // min(t.dtype.bytes for t in plan.program.inputs))
+    wanted = {
+        "m": rows * plan.tiles.cta[0] + step,
+        "n": columns * plan.tiles.cta[1] + step,
+        "k": plan.tiles.cta[2] * (plan.schedule.pipeline.stages + 1) + step,
+    }
+    for role, extent in plan.extents:
+        if isinstance(extent, str):
+            sizes[extent] = max(sizes.get(extent, 1), wanted[role])
+    for name in plan.launch.batches:
+        if isinstance(name, str):
+            sizes.setdefault(name, _TRIAL_MATRICES)
+    for name in plan.program.sizes:
+        sizes.setdefault(name, 8)
+    return sizes
+
+
+def few_blocks(source: KernelSource) -> KernelSource:
+    """The kernel, launched with few persistent blocks, so that each works through several tiles."""
+    launch = source.launch
+    if not launch.persistent:
+        return source
+    blocks = _TRIAL_CLUSTERS * launch.cluster[0] * launch.cluster[1]
+    return replace(source, launch=replace(launch, persistent=min(blocks, launch.persistent)))
+
+
+def runnable_sizes(plan: KernelPlan, sizes: dict[str, int]) -> tuple[dict[str, int], str]:
+    """Sizes that the machine runs in reasonable time and that meet the same tile boundaries.
+
+    A dim keeps what is left over after whole tiles. Of whole tiles it keeps two along m and n, and
+    along k one more than the ring has slots. Of matrices it keeps two along each batch dim.
+
+    Args:
+        plan: the kernel.
+        sizes: of all symbolic dims.
+
+    Returns:
+        The sizes to run, and a sentence that says why they are others; "" when they are not.
+    """
+    tiles = dict(zip("mnk", plan.tiles.cta, strict=True))
+    whole = {"m": 2 * plan.schedule.cluster.m, "n": 2, "k": plan.schedule.pipeline.stages + 1}
+
+    def work(chosen: dict[str, int]) -> int:
+        extents = ((role, chosen[d] if isinstance(d, str) else d) for role, d in plan.extents)
+        one = math.prod(-(-extent // tiles[role]) * tiles[role] for role, extent in extents)
+        return one * plan.launch.matrices(chosen)
+
+    if work(sizes) <= _REASONABLE:
+        return sizes, ""
+    smaller = dict(sizes)
+    for name in {dim for _, dim in plan.extents if isinstance(dim, str)}:
+        roles = [role for role, dim in plan.extents if dim == name]
+        step = math.lcm(*(tiles[role] for role in roles))
+        kept = max(-(-whole[role] * tiles[role] // step) for role in roles) * step
+        smaller[name] = min(sizes[name], kept + sizes[name] % step)
+    tiled = {dim for _, dim in plan.extents}
+    for name in {dim for dim in plan.launch.batches if isinstance(dim, str)} - tiled:
+        smaller[name] = min(sizes[name], _TRIAL_MATRICES)
+    asked = ", ".join(f"{name} = {value}" for name, value in sizes.items())
+    if smaller == sizes:
+        return sizes, "the sizes are fixed in the kernel and large: this takes a while"
+    return smaller, (
+        f"{asked} is too large to run on NumPy in reasonable time; "
+        "ran a smaller problem with the same remainders after whole tiles"
+    )
+
+
+def trial_operands(program: Program, sizes: dict[str, int], seed: int) -> tuple[Any, ...]:
+    """Random small integers for every operand."""
+    generator = np.random.default_rng(seed)
+    operands: list[Any] = []
+    for tensor in program.inputs:
+        shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.dims)
+        values = generator.integers(-2, 3, shape)
+        array = values.astype(np.float32).astype(tensor.dtype.numpy)
+        operands.append(in_order(array, tensor.order) if shape else float(values))
+    return tuple(operands)
