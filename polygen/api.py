@@ -214,7 +214,7 @@ class Fused:
         if not isinstance(view.dtype, DType):
             raise DTypeError(f"{name} holds {view.dtype}, which has no tensor-core type")
         return (
-            TF32 if view.dtype == F32 and self._allow_tf32 and len(view.shape) == 2 else view.dtype
+            TF32 if view.dtype == F32 and self._allow_tf32 and len(view.shape) >= 2 else view.dtype
         )
 
     def _tensors(self, signature: Sequence[str | Tensor]) -> list[Tensor]:

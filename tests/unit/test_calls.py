@@ -172,6 +172,20 @@ def test_other_classes_and_types_are_other_kernels(machine, change):
     assert len(programs) == expected and len(machine.generated) == 2
 
 
+@pytest.mark.parametrize("dtype", ["f2", "f4"])
+def test_batches_of_any_number_share_a_kernel(machine, dtype):
+    machine.call = pg.fuse(lambda x, w: x @ w.mT, name="batched", allow_tf32=True)
+    for count in (60, 61):
+        x = cupy_array((count, 300, 512), X, dtype=dtype)
+        w = cupy_array((count, 256, 512), W, dtype=dtype)
+        y = cupy_array((count, 300, 256), Y, dtype=dtype)
+        assert machine.call(x, w, out=y) is y
+        assert machine.device.launches[-1][-1][3:7] == (count, 300, 512, 256)
+    (kernel,) = machine.call._variants.values()
+    assert {"f2": "f16", "f4": "tf32"}[dtype] == str(kernel.program.inputs[0].dtype)
+    assert len(machine.generated) == 1
+
+
 def test_rows_further_apart_take_a_variant_that_is_kept_too(machine):
     for _ in range(2):
         machine.run(300, strides=(1032, 2))  # steps of 8 bytes only
