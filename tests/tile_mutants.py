@@ -510,8 +510,10 @@ class Equivalent:
     reason: str
 
 
-_PANELS = ("cooperative", "ping-pong, residual", "cluster")
-_LAGGING = ("cooperative, residual", "cooperative, two", "ping-pong", "cluster")
+_PANELS = ("cooperative", "ping-pong, residual", "ping-pong, shared", "cluster")
+_LAGGING = (
+    "cooperative, residual", "cooperative, two", "cooperative, pair", "ping-pong", "cluster",
+)  # fmt: skip
 EQUIVALENT = (
     Equivalent(
         ("load_a after load_b", "load_b before load_a"),
@@ -561,7 +563,7 @@ EQUIVALENT = (
     ),
     Equivalent(
         ("retire_empty_ring is not run the last time",),
-        ("cooperative, residual", "cooperative, two", "cluster"),
+        ("cooperative, residual", "cooperative, two", "cooperative, pair", "cluster"),
         "the drain of the last tile follows before anything of that release is used: the release "
         "itself is one of the last, and nobody waits for it",
     ),
@@ -577,13 +579,46 @@ EQUIVALENT = (
         "between the store of a slot and the barrier before its next writes",
     ),
     Equivalent(
+        ("wait_store -1 iteration(s)",),
+        ("cooperative, pair",),
+        "of two slots, the one that a panel writes over was stored two panels before; a wait for all "
+        "stores one panel before comes behind that",
+    ),
+    Equivalent(
+        ("multiply_0 after multiply_1", "multiply_1 before multiply_0"),
+        ("cooperative, pair", "ping-pong, shared"),
+        "two products add to sums of their own, from tiles that have arrived together",
+    ),
+    Equivalent(
+        (
+            "load_b after load_b2",
+            "load_b2 before load_b",
+            "copy_b after copy_b2",
+            "copy_b2 before copy_b",
+            "load_b2 after mma_0",
+        ),
+        ("warps, shared",),
+        "operands of two products do not depend on each other, nor does the first product on the "
+        "second one's",
+    ),
+    Equivalent(
+        ("arrive_turn after finish",),
+        ("ping-pong, shared",),
+        "the turn is passed on later, which is slower and no less ordered",
+    ),
+    Equivalent(
+        ("skip_ring before finish",),
+        ("ping-pong, shared",),
+        "the tile has no more use of the ring's counters by then",
+    ),
+    Equivalent(
         ("prepare after wait_full_ring",),
         ("cooperative", "cluster"),
         "it reads operands of the epilogue that no barrier hands over",
     ),
     Equivalent(
         ("prepare after wait_turn", "wait_turn before prepare"),
-        ("ping-pong, residual",),
+        ("ping-pong, residual", "ping-pong, shared"),
         "it reads operands of the epilogue that no barrier hands over",
     ),
     Equivalent(
@@ -609,7 +644,7 @@ EQUIVALENT = (
     Equivalent(
         ("arrive_empty_ring +1 iteration(s)",),
         _LAGGING,
-        "the slot is released later, and with its rings of four or more nobody waits for it yet",
+        "the slot is released later, and with its rings of three or more nobody waits for it yet",
     ),
 )
 
