@@ -581,8 +581,8 @@ EQUIVALENT = (
     Equivalent(
         ("wait_store -1 iteration(s)",),
         ("cooperative, pair",),
-        "of two slots, the one that a panel writes over was stored two panels before; a wait for all "
-        "stores one panel before comes behind that",
+        "of two slots, a panel writes over the one that was stored two panels before; a wait for "
+        "all stores one panel before comes behind that",
     ),
     Equivalent(
         ("multiply_0 after multiply_1", "multiply_1 before multiply_0"),
