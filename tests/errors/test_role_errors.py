@@ -6,6 +6,7 @@ import re
 import pytest
 from matrix import case, roles, small, tiled
 
+from polygen import pipeline
 from polygen.emit.cuda import emit
 from polygen.errors import (
     ArgumentError,
@@ -311,7 +312,7 @@ def test_a_release_that_the_trees_make_too_early(monkeypatch):
         assert syncs != found.syncs
         return dataclasses.replace(found, syncs=syncs)
 
-    monkeypatch.setattr(mapping, "derive", more_in_flight)
+    monkeypatch.setattr(pipeline, "synchronised", more_in_flight)
     with pytest.raises(VerifyError) as caught:
         build(roles(stages=4, in_flight=1, n=128))
     message = str(caught.value)
