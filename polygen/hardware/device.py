@@ -52,6 +52,7 @@ class Device:
     role_registers_least: int  # that `setmaxnreg` gives a thread
     role_registers_most: int
     role_registers_step: int
+    product_registers: int  # that the compiler wants beside the sums of a warpgroup instruction
     tensor_map_row_bytes: int
     tensor_map_axes_most: int
     tensor_map_step_most: int

@@ -11,8 +11,6 @@ from polygen.poly.match import Match
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
-# What ptxas asks for beside the sums of a warpgroup instruction, before roles share registers anew.
-_PRODUCT_REGISTERS = 26
 # Addresses, loop counters and predicates, as compiled kernels show: between 30 and 60 in the main
 # loop of a warp; with roles those of a panel and its vectors, as the main loop has hardly any.
 _ADDRESS_REGISTERS = {"warp": 30, "warpgroup": 40}
@@ -167,7 +165,7 @@ def _check_given(
             nearest=f"roles.consumer_registers = {most // step * step}",
         )
     started = registers_available(schedule, device, (consumers + 1) * group)
-    if one + _PRODUCT_REGISTERS > started:
+    if one + device.product_registers > started:
         raise ResourceError(
             f"{one} registers for the sums of an instruction, {started} per thread when the block "
             "starts",

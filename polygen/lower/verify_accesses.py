@@ -51,6 +51,7 @@ def check_accesses(plan: KernelPlan) -> None:
         elif isinstance(leaf.work, Store):
             for _, boxes in leaf.work.panels:
                 _check_boxes(plan, boxes, leaf)
+    _check_sums(plan)
     _check_elements(plan, plan.epilogue)
     wanted = tuple(extent for _, extent in plan.batches)
     counted = [locate.batches for locate in plan.of(Locate)]
@@ -93,6 +94,17 @@ def _buffers(work: Work) -> list[str] | None:
     if isinstance(work, Store):
         return [panel.buffer for panel, _ in work.panels]
     return None
+
+
+def _check_sums(plan: KernelPlan) -> None:
+    """The epilogue takes each product's value from the sums that its operands are added to."""
+    totals = {work.operands: work.total for work in plan.of(Product)}
+    wanted = [
+        (one.contraction.write.name, totals.get((one.left, one.right)))
+        for one in plan.match.products
+    ]
+    if list(plan.epilogue.sums) != wanted:
+        raise VerifyError(f"sums are read as {plan.epilogue.sums}", where=plan.entry)
 
 
 # --- addresses -----------------------------------------------------------------------------------

@@ -109,8 +109,9 @@ def map_program(
     epilogue = Epilogue(rows, panels or Panels(0, (), ()))
     program = kernel_program(tiles, schedule, epilogue, main, asynchronous=asynchronous)
     elements = tile_map(statements, tiles, schedule, epilogue.rows, epilogue.panels)
-    whole = _check_whole(scop, program, statements, tiles, elements)
-    carried = _carried(scop, matched, tiles, elements)
+    relation = isl.UnionMap(space(scop.parameters) + elements).intersect_domain(scop.domain)
+    whole = _check_whole(scop, program, statements, tiles, elements, relation)
+    carried = _carried(scop, matched, tiles, relation)
     synchronised = derived(program)
     trees = place_trees(program, synchronised.tree, synchronised.leaves)
     emitted = Emitted(
@@ -136,9 +137,8 @@ def map_program(
     )
 
 
-def _carried(scop: Scop, matched: Match, tiles: Tiling, elements: str) -> str:
+def _carried(scop: Scop, matched: Match, tiles: Tiling, relation: isl.UnionMap) -> str:
     """The program's dependences between the tile statements of one output tile, as isl text."""
-    relation = isl.UnionMap(space(scop.parameters) + elements).intersect_domain(scop.domain)
     count = tile_count(scop, tiles, matched.depths)
     image = scop.dependences.apply_domain(relation).apply_range(relation)
     image = image.intersect_params(isl.Set(count)).subtract(image.domain().identity())
@@ -152,7 +152,12 @@ def _position(relation: isl.UnionMap, parameter: str) -> int:
 
 
 def _check_whole(
-    scop: Scop, program: TileProgram, statements: tuple[Roles, ...], tiles: Tiling, elements: str
+    scop: Scop,
+    program: TileProgram,
+    statements: tuple[Roles, ...],
+    tiles: Tiling,
+    elements: str,
+    relation: isl.UnionMap,
 ) -> Proof:
     """Prove that every element has one tile statement, and that those are a whole tile's.
 
@@ -160,7 +165,6 @@ def _check_whole(
         VerifyError: an element has no tile statement or several, or a tile statement that computes
             has no element or is none of the program's; with an instance where there is one.
     """
-    relation = isl.UnionMap(space(scop.parameters) + elements).intersect_domain(scop.domain)
     if not relation.is_single_valued() or not scop.domain.is_subset(relation.domain()):
         raise VerifyError("the tiles do not execute every instance exactly once", where="tiling")
     points = isl.UnionSet(f"{program.prefix}{whole_tile(statements, tiles)}")

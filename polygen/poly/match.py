@@ -65,18 +65,6 @@ class Operand:
     extents: tuple[tuple[str, Dim], ...]  # of its dims, by name
 
     @property
-    def role_axis(self) -> int | None:
-        """The tensor axis along the operand's dim of the output; None: it has one row."""
-        return axis_of(self.index, self.role)
-
-    @property
-    def k_axis(self) -> int:
-        """The tensor axis along k."""
-        found = axis_of(self.index, "k")
-        assert found is not None
-        return found
-
-    @property
     def inner(self) -> Along:
         """What indexes the contiguous axis."""
         return self.index[self.tensor.order[-1]]

@@ -246,6 +246,6 @@ def whole_tile(statements: tuple[Roles, ...], tiles: Tiling) -> str:
 def tile_count(scop: Scop, tiles: Tiling, depths: tuple[Dim, ...]) -> str:
     """The parameter space in which `k_tiles` is the number of k tiles, as isl text."""
     each = [f"floor(({depth} + {tiles.cta[2] - 1})/{tiles.cta[2]})" for depth in depths]
-    count = " and ".join([*(f"k_tiles >= {one}" for one in each)])
+    count = " and ".join(f"k_tiles >= {one}" for one in each)
     reached = " or ".join(f"k_tiles = {one}" for one in each)
     return space((*scop.parameters, "k_tiles")) + "{ : " + f"{count} and ({reached})" + " }"

@@ -135,8 +135,13 @@ def _specialised(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]
                 yield _with(beside, beside.schedule)
 
 
+def _consumers(form: str, cta: CtaTile, warp: WarpTile) -> int:
+    """Warpgroups of a block that multiply."""
+    return 2 if form == "pingpong" else cta.m // warp.m * (cta.n // warp.n)
+
+
 def _role_tile(device: Device, form: str, cta: CtaTile, warp: WarpTile) -> Schedule:
-    groups = 2 if form == "pingpong" else cta.m // warp.m * (cta.n // warp.n)
+    groups = _consumers(form, cta, warp)
     sums = warp.m * warp.n // device.group_threads
     producer, consumer = _REGISTERS[groups][sums >= _WIDE_SUMS]
     return Schedule(
@@ -151,9 +156,7 @@ def _role_tile(device: Device, form: str, cta: CtaTile, warp: WarpTile) -> Sched
 
 def _shared(device: Device, schedule: Schedule, blocks: int) -> Schedule:
     """The schedule for several blocks on a multiprocessor, which divide its registers."""
-    cta, warp = schedule.tile.cta, schedule.tile.warp
-    pingpong = schedule.roles.form == "pingpong"
-    groups = 2 if pingpong else cta.m // warp.m * (cta.n // warp.n)
+    groups = _consumers(schedule.roles.form, schedule.tile.cta, schedule.tile.warp)
     shared = replace(schedule, min_blocks=blocks)
     each = registers_available(shared, device, (groups + 1) * device.group_threads)
     few, step = device.role_registers_least, device.role_registers_step

@@ -111,6 +111,12 @@ MUTANTS = {
     "a bias along rows": (
         "warps", Epilogue, each("reads", record(m_stride="1", n_stride="0")), "accessed at",
     ),
+    "values of two products exchanged": (
+        "warps", Epilogue,
+        lambda e: dataclasses.replace(
+            e, sums=tuple(zip((v for v, _ in e.sums), (t for _, t in e.sums[::-1]), strict=True))
+        ), "sums are read as",
+    ),
     "a result of another matrix": (
         "warps", Epilogue, each("writes", record(base=())), "accessed at",
     ),

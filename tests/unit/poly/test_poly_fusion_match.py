@@ -7,7 +7,7 @@ from polygen.api import fuse
 from polygen.errors import UnsupportedProgram, VerifyError
 from polygen.frontend.parse import parse_expression
 from polygen.poly.fusion import fuse as fuse_statements
-from polygen.poly.match import match
+from polygen.poly.match import axis_of, match
 from polygen.poly.scop import scop
 
 
@@ -100,8 +100,8 @@ def roles(expression, **signature):
     _, _, found = parts(expression, **signature)
     a, b = found.a, found.b
     return (
-        (a.tensor.name, a.role_axis, a.k_contiguous),
-        (b.tensor.name, b.role_axis, b.k_contiguous),
+        (a.tensor.name, axis_of(a.index, a.role), a.k_contiguous),
+        (b.tensor.name, axis_of(b.index, b.role), b.k_contiguous),
     )
 
 
