@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from polygen.api import Fused, fuse
     from polygen.errors import PolygenError
+    from polygen.frontend.coordinates import indices
     from polygen.frontend.functions import absolute as abs
     from polygen.frontend.functions import (
         arctan2,
@@ -93,6 +94,7 @@ __all__ = [
     "hardswish",
     "heaviside",
     "hypot",
+    "indices",
     "leaky_relu",
     "load_schedule",
     "log",
@@ -135,6 +137,7 @@ _HOMES = {
     "Schedule": "polygen.schedule.model",
     "load_schedule": "polygen.schedule.load",
     "einsum": "polygen.frontend.products",
+    "indices": "polygen.frontend.coordinates",
     "matmul": "polygen.frontend.products",
 }
 _RENAMED = {"abs": "absolute", "round": "round_half_even"}

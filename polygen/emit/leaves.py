@@ -9,6 +9,7 @@ from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Dim
 from polygen.lower.plan import Buffer, KernelPlan
 from polygen.lower.work import Boxes, Read, Write
+from polygen.poly.match import Along
 
 _C_TYPES = {"f16": "unsigned short", "bf16": "unsigned short", "f32": "float", "tf32": "float"}
 _C_BYTES = {"e4m3": "unsigned char", "e5m2": "unsigned char", "s8": "signed char"}
@@ -64,6 +65,19 @@ def position(access: Read | Write, row: str, column: str) -> str:
     steps = ((row, access.m_stride), (column, access.n_stride))
     parts = [scaled(variable, stride) for variable, stride in steps if stride != "0"]
     return " + ".join([c_name(access.tensor.name), *access.base, *parts])
+
+
+def coordinate(along: Along, row: str, column: str, step: str = "") -> str:
+    """C text of a coordinate as a float, `step` columns after `column`.
+
+    The step is added in floats, which is exact below 2^24, so that one conversion serves a vector.
+    """
+    at = {"m": row, "n": column}.get(along.dim, along.dim)
+    text = at if along.scale == 1 else f"({at}) * {along.scale}"
+    text = f"(float)({plus(text, along.offset)})"
+    if along.dim != "n" or not step:
+        return text
+    return f"{text} + " + (step if along.scale == 1 else f"{along.scale} * {step}")
 
 
 def scaled(variable: str, stride: str) -> str:

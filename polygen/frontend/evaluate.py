@@ -18,8 +18,10 @@ from polygen.frontend.functions import TABLE
 from polygen.frontend.program import (
     Access,
     Affine,
+    Argument,
     Constant,
     Contraction,
+    Coordinate,
     Dim,
     Pointwise,
     Program,
@@ -186,11 +188,18 @@ def _pointwise(
     return np.broadcast_to(result, shape).transpose(order)
 
 
-def _operand(arg: Access | Constant, values: Mapping[str, Array], ranges: Mapping[str, int]) -> Any:
+def _operand(arg: Argument, values: Mapping[str, Array], ranges: Mapping[str, int]) -> Any:
     """An argument with one axis per iterator, of size 1 where it does not depend on it."""
     if isinstance(arg, Constant):
         return arg.value
     iterators = tuple(ranges)
+    if isinstance(arg, Coordinate):
+        at = arg.index
+        if isinstance(at, int):
+            return float(at)
+        along = at if isinstance(at, Affine) else Affine(at, 1, 0)
+        numbers = along.offset + along.scale * np.arange(ranges[along.iterator], dtype=np.float64)
+        return numbers.reshape([-1 if iterator == along.iterator else 1 for iterator in iterators])
     array, index = _select(arg, values, ranges), arg.iterators
     used = [iterator for iterator in iterators if iterator in index]
     array = np.einsum(

@@ -150,6 +150,15 @@ class ScalarNode:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class CoordinateNode:
+    """Where an element of a value of `dims` is along one of its axes, counted from 0."""
+
+    dims: Dims
+    axis: int
+    dtype: DType = F32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ApplyNode:
     """A pointwise function of the table; arguments broadcast to `dims`."""
 
@@ -207,7 +216,7 @@ class ViewNode:
         return tuple(along.get(axis) for axis in range(len(self.dims)))
 
 
-Node = InputNode | ScalarNode | ApplyNode | ProductNode | ViewNode
+Node = InputNode | ScalarNode | CoordinateNode | ApplyNode | ProductNode | ViewNode
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**"}
 _INFIX |= {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
@@ -221,6 +230,8 @@ def describe(node: Node, depth: int = 3) -> str:
         return node.tensor.name
     if isinstance(node, ScalarNode):
         return f"{node.value:g}"
+    if isinstance(node, CoordinateNode):
+        return f"indices(…)[{node.axis}]"
     if depth == 0:
         return "…"
     if isinstance(node, ProductNode):

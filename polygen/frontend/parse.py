@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from polygen.errors import DTypeError, ExpressionError
+from polygen.frontend.coordinates import indices
 from polygen.frontend.dtypes import STORED
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.functions import ALIASES, INDEX_HINT, PUBLIC, closest, is_numpy
@@ -78,7 +79,7 @@ def _special() -> dict[str, Callable[..., Any]]:
     return {alias: others.get(name) or PUBLIC[name] for alias, name in ALIASES.items()}
 
 
-_FUNCTIONS = PUBLIC | _special()
+_FUNCTIONS = PUBLIC | _special() | {"indices": indices}
 _LITERALS = ("einsum", "swapaxes", "transpose", "permute_dims")  # arguments that are no arrays
 _KNOWN = 'Known: .T, .mT, .swapaxes(1, 2), .transpose(0, 2, 1), .astype("f16")'
 
@@ -306,7 +307,11 @@ class _Reader:
     def _subscript(self, node: ast.Subscript) -> Evaluate:
         items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         index = tuple(self._index(item) for item in items)
-        return self._guarded(node, lambda value: value[index], self.read(node.value))
+
+        def take(value: Any) -> Any:  # of the values that indices() gives, one
+            return value[index[0] if isinstance(value, tuple) and len(index) == 1 else index]
+
+        return self._guarded(node, take, self.read(node.value))
 
     def _index(self, item: ast.expr) -> Any:
         """One item of a subscript: a slice or place that is constant, a new axis, or ``...``."""

@@ -109,6 +109,24 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
+class Coordinate:
+    """Where on an axis an element is: an index itself, as a number."""
+
+    index: Index
+
+    @property
+    def iterators(self) -> tuple[str, ...]:
+        """The iterator that it depends on; none of a constant."""
+        return Access("", (self.index,)).iterators
+
+    def __str__(self) -> str:
+        return str(self.index)
+
+
+Argument = Access | Constant | Coordinate
+
+
+@dataclass(frozen=True, slots=True)
 class Contraction:
     """``write[...] += lhs[...] * rhs[...]`` summed over the iterators that `write` does not use."""
 
@@ -138,7 +156,7 @@ class Pointwise:
     domain: tuple[tuple[str, Dim], ...]  # (("i", "M"), ("j", "N"))
     write: Access
     function: str  # a key of `polygen.frontend.functions.TABLE`
-    args: tuple[Access | Constant, ...]
+    args: tuple[Argument, ...]
     dtype: DType  # type of the result: f32, bool, or for "cast" the type rounded to
 
     @property

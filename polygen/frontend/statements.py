@@ -20,6 +20,7 @@ from polygen.errors import DTypeError, UnsupportedProgram
 from polygen.frontend.dtypes import BOOL, F32, TF32, DType
 from polygen.frontend.expr import (
     ApplyNode,
+    CoordinateNode,
     Dims,
     InputNode,
     Node,
@@ -32,8 +33,10 @@ from polygen.frontend.expr import (
 from polygen.frontend.iterators import Iterators
 from polygen.frontend.program import (
     Access,
+    Argument,
     Constant,
     Contraction,
+    Coordinate,
     Dim,
     Index,
     Pointwise,
@@ -83,7 +86,7 @@ class Builder:
     statements: list[Statement] = field(default_factory=list)
     products: dict[ProductNode, str] = field(default_factory=dict)  # to the value's name
     first: dict[Node, ProductNode] = field(default_factory=dict)  # per output, the first it reads
-    memo: dict[tuple[Node, Indices, Domain], Access | Constant] = field(default_factory=dict)
+    memo: dict[tuple[Node, Indices, Domain], Argument] = field(default_factory=dict)
 
     def collect(self, root: Node, position: int) -> None:
         """Finds the contractions that an output reads, in the order of the function's text.
@@ -201,13 +204,13 @@ class Builder:
         domain: Domain,
         write: Access,
         function: str,
-        args: tuple[Access | Constant, ...],
+        args: tuple[Argument, ...],
         dtype: DType,
     ) -> None:
         name = f"P{len(self.statements)}"
         self.statements.append(Pointwise(name, domain, write, function, args, dtype))
 
-    def _lower(self, root: Node, index: Indices, domain: Domain) -> Access | Constant:
+    def _lower(self, root: Node, index: Indices, domain: Domain) -> Argument:
         """The access that reads a node at `index`, after writing the statements it needs.
 
         An explicit stack, because an expression may be deeper than Python's.
@@ -234,9 +237,11 @@ class Builder:
 
     def _value(
         self, node: Node, index: Indices, operands: list[tuple[Node, Indices]], domain: Domain
-    ) -> Access | Constant:
+    ) -> Argument:
         if isinstance(node, ScalarNode):
             return Constant(node.value)
+        if isinstance(node, CoordinateNode):
+            return Coordinate(index[node.axis])
         if isinstance(node, InputNode):
             return Access(node.tensor.name, index)
         if isinstance(node, ProductNode):

@@ -21,6 +21,7 @@ from polygen.errors import DTypeError, ShapeError, TraceError
 from polygen.frontend.dtypes import BOOL, F32, TF32, DType
 from polygen.frontend.expr import (
     ApplyNode,
+    CoordinateNode,
     Dims,
     InputNode,
     Node,
@@ -214,6 +215,20 @@ class Trace:
             return self._product(left, right, axes, "@" if matrix else notation(axes))
         # Nothing to sum: elementwise, each operand with the output's axes.
         return self.apply("mul", *map(self._along, nodes, (axes.lhs, axes.rhs), [axes.dims] * 2))
+
+    def coordinates(self, node: Node) -> list[Node]:
+        """Records where the elements of a node are, axis by axis.
+
+        Raises:
+            ShapeError: it has no axis.
+        """
+        if not node.dims:
+            raise ShapeError(
+                f"indices of {describe(node)}",
+                why="it is a single number, which has no axis",
+                nearest="Take the indices of a value with axes, such as the product",
+            )
+        return [self._intern(CoordinateNode, node.dims, axis) for axis in range(len(node.dims))]
 
     def _along(self, node: Node, labels: tuple[int, ...], dims: Dims) -> Node:
         """The node with one axis per output axis, of size 1 where it has none."""

@@ -63,6 +63,10 @@ class Traced(Symbolic):
         """The contraction of one or two operands, one of which may be this value."""
         return self._of(self.trace.einsum(subscripts, *map(self._plain, operands)))
 
+    def indices(self) -> tuple[Traced, ...]:
+        """Where every element is: a value per axis, of this one's shape."""
+        return tuple(map(self._of, self.trace.coordinates(self.node)))
+
     # --- what an array has
     @property
     def shape(self) -> tuple[Size | int, ...]:

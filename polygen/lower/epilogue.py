@@ -53,6 +53,7 @@ def epilogue(given: Given) -> Epilogue:
         row_of_lane=closed_form(first[:, 0]),
         column_of_lane=closed_form(first[:, 1]),
         element_offsets=tuple((int(r), int(c)) for r, c in table[0] - first[0]),
+        coordinates=work.coordinates,
     )
 
 

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from polygen.frontend.program import Dim, Tensor
 from polygen.hardware.fragment_load import FragmentLoad
 from polygen.lower.launch import MapAxis
+from polygen.poly.match import Along
 from polygen.poly.pointwise import Compute
 from polygen.poly.tile_program import Sync
 
@@ -278,6 +279,7 @@ class Epilogue:
     row_of_lane: str  # position of accumulator element 0 in the instruction's tile
     column_of_lane: str
     element_offsets: tuple[tuple[int, int], ...]  # of each accumulator element from element 0
+    coordinates: tuple[tuple[str, Along], ...] = ()  # variable, and which number it holds
 
 
 @dataclass(frozen=True, slots=True)

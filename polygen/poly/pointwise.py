@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polygen.frontend.dtypes import DType
-from polygen.frontend.program import Access, Constant, Program, Tensor
+from polygen.frontend.program import Access, Constant, Coordinate, Program, Tensor
 from polygen.poly.fusion import Fusion
 from polygen.poly.match import Along, Match, along, axis_of
 
@@ -67,11 +67,12 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Pointwork:
-    """What one result needs: reads, statements and writes."""
+    """What one result needs: reads, its place, statements and writes."""
 
     reads: tuple[Element, ...]
     statements: tuple[Compute, ...]
     writes: tuple[Element, ...]
+    coordinates: tuple[tuple[str, Along], ...] = ()  # variable, and the number that it holds
 
     @property
     def matrices(self) -> tuple[Element, ...]:
@@ -83,6 +84,7 @@ def pointwork(program: Program, fusion: Fusion, match: Match) -> Pointwork:
     """Translate the pointwise statements into accumulator coordinates."""
     tensors = program.tensors
     reads: dict[tuple[str, tuple[Along, ...]], Element] = {}
+    places: dict[Along, str] = {}
     statements, writes = [], []
     for statement in program.pointwise:
         dims = match.dims(fusion.iterators(statement.name))
@@ -90,6 +92,13 @@ def pointwork(program: Program, fusion: Fusion, match: Match) -> Pointwork:
         for argument in statement.args:
             if isinstance(argument, Constant):
                 names.append(argument.value)
+            elif isinstance(argument, Coordinate):
+                place = along(argument.index, dims)
+                names.append(
+                    places.setdefault(place, f"at{len(places)}")
+                    if place.dim
+                    else float(place.offset)
+                )
             elif argument.name not in tensors:
                 names.append(argument.name)
             else:
@@ -103,7 +112,8 @@ def pointwork(program: Program, fusion: Fusion, match: Match) -> Pointwork:
         statements.append(Compute(target, statement.function, tuple(names), statement.dtype))
         if target in tensors:
             writes.append(Element(target, tensors[target], _in_dims(statement.write, dims)))
-    return Pointwork(tuple(reads.values()), tuple(statements), tuple(writes))
+    coordinates = tuple((name, place) for place, name in places.items())
+    return Pointwork(tuple(reads.values()), tuple(statements), tuple(writes), coordinates)
 
 
 def _in_dims(access: Access, dims: dict[str, str]) -> tuple[Along, ...]:

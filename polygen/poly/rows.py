@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import chain, count
 
-from polygen.frontend.program import Access, Constant, Contraction, Pointwise, Program, Statement
+from polygen.frontend.program import Access, Contraction, Pointwise, Program, Statement
 
 _NAMES = "ijrstuvw"
 
@@ -48,5 +48,5 @@ def _extended(statement: Statement, name: str, arrays: set[str]) -> Statement:
     if isinstance(statement, Contraction):
         return replace(statement, domain=domain, write=value(statement.write))
     assert isinstance(statement, Pointwise)
-    args = tuple(a if isinstance(a, Constant) else value(a) for a in statement.args)
+    args = tuple(value(a) if isinstance(a, Access) else a for a in statement.args)
     return replace(statement, domain=domain, write=value(statement.write), args=args)

@@ -23,8 +23,10 @@ from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import (
     Access,
     Affine,
+    Argument,
     Constant,
     Contraction,
+    Coordinate,
     Pointwise,
     Program,
     Statement,
@@ -94,6 +96,13 @@ def sampled(
     tensors = program.tensors
     chosen = xp.asarray(np.asarray(rows, dtype=np.int64))
     names = {t.name for t in program.outputs}
+    sizes = {
+        dim: size
+        for tensor in program.inputs
+        if tensor.dims
+        for dim, size in zip(tensor.dims, operands[tensor.name].shape, strict=True)
+        if isinstance(dim, str)
+    }
     values: dict[str, Array] = {}
 
     def part(access: Access, statement: Statement) -> Any:
@@ -121,7 +130,9 @@ def sampled(
             continue
         given: list[Array | None] = []
         for arg in statement.args:
-            if not isinstance(arg, Access):
+            if isinstance(arg, Coordinate):
+                given.append(_places(arg, statement, along[statement.name], rows, sizes))
+            elif not isinstance(arg, Access):
                 given.append(None)
             elif arg.name in values:
                 given.append(values[arg.name])
@@ -134,6 +145,24 @@ def sampled(
             statement, given, len(rows), along[statement.name], final
         )
     return {name: values[name] for name in names}
+
+
+def _places(
+    place: Coordinate,
+    statement: Statement,
+    row: str,
+    rows: Sequence[int],
+    sizes: Mapping[str, int],
+) -> Array | None:
+    """The values of a coordinate along its one axis, of the rows alone if that is theirs."""
+    if not place.iterators:
+        return None
+    (iterator,) = place.iterators
+    extent = dict(statement.domain)[iterator]
+    numbers = np.arange(sizes[extent] if isinstance(extent, str) else extent)
+    at = place.index if isinstance(place.index, Affine) else Affine(iterator, 1, 0)
+    chosen = np.asarray(rows) if iterator == row else numbers
+    return (at.scale * chosen + at.offset).astype(np.float64)
 
 
 def _sums(xp: Any, contraction: Contraction, part: Callable[[Access, Statement], Any]) -> Array:
@@ -159,14 +188,14 @@ def _apply(
     """One statement as a program of its own, over the rows alone."""
     extents: dict[str, int] = {row: rows}
     for arg, array in zip(statement.args, given, strict=True):
-        if isinstance(arg, Access) and array is not None:
+        if not isinstance(arg, Constant) and array is not None:
             for index, extent in zip(arg.iterators, array.shape, strict=True):
                 if index != row:
                     extents[index] = max(extent, extents.get(index, 1))
-    args: list[Access | Constant] = []
+    args: list[Argument] = []
     inputs, arrays = [], {}
     for at, (arg, array) in enumerate(zip(statement.args, given, strict=True)):
-        if not isinstance(arg, Access) or array is None:
+        if isinstance(arg, Constant) or array is None:
             args.append(arg)
             continue
         name = f"argument{at}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from polygen.emit.ctext import pointwise
 from polygen.emit.leaf.table import Text, block, leaf
-from polygen.emit.leaves import position
+from polygen.emit.leaves import coordinate, position
 from polygen.emit.names import c_name
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.program import Tensor
@@ -63,6 +63,7 @@ def types(e: Epilogue) -> list[dict[str, Any]]:
 def _values(e: Epilogue) -> tuple[dict[str, str], dict[str, str]]:
     """The names of the sums and of what is read, and of what is written."""
     read = dict(e.sums) | {read.name: read.name for read in e.reads}
+    read |= {name: name for name, _ in e.coordinates}
     return read, {w.tensor.name: f"{w.tensor.name}_result" for w in e.writes}
 
 
@@ -96,7 +97,8 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
             lines.append(f"const float {_alone(read)} = {from_}(__ldg({place}));")
     lines += [f"float {name};" for name in results]
     totals = [total for _, total in e.sums]
-    lines.append(f"compute({', '.join([*totals, *map(_alone, e.reads), *results])});")
+    places = [coordinate(along, "row", "column + e") for _, along in e.coordinates]
+    lines.append(f"compute({', '.join([*totals, *map(_alone, e.reads), *places, *results])});")
     for write, name in zip(e.writes, results, strict=True):
         place = position(write, "row", "(column + e)")
         lines.append(f"*({place}) = to_{epilogue_type(write.tensor)}({name});")
@@ -124,6 +126,7 @@ def vector_record(e: Epilogue) -> dict[str, Any]:
         "fetches": [line for r in e.reads if not is_hoisted(e, r) for line in _fetch(r, e)],
         "arguments": ", ".join(
             [*(f"{total}s[e]" for _, total in e.sums), *(_element(r, e) for r in e.reads)]
+            + [coordinate(along, "row", "column", "e") for _, along in e.coordinates]
             + [f"{w.tensor.name}_out[e]" for w in e.writes]
         ),
         "results": [f"float {w.tensor.name}_out[{e.vector}];" for w in e.writes],

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from polygen.emit.leaf.elements import epilogue_type
 from polygen.emit.leaf.table import Text, block, filled, leaf
-from polygen.emit.leaves import coordinates, extent_names, position, slot_address
+from polygen.emit.leaves import coordinate, coordinates, extent_names, position, slot_address
 from polygen.emit.names import c_name
 from polygen.lower.epilogue import column_reads
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Finish, Panel, Read, Store, Warm
+from polygen.poly.match import Along
 
 
 @leaf("prepare", "cache", Warm)
@@ -47,6 +48,8 @@ def _(plan: KernelPlan, one: Leaf, work: Finish) -> Text:
         "lane_column": work.lane_column,
         "n_extent": extents["n"],
         "prelude": _prelude(rows, columns, work, extents["m"]),
+        "by_column": bool(columns) or "n" in {a.dim for _, a in work.epilogue.coordinates},
+        "column_places": _column_places(work),
         "columns_read": [line for r in columns for line in _column_read(r)],
         "columns_clamped": [line for r in columns for line in _column_clamped(r)],
         "panels": [line for p in work.operands for line in _panel_read(plan, work, p)]
@@ -63,13 +66,36 @@ def _(plan: KernelPlan, one: Leaf, work: Finish) -> Text:
 
 def _prelude(rows: list[Read], columns: list[Read], work: Finish, m_extent: str) -> list[str]:
     """Operands with one value per row, and room for those with one per column."""
-    lines = [f"const int first_row = {work.first_row};"] if rows else []
+    places = [(name, a) for name, a in work.epilogue.coordinates if a.dim != "n"]
+    by_row = bool(rows) or "m" in {a.dim for _, a in places}
+    lines = [f"const int first_row = {work.first_row};"] if by_row else []
+    for name, along in places:
+        both = [
+            coordinate(along, row, "") for row in ("first_row", f"first_row + {work.half_rows}")
+        ]
+        lines.append(f"const float {name}_element[2] = {{{', '.join(both)}}};")
     for read in rows:
         from_ = f"from_{epilogue_type(read.tensor)}"
         at = [f"min(first_row + {h}, {m_extent} - 1)" for h in (0, work.half_rows)]
         values = [f"{from_}(__ldg({position(read, row, '0')}))" for row in at]
         lines.append(f"const float {read.name}_element[2] = {{{', '.join(values)}}};")
     return lines + [f"float {read.name}_values[{work.blocks}][2];" for read in columns]
+
+
+def _column_places(work: Finish) -> list[str]:
+    """Coordinates along n, of a lane's first column."""
+    return [
+        f"const float {name}_first = {coordinate(along, '', 'first_column')};"
+        for name, along in work.epilogue.coordinates
+        if along.dim == "n"
+    ]
+
+
+def _place(name: str, along: Along, group_columns: int, e: int) -> str:
+    """A coordinate of element e of pair [j][half]."""
+    if along.dim != "n":
+        return f"{name}_element[half]"
+    return f"{name}_first + {along.scale} * (j * {group_columns} + {e})"
 
 
 def _column_read(read: Read) -> list[str]:
@@ -160,6 +186,9 @@ def _compute(work: Finish) -> list[str]:
             f"{total}[block][first_block + j][2 * half + {e}]" for _, total in work.epilogue.sums
         ]
         arguments += [_element(read, operands, e) for read in work.epilogue.reads]
+        arguments += [
+            _place(name, along, work.group_columns, e) for name, along in work.epilogue.coordinates
+        ]
         arguments += [f"{p.name}_out[{e}]" for p in work.results]
         lines.append(f"compute({', '.join(arguments)});")
     for panel in work.results:

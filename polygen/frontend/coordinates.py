@@ -1,0 +1,32 @@
+"""Where the elements of a value are: numbers that its functions may depend on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from polygen.frontend.traced import Traced
+
+
+def indices(value: Any) -> tuple[Any, ...]:
+    """Where every element of a value is, as ``np.indices(value.shape)`` says it.
+
+    ``i, j = pg.indices(x @ w)`` are the row and the column of every element, counted from 0, for
+    masks (``pg.where(i >= j, …, -np.inf)``), biases that depend on the distance, checkerboards. No
+    array is read for them.
+
+    Args:
+        value: a traced value, or an array, of any shape with at least one axis.
+
+    Returns:
+        A value per axis, each of the shape of `value`, f32: whole numbers, exact up to 2^24.
+
+    Raises:
+        ShapeError: the value is a number, without axes.
+    """
+    if isinstance(value, Traced):
+        return value.indices()
+    array = np.asarray(value)
+    kind = type(value) if isinstance(value, np.ndarray) else np.ndarray
+    return tuple(one.view(kind) for one in np.indices(array.shape, dtype=np.float64))
