@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from polygen.api import Fused, fuse
     from polygen.errors import PolygenError
+    from polygen.frontend import random
     from polygen.frontend.coordinates import indices
     from polygen.frontend.functions import absolute as abs
     from polygen.frontend.functions import (
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     )
     from polygen.frontend.functions import round_half_even as round
     from polygen.frontend.products import einsum, matmul
+    from polygen.frontend.random import dropout
     from polygen.kernel import Kernel
     from polygen.schedule.load import load_schedule
     from polygen.schedule.model import Schedule
@@ -80,6 +82,7 @@ __all__ = [
     "celu",
     "clip",
     "cos",
+    "dropout",
     "einsum",
     "elu",
     "erf",
@@ -108,6 +111,7 @@ __all__ = [
     "minimum",
     "mish",
     "power",
+    "random",
     "reciprocal",
     "relu",
     "round",
@@ -137,6 +141,7 @@ _HOMES = {
     "Schedule": "polygen.schedule.model",
     "load_schedule": "polygen.schedule.load",
     "einsum": "polygen.frontend.products",
+    "dropout": "polygen.frontend.random",
     "indices": "polygen.frontend.coordinates",
     "matmul": "polygen.frontend.products",
 }
@@ -146,6 +151,8 @@ _RENAMED = {"abs": "absolute", "round": "round_half_even"}
 if not TYPE_CHECKING:  # a type checker is to refuse names that do not exist
 
     def __getattr__(name: str) -> Any:
+        if name == "random":  # a module, as in NumPy
+            return importlib.import_module("polygen.frontend.random")
         home = (
             None if name.startswith("__") else importlib.import_module(_HOMES.get(name, _FUNCTIONS))
         )

@@ -14,7 +14,7 @@ import numpy as np
 from pointwise_kernels import SIGNS, apply, arguments, every, off_by, reference
 
 from polygen.emit.functions import recorded_error
-from polygen.frontend.functions import TABLE
+from polygen.frontend.functions import INTERNAL, TABLE
 
 LARGEST, SMALLEST = float(np.finfo(np.float32).max), 2.0**-126
 
@@ -52,7 +52,7 @@ def main() -> None:
     calls = [(name, TABLE[name].defaults) for name in sorted(TABLE)]
     calls += [("pow", (exponent,)) for exponent in (3.0, 8.0, -0.5, 2.5, -3.0, 64.0)]
     for name, constants in calls:
-        skipped = name in ("cast", "clip", "where") or TABLE[name].result.kind != "float"
+        skipped = name in INTERNAL | {"clip", "where"} or TABLE[name].result.kind != "float"
         if skipped or (names and name not in names):
             continue
         title = f"{name}{constants or ''}"

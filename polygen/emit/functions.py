@@ -191,6 +191,9 @@ PRIMITIVES: dict[str, Emitted] = {
     ),
     "pow": Emitted("powf({0}, {1})", error=(_LAST, 2.0**-23)),
     "where": Emitted("{0} ? {1} : {2}"),
+    "random_uniform": Emitted(
+        "random_uniform({0}, {1}, {2}, {3}, {4})", helpers=("random_uniform",), error=(0.0, 0.0)
+    ),
     "lt": Emitted("{0} < {1}"),
     "le": Emitted("{0} <= {1}"),
     "gt": Emitted("{0} > {1}"),

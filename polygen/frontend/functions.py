@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from polygen.errors import TraceError
+from polygen.frontend import philox
 from polygen.frontend.dtypes import BOOL, F32, DType
 from polygen.frontend.expr import Symbolic
 from polygen.frontend.rounding import round_to
@@ -139,7 +140,7 @@ def closest(name: str, prefix: str = "") -> str:
         name: of a function, without its module.
         prefix: what goes before the functions' names where they are to be written.
     """
-    known = sorted({*TABLE, *ALIASES, "gelu"} - {"cast"})
+    known = sorted({*TABLE, *ALIASES, "gelu"} - INTERNAL)
     if name in known:
         return f"It is a function: `{prefix}{name}(…)`"
     if name in _INSTEAD:
@@ -239,6 +240,10 @@ logical_not = _primitive("logical_not", np.logical_not, "x", BOOL)
 # A cast's dtype is its statement's dtype, so it has one argument in a Program; its reference takes
 # the dtype too.
 TABLE["cast"] = Function("cast", (1, 1), round_to, None, ("x",))
+TABLE["random_uniform"] = Function(
+    "random_uniform", (5, 5), philox.uniform, None, ("a", "b", "c", "d", "seed")
+)
+INTERNAL = frozenset(["cast", "random_uniform"])  # with which others are made; not written by name
 
 # --- composites: one line each --------------------------------------------------------------------
 _SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)

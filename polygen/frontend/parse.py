@@ -22,6 +22,7 @@ from polygen.frontend.dtypes import STORED
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.functions import ALIASES, INDEX_HINT, PUBLIC, closest, is_numpy
 from polygen.frontend.products import einsum
+from polygen.frontend.random import dropout, uniform
 
 Values = Mapping[str, Any]
 Evaluate = Callable[[Values], Any]
@@ -79,7 +80,7 @@ def _special() -> dict[str, Callable[..., Any]]:
     return {alias: others.get(name) or PUBLIC[name] for alias, name in ALIASES.items()}
 
 
-_FUNCTIONS = PUBLIC | _special() | {"indices": indices}
+_FUNCTIONS = PUBLIC | _special() | {"indices": indices, "dropout": dropout, "uniform": uniform}
 _LITERALS = ("einsum", "swapaxes", "transpose", "permute_dims")  # arguments that are no arrays
 _KNOWN = 'Known: .T, .mT, .swapaxes(1, 2), .transpose(0, 2, 1), .astype("f16")'
 

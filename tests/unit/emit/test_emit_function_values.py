@@ -27,10 +27,10 @@ import polygen as pg
 from polygen.check import compare
 from polygen.emit.functions import FAST_COMPOSITES, PRIMITIVES, recorded_error
 from polygen.frontend.dtypes import F32
-from polygen.frontend.functions import TABLE
+from polygen.frontend.functions import INTERNAL, TABLE
 from polygen.frontend.program import Tensor
 
-FUNCTIONS = sorted(set(TABLE) - {"cast"})
+FUNCTIONS = sorted(set(TABLE) - INTERNAL)
 LIMITS = np.finfo(np.float32)
 # fmt: off
 _SIZES = [

@@ -1,0 +1,79 @@
+"""Random numbers that depend on where an element is, and on nothing else.
+
+A number is a function of the seed and of the element's coordinates (`polygen.frontend.philox`), so
+that every kernel, schedule and run gives the same ones, a backward pass can compute them again, and
+no state is kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from polygen.errors import ShapeError, TraceError
+from polygen.frontend.coordinates import indices
+from polygen.frontend.expr import Symbolic
+from polygen.frontend.functions import where
+from polygen.frontend.philox import uniform as numbers
+
+_WORDS = 4  # of the counter
+_MOST_SEED = 2**24  # f32 holds every whole number up to it
+
+
+def uniform(value: Any, *, seed: Any) -> Any:
+    """A random number for every element of a value, uniform in [0, 1).
+
+    Args:
+        value: a traced value or an array, with 1 to 4 axes; only its shape matters.
+        seed: a whole number from 0 to 2^24, or an argument of the function that holds one (f32).
+
+    Returns:
+        Values of the shape of `value`, f32, multiples of 2^-24: word 0 of Philox 4x32-10, whose
+        counter is the element's place (axis by axis, then zeros) and whose key is the seed.
+
+    Raises:
+        TraceError: the seed is no whole number in that range.
+        ShapeError: the value has no axis, or more than four.
+    """
+    places = indices(value)
+    if len(places) > _WORDS:
+        raise ShapeError(
+            f"random numbers for a value of {len(places)} axes",
+            why=f"the counter has a word for each axis, {_WORDS} in all",
+            nearest="Take them of a part with fewer axes, such as v[0]",
+        )
+    if not isinstance(seed, (Symbolic, np.ndarray)) and not (
+        isinstance(seed, (int, np.integer)) and 0 <= seed <= _MOST_SEED
+    ):
+        raise TraceError(
+            f"the seed is {seed!r}",
+            why="kernels pass it as f32, which holds whole numbers up to 2^24",
+            nearest=f"Use a whole number from 0 to {_MOST_SEED}",
+        )
+    words = (*places, *(0.0,) * (_WORDS - len(places)))
+    if isinstance(places[0], Symbolic):
+        return places[0].apply("random_uniform", *words, seed)
+    return numbers(*words, seed).view(type(places[0]))
+
+
+def dropout(value: Any, p: float, *, seed: Any) -> Any:
+    """The value with elements zeroed with probability `p`, and the others scaled by 1 / (1 - p).
+
+    Args:
+        value: a traced value or an array, with 1 to 4 axes.
+        p: a number, 0 <= p < 1.
+        seed: as `uniform` takes it; which elements are dropped depends on it and on their place
+            alone, so that a backward pass that asks again gets the same.
+
+    Raises:
+        TraceError: p is no number in [0, 1), or the seed no whole number.
+        ShapeError: the value has no axis, or more than four.
+    """
+    if not isinstance(p, (int, float)) or isinstance(p, bool) or not 0 <= p < 1:
+        raise TraceError(
+            f"dropout with p = {p!r}",
+            why="it is the share of elements that are dropped",
+            nearest="Use a number from 0, up to but not including 1",
+        )
+    return where(uniform(value, seed=seed) >= p, value * (1.0 / (1.0 - p)), 0.0)
