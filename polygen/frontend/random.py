@@ -51,10 +51,10 @@ def uniform(value: Any, *, seed: Any) -> Any:
             why="kernels pass it as f32, which holds whole numbers up to 2^24",
             nearest=f"Use a whole number from 0 to {_MOST_SEED}",
         )
-    words = (*places, *(0.0,) * (_WORDS - len(places)))
+    words: list[Any] = [*places, *(0.0,) * (_WORDS - len(places)), seed]
     if isinstance(places[0], Symbolic):
-        return places[0].apply("random_uniform", *words, seed)
-    return numbers(*words, seed).view(type(places[0]))
+        return places[0].apply("random_uniform", *words)
+    return numbers(*words).view(type(places[0]))
 
 
 def dropout(value: Any, p: float, *, seed: Any) -> Any:
