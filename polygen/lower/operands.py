@@ -152,7 +152,8 @@ def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Bo
     parts, left = _parts(operand, schedule), operand.role == "m"
     box = (layout.rows // parts, layout.span // operand.tensor.dtype.bytes)
     rows, columns = (operand.role, "k") if operand.k_contiguous else ("k", operand.role)
-    corners = {operand.role: f"b_{operand.role} * {tile}", "k": f"k * {tile_k}"}
+    k = "k" if schedule.cluster.k == 1 else "(rank * k_tiles + k)"  # of all, the block's k-th
+    corners = {operand.role: f"b_{operand.role} * {tile}", "k": f"{k} * {tile_k}"}
     part = mask = ""
     if parts > 1:
         part = f"rank / {along}" if left else f"rank % {along}"

@@ -286,8 +286,10 @@ def schedule_name(schedule: Schedule) -> str:
     else:
         parts.append(f"w{warp.m}x{warp.n}")
     parts.append(f"s{pipeline.stages}")
-    if schedule.cluster != usual.cluster:
+    if schedule.cluster.tiles > 1:
         parts.append(f"c{schedule.cluster.m}x{schedule.cluster.n}")
+    if schedule.cluster.k > 1:
+        parts.append(f"k{schedule.cluster.k}")
     if schedule.raster != usual.raster:
         parts.append(f"{schedule.raster.along}{schedule.raster.group}")
     if schedule.specialised and schedule.epilogue.through == "tma":
