@@ -15,13 +15,14 @@ from polygen.errors import ArgumentError, DTypeError, SignatureError, ToolchainM
 from polygen.frontend import evaluate, given
 from polygen.frontend.build import build_program
 from polygen.frontend.dtypes import F32, TF32, DType
+from polygen.frontend.pitches import pitch_of
 from polygen.frontend.program import Program, Tensor
 from polygen.frontend.signature import parse_signature
 from polygen.generated import content
 from polygen.hardware.device import Device, device
 from polygen.kernel import Kernel
 from polygen.pipeline import check_sizes, with_sizes
-from polygen.runtime.arrays import ArrayView, describe
+from polygen.runtime.arrays import ArrayView, describe, steps
 from polygen.runtime.environment import current_arch
 from polygen.runtime.recent import Recent
 from polygen.schedule.model import Schedule
@@ -45,7 +46,7 @@ class Fused:
         self.function, self.name, self.source = function, name, source
         self._allow_tf32 = allow_tf32
         self._parameters = given.parameters_of(function)
-        self._kernels: Recent[Any, Kernel] = Recent(_MOST_SHAPES)  # by shapes and dtypes
+        self._kernels: Recent[Any, Kernel] = Recent(_MOST_SHAPES)  # by shapes, dtypes and steps
         self._layouts: Recent[Any, Kernel] = Recent(_MOST_SHAPES)  # by storage order too
         self._variants: Recent[Any, Kernel] = Recent(_MOST_VARIANTS)  # by what they are made from
 
@@ -117,7 +118,8 @@ class Fused:
             signature: one description per parameter: ``bf16[M,K]``, optionally ``:col`` for
                 column-major and ``@8`` for the alignment in bytes; ``f32`` is a run-time scalar.
             arch: target, ``sm_80`` .. ``sm_120``; None: the GPU present.
-            sizes: what to optimise for; sizes stay run-time arguments.
+            sizes: what to optimise for; sizes stay run-time arguments. ``x.pitch`` is the number of
+                elements from one row of x to the next, where rows have gaps between them.
             static: dims of `sizes` that become constants.
             out_dtype: type of the output, or one per output; None: that of the matmul's operands.
             acc_dtype: type of the sums: ``f32``, or ``f16`` for f16 operands.
@@ -145,7 +147,7 @@ class Fused:
             stream: as for `Kernel`.
         """
         key = tuple(
-            (operand.shape, operand.dtype) if hasattr(operand, "shape") else None
+            (operand.shape, operand.dtype, steps(operand)) if hasattr(operand, "shape") else None
             for operand in operands
         )
         kernel = self._kernels.get(key) or self._kernels.put(key, self._kernel_for(operands))
@@ -161,7 +163,7 @@ class Fused:
     def _in_this_layout(self, kernel: Kernel, operands: tuple[Any, ...]) -> Kernel | None:
         """A kernel for arrays stored in another order than `kernel` takes; None: they are not.
 
-        Strides are looked at only here, because reading them costs as much as a launch.
+        So it is for arrays whose steps are read slowly: only here are they looked at.
         """
         views = [
             describe(operand, name=name) if hasattr(operand, "shape") else None
@@ -179,8 +181,8 @@ class Fused:
     def _kernel_for(self, operands: tuple[Any, ...]) -> Kernel:
         """The kernel for arrays like these: equal extents share a symbol, 1 is a constant.
 
-        Sizes choose the schedule; among sizes with one choice, one layout and one alignment class
-        the kernel is the same.
+        Sizes and pitches choose the schedule; among those with one choice, one layout and one
+        alignment class the kernel is the same.
         """
         if len(operands) != len(self._parameters):
             raise ArgumentError(
@@ -188,6 +190,7 @@ class Fused:
                 nearest=f"Expected: {', '.join(self._parameters)}",
             )
         names: dict[int, str] = {}
+        apart: dict[str, int] = {}
         tensors = []
         for name, operand in zip(self._parameters, operands, strict=True):
             if not hasattr(operand, "shape"):
@@ -199,9 +202,10 @@ class Fused:
                 for extent in view.shape
             )
             tensors.append(Tensor(name, self._dtype(name, view), dims, _order(view)))
+            apart |= {pitch_of(name): step for step in _pitch(view)}
         sizes = {symbol: extent for extent, symbol in names.items()}
         program = build_program(self.function, self.name, self.source, tensors)
-        sizes = {name: value for name, value in sizes.items() if name in program.sizes}
+        sizes = {name: value for name, value in sizes.items() if name in program.sizes} | apart
         program, device = with_sizes(program, sizes), target(None)
         schedule, origin = decision(program, device, sizes)
         key = (content(program), device, schedule)  # tells 0.0 from -0.0 and 1 from 1.0
@@ -253,6 +257,13 @@ def _order(view: ArrayView) -> tuple[int, ...]:
         return tuple(axes)
     # The steps of the others are arguments, in any order.
     return (*(axis for axis in axes if axis != outer[-1]), outer[-1])
+
+
+def _pitch(view: ArrayView) -> list[int]:
+    """Elements from one row to the next, where something lies between them."""
+    *outer, row = _order(view)
+    steps = [view.strides[axis] for axis in outer if view.shape[axis] > 1]
+    return [min(steps)] if steps and min(steps) > view.shape[row] else []
 
 
 @overload

@@ -248,11 +248,13 @@ def check_kernel(kernel: Checked, sizes: dict[str, int]) -> CheckReport:
 
     Args:
         kernel: compiled here, if it has not been.
-        sizes: of the run; dims not named get those of `trial_sizes`.
+        sizes: of the run, and pitches; dims not named get those of `trial_sizes`.
     """
     check_sizes(kernel.program, sizes)
     _ = kernel.ptx  # first: it may replace the passes
-    chosen, note = runnable_sizes(kernel.passes.plan, trial_sizes(kernel.passes.plan) | sizes)
+    whole = trial_sizes(kernel.passes.plan) | sizes
+    check_sizes(kernel.program, whole)  # rows of the trial fit the pitches
+    chosen, note = runnable_sizes(kernel.passes.plan, whole)
     notes = [note] if note else []
     fitting = kernel.fitting(*trial_operands(kernel.program, chosen, 0))
     ptx, passes = fitting.ptx, fitting.passes

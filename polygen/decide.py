@@ -20,6 +20,7 @@ from polygen import knobs
 from polygen.emit.functions import is_costly
 from polygen.errors import ScheduleError
 from polygen.fit import check_roles, fitting, instruction_for
+from polygen.frontend.pitches import row_step
 from polygen.frontend.program import Dim, Program, Tensor
 from polygen.generated import kept
 from polygen.hardware.atom import Atom
@@ -236,7 +237,6 @@ def _has_any(operands: tuple[Operand, ...], dims: set[str]) -> bool:
 
 
 def _is_astride(tensor: Tensor, sizes: dict[str, int]) -> bool:
-    """Whether rows of a contiguous array of these sizes begin inside lines of the cache."""
-    extent = tensor.dims[tensor.order[-1]]
-    row = sizes.get(extent, 0) if isinstance(extent, str) else extent
-    return row * tensor.dtype.bytes % common_facts()["cache_line_bytes"] != 0
+    """Whether rows of an array of these sizes and pitches begin inside lines of the cache."""
+    step = (row_step(tensor, sizes) or 0) * tensor.dtype.bytes
+    return step % common_facts()["cache_line_bytes"] != 0

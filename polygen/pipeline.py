@@ -13,6 +13,7 @@ from polygen.emit.cuda import emit
 from polygen.emit.functions import is_costly
 from polygen.emit.source import KernelSource
 from polygen.errors import PolygenError, ScheduleError, UnsupportedProgram, echo, in_digits
+from polygen.frontend.pitches import check_pitch, pitches, row_step
 from polygen.frontend.program import Program, Tensor
 from polygen.frontend.shapes import LARGEST_SIZE
 from polygen.generated import Generated, kept
@@ -145,20 +146,18 @@ def synchronised(program: TileProgram) -> Synchronised:
 
 
 def with_sizes(program: Program, sizes: dict[str, int]) -> Program:
-    """The program with alignments reduced to what contiguous arrays of these sizes have.
+    """The program with alignments reduced to what arrays of these sizes have.
 
     Args:
         program: alignments as declared.
-        sizes: known sizes; unknown ones are taken as multiples of any alignment.
+        sizes: known sizes and pitches; unknown ones are taken as multiples of any alignment.
     """
 
     def aligned(tensor: Tensor) -> Tensor:
         if len(tensor.dims) < 2:
             return tensor
-        extent = tensor.dims[tensor.order[-1]]
-        size = sizes.get(extent, 0) if isinstance(extent, str) else extent
         rows = any(tensor.dims[axis] != 1 for axis in tensor.order[:-1])
-        stride = size * tensor.dtype.bytes if rows else 0
+        stride = (row_step(tensor, sizes) or 0) * tensor.dtype.bytes if rows else 0
         return replace(tensor, alignment=math.gcd(tensor.alignment, stride))
 
     return replace(
@@ -193,10 +192,17 @@ def check_sizes(program: Program, sizes: dict[str, int]) -> None:
     """Refuse sizes that name no dim, are not positive, or are more than a kernel counts.
 
     Raises:
-        PolygenError: with the dims there are.
+        PolygenError: with the dims there are, or the pitches; or with the least pitch.
     """
+    rows = pitches(program)
     for name, value in sizes.items():
-        if name not in program.sizes:
+        if "." in name and name not in rows:
+            raise PolygenError(
+                f"no array with rows has the pitch {echo(name)}",
+                where="sizes",
+                nearest=f"Pitches: {', '.join(rows) or 'none'}",
+            )
+        if name not in program.sizes and name not in rows:
             known = ", ".join(program.sizes) or "none"
             raise PolygenError(
                 f"no dim is called {echo(name)}", where="sizes", nearest=f"Dims: {known}"
@@ -222,3 +228,6 @@ def check_sizes(program: Program, sizes: dict[str, int]) -> None:
                 why="a kernel counts in 32 bits",
                 nearest=f"Use {name} = {LARGEST_SIZE}, or less",
             )
+    for name, tensor in rows.items():
+        if name in sizes:
+            check_pitch(tensor, sizes)

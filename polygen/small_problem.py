@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from polygen.emit.source import KernelSource
+from polygen.frontend.pitches import pitch_of
 from polygen.frontend.program import Program
 from polygen.lower.plan import KernelPlan
 from polygen.runtime.arrays import in_order
@@ -98,12 +99,13 @@ def runnable_sizes(plan: KernelPlan, sizes: dict[str, int]) -> tuple[dict[str, i
 
 
 def trial_operands(program: Program, sizes: dict[str, int], seed: int) -> tuple[Any, ...]:
-    """Random small integers for every operand."""
+    """Random small integers for every operand, with the pitches that are among the sizes."""
     generator = np.random.default_rng(seed)
     operands: list[Any] = []
     for tensor in program.inputs:
         shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.dims)
         values = generator.integers(-2, 3, shape)
         array = values.astype(np.float32).astype(tensor.dtype.numpy)
-        operands.append(in_order(array, tensor.order) if shape else float(values))
+        pitch = sizes.get(pitch_of(tensor.name))
+        operands.append(in_order(array, tensor.order, pitch) if shape else float(values))
     return tuple(operands)

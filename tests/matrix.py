@@ -479,6 +479,13 @@ def _hopper_cases() -> list[Case]:
         found.append(_hopper(f"beside_{layout}_{n}", layout, "bf16", "bias", inner))
     third = roles("three_beside", 48, 32, m=64)
     found.append(_hopper("three_beside", "nt", "bf16", "gate", third))
+    # Sums of f16, two in a register: every layout and form, every way out.
+    halves = (("plain", {}), ("gate", {}), ("plain", {"through": "registers"}), ("bias", {}))
+    for i, (layout, (epilogue, out)) in enumerate(zip(LAYOUTS, halves, strict=True)):
+        schedule = roles((*forms, "beside")[i], WIDTHS[i % 3], m=128 if i == 3 else 64, **out)
+        options = {"acc_dtype": "f16"} | ({"out_dtype": "f32"} if i == 3 else {})
+        name = f"{layout}_sum_f16"
+        found.append(_hopper(name, layout, "f16", epilogue, schedule, options=options))
     return found
 
 

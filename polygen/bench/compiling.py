@@ -26,7 +26,11 @@ def compile_kernel(row: Row, arch: str) -> Any:
     op = row.operation
     fused = Fused(parse_expression(op.expression, op.names), op.name, op.expression, False)
     kernel = fused.compile(
-        *row.signature, arch=arch, sizes=row.sizes, acc_dtype=row.acc, out_dtype=row.out_dtype
+        *row.signature,
+        arch=arch,
+        sizes=row.sizes | row.pitches,
+        acc_dtype=row.acc,
+        out_dtype=row.out_dtype,
     )
     kernel.artifact  # noqa: B018  (compiles; may replace an automatic schedule that spills)
     return kernel

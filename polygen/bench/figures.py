@@ -14,7 +14,7 @@ from typing import Any
 
 from polygen.bench.operations import operation
 from polygen.bench.record import Line, Record
-from polygen.bench.source import POLYGEN
+from polygen.bench.source import EMPTY, POLYGEN
 from polygen.bench.statistics import Summary, apart, from_json, geometric_mean
 
 REGRESSION = 0.02  # a change of more than this part, with intervals apart, is one
@@ -42,6 +42,12 @@ def called(line: Line, name: str) -> str:
 def microseconds(line: Line, name: str = POLYGEN) -> float | None:
     """The median of a contender; None where it took no part."""
     found = line.get("times", {}).get(name)
+    return None if found is None else float(found["us"])
+
+
+def empty_microseconds(line: Line) -> float | None:
+    """The median of the kernel that does nothing; None where none was launched."""
+    found = line.get(EMPTY)
     return None if found is None else float(found["us"])
 
 

@@ -16,6 +16,7 @@ from polygen.bench import figures
 from polygen.bench.figures import NAMES
 from polygen.bench.operations import chains, operation, value
 from polygen.bench.record import Line, Record
+from polygen.bench.source import EMPTY
 from polygen.runtime.files import write_text_atomic
 
 Data = dict[str, Any]
@@ -53,7 +54,15 @@ def bars(record: Record, suite: str) -> Data:
         for name in NAMES
         if any(figures.ratio(line, name) for line in lines)
     }
-    return {"rows": [line["key"] for line in lines], "ratios": ratios}
+    found: Data = {"rows": [line["key"] for line in lines], "ratios": ratios}
+    empty = [_short(_empty_share(line)) for line in lines]
+    return found | ({"empty": empty} if any(empty) else {})
+
+
+def _empty_share(line: Line) -> float | None:
+    """The time of an empty kernel over polygen's."""
+    nothing, ours = figures.empty_microseconds(line), figures.microseconds(line)
+    return nothing / ours if nothing is not None and ours else None
 
 
 def roofline(record: Record) -> Data:
@@ -178,6 +187,12 @@ def _draw_bars(pyplot: Any, data: Data) -> Any:
         axes.scatter(
             [v for v, _ in shown], [i for _, i in shown], s=16, color=_COLOURS[name],
             label=NAMES[name], zorder=3,
+        )  # fmt: skip
+    nothing = [(v, i) for i, v in enumerate(data.get("empty", ())) if v is not None]
+    if nothing:
+        axes.scatter(
+            [v for v, _ in nothing], [i for _, i in nothing], s=16, color="black", marker="|",
+            label=f"{EMPTY} kernel", zorder=3,
         )  # fmt: skip
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_xscale("log")

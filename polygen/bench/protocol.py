@@ -6,7 +6,9 @@
 2. A few launches of each tell how long the fastest takes. Below `GRAPH_BELOW` the host would be
    measured, so that all contenders become CUDA graphs.
 3. All contenders are launched in rounds, in another random order each round, every launch with a
-   cold L2 cache. All launches are kept; nothing is called an outlier.
+   cold L2 cache. All launches are kept; nothing is called an outlier. A kernel that does nothing is
+   launched beside them, as a graph where they are: what is left of a short time is the kernel's.
+   Nothing is subtracted.
 4. Polygen's result of the last launch is compared with float64 again.
 """
 
@@ -20,7 +22,7 @@ import numpy as np
 
 from polygen.bench import statistics
 from polygen.bench.rows import Row
-from polygen.bench.source import POLYGEN, Call, DeviceLost, Errors, Job, Source, Work
+from polygen.bench.source import EMPTY, POLYGEN, Call, DeviceLost, Errors, Job, Source, Work
 from polygen.errors import PolygenError
 from polygen.runtime.child import Stage, one_line
 
@@ -111,6 +113,9 @@ def measure(source: Source, job: Job, stage: Stage) -> dict[str, Any]:
     work.conditions()
     pilot = interleaved(work, contenders, PILOT)
     line["graph"] = min(float(np.median(values)) for values in pilot.values()) < GRAPH_BELOW
+    nothing = work.empty()
+    if nothing is not None:
+        contenders[EMPTY] = nothing
     if line["graph"]:
         contenders = _captured(work, contenders, line)
     if POLYGEN not in contenders:
@@ -118,10 +123,13 @@ def measure(source: Source, job: Job, stage: Stage) -> dict[str, Any]:
     stage("time", LIMITS["time"])
     work.poison()
     times = interleaved(work, contenders, job.repeats)
+    nothings = times.pop(EMPTY, None)
     line["card"] = work.conditions()
     if fault := wrong(row, work.left()):
         return {**line, "error": f"wrong result after the measurement: {fault}"}
     line["times"] = {n: statistics.to_json(statistics.summary(v)) for n, v in times.items()}
+    if nothings:
+        line[EMPTY] = statistics.to_json(statistics.summary(nothings))
     return line
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from polygen.bench import record as records
 from polygen.bench import statistics
-from polygen.bench.source import POLYGEN, Call, Errors, Job
+from polygen.bench.source import EMPTY, POLYGEN, Call, Errors, Job
 from polygen.errors import BenchError
 from polygen.runtime.child import Stage
 
@@ -65,12 +65,20 @@ class ReplayWork:
             raise BenchError(self._line["error"])
         if name not in self._line.get("times", {}):
             raise BenchError(self._line.get("skipped", {}).get(name, "not in the record"))
-        launches = self._launches(name)
+        return self._call(name, self._line["times"][name])
+
+    def empty(self) -> Call | None:
+        """The recorded launches of the empty kernel; None: the record is older than these."""
+        found = self._line.get(EMPTY)
+        return None if found is None else self._call(EMPTY, found)
+
+    def _call(self, name: str, found: dict[str, Any]) -> Call:
+        launches = self._launches(name, found)
         return lambda: next(launches)
 
-    def _launches(self, name: str) -> Iterator[float]:
+    def _launches(self, name: str, found: dict[str, Any]) -> Iterator[float]:
         """Endless: every hundred and one launches have the recorded percentiles."""
-        values = statistics.samples(statistics.from_json(self._line["times"][name]))
+        values = statistics.samples(statistics.from_json(found))
         random.Random(f"{self._line['key']} {name}").shuffle(values)
         return itertools.cycle(values)
 
@@ -93,7 +101,7 @@ class ReplayWork:
 
     def captured(self, name: str, call: Call) -> Call:
         """The recorded launches again, from the first."""
-        return self.make(name)
+        return self._call(EMPTY, self._line[EMPTY]) if name == EMPTY else self.make(name)
 
     def facts(self, name: str) -> dict[str, Any]:
         """As recorded."""

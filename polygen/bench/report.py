@@ -175,13 +175,16 @@ def _table(record: Record, lines: Sequence[Line]) -> list[str]:
     good = [line for line in lines if figures.is_measured(line)]
     peers = [n for n in NAMES if any(figures.microseconds(line, n) for line in good)]
     dims = _dims(good)
-    head = ["expression", *dims, "type", "µs", "± %", "TFLOP/s"]
+    empty = any(figures.empty_microseconds(line) is not None for line in good)
+    head = ["expression", *dims, "type", "µs", "± %", *(["empty µs"] if empty else []), "TFLOP/s"]
     head += [*(NAMES[n] for n in peers), "best", "of limit", "schedule"]
     made = _heads(head)
     for line in good:
         ours = from_json(line["times"][POLYGEN])
         cells = [f"`{line['expression']}`", *_sizes(line, dims), _kind(line)]
         cells += [f"{ours.median:.1f}{'*' if line['graph'] else ''}", _spread(line)]
+        if empty:
+            cells.append(_number(figures.empty_microseconds(line), 1))
         cells += [f"{figures.tflops(line):.0f}"]
         cells += [_number(figures.ratio(line, name)) for name in peers]
         bound = figures.limit(record, line)
@@ -308,7 +311,9 @@ def told(line: Line) -> str:
 
 def terminal(record: Record, lines: Sequence[Line]) -> str:
     """Rows and means; ratios above 1 mean that polygen is faster."""
-    text = [f"{'row':44} {'us':>8} {'ratio':>6} {'limit':>6}  fastest library"]
+    empty = any(figures.empty_microseconds(line) is not None for line in lines)
+    head = f"{'empty':>6} " if empty else ""
+    text = [f"{'row':44} {'us':>8} {head}{'ratio':>6} {'limit':>6}  fastest library"]
     for line in lines:
         if line.get("error"):
             text.append(f"{line['key']:44} {'error':>8}  {line['error'][:60]}")
@@ -316,7 +321,8 @@ def terminal(record: Record, lines: Sequence[Line]) -> str:
         name = figures.best(line)
         share = _number(figures.share_of_limit(record, line), 2)
         mark = "*" if line["graph"] else ""
-        best = f"{_number(figures.best_ratio(line)):>6} {share:>6}"
+        best = f"{_number(figures.empty_microseconds(line), 1):>6} " if empty else ""
+        best += f"{_number(figures.best_ratio(line)):>6} {share:>6}"
         best += f"  {figures.called(line, name)}" if name else "  none"
         text.append(f"{line['key']:44} {line['times'][POLYGEN]['us']:8.1f} {best}{mark}")
     text.append("* from CUDA graphs")

@@ -18,6 +18,7 @@ from polygen.bench.elements import ELEMENTS, Elements
 from polygen.bench.operations import FILE, FOLDER, Operation, chains, operation, results
 from polygen.errors import BenchError
 from polygen.frontend.dtypes import NAMED
+from polygen.frontend.pitches import pitch_of
 
 ALIGNMENT = 16  # bytes: the widest a signature declares
 
@@ -80,6 +81,12 @@ class Row:
         """By dim."""
         known = {"B": self.batch, "M": self.m, "N": self.n, "K": self.k}
         return {dim: known[dim] for dim in self.operation.dims}
+
+    @property
+    def pitches(self) -> dict[str, int]:
+        """Of the matrices that are read, where there is something between their rows."""
+        matrices = [name for name, dims in self.operation.operands if len(dims) > 1]
+        return {pitch_of(x): self.shape(x)[-1] + self.pad for x in matrices if self.pad}
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Of an operand."""

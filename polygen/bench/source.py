@@ -17,6 +17,7 @@ Call = Callable[[], Any]  # queues one launch
 Errors = tuple[float, float]  # relative Frobenius error, largest error of an element
 
 POLYGEN = "polygen"
+EMPTY = "empty"  # a kernel that does nothing, beside the contenders
 
 
 class DeviceLost(Exception):
@@ -51,6 +52,10 @@ class Work(Protocol):
 
     def check(self, name: str, call: Call) -> Errors:
         """Launch a contender on poisoned outputs, and compare with float64; NaN is no number."""
+        ...
+
+    def empty(self) -> Call | None:
+        """A kernel that does nothing: what any launch takes; None: that is not known."""
         ...
 
     def poison(self) -> None:

@@ -46,7 +46,7 @@ def sweep(
             fused = Fused(parse_expression(op.expression, op.names), op.name, op.expression, False)
             try:
                 found = tune(
-                    fused, *row.signature, sizes=row.sizes, acc_dtype=row.acc,
+                    fused, *row.signature, sizes=row.sizes | row.pitches, acc_dtype=row.acc,
                     out_dtype=row.out_dtype, budget=budget, arch=arch, replay=replay,
                     records=records, crew=crew, report=report,
                 )  # fmt: skip

@@ -33,7 +33,7 @@ docs/machine.md says what a launch file holds.
 
 # What an option of several words goes on with: a name or NAME=VALUE, which no program and no
 # operand with dims is.
-_GOES_ON = re.compile(r"[A-Za-z_][\w-]*(=[^=\s]*)?")
+_GOES_ON = re.compile(r"[A-Za-z_][\w.-]*(=[^=\s]*)?")
 
 _OPTION = re.compile(r"--?[A-Za-z][\w-]*(=|$)")
 
@@ -105,10 +105,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def size(text: str) -> tuple[str, int]:
-    """``M=4096`` as a pair."""
-    found = re.fullmatch(r"([A-Za-z_]\w*)=(\d+)", text, re.ASCII)
+    """``M=4096`` as a pair; ``x.pitch=4104`` likewise."""
+    found = re.fullmatch(r"([A-Za-z_]\w*(?:\.pitch)?)=(\d+)", text, re.ASCII)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=NUMBER, as in M=4096")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not NAME=NUMBER, as in M=4096, or x.pitch=4104 for rows with gaps"
+        )
     if len(found[2].lstrip("0")) > _DIGITS:
         raise argparse.ArgumentTypeError(f"{text!r}: sizes are at most {LARGEST_SIZE}")
     return found[1], int(found[2])
@@ -213,7 +215,8 @@ def _kernel_options(optional: bool = False) -> Parser:
         nargs="+",
         action=_Sizes,
         default=[],
-        help="what to optimise for; sizes stay run-time arguments",
+        help="what to optimise for, x.pitch=4104 too: elements from one row of x to the next; all "
+        "stay run-time arguments",
     )
     kernel.add_argument(
         "--static",

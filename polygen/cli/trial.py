@@ -13,6 +13,7 @@ from polygen.cli import load
 from polygen.cli.accuracy import expected, reduction_size
 from polygen.cli.output import print_json, print_pairs
 from polygen.errors import PolygenError
+from polygen.frontend.pitches import pitch_of, pitches
 from polygen.frontend.program import Program, Tensor
 from polygen.kernel import Kernel
 from polygen.runtime.arrays import in_order
@@ -94,7 +95,7 @@ def _print(report: Mapping[str, Any]) -> None:
 
 
 def run_sizes(program: Program, given: Mapping[str, int]) -> dict[str, int]:
-    """The size of every symbolic dim.
+    """The size of every symbolic dim, and the pitches that are given.
 
     Raises:
         PolygenError: some have none.
@@ -106,7 +107,8 @@ def run_sizes(program: Program, given: Mapping[str, int]) -> dict[str, int]:
             where="--size",
             nearest=f"Add --size {' '.join(f'{name}=1024' for name in missing)}",
         )
-    return {name: given[name] for name in program.sizes}
+    rows = [name for name in pitches(program) if name in given]
+    return {name: given[name] for name in (*program.sizes, *rows)}
 
 
 def random_operands(
@@ -116,7 +118,7 @@ def random_operands(
 
     Args:
         program: whose inputs to make.
-        sizes: of the symbolic dims.
+        sizes: of the symbolic dims, and pitches.
         seed: of the generator.
 
     Returns:
@@ -130,13 +132,16 @@ def random_operands(
     for tensor in program.inputs:
         shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.dims)
         data = generator.standard_normal(shape) * (scale if tensor.name in multiplied else 1.0)
-        values.append(_stored(tensor, np.asarray(data)) if shape else float(np.float32(data)))
+        pitch = sizes.get(pitch_of(tensor.name))
+        values.append(
+            _stored(tensor, np.asarray(data), pitch) if shape else float(np.float32(data))
+        )
     return tuple(values)
 
 
-def _stored(tensor: Tensor, data: Array) -> Array:
+def _stored(tensor: Tensor, data: Array, pitch: int | None) -> Array:
     array = data.astype(np.float32).astype(tensor.dtype.numpy)
-    return in_order(array, tensor.order)
+    return in_order(array, tensor.order, pitch)
 
 
 def operations(kernel: Kernel, sizes: Mapping[str, int]) -> float:

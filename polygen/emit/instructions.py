@@ -9,6 +9,7 @@ from polygen.emit.leaf import kind_of
 from polygen.emit.leaf.load_threads import load_function
 from polygen.emit.leaf.move_cp_async import copy_function
 from polygen.emit.leaf.multiply_wgmma import product_functions
+from polygen.emit.leaves import sum_register
 from polygen.lower.plan import Buffer, KernelPlan, Rows
 from polygen.lower.work import Boxes, Copy, Finish, Load, Move, Product, Store
 
@@ -142,9 +143,7 @@ def _multiply(plan: KernelPlan) -> dict[str, Any]:
     """The product instruction of a warp."""
     atom = plan.atom
     c, a, b = atom.c.registers, atom.a.registers, atom.b.registers
-    letter, kind = {"f32": ("f", "float"), "f16": ("r", "unsigned"), "s32": ("r", "int")}[
-        atom.c.dtype.name
-    ]
+    kind, letter = sum_register(atom.c.dtype)
     groups, first = [], 0
     for size in (c, a, b):
         groups.append("{" + ", ".join(f"%{first + i}" for i in range(size)) + "}")
@@ -171,11 +170,13 @@ def _products(plan: KernelPlan) -> list[dict[str, Any]]:
     per_group = atom.c.registers
     groups = columns // atom.n
     count = groups * per_group
-    outputs = (f'"+f"(c[{g}][{e}])' for g in range(groups) for e in range(per_group))
+    kind, letter = sum_register(atom.c.dtype)
+    outputs = (f'"+{letter}"(c[{g}][{e}])' for g in range(groups) for e in range(per_group))
     common = {
         "comment": (
             f"{atom.name}: c[{atom.m},{columns}] = a * b (+ c if accumulate), by a warpgroup"
         ),
+        "c_type": kind,
         "blocks": groups,
         "count": count,
         "registers": per_group,

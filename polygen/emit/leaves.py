@@ -12,12 +12,42 @@ from polygen.lower.work import Boxes, Read, Write
 from polygen.poly.match import Along
 
 _C_TYPES = {"f16": "unsigned short", "bf16": "unsigned short", "f32": "float", "tf32": "float"}
+# Registers of sums, and the letter under which instructions in CUDA take them.
+_SUMS = {"f32": ("float", "f"), "f16": ("unsigned", "r"), "s32": ("int", "r")}
 _C_BYTES = {"e4m3": "unsigned char", "e5m2": "unsigned char", "s8": "signed char"}
 
 
 def c_type(dtype: DType) -> str:
     """The C type that stores an element."""
     return _C_TYPES.get(dtype.name) or _C_BYTES[dtype.name]
+
+
+def sum_register(dtype: DType) -> tuple[str, str]:
+    """The C type of a register of sums, and its letter among an instruction's operands."""
+    return _SUMS[dtype.name]
+
+
+def pair_of_sums(
+    dtype: DType, registers: str, each: tuple[object, object], packed: object
+) -> tuple[str, str]:
+    """Two adjacent sums as floats.
+
+    Args:
+        dtype: of the sums; two of f16 share a register.
+        registers: what holds an instruction's sums.
+        each: the places of both, where each has a register.
+        packed: the place of their register, where they share one.
+    """
+    first, second = (f"{registers}[{place}]" for place in each)
+    shared = f"{registers}[{packed}]"
+    return {
+        "f32": (first, second),
+        "s32": (f"(float){first}", f"(float){second}"),
+        "f16": (
+            f"from_f16((unsigned short){shared})",
+            f"from_f16((unsigned short)({shared} >> 16))",
+        ),
+    }[dtype.name]
 
 
 def extent_names(plan: KernelPlan) -> dict[str, str]:

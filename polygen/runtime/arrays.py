@@ -58,13 +58,27 @@ def _probe_torch(tensor: Any) -> tuple[int, Hashable]:
     return tensor.data_ptr(), form
 
 
+def _steps_cupy(array: Any) -> Hashable:
+    return array.strides  # type: ignore[no-any-return]
+
+
+def _steps_torch(tensor: Any) -> Hashable:
+    return tensor.stride()  # type: ignore[no-any-return]
+
+
+def _no_steps(array: Any) -> None:
+    return None
+
+
 def _is_differentiated(tensor: Any) -> bool:
     """Whether PyTorch would record what happens to a tensor; its caller has imported PyTorch."""
     return bool(tensor.requires_grad) and bool(sys.modules["torch"].is_grad_enabled())
 
 
-# Types whose arrays give pointer and form by a few attribute reads; `library` fills it.
+# Types whose arrays give pointer and form by a few attribute reads, and their steps by one;
+# `library` fills both.
 PROBES: dict[type, Probe] = {}
+_STEPS: dict[type, Callable[[Any], Hashable]] = {}
 _libraries: dict[type, str] = {}
 
 
@@ -77,11 +91,20 @@ def library(kind: type) -> str:
         for base in kind.__mro__:
             origin = base.__module__.partition(".")[0], base.__name__
             if origin == ("cupy", "ndarray"):
-                found, PROBES[kind] = "cupy", _probe_cupy
+                found, PROBES[kind], _STEPS[kind] = "cupy", _probe_cupy, _steps_cupy
             elif origin == ("torch", "Tensor"):
-                found, PROBES[kind] = "torch", _probe_torch
+                found, PROBES[kind], _STEPS[kind] = "torch", _probe_torch, _steps_torch
         _libraries[kind] = found
     return found
+
+
+def steps(array: Any) -> Hashable:
+    """What tells apart how far elements of arrays lie apart, where that is read fast; else None."""
+    read = _STEPS.get(type(array))
+    if read is None:
+        library(type(array))
+        read = _STEPS.setdefault(type(array), _no_steps)
+    return read(array)
 
 
 def describe(
@@ -207,14 +230,23 @@ def _describe_interface(array: Any, stream: int | None, owner: str, driver: Driv
     )
 
 
-def in_order(array: np.ndarray[Any, Any], order: Sequence[int]) -> np.ndarray[Any, Any]:
+def in_order(
+    array: np.ndarray[Any, Any], order: Sequence[int], pitch: int | None = None
+) -> np.ndarray[Any, Any]:
     """The array with its axes stored in this order, slowest first; a copy if need be.
 
     Args:
         array: of any rank from 1 on.
         order: its axes, the one whose neighbours are to be adjacent last.
+        pitch: elements from one row to the next, those between them with all bits set; None: rows
+            follow each other.
     """
     stored = np.ascontiguousarray(array.transpose(order))
+    if pitch is not None and pitch > stored.shape[-1]:
+        wide = np.full((*stored.shape[:-1], pitch * stored.itemsize), 0xFF, np.uint8)
+        rows = wide.view(stored.dtype)[..., : stored.shape[-1]]
+        rows[...] = stored
+        stored = rows
     return stored.transpose([order.index(axis) for axis in range(len(order))])
 
 

@@ -24,6 +24,7 @@ from polygen.check import compare, is_exact
 from polygen.emit.source import KernelSource
 from polygen.errors import PolygenError
 from polygen.frontend.dtypes import F16, TF32, DType
+from polygen.frontend.pitches import pitch_of
 from polygen.frontend.program import Program, Tensor
 from polygen.frontend.rounding import round_to
 from polygen.hardware.device import Device
@@ -257,7 +258,8 @@ def operands(
             found[tensor.name] = float(pool[0])
             continue
         shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.dims)
-        found[tensor.name] = _repeated(xp, stored(tensor.dtype, pool), shape, tensor)
+        pitch = sizes.get(pitch_of(tensor.name))
+        found[tensor.name] = _repeated(xp, stored(tensor.dtype, pool), shape, tensor, pitch)
     return found
 
 
@@ -268,23 +270,36 @@ def stored(dtype: DType, values: Any) -> Any:
     return values.astype(dtype.numpy).view(numpy_dtype(dtype))
 
 
-def _repeated(xp: Any, pool: Any, shape: tuple[int, ...], tensor: Tensor) -> Any:
+def _repeated(xp: Any, pool: Any, shape: tuple[int, ...], tensor: Tensor, pitch: int | None) -> Any:
     """An array of `shape` in the tensor's storage order, filled with the pool again and again."""
-    size = int(np.prod(shape))
+    size = _elements(shape, tensor, pitch)
     data = xp.tile(xp.asarray(bits(pool)), -(-size // len(pool)))[:size].view(pool.dtype)
-    return _in_order(data, shape, tensor)
+    return _in_order(data, shape, tensor, pitch)
 
 
-def _in_order(data: Any, shape: tuple[int, ...], tensor: Tensor) -> Any:
-    order = tensor.order or tuple(range(len(shape)))
-    array = data.reshape(tuple(shape[axis] for axis in order))
+def _order(shape: tuple[int, ...], tensor: Tensor) -> tuple[int, ...]:
+    return tensor.order or tuple(range(len(shape)))
+
+
+def _elements(shape: tuple[int, ...], tensor: Tensor, pitch: int | None) -> int:
+    """Elements of an array, and those between its rows."""
+    row = shape[_order(shape, tensor)[-1]]
+    return math.prod(shape) // row * max(row, pitch or 0)
+
+
+def _in_order(data: Any, shape: tuple[int, ...], tensor: Tensor, pitch: int | None) -> Any:
+    order = _order(shape, tensor)
+    *rows, row = (shape[axis] for axis in order)
+    array = data.reshape((*rows, max(row, pitch or 0)))[..., :row]
     return array.transpose(tuple(order.index(axis) for axis in range(len(shape))))
 
 
 def empty(xp: Any, tensor: Tensor, sizes: Mapping[str, int]) -> Any:
     """An array for an output, in its storage order."""
     shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.dims)
-    return _in_order(xp.empty(int(np.prod(shape)), numpy_dtype(tensor.dtype)), shape, tensor)
+    pitch = sizes.get(pitch_of(tensor.name))
+    data = xp.empty(_elements(shape, tensor, pitch), numpy_dtype(tensor.dtype))
+    return _in_order(data, shape, tensor, pitch)
 
 
 def poison(array: Any) -> None:

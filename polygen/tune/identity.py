@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from polygen.frontend.pitches import row_length, row_step
 from polygen.frontend.program import Access, Program, Statement, Tensor
 from polygen.schedule.model import Schedule
 
@@ -19,7 +20,7 @@ def canonical(program: Program, sizes: Mapping[str, int]) -> str | None:
 
     Args:
         program: with the alignments that the sizes leave (`polygen.pipeline.with_sizes`).
-        sizes: of the symbolic dims.
+        sizes: of the symbolic dims, and the pitches of arrays with gaps between their rows.
 
     Returns:
         The text; None if a dim has no size.
@@ -33,7 +34,11 @@ def canonical(program: Program, sizes: Mapping[str, int]) -> str | None:
         dims = ",".join(str(sizes.get(d, d) if isinstance(d, str) else d) for d in one.dims)
         ragged = " ragged" if one.ragged else ""
         order = ",".join(map(str, one.order))
-        return f"{names[one.name]}: {one.dtype}[{dims}] order {order} @{one.alignment}{ragged}"
+        gaps = ""
+        if len(one.dims) > 1 and row_step(one, sizes) != row_length(one, sizes):
+            gaps = f" pitch {row_step(one, sizes)}"
+        text = f"{names[one.name]}: {one.dtype}[{dims}] order {order} @{one.alignment}"
+        return f"{text}{ragged}{gaps}"
 
     def access(one: object) -> object:
         return replace(one, name=names.get(one.name, one.name)) if isinstance(one, Access) else one

@@ -13,6 +13,7 @@ import numpy as np
 from polygen.decide import candidates
 from polygen.errors import PolygenError
 from polygen.hardware.device import Device, device
+from polygen.schedule.load import shipped
 from polygen.schedule.problem import Fitted, Problem
 from polygen.tune.quality import Column
 from polygen.tune.recorded import Recorded, read
@@ -31,6 +32,8 @@ class Measured:
         schedules: as they were measured.
         microseconds: of each, in their order.
         repeats: launches behind each.
+        partial: whether none has roles, though shipped schedules with roles fit the program: such
+            a measurement was made before they did, and says nothing of them.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Measured:
     schedules: tuple[Fitted, ...]
     microseconds: Column
     repeats: tuple[int, ...] = ()
+    partial: bool = False
 
 
 def read_record(path: Path) -> tuple[Measured, ...]:
@@ -70,10 +74,14 @@ def _measured(recorded: Recorded) -> Measured:
     for schedule, _ in recorded.times:
         fitted = fit(schedule)
         schedules.append(Fitted(schedule, 1 if isinstance(fitted, str) else fitted.resident))
+    partial = not any(schedule.specialised for schedule, _ in recorded.times) and any(
+        isinstance(fit(one), Fitted) for one in shipped(target) if one.specialised
+    )
     times = np.array([time for _, time in recorded.times], np.float64)
     text = "x".join(str(size) for size in (problem.m, problem.n, problem.k))
     dtype = recorded.signature[0].partition(":")[2].partition("[")[0]
     name = f"{recorded.op} {dtype} {text}"
     return Measured(
-        name, text, target, recorded.gpu, problem, tuple(schedules), times, recorded.repeats
-    )
+        name, text, target, recorded.gpu, problem, tuple(schedules), times, recorded.repeats,
+        partial,
+    )  # fmt: skip

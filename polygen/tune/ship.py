@@ -2,9 +2,10 @@
 
     python -m polygen.tune.ship RECORD.json... [--within 1.01] [--schedules FOLDER]
 
-1. Problems with few measured schedules say nothing. Of each other problem, the schedules within a
-   factor of its best time are as good as the best. Only those count that were launched nearly as
-   often as any: of many brief trials the luckiest lead.
+1. Problems with few measured schedules say nothing, and neither do those that were measured before
+   schedules with roles fitted them: the model chooses for both. Of each other problem, the
+   schedules within a factor of its best time are as good as the best. Only those count that were
+   launched nearly as often as any: of many brief trials the luckiest lead.
 2. What is shipped already is preferred; then, one after the other, the schedule that is good for
    most of the problems that have none yet. So few files serve many problems.
 3. New schedules get a TOML file each; `tuned/GPU.toml` names one for every problem, and its time.
@@ -119,7 +120,7 @@ def _ship(records: Sequence[Path], within: float, fewest: int, folder: Path) -> 
     if not within >= 1:
         raise PolygenError(f"--within {within}", why="the best itself is at 1", nearest="1.01")
     measured = [one for path in records for one in read_record(path)]
-    measured = [one for one in measured if len(one.schedules) >= fewest]
+    measured = [one for one in measured if len(one.schedules) >= fewest and not one.partial]
     if not measured:
         raise PolygenError(
             f"no problem has {fewest} measured schedules", nearest="Tune for longer, or --fewest 1"

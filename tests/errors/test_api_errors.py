@@ -105,6 +105,11 @@ def test_inner_dims_that_differ():
         ({"M": 2.5}, ("M = 2.5", "whole numbers")),
         ({"Q": 3}, ("no dim is called 'Q'", "M, K, N")),
         ({"m": 64}, ("no dim is called 'm'", "M, K, N")),
+        ({"z.pitch": 64}, ("no array with rows has the pitch 'z.pitch'", "x.pitch, w.pitch")),
+        ({"b.pitch": 64}, ("no array with rows has the pitch 'b.pitch'", "x.pitch, w.pitch")),
+        ({"x.pitch": 0}, ("x.pitch = 0", "at least 1")),
+        ({"x.pitch": 64.5}, ("x.pitch = 64.5", "whole numbers")),
+        ({"K": 65, "x.pitch": 64}, ("x.pitch = 64", "65 elements", "overlap", "Use x.pitch = 65")),
     ],
 )
 def test_sizes_that_cannot_be(sizes, fragments):

@@ -35,6 +35,8 @@ def refused(capsys, *words):
         (["show", "x @ w.T"], ["OPERAND"]),
         (["show", *GOOD, "--stage", "llvm"], ["'llvm'", "sass"]),
         (["show", *GOOD, "--size", "M:4"], ["'M:4' is not NAME=NUMBER, as in M=4096"]),
+        (["show", *GOOD, "--size", "x.stride=4"], ["'x.stride=4' is not", "x.pitch=4104"]),
+        (["show", *GOOD, "--size", "q.pitch=4"], ["has the pitch 'q.pitch'", "Pitches: x.pitch"]),
         (["show", *GOOD, "--size", "M=-1"], ["'M=-1' is not NAME=NUMBER"]),
         (["show", *GOOD, "--josn"], ["unrecognized arguments: --josn", "did you mean --json?"]),
         (["show", *GOOD, "--stag=tree"], ["unrecognized arguments: --stag=tree", "--stage"]),

@@ -55,8 +55,8 @@ def test_a_device_without_warpgroup_instructions(arch):
 
 
 def test_sums_that_no_warpgroup_instruction_has():
-    words = ["no warpgroup instruction for f16 x f16 with f16 sums"]
-    refuses(UnsupportedProgram, words, roles(), "nt", "f16", options={"acc_dtype": "f16"})
+    words = ["no warpgroup instruction for s8 x s8 with s32 sums", "Use a schedule without roles"]
+    refuses(UnsupportedProgram, words, roles(), "nt", "s8", "plain", options={"out_dtype": "f32"})
 
 
 def test_an_instruction_of_one_warp():

@@ -107,7 +107,7 @@ def test_the_shared_kernel_is_the_one_that_would_have_been_generated(machine):
 
 
 def _by_shapes(fused):
-    return {tuple(shape for shape, _ in key): fused._kernels.get(key) for key in fused._kernels}
+    return {tuple(shape for shape, *_ in key): fused._kernels.get(key) for key in fused._kernels}
 
 
 def test_another_process_generates_and_analyses_nothing(machine):
@@ -189,10 +189,45 @@ def test_batches_of_any_number_share_a_kernel(machine, dtype):
 def test_rows_further_apart_take_a_variant_that_is_kept_too(machine):
     for _ in range(2):
         machine.run(300, strides=(1032, 2))  # steps of 8 bytes only
-    assert len(machine.generated) == 2
+    assert len(machine.generated) == 1
+    assert machine.generated[0]["x.pitch"] == 516
     machine.start()
     machine.run(300, strides=(1032, 2))
-    assert len(machine.generated) == 2
+    assert len(machine.generated) == 1
+
+
+def test_arrays_of_one_shape_have_a_kernel_for_each_pitch(machine):
+    """By turns, without looking twice: how far rows lie apart is part of what calls are told by."""
+    strides = (None, (1032, 2), (1040, 2), (1152, 2))
+    for _ in range(2):
+        for one in strides:
+            machine.run(300, strides=one)
+    assert len(machine.call._kernels) == len(strides)
+    alignments = [k.program.inputs[0].alignment for k in machine.call._kernels.values()]
+    assert sorted(alignments) == [8, 16, 16, 16]
+    assert len(machine.generated) == len(machine.call._variants)
+
+
+@pytest.mark.parametrize(("extra", "astride"), [(0, False), (8, True), (64, False), (4, True)])
+def test_the_choice_sees_how_far_rows_lie_apart(machine, extra, astride):
+    made = pg.fuse(product)
+    x, w = (
+        cupy_array((n, 1024), at, dtype="f2", strides=(2048 + 2 * extra, 2))
+        for n, at in ((4096, X), (2048, W))
+    )
+    with knobs.scope(arch="sm_90a"):
+        kernel = made._kernel_for((x, w))
+    sizes = {"D0": 4096, "D1": 1024, "D2": 2048}
+    assert kernel.program.inputs[0].alignment == (8 if extra == 4 else 16)
+    problem, _ = decide.candidates(kernel.program, device("sm_90a"), kernel._sizes)
+    assert problem.astride == astride
+    assert kernel._sizes == sizes | (
+        {"x.pitch": 1024 + extra, "w.pitch": 1024 + extra} if extra else {}
+    )
+    if extra == 8:  # rows of a box lie in two lines of the cache: larger tiles, or shared ones
+        usual = decide.decision(kernel.program, device("sm_90a"), sizes)[0]
+        assert kernel.schedule.cluster.m * kernel.schedule.cluster.n > 1
+        assert usual.name != kernel.schedule.name
 
 
 def test_tables_are_bounded(machine, monkeypatch):

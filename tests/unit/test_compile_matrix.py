@@ -49,6 +49,7 @@ def test_the_kernels_with_roles_cover_what_they_say():
         assert f"roles_{part}" in names
     for part in ("tf32", "e4m3", "e5m2"):
         assert f"roles_nt_{part}" in names
+    assert {f"roles_{layout}_sum_f16" for layout in LAYOUTS} <= {case.name for case in HOPPER}
     schedules = [case.schedule for case in HOPPER]
     assert all(schedule.specialised for schedule in schedules)
     assert {case.arch for case in HOPPER} == {"sm_90a"}

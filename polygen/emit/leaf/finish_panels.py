@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from polygen.emit.leaf.elements import epilogue_type
 from polygen.emit.leaf.table import Text, block, filled, leaf
-from polygen.emit.leaves import coordinate, coordinates, extent_names, position, slot_address
+from polygen.emit.leaves import (
+    coordinate,
+    coordinates,
+    extent_names,
+    pair_of_sums,
+    position,
+    slot_address,
+)
 from polygen.emit.names import c_name
 from polygen.lower.epilogue import column_reads
 from polygen.lower.plan import KernelPlan, Leaf
@@ -54,7 +61,7 @@ def _(plan: KernelPlan, one: Leaf, work: Finish) -> Text:
         "columns_clamped": [line for r in columns for line in _column_clamped(r)],
         "panels": [line for p in work.operands for line in _panel_read(plan, work, p)]
         + [line for p in work.results for line in _result_declared(plan, work, p)],
-        "compute": _compute(work),
+        "compute": _compute(plan, work),
         "written": [line for p in work.results for line in _panel_written(work, p)],
     }
     comment = (
@@ -177,14 +184,21 @@ def _result_declared(plan: KernelPlan, work: Finish, panel: Panel) -> list[str]:
     return lines
 
 
-def _compute(work: Finish) -> list[str]:
+def _compute(plan: KernelPlan, work: Finish) -> list[str]:
     """The fused program on the two adjacent elements of pair [j][half]."""
     operands = {panel.name: panel for panel in work.operands}
     lines = [f"float {p.name}_out[2];" for p in work.results]
+    pairs = [
+        pair_of_sums(
+            plan.atom.c.dtype,
+            f"{total}[block][first_block + j]",
+            ("2 * half + 0", "2 * half + 1"),
+            "half",
+        )
+        for _, total in work.epilogue.sums
+    ]
     for e in range(2):
-        arguments = [
-            f"{total}[block][first_block + j][2 * half + {e}]" for _, total in work.epilogue.sums
-        ]
+        arguments = [pair[e] for pair in pairs]
         arguments += [_element(read, operands, e) for read in work.epilogue.reads]
         arguments += [
             _place(name, along, work.group_columns, e) for name, along in work.epilogue.coordinates

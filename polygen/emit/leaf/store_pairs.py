@@ -6,7 +6,7 @@ from typing import Any
 
 from polygen.emit.leaf.elements import vector_record
 from polygen.emit.leaf.table import Text, filled, leaf
-from polygen.emit.leaves import areas, extent_names, plus
+from polygen.emit.leaves import areas, extent_names, pair_of_sums, plus
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Epilogue
 
@@ -42,33 +42,23 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
 
 def _pairs(plan: KernelPlan, e: Epilogue) -> list[dict[str, Any]]:
     """Accumulator elements two by two: neighbours in a row, by every instruction's fragment map."""
-    kind = plan.atom.c.dtype.name
     found = []
     for first in range(0, len(e.element_offsets), 2):
         (row, column), (row_next, column_next) = e.element_offsets[first : first + 2]
         assert (row_next, column_next) == (row, column + 1)
-        at, adjacent = first // 2 if kind == "f16" else first, first + 1
         found.append(
             {
                 "row": f"m * {plan.atom.m} + {plus(e.row_of_lane, row)}",
                 "column": f"n * {plan.atom.n} + {plus(e.column_of_lane, column)}",
                 "sums": [
-                    {"name": f"{total}s", "elements": _values(kind, f"{total}[m][n]", at, adjacent)}
+                    {
+                        "name": f"{total}s",
+                        "elements": pair_of_sums(
+                            plan.atom.c.dtype, f"{total}[m][n]", (first, first + 1), first // 2
+                        ),
+                    }
                     for _, total in e.sums
                 ],
             }
         )
     return found
-
-
-def _values(kind: str, sums: str, first: int, second: int) -> tuple[str, str]:
-    """Two adjacent sums as floats."""
-    register, other = f"{sums}[{first}]", f"{sums}[{second}]"
-    return {
-        "f32": (register, other),
-        "s32": (f"(float){register}", f"(float){other}"),
-        "f16": (
-            f"from_f16((unsigned short){register})",
-            f"from_f16((unsigned short)({register} >> 16))",
-        ),
-    }[kind]

@@ -10,7 +10,7 @@ import pytest
 
 from polygen.bench import protocol
 from polygen.bench.rows import Row
-from polygen.bench.source import POLYGEN, DeviceLost, Job
+from polygen.bench.source import EMPTY, POLYGEN, DeviceLost, Job
 from polygen.errors import PolygenError
 
 ROW = Row("bias_gelu", 64, 64, 64)
@@ -47,6 +47,9 @@ class Counted:
         self.steps.append(f"check {name}")
         found: tuple[float, float] = self.faults.get(f"errors_{name}", (1e-3, 1e-3))
         return found
+
+    def empty(self) -> Callable[[], Any] | None:
+        return self.make(EMPTY) if EMPTY in self.times else None
 
     def poison(self) -> None:
         self.steps.append("poison")
@@ -119,6 +122,21 @@ def test_short_kernels_become_graphs_all_of_them():
     assert line["skipped"]["separate"] == "no graph: RuntimeError: cannot capture"
     line = measured(Counted(TIMES | {"inductor": 59.0}, no_graph=POLYGEN))
     assert line["error"] == "no graph: RuntimeError: cannot capture" and "times" not in line
+
+
+@pytest.mark.parametrize("ours", [100.0, 59.0])
+def test_a_kernel_that_does_nothing_is_launched_beside_the_others(ours):
+    """In the same rounds, as a graph where they are; it decides nothing, and is no contender."""
+    work = Counted(TIMES | {POLYGEN: ours, EMPTY: 2.5})
+    line = measured(work)
+    assert set(line["times"]) == set(TIMES)
+    assert (line[EMPTY]["us"], line[EMPTY]["n"]) == (2.5, 11)
+    assert line["graph"] == (ours < protocol.GRAPH_BELOW)
+    assert (f"graph {EMPTY}" in work.steps) == line["graph"]
+    last = work.launched[-5 * 11 :]
+    assert all(EMPTY in last[i : i + 5] for i in range(0, len(last), 5))
+    assert f"check {EMPTY}" not in work.steps
+    assert EMPTY not in measured(Counted(TIMES)), "a source that does not know it"
 
 
 def test_a_library_that_fails_or_is_far_off_is_no_contender():

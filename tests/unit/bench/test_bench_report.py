@@ -38,6 +38,24 @@ def test_every_table_has_the_ratio_to_each_library_and_to_the_limit():
         assert line in text.splitlines(), line
 
 
+def test_an_empty_kernel_stands_beside_the_times_where_one_was_launched():
+    made = sample()
+    old = report.terminal(made, made["rows"]), plots.bars(made, "hopper")
+    assert "empty" not in report.page(made) + old[0] and "empty" not in old[1]
+    made["rows"][4]["empty"] = {"us": 2.5}
+    lines = report.page(made).splitlines()
+    heads = [line for line in lines if line.startswith("| expression") and "schedule" in line]
+    assert all("| ± % | empty µs | TFLOP/s |" in head for head in heads)
+    (row,) = (line for line in lines if line.startswith("| `relu(x @ w.T + b)`"))
+    assert "| 10.0* | 0.4 | 2.5 | 215 |" in row, "nothing is subtracted"
+    assert any("| 200.0 | 0.0 | – | 687 |" in line for line in lines)
+    text = report.terminal(made, made["rows"]).splitlines()
+    assert text[0].split() == ["row", "us", "empty", "ratio", "limit", "fastest", "library"]
+    assert any(line.split()[3:6] == ["10.0", "2.5", "1.200"] for line in text)
+    assert plots.bars(made, "hopper")["empty"] == [None, None, None, 0.25]
+    assert plots.digest(plots.bars(made, "hopper")) != plots.digest(old[1])
+
+
 def test_losses_errors_and_absences_are_told():
     lines = report.page(sample()).splitlines()
     assert "A library is faster in 1 of 4 rows:" in lines

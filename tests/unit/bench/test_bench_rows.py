@@ -41,6 +41,8 @@ def test_a_row_has_a_key_a_signature_and_least_bytes():
     assert row.signature == ["x:bf16[M,K]@2", "w:bf16[N,K]@2", "b:bf16[N]", "r:bf16[M,N]@2"]
     assert Row("mm_tn", 8, 16, 24, pad=8).signature == ["x:bf16[K,M]", "w:bf16[K,N]"]
     assert Row("mm_tn", 8, 16, 24).shape("x") == (24, 8)
+    assert row.pitches == {"x.pitch": 301, "w.pitch": 301, "r.pitch": 201}
+    assert Row("mm", 8, 16, 24).pitches == {}
     assert row.operations == 2 * 100 * 200 * 300
     assert row.bytes == 2 * (100 * 300 + 200 * 300 + 200 + 100 * 200 + 100 * 200)
 

@@ -15,7 +15,7 @@ import pytest
 from bench_samples import COMMITTED, GELU, MM, RESIDUAL, ROWS, sample
 from filelock import FileLock
 
-from polygen.bench import figures, record, replay, report, run, statistics
+from polygen.bench import figures, protocol, record, replay, report, run, statistics
 from polygen.bench.source import Job
 from polygen.errors import BenchError, ToolchainMissing
 from polygen.runtime.child import Lost
@@ -288,3 +288,18 @@ def test_a_missing_library_is_said_in_every_row(tmp_path):
     assert json.loads((tmp_path / "new.json").read_text())["rows"][0]["times"].keys() == {
         "polygen", "separate",
     }  # fmt: skip
+
+
+def test_the_empty_kernel_is_replayed_where_the_record_has_it(tmp_path):
+    made = sample()
+    summary = statistics.summary([2.0 + at / 100 for at in range(-5, 6)])
+    made["rows"][0]["empty"] = statistics.to_json(summary)
+    path = tmp_path / "old.json"
+    record.save(path, made)
+    source = replay.ReplaySource(path)
+    lines = [
+        protocol.measure(source, Job(row, None, ("cublaslt",)), lambda *_: None)
+        for row in (MM, RESIDUAL)
+    ]
+    assert lines[0]["empty"]["us"] == 2.0 and "empty" not in lines[1]
+    assert [set(line["times"]) for line in lines] == [{"polygen", "cublaslt"}] * 2

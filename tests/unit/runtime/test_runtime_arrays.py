@@ -229,6 +229,12 @@ def test_arrays_in_an_order():
         found = in_order(array, order)
         assert found.transpose(order).flags.c_contiguous
         np.testing.assert_array_equal(found, array)
+        apart = in_order(array, order, 8)
+        np.testing.assert_array_equal(apart, array)
+        assert apart.strides[order[-1]] == 8 and apart.strides[order[-2]] == 8 * 8
+        between = apart.base.view(array.dtype)[..., array.shape[order[-1]] :]
+        assert (between == -1).all(), "all bits are set"
+        assert in_order(array, order, 2).strides == found.strides
     assert np.shares_memory(in_order(array.T, (3, 2, 1, 0)), array)
 
 

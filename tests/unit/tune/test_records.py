@@ -83,7 +83,11 @@ def test_names_do_not_matter_and_sizes_layouts_and_types_do():
         text("gelu(x @ w.T + b)", ("x:f16[M,K]", "w:f16[N,K]", "b:f16[N]"), M=512, N=512, K=64),
         text("gelu(x @ w.T + b)", ("x:bf16[M,K]:col", *SIGNATURE[1:]), M=512, N=512, K=64),
         text("gelu(x @ w.T + b)", ("x:bf16[M,K]@8", *SIGNATURE[1:]), M=512, N=512, K=64),
+        text("gelu(x @ w.T + b)", SIGNATURE, M=512, N=512, K=64, **{"x.pitch": 72}),
+        text("gelu(x @ w.T + b)", SIGNATURE, M=512, N=512, K=64, **{"w.pitch": 72}),
+        text("gelu(x @ w.T + b)", SIGNATURE, M=512, N=512, K=64, **{"w.pitch": 80}),
     ]
+    assert text("gelu(x @ w.T + b)", SIGNATURE, M=512, N=512, K=64, **{"x.pitch": 64}) == one
     assert len({one, *others}) == len(others) + 1
     assert canonical(fused().program(*SIGNATURE), {"M": 1}) is None
 

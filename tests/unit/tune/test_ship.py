@@ -14,7 +14,7 @@ from polygen.hardware.device import device
 from polygen.schedule.load import dumps, load_schedule, shipped
 from polygen.schedule.problem import Fitted, Problem
 from polygen.schedule.tuned import Tuned, dump_tuned, read_tuned, tuned
-from polygen.tune.measured import Measured
+from polygen.tune.measured import Measured, read_record
 from polygen.tune.ship import chosen, cover, main
 from polygen.tune.space import schedule_name
 
@@ -113,6 +113,23 @@ def test_ship_refuses_what_makes_no_sense(tmp_path, capsys):
     assert main([str(record), "--schedules", str(tmp_path)]) == 2
     assert "no problem has 8 measured schedules" in capsys.readouterr().err
     assert not (tmp_path / "sm_90a").exists(), "nothing is written"
+
+
+def test_what_was_measured_before_roles_fitted_does_not_ship(tmp_path, capsys):
+    """f16 sums were products of single warps once; where roles do not fit, they still are."""
+    names = [schedule.name for schedule in shipped(D) if not schedule.specialised][:2]
+    record = _record(dict.fromkeys(names, 10.0))
+    problem = record["problems"][0]
+    problem |= {"signature": ["x:f16[M,K]", "w:f16[N,K]"], "acc_dtype": "f16"}
+    odd = problem | {"sizes": {"M": 512, "N": 640, "K": 771}}
+    record["problems"] = [problem, odd]
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(record))
+    assert [one.partial for one in read_record(path)] == [True, False]
+    assert main([str(path), "--fewest", "1", "--schedules", str(tmp_path)]) == 0
+    found = read_tuned(tmp_path / "sm_90a" / "tuned" / "my_gpu_3.toml")
+    assert [one.k for one in found] == [771]
+    assert "1 problems" in capsys.readouterr().out
 
 
 def test_another_way_out_is_another_schedule():

@@ -67,6 +67,17 @@ def test_operands_have_their_layout_and_their_kind_of_values():
     )
 
 
+def test_operands_have_gaps_between_their_rows():
+    program = program_of(PROGRAMS[2])  # x is column-major
+    rows = {"x.pitch": 44, "w.pitch": 37, "y0.pitch": 64}
+    usual, apart = (operands(np, program, s, 0, integers=True) for s in (SIZES, SIZES | rows))
+    assert apart["x"].strides == (4, 176) and apart["w"].strides == (148, 4)
+    assert {name: np.shape(v) for name, v in apart.items()} == {
+        name: np.shape(v) for name, v in usual.items()
+    }
+    assert empty(np, program.outputs[0], SIZES | rows).strides[0] == 64 * 4
+
+
 @pytest.mark.parametrize("dtype", [BF16, F16, F32, E4M3])
 def test_one_wrong_element_is_noticed_and_rounding_is_not(dtype):
     tensor = Tensor("y", dtype, ("M", "N"), (0, 1))

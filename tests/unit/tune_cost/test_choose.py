@@ -12,7 +12,7 @@ from polygen.frontend.parse import parse_expression
 from polygen.hardware.device import device
 from polygen.pipeline import generate
 from polygen.schedule.load import shipped
-from polygen.schedule.model import Epilogue, Tile, WarpTile
+from polygen.schedule.model import CtaTile, Epilogue, Tile, WarpTile
 from polygen.schedule.problem import Fitted, Problem
 from polygen.schedule.tuned import tuned
 from polygen.tune.choose import Offer, choose
@@ -326,4 +326,25 @@ def test_what_was_measured_for_other_sums_or_accesses_is_another_problem():
     usual = problem()
     assert problem(acc_dtype="f16") == replace(usual, sum_bytes=2) != usual
     assert problem(w="w:f16[N,K]@2") == replace(usual, access_bytes=2) != usual
-    assert tuned(H200)[usual].schedule != tuned(H200)[replace(usual, sum_bytes=2)].schedule
+    assert usual in tuned(H200) and replace(usual, sum_bytes=2) not in tuned(H200)
+
+
+def test_sums_of_f16_go_through_warpgroup_instructions():
+    sizes = {"M": 4096, "N": 4096, "K": 1024}
+    fused = fuse(parse_expression("relu(x @ w.T + b)", ("x", "w", "b")), name="half")
+    program = fused.program("f16[M,K]", "f16[N,K]", "f16[N]", acc_dtype="f16", sizes=sizes)
+    made = generate(program, H200, sizes, "auto")
+    assert made.plan.atom.name == "wgmma_m64k16_f16_f16" and made.plan.schedule.specialised
+    assert "wgmma.mma_async.sync.aligned.m64n128k16.f16.f16.f16" in made.source.text
+    # Half the registers of f32 sums: a consumer of 128 x 256 fits.
+    widest = replace(
+        next(s for s in shipped(H200) if s.name == "pingpong_128x192x64"),
+        tile=Tile(CtaTile(128, 256, 64), WarpTile(128, 256)), name="wide",
+    )  # fmt: skip
+    fits = {
+        acc: candidates(
+            fused.program("f16[M,K]", "f16[N,K]", "f16[N]", acc_dtype=acc), H200, sizes
+        )[1](widest)
+        for acc in ("f16", "f32")
+    }
+    assert isinstance(fits["f16"], Fitted) and "registers per consumer" in str(fits["f32"])
