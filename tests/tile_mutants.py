@@ -45,6 +45,9 @@ APART = MainLoop(
     (Ring("a", "m"), Ring("a2", "m"), Ring("b", "n"), Ring("b2", "n")),
     (Product("0", "a", "b"), Product("1", "a2", "b2")),
 )
+# Threads fill the rings of both operands in rounds of several pieces, or that of one.
+FILLED = MainLoop((Ring("a", "m", 8), Ring("b", "n", 4)), ONE_PRODUCT.products)
+HALF_FILLED = MainLoop((Ring("a", "m"), Ring("b", "n", 6)), ONE_PRODUCT.products)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class Case:
     in_flight: int | None = None
     main: MainLoop = ONE_PRODUCT
     stages: int | None = None
+    registers: int | None = None  # of the producer
 
 
 CASES = (
@@ -74,6 +78,20 @@ CASES = (
     Case("warps, shared pair", "sm_80/64x64x64_w32x32_s4.toml", main=SHARED),
     Case("cooperative, pair", "sm_90a/cooperative_128x64x64.toml", main=APART, stages=3),
     Case("ping-pong, shared pair", "sm_90a/pingpong_64x96x64_s10.toml", main=SHARED, stages=4),
+    Case(
+        "cooperative, filled by threads",
+        "sm_90a/cooperative_128x64x64.toml",
+        main=FILLED,
+        stages=3,
+        registers=120,
+    ),
+    Case(
+        "ping-pong, one operand by threads",
+        "sm_90a/pingpong_64x96x64_s10.toml",
+        main=HALF_FILLED,
+        stages=4,
+        registers=120,
+    ),
 )
 
 
@@ -91,6 +109,9 @@ def program(case: Case) -> TileProgram:
         schedule = replace(schedule, pipeline=pipeline)
     if case.stages is not None:
         schedule = replace(schedule, pipeline=replace(schedule.pipeline, stages=case.stages))
+    if case.registers is not None:
+        roles = replace(schedule.roles, producer_registers=case.registers)
+        schedule = replace(schedule, roles=roles)
     scope = "warpgroup" if schedule.specialised else "warp"
     fitting = atoms_for(device("sm_90a"), BF16, BF16, F32)
     tiles = tiling(schedule, next(a for a in fitting if a.scope == scope))
@@ -414,8 +435,9 @@ def _known_elsewhere(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
             if kind == "retire" and kinds.get(other) == "bar":
                 what = f"published before it is complete: {name} after {other}"
                 yield what, emitted(of, tree=_moved_after(of.tree, name, other))
-            if kind == "fence" and kinds.get(other) == "bar":
-                what = f"fence behind the barrier: {name} after {other}"
+            if kind == "fence" and kinds.get(other) in ("bar", "arrive"):
+                behind = "barrier" if kinds[other] == "bar" else "arrival"
+                what = f"fence behind the {behind}: {name} after {other}"
                 yield what, emitted(of, tree=_moved_after(of.tree, name, other))
     for statement in of.program.statements:
         fills = any(cell.startswith("ring_") for cell in statement.writes)
@@ -510,9 +532,12 @@ class Equivalent:
     reason: str
 
 
-_PANELS = ("cooperative", "ping-pong, residual", "ping-pong, shared", "cluster")
+_PANELS = (
+    "cooperative", "ping-pong, residual", "ping-pong, shared", "ping-pong, one operand", "cluster",
+)  # fmt: skip
 _LAGGING = (
-    "cooperative, residual", "cooperative, two", "cooperative, pair", "ping-pong", "cluster",
+    "cooperative, residual", "cooperative, two", "cooperative, pair", "cooperative, filled",
+    "ping-pong", "cluster",
 )  # fmt: skip
 EQUIVALENT = (
     Equivalent(
@@ -563,7 +588,13 @@ EQUIVALENT = (
     ),
     Equivalent(
         ("retire_empty_ring is not run the last time",),
-        ("cooperative, residual", "cooperative, two", "cooperative, pair", "cluster"),
+        (
+            "cooperative, residual",
+            "cooperative, two",
+            "cooperative, pair",
+            "cooperative, filled",
+            "cluster",
+        ),
         "the drain of the last tile follows before anything of that release is used: the release "
         "itself is one of the last, and nobody waits for it",
     ),
@@ -580,7 +611,7 @@ EQUIVALENT = (
     ),
     Equivalent(
         ("wait_store -1 iteration(s)",),
-        ("cooperative, pair",),
+        ("cooperative, pair", "cooperative, filled"),
         "of two slots, a panel writes over the one that was stored two panels before; a wait for "
         "all stores one panel before comes behind that",
     ),
@@ -603,7 +634,7 @@ EQUIVALENT = (
     ),
     Equivalent(
         ("arrive_turn after finish",),
-        ("ping-pong, shared",),
+        ("ping-pong, shared", "ping-pong, one operand"),
         "the turn is passed on later, which is slower and no less ordered",
     ),
     Equivalent(
@@ -618,7 +649,7 @@ EQUIVALENT = (
     ),
     Equivalent(
         ("prepare after wait_turn", "wait_turn before prepare"),
-        ("ping-pong, residual", "ping-pong, shared"),
+        ("ping-pong, residual", "ping-pong, shared", "ping-pong, one operand"),
         "it reads operands of the epilogue that no barrier hands over",
     ),
     Equivalent(
@@ -642,7 +673,22 @@ EQUIVALENT = (
         "the panel is released later, which is slower and no less ordered",
     ),
     Equivalent(
-        ("arrive_empty_ring +1 iteration(s)",),
+        ("skip_ring_a before finish", "skip_ring_b before finish"),
+        ("ping-pong, one operand",),
+        "the tile has no more use of the ring's counters by then",
+    ),
+    Equivalent(
+        ("fill after put",),
+        ("ping-pong, one operand",),
+        "the copy engine and the threads fill rings of their own",
+    ),
+    Equivalent(
+        ("ring_a: one slot fewer",),
+        ("ping-pong, one operand",),
+        "rings that are handed over apart need not have as many slots",
+    ),
+    Equivalent(
+        ("arrive_empty_ring +1 iteration(s)", "arrive_empty_ring_a +1 iteration(s)"),
         _LAGGING,
         "the slot is released later, and with its rings of three or more nobody waits for it yet",
     ),
