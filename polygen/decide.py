@@ -122,7 +122,7 @@ def decide(
             why="without roles every warp multiplies by itself",
             nearest='roles.form = "cooperative"',
         )
-    check_roles(decided, matched, instruction)
+    check_roles(decided, matched, instruction, work)
     return instruction, decided, origin
 
 

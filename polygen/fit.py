@@ -17,22 +17,22 @@ from dataclasses import replace
 from polygen.errors import PolygenError, ResourceError, ScheduleError, UnsupportedProgram
 from polygen.frontend.dtypes import DType
 from polygen.hardware.atom import Atom, atom, atoms_for
-from polygen.hardware.device import Device, common_facts
+from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import spans
-from polygen.lower.memory import memory, needed
+from polygen.lower.memory import memory, needed, workers
 from polygen.lower.operands import major, operand_layout
-from polygen.lower.resources import resources
+from polygen.lower.resources import filling_roles, resources
+from polygen.poly.fills import by_threads, ring_pieces
 from polygen.poly.match import Match
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.results import panels
 from polygen.poly.tiling import tiling
 from polygen.schedule.load import check_structure
-from polygen.schedule.model import Schedule
+from polygen.schedule.model import Cluster, Schedule
 from polygen.schedule.problem import Fitted
 
 _FEWEST_STAGES = 2
 _MOST_CONSUMERS = 3  # with the producer's, four warpgroups share the registers
-_ROW_BYTES = common_facts()["tensor_map_row_bytes"]
 
 
 def instruction_for(matched: Match, device: Device, schedule: Schedule) -> Atom:
@@ -85,12 +85,12 @@ def _types(matched: Match) -> tuple[DType, DType, DType]:
     return first[0], first[1], first[2].contraction.dtype
 
 
-def check_roles(schedule: Schedule, match: Match, atom: Atom) -> None:
+def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -> None:
     """Refuse what no specialised kernel does, before anything is built; nothing without roles.
 
     Raises:
         ScheduleError: tiles that do not fit the roles.
-        UnsupportedProgram: an operand that tensor maps cannot describe.
+        UnsupportedProgram: an operand that neither tensor maps nor threads of a producer take.
     """
     if not schedule.specialised:
         return
@@ -139,12 +139,13 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom) -> None:
                 why="the copy engine moves rows without gaps, forwards",
                 nearest="Use a schedule without roles",
             )
-        if operand.alignment < _ROW_BYTES:
-            raise UnsupportedProgram(
-                f"{tensor}: rows start at multiples of {operand.alignment} bytes",
+        if by_threads(operand) and schedule.cluster != Cluster():
+            raise ScheduleError(
+                f"a cluster of {schedule.cluster.m} x {schedule.cluster.n} with {tensor}",
                 where=f"{where}, {tensor.name}",
-                why=f"tensor maps take strides of {_ROW_BYTES} bytes",
-                nearest="Use a schedule without roles",
+                why=f"rows start at multiples of {operand.alignment} bytes: threads of each block "
+                "shift them into place for it alone",
+                nearest="Use a cluster of 1",
             )
         if major(operand) not in atom.majors:
             raise UnsupportedProgram(
@@ -155,6 +156,13 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom) -> None:
             )
         along = cta.m if operand.role == "m" else cta.n
         operand_layout(operand, (along, cta.k), schedule, atom)
+    if schedule.epilogue.through == "tma" and work.matrices and ring_pieces(schedule, match, tiles):
+        raise ScheduleError(
+            f"{work.matrices[0].tensor.name} in panels that the copy engine brings",
+            where=f"{where}, epilogue.through",
+            why="the producer's threads fill rings, and none is left to fetch panels",
+            nearest='Use epilogue.through = "registers"',
+        )
 
 
 def _fewer_columns(schedule: Schedule, atom: Atom) -> str:
@@ -236,11 +244,17 @@ def _fit_roles(
     schedule = replace(candidate, tile=replace(candidate.tile, cta=cta))
     tiles = tiling(schedule, instruction)
     check_structure(schedule, instruction, f"schedule {schedule.name}")
-    check_roles(schedule, matched, instruction)
+    filled = ring_pieces(schedule, matched, tiles)
+    if filled:
+        roles = filling_roles(schedule, device, workers(schedule, tiles))
+        schedule = replace(schedule, roles=roles)
+    direct = replace(schedule.epilogue, through="registers", columns=0)
+    if filled and work.matrices:
+        schedule = replace(schedule, epilogue=direct)
+    check_roles(schedule, matched, instruction, work)
     try:
         panels(schedule, work)
     except ScheduleError:
-        direct = replace(schedule.epilogue, through="registers", columns=0)
         schedule = replace(schedule, epilogue=direct)
     while True:
         size = needed(memory(schedule, matched, work, tiles))

@@ -45,6 +45,9 @@ APART = MainLoop(
     (Ring("a", "m"), Ring("a2", "m"), Ring("b", "n"), Ring("b2", "n")),
     (Product("0", "a", "b"), Product("1", "a2", "b2")),
 )
+# Threads fill the rings of both operands in rounds of several pieces, or that of one.
+FILLED = MainLoop((Ring("a", "m", 8), Ring("b", "n", 4)), ONE_PRODUCT.products)
+HALF_FILLED = MainLoop((Ring("a", "m"), Ring("b", "n", 6)), ONE_PRODUCT.products)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class Case:
     main: MainLoop = ONE_PRODUCT
     stages: int | None = None
     k: int | None = None  # blocks of a cluster that share sums
+    registers: int | None = None  # of the producer
 
 
 CASES = (
@@ -77,6 +81,20 @@ CASES = (
     Case("warps, shared pair", "sm_80/64x64x64_w32x32_s4.toml", main=SHARED),
     Case("cooperative, pair", "sm_90a/cooperative_128x64x64.toml", main=APART, stages=3),
     Case("ping-pong, shared pair", "sm_90a/pingpong_64x96x64_s10.toml", main=SHARED, stages=4),
+    Case(
+        "cooperative, filled by threads",
+        "sm_90a/cooperative_128x64x64.toml",
+        main=FILLED,
+        stages=3,
+        registers=120,
+    ),
+    Case(
+        "ping-pong, one operand by threads",
+        "sm_90a/pingpong_64x96x64_s10.toml",
+        main=HALF_FILLED,
+        stages=4,
+        registers=120,
+    ),
 )
 
 
@@ -96,6 +114,9 @@ def program(case: Case) -> TileProgram:
         schedule = replace(schedule, pipeline=replace(schedule.pipeline, stages=case.stages))
     if case.k is not None:
         schedule = replace(schedule, cluster=replace(schedule.cluster, k=case.k))
+    if case.registers is not None:
+        roles = replace(schedule.roles, producer_registers=case.registers)
+        schedule = replace(schedule, roles=roles)
     scope = "warpgroup" if schedule.specialised else "warp"
     fitting = atoms_for(device("sm_90a"), BF16, BF16, F32)
     tiles = tiling(schedule, next(a for a in fitting if a.scope == scope))
@@ -421,8 +442,9 @@ def _known_elsewhere(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
             if kind == "retire" and kinds.get(other) == "bar":
                 what = f"published before it is complete: {name} after {other}"
                 yield what, emitted(of, tree=_moved_after(of.tree, name, other))
-            if kind == "fence" and kinds.get(other) == "bar":
-                what = f"fence behind the barrier: {name} after {other}"
+            if kind == "fence" and kinds.get(other) in ("bar", "arrive"):
+                behind = "barrier" if kinds[other] == "bar" else "arrival"
+                what = f"fence behind the {behind}: {name} after {other}"
                 yield what, emitted(of, tree=_moved_after(of.tree, name, other))
     for statement in of.program.statements:
         fills = any(cell.startswith("ring_") for cell in statement.writes)
@@ -580,10 +602,13 @@ class Equivalent:
     reason: str
 
 
-_PANELS = ("cooperative", "ping-pong, residual", "ping-pong, shared", "cluster", "shared sums")
-_LAGGING = (
-    "cooperative, residual", "cooperative, two", "cooperative, pair", "ping-pong", "cluster",
+_PANELS = (
+    "cooperative", "ping-pong, residual", "ping-pong, shared", "ping-pong, one operand", "cluster",
     "shared sums",
+)  # fmt: skip
+_LAGGING = (
+    "cooperative, residual", "cooperative, two", "cooperative, pair", "cooperative, filled",
+    "ping-pong", "cluster", "shared sums",
 )  # fmt: skip
 EQUIVALENT = (
     Equivalent(
@@ -638,6 +663,7 @@ EQUIVALENT = (
             "cooperative, residual",
             "cooperative, two",
             "cooperative, pair",
+            "cooperative, filled",
             "cluster",
             "shared sums",
         ),
@@ -657,7 +683,7 @@ EQUIVALENT = (
     ),
     Equivalent(
         ("wait_store -1 iteration(s)",),
-        ("cooperative, pair", "shared sums"),
+        ("cooperative, pair", "cooperative, filled", "shared sums"),
         "of two slots, a panel writes over the one that was stored two panels before; a wait for "
         "all stores one panel before comes behind that",
     ),
@@ -680,7 +706,7 @@ EQUIVALENT = (
     ),
     Equivalent(
         ("arrive_turn after finish",),
-        ("ping-pong, shared",),
+        ("ping-pong, shared", "ping-pong, one operand"),
         "the turn is passed on later, which is slower and no less ordered",
     ),
     Equivalent(
@@ -695,7 +721,7 @@ EQUIVALENT = (
     ),
     Equivalent(
         ("prepare after wait_turn", "wait_turn before prepare"),
-        ("ping-pong, residual", "ping-pong, shared"),
+        ("ping-pong, residual", "ping-pong, shared", "ping-pong, one operand"),
         "it reads operands of the epilogue that no barrier hands over",
     ),
     Equivalent(
@@ -747,7 +773,22 @@ EQUIVALENT = (
         "well",
     ),
     Equivalent(
-        ("arrive_empty_ring +1 iteration(s)",),
+        ("skip_ring_a before finish", "skip_ring_b before finish"),
+        ("ping-pong, one operand",),
+        "the tile has no more use of the ring's counters by then",
+    ),
+    Equivalent(
+        ("fill after put",),
+        ("ping-pong, one operand",),
+        "the copy engine and the threads fill rings of their own",
+    ),
+    Equivalent(
+        ("ring_a: one slot fewer",),
+        ("ping-pong, one operand",),
+        "rings that are handed over apart need not have as many slots",
+    ),
+    Equivalent(
+        ("arrive_empty_ring +1 iteration(s)", "arrive_empty_ring_a +1 iteration(s)"),
         _LAGGING,
         "the slot is released later, and with its rings of three or more nobody waits for it yet",
     ),

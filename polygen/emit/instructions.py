@@ -16,8 +16,8 @@ from polygen.lower.work import Boxes, Copy, Finish, Load, Move, Product, Store
 # Files of templates/instructions in their order.
 _ORDER = (
     "copies", "fragment_loads", "round_to_tf32", "mma", "words", "places", "tensor_map",
-    "mbarrier", "cluster", "mbarrier_wait", "box_load", "box_multicast", "panels_out", "warm",
-    "panels_in", "pack", "wgmma", "cursor", "partial_sums",
+    "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load", "box_multicast",
+    "panels_out", "warm", "panels_in", "pieces", "pack", "wgmma", "cursor", "partial_sums",
 )  # fmt: skip
 _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
 
@@ -25,6 +25,8 @@ _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
 def instructions(plan: KernelPlan) -> dict[str, Any]:
     """Which wrappers a kernel has, and what they need."""
     needed = {need for leaf in plan.leaves for need in kind_of(leaf).needs}
+    if any(argument.kind == "map" for argument in plan.arguments):
+        needed.add("map_prefetch")
     if plan.launch.blocks > 1:
         needed.add("cluster")
     if any(load.round_to_tf32 for load in plan.of(Load)):

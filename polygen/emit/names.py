@@ -18,6 +18,7 @@ _WRITTEN_TEXT = (
     "t s m n r k p e i from to left inside bytes row column rows_left piece from_row from_column "
     "low high word words safe_row sums sum count min max "
     "zero mma copy_a copy_b load_a load_b stage store prepare commit b_m b_n pass "
+    "get put pieces piece number joined own "
     "locate fill multiply finish work matrix band in_band width rank owner turn quarter "
     "full low_a low_b address_a address_b fragment_a fragment_b place_scratch "
     "Cursor __attribute__ always_inline __syncwarp"

@@ -28,13 +28,16 @@ def places(plan: KernelPlan) -> list[str]:
     if len(plan.places) == 1:
         return [*shared, *_inside(plan, plan.places[0], 1)]
     lines = [*shared, ""]
-    elected = [place for place in plan.places if place.elected]
-    (whole,) = (place for place in plan.places if not place.elected)
+    (whole,) = (place for place in plan.places if place.first_warp == 0)
+    beside = [place for place in plan.places if place is not whole]
     lines += [
         f"  if (group == {whole.agents}) {{",
-        f'    asm volatile("setmaxnreg.dec.sync.aligned.u32 {elected[0].registers};");',
+        f'    asm volatile("setmaxnreg.dec.sync.aligned.u32 {beside[0].registers};");',
     ]
-    for number, place in enumerate(elected):
+    for number, place in enumerate(beside):
+        if not place.elected:  # all of the warpgroup
+            lines += _inside(plan, place, 2)
+            continue
         test = (
             f"warp < {place.first_warp + place.warps}" if number else f"warp == {place.first_warp}"
         )

@@ -172,6 +172,14 @@ def _prove(
         )
 
 
+def copied_to(layout: MatrixLayout, row: Integers, byte: Integers) -> Integers:
+    """Where the copy engine puts byte `byte` of stored row `row`, swizzled, from a tile's start."""
+    swizzled = span_swizzle(layout.span)
+    flat = _offset(layout, "copy_engine", row, byte)
+    # The swizzle XORs bits of addresses; slots begin where all patterns do.
+    return swizzled.address(flat // layout.span, flat % layout.span, layout.span)
+
+
 def _stored(
     layout: MatrixLayout, along: Integers, k: Integers, element: int
 ) -> tuple[Integers, Integers]:

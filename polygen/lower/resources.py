@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from polygen.errors import ResourceError
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.lower.memory import workers
 from polygen.lower.plan import Resources
+from polygen.poly.fills import OTHER_REGISTERS, piece_registers, ring_pieces
 from polygen.poly.match import Match
 from polygen.poly.tiling import Tiling
-from polygen.schedule.model import Schedule
+from polygen.schedule.model import Roles, Schedule
 
 # Addresses, loop counters and predicates, as compiled kernels show: between 30 and 60 in the main
 # loop of a warp; with roles those of a panel and its vectors, as the main loop has hardly any.
 _ADDRESS_REGISTERS = {"warp": 30, "warpgroup": 40}
+# Of a producer whose threads fill rings, by whether blocks start with enough for all; and of
+# consumers beside it at most.
+_FILLING_REGISTERS, _ROOMY, _CONSUMER_REGISTERS = (104, 152), 168, 232
 
 
 def thread_count(schedule: Schedule, tiles: Tiling, device: Device) -> int:
@@ -66,6 +72,8 @@ def resources(
     if schedule.specialised:
         one = tiles.atoms[1] * atom.c.registers
         _check_given(schedule, device, workers(schedule, tiles), registers, sums, one)
+        if ring_pieces(schedule, matched, tiles):
+            _check_filling(schedule, device, workers(schedule, tiles))
         _check_side_by_side(schedule, device, shared_bytes)
         blocks = schedule.min_blocks  # persistent: as many as were asked for
     else:
@@ -182,6 +190,38 @@ def _check_given(
             why=f"{sums} for sums",
             nearest="Reduce tile.warp",
         )
+
+
+def _check_filling(schedule: Schedule, device: Device, consumers: int) -> None:
+    """Registers of a producer whose threads hold what they fill rings with."""
+    given, step = schedule.roles.producer_registers, device.role_registers_step
+    least = -(-(OTHER_REGISTERS + piece_registers()) // step) * step
+    threads = (consumers + 1) * device.group_threads
+    most = registers_available(schedule, device, threads) // step * step
+    if not least <= given <= most:
+        raise ResourceError(
+            f"roles.producer_registers = {given} for a producer whose threads fill rings",
+            where=f"schedule {schedule.name}",
+            why="rows of an operand are none that tensor maps describe, so threads shift them into "
+            f"place: {piece_registers()} registers for every piece that is on its way, and about "
+            f"{OTHER_REGISTERS} besides; each starts with {most}",
+            nearest=f"roles.producer_registers = {min(max(given, least), most)}"
+            if least <= most
+            else "Reduce min_blocks",
+        )
+
+
+def filling_roles(schedule: Schedule, device: Device, consumers: int) -> Roles:
+    """The registers of roles divided for a producer whose threads fill rings.
+
+    It gets as many as it needs to have enough on its way, consumers what is left.
+    """
+    threads, step = (consumers + 1) * device.group_threads, device.role_registers_step
+    started = registers_available(schedule, device, threads)
+    few = min(started // step * step, _FILLING_REGISTERS[started >= _ROOMY])
+    left = started * (consumers + 1) - few
+    own = min(left // consumers, _CONSUMER_REGISTERS) // step * step
+    return replace(schedule.roles, producer_registers=few, consumer_registers=own)
 
 
 def _registers_of_block(schedule: Schedule, device: Device, threads: int) -> int:

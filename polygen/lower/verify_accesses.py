@@ -21,6 +21,7 @@ from polygen.lower.work import (
     Combine,
     Copy,
     Epilogue,
+    Fill,
     Finish,
     Load,
     Locate,
@@ -29,7 +30,6 @@ from polygen.lower.work import (
     Read,
     Send,
     Store,
-    Work,
     Write,
 )
 from polygen.poly.match import Along
@@ -47,6 +47,9 @@ def check_accesses(plan: KernelPlan) -> None:
         _check_cells(plan, leaf)
         if isinstance(leaf.work, Copy):
             _check_copy(plan, leaf.work)
+        elif isinstance(leaf.work, Fill):
+            for source in leaf.work.sources:
+                _check_copy(plan, source.copy)
         elif isinstance(leaf.work, Move):
             for boxes in leaf.work.boxes:
                 _check_boxes(plan, boxes, leaf)
@@ -63,7 +66,7 @@ def check_accesses(plan: KernelPlan) -> None:
 
 # --- cells ---------------------------------------------------------------------------------------
 def _check_cells(plan: KernelPlan, leaf: Leaf) -> None:
-    named = _buffers(leaf.work)
+    named = _buffers(leaf)
     statement = next((s for s in plan.tile_program.statements if s.name == leaf.statement), None)
     if named is None or statement is None:
         return
@@ -77,8 +80,12 @@ def _check_cells(plan: KernelPlan, leaf: Leaf) -> None:
         )
 
 
-def _buffers(work: Work) -> list[str] | None:
+def _buffers(leaf: Leaf) -> list[str] | None:
     """The buffers that a record names: what is read, then what is written; None: it names none."""
+    work = leaf.work
+    if isinstance(work, Fill):
+        rings = [source.copy.buffer for source in work.sources]
+        return ["pieces"] if leaf.op == "get" else ["pieces", *rings]
     if isinstance(work, Copy):
         return [work.buffer]
     if isinstance(work, Load):

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from polygen.lower import epilogue
+from polygen.lower.fill import fill
 from polygen.lower.given import Given
 from polygen.lower.memory import memory, workers
 from polygen.lower.operands import boxes, operand_layout
@@ -70,7 +71,8 @@ def inside(given: Given, out: Epilogue) -> Inside:
     incoming = tuple(panel(name, "panel") for name in chosen.operands)
     results = tuple(panel(name, "result") for name in chosen.outputs)
     # Slots may be longer than the tiles in them; what is copied is the tiles.
-    copied = {"fill": sum(b.matrix.bytes for b in buffers if b.kind == "ring")}
+    moved = {f"ring_{ring.name}" for ring in given.tree.main.rings if not ring.pieces}
+    copied = {"fill": sum(named[name].matrix.bytes for name in moved)}
     copied |= {f"fetch_{panel.name}": panel.bytes for panel in incoming}
     met = landings(given)
     copied["send"] = given.tiles.split * sum(one.part_bytes for one in met)
@@ -92,8 +94,11 @@ def _places(given: Given) -> tuple[Place, ...]:
     loops = {one.place.name: one.loops() for one in given.tree.places}
     consumers, roles = workers(given.schedule, given.tiles), given.schedule.roles
     first, few = consumers * given.device.warpgroup_warps, roles.producer_registers
+    warps, alone = 1, True
+    if any(ring.pieces for ring in given.tree.main.rings):  # its threads fill rings
+        warps, alone = given.device.warpgroup_warps, False
     found = [
-        ("producer", first, 1, 1, True, AGENTS["producer"], few),
+        ("producer", first, warps, 1, alone, AGENTS["producer"], few),
         ("loader", first + 1, consumers, consumers, True, AGENTS["loader"], few),
         ("consumer", 0, first, consumers, False, _GROUP, roles.consumer_registers),
     ]
@@ -125,13 +130,7 @@ class _Leaves:
         batches = self.given.match.batches
         locate = Locate(raster.along, across, raster.group, (cluster.m, cluster.n), batches)
         yield Leaf("locate", "locate", "threads", _TILE, locate)
-        moved = tuple(
-            boxes(self.given, name, operand, self.buffers[f"ring_{name}"].matrix)
-            for name, operand in self.given.match.operands
-        )
-        names = ", ".join(f"{b.tensor.name} -> {b.buffer}" for b in moved)
-        note = f"{names}, by the copy engine, zeros outside the arrays"
-        yield self._move("fill", moved, _STEP, "producer", note)
+        yield from self._fills()
         for panel in incoming:
             name = f"fetch_{panel.name}"
             read = next(e for e in self.given.work.reads if e.name == panel.name)
@@ -141,6 +140,26 @@ class _Leaves:
         for leaf in (*self._products(), *self._parts(), *leave):
             yield replace(leaf, place="consumer")
         yield from sync_leaves(self.given, self.syncs, self._everywhere())
+
+    def _fills(self) -> Iterator[Leaf]:
+        """What brings the operands: the copy engine, threads, or both."""
+        given, rings = self.given, self.given.tree.main.rings
+        layouts = {ring.name: self.buffers[f"ring_{ring.name}"].matrix for ring in rings}
+        moved = tuple(
+            boxes(given, ring.name, given.match.operand(ring.name), layouts[ring.name])
+            for ring in rings
+            if not ring.pieces
+        )
+        if moved:
+            names = ", ".join(f"{b.tensor.name} -> {b.buffer}" for b in moved)
+            note = f"{names}, by the copy engine, zeros outside the arrays"
+            yield self._move("fill", moved, _STEP, "producer", note)
+        first = next((ring.name for ring in rings if ring.pieces), None)
+        if first is not None:
+            counter = counter_of(given.tree.synchronised, "put", f"ring_{first}")
+            work = fill(given, layouts, counter)
+            for statement in ("get", "put"):
+                yield Leaf(statement, statement, "threads", (*_STEP, "q", "s"), work, "producer")
 
     def _move(
         self,

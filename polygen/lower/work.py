@@ -193,6 +193,35 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """Global memory -> ring, by threads that shift rows into place: one operand.
+
+    A piece is 16 bytes of shared memory for each thread.
+    """
+
+    copy: Copy
+    alignment: int  # bytes that divide the address of every row that is read
+    first: int  # number of its first piece
+    pieces: int
+    chunks: int  # of the tile: threads beyond them have none in the last piece
+    # Of a thread's chunk, over `piece` and `own`, the number of the thread:
+    row: str  # stored row of the tile
+    column: str  # first element in it
+    place: str  # byte of the tile in shared memory
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """A step of rings that threads fill, a round of pieces at a time."""
+
+    sources: tuple[Source, ...]
+    threads: int
+    rounds: int  # of a k tile
+    each: int  # pieces of a round
+    counter: str  # of the rings' slots
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """Ring -> fragment registers: one MMA step of one operand, by each warp."""
 
@@ -398,6 +427,7 @@ Work: TypeAlias = (
     | Combine
     | Copy
     | Epilogue
+    | Fill
     | Finish
     | Groups
     | Load

@@ -1,6 +1,7 @@
 """The program of a kernel whose places have roles: a producer, loaders, consumers.
 
-    producer   fill[i,k]                 one thread has the copy engine fill all rings
+    producer   fill[i,k]                 one thread has the copy engine fill rings
+               get[i,k,q,s] put[i,k,q,s] threads fill rings that it cannot: piece s of round q
     loader     fetch_r[i,p]              one thread fetches panels of an operand for one consumer
     consumer   multiply[i,k,s,m]         by a warpgroup from the rings
                send[i] combine[i,q]      with a sum that the blocks of a cluster share: parts
@@ -18,10 +19,11 @@ from dataclasses import dataclass
 
 from polygen.hardware.device import common_facts
 from polygen.hardware.units import unit
+from polygen.poly.fills import filling_threads, rounds
 from polygen.poly.kernel_parts import MainLoop, Part, Ring, flat
 from polygen.poly.partial_sums import partial_sums
 from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
-from polygen.poly.tile_tree import Leaf, loop, steps
+from polygen.poly.tile_tree import Leaf, Node, Steps, loop, steps
 from polygen.poly.tiling import Panels, Tiling
 from polygen.schedule.model import Schedule
 
@@ -109,9 +111,26 @@ class _Shape:
         return Place(name, agents, counts, threads, len(self.rank))
 
     @property
+    def by_engine(self) -> tuple[Ring, ...]:
+        """The rings that the copy engine fills."""
+        return tuple(ring for ring in self.main.rings if not ring.pieces)
+
+    @property
+    def by_threads(self) -> tuple[Ring, ...]:
+        """The rings that threads of the producer fill."""
+        return tuple(ring for ring in self.main.rings if ring.pieces)
+
+    @property
+    def rounds(self) -> tuple[int, int]:
+        """Rounds in which threads fill a k tile, and pieces of one."""
+        pieces = sum(ring.pieces for ring in self.by_threads)
+        return rounds(pieces, self.schedule.roles.producer_registers)
+
+    @property
     def producer(self) -> Place:
-        """The thread that fills the rings."""
-        return self.place("producer", 1, each_consumer=False)
+        """The thread that fills the rings, or the warpgroup where threads do it."""
+        threads = filling_threads() if self.by_threads else 1
+        return self.place("producer", threads, each_consumer=False)
 
     @property
     def loader(self) -> Place:
@@ -178,6 +197,8 @@ def _filled(shape: _Shape, ring: Ring) -> str:
 
 def _used(shape: _Shape, ring: Ring) -> str:
     """What a product of one block reads of a ring: all parts of its own copy."""
+    if ring.pieces:
+        return f"ring_{ring.name}[{','.join(('i', 'k', *shape.rank))},p] : 0 <= p < {ring.pieces}"
     cluster = shape.schedule.cluster
     if cluster.tiles == 1:
         return f"ring_{ring.name}[{','.join(('i', 'k', *shape.rank))}]"
@@ -186,18 +207,9 @@ def _used(shape: _Shape, ring: Ring) -> str:
 
 
 def _main(shape: _Shape) -> Part:
-    tiles, consumer, producer, main = shape.tiles, shape.consumer, shape.producer, shape.main
+    tiles, consumer, main = shape.tiles, shape.consumer, shape.main
     k = "0 <= k < k_tiles"
-    fill = TileStatement(
-        "fill",
-        ("i", "k"),
-        f"{shape.own(producer)} and {k}",
-        (_tile(producer),),
-        tuple(_filled(shape, ring) for ring in main.rings),
-        "move",
-        unit(_COPY_ENGINE),
-        producer,
-    )
+    filling = _filling(shape)
     own = f"{shape.own(consumer)} and {k}"
     rings = {ring.name: ring for ring in main.rings}
     inside = f"0 <= s < {tiles.k_steps} and 0 <= m < {tiles.atoms[0]}"
@@ -225,13 +237,82 @@ def _main(shape: _Shape) -> Part:
     buffers = tuple(
         Buffer(f"ring_{ring.name}", "shared", 2, len(shape.rank), stages) for ring in main.rings
     )
-    body = steps("fill", loop("s", loop("m", steps(*(p.name for p in products)))), "commit")
+    multiply = loop("s", loop("m", steps(*(p.name for p in products))))
     return Part(
-        (fill, *products, commit),
-        (*buffers, *sums),
-        loop("k", body),
-        loop("k", body, "separate[x]"),
+        (*filling.statements, *products, commit),
+        (*buffers, *filling.buffers, *sums),
+        loop("k", flat(steps(filling.order, multiply, "commit"))),
+        loop(
+            "k", flat(steps(filling.schedule, multiply, "commit")), "separate[x]", **filling.early
+        ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Filling:
+    """What brings a k tile: the copy engine, threads, or both.
+
+    Attributes:
+        statements: that move.
+        buffers: registers of what is on its way.
+        order: their meaning, in the loop over k tiles.
+        schedule: what runs there.
+        early: when statements run in that loop, where that is not their own k tile.
+    """
+
+    statements: tuple[TileStatement, ...]
+    buffers: tuple[Buffer, ...]
+    order: Node
+    schedule: Node
+    early: dict[str, str]
+
+
+def _filling(shape: _Shape) -> _Filling:
+    place = shape.producer
+    bounds = f"{shape.own(place)} and 0 <= k < k_tiles"
+    statements, buffers, early = [], [], {}
+    order: list[Node] = []
+    schedule: list[Node] = []
+    if shape.by_engine:
+        cells = tuple(_filled(shape, ring) for ring in shape.by_engine)
+        executes, engine = "one" if place.threads > 1 else "all", unit(_COPY_ENGINE)
+        reads = (_tile(place),)
+        statements.append(
+            TileStatement("fill", ("i", "k"), bounds, reads, cells, "move", engine, place, executes)
+        )
+        order.append(Leaf("fill"))
+        schedule.append(Leaf("fill"))
+    if shape.by_threads:
+        made, registers = _pieces(shape, bounds)
+        statements += made
+        buffers.append(registers)
+        count, _ = shape.rounds
+        order.append(loop("q", loop("s", steps("get", "put"))))
+        # Reading is a round ahead of writing, in registers that have just been written out.
+        ahead = loop("s", steps("put", "get"))
+        schedule.append(loop("q", ahead, get="q" if count == 1 else f"(q - 1) mod {count}"))
+        early["get"] = "k - 1" if count == 1 else f"k + floor((q - 1)/{count})"
+    return _Filling(
+        tuple(statements), tuple(buffers), Steps(tuple(order)), Steps(tuple(schedule)), early
+    )
+
+
+def _pieces(shape: _Shape, bounds: str) -> tuple[tuple[TileStatement, ...], Buffer]:
+    """Global memory -> registers -> rings, piece by piece: piece s of round q is piece q*S + s."""
+    place, (count, each) = shape.producer, shape.rounds
+    number, every = f"({each}*q + s)", sum(ring.pieces for ring in shape.by_threads)
+    inside = f"{bounds} and 0 <= q < {count} and 0 <= s < {each} and {number} < {every}"
+    held = f"pieces[{','.join(('i', 'k', 'q', *shape.rank))},s]"
+    cells, first = [], 0
+    for ring in shape.by_threads:
+        own = ",".join(("i", "k", *shape.rank))
+        last = first + ring.pieces
+        cells.append(f"ring_{ring.name}[{own},{number} - {first}] : {first} <= {number} < {last}")
+        first = last
+    threads, loops = unit(_THREADS), ("i", "k", "q", "s")
+    get = TileStatement("get", loops, inside, (_tile(place),), (held,), "move", threads, place)
+    put = TileStatement("put", loops, inside, (held,), tuple(cells), "move", threads, place)
+    return (get, put), Buffer("pieces", "register", 3, len(shape.rank))
 
 
 def _prepare(shape: _Shape) -> tuple[TileStatement, ...]:

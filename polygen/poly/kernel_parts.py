@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from polygen.poly.match import Match
@@ -19,10 +20,12 @@ class Ring:
     Attributes:
         name: "a": the buffer is ``ring_a``.
         side: "m" or "n": the dim of the output that the operand carries.
+        pieces: of a tile, that each thread of the producer writes; 0: the copy engine fills it.
     """
 
     name: str
     side: str
+    pieces: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +55,16 @@ class MainLoop:
     products: tuple[Product, ...]
 
 
-def main_loop(match: Match) -> MainLoop:
-    """A ring for every operand; products are numbered where there are several."""
-    several = len(match.products) > 1
+def main_loop(match: Match, pieces: Mapping[str, int] | None = None) -> MainLoop:
+    """A ring for every operand; products are numbered where there are several.
+
+    Args:
+        match: the operands.
+        pieces: of those that threads fill.
+    """
+    several, filled = len(match.products) > 1, pieces or {}
     return MainLoop(
-        tuple(Ring(name, operand.role) for name, operand in match.operands),
+        tuple(Ring(name, operand.role, filled.get(name, 0)) for name, operand in match.operands),
         tuple(
             Product(str(number) if several else "", one.left, one.right)
             for number, one in enumerate(match.products)

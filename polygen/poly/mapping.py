@@ -20,6 +20,7 @@ from polygen.hardware.atom import Atom
 from polygen.poly import ast
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.emitted import Emitted
+from polygen.poly.fills import ring_pieces
 from polygen.poly.fusion import Fusion
 from polygen.poly.kernel_parts import Epilogue, MainLoop, main_loop
 from polygen.poly.kernel_program import kernel_program
@@ -104,7 +105,7 @@ def map_program(
     """
     tiles = tiling(schedule, atom)
     require_reassociable((one.contraction for one in matched.products), tiles.split)
-    main = main_loop(matched)
+    main = main_loop(matched, ring_pieces(schedule, matched, tiles))
     statements = roles(scop, fusion, matched, [product.name for product in main.products])
     blocks = isl.UnionMap(space(scop.parameters) + block_map(statements, tiles, schedule))
     apart = check_blocks(scop.dependences, blocks.intersect_domain(scop.domain), "loops.grid")

@@ -3,6 +3,7 @@
 from polygen.emit.leaf import (  # noqa: F401 - importing registers
     bar,
     elements,
+    fill_threads,
     finish_panels,
     groups,
     load_threads,

@@ -24,6 +24,12 @@ def _(plan: KernelPlan, one: Leaf, work: Move) -> Text:
     for boxes in work.boxes:
         to = "to" if agent else slot_address(plan.buffer(boxes.buffer), slot)
         lines += _boxes(boxes, to)
+    if not plan.place(one.place).elected:  # one of the threads that also fill other rings
+        lines = [
+            f"if (thread % {plan.device.group_threads} == 0) {{",
+            *map("  {}".format, lines),
+            "}",
+        ]
     return Text(
         block(*lines),
         f"{one.statement}[{','.join(one.loops)}]: {work.note}",

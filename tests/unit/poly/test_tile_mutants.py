@@ -10,7 +10,7 @@ from polygen.errors import VerifyError
 from polygen.poly.refine import refine
 from polygen.poly.tile_tree import depth, insert, loops_around
 
-QUICK = ("warps", "ping-pong, from registers")
+QUICK = ("warps", "ping-pong, from registers", "cooperative, filled by threads")
 EVERY = [
     pytest.param(c, id=c.name, marks=() if c.name in QUICK else pytest.mark.slow) for c in CASES
 ]
@@ -22,6 +22,7 @@ CLASSES = (
     "slot released while products read",
     "published before it is complete",
     "fence behind the barrier",
+    "fence behind the arrival",
     "the producer overruns by an iteration",
     "a leaf of another role",
     "one barrier for two loops",

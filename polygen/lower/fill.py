@@ -1,0 +1,114 @@
+"""Threads fill a ring: where every thread's pieces come from, and where they go.
+
+1. Pieces are numbered through the operands, and those of one operand in the order in which its tile
+   lies in shared memory before the swizzle: box by box, row by row, chunk by chunk. Consecutive
+   threads write consecutive chunks, and read consecutive ones of a stored row.
+2. So a thread's place in every piece is the same, but for a step from piece to piece: the swizzles'
+   patterns repeat before it. The formula is proved against the layout of the copy engine, which is
+   proved against what the instruction's descriptors read.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from polygen.errors import VerifyError
+from polygen.hardware.data_file import Integers
+from polygen.hardware.matrix_layout import MatrixLayout, copied_to, span_swizzle
+from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.given import Given
+from polygen.lower.operands import copy
+from polygen.lower.work import Fill, Source
+from polygen.poly.fills import filling_threads, rounds
+
+
+def fill(given: Given, layouts: dict[str, MatrixLayout], counter: str) -> Fill:
+    """What the threads of the producer fill.
+
+    Args:
+        given: the kernel.
+        layouts: of the operands' tiles, by name.
+        counter: of the rings' slots.
+
+    Raises:
+        VerifyError: a thread would write to another place than the layout says.
+    """
+    sources, first = [], 0
+    for ring in given.tree.main.rings:
+        if not ring.pieces:
+            continue
+        operand = given.match.operand(ring.name)
+        layout, size = layouts[ring.name], operand.tensor.dtype.bytes
+        row, column, place = _places(layout, ring.pieces, size, operand.tensor.name)
+        source = Source(
+            copy=copy(given, ring.name, operand, asynchronous=False),
+            alignment=operand.alignment,
+            first=first,
+            pieces=ring.pieces,
+            chunks=layout.bytes // chunk_bytes(),
+            row=row,
+            column=column,
+            place=place,
+        )
+        sources.append(source)
+        first += ring.pieces
+    count, each = rounds(first, given.schedule.roles.producer_registers)
+    return Fill(tuple(sources), filling_threads(), count, each, counter)
+
+
+def _places(layout: MatrixLayout, pieces: int, element: int, where: str) -> tuple[str, str, str]:
+    """A thread's chunk of a piece: its stored row, first element, and place in shared memory.
+
+    Formulas over `piece`, counted from the operand's first, and `own`, the thread's number.
+
+    Raises:
+        VerifyError: a formula leads to another chunk, or elsewhere than the copy engine.
+    """
+    size, swizzle, threads = chunk_bytes(), span_swizzle(layout.span), filling_threads()
+    per_row, boxes = layout.span // size, layout.boxes
+    in_box = layout.rows * per_row
+    column = f"own % {per_row} * {size // element}"
+    if boxes == 1:
+        row = f"piece * {threads // per_row} + own / {per_row}"
+    elif in_box % threads == 0:
+        each = in_box // threads
+        row = f"piece % {each} * {threads // per_row} + own / {per_row}"
+        column = f"piece / {each} * {layout.span // element} + {column}"
+    else:
+        chunk = f"(piece * {threads} + own)"
+        row = f"{chunk} % {in_box} / {per_row}"
+        column = f"{chunk} / {in_box} * {layout.span // element} + {column}"
+    shift = (per_row.bit_length() - 1) + swizzle.shift
+    place = f"piece * {threads * size} + (own ^ (own >> {shift} & {swizzle.mask})) * {size}"
+    chunk_of = np.arange(pieces * threads)
+    names = {"piece": chunk_of // threads, "own": chunk_of % threads}
+    rows, columns, places = (_value(text, names) for text in (row, column, place))
+    inside = chunk_of < layout.bytes // size
+    wanted_row, wanted_byte = _stored(layout, chunk_of)
+    for claim, right in (
+        (
+            "read other chunks than they write",
+            (rows == wanted_row) & (columns * element == wanted_byte),
+        ),
+        (
+            "write to other places than the copy engine",
+            copied_to(layout, wanted_row, wanted_byte) == places,
+        ),
+    ):
+        if not np.all(right | ~inside):
+            raise VerifyError(f"threads {claim}", where=where)
+    return row, column, place
+
+
+def _stored(layout: MatrixLayout, chunk: Integers) -> tuple[Integers, Integers]:
+    """(stored row, byte in it) of chunks in the order in which a tile lies in shared memory."""
+    size = chunk_bytes()
+    per_row = layout.span // size
+    box, inside = chunk // (layout.rows * per_row), chunk % (layout.rows * per_row)
+    return inside // per_row, box * layout.span + inside % per_row * size
+
+
+def _value(text: str, names: dict[str, Integers]) -> Integers:
+    """A formula on arrays: C and Python are alike but for the division."""
+    found: Integers = eval(text.replace("/", "//"), {"__builtins__": {}}, dict(names))
+    return found

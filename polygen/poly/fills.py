@@ -1,0 +1,63 @@
+"""Which unit fills an operand's ring, and in which portions threads do.
+
+1. The copy engine moves boxes of arrays whose rows start at whole units of tensor maps. What it
+   cannot move, the threads of the producer read from global memory, shift into place and write.
+2. A piece is what one thread writes at once: a chunk of shared memory. In global memory it lies in
+   two such chunks, and both are in registers until it is written.
+3. As many pieces as registers hold are on their way at once: a round. While one round is written,
+   the next one is read, so that a k tile of several rounds is one stream with the next k tile.
+"""
+
+from __future__ import annotations
+
+from polygen.hardware.device import common_facts
+from polygen.hardware.swizzle import chunk_bytes
+from polygen.poly.match import Match, Operand
+from polygen.poly.tiling import Tiling
+from polygen.schedule.model import Schedule
+
+_WORD_BYTES = 4
+_PARTS = 2  # chunks of global memory in which a piece lies
+# Addresses, counters and what a piece is shifted through.
+OTHER_REGISTERS = 56
+
+
+def by_threads(operand: Operand) -> bool:
+    """Whether an operand's rows are none that tensor maps describe."""
+    return operand.alignment < common_facts()["tensor_map_row_bytes"]
+
+
+def filling_threads() -> int:
+    """Threads that fill: the producer's warpgroup."""
+    facts = common_facts()
+    return facts["warpgroup_warps"] * facts["warp_size"]
+
+
+def piece_registers() -> int:
+    """Registers of a piece on its way."""
+    return _PARTS * chunk_bytes() // _WORD_BYTES
+
+
+def ring_pieces(schedule: Schedule, matched: Match, tiles: Tiling) -> dict[str, int]:
+    """Pieces of every thread per k tile, by operand; nothing without roles."""
+    if not schedule.specialised:
+        return {}
+    found = {}
+    for name, operand in matched.operands:
+        if by_threads(operand):
+            extent = tiles.cta[0] if operand.role == "m" else tiles.cta[1]
+            chunks = extent * tiles.cta[2] * operand.tensor.dtype.bytes // chunk_bytes()
+            found[name] = -(-chunks // filling_threads())
+    return found
+
+
+def rounds(pieces: int, registers: int) -> tuple[int, int]:
+    """How many rounds a k tile takes, and the pieces of one; as few rounds as registers allow.
+
+    Args:
+        pieces: of every thread per k tile.
+        registers: per thread.
+    """
+    most = max(1, (registers - OTHER_REGISTERS) // piece_registers())
+    count = -(-pieces // most)
+    return count, -(-pieces // count)
