@@ -135,7 +135,7 @@ def _recorded(entry: Function, fast: bool) -> tuple[float, float]:
         calls.append(primitive)
         return primitive
 
-    expanded(entry.name, list(entry.parameters), fast, note)
+    expanded(entry.name, list(entry.parameters), note)
     # A definition that is one primitive, as that of relu, has no error of its own.
     name = calls[0] if len(calls) == 1 else entry.name
     found = [recorded_error(name, constant, fast) for constant in _CONSTANTS.get(name, (None,))]

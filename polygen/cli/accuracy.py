@@ -214,7 +214,7 @@ def _after_the_sum(program: Program, contraction: Contraction) -> tuple[Program,
     statements: list[Pointwise] = []
     moves: list[_Move] = []
     for statement in program.pointwise:
-        parts = _expanded(statement, fast)
+        parts = _expanded(statement)
         for part in parts:
             last = part.args[-1]
             constant = last.value if isinstance(last, Constant) else None
@@ -236,7 +236,7 @@ def _after_the_sum(program: Program, contraction: Contraction) -> tuple[Program,
     return replace(program, inputs=inputs, statements=tuple(statements)), tuple(moves)
 
 
-def _expanded(statement: Pointwise, fast: bool) -> list[Pointwise]:
+def _expanded(statement: Pointwise) -> list[Pointwise]:
     """A statement as the statements of what the emitter writes as one expression each."""
     parts: list[Pointwise] = []
 
@@ -248,6 +248,6 @@ def _expanded(statement: Pointwise, fast: bool) -> list[Pointwise]:
         parts.append(replace(statement, write=write, function=function, args=values))
         return write
 
-    expanded(statement.function, statement.args, fast, primitive)
+    expanded(statement.function, statement.args, primitive)
     parts[-1] = replace(parts[-1], write=statement.write)
     return parts

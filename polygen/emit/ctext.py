@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from polygen.emit.functions import (
     BOOLEAN,
-    FAST_COMPOSITES,
+    COMPOSITES,
     PRIMITIVES,
     expanded,
     expression,
@@ -117,11 +117,11 @@ class _Pointwise:
                 return
             self._define(statement.result, "float", _rounded(value, statement.dtype.name))
             return
-        result = expanded(statement.function, arguments, self.fast, self._primitive)
+        result = expanded(statement.function, arguments, self._primitive)
         self.names[statement.result] = self._operand(result)
 
     def _primitive(self, name: str, *arguments: str | float) -> str:
-        if name not in PRIMITIVES and name not in FAST_COMPOSITES:
+        if name not in PRIMITIVES and name not in COMPOSITES:
             raise UnsupportedProgram(f"the emitter has no primitive {name!r}", where="emit")
         constant = arguments[-1] if not isinstance(arguments[-1], str) else None
         operands = [self._operand(argument) for argument in arguments]

@@ -1,12 +1,12 @@
 """The primitives of the pointwise vocabulary as CUDA expressions.
 
-Composite functions need no entry: they are expanded into these. Kernels whose outputs all have 16
-bits or fewer take the fast forms, of primitives and of the composites that have one of their own;
-the others take the accurate ones. A form may call helpers from ``templates/functions``, which are
+Composite functions need no entry: they are expanded into these; those that have one are written as
+one. Kernels whose outputs all have 16 bits or fewer take the fast forms, the others the accurate
+ones. A form may call helpers from ``templates/functions``, which are
 included when they are used.
 
 The error of every form is recorded beside it. It is the largest found over 2^24 arguments spread
-over all floats; for the fast forms with every approximate instruction off by as much as NVIDIA
+over all floats, with every approximate instruction of polygen's own off by as much as NVIDIA
 documents. How the forms work, and what was found, is in docs/accuracy.md.
 """
 
@@ -83,8 +83,9 @@ PRIMITIVES: dict[str, Emitted] = {
         fast_error=(_TINY, 2.0**-21),
     ),
     "expm1": Emitted(
-        "expm1f({0})",
+        "exponential_less_one({0})",
         "fast_expm1({0})",
+        helpers=(*_CLAMP, "exponential_less_one"),
         fast_helpers=(_EXP2, "fast_expm1"),
         error=(_LAST, 2.0**-22),
         fast_error=(_TINY, 2.0**-17),
@@ -168,10 +169,11 @@ PRIMITIVES: dict[str, Emitted] = {
         fast_error=(2 * _TINY, 2.0**-17),
     ),
     "sigmoid": Emitted(
-        "1.0f / (1.0f + expf(-{0}))",
+        "sigmoid({0})",
         "fast_sigmoid({0})",
+        helpers=(_RECIPROCAL, "sigmoid"),
         fast_helpers=(_EXP2, _RECIPROCAL, "fast_sigmoid"),
-        error=(_TINY, 2.0**-22),
+        error=(_TINY, 2.0**-21),
         fast_error=(2 * _TINY, 2.0**-17),
     ),
     "softplus": Emitted(
@@ -183,10 +185,11 @@ PRIMITIVES: dict[str, Emitted] = {
         fast_error=(2 * _TINY, 2.0**-17),
     ),
     "gelu": Emitted(
-        "{0} * normcdff({0})",
+        "gelu({0})",
         "fast_gelu({0})",
+        helpers=(_EXP2, _RECIPROCAL, "gelu"),
         fast_helpers=(_EXP2, "fast_gelu"),
-        error=(16 * _LAST, 2.0**-20),
+        error=(16 * _LAST, 2.0**-19),
         fast_error=(2.0**-23, 2.0**-15),
     ),
     "pow": Emitted("powf({0}, {1})", error=(_LAST, 2.0**-23)),
@@ -204,19 +207,20 @@ PRIMITIVES: dict[str, Emitted] = {
     "logical_or": Emitted("{0} || {1}"),
     "logical_not": Emitted("!{0}"),
 }
-# Composites that are shorter, or keep more digits, written as one; the accurate form is expanded,
-# and its error is that of the definition.
-FAST_COMPOSITES: dict[str, Emitted] = {
+# Composites that are shorter, or keep more digits, written as one.
+COMPOSITES: dict[str, Emitted] = {
     "gelu_tanh": Emitted(
-        "",
+        "gelu_tanh({0})",
         "fast_gelu_tanh({0})",
+        helpers=(_EXP2, _RECIPROCAL, "gelu_tanh"),
         fast_helpers=(_EXP2, _RECIPROCAL, "fast_gelu_tanh"),
-        error=(256 * _TINY, 2.0**-16),
+        error=(256 * _TINY, 2.0**-17),
         fast_error=(256 * _TINY, 2.0**-16),
     ),
     "mish": Emitted(
-        "",
+        "mish({0})",
         "fast_mish({0})",
+        helpers=(_RECIPROCAL, "mish"),
         fast_helpers=(_EXP2, _RECIPROCAL, "fast_mish"),
         error=(256 * _TINY, 2.0**-20),
         fast_error=(256 * _TINY, 2.0**-17),
@@ -275,28 +279,27 @@ def form(name: str, constant: float | None, fast: bool) -> Emitted:
     """How a function is written, and its error.
 
     Args:
-        name: a key of `PRIMITIVES` or of `FAST_COMPOSITES`.
+        name: a key of `PRIMITIVES` or of `COMPOSITES`.
         constant: the last argument, if it is a number.
         fast: outputs have 16 bits or fewer.
     """
     if name == "pow":
         return PRIMITIVES[_ROOTS[constant][0]] if constant in _ROOTS else _power(constant, fast)
-    return PRIMITIVES.get(name) or FAST_COMPOSITES[name]
+    return PRIMITIVES.get(name) or COMPOSITES[name]
 
 
-def expanded(name: str, arguments: Sequence[Any], fast: bool, primitive: Callable[..., Any]) -> Any:
+def expanded(name: str, arguments: Sequence[Any], primitive: Callable[..., Any]) -> Any:
     """A function of the vocabulary, run down to what is written as one expression.
 
     Args:
         name: a key of `polygen.frontend.functions.TABLE`.
         arguments: the caller's values.
-        fast: composites that have a fast form are one expression.
         primitive: as for `polygen.frontend.functions.expand`.
 
     Returns:
         What the last call of `primitive` returned.
     """
-    if fast and name in FAST_COMPOSITES:
+    if name in COMPOSITES:
         return primitive(name, *arguments)
     return expand(name, arguments, primitive)
 
@@ -311,8 +314,8 @@ def is_costly(name: str, arguments: Sequence[Any]) -> bool:
         found.append(primitive)
         return primitive
 
-    expanded(name, list(arguments), True, note)
-    return any((PRIMITIVES.get(p) or FAST_COMPOSITES[p]).fast for p in found)
+    expanded(name, list(arguments), note)
+    return any((PRIMITIVES.get(p) or COMPOSITES[p]).fast for p in found)
 
 
 def expression(
@@ -321,7 +324,7 @@ def expression(
     """One function applied to C operands.
 
     Args:
-        name: a key of `PRIMITIVES`, or with `fast` of `FAST_COMPOSITES`.
+        name: a key of `PRIMITIVES` or of `COMPOSITES`.
         arguments: C operands: names or literals.
         fast: take the fast form if there is one.
         constant: the last argument, if it is a number.
@@ -344,7 +347,7 @@ def fast_error(name: str, constant: float | None) -> tuple[float, float]:
     """The largest error of what `expression` gives with `fast`.
 
     Args:
-        name: a primitive, or a key of `FAST_COMPOSITES`.
+        name: a primitive, or a key of `COMPOSITES`.
         constant: the last argument, if it is a number.
 
     Returns:
@@ -365,7 +368,7 @@ def recorded_error(name: str, constant: float | None, fast: bool) -> tuple[float
     Returns:
         (absolute, relative), as `Emitted.error`.
     """
-    known = name in PRIMITIVES or name in FAST_COMPOSITES
+    known = name in PRIMITIVES or name in COMPOSITES
     entry = form(name, constant, fast) if known else EXPANDED
     return entry.fast_error if fast and any(entry.fast_error) else entry.error
 

@@ -8,16 +8,20 @@ by NumPy.
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
 from matrix import small
 from pointwise_kernels import (
+    SIGNS,
     TYPES,
     apply,
     arrays_of,
     beyond_record,
+    compiled,
     every,
+    off_by,
     partners,
     reference,
     rounded,
@@ -25,7 +29,7 @@ from pointwise_kernels import (
 
 import polygen as pg
 from polygen.check import compare
-from polygen.emit.functions import FAST_COMPOSITES, PRIMITIVES, recorded_error
+from polygen.emit.functions import COMPOSITES, PRIMITIVES, recorded_error
 from polygen.frontend.dtypes import F32
 from polygen.frontend.functions import INTERNAL, TABLE
 from polygen.frontend.program import Tensor
@@ -90,6 +94,36 @@ def test_the_recorded_error_holds_everywhere(call, step, dtype):
     assert not found, (len(found), found[:8])
 
 
+# Accurate forms with approximate instructions of their own, not only those inside CUDA's functions.
+OWN = {
+    name: "approximate_exp2" in entry.helpers
+    for name, entry in {**PRIMITIVES, **COMPOSITES}.items()
+    if any(helper.startswith("approximate_") for helper in entry.helpers)
+}
+
+
+@pytest.mark.parametrize("step", [99991, pytest.param(4001, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", OWN)
+def test_the_recorded_error_allows_for_approximate_instructions(name, step):
+    """All off by what NVIDIA documents; `expf`, whose bound is one of its own, stays as it is."""
+    x = every(step)
+    for reciprocal, others in SIGNS:
+        with off_by((reciprocal, others if OWN[name] else 0)) as note:
+            found = apply(name, x, fast=False, note=note)
+        beyond = beyond_record((name, ()), [x], "f32", found)
+        assert not beyond, (len(beyond), beyond[:8])
+
+
+SHORT = ["gelu", "gelu_tanh", "mish", "sigmoid", "silu", "softplus", "logsigmoid", "expm1", "elu"]
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_accurate_forms_have_one_path(name):
+    """No slow path of a division, no branch, no call, no local memory."""
+    text = compiled(name, TABLE[name].defaults, fast=False)
+    assert not re.search(r"\b(bra|call|div)\b|\.local", text)
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", ["sin", "cos", "tan"])
 def test_large_and_critical_angles(name, dtype):
@@ -118,7 +152,7 @@ def test_records_are_those_of_functions():
         for fast in (False, True):
             absolute, relative = recorded_error(name, None, fast)
             assert 0 <= absolute <= 2.0**-21 and 2.0**-24 <= relative <= 2.0**-15
-    for name, entry in FAST_COMPOSITES.items():
+    for name, entry in COMPOSITES.items():
         assert recorded_error(name, None, True) == entry.fast_error
         assert recorded_error(name, None, False) == entry.error != PRIMITIVES["add"].error
     assert recorded_error("log1p", None, True) == PRIMITIVES["log1p"].error
