@@ -115,6 +115,7 @@ def _operand(
                 position,
             )
         start, span = (word & 0x3FFF) << 4, SPANS[word >> 62]
+        machine.alignment.need(start, span * 8, position)
         lbo, sbo, base = (word >> 16 & 0x3FFF) << 4, (word >> 32 & 0x3FFF) << 4, word >> 49 & 7
         if span and (start >> 7 & (span // 16 - 1)) != base:
             machine.findings.add(
