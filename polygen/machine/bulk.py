@@ -21,6 +21,7 @@ from polygen.machine import mbarrier, tensormap
 from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.memory import BASE, SLOT, WINDOW_BYTES, WINDOW_PARAM, rank_in
 from polygen.machine.report import Stop
+from polygen.machine.special import RESERVED
 from polygen.machine.tensormap import PlacedMap
 
 if TYPE_CHECKING:
@@ -137,7 +138,8 @@ def _check_target(
     if offset % align:
         machine.findings.add(
             "misaligned",
-            f"{lanes.name(lane)} copies a box at shared byte {offset}, not a multiple of {align}",
+            f"{lanes.name(lane)} copies a box at shared byte {offset - RESERVED}, "
+            f"not a multiple of {align}",
             position,
         )
     if offset < machine.shared_first or offset + size > machine.shared_end:
@@ -243,7 +245,8 @@ def _send(
         if place not in machine.mbarriers.objects:
             machine.findings.add(
                 "uninitialised-shared-read",
-                f"{lanes.name(lane)} names the mbarrier at shared byte {offset}, never initialised",
+                f"{lanes.name(lane)} names the mbarrier at shared byte {offset - RESERVED}, "
+                "never initialised",
                 position,
             )
             raise Stop

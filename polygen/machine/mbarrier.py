@@ -23,6 +23,7 @@ import numpy as np
 from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.memory import SLOT, WINDOW_SHARED, locate_shared, rank_in
 from polygen.machine.report import Stop
+from polygen.machine.special import RESERVED
 
 if TYPE_CHECKING:
     from polygen.machine.state import Machine
@@ -87,7 +88,7 @@ def _places(machine: Machine, lanes: Lanes, address: Any, position: int) -> Vect
 
 
 def _name(machine: Machine, at: int) -> str:
-    return f"the mbarrier at shared byte {at % machine.shared_bytes}"
+    return f"the mbarrier at shared byte {at % machine.shared_bytes - RESERVED}"
 
 
 def _object(machine: Machine, lanes: Lanes, lane: int, at: int, position: int) -> Barrier:

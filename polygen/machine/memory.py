@@ -16,6 +16,7 @@ import numpy as np
 
 from polygen.errors import LaunchError
 from polygen.machine.lanes import Lanes, Vector, full
+from polygen.machine.special import RESERVED
 
 if TYPE_CHECKING:
     from polygen.machine.state import Machine
@@ -198,7 +199,8 @@ def locate_shared(
     if size > 1 and (offset & (size - 1)).any():
         wrong = (offset & (size - 1)) != 0
         lane = int(np.flatnonzero(wrong)[0])
-        words = f"{lanes.name(lane)} accesses {size} bytes at shared byte {int(offset[lane])}"
+        where = int(offset[lane]) - RESERVED
+        words = f"{lanes.name(lane)} accesses {size} bytes at shared byte {where}"
         return base + offset, _report(machine, lanes, wrong, "misaligned", position, words)
     return base + offset, None
 

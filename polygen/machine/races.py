@@ -26,6 +26,7 @@ import numpy as np
 from polygen.machine.lane_clocks import LaneClocks
 from polygen.machine.lanes import Geometry, Lanes, Vector
 from polygen.machine.report import Findings
+from polygen.machine.special import RESERVED
 
 TIME = 33  # a record is time << 33 | actor << 23 | lane << 18 | instruction
 ACTOR = 23
@@ -336,8 +337,8 @@ class Shadow:
         return f"the wgmma unit of warpgroup {inside - self.geometry.warps}{place}"
 
     def offset(self, cell: int) -> int:
-        """Shared address of a cell."""
-        return cell * self.granule % self.bytes
+        """Where a cell is among the block's own shared memory."""
+        return cell * self.granule % self.bytes - RESERVED
 
     def _pairs(self, wrong: Vector, records: Vector) -> list[tuple[int, int, int, int]]:
         """First (lane, place) per other instruction, with that record and the count."""
