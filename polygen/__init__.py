@@ -65,16 +65,21 @@ if TYPE_CHECKING:
     from polygen.frontend.products import einsum, matmul
     from polygen.frontend.random import dropout
     from polygen.kernel import Kernel
+    from polygen.machine import Launch, TensorMap
     from polygen.schedule.load import load_schedule
     from polygen.schedule.model import Schedule
+    from polygen.verdict import Verdict, judge
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Fused",
     "Kernel",
+    "Launch",
     "PolygenError",
     "Schedule",
+    "TensorMap",
+    "Verdict",
     "abs",
     "arctan2",
     "cbrt",
@@ -98,6 +103,7 @@ __all__ = [
     "heaviside",
     "hypot",
     "indices",
+    "judge",
     "leaky_relu",
     "load_schedule",
     "log",
@@ -140,6 +146,10 @@ _HOMES = {
     "PolygenError": "polygen.errors",
     "Schedule": "polygen.schedule.model",
     "load_schedule": "polygen.schedule.load",
+    "Launch": "polygen.machine",
+    "TensorMap": "polygen.machine",
+    "Verdict": "polygen.verdict",
+    "judge": "polygen.verdict",
     "einsum": "polygen.frontend.products",
     "dropout": "polygen.frontend.random",
     "indices": "polygen.frontend.coordinates",

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from polygen import __version__
 from polygen.cli import bench, commands, completion, trial, tune
+from polygen.cli.check_formats import FORMATS
 from polygen.errors import UsageError
 from polygen.frontend.shapes import LARGEST_SIZE
 from polygen.show import STAGES
@@ -28,7 +29,7 @@ example:
 
 FILES = """
 or a kernel from outside: polygen check FILE.cu LAUNCH.toml, polygen check FILE.ptx LAUNCH.toml;
-docs/machine.md says what a launch file holds.
+docs/machine.md says what a launch file holds, and polygen check FILE.cu --arch sm_90a drafts one.
 """
 
 # What an option of several words goes on with: a name or NAME=VALUE, which no program and no
@@ -177,7 +178,13 @@ def parser() -> Parser:
     show = add("show", commands.show, "print one stage of the pipeline", kernel, json)
     show.add_argument("--stage", choices=STAGES, default="plan", help="default: plan")
     text = "prove a kernel, and run its PTX on NumPy; no GPU"
-    check = add("check", commands.check, text, kernel, json)
+    check = add("check", commands.check, text, _kernel_options(operands_optional=True), json)
+    check.add_argument(
+        "--format", choices=FORMATS, default="text", help="of the report on a kernel file"
+    )
+    check.add_argument(
+        "--explain", action="store_true", help="tell each finding of a kernel file as a story"
+    )
     check.epilog = EPILOG.format(command="check") + FILES
     run = add("run", trial.run, "run a kernel on this GPU, compare and time it", kernel, json)
     run.add_argument("--seed", type=int, default=0, help="of the random data; default 0")
@@ -196,7 +203,7 @@ def parser() -> Parser:
     return main
 
 
-def _kernel_options(optional: bool = False) -> Parser:
+def _kernel_options(optional: bool = False, operands_optional: bool = False) -> Parser:
     """What every command that makes a kernel takes; `optional`: the program may be left out."""
     kernel = Parser(add_help=False)
     kernel.add_argument(
@@ -204,7 +211,7 @@ def _kernel_options(optional: bool = False) -> Parser:
         help="an expression, or FILE.py:FUNCTION",
     )  # fmt: skip
     kernel.add_argument(
-        "signature", metavar="OPERAND", nargs="*" if optional else "+",
+        "signature", metavar="OPERAND", nargs="*" if optional or operands_optional else "+",
         help="x:bf16[M,K], in call order",
     )  # fmt: skip
     kernel.add_argument("--arch", help="target, as `polygen targets` lists; default: this GPU")

@@ -18,6 +18,7 @@ from polygen.cli.check_launch import (
 )
 from polygen.errors import LaunchFileError
 from polygen.machine import Finding, TensorMap
+from polygen.verdict import differences
 
 Array = np.ndarray[Any, Any]
 Stored = ArrayArgument | MapArgument
@@ -117,19 +118,4 @@ def _file(name: str, one: Stored, where: str, folder: Path, problems: list[str])
 
 def wrong_values(after: Sequence[Array], expected: Sequence[Array | None]) -> tuple[Finding, ...]:
     """One finding per array that differs from what its launch file expects; NaN equals NaN."""
-    found = []
-    for number, (array, wanted) in enumerate(zip(after, expected, strict=True)):
-        if wanted is None:
-            continue
-        if array.dtype.kind in "iu":
-            differs = array != wanted
-        else:
-            a, b = array.astype(np.float64), wanted.astype(np.float64)
-            differs = (a != b) & ~(np.isnan(a) & np.isnan(b))
-        if differs.any():
-            first = tuple(int(i) for i in np.argwhere(differs)[0])
-            place = ", ".join(map(str, first))
-            sentence = f"element [{place}] is {array[first]}, expected {wanted[first]}"
-            name = f"array {number} of the launch file"
-            found.append(Finding("wrong-value", sentence, name, int(differs.sum())))
-    return tuple(found)
+    return differences(after, expected, "array {} of the launch file")

@@ -1,8 +1,10 @@
-"""``polygen check FILE.cu|FILE.ptx LAUNCH.toml``: a kernel from outside, on the PTX machine.
+"""``polygen check FILE.cu|FILE.ptx [LAUNCH.toml]``: a kernel from outside, on the PTX machine.
 
 1. read the launch file; compile a ``.cu`` with line information, take a ``.ptx`` as it is;
 2. run it, and compare the arrays that the launch file has expectations for;
 3. report every finding with the lines of the file that it names, and the access profile if asked.
+
+Without a launch file one is drafted from what the PTX says of itself.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from polygen.cli import check_draft, check_formats
 from polygen.cli.check_arrays import arguments, wrong_values
 from polygen.cli.check_launch import LaunchFile, load_launch
 from polygen.cli.output import print_json
-from polygen.errors import PolygenError
+from polygen.errors import LaunchFileError, PolygenError
 from polygen.hardware.device import device
-from polygen.machine import AccessProfile, Finding, Launch, run
-from polygen.machine.report import CODES
+from polygen.machine import AccessProfile, Finding, Launch, Report, run
+from polygen.machine.parse import parse
 from polygen.runtime.outside import compile_ptx
 
 SUFFIXES = (".cu", ".ptx")
@@ -43,6 +46,8 @@ def check(options: argparse.Namespace) -> int:
             fit, malformed PTX.
     """
     path = Path(options.program.strip())
+    if not options.signature:
+        return _draft(path, options)
     if len(options.signature) != 1 or not options.signature[0].endswith(".toml"):
         raise PolygenError(
             f"{path.name} needs one launch file",
@@ -56,15 +61,13 @@ def check(options: argparse.Namespace) -> int:
     launch = load_launch(launch_path)
     values, expected = arguments(launch, launch_path)
     ptx = _ptx(path, options.arch or launch.arch)
+    entry = options.name or launch.entry
+    if not launch.block:
+        launch = dataclasses.replace(launch, block=_own_block(ptx, entry, launch_path))
+    grid, block = _three(launch.grid), _three(launch.block)
     report = run(
         ptx,
-        Launch(
-            _three(launch.grid),
-            _three(launch.block),
-            launch.shared_bytes,
-            values,
-            options.name or launch.entry or None,
-        ),
+        Launch(grid, block, launch.shared_bytes, values, entry or None),
         completion=launch.completion,
         seed=launch.seed,
         profile=launch.profile,
@@ -72,11 +75,41 @@ def check(options: argparse.Namespace) -> int:
     )
     findings = (*report.findings, *wrong_values(report.arrays, expected))
     compared = sum(one is not None for one in expected)
-    if options.json:
-        print_json(_json(path, launch, findings, report.profile, report.instructions))
+    groups = _grouped(path, findings).values()
+    counted = (dataclasses.replace(g[0], count=sum(one.count for one in g)) for g in groups)
+    placed = [(one, places(path, one.where)) for one in counted]
+    report = dataclasses.replace(report, findings=findings)
+    form = "json" if options.json else options.format
+    if form == "json":
+        print_json(_json(path, launch, report))
+    elif form == "sarif":
+        print_json(check_formats.sarif(path, placed, report.notes))
+    elif form == "github":
+        print("\n".join((*check_formats.github(path, placed, report.notes), _total(findings))))
     else:
-        print(_text(path, launch, findings, report.profile, report.instructions, compared))
+        print(_text(path, launch, report, compared, options.explain))
     return 1 if findings else 0
+
+
+def _draft(path: Path, options: argparse.Namespace) -> int:
+    """Without a launch file: print one to begin with."""
+    module = parse(_ptx(path, options.arch))
+    print(check_draft.draft(module, check_draft.chosen(module, options.name or "")), end="")
+    return 0
+
+
+def _own_block(ptx: str, entry: str, path: Path) -> tuple[int, ...]:
+    """The block that a kernel's launch bounds name."""
+    kernel = check_draft.chosen(parse(ptx), entry)
+    if not kernel.threads_most:
+        raise LaunchFileError(
+            str(path), [f"block: missing, and {kernel.name} has no launch bounds to take it from"]
+        )
+    return kernel.block or (kernel.threads_most,)
+
+
+def _total(findings: tuple[Finding, ...]) -> str:
+    return f"{len(findings)} finding(s)" if findings else "no findings"
 
 
 def _progress(done: int, total: int) -> None:
@@ -126,38 +159,28 @@ def _source_lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines() if path.suffix == ".cu" else []
 
 
-def _json(
-    path: Path,
-    launch: LaunchFile,
-    findings: tuple[Finding, ...],
-    profile: tuple[AccessProfile, ...],
-    instructions: int,
-) -> dict[str, object]:
+def _json(path: Path, launch: LaunchFile, report: Report) -> dict[str, object]:
     return {
-        "ok": not findings,
+        "ok": report.ok,
         "file": str(path),
         "grid": _three(launch.grid),
         "block": _three(launch.block),
         "completion": launch.completion,
         "seed": launch.seed,
-        "instructions": instructions,
+        "instructions": report.instructions,
         "findings": [
-            {**dataclasses.asdict(one), "places": places(path, one.where)} for one in findings
+            {**dataclasses.asdict(one), "places": places(path, one.where)}
+            for one in report.findings
         ],
+        "notes": list(report.notes),
         "profile": [
-            {**dataclasses.asdict(one), "places": places(path, one.where)} for one in profile
+            {**dataclasses.asdict(one), "places": places(path, one.where)} for one in report.profile
         ],
     }
 
 
-def _text(
-    path: Path,
-    launch: LaunchFile,
-    findings: tuple[Finding, ...],
-    profile: tuple[AccessProfile, ...],
-    instructions: int,
-    compared: int,
-) -> str:
+def _text(path: Path, launch: LaunchFile, report: Report, compared: int, explain: bool) -> str:
+    findings, profile, instructions = report.findings, report.profile, report.instructions
     grid, block = ("x".join(map(str, _three(s))) for s in (launch.grid, launch.block))
     lines = [
         f"ran {path.name}: grid {grid}, block {block}, asynchronous copies land "
@@ -165,16 +188,19 @@ def _text(
     ]
     for group in _grouped(path, findings).values():
         one, count = group[0], sum(one.count for one in group)
-        meaning = CODES.get(one.code, "an array differs from what the launch file expects")
+        meaning = check_formats.meaning(one.code)
         lines += [f"FOUND {one.code}: {meaning} ({count} times)", f"  {one.sentence}"]
         shown = [_shown(place) for place in places(path, one.where)] or [one.where]
         lines += [f"  at   {shown[0]}", *(f"  and  {place}" for place in shown[1:])]
         if len(group) > 1:
             lines.append(f"  and at {len(group) - 1} more copies of these lines in the PTX")
+        if explain:
+            lines += check_formats.story(path, one, _source_lines(path))
+    lines += [f"note: {note}" for note in report.notes]
     lines += _profile_lines(path, profile)
     if compared and not any(one.code == "wrong-value" for one in findings):
         lines.append(f"{compared} array(s) equal what the launch file expects")
-    lines.append(f"{len(findings)} finding(s)" if findings else "no findings")
+    lines.append(_total(findings))
     return "\n".join(lines)
 
 

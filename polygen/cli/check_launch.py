@@ -97,7 +97,7 @@ class LaunchFile:
 
     Attributes:
         grid: CTAs along x, y, z; missing sides are 1.
-        block: threads along x, y, z; missing sides are 1.
+        block: threads along x, y, z; missing sides are 1; empty: those of the launch bounds.
         arch: what a ``.cu`` is compiled for; "" when the command line says it.
         entry: kernel name; "" when the file has one kernel.
         shared_bytes: dynamic shared memory.
@@ -108,7 +108,7 @@ class LaunchFile:
     """
 
     grid: tuple[int, ...]
-    block: tuple[int, ...]
+    block: tuple[int, ...] = ()
     arch: str = ""
     entry: str = ""
     shared_bytes: int = 0
@@ -165,6 +165,8 @@ def _argument(number: int, table: dict[str, Any], problems: list[str]) -> Argume
 def _head_problems(head: LaunchFile) -> list[str]:
     problems = []
     for name, sides in (("grid", head.grid), ("block", head.block)):
+        if name == "block" and not sides:
+            continue
         if not 1 <= len(sides) <= 3 or any(side < 1 for side in sides):
             problems.append(f"{name}: {list(sides)} is not one to three positive numbers")
     if head.shared_bytes < 0:

@@ -8,7 +8,7 @@ import dataclasses
 from polygen.check import CheckReport
 from polygen.cli import check_files, load
 from polygen.cli.output import fancy, print_code, print_json, print_pairs, print_table
-from polygen.errors import ToolchainMissing
+from polygen.errors import ToolchainMissing, UsageError
 from polygen.hardware.device import devices
 from polygen.kernel import Kernel
 from polygen.runtime import cache as artifacts
@@ -76,6 +76,15 @@ def check(options: argparse.Namespace) -> int:
     """Prove the kernel and run its PTX on NumPy, or run a kernel file; 1 if anything is found."""
     if check_files.is_file(options.program):
         return check_files.check(options)
+    if not options.signature:
+        raise UsageError(
+            "the following arguments are required: OPERAND",
+            where="check",
+            nearest="See `polygen check --help`",
+        )
+    for value, flag in ((options.format != "text", "--format"), (options.explain, "--explain")):
+        if value:
+            raise UsageError(f"{flag} is about kernel files", where="check", nearest="Try --json")
     report = load.kernel(options).check()
     if options.json:
         print_json(check_json(report))

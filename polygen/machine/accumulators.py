@@ -18,7 +18,7 @@ import numpy as np
 
 from polygen.machine.blocks import definitions, names_in, uses
 from polygen.machine.lanes import Lanes
-from polygen.machine.parse import Instruction, Kernel, items
+from polygen.machine.module import Instruction, Kernel, items
 
 if TYPE_CHECKING:
     from polygen.machine.state import Machine

@@ -111,6 +111,9 @@ def copy_async(
         lanes, at = lanes.pick(good), at[good]
         source, valid = source[good], valid[good]
     origin = _sources(machine, lanes, source, valid, size, position)
+    if machine.stores is not None:
+        some = np.flatnonzero(valid == size)
+        machine.stores.read(machine, lanes.pick(some), origin[some], size, position)
     copies = machine.copies
     copy = Copy(lanes.index, copies.group[lanes.index], at, origin, valid, size, position)
     if machine.shadow is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polygen.machine.arithmetic import from_bf16, to_bf16
 from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.memory import split, spread
 
@@ -26,6 +27,24 @@ def _decrement(old: Vector, limit: Vector) -> Vector:
     return np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1))
 
 
+def _halves(function: Callable[[Any, Any], Any], kind: str) -> Callable[[Any, Any], Any]:
+    """An update of one or two 16-bit floats in a word, each rounded by itself."""
+
+    def update(old: Any, b: Any) -> Any:
+        a, c = np.ascontiguousarray(old), np.ascontiguousarray(b)
+        if "bf16" in kind:
+            wide = function(from_bf16(a.view("u2")), from_bf16(c.view("u2")))
+            return to_bf16(wide).view(a.dtype)
+        return function(a.view("f2"), c.view("f2")).view(a.dtype)
+
+    return update
+
+
+PACKED = {
+    f"{name}.{kind}": _halves(function, kind)
+    for name, function in (("add", np.add), ("min", np.fmin), ("max", np.fmax))
+    for kind in ("f16x2", "bf16", "bf16x2")
+}
 UPDATES: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda old, b: old + b,
     "min": np.minimum,
@@ -36,6 +55,7 @@ UPDATES: dict[str, Callable[[Any, Any], Any]] = {
     "exch": lambda old, b: b,
     "inc": _increment,
     "dec": _decrement,
+    **PACKED,
 }
 
 
@@ -58,9 +78,10 @@ def atomic(
     operation: str,
     dtype: str,
     space: str,
+    whole: int,
     position: int,
 ) -> tuple[Vector, ...]:
-    """``atom`` and ``red``.
+    """``atom`` and ``red``; `whole` bytes from the address on have to be there and aligned.
 
     Returns:
         The value each lane found before its own update.
@@ -72,21 +93,28 @@ def atomic(
         for inner, places, inside in split(lanes, address):
             some = lanes.pick(places)
             result[places] = atomic(
-                machine, some, inside, b[places], c[places], *rest, inner, position
+                machine, some, inside, b[places], c[places], *rest, inner, whole, position
             )[0]
         return (result,)
     kind = np.dtype(dtype)
     locate, memory = machine.spaces[space]
-    at, good = locate(machine, lanes, address, kind.itemsize, position)
+    at, good = locate(machine, lanes, address, whole, position)
     if good is not None:
         found: tuple[Vector, ...] = (np.zeros(0, dtype),)
         if len(good):
             some = lanes.pick(good)
-            found = atomic(machine, some, address[good], b[good], c[good], *rest, space, position)
+            mine = address[good], b[good], c[good]
+            found = atomic(machine, some, *mine, *rest, space, whole, position)
         return spread(lanes.count, good, found)
     if space == "shared" and machine.shadow is not None:
         machine.shadow.read(lanes, at, kind.itemsize, position)
         machine.shadow.write(lanes, at, kind.itemsize, position)
+    if space == "global" and machine.stores is not None:
+        machine.stores.update(at, kind.itemsize)
+    if machine.order is not None:
+        facts = machine.program.facts
+        kinds = position in facts.acquires, position in facts.releases
+        machine.order.update(lanes, space, at, *kinds)
     data, index = memory.view(kind), at // kind.itemsize
     old = np.empty(lanes.count, kind)
     for chosen in _turns(index):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polygen.machine.lanes import Lanes, Vector, full
-from polygen.machine.parse import Instruction
+from polygen.machine.module import Instruction
 from polygen.machine.writer import Writer
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def operands(w: Writer, one: Instruction) -> str:
 def warp_barrier(machine: Machine, lanes: Lanes, mask: Any, position: int) -> None:
     """``bar.warp.sync``: the named lanes must arrive together; the machine runs them together."""
     if machine.shadow is not None:
+        machine.shadow.single.meet(lanes, ~machine.exited)
         machine.shadow.tick(np.unique(machine.shadow.row_of[lanes.index]))
     masks = full(lanes, mask)
     present = np.zeros(machine.geometry.total, bool)
@@ -90,6 +91,8 @@ class Barriers:
         self, machine: Machine, lanes: Lanes, given: Any, one: Instruction, position: int, then: int
     ) -> list[tuple[int, Vector]]:
         """Threads reach a barrier instruction; returns (block, threads) that may run now."""
+        if machine.shadow is not None:
+            machine.shadow.single.meet(lanes, ~machine.exited)
         number, count, predicate = given
         numbers = full(lanes, number)
         counts = full(lanes, count) if count is not None else np.zeros(lanes.count, "u4")

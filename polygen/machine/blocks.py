@@ -16,8 +16,9 @@ import re
 from dataclasses import dataclass
 
 from polygen.errors import PtxError
+from polygen.machine import special
 from polygen.machine.facts import Facts, facts
-from polygen.machine.parse import Instruction, Kernel
+from polygen.machine.module import Instruction, Kernel
 
 ENDS = frozenset({"bra", "brx", "ret", "exit", "trap"})
 _NO_RESULT = frozenset(
@@ -44,10 +45,8 @@ _NO_RESULT = frozenset(
         "applypriority",
         "pmevent",
         "brkpt",
-        "call",
-        "createpolicy",
     ]
-) - {"createpolicy"}
+)
 _PURE = frozenset(
     [
         "mov",
@@ -92,9 +91,6 @@ _PURE = frozenset(
         "tanh",
     ]
 )
-_UNIFORM_SPECIAL = re.compile(
-    r"%(n(cta|t)id\.[xyz]|(dynamic|total)_smem_size|cluster_n.*|ncluster.*)$"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +114,7 @@ class Program:
     stored: dict[str, int]  # register -> storage slot, for registers that cross blocks
     uniform: frozenset[str]
     facts: Facts
+    symbols: frozenset[str] = frozenset()  # names that stand for addresses
 
 
 def ends_block(one: Instruction) -> bool:
@@ -158,6 +155,8 @@ def definitions(one: Instruction, kernel: Kernel) -> list[str]:
     if one.parts[0] == "mbarrier" and one.parts[1] in ("init", "inval", "expect_tx", "complete_tx"):
         return []
     if one.parts[0] == "wgmma" and one.parts[1] != "mma_async":
+        return []
+    if one.parts[:2] == ("wmma", "store"):
         return []
     return names_in(one.operands[0], kernel)
 
@@ -224,7 +223,7 @@ def _uniform(kernel: Kernel) -> frozenset[str]:
             if operand in kernel.registers:
                 if operand not in found:
                     return False
-            elif operand.startswith("%") and not _UNIFORM_SPECIAL.match(operand):
+            elif operand.startswith("%") and not special.is_uniform(operand):
                 return False
         return True
 
@@ -235,11 +234,15 @@ def _uniform(kernel: Kernel) -> frozenset[str]:
     return frozenset(found)
 
 
-def analyse(kernel: Kernel) -> Program:
+def analyse(kernel: Kernel, symbols: frozenset[str] = frozenset()) -> Program:
     """Cut a kernel into blocks and find the registers that need storage.
 
+    Args:
+        kernel: without calls (`polygen.machine.calls`).
+        symbols: variables of its module.
+
     Raises:
-        PtxError: a branch to a label that does not exist.
+        PtxError: a branch to a label that does not exist, or a register of 128 bits.
     """
     blocks = _cut(kernel)
     starts = {block.begin: number for number, block in enumerate(blocks)}
@@ -251,7 +254,10 @@ def analyse(kernel: Kernel) -> Program:
             if one.parts[0] == "bra" and one.operands[0] not in block_of:
                 raise PtxError(f"no label `{one.operands[0]}`", line=one.line)
             for name in uses(one, kernel):
+                if kernel.registers[name] == "b128":
+                    raise PtxError(f"`{one}` uses a register of 128 bits", line=one.line)
                 if name not in written:
                     stored.setdefault(name, len(stored))
             written.update(definitions(one, kernel))
-    return Program(kernel, blocks, block_of, stored, _uniform(kernel), facts(kernel))
+    names = symbols | {one.name for one in (*kernel.variables, *kernel.parameters)}
+    return Program(kernel, blocks, block_of, stored, _uniform(kernel), facts(kernel), names)

@@ -19,8 +19,9 @@ import numpy as np
 
 from polygen.machine import mbarrier, tensormap
 from polygen.machine.lanes import Lanes, Vector, full
-from polygen.machine.memory import BASE, SLOT, WINDOW_PARAM, rank_in
+from polygen.machine.memory import BASE, SLOT, WINDOW_BYTES, WINDOW_PARAM, rank_in
 from polygen.machine.report import Stop
+from polygen.machine.special import RESERVED
 from polygen.machine.tensormap import PlacedMap
 
 if TYPE_CHECKING:
@@ -71,14 +72,23 @@ class Bulk:
 
 
 def _map(machine: Machine, lanes: Lanes, lane: int, address: int, position: int) -> PlacedMap:
-    at = address - WINDOW_PARAM
-    found = machine.tensor_maps.get(at)
-    if found is None or at % MAP_ALIGNMENT:
-        wrong = "that is not a TensorMap argument" if found is None else f"at parameter byte {at}"
+    """The map at a generic address: a parameter, or in global memory."""
+    number, wrong = -1, "that is not a TensorMap argument"
+    for base, data, room in (
+        (WINDOW_PARAM, machine.parameter_bytes, WINDOW_BYTES),
+        (BASE, machine.memory.bytes, machine.memory.size),
+    ):
+        at = address - base
+        if 0 <= at < room:
+            number = tensormap.number_in(data[at : at + tensormap.IMAGE_BYTES].tobytes())
+            if number >= 0 and at % MAP_ALIGNMENT:
+                wrong = f"at byte {at} of {'its parameters' if base != BASE else 'global memory'}"
+                number = -1
+    if not 0 <= number < len(machine.tensor_maps):
         sentence = f"{lanes.name(lane)} uses a tensor map {wrong}"
         machine.findings.add("bad-descriptor", sentence, position)
         raise Stop
-    return found
+    return machine.tensor_maps[number]
 
 
 def _corner(
@@ -125,10 +135,12 @@ def _offset(machine: Machine, lanes: Lanes, lane: int, address: Any) -> tuple[in
 def _check_target(
     machine: Machine, lanes: Lanes, lane: int, offset: int, size: int, align: int, position: int
 ) -> None:
+    machine.alignment.need(offset, align, position)
     if offset % align:
         machine.findings.add(
             "misaligned",
-            f"{lanes.name(lane)} copies a box at shared byte {offset}, not a multiple of {align}",
+            f"{lanes.name(lane)} copies a box at shared byte {offset - RESERVED}, "
+            f"not a multiple of {align}",
             position,
         )
     if offset < machine.shared_first or offset + size > machine.shared_end:
@@ -162,6 +174,7 @@ def load_tensor(machine: Machine, lanes: Lanes, *rest: Any) -> None:
         )
         cta, offset = _offset(machine, lanes, lane, target)
         _check_target(machine, lanes, lane, offset, placed.box_bytes, ALIGNMENT, position)
+        machine.alignment.need(offset, placed.swizzle * 8, position)
         chunks = tensormap.shared_chunks(placed, offset)
         _send(machine, lanes, lane, cta, chunks, data, barrier, mask, position)
 
@@ -233,7 +246,8 @@ def _send(
         if place not in machine.mbarriers.objects:
             machine.findings.add(
                 "uninitialised-shared-read",
-                f"{lanes.name(lane)} names the mbarrier at shared byte {offset}, never initialised",
+                f"{lanes.name(lane)} names the mbarrier at shared byte {offset - RESERVED}, "
+                "never initialised",
                 position,
             )
             raise Stop
@@ -289,16 +303,42 @@ def store_tensor(machine: Machine, lanes: Lanes, *rest: Any) -> None:
         placed = _map(machine, lanes, lane, int(addresses[lane]), position)
         cta, offset = _offset(machine, lanes, lane, source)
         _check_target(machine, lanes, lane, offset, placed.box_bytes, ALIGNMENT, position)
+        machine.alignment.need(offset, placed.swizzle * 8, position)
         chunks = cta * machine.shared_bytes + tensormap.shared_chunks(placed, offset)
-        at, inside = tensormap.elements(
-            placed, _corner(machine, lanes, lane, placed, tuple(coordinates), position)
+        corner = _corner(machine, lanes, lane, placed, tuple(coordinates), position)
+        at, inside = tensormap.elements(placed, corner)
+        written = inside
+        if placed.dims[0] * placed.element % 16 and not operation:
+            at, written = tensormap.elements(placed, corner, whole_chunks=True)
+            _check_ends(machine, lanes, lane, placed, at[written & ~inside], position)
+        _take(
+            machine, lanes, lane, chunks, at, (inside, written), placed.dtype, operation, position
         )
-        _take(machine, lanes, lane, chunks, at, inside, placed.dtype, operation, position)
+
+
+def _check_ends(
+    machine: Machine, lanes: Lanes, lane: int, placed: PlacedMap, past: Vector, position: int
+) -> None:
+    """Report a store that writes past its rows, where there is nothing it may write."""
+    lost = past[machine.memory.room[past] < placed.element]
+    if len(lost):
+        machine.findings.add(
+            "out-of-bounds-global",
+            f"{lanes.name(lane)} stores a box of {placed.name}, whose rows of "
+            f"{placed.dims[0] * placed.element} bytes are no multiple of 16: stores write whole "
+            f"16 bytes, here {machine.memory.describe(int(lost[0]))}",
+            position,
+            count=len(lost),
+        )
 
 
 def store_linear(machine: Machine, lanes: Lanes, *rest: Any) -> None:
-    """``cp.async.bulk`` to global memory; rest: target, source, size, position."""
-    target, source, size, position = rest
+    """``cp.async.bulk`` and its reductions to global memory.
+
+    rest: target, source, size, operation, element type, position.
+    """
+    target, source, size, operation, kind, position = rest
+    dtype = np.dtype(kind)
     targets, sizes = full(lanes, target), full(lanes, size)
     for lane in range(lanes.count):
         amount = int(sizes[lane])
@@ -306,9 +346,9 @@ def store_linear(machine: Machine, lanes: Lanes, *rest: Any) -> None:
         _check_target(machine, lanes, lane, offset, amount, 16, position)
         _linear_source(machine, lanes, lane, int(targets[lane]), amount, "global", position)
         chunks = cta * machine.shared_bytes + offset + 16 * np.arange(amount // 16)
-        at = int(targets[lane]) - BASE + np.arange(amount)
-        inside = np.ones(amount, bool)
-        _take(machine, lanes, lane, chunks, at, inside, np.dtype("u1"), "", position)
+        at = int(targets[lane]) - BASE + np.arange(0, amount, dtype.itemsize)
+        all_of_it = np.ones(len(at), bool)
+        _take(machine, lanes, lane, chunks, at, (all_of_it, all_of_it), dtype, operation, position)
 
 
 def _take(
@@ -317,20 +357,33 @@ def _take(
     lane: int,
     chunks: Vector,
     target: Vector,
-    inside: Vector,
+    parts: tuple[Vector, Vector],
     dtype: Any,
     operation: str,
     position: int,
 ) -> None:
-    """Queue a store; its shared bytes are being read until its group is waited for."""
+    """Queue a store; its shared bytes are being read until its group is waited for.
+
+    `parts`: the elements that it is to store, and those that it does store. What is clipped is not
+    read.
+    """
     thread = int(lanes.index[lane])
     shadow, engine = machine.shadow, 0
+    wanted, inside = parts
+    per = 16 // np.dtype(dtype).itemsize
+    used = inside.reshape(-1, per).any(1)
+    chunks, target = chunks[used], target.reshape(-1, per)[used].ravel()
+    inside, wanted = (one.reshape(-1, per)[used] for one in (inside, wanted))
     if shadow is not None:
         engine = shadow.engine(int(lanes.cta[lane]))
-        row = shadow.row_of[thread]
-        many = lanes.pick(np.full(len(chunks), lane))
-        shadow.check_async(many, chunks, position, np.full(len(chunks), row))
+        row, all_of_it = shadow.row_of[thread], wanted.all(1)
+        size = np.dtype(dtype).itemsize
+        rest = (chunks[~all_of_it, None] + size * np.arange(per))[wanted[~all_of_it]]
+        for at, width in ((chunks[all_of_it], 16), (rest, size)):
+            many = lanes.pick(np.full(len(at), lane))
+            shadow.check_async(many, at, position, np.full(len(at), row), width)
         shadow.start_reading(chunks)
+    inside = inside.ravel()
     store = Store(
         thread,
         int(machine.bulk.group[thread]),

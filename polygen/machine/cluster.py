@@ -34,6 +34,8 @@ class Clusters:
         self, machine: Machine, lanes: Lanes, relaxed: bool, position: int
     ) -> list[tuple[int, Vector]]:
         """Threads arrive; returns (block, threads) of those set free."""
+        if machine.shadow is not None:
+            machine.shadow.single.meet(lanes, ~machine.exited)
         twice = self.arrived[lanes.index]
         if twice.any():
             machine.findings.add(

@@ -6,8 +6,8 @@ computed in float32 and rounded once; packed pairs are vectors of twice the leng
 
 from __future__ import annotations
 
-from polygen.machine.parse import Instruction, type_bytes
-from polygen.machine.writer import DTYPES, Writer, opcode
+from polygen.machine.module import DTYPES, Instruction, type_bytes
+from polygen.machine.writer import Writer, opcode
 
 FLOATS = ("f32", "f64", "f16", "bf16", "f16x2", "bf16x2")
 INTEGER = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from polygen.machine.parse import Instruction
-from polygen.machine.writer import DTYPES, Writer, opcode
+from polygen.machine.module import DTYPES, Instruction
+from polygen.machine.writer import Writer, opcode
 
 _INTEGERS = ("u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64")
 _TO_INTEGER = ("rni", "rzi", "rmi", "rpi")

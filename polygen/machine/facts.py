@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polygen.machine.parse import Kernel, type_bytes
+from polygen.machine.module import DTYPES, Kernel, type_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,9 @@ class Facts:
         store_granule: bytes of the smallest plain store.
         orders_global: an instruction may order global memory between blocks.
         atomic: positions of atomic instructions.
+        strong: positions of those, and of other loads and stores that may meet (`order`).
+        acquires: positions of strong reads that take over at once what they find.
+        releases: positions of strong writes that leave what their thread knows.
         mapped: addresses of other blocks' shared memory are made.
     """
 
@@ -24,18 +27,34 @@ class Facts:
     orders_global: bool
     atomic: frozenset[int]
     mapped: bool
+    strong: frozenset[int] = frozenset()
+    acquires: frozenset[int] = frozenset()
+    releases: frozenset[int] = frozenset()
 
 
 def facts(kernel: Kernel) -> Facts:
     """Look at every instruction once."""
     code = kernel.instructions
-    stores = (type_bytes(one.parts[-1]) or 1 for one in code if one.parts[0] == "st")
+    stores = (_element_bytes(one.parts) for one in code if one.parts[0] == "st")
     return Facts(
         _granule(kernel),
         min(stores, default=8),
         any(_orders_global(one.parts) for one in code),
         frozenset(at for at, one in enumerate(code) if one.parts[0] in ("atom", "red")),
         any(one.parts[0] == "mapa" for one in code),
+        _having(kernel, {"relaxed", "acquire", "release", "acq_rel", "volatile", "mmio"}, True),
+        _having(kernel, {"acquire", "acq_rel"}),
+        _having(kernel, {"release", "acq_rel"}),
+    )
+
+
+def _having(kernel: Kernel, words: set[str], atomics: bool = False) -> frozenset[int]:
+    """Positions of accesses with one of some words in their opcodes."""
+    return frozenset(
+        at
+        for at, one in enumerate(kernel.instructions)
+        if (atomics and one.parts[0] in ("atom", "red"))
+        or (one.parts[0] in ("ld", "st", "atom", "red") and words.intersection(one.parts))
     )
 
 
@@ -45,7 +64,9 @@ def _granule(kernel: Kernel) -> int:
         if one.parts[0] in ("ld", "st", "atom", "red"):
             spaces = {part.split("::")[0] for part in one.parts}
             if not spaces & {"global", "local", "param", "const"} and one.parts[1] != "async":
-                smallest = min(smallest, type_bytes(one.parts[-1]) or 1)
+                smallest = min(smallest, _element_bytes(one.parts))
+        elif one.parts[0] == "wmma":
+            smallest = min(smallest, _element_bytes(one.parts))
         elif one.parts[0] == "mbarrier":
             smallest = min(smallest, 8)
         elif one.parts[:2] == ("cp", "async") and len(one.parts) > 2 and one.parts[2] == "ca":
@@ -53,9 +74,15 @@ def _granule(kernel: Kernel) -> int:
     return smallest
 
 
+def _element_bytes(parts: tuple[str, ...]) -> int:
+    """Bytes of the element type in an opcode, which is its last part but for some vectors."""
+    return type_bytes(next(part for part in reversed(parts) if part in DTYPES)) or 1
+
+
 def _orders_global(parts: tuple[str, ...]) -> bool:
     if parts[0] in ("atom", "red"):
         return "shared" not in parts and "shared::cta" not in parts
     if parts[0] in ("membar", "fence"):
         return bool({"gl", "gpu", "sys"} & set(parts))
-    return bool({"acquire", "release"} & set(parts) and "global" in parts)
+    spaces = {part.split("::")[0] for part in parts}
+    return bool({"acquire", "release", "acq_rel"} & set(parts)) and "shared" not in spaces

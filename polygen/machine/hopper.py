@@ -8,7 +8,7 @@ import numpy as np
 
 from polygen.machine.accumulators import Operands
 from polygen.machine.mma import BITS
-from polygen.machine.parse import Instruction, items, split_operands
+from polygen.machine.module import Instruction, items, split_operands
 from polygen.machine.writer import Writer, opcode
 
 _SCOPES = {
@@ -23,6 +23,11 @@ _SCOPES = {
     "expect_tx",
     "noComplete",
 }
+# Element types of linear bulk reductions.
+_REDUCED = {
+    "f16": "f2", "bf16": "bfloat16", "f32": "f4", "f64": "f8", "u32": "u4", "s32": "i4",
+    "u64": "u8", "s64": "i8", "b32": "u4", "b64": "u8",
+}  # fmt: skip
 _K_BITS = 256  # bits of K one wgmma consumes per row
 
 
@@ -170,14 +175,20 @@ def _tensor(w: Writer, one: Instruction, parts: list[str]) -> None:
 
 
 def _linear(w: Writer, one: Instruction, parts: list[str]) -> None:
-    if _operation(w, one, parts):
-        raise w.refuse(one, why="linear bulk reductions are not modelled")
+    operation, kind = _operation(w, one, parts), "u1"
+    if operation:
+        kind = _REDUCED.get(parts[-1], "")
+        if not kind or operation in ("inc", "dec"):
+            raise w.refuse(one)
     spaces = [part.split("::")[0] for part in parts if part.startswith(("shared", "global"))]
     target, source = w.address(one.operands[0]), w.address(one.operands[1])
     size = _word(w, one.operands[2])
     if spaces[0] == "global":
-        w.call("bulk.store_linear", [target, source, size], f", {w.position}")
+        tail = f", {operation!r}, {kind!r}, {w.position}"
+        w.call("bulk.store_linear", [target, source, size], tail)
         return
+    if operation:
+        raise w.refuse(one, why="linear bulk reductions into shared memory are not modelled")
     barrier = w.address(one.operands[3])
     multicast = any(part.startswith("multicast") for part in parts)
     mask = w.read(one.operands[4], "u2") if multicast else w.constant(None)

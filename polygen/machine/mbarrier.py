@@ -23,6 +23,7 @@ import numpy as np
 from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.memory import SLOT, WINDOW_SHARED, locate_shared, rank_in
 from polygen.machine.report import Stop
+from polygen.machine.special import RESERVED
 
 if TYPE_CHECKING:
     from polygen.machine.state import Machine
@@ -87,7 +88,7 @@ def _places(machine: Machine, lanes: Lanes, address: Any, position: int) -> Vect
 
 
 def _name(machine: Machine, at: int) -> str:
-    return f"the mbarrier at shared byte {at % machine.shared_bytes}"
+    return f"the mbarrier at shared byte {at % machine.shared_bytes - RESERVED}"
 
 
 def _object(machine: Machine, lanes: Lanes, lane: int, at: int, position: int) -> Barrier:
@@ -269,11 +270,8 @@ def _let_go(machine: Machine, barrier: Barrier, waiter: Waiter, success: bool) -
     if waiter.target >= 0:
         machine.registers[waiter.target][waiter.threads] = success
     if success and machine.shadow is not None and barrier.done_clock is not None:
-        shadow = machine.shadow
-        rows = np.unique(shadow.row_of[waiter.threads])
-        shadow.clock[rows] = np.maximum(shadow.clock[rows], barrier.done_clock)
-        if barrier.done_fenced is not None:
-            shadow.fenced[rows] = np.maximum(shadow.fenced[rows], barrier.done_fenced)
+        done = barrier.done_clock, barrier.done_fenced
+        machine.shadow.single.learn(waiter.threads, ~machine.exited, *done)
     machine.mbarriers.free.append((waiter.block, waiter.threads))
 
 
@@ -334,8 +332,10 @@ def _fails(
     if over:
         if machine.shadow is None or barrier.done_clock is None:
             return np.zeros(len(threads), bool)
-        known = machine.shadow.clock[machine.shadow.row_of[threads]] >= barrier.done_clock
-        chosen &= ~known.all(1)
+        single = machine.shadow.single
+        for place in np.flatnonzero(chosen).tolist():
+            clock, _ = single.of(int(threads[place]))
+            chosen[place] = not (clock >= barrier.done_clock).all()
     failed[warps[chosen]] = True
     mbarriers.denied[threads] = key
     return chosen
@@ -365,7 +365,7 @@ def check_awaited(machine: Machine) -> None:
         for at in loaders:
             row = shadow.loader(cta, at)
             column = shadow.column[row]
-            if shadow.clock[row, column] > shadow.clock[mine, column].max():
+            if shadow.clock[row, column] > shadow.single.most(mine, int(column)):
                 machine.findings.add(
                     "in-flight-access",
                     f"a block ends, and none of its threads has waited for the last bulk load of "

@@ -16,6 +16,7 @@ import numpy as np
 
 from polygen.errors import LaunchError
 from polygen.machine.lanes import Lanes, Vector, full
+from polygen.machine.special import RESERVED
 
 if TYPE_CHECKING:
     from polygen.machine.state import Machine
@@ -133,7 +134,8 @@ class GlobalMemory:
         )
         place = offset - near.offset
         if 0 <= place < near.size:
-            return f"byte {place} of {near.name} ({near.size} bytes, in a gap between its rows)"
+            gap = ", in a gap between its rows" if not self.room[offset] else ""
+            return f"byte {place} of {near.name} ({near.size} bytes{gap})"
         return f"byte {place} of {near.name}, which has {near.size}"
 
 
@@ -197,7 +199,8 @@ def locate_shared(
     if size > 1 and (offset & (size - 1)).any():
         wrong = (offset & (size - 1)) != 0
         lane = int(np.flatnonzero(wrong)[0])
-        words = f"{lanes.name(lane)} accesses {size} bytes at shared byte {int(offset[lane])}"
+        where = int(offset[lane]) - RESERVED
+        words = f"{lanes.name(lane)} accesses {size} bytes at shared byte {where}"
         return base + offset, _report(machine, lanes, wrong, "misaligned", position, words)
     return base + offset, None
 
@@ -278,6 +281,11 @@ def load(
         return spread(lanes.count, good, some)
     if space == "shared" and machine.shadow is not None:
         machine.shadow.read(lanes, at, size, position)
+    elif space == "global" and machine.stores is not None:
+        machine.stores.read(machine, lanes, at, size, position)
+    facts = machine.program.facts
+    if machine.order is not None and position in facts.strong:
+        machine.order.read(lanes, space, at, position in facts.acquires)
     return gather(memory, at, dtype, count)
 
 
@@ -299,6 +307,9 @@ def store(
             return
     if space == "shared" and machine.shadow is not None:
         machine.shadow.write(lanes, at, size, position)
+    facts = machine.program.facts
+    if machine.order is not None and position in facts.strong:
+        machine.order.write(lanes, space, at, position in facts.releases)
     if space == "global" and machine.stores is not None:
         new = as_bytes(lanes, tuple(values), dtype)
         machine.stores.write(machine, lanes, at, size, new, position)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from polygen.machine.parse import Instruction, items, type_bytes
-from polygen.machine.writer import DTYPES, Writer, opcode
+from polygen.machine.module import DTYPES, Instruction, items, type_bytes
+from polygen.machine.writer import Writer, opcode
 
 
 @opcode("mov")

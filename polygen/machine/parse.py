@@ -9,126 +9,27 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from polygen.errors import PtxError
-
-_SIZES = {"8": 1, "16": 2, "32": 4, "64": 8}
-
-
-@dataclass(frozen=True, slots=True)
-class Instruction:
-    """One PTX instruction; operands stay text, with scoped names already made unique."""
-
-    parts: tuple[str, ...]  # the opcode split at dots: ("ld", "global", "u32")
-    operands: tuple[str, ...]
-    predicate: str = ""  # register name; empty when unconditional
-    negated: bool = False
-    line: int = 0
-    source: str = ""  # "kernel.cu:12" when the PTX carries line information
-
-    @property
-    def opcode(self) -> str:
-        """The opcode as written."""
-        return ".".join(self.parts)
-
-    def __str__(self) -> str:
-        guard = f"@{'!' if self.negated else ''}{self.predicate} " if self.predicate else ""
-        shown = [text if len(text) < 60 else text[:40] + " …}" for text in self.operands]
-        return f"{guard}{self.opcode} {', '.join(shown)}".rstrip()
-
-
-@dataclass(frozen=True, slots=True)
-class Variable:
-    """A variable with static storage, or a kernel parameter."""
-
-    name: str
-    space: str  # "param", "shared", "local", "global" or "const"
-    align: int
-    size: int  # bytes; 0 for an unsized extern array
-    kind: str  # PTX type without the dot: "u64", "b8", "f32"
-    initial: bytes = b""
-    extern: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """One entry point."""
-
-    name: str
-    parameters: tuple[Variable, ...]
-    registers: dict[str, str]  # name -> PTX type
-    variables: tuple[Variable, ...]  # declared inside the body
-    instructions: tuple[Instruction, ...]
-    labels: dict[str, int]  # label -> index of the instruction it precedes
-    cluster: tuple[int, int, int] = (1, 1, 1)
-    threads_most: int = 0  # of a block, by its launch bounds; 0: they do not say
-    block: tuple[int, ...] = ()  # the block that it must be launched with; (): any
-    blocks_least: int = 1  # of a multiprocessor, likewise
-    tables: dict[str, tuple[str, ...]] = field(default_factory=dict)  # .branchtargets lists
-
-
-@dataclass(frozen=True, slots=True)
-class Module:
-    """A PTX file."""
-
-    kernels: dict[str, Kernel]
-    variables: tuple[Variable, ...]
-    target: str
+from polygen.machine.module import (
+    Function,
+    Instruction,
+    Kernel,
+    Module,
+    Variable,
+    split_operands,
+    type_bytes,
+)
 
 
 @dataclass(slots=True)
 class _Scope:
     parent: int
     names: dict[str, str] = field(default_factory=dict)
-
-
-@functools.cache
-def type_bytes(kind: str) -> int:
-    """Bytes of a PTX type such as ``u32``; 0 for ``pred``."""
-    if kind == "pred":
-        return 0
-    if kind in ("f16x2", "bf16x2"):
-        return 4
-    if kind == "b128":
-        return 16
-    return _SIZES[re.sub(r"\D*(\d+).*", r"\1", kind)]
-
-
-def split_operands(text: str) -> tuple[str, ...]:
-    """Cut at the commas outside every bracket."""
-    result, depth, begin = [], 0, 0
-    for position, character in enumerate(text):
-        if character in "{[(":
-            depth += 1
-        elif character in "}])":
-            depth -= 1
-        elif character == "," and depth == 0:
-            result.append(text[begin:position].strip())
-            begin = position + 1
-    last = text[begin:].strip()
-    return (*result, last) if last else tuple(result)
-
-
-def items(operand: str) -> tuple[str, ...]:
-    """The elements of a vector operand ``{a, b}``; a plain operand is a vector of one."""
-    if operand.startswith("{"):
-        return tuple(part.strip() for part in operand.strip("{}").split(","))
-    return (operand,)
-
-
-def address(operand: str) -> tuple[str, int]:
-    """Base name and byte offset of ``[base+offset]``; an absolute address has the base ``""``."""
-    inner = operand.strip().removeprefix("[").removesuffix("]").strip()
-    match = re.fullmatch(r"(.+?)\s*\+\s*(-?\w+)", inner)
-    base, offset = (match[1], int(match[2], 0)) if match else (inner, 0)
-    if re.fullmatch(r"-?\d\w*", base):
-        return "", int(base, 0) + offset
-    return base, offset
 
 
 def _statements(text: str) -> list[tuple[str, int]]:
@@ -185,11 +86,14 @@ def _statements(text: str) -> list[tuple[str, int]]:
     return result
 
 
-def _initial(kind: str, text: str, line: int) -> bytes:
-    """The bytes of an initialiser list."""
+def _initial(kind: str, text: str, line: int) -> tuple[bytes, tuple[tuple[int, str], ...]]:
+    """The bytes of an initialiser list, and where addresses of other symbols belong in them."""
     width = type_bytes(kind)
-    data = b""
+    data, addresses = b"", []
     for part in re.findall(r"[^\s{},]+", text):
+        if re.fullmatch(r"(generic\()?[A-Za-z_$%][\w$]*\)?", part) and width == 8:
+            addresses.append((len(data), part.removeprefix("generic(").rstrip(")")))
+            part = "0"
         try:
             if part[:2] in ("0f", "0d", "0F", "0D"):
                 data += int(part[2:], 16).to_bytes(width, "little")
@@ -201,9 +105,9 @@ def _initial(kind: str, text: str, line: int) -> bytes:
             raise PtxError(
                 f"the initialiser `{part}` is not a number",
                 line=line,
-                why="addresses of other symbols in initialisers are not modelled",
+                why="sums with addresses of other symbols are not modelled",
             ) from None
-    return data
+    return data, tuple(addresses)
 
 
 _VARIABLE = re.compile(
@@ -223,7 +127,7 @@ def _variable(text: str, line: int) -> Variable:
     size = type_bytes(kind)
     for dim in dims:
         size *= int(dim or 0)
-    initial = _initial(kind, match["initial"], line) if match["initial"] else b""
+    initial, addresses = _initial(kind, match["initial"] or "", line)
     return Variable(
         name=match["name"],
         space=match["space"],
@@ -232,6 +136,7 @@ def _variable(text: str, line: int) -> Variable:
         kind=kind,
         initial=initial,
         extern="extern" in match["prefix"],
+        addresses=addresses,
     )
 
 
@@ -329,13 +234,24 @@ def _body(
         elif text.startswith(".loc "):
             source = _location(text, files)
         elif text.startswith(".branchtargets"):
-            label = next(name for name, at in labels.items() if at == len(found))
-            tables[label] = split_operands(text.removeprefix(".branchtargets"))
+            targets = split_operands(text.removeprefix(".branchtargets"))
+            tables[list(labels)[-1]] = targets  # its own label stands in front of it
         elif re.match(r"\.(shared|local|const|global|param)\b", text):
-            variables.append(_variable(text, line))
+            one = _variable(text, line)
+            if current and one.space in ("param", "local"):  # every call has its `param0`
+                scopes[current].names[one.name] = f"{one.name}__{current}"
+                one = replace(one, name=f"{one.name}__{current}")
+            variables.append(one)
         elif not text.startswith("."):
             found.append((_instruction(text, line, source), current))
     instructions = tuple(one if not at else _rename(one, at, scopes) for one, at in found)
+    for label, targets in tables.items():
+        scoped = "__" + label.rpartition("__")[2]
+        tables[label] = tuple(one if one in labels else one + scoped for one in targets)
+        if missing := [one for one in tables[label] if one not in labels]:
+            raise PtxError(
+                f"no label `{missing[0].removesuffix(scoped)}`", line=statements[position - 1][1]
+            )
     return position, {
         "registers": registers,
         "variables": tuple(variables),
@@ -365,6 +281,32 @@ def _header(text: str, line: int) -> dict[str, Any]:
     }
 
 
+_FUNCTION = re.compile(
+    r".*?\.func\s+(?:\((?P<results>[^)]*)\)\s*)?(?P<name>[\w$]+)\s*(?:\((?P<formals>[^)]*)\))?",
+    re.S,
+)
+_REGISTER = re.compile(r"\.reg\s+\.(\w+)\s+([\w%$]+)$")
+
+
+def _signature(text: str, line: int) -> tuple[str, tuple[Variable, ...], tuple[Variable, ...]]:
+    """Name, results and formals of a function."""
+    match = _FUNCTION.match(text)
+    if match is None:
+        raise PtxError(f"cannot read the function `{text[:60]}`", line=line)
+
+    def formal(part: str) -> Variable:
+        register = _REGISTER.match(part)
+        if register is None:
+            return _variable(part, line)
+        return Variable(register[2], "reg", 1, type_bytes(register[1]), register[1])
+
+    results, formals = (
+        tuple(formal(part) for part in split_operands(match[group] or ""))
+        for group in ("results", "formals")
+    )
+    return match["name"], results, formals
+
+
 def parse(text: str) -> Module:
     """Read a PTX file.
 
@@ -372,13 +314,14 @@ def parse(text: str) -> Module:
         text: the PTX text, as NVRTC or nvcc writes it.
 
     Returns:
-        The module; device functions are skipped (a ``call`` is refused when it is translated).
+        The module, with its kernels and device functions.
 
     Raises:
         PtxError: the text is malformed.
     """
     statements = _statements(text)
     kernels: dict[str, Kernel] = {}
+    functions: dict[str, Function] = {}
     variables: list[Variable] = []
     named = re.findall(r'\.file\s+(\d+)\s+"([^"]*)"', text)
     files = {number: name.rsplit("/", 1)[-1] for number, name in named}
@@ -391,15 +334,15 @@ def parse(text: str) -> Module:
             if position < len(statements) and statements[position][0] == "{":
                 position, body = _body(statements, position + 1, files)
                 kernels[header["name"]] = Kernel(**header, **body)
+        elif ".func" in statement:
+            name, results, formals = _signature(statement, line)
+            if position < len(statements) and statements[position][0] == "{":
+                position, body = _body(statements, position + 1, files)
+                functions[name] = Function(name, results, formals, **body)
         elif statement.startswith(".target"):
             target = statement.removeprefix(".target").strip().split(",")[0]
-        elif statement == "{":
-            depth = 1
-            while depth and position < len(statements):
-                depth += {"{": 1, "}": -1}.get(statements[position][0], 0)
-                position += 1
         elif re.match(r"(\.(extern|visible|weak|common)\s+)*\.(shared|global|const)\b", statement):
             variables.append(_variable(statement, line))
     if not kernels:
         raise PtxError("the text has no .entry", nearest="Compile a __global__ function")
-    return Module(kernels, tuple(variables), target)
+    return Module(kernels, tuple(variables), target, functions)

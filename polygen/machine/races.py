@@ -23,8 +23,10 @@ from typing import Any
 
 import numpy as np
 
+from polygen.machine.lane_clocks import LaneClocks
 from polygen.machine.lanes import Geometry, Lanes, Vector
 from polygen.machine.report import Findings
+from polygen.machine.special import RESERVED
 
 TIME = 33  # a record is time << 33 | actor << 23 | lane << 18 | instruction
 ACTOR = 23
@@ -50,7 +52,9 @@ class Shadow:
         granule: int,
         findings: Findings,
         atomic: frozenset[int],
+        more: int = 0,
     ) -> None:
+        """`more` columns of the clocks are for what `Order` keeps there."""
         self.geometry, self.granule, self.findings, self.atomic = (
             geometry,
             granule,
@@ -71,10 +75,11 @@ class Shadow:
         own, loaders = np.arange(ctas * self.per_cta), np.arange(ctas * LOADERS)
         width = LOADERS * geometry.cluster
         self.column = np.concatenate([own % self.actors, self.actors + loaders % width])
-        self.clock = np.full((len(self.column), self.actors + width), LAST, np.int64)
+        self.clock = np.full((len(self.column), self.actors + width + more), LAST, np.int64)
         self.fenced = np.full(self.clock.shape, LAST, np.int64)
         self.clock[np.arange(len(self.column)), self.column] += STEP
         self.row_of = geometry.cta * self.per_cta + geometry.warp  # thread -> its warp's clock row
+        self.single = LaneClocks(self.row_of, self.clock, self.fenced)
         # By clock row and lane: whether it wrote since the warp's last time and its own last fence;
         # the time of a fence that covered not all of its warp.
         self.unfenced = np.zeros((len(own), 32), bool)
@@ -129,6 +134,7 @@ class Shadow:
         last = self.written[cells]
         mark = self.now(rows, position, lanes.index & 31)
         wrong = last > self.clock[rows[:, None], (last >> ACTOR) & ACTORS]
+        wrong = self.single.excuse(wrong, lanes.index, last)
         wrong |= self.beside(last, mark)
         if wrong.any():
             self._report_read(lanes, cells, wrong, position)
@@ -155,12 +161,14 @@ class Shadow:
         writers = rows if actor < 0 else np.full(len(rows), actor)
         mark = self.now(writers, position, lanes.index & 31 if actor < 0 else 0)
         wrong = (last > self.clock[rows[:, None], (last >> ACTOR) & ACTORS]) & (last < NEVER)
+        wrong = self.single.excuse(wrong, lanes.index, last)
         wrong |= self.beside(last, mark)
         if wrong.any():
             self._report_write(lanes, cells, wrong, position)
         reads = self.read_at[cells]
         known = self.clock[rows, : self.actors]
-        late = (reads > known[:, None, :]) | self.beside(reads, mark[:, :, None])
+        late = self.single.excuse(reads > known[:, None, :], lanes.index, reads)
+        late |= self.beside(reads, mark[:, :, None])
         if late.any() or self.reading[cells].any():
             self._report_overwrite(lanes, cells, late, position)
         if actor < 0:
@@ -182,6 +190,7 @@ class Shadow:
         cells = self.cells(at, size)
         last = self.written[cells]
         wrong = last > self.clock[rows[:, None], (last >> ACTOR) & ACTORS]
+        wrong = self.single.excuse(wrong, lanes.index, last)
         if wrong.any():
             self._report_read(lanes, cells, wrong, position)
 
@@ -196,6 +205,7 @@ class Shadow:
         generic = self.generic(column)
         seen, fenced = self.clock[rows[:, None], column], self.fenced[rows[:, None], column]
         wrong = generic & (last <= seen) & (last > fenced)
+        wrong = self.single.excuse(wrong, lanes.index, last, 1)
         if wrong.any():
             wrong &= ~self._fenced_itself(rows, last)
         if wrong.any():
@@ -268,9 +278,10 @@ class Shadow:
         Records of the same time compare by lane: those of earlier lanes pass unnoticed.
         """
         row, lane = self.row_of[thread], thread & 31
-        clock, column = self.clock[row].copy(), self.column[row]
+        own, fenced = self.single.of(thread)
+        clock, column = own.copy(), self.column[row]
         clock[column] = clock[column] & ~np.int64(LAST) | column << ACTOR | lane << LANE | CODE
-        return clock, self.fenced[row].copy()
+        return clock, fenced.copy()
 
     def learn(self, rows: Vector, row: int) -> None:
         """The actors of `rows` learn what the actor `row` did so far."""
@@ -326,8 +337,8 @@ class Shadow:
         return f"the wgmma unit of warpgroup {inside - self.geometry.warps}{place}"
 
     def offset(self, cell: int) -> int:
-        """Shared address of a cell."""
-        return cell * self.granule % self.bytes
+        """Where a cell is among the block's own shared memory."""
+        return cell * self.granule % self.bytes - RESERVED
 
     def _pairs(self, wrong: Vector, records: Vector) -> list[tuple[int, int, int, int]]:
         """First (lane, place) per other instruction, with that record and the count."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from polygen.hardware.device import common_facts
 from polygen.machine.lanes import Lanes
-from polygen.machine.parse import Kernel
+from polygen.machine.module import Kernel
 
 if TYPE_CHECKING:
     from polygen.machine.state import Machine
@@ -46,10 +46,18 @@ class Registers:
 def resize(machine: Machine, lanes: Lanes, count: int, grow: bool, position: int) -> None:
     """``setmaxnreg``: every warpgroup of the lanes is to have `count` registers per thread."""
     mine = machine.register_pools
-    if not mine.launched:
-        return
-    unit, _ = machine.geometry.units(_GROUP)
+    unit, sizes = machine.geometry.units(_GROUP)
+    here = np.bincount(unit[lanes.index], minlength=len(sizes))
     for group in np.unique(unit[lanes.index]).tolist():
+        if here[group] < sizes[group]:
+            machine.findings.add(
+                "divergent-warp-operation",
+                f"{int(here[group])} of the {int(sizes[group])} threads of a warpgroup execute it",
+                position,
+                count=int(here[group]),
+            )
+        if not mine.launched:
+            continue
         held = mine.held.get(group, mine.launched)
         if grow and count > held:
             mine.owed.append((group, count, position))

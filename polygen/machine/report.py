@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from polygen.brief import Brief
-from polygen.machine.parse import Kernel
+from polygen.machine.module import Kernel
+from polygen.machine.story import told
 
 CODES = {
     "race-write-read": "a read is not ordered after a write of the same bytes",
@@ -32,6 +33,7 @@ CODES = {
 
 
 SHOWN = 20  # findings printed in full
+STORIES = 50  # findings that are told as stories
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +45,14 @@ class Finding:
         sentence: what happened the first time, with threads, buffer and byte offset.
         where: the instruction(s), with PTX lines and, where known, CUDA lines.
         count: how many thread accesses showed it.
+        story: who did what, what stands between, and what would help: see `story`.
     """
 
     code: str
     sentence: str
     where: str
     count: int
+    story: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.code}: {self.sentence} at {self.where} ({self.count} times)"
@@ -81,12 +85,14 @@ class Report(Brief):
         findings: what the checks found; empty for a correct kernel.
         profile: one row per memory instruction, when profiling was asked for.
         instructions: warp instructions executed.
+        notes: what is no mistake of this run, and may be one elsewhere, in sentences.
     """
 
     arrays: tuple[np.ndarray[Any, Any], ...]
     findings: tuple[Finding, ...]
     profile: tuple[AccessProfile, ...] = ()
     instructions: int = 0
+    notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -98,6 +104,7 @@ class Report(Brief):
         lines += [f"  {finding}" for finding in self.findings[:SHOWN]]
         if len(self.findings) > SHOWN:
             lines.append(f"  … and {len(self.findings) - SHOWN} more")
+        lines += [f"  note: {note}" for note in self.notes]
         lines += [f"  {row}" for row in self.profile]
         return "\n".join(lines)
 
@@ -136,10 +143,13 @@ class Findings:
 
     def finish(self) -> tuple[Finding, ...]:
         """All findings, in the order they appeared."""
-        result = []
+        result: list[Finding] = []
         for (code, position, other), (sentence, count) in self.found.items():
             where = self.place(position)
             if other >= 0:
                 where += f"; the other access: {self.place(other)}"
-            result.append(Finding(code, sentence, where, count))
+            story: tuple[str, ...] = ()
+            if len(result) < STORIES:
+                story = told(self.kernel, code, sentence, position, other)
+            result.append(Finding(code, sentence, where, count, story))
         return tuple(result)

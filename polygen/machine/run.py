@@ -11,25 +11,28 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from polygen.errors import LaunchError
+from polygen.errors import LaunchError, PtxError
 from polygen.hardware.device import common_facts, devices
+from polygen.machine import alignment
 from polygen.machine.blocks import analyse
+from polygen.machine.calls import flattened
 from polygen.machine.lanes import Geometry
-from polygen.machine.memory import BASE, OWN, SLOT, Buffer, GlobalMemory
-from polygen.machine.parse import Kernel, Module, parse, type_bytes
+from polygen.machine.memory import OWN, SLOT
+from polygen.machine.module import Kernel, Module
+from polygen.machine.parse import parse
+from polygen.machine.place import place_arguments
 from polygen.machine.profile import Profiler
 from polygen.machine.report import Findings, Report, Stop
 from polygen.machine.scheduler import Scheduler
+from polygen.machine.special import RESERVED, cooperates
 from polygen.machine.state import Machine, Options, Placed, place_shared, shadow_bytes
-from polygen.machine.stores import GlobalStores
-from polygen.machine.tensormap import TensorMap
-from polygen.machine.tensormap import place as place_map
+from polygen.machine.stores import Again, GlobalStores
 from polygen.machine.translate import Translation
 
 WAVE_THREADS = 8192  # threads per wave: large enough to amortise, small enough for the cache
@@ -47,8 +50,9 @@ class Launch:
         shared_bytes: dynamic shared memory.
         arguments: in parameter order: a NumPy array for a pointer (copied in; strides kept), a
             Python or NumPy scalar by value, `bytes` for a struct by value, a `TensorMap` for a
-            ``CUtensorMap``. An array given twice, or with its axes in another order, is one buffer,
-            and so is the whole of a map of a part.
+            ``CUtensorMap`` or a pointer to one, a tuple of them for a pointer to several. An array
+            given twice, or with its axes in another order, is one buffer, and so is the whole of a
+            map of a part.
         entry: kernel name; None when the PTX has one kernel.
     """
 
@@ -75,7 +79,10 @@ def _module(text: str) -> Module:
         if len(_CACHE) >= 16:
             _CACHE.clear()
             _TRANSLATIONS.clear()
-        _CACHE[text] = parse(text)
+        try:
+            _CACHE[text] = parse(text)
+        except (LookupError, TypeError, ValueError, RecursionError) as error:
+            raise PtxError(f"the text cannot be read: {error}") from error
     return _CACHE[text]
 
 
@@ -128,96 +135,23 @@ def _check_launch(launch: Launch, kernel: Kernel, completion: str) -> None:
         )
 
 
-def _check_shared(kernel: Kernel, launch: Launch, first: int, end: int, limit: int) -> None:
-    extern = end - launch.shared_bytes
-    if launch.shared_bytes < 0 or end - first > limit:
+def _check_shared(kernel: Kernel, launch: Launch, end: int, limit: int) -> None:
+    fixed = end - launch.shared_bytes - RESERVED
+    if launch.shared_bytes < 0 or end - RESERVED > limit:
         raise LaunchError(
-            f"{launch.shared_bytes} bytes of dynamic and {extern - first} of static shared memory",
+            f"{launch.shared_bytes} bytes of dynamic and {fixed} of static shared memory",
             where=f"launch of {kernel.name}",
             nearest=f"A block has at most {limit}",
         )
 
 
-def _scalar(value: Any, kind: str, size: int, where: str) -> bytes:
-    """The bytes of a by-value parameter."""
-    if isinstance(value, (bytes, bytearray)):
-        if len(value) != size:
-            raise LaunchError(f"{len(value)} bytes for a parameter of {size}", where=where)
-        return bytes(value)
-    if kind.startswith("b") and size not in (1, 2, 4, 8):
-        raise LaunchError(
-            f"a {type(value).__name__} for a struct of {size} bytes",
-            where=where,
-            nearest="Pass bytes",
-        )
-    if isinstance(value, np.generic):
-        if value.itemsize != size:
-            raise LaunchError(
-                f"a {value.dtype} scalar for a parameter of {size} bytes", where=where
-            )
-        return value.tobytes()
-    if isinstance(value, (bool, int)):
-        if kind.startswith("f"):
-            return np.array(value, f"f{size}").tobytes()
-        if not -(1 << (8 * size - 1)) <= value < 1 << 8 * size:
-            raise LaunchError(f"{value} does not fit in {size} bytes", where=where)
-        return (int(value) & ((1 << 8 * size) - 1)).to_bytes(size, "little")
-    if isinstance(value, float):
-        return np.array(value, f"f{size}").tobytes()
-    raise LaunchError(f"a {type(value).__name__} cannot be an argument", where=where)
+def _waves(
+    launch: Launch, cluster: tuple[int, int, int], shadow_bytes: int, together: bool
+) -> list[Any]:
+    """CTA numbers in launch order, cut into waves; CTAs of a cluster are neighbours.
 
-
-def _memory(array: np.ndarray[Any, Any]) -> Hashable:
-    """Equal for arrays of the same elements, whatever the order of their axes."""
-    if array.size == 0:
-        return id(array)
-    steps = zip(array.strides, array.shape, strict=True)
-    return (array.ctypes.data, array.itemsize, *sorted(pair for pair in steps if pair[1] > 1))
-
-
-def _place(module: Module, kernel: Kernel, launch: Launch) -> Placed:
-    """Lay out global memory and the parameter bytes."""
-    memory, symbols, buffers = GlobalMemory(), {}, []
-    for one in (*module.variables, *kernel.variables):
-        if one.space in ("global", "const"):
-            buffer = memory.reserve_bytes(one.name, one.initial, one.size, max(one.align, 16))
-            symbols[one.name] = BASE + buffer.offset
-    data, offsets, maps = b"", {}, {}
-    known: dict[Hashable, Buffer] = {}
-
-    def reserve(where: str, array: np.ndarray[Any, Any]) -> Buffer:
-        key = _memory(array)
-        found = known.get(key)
-        if found is None:
-            known[key] = found = memory.reserve_array(where, array)
-        form = {"shape": array.shape, "strides": array.strides, "dtype": array.dtype}
-        buffers.append(replace(found, **form))
-        return found
-
-    for number, (one, value) in enumerate(zip(kernel.parameters, launch.arguments, strict=True)):
-        where = f"argument {number} ({one.name})"
-        size = one.size or type_bytes(one.kind)
-        data += bytes(-len(data) % max(one.align, 1))
-        offsets[one.name] = len(data)
-        if isinstance(value, TensorMap):
-            if size != 128:
-                raise LaunchError(f"a tensor map for a parameter of {size} bytes", where=where)
-            buffer = reserve(where, value.memory)
-            maps[len(data)] = place_map(where, value, buffer.offset + value.start)
-            data += bytes(128)
-        elif isinstance(value, np.ndarray) and not (value.ndim == 0 and size != 8):
-            if size != 8:
-                raise LaunchError(f"an array for a parameter of {size} bytes", where=where)
-            data += (BASE + reserve(where, value).offset).to_bytes(8, "little")
-        else:
-            scalar = value[()] if isinstance(value, np.ndarray) else value
-            data += _scalar(scalar, one.kind, size, where)
-    memory.build()
-    return Placed(memory, tuple(buffers), symbols, offsets, data, maps)
-
-
-def _waves(launch: Launch, cluster: tuple[int, int, int], shadow_bytes: int) -> list[Any]:
-    """CTA numbers in launch order, cut into waves; CTAs of a cluster are neighbours."""
+    With `together` all are in one, as those of a cooperative launch.
+    """
     gx, gy, gz = launch.grid
     threads = int(np.prod(launch.block))
     cx, cy, cz = cluster
@@ -225,6 +159,8 @@ def _waves(launch: Launch, cluster: tuple[int, int, int], shadow_bytes: int) -> 
     rank = x % cx + cx * (y % cy + cy * (z % cz))
     group = x // cx + gx // cx * (y // cy + gy // cy * (z // cz))
     order = np.lexsort((rank.ravel(), group.ravel()))
+    if together:
+        return [order]
     size = cx * cy * cz
     count = WAVE_THREADS // (-(-threads // 32) * 32 * size)
     count = max(1, min(count, SHADOW_LIMIT // (shadow_bytes * size))) * size
@@ -249,7 +185,7 @@ def run(
         launch: grid, block, shared memory and arguments.
         completion: when asynchronous copies land: as late as allowed, at issue, or at random.
         seed: for ``completion="random"``, and for which mbarrier waits fail that may.
-        checks: look for races, uninitialised reads and missing fences in shared memory.
+        checks: look for races, uninitialised reads and missing fences.
         profile: count shared wavefronts and global sectors per instruction.
         max_steps: block executions per wave before the run is taken for an endless loop.
         progress: called with the number of CTAs that have run and of all, after every wave.
@@ -265,32 +201,64 @@ def run(
     module = _module(ptx_text)
     kernel = _kernel(module, launch.entry)
     _check_launch(launch, kernel, completion)
-    threads = int(np.prod(launch.block))
-    symbols, first, end = place_shared(kernel, module.variables, launch.shared_bytes)
-    _check_shared(kernel, launch, first, end, _shared_limit(module.target))
     key = (ptx_text, kernel.name)
     if key not in _TRANSLATIONS:
-        _TRANSLATIONS[key] = Translation(analyse(kernel))
+        names = frozenset(one.name for one in module.variables)
+        _TRANSLATIONS[key] = Translation(analyse(flattened(kernel, module.functions), names))
     program = _TRANSLATIONS[key].program
-    placed = _place(module, kernel, launch)
-    own = OWN << SLOT if np.prod(kernel.cluster) > 1 else 0
-    placed.symbols.update({name: at | own for name, at in symbols.items()})
-    placed.stores = GlobalStores(program.facts, placed.memory.size) if checks else None
-    shadow = shadow_bytes(program, end, threads) if checks else 1
-    findings, profiler = Findings(kernel), Profiler() if profile else None
+    kernel = program.kernel
+    symbols, first, end = place_shared(kernel, module.variables, launch.shared_bytes)
+    _check_shared(kernel, launch, end, _shared_limit(module.target))
+    watched: frozenset[int] = frozenset()
+    while True:
+        placed = place_arguments(module, kernel, launch.arguments)
+        own = OWN << SLOT if np.prod(kernel.cluster) > 1 else 0
+        placed.alignment = alignment.dynamic_array(kernel, module.variables, symbols)
+        placed.symbols.update({name: at | own for name, at in symbols.items()})
+        if checks:
+            memory, blocks = placed.memory, int(np.prod(launch.grid))
+            placed.stores = GlobalStores(
+                program.facts, memory.size, tuple(memory.buffers), blocks, watched
+            )
+        shared = (first, end, launch.shared_bytes)
+        options = Options(completion, seed, checks, Profiler() if profile else None)
+        try:
+            return _execute(
+                _TRANSLATIONS[key], launch, placed, shared, options, max_steps, progress
+            )
+        except Again as again:
+            watched = again.buffers
+
+
+def _execute(
+    translation: Translation,
+    launch: Launch,
+    placed: Placed,
+    shared: tuple[int, int, int],
+    options: Options,
+    max_steps: int,
+    progress: Callable[[int, int], None] | None,
+) -> Report:
+    """Run wave after wave."""
+    program, threads = translation.program, int(np.prod(launch.block))
+    kernel, profiler = program.kernel, options.profiler
+    shadow = shadow_bytes(program, shared[1], threads) if options.checks else 1
+    findings = Findings(kernel)
     instructions, done = 0, 0
     with np.errstate(all="ignore"):
-        for wave, ctas in enumerate(_waves(launch, kernel.cluster, shadow)):
+        for wave, ctas in enumerate(_waves(launch, kernel.cluster, shadow, cooperates(kernel))):
+            if placed.stores is not None:
+                placed.stores.begin(ctas)
             machine = Machine(
                 program,
                 Geometry(launch.grid, launch.block, ctas, kernel.cluster),
                 placed,
                 findings,
-                (first, end, launch.shared_bytes),
-                Options(completion, seed + wave, checks, profiler),
+                shared,
+                replace(options, seed=options.seed + wave),
             )
             try:
-                Scheduler(machine, _TRANSLATIONS[key], max_steps).run()
+                Scheduler(machine, translation, max_steps).run()
             except Stop:
                 break
             finally:
@@ -300,4 +268,5 @@ def run(
                 progress(done, int(np.prod(launch.grid)))
     arrays = tuple(placed.memory.view(buffer).copy() for buffer in placed.buffers)
     rows = profiler.finish(findings) if profiler is not None else ()
-    return Report(arrays, findings.finish(), rows, instructions)
+    said = alignment.notes(kernel, placed.alignment)
+    return Report(arrays, findings.finish(), rows, instructions, said)

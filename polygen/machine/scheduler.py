@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polygen.errors import StepLimit
+from polygen.errors import PtxError, StepLimit
 from polygen.machine import asynchronous, bulk, mbarrier, registers, wgmma
 from polygen.machine.blocks import width
 from polygen.machine.lanes import Lanes, Vector
-from polygen.machine.parse import Instruction
+from polygen.machine.module import Instruction
 from polygen.machine.report import Stop
 
 if TYPE_CHECKING:
@@ -133,7 +133,16 @@ class Scheduler:
     def _execute(self, number: int, lanes: Lanes) -> None:
         machine, block = self.machine, self.blocks[number]
         function = self.translation.block(number, lanes.everyone)
-        result = function(machine, machine.registers, lanes)
+        try:
+            result = function(machine, machine.registers, lanes)
+        except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+            code = machine.program.kernel.instructions
+            first, last = code[block.begin], code[block.end - 1]
+            raise PtxError(
+                "the machine fails, by a mistake of its own or of the text",
+                line=first.line,
+                why=f"{type(error).__name__} before line {last.line}: {error}",
+            ) from error
         warps = lanes.count // 32 if lanes.everyone else len(np.unique(lanes.index >> 5))
         machine.instructions += (block.end - block.begin) * warps
         one = block.terminator
@@ -185,6 +194,7 @@ class Scheduler:
         if lanes.everyone and simple and not machine.barriers.open and one.parts[1] == "sync":
             if machine.shadow is not None:
                 shadow = machine.shadow
+                shadow.single.meet(lanes, ~machine.exited)
                 rows = np.arange(len(shadow.loaders) * shadow.per_cta).reshape(-1, shadow.per_cta)
                 shadow.join_groups(rows[:, : machine.geometry.warps])
             self.push(number + 1, lanes)

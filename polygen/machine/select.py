@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from polygen.machine.compute import BITWISE, FLOATS, rounded, widened
-from polygen.machine.parse import Instruction
-from polygen.machine.writer import DTYPES, Writer, opcode
+from polygen.machine.module import DTYPES, Instruction
+from polygen.machine.writer import Writer, opcode
 
 COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
            "lo": "<", "ls": "<=", "hi": ">", "hs": ">="}  # fmt: skip

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from polygen.errors import PtxError
+from polygen.machine.alignment import Alignment
 from polygen.machine.asynchronous import Copies
 from polygen.machine.barriers import Barriers
 from polygen.machine.blocks import Program
@@ -24,11 +25,13 @@ from polygen.machine.memory import (
     locate_local,
     locate_shared,
 )
-from polygen.machine.parse import Kernel, Variable, type_bytes
+from polygen.machine.module import Kernel, Variable, type_bytes
+from polygen.machine.order import Order, warps_of
 from polygen.machine.profile import Profiler
 from polygen.machine.races import Shadow
 from polygen.machine.registers import Registers, at_launch
 from polygen.machine.report import Findings
+from polygen.machine.special import RESERVED, Specials, uses_reserved
 from polygen.machine.stores import GlobalStores
 from polygen.machine.tensormap import PlacedMap
 from polygen.machine.wgmma import Groups
@@ -39,27 +42,29 @@ def place_shared(
 ) -> tuple[dict[str, int], int, int]:
     """Addresses of the shared variables: (symbols, first byte, end).
 
-    The dynamic array starts at an odd multiple of its declared alignment, because a real launch
-    promises no more: code that relies on more shows.
+    As drivers place them: behind the reserved bytes, what has a size by falling alignment, then the
+    dynamic array. It may have more alignment than it asks for: see `alignment`.
     """
     symbols: dict[str, int] = {}
+    named = {
+        name
+        for one in kernel.instructions
+        for operand in one.operands
+        for name in re.findall(r"[%\w$]+", operand)
+    }
     mine = [one for one in (*variables, *kernel.variables) if one.space == "shared"]
-    fixed = [one for one in mine if one.size]
+    fixed = [one for one in mine if one.size and one.name in named]  # the others are of others
     extern = [one for one in mine if not one.size]
-    align = max((one.align for one in extern), default=16)
-    first = min(max(align, 16), 1024)
-    top = first
+    first = top = RESERVED
     for one in sorted(fixed, key=lambda one: -one.align):
         top = -(-top // one.align) * one.align
         symbols[one.name] = top
         top += one.size
-    if extern:
-        top = -(-top // align) * align
-        if top // align % 2 == 0 and align <= 1024:
-            top += align
+    align = max((one.align for one in extern), default=1)
+    top = -(-top // align) * align
     for one in extern:
         symbols[one.name] = top
-    return symbols, first, top + dynamic
+    return symbols, 0 if uses_reserved(kernel) else first, top + dynamic
 
 
 def shadow_bytes(program: Program, shared_end: int, threads: int) -> int:
@@ -77,7 +82,8 @@ class Placed:
     symbols: dict[str, int]  # addresses of variables
     offsets: dict[str, int]  # of the parameters among their bytes
     data: bytes  # the parameters
-    maps: dict[int, PlacedMap]  # tensor maps by offset among the parameters
+    maps: tuple[PlacedMap, ...]  # by the numbers in their images (`tensormap.image`)
+    alignment: Alignment = field(default_factory=lambda: Alignment(-1, 1))
     stores: GlobalStores | None = None
 
 
@@ -105,6 +111,7 @@ class Machine:
     ) -> None:
         self.program, self.geometry, self.findings = program, geometry, findings
         self.memory, self.tensor_maps = placed.memory, placed.maps
+        self.alignment = placed.alignment
         self.stores = placed.stores if options.checks else None
         self.completion, self.profiler = options.completion, options.profiler
         self.random = random.Random(options.seed)
@@ -123,6 +130,8 @@ class Machine:
             "local": (locate_local, self.local),
         }
         self.shadow = self._make_shadow() if options.checks else None
+        strong = self.shadow is not None and program.facts.strong
+        self.order = Order(self.shadow) if self.shadow is not None and strong else None
         self.copies = Copies(geometry.total)
         self.barriers = Barriers()
         self.mbarriers = Mbarriers(geometry.total, options.seed)
@@ -136,11 +145,14 @@ class Machine:
         self.registers = self._storage()
         self.unwritten: dict[str, Vector] = {}  # by register, per thread: see `unwritten`
         self.instructions = 0
-        self._special: dict[str, Any] = {}
+        self.special = Specials(self).value
 
     def _make_shadow(self) -> Shadow:
         facts = self.program.facts
-        return Shadow(self.geometry, self.shared_bytes, facts.granule, self.findings, facts.atomic)
+        more = 2 * warps_of(self.geometry) if facts.strong else 0
+        return Shadow(
+            self.geometry, self.shared_bytes, facts.granule, self.findings, facts.atomic, more
+        )
 
     def _place_locals(self) -> dict[str, int]:
         """Addresses of the local variables; makes local memory."""
@@ -185,54 +197,3 @@ class Machine:
                 position,
                 count=int(missing.sum()),
             )
-
-    def special(self, name: str) -> Any:
-        """A special register: a vector over the wave, or a scalar when all threads agree."""
-        if name not in self._special:
-            self._special[name] = self._make_special(name)
-        return self._special[name]
-
-    def _make_special(self, name: str) -> Any:
-        geometry = self.geometry
-        base, _, axis = name[1:].partition(".")
-        which = "xyz".find(axis) if axis else 0
-        cluster = geometry.cluster_shape
-        in_grid = geometry.ctas[geometry.cta]
-        gx, gy, _ = geometry.grid
-        cta = (in_grid % gx, in_grid // gx % gy, in_grid // (gx * gy))
-        bx, by, _ = geometry.block
-        thread = geometry.thread
-        lane = np.uint64(1) << (thread % 32).astype("u8")
-        table: dict[str, Any] = {
-            "tid": lambda: (thread % bx, thread // bx % by, thread // (bx * by))[which],
-            "ntid": lambda: geometry.block[which],
-            "ctaid": lambda: cta[which],
-            "nctaid": lambda: geometry.grid[which],
-            "clusterid": lambda: cta[which] // cluster[which],
-            "nclusterid": lambda: geometry.grid[which] // cluster[which],
-            "cluster_ctaid": lambda: cta[which] % cluster[which],
-            "cluster_nctaid": lambda: cluster[which],
-            "cluster_ctarank": lambda: (
-                cta[0] % cluster[0]
-                + cluster[0] * (cta[1] % cluster[1] + cluster[1] * (cta[2] % cluster[2]))
-            ),
-            "cluster_nctarank": lambda: geometry.cluster,
-            "is_explicit_cluster": lambda: int(geometry.cluster > 1),
-            "laneid": lambda: thread % 32,
-            "warpid": lambda: geometry.warp,
-            "nwarpid": lambda: np.full(geometry.total, geometry.warps),
-            "smid": lambda: geometry.cta,
-            "nsmid": lambda: np.full(geometry.total, len(geometry.ctas)),
-            "gridid": lambda: np.zeros(geometry.total, "u4"),
-            "lanemask_eq": lambda: lane,
-            "lanemask_lt": lambda: lane - np.uint64(1),
-            "lanemask_le": lambda: lane * np.uint64(2) - np.uint64(1),
-            "lanemask_gt": lambda: ~(lane * np.uint64(2) - np.uint64(1)),
-            "lanemask_ge": lambda: ~(lane - np.uint64(1)),
-            "dynamic_smem_size": lambda: self.dynamic,
-            "total_smem_size": lambda: self.shared_end - self.shared_first,
-        }
-        if base in ("clock", "clock64", "globaltimer"):
-            raise PtxError(f"the special register {name} has no meaning on the machine")
-        value = table[base]()
-        return value if isinstance(value, int) else np.asarray(value).astype("u4")

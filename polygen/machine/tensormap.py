@@ -78,6 +78,21 @@ class PlacedMap:
         return int(np.prod(self.box)) * self.element
 
 
+_MARK = b"a tensor map of the PTX machine "
+IMAGE_BYTES = 128
+
+
+def image(number: int) -> bytes:
+    """The bytes of a ``CUtensorMap``, opaque as the driver's: they tell which map it is."""
+    return (_MARK + number.to_bytes(8, "little")).ljust(IMAGE_BYTES, b"\0")
+
+
+def number_in(data: bytes) -> int:
+    """Which map an image is of; -1: it is none."""
+    mark = len(_MARK)
+    return int.from_bytes(data[mark : mark + 8], "little") if data[:mark] == _MARK else -1
+
+
 def swizzled(address: Vector, span: int) -> Vector:
     """XOR the 16-byte chunk bits with the row bits: 4.. with 7.., as many as the span has."""
     _, mask = SWIZZLES[span]
@@ -151,14 +166,22 @@ def shared_chunks(placed: PlacedMap, start: int) -> Vector:
     return swizzled(chunks, placed.swizzle)
 
 
-def elements(placed: PlacedMap, corner: tuple[int, ...]) -> tuple[Vector, Vector]:
-    """Global bytes of the box's elements in box order, and which of them are inside the tensor."""
+def elements(
+    placed: PlacedMap, corner: tuple[int, ...], whole_chunks: bool = False
+) -> tuple[Vector, Vector]:
+    """Global bytes of the box's elements in box order, and which of them are inside the tensor.
+
+    With `whole_chunks` a row ends with its last 16 bytes, as it does for stores.
+    """
     at: Vector = np.zeros((), np.int64)
     inside: Vector = np.ones((), bool)
     for axis, (side, first) in enumerate(zip(placed.box, corner, strict=True)):
         index = first + np.arange(side)
         shape = (side,) + (1,) * axis
         at = at + (index * placed.strides[axis]).reshape(shape)
-        inside = inside & ((index >= 0) & (index < placed.dims[axis])).reshape(shape)
+        extent = placed.dims[axis]
+        if whole_chunks and not axis:
+            extent = -(-extent * placed.element // 16) * 16 // placed.element
+        inside = inside & ((index >= 0) & (index < extent)).reshape(shape)
     inside = np.broadcast_to(inside, at.shape).ravel()
     return np.where(inside, placed.offset + at.ravel(), 0), inside

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from polygen.machine import hopper
-from polygen.machine.parse import Instruction, address, items
-from polygen.machine.writer import DTYPES, Writer, opcode
+from polygen.machine.atomics import PACKED
+from polygen.machine.module import DTYPES, Instruction, address, items, type_bytes
+from polygen.machine.writer import Writer, opcode
 
 _SPACES = ("shared", "global", "local", "param", "const")
 _HINTS = {
@@ -97,21 +100,30 @@ _ATOMS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 @opcode("atom", "red")
 def atomic(w: Writer, one: Instruction) -> None:
     """Atomic updates."""
-    operation = next((part for part in one.parts[1:-1] if part in _ATOMS), "")
-    kind = one.parts[-1]
-    vector = next((part for part in one.parts if part in ("v2", "v4", "v8")), "")
-    if not operation or kind in ("bf16", "bf16x2", "f16x2", "b128") or vector:
+    parts = [part for part in one.parts if part not in ("v2", "v4", "v8")]
+    kinds = [part for part in parts[1:] if part in DTYPES]
+    operation = next((part for part in parts[1:] if part in _ATOMS), "")
+    if not operation or len(kinds) != 1 or kinds[0] == "pred":
         raise w.refuse(one)
-    _known(w, one, {operation, "acq_rel"})
+    kind = kinds[0]
+    plain = [part for part in parts if part != kind]
+    _known(w, replace(one, parts=(*plain, kind)), {operation, "acq_rel"})
     dtype, space = DTYPES[kind], _space(one)
     returns = one.parts[0] == "atom"
     operands = one.operands[1:] if returns else one.operands
-    where = w.address(operands[0])
-    values = [w.read(operand, dtype) for operand in operands[1:3]]
-    if len(values) == 1:
-        values.append(values[0])
-    tail = f", {operation!r}, {dtype!r}, {space!r}, {w.position}"
-    w.call("atomic", [where, *values], tail, (one.operands[0],) if returns else (), dtype)
+    where, values = w.address(operands[0]), items(operands[1])
+    targets = items(one.operands[0]) if returns else ("_",) * len(values)
+    if any("cache_hint" in part for part in parts):
+        operands = operands[:-1]
+    others = items(operands[2]) if len(operands) > 2 else values
+    size = type_bytes(kind)
+    name = f"{operation}.{kind}" if f"{operation}.{kind}" in PACKED else operation
+    for place, (value, other) in enumerate(zip(values, others, strict=True)):
+        at = w.fresh(f"{where} + {where}.dtype.type({place * size})") if place else where
+        whole = size * (len(values) if not place else 1)
+        tail = f", {name!r}, {dtype!r}, {space!r}, {whole}, {w.position}"
+        arrays = [at, w.read(value, dtype), w.read(other, dtype)]
+        w.call("atomic", arrays, tail, (targets[place],) if returns else (), dtype)
 
 
 @opcode("fence", "membar")
@@ -120,6 +132,8 @@ def fence(w: Writer, one: Instruction) -> None:
     proxy = one.parts[1:3] == ("proxy", "async") and "global" not in one.parts
     if proxy or one.parts[1] == "mbarrier_init":
         w.call("proxy_fence", [], "")
+    elif one.parts[1] != "proxy":
+        w.call("order.fence", [], f", {'cta' in one.parts}")
 
 
 @opcode(

@@ -27,6 +27,7 @@ from polygen.machine import (
     memory,
     mma,
     move,
+    order,
     registers,
     remote,
     select,
@@ -34,14 +35,24 @@ from polygen.machine import (
     unwritten,
     warp,
     wgmma,
+    wmma,
 )
 from polygen.machine.blocks import Program
 from polygen.machine.lanes import Lanes, full
-from polygen.machine.parse import Instruction
+from polygen.machine.module import Instruction
 from polygen.machine.writer import HANDLERS, Writer
 
 BlockFunction = Callable[..., Any]
-FAMILIES = (compute, convert, hopper, move, select, transfer, warp)  # importing them fills HANDLERS
+FAMILIES = (
+    compute,
+    convert,
+    hopper,
+    move,
+    select,
+    transfer,
+    warp,
+    wmma,
+)  # importing them fills HANDLERS
 
 
 def guarded(
@@ -69,6 +80,20 @@ def guarded(
     return merged
 
 
+_TEXTURES = "textures and surfaces are not modelled"
+_NOT_MODELLED = {
+    **dict.fromkeys(("tex", "tld4", "txq", "suld", "sust", "sured", "suq", "istypep"), _TEXTURES),
+    "tcgen05": "tensor memory is not modelled",
+    "tensormap": "tensor maps are described to the machine and cannot be changed",
+    "alloca": "the stack has no size that is known before",
+    **dict.fromkeys(("stacksave", "stackrestore"), "the stack has no size that is known before"),
+    **dict.fromkeys(
+        ("vadd", "vsub", "vabsdiff", "vmin", "vmax", "vshl", "vshr", "vmad", "vset"),
+        "video instructions are not modelled",
+    ),
+}
+
+
 def _namespace() -> dict[str, object]:
     names: dict[str, object] = {"N": np, "where": np.where, "full": full, "guarded": guarded}
     for kind in ("?", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8"):
@@ -79,8 +104,8 @@ def _namespace() -> dict[str, object]:
         for name, value in vars(module).items():
             if callable(value) and getattr(value, "__module__", "") == module.__name__:
                 names[name] = value
-    names.update(mbarrier=mbarrier, bulk=bulk, wgmma=wgmma, registers=registers, remote=remote)
-    names.update(accumulators=accumulators, unwritten=unwritten)
+    names.update(mbarrier=mbarrier, bulk=bulk, wgmma=wgmma, wmma=wmma, registers=registers)
+    names.update(order=order, remote=remote, accumulators=accumulators, unwritten=unwritten)
     names.update(
         one=np.float32(1), WINDOW_SHARED=memory.WINDOW_SHARED, WINDOW_LOCAL=memory.WINDOW_LOCAL
     )
@@ -138,7 +163,7 @@ def _guard(w: Writer, one: Instruction) -> str:
 def _instruction(w: Writer, one: Instruction) -> None:
     handler = HANDLERS.get(one.parts[0])
     if handler is None:
-        raise w.refuse(one)
+        raise w.refuse(one, why=_NOT_MODELLED.get(one.parts[0], ""))
     w.guard = _guard(w, one) if one.predicate else ""
     try:
         handler(w, one)

@@ -19,15 +19,15 @@ import numpy as np
 
 from polygen.machine.blocks import Block, Program, definitions, names_in
 from polygen.machine.lanes import Lanes, Vector, full
-from polygen.machine.parse import Instruction, Kernel
+from polygen.machine.module import Instruction, Kernel
 
 if TYPE_CHECKING:
     from polygen.machine.state import Machine
     from polygen.machine.writer import Writer
 
 _SINKS = frozenset(
-    ["st", "ld", "atom", "red", "cp", "mma", "wgmma", "ldmatrix", "stmatrix", "bar", "barrier",
-     "mbarrier", "bra", "exit", "ret", "trap"]
+    ["st", "ld", "atom", "red", "cp", "mma", "wgmma", "wmma", "ldmatrix", "stmatrix", "bar",
+     "barrier", "mbarrier", "bra", "exit", "ret", "trap"]
 )  # fmt: skip
 _EXCHANGES = frozenset(["shfl", "vote", "match", "redux", "activemask", "elect"])
 

@@ -6,8 +6,8 @@ import re
 
 from polygen.errors import PtxError
 from polygen.machine.mma import BITS
-from polygen.machine.parse import Instruction, items
-from polygen.machine.writer import DTYPES, Writer, opcode
+from polygen.machine.module import DTYPES, Instruction, items
+from polygen.machine.writer import Writer, opcode
 
 _LEGAL_K = {"f16": (8, 16), "bf16": (8, 16), "tf32": (4, 8), "e4m3": (16, 32), "e5m2": (16, 32),
             "s8": (16, 32), "u8": (16, 32)}  # fmt: skip

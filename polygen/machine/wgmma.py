@@ -29,6 +29,7 @@ from polygen.machine.accumulators import Access, Operands
 from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.mma import BITS, operand_table, widen
 from polygen.machine.report import Stop
+from polygen.machine.special import RESERVED
 from polygen.machine.tensormap import swizzled
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ def _operand(
                 position,
             )
         start, span = (word & 0x3FFF) << 4, SPANS[word >> 62]
+        machine.alignment.need(start, span * 8, position)
         lbo, sbo, base = (word >> 16 & 0x3FFF) << 4, (word >> 32 & 0x3FFF) << 4, word >> 49 & 7
         if span and (start >> 7 & (span // 16 - 1)) != base:
             machine.findings.add(
@@ -129,7 +131,8 @@ def _operand(
         if at.min() < machine.shared_first or at.max() + 16 > machine.shared_end:
             machine.findings.add(
                 "out-of-bounds-shared",
-                f"the descriptor of {lanes.name(128 * number)} reaches shared byte {int(at.max())}",
+                f"the descriptor of {lanes.name(128 * number)} reaches shared byte "
+                f"{int(at.max()) - RESERVED}",
                 position,
             )
             raise Stop

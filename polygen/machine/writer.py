@@ -21,21 +21,9 @@ from typing import Any
 import numpy as np
 
 from polygen.errors import PtxError
+from polygen.machine import special
 from polygen.machine.blocks import Program
-from polygen.machine.parse import Instruction, address, type_bytes
-
-DTYPES = {
-    "pred": "?", "u8": "u1", "b8": "u1", "s8": "i1", "u16": "u2", "b16": "u2", "s16": "i2",
-    "u32": "u4", "b32": "u4", "s32": "i4", "u64": "u8", "b64": "u8", "s64": "i8",
-    "f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8", "f16x2": "u4", "bf16x2": "u4",
-    "tf32": "u4", "e4m3x2": "u2", "e5m2x2": "u2",
-}  # fmt: skip
-_SPECIAL = re.compile(
-    r"%(tid|ntid|ctaid|nctaid|clusterid|nclusterid|cluster_ctaid|cluster_nctaid)\.[xyz]$|"
-    r"%(laneid|warpid|nwarpid|smid|nsmid|gridid|clock|clock64|globaltimer|lanemask_(eq|le|lt|ge|gt)|"
-    r"dynamic_smem_size|total_smem_size|cluster_ctarank|cluster_nctarank|is_explicit_cluster)$"
-)
-_UNIFORM_SPECIAL = ("%ntid", "%nctaid", "%dynamic", "%total", "%cluster_nct", "%nclusterid", "%is_")
+from polygen.machine.module import DTYPES, Instruction, address, type_bytes
 
 Handler = Callable[["Writer", Instruction], None]
 HANDLERS: dict[str, Handler] = {}
@@ -108,6 +96,12 @@ class Writer:
             nearest=nearest,
         )
 
+    def unknown(self, name: str) -> PtxError:
+        """The error for a name that is no register, number or variable."""
+        one = self.kernel.instructions[self.position]
+        kind = "special register" if name.startswith("%") else "name"
+        return PtxError(f"the machine knows no {kind} `{name}`", line=one.line, why=f"in `{one}`")
+
     # --- reading -----------------------------------------------------------------------------
     def _value(self, register: str) -> Value:
         value = self.values.get(register)
@@ -144,12 +138,14 @@ class Writer:
             return value.names[dtype]
         if operand.startswith("!"):
             return self.fresh(f"~{self.read(operand[1:], dtype)}")
-        if operand.startswith("%") and _SPECIAL.match(operand):
+        if special.is_special(operand):
             return self._special(operand, dtype)
         number = immediate(operand, dtype)
         if number is not None:
             return self.constant(number)
         base, offset = address(operand)
+        if base not in self.program.symbols:
+            raise self.unknown(base)
         return self.fresh(f"{dtype}(Y[{base!r}] + {offset})")
 
     def _convert(self, value: Value, dtype: str) -> str:
@@ -165,7 +161,7 @@ class Writer:
         return self.fresh(f"{name}.astype(D_u{wanted}){view}")
 
     def _special(self, operand: str, dtype: str) -> str:
-        if operand.startswith(_UNIFORM_SPECIAL):
+        if special.is_uniform(operand):
             return self.fresh(f"{dtype}(M.special({operand!r}))")
         gather = "[ix]" if self.partial else ""
         return self.fresh(f"M.special({operand!r}){gather}.astype(D_{dtype})")
@@ -177,7 +173,7 @@ class Writer:
             if operand in self.kernel.registers:
                 if not self._value(operand).uniform:
                     return False
-            elif _SPECIAL.match(operand) and not operand.startswith(_UNIFORM_SPECIAL):
+            elif special.is_special(operand) and not special.is_uniform(operand):
                 return False
         return True
 
@@ -197,6 +193,8 @@ class Writer:
             return name
         if not base:
             return self.constant(_wrap(offset, "u8"))
+        if base not in self.program.symbols:
+            raise self.unknown(base)
         return self.fresh(f"u8(Y[{base!r}] + {offset})")
 
     # --- writing -----------------------------------------------------------------------------

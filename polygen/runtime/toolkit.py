@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 CUPY_WHEELS = {"cupy-cuda13x": 13, "cupy-cuda12x": 12, "cupy": None}  # and the toolkit they are for
-_PARTS_OF_12 = ("cuda_nvrtc", "cuda_runtime", "cuda_nvcc")
+_PARTS_OF_12 = ("cuda_nvrtc", "cuda_runtime", "cuda_nvcc", "cuda_cccl")
 
 
 def version(package: str) -> str | None:
@@ -37,6 +37,19 @@ def roots() -> tuple[Path, ...]:
     found += [Path(root) for name in ("CUDA_HOME", "CUDA_PATH") if (root := os.environ.get(name))]
     found += [Path(sys.prefix), Path("/usr/local/cuda")]  # a Conda environment; the usual place
     return tuple(dict.fromkeys(folder for folder in found if folder.is_dir()))
+
+
+def libraries() -> tuple[Path, ...]:
+    """Folders of CUDA's C++ libraries (``<cuda/barrier>``, ``<cub/cub.cuh>``), best first.
+
+    The packages of NVIDIA have them, and CuPy brings its own.
+    """
+    found = list(existing("include/cccl"))
+    package = importlib.util.find_spec("cupy")
+    for place in (package.submodule_search_locations or ()) if package else ():
+        bundle = Path(place) / "_core" / "include" / "cupy" / "_cccl"
+        found += [bundle / part for part in ("libcudacxx", "cub", "thrust")]
+    return tuple(folder for folder in found if folder.is_dir())
 
 
 def _packages() -> list[Path]:

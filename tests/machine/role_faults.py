@@ -202,13 +202,7 @@ FAULTS = [
     ("cooperative", "every second tile twice", [("item = first + i * stride", "item = (first + i * stride) / 2 * 2")], False),
     ("cooperative", "width of the last group", [("in_band % width, b_n = in_band / width", "in_band % 8, b_n = in_band / 8")], False),
     ("cooperative", "consumers leave out the last tile", [("i < tiles; ++i) {\n      locate", "i < tiles - 1; ++i) {\n      locate")], False),
-    ("cooperative", "memory not aligned", [("__align__(1024)", "__align__(16)")], False),
 ]  # fmt: skip
-
-# Of these, what the machine does not find, and why.
-MISSED = {
-    "one lane waits for a panel": "what one lane has waited for, its warp knows: clocks are per warp",
-}
 
 # Stricter, only slower, or one of two ways to the same end: nothing to find.
 HARMLESS = [

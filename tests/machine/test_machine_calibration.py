@@ -16,12 +16,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import test_machine_foreign as foreign
 import test_machine_gemm_cp_async as cp_async
 import test_machine_gemm_hopper as hopper
 import test_machine_mma as mma
 import test_machine_tma as tma
 import test_machine_tma_axes as tma_axes
 import test_machine_wgmma as wgmma
+import test_machine_wmma as wmma
 from gpu_twin import Note, Recording, digest, given, replayed, twin
 from wgmma_text import wgmma_function
 
@@ -59,6 +61,14 @@ UNRECORDED = [
             "windows_read_what_numpy_slices", "windows_write_what_numpy_slices",
             "a_window_shares_the_memory_of_its_array", "multicasts_of_every_rank",
             "the_wrappers_copy_boxes",
+        ),
+    ),
+    (wmma, ("exact",)),
+    (
+        foreign,
+        (
+            "atomics_of_every_width", "linear_bulk_reductions", "what_a_store_clips_is_not_read",
+            "columns_that_a_store_clips_need_no_values",
         ),
     ),
 ]  # fmt: skip

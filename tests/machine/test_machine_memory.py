@@ -304,13 +304,6 @@ def test_malformed_ptx(compile_ptx):
     )
 
 
-def test_device_function_calls_are_refused_by_name(compile_ptx):
-    source = """__device__ __noinline__ int f(int x) { return x * x + clock(); }
-    extern "C" __global__ void k(int* d) { d[0] = f(d[0]) + f(d[1]); }"""
-    with pytest.raises(PtxError, match=r"call|clock"):
-        once(compile_ptx(source), np.zeros(2, np.int32))
-
-
 def test_races_between_lanes_of_a_warp(compile_ptx):
     source = """extern "C" __global__ void k(int* d) {
       __shared__ int s[32]; int t = threadIdx.x;

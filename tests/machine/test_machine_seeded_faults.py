@@ -211,9 +211,9 @@ ROLE_FAULTS = [
 
 @pytest.mark.parametrize("case", ROLE_FAULTS)
 def test_a_fault_of_roles_is_found(case, compile_ptx):
-    name, fault, edits, right = case
+    name, _, edits, right = case
     ptx = compile_ptx(edited(role_kernel(name).source, edits), "sm_90a")
-    assert judged(role_execute, name, ptx) == (fault not in role_faults.MISSED, right)
+    assert judged(role_execute, name, ptx) == (True, right)
 
 
 @pytest.mark.parametrize("case", role_faults.REFUSED, ids=lambda case: case[0])
@@ -230,7 +230,6 @@ def test_the_compiler_and_the_machine_find_what_registers_wait_for(case, compile
 @pytest.mark.slow
 def test_the_faults_are_found(outcomes):
     missed = [fault for fault, (found, _) in outcomes.items() if not found]
-    missed += [fault for _, fault, *_ in role_faults.FAULTS if fault in role_faults.MISSED]
     tried = len(outcomes) + len(role_faults.FAULTS)
     assert tried >= 250
     assert tried - len(missed) >= 0.98 * tried, missed
@@ -243,5 +242,4 @@ def test_a_third_of_them_has_right_values(outcomes):
     said |= {("hopper", fault) for fault in HOPPER_RIGHT}
     assert right == said
     roles = [(name, fault) for name, fault, _, exact in role_faults.FAULTS if exact]
-    found = [fault for _, fault in roles if fault not in role_faults.MISSED]
-    assert 3 * (len(right) + len(found)) >= len(outcomes) + len(role_faults.FAULTS)
+    assert 3 * (len(right) + len(roles)) >= len(outcomes) + len(role_faults.FAULTS)

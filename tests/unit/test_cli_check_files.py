@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - CUDA text
 """`polygen check` on kernels that polygen did not make: launch files, reports, exit codes."""
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from machine.wgmma_text import wgmma_function
 from polygen.cli import main
 from polygen.cli.check_arrays import arguments
 from polygen.cli.check_launch import ArrayArgument, LaunchFile, MapArgument, load_launch
-from polygen.errors import LaunchFileError
+from polygen.errors import CompileError, LaunchFileError
 from polygen.machine import TensorMap
 from polygen.machine import run as _run
+from polygen.runtime import toolkit
 from polygen.runtime.outside import compile_ptx
 
 run_module = sys.modules[_run.__module__]
@@ -251,7 +253,14 @@ def test_all_mistakes_come_at_once(tmp_path):
 # --- wrong usage ---------------------------------------------------------------------------------
 CU = str(KERNELS / "sum.cu")
 USAGE = [
-    ([CU], "required: OPERAND"),
+    ([CU], "no target to compile for"),
+    (
+        [CU, "--arch", "sm_80", "--name", "product"],
+        "no kernel named product. --name with one of sum",
+    ),
+    ([CU, LAUNCH, "--format", "xml"], "invalid choice: 'xml'"),
+    (["x @ w"], "the following arguments are required: OPERAND"),
+    (["x @ w", "x:f16[M,K]", "w:f16[K,N]", "--explain"], "--explain is about kernel files"),
     ([CU, "x:f16[M]"], "sum.cu needs one launch file. Write polygen check sum.cu LAUNCH.toml"),
     ([CU, LAUNCH, "--size", "M=3"], "--size is about an expression"),
     ([CU, "none.toml"], "none.toml: 1 problem(s)\n  - cannot be read"),
@@ -293,3 +302,168 @@ def test_a_file_may_include_what_lies_beside_it_and_the_toolkit(tmp_path, capsys
     file = written(tmp_path, "k.cu", text)
     assert main(["check", file, written(tmp_path, "k.toml", ONE + ARRAY)]) == 0
     assert "no findings" in capsys.readouterr().out
+
+
+# --- formats, stories, drafts --------------------------------------------------------------------
+RACE = str(KERNELS / "sum_race.cu")
+
+
+def test_a_finding_is_told_as_a_story(capsys):
+    assert main(["check", RACE, LAUNCH, "--explain"]) == 1
+    out = capsys.readouterr().out
+    path = KERNELS / "sum_race.cu"
+    writes, reads = line_of(path, "+= other"), line_of(path, "other = part")
+    story = out[out.index("  1. ") : out.index("global ")]
+    assert f"  1. sum_race.cu:{writes} (PTX line" in story and "writes it" in story
+    assert "     > part[thread] += other;" in story
+    assert "  2. there is a way from the one to the other with no barrier" in story
+    assert f"  3. sum_race.cu:{reads} (PTX line" in story and "reads it" in story
+    assert main(["check", RACE, LAUNCH]) == 1
+    assert "  1. " not in capsys.readouterr().out
+
+
+def test_a_barrier_that_does_not_order_is_named(tmp_path, capsys):
+    text = """extern "C" __global__ void k(int* x) {
+  __shared__ int s[64]; const int t = threadIdx.x;
+  s[t] = x[t];
+  asm volatile("bar.sync 1, 32;" ::: "memory");
+  x[t] = s[63 - t];
+}"""
+    launch = ONE.replace("[32]", "[64]") + ARRAY.replace("[32]", "[64]")
+    file = written(tmp_path, "k.cu", text)
+    assert main(["check", file, written(tmp_path, "k.toml", launch), "--explain"]) == 1
+    out = capsys.readouterr().out
+    assert "between them stand `bar.sync 1, 32` (k.cu:4, PTX line" in out
+    assert "which do not order these threads here" in out
+
+
+def test_sarif_has_one_result_per_pair_of_lines(capsys):
+    assert main(["check", RACE, LAUNCH, "--format", "sarif"]) == 1
+    log = json.loads(capsys.readouterr().out)
+    (run,) = log["runs"]
+    assert log["version"] == "2.1.0" and run["tool"]["driver"]["name"] == "polygen"
+    (result,) = run["results"]
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == [result["ruleId"]]
+    place = result["locations"][0]["physicalLocation"]
+    path = KERNELS / "sum_race.cu"
+    assert place["region"]["startLine"] == line_of(path, "other = part")
+    assert place["artifactLocation"]["uri"] == path.as_posix()
+    other = result["relatedLocations"][0]["physicalLocation"]
+    assert other["region"]["startLine"] == line_of(path, "+= other")
+    assert len(result["codeFlows"][0]["threadFlows"][0]["locations"]) == 4
+    assert "(508 times)" in result["message"]["text"]
+
+
+def test_annotations_of_github_stay_on_one_line(capsys):
+    assert main(["check", RACE, LAUNCH, "--format", "github"]) == 1
+    first, last = capsys.readouterr().out.splitlines()
+    line = line_of(KERNELS / "sum_race.cu", "other = part")
+    assert first.startswith("::error file=") and f",line={line},title=race-write-read%3A " in first
+    assert "%0A" in first and "%25rd1" in first and last == "7 finding(s)"
+
+
+def test_formats_of_a_kernel_without_findings(capsys):
+    for name, wanted in (("github", "no findings\n"), ("json", '"ok": true')):
+        assert main(["check", CU, LAUNCH, "--format", name]) == 0
+        assert wanted in capsys.readouterr().out
+    assert main(["check", CU, LAUNCH, "--format", "sarif"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["results"] == []
+
+
+DRAFTED = """
+struct Map { unsigned long long words[16]; };
+extern __shared__ unsigned memory[];
+extern "C" __global__ __launch_bounds__(96) void k(const __grid_constant__ Map map, const unsigned short* h, float* y, double* z, unsigned char* b, int n, float scale, long long step) {
+  if (threadIdx.x == 0) asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %1, %1}];" :: "l"(&map), "r"(n));
+  memory[threadIdx.x] = h[threadIdx.x * n] + (unsigned)step;
+  y[threadIdx.x] = scale * memory[threadIdx.x]; z[threadIdx.x] += 1; b[n] = 1;
+}"""
+
+
+def test_a_launch_file_is_drafted(tmp_path, capsys):
+    file = written(tmp_path, "k.cu", DRAFTED)
+    assert main(["check", file, "--arch", "sm_90a"]) == 0
+    text = capsys.readouterr().out
+    launch = load_launch(Path(written(tmp_path, "k.toml", text)))
+    assert (launch.arch, launch.entry, launch.block) == ("sm_90a", "k", (96,))
+    assert launch.shared_bytes > 0
+    kinds = [type(one).__name__.removesuffix("Argument").lower() for one in launch.arguments]
+    assert kinds == ["map", "array", "array", "array", "array", "scalar", "scalar", "scalar"]
+    assert [one.dtype for one in launch.arguments[1:]] == [
+        "f16",
+        "f32",
+        "f64",
+        "u8",
+        "s32",
+        "f32",
+        "s64",
+    ]
+    assert len(launch.arguments[0].shape) == 3 and launch.arguments[2].fill == "nan"
+
+
+def test_the_block_may_be_that_of_the_launch_bounds(tmp_path, capsys):
+    text = 'extern "C" __global__ BOUNDS void k(int* x) { x[threadIdx.x] = blockDim.x; }'
+    launch = written(tmp_path, "k.toml", ONE.replace("block = [32]\n", "") + ARRAY)
+    file = written(tmp_path, "k.cu", text.replace("BOUNDS", "__launch_bounds__(32)"))
+    assert main(["check", file, launch, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["block"] == [32, 1, 1]
+    assert main(["check", written(tmp_path, "k.cu", text.replace("BOUNDS", "")), launch]) == 2
+    assert "block: missing, and k has no launch bounds" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "header, words",
+    [
+        ("cub/none.cuh", "pip install nvidia-cuda-cccl"),
+        ("cutlass/gemm.h", "pip install nvidia-cutlass"),
+        ("stdio.h", "NVRTC has no headers of the host"),
+        ("mine.h", "Put it beside the file"),
+    ],
+)
+def test_a_header_that_is_missing_names_its_package(tmp_path, header, words):
+    path = Path(written(tmp_path, "k.cu", f"#include <{header}>\n"))
+    with pytest.raises(CompileError, match=f"there is no header <{header}>") as caught:
+        compile_ptx(path, "sm_80")
+    assert words in str(caught.value)
+
+
+COOPERATIVE = """#include <cooperative_groups.h>
+namespace cg = cooperative_groups;
+extern "C" __global__ void k(int* x) {
+  auto grid = cg::this_grid(); auto block = cg::this_thread_block();
+  auto tile = cg::tiled_partition<8>(block);
+  const int mine = grid.thread_rank();
+  x[mine] = 1 + tile.shfl_down(mine, 1);
+  SYNC
+  if (mine < 32) x[64 + mine] = x[63 - mine];
+}"""
+
+
+@pytest.mark.skipif(not toolkit.libraries(), reason="no CCCL beside the compiler")
+def test_cooperative_groups(tmp_path, capsys):
+    launch = ONE.replace("[1]", "[2]") + ARRAY.replace("[32]", "[128]").replace(
+        '"s32"', '"s32"\nfill = "zeros"'
+    )
+    launch = written(tmp_path, "k.toml", launch)
+    assert (
+        main(
+            [
+                "check",
+                written(tmp_path, "k.cu", COOPERATIVE.replace("SYNC", "grid.sync();")),
+                launch,
+            ]
+        )
+        == 0
+    )
+    capsys.readouterr()
+    assert (
+        main(
+            [
+                "check",
+                written(tmp_path, "k.cu", COOPERATIVE.replace("SYNC", "block.sync();")),
+                launch,
+            ]
+        )
+        == 1
+    )
+    assert "a thread of another block" in capsys.readouterr().out

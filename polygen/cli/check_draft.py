@@ -1,0 +1,144 @@
+"""A launch file to begin with, from what a kernel's PTX says of itself.
+
+1. A parameter of 128 bytes is a tensor map; one of 8 bytes whose value becomes an address is an
+   array; the others are numbers.
+2. An array's dtype is that of the first access through it; one that is only stored to begins as
+   NaN, or zeros. What is computed from a parameter is followed through the text.
+3. Block and dynamic shared memory are those of the launch bounds and declarations, where they say.
+   Sizes and numbers are not in the text: the draft has some, to be changed.
+"""
+
+from __future__ import annotations
+
+import re
+
+from polygen.errors import LaunchError
+from polygen.machine.module import Instruction, Kernel, Module, Variable, items
+
+LENGTH, NUMBER, THREADS, SHARED = 1024, 64, 128, 32768
+_MOVES = frozenset(["mov", "cvta", "cvt", "add", "sub", "mad", "selp", "shl"])
+_ACCESSES = frozenset(["ld", "st", "atom", "red", "cp", "wmma"])
+_DTYPES = {"f32": "f32", "f64": "f64", "f16": "f16", "bf16": "bf16", "s32": "s32", "u64": "u64",
+           "s64": "s64", "b64": "u64", "u8": "u8", "s8": "s8", "b8": "u8"}  # fmt: skip
+_SCALARS = {"u32": "s32", "b32": "s32", "s32": "s32", "f32": "f32", "f64": "f64", "u64": "s64",
+            "b64": "s64", "s64": "s64", "u16": "u16", "b16": "u16", "s16": "s16", "u8": "u8",
+            "b8": "u8", "s8": "s8"}  # fmt: skip
+
+
+def chosen(module: Module, name: str) -> Kernel:
+    """The kernel of a name, or the only one.
+
+    Raises:
+        LaunchError: there is none of that name, or several.
+    """
+    if name in module.kernels:
+        return module.kernels[name]
+    if name or len(module.kernels) > 1:
+        what = f"no kernel named {name}" if name else "the file has several kernels"
+        raise LaunchError(what, nearest=f"--name with one of {', '.join(module.kernels)}")
+    return next(iter(module.kernels.values()))
+
+
+def draft(module: Module, kernel: Kernel) -> str:
+    """The text of a launch file for a kernel."""
+    lines = [
+        f"# A draft for {kernel.name}: sizes and numbers are guesses, to be changed.",
+        "format = 1",
+        f'arch = "{module.target}"',
+        f'entry = "{kernel.name}"',
+        "grid = [1]",
+        f"block = {_block(kernel)}",
+    ]
+    shared = [one for one in (*module.variables, *kernel.variables) if one.space == "shared"]
+    if any(not one.size for one in shared):
+        lines.append(f"shared_bytes = {SHARED}  # it has a dynamic array")
+    for number, parameter in enumerate(kernel.parameters):
+        lines += ["", f"[[argument]]  # {number}: {parameter.name}", *_argument(kernel, parameter)]
+    return "\n".join(lines) + "\n"
+
+
+def _block(kernel: Kernel) -> str:
+    if kernel.block:
+        return f"{list(kernel.block)}  # its .reqntid"
+    if kernel.threads_most:
+        return f"[{kernel.threads_most}]  # its launch bounds allow no more"
+    return f"[{THREADS}]"
+
+
+def _argument(kernel: Kernel, parameter: Variable) -> list[str]:
+    reached = _reached(kernel, parameter.name)
+    if parameter.size == 128 or _describes(kernel, reached):
+        rank = _rank(kernel)
+        box = ", ".join(["1"] * (rank - 2) + ["64"] * min(rank, 2))
+        return [
+            'kind = "tensor-map"', 'dtype = "f16"', f"shape = [{', '.join(['128'] * rank)}]",
+            f"box = [{box}]", "swizzle = 128",
+        ]  # fmt: skip
+    uses = [one for one in kernel.instructions if _through(one, reached)]
+    if parameter.kind in ("u64", "b64", "s64") and uses:
+        dtype = _dtype(kernel, uses)
+        lines = ['kind = "array"', f'dtype = "{dtype}"', f"shape = [{LENGTH}]"]
+        if all(one.parts[0] == "st" for one in uses):
+            fill = "nan" if dtype[0] in "fb" else "zeros"
+            lines.append(f'fill = "{fill}"  # the kernel only stores to it')
+        return lines
+    if parameter.size > 8 or parameter.kind not in _SCALARS:
+        return [f"# a struct of {parameter.size} bytes: launch files have none; use pg.judge"]
+    return ['kind = "scalar"', f'dtype = "{_SCALARS[parameter.kind]}"', f"value = {NUMBER}"]
+
+
+def _reached(kernel: Kernel, name: str) -> set[str]:
+    """The parameter's name, and the registers that its value, or sums with it, are in."""
+    reached, size = {name}, 0
+    while len(reached) != size:
+        size = len(reached)
+        for one in kernel.instructions:
+            loads = one.parts[:2] == ("ld", "param") and _base(one.operands[1]) == name
+            moves = one.parts[0] in _MOVES and reached.intersection(one.operands[1:])
+            if loads or moves:
+                reached.update(items(one.operands[0]))
+    return reached
+
+
+def _base(operand: str) -> str:
+    return re.split(r"[+\[\]\s,]+", operand.strip("[ "))[0]
+
+
+def _through(one: Instruction, reached: set[str]) -> bool:
+    """Whether an instruction accesses memory at an address that is reached."""
+    if one.parts[0] not in _ACCESSES or one.parts[1:2] == ("param",):
+        return False
+    return any(operand.startswith("[") and _base(operand) in reached for operand in one.operands)
+
+
+def _describes(kernel: Kernel, reached: set[str]) -> bool:
+    """Whether a parameter's address, or what it points to, is used as a tensor map."""
+    return any(
+        "tensor" in one.parts and any(_base(operand) in reached for operand in one.operands)
+        for one in kernel.instructions
+        if one.parts[0] in ("cp", "prefetch")
+    )
+
+
+def _rank(kernel: Kernel) -> int:
+    parts = (part for one in kernel.instructions if "tensor" in one.parts for part in one.parts)
+    ranks = [int(part[0]) for part in parts if re.fullmatch(r"[1-5]d", part)]
+    return max(ranks, default=2)
+
+
+def _dtype(kernel: Kernel, uses: list[Instruction]) -> str:
+    """Of the elements behind an address, by the accesses through it."""
+    brain = any("bf16" in part for one in kernel.instructions for part in one.parts)
+    for one in uses:
+        kind = one.parts[-1]
+        if kind in _DTYPES:
+            return _DTYPES[kind]
+        if kind in ("b16", "u16"):
+            return "bf16" if brain else "f16"
+        if one.parts[0] == "cp" or "v4" in one.parts or "v2" in one.parts:
+            return "bf16" if brain else "f16" if _halves(kernel) else "f32"
+    return "u32"
+
+
+def _halves(kernel: Kernel) -> bool:
+    return any(part.startswith("f16") for one in kernel.instructions for part in one.parts)
