@@ -207,6 +207,23 @@ def _describe_interface(array: Any, stream: int | None, owner: str, driver: Driv
     )
 
 
+def storage_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """The axes in their order, but for the one whose neighbours are adjacent: it is last.
+
+    Args:
+        shape: of the array.
+        strides: in elements.
+    """
+    axes = range(len(shape))
+    pairs = zip(strides, shape, strict=True)
+    adjacent = [axis for axis, (step, extent) in enumerate(pairs) if step == 1 and extent > 1]
+    outer = [axis for axis in adjacent if axis != len(axes) - 1]
+    if not outer or shape[-1] == 1:
+        return tuple(axes)
+    # The steps of the others are arguments, in any order.
+    return (*(axis for axis in axes if axis != outer[-1]), outer[-1])
+
+
 def in_order(array: np.ndarray[Any, Any], order: Sequence[int]) -> np.ndarray[Any, Any]:
     """The array with its axes stored in this order, slowest first; a copy if need be.
 
