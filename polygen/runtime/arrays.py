@@ -162,7 +162,7 @@ def _describe_torch(tensor: Any, name: str) -> ArrayView:
             where=name,
             why="a kernel computes no gradients, so that this one's would be lost in silence",
             nearest=f"Pass {name}.detach(), or call it inside torch.no_grad(); to train through a "
-            "kernel, make it the forward of a torch.autograd.Function of your own",
+            "kernel, make an operator of the function: polygen.adapters.torch.op",
         )
     return ArrayView(
         pointer=tensor.data_ptr(),

@@ -148,6 +148,87 @@ def test_batches_of_one_alignment_class_share_kernels():
     assert len(KERNELS) - before <= 2 and programs
 
 
+# --- backward
+def eager_gated(x, u, v):
+    return torch.nn.functional.silu(x @ u.T) * (x @ v.T)
+
+
+def grads(function, operands, cotangent):
+    leaves = [operand.detach().clone().requires_grad_() for operand in operands]
+    return torch.autograd.grad(function(*leaves), leaves, cotangent)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16])
+@pytest.mark.parametrize("shape", [(64, 72, 128), (130, 264, 136), (8, 8, 8)])
+def test_gradients_are_exact_on_integers(shape, dtype):
+    m, n, k = shape
+    x, w, b = (whole(*s, dtype=dtype, most=1) for s in ((m, k), (n, k), (n,)))
+    g = whole(m, n, dtype=dtype, most=1)
+    found = grads(layer, (x, w, b), g)
+    wide = [t.double() for t in (x, w, b)]
+    for one, wanted in zip(found, grads(eager_layer, wide, g.double()), strict=True):
+        assert one.dtype == dtype
+        torch.testing.assert_close(one, wanted.to(dtype), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(3, 40), (120,)])
+def test_gradients_of_batches_of_rows(shape):
+    x, w, b = whole(*shape, 64, most=1), whole(72, 64, most=1), whole(72)
+    g = whole(*shape, 72, most=1)
+    found = grads(layer, (x, w, b), g)
+    wide = [t.double() for t in (x, w, b)]
+    for one, wanted in zip(found, grads(eager_layer, wide, g.double()), strict=True):
+        torch.testing.assert_close(one, wanted.bfloat16(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("function", "eager", "shapes"),
+    [
+        (
+            smooth,
+            lambda x, w, b: torch.nn.functional.gelu(x @ w.T + b),
+            [(256, 128), (384, 128), (384,)],
+        ),
+        (gated, eager_gated, [(256, 128), (384, 128), (384, 128)]),
+    ],
+)
+def test_gradients_are_close_on_floats(function, eager, shapes):
+    operands = [real(*shape) / 4 for shape in shapes]
+    g = real(256, 384)
+    exact = grads(eager, [t.double() for t in operands], g.double())
+    rounded = grads(eager, operands, g)
+    for one, wanted, usual in zip(grads(function, operands, g), exact, rounded, strict=True):
+        scale = wanted.norm().item()
+        error = (one.double() - wanted).norm().item() / scale
+        assert error <= 1.5 * (usual.double() - wanted).norm().item() / scale + 1e-3
+
+
+def test_gradients_that_arrive_expanded_are_taken():
+    x, w, b = (whole(*s, most=1) for s in ((64, 72), (128, 72), (128,)))
+    leaves = [t.clone().requires_grad_() for t in (x, w, b)]
+    layer(*leaves).sum().backward()
+    wide = [t.double() for t in (x, w, b)]
+    ones = torch.ones(64, 128, dtype=torch.float64, device="cuda")
+    for leaf, wanted in zip(leaves, grads(eager_layer, wide, ones), strict=True):
+        torch.testing.assert_close(leaf.grad, wanted.bfloat16(), rtol=0, atol=0)
+
+
+def test_training_under_autocast_and_torch_compile():
+    torch.manual_seed(0)
+    w, b = (torch.randn(*s, device="cuda").div_(8).requires_grad_() for s in ((192, 128), (192,)))
+    torch._dynamo.reset()
+    call = torch.compile(lambda x: smooth(x, w, b).square().sum(), fullgraph=True)
+    for m in (64, 96, 128, 200):
+        x = torch.randn(m, 128, device="cuda")
+        with torch.autocast("cuda", dtype=BF16):
+            found = torch.autograd.grad(call(x), (w, b))
+            usual = torch.nn.functional.gelu(torch.nn.functional.linear(x, w, b))
+            wanted = torch.autograd.grad(usual.square().sum(), (w, b))
+        for one, other in zip(found, wanted, strict=True):
+            assert one.dtype == torch.float32
+            assert (one - other).norm() <= 2e-2 * other.norm()
+
+
 # --- under torch.compile
 def test_it_is_one_node_of_a_compiled_function():
     w, b = whole(192, 128), whole(192)

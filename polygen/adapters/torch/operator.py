@@ -11,23 +11,23 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypedDict, Unpack, overload
+from typing import Any, TypedDict, Unpack, overload
 
 import torch
 
 from polygen.adapters.forms import Form, most_general
+from polygen.adapters.torch import autograd
+from polygen.adapters.torch.launching import LIBRARY, NAMESPACE
 from polygen.adapters.torch.running import Operands, Runner
 from polygen.adapters.torch.tensors import forms, same_extent
 from polygen.api import Fused, fuse
-from polygen.errors import DTypeError, GradientError, SignatureError, TraceError
+from polygen.errors import DTypeError, SignatureError, TraceError
 from polygen.frontend import given
 from polygen.frontend.build import build_program
 from polygen.frontend.dtypes import F32, TF32
 from polygen.frontend.program import Program, Tensor
 from polygen.schedule.model import Schedule
 
-NAMESPACE = "polygen"
-_LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 _DEFINED: Counter[str] = Counter()
 _MOST_TRACED = 4096
 _CAST = (torch.float32, torch.float16, torch.bfloat16)  # what autocast converts
@@ -151,26 +151,19 @@ class Operator:
         )
         results = ", ".join(["Tensor"] * self._outputs)
         schema = f"{name}({arguments}) -> {f'({results})' if self._outputs > 1 else results}"
-        _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+        LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
         single = self._outputs == 1
 
         def registered(run: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> Callable[..., Any]:
             return (lambda *o: run(o)[0]) if single else (lambda *o: run(o))
 
-        _LIBRARY.impl(name, registered(self._runner.on_gpu), "CUDA")
-        _LIBRARY.impl(name, registered(self._runner.on_cpu), "CPU")
+        LIBRARY.impl(name, registered(self._runner.on_gpu), "CUDA")
+        LIBRARY.impl(name, registered(self._runner.on_cpu), "CPU")
         qualified = f"{NAMESPACE}::{name}"
-        torch.library.register_fake(qualified, registered(self._runner.shapes_alone), lib=_LIBRARY)
-        torch.library.register_autograd(qualified, self._no_derivative, lib=_LIBRARY)
-        _LIBRARY.impl(name, self._in_autocast, "AutocastCUDA")
+        torch.library.register_fake(qualified, registered(self._runner.shapes_alone), lib=LIBRARY)
+        autograd.register(qualified, self.program_for, LIBRARY)
+        LIBRARY.impl(name, self._in_autocast, "AutocastCUDA")
         return name
-
-    def _no_derivative(self, *_: Any) -> NoReturn:
-        raise GradientError(
-            "the operator has no derivative",
-            where=self.name,
-            nearest="Call it inside torch.no_grad(), or on tensors that require no gradient",
-        )
 
     def _in_autocast(self, *operands: Any) -> Any:
         wanted = torch.get_autocast_dtype("cuda")
