@@ -22,7 +22,7 @@ from polygen.generated import content
 from polygen.hardware.device import Device, device
 from polygen.kernel import Kernel
 from polygen.pipeline import check_sizes, with_sizes
-from polygen.runtime.arrays import ArrayView, describe, steps
+from polygen.runtime.arrays import ArrayView, describe, steps, storage_order
 from polygen.runtime.environment import current_arch
 from polygen.runtime.recent import Recent
 from polygen.schedule.model import Schedule
@@ -169,7 +169,7 @@ class Fused:
             describe(operand, name=name) if hasattr(operand, "shape") else None
             for name, operand in zip(self._parameters, operands, strict=True)
         ]
-        orders = tuple(view and _order(view) for view in views)
+        orders = tuple(view and storage_order(view.shape, view.strides) for view in views)
         if all(
             o is None or o == t.order for o, t in zip(orders, kernel.program.inputs, strict=True)
         ):
@@ -201,8 +201,9 @@ class Fused:
                 1 if extent == 1 else names.setdefault(extent, f"D{len(names)}")
                 for extent in view.shape
             )
-            tensors.append(Tensor(name, self._dtype(name, view), dims, _order(view)))
-            apart |= {pitch_of(name): step for step in _pitch(view)}
+            order = storage_order(view.shape, view.strides)
+            tensors.append(Tensor(name, self._dtype(name, view), dims, order))
+            apart |= {pitch_of(name): step for step in _pitch(view, order)}
         sizes = {symbol: extent for extent, symbol in names.items()}
         program = build_program(self.function, self.name, self.source, tensors)
         sizes = {name: value for name, value in sizes.items() if name in program.sizes} | apart
@@ -247,21 +248,9 @@ def _whole(size: Any) -> Any:
         return size
 
 
-def _order(view: ArrayView) -> tuple[int, ...]:
-    """The axes in their order, but for the one whose neighbours are adjacent: it is last."""
-    axes = range(len(view.shape))
-    pairs = zip(view.strides, view.shape, strict=True)
-    adjacent = [axis for axis, (step, extent) in enumerate(pairs) if step == 1 and extent > 1]
-    outer = [axis for axis in adjacent if axis != len(axes) - 1]
-    if not outer or view.shape[-1] == 1:
-        return tuple(axes)
-    # The steps of the others are arguments, in any order.
-    return (*(axis for axis in axes if axis != outer[-1]), outer[-1])
-
-
-def _pitch(view: ArrayView) -> list[int]:
+def _pitch(view: ArrayView, order: tuple[int, ...]) -> list[int]:
     """Elements from one row to the next, where something lies between them."""
-    *outer, row = _order(view)
+    *outer, row = order
     steps = [view.strides[axis] for axis in outer if view.shape[axis] > 1]
     return [min(steps)] if steps and min(steps) > view.shape[row] else []
 

@@ -125,7 +125,20 @@ def _around(text: str, column: int) -> tuple[str, int]:
 
 
 class ShapeError(PolygenError):
-    """Two operands' dims do not fit; the message names both operands and both dims."""
+    """Two operands' dims do not fit; the message names both operands and both dims.
+
+    Attributes:
+        differing: two dims that would have to be one; None where no equality helps.
+    """
+
+    differing: tuple[str | int, str | int] | None = None
+
+    @classmethod
+    def between(cls, first: str | int, second: str | int, what: str, **parts: str) -> ShapeError:
+        """The error of two dims that would have to be one; `parts` as for `PolygenError`."""
+        error = cls(what, **parts)
+        error.differing = (first, second)
+        return error
 
 
 class DTypeError(PolygenError):
@@ -198,6 +211,10 @@ class SavedKernelError(PolygenError):
 
 class ArgumentError(PolygenError):
     """A call's arrays do not fit the kernel: shape, dtype, strides, device, alignment."""
+
+
+class GradientError(PolygenError):
+    """A derivative is asked for that a program does not have, or that is not derived."""
 
 
 class AlignmentMismatch(ArgumentError):

@@ -111,7 +111,9 @@ def broadcast(function: str, operands: Sequence[tuple[str, Dims]], inner: int = 
             if dim == 1 or dim == chosen:
                 continue
             if chosen != 1:
-                raise ShapeError(
+                raise ShapeError.between(
+                    chosen,
+                    dim,
                     f"{function} of {owner} and {text}: {owner} has {chosen} where {text} "
                     f"has {dim}",
                     why=_shapes(operands),
@@ -178,7 +180,9 @@ def matmul_axes(lhs: tuple[str, Dims], rhs: tuple[str, Dims]) -> ProductAxes:
         turned = len(left_dims) > 1 and len(right_dims) > 1 and left_dims[-1] == right_dims[-1]
         turn = "T" if len(right_dims) == 2 else "mT"
         transposed = f" Or did you mean {left} @ {right}.{turn}?" if turned else ""
-        raise ShapeError(
+        raise ShapeError.between(
+            left_dims[-1],
+            inner,
             f"{left} @ {right}: {left} has inner dim {left_dims[-1]}, "
             f"{right} has inner dim {inner}",
             why=f"{left} is {shape_text(left_dims)}, {right} is {shape_text(right_dims)}",

@@ -180,7 +180,9 @@ def _mismatch(
     nearest = dim_hint(*found)
     if not stretches and 1 in found:
         nearest = "An axis of size 1 is not stretched along a sum. " + nearest
-    return ShapeError(
+    return ShapeError.between(
+        found[0],
+        found[1],
         f"{what} stands for dims that differ: {', '.join(named)}",
         where=where,
         why=", ".join(f"{text} is {shape_text(dims)}" for text, dims in operands),

@@ -185,7 +185,7 @@ def _describe_torch(tensor: Any, name: str) -> ArrayView:
             where=name,
             why="a kernel computes no gradients, so that this one's would be lost in silence",
             nearest=f"Pass {name}.detach(), or call it inside torch.no_grad(); to train through a "
-            "kernel, make it the forward of a torch.autograd.Function of your own",
+            "kernel, make an operator of the function: polygen.adapters.torch.op",
         )
     return ArrayView(
         pointer=tensor.data_ptr(),
@@ -228,6 +228,23 @@ def _describe_interface(array: Any, stream: int | None, owner: str, driver: Driv
     return ArrayView(
         pointer, shape, strides, known(element.name), device, owner, bool(readonly), array
     )
+
+
+def storage_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """The axes in their order, but for the one whose neighbours are adjacent: it is last.
+
+    Args:
+        shape: of the array.
+        strides: in elements.
+    """
+    axes = range(len(shape))
+    pairs = zip(strides, shape, strict=True)
+    adjacent = [axis for axis, (step, extent) in enumerate(pairs) if step == 1 and extent > 1]
+    outer = [axis for axis in adjacent if axis != len(axes) - 1]
+    if not outer or shape[-1] == 1:
+        return tuple(axes)
+    # The steps of the others are arguments, in any order.
+    return (*(axis for axis in axes if axis != outer[-1]), outer[-1])
 
 
 def in_order(

@@ -1,0 +1,92 @@
+"""Programs, with the sizes and storage of the arrays of a call -> kernels, made on first use.
+
+Among calls with one program, one layout, one alignment class and one choice of schedule the kernel
+is the same, as it is for direct calls of `polygen.api.Fused`. A schedule that is given is the
+choice for all sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from polygen.api import target
+from polygen.decide import decision
+from polygen.frontend.program import Program
+from polygen.generated import content
+from polygen.kernel import Kernel
+from polygen.pipeline import with_sizes
+from polygen.runtime.recent import Recent
+from polygen.schedule.model import Schedule
+
+_MOST_KERNELS = 512
+
+
+class Kernels:
+    """The kernels of a process, by what they are made from."""
+
+    def __init__(self) -> None:
+        self._found: Recent[Any, Kernel] = Recent(_MOST_KERNELS)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def find(
+        self, program: Program, sizes: Mapping[str, int], schedule: Schedule | None = None
+    ) -> Kernel:
+        """The kernel for the GPU present.
+
+        Args:
+            program: what to compute, with the order in which each array is stored.
+            sizes: of its symbolic dims.
+            schedule: None: an automatic choice, which depends on the sizes.
+
+        Raises:
+            PolygenError: no kernel can be made of the program.
+        """
+        known = {name: sizes[name] for name in program.sizes}
+        program, device = with_sizes(program, known), target(None)
+        if schedule is None:
+            chosen, origin = decision(program, device, known)
+        else:
+            chosen, origin = schedule, ""
+        key = (content(program), device, chosen, origin == "")
+        found = self._found.get(key)
+        if found is None:
+            found = (
+                Kernel(program, device, known, chosen)
+                if schedule is not None
+                else Kernel.decided(program, device, known, chosen, origin)
+            )
+        return self._found.put(key, found)
+
+
+def stored(program: Program, orders: Sequence[tuple[int, ...]]) -> Program:
+    """The program for arrays that are stored in these orders.
+
+    Args:
+        program: what to compute.
+        orders: of each input that is no scalar, in order: its axes, the contiguous one last.
+    """
+    given = iter(orders)
+    inputs = tuple(
+        replace(tensor, order=next(given)) if tensor.dims else tensor for tensor in program.inputs
+    )
+    return replace(program, inputs=inputs)
+
+
+def sizes_of(program: Program, shapes: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
+    """The symbolic dims of a program as arrays of these shapes have them.
+
+    Args:
+        program: what is computed.
+        shapes: of each input that is no scalar, in order.
+    """
+    arrays = [tensor for tensor in program.inputs if tensor.dims]
+    return {
+        dim: extent
+        for tensor, shape in zip(arrays, shapes, strict=True)
+        for dim, extent in zip(tensor.dims, shape, strict=True)
+        if isinstance(dim, str)
+    }

@@ -1,0 +1,33 @@
+"""Whether a kernel can be made of a program, found out before anything is generated.
+
+The analysis is the one that an automatic choice of schedule begins with; it needs no device, and is
+kept, in memory and on disk.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from polygen.decide import prospect
+from polygen.errors import PolygenError, UnsupportedProgram
+from polygen.frontend.program import Program
+from polygen.pipeline import check_length
+
+
+@functools.lru_cache(maxsize=1024)
+def refusal(program: Program) -> PolygenError | None:
+    """Why no kernel can be made of a program; None: one can, if a device has the instruction.
+
+    Args:
+        program: of at least one statement.
+    """
+    if not program.contractions:
+        return UnsupportedProgram(
+            "no product", where=program.name, why="polygen fuses work around a matrix product"
+        )
+    try:
+        check_length(program)
+        prospect(program)
+    except PolygenError as reason:
+        return reason
+    return None

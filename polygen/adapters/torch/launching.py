@@ -1,0 +1,94 @@
+"""`polygen::launch`: any program as an operator of PyTorch, with the program itself as an argument.
+
+Backward passes and graphs of `torch.compile` call it. The program is text that says all of it, so
+that a graph which holds one is complete: it can be kept on disk and run by another process.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from polygen.adapters.torch.running import Runner, sizes_for
+from polygen.errors import GradientError
+from polygen.frontend.program import Program
+from polygen.generated import content, decode
+
+NAMESPACE = "polygen"
+LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
+_MOST_RUNNERS = 4096
+
+
+def launch(program: Program, operands: Sequence[Any]) -> list[torch.Tensor]:
+    """Run a program as one kernel; under a trace, record it as one node.
+
+    Args:
+        program: what to compute; a kernel can be made of it.
+        operands: in order, tensors and numbers.
+
+    Returns:
+        The outputs, in order.
+    """
+    arrays = [operand for operand in operands if isinstance(operand, torch.Tensor)]
+    scalars = [float(operand) for operand in operands if not isinstance(operand, torch.Tensor)]
+    found: list[torch.Tensor] = torch.ops.polygen.launch.default(arrays, scalars, text_of(program))
+    return found
+
+
+@functools.lru_cache(_MOST_RUNNERS)
+def text_of(program: Program) -> str:
+    """A program as text that `read` reads."""
+    return content(program)
+
+
+@functools.lru_cache(_MOST_RUNNERS)
+def read(text: str) -> Program:
+    """The program that a graph holds as text.
+
+    Raises:
+        ValueError: another version of polygen wrote it.
+    """
+    return decode(Program, json.loads(text))
+
+
+@functools.lru_cache(_MOST_RUNNERS)
+def _runner(text: str) -> tuple[Runner, tuple[bool, ...]]:
+    """What runs a program, and which of its inputs are arrays."""
+    program = read(text)
+    runner = Runner(lambda operands: (program, sizes_for(program, operands)))
+    return runner, tuple(bool(tensor.dims) for tensor in program.inputs)
+
+
+def _registered(method: str) -> Callable[..., list[torch.Tensor]]:
+    def run(arrays: Sequence[Any], scalars: Sequence[float], text: str) -> list[torch.Tensor]:
+        runner, are_arrays = _runner(text)
+        operands = arrays
+        if scalars:
+            each, numbers = iter(arrays), iter(scalars)
+            operands = [next(each if is_array else numbers) for is_array in are_arrays]
+        return list(getattr(runner, method)(tuple(operands)))
+
+    return run
+
+
+def _no_derivative(*_: Any) -> None:
+    raise GradientError(
+        "a second derivative",
+        where="polygen::launch",
+        why="derivatives of derivatives are not derived",
+        nearest="Leave create_graph=True away",
+    )
+
+
+LIBRARY.define(
+    "launch(Tensor[] arrays, float[] scalars, str program) -> Tensor[]",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+LIBRARY.impl("launch", _registered("on_gpu"), "CUDA")
+LIBRARY.impl("launch", _registered("on_cpu"), "CPU")
+torch.library.register_fake("polygen::launch", _registered("shapes_alone"), lib=LIBRARY)
+torch.library.register_autograd("polygen::launch", _no_derivative, lib=LIBRARY)

@@ -1,0 +1,200 @@
+"""A program in PyTorch's own operations: for what no kernel is made of.
+
+Contractions are einsums, pointwise statements run in float32 (float64 where the tensors are), and
+`torch.compile` fuses them. The functions are those of the vocabulary; what has a definition in
+terms of others runs that.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from polygen.adapters.torch.tensors import torch_dtype
+from polygen.frontend.expr import Symbolic
+from polygen.frontend.functions import TABLE
+from polygen.frontend.program import (
+    Access,
+    Affine,
+    Constant,
+    Contraction,
+    Pointwise,
+    Program,
+)
+
+
+def _both(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of two tensors, for calls with a number in the place of one."""
+
+    def call(x: Any, y: Any) -> Any:
+        tensor = x if isinstance(x, torch.Tensor) else y
+        return function(*(v if isinstance(v, torch.Tensor) else tensor.new_full((), v)
+                          for v in (x, y)))  # fmt: skip
+
+    return call
+
+
+def _where(condition: Any, x: Any, y: Any) -> Any:
+    if isinstance(x, torch.Tensor) or isinstance(y, torch.Tensor):
+        return torch.where(condition, x, y)
+    return torch.where(condition, torch.full((), x, device=condition.device), y)
+
+
+def _cbrt(x: Any) -> Any:
+    return torch.sign(x) * torch.abs(x) ** (1.0 / 3.0)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "neg": operator.neg,
+    "abs": torch.abs,
+    "floor": torch.floor,
+    "ceil": torch.ceil,
+    "trunc": torch.trunc,
+    "round": torch.round,
+    "minimum": _both(torch.minimum),
+    "maximum": _both(torch.maximum),
+    "exp": torch.exp,
+    "exp2": torch.exp2,
+    "expm1": torch.expm1,
+    "log": torch.log,
+    "log1p": torch.log1p,
+    "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt,
+    "cbrt": _cbrt,
+    "hypot": _both(torch.hypot),
+    "sin": torch.sin,
+    "cos": torch.cos,
+    "tan": torch.tan,
+    "arctan2": _both(torch.arctan2),
+    "tanh": torch.tanh,
+    "erf": torch.erf,
+    "erfc": torch.erfc,
+    "sigmoid": torch.sigmoid,
+    "softplus": lambda x: torch.logaddexp(x, torch.zeros_like(x)),
+    "gelu": torch.nn.functional.gelu,
+    "pow": operator.pow,
+    "where": _where,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "logical_and": torch.logical_and,
+    "logical_or": torch.logical_or,
+    "logical_not": torch.logical_not,
+}
+
+
+class _Term(Symbolic):
+    """A tensor inside the definition of a function."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def apply(self, function: str, *args: Any) -> Any:
+        plain = [arg.value if isinstance(arg, _Term) else arg for arg in args]
+        return _Term(applied(function, plain))
+
+
+def applied(function: str, args: Sequence[Any]) -> Any:
+    """A function of the vocabulary on tensors and numbers, at least one of them a tensor."""
+    if function in FUNCTIONS:
+        return FUNCTIONS[function](*args)
+    definition = TABLE[function].definition
+    assert definition is not None
+    first = next(arg for arg in args if isinstance(arg, torch.Tensor))
+    return definition(
+        *(_Term(arg if isinstance(arg, torch.Tensor) else first.new_full((), arg)) for arg in args)
+    ).value
+
+
+def run(program: Program, operands: Sequence[Any], sizes: Mapping[str, Any]) -> list[torch.Tensor]:
+    """A program's outputs.
+
+    Args:
+        program: what to compute.
+        operands: in order, tensors and numbers.
+        sizes: of its symbolic dims.
+    """
+    values: dict[str, Any] = dict(zip((t.name for t in program.inputs), operands, strict=True))
+    exact = any(isinstance(o, torch.Tensor) and o.dtype == torch.float64 for o in operands)
+    working = torch.float64 if exact else torch.float32
+    for statement in program.statements:
+        extents = {i: sizes[e] if isinstance(e, str) else e for i, e in statement.domain}
+        if isinstance(statement, Contraction):
+            values[statement.write.name] = _contraction(statement, values, extents)
+        else:
+            found = _pointwise(statement, values, extents, working, exact)
+            values[statement.write.name] = found
+    return [values[tensor.name] for tensor in program.outputs]
+
+
+def _contraction(
+    statement: Contraction, values: Mapping[str, Any], extents: Mapping[str, Any]
+) -> torch.Tensor:
+    numbers = {iterator: n for n, iterator in enumerate(extents)}
+    operands: list[Any] = []
+    for access in statement.reads:
+        operands += [_selected(access, values, extents), [numbers[i] for i in access.iterators]]
+    found: torch.Tensor = torch.einsum(*operands, [numbers[i] for i in statement.write.iterators])
+    return found
+
+
+def _selected(access: Access, values: Mapping[str, Any], extents: Mapping[str, Any]) -> Any:
+    """What an access reads: one axis per iterator, in the order of the array's axes."""
+    tensor = values[access.name]
+    for axis, index in reversed(tuple(enumerate(access.index))):
+        if isinstance(index, int):
+            tensor = tensor.select(axis, index)
+        elif isinstance(index, Affine):
+            steps = torch.arange(extents[index.iterator], device=tensor.device)
+            tensor = tensor.index_select(axis, steps * index.scale + index.offset)
+    return tensor
+
+
+def _pointwise(
+    statement: Pointwise,
+    values: Mapping[str, Any],
+    extents: Mapping[str, Any],
+    working: torch.dtype,
+    exact: bool,
+) -> torch.Tensor:
+    args: list[Any] = [
+        arg.value if isinstance(arg, Constant) else _aligned(arg, values, extents, working)
+        for arg in statement.args
+    ]
+    if statement.function == "cast":
+        found = args[0].to(working if exact else torch_dtype(statement.dtype))
+    else:
+        found = applied(statement.function, args)
+    along = list(extents)
+    order = [along.index(iterator) for iterator in statement.write.iterators]
+    shape = list(extents.values())
+    result: torch.Tensor = found.expand(shape).permute(order)
+    return result
+
+
+def _aligned(
+    access: Access, values: Mapping[str, Any], extents: Mapping[str, Any], working: torch.dtype
+) -> Any:
+    """An argument with an axis per iterator of the domain, of size 1 where it has none."""
+    if not isinstance(values[access.name], torch.Tensor):
+        return values[access.name]  # a run-time scalar
+    tensor = _selected(access, values, extents)
+    own = access.iterators
+    used = [iterator for iterator in extents if iterator in own]
+    tensor = tensor.permute([own.index(iterator) for iterator in used])
+    for axis, iterator in enumerate(extents):
+        if iterator not in own:
+            tensor = tensor.unsqueeze(axis)
+    return tensor if tensor.dtype == torch.bool else tensor.to(working)

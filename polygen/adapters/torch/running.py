@@ -1,0 +1,150 @@
+"""Runs programs on tensors: kernels on CUDA devices, the program's meaning on the CPU in float64,
+shapes alone where PyTorch traces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from polygen.adapters.kernels import Kernels, sizes_of, stored
+from polygen.adapters.torch.tensors import is_reference, needs_copy, order_of, torch_dtype
+from polygen.errors import ArgumentError
+from polygen.frontend.evaluate import evaluate
+from polygen.frontend.program import Program
+from polygen.kernel import Kernel
+from polygen.runtime.recent import Recent
+from polygen.schedule.model import Schedule
+
+KERNELS = Kernels()
+_MOST_READY = 4096  # combinations of shapes, strides and types that one runner keeps
+
+Operands = Sequence[Any]
+
+
+class Runner:
+    """Runs one function's programs; which one, `program_for` says from a call's operands.
+
+    Args:
+        program_for: the program, and the extents of its symbolic dims.
+        schedule: for all kernels; None: chosen by sizes.
+    """
+
+    def __init__(
+        self,
+        program_for: Callable[[Operands], tuple[Program, dict[str, Any]]],
+        schedule: Schedule | None = None,
+    ) -> None:
+        self._program_for, self._schedule = program_for, schedule
+        self._ready: Recent[Any, tuple[Kernel, tuple[int, ...]]] = Recent(_MOST_READY)
+
+    def on_gpu(self, operands: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+        """Launch on the current stream of the tensors' device; nothing waits.
+
+        Raises:
+            PolygenError: no kernel takes these operands.
+        """
+        key = tuple(
+            [
+                (o.shape, o.stride(), o.dtype) if isinstance(o, torch.Tensor) else None
+                for o in operands
+            ]
+        )
+        index = _device_of(operands)
+        ready = self._ready.get((index, *key))
+        if index != torch.cuda.current_device():
+            with torch.cuda.device(index):
+                return self._launch(ready or self._prepare(index, key, operands), operands)
+        return self._launch(ready or self._prepare(index, key, operands), operands)
+
+    def _prepare(
+        self, index: int, key: tuple[Any, ...], operands: tuple[Any, ...]
+    ) -> tuple[Kernel, tuple[int, ...]]:
+        copied = tuple(
+            n for n, o in enumerate(operands) if isinstance(o, torch.Tensor) and needs_copy(o)
+        )
+        operands = _copied(operands, copied)
+        program, sizes = self._program_for(operands)
+        tensors = [operand for operand in operands if isinstance(operand, torch.Tensor)]
+        program = stored(program, [order_of(tensor) for tensor in tensors])
+        kernel = KERNELS.find(program, sizes, self._schedule)
+        return self._ready.put((index, *key), (kernel, copied))
+
+    @staticmethod
+    def _launch(
+        ready: tuple[Kernel, tuple[int, ...]], operands: tuple[Any, ...]
+    ) -> tuple[torch.Tensor, ...]:
+        kernel, copied = ready
+        if copied:
+            operands = _copied(operands, copied)
+        results = kernel(*operands)
+        return results if type(results) is tuple else (results,)
+
+    def on_cpu(self, operands: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+        """The program's meaning in float64, for comparisons and `torch.autograd.gradcheck`.
+
+        Raises:
+            ArgumentError: a tensor that is not float64: kernels run on CUDA devices.
+        """
+        if not is_reference(operands):
+            raise _on_the_cpu()
+        program, sizes = self._program_for(operands)
+        return meaning(program, operands, sizes)
+
+    def shapes_alone(self, operands: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+        """Outputs without elements, as PyTorch's tracing wants them."""
+        program, sizes = self._program_for(operands)
+        return empty(program, sizes, operands)
+
+
+def _device_of(operands: tuple[Any, ...]) -> int:
+    for operand in operands:
+        if isinstance(operand, torch.Tensor):
+            return int(operand.get_device())
+    raise ArgumentError("no operand is a tensor", nearest="A product needs two")
+
+
+def _copied(operands: tuple[Any, ...], which: tuple[int, ...]) -> tuple[Any, ...]:
+    return tuple(o.contiguous() if n in which else o for n, o in enumerate(operands))
+
+
+def _on_the_cpu() -> ArgumentError:
+    return ArgumentError(
+        "the tensors are on the CPU",
+        why="kernels run on CUDA devices; float64 tensors on the CPU give the program's meaning",
+        nearest="Move them: x.cuda()",
+    )
+
+
+def meaning(
+    program: Program, operands: tuple[Any, ...], sizes: dict[str, Any]
+) -> tuple[torch.Tensor, ...]:
+    """A program's outputs in float64, by the reference evaluator; nothing is rounded but casts."""
+    named = {
+        tensor.name: operand.detach().numpy() if isinstance(operand, torch.Tensor) else operand
+        for tensor, operand in zip(program.inputs, operands, strict=True)
+    }
+    found = evaluate(program, named, sizes, round_outputs=False)
+    return tuple(torch.from_numpy(np.array(value, np.float64, order="C")) for value in found)
+
+
+def empty(program: Program, sizes: dict[str, Any], operands: Operands) -> tuple[torch.Tensor, ...]:
+    """New tensors for a program's outputs."""
+    first = next(operand for operand in operands if isinstance(operand, torch.Tensor))
+    exact = is_reference(operands)
+    return tuple(
+        torch.empty(
+            [sizes[dim] if isinstance(dim, str) else dim for dim in tensor.dims],
+            dtype=torch.float64 if exact else torch_dtype(tensor.dtype),
+            device=first.device,
+        )
+        for tensor in program.outputs
+    )
+
+
+def sizes_for(program: Program, operands: Operands) -> dict[str, Any]:
+    """The symbolic dims of a program as these operands have them."""
+    return sizes_of(program, [o.shape for o in operands if isinstance(o, torch.Tensor)])

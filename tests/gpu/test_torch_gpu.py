@@ -1,0 +1,270 @@
+"""Operators of PyTorch made of array code, on the GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+import polygen as pg
+
+torch = pytest.importorskip("torch")
+pgt = pytest.importorskip("polygen.adapters.torch")
+
+pytestmark = pytest.mark.gpu
+
+BF16, F16 = torch.bfloat16, torch.float16
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cuda():
+    if not torch.cuda.is_available():
+        pytest.skip("this PyTorch has no CUDA")
+
+
+@pgt.op
+def layer(x, w, b):
+    return pg.relu(x @ w.T + b)
+
+
+@pgt.op
+def smooth(x, w, b):
+    return pg.gelu(x @ w.T + b)
+
+
+@pgt.op
+def gated(x, u, v):
+    return pg.silu(x @ u.T) * (x @ v.T)
+
+
+@pgt.op(scalars=("alpha",), outputs=2)
+def pair(x, u, v, alpha):
+    return alpha * (x @ u.T), pg.relu(x @ v.T).astype("f32")
+
+
+def whole(*shape, dtype=BF16, most=2):
+    """Integers, so that every order of summation gives the same."""
+    return torch.randint(-most, most + 1, shape, device="cuda").to(dtype)
+
+
+def real(*shape, dtype=BF16):
+    return torch.randn(*shape, device="cuda", dtype=torch.float32).to(dtype)
+
+
+def eager_layer(x, w, b):
+    return torch.relu(x.float() @ w.float().T + b.float()).to(x.dtype)
+
+
+def close(found, wanted, steps=4):
+    """Within a few roundings to the result's type of the largest value of the matrix."""
+    unit = torch.finfo(found.dtype).eps * wanted.abs().max().item()
+    assert (found.double() - wanted.double()).abs().max().item() <= steps * unit
+
+
+# --- forward
+@pytest.mark.parametrize("dtype", [BF16, F16])
+@pytest.mark.parametrize("m", [1, 5, 64, 130, 1000])
+def test_it_is_exact_on_integers(m, dtype):
+    x, w, b = (whole(*s, dtype=dtype) for s in ((m, 136), (264, 136), (264,)))
+    torch.testing.assert_close(layer(x, w, b), eager_layer(x, w, b), rtol=0, atol=0)
+
+
+def test_it_is_close_on_floats():
+    x, w, b = real(300, 512), real(640, 512) / 16, real(640)
+    wanted = torch.nn.functional.gelu(x.double() @ w.double().T + b.double())
+    close(smooth(x, w, b), wanted)
+
+
+def test_batches_several_results_and_scalars():
+    x, u, v = whole(3, 40, 64), whole(72, 64), whole(72, 64)
+    a, b = pair(x, u, v, 2.0)
+    assert (a.dtype, b.dtype) == (BF16, torch.float32)
+    torch.testing.assert_close(a, (2 * (x.float() @ u.float().T)).bfloat16(), rtol=0, atol=0)
+    torch.testing.assert_close(b, torch.relu(x.float() @ v.float().T), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("view", ["transposed", "sliced", "strided", "expanded", "odd", "shifted"])
+def test_every_view_is_taken(view):
+    x = {
+        "transposed": lambda: whole(128, 96).t(),
+        "sliced": lambda: whole(96, 512)[:, 256:384],
+        "strided": lambda: whole(96, 256)[:, ::2],
+        "expanded": lambda: whole(1, 128).expand(96, 128),
+        "odd": lambda: whole(96, 129)[:, :128],
+        "shifted": lambda: whole(96 * 128 + 1)[1:].view(96, 128),
+    }[view]()
+    w, b = whole(80, 128), whole(80)
+    torch.testing.assert_close(layer(x, w, b), eager_layer(x, w, b), rtol=0, atol=0)
+
+
+def test_the_current_stream_is_used():
+    w, b = whole(256, 256), whole(256)
+    stream = torch.cuda.Stream()
+    layer(whole(256, 256), w, b)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        x = whole(256, 256)
+        for _ in range(20):
+            torch.cuda._sleep(1_000_000)
+            x = x.neg_()
+            y = layer(x, w, b)
+    stream.synchronize()
+    torch.testing.assert_close(y, eager_layer(x, w, b), rtol=0, atol=0)
+
+
+def test_a_graph_replays_it():
+    x, w, b = whole(64, 128), whole(192, 128), whole(192)
+    layer(x, w, b)  # compiled before the capture
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = layer(layer(x, w[:128], b[:128]), w, b)
+    for _ in range(3):
+        x.copy_(whole(64, 128))
+        graph.replay()
+        wanted = eager_layer(eager_layer(x, w[:128], b[:128]), w, b)
+        torch.testing.assert_close(y, wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16])
+def test_autocast_gives_the_products_its_type(dtype):
+    x, w, b = (whole(*s, dtype=torch.float32) for s in ((32, 64), (48, 64), (48,)))
+    with torch.autocast("cuda", dtype=dtype):
+        y = layer(x, w, b)
+        assert y.dtype == torch.nn.functional.linear(x, w).dtype == dtype
+    torch.testing.assert_close(y, eager_layer(x, w, b).to(dtype), rtol=0, atol=0)
+
+
+def test_batches_of_one_alignment_class_share_kernels():
+    from polygen.adapters.torch.running import KERNELS
+
+    w, b = whole(1024, 1024), whole(1024)
+    layer(whole(4096, 1024), w, b)
+    before = len(KERNELS)
+    for m in (4097, 4095, 4000, 4064):  # one choice of schedule
+        x = whole(m, 1024)
+        torch.testing.assert_close(layer(x, w, b), eager_layer(x, w, b), rtol=0, atol=0)
+    x = whole(1024, 1024)  # as long as the others: still the same program
+    torch.testing.assert_close(layer(x, w, b), eager_layer(x, w, b), rtol=0, atol=0)
+    programs = {k.program for k in KERNELS._found.values() if k.program.name == "layer"}
+    assert len(KERNELS) - before <= 2 and programs
+
+
+# --- backward
+def eager_gated(x, u, v):
+    return torch.nn.functional.silu(x @ u.T) * (x @ v.T)
+
+
+def grads(function, operands, cotangent):
+    leaves = [operand.detach().clone().requires_grad_() for operand in operands]
+    return torch.autograd.grad(function(*leaves), leaves, cotangent)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16])
+@pytest.mark.parametrize("shape", [(64, 72, 128), (130, 264, 136), (8, 8, 8)])
+def test_gradients_are_exact_on_integers(shape, dtype):
+    m, n, k = shape
+    x, w, b = (whole(*s, dtype=dtype, most=1) for s in ((m, k), (n, k), (n,)))
+    g = whole(m, n, dtype=dtype, most=1)
+    found = grads(layer, (x, w, b), g)
+    wide = [t.double() for t in (x, w, b)]
+    for one, wanted in zip(found, grads(eager_layer, wide, g.double()), strict=True):
+        assert one.dtype == dtype
+        torch.testing.assert_close(one, wanted.to(dtype), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(3, 40), (120,)])
+def test_gradients_of_batches_of_rows(shape):
+    x, w, b = whole(*shape, 64, most=1), whole(72, 64, most=1), whole(72)
+    g = whole(*shape, 72, most=1)
+    found = grads(layer, (x, w, b), g)
+    wide = [t.double() for t in (x, w, b)]
+    for one, wanted in zip(found, grads(eager_layer, wide, g.double()), strict=True):
+        torch.testing.assert_close(one, wanted.bfloat16(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("function", "eager", "shapes"),
+    [
+        (
+            smooth,
+            lambda x, w, b: torch.nn.functional.gelu(x @ w.T + b),
+            [(256, 128), (384, 128), (384,)],
+        ),
+        (gated, eager_gated, [(256, 128), (384, 128), (384, 128)]),
+    ],
+)
+def test_gradients_are_close_on_floats(function, eager, shapes):
+    operands = [real(*shape) / 4 for shape in shapes]
+    g = real(256, 384)
+    exact = grads(eager, [t.double() for t in operands], g.double())
+    rounded = grads(eager, operands, g)
+    for one, wanted, usual in zip(grads(function, operands, g), exact, rounded, strict=True):
+        scale = wanted.norm().item()
+        error = (one.double() - wanted).norm().item() / scale
+        assert error <= 1.5 * (usual.double() - wanted).norm().item() / scale + 1e-3
+
+
+def test_gradients_that_arrive_expanded_are_taken():
+    x, w, b = (whole(*s, most=1) for s in ((64, 72), (128, 72), (128,)))
+    leaves = [t.clone().requires_grad_() for t in (x, w, b)]
+    layer(*leaves).sum().backward()
+    wide = [t.double() for t in (x, w, b)]
+    ones = torch.ones(64, 128, dtype=torch.float64, device="cuda")
+    for leaf, wanted in zip(leaves, grads(eager_layer, wide, ones), strict=True):
+        torch.testing.assert_close(leaf.grad, wanted.bfloat16(), rtol=0, atol=0)
+
+
+def test_training_under_autocast_and_torch_compile():
+    torch.manual_seed(0)
+    w, b = (torch.randn(*s, device="cuda").div_(8).requires_grad_() for s in ((192, 128), (192,)))
+    torch._dynamo.reset()
+    call = torch.compile(lambda x: smooth(x, w, b).square().sum(), fullgraph=True)
+    for m in (64, 96, 128, 200):
+        x = torch.randn(m, 128, device="cuda")
+        with torch.autocast("cuda", dtype=BF16):
+            found = torch.autograd.grad(call(x), (w, b))
+            usual = torch.nn.functional.gelu(torch.nn.functional.linear(x, w, b))
+            wanted = torch.autograd.grad(usual.square().sum(), (w, b))
+        for one, other in zip(found, wanted, strict=True):
+            assert one.dtype == torch.float32
+            assert (one - other).norm() <= 2e-2 * other.norm()
+
+
+# --- under torch.compile
+def test_it_is_one_node_of_a_compiled_function():
+    w, b = whole(192, 128), whole(192)
+    torch._dynamo.reset()
+    call = torch.compile(lambda x: layer(x + 1, w, b) * 2, fullgraph=True)
+    for m in (64, 65, 128, 200):
+        x = whole(m, 128)
+        wanted = (eager_layer(x + 1, w, b).float() * 2).bfloat16()
+        torch.testing.assert_close(call(x), wanted, rtol=0, atol=0)
+
+
+def test_cuda_graphs_of_a_compiled_function():
+    w, b = whole(192, 128), whole(192)
+    torch._dynamo.reset()
+    call = torch.compile(lambda x: layer(x, w, b) * 2, mode="reduce-overhead", fullgraph=True)
+    for _ in range(5):
+        x = whole(64, 128)
+        wanted = (eager_layer(x, w, b).float() * 2).bfloat16()
+        torch.testing.assert_close(call(x).clone(), wanted, rtol=0, atol=0)
+
+
+# --- refusals
+def test_what_no_kernel_takes_is_refused():
+    x, w, b = whole(8, 16), whole(8, 16), whole(8)
+    with pytest.raises(pg.PolygenError, match="host memory"):
+        layer(x, w.cpu(), b)
+    with pytest.raises(pg.PolygenError, match=r"w: the tensor is float64"):
+        layer(x, w.double(), b)
+    with pytest.raises(pg.PolygenError, match=r"w: the tensor is complex64"):
+        layer(x, w.to(torch.complex64), b)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_tensors_of_another_device_run_there():
+    x, w, b = (whole(*s).to("cuda:1") for s in ((8, 16), (8, 16), (8,)))
+    assert torch.cuda.current_device() == 0
+    torch.testing.assert_close(layer(x, w, b), eager_layer(x, w, b), rtol=0, atol=0)
+    with pytest.raises(pg.PolygenError, match="is on device"):
+        layer(x, w.to("cuda:0"), b)

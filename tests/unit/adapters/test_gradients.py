@@ -1,0 +1,226 @@
+"""Derivatives of programs: evaluated in float64, against central differences of the program."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polygen as pg
+from polygen.adapters.gradients import derive
+from polygen.adapters.legality import refusal
+from polygen.errors import GradientError
+from polygen.frontend.evaluate import evaluate
+
+CASES = {
+    "bare": (lambda x, w: x @ w.T, ["tf32[M,K]", "tf32[N,K]"]),
+    "bias": (lambda x, w, b: x @ w.T + b, ["tf32[M,K]", "tf32[N,K]", "f32[N]"]),
+    "relu": (lambda x, w, b: pg.relu(x @ w + b), ["tf32[M,K]", "tf32[K,N]", "f32[N]"]),
+    "gelu": (lambda x, w, b: pg.gelu(x @ w.T + b), ["tf32[M,K]", "tf32[N,K]", "f32[N]"]),
+    "residual": (
+        lambda x, w, r: pg.silu(x @ w.T) * 0.5 + r,
+        ["tf32[M,K]", "tf32[N,K]", "f32[M,N]"],
+    ),
+    "rows and columns": (
+        lambda x, w, s, c: pg.tanh(x @ w.T * s) * c,
+        ["tf32[M,K]", "tf32[N,K]", "f32[M,1]", "f32[N]"],
+    ),
+    "gated": (
+        lambda x, u, v: pg.silu(x @ u.T) * (x @ v.T),
+        ["tf32[M,K]", "tf32[N,K]", "tf32[N,K]"],
+    ),
+    "two results": (
+        lambda x, u, v, b: (pg.sigmoid(x @ u.T + b), x @ v.T * b),
+        ["tf32[M,K]", "tf32[N,K]", "tf32[N,K]", "f32[N]"],
+    ),
+    "both sides": (lambda x: pg.tanh(x @ x.T), ["tf32[M,K]"]),
+    "rows of a batch": (
+        lambda x, w, b: pg.gelu(x @ w.T + b),
+        ["tf32[B,M,K]", "tf32[N,K]", "f32[N]"],
+    ),
+    "two batches": (lambda q, k: pg.exp(0.1 * (q @ k.mT)), ["tf32[B,H,S,D]", "tf32[B,H,T,D]"]),
+    "stretched": (lambda q, k: q @ k.mT, ["tf32[B,H,S,D]", "tf32[B,1,T,D]"]),
+    "heads": (
+        lambda q, k: pg.einsum("bshd,bthd->bhst", q, k),
+        ["tf32[B,S,H,D]", "tf32[B,T,H,D]"],
+    ),
+    "vector": (lambda w, x, b: pg.softplus(w @ x + b), ["tf32[M,K]", "tf32[K]", "f32[M]"]),
+    "transposed": (lambda x, w, r: pg.tanh((x @ w).T) + r, ["tf32[M,K]", "tf32[K,N]", "f32[N,M]"]),
+    "operand again": (lambda x, w: x @ w + pg.sin(x), ["tf32[M,K]", "tf32[K,K]"]),
+    "scalar": (lambda x, w, a: pg.elu(a * (x @ w)), ["tf32[M,K]", "tf32[K,N]", "f32"]),
+    "selected": (
+        lambda x, w, r: pg.where(x @ w > r, pg.mish(x @ w), pg.leaky_relu(r)),
+        ["tf32[M,K]", "tf32[K,N]", "f32[M,N]"],
+    ),
+    "named": (lambda d, g0, r1: pg.tanh(d @ g0.T + r1), ["tf32[M,K]", "tf32[N,K]", "f32[N]"]),
+}
+SIZES = {"M": 4, "N": 5, "K": 3, "B": 2, "H": 3, "S": 4, "T": 5, "D": 2}
+
+
+def program_of(name):
+    function, signature = CASES[name]
+    return pg.fuse(function, name="sample").program(*signature)
+
+
+def arrays_of(program, seed=0):
+    rng = np.random.default_rng(seed)
+    shapes = {t.name: [SIZES[d] if isinstance(d, str) else d for d in t.dims] for t in
+              (*program.inputs, *program.outputs)}  # fmt: skip
+    return {name: rng.uniform(-1.5, 1.5, shape) for name, shape in shapes.items()}
+
+
+def grouped(array, groups):
+    shape = [int(np.prod([array.shape[axis] for axis in axes])) for axes in groups]
+    return array.reshape(shape)
+
+
+def computed(program, gradient, arrays, cotangents):
+    """The gradients, by the reference evaluator and NumPy."""
+    known = dict(arrays) | dict(zip(gradient.cotangents, cotangents, strict=True))
+    for piece in gradient.pieces:
+        given = {
+            tensor.name: grouped(known[name], groups) if tensor.dims else known[name]
+            for tensor, name, groups in zip(
+                piece.program.inputs, piece.operands, piece.groups, strict=True
+            )
+        }
+        results = evaluate(piece.program, given, round_outputs=False)
+        known |= zip((t.name for t in piece.program.outputs), results, strict=True)
+    found = {}
+    for name, terms in gradient.terms:
+        total = np.zeros(np.shape(arrays[name]))
+        for term in terms:
+            part = known[term.source].sum(term.summed) if term.summed else known[term.source]
+            part = part.transpose(term.order) if term.order else part
+            total = total + part.reshape(total.shape)
+        found[name] = total
+    return found
+
+
+def differences(program, arrays, cotangents, name, step=1e-5):
+    """Central differences of the outputs, weighted with the cotangents."""
+
+    def value(changed):
+        given = {t.name: (arrays | {name: changed})[t.name] for t in program.inputs}
+        outputs = evaluate(program, given, round_outputs=False)
+        return sum((g * y).sum() for g, y in zip(cotangents, outputs, strict=True))
+
+    found = np.zeros(arrays[name].shape)
+    for place in np.ndindex(found.shape):
+        high, low = arrays[name].copy(), arrays[name].copy()
+        high[place] += step
+        low[place] -= step
+        found[place] = (value(high) - value(low)) / (2 * step)
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_what_central_differences_give(name):
+    program = program_of(name)
+    arrays = arrays_of(program)
+    arrays |= {t.name: 0.75 for t in program.inputs if not t.dims}
+    cotangents = [arrays[tensor.name] for tensor in program.outputs]
+    wanted = frozenset(tensor.name for tensor in program.inputs if tensor.dims)
+    gradient = derive(program, wanted)
+    found = computed(program, gradient, arrays, cotangents)
+    assert set(found) == wanted
+    for argument in wanted:
+        differ = differences(program, arrays, cotangents, argument)
+        np.testing.assert_allclose(found[argument], differ, rtol=1e-7, atol=1e-7)
+    read = {name for piece in gradient.pieces for name in piece.operands}
+    assert set(gradient.saved) == read & set(program.tensors)
+
+
+def kinds(name, *wanted):
+    program = program_of(name)
+    return [piece.program.name for piece in derive(program, frozenset(wanted)).pieces]
+
+
+def test_a_linear_epilogue_needs_no_product_again():
+    program = program_of("bias")
+    gradient = derive(program, frozenset("xwb"))
+    assert [piece.program.name for piece in gradient.pieces] == ["sample_d_w", "sample_d_x"]
+    assert gradient.saved == ("x", "w")
+    bias = dict(gradient.terms)["b"]
+    assert [(term.source, term.summed) for term in bias] == [("g0", (0,))]
+
+
+def test_only_what_is_asked_for_is_computed_and_kept():
+    assert kinds("gelu", "b") == ["sample_local"]
+    assert kinds("gelu", "x") == ["sample_local", "sample_d_x"]
+    assert derive(program_of("bare"), frozenset("x")).saved == ("w",)
+    assert derive(program_of("residual"), frozenset("r")).pieces == ()
+
+
+def test_what_does_not_need_the_products_is_apart():
+    program = program_of("two results")
+    local, plain, *_ = derive(program, frozenset("uvb")).pieces
+    assert (local.program.name, plain.program.name) == ("sample_local", "sample_plain")
+    assert local.program.contractions and not plain.program.contractions
+
+
+def test_products_with_one_operand_are_summed_in_one_program():
+    (piece,) = [
+        p for p in derive(program_of("gated"), frozenset("x")).pieces if "d_x" in p.program.name
+    ]
+    assert len(piece.program.contractions) == 2 and refusal(piece.program) is None
+
+
+def test_a_batch_of_rows_and_the_rows_are_rows():
+    for piece in derive(program_of("rows of a batch"), frozenset("xw")).pieces[1:]:
+        (product,) = piece.program.contractions
+        assert len(product.domain) == 3 and refusal(piece.program) is None
+
+
+@pytest.mark.parametrize("name", ["bias", "relu", "gelu", "residual", "gated", "rows of a batch"])
+def test_kernels_are_generated_of_what_has_products(name):
+    program = program_of(name)
+    wanted = frozenset(tensor.name for tensor in program.inputs)
+    for piece in derive(program, wanted).pieces:
+        assert refusal(piece.program) is None
+
+
+def test_types_are_those_of_the_arguments():
+    program = pg.fuse(lambda x, w, r: pg.relu(x @ w) + r).program(
+        "bf16[M,K]", "bf16[K,N]", "f32[M,N]", out_dtype="f32"
+    )
+    gradient = derive(program, frozenset("xwr"))
+    local, *products = gradient.pieces
+    assert [str(t.dtype) for t in local.program.outputs] == ["bf16"]
+    assert {str(t.dtype) for p in products for t in p.program.outputs} == {"bf16"}
+    assert [term.source for term in dict(gradient.terms)["r"]] == ["g0"]
+
+
+# --- refusals
+def refused(function, *signature, wanted):
+    with pytest.raises(GradientError) as raised:
+        derive(pg.fuse(function, name="sample").program(*signature), frozenset(wanted))
+    return str(raised.value)
+
+
+def test_slices_have_no_gradient():
+    text = refused(lambda x, w: x[:, ::2] @ w, "bf16[M,64]", "bf16[32,N]", wanted="x")
+    assert "the gradient of x, of which x[i,2*k] is read" in text and "Slice x outside" in text
+    slices = pg.fuse(lambda x, w: x[:, ::2] @ w).program("bf16[M,64]", "bf16[32,N]")
+    assert derive(slices, frozenset("w")).pieces, "the other operand has one"
+
+
+def test_8_bit_operands_have_no_gradient():
+    text = refused(lambda x, w: x @ w.T, "e4m3[M,K]", "e4m3[N,K]", wanted="x")
+    assert "x is e4m3" in text and "x.detach()" in text
+    bias = pg.fuse(lambda x, w, b: x @ w.T + b).program("s8[M,K]", "s8[N,K]", "f32[N]")
+    assert derive(bias, frozenset("b")).pieces == ()
+
+
+def test_results_over_other_axes_have_no_gradient():
+    text = refused(lambda x, w: (x @ w, pg.relu((x @ w).T)), "bf16[M,K]", "bf16[K,N]", wanted="x")
+    assert "results over different axes" in text and "transpose outside" in text
+
+
+def test_products_read_in_two_ways_have_no_gradient():
+    text = refused(lambda x: x @ x.T + (x @ x.T).T, "bf16[M,K]", wanted="x")
+    assert "is read in two ways" in text
+
+
+def test_products_that_are_stretched_have_no_gradient():
+    text = refused(lambda x, w, b: x @ w + b, "bf16[M,K]", "bf16[K,1]", "bf16[N]", wanted="x")
+    assert "the output has other axes than the product" in text

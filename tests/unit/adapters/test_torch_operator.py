@@ -1,0 +1,250 @@
+"""Operators of PyTorch made of array code, as far as they go without a GPU.
+
+Fake tensors have shapes, types and a device; float64 tensors on the CPU get the program's meaning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+import polygen as pg
+from polygen.errors import ArgumentError, DTypeError, ShapeError, SignatureError, TraceError
+
+torch = pytest.importorskip("torch")
+pgt = pytest.importorskip("polygen.adapters.torch")
+fake_tensor = pytest.importorskip("torch._subclasses.fake_tensor")
+
+BF16 = torch.bfloat16
+
+
+@pgt.op
+def up(x, w, b):
+    return pg.gelu(x @ w.T + b)
+
+
+@pgt.op(scalars=("alpha",), outputs=2)
+def scaled(x, u, v, alpha):
+    return alpha * (x @ u.T), pg.relu(x @ v.T).astype("f32")
+
+
+def meta(*shape, dtype=BF16):
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def exact(*shape, seed=0):
+    made = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randn(*shape, dtype=torch.float64, generator=made)
+
+
+@contextlib.contextmanager
+def autocast(dtype):
+    """What `torch.autocast("cuda")` sets; that itself does nothing where there is no GPU."""
+    torch.set_autocast_dtype("cuda", dtype)
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+
+
+# --- what it is
+def test_the_schema_follows_from_the_parameters():
+    assert str(up.overload._schema) == "polygen::up(Tensor x, Tensor w, Tensor b) -> Tensor"
+    wanted = "polygen::scaled(Tensor x, Tensor u, Tensor v, float alpha) -> (Tensor, Tensor)"
+    assert str(scaled.overload._schema) == wanted
+    assert repr(up) == "<operator polygen::up(x, w, b)>"
+
+
+def test_names_that_are_taken_get_a_number():
+    first, second = (pgt.op(lambda x, w: x @ w, name="twice") for _ in range(2))
+    assert [first.name, second.name] == ["twice", "twice_2"]
+    assert pgt.op(pg.fuse(lambda x, w: x @ w, name="fused_one")).name == "fused_one"
+
+
+# --- shapes and types
+def test_shapes_and_types_come_from_the_program():
+    y = up(meta(5, 8), meta(7, 8), meta(7))
+    assert (y.shape, y.dtype, y.is_contiguous()) == ((5, 7), BF16, True)
+    y = up(meta(2, 1, 5, 8), meta(7, 8), meta(7, dtype=torch.float32))
+    assert (y.shape, y.dtype) == ((2, 1, 5, 7), BF16)
+    half = torch.float16
+    a, b = scaled(meta(5, 8, dtype=half), meta(7, 8, dtype=half), meta(7, 8, dtype=half), 2.0)
+    assert (a.dtype, b.dtype, a.shape) == (half, torch.float32, (5, 7))
+
+
+def test_f32_matrices_are_tf32_where_that_is_allowed():
+    single = torch.float32
+    product = pgt.op(lambda x, w: x @ w, name="tf32_product", allow_tf32=True)
+    y = product(meta(5, 8, dtype=single), meta(8, 7, dtype=single))
+    assert (y.shape, y.dtype) == ((5, 7), single)
+    with pytest.raises(DTypeError, match=r"x is f32 .*op\(f, allow_tf32=True\)"):
+        up(*(meta(*s, dtype=single) for s in ((5, 8), (7, 8), (7,))))
+
+
+def test_output_types_are_those_asked_for():
+    wide = pgt.op(lambda x, w: x @ w, name="wide", out_dtype="f32")
+    assert wide(meta(5, 8), meta(8, 7)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_casts_what_products_multiply(dtype):
+    single = torch.float32
+    seen = []
+    with fake_tensor.FakeTensorMode():
+        given = [
+            torch.empty(s, dtype=d, device="cuda")
+            for s, d in (((5, 8), single), ((7, 8), BF16), ((7,), single))
+        ]
+        run = up._runner._program_for
+        try:
+            up._runner._program_for = lambda o: (seen.append([t.dtype for t in o]), run(o))[1]
+            with autocast(dtype):
+                assert up(*given).dtype == dtype
+        finally:
+            up._runner._program_for = run
+    assert seen == [[dtype, dtype, single]]
+
+
+# --- meaning
+def test_float64_on_the_cpu_is_the_program_s_meaning():
+    x, w, b = exact(2, 5, 8), exact(7, 8), exact(7)
+    wanted = torch.nn.functional.gelu(x @ w.T + b)
+    torch.testing.assert_close(up(x, w, b), wanted, rtol=1e-12, atol=1e-12)
+    u = exact(7, 8, seed=1)
+    a, c = scaled(x[0], u, w, 3.0)
+    torch.testing.assert_close(a, 3 * (x[0] @ u.T), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(c, torch.relu(x[0] @ w.T), rtol=1e-12, atol=1e-12)
+
+
+def test_torch_s_own_checks_of_an_operator():
+    operands = exact(5, 8), exact(7, 8), exact(7)
+    torch.library.opcheck(up.overload, operands, test_utils=["test_schema", "test_faketensor"])
+
+
+# --- torch.compile
+def compiled(function, **options):
+    graphs = []
+
+    def keep(graph, _):
+        graphs.append([str(n.target) for n in graph.graph.nodes if n.op == "call_function"])
+        return graph.forward
+
+    torch._dynamo.reset()
+    return torch.compile(function, backend=keep, fullgraph=True, **options), graphs
+
+
+def test_it_stays_in_one_graph_and_serves_every_batch():
+    w, b = exact(7, 8), exact(7)
+    call, graphs = compiled(lambda x: torch.sin(up(torch.cos(x), w, b)))
+    for batch in (5, 6, 7, 8, 9, 33):  # 7 and 8 are other sizes of the problem, too
+        x = exact(batch, 8)
+        wanted = torch.sin(torch.nn.functional.gelu(torch.cos(x) @ w.T + b))
+        torch.testing.assert_close(call(x), wanted, rtol=1e-12, atol=1e-12)
+    assert len(graphs) == 2, "one for the first size, and one for all others"
+    assert all("polygen.up.default" in nodes for nodes in graphs)
+
+
+def test_dynamic_from_the_start_is_one_graph():
+    call, graphs = compiled(lambda x, w, b: up(x, w, b), dynamic=True)
+    for m, n, k in ((5, 7, 8), (6, 7, 8), (8, 8, 8), (12, 3, 4)):
+        assert call(exact(m, k), exact(n, k), exact(n)).shape == (m, n)
+    assert len(graphs) == 1
+
+
+def test_exported_programs_hold_it():
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w, self.b = torch.nn.Buffer(exact(7, 8)), torch.nn.Buffer(exact(7))
+
+        def forward(self, x):
+            return up(x, self.w, self.b)
+
+    layer = Layer()
+    batch = torch.export.Dim("batch", min=2)
+    exported = torch.export.export(layer, (exact(5, 8),), dynamic_shapes=({0: batch},))
+    x = exact(11, 8)
+    torch.testing.assert_close(exported.module()(x), layer(x))
+
+
+# --- launches, with a stand-in for the kernel
+class Launches:
+    """Takes the place of kernels, and of a device."""
+
+    def __init__(self, monkeypatch):
+        self.made, self.ran = [], []
+        monkeypatch.setattr("polygen.adapters.torch.running.KERNELS", self)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
+
+    def find(self, program, sizes, schedule):
+        self.made.append((program, sizes, schedule))
+
+        def kernel(*operands):
+            self.ran.append(operands)
+            return operands[0]
+
+        return kernel
+
+
+def test_a_kernel_is_looked_for_once_per_shape_stride_and_type(monkeypatch):
+    launches = Launches(monkeypatch)
+    run = pgt.op(lambda x, w: x @ w.T, name="looked_for")._runner.on_gpu
+    x, w = torch.zeros(6, 8, dtype=BF16), torch.zeros(4, 8, dtype=BF16)
+    for given in (x, x.clone(), x[:5], x.t().contiguous().t(), x.half().bfloat16(), x):
+        assert run((given, w))[0] is given
+    assert len(launches.made) == 3
+    assert [program.inputs[0].order for program, *_ in launches.made] == [(0, 1), (0, 1), (1, 0)]
+    assert launches.made[1][1] == {"D0": 5, "D1": 8, "D2": 4}
+
+
+def test_strides_that_no_kernel_reads_are_copied(monkeypatch):
+    launches = Launches(monkeypatch)
+    run = pgt.op(lambda x, w: x @ w.T, name="strided")._runner.on_gpu
+    w = torch.zeros(4, 8, dtype=BF16)
+    for x in (torch.zeros(6, 16, dtype=BF16)[:, ::2], torch.zeros(1, 8, dtype=BF16).expand(6, 8)):
+        run((x, w))
+        assert launches.ran[-1][0].is_contiguous() and launches.ran[-1][1] is w
+    sliced = torch.zeros(6, 64, dtype=BF16)[:, 16:24]
+    run((sliced, w))
+    assert launches.ran[-1][0] is sliced
+
+
+# --- refusals
+def test_tensors_on_the_cpu_are_refused():
+    given = [torch.zeros(s, dtype=BF16) for s in ((5, 8), (7, 8), (7,))]
+    with pytest.raises(ArgumentError, match=r"on the CPU .*x\.cuda\(\)"):
+        up(*given)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.complex64, torch.float64, torch.int32, torch.int64, torch.bool]
+)
+def test_types_that_no_kernel_reads_are_refused(dtype):
+    name = str(dtype).rpartition(".")[2]
+    with pytest.raises(DTypeError, match=rf"w: the tensor is {name} .*w\.to\(torch\.bfloat16\)"):
+        up(meta(5, 8), meta(7, 8, dtype=dtype), meta(7))
+
+
+def test_sizes_that_do_not_fit_are_named():
+    with pytest.raises(ShapeError, match=r"x has inner dim 8, w\.T has inner dim 9"):
+        up(meta(5, 8), meta(7, 9), meta(7))
+
+
+def test_tensors_without_axes_are_refused():
+    with pytest.raises(ArgumentError, match=r"b: the tensor has no axes .*scalars=\(.b.,\)"):
+        up(meta(5, 8), meta(7, 8), meta())
+
+
+def test_another_number_of_results_is_refused():
+    pair = pgt.op(lambda x, w: (x @ w, pg.relu(x @ w)), name="undeclared_pair")
+    with pytest.raises(TraceError, match=r"returns 2 values, not 1 .*outputs=2"):
+        pair(meta(5, 8), meta(8, 7))
+
+
+def test_scalars_that_are_no_parameters_are_refused():
+    with pytest.raises(SignatureError, match=r"scalars: no parameter is called c\. Parameters: x,"):
+        pgt.op(lambda x, w: x @ w, scalars=("c",))
+    with pytest.raises(TraceError, match="name"):
+        pgt.op(lambda x, w: x @ w, name="not a name")
