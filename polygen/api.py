@@ -15,6 +15,7 @@ from polygen.errors import ArgumentError, DTypeError, SignatureError, ToolchainM
 from polygen.frontend import evaluate, given
 from polygen.frontend.build import build_program
 from polygen.frontend.dtypes import F32, TF32, DType
+from polygen.frontend.invariant import Invariant, check_axes, places, with_invariant
 from polygen.frontend.pitches import pitch_of
 from polygen.frontend.program import Program, Tensor
 from polygen.frontend.signature import parse_signature
@@ -40,12 +41,19 @@ class Fused:
     """
 
     def __init__(
-        self, function: Callable[..., Any], name: str, source: str, allow_tf32: bool
+        self,
+        function: Callable[..., Any],
+        name: str,
+        source: str,
+        allow_tf32: bool,
+        invariant: Invariant | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function, self.name, self.source = function, name, source
         self._allow_tf32 = allow_tf32
         self._parameters = given.parameters_of(function)
+        self.promised = invariant  # as given
+        self._invariant = places({} if invariant is None else invariant, self._parameters)
         self._kernels: Recent[Any, Kernel] = Recent(_MOST_SHAPES)  # by shapes, dtypes and steps
         self._layouts: Recent[Any, Kernel] = Recent(_MOST_SHAPES)  # by storage order too
         self._variants: Recent[Any, Kernel] = Recent(_MOST_VARIANTS)  # by what they are made from
@@ -68,10 +76,12 @@ class Fused:
         acc_dtype: str = "f32",
         static: Sequence[str] | str = (),
         sizes: dict[str, int] | None = None,
+        invariant: Sequence[str] | str = (),
     ) -> Program:
         """Trace the function for the given arguments.
 
         Raises:
+            InvarianceError: a dim that bits must not depend on is none that can be such.
             SignatureError: the descriptions do not fit the function.
             ShapeError, DTypeError, TraceError, UnsupportedProgram: the code cannot become one
             kernel.
@@ -99,7 +109,16 @@ class Fused:
             replace(t, dims=tuple(fixed.get(d, d) if isinstance(d, str) else d for d in t.dims))
             for t in tensors
         ]
-        return build_program(self.function, self.name, self.source, tensors, out_dtype, acc_dtype)
+        program = build_program(
+            self.function, self.name, self.source, tensors, out_dtype, acc_dtype
+        )
+        names = (invariant,) if isinstance(invariant, str) else tuple(invariant)
+        return with_invariant(program, (*names, *self._declared(program)), static)
+
+    def _declared(self, program: Program) -> tuple[str, ...]:
+        """The dims at the places that `fuse` was told are invariant."""
+        check_axes(self._invariant, {tensor.name: len(tensor.dims) for tensor in program.inputs})
+        return tuple(str(program.tensors[name].dims[axis]) for name, axis in self._invariant)
 
     def compile(
         self,
@@ -111,6 +130,7 @@ class Fused:
         acc_dtype: str = "f32",
         schedule: Schedule | Path | str = "auto",
         command: str = "",
+        invariant: Sequence[str] | str = (),
     ) -> Kernel:
         """Make a kernel; needs no GPU.
 
@@ -125,15 +145,19 @@ class Fused:
             acc_dtype: type of the sums: ``f32``, or ``f16`` for f16 operands.
             schedule: "auto", a `Schedule`, or the path of a schedule file.
             command: named in the header of the generated code.
+            invariant: dims, such as ``("M",)``, that have no part in an element's bits: kernels
+                compiled for any of their sizes give a row the same bits. Proved, or refused.
 
         Raises:
+            InvarianceError: a dim cannot be invariant, or the schedule's sums depend on it.
             PolygenError: what cannot be compiled, where, why, and the nearest thing that can.
         """
         static = (static,) if isinstance(static, str) else static
         sizes = {name: _whole(value) for name, value in (sizes or {}).items()}
         program = self.program(
-            *signature, out_dtype=out_dtype, acc_dtype=acc_dtype, static=static, sizes=sizes
-        )
+            *signature, out_dtype=out_dtype, acc_dtype=acc_dtype, static=static, sizes=sizes,
+            invariant=invariant,
+        )  # fmt: skip
         known = {name: value for name, value in sizes.items() if name not in static}
         check_sizes(program, known)
         return Kernel(with_sizes(program, known), target(arch), known, schedule, command)
@@ -182,7 +206,8 @@ class Fused:
         """The kernel for arrays like these: equal extents share a symbol, 1 is a constant.
 
         Sizes and pitches choose the schedule; among those with one choice, one layout and one
-        alignment class the kernel is the same.
+        alignment class the kernel is the same. Invariant dims keep their names, so that all sizes
+        of them are one program, whose sums are of one class.
         """
         if len(operands) != len(self._parameters):
             raise ArgumentError(
@@ -191,21 +216,35 @@ class Fused:
             )
         names: dict[int, str] = {}
         apart: dict[str, int] = {}
+        invariant: dict[str, int] = {}
+        prefix = "D" + "_" * any(dim.startswith("D") for dim in self._invariant.values())
         tensors = []
         for name, operand in zip(self._parameters, operands, strict=True):
             if not hasattr(operand, "shape"):
                 tensors.append(Tensor(name, F32, ()))
                 continue
             view = describe(operand, name=name)
-            dims = tuple(
-                1 if extent == 1 else names.setdefault(extent, f"D{len(names)}")
-                for extent in view.shape
-            )
+            dims: list[str | int] = []
+            for axis, extent in enumerate(view.shape):
+                dim = self._invariant.get((name, axis))
+                if dim is None:
+                    other = f"{prefix}{len(names)}"
+                    dims.append(1 if extent == 1 else names.setdefault(extent, other))
+                elif invariant.setdefault(dim, extent) == extent:
+                    dims.append(dim)
+                else:
+                    raise ArgumentError(
+                        f"{name}.shape[{axis}] = {extent}, but {dim} = {invariant[dim]}",
+                        where=dim,
+                        why=f"both are the dim {dim}, as fuse was told",
+                    )
             order = storage_order(view.shape, view.strides)
-            tensors.append(Tensor(name, self._dtype(name, view), dims, order))
+            tensors.append(Tensor(name, self._dtype(name, view), tuple(dims), order))
             apart |= {pitch_of(name): step for step in _pitch(view, order)}
-        sizes = {symbol: extent for extent, symbol in names.items()}
+        check_axes(self._invariant, {tensor.name: len(tensor.dims) for tensor in tensors})
+        sizes = {symbol: extent for extent, symbol in names.items()} | invariant
         program = build_program(self.function, self.name, self.source, tensors)
+        program = with_invariant(program, tuple(invariant))
         sizes = {name: value for name, value in sizes.items() if name in program.sizes} | apart
         program, device = with_sizes(program, sizes), target(None)
         schedule, origin = decision(program, device, sizes)
@@ -257,18 +296,30 @@ def _pitch(view: ArrayView, order: tuple[int, ...]) -> list[int]:
 
 @overload
 def fuse(
-    function: Callable[..., Any], *, name: str | None = None, allow_tf32: bool = False
+    function: Callable[..., Any],
+    *,
+    name: str | None = None,
+    allow_tf32: bool = False,
+    invariant: Invariant | None = None,
 ) -> Fused: ...
 
 
 @overload
 def fuse(
-    function: None = None, *, name: str | None = None, allow_tf32: bool = False
+    function: None = None,
+    *,
+    name: str | None = None,
+    allow_tf32: bool = False,
+    invariant: Invariant | None = None,
 ) -> Callable[[Callable[..., Any]], Fused]: ...
 
 
 def fuse(
-    function: Callable[..., Any] | None = None, *, name: str | None = None, allow_tf32: bool = False
+    function: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
+    allow_tf32: bool = False,
+    invariant: Invariant | None = None,
 ) -> Fused | Callable[[Callable[..., Any]], Fused]:
     """Make one kernel of a function written in array code.
 
@@ -277,8 +328,12 @@ def fuse(
             the other arguments is returned.
         name: of the kernel; None: the function's.
         allow_tf32: take f32 matrices as tf32 in direct calls (10 mantissa bits in products).
+        invariant: dims that have no part in an element's bits, each with the axis of every
+            parameter that has it: ``{"M": {"x": 0, "r": 0}}``. Calls of all their sizes, 1 too,
+            give a row the same bits.
 
     Raises:
+        InvarianceError: `invariant` names no axis of a parameter.
         TraceError: `function` is not a function of arrays, or `name` not an identifier.
 
     Example:
@@ -287,12 +342,13 @@ def fuse(
         ...     return pg.gelu(x @ w.T + b)
     """
     if function is None:
-        return functools.partial(fuse, name=name, allow_tf32=allow_tf32)
+        return functools.partial(fuse, name=name, allow_tf32=allow_tf32, invariant=invariant)
     if isinstance(function, Fused):  # fused again, under another name
+        invariant = function.promised if invariant is None else invariant
         function = function.function
     given.parameters_of(function)
     own = given.name_of(function, name)
-    return Fused(function, own, given.source_of(function, own), allow_tf32)
+    return Fused(function, own, given.source_of(function, own), allow_tf32, invariant)
 
 
 def target(arch: str | None) -> Device:

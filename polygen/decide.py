@@ -5,6 +5,8 @@
 2. "auto" weighs the shipped schedules that fit (`polygen.fit`). `polygen.tune.choose` takes what
    was measured fastest for the problem, on this machine or before polygen was shipped; else the one
    that the cost model predicts fastest.
+3. Of a program with invariant dims only schedules of one class of sums are weighed, the same for
+   all sizes of these dims (`polygen.invariance`).
 """
 
 from __future__ import annotations
@@ -18,14 +20,16 @@ from pathlib import Path
 
 from polygen import knobs
 from polygen.emit.functions import is_costly
-from polygen.errors import ScheduleError
+from polygen.errors import InvarianceError, ScheduleError
 from polygen.fit import check_roles, fitting, instruction_for
+from polygen.frontend.invariant import for_every_size
 from polygen.frontend.pitches import row_step
 from polygen.frontend.program import Dim, Program, Tensor
 from polygen.generated import kept
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device, common_facts
 from polygen.hardware.swizzle import chunk_bytes
+from polygen.invariance import LADDER, in_k_tiles, of_class, shared
 from polygen.poly.fusion import fuse
 from polygen.poly.match import Match, Operand, match
 from polygen.poly.pointwise import Pointwork, pointwork
@@ -66,18 +70,21 @@ def prospect(program: Program) -> Prospect:
     return kept(Prospect, (program,), analyse)
 
 
-def decision(program: Program, device: Device, sizes: dict[str, int]) -> tuple[Schedule, str]:
+def decision(
+    program: Program, device: Device, sizes: dict[str, int], sums: str = ""
+) -> tuple[Schedule, str]:
     """The automatic choice for sizes, and where it comes from; a matter of milliseconds.
 
     Args:
         program: what to compute, with the alignments that the sizes leave.
         device: the target.
         sizes: of the symbolic dims.
+        sums: with invariant dims, the class that sums must have; "": the one that all sizes share.
 
     Raises:
         PolygenError: no kernel can be made of the program.
     """
-    _, schedule, origin = decide(program, prospect(program), device, sizes, "auto")
+    _, schedule, origin = decide(program, prospect(program), device, sizes, "auto", sums=sums)
     return schedule, origin
 
 
@@ -88,8 +95,9 @@ def decide(
     sizes: dict[str, int],
     schedule: Schedule | Path | str,
     skip: frozenset[str] = frozenset(),
+    sums: str = "",
 ) -> tuple[Atom, Schedule, str]:
-    """The instruction, the schedule and where it comes from."""
+    """The instruction, the schedule and where it comes from; arguments as for `decision`."""
     matched, work = prospect.matched, prospect.work
     forced = knobs.current().schedule
     if schedule == "auto" and forced is not None:
@@ -112,7 +120,21 @@ def decide(
         problem = _problem(program, matched, work, sizes)
         offers = _offers(program, device, sizes, problem)
         fit = _remembering(fitting(matched, device, work), _fitted(program, device))
-        decided, origin = choose(device, problem, fit, skip, offers)
+        if program.invariant:
+            wanted = sums or sum_class(program, device, sizes)
+            fit = of_class(fit, wanted, matched, device)
+        try:
+            decided, origin = choose(device, problem, fit, skip, offers)
+        except ScheduleError as reason:
+            if not program.invariant:
+                raise
+            raise InvarianceError(
+                f"no schedule makes the sums that kernels for other sizes make: {wanted}",
+                where=f"{program.name}, invariant in {', '.join(program.invariant)}",
+                why=reason.why,
+                nearest="Align rows as those of the other sizes are, or compile all sizes for the "
+                "least alignment there is: x:bf16[M,K]@2",
+            ) from reason
         instruction = instruction_for(matched, device, decided)
     check_structure(decided, instruction, f"schedule {decided.name}")
     if instruction.scope == "warpgroup" and not decided.specialised:
@@ -124,6 +146,36 @@ def decide(
         )
     check_roles(decided, matched, instruction, work)
     return instruction, decided, origin
+
+
+def sum_class(program: Program, device: Device, sizes: dict[str, int]) -> str:
+    """The class of sums that all sizes of a program's invariant dims share.
+
+    Args:
+        program: with invariant dims.
+        device: the target.
+        sizes: of the symbolic dims; those of the invariant ones are not looked at.
+    """
+    others = tuple(item for item in sizes.items() if item[0] not in program.invariant)
+    return _sum_class(for_every_size(program), device, others)
+
+
+@functools.lru_cache(maxsize=_MOST_PROSPECTS)
+def _sum_class(program: Program, device: Device, others: tuple[tuple[str, int], ...]) -> str:
+    found = prospect(program)
+    fit = _remembering(fitting(found.matched, device, found.work), _fitted(program, device))
+    weighed = [one for each in shipped(device) for one in in_k_tiles(each, found.matched)]
+    fitted = [one for one in map(fit, weighed) if isinstance(one, Fitted)]
+    ladder = [
+        _problem(
+            program,
+            found.matched,
+            found.work,
+            dict(others) | dict.fromkeys(program.invariant, size),
+        )
+        for size in LADDER
+    ]
+    return shared(device, found.matched, fitted, ladder)
 
 
 def _offers(
@@ -170,7 +222,10 @@ def candidates(
     """
     found = _analysed(program)
     problem = _problem(program, found.matched, found.work, sizes)
-    return problem, fitting(found.matched, device, found.work)
+    fit = fitting(found.matched, device, found.work)
+    if program.invariant:
+        fit = of_class(fit, sum_class(program, device, sizes), found.matched, device)
+    return problem, fit
 
 
 def _analysed(program: Program) -> Prospect:

@@ -170,6 +170,12 @@ class ResourceError(ScheduleError):
     """A schedule needs more shared memory, registers or threads than the device has."""
 
 
+class InvarianceError(PolygenError):
+    """Bits that must not depend on a dim would: it is summed over, a constant, or unknown to the
+    program; or no kernel of the class of sums that all sizes share takes what is asked for.
+    """
+
+
 class UnknownTarget(PolygenError):
     """The architecture is not in ``hardware/data``."""
 

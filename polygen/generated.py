@@ -32,6 +32,7 @@ from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Program
 from polygen.runtime import cache
 from polygen.schedule.model import Schedule
+from polygen.schedule.sums import Sums
 
 Result = TypeVar("Result")
 
@@ -55,6 +56,7 @@ class Generated:
         source: the CUDA text and how to launch it.
         proofs: what was proved, in sentences.
         tree: its schedule tree, as text.
+        sums: in which order products add up, as proved.
         command: named in the header as the maker; may be empty.
     """
 
@@ -65,6 +67,7 @@ class Generated:
     source: KernelSource
     proofs: tuple[str, ...]
     tree: str
+    sums: Sums
     command: str = ""
 
 

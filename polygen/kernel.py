@@ -21,6 +21,7 @@ from polygen.runtime.recent import Recent
 from polygen.runtime.sass import disassemble
 from polygen.saved import Saved, from_bytes, read, to_bytes, write
 from polygen.schedule.model import Schedule
+from polygen.schedule.sums import Sums, reproducible
 
 if TYPE_CHECKING:
     from polygen.check import CheckReport, Emulation
@@ -35,6 +36,9 @@ class Kernel:
     Attributes:
         schedule: the decisions it was made with.
         schedule_origin: where they come from.
+        deterministic: whether the same arguments give the same bits in every launch.
+        sums: in which order products add up, as proved; two kernels of one program with the same
+            `sums.text`, and the same invariant dims, give an element the same bits.
     """
 
     _generated: Generated
@@ -48,8 +52,9 @@ class Kernel:
         sizes: dict[str, int],
         schedule: Schedule | Path | str,
         command: str = "",
+        sums: str = "",
     ) -> None:
-        passes = _generate(program, device, sizes, schedule, command)
+        passes = _generate(program, device, sizes, schedule, command, sums=sums)
         self._fill(passes.generated, sizes, schedule)
         self.passes = passes
 
@@ -67,6 +72,7 @@ class Kernel:
         sizes: dict[str, int],
         schedule: Schedule,
         origin: str,
+        sums: str = "",
     ) -> Kernel:
         """The kernel of an automatic choice, generated unless it is on disk.
 
@@ -76,13 +82,14 @@ class Kernel:
             sizes: that the choice is for.
             schedule: the choice, `polygen.decide.decision`.
             origin: where it comes from.
+            sums: as for `polygen.decide.decision`.
 
         Raises:
             PolygenError: the program is refused.
         """
 
         def make() -> Generated:
-            return _generate(program, device, sizes, "auto").generated
+            return _generate(program, device, sizes, "auto", sums=sums).generated
 
         found = kept(Generated, (program, device, schedule), make)
         if found.schedule == schedule:  # else the proofs have refused it, and the origin says so
@@ -141,6 +148,21 @@ class Kernel:
         return self._generated.origin
 
     @property
+    def sums(self) -> Sums:
+        """In which order its products add up, as proved of what is emitted."""
+        return self._generated.sums
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the same arguments give the same bits in every launch."""
+        return self.sums.deterministic
+
+    @property
+    def _class(self) -> str:
+        """The class of sums that its variants must have; "" without invariant dims."""
+        return self.sums.text if self.program.invariant else ""
+
+    @property
     def source(self) -> str:
         """The CUDA text; compiles alone with nvcc."""
         return self._generated.source.text
@@ -180,8 +202,9 @@ class Kernel:
                 skip |= {self.schedule.name}
                 made = self._generated
                 self.passes = _generate(
-                    made.program, device(made.target), self._sizes, "auto", made.command, skip
-                )
+                    made.program, device(made.target), self._sizes, "auto", made.command, skip,
+                    self._class,
+                )  # fmt: skip
                 self._generated = self.passes.generated
 
     @property
@@ -241,6 +264,7 @@ class Kernel:
                 *((tensor.name, str(tensor).partition(": ")[2]) for tensor in tensors),
                 ("target", self._generated.target),
                 ("schedule", f"{self.schedule.name}: {self.schedule_origin}"),
+                ("sums", reproducible(self.sums)),
             ]
         )
 
@@ -292,11 +316,12 @@ class Kernel:
         program = realigned(self.program, dict(mismatch.alignment), mismatch.ragged)
         target = device(self._generated.target)
         if self._asked != "auto":
-            return Kernel(program, target, self._sizes, self._asked, self._generated.command)
+            command = self._generated.command
+            return Kernel(program, target, self._sizes, self._asked, command, self._class)
         with _needs_isl():
             from polygen.decide import decision  # noqa: PLC0415
-        chosen = decision(program, target, self._sizes)
-        return Kernel.decided(program, target, self._sizes, *chosen)
+        chosen = decision(program, target, self._sizes, self._class)
+        return Kernel.decided(program, target, self._sizes, *chosen, self._class)
 
     def save(self, folder: str | Path, *, force: bool = False) -> Path:
         """Write the ``.cu``, a C header, cubin, PTX, schedule tree and manifest.
@@ -410,10 +435,11 @@ def _generate(
     schedule: Schedule | Path | str,
     command: str = "",
     skip: frozenset[str] = frozenset(),
+    sums: str = "",
 ) -> Passes:
     with _needs_isl():
         from polygen.pipeline import generate  # noqa: PLC0415
-    return generate(program, target, sizes, schedule, command, skip)
+    return generate(program, target, sizes, schedule, command, skip, sums)
 
 
 # Stages that need no pass.

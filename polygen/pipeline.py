@@ -18,6 +18,7 @@ from polygen.frontend.program import Program, Tensor
 from polygen.frontend.shapes import LARGEST_SIZE
 from polygen.generated import Generated, kept
 from polygen.hardware.device import Device
+from polygen.invariance import check_class, sums_of
 from polygen.lower.build import lower
 from polygen.lower.memory import memory, needed
 from polygen.lower.plan import KernelPlan
@@ -66,6 +67,7 @@ class Passes(Brief):
             self.source,
             tuple(map(str, plan.proofs)),
             str(self.tree),
+            plan.sums,
             self.command,
         )
 
@@ -80,6 +82,7 @@ def generate(
     schedule: Schedule | Path | str,
     command: str = "",
     skip: frozenset[str] = frozenset(),
+    sums: str = "",
 ) -> Passes:
     """Run all passes up to the CUDA text.
 
@@ -90,20 +93,23 @@ def generate(
         schedule: a record, a file, or "auto".
         command: what to name in the header as the maker.
         skip: names of shipped schedules not to choose.
+        sums: with invariant dims, the class that sums must have, as kernels for other sizes have
+            it; "": the one that all sizes share, or the one of the schedule that is given.
 
     Raises:
+        InvarianceError: sums depend on what they must not, or would be of another class.
         PolygenError: the program, the schedule or their combination is refused.
     """
     check_length(program)
     with ISL_LOCK:
         try:
-            return _generate(program, device, sizes, schedule, command, skip)
+            return _generate(program, device, sizes, schedule, command, skip, sums)
         except ScheduleError:  # a schedule tuned with another version may be refused by the proofs
             found = lookup.best(program, device, sizes) if schedule == "auto" else None
             if found is None or found.schedule.name in skip:
                 raise
             skip |= {found.schedule.name}
-            return _generate(program, device, sizes, schedule, command, skip)
+            return _generate(program, device, sizes, schedule, command, skip, sums)
 
 
 def _generate(
@@ -113,13 +119,14 @@ def _generate(
     schedule: Schedule | Path | str,
     command: str,
     skip: frozenset[str],
+    sums: str,
 ) -> Passes:
     statements = with_rows(program)
     model = scop(statements)
     fusion = fuse(statements, model)
     matched = match(statements, fusion)
     prospect = Prospect(matched, pointwork(statements, fusion, matched))
-    instruction, decided, origin = decide(program, prospect, device, sizes, schedule, skip)
+    instruction, decided, origin = decide(program, prospect, device, sizes, schedule, skip, sums)
     # What does not fit is refused before anything is proved of it.
     tiles = tiling(decided, instruction)
     least = needed(memory(decided, matched, prospect.work, tiles, ()))
@@ -134,7 +141,10 @@ def _generate(
         rows=row_vectors(program, decided),
         panels=panels(decided, prospect.work),
         derived=synchronised,
+        invariant=program.invariant,
     )
+    if program.invariant:
+        check_class(tree.sums, program, sums or sums_of(decided, instruction, matched).text)
     plan = verify(lower(program, tree, decided, instruction, device))
     return Passes(program, model, tree, plan, emit(plan, command), origin, command)
 

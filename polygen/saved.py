@@ -28,7 +28,7 @@ from polygen.runtime.artifact import Artifact, Resources
 from polygen.runtime.files import write_bytes_atomic
 from polygen.schedule.model import Schedule
 
-FORMAT = 2  # 2: tensor maps with axes, batches of a launch
+FORMAT = 3  # 3: the order of sums, and options of the compiler
 _SUFFIXES = (".cu", ".h", ".cubin", ".ptx", ".tree.yaml")  # all but the manifest
 _MANIFEST = ".json"
 
@@ -101,6 +101,10 @@ def pack(saved: Saved) -> tuple[dict[str, Any], dict[str, bytes]]:
         "compiler": None if artifact is None else artifact.compiler,
         "log": None if artifact is None else artifact.log,
         "proofs": list(generated.proofs),
+        "options": list(source.options),
+        "deterministic": generated.sums.deterministic,
+        "invariant": list(generated.sums.invariant),
+        "sums": encode(generated.sums),
         "files": {suffix: _digest(data) for suffix, data in files.items()},
     }
     return manifest | {"digest": _own_digest(manifest)}, files
@@ -160,14 +164,17 @@ def _read(manifest: dict[str, Any], files: dict[str, bytes]) -> Saved:
         "entry": manifest["entry"],
         "text": files[".cu"].decode().partition("\n")[2],
         "header": files[".h"].decode(),
-        **{field: manifest[field] for field in ("arch", "arguments", "launch", "conditions")},
+        **{
+            field: manifest[field]
+            for field in ("arch", "arguments", "launch", "conditions", "options")
+        },
     }
     generated = {
         TAG: Generated.__name__,
         "origin": manifest["schedule_origin"],
         "source": source,
         "tree": files[".tree.yaml"].decode().removesuffix("\n"),
-        **{f: manifest[f] for f in ("program", "target", "schedule", "proofs", "command")},
+        **{f: manifest[f] for f in ("program", "target", "schedule", "proofs", "command", "sums")},
     }
     artifact, asked = None, manifest["asked"]
     if manifest["resources"] is not None:

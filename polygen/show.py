@@ -8,6 +8,7 @@ from polygen.lower.plan import KernelPlan, Leaf, Place
 from polygen.lower.work import Copy, Finish, Load, Move, Placed
 from polygen.poly import ast
 from polygen.schedule.problem import Fitted
+from polygen.schedule.sums import reproducible
 from polygen.tune.cost import cost
 from polygen.tune.cost.explain import explain
 
@@ -44,6 +45,7 @@ def show_plan(plan: KernelPlan, origin: str) -> str:
         ("boxes", [_boxes(leaf) for leaf in plan.leaves if isinstance(leaf.work, Move)]),
         ("fragment loads", [_load(load) for load in plan.of(Load)]),
         ("epilogue", _epilogue(plan)),
+        ("sums", [reproducible(plan.sums), *map(str, plan.sums.orders)]),
         ("barriers", [line for placed in plan.syncs for line in _barrier(placed)]),
         ("resources", [str(plan.resources)]),
         ("proofs", [str(proof) for proof in plan.proofs]),

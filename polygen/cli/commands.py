@@ -14,6 +14,7 @@ from polygen.kernel import Kernel
 from polygen.runtime import cache as artifacts
 from polygen.runtime.environment import environment
 from polygen.schedule.load import shipped
+from polygen.schedule.sums import Sums, reproducible
 
 # What is written; cubin and PTX only where there is a compiler.
 FILES = {
@@ -49,12 +50,28 @@ def generate(options: argparse.Namespace) -> int:
         built = {"resources": resources, "compiler": compiler, "not_compiled": why}
         print_json(files | _described(made) | built)
     else:
-        print_pairs([*files.items(), *_described(made).items(), ("compiled", compiled)])
+        bits = ("bits", reproducible(made.sums))
+        print_pairs([*files.items(), *_named(made).items(), bits, ("compiled", compiled)])
     return 0
 
 
-def _described(made: Kernel) -> dict[str, str]:
+def _named(made: Kernel) -> dict[str, str]:
     return {"target": made.passes.plan.device.name, "schedule": made.schedule_origin}
+
+
+def _described(made: Kernel) -> dict[str, object]:
+    return {**_named(made), **sums_json(made.sums)}
+
+
+def sums_json(sums: Sums) -> dict[str, object]:
+    """What is proved of the bits of a kernel, as plain values."""
+    return {
+        "deterministic": sums.deterministic,
+        "bits": reproducible(sums),
+        "invariant": list(sums.invariant),
+        "sums": [str(order) for order in sums.orders],
+        "sums_class": sums.digest,
+    }
 
 
 def show(options: argparse.Namespace) -> int:
@@ -85,9 +102,10 @@ def check(options: argparse.Namespace) -> int:
     for value, flag in ((options.format != "text", "--format"), (options.explain, "--explain")):
         if value:
             raise UsageError(f"{flag} is about kernel files", where="check", nearest="Try --json")
-    report = load.kernel(options).check()
+    kernel = load.kernel(options)
+    report = kernel.check()
     if options.json:
-        print_json(check_json(report))
+        print_json(check_json(report) | sums_json(kernel.sums))
     else:
         print(report)
     return 0 if report.ok else 1

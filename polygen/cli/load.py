@@ -66,6 +66,7 @@ def kernel(options: argparse.Namespace) -> Kernel:
         acc_dtype=options.acc_dtype,
         schedule=options.schedule,
         command=options.command,
+        invariant=tuple(options.invariant),
     )
 
 
@@ -88,10 +89,8 @@ def fused(program: str, signature: list[str], name: str | None) -> Fused:
     found = _FILE.fullmatch(program.strip())
     if found:
         function = from_file(Path(found["path"]), found["name"])
-        if isinstance(function, Fused):
-            if name is None:
-                return function
-            function = function.function
+        if isinstance(function, Fused) and name is None:
+            return function
         made: Fused = fuse(function, name=name)
         return made
     if program.strip().endswith(".py"):

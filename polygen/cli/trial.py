@@ -11,6 +11,7 @@ import numpy as np
 
 from polygen.cli import load
 from polygen.cli.accuracy import expected, reduction_size
+from polygen.cli.commands import sums_json
 from polygen.cli.output import print_json, print_pairs
 from polygen.errors import PolygenError
 from polygen.frontend.pitches import pitch_of, pitches
@@ -55,6 +56,7 @@ def run(options: argparse.Namespace) -> int:
         "sizes": sizes,
         "seed": options.seed,
         "schedule": kernel.schedule_origin,
+        **sums_json(kernel.sums),
         "outputs": compared,
         "milliseconds": {"median": statistics.median(times), "minimum": min(times)},
         "tflops": operations(kernel, sizes) / statistics.median(times) / 1e9,
@@ -74,6 +76,7 @@ def _print(report: Mapping[str, Any]) -> None:
         ("gpu", f"{report['gpu']}, code for {report['target']}"),
         ("sizes", sizes or "all fixed"),
         ("schedule", report["schedule"]),
+        ("bits", report["bits"]),
     ]
     for entry in report["outputs"]:
         verdict = f"{entry['wrong']} elements WRONG" if entry["wrong"] else "right"

@@ -73,6 +73,7 @@ def run(options: argparse.Namespace) -> int:
         "static": tuple(options.static),
         "out_dtype": out[0] if out and len(out) == 1 else out,
         "acc_dtype": options.acc_dtype,
+        "invariant": tuple(options.invariant),
     }
     if options.list:
         return _list(options, fused, kernel)
@@ -119,8 +120,13 @@ def _suites(options: argparse.Namespace) -> int:
         raise PolygenError(
             "a program and suites", where="--suite", nearest="Tune one, or the others"
         )
-    if options.list or options.write_schedule:
-        option = "--list" if options.list else "--write-schedule"
+    one = {
+        "--list": options.list,
+        "--write-schedule": options.write_schedule,
+        "--invariant": options.invariant,
+    }
+    option = next((name for name, given in one.items() if given), None)
+    if option is not None:
         raise PolygenError(
             f"{option} is for one program",
             where="--suite",

@@ -5,6 +5,8 @@
 2. The frame says which tiles a block works on, initialises what its places share, and ends it.
 3. The header says what the kernel computes and how it was decided; the host launcher is left out
    under NVRTC.
+4. Where bits must not depend on sizes, the compiler is told to round every product and every sum of
+   the pointwise statements: which of them it would fuse depends on the code around them.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ from polygen.emit.source import KernelSource
 from polygen.lower.plan import Buffer, KernelPlan
 from polygen.lower.work import Placed
 from polygen.schedule.load import dumps
+from polygen.schedule.sums import reproducible
+
+_UNFUSED = "--fmad=false"  # NVRTC and nvcc: a * b + c are two roundings
 
 
 def emit(plan: KernelPlan, command: str = "") -> KernelSource:
@@ -57,7 +62,12 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         arguments=plan.arguments,
         launch=plan.launch,
         conditions=plan_conditions(plan),
+        options=_options(plan),
     )
+
+
+def _options(plan: KernelPlan) -> tuple[str, ...]:
+    return (_UNFUSED,) if plan.sums.invariant else ()
 
 
 def header(plan: KernelPlan, command: str) -> list[str]:
@@ -81,6 +91,9 @@ def header(plan: KernelPlan, command: str) -> list[str]:
         "schedule:",
         *schedule,
     ]
+    if plan.sums.invariant:
+        lines += ["sums:", f"  {reproducible(plan.sums)}", *(f"  {o}" for o in plan.sums.orders)]
+    lines += [f"compile with: {' '.join(_options(plan))}"] if _options(plan) else []
     lines += [f"made by: {command}"] if command else []
     return [_comment(part) for line in lines for part in (line.splitlines() or [""])]
 

@@ -22,6 +22,7 @@ class KernelSource(Brief):
     arguments: tuple[Argument, ...]
     launch: Launch
     conditions: tuple[Condition, ...]  # what arguments must satisfy, in the order of their tests
+    options: tuple[str, ...] = ()  # what the compiler is told, beside the target
 
     @property
     def alignment(self) -> tuple[tuple[str, int], ...]:

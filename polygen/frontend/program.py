@@ -184,6 +184,7 @@ class Program(Brief):
     statements: tuple[
         Statement, ...
     ]  # in an order in which every value is defined before it is read
+    invariant: tuple[str, ...] = ()  # dims that must have no part in the bits of an element
 
     @property
     def contractions(self) -> tuple[Contraction, ...]:
@@ -215,7 +216,8 @@ class Program(Brief):
             f"{', '.join(f'{it} < {extent}' for it, extent in s.domain)}   ({s.dtype})"
             for s in self.statements
         ]
-        return "\n".join([head, *arguments, *body])
+        promised = [f"  same bits for every {', '.join(self.invariant)}"] if self.invariant else []
+        return "\n".join([head, *arguments, *body, *promised])
 
 
 def realigned(program: Program, alignment: dict[str, int], ragged: tuple[str, ...] = ()) -> Program:

@@ -71,6 +71,7 @@ def lower(
         frame=tree.synchronised.frame,
         proofs=(*tree.proofs, *raster),
         resources=taken,
+        sums=tree.sums,
     )
 
 

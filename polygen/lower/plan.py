@@ -34,6 +34,7 @@ from polygen.poly.pointwise import Pointwork
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
+from polygen.schedule.sums import Sums
 
 _Work = TypeVar("_Work")
 
@@ -183,6 +184,7 @@ class KernelPlan:
     frame: Frame
     proofs: tuple[Proof, ...]
     resources: Resources
+    sums: Sums
 
     @property
     def extents(self) -> tuple[tuple[str, Dim], ...]:

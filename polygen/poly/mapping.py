@@ -7,6 +7,7 @@
    (`place_trees`).
 4. The trees that are emitted are proved to refine the tile program, and to keep the dependences of
    the element statements, carried over from elements to tiles (`refine`).
+5. The order in which k enters the sums is computed from them too (`sum_order`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from polygen.poly.partial_sums import require_reassociable, within_blocks
 from polygen.poly.place_trees import PlaceTree, place_trees
 from polygen.poly.refine import refine
 from polygen.poly.scop import Scop, space
+from polygen.poly.sum_order import sum_orders
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import (
     Panels,
@@ -44,6 +46,7 @@ from polygen.poly.tiling import (
     whole_tile,
 )
 from polygen.schedule.model import Schedule
+from polygen.schedule.sums import Sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class ScheduleTree:
     places: tuple[PlaceTree, ...]
     proofs: tuple[Proof, ...]
     panels: Panels  # what an epilogue moves by the copy engine
+    sums: Sums  # in which order products add up
 
     def loops(self) -> ast.LoopAst:
         """The loops of the only place."""
@@ -85,6 +89,7 @@ def map_program(
     rows: RowVectors,
     panels: Panels | None = None,
     derived: Callable[[TileProgram], Synchronised] = derive,
+    invariant: tuple[str, ...] = (),
 ) -> ScheduleTree:
     """Build and prove the schedule tree.
 
@@ -98,8 +103,10 @@ def map_program(
         rows: how a staged epilogue walks a warp tile.
         panels: what the epilogue of a schedule with roles moves.
         derived: what synchronises a tile program, derived or kept from before: it is proved again.
+        invariant: dims that must have no part in the order of sums.
 
     Raises:
+        InvarianceError: they have; with a witness.
         IllegalSchedule: a dependence is broken; with a witness.
         VerifyError: what would be emitted does not do what the program says; with a witness.
     """
@@ -130,6 +137,9 @@ def map_program(
         synchronised.frame,
         carried,
     )
+    orders, sums = sum_orders(
+        emitted, statements, relation, tiles, atom, matched.depths, invariant=bool(invariant)
+    )
     return ScheduleTree(
         fusion,
         matched,
@@ -138,8 +148,9 @@ def map_program(
         elements,
         synchronised,
         trees,
-        (apart, whole, *refine(emitted)),
+        (apart, whole, *sums, *refine(emitted)),
         epilogue.panels,
+        Sums(orders, invariant),
     )
 
 

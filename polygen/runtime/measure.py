@@ -16,12 +16,16 @@ FLUSHED_BYTES = 256 << 20  # several times the largest L2 cache there is
 def to_gpu(array: np.ndarray[Any, Any]) -> Any:
     """Copy a NumPy array to the current GPU, its axes stored in the same order.
 
+    Of 8-bit floats, which CuPy does not have, the bytes.
+
     Raises:
         ToolchainMissing: there is no GPU.
     """
     cupy_driver()
     import cupy  # noqa: PLC0415
 
+    if array.itemsize == 1 and array.dtype.kind in "fV":
+        array = array.view(np.uint8)
     order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
     stored = array.transpose(order)
     if array.flags.c_contiguous or not stored.flags.c_contiguous:

@@ -22,6 +22,7 @@ def options(source: KernelSource) -> tuple[str, ...]:
         "-default-device",
         "--ptxas-options=-v",
         "--no-cache",
+        *source.options,
     )
     return (*fixed, "-lineinfo") if knobs.current().line_info else fixed
 

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from polygen.errors import PolygenError
+from polygen.frontend.signature import parse_signature
 from polygen.runtime.environment import environment
 from polygen.runtime.files import write_text_atomic
 from polygen.schedule.load import dumps
+from polygen.tune.identity import invariant_of
 from polygen.tune.recorded import dump
 from polygen.tune.records import BESIDE, TIMED, Measurement, Records, Target, now
 
@@ -83,6 +85,7 @@ def _problem(target: Target, found: list[Measurement]) -> dict[str, Any]:
         "signature": list(target.signature),
         "out_dtype": target.out_dtype,
         "acc_dtype": target.acc_dtype,
+        **_promised(target),
         "sizes": dict(target.sizes),
         "arch": target.arch,
         "measurements": [
@@ -101,6 +104,13 @@ def _problem(target: Target, found: list[Measurement]) -> dict[str, Any]:
             one.schedule.name: f"{one.state}: {one.reason}" for one in found if one.state != TIMED
         },
     }
+
+
+def _promised(target: Target) -> dict[str, Any]:
+    """The invariant dims, if there are any."""
+    dims = [parse_signature(one).dims for one in target.signature]
+    found = invariant_of(target.program, dims)
+    return {"invariant": list(found)} if found else {}
 
 
 def _table(found: Measurement) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from polygen.frontend.pitches import row_length, row_step
 from polygen.frontend.program import Access, Program, Statement, Tensor
 from polygen.schedule.model import Schedule
 
+_PROMISE = "invariant"  # begins a line of a program's text
 _GENERATOR = ("isl.py", "frontend", "hardware", "poly", "lower", "emit")
 
 
@@ -51,7 +52,33 @@ def canonical(program: Program, sizes: Mapping[str, int]) -> str | None:
         return f"{access(one.write)} = {what}({values}) {domain} {one.dtype}"
 
     lines = [tensor(one) for one in (*program.inputs, *program.outputs)]
-    return "\n".join([*lines, *(statement(one) for one in program.statements)])
+    lines += [statement(one) for one in program.statements]
+    return "\n".join([*lines, *_invariant(program, names)])
+
+
+def _invariant(program: Program, names: Mapping[str, str]) -> list[str]:
+    """The places of the dims that bits must not depend on; nothing where there are none."""
+    places = [
+        f"{names[tensor.name]}.{axis}"
+        for tensor in program.inputs
+        for axis, dim in enumerate(tensor.dims)
+        if dim in program.invariant
+    ]
+    return [f"{_PROMISE} {' '.join(places)}"] if places else []
+
+
+def invariant_of(text: str, dims: Sequence[Sequence[str | int]]) -> tuple[str, ...]:
+    """The dims that bits must not depend on, of a program's canonical text.
+
+    Args:
+        text: of `canonical`.
+        dims: of the inputs, in their order.
+    """
+    last = text.splitlines()[-1]
+    if not last.startswith(f"{_PROMISE} "):
+        return ()
+    pairs = (place.removeprefix("in").split(".") for place in last.split()[1:])
+    return tuple(dict.fromkeys(str(dims[int(at)][int(axis)]) for at, axis in pairs))
 
 
 def candidate_key(schedule: Schedule) -> str:

@@ -46,6 +46,7 @@ class Recorded:
         times: schedules as fitted, each with its microseconds. Where they were timed in batches
             beside one schedule, these are ratios to it, in units of its last time: clocks drift.
         repeats: launches behind each time; 0 where that is not said.
+        invariant: as for `polygen.api.Fused.compile`.
     """
 
     op: str
@@ -58,6 +59,7 @@ class Recorded:
     acc_dtype: str
     times: tuple[tuple[Schedule, float], ...]
     repeats: tuple[int, ...]
+    invariant: tuple[str, ...] = ()
 
     def program(self) -> Program:
         """The program, traced, with the alignments that the sizes leave.
@@ -69,8 +71,9 @@ class Recorded:
         fused = Fused(parse_expression(self.expression, names), self.op, self.expression, False)
         sizes = dict(self.sizes)
         program = fused.program(
-            *self.signature, out_dtype=self.out_dtype, acc_dtype=self.acc_dtype, sizes=sizes
-        )
+            *self.signature, out_dtype=self.out_dtype, acc_dtype=self.acc_dtype, sizes=sizes,
+            invariant=self.invariant,
+        )  # fmt: skip
         return with_sizes(program, sizes)
 
 
@@ -138,6 +141,7 @@ def _recorded(problem: Mapping[str, Any], schedules: Sequence[Schedule], gpu: st
         problem.get("acc_dtype") or "f32",
         times,
         tuple(int(one.get("repeats", 0)) for one in rows),
+        tuple(map(str, problem.get("invariant", ()))),
     )
 
 

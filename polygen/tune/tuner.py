@@ -79,6 +79,7 @@ def tune(
     static: Sequence[str] = (),
     out_dtype: Any = None,
     acc_dtype: str = "f32",
+    invariant: Sequence[str] = (),
     budget: float | None = DEFAULT_BUDGET,
     replay: Path | None = None,
     records: Path | None = None,
@@ -97,6 +98,7 @@ def tune(
         static: dims of `sizes` that become constants.
         out_dtype: as for `Fused.compile`.
         acc_dtype: as for `Fused.compile`.
+        invariant: as for `Fused.compile`: schedules of the one class of sums are measured.
         budget: seconds in all; None: until every candidate is measured.
         replay: a record to take times from; None: the GPU.
         records: the file that measurements go to; None: the one that automatic choices read.
@@ -120,7 +122,7 @@ def tune(
         arch = _present(arch)
     made = describe(
         fused, signature, sizes=sizes, arch=arch, static=static, out_dtype=out_dtype,
-        acc_dtype=acc_dtype,
+        acc_dtype=acc_dtype, invariant=invariant,
     )  # fmt: skip
     text = canonical(made.program, made.sizes)
     assert text is not None  # `describe` refuses dims without a size
@@ -192,6 +194,7 @@ def describe(
     static: Sequence[str] = (),
     out_dtype: Any = None,
     acc_dtype: str = "f32",
+    invariant: Sequence[str] = (),
 ) -> Task:
     """Trace a program and enumerate its schedules; needs no GPU if `arch` is given.
 
@@ -200,8 +203,9 @@ def describe(
     """
     given = dict(sizes)
     program = fused.program(
-        *signature, out_dtype=out_dtype, acc_dtype=acc_dtype, static=static, sizes=given
-    )
+        *signature, out_dtype=out_dtype, acc_dtype=acc_dtype, static=static, sizes=given,
+        invariant=invariant,
+    )  # fmt: skip
     known = {name: value for name, value in given.items() if name not in static}
     check_sizes(program, known)
     missing = [name for name in program.sizes if name not in known]

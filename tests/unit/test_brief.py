@@ -58,8 +58,9 @@ def test_a_notebook_shows_the_whole_text(records):
 
 def test_a_kernel_in_a_notebook(kernel):
     html = kernel._repr_html_()
-    assert html.startswith("<table>") and html.count("<tr>") == 6
+    assert html.startswith("<table>") and html.count("<tr>") == 7
     assert "x @ w.T &lt; 3" in html and "bf16[N, K]" in html and "sm_80" in html
+    assert "deterministic" in html
 
 
 def test_a_verdict_is_in_the_line(records):

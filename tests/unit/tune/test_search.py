@@ -342,7 +342,7 @@ def rows_before(found):
 
 
 def test_suites_take_no_option_of_one_program(capsys):
-    for words in (["--list"], ["--write-schedule", "somewhere"]):
+    for words in (["--list"], ["--write-schedule", "somewhere"], ["--invariant", "M"]):
         assert main(["tune", "--suite", "hopper", *words]) == 2
         assert f"{words[0]} is for one program" in capsys.readouterr().err
     assert main(["tune"]) == 2 and "nothing to tune" in capsys.readouterr().err

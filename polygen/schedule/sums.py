@@ -1,0 +1,123 @@
+"""`Sums`: in which order a kernel adds up, as far as bits depend on it; a plain record.
+
+Two kernels of one program whose `Sums` have one text give an element the same bits, whatever tile
+it lies in: `polygen.poly.sum_order` computes it from the trees that are emitted, and says why.
+What is not in it (tiles, stages, clusters, who multiplies, the way out) has no part in the bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from polygen.frontend.dtypes import DType
+
+ASCENDING, DESCENDING, VARIES = "ascending", "descending", "varying"
+FROM_ZERO, FROM_FIRST = "to zeros", "to the first of them"
+_DIGITS = 16  # hexadecimal, of a digest: for people, and for logs
+
+
+@dataclass(frozen=True, slots=True)
+class SumOrder:
+    """How the elements of one product's sums come about.
+
+    Attributes:
+        product: the statement.
+        instruction: the kind of instruction, by the name of its atom; "" where no bit depends on
+            it, because sums of integers are exact in any order.
+        accumulator: type of the sums.
+        depth: elements of k that one instruction adds: the groups of k.
+        order: in which the groups enter a sum: `ASCENDING`, `DESCENDING`, a text that says it as a
+            relation of k tiles and steps, or `VARIES`.
+        count: groups of a sum, those behind its end included, which add zeros: a number, or a
+            formula of the sizes.
+        begins: what the first group is added to.
+        parts: which k are summed apart from each other, as a relation; "": one sum takes all.
+        combine: in which order parts are added up; "" with parts: that is not proved.
+    """
+
+    product: str
+    instruction: str
+    accumulator: str
+    depth: int
+    order: str
+    count: str
+    begins: str
+    parts: str = ""
+    combine: str = ""
+
+    @property
+    def fixed(self) -> bool:
+        """Whether one order is all there is: it is proved, and nothing is added as it comes."""
+        return not self.instruction or (
+            self.order != VARIES and bool(self.combine or not self.parts)
+        )
+
+    def __str__(self) -> str:
+        if not self.instruction:
+            return f"{self.product}: exact sums in {self.accumulator}, the same in any order"
+        split = f"; in parts {self.parts}, {self.combine or 'added up as they come'}"
+        return (
+            f"{self.product}: {self.instruction}, {self.count} group(s) of {self.depth} along k, "
+            f"{self.order}, added {self.begins}, sums in {self.accumulator}"
+            f"{split if self.parts else ''}"
+        )
+
+
+def sum_order(
+    product: str,
+    instruction: str,
+    accumulator: DType,
+    depth: int,
+    order: str,
+    *,
+    count: str,
+    begins: str,
+    parts: str = "",
+    combine: str = "",
+) -> SumOrder:
+    """A record of what bits depend on: of sums of integers, which never round, nothing."""
+    if accumulator.kind == "int":
+        return SumOrder(product, "", accumulator.name, 0, "", "", "")
+    kind = accumulator.name
+    return SumOrder(product, instruction, kind, depth, order, count, begins, parts, combine)
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """The class of a kernel's sums.
+
+    Attributes:
+        orders: of the products, in the order of the statements.
+        invariant: dims whose sizes, and places along which, are proved to have no part in them.
+    """
+
+    orders: tuple[SumOrder, ...]
+    invariant: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What two kernels of one program have to share for the same bits."""
+        return "\n".join(map(str, self.orders))
+
+    @property
+    def digest(self) -> str:
+        """The text in 16 hexadecimal digits."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:_DIGITS]
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the same arguments give the same bits in every launch."""
+        return all(one.fixed for one in self.orders)
+
+
+def reproducible(sums: Sums) -> str:
+    """What a kernel promises of its bits, in a sentence."""
+    if not sums.deterministic:
+        return "not deterministic: parts of sums are added up as they come"
+    if not sums.invariant:
+        return "deterministic: the same arguments give the same bits"
+    return (
+        f"deterministic, and the same bits for every {', '.join(sums.invariant)} "
+        f"in kernels of class {sums.digest}"
+    )
