@@ -30,6 +30,7 @@ from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device, common_facts
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.invariance import LADDER, in_k_tiles, of_class, shared
+from polygen.poly.fills import by_threads
 from polygen.poly.fusion import fuse
 from polygen.poly.match import Match, Operand, match
 from polygen.poly.pointwise import Pointwork, pointwork
@@ -282,6 +283,7 @@ def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str,
             extent if isinstance(extent, int) else sizes.get(extent, _TYPICAL_BATCHES)
             for _, extent in matched.batches
         ),
+        threaded=(sum(map(by_threads, lefts)), sum(map(by_threads, rights))),
         own=(_has_any(lefts, batches), _has_any(rights, batches)),
     )
 

@@ -4,7 +4,7 @@
    and the schedule's roles.
 2. Roles ask for tiles that their consumers can share, and for operands that tensor maps describe.
 3. Shipped schedules are fitted: k tiles of whole swizzle spans, as many stages as fit shared
-   memory, results from the registers where tensor maps cannot describe them.
+   memory, results line by line where tensor maps cannot describe them.
 
 Which of the schedules that fit is taken is not decided here (`polygen.decide`).
 """
@@ -161,7 +161,7 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -
             f"{work.matrices[0].tensor.name} in panels that the copy engine brings",
             where=f"{where}, epilogue.through",
             why="the producer's threads fill rings, and none is left to fetch panels",
-            nearest='Use epilogue.through = "registers"',
+            nearest='Use epilogue.through = "lines"',
         )
 
 
@@ -248,14 +248,14 @@ def _fit_roles(
     if filled:
         roles = filling_roles(schedule, device, workers(schedule, tiles))
         schedule = replace(schedule, roles=roles)
-    direct = replace(schedule.epilogue, through="registers", columns=0)
-    if filled and work.matrices:
-        schedule = replace(schedule, epilogue=direct)
+    in_lines = replace(schedule.epilogue, through="lines")
+    if filled and work.matrices and schedule.epilogue.through == "tma":
+        schedule = replace(schedule, epilogue=in_lines)
     check_roles(schedule, matched, instruction, work)
     try:
         panels(schedule, work)
     except ScheduleError:
-        schedule = replace(schedule, epilogue=direct)
+        schedule = replace(schedule, epilogue=in_lines)
     while True:
         size = needed(memory(schedule, matched, work, tiles))
         try:

@@ -138,6 +138,7 @@ DERIVATIVES: dict[str, tuple[Rule | None, ...]] = {
     **dict.fromkeys(("lt", "le", "gt", "ge", "eq", "ne"), _NEVER),
     **dict.fromkeys(("logical_and", "logical_or"), _NEVER),
     "logical_not": (None,),
+    "random_uniform": (None,) * 5,
 }
 
 

@@ -28,6 +28,7 @@ from polygen.frontend.expr import Symbolic
 from polygen.frontend.functions import TABLE
 from polygen.frontend.program import (
     Access,
+    Argument,
     Constant,
     Dim,
     Index,
@@ -37,7 +38,6 @@ from polygen.frontend.program import (
     Tensor,
 )
 
-Argument = Access | Constant
 _COMMUTATIVE = ("add", "mul", "minimum", "maximum")
 
 
@@ -176,7 +176,7 @@ class _Value(Symbolic):
 
     __slots__ = ("access", "writer")
 
-    def __init__(self, writer: _Writer, access: Access) -> None:
+    def __init__(self, writer: _Writer, access: Access | Coordinate) -> None:
         self.writer, self.access = writer, access
 
     def apply(self, function: str, *args: Any) -> Any:
@@ -212,7 +212,7 @@ class _Writer:
         """The point of the domain at which everything is computed."""
         return tuple(iterator for iterator, _ in self.domain)
 
-    def value(self, access: Access) -> _Value:
+    def value(self, access: Access | Coordinate) -> _Value:
         return _Value(self, access)
 
     def apply(self, function: str, args: Sequence[Any]) -> Any:
@@ -324,7 +324,7 @@ def _pulled(
     ]
     result = writer.value(statement.write)
     for access, part in _pulled_back(statement.function, gradient, result, args, writer):
-        if access.name in active:
+        if isinstance(access, Access) and access.name in active:
             yield access, part()
 
 

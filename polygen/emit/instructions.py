@@ -17,7 +17,8 @@ from polygen.lower.work import Boxes, Copy, Finish, Load, Move, Product, Store
 _ORDER = (
     "copies", "fragment_loads", "round_to_tf32", "mma", "words", "places", "tensor_map",
     "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load", "box_multicast",
-    "panels_out", "warm", "panels_in", "pieces", "pack", "wgmma", "cursor", "partial_sums",
+    "panels_out", "portions", "warm", "panels_in", "pieces", "pack", "wgmma", "cursor",
+    "partial_sums",
 )  # fmt: skip
 _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
 

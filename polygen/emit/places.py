@@ -13,7 +13,7 @@ from polygen.emit.leaf import render
 from polygen.emit.leaf.table import INDENT
 from polygen.emit.leaves import sum_register
 from polygen.lower.plan import KernelPlan, Place
-from polygen.lower.work import Load, Product, Send, Store
+from polygen.lower.work import Finish, Load, Product, Send
 
 # Above the loops of a place.
 _LOOPS = {
@@ -95,7 +95,7 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
         return [f"unsigned {', '.join(fragments)};", f"{kind} {sums};"]
     warps = plan.device.warpgroup_warps
     quarter = f"const int quarter = warp % {warps} * {atom.m // warps}"
-    if not any(isinstance(leaf.work, Store) for leaf in plan.leaves):
+    if not any(isinstance(leaf.work, Finish) for leaf in plan.leaves):
         own = ("group" if count > 1 else "0" for count in plan.tiles.warps)
         quarter += "".join(f", w_{axis} = {part}" for axis, part in zip("mn", own, strict=True))
     cleared = ", ".join(f"{total}{shape} = {{}}" for total in totals)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-_STEPS = (0x9E3779B9, 0xBB67AE85)
-_ROUNDS = 10
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+STEPS = (0x9E3779B9, 0xBB67AE85)
+ROUNDS = 10
 
 
 def philox(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[Any, ...]:
@@ -27,11 +27,11 @@ def philox(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[An
     mask = np.uint64(0xFFFFFFFF)
     a, b, c, d = (np.asarray(word, np.uint64) for word in counter)
     k0, k1 = (np.asarray(word, np.uint64) for word in key)
-    for _ in range(_ROUNDS):
-        left, right = np.uint64(_MULTIPLIERS[0]) * a, np.uint64(_MULTIPLIERS[1]) * c
+    for _ in range(ROUNDS):
+        left, right = np.uint64(MULTIPLIERS[0]) * a, np.uint64(MULTIPLIERS[1]) * c
         high = np.uint64(32)
         a, b, c, d = (right >> high) ^ b ^ k0, right & mask, (left >> high) ^ d ^ k1, left & mask
-        k0, k1 = (k0 + np.uint64(_STEPS[0])) & mask, (k1 + np.uint64(_STEPS[1])) & mask
+        k0, k1 = (k0 + np.uint64(STEPS[0])) & mask, (k1 + np.uint64(STEPS[1])) & mask
     return a, b, c, d
 
 

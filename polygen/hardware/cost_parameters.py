@@ -39,6 +39,9 @@ class CostParameters:
         step: cycles that a k tile takes at least, however small it is.
         fetch_rate: bytes per cycle that one block's copies bring from the L2 cache.
         fetch_rate_astride: likewise, where rows lie astride the lines of the cache.
+        thread_passes: through the pipe of shared memory, of what a producer's threads shift into
+            place.
+        thread_latency: cycles from such a thread's read to its arrival.
         outside_rate: bytes per cycle that the copy engine fills with zeros outside an array.
         l2_rate: bytes per cycle that the L2 cache gives all multiprocessors together.
         latency: cycles from a copy's issue to its arrival.
@@ -48,6 +51,7 @@ class CostParameters:
         tile: cycles per tile to begin: its place, the first wait.
         panel: cycles in which a warpgroup finishes 64 x 64 results, through panels.
         panel_turn: cycles of each panel besides, whatever its width.
+        line: of these 64 x 64 results besides, where threads store the panels line by line.
         registers: likewise, straight from the registers.
         matrix_rate: bytes per cycle of the epilogue's matrices that a warpgroup reads.
         function_rate: functions beyond arithmetic that a warpgroup evaluates per cycle.
@@ -56,6 +60,7 @@ class CostParameters:
         warp_shared_rate: bytes per cycle to and from shared memory, without roles.
         warp_sharpness: exponent of the norm that joins the limits of a k tile, without roles.
         warp_fetch_rate: bytes per cycle that asynchronous copies bring.
+        warp_narrow_rate: copies of less than 16 bytes per cycle, without roles.
         warp_latency: cycles from such a copy's issue to its arrival.
         warp_crowding: as `crowding`, without roles.
         full_rate_warps: resident warps that keep the tensor cores busy.
@@ -80,6 +85,8 @@ class CostParameters:
     step: float
     fetch_rate: float
     fetch_rate_astride: float
+    thread_passes: float
+    thread_latency: float
     outside_rate: float
     l2_rate: float
     latency: float
@@ -89,6 +96,7 @@ class CostParameters:
     tile: float
     panel: float
     panel_turn: float
+    line: float
     registers: float
     matrix_rate: float
     function_rate: float
@@ -97,6 +105,7 @@ class CostParameters:
     warp_shared_rate: float
     warp_sharpness: float
     warp_fetch_rate: float
+    warp_narrow_rate: float
     warp_latency: float
     warp_crowding: float
     full_rate_warps: float

@@ -16,7 +16,18 @@ from polygen.lower.accesses import base, corner, elements_along, map_axes
 from polygen.lower.given import Given
 from polygen.lower.lanes import closed_form, flat_form, panel_lanes
 from polygen.lower.plan import Buffer
-from polygen.lower.work import Boxes, Epilogue, Finish, Panel, Read, Store, Warm, Write
+from polygen.lower.work import (
+    Boxes,
+    Epilogue,
+    Finish,
+    Line,
+    Lines,
+    Panel,
+    Read,
+    Store,
+    Warm,
+    Write,
+)
 from polygen.poly.pointwise import Element
 from polygen.poly.results import row_vectors
 from polygen.poly.tiling import Panels, Tiling
@@ -127,16 +138,21 @@ def panel(given: Given, element: Element, buffer: Buffer, chosen: Panels, counte
     )
 
 
-def panel_boxes(given: Given, element: Element, of: Panel, agent: str, direction: str) -> Boxes:
-    """The boxes of panel p of an agent's tile; direction "in" or "out"."""
+def panel_corner(given: Given, of: Panel, agent: str) -> dict[str, str]:
+    """Where panel p of an agent's tile begins along m and n."""
     row, column = tile_corner(given.tiles, agent)
     per_block = given.tiles.columns // of.columns
-    rows, columns = of.box
-    axes, dims = map_axes(of.tensor, element.index, given.sizes, {"m": rows, "n": columns})
-    starts = {
+    return {
         "m": f"{row} + p / {per_block} * {of.rows}",
         "n": f"{column} + p % {per_block} * {of.columns}",
     }
+
+
+def panel_boxes(given: Given, element: Element, of: Panel, agent: str, direction: str) -> Boxes:
+    """The boxes of panel p of an agent's tile; direction "in" or "out"."""
+    rows, columns = of.box
+    axes, dims = map_axes(of.tensor, element.index, given.sizes, {"m": rows, "n": columns})
+    starts = panel_corner(given, of, agent)
     return Boxes(
         of.tensor, f"map_{direction}_{of.name}", of.buffer, axes, of.boxes, of.span,
         of.rows * of.span, corner(dims, starts),
@@ -169,6 +185,23 @@ def finish(
         lane_column=flat_form(pair),
         half_rows=int(table[0, 2, 0] - table[0, 0, 0]),
     )
+
+
+def lines(given: Given, out: Epilogue, panels: tuple[Panel, ...], agent: str) -> Lines:
+    """Panels that the threads of a warpgroup move, operands or results."""
+    elements = {e.name: e for e in (*given.work.reads, *given.work.writes)}
+    accesses: dict[str, Read | Write] = {read.name: read for read in out.reads}
+    accesses |= {write.tensor.name: write for write in out.writes}
+    found = []
+    for one in panels:
+        element, access = elements[one.name], accesses[one.name]
+        start, along, width = panel_corner(given, one, agent), "n", one.element_bytes
+        if element.kind == "vector":
+            width = max(width, min(_WIDEST, element.alignment))
+        elif access.m_stride == "1":
+            along = "m"
+        found.append(Line(one, access, along, width, start["m"], start["n"]))
+    return Lines(tuple(found), given.device.group_threads)
 
 
 def warm(work: Finish, tiles: Tiling) -> Warm:

@@ -23,6 +23,7 @@ from polygen.lower.work import (
     Epilogue,
     Fill,
     Finish,
+    Lines,
     Load,
     Locate,
     Move,
@@ -53,6 +54,8 @@ def check_accesses(plan: KernelPlan) -> None:
         elif isinstance(leaf.work, Move):
             for boxes in leaf.work.boxes:
                 _check_boxes(plan, boxes, leaf)
+        elif isinstance(leaf.work, Lines):
+            _check_lines(plan, leaf.work)
         elif isinstance(leaf.work, Store):
             for _, boxes in leaf.work.panels:
                 _check_boxes(plan, boxes, leaf)
@@ -104,6 +107,8 @@ def _buffers(leaf: Leaf) -> list[str] | None:
         sums = [total for _, total in work.epilogue.sums]
         panels = (*work.operands, *work.results)
         return [*sums, *(panel.buffer for panel in panels)]
+    if isinstance(work, Lines):
+        return [line.panel.buffer for line in work.moved]
     if isinstance(work, Store):
         return [panel.buffer for panel, _ in work.panels]
     return None
@@ -203,6 +208,34 @@ def _check_boxes(plan: KernelPlan, of: Boxes, leaf: Leaf) -> None:
                     f"{leaf.statement}: boxes of {of.tensor.name} begin at {found} of axis "
                     f"{axis.axis} and not at {wanted}",
                     where=f"{plan.entry}: {corner}",
+                )
+
+
+def _check_lines(plan: KernelPlan, of: Lines) -> None:
+    """Panels begin where the agents' tiles do, and are of the arrays that the epilogue accesses."""
+    warp_m, warp_n = plan.tiles.warp
+    accesses = {id(one) for one in (*plan.epilogue.reads, *plan.epilogue.writes)}
+    parts = ["group"] if max(plan.tiles.warps) > 1 else []
+    for line in of.moved:
+        if id(line.access) not in accesses or line.access.tensor != line.panel.tensor:
+            raise VerifyError(f"{line.panel.name} is none of the epilogue's", where=plan.entry)
+        per_block = warp_n // line.panel.columns
+        for at in _units(["b_m", "b_n", "p", *parts]):
+            own = dict.fromkeys(("group", "p"), 0) | at
+            group = [own["group"] if count > 1 else 0 for count in plan.tiles.warps]
+            wanted = (
+                at["b_m"] * plan.tiles.cta[0]
+                + group[0] * warp_m
+                + own["p"] // per_block * line.panel.rows,
+                at["b_n"] * plan.tiles.cta[1]
+                + group[1] * warp_n
+                + own["p"] % per_block * line.panel.columns,
+            )
+            found = (_value(line.row, own), _value(line.column, own))
+            if found != wanted:
+                raise VerifyError(
+                    f"panels of {line.panel.tensor.name} begin at {found} and not at {wanted}",
+                    where=f"{plan.entry}: {line.row}, {line.column}",
                 )
 
 

@@ -131,7 +131,11 @@ class _Leaves:
         locate = Locate(raster.along, across, raster.group, (cluster.m, cluster.n), batches)
         yield Leaf("locate", "locate", "threads", _TILE, locate)
         yield from self._fills()
-        for panel in incoming:
+        by_threads = self.given.schedule.epilogue.through == "lines"
+        for panel in incoming if by_threads else ():
+            moved = epilogue.lines(self.given, out, (panel,), _GROUP)
+            yield Leaf(f"fetch_{panel.name}", "fetch", "lines", _PANEL, moved, "consumer")
+        for panel in () if by_threads else incoming:
             name = f"fetch_{panel.name}"
             read = next(e for e in self.given.work.reads if e.name == panel.name)
             one = epilogue.panel_boxes(self.given, read, panel, AGENTS["loader"], "in")
@@ -217,7 +221,11 @@ class _Leaves:
         yield Leaf("compute", "compute", "threads", (), out)
         yield Leaf("prepare", "prepare", "cache", _TILE, epilogue.warm(work, self.given.tiles))
         yield Leaf("finish", "finish", "threads", _PANEL, work)
-        yield Leaf("store", "store", "tma", _PANEL, epilogue.store(self.given, results))
+        if self.given.schedule.epilogue.through == "lines":
+            moved = epilogue.lines(self.given, out, results, _GROUP)
+            yield Leaf("store", "store", "lines", _PANEL, moved)
+        else:
+            yield Leaf("store", "store", "tma", _PANEL, epilogue.store(self.given, results))
 
 
 def _pairs(out: Epilogue) -> Iterator[Leaf]:

@@ -390,6 +390,29 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
+class Line:
+    """A panel between shared and global memory, by the threads of a warpgroup, line by line.
+
+    Consecutive threads move consecutive portions of a line of the array.
+    """
+
+    panel: Panel
+    access: Read | Write
+    along: str  # the dim of a line: "n", or "m" where m is innermost
+    width: int  # bytes of one access
+    row: str  # where panel p of the agent's tile begins
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Panels that threads move."""
+
+    moved: tuple[Line, ...]
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """Sums -> pointwise functions -> panels of results."""
 
@@ -430,6 +453,7 @@ Work: TypeAlias = (
     | Fill
     | Finish
     | Groups
+    | Lines
     | Load
     | Locate
     | Move

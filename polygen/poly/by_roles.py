@@ -7,6 +7,7 @@
                send[i] combine[i,q]      with a sum that the blocks of a cluster share: parts
                                          -> totals (`partial_sums`)
                finish[i,p] store[i,p]    sums -> panel; one thread has the copy engine store it
+               fetch_r[i,p] store[i,p]   or all threads fetch and store panels, line by line
 
 Blocks are persistent: `i` counts the output tiles of one. Blocks of a cluster share operands: each
 copies its part for all that need it. Or they share the sums of one tile, each with a range of k
@@ -41,7 +42,8 @@ def by_roles(tiles: Tiling, schedule: Schedule, panels: Panels, main: MainLoop) 
     """
     shape = _Shape(tiles, schedule, panels, main)
     parts = [_main(shape), *_parts(shape), _end(shape)]
-    places = (shape.producer, *((shape.loader,) if panels.operands else ()), shape.consumer)
+    loaders = (shape.loader,) if panels.operands and not shape.in_lines else ()
+    places = (shape.producer, *loaders, shape.consumer)
     located = [_locate(place, shape) for place in places]
     begin = [*(Leaf(one.name) for one, _ in located), *(Leaf(s.name) for s in _prepare(shape))]
     return TileProgram(
@@ -87,6 +89,11 @@ class _Shape:
     def completed(self) -> str:
         """What the sums are called that the epilogue reads."""
         return "total" if self.tiles.split > 1 else "sum"
+
+    @property
+    def in_lines(self) -> bool:
+        """Whether consumers move panels of the epilogue themselves."""
+        return self.schedule.epilogue.through == "lines"
 
     @property
     def rank(self) -> tuple[str, ...]:
@@ -356,16 +363,19 @@ def _end(shape: _Shape) -> Part:
     per_block = tiles.columns // panels.columns
     p = f"0 <= p < {tiles.atoms[0] * per_block}"
     cell = shape.owner("i", "p")
+    fetcher, by = shape.loader, unit(_COPY_ENGINE)
+    if shape.in_lines:
+        fetcher, by = consumer, threads
     fetches = tuple(
         TileStatement(
             f"fetch_{name}",
             ("i", "p"),
-            f"{shape.own(shape.loader)} and {p}",
-            (_tile(shape.loader),),
+            f"{shape.own(fetcher)} and {p}",
+            (_tile(fetcher),),
             (f"panel_{name}[{cell}]",),
             "move",
-            unit(_COPY_ENGINE),
-            shape.loader,
+            by,
+            fetcher,
         )
         for name in panels.operands
     )
@@ -391,10 +401,10 @@ def _end(shape: _Shape) -> Part:
         (_tile(consumer), *results),
         (),
         "move",
-        unit(_STORE_ENGINE),
+        threads if shape.in_lines else unit(_STORE_ENGINE),
         consumer,
-        executes="one",
-        group="store",
+        executes="all" if shape.in_lines else "one",
+        group="" if shape.in_lines else "store",
     )
     owners, schedule = len(consumer.agents), shape.schedule.epilogue
     count = tiles.atoms[0] * per_block

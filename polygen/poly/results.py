@@ -3,7 +3,8 @@
 1. Copies run in the background if rows of every operand allow it; both share the loop's waits.
 2. A staged epilogue walks a warp tile in vectors of adjacent results.
 3. With panels the copy engine moves every matrix of the epilogue, which it can if rows are aligned
-   and n is innermost. Otherwise the schedule has to store from the registers, and says so.
+   and n is innermost. Otherwise threads move the panels, line by line, or the schedule stores from
+   the registers, and says so.
 """
 
 from __future__ import annotations
@@ -79,16 +80,16 @@ def panels(schedule: Schedule, work: Pointwork) -> Panels | None:
     """
     if not schedule.specialised:
         return None
-    if schedule.epilogue.through != "tma":
+    if schedule.epilogue.through == "registers":
         return Panels(0, (), ())
     where = f"schedule {schedule.name}, epilogue.through"
-    for one in (*work.matrices, *work.writes):
+    for one in (*work.matrices, *work.writes) if schedule.epilogue.through == "tma" else ():
         if one.kind != "vector" or one.alignment < _ROW_BYTES:
             raise ScheduleError(
                 f"{one.tensor.name}: the copy engine cannot move {one.tensor}",
                 where=where,
                 why=f"it needs n innermost, and rows that start at multiples of {_ROW_BYTES} bytes",
-                nearest='Use epilogue.through = "registers"',
+                nearest='Use epilogue.through = "lines"',
             )
     own, columns, split = own_columns(schedule), panel_columns(schedule), schedule.cluster.k
     shared = f" shared by {split} blocks" if split > 1 else ""

@@ -43,7 +43,7 @@ _CHOICES: dict[str, Callable[[], tuple[str, ...]]] = {
     "pipeline.copies": lambda: ("whole", "spread"),
     "raster.along": lambda: ("m", "n"),
     "smem.swizzle": lambda: ("auto", *swizzle_names()),
-    "epilogue.through": lambda: ("smem", "registers", "tma"),
+    "epilogue.through": lambda: ("smem", "registers", "tma", "lines"),
     "roles.form": lambda: ("none", "cooperative", "pingpong"),
 }
 _PERMUTATIONS = {
@@ -161,7 +161,7 @@ def _role_problems(schedule: Schedule, most: int) -> list[str]:
     if schedule.specialised and through == "smem":
         problems.append(
             'epilogue.through = "smem" with roles: consumers hand panels to the copy engine. '
-            'Nearest legal: "tma" or "registers"'
+            'Nearest legal: "tma", "lines" or "registers"'
         )
     if schedule.specialised:
         loops, usual = schedule.loops, Loops()
@@ -176,13 +176,13 @@ def _role_problems(schedule: Schedule, most: int) -> list[str]:
             for name, changed in ignored.items()
             if changed
         ]
-    if schedule.epilogue.columns and through != "tma":
+    if schedule.epilogue.columns and through not in ("tma", "lines"):
         problems.append(
             f"epilogue.columns = {schedule.epilogue.columns} without panels: they are of "
-            'epilogue.through = "tma". Leave it out'
+            'epilogue.through = "tma" or "lines". Leave it out'
         )
-    if not schedule.specialised and through == "tma":
-        problems.append('epilogue.through = "tma" without roles. Nearest legal: "smem"')
+    if not schedule.specialised and through in ("tma", "lines"):
+        problems.append(f'epilogue.through = "{through}" without roles. Nearest legal: "smem"')
     if not schedule.specialised and cluster.tiles > 1:
         problems.append(
             f"cluster {cluster.m} x {cluster.n} without roles: only a producer copies for other "

@@ -121,7 +121,8 @@ class Epilogue:
     """How results leave the registers."""
 
     # "smem": row vectors of 16 bytes via shared memory; "registers": straight from fragments;
-    # "tma": panels in shared memory that the copy engine moves (with roles)
+    # "tma": panels in shared memory that the copy engine moves; "lines": that threads move, a line
+    # of memory after the other (with roles)
     through: str = "smem"
     slots: int = 2  # panels of results per consumer that may be on their way out
     prefetch: int = 2  # panels of each operand matrix per consumer that may be on their way in

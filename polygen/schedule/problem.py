@@ -28,6 +28,8 @@ class Problem:
         products: products that are summed beside each other.
         operands: how many of these carry m, and how many n.
         batches: matrices of results.
+        threaded: how many operands that carry m, and that carry n, no copy engine moves: with
+            roles, threads shift their rows into place.
         own: whether each of these has operands of its own that carry m, and that carry n.
     """
 
@@ -47,6 +49,7 @@ class Problem:
     products: int = 1
     operands: tuple[int, int] = (1, 1)
     batches: int = 1
+    threaded: tuple[int, int] = (0, 0)
     own: tuple[bool, bool] = (True, True)
 
     @property

@@ -83,9 +83,11 @@ def choose(
         f"shipped {chosen.name}, fastest of {len(fitting)} by the cost model for "
         f"{problem.m}x{problem.n}x{problem.k}: {_run(device, best, problem)}"
     )
-    if chosen.specialised and chosen.epilogue.through == "registers":
-        origin += "; results are stored from the registers: tensor maps cannot describe them"
-    if not chosen.specialised and True in refused:
+    if chosen.specialised and any(problem.threaded):
+        origin += "; threads fill rings: tensor maps cannot describe all operands"
+    if chosen.specialised and chosen.epilogue.through == "lines":
+        origin += "; results are stored line by line: tensor maps cannot describe the epilogue"
+    if True in refused and not any(one.schedule.specialised for one in fitting):
         origin += f"; none with roles: {refused[True]}"
     if skip:
         origin += f"; not taken because they spill: {', '.join(sorted(skip))}"

@@ -65,10 +65,29 @@ def test_an_instruction_of_one_warp():
     refuses(ScheduleError, words, named)
 
 
+def filling(registers=152, **changes):
+    schedule = roles(**changes)
+    few = dataclasses.replace(schedule.roles, producer_registers=registers)
+    return dataclasses.replace(schedule, roles=few)
+
+
 @pytest.mark.parametrize("alignment", [8, 4, 2])
-def test_rows_that_no_tensor_map_describes(alignment):
-    words = [f"x: bf16[M, K]: rows start at multiples of {alignment} bytes", "strides of 16 bytes"]
-    refuses(UnsupportedProgram, words, roles(), "nt", "bf16", "bias", alignment)
+def test_a_producer_without_registers_to_shift_rows_into_place(alignment):
+    words = ["roles.producer_registers = 40 for a producer whose threads fill rings", "none that "
+             "tensor maps describe", "roles.producer_registers = 64"]  # fmt: skip
+    refuses(ResourceError, words, roles(), "nt", "bf16", "bias", alignment)
+    assert build(filling(64), "nt", "bf16", "bias", alignment)
+
+
+def test_a_cluster_whose_blocks_cannot_share_what_threads_shift():
+    words = ["a cluster of 2 x 1 with x: bf16[M, K]", "multiples of 2 bytes", "Use a cluster of 1"]
+    refuses(ScheduleError, words, filling(cluster=(2, 1)), "nt", "bf16", "bias", 2)
+
+
+def test_panels_that_no_thread_is_left_to_fetch():
+    words = ["r in panels that the copy engine brings", "none is left", 'through = "lines"']
+    refuses(ScheduleError, words, filling(), "nt", "bf16", "bias_residual_relu", 2)
+    assert build(filling(through="lines"), "nt", "bf16", "bias_residual_relu", 2)
 
 
 @pytest.mark.parametrize(("layout", "tensor"), [("tn", "x"), ("nn", "w"), ("tt", "x")])
@@ -143,8 +162,9 @@ def test_a_width_without_panels():
 
 @pytest.mark.parametrize("epilogue", ["transposed_residual", "column_major_residual"])
 def test_matrices_that_the_copy_engine_cannot_move(epilogue):
-    words = ["r: the copy engine cannot move r: bf16[", "n innermost", 'through = "registers"']
+    words = ["r: the copy engine cannot move r: bf16[", "n innermost", 'through = "lines"']
     refuses(ScheduleError, words, roles(), "nt", "bf16", epilogue)
+    assert build(roles(through="lines"), "nt", "bf16", epilogue)
 
 
 def test_results_that_the_copy_engine_cannot_move():

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from polygen.adapters.torch.tensors import torch_dtype
+from polygen.frontend import philox
 from polygen.frontend.expr import Symbolic
 from polygen.frontend.functions import TABLE
 from polygen.frontend.program import (
@@ -21,6 +22,8 @@ from polygen.frontend.program import (
     Affine,
     Constant,
     Contraction,
+    Coordinate,
+    Index,
     Pointwise,
     Program,
 )
@@ -45,6 +48,25 @@ def _where(condition: Any, x: Any, y: Any) -> Any:
 
 def _cbrt(x: Any) -> Any:
     return torch.sign(x) * torch.abs(x) ** (1.0 / 3.0)
+
+
+def _random_uniform(*args: Any) -> Any:
+    """Philox 4x32-10 in 64-bit integers; a factor of 32 bits goes in two halves."""
+    low = 0xFFFFFFFF
+    tensor = next(arg for arg in args if isinstance(arg, torch.Tensor))
+    wide = (torch.as_tensor(arg, device=tensor.device).to(torch.int64) for arg in args)
+    a, b, c, d, first = torch.broadcast_tensors(*wide)
+    second = torch.zeros_like(first)
+
+    def times(word: Any, factor: int) -> tuple[Any, Any]:
+        above, below = word * (factor >> 16), word * (factor & 0xFFFF)
+        return (above + (below >> 16)) >> 16, (((above & 0xFFFF) << 16) + below) & low
+
+    for _ in range(philox.ROUNDS):
+        (left_high, left), (right_high, right) = map(times, (a, c), philox.MULTIPLIERS)
+        a, b, c, d = right_high ^ b ^ first, right, left_high ^ d ^ second, left
+        first, second = (first + philox.STEPS[0]) & low, (second + philox.STEPS[1]) & low
+    return (a >> 8).to(tensor.dtype) * 2.0**-24
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -90,6 +112,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "logical_and": torch.logical_and,
     "logical_or": torch.logical_or,
     "logical_not": torch.logical_not,
+    "random_uniform": _random_uniform,
 }
 
 
@@ -184,10 +207,28 @@ def _pointwise(
     return result
 
 
+def _places(
+    index: Index, extents: Mapping[str, Any], working: torch.dtype, device: torch.device
+) -> Any:
+    """A coordinate along its axis of the domain."""
+    if isinstance(index, int):
+        return torch.full((), index, dtype=working, device=device)
+    along = index if isinstance(index, Affine) else Affine(index, 1, 0)
+    steps = torch.arange(extents[along.iterator], dtype=working, device=device)
+    shape = [-1 if iterator == along.iterator else 1 for iterator in extents]
+    return (steps * along.scale + along.offset).reshape(shape)
+
+
 def _aligned(
-    access: Access, values: Mapping[str, Any], extents: Mapping[str, Any], working: torch.dtype
+    access: Access | Coordinate,
+    values: Mapping[str, Any],
+    extents: Mapping[str, Any],
+    working: torch.dtype,
 ) -> Any:
     """An argument with an axis per iterator of the domain, of size 1 where it has none."""
+    if isinstance(access, Coordinate):
+        device = next(v.device for v in values.values() if isinstance(v, torch.Tensor))
+        return _places(access.index, extents, working, device)
     if not isinstance(values[access.name], torch.Tensor):
         return values[access.name]  # a run-time scalar
     tensor = _selected(access, values, extents)

@@ -6,6 +6,7 @@ from polygen.emit.leaf import (  # noqa: F401 - importing registers
     fill_threads,
     finish_panels,
     groups,
+    lines,
     load_threads,
     locate,
     mbarrier,

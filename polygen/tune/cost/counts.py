@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import chunk_bytes
+from polygen.poly.fills import filling_threads, rounds
 from polygen.poly.results import panel_columns
 from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted, Problem
@@ -45,7 +46,11 @@ class Counts:
         instructions: warpgroup instructions of a block per k tile; 0 without roles.
         filled: bytes copied into a block's shared memory per k tile.
         fetched: of these, bytes that the block itself asks the L2 cache for.
-        outside: of these, bytes outside the operands that it has filled with zeros.
+        threaded: bytes of tiles that threads shift into place per k tile, those outside the
+            operands included.
+        thread_rounds: of them per k tile: what is on its way at once is written before the next.
+        access_bytes: the widest access that the rows of all operands allow, a whole chunk at most.
+        outside: bytes outside the operands that the copy engine has filled with zeros.
         in_flight: k tiles whose products may still run when the next are issued.
         operand_reads: bytes that products or fragment loads read from shared memory per k tile,
             times the wavefronts that bank conflicts make of one.
@@ -55,6 +60,7 @@ class Counts:
         result_bytes: written per tile.
         functions: evaluated per tile.
         from_registers: 1 if results are stored straight from the registers.
+        in_lines: 1 if threads move the panels of the epilogue.
         read_bytes: read from device memory at least: operands and matrices once.
         written_bytes: written there.
         along_bytes: of the operands that tiles of a group share while the group advances, per
@@ -81,6 +87,9 @@ class Counts:
     instructions: int
     filled: int
     fetched: int
+    threaded: int
+    thread_rounds: int
+    access_bytes: int
     outside: int
     in_flight: int
     operand_reads: int
@@ -90,6 +99,7 @@ class Counts:
     result_bytes: int
     functions: int
     from_registers: int
+    in_lines: int
     read_bytes: int
     written_bytes: int
     along_bytes: int
@@ -131,7 +141,10 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
     left, right = lefts * cta.m * cta.k * size, rights * cta.n * cta.k * size
     # A tile that is larger than the whole operand is filled up with zeros.
     rows, columns = min(cta.m, problem.m), min(cta.n, problem.n)
-    fetched = (lefts * rows // cluster.n + rights * columns // cluster.m) * cta.k * size
+    by_hand = problem.threaded if roles else (0, 0)
+    moved = (lefts - by_hand[0], rights - by_hand[1])
+    fetched = (moved[0] * rows // cluster.n + moved[1] * columns // cluster.m) * cta.k * size
+    threaded = (by_hand[0] * cta.m + by_hand[1] * cta.n) * cta.k * size
     if roles:
         tall_blocks = warp.m // device.warpgroup_rows  # instructions along m of one worker
         steps = cta.k * size // device.warpgroup_depth_bytes
@@ -178,7 +191,10 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         instructions=instructions,
         filled=left + right,
         fetched=fetched,
-        outside=left // cluster.n + right // cluster.m - fetched,
+        threaded=threaded,
+        thread_rounds=_rounds(schedule, by_hand, size),
+        access_bytes=problem.access_bytes,
+        outside=left // cluster.n + right // cluster.m - threaded - fetched,
         in_flight=schedule.pipeline.in_flight if roles else 0,
         operand_reads=operand_reads,
         panels=panels,
@@ -187,6 +203,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         result_bytes=cta.m * cta.n * problem.result_bytes,
         functions=cta.m * cta.n * problem.functions,
         from_registers=schedule.epilogue.through == "registers",
+        in_lines=schedule.epilogue.through == "lines",
         read_bytes=read + results * problem.matrix_bytes,
         written_bytes=results * problem.result_bytes,
         along_bytes=share * problem.k * size,
@@ -197,13 +214,24 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
     )
 
 
+def _rounds(schedule: Schedule, by_hand: tuple[int, int], size: int) -> int:
+    """Rounds in which threads fill a k tile; 0 where the copy engine does."""
+    cta, each = schedule.tile.cta, filling_threads() * chunk_bytes()
+    pieces = sum(
+        count * -(-extent * cta.k * size // each)
+        for count, extent in zip(by_hand, (cta.m, cta.n), strict=True)
+    )
+    return rounds(pieces, schedule.roles.producer_registers)[0] if pieces else 0
+
+
 def _way_out(device: Device, schedule: Schedule, problem: Problem) -> tuple[int, int]:
     """Panels of one consumer's tile, and the waits that it passes per tile."""
     warp, pingpong = schedule.tile.warp, schedule.roles.form == "pingpong"
-    k_tiles = -(-problem.k // schedule.tile.cta.k)
+    moved = 1 + (0 < sum(problem.threaded) < sum(problem.operands))  # by engine, and by threads
+    k_tiles = -(-problem.k // schedule.tile.cta.k) * moved
     rows = warp.m // device.warpgroup_rows
     turn = int(pingpong)
-    if schedule.epilogue.through != "tma":
+    if schedule.epilogue.through == "registers":
         return rows, k_tiles + turn
     panels = rows * (warp.n // panel_columns(schedule))
     # Per panel: one wait for each matrix, and the barrier before the copy engine takes the results.

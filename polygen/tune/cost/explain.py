@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from polygen.hardware.cost_parameters import CostParameters
 from polygen.hardware.device import Device
+from polygen.hardware.swizzle import chunk_bytes
 from polygen.schedule.problem import Problem
 from polygen.tune.cost import Cost
 from polygen.tune.cost.counts import Counts
@@ -82,7 +84,8 @@ def _products(c: Counts, p: CostParameters) -> str:
 
 def _shared(c: Counts, p: CostParameters) -> str:
     if c.roles:
-        return f"{_steps(c)} {c.operand_reads} B of operands, {p.shared_rate:.0f} B a cycle"
+        passed = f" and {p.thread_passes:.0f} x {c.threaded} B by threads" if c.threaded else ""
+        return f"{_steps(c)} {c.operand_reads} B of operands{passed}, {p.shared_rate:.0f} B a cycle"
     return (
         f"{_steps(c)} {c.operand_reads + c.filled} B read and written, "
         f"{p.warp_shared_rate:.0f} B a cycle"
@@ -91,13 +94,20 @@ def _shared(c: Counts, p: CostParameters) -> str:
 
 def _copies(c: Counts, p: CostParameters) -> str:
     if not c.roles:
-        return f"{_steps(c)} {c.filled} B, {p.warp_fetch_rate:.0f} B a cycle"
+        narrow = c.access_bytes < chunk_bytes()
+        rate = min(p.warp_fetch_rate, p.warp_narrow_rate * c.access_bytes if narrow else math.inf)
+        wide = f", {c.access_bytes} B at a time" if narrow else ""
+        return f"{_steps(c)} {c.filled} B{wide}, {rate:.0f} B a cycle"
     rate = p.fetch_rate_astride if c.astride else p.fetch_rate
     busy = min(c.clusters, c.slots) * c.blocks
     astride = ", rows astride cache lines" if c.astride else ""
     shared = f" of {c.filled}" if c.blocks > 1 else ""
     rate = min(rate, p.l2_rate / busy)
-    return f"{_steps(c)} {c.fetched}{shared} B, {rate:.0f} B a cycle{astride}"
+    found = f"{c.fetched}{shared} B, {rate:.0f} B a cycle{astride}"
+    if c.threaded:
+        by_hand = f"{c.threaded} B by threads in {c.thread_rounds} round(s)"
+        found = f"{found}; {by_hand}" if c.fetched else by_hand
+    return f"{_steps(c)} {found}"
 
 
 def _latency(c: Counts, p: CostParameters) -> str:
@@ -110,7 +120,8 @@ def _way_out(c: Counts, p: CostParameters) -> str:
     moved = f"{c.result_bytes} B out, {c.matrix_bytes} B in, {c.functions} functions per tile"
     if not c.roles:
         return moved
-    how = "from the registers" if c.from_registers else f"in {c.panels} panels"
+    lines = ", line by line" if c.in_lines else ""
+    how = "from the registers" if c.from_registers else f"in {c.panels} panels{lines}"
     beside = "; beside the other consumer's products" if c.pingpong else ""
     return f"{moved}, {how}{beside}"
 

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polygen.hardware.cost_parameters import CostParameters
+from polygen.hardware.swizzle import chunk_bytes
 from polygen.tune.cost.counts import Counts
 
 Column = npt.NDArray[np.float64]
@@ -110,17 +111,21 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     their tiles go on beside each other.
     """
     multiply = c.resident * c.products * c.element_bytes / _WORD / p.product_rate
-    shared = c.resident * c.operand_reads / p.shared_rate
+    # What threads shift into place goes through the same pipe: reads of both chunks around a piece,
+    # and its write.
+    shared = c.resident * (c.operand_reads + p.thread_passes * c.threaded) / p.shared_rate
     product = np.maximum(multiply, shared) + c.instructions * p.instruction
     in_step = np.where(c.blocks > 2, p.wide_cluster_loss, p.cluster_loss)
     product = product * (1 + np.where(c.blocks > 1, in_step, 0.0))
     rate = np.where(c.astride > 0, p.fetch_rate_astride, p.fetch_rate)
     finish, zeros = _finish(p, c), c.outside / p.outside_rate
     least = p.step + zeros
+    by_hand = c.thread_rounds * p.thread_latency
 
     def waiting(busy: Column) -> tuple[Column, Column]:
         """Cycles of a k tile's copies, and of a slot's way round the ring over its slots."""
-        copy = np.maximum(c.resident * c.fetched / rate, c.fetched * busy / p.l2_rate)
+        asked = (c.fetched + c.threaded) * busy
+        copy = np.maximum.reduce([c.resident * c.fetched / rate, asked / p.l2_rate, by_hand])
         latency = p.latency * (1 + p.crowding * busy / (c.slots * c.blocks))
         return copy, (latency + (1 + c.in_flight) * product) / c.ahead
 
@@ -158,7 +163,7 @@ def _finish(p: CostParameters, c: Columns) -> Column:
     workers = np.maximum(c.workers, 1)
     direct = c.from_registers > 0
     return np.asarray(
-        c.own / _PANEL * np.where(direct, p.registers, p.panel)
+        c.own / _PANEL * np.where(direct, p.registers, p.panel + c.in_lines * p.line)
         + np.where(direct, 0.0, c.panels * p.panel_turn)
         + c.matrix_bytes / workers / p.matrix_rate
         + c.functions / workers / p.function_rate
@@ -171,6 +176,9 @@ def _warps(p: CostParameters, c: Columns) -> dict[str, Column]:
     rest = c.rounds - rounds * c.resident
     out = (c.result_bytes + c.matrix_bytes) / p.way_out_rate + c.functions / p.warp_function_rate
 
+    # Narrow copies are limited by their number, wide ones by their bytes.
+    narrow = np.minimum(p.warp_narrow_rate * c.access_bytes, p.warp_fetch_rate)
+    fetch_rate = np.where(c.access_bytes < chunk_bytes(), narrow, p.warp_fetch_rate)
     busy = np.minimum(c.clusters / c.slots, 1.0)
     crowded = p.warp_latency * (1 + p.warp_crowding * busy)
 
@@ -180,7 +188,7 @@ def _warps(p: CostParameters, c: Columns) -> dict[str, Column]:
         rate = p.warp_rate * np.minimum(1.0, np.sqrt(warps / p.full_rate_warps))
         multiply = blocks * c.products * c.element_bytes / _WORD / rate
         shared = blocks * (c.operand_reads + c.filled) / p.warp_shared_rate
-        copy = blocks * c.filled / p.warp_fetch_rate
+        copy = blocks * c.filled / fetch_rate
         waited = np.where(blocks > 0, crowded / c.ahead, 0.0)
         work = _norm(p.warp_sharpness, multiply, shared, copy) + blocks * p.barrier
         step = _norm(p.warp_sharpness, work, waited)

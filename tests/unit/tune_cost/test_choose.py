@@ -166,13 +166,16 @@ def test_the_origin_says_why_no_schedule_with_roles_was_taken():
     assert "none with roles" not in choose(H200, Problem(16, 4096, 4096), everything)[1]
 
 
-def test_the_origin_says_that_results_leave_from_the_registers():
+def test_the_origin_says_that_threads_move_what_tensor_maps_cannot_describe():
     def fit(schedule):
-        return Fitted(replace(schedule, epilogue=Epilogue("registers")), 1)
+        return Fitted(replace(schedule, epilogue=Epilogue("lines")), 1)
 
     problem = Problem(4096, 4096, 4096)
-    assert "stored from the registers" in choose(H200, problem, fit)[1]
-    assert "stored from the registers" not in choose(H200, problem, everything)[1]
+    assert "stored line by line" in choose(H200, problem, fit)[1]
+    assert "stored line by line" not in choose(H200, problem, everything)[1]
+    filled = replace(problem, threaded=(1, 0), access_bytes=2)
+    assert "threads fill rings" in choose(H200, filled, fit)[1]
+    assert "threads fill rings" not in choose(H200, problem, fit)[1]
 
 
 def test_a_device_without_the_features_is_not_asked():
@@ -254,10 +257,11 @@ def test_what_was_measured_for_a_problem_comes_before_the_model():
     )
 
 
-def test_rows_of_8_bytes_have_no_tensor_map():
-    schedule, origin = decided("nt", "bf16", "bias", 8)
-    assert not schedule.specialised
-    assert "none with roles: " in origin and "multiples of 8 bytes" in origin
+@pytest.mark.parametrize("alignment", [8, 4, 2])
+def test_rows_that_no_tensor_map_describes_are_shifted_into_place(alignment):
+    schedule, origin = decided("nt", "bf16", "bias", alignment)
+    assert schedule.specialised and schedule.roles.producer_registers > 100
+    assert "threads fill rings" in origin
 
 
 @pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
@@ -268,10 +272,10 @@ def test_tf32_is_multiplied_with_k_innermost_only(layout):
 
 
 @pytest.mark.parametrize("epilogue", ["transposed_residual", "column_major_residual"])
-def test_matrices_that_no_map_describes_leave_the_registers_out_of_panels(epilogue):
+def test_matrices_that_no_map_describes_are_moved_line_by_line(epilogue):
     schedule, origin = decided("nt", "bf16", epilogue)
-    assert schedule.specialised and schedule.epilogue.through == "registers"
-    assert "stored from the registers" in origin
+    assert schedule.specialised and schedule.epilogue.through == "lines"
+    assert "stored line by line" in origin
 
 
 def test_many_panels_take_stages_away():
@@ -325,7 +329,8 @@ def test_what_was_measured_for_other_sums_or_accesses_is_another_problem():
 
     usual = problem()
     assert problem(acc_dtype="f16") == replace(usual, sum_bytes=2) != usual
-    assert problem(w="w:f16[N,K]@2") == replace(usual, access_bytes=2) != usual
+    narrow = replace(usual, access_bytes=2, threaded=(0, 1))
+    assert problem(w="w:f16[N,K]@2") == narrow != usual
     assert usual in tuned(H200) and replace(usual, sum_bytes=2) not in tuned(H200)
 
 

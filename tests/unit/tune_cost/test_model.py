@@ -26,6 +26,7 @@ PROBLEMS = (
     Problem(512, 512, 4096, functions=1, pointwise=True),
     Problem(4096, 4096, 512, matrices=2, matrix_bytes=4, functions=1, pointwise=True),
     Problem(8192, 8192, 8192, element_bytes=1),
+    Problem(3001, 3001, 3001, astride=True, access_bytes=2, threaded=(1, 1)),
 )
 
 
@@ -42,12 +43,14 @@ def totals(parameters, problem):
 BETTER = (
     "clock", "memory", "memory_share", "l2_bytes", "l2_share", "product_rate", "shared_rate",
     "fetch_rate", "fetch_rate_astride", "outside_rate", "l2_rate", "matrix_rate", "function_rate",
-    "warp_rate", "warp_shared_rate", "warp_fetch_rate", "way_out_rate", "warp_function_rate",
+    "warp_rate", "warp_shared_rate", "warp_fetch_rate", "warp_narrow_rate",
+    "way_out_rate", "warp_function_rate",
 )  # fmt: skip
 WORSE = (
     "droop", "written_share", "start", "instruction", "step", "latency", "crowding", "cluster_loss",
-    "wide_cluster_loss", "tile", "panel", "panel_turn", "registers", "warp_start", "warp_latency",
-    "warp_crowding", "full_rate_warps", "barrier", "round",
+    "wide_cluster_loss", "tile", "panel", "panel_turn", "registers", "line", "thread_latency",
+    "thread_passes", "warp_start", "warp_latency", "warp_crowding", "full_rate_warps",
+    "barrier", "round",
 )  # fmt: skip
 
 
@@ -77,11 +80,13 @@ def test_every_parameter_matters_somewhere(name):
     schedules = [one.schedule for one in ALL]
     schedules += [replace(s, cluster=Cluster(2, 2)) for s in schedules if s.specialised]
     direct = [
-        replace(s, epilogue=replace(s.epilogue, through="registers"))
+        replace(s, epilogue=replace(s.epilogue, through=through))
         for s in schedules
+        for through in ("registers", "lines")
         if s.specialised
     ]
-    fitted = [Fitted(s, 1) for s in (*schedules, *direct)]
+    roomy = [replace(s, roles=replace(s.roles, producer_registers=152)) for s in direct]
+    fitted = [Fitted(s, 1) for s in (*schedules, *direct, *roomy)]
     changed = replace(P, **{name: 4 * getattr(P, name)})
     for problem in problems:
         rows = Columns([counts(H200, one, problem) for one in fitted])
