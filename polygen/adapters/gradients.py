@@ -30,6 +30,7 @@ from polygen.frontend.program import (
     Access,
     Argument,
     Constant,
+    Coordinate,
     Dim,
     Index,
     Pointwise,
