@@ -143,6 +143,7 @@ class Suite:
     title: str
     rows: tuple[Row, ...]
     digest: str  # of its file and the operations
+    held_out: bool = False  # judges what ships: never tuned for
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +153,14 @@ class _Group:
     dtype: str = "bf16"
     acc: str = "f32"
     pad: int = 0
+    of: str = ""  # class and origin, for people
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
     title: str
     group: list[_Group]
+    held_out: bool = False
 
 
 def suite_names() -> tuple[str, ...]:
@@ -167,11 +170,12 @@ def suite_names() -> tuple[str, ...]:
 
 @functools.cache
 def suite(name: str) -> Suite:
-    """A suite by name.
+    """A suite by name; ``held_out`` is as good as ``held-out``.
 
     Raises:
         BenchError: there is none, or its file is wrong.
     """
+    name = name.replace("_", "-")
     if name not in suite_names():
         raise BenchError(
             f"no suite is called {name!r}",
@@ -181,8 +185,9 @@ def suite(name: str) -> Suite:
     path = FOLDER / f"{name.replace('-', '_')}.toml"
     text = path.read_bytes()
     digest = hashlib.sha256(text + (FOLDER / FILE).read_bytes()).hexdigest()[:12]
-    title, rows = read(tomllib.loads(text.decode()), path.name)
-    return Suite(name, title, rows, digest)
+    tables = tomllib.loads(text.decode())
+    title, rows = read(tables, path.name)
+    return Suite(name, title, rows, digest, bool(tables.get("held_out")))
 
 
 def read(tables: dict[str, Any], where: str) -> tuple[str, tuple[Row, ...]]:
@@ -217,7 +222,7 @@ def read(tables: dict[str, Any], where: str) -> tuple[str, tuple[Row, ...]]:
     return found.title, tuple(dict.fromkeys(rows))
 
 
-def selected(names: Sequence[str], pattern: str = "") -> list[Row]:
+def selected(names: Sequence[str], pattern: str = "", *, to_tune: bool = False) -> list[Row]:
     """The rows of suites whose key contains a pattern, each once.
 
     Suites take turns, so that a run that ends early has the most telling rows of each.
@@ -225,10 +230,19 @@ def selected(names: Sequence[str], pattern: str = "") -> list[Row]:
     Args:
         names: of suites.
         pattern: regular expression.
+        to_tune: refuse suites that are held out.
 
     Raises:
-        BenchError: a suite does not exist, the pattern is none, or no row is left.
+        BenchError: a suite does not exist or is held out, the pattern is none, or no row is left.
     """
+    for name in names if to_tune else ():
+        if suite(name).held_out:
+            raise BenchError(
+                f"the rows of {name} are held out",
+                where="--suite",
+                why="they judge what ships, and say nothing once something was tuned for them",
+                nearest="Tune another suite, or a program of your own",
+            )
     try:
         wanted = re.compile(pattern)
     except re.error as error:

@@ -47,7 +47,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def bench(options: argparse.Namespace) -> int:
     """Measure, list, report or compare; 1 if a row is wrong or slower than the baseline."""
-    suites = tuple(dict.fromkeys(options.suite)) or rows.suite_names()
+    named = (name.replace("_", "-") for name in options.suite)
+    suites = tuple(dict.fromkeys(named)) or rows.suite_names()
     chosen = rows.selected(suites, options.rows)
     if options.list:
         return _list(chosen, suites, options.json)

@@ -132,7 +132,7 @@ def _suites(options: argparse.Namespace) -> int:
             where="--suite",
             nearest="`polygen bench --list` prints rows, `polygen.tune.ship` writes files",
         )
-    rows = selected(tuple(dict.fromkeys(options.suite)), options.rows)
+    rows = selected(tuple(dict.fromkeys(options.suite)), options.rows, to_tune=True)
     replay = Path(options.replay) if options.replay else None
     results: list[dict[str, Any]] = []
     failed, interrupted, gpu = 0, False, ""
