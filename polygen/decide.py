@@ -121,6 +121,8 @@ def decide(
         fit = _remembering(fitting(matched, device, work), _fitted(program, device))
         if program.invariant:
             wanted = sums or sum_class(program, device, sizes)
+            own = of_class(fit, wanted, matched, device, in_other_k_tiles=False)
+            offers = tuple(one for one in offers if isinstance(own(one.schedule), Fitted))
             fit = of_class(fit, wanted, matched, device)
         try:
             decided, origin = choose(device, problem, fit, skip, offers)

@@ -10,7 +10,7 @@ import pytest
 
 from polygen import isl
 from polygen.api import fuse
-from polygen.errors import InvarianceError, VerifyError
+from polygen.errors import InvarianceError
 from polygen.poly import mapping
 from polygen.poly.emitted import Emitted
 from polygen.poly.place_trees import place_trees
@@ -159,7 +159,7 @@ def test_an_order_without_a_name_is_told_by_its_relation():
     swapped = ("multiply", "k", "2*floor(k/2) + (k + 1) mod 2")
     (found,) = given(COOPERATIVE).orders(**mutant(COOPERATIVE, swapped))
     assert found.fixed
-    assert found.order.startswith("k tiles of 64 and steps by")
+    assert found.order.startswith("as k comes before k' in")
     (other,) = given(COOPERATIVE).orders(
         **mutant(COOPERATIVE, ("multiply", "k", "4*floor(k/4) + (k + 1) mod 4"))
     )
@@ -187,13 +187,14 @@ def with_sums_at(cells: str) -> dict[str, Any]:
 @pytest.mark.parametrize("cells", ["sum[w,m,q] : q = n + 4*(k mod 2)", "sum[w,m,q] : q = n + 4*s"])
 def test_sums_in_parts_are_not_taken_for_one(cells):
     changes = with_sums_at(cells)
-    with pytest.raises(InvarianceError, match="lies in several cells of sum"):
+    with pytest.raises(InvarianceError, match="an element's sum lies in several cells"):
         given(WARPS).orders(**changes)
     (order,) = given(WARPS).orders(invariant=False, **changes)
     assert order.parts
     assert not order.fixed
     assert "added up as they come" in str(order)
-    assert replace(order, combine="in the order of the parts").fixed
+    assert replace(order, order=ASCENDING, combine="in the order of the parts").fixed
+    assert not replace(order, order=ASCENDING).fixed
 
 
 def test_elements_that_are_in_other_groups_than_their_k_says_are_refused():
@@ -205,7 +206,21 @@ def test_elements_that_are_in_other_groups_than_their_k_says_are_refused():
         "S0[i,j,k] -> mma[w,t,s,m,n] : w = 0 and m = 0 and n = 0 and "
         "t = floor((k + 16)/64) and s = floor(((k + 16) mod 64)/16) and i mod 2 = 1 }"
     )
-    with pytest.raises(VerifyError, match="does not take k in groups of 16: S0"):
+    with pytest.raises(InvarianceError, match="which instruction takes k depends on the element"):
+        sum_orders(found.emitted, roles, product, *others, invariant=True)
+    (order,), _ = sum_orders(found.emitted, roles, product, *others, invariant=False)
+    assert not order.fixed
+
+
+@pytest.mark.parametrize("shift", ["k + 8", "2*k"])
+def test_groups_that_are_no_runs_of_the_instructions_depth_are_refused(shift):
+    found = given(WARPS)
+    roles, _, *others = found.rest
+    product = isl.UnionMap(
+        f"[M,N,K] -> {{ S0[i,j,k] -> mma[w,t,s,m,n] : w = 0 and m = 0 and n = 0 and "
+        f"t = floor(({shift})/64) and s = floor((({shift}) mod 64)/16) }}"
+    )
+    with pytest.raises(InvarianceError, match="do not take k in runs of 16"):
         sum_orders(found.emitted, roles, product, *others, invariant=True)
 
 
@@ -217,8 +232,21 @@ def test_warps_that_share_the_k_of_an_element_hold_parts_of_its_sum():
         "[M,N,K] -> { S0[i,j,k] -> mma[w,t,s,m,n] : w = floor(k/64) mod 4 and m = 0 and n = 0 and "
         "t = floor(k/64) and s = floor((k mod 64)/16) }"
     )
-    with pytest.raises(InvarianceError, match="several cells"):
+    with pytest.raises(InvarianceError, match="nothing proves how its parts are added up"):
         sum_orders(found.emitted, roles, split, *others, invariant=True)
+    (order,), _ = sum_orders(found.emitted, roles, split, *others, invariant=False)
+    assert order.parts and not order.fixed
+    assert "added up as they come" in str(order)
+
+
+def test_sums_in_memory_that_others_add_to_are_not_fixed():
+    program = given(WARPS).emitted.program
+    buffers = tuple(replace(b, space="shared") if b.name == "sum" else b for b in program.buffers)
+    changes = {"program": replace(program, buffers=buffers)}
+    with pytest.raises(InvarianceError, match="sum is memory that others may add to"):
+        given(WARPS).orders(**changes)
+    (order,) = given(WARPS).orders(invariant=False, **changes)
+    assert not Sums((order,)).deterministic
 
 
 @pytest.mark.parametrize(
