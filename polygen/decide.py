@@ -157,7 +157,8 @@ def sum_class(program: Program, device: Device, sizes: dict[str, int]) -> str:
         device: the target.
         sizes: of the symbolic dims; those of the invariant ones are not looked at.
     """
-    others = tuple(item for item in sizes.items() if item[0] not in program.invariant)
+    named = (name for name in program.sizes if name in sizes and name not in program.invariant)
+    others = tuple((name, sizes[name]) for name in named)
     return _sum_class(for_every_size(program), device, others)
 
 
