@@ -15,7 +15,14 @@ from polygen.errors import ArgumentError, DTypeError, SignatureError, ToolchainM
 from polygen.frontend import evaluate, given
 from polygen.frontend.build import build_program
 from polygen.frontend.dtypes import F32, TF32, DType
-from polygen.frontend.invariant import Invariant, check_axes, places, with_invariant
+from polygen.frontend.invariant import (
+    Invariant,
+    agreeing,
+    check_axes,
+    check_stored,
+    places,
+    with_invariant,
+)
 from polygen.frontend.pitches import pitch_of
 from polygen.frontend.program import Program, Tensor
 from polygen.frontend.signature import parse_signature
@@ -224,27 +231,20 @@ class Fused:
                 tensors.append(Tensor(name, F32, ()))
                 continue
             view = describe(operand, name=name)
-            dims: list[str | int] = []
-            for axis, extent in enumerate(view.shape):
-                dim = self._invariant.get((name, axis))
-                if dim is None:
-                    other = f"{prefix}{len(names)}"
-                    dims.append(1 if extent == 1 else names.setdefault(extent, other))
-                elif invariant.setdefault(dim, extent) == extent:
-                    dims.append(dim)
-                else:
-                    raise ArgumentError(
-                        f"{name}.shape[{axis}] = {extent}, but {dim} = {invariant[dim]}",
-                        where=dim,
-                        why=f"both are the dim {dim}, as fuse was told",
-                    )
+            dims = tuple(
+                self._invariant.get((name, axis))
+                or (1 if extent == 1 else names.setdefault(extent, f"{prefix}{len(names)}"))
+                for axis, extent in enumerate(view.shape)
+            )
+            invariant |= agreeing(invariant, self._invariant, name, view.shape)
             order = storage_order(view.shape, view.strides)
-            tensors.append(Tensor(name, self._dtype(name, view), tuple(dims), order))
+            tensors.append(Tensor(name, self._dtype(name, view), dims, order))
             apart |= {pitch_of(name): step for step in _pitch(view, order)}
         check_axes(self._invariant, {tensor.name: len(tensor.dims) for tensor in tensors})
         sizes = {symbol: extent for extent, symbol in names.items()} | invariant
         program = build_program(self.function, self.name, self.source, tensors)
         program = with_invariant(program, tuple(invariant))
+        check_stored(program)
         sizes = {name: value for name, value in sizes.items() if name in program.sizes} | apart
         program, device = with_sizes(program, sizes), target(None)
         schedule, origin = decision(program, device, sizes)

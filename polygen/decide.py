@@ -123,6 +123,8 @@ def decide(
         fit = _remembering(fitting(matched, device, work), _fitted(program, device))
         if program.invariant:
             wanted = sums or sum_class(program, device, sizes)
+            own = of_class(fit, wanted, matched, device, in_other_k_tiles=False)
+            offers = tuple(one for one in offers if isinstance(own(one.schedule), Fitted))
             fit = of_class(fit, wanted, matched, device)
         try:
             decided, origin = choose(device, problem, fit, skip, offers)
@@ -157,7 +159,8 @@ def sum_class(program: Program, device: Device, sizes: dict[str, int]) -> str:
         device: the target.
         sizes: of the symbolic dims; those of the invariant ones are not looked at.
     """
-    others = tuple(item for item in sizes.items() if item[0] not in program.invariant)
+    named = (name for name in program.sizes if name in sizes and name not in program.invariant)
+    others = tuple((name, sizes[name]) for name in named)
     return _sum_class(for_every_size(program), device, others)
 
 

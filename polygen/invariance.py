@@ -90,12 +90,22 @@ def shared(
     return min(worst, key=lambda name: (worst[name], name))
 
 
-def of_class(fit: Fit, text: str, matched: Match, device: Device) -> Fit:
-    """A fit to one class of sums: what is of another is fitted with other k tiles, or refused."""
+def of_class(
+    fit: Fit, text: str, matched: Match, device: Device, *, in_other_k_tiles: bool = True
+) -> Fit:
+    """A fit to one class of sums: what is of another is fitted with other k tiles, or refused.
+
+    Args:
+        fit: to the program, whatever the class.
+        text: of the class.
+        matched: the products.
+        device: the target.
+        in_other_k_tiles: false for what was measured, and is taken as it was.
+    """
 
     def fits(candidate: Schedule) -> Fitted | str:
         refused = ""
-        for one in in_k_tiles(candidate, matched):
+        for one in in_k_tiles(candidate, matched) if in_other_k_tiles else (candidate,):
             found = fit(one)
             if isinstance(found, str):
                 refused = refused or found

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from polygen.errors import InvarianceError, echo
+from polygen.errors import ArgumentError, InvarianceError, echo
 from polygen.frontend.program import Program, Tensor
 
 _WHERE = "invariant"
@@ -71,6 +71,39 @@ def check_axes(found: Mapping[tuple[str, int], str], axes: Mapping[str, int]) ->
             )
 
 
+def agreeing(
+    known: Mapping[str, int],
+    found: Mapping[tuple[str, int], str],
+    parameter: str,
+    shape: Sequence[int],
+) -> dict[str, int]:
+    """The sizes of the invariant dims that an array has.
+
+    Args:
+        known: those of the arrays before it.
+        found: of `places`.
+        parameter: the array's.
+        shape: its extents.
+
+    Raises:
+        ArgumentError: one has two sizes.
+    """
+    sizes: dict[str, int] = {}
+    for axis, extent in enumerate(shape):
+        dim = found.get((parameter, axis))
+        if dim is None:
+            continue
+        other = known.get(dim, sizes.get(dim, extent))
+        if other != extent:
+            raise ArgumentError(
+                f"{parameter}.shape[{axis}] = {extent}, but {dim} = {other}",
+                where=dim,
+                why=f"both are the dim {dim}, as fuse was told",
+            )
+        sizes[dim] = extent
+    return sizes
+
+
 def with_invariant(
     program: Program, invariant: Sequence[str] | str, static: Sequence[str] = ()
 ) -> Program:
@@ -123,6 +156,32 @@ def with_invariant(
     return replace(program, invariant=ordered)
 
 
+def check_stored(program: Program) -> None:
+    """Refuse arrays of a direct call that one row would be stored like no other.
+
+    Of an array with M innermost a single row has its own neighbours adjacent: it cannot be told
+    from one with K innermost, which another kind of instruction may read.
+
+    Raises:
+        InvarianceError: an invariant dim is innermost in an array.
+    """
+    for tensor in program.inputs:
+        if innermost(tensor, program.invariant):
+            raise InvarianceError(
+                f"{tensor}: {tensor.dims[tensor.order[-1]]} is innermost in memory",
+                where=_WHERE,
+                why="an array of one row does not say so, and would be read otherwise",
+                nearest="Compile the function with the layout in its signature, as in x:bf16[M,K]"
+                ":col, or pass an array stored row by row",
+            )
+
+
+def innermost(tensor: Tensor, dims: Sequence[str]) -> bool:
+    """Whether rows of an array run along one of the dims."""
+    axis = tensor.contiguous_axis
+    return axis is not None and len(tensor.dims) > 1 and tensor.dims[axis] in dims
+
+
 def for_every_size(program: Program) -> Program:
     """The program with the alignments that all sizes of its invariant dims leave.
 
@@ -130,8 +189,7 @@ def for_every_size(program: Program) -> Program:
     """
 
     def least(tensor: Tensor) -> Tensor:
-        axis = tensor.contiguous_axis
-        if axis is None or len(tensor.dims) < 2 or tensor.dims[axis] not in program.invariant:
+        if not innermost(tensor, program.invariant):
             return tensor
         return replace(tensor, alignment=tensor.dtype.bytes, ragged=False)
 

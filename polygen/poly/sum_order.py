@@ -3,31 +3,36 @@
 An element of the output is S[m,n,..]; its sum takes the groups of k that instructions add, one
 after the other. isl computes, for each product,
 
-1. *groups*: which instruction of an agent takes element (m,n,k), through the tiling: relation
-   (m,n,k) -> (k tile, step). It is a function of k alone, and groups are k's in runs of the
-   instruction's depth, so that tiles of any depth cut k alike;
-2. *order*: when the agent runs these instructions, through its emitted tree: relation (k tile,
-   step) -> (k tile, step) of what comes before what. It has no other coordinate in it: not the
-   place in the warp's tile, not the agent, not which tile of the output the agent is at;
-3. *parts*: which sum an instruction adds to: all of one element to one.
+1. *groups*: which instruction takes element (m,n,k), through the tiling: (m,n,k) -> (k tile, step).
+   It is a function of k alone, and groups are runs of the instruction's depth along k;
+2. *order*: when an agent runs these instructions, through its emitted tree: what comes before what,
+   as a relation of (k tile, step). No other coordinate is in it: not the place in the warp's tile,
+   not the agent, not which tile of the output the agent is at;
+3. *parts*: which sum takes a group. Where agents share the k of an element, the part is a function
+   of k alone, too, and parts are added up in one order (`polygen.poly.sum_parts`).
+
+Composed they are a relation of k and k', which gets the first of the names in `_NAMED` that says
+the same. Tiles of any depth, rings of any number of slots thus have one order: ascending.
 
 A relation that holds without a coordinate is proved independent of it, and so of every size that
-bounds it. The named orders are tried first (`_NAMED`). Another one is projected to k, and has to be
-what it was before: else it depends on something else, and a pair of instructions is the witness.
-Nothing here is about one number of k tiles: `k_tiles` stays a parameter.
+bounds it: the relation is projected, and what is put back has to be what it was before. Else the
+order depends on that coordinate, and a pair of instructions is the witness. Nothing here is about
+one number of k tiles: `k_tiles` stays a parameter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from polygen import isl
-from polygen.errors import InvarianceError, VerifyError
+from polygen.errors import InvarianceError
 from polygen.frontend.program import Dim
 from polygen.hardware.atom import Atom
 from polygen.poly.emitted import Emitted, read_trees
 from polygen.poly.legality import Proof
-from polygen.poly.tile_program import TileProgram, TileStatement
+from polygen.poly.sum_parts import Parts, added_up, function_of, only, order_of, parts
+from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import Roles, Tiling
 from polygen.poly.versions import TileModel
 from polygen.schedule.sums import (
@@ -42,13 +47,12 @@ from polygen.schedule.sums import (
 
 _IN, _OUT = isl.dim_type.in_, isl.dim_type.out
 _TILE, _STEP = "k", "s"  # the coordinates of a tile statement that say which group of k it takes
-_WHERE = "invariant"
 
-# Position of group `g` (of step `s` in tile `k`) in a sum: the smaller, the earlier.
+# Where the group of an element k stands in its sum: the smaller, the earlier.
 _NAMED = {
-    ASCENDING: "[{k} * {steps} + {s}]",
-    DESCENDING: "[-{k} * {steps} - {s}]",
-    "k tiles of {tile} descending, ascending inside": "[-{k}, {s}]",
+    ASCENDING: "[floor(k/{depth})]",
+    DESCENDING: "[-floor(k/{depth})]",
+    "k tiles of {tile} descending, ascending inside": "[-floor(k/{tile}), floor(k/{depth})]",
 }
 
 
@@ -88,34 +92,41 @@ def sum_orders(
         if role.does != "product":
             continue
         elements = placed[role.statement]
-        statement = emitted.program.statement(str(elements.get_tuple_name(_OUT)))
-        one = _Product(model, statement, times[statement.name], tiles)
-        one.check_groups(elements, role)
+        one = _Product(model, emitted.program, times, elements, role, tiles)
+        split = one.parts()
         order = sum_order(
             role.statement,
             atom.name,
             atom.c.dtype,
             atom.k,
-            one.order(),
-            count=group_count(tiles, depths),
-            begins=one.begins(emitted.program),
-            parts=one.parts(elements, role),
+            one.order(split),
+            count=group_count(tiles, depths, split.count),
+            begins=one.begins(),
+            parts=split.name,
+            combine=one.combined(split),
         )
         if invariant and not order.fixed:
-            raise one.refused(order)
+            raise _refused(order, one.witness or "nothing proves how its parts are added up")
         if not order.instruction:
             claim = "sums of integers are exact, in any order"
             proofs.append(Proof(claim, role.statement))
         elif order.fixed:
             claim = f"k enters a sum in one order, whatever tile the element is in: {order.order}"
-            proofs.append(Proof(claim, f"{role.statement}, {atom.k} at a time"))
+            inside = f" in {order.parts}" if order.parts else ""
+            proofs.append(Proof(claim, f"{role.statement}, {atom.k} at a time{inside}"))
         found.append(order)
     return tuple(found), tuple(proofs)
 
 
-def group_count(tiles: Tiling, depths: Sequence[Dim]) -> str:
-    """How many groups enter a sum: a number where all depths are, else a formula."""
-    steps, tile = tiles.k_steps, tiles.cta[2]
+def group_count(tiles: Tiling, depths: Sequence[Dim], split: int = 1) -> str:
+    """How many groups enter a sum, or one of its parts: a number where all depths are.
+
+    Args:
+        tiles: the tile hierarchy.
+        depths: lengths of the sums.
+        split: parts of a sum.
+    """
+    steps, tile = tiles.k_steps, tiles.cta[2] * split
     each = [-(-d // tile) * steps if isinstance(d, int) else f"ceil({d}/{tile})" for d in depths]
     if all(isinstance(one, int) for one in each):
         return str(max(one for one in each if isinstance(one, int)))
@@ -124,69 +135,103 @@ def group_count(tiles: Tiling, depths: Sequence[Dim]) -> str:
     return most if steps == 1 else f"{steps}*{most}"
 
 
+def _refused(order: SumOrder, witness: str) -> InvarianceError:
+    return InvarianceError(
+        f"the order of {order.product}'s sums is not one for all elements: {witness}",
+        where="invariant",
+        why="an element has the same bits everywhere if k enters all sums in one order",
+        nearest="Use a schedule that takes k in one order for all tiles",
+    )
+
+
 class _Product:
-    """The instructions of one product, and when they run."""
+    """The instructions of one product, when they run, and which elements they take."""
 
     def __init__(
-        self, model: TileModel, statement: TileStatement, timed: isl.Map, tiles: Tiling
+        self,
+        model: TileModel,
+        program: TileProgram,
+        times: dict[str, isl.Map],
+        elements: isl.Map,
+        role: Roles,
+        tiles: Tiling,
     ) -> None:
-        self.model, self.statement, self.timed, self.tiles = model, statement, timed, tiles
-        self.names = (*statement.place.agents, *statement.loops)
-        self.others = [at for at, name in enumerate(self.names) if name not in (_TILE, _STEP)]
+        self.model, self.program, self.times, self.tiles = model, program, times, tiles
+        self.elements = elements
+        self.statement = program.statement(str(elements.get_tuple_name(_OUT)))
+        self.k = role.instance.partition("[")[2].rstrip("]").split(",").index(role.k)
+        names = (*self.statement.place.agents, *self.statement.loops)
+        self.group = [at for at, name in enumerate(names) if name in (_TILE, _STEP)]
         self.witness = ""
 
-    def check_groups(self, elements: isl.Map, role: Roles) -> None:
-        """Prove that a group is a run of the instruction's depth along k.
+    def parts(self) -> Parts:
+        """Which sum of an element takes which k."""
+        sums = [self.model.writes[buffer][self.statement.name] for buffer in self._sums()]
+        tile, parameters = self.tiles.cta[2], self.program.parameters
+        found = parts(self.elements, self.k, self.group, sums, tile, parameters)
+        for name in self._sums():
+            if self.program.buffer(name).space != "register":
+                witness = f"{name} is memory that others may add to"
+                found = replace(found, name=found.name or name, witness=found.witness or witness)
+        self.witness = found.witness
+        return found
 
-        Raises:
-            VerifyError: an element is in another group than its k says.
+    def order(self, split: Parts) -> str:
+        """In which order the groups of one element enter its sum: `VARIES`, or the one order."""
+        if split.witness:
+            return VARIES
+        timed = self.times[self.statement.name]
+        before = order_of(timed, self.group)
+        if isinstance(before, str):
+            self.witness = before
+            return VARIES
+        kept = sorted({*split.coordinates, *self.group})
+        taken = function_of(self.elements, self.k, kept, self.program.parameters)
+        if taken is None:
+            self.witness = "which instruction takes k depends on the element"
+            return VARIES
+        return self._name(taken, kept, before, only(timed, _IN, self.group).domain())
+
+    def _name(self, taken: isl.Map, kept: list[int], before: isl.Map, groups: isl.Set) -> str:
+        """The name of an order.
+
+        Args:
+            taken: k -> its part, and its group there.
+            kept: the coordinates that these are.
+            before: group -> group that comes after it.
+            groups: that there are.
         """
-        depth, steps = self.tiles.atom[2], self.tiles.k_steps
-        instance = f"{self.statement.name}[{','.join(f'_{name}' for name in self.names)}]"
-        said = (
-            f"floor({role.k}/{depth}) = _{_TILE} * {steps} + _{_STEP} and 0 <= _{_STEP} < {steps}"
-        )
-        wrong = elements.subtract(isl.read_map(f"{{ {role.instance} -> {instance} : {said} }}"))
-        if not wrong.is_empty():
-            raise VerifyError(
-                f"{role.statement} does not take k in groups of {depth}: {isl.sample_pair(wrong)}",
-                where="sums",
-            )
+        depth, tile = self.tiles.atom[2], self.tiles.cta[2]
+        own = only(taken, _OUT, [kept.index(at) for at in self.group]).intersect_range(groups)
+        part = only(taken, _OUT, [n for n, at in enumerate(kept) if at not in self.group])
+        same_part, domain = part.apply_range(part.reverse()), own.domain()
+        comes = own.apply_range(before).apply_range(own.reverse()).intersect(same_part)
+        together = own.apply_range(own.reverse()).intersect(same_part)
 
-    def order(self) -> str:
-        """In which order an agent runs the groups of one element: `VARIES`, or the one order."""
-        before = self._same_element(self.timed.lex_lt_map(self.timed)).coalesce()
-        domain = self.timed.domain()
+        def placed(position: str) -> isl.Map:
+            found = isl.Map(f"{{ [k] -> {position.format(depth=depth, tile=tile)} }}")
+            return found.intersect_domain(domain)
+
+        runs = placed(_NAMED[ASCENDING])
+        if not together.is_equal(runs.apply_range(runs.reverse())):
+            self.witness = f"instructions do not take k in runs of {depth}"
+            return VARIES
         for name, position in _NAMED.items():
-            when = position.format(k=_TILE, s=_STEP, steps=self.tiles.k_steps)
-            named = self.model.map(f"{self.statement.instance} -> {when}").intersect_domain(domain)
-            if before.is_equal(self._same_element(named.lex_lt_map(named))):
-                return name.format(tile=self.tiles.cta[2])
-        alone = before
-        for at in reversed(self.others):
-            alone = alone.project_out(_IN, at, 1).project_out(_OUT, at, 1)
-        # What is left says nothing of the other coordinates: put back, it holds for all of them.
-        whole = alone
-        for at in self.others:
-            whole = whole.insert_dims(_IN, at, 1).insert_dims(_OUT, at, 1)
-        whole = whole.set_tuple_name(_IN, self.statement.name)
-        whole = self._same_element(whole.set_tuple_name(_OUT, self.statement.name))
-        rest = whole.intersect_domain(domain).intersect_range(domain).subtract(before)
-        if rest.is_empty():
-            return f"k tiles of {self.tiles.cta[2]} and steps by {isl.canonical(alone)}"
-        self.witness = f"others have the order {isl.sample_pair(rest)}"
-        return VARIES
+            said = placed(position)
+            if comes.is_equal(said.lex_lt_map(said).intersect(same_part)):
+                return name.format(tile=tile)
+        return f"as k comes before k' in {isl.canonical(comes)}"
 
-    def _same_element(self, pairs: isl.Map) -> isl.Map:
-        """Of pairs of instances those that differ in the group of k alone."""
-        for at in self.others:
-            pairs = pairs.equate(_IN, at, _OUT, at)
-        return pairs
+    def combined(self, split: Parts) -> str:
+        """In which order the parts of a sum are added up; "" if none is proved, or there is one."""
+        if split.witness or not split.coordinates:
+            return ""
+        return added_up(self.model, self.program, self.times, self.statement, split)
 
-    def begins(self, program: TileProgram) -> str:
+    def begins(self) -> str:
         """What the first group of a sum is added to."""
         cleared = any(
-            program.statement(name).op == "map"
+            self.program.statement(name).op == "map"
             for buffer in self._sums()
             for name in self.model.writes[buffer]
         )
@@ -195,33 +240,3 @@ class _Product:
     def _sums(self) -> list[str]:
         """The buffers that the product adds to."""
         return [b for b, users in self.model.writes.items() if self.statement.name in users]
-
-    def parts(self, elements: isl.Map, role: Roles) -> str:
-        """Which k of one element have a sum of their own, as isl text; "": they share one.
-
-        A schedule that splits k adds its parts to other cells, by other agents or in other places
-        of one. What is added up from them, and in which order, has to be proved where the statement
-        that combines them is known; until then such sums are not `fixed`.
-        """
-        iterators = role.instance.partition("[")[2].rstrip("]").split(",")
-        for buffer in self._sums():
-            cells = self.model.writes[buffer][self.statement.name]
-            every = elements.apply_range(cells)
-            one = every.project_out(_IN, iterators.index(role.k), 1)
-            alone = cells
-            for at in reversed(range(len(self.names))):
-                if at not in self.others:
-                    alone = alone.project_out(_IN, at, 1)
-            if not (one.is_single_valued() and alone.is_single_valued()):
-                self.witness = f"an element's sum lies in several cells of {buffer}"
-                return isl.canonical(every)
-        return ""
-
-    def refused(self, order: SumOrder) -> InvarianceError:
-        """That the bits of an element depend on more than its operands."""
-        return InvarianceError(
-            f"the order of {order.product}'s sums is not one for all elements: {self.witness}",
-            where=_WHERE,
-            why="an element has the same bits everywhere if k enters all sums in one order",
-            nearest="Use a schedule that takes k in one order for all tiles",
-        )

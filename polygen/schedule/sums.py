@@ -14,6 +14,7 @@ from polygen.frontend.dtypes import DType
 
 ASCENDING, DESCENDING, VARIES = "ascending", "descending", "varying"
 FROM_ZERO, FROM_FIRST = "to zeros", "to the first of them"
+IN_TURN = "added up one after the other"
 _DIGITS = 16  # hexadecimal, of a digest: for people, and for logs
 
 
@@ -81,6 +82,11 @@ def sum_order(
         return SumOrder(product, "", accumulator.name, 0, "", "", "")
     kind = accumulator.name
     return SumOrder(product, instruction, kind, depth, order, count, begins, parts, combine)
+
+
+def ranges(count: int) -> str:
+    """The parts of a sum whose k tiles are shared out in equal numbers, in their order."""
+    return f"{count} ranges of as many k tiles"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 from invariant_samples import SAMPLES, Sample
 
-from polygen import invariance
+from polygen import decide, invariance
 from polygen.cli import main
 from polygen.decide import candidates, decision, prospect, sum_class
 from polygen.emit.leaf.elements import statements
@@ -26,6 +28,7 @@ from polygen.pipeline import with_sizes
 from polygen.schedule.load import shipped
 from polygen.schedule.problem import Fitted
 from polygen.schedule.sums import reproducible
+from polygen.tune.choose import Offer
 from polygen.tune.identity import canonical, invariant_of
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -129,6 +132,23 @@ def test_schedules_of_other_k_tiles_are_fitted_to_the_class():
     assert {(one.tile.cta.k, one.pipeline.stages) for one in others} == {(64, 12)}
     role = next(s for s in shipped(device("sm_90a")) if s.specialised)
     assert invariance.in_k_tiles(role, matched) == (role,)
+
+
+def test_what_was_measured_is_taken_only_if_it_is_of_the_class(monkeypatch):
+    """And then as it was, not with other k tiles."""
+    program, target = SAMPLES["bf16"].program(), device("sm_90a")
+    sizes = {"M": 16, "N": 8192, "K": 4096}
+    by_name = {s.name: s for s in shipped(target)}
+    wgmma, warps = by_name["pingpong_64x64x64_s10"], by_name["16x32x128_w16x16_s6_b2"]
+    offers: list[Offer] = []
+    monkeypatch.setattr(decide, "_offers", lambda *_: tuple(offers))
+    unmeasured = decision(program, target, sizes)
+    offers.append(Offer(warps, "measured"))
+    assert decision(program, target, sizes) == unmeasured
+    assert decision(replace(program, invariant=()), target, sizes)[1] == "measured"
+    offers.append(Offer(wgmma, "measured, too"))
+    schedule, origin = decision(program, target, sizes)
+    assert (schedule.name, origin) == (wgmma.name, "measured, too")
 
 
 @cache
@@ -256,6 +276,15 @@ def test_a_problem_says_which_axes_are_invariant():
     bare = canonical(replace(program, invariant=()), {"B": 2, "M": 8, "N": 16, "K": 32})
     assert invariant_of(bare, [t.dims for t in program.inputs]) == ()
     assert text.startswith(bare)
+
+
+def test_no_kernel_adds_floats_up_as_they_come():
+    atomics = re.compile(r"\b(?:atom|red)\.[\w.:]*\b(?:bf16|f16|f32|f64|bf16x2|f16x2)\b|atomicAdd")
+    assert atomics.search("red.global.add.f32 [%0], %1;")
+    files = sorted((Path(__file__).parents[1] / "golden/kernels").glob("*.cu"))
+    assert len(files) > 5
+    for file in files:
+        assert not atomics.search(file.read_text()), file
 
 
 @pytest.mark.parametrize("dims", [("N",), ("M", "N"), ("B",), ("B", "M", "N")])

@@ -76,6 +76,18 @@ def test_axes_that_disagree_are_refused():
         fused._kernel_for(arrays)
 
 
+def test_arrays_with_an_invariant_axis_innermost_are_refused():
+    """One row of them is stored as one row of any other: it would be another program."""
+    fused = pg.fuse(lambda x, w: x @ w.T, name="f", invariant={"M": {"x": 0}})
+    w = cupy_array((N, K), W, dtype="f2")
+    for m in (2, 64):
+        x = cupy_array((m, K), X, dtype="f2", strides=(2, 2 * m))
+        with pytest.raises(InvarianceError, match=r"x: f16\[M, D0\] column-major: M is innermost"):
+            fused._kernel_for((x, w))
+    one = cupy_array((1, K), X, dtype="f2", strides=(2, 2))
+    assert fused._kernel_for((one, w)).program.invariant == ("M",)
+
+
 def test_a_sum_over_an_invariant_axis_is_refused_by_the_call():
     fused = pg.fuse(lambda x, w: x @ w.T, name="f", invariant={"K": {"x": 1, "w": 1}})
     arrays = cupy_array((64, K), X, dtype="f2"), cupy_array((N, K), W, dtype="f2")

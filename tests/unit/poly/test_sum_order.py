@@ -2,91 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from sum_order_samples import (
+    ARCHS,
+    CLUSTER,
+    COOPERATIVE,
+    NARROW,
+    PINGPONG,
+    SIZES,
+    WARPS,
+    given,
+    mutant,
+)
 
 from polygen import isl
 from polygen.api import fuse
-from polygen.errors import InvarianceError, VerifyError
-from polygen.poly import mapping
-from polygen.poly.emitted import Emitted
-from polygen.poly.place_trees import place_trees
+from polygen.errors import InvarianceError
 from polygen.poly.sum_order import group_count, sum_orders
-from polygen.poly.tile_tree import Leaf, Loop, Node, Steps
 from polygen.poly.tiling import Tiling
 from polygen.schedule.load import shipped
-from polygen.schedule.sums import ASCENDING, DESCENDING, VARIES, SumOrder, Sums
-
-SIZES = {"M": 512, "N": 1024, "K": 1024}
-WARPS, COOPERATIVE, PINGPONG = "64x64x64_w32x32_s4", "cooperative_256x128x64", "pingpong_128x128x64"
-CLUSTER, NARROW = "cooperative_128x256x64_c2x1", "cooperative_128x64x64"
-ARCHS = dict.fromkeys((COOPERATIVE, PINGPONG, CLUSTER, NARROW), "sm_90a") | {WARPS: "sm_80"}
-
-
-@dataclass(frozen=True)
-class Given:
-    """What `sum_orders` takes, of a kernel."""
-
-    emitted: Emitted
-    rest: tuple[Any, ...]
-
-    def orders(self, *, invariant: bool = True, **changes: Any) -> tuple[SumOrder, ...]:
-        emitted = replace(self.emitted, **changes)
-        return sum_orders(emitted, *self.rest, invariant=invariant)[0]
-
-
-@lru_cache
-def given(name: str, expression: str = "product") -> Given:
-    """The arguments of `sum_orders` in the compilation of a kernel."""
-    taken: list[Given] = []
-    found = mapping.sum_orders
-
-    def spy(emitted: Emitted, *rest: Any, invariant: bool) -> Any:
-        taken.append(Given(emitted, rest))
-        return found(emitted, *rest, invariant=invariant)
-
-    schedule = next(s for s in shipped(ARCHS[name]) if s.name == name)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mapping, "sum_orders", spy)
-        if expression == "pair":
-            function = fuse(lambda x, u, v: (x @ u.T) * (x @ v.T), name="pair")
-            stages = replace(schedule.pipeline, stages=3)
-            signature = ("bf16[M,K]", "bf16[N,K]", "bf16[N,K]")
-            schedule = replace(schedule, pipeline=stages)
-        else:
-            function = fuse(lambda x, w: x @ w.T, name="one")
-            signature = ("bf16[M,K]", "bf16[N,K]")
-        function.compile(*signature, arch=ARCHS[name], sizes=SIZES, schedule=schedule)
-    return taken[0]
-
-
-def retimed(node: Node, statement: str, variable: str, when: str) -> Node:
-    """The tree in which a statement runs at another time in one loop; ``@`` is its own time."""
-    if isinstance(node, Leaf):
-        return node
-    if isinstance(node, Steps):
-        return Steps(tuple(retimed(child, statement, variable, when) for child in node.children))
-    times = node.times
-    if node.variable == variable:
-        times = tuple(
-            (name, when.replace("@", f"({time})") if name == statement else time)
-            for name, time in times
-        )
-    return Loop(node.variable, times, retimed(node.child, statement, variable, when), node.options)
-
-
-def mutant(
-    name: str, *changes: tuple[str, str, str], expression: str = "product"
-) -> dict[str, Any]:
-    """Trees in which statements run at other times."""
-    emitted = given(name, expression).emitted
-    tree = emitted.certificate
-    for change in changes:
-        tree = retimed(tree, *change)
-    return {"trees": place_trees(emitted.program, tree, emitted.leaves)}
+from polygen.schedule.sums import ASCENDING, DESCENDING, VARIES, Sums
 
 
 @pytest.mark.parametrize("name", ARCHS)
@@ -159,7 +97,7 @@ def test_an_order_without_a_name_is_told_by_its_relation():
     swapped = ("multiply", "k", "2*floor(k/2) + (k + 1) mod 2")
     (found,) = given(COOPERATIVE).orders(**mutant(COOPERATIVE, swapped))
     assert found.fixed
-    assert found.order.startswith("k tiles of 64 and steps by")
+    assert found.order.startswith("as k comes before k' in")
     (other,) = given(COOPERATIVE).orders(
         **mutant(COOPERATIVE, ("multiply", "k", "4*floor(k/4) + (k + 1) mod 4"))
     )
@@ -187,13 +125,14 @@ def with_sums_at(cells: str) -> dict[str, Any]:
 @pytest.mark.parametrize("cells", ["sum[w,m,q] : q = n + 4*(k mod 2)", "sum[w,m,q] : q = n + 4*s"])
 def test_sums_in_parts_are_not_taken_for_one(cells):
     changes = with_sums_at(cells)
-    with pytest.raises(InvarianceError, match="lies in several cells of sum"):
+    with pytest.raises(InvarianceError, match="an element's sum lies in several cells"):
         given(WARPS).orders(**changes)
     (order,) = given(WARPS).orders(invariant=False, **changes)
     assert order.parts
     assert not order.fixed
     assert "added up as they come" in str(order)
-    assert replace(order, combine="in the order of the parts").fixed
+    assert replace(order, order=ASCENDING, combine="in the order of the parts").fixed
+    assert not replace(order, order=ASCENDING).fixed
 
 
 def test_elements_that_are_in_other_groups_than_their_k_says_are_refused():
@@ -205,7 +144,21 @@ def test_elements_that_are_in_other_groups_than_their_k_says_are_refused():
         "S0[i,j,k] -> mma[w,t,s,m,n] : w = 0 and m = 0 and n = 0 and "
         "t = floor((k + 16)/64) and s = floor(((k + 16) mod 64)/16) and i mod 2 = 1 }"
     )
-    with pytest.raises(VerifyError, match="does not take k in groups of 16: S0"):
+    with pytest.raises(InvarianceError, match="which instruction takes k depends on the element"):
+        sum_orders(found.emitted, roles, product, *others, invariant=True)
+    (order,), _ = sum_orders(found.emitted, roles, product, *others, invariant=False)
+    assert not order.fixed
+
+
+@pytest.mark.parametrize("shift", ["k + 8", "2*k"])
+def test_groups_that_are_no_runs_of_the_instructions_depth_are_refused(shift):
+    found = given(WARPS)
+    roles, _, *others = found.rest
+    product = isl.UnionMap(
+        f"[M,N,K] -> {{ S0[i,j,k] -> mma[w,t,s,m,n] : w = 0 and m = 0 and n = 0 and "
+        f"t = floor(({shift})/64) and s = floor((({shift}) mod 64)/16) }}"
+    )
+    with pytest.raises(InvarianceError, match="do not take k in runs of 16"):
         sum_orders(found.emitted, roles, product, *others, invariant=True)
 
 
@@ -217,8 +170,21 @@ def test_warps_that_share_the_k_of_an_element_hold_parts_of_its_sum():
         "[M,N,K] -> { S0[i,j,k] -> mma[w,t,s,m,n] : w = floor(k/64) mod 4 and m = 0 and n = 0 and "
         "t = floor(k/64) and s = floor((k mod 64)/16) }"
     )
-    with pytest.raises(InvarianceError, match="several cells"):
+    with pytest.raises(InvarianceError, match="nothing proves how its parts are added up"):
         sum_orders(found.emitted, roles, split, *others, invariant=True)
+    (order,), _ = sum_orders(found.emitted, roles, split, *others, invariant=False)
+    assert order.parts and not order.fixed
+    assert "added up as they come" in str(order)
+
+
+def test_sums_in_memory_that_others_add_to_are_not_fixed():
+    program = given(WARPS).emitted.program
+    buffers = tuple(replace(b, space="shared") if b.name == "sum" else b for b in program.buffers)
+    changes = {"program": replace(program, buffers=buffers)}
+    with pytest.raises(InvarianceError, match="sum is memory that others may add to"):
+        given(WARPS).orders(**changes)
+    (order,) = given(WARPS).orders(invariant=False, **changes)
+    assert not Sums((order,)).deterministic
 
 
 @pytest.mark.parametrize(
