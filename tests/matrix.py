@@ -486,6 +486,19 @@ def _hopper_cases() -> list[Case]:
         options = {"acc_dtype": "f16"} | ({"out_dtype": "f32"} if i == 3 else {})
         name = f"{layout}_sum_f16"
         found.append(_hopper(name, layout, "f16", epilogue, schedule, options=options))
+    # Blocks that share sums: two, three, four and eight of them.
+    for i, (form, n, split, epilogue, more) in enumerate(
+        (
+            ("one", 64, 2, "where", {}),
+            ("two", 128, 4, "bias_residual_relu", {"prefetch": 1}),
+            ("beside", 64, 8, "two_outputs", {"through": "registers"}),
+            ("three", 96, 3, "column_scale", {"stages": 2}),
+            ("one", 128, 8, "same_twice", {"m": 128, "columns": 16}),
+        )
+    ):
+        layout, dtype = tuple(LAYOUTS)[i % 4], ("bf16", "f16")[i % 2]
+        shared = roles(form, n, 32, cluster=(1, 1, split), **{"columns": 0, **more})
+        found.append(_hopper(f"shared_{form}_{split}", layout, dtype, epilogue, shared))
     return found
 
 

@@ -16,9 +16,9 @@ from polygen.lower.work import Boxes, Copy, Finish, Load, Move, Product, Store
 # Files of templates/instructions in their order.
 _ORDER = (
     "copies", "fragment_loads", "round_to_tf32", "mma", "words", "places", "tensor_map",
-    "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load", "box_multicast",
-    "panels_out", "portions", "warm", "panels_in", "pieces", "pack", "wgmma", "cursor",
-    "partial_sums",
+    "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load", "box_load_once",
+    "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces", "pack", "wgmma",
+    "cursor", "partial_sums",
 )  # fmt: skip
 _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
 
@@ -36,6 +36,9 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
     received = [boxes for boxes in loaded if boxes.mask]
     if received:
         needed.add("box_multicast")
+    once = [boxes for boxes in loaded if boxes.once]
+    if once:
+        needed.add("box_load_once")
     if any(finish.operands for finish in plan.of(Finish)):
         needed.add("panels_in")
     warps = plan.leaf_of(Product).unit == "mma.sync"
@@ -50,6 +53,7 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         ],
         "products": [_multiply(plan)] if warps else _products(plan),
         "box_loads": _corners(plan, loaded, 3),
+        "box_loads_once": _corners(plan, once, 4),
         "box_multicasts": _corners(plan, received, 3),
         "box_stores": _corners(plan, [b for store in plan.of(Store) for _, b in store.panels], 2),
     }

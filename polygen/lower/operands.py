@@ -163,7 +163,13 @@ def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Bo
     axes, dims = map_axes(
         operand.tensor, operand.index, dict(operand.extents), {rows: box[0], columns: box[1]}
     )
+    # Blocks share sums where rows are few: what one row of tiles needs, nobody reads again.
+    own = all(dim in dict(operand.extents) for dim, _ in given.match.batches)
+    few = schedule.cluster.k > 1 and own
+    once = f"tiles_{'n' if left else 'm'} == 1" if few else ""
     share = f", each of {parts} blocks its part for all" if parts > 1 else ""
+    if schedule.cluster.k > 1:
+        share = f", each of {schedule.cluster.k} blocks its range of k"
     note = (
         f"operand {name}: {operand.tensor.name}, {tile} of {operand.role} x {tile_k} of k -> "
         f"ring_{name}, {layout.boxes} box(es) of {box[0]} x {box[1]} elements by the copy "
@@ -172,7 +178,7 @@ def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Bo
     )
     return Boxes(
         operand.tensor, f"map_{name}", f"ring_{name}", axes, layout.boxes, layout.span,
-        layout.box_bytes, corner(dims, corners), note, part, parts, mask,
+        layout.box_bytes, corner(dims, corners), note, part, parts, mask, once,
     )  # fmt: skip
 
 

@@ -164,6 +164,7 @@ class Boxes:
     part: str = ""  # blocks of a cluster that share the tile each move one part of every box
     parts: int = 1
     mask: str = ""  # the blocks that receive it
+    once: str = ""  # when every element is read once, so that the L2 cache need not keep any
 
     @property
     def box(self) -> tuple[int, int]:

@@ -217,7 +217,10 @@ BROKEN = {
     ),
     "a block ends while others send to it": (
         "shared",
-        [without("wait_full_part"), ("  cluster_arrive();\n  cluster_wait();\n", "", -1)],
+        [
+            (" wait_full_part(i)", " if (i + 1 < tiles) wait_full_part(i)"),
+            (" combine(i", " if (i + 1 < tiles) combine(i"),
+        ],
         {"out-of-bounds-shared", "in-flight-access"},
     ),
     # turns

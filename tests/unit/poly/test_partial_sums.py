@@ -9,9 +9,10 @@ from matrix import case, roles
 from tile_mutants import CASES, emitted, kernel, program
 
 from polygen.errors import IllegalSchedule, ScheduleError, VerifyError
-from polygen.frontend.dtypes import DType, dtype
+from polygen.frontend.dtypes import F32, S32, DType, dtype
 from polygen.poly import mapping, partial_sums
 from polygen.poly.derive_syncs import derive
+from polygen.poly.frame import Frame
 from polygen.poly.partial_sums import require_reassociable
 from polygen.poly.refine import refine
 
@@ -31,7 +32,8 @@ def test_parts_are_handed_over_by_one_barrier_that_counts_their_bytes():
     assert "send -> combine (flow through part)" in full.enforces
     assert "combine -> send (reuse through part, 2 version(s) later)" in full.enforces
     assert "empty_part" not in syncs
-    assert kernel(RESIDUAL).frame.begin == kernel(RESIDUAL).frame.end == "cluster"
+    # Others send to a block when its barriers are there; it leaves when it has got everything.
+    assert kernel(RESIDUAL).frame == Frame("cluster", "none")
 
 
 def test_a_block_is_told_that_its_one_landing_area_is_free(monkeypatch):
@@ -49,6 +51,16 @@ def test_no_leaf_arrives_in_other_blocks_for_several_threads(monkeypatch):
     monkeypatch.setattr(partial_sums, "LANDING_SLOTS", 1)
     with pytest.raises(VerifyError, match="empty_part: no leaf arrives at the barriers of other"):
         _ = build().passes
+
+
+def test_the_proofs_say_what_is_shared():
+    claims = [str(proof) for proof in build().passes.plan.proofs]
+    assert "proved: no dependence connects two clusters of 2 thread blocks (grid)" in claims
+    assert any(
+        claim.startswith("proved: a sum in f32 may be added up in parts") for claim in claims
+    )
+    shown = build().show("plan")
+    assert "clusters of 2 share the sums of a tile, each a range of k" in shown
 
 
 def test_the_barrier_of_the_parts_stands_in_the_kernel():
@@ -121,7 +133,9 @@ def sums(kind: DType):
 
 @pytest.mark.parametrize("name", ["f32", "s32"])
 def test_sums_that_may_be_added_up_in_parts(name):
-    require_reassociable(sums(dtype(name)), 4)
+    (proof,) = require_reassociable(sums(dtype(name, known=(F32, S32))), 4)
+    assert str(proof).startswith(f"proved: a sum in {name} may be added up in parts (v0, 4 ranges")
+    assert require_reassociable(sums(F32), 1) == ()
 
 
 def test_sums_that_are_rounded_after_every_step_may_not():

@@ -54,6 +54,8 @@ KERNELS = [
     _filled("threads_mixed", "nn", "f16", "bias_residual_relu", roles("two", 64, through="lines")),
     _filled("threads_turns", "tn", "bf16", "bias", roles("pingpong", 112, through="lines")),
     _case("lines", "nt", "bf16", "transposed_residual", roles("one", through="lines")),
+    _case("shared", "nt", "bf16", "bias_residual_relu", roles("two", 64, cluster=(1, 1, 2))),
+    _case("direct_shared", "nn", "bf16", "gate", roles(cluster=(1, 1, 8), through="registers")),
     _case("few", "nt", "bf16", "plain", roles("two", 128), sizes=(("M", 40), ("N", 48), ("K", 64))),
     # without
     _case("small", "nt", "bf16", "bias_gelu", small(), "sm_80"),
@@ -184,11 +186,12 @@ def test_tiles_and_clusters(counted):
     assert counted.card(tiles) <= counted.c.tiles == clusters * cluster.m * cluster.n
     grid = counted.plan.launch.grid(counted.sizes)
     if counted.c.roles and counted.c.clusters <= counted.c.slots:
-        assert math.prod(grid) == counted.c.tiles
+        assert math.prod(grid) == counted.c.tiles * cluster.k
 
 
 def test_k_tiles(counted):
-    product, depth = counted.product, counted.schedule.tile.cta.k
+    schedule, product = counted.schedule, counted.product
+    depth = schedule.tile.cta.k * schedule.cluster.k
     tiles = isl.UnionMap(f"{{ {product.instance} -> [floor({product.k}/{depth})] }}")
     assert counted.card(counted.domain.apply(tiles)) == counted.c.k_tiles
 
