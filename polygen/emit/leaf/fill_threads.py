@@ -40,7 +40,10 @@ def _(plan: KernelPlan, one: Leaf, work: Fill) -> Text:
 
 def _each(work: Fill, lines: Callable[[Source], list[str]]) -> list[str]:
     """The lines of the operand that a piece is of: which one is known where loops are unrolled."""
-    found = [f"const int own = again(thread % {work.threads}), number = q * {work.each} + s;"]
+    found = [
+        f"const unsigned own = again(thread % {work.threads});",
+        f"const int number = q * {work.each} + s;",
+    ]
     for source in work.sources:
         last = source is work.sources[-1]
         test = "" if last else f"if (number < {source.first + source.pieces}) "
