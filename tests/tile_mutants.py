@@ -46,8 +46,8 @@ APART = MainLoop(
     (Product("0", "a", "b"), Product("1", "a2", "b2")),
 )
 # Threads fill the rings of both operands in rounds of several pieces, or that of one.
-FILLED = MainLoop((Ring("a", "m", 8), Ring("b", "n", 4)), ONE_PRODUCT.products)
-HALF_FILLED = MainLoop((Ring("a", "m"), Ring("b", "n", 6)), ONE_PRODUCT.products)
+FILLED = MainLoop((Ring("a", "m", 2), Ring("b", "n", 1)), ONE_PRODUCT.products)
+HALF_FILLED = MainLoop((Ring("a", "m"), Ring("b", "n", 2)), ONE_PRODUCT.products)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.given import Given
 from polygen.lower.operands import copy
 from polygen.lower.work import Fill, Source
-from polygen.poly.fills import filling_threads, rounds
+from polygen.poly.fills import PIECE_CHUNKS, filling_threads, rounds
 
 
 def fill(given: Given, layouts: dict[str, MatrixLayout], counter: str) -> Fill:
@@ -53,13 +53,13 @@ def fill(given: Given, layouts: dict[str, MatrixLayout], counter: str) -> Fill:
         sources.append(source)
         first += ring.pieces
     count, each = rounds(first, given.schedule.roles.producer_registers)
-    return Fill(tuple(sources), filling_threads(), count, each, counter)
+    return Fill(tuple(sources), filling_threads(), PIECE_CHUNKS, count, each, counter)
 
 
 def _places(layout: MatrixLayout, pieces: int, element: int, where: str) -> tuple[str, str, str]:
     """A thread's chunk of a piece: its stored row, first element, and place in shared memory.
 
-    Formulas over `piece`, counted from the operand's first, and `own`, the thread's number.
+    Formulas over `part`, which of the thread's chunks of the operand, and `own`, its number.
 
     Raises:
         VerifyError: a formula leads to another chunk, or elsewhere than the copy engine.
@@ -69,19 +69,19 @@ def _places(layout: MatrixLayout, pieces: int, element: int, where: str) -> tupl
     in_box = layout.rows * per_row
     column = f"own % {per_row} * {size // element}"
     if boxes == 1:
-        row = f"piece * {threads // per_row} + own / {per_row}"
+        row = f"part * {threads // per_row} + own / {per_row}"
     elif in_box % threads == 0:
         each = in_box // threads
-        row = f"piece % {each} * {threads // per_row} + own / {per_row}"
-        column = f"piece / {each} * {layout.span // element} + {column}"
+        row = f"part % {each} * {threads // per_row} + own / {per_row}"
+        column = f"part / {each} * {layout.span // element} + {column}"
     else:
-        chunk = f"(piece * {threads} + own)"
+        chunk = f"(part * {threads} + own)"
         row = f"{chunk} % {in_box} / {per_row}"
         column = f"{chunk} / {in_box} * {layout.span // element} + {column}"
     shift = (per_row.bit_length() - 1) + swizzle.shift
-    place = f"piece * {threads * size} + (own ^ (own >> {shift} & {swizzle.mask})) * {size}"
-    chunk_of = np.arange(pieces * threads)
-    names = {"piece": chunk_of // threads, "own": chunk_of % threads}
+    place = f"part * {threads * size} + (own ^ (own >> {shift} & {swizzle.mask})) * {size}"
+    chunk_of = np.arange(pieces * PIECE_CHUNKS * threads)
+    names = {"part": chunk_of // threads, "own": chunk_of % threads}
     rows, columns, places = (_value(text, names) for text in (row, column, place))
     inside = chunk_of < layout.bytes // size
     wanted_row, wanted_byte = _stored(layout, chunk_of)

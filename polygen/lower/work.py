@@ -197,7 +197,7 @@ class Move:
 class Source:
     """Global memory -> ring, by threads that shift rows into place: one operand.
 
-    A piece is 16 bytes of shared memory for each thread.
+    A piece is some chunks of 16 bytes of shared memory for each thread.
     """
 
     copy: Copy
@@ -205,7 +205,7 @@ class Source:
     first: int  # number of its first piece
     pieces: int
     chunks: int  # of the tile: threads beyond them have none in the last piece
-    # Of a thread's chunk, over `piece` and `own`, the number of the thread:
+    # Of a thread's chunk, over `part`, which of its chunks, and `own`, the number of the thread:
     row: str  # stored row of the tile
     column: str  # first element in it
     place: str  # byte of the tile in shared memory
@@ -217,6 +217,7 @@ class Fill:
 
     sources: tuple[Source, ...]
     threads: int
+    parts: int  # chunks of a piece
     rounds: int  # of a k tile
     each: int  # pieces of a round
     counter: str  # of the rings' slots

@@ -296,8 +296,11 @@ def _filling(shape: _Shape) -> _Filling:
         count, _ = shape.rounds
         order.append(loop("q", loop("s", steps("get", "put"))))
         # Reading is a round ahead of writing, in registers that have just been written out.
-        ahead = loop("s", steps("put", "get"))
-        schedule.append(loop("q", ahead, get="q" if count == 1 else f"(q - 1) mod {count}"))
+        # Unrolled, so that every piece is in registers that its code names.
+        ahead = loop("s", steps("put", "get"), "unroll[x]")
+        schedule.append(
+            loop("q", ahead, "unroll[x]", get="q" if count == 1 else f"(q - 1) mod {count}")
+        )
         early["get"] = "k - 1" if count == 1 else f"k + floor((q - 1)/{count})"
     return _Filling(
         tuple(statements), tuple(buffers), Steps(tuple(order)), Steps(tuple(schedule)), early

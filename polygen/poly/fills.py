@@ -2,8 +2,9 @@
 
 1. The copy engine moves boxes of arrays whose rows start at whole units of tensor maps. What it
    cannot move, the threads of the producer read from global memory, shift into place and write.
-2. A piece is what one thread writes at once: a chunk of shared memory. In global memory it lies in
-   two such chunks, and both are in registers until it is written.
+2. A piece is what one thread moves at a time: some chunks of shared memory. In global memory each
+   lies in two such chunks, and both are in registers until it is written. Reads of a piece are one
+   batch: the hardware tells few batches apart.
 3. As many pieces as registers hold are on their way at once: a round. While one round is written,
    the next one is read, so that a k tile of several rounds is one stream with the next k tile.
 """
@@ -17,9 +18,10 @@ from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
 _WORD_BYTES = 4
-_PARTS = 2  # chunks of global memory in which a piece lies
-# Addresses, counters and what a piece is shifted through.
-OTHER_REGISTERS = 56
+_AROUND = 2  # chunks of global memory in which one of shared memory lies
+PIECE_CHUNKS = 4
+# Addresses, counters and what a chunk is shifted through.
+OTHER_REGISTERS = 40
 
 
 def by_threads(operand: Operand) -> bool:
@@ -35,7 +37,12 @@ def filling_threads() -> int:
 
 def piece_registers() -> int:
     """Registers of a piece on its way."""
-    return _PARTS * chunk_bytes() // _WORD_BYTES
+    return PIECE_CHUNKS * _AROUND * chunk_bytes() // _WORD_BYTES
+
+
+def piece_bytes() -> int:
+    """Bytes of shared memory that all threads write of a piece."""
+    return filling_threads() * PIECE_CHUNKS * chunk_bytes()
 
 
 def ring_pieces(schedule: Schedule, matched: Match, tiles: Tiling) -> dict[str, int]:
@@ -46,8 +53,8 @@ def ring_pieces(schedule: Schedule, matched: Match, tiles: Tiling) -> dict[str, 
     for name, operand in matched.operands:
         if by_threads(operand):
             extent = tiles.cta[0] if operand.role == "m" else tiles.cta[1]
-            chunks = extent * tiles.cta[2] * operand.tensor.dtype.bytes // chunk_bytes()
-            found[name] = -(-chunks // filling_threads())
+            tile = extent * tiles.cta[2] * operand.tensor.dtype.bytes
+            found[name] = -(-tile // piece_bytes())
     return found
 
 

@@ -1,8 +1,10 @@
 """Rows at any address -> rings of swizzled tiles, by the threads of the producer.
 
-A piece of 16 bytes lies in two aligned chunks of global memory. `get` reads both into registers, a
-round of pieces before `put` shifts them into one and writes it. A chunk is read whole if it lies
-inside the rows that are adjacent in memory, else element by element: nothing outside is read.
+A chunk of 16 bytes of shared memory lies in two aligned ones of global memory. `get` reads both of
+every chunk of a piece into registers, a round of pieces before `put` shifts them into one and
+writes it. Where both lie inside the rows that are adjacent in memory they are read whole, else
+element by element: nothing outside is read. Rows behind the last are read as the last, and written
+as zeros.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from polygen.emit.leaf.move_cp_async import positions
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import slot_address
 from polygen.emit.names import c_name
+from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Fill, Source
 
@@ -22,9 +25,9 @@ _NEEDS = ("pieces", "cursor")
 @leaf("get", "threads", Fill, ("k", "q", "s"), needs=_NEEDS)
 def _(plan: KernelPlan, one: Leaf, work: Fill) -> Text:
     return Text(
-        block(*_each(work, lambda source: _read(source))),
+        block(*_each(work, lambda source: _read(work, source))),
         f"{one.statement}[i,k,q,s]: piece s of round q, with what lies around it, -> registers",
-        (f"unsigned pieces[{work.each}][8];",),
+        (f"unsigned pieces[{work.each}][{work.parts}][8] = {{}};",),
     )
 
 
@@ -40,28 +43,38 @@ def _(plan: KernelPlan, one: Leaf, work: Fill) -> Text:
 
 def _each(work: Fill, lines: Callable[[Source], list[str]]) -> list[str]:
     """The lines of the operand that a piece is of: which one is known where loops are unrolled."""
-    found = [f"const int own = again(thread % {work.threads}), number = q * {work.each} + s;"]
+    found = [
+        f"const unsigned own = again(thread % {work.threads});",
+        f"const int number = q * {work.each} + s;",
+    ]
     for source in work.sources:
         last = source is work.sources[-1]
         test = "" if last else f"if (number < {source.first + source.pieces}) "
         found.append(f"{'} else ' if source is not work.sources[0] else ''}{test}{{")
         first = f" - {source.first}" if source.first else ""
         found.append(f"  const int piece = number{first};")
-        if source.pieces * work.threads > source.chunks:
-            found.append(f"  if (piece * {work.threads} + own >= {source.chunks}) return;")
-        found += [f"  {line}" for line in lines(source)]
+        found += [line if line.startswith("#") else f"  {line}" for line in lines(source)]
     return [*found, "}"]
 
 
-def _where(source: Source) -> list[str]:
-    """Of the chunk: the row and the column of the array, and bytes that are left of its row."""
+def _parts(work: Fill, source: Source) -> list[str]:
+    """The head of a loop over the chunks of a piece: the row and the column of each."""
     c = source.copy
     row_base, column_base, _, columns = positions(c)
     return [
-        f"const int from_row = {row_base} + {source.row};",
-        f"const int from_column = {column_base} + {source.column};",
-        f"const int left = min({columns} - from_column, 16) * {c.element_bytes};",
+        "#pragma unroll",
+        f"for (int b = 0; b < {work.parts}; ++b) {{",
+        f"  const int part = piece * {work.parts} + b;",
+        f"  const int from_row = {row_base} + {source.row};",
+        f"  const int from_column = {column_base} + {source.column};",
+        f"  const int left = min({columns} - from_column, {chunk_bytes() // c.element_bytes}) * "
+        f"{c.element_bytes};",
     ]
+
+
+def _is_whole(work: Fill, source: Source) -> bool:
+    """Whether all threads have a chunk in every part."""
+    return source.pieces * work.parts * work.threads == source.chunks
 
 
 def _start(source: Source) -> str:
@@ -70,31 +83,55 @@ def _start(source: Source) -> str:
     return f"(unsigned long long)({' + '.join([c_name(c.tensor.name), *c.base])})"
 
 
-def _read(source: Source) -> list[str]:
+def _read(work: Fill, source: Source) -> list[str]:
     c = source.copy
     _, _, rows, columns = positions(c)
-    size = c.element_bytes
+    size, parts = c.element_bytes, work.parts
+    row = [
+        *_parts(work, source),
+        "  const unsigned long long row = "
+        f"start + (long long)min(from_row, {rows} - 1) * {c.stride} * {size};",
+        "  const unsigned long long low = joined ? start : row;",
+        f"  const unsigned long long from = row + (long long)from_column * {size} & ~15ULL;",
+    ]
     return [
-        *_where(source),
         f"const unsigned long long start = {_start(source)};",
-        f"const unsigned long long row = start + (long long)from_row * {c.stride} * {size};",
         "// Rows without gaps are one range; else every row is one of its own.",
         f"const bool joined = {c.stride} == {columns};",
-        "const unsigned long long low = joined ? start : row;",
-        f"const unsigned long long high = "
-        f"low + (joined ? (long long){rows} : 1LL) * {columns} * {size};",
-        f"read_piece<{size}>(pieces[s], row + (long long)from_column * {size}, "
-        f"from_row < {rows} ? left : 0, low, high);",
+        f"const long long range = (joined ? (long long){rows} : 1LL) * {columns} * {size};",
+        f"unsigned long long at[{parts}];",
+        "bool any = false, whole = true;",
+        *row,
+        "  at[b] = from, any = any || left > 0;",
+        "  whole = whole && from >= low && from + 32 <= low + range;",
+        "}",
+        "if (!any) return;",
+        "if (whole) {",
+        "#pragma unroll",
+        f"  for (int b = 0; b < {parts}; ++b) read_whole(pieces[s][b], at[b]);",
+        "} else {",
+        f"  const unsigned own = again(thread % {work.threads});",
+        *(line if line.startswith("#") else f"  {line}" for line in row),
+        f"    read_edge<{size}>(pieces[s][b], from, low, low + range);",
+        "  }",
+        "}",
     ]
 
 
 def _write(plan: KernelPlan, work: Fill, source: Source) -> list[str]:
     c = source.copy
     size = c.element_bytes
+    _, _, rows, _ = positions(c)
     to = slot_address(plan.buffer(c.buffer), f"{work.counter}.slot")
+    guard = ""
+    if not _is_whole(work, source):
+        guard = f"if (part * {work.threads} + own < {source.chunks}) "
     return [
-        *_where(source),
-        f"const unsigned at = (unsigned){_start(source)} + "
-        f"((unsigned)from_row * (unsigned){c.stride} + (unsigned)from_column) * {size};",
-        f"write_piece<{source.alignment}>({to} + {source.place}, pieces[s], at % 16, left);",
+        *_parts(work, source),
+        f"  const unsigned at = (unsigned){_start(source)} + "
+        f"((unsigned)min(from_row, {rows} - 1) * (unsigned){c.stride} + "
+        f"(unsigned)from_column) * {size};",
+        f"  {guard}write_chunk<{source.alignment}>({to} + {source.place}, pieces[s][b], "
+        f"at % {chunk_bytes()}, from_row < {rows} ? left : 0);",
+        "}",
     ]

@@ -13,7 +13,8 @@ from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Line, Lines
 
-_IN_FLIGHT = 8  # reads of a thread that are on their way together
+_IN_FLIGHT = 8  # registers of a thread with reads that are on their way together
+_WORD_BYTES = 4
 
 
 @leaf("store", "lines", Lines, ("p",), needs=("portions", "panels_out"))
@@ -51,7 +52,7 @@ def _(plan: KernelPlan, one: Leaf, work: Lines) -> Text:
     lines: list[str] = []
     for line in work.moved:
         size, wide, count = line.panel.element_bytes, _type(line.width), _count(work, line)
-        batch = min(count, _IN_FLIGHT)
+        batch = min(count, _IN_FLIGHT // max(1, line.width // _WORD_BYTES))
         lines += [
             *_head(plan, work, line, unrolled=False),
             f"for (int j = 0; j < {count}; j += {batch}) {{",

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.poly.fills import filling_threads, rounds
+from polygen.poly.fills import piece_bytes, rounds
 from polygen.poly.results import own_columns, panel_columns
 from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted, Problem
@@ -224,7 +224,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
 
 def _rounds(schedule: Schedule, by_hand: tuple[int, int], size: int) -> int:
     """Rounds in which threads fill a k tile; 0 where the copy engine does."""
-    cta, each = schedule.tile.cta, filling_threads() * chunk_bytes()
+    cta, each = schedule.tile.cta, piece_bytes()
     pieces = sum(
         count * -(-extent * cta.k * size // each)
         for count, extent in zip(by_hand, (cta.m, cta.n), strict=True)
