@@ -179,6 +179,8 @@ def _sinks(one: Instruction) -> bool:
 
 def _cut(kernel: Kernel) -> tuple[Block, ...]:
     code = kernel.instructions
+    if not code:
+        return ()
     starts = {0, *kernel.labels.values()}
     for position, one in enumerate(code):
         if ends_block(one):

@@ -76,7 +76,7 @@ def _granule(kernel: Kernel) -> int:
 
 def _element_bytes(parts: tuple[str, ...]) -> int:
     """Bytes of the element type in an opcode, which is its last part but for some vectors."""
-    return type_bytes(next(part for part in reversed(parts) if part in DTYPES)) or 1
+    return type_bytes(next((part for part in reversed(parts) if part in DTYPES), "b8")) or 1
 
 
 def _orders_global(parts: tuple[str, ...]) -> bool:

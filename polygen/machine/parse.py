@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from polygen.errors import PtxError
+from polygen.errors import PtxError, in_digits
 from polygen.machine.module import (
     Function,
     Instruction,
@@ -86,10 +86,17 @@ def _statements(text: str) -> list[tuple[str, int]]:
     return result
 
 
+# What a text may ask for; a real one has far less.
+MOST_TEXT = 64 << 20  # bytes
+MOST_REGISTERS = 1 << 20  # of a kernel or function
+MOST_BYTES = 1 << 30  # of a variable
+MOST_LOCAL = 512 << 10  # of a variable of one thread
+
+
 def _initial(kind: str, text: str, line: int) -> tuple[bytes, tuple[tuple[int, str], ...]]:
     """The bytes of an initialiser list, and where addresses of other symbols belong in them."""
     width = type_bytes(kind)
-    data, addresses = b"", []
+    data, addresses = bytearray(), []
     for part in re.findall(r"[^\s{},]+", text):
         if re.fullmatch(r"(generic\()?[A-Za-z_$%][\w$]*\)?", part) and width == 8:
             addresses.append((len(data), part.removeprefix("generic(").rstrip(")")))
@@ -107,7 +114,7 @@ def _initial(kind: str, text: str, line: int) -> tuple[bytes, tuple[tuple[int, s
                 line=line,
                 why="sums with addresses of other symbols are not modelled",
             ) from None
-    return data, tuple(addresses)
+    return bytes(data), tuple(addresses)
 
 
 _VARIABLE = re.compile(
@@ -127,6 +134,11 @@ def _variable(text: str, line: int) -> Variable:
     size = type_bytes(kind)
     for dim in dims:
         size *= int(dim or 0)
+    most = MOST_LOCAL if match["space"] in ("local", "param") else MOST_BYTES
+    if size > most:
+        raise PtxError(
+            f"{match['name']} has {in_digits(size)} bytes", line=line, nearest=f"At most {most}"
+        )
     initial, addresses = _initial(kind, match["initial"] or "", line)
     return Variable(
         name=match["name"],
@@ -140,11 +152,20 @@ def _variable(text: str, line: int) -> Variable:
     )
 
 
-def _declare_registers(text: str, registers: dict[str, str], scope: _Scope, suffix: str) -> None:
+def _declare_registers(
+    text: str, registers: dict[str, str], scope: _Scope, suffix: str, line: int
+) -> None:
     kind, _, names = text.removeprefix(".reg").strip().removeprefix(".").partition(" ")
     for name in split_operands(names):
         ranged = re.fullmatch(r"([\w%$]+)<(\d+)>", name)
-        plain = [f"{ranged[1]}{k}" for k in range(int(ranged[2]))] if ranged else [name]
+        count = int(ranged[2]) if ranged else 1
+        if len(registers) + count > MOST_REGISTERS:
+            raise PtxError(
+                f"it declares {in_digits(len(registers) + count)} registers",
+                line=line,
+                nearest=f"At most {MOST_REGISTERS}",
+            )
+        plain = [f"{ranged[1]}{k}" for k in range(count)] if ranged else [name]
         for one in plain:
             if suffix:
                 scope.names[one] = one + suffix
@@ -230,7 +251,8 @@ def _body(
             scopes[current].names[text[:-1]] = text[:-1] + suffix
             labels[text[:-1] + suffix] = len(found)
         elif text.startswith(".reg"):
-            _declare_registers(text, registers, scopes[current], f"__{current}" if current else "")
+            suffix = f"__{current}" if current else ""
+            _declare_registers(text, registers, scopes[current], suffix, line)
         elif text.startswith(".loc "):
             source = _location(text, files)
         elif text.startswith(".branchtargets"):
@@ -319,6 +341,8 @@ def parse(text: str) -> Module:
     Raises:
         PtxError: the text is malformed.
     """
+    if len(text) > MOST_TEXT:
+        raise PtxError(f"the text has {len(text)} characters", nearest=f"At most {MOST_TEXT}")
     statements = _statements(text)
     kernels: dict[str, Kernel] = {}
     functions: dict[str, Function] = {}

@@ -185,27 +185,43 @@ class Shadow:
         cells = self.cells(at, size)
         self.written[cells] = self.now(rows, position, lane)
 
-    def check_read(self, lanes: Lanes, at: Vector, size: int, position: int, rows: Vector) -> None:
-        """Check reads without recording them."""
+    def check_read(
+        self,
+        lanes: Lanes,
+        at: Vector,
+        size: int,
+        position: int,
+        rows: Vector,
+        alone: bool = True,
+    ) -> None:
+        """Check reads without recording them; `alone`: what single lanes know counts for them."""
         cells = self.cells(at, size)
         last = self.written[cells]
         wrong = last > self.clock[rows[:, None], (last >> ACTOR) & ACTORS]
-        wrong = self.single.excuse(wrong, lanes.index, last)
+        if alone:
+            wrong = self.single.excuse(wrong, lanes.index, last)
         if wrong.any():
             self._report_read(lanes, cells, wrong, position)
 
     def check_async(
-        self, lanes: Lanes, at: Vector, position: int, rows: Vector, size: int = 16
+        self,
+        lanes: Lanes,
+        at: Vector,
+        position: int,
+        rows: Vector,
+        size: int = 16,
+        alone: bool = True,
     ) -> None:
         """Check reads by the async proxy on behalf of the actors of `rows`."""
-        self.check_read(lanes, at, size, position, rows)
+        self.check_read(lanes, at, size, position, rows, alone)
         cells = self.cells(at, size)
         last = self.written[cells]
         column = (last >> ACTOR) & ACTORS
         generic = self.generic(column)
         seen, fenced = self.clock[rows[:, None], column], self.fenced[rows[:, None], column]
         wrong = generic & (last <= seen) & (last > fenced)
-        wrong = self.single.excuse(wrong, lanes.index, last, 1)
+        if alone:
+            wrong = self.single.excuse(wrong, lanes.index, last, 1)
         if wrong.any():
             wrong &= ~self._fenced_itself(rows, last)
         if wrong.any():
@@ -235,7 +251,7 @@ class Shadow:
             return
         many = lanes.pick(np.full(len(at), lane))
         for row in rows:  # name each warp's missing order once
-            self.check_async(many, at, position, np.full(len(at), row))
+            self.check_async(many, at, position, np.full(len(at), row), alone=False)
 
     def check_initialised_barrier(self, lanes: Lanes, at: int, rows: Vector, position: int) -> None:
         """The copy engine uses an mbarrier: its initialisation must be ordered and fenced."""

@@ -10,14 +10,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from polygen.errors import LaunchError, PtxError
+from polygen.errors import LaunchError, PtxError, told
 from polygen.hardware.device import common_facts, devices
 from polygen.machine import alignment
 from polygen.machine.blocks import analyse
@@ -31,12 +33,14 @@ from polygen.machine.profile import Profiler
 from polygen.machine.report import Findings, Report, Stop
 from polygen.machine.scheduler import Scheduler
 from polygen.machine.special import RESERVED, cooperates
-from polygen.machine.state import Machine, Options, Placed, place_shared, shadow_bytes
+from polygen.machine.state import Machine, Options, Placed, local_bytes, place_shared, shadow_bytes
 from polygen.machine.stores import Again, GlobalStores
 from polygen.machine.translate import Translation
 
 WAVE_THREADS = 8192  # threads per wave: large enough to amortise, small enough for the cache
 SHADOW_LIMIT = 128 << 20  # bytes of race-detection state per wave
+MOST_GRID = (2**31 - 1, 2**16 - 1, 2**16 - 1)
+MOST_BLOCKS = 1 << 22
 COMPLETIONS = ("late", "early", "random")
 
 
@@ -74,15 +78,22 @@ _CACHE: dict[str, Module] = {}
 _TRANSLATIONS: dict[tuple[str, str], Translation] = {}
 
 
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    """Texts that no compiler writes may break any assumption: they are malformed, no more."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, RuntimeError, StopIteration) as error:
+        raise PtxError(f"the text cannot be read: {told(error)}") from error
+
+
 def _module(text: str) -> Module:
     if text not in _CACHE:
         if len(_CACHE) >= 16:
             _CACHE.clear()
             _TRANSLATIONS.clear()
-        try:
+        with _readable():
             _CACHE[text] = parse(text)
-        except (LookupError, TypeError, ValueError, RecursionError) as error:
-            raise PtxError(f"the text cannot be read: {error}") from error
     return _CACHE[text]
 
 
@@ -105,7 +116,15 @@ def _check_launch(launch: Launch, kernel: Kernel, completion: str) -> None:
     for name, shape in (("grid", launch.grid), ("block", launch.block)):
         if len(shape) != 3 or any(int(side) < 1 for side in shape):
             raise LaunchError(f"{name} {shape} is not three positive numbers", where=where)
-    threads, most = int(np.prod(launch.block)), common_facts()["max_threads_per_block"]
+    if any(side > limit for side, limit in zip(launch.grid, MOST_GRID, strict=True)):
+        raise LaunchError(f"a grid of {launch.grid}", where=where, nearest=f"At most {MOST_GRID}")
+    if (blocks := math.prod(launch.grid)) > MOST_BLOCKS:
+        raise LaunchError(
+            f"{blocks} blocks are more than the machine can run",
+            where=where,
+            nearest=f"At most {MOST_BLOCKS}: a smaller problem has the same faults",
+        )
+    threads, most = math.prod(launch.block), common_facts()["max_threads_per_block"]
     if threads > most:
         raise LaunchError(f"a block of {threads} threads", where=where, nearest=f"At most {most}")
     if kernel.block and tuple(launch.block) != kernel.block:
@@ -204,7 +223,8 @@ def run(
     key = (ptx_text, kernel.name)
     if key not in _TRANSLATIONS:
         names = frozenset(one.name for one in module.variables)
-        _TRANSLATIONS[key] = Translation(analyse(flattened(kernel, module.functions), names))
+        with _readable():
+            _TRANSLATIONS[key] = Translation(analyse(flattened(kernel, module.functions), names))
     program = _TRANSLATIONS[key].program
     kernel = program.kernel
     symbols, first, end = place_shared(kernel, module.variables, launch.shared_bytes)
@@ -243,6 +263,7 @@ def _execute(
     program, threads = translation.program, int(np.prod(launch.block))
     kernel, profiler = program.kernel, options.profiler
     shadow = shadow_bytes(program, shared[1], threads) if options.checks else 1
+    shadow += threads * local_bytes(kernel)
     findings = Findings(kernel)
     instructions, done = 0, 0
     with np.errstate(all="ignore"):

@@ -73,6 +73,11 @@ def shadow_bytes(program: Program, shared_end: int, threads: int) -> int:
     return shared_end // program.facts.granule * (actors + 2) * 8 + 1
 
 
+def local_bytes(kernel: Kernel) -> int:
+    """Of local memory that a thread may have, roughly."""
+    return sum(one.size + 16 for one in kernel.variables if one.space == "local")
+
+
 @dataclass(slots=True)
 class Placed:
     """Arguments and module variables in memory."""
