@@ -94,7 +94,8 @@ def bare(program: Program, product: Contraction) -> Program:
 
 def pointwise_time(program: Program, device: Device, sizes: Mapping[str, int]) -> float:
     """Predicted time of a kernel that does a program's pointwise work on products in memory."""
-    if not is_pointwise_work(program):
+    worked = [tensor for tensor in program.outputs if not _is_library_s(program, tensor.name)]
+    if not worked:
         return 0.0
 
     def extent(dim: Dim) -> int:
@@ -108,21 +109,26 @@ def pointwise_time(program: Program, device: Device, sizes: Mapping[str, int]) -
     kept = max(0.0, kept - parameters.l2_share * parameters.l2_bytes)
     read = {access.name for statement in program.pointwise for access in statement.reads}
     arrays = sum(stored(tensor) for tensor in program.inputs if tensor.name in read)
-    written = sum(stored(tensor) for tensor in program.outputs)
+    written = sum(stored(tensor) for tensor in worked)
     rate = parameters.memory_share * parameters.memory * 1e3  # bytes per microsecond
     return parameters.start + (kept + arrays + written) / rate
 
 
 def is_pointwise_work(program: Program) -> bool:
-    """Whether there is more than the vector that a library adds to a product."""
-    work = [s for s in program.pointwise if s.function != "cast"]
-    if len(work) > 1 or len(program.contractions) > 1:
-        return True
-    return any(
-        statement.function != "add"
-        or any(
-            access.name in program.tensors and len(set(access.iterators)) > 1
-            for access in statement.reads
-        )
-        for statement in work
+    """Whether there is more than the vectors that a library adds to products."""
+    return not all(_is_library_s(program, tensor.name) for tensor in program.outputs)
+
+
+def _is_library_s(program: Program, name: str) -> bool:
+    """Whether a value is what a library's product gives: sums, perhaps with a vector added."""
+    statement = next((s for s in program.statements if s.write.name == name), None)
+    if not isinstance(statement, Pointwise):
+        return statement is not None
+    values = [a for a in statement.reads if a.name not in program.tensors]
+    arrays = [a for a in statement.reads if a.name in program.tensors]
+    simple = statement.function == "cast" or (
+        statement.function == "add" and all(len(set(a.iterators)) <= 1 for a in arrays)
     )
+    if not simple or len(values) != 1 or len(statement.args) != len(values) + len(arrays):
+        return False
+    return _is_library_s(program, values[0].name)

@@ -330,6 +330,17 @@ def test_a_library_s_bias_gains_nothing():
     assert predicted(bias, HOPPER, sizes).ratio < 1.02
 
 
+def test_what_autograd_keeps_is_written_by_the_library_too():
+    sizes = {"M": 8192, "N": 8192, "K": 1024}
+    plain = program(lambda x, w, b: pg.gelu(x @ w.T + b), *LAYER)
+    kept = program(lambda x, w, b: (pg.gelu(x @ w.T + b), x @ w.T + b), *LAYER)
+    assert pointwise_time(kept, HOPPER, sizes) == pointwise_time(plain, HOPPER, sizes) > 0
+    products = program(lambda x, u, v: (x @ u.T, x @ v.T), "bf16[M,K]", "bf16[N,K]", "bf16[N,K]")
+    assert pointwise_time(products, HOPPER, sizes) == 0
+    scaled = program(lambda x, w: 2.0 * (x @ w.T), *LAYER[:2])
+    assert pointwise_time(scaled, HOPPER, sizes) > 0
+
+
 def test_the_gain_is_larger_the_shorter_the_sums():
     gelu = program(lambda x, w, b: pg.gelu(x @ w.T + b), *LAYER)
     short, long = (

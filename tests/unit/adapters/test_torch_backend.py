@@ -193,6 +193,49 @@ def test_inductor_compiles_the_rest():
         torch.testing.assert_close(call(x), model(x))
 
 
+class Positive(nn.Module):
+    """A gated layer whose functions keep whole numbers whole."""
+
+    def __init__(self, width=16, hidden=24):
+        super().__init__()
+        self.up, self.gate = (nn.Linear(width, hidden) for _ in range(2))
+        self.down = nn.Linear(hidden, width)
+        for parameter in self.parameters():
+            parameter.data = torch.randint(-1, 2, parameter.shape).double()
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.gate(x)) * self.up(x))
+
+
+def test_kernels_of_groups_are_exact_on_the_machine(monkeypatch):
+    """Forward and backward, with every launch run from its PTX."""
+    from polygen.adapters.kernels import stored
+    from polygen.adapters.torch import running, tensors
+
+    ran = []
+
+    def on_machine(runner, operands):
+        program, sizes = runner._program_for(operands)
+        program = stored(program, [tensors.order_of(operand) for operand in operands])
+        kernel = running.KERNELS.find(program, sizes)
+        found = kernel.emulate(*(o.detach().numpy().astype("f4", order="K") for o in operands))
+        ran.append(program.name)
+        found = found if isinstance(found, tuple) else (found,)
+        return tuple(torch.from_numpy(array).double() for array in found)
+
+    model, x = Positive(), torch.randint(-2, 3, (2, 5, 16)).double().requires_grad_()
+    leaves = [x, *model.parameters()]
+    wanted = [model(x).detach(), *torch.autograd.grad(model(x).sum(), leaves)]
+    monkeypatch.setattr(running.Runner, "on_cpu", on_machine)
+    with scope(arch="sm_80"):
+        call = torch.compile(model, backend=functools.partial(pgt.polygen, options=LEGAL))
+        y = call(x)
+        found = [y.detach(), *torch.autograd.grad(y.sum(), leaves)]
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    assert len(ran) >= 4
+
+
 # --- decisions, on fake CUDA tensors
 def decided(model, *shapes, dtype=torch.bfloat16, **settings):
     """What becomes of the groups of a function of fake tensors on a Hopper GPU."""
