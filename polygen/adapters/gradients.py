@@ -177,12 +177,31 @@ class _Value(Symbolic):
 
     __slots__ = ("access", "writer")
 
-    def __init__(self, writer: _Writer, access: Access | Coordinate) -> None:
+    def __init__(self, writer: _Writer, access: Access) -> None:
         self.writer, self.access = writer, access
 
     def apply(self, function: str, *args: Any) -> Any:
         """The value of a function of the vocabulary."""
         return self.writer.apply(function, args)
+
+
+class _Place(Symbolic):
+    """A coordinate, which nothing is a gradient of."""
+
+    __slots__ = ("coordinate", "writer")
+
+    def __init__(self, writer: _Writer, coordinate: Coordinate) -> None:
+        self.writer, self.coordinate = writer, coordinate
+
+    def apply(self, function: str, *args: Any) -> Any:
+        """The value of a function of the vocabulary."""
+        return self.writer.apply(function, args)
+
+
+def _plain(value: Any) -> Argument:
+    if isinstance(value, _Value):
+        return value.access
+    return value.coordinate if isinstance(value, _Place) else Constant(float(value))
 
 
 @dataclass(slots=True)
@@ -213,16 +232,22 @@ class _Writer:
         """The point of the domain at which everything is computed."""
         return tuple(iterator for iterator, _ in self.domain)
 
-    def value(self, access: Access | Coordinate) -> _Value:
+    def value(self, access: Access) -> _Value:
         return _Value(self, access)
+
+    def argument(self, argument: Argument) -> Any:
+        """An argument of a statement, for rules to compute with."""
+        if isinstance(argument, Constant):
+            return argument.value
+        if isinstance(argument, Coordinate):
+            return _Place(self, argument)
+        return self.value(argument)
 
     def apply(self, function: str, args: Sequence[Any]) -> Any:
         entry = TABLE[function]
         if entry.inline:
             return defined(function)(*args)
-        plain: list[Argument] = [
-            arg.access if isinstance(arg, _Value) else Constant(float(arg)) for arg in args
-        ]
+        plain = [_plain(arg) for arg in args]
         if function in _COMMUTATIVE and isinstance(plain[0], Constant):
             plain.reverse()
         # repr tells 0.0 from -0.0, which compare equal.
@@ -320,12 +345,10 @@ def _pulled(
     statement: Pointwise, gradient: _Value, active: set[str], writer: _Writer
 ) -> Iterator[tuple[Access, Any]]:
     """What a statement's arguments get of its result's gradient."""
-    args: list[Any] = [
-        a.value if isinstance(a, Constant) else writer.value(a) for a in statement.args
-    ]
+    args = [writer.argument(arg) for arg in statement.args]
     result = writer.value(statement.write)
     for access, part in _pulled_back(statement.function, gradient, result, args, writer):
-        if isinstance(access, Access) and access.name in active:
+        if access.name in active:
             yield access, part()
 
 

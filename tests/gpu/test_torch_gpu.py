@@ -250,6 +250,152 @@ def test_cuda_graphs_of_a_compiled_function():
         torch.testing.assert_close(call(x).clone(), wanted, rtol=0, atol=0)
 
 
+# --- torch.compile(backend="polygen")
+class Layers(torch.nn.Module):
+    """Two layers, with or without a gate, a normalisation before and a residual after."""
+
+    def __init__(self, width=512, hidden=1024, gate=False, activation=torch.nn.functional.gelu):
+        super().__init__()
+        self.norm, self.activation = torch.nn.LayerNorm(width), activation
+        self.up, self.down = torch.nn.Linear(width, hidden), torch.nn.Linear(hidden, width)
+        self.gate = torch.nn.Linear(width, hidden, bias=False) if gate else None
+
+    def forward(self, x):
+        h = self.norm(x)
+        y = self.activation(self.up(h))
+        return x + self.down(y if self.gate is None else y * self.gate(h))
+
+
+class Block(torch.nn.Module):
+    """A block of a vision transformer; its attention is PyTorch's."""
+
+    def __init__(self, width=384, heads=6):
+        super().__init__()
+        self.heads, self.norm = heads, torch.nn.LayerNorm(width)
+        self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.layers = Layers(width, 4 * width)
+
+    def forward(self, x):
+        b, s, w = x.shape
+        q, k, v = (
+            part.view(b, s, self.heads, w // self.heads).transpose(1, 2)
+            for part in self.qkv(self.norm(x)).chunk(3, -1)
+        )
+        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.layers(x + self.out(mixed.transpose(1, 2).reshape(b, s, w)))
+
+
+def gated_layers(**sizes):
+    return Layers(gate=True, activation=torch.nn.functional.silu, **sizes)
+
+
+MODELS = {"layers": (Layers, 512), "gated layers": (gated_layers, 512), "block": (Block, 384)}
+
+
+def compiled(model, **options):
+    torch._dynamo.reset()
+    return torch.compile(model, backend=pgt.polygen, options=options or None)
+
+
+def error(found, exact):
+    return ((found.double() - exact).norm() / exact.norm()).item()
+
+
+def no_worse(found, usual, exact):
+    """As close to the exact values as PyTorch's own results, but for a quarter."""
+    assert error(found, exact) <= 1.25 * error(usual, exact) + 1e-4
+
+
+@pytest.mark.parametrize("take", ["legal", "predicted", "measured"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_compiled_model_gives_what_it_gave(name, take):
+    kind, width = MODELS[name]
+    torch.manual_seed(0)
+    model = kind().cuda().bfloat16()
+    x = real(4, 197, width)
+    with torch.no_grad():
+        wide = kind().cuda().double()
+        wide.load_state_dict(model.state_dict())
+        no_worse(compiled(model, take=take)(x), model(x), wide(x.double()))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_compiled_model_trains_as_it_did(name):
+    kind, width = MODELS[name]
+    torch.manual_seed(0)
+    model = kind().cuda().bfloat16()
+    wide = kind().cuda().double()
+    wide.load_state_dict(model.state_dict())
+    x = real(4, 197, width)
+    cotangent = real(4, 197, width)
+
+    def gradients(call, module, given, arriving):
+        module.zero_grad()
+        leaf = given.detach().clone().requires_grad_()
+        call(leaf).backward(arriving)
+        return [leaf.grad, *(p.grad for p in module.parameters())]
+
+    found = gradients(compiled(model, take="legal"), model, x, cotangent)
+    usual = gradients(model, model, x, cotangent)
+    exact = gradients(wide, wide, x.double(), cotangent.double())
+    for one, other, wanted in zip(found, usual, exact, strict=True):
+        no_worse(one, other, wanted)
+
+
+def test_groups_are_found_and_taken():
+    model = gated_layers().cuda().bfloat16()
+    with torch.no_grad():
+        torch._dynamo.reset()
+        explanation = pgt.explain(model, real(64, 512), options={"take": "legal"})
+    assert len(explanation.taken) == 2
+    assert "silu" in explanation.taken[0].computes and "mm" in explanation.taken[0].computes
+
+
+def test_a_new_batch_is_no_recompilation():
+    model, heard = gated_layers().cuda().bfloat16(), []
+    torch._dynamo.reset()
+    call = torch.compile(
+        model,
+        backend=lambda graph, inputs: pgt.polygen(
+            graph, inputs, options={"take": "legal"}, heard=heard.append
+        ),
+        dynamic=True,
+    )
+    wide = gated_layers().cuda().double()
+    wide.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        for batch in (8, 64, 200, 512, 1024, 1000):
+            x = real(batch, 512)
+            no_worse(call(x), model(x), wide(x.double()))
+    assert len(heard) == 2, "one graph, of two groups"
+
+
+def test_inductor_s_modes_and_graphs():
+    model = gated_layers().cuda().bfloat16()
+    wide = gated_layers().cuda().double()
+    wide.load_state_dict(model.state_dict())
+    torch._dynamo.reset()
+    # A mode and options together are none of PyTorch's: the options are the mode's, then.
+    modes = torch._inductor.list_mode_options("reduce-overhead")
+    call = torch.compile(model, backend=pgt.polygen, options={"take": "legal", **modes})
+    with torch.no_grad():
+        for _ in range(4):
+            x = real(64, 512)
+            no_worse(call(x).clone(), model(x), wide(x.double()))
+
+
+def test_compiled_under_autocast():
+    model = Layers().cuda()
+    wide = Layers().cuda().double()
+    wide.load_state_dict(model.state_dict())
+    x = torch.randn(96, 512, device="cuda")
+    with torch.no_grad(), torch.autocast("cuda", dtype=BF16):
+        found, usual = compiled(model, take="legal")(x), model(x)
+        assert found.dtype == usual.dtype
+    with torch.no_grad():
+        no_worse(found, usual, wide(x.double()))
+
+
 # --- refusals
 def test_what_no_kernel_takes_is_refused():
     x, w, b = whole(8, 16), whole(8, 16), whole(8)

@@ -1,13 +1,39 @@
-"""Polygen in PyTorch: `op` makes an operator of array code.
+"""Polygen in PyTorch: operators of array code, and a backend of `torch.compile`.
 
     import polygen.adapters.torch as pgt
 
     up = pgt.op(lambda x, w, b: pg.gelu(x @ w.T + b))
     y = up(x, w, b)
 
-Importing this imports PyTorch; `import polygen` does not. docs/torch.md explains.
+    fast = torch.compile(model, backend="polygen")
+    print(pgt.explain(model, x))
+
+Importing this imports PyTorch; `import polygen` does not. The backend loads PyTorch's compiler, and
+is itself loaded on first use. docs/torch.md explains.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from polygen.adapters.rules import pattern, rule
 from polygen.adapters.torch.operator import Operator, op
 
-__all__ = ["Operator", "op"]
+if TYPE_CHECKING:
+    from polygen.adapters.torch.backend import Explanation, explain, polygen
+    from polygen.adapters.torch.rewriting import Record
+
+__all__ = ["Explanation", "Operator", "Record", "explain", "op", "pattern", "polygen", "rule"]
+
+_LATER = {"Explanation": "backend", "explain": "backend", "polygen": "backend"} | {
+    "Record": "rewriting"
+}
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -70,7 +70,8 @@ def _registered(method: str) -> Callable[..., list[torch.Tensor]]:
         if scalars:
             each, numbers = iter(arrays), iter(scalars)
             operands = [next(each if is_array else numbers) for is_array in are_arrays]
-        return list(getattr(runner, method)(tuple(operands)))
+        found = getattr(runner, method)(tuple(operands))
+        return list(found) if type(found) is tuple else [found]
 
     return run
 

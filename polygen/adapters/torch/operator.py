@@ -80,7 +80,13 @@ class Operator:
         Raises:
             PolygenError: operands that no kernel takes.
         """
-        return self.overload(*operands)
+        if torch.compiler.is_compiling() or _any_requires_grad(operands):
+            return self.overload(*operands)
+        with torch._C._AutoDispatchBelowAutograd():  # a derivative's registration costs a call
+            return self.overload(*operands)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Operator:
+        return self  # what PyTorch knows by name there is once; copies of modules share it
 
     def program_for(self, operands: Operands) -> tuple[Program, dict[str, Any]]:
         """What a call with these operands computes, and the extents of its symbolic dims.
@@ -157,7 +163,8 @@ class Operator:
         def registered(run: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> Callable[..., Any]:
             return (lambda *o: run(o)[0]) if single else (lambda *o: run(o))
 
-        LIBRARY.impl(name, registered(self._runner.on_gpu), "CUDA")
+        on_gpu = self._runner.on_gpu
+        LIBRARY.impl(name, lambda *operands: on_gpu(operands), "CUDA")
         LIBRARY.impl(name, registered(self._runner.on_cpu), "CPU")
         qualified = f"{NAMESPACE}::{name}"
         torch.library.register_fake(qualified, registered(self._runner.shapes_alone), lib=LIBRARY)
@@ -176,6 +183,13 @@ class Operator:
         ]
         with torch.autocast("cuda", enabled=False):
             return self.overload(*cast)
+
+
+def _any_requires_grad(operands: Sequence[Any]) -> bool:
+    """Whether PyTorch has to record what is done to the operands."""
+    if not torch.is_grad_enabled():
+        return False
+    return any([o.requires_grad for o in operands if isinstance(o, torch.Tensor)])
 
 
 @overload

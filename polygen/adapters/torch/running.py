@@ -4,6 +4,7 @@ shapes alone where PyTorch traces.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,21 +42,25 @@ class Runner:
         self._program_for, self._schedule = program_for, schedule
         self._ready: Recent[Any, tuple[Kernel, tuple[int, ...]]] = Recent(_MOST_READY)
 
-    def on_gpu(self, operands: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+    def on_gpu(self, operands: tuple[Any, ...]) -> Any:
         """Launch on the current stream of the tensors' device; nothing waits.
+
+        Returns:
+            What the kernel returns: a new tensor, or a tuple of several.
 
         Raises:
             PolygenError: no kernel takes these operands.
         """
-        key = tuple(
-            [
-                (o.shape, o.stride(), o.dtype) if isinstance(o, torch.Tensor) else None
-                for o in operands
-            ]
-        )
-        index = _device_of(operands)
-        ready = self._ready.get((index, *key))
-        if index != torch.cuda.current_device():
+        # Calls of short kernels are as fast as this is: no look at what has no strides.
+        try:
+            key: tuple[Any, ...] = tuple([(o.shape, o.stride(), o.dtype) for o in operands])
+            index = operands[0].get_device()
+        except AttributeError:  # a number among them
+            key = tuple([(o.shape, o.stride(), o.dtype) if _is_tensor(o) else None
+                         for o in operands])  # fmt: skip
+            index = _device_of(operands)
+        ready = self._ready.get((index, key))
+        if _has_several_devices() and index != torch.cuda.current_device():
             with torch.cuda.device(index):
                 return self._launch(ready or self._prepare(index, key, operands), operands)
         return self._launch(ready or self._prepare(index, key, operands), operands)
@@ -63,25 +68,17 @@ class Runner:
     def _prepare(
         self, index: int, key: tuple[Any, ...], operands: tuple[Any, ...]
     ) -> tuple[Kernel, tuple[int, ...]]:
-        copied = tuple(
-            n for n, o in enumerate(operands) if isinstance(o, torch.Tensor) and needs_copy(o)
-        )
+        copied = tuple(n for n, o in enumerate(operands) if _is_tensor(o) and needs_copy(o))
         operands = _copied(operands, copied)
         program, sizes = self._program_for(operands)
-        tensors = [operand for operand in operands if isinstance(operand, torch.Tensor)]
-        program = stored(program, [order_of(tensor) for tensor in tensors])
+        program = stored(program, [order_of(o) for o in operands if _is_tensor(o)])
         kernel = KERNELS.find(program, sizes, self._schedule)
-        return self._ready.put((index, *key), (kernel, copied))
+        return self._ready.put((index, key), (kernel, copied))
 
     @staticmethod
-    def _launch(
-        ready: tuple[Kernel, tuple[int, ...]], operands: tuple[Any, ...]
-    ) -> tuple[torch.Tensor, ...]:
+    def _launch(ready: tuple[Kernel, tuple[int, ...]], operands: tuple[Any, ...]) -> Any:
         kernel, copied = ready
-        if copied:
-            operands = _copied(operands, copied)
-        results = kernel(*operands)
-        return results if type(results) is tuple else (results,)
+        return kernel(*(_copied(operands, copied) if copied else operands))
 
     def on_cpu(self, operands: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
         """The program's meaning in float64, for comparisons and `torch.autograd.gradcheck`.
@@ -98,6 +95,15 @@ class Runner:
         """Outputs without elements, as PyTorch's tracing wants them."""
         program, sizes = self._program_for(operands)
         return empty(program, sizes, operands)
+
+
+def _is_tensor(operand: Any) -> bool:
+    return isinstance(operand, torch.Tensor)
+
+
+@functools.cache
+def _has_several_devices() -> bool:
+    return bool(torch.cuda.device_count() > 1)
 
 
 def _device_of(operands: tuple[Any, ...]) -> int:

@@ -1,0 +1,134 @@
+"""What a group gains, predicted: the kernel's time, and that of a library's products and one
+pointwise kernel.
+
+Both products are priced by polygen's cost model, so that what is compared is the fusion. A library
+adds a vector to a product for nothing. What its pointwise kernel reads of products is taken to be
+in the L2 cache as far as that keeps it, so that small groups are not flattered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from polygen.decide import candidates, decision
+from polygen.errors import ScheduleError
+from polygen.frontend.dtypes import F32, TF32
+from polygen.frontend.program import Access, Contraction, Dim, Pointwise, Program, Tensor
+from polygen.hardware.cost_parameters import cost_parameters
+from polygen.hardware.device import Device
+from polygen.pipeline import with_sizes
+from polygen.tune.cost import cost
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Microseconds of a group as one kernel, and apart."""
+
+    fused: float
+    apart: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long it takes apart."""
+        return self.apart / self.fused
+
+    def __str__(self) -> str:
+        return f"{self.fused:.1f} us, apart {self.apart:.1f} us, {self.ratio:.2f} times as long"
+
+
+def predicted(program: Program, device: Device, sizes: Mapping[str, int]) -> Gain:
+    """The gain of a program with pointwise work.
+
+    Args:
+        program: what a kernel computes.
+        device: the target.
+        sizes: of its symbolic dims.
+
+    Raises:
+        PolygenError: no kernel can be made of it.
+    """
+    products = sum(microseconds(bare(program, one), device, sizes) for one in program.contractions)
+    return Gain(
+        microseconds(program, device, sizes), products + pointwise_time(program, device, sizes)
+    )
+
+
+def microseconds(program: Program, device: Device, sizes: Mapping[str, int]) -> float:
+    """Predicted time of a program's kernel.
+
+    Raises:
+        PolygenError: no kernel can be made of it.
+    """
+    known = {name: sizes[name] for name in program.sizes}
+    program = with_sizes(program, known)
+    schedule, _ = decision(program, device, known)
+    problem, fit = candidates(program, device, known)
+    fitted = fit(schedule)
+    if isinstance(fitted, str):
+        raise ScheduleError(fitted, where=schedule.name)
+    return cost(device, fitted, problem).microseconds
+
+
+def bare(program: Program, product: Contraction) -> Program:
+    """One product of a program as a program, stored as its operands are."""
+    kind = program.tensors[product.lhs.name].dtype
+    stored = F32 if kind == TF32 else kind
+    extents = dict(product.domain)
+    domain = tuple((i, extents[i]) for i in product.write.iterators)
+    output = Tensor(
+        program.outputs[0].name, stored, tuple(e for _, e in domain), tuple(range(len(domain)))
+    )
+    names = {access.name for access in product.reads}
+    here = tuple(iterator for iterator, _ in domain)
+    return Program(
+        f"{program.name}_product",
+        str(product),
+        tuple(tensor for tensor in program.inputs if tensor.name in names),
+        (output,),
+        (product, Pointwise("P_cast", domain, Access(output.name, here), "cast",
+                            (product.write,), stored)),
+    )  # fmt: skip
+
+
+def pointwise_time(program: Program, device: Device, sizes: Mapping[str, int]) -> float:
+    """Predicted time of a kernel that does a program's pointwise work on products in memory."""
+    worked = [tensor for tensor in program.outputs if not _is_library_s(program, tensor.name)]
+    if not worked:
+        return 0.0
+
+    def extent(dim: Dim) -> int:
+        return dim if isinstance(dim, int) else sizes[dim]
+
+    def stored(tensor: Tensor) -> float:
+        return tensor.dtype.bytes * math.prod(map(extent, tensor.dims))
+
+    parameters = cost_parameters(device)
+    kept = sum(stored(bare(program, one).outputs[0]) for one in program.contractions)
+    kept = max(0.0, kept - parameters.l2_share * parameters.l2_bytes)
+    read = {access.name for statement in program.pointwise for access in statement.reads}
+    arrays = sum(stored(tensor) for tensor in program.inputs if tensor.name in read)
+    written = sum(stored(tensor) for tensor in worked)
+    rate = parameters.memory_share * parameters.memory * 1e3  # bytes per microsecond
+    return parameters.start + (kept + arrays + written) / rate
+
+
+def is_pointwise_work(program: Program) -> bool:
+    """Whether there is more than the vectors that a library adds to products."""
+    return not all(_is_library_s(program, tensor.name) for tensor in program.outputs)
+
+
+def _is_library_s(program: Program, name: str) -> bool:
+    """Whether a value is what a library's product gives: sums, perhaps with a vector added."""
+    statement = next((s for s in program.statements if s.write.name == name), None)
+    if not isinstance(statement, Pointwise):
+        return statement is not None
+    values = [a for a in statement.reads if a.name not in program.tensors]
+    arrays = [a for a in statement.reads if a.name in program.tensors]
+    simple = statement.function == "cast" or (
+        statement.function == "add" and all(len(set(a.iterators)) <= 1 for a in arrays)
+    )
+    if not simple or len(values) != 1 or len(statement.args) != len(values) + len(arrays):
+        return False
+    return _is_library_s(program, values[0].name)

@@ -1,0 +1,181 @@
+"""Groups of a graph's nodes that may become kernels, by the rules.
+
+1. Every product begins a group, unless it is in one. Nodes that read the group are offered to the
+   rules, in the graph's order, until none joins; then what only the group reads is absorbed.
+2. Casts and views at the end that would only make the results larger stay outside.
+3. A group without pointwise work is none: a library's product is as good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from polygen.adapters.forms import Form, Same, alike, most_general
+from polygen.adapters.graphs import Graph, Group, Node, Rule, Shape, placed, same
+from polygen.adapters.rules import RULES, domain_of, is_absorbed
+from polygen.errors import PolygenError, UnsupportedProgram
+from polygen.frontend.build import MAX_OUTPUTS, build_program
+from polygen.frontend.dtypes import F32, STORED, TF32, DType
+from polygen.frontend.program import Program, Tensor
+
+
+def groups(graph: Graph, rules: Sequence[Rule] | None = None) -> Iterator[Group]:
+    """All groups, in the graph's order; none share a node.
+
+    Args:
+        graph: with patterns replaced.
+        rules: None: all there are.
+    """
+    taken: set[str] = set()
+    for name, node in graph.nodes.items():
+        if node.kind != "product" or name in taken:
+            continue
+        members = _grown(graph, name, taken, RULES if rules is None else rules)
+        found = _group(graph, members)
+        taken |= {name, *found.members}
+        graph.kernels |= dict.fromkeys(found.members, found.members)
+        if any(_is_work(graph[member]) for member in found.members):
+            yield found
+
+
+def _is_work(node: Node) -> bool:
+    return node.kind == "pointwise" and not node.cast
+
+
+def _grown(graph: Graph, seed: str, taken: set[str], rules: Sequence[Rule]) -> frozenset[str]:
+    members = frozenset({seed})
+    while True:
+        larger = _joined(graph, members, taken, rules)
+        larger = _absorbed(graph, larger, taken)
+        if larger == members:
+            return _trimmed(graph, members)
+        members = larger
+
+
+def _joined(
+    graph: Graph, members: frozenset[str], taken: set[str], rules: Sequence[Rule]
+) -> frozenset[str]:
+    for name in graph.nodes:
+        if name in members or not any(read in members for read in graph[name].reads):
+            continue
+        for one in rules:
+            more = one(graph, members, graph[name])
+            if more and not more & taken and not graph.between(members | more):
+                members |= more
+                break
+    return members
+
+
+def _absorbed(graph: Graph, members: frozenset[str], taken: set[str]) -> frozenset[str]:
+    for name in reversed(graph.nodes):
+        if name in members or name in taken:
+            continue
+        read = any(user in members for user in graph.users[name])
+        if read and is_absorbed(graph, members, graph[name]):
+            members |= {name}
+    return members
+
+
+def _trimmed(graph: Graph, members: frozenset[str]) -> frozenset[str]:
+    """Without views and widening casts at the end."""
+    for name in reversed(graph.sorted(members)):
+        node = graph[name]
+        last = not any(user in members for user in graph.users[name])
+        if not last or not (node.kind == "view" or node.cast):
+            continue
+        source = graph[node.reads[0]]
+        wider = _bytes(node.dtype) > _bytes(source.dtype)
+        known = graph.leaves(members - {name}, source.name) and graph.leaves(members, source.name)
+        if node.kind == "view" or wider or known:
+            members -= {name}
+    return members
+
+
+def _bytes(dtype: DType | None) -> int:
+    return dtype.bytes if dtype is not None else 0
+
+
+def _group(graph: Graph, members: frozenset[str]) -> Group:
+    order = graph.sorted(members)
+    domain = domain_of(graph, members)
+    operands: dict[str, Shape] = {}
+    for name in order:
+        node = graph[name]
+        for read in node.reads:
+            if read in members:
+                continue
+            shape = graph[read].shape
+            if node.kind != "product":
+                shape = placed(shape, node.shape, domain) or shape
+            operands.setdefault(read, shape)
+    outputs = tuple(name for name in order if graph.leaves(members, name))
+    return Group(tuple(order), domain, outputs, tuple(operands.items()))
+
+
+def program_of(
+    graph: Graph, group: Group, name: str, *, allow_tf32: bool = False, alike: Same = alike
+) -> tuple[Program, dict[str, Any]]:
+    """The program of a group, and the extents of its dims.
+
+    Args:
+        graph: that the group is of.
+        group: its operands become arguments a0, a1, ….
+        name: of the program.
+        allow_tf32: take f32 operands of products as tf32.
+        alike: whether two extents are the same, as `most_general` takes it.
+
+    Raises:
+        PolygenError: the group cannot become one kernel.
+    """
+    _require_plain(graph, group)
+    multiplied = {
+        read
+        for member in group.members
+        if graph[member].kind == "product"
+        for read in graph[member].reads[-2:]
+    }
+    forms = []
+    for position, (operand, shape) in enumerate(group.operands):
+        kind = graph[operand].dtype
+        if kind is None:
+            raise UnsupportedProgram(f"{operand} has elements that kernels do not read", where=name)
+        if kind == F32 and allow_tf32 and operand in multiplied:
+            kind = TF32
+        forms.append(Form(f"a{position}", kind, tuple(shape)))
+    types = [graph[output].dtype for output in group.outputs]
+    function = group.function(graph)
+
+    def trace(tensors: Sequence[Tensor]) -> Program:
+        return build_program(function, name, str(group), tensors, types)
+
+    return most_general(trace, forms, alike)
+
+
+def _require_plain(graph: Graph, group: Group) -> None:
+    """Refuse results that kernels do not write, and operands that are read in two shapes.
+
+    Raises:
+        PolygenError: with the node.
+    """
+    if len(group.outputs) > MAX_OUTPUTS:
+        raise UnsupportedProgram(f"{len(group.outputs)} results", nearest=f"At most {MAX_OUTPUTS}")
+    for output in group.outputs:
+        if graph[output].dtype not in STORED:
+            raise UnsupportedProgram(f"the result {output} is no float")
+    shapes = dict(group.operands)
+    for member in group.members:
+        node = graph[member]
+        for read in node.reads:
+            if read not in shapes:
+                continue
+            shape: Shape | None = graph[read].shape
+            if node.kind != "product":
+                shape = placed(graph[read].shape, node.shape, group.domain)
+            if shape is None or not same(shape, shapes[read]):
+                raise UnsupportedProgram(f"{read} is read in two shapes", where=member)
+
+
+def refused(error: PolygenError) -> str:
+    """Why a group is left, in a line."""
+    return " ".join(str(error).split())

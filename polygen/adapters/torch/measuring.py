@@ -1,0 +1,94 @@
+"""What a group gains, measured on the GPU: its kernel, and its products by PyTorch and one kernel
+that moves the bytes of the pointwise work.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from polygen.adapters.gain import Gain, bare, is_pointwise_work
+from polygen.adapters.kernels import sizes_of
+from polygen.adapters.torch import meaning
+from polygen.adapters.torch.running import KERNELS
+from polygen.adapters.torch.tensors import torch_dtype
+from polygen.frontend.program import Program, Tensor
+
+_WARM, _CALLS, _TIMES = 3, 8, 9
+
+
+def measured(program: Program, sizes: Mapping[str, int]) -> Gain:
+    """The gain of a program with pointwise work, on the current device, for random operands.
+
+    Args:
+        program: what a kernel computes, with the order in which each array is stored.
+        sizes: of its symbolic dims.
+
+    Raises:
+        PolygenError: no kernel can be made of it.
+    """
+    with unset_fake_temporarily(), torch.no_grad():
+        arrays = {t.name: _random(t, sizes) for t in program.inputs}
+        kernel = KERNELS.find(program, sizes)
+        outputs = kernel(*arrays.values())
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        fused = _time(lambda: kernel(*arrays.values(), out=outputs))
+        apart = 0.0
+        for product in program.contractions:
+            alone = bare(program, product)
+            given = [arrays[tensor.name] for tensor in alone.inputs]
+            shapes = sizes_of(alone, [array.shape for array in given])
+            apart += _time(functools.partial(meaning.run, alone, given, shapes))
+        if is_pointwise_work(program):
+            apart += _time(_moving(program, arrays, outputs))
+        return Gain(fused, apart)
+
+
+def _random(tensor: Tensor, sizes: Mapping[str, int]) -> torch.Tensor:
+    """An array of a program's input, stored in its order."""
+    shape = [sizes[dim] if isinstance(dim, str) else dim for dim in tensor.dims]
+    made = torch.randn([shape[axis] for axis in tensor.order], device="cuda")
+    back = [tensor.order.index(axis) for axis in range(len(shape))]
+    return made.to(torch_dtype(tensor.dtype)).permute(back)
+
+
+def _moving(
+    program: Program, arrays: Mapping[str, torch.Tensor], outputs: Sequence[torch.Tensor]
+) -> Callable[[], Any]:
+    """One kernel that moves as many bytes as the pointwise work on products in memory."""
+    read = {access.name for statement in program.pointwise for access in statement.reads}
+    moved = sum(t.numel() * t.element_size() for name, t in arrays.items() if name in read)
+    moved += sum(t.numel() * t.element_size() for t in outputs)
+    moved += outputs[0].numel() * 2 * len(program.contractions)
+    source = torch.empty(moved // 2, dtype=torch.uint8, device="cuda")
+    to = torch.empty_like(source)
+    return lambda: to.copy_(source)
+
+
+def _time(call: Callable[[], Any]) -> float:
+    """Median microseconds of a call's work on the GPU, without what the CPU does for it.
+
+    Calls are captured in a graph, so that kernels follow each other closely however short they are.
+    """
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(_WARM):
+            call()
+    side.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        for _ in range(_CALLS):
+            call()
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(_TIMES)]
+    graph.replay()
+    for start, end in events:
+        start.record()
+        graph.replay()
+        end.record()
+    torch.cuda.synchronize()
+    return 1e3 / _CALLS * float(statistics.median(a.elapsed_time(b) for a, b in events))

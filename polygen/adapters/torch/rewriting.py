@@ -1,0 +1,239 @@
+"""Groups of a graph of PyTorch -> launches of kernels, where that is legal and predicted to win.
+
+1. The graph is translated, patterns are replaced, and the rules find groups.
+2. A group's program is traced; what polygen refuses is left. What is left over is priced, or
+   measured, and taken if it wins by the threshold; then its kernel is compiled, and a group whose
+   kernel does not compile is left, too.
+3. The nodes of a group that is taken give way to one launch, and reshapes where rows were split.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph as FxGraph
+from torch.fx import Node as FxNode
+
+from polygen.adapters.gain import Gain, predicted
+from polygen.adapters.graphs import Graph, Group, Shape, same
+from polygen.adapters.groups import groups, program_of, refused
+from polygen.adapters.kernels import stored
+from polygen.adapters.legality import refusal
+from polygen.adapters.rules import PATTERNS
+from polygen.adapters.torch.aten import translated
+from polygen.adapters.torch.launching import text_of
+from polygen.adapters.torch.measuring import measured
+from polygen.adapters.torch.running import KERNELS
+from polygen.adapters.torch.tensors import same_extent
+from polygen.api import target
+from polygen.errors import PolygenError, UnsupportedProgram
+from polygen.frontend.program import Program
+from polygen.runtime.arrays import storage_order
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How groups are decided.
+
+    Attributes:
+        take: "predicted" to win, "measured" to win, or all that is "legal" (to check results).
+        threshold: how many times as long a group has to take apart to be taken.
+    """
+
+    take: str = "predicted"
+    threshold: float = 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What became of one group.
+
+    Attributes:
+        nodes: its members, by name.
+        computes: its program, in a line.
+        taken: whether it is a kernel now.
+        why: the gain, or what was against it.
+    """
+
+    nodes: tuple[str, ...]
+    computes: str
+    taken: bool
+    why: str
+
+    def __str__(self) -> str:
+        return f"{'taken' if self.taken else 'left '}  {self.computes}: {self.why}"
+
+
+def rewrite(graph: FxGraph, settings: Settings) -> list[Record]:
+    """Replace groups of a graph by launches.
+
+    Args:
+        graph: of ATen's operations on fake tensors; changed in place.
+        settings: how groups are decided.
+
+    Returns:
+        What became of each group, in order.
+    """
+    known = translated(graph).with_patterns(PATTERNS)
+    named = {node.name: node for node in graph.nodes}
+    records = []
+    for number, group in enumerate(groups(known)):
+        computes = _line(known, group)
+        try:
+            program, why = _decided(known, group, named, settings, f"group{number}")
+        except PolygenError as error:
+            records.append(Record(group.members, computes, False, refused(error)))
+            continue
+        if program is not None:
+            _replace(graph, known, group, named, program)
+        records.append(Record(group.members, computes, program is not None, why))
+    if any(record.taken for record in records):
+        _sort(graph)
+        graph.eliminate_dead_code()
+        graph.lint()
+    return records
+
+
+def _line(graph: Graph, group: Group) -> str:
+    """The operations of a group, for people."""
+    parts = [graph[name].text for name in group.members if graph[name].text]
+    domain = " x ".join(map(str, group.domain))
+    return f"{', '.join(part for part in parts if part not in ('view', 'reshape'))} over {domain}"
+
+
+def _decided(
+    graph: Graph, group: Group, named: dict[str, FxNode], settings: Settings, name: str
+) -> tuple[Program | None, str]:
+    """The group's program if it is taken, and why it is or is not.
+
+    Raises:
+        PolygenError: no kernel can be made of the group.
+    """
+    values = [named[operand].meta["val"] for operand, _ in group.operands]
+    exact = all(v.dtype == torch.float64 and v.device.type == "cpu" for v in values)
+    devices = {v.device for v in values}
+    if not (exact and settings.take == "legal") and {d.type for d in devices} != {"cuda"}:
+        raise UnsupportedProgram("the tensors are not on a CUDA device", where=name)
+    if len(devices) > 1:
+        raise UnsupportedProgram("the tensors are on several devices", where=name)
+    allow_tf32 = exact or torch.get_float32_matmul_precision() != "highest"
+    program, extents = program_of(graph, group, name, allow_tf32=allow_tf32, alike=same_extent)
+    reason = refusal(program)
+    if reason is not None:
+        raise reason
+    if exact:
+        return program, "legal"
+    sizes = {dim: hint(extent) for dim, extent in extents.items()}
+    orders = [
+        _order(value, shape) for value, (_, shape) in zip(values, group.operands, strict=True)
+    ]
+    laid_out = stored(program, orders)
+    gain: Gain | None = None
+    if settings.take == "predicted":
+        gain = predicted(laid_out, target(None), sizes)
+    elif settings.take == "measured":
+        gain = measured(laid_out, sizes)
+    if gain is not None and gain.ratio < settings.threshold:
+        return None, f"{settings.take} {gain}"
+    KERNELS.find(laid_out, sizes).artifact  # noqa: B018  (refused if it spills or fails)
+    return program, f"{settings.take} {gain}" if gain else "legal"
+
+
+def hint(extent: Any) -> int:
+    """The size that a trace was made for.
+
+    Raises:
+        UnsupportedProgram: it is not known.
+    """
+    if isinstance(extent, int):
+        return extent
+    found = getattr(extent.node, "hint", None)
+    if found is None:
+        raise UnsupportedProgram(f"the size {extent} depends on data")
+    return int(found)
+
+
+def _order(value: torch.Tensor, shape: Shape) -> tuple[int, ...]:
+    """The axes of an operand in its shape, the contiguous one last."""
+    if not same(tuple(value.shape), shape):
+        return tuple(range(len(shape)))
+    return storage_order([hint(e) for e in value.shape], [hint(s) for s in value.stride()])
+
+
+# --- the graph ------------------------------------------------------------------------------------
+def _replace(
+    graph: FxGraph, known: Graph, group: Group, named: dict[str, FxNode], program: Program
+) -> None:
+    """Put one launch in the place of a group; the order of nodes is mended later."""
+    last = named[max(group.members, key=known.places.__getitem__)]
+    mode = last.meta["val"].fake_mode
+
+    def call(function: Callable[..., Any], *args: Any) -> FxNode:
+        node = graph.call_function(function, args)
+        plain = torch.fx.map_arg(args, lambda n: n.meta["val"])
+        with mode:
+            node.meta["val"] = function(*plain)
+        return node
+
+    with graph.inserting_after(last):
+        arrays = [_shaped(graph, call, named[operand], shape) for operand, shape in group.operands]
+        launched = call(torch.ops.polygen.launch.default, arrays, [], text_of(program))
+        for position, output in enumerate(group.outputs):
+            made = _shaped(graph, call, call(operator.getitem, launched, position),
+                           known[output].shape)  # fmt: skip
+            own = named[output]
+            own.replace_all_uses_with(
+                made, delete_user_cb=lambda user: user.name not in group.members
+            )
+
+
+def _shaped(graph: FxGraph, call: Callable[..., FxNode], node: FxNode, shape: Shape) -> FxNode:
+    """The node in another shape of as many elements, if it has not that shape already."""
+    if same(tuple(node.meta["val"].shape), shape):
+        return node
+    symbols = [extent for extent in shape if not isinstance(extent, int)]
+    if len(symbols) <= 1:
+        extents: list[Any] = [extent if isinstance(extent, int) else -1 for extent in shape]
+    else:
+        extents = [
+            extent if isinstance(extent, int) else _size(graph, call, extent) for extent in shape
+        ]
+    return call(torch.ops.aten.reshape.default, node, extents)
+
+
+def _size(graph: FxGraph, call: Callable[..., FxNode], extent: Any) -> FxNode:
+    """A node that is a size: one that there is, or an axis of an argument of the graph."""
+    wanted = str(extent)
+    for node in graph.nodes:
+        if node.op == "output":
+            break
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt) and str(value) == wanted:
+            return node
+        if node.op == "placeholder" and isinstance(value, torch.Tensor):
+            for axis, own in enumerate(value.shape):
+                if str(own) == wanted:
+                    return call(torch.ops.aten.sym_size.int, node, axis)
+    raise UnsupportedProgram(f"no argument of the graph has the size {wanted}")
+
+
+def _sort(graph: FxGraph) -> None:
+    """Order nodes so that each comes after what it reads, and otherwise as before."""
+    order: dict[FxNode, None] = {}
+    for node in graph.nodes:
+        stack = [node]
+        while stack:
+            top = stack[-1]
+            missing = [one for one in top.all_input_nodes if one not in order and one is not top]
+            if top in order or not missing:
+                order.setdefault(stack.pop())
+            else:
+                stack.extend(missing)
+    nodes: Sequence[FxNode] = list(order)
+    for before, node in itertools.pairwise(nodes):
+        before.append(node)
