@@ -137,7 +137,8 @@ def _check_shares(plan: KernelPlan) -> None:
             )
     if tiles.split > 1:
         columns = [plan.epilogue.column_base]
-        columns += [work.column for work in (*plan.of(Finish), *plan.of(Warm))]
+        columns += [finish.column for finish in plan.of(Finish)]
+        columns += [warm.column for warm in plan.of(Warm)]
         for text, rank in itertools.product(columns, range(tiles.split)):
             at = {"b_n": 0, "w_n": 0, "group": 0, "rank": rank}
             if _value(text, at) != rank * tiles.columns:
