@@ -111,8 +111,10 @@ def decide(
         instruction_for(matched, device, Schedule())  # refuses what no instruction takes at all
         problem = _problem(program, matched, work, sizes)
         offers = _offers(program, device, sizes, problem)
-        fit = _remembering(fitting(matched, device, work), _fitted(program, device))
-        decided, origin = choose(device, problem, fit, skip, offers)
+        careful = fitting(matched, device, work, careful=True)
+        fit = _remembering(careful, _fitted(program, device))
+        measured = fitting(matched, device, work, careful=False)
+        decided, origin = choose(device, problem, fit, skip, offers, measured)
         instruction = instruction_for(matched, device, decided)
     check_structure(decided, instruction, f"schedule {decided.name}")
     if instruction.scope == "warpgroup" and not decided.specialised:
@@ -154,7 +156,7 @@ def _offers(
 def candidates(
     program: Program, device: Device, sizes: dict[str, int]
 ) -> tuple[Problem, Callable[[Schedule], Fitted | str]]:
-    """What "auto" weighs: the problem, and how a schedule fits it.
+    """What there is to measure: the problem, and how a schedule fits it.
 
     Args:
         program: what to compute.
@@ -170,7 +172,7 @@ def candidates(
     """
     found = _analysed(program)
     problem = _problem(program, found.matched, found.work, sizes)
-    return problem, fitting(found.matched, device, found.work)
+    return problem, fitting(found.matched, device, found.work, careful=False)
 
 
 def _analysed(program: Program) -> Prospect:

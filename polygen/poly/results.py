@@ -66,6 +66,12 @@ def panel_columns(schedule: Schedule) -> int:
     return schedule.epilogue.columns or next(fitting, 0)
 
 
+def narrower(schedule: Schedule) -> tuple[int, ...]:
+    """The widths of panels below the schedule's own, widest first."""
+    own, now = schedule.tile.warp.n, panel_columns(schedule)
+    return tuple(c for c in _PANEL_COLUMNS if c < now and own % c == 0)
+
+
 def panels(schedule: Schedule, work: Pointwork) -> Panels | None:
     """What the epilogue moves through panels; None without roles.
 
