@@ -121,14 +121,17 @@ def decide(
         instruction_for(matched, device, Schedule())  # refuses what no instruction takes at all
         problem = _problem(program, matched, work, sizes)
         offers = _offers(program, device, sizes, problem)
-        fit = _remembering(fitting(matched, device, work), _fitted(program, device))
+        careful = fitting(matched, device, work, careful=True)
+        fit = _remembering(careful, _fitted(program, device))
+        measured = fitting(matched, device, work, careful=False)
         if program.invariant:
             wanted = sums or sum_class(program, device, sizes)
             own = of_class(fit, wanted, matched, device, in_other_k_tiles=False)
             offers = tuple(one for one in offers if isinstance(own(one.schedule), Fitted))
             fit = of_class(fit, wanted, matched, device)
+            measured = of_class(measured, wanted, matched, device, in_other_k_tiles=False)
         try:
-            decided, origin = choose(device, problem, fit, skip, offers)
+            decided, origin = choose(device, problem, fit, skip, offers, measured)
         except ScheduleError as reason:
             if not program.invariant:
                 raise
@@ -177,7 +180,9 @@ def _sum_class(program: Program, device: Device, others: tuple[tuple[str, int], 
 
 def _picked(program: Program, device: Device, others: tuple[tuple[str, int], ...]) -> str:
     found = prospect(program)
-    fit = _remembering(fitting(found.matched, device, found.work), _fitted(program, device))
+    fit = _remembering(
+        fitting(found.matched, device, found.work, careful=True), _fitted(program, device)
+    )
     weighed = [one for each in shipped(device) for one in in_k_tiles(each, found.matched)]
     fitted = [one for one in map(fit, weighed) if isinstance(one, Fitted)]
     ladder = [
@@ -220,7 +225,7 @@ def _offers(
 def candidates(
     program: Program, device: Device, sizes: dict[str, int]
 ) -> tuple[Problem, Callable[[Schedule], Fitted | str]]:
-    """What "auto" weighs: the problem, and how a schedule fits it.
+    """What there is to measure: the problem, and how a schedule fits it.
 
     Args:
         program: what to compute.
@@ -236,7 +241,7 @@ def candidates(
     """
     found = _analysed(program)
     problem = _problem(program, found.matched, found.work, sizes)
-    fit = fitting(found.matched, device, found.work)
+    fit = fitting(found.matched, device, found.work, careful=False)
     if program.invariant:
         fit = of_class(fit, sum_class(program, device, sizes), found.matched, device)
     return problem, fit

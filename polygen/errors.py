@@ -195,7 +195,11 @@ class CompileError(PolygenError):
     log: str = ""
 
 
-class SpillError(CompileError):
+class PressureError(CompileError):
+    """The compiler has too few registers: it serialises products, or finds no place for one's."""
+
+
+class SpillError(PressureError):
     """The compiled kernel keeps registers or arrays in local memory."""
 
 

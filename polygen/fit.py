@@ -4,7 +4,8 @@
    and the schedule's roles.
 2. Roles ask for tiles that their consumers can share, and for operands that tensor maps describe.
 3. Shipped schedules are fitted: k tiles of whole swizzle spans, as many stages as fit shared
-   memory, results line by line where tensor maps cannot describe them.
+   memory, panels as wide as registers hold, results line by line where tensor maps cannot describe
+   them.
 
 Which of the schedules that fit is taken is not decided here (`polygen.decide`).
 """
@@ -21,13 +22,14 @@ from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import spans
 from polygen.lower.memory import memory, needed, workers
 from polygen.lower.operands import major, operand_layout
-from polygen.lower.resources import filling_roles, resources
+from polygen.lower.registers import doubt, registers_needed, sums_held
+from polygen.lower.resources import filling_roles, registers_available, resources
 from polygen.poly.fills import by_threads, ring_pieces
 from polygen.poly.match import Match
 from polygen.poly.partial_sums import require_reassociable
 from polygen.poly.pointwise import Pointwork
-from polygen.poly.results import panels
-from polygen.poly.tiling import tiling
+from polygen.poly.results import narrower, panels
+from polygen.poly.tiling import Tiling, tiling
 from polygen.schedule.load import check_structure
 from polygen.schedule.model import Cluster, Schedule
 from polygen.schedule.problem import Fitted
@@ -184,14 +186,24 @@ def _least_part(extent: int, step: int) -> int:
     return next((own for own in fitting if extent // own <= _MOST_CONSUMERS), extent)
 
 
-def fitting(matched: Match, device: Device, work: Pointwork) -> Callable[[Schedule], Fitted | str]:
-    """Fits shipped schedules to a program on a device, or says why one does not."""
+def fitting(
+    matched: Match, device: Device, work: Pointwork, *, careful: bool
+) -> Callable[[Schedule], Fitted | str]:
+    """Fits schedules to a program on a device, or says why one does not.
+
+    Args:
+        matched: the program's products.
+        device: the target.
+        work: its epilogue.
+        careful: make room for the registers that kernels are thought to need; else only what they
+            certainly need counts, as for schedules that were measured, or are going to be.
+    """
 
     def fit(candidate: Schedule) -> Fitted | str:
         try:
             instruction = instruction_for(matched, device, candidate)
             if candidate.specialised:
-                return _fit_roles(candidate, matched, device, work, instruction)
+                return _fit_roles(candidate, matched, device, work, instruction, careful)
             return _fit_warps(candidate, matched, device, work, instruction)
         except PolygenError as error:
             return error.what if isinstance(error, ResourceError) else str(error).rstrip(".")
@@ -221,8 +233,10 @@ def _fit_warps(
             alone = fewer
         else:
             resident = taken.blocks_per_multiprocessor
-            least = min(candidate.min_blocks, resident)
-            return Fitted(replace(alone, min_blocks=least), resident)
+            fitted = replace(alone, min_blocks=min(candidate.min_blocks, resident))
+            threads = tiles.warp_count * device.warp_size
+            available = registers_available(fitted, device, threads)
+            return Fitted(fitted, resident, available - taken.registers)
 
 
 def _with_fewer_stages(schedule: Schedule) -> Schedule | None:
@@ -235,7 +249,12 @@ def _with_fewer_stages(schedule: Schedule) -> Schedule | None:
 
 
 def _fit_roles(
-    candidate: Schedule, matched: Match, device: Device, work: Pointwork, instruction: Atom
+    candidate: Schedule,
+    matched: Match,
+    device: Device,
+    work: Pointwork,
+    instruction: Atom,
+    careful: bool,
 ) -> Fitted:
     """The schedule with the program's k tile, stages and way out.
 
@@ -259,6 +278,7 @@ def _fit_roles(
         panels(schedule, work)
     except ScheduleError:
         schedule = replace(schedule, epilogue=in_lines)
+    schedule, spare = _with_registers(schedule, matched, work, tiles, instruction, careful)
     while True:
         size = needed(memory(schedule, matched, work, tiles))
         try:
@@ -269,4 +289,33 @@ def _fit_roles(
                 raise
             schedule = fewer
         else:
-            return Fitted(schedule, schedule.min_blocks)
+            return Fitted(schedule, schedule.min_blocks, spare)
+
+
+def _with_registers(
+    schedule: Schedule,
+    matched: Match,
+    work: Pointwork,
+    tiles: Tiling,
+    instruction: Atom,
+    careful: bool,
+) -> tuple[Schedule, int]:
+    """The schedule with the widest panels that its registers hold, and how many are left over.
+
+    Raises:
+        ResourceError: they hold not even the narrowest.
+    """
+    given, tma = schedule.roles.consumer_registers, schedule.epilogue.through == "tma"
+    allowed = given if careful else given + doubt()
+    for columns in (schedule.epilogue.columns, *(narrower(schedule) if tma and careful else ())):
+        changed = replace(schedule, epilogue=replace(schedule.epilogue, columns=columns))
+        needed = registers_needed(changed, matched, tiles, instruction, work)
+        if needed <= allowed:
+            return changed, given - needed
+    raise ResourceError(
+        f"about {needed} registers per consumer thread, roles.consumer_registers = {given}",
+        where=f"schedule {schedule.name}",
+        why=f"{sums_held(matched, tiles, instruction)} for sums, and what is held of a panel "
+        "beside them",
+        nearest="Reduce tile.warp",
+    )

@@ -196,8 +196,6 @@ def kept(kind: type[Result], parts: tuple[object, ...], make: Callable[[], Resul
     """
     if not knobs.current().cache:
         return make()
-    name = key(kind, parts)
-    path = cache.directory() / "generated" / name[:2] / f"{name}.bin"
 
     def read(data: bytes) -> Result | None:
         start = len(_MAGIC) + _DIGEST + 1
@@ -209,8 +207,25 @@ def kept(kind: type[Result], parts: tuple[object, ...], make: Callable[[], Resul
         except ValueError:
             return None
 
-    def write(value: Result) -> bytes:
-        body = json.dumps(encode(value)).encode()
-        return _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+    return cache.kept(_path(kind, parts), read, _entry, make)
 
-    return cache.kept(path, read, write, make)
+
+def keep(value: object, parts: tuple[object, ...]) -> None:
+    """Put a result in the place of what is kept on the disk, if anything is kept there.
+
+    Args:
+        value: a record.
+        parts: all that it depends on, as for `key`.
+    """
+    if knobs.current().cache:
+        cache.put(_path(type(value), parts), _entry(value))
+
+
+def _path(kind: type, parts: tuple[object, ...]) -> Path:
+    name = key(kind, parts)
+    return cache.directory() / "generated" / name[:2] / f"{name}.bin"
+
+
+def _entry(value: object) -> bytes:
+    body = json.dumps(encode(value)).encode()
+    return _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polygen.brief import table
-from polygen.errors import AlignmentMismatch, PolygenError, SpillError, ToolchainMissing
+from polygen.errors import AlignmentMismatch, PolygenError, PressureError, ToolchainMissing
 from polygen.frontend.program import Program, realigned
-from polygen.generated import Generated, kept
+from polygen.generated import Generated, keep, kept
 from polygen.hardware.device import Device, device
 from polygen.runtime.artifact import Artifact, Resources
 from polygen.runtime.cache import compile_cached
@@ -63,6 +63,7 @@ class Kernel:
     ) -> None:
         self._generated, self._sizes, self._asked = generated, sizes, asked
         self._siblings: Recent[Any, Kernel] = Recent(_MOST_SIBLINGS)
+        self._kept_under: tuple[object, ...] = ()  # what the automatic choice is kept on disk by
 
     @classmethod
     def decided(
@@ -91,10 +92,14 @@ class Kernel:
         def make() -> Generated:
             return _generate(program, device, sizes, "auto", sums=sums).generated
 
-        found = kept(Generated, (program, device, schedule), make)
-        if found.schedule == schedule:  # else the proofs have refused it, and the origin says so
+        parts = (program, device, schedule)
+        found = kept(Generated, parts, make)
+        # Else the proofs have refused it, or it spilled, and the origin says so.
+        if found.schedule == schedule:
             found = replace(found, origin=origin)
-        return cls._of(found, sizes, "auto")
+        made = cls._of(found, sizes, "auto")
+        made._kept_under = parts
+        return made
 
     @classmethod
     def _of(
@@ -189,13 +194,17 @@ class Kernel:
     def artifact(self) -> Artifact:
         """PTX, cubin and compiler report; compiled on first use, or read from the cache.
 
-        An automatic choice that spills is replaced by the next best; `schedule_origin` says so.
+        An automatic choice that spills is replaced by the next best with more registers to spare;
+        `schedule_origin` says so, and what is kept on disk is replaced too.
         """
         skip: frozenset[str] = frozenset()
         while True:
             try:
-                return compile_cached(self._generated.source)
-            except SpillError:
+                found = compile_cached(self._generated.source)
+                if skip and self._kept_under:
+                    keep(self._generated, self._kept_under)
+                return found
+            except PressureError:
                 # A schedule that the environment forces on every choice comes again.
                 if self._asked != "auto" or self.schedule.name in skip:
                     raise

@@ -41,41 +41,43 @@ def _bare(text: str) -> str:
     return text[1:-1]
 
 
-def loops(node: LoopAst, comments: dict[str, str], depth: int) -> list[str]:
+def loops(node: LoopAst, comments: dict[str, str], depth: int, unroll: bool = True) -> list[str]:
     """The loop nest as lines of C.
 
     Args:
         node: the loops.
         comments: mark -> comment above its loops; marks without one print nothing.
         depth: indentation.
+        unroll: loops whose number of iterations is known. One thread that waits in each iteration
+            has nothing to gain, and every iteration's addresses would take registers of their own.
     """
     pad = INDENT * depth
     if isinstance(node, Call):
         arguments = ", ".join(_bare(index(argument)) for argument in node.arguments)
         return [f"{pad}{node.statement}({arguments});"]
     if isinstance(node, Block):
-        return [line for child in node.children for line in loops(child, comments, depth)]
+        return [line for child in node.children for line in loops(child, comments, depth, unroll)]
     if isinstance(node, Marked):
         head = [f"{pad}// {comments[node.name]}"] if node.name in comments else []
-        return head + loops(node.body, comments, depth)
+        return head + loops(node.body, comments, depth, unroll)
     if isinstance(node, If):
         lines = [
             f"{pad}if ({_bare(index(node.condition))}) {{",
-            *loops(node.then, comments, depth + 1),
+            *loops(node.then, comments, depth + 1, unroll),
         ]
         if node.otherwise is not None:
-            lines += [f"{pad}}} else {{", *loops(node.otherwise, comments, depth + 1)]
+            lines += [f"{pad}}} else {{", *loops(node.otherwise, comments, depth + 1, unroll)]
         return [*lines, f"{pad}}}"]
-    return _for(node, comments, depth)
+    return _for(node, comments, depth, unroll)
 
 
-def _for(node: For, comments: dict[str, str], depth: int) -> list[str]:
+def _for(node: For, comments: dict[str, str], depth: int, unroll: bool) -> list[str]:
     pad = INDENT * depth
     name, first = node.iterator, _bare(index(node.first))
-    head = [f"{pad}#pragma unroll" + ("" if node.unroll else " 1")]
+    head = [f"{pad}#pragma unroll" + ("" if node.unroll and unroll else " 1")]
     step = f"++{name}" if node.step == 1 else f"{name} += {node.step}"
     head.append(f"{pad}for (int {name} = {first}; {_bare(index(node.condition))}; {step}) {{")
-    return [*head, *loops(node.body, comments, depth + 1), f"{pad}}}"]
+    return [*head, *loops(node.body, comments, depth + 1, unroll), f"{pad}}}"]
 
 
 def pointwise(

@@ -61,7 +61,7 @@ def _inside(plan: KernelPlan, place: Place, depth: int) -> list[str]:
         *(pad + line for line in head),
         *_leaves(plan, place.name, depth),
         *(pad + line for line in _LOOPS.get(place.name, [])),
-        *loops(place.loops, {}, depth),
+        *loops(place.loops, {}, depth, unroll=not place.elected),
     ]
 
 

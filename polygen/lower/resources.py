@@ -9,6 +9,7 @@ from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.lower.memory import workers
 from polygen.lower.plan import Resources
+from polygen.lower.registers import sums_held
 from polygen.poly.fills import OTHER_REGISTERS, piece_registers, ring_pieces
 from polygen.poly.match import Match
 from polygen.poly.tiling import Tiling
@@ -63,7 +64,7 @@ def resources(
             if panels
             else "Reduce pipeline.stages or tile.cta",
         )
-    sums = len(matched.products) * tiles.atoms[0] * tiles.atoms[1] * atom.c.registers
+    sums = sums_held(matched, tiles, atom)
     # Warpgroup instructions read both operands from shared memory.
     loaded = 0 if atom.majors else schedule.pipeline.fragments
     left = len(matched.side("m")) * tiles.atoms[0] * atom.a.registers

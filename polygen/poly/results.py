@@ -72,6 +72,12 @@ def own_columns(schedule: Schedule) -> int:
     return schedule.tile.warp.n // schedule.cluster.k
 
 
+def narrower(schedule: Schedule) -> tuple[int, ...]:
+    """The widths of panels below the schedule's own, widest first."""
+    own, now = own_columns(schedule), panel_columns(schedule)
+    return tuple(c for c in _PANEL_COLUMNS if c < now and own % c == 0)
+
+
 def panels(schedule: Schedule, work: Pointwork) -> Panels | None:
     """What the epilogue moves through panels; None without roles.
 

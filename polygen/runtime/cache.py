@@ -185,6 +185,13 @@ def kept(
         return made
 
 
+def put(path: Path, entry: bytes) -> None:
+    """Publish an entry in the place of the one that is there; a warning where that cannot be."""
+    with _shard_lock(path.parent) as writable:
+        if writable:
+            _publish(path, entry)
+
+
 @contextlib.contextmanager
 def _shard_lock(shard: Path) -> Iterator[bool]:
     """Hold the shard's lock; yields False, with a warning, when the folder cannot be used."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 
 from polygen.emit.source import KernelSource
-from polygen.errors import CompileError, SpillError
+from polygen.errors import CompileError, PressureError, SpillError
 from polygen.runtime.artifact import Resources
 
 _SOURCE_ERROR = re.compile(r"^\S*?\((\d+)\): (?:catastrophic )?error:? *(.*)$", re.MULTILINE)
@@ -24,6 +24,7 @@ _STATIC_SHARED = re.compile(r"(\d+) bytes smem")
 _LOSS = re.compile(
     r"^.*(?:\(C75\d\d\)|Potential Performance Loss).*$", re.MULTILINE | re.IGNORECASE
 )
+_TOO_FEW = re.compile(r"\(C7602\)")  # registers for one product's sums
 _TIMING = re.compile(r"^.*Compile time = .*\n?", re.MULTILINE)
 _NEIGHBOURS = 2
 
@@ -82,7 +83,10 @@ def rejection(source: KernelSource, log: str, ptx: str) -> CompileError:
             nearest="`polygen env` prints the NVRTC in use; `polygen targets` prints the targets",
             log=log,
         )
-    return failure("the compiler rejects the source", where=name, why=log.strip(), log=log)
+    kind = PressureError if _TOO_FEW.search(log) else CompileError
+    return failure(
+        "the compiler rejects the source", where=name, why=log.strip(), log=log, kind=kind
+    )
 
 
 def resources(source: KernelSource, log: str) -> Resources:
@@ -122,7 +126,7 @@ def refuse_slow(source: KernelSource, found: Resources, log: str, *, allow_spill
             never pass.
 
     Raises:
-        CompileError: with the log.
+        PressureError: with the log; `SpillError` where it spills.
     """
     where = f"{source.entry}.cu for {source.arch}"
     loss = _LOSS.search(log)
@@ -132,6 +136,7 @@ def refuse_slow(source: KernelSource, found: Resources, log: str, *, allow_spill
             where=where,
             why=loss[0].strip(),
             log=log,
+            kind=PressureError,
         )
     spilled = found.spill_store_bytes + found.spill_load_bytes
     if allow_spills or not (spilled or found.stack_bytes):

@@ -62,7 +62,14 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A schedule as it fits a program: stages, k tile and way out are final."""
+    """A schedule as it fits a program: stages, k tile and way out are final.
+
+    Attributes:
+        schedule: as fitted.
+        resident: thread blocks that fit one multiprocessor.
+        spare: registers of a thread beyond those that the kernel is thought to need; None: unknown.
+    """
 
     schedule: Schedule
-    resident: int  # thread blocks that fit one multiprocessor
+    resident: int
+    spare: int | None = None

@@ -3,14 +3,16 @@
 1. Offers come first, in their order: schedules that were measured for this very problem. The first
    one that still fits the program is taken, if its results take the way out that was measured.
 2. Otherwise fit each of the device's shipped schedules to the program (a callback decides:
-   instruction, layouts and resources are other stages').
+   instruction, layouts and resources are other stages'). Where one turned out to need more
+   registers than was thought, those that were thought to have no more to spare are left out too:
+   what is left soon compiles.
 3. Predict the time of all that fit, and take the fastest. The origin says what was compared, and
    why schedules with roles were not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from polygen.errors import ScheduleError
@@ -35,6 +37,7 @@ def choose(
     fit: Callable[[Schedule], Fitted | str],
     skip: frozenset[str] = frozenset(),
     offers: Sequence[Offer] = (),
+    fit_measured: Callable[[Schedule], Fitted | str] | None = None,
 ) -> tuple[Schedule, str]:
     """An offer, or the shipped schedule predicted fastest; and why.
 
@@ -42,27 +45,35 @@ def choose(
         device: the target.
         problem: sizes to optimise for.
         fit: fits a schedule to the program, or says why it cannot.
-        skip: names of schedules that turned out not to compile well.
+        skip: names of schedules that turned out to need more registers than they have.
         offers: schedules measured for this problem, best first.
+        fit_measured: fits these, of which it is known that they compile; None: as `fit`.
 
     Raises:
         ScheduleError: no offer and no shipped schedule fits.
     """
+    as_measured = fit_measured or fit
     for offer in offers:
-        if offer.schedule.name in skip or not isinstance(fitted := fit(offer.schedule), Fitted):
+        fitted = as_measured(offer.schedule)
+        if offer.schedule.name in skip or not isinstance(fitted, Fitted):
             continue
         if fitted.schedule.epilogue == offer.schedule.epilogue:  # else another way out was measured
             return fitted.schedule, offer.origin
     fitting: list[Fitted] = []
     refused: dict[bool, str] = {}
+    short: dict[bool, int] = {}  # registers to spare that were not enough
     for candidate in shipped(device):
-        if candidate.name in skip or not all(map(device.has, _needs(candidate))):
+        if not all(map(device.has, _needs(candidate))):
             continue
         found = fit(candidate)
         if isinstance(found, str):
             refused[candidate.specialised] = found
-        else:
+        elif candidate.name not in skip:
             fitting.append(found)
+        elif found.spare is not None:
+            roles = candidate.specialised
+            short[roles] = max(short.get(roles, found.spare), found.spare)
+    fitting = [one for one in fitting if not _is_short(one, short)] or fitting
     if not fitting:
         raise ScheduleError(
             f"no shipped schedule fits the program on {device}",
@@ -92,6 +103,12 @@ def choose(
     if skip:
         origin += f"; not taken because they spill: {', '.join(sorted(skip))}"
     return chosen, origin
+
+
+def _is_short(one: Fitted, short: Mapping[bool, int]) -> bool:
+    """Whether a schedule has no more registers to spare than one that spilled."""
+    most = short.get(one.schedule.specialised)
+    return most is not None and one.spare is not None and one.spare <= most
 
 
 def _run(device: Device, best: Fitted, problem: Problem) -> str:

@@ -49,7 +49,7 @@ from polygen.tune.search import (
 from polygen.tune.space import space
 from polygen.tune.trials import Source
 
-_MOST_ANCHORS = 4  # automatic choices that may fail to compile before the tuner gives up
+_MOST_ANCHORS = 8  # automatic choices that may fail to compile before the tuner gives up
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from runtime_samples import Device, artifact, cupy_array
 
 import polygen as pg
 from polygen import decide, knobs, pipeline
-from polygen.errors import SpillError
+from polygen.errors import PressureError, SpillError
 from polygen.generated import content, version
 from polygen.hardware.device import device
 from polygen.runtime import cache
@@ -256,6 +256,23 @@ def test_a_choice_that_spills_is_replaced_for_all_who_share_it(machine, monkeypa
     assert kernel.source != refused[0] and "spill" in kernel.schedule_origin
     machine.run(301)
     assert len(machine.generated) == 2
+    machine.start()  # another process knows it from the disk
+    machine.run(300)
+    (again,) = machine.call._variants.values()
+    assert len(machine.generated) == 2
+    assert again.source == kernel.source and again.schedule_origin == kernel.schedule_origin
+
+
+def test_products_that_the_compiler_serialises_are_replaced_too(machine, monkeypatch):
+    def refuses(source):
+        machine.compiled.append(source)
+        if len(machine.compiled) == 1:
+            raise PressureError("C7512")
+        return artifact()
+
+    monkeypatch.setattr("polygen.kernel.compile_cached", refuses)
+    machine.run(300)
+    assert len(machine.compiled) == len(machine.generated) == 2
 
 
 def test_constants_that_are_equal_but_not_the_same_are_not_mixed_up(machine):

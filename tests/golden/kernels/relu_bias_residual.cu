@@ -323,7 +323,7 @@ pg_relu_bias_residual(const unsigned short* __restrict__ x, const unsigned short
       #pragma unroll 1
       for (int i = turn; i < tiles; i += 2) {
         locate(i);
-        #pragma unroll
+        #pragma unroll 1
         for (int p = 0; p <= 3; ++p) {
           wait_empty_r_1(i, p);
           fetch_r_1(i, p);

@@ -335,7 +335,7 @@ pg_silu_gate(const unsigned short* __restrict__ x, const unsigned short* __restr
       #pragma unroll 1
       for (int i = turn; i < tiles; i += 2) {
         locate(i);
-        #pragma unroll
+        #pragma unroll 1
         for (int p = 0; p <= 13; ++p) {
           wait_empty_g_1(i, p);
           fetch_g_1(i, p);

@@ -11,7 +11,13 @@ import pytest
 from runtime_samples import TEXT, source
 
 from polygen import knobs
-from polygen.errors import CompileError, ToolchainBroken, ToolchainMissing
+from polygen.errors import (
+    CompileError,
+    PressureError,
+    SpillError,
+    ToolchainBroken,
+    ToolchainMissing,
+)
 from polygen.runtime import compilelog, nvrtc, nvrtc_library
 
 ROOT = Path(__file__).parents[3]
@@ -97,16 +103,28 @@ FINE = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\nUsed 9 r
 
 
 @pytest.mark.parametrize(
-    ("log", "message"),
+    ("log", "kind", "message"),
     [
-        (FINE.replace("0 bytes stack", "32 bytes stack"), "32 bytes per thread in local memory"),
-        (FINE + "\nptxas info : (C7510) Potential Performance Loss: serialized", "C7510"),
+        (
+            FINE.replace("0 bytes stack", "32 bytes stack"),
+            SpillError,
+            "32 bytes per thread in local",
+        ),
+        (FINE + "\nptxas info : (C7510) Potential Performance Loss", PressureError, "C7510"),
     ],
 )
-def test_a_slow_kernel_is_refused(log, message):
+def test_a_slow_kernel_is_refused(log, kind, message):
     found = compilelog.resources(source(), log)
-    with pytest.raises(CompileError, match=message):
+    with pytest.raises(kind, match=message) as caught:
         compilelog.refuse_slow(source(), found, log, allow_spills=False)
+    assert type(caught.value) is kind and caught.value.log == log
+
+
+def test_too_few_registers_for_one_product_are_no_mistake_of_the_source():
+    few = "ptxas fatal : (C7602) Insufficient registers (128) to compile instruction at line 419"
+    assert isinstance(compilelog.rejection(source(), few, ""), PressureError)
+    other = compilelog.rejection(source(), "ptxas fatal : (C7999) something else", "")
+    assert type(other) is CompileError
 
 
 def test_a_performance_loss_is_refused_even_when_spills_are_allowed():

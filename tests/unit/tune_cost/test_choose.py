@@ -319,6 +319,24 @@ def test_a_layout_that_is_refused_is_no_fit():
     assert isinstance(found, str) and "parts of 48" in found and "tile.warp.n" in found, found
 
 
+def test_what_spilled_takes_those_with_no_more_registers_to_spare_with_it():
+    spare = {"pingpong_128x192x64": 8, "pingpong_128x192x64_s4_n16": 8, "pingpong_128x160x64": 40}
+    spare |= {"pingpong_128x128x64": 72}
+
+    def fit(schedule):
+        return Fitted(schedule, 1, spare[schedule.name]) if schedule.name in spare else "no"
+
+    def taken(*skip):
+        return chosen(6144, 6144, 6144, fit, frozenset(skip)).name
+
+    first = taken()
+    assert first.startswith("pingpong_128x192x64")
+    second = taken(first)
+    assert spare[second] > spare[first], "the other of 192 columns would spill as well"
+    # In the end one that was left out is better than none.
+    assert spare[taken("pingpong_128x128x64")] < 72
+
+
 def test_what_was_measured_for_other_sums_or_accesses_is_another_problem():
     """Schedules without tensor maps or for sums of 16 bits are no offers for the others."""
     sizes = {"M": 4096, "N": 4096, "K": 1024}

@@ -1,0 +1,81 @@
+"""Registers that a consumer needs: its sums, and what it holds of a panel beside them.
+
+While the first panel of a tile is finished all sums are still there, and with them the words that
+were read for the panel: of matrices that came through shared memory, and of operands with one value
+per column or per row. Addresses and counters share what is left. How many registers the compiler
+makes of that is data, ``hardware/data/registers.toml``; ``python -m polygen.tune.registers``
+measures it by compiling kernels.
+"""
+
+from __future__ import annotations
+
+from polygen.hardware.atom import Atom
+from polygen.hardware.data_file import read
+from polygen.lower.memory import workers
+from polygen.poly.match import Match
+from polygen.poly.pointwise import Pointwork
+from polygen.poly.results import panel_columns
+from polygen.poly.tiling import Tiling
+from polygen.schedule.model import Schedule
+
+FILE = "registers.toml"
+_WORD = 4  # bytes
+_HALVES = 2  # rows of which a thread holds elements, and adjacent elements of each
+_PERCENT = 100
+
+
+def sums_held(matched: Match, tiles: Tiling, atom: Atom) -> int:
+    """Registers of a thread's sums."""
+    return len(matched.products) * tiles.atoms[0] * tiles.atoms[1] * atom.c.registers
+
+
+def panel_words(schedule: Schedule, work: Pointwork, atom: Atom) -> int:
+    """Words that a thread has read of a panel's operands when it begins to finish it.
+
+    None where results leave from the registers, two at a time.
+    """
+    if schedule.epilogue.through != "tma":
+        return 0
+    groups = panel_columns(schedule) // atom.n
+    words = 0
+    for one in work.reads:
+        if one.whole:
+            words += groups * _HALVES * _HALVES * one.tensor.dtype.bytes // _WORD
+        elif one.kind in ("vector", "strided"):
+            words += groups * _HALVES
+        elif one.kind == "row":
+            words += _HALVES
+    return words
+
+
+def function_registers(work: Pointwork) -> int:
+    """Registers that the compiler wants for the widest of the functions."""
+    wide: dict[str, int] = read(FILE)["functions"]
+    return max((wide.get(one.function, 0) for one in work.statements), default=0)
+
+
+def registers_needed(
+    schedule: Schedule, matched: Match, tiles: Tiling, atom: Atom, work: Pointwork
+) -> int:
+    """Registers of a consumer's thread, as the compiler is thought to need them.
+
+    Args:
+        schedule: with roles.
+        matched: the products.
+        tiles: of the schedule.
+        atom: the instruction.
+        work: the epilogue.
+    """
+    figures = read(FILE)["consumers"]
+    words = panel_words(schedule, work, atom)
+    held = figures["panel"] + -(-words * figures["word_percent"] // _PERCENT)
+    alone = figures["alone"] if workers(schedule, tiles) == 1 else 0
+    functions = function_registers(work) if schedule.epilogue.through == "tma" else 0
+    beside: int = max(figures["least"], held) + functions + alone
+    return sums_held(matched, tiles, atom) + beside
+
+
+def doubt() -> int:
+    """Registers by which `registers_needed` may be too many."""
+    found: int = read(FILE)["consumers"]["doubt"]
+    return found
