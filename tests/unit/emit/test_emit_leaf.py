@@ -11,6 +11,7 @@ KERNELS = {
     "through_registers": {"alignment": 2, "schedule": small()},
     "pairs": {"schedule": UNUSUAL["registers"]},
     "panels": {"arch": "sm_90a", "epilogue": "gate", "schedule": roles("two", in_flight=1)},
+    "shared": {"arch": "sm_90a", "schedule": roles("one", cluster=(1, 1, 2))},
     "turns": {"arch": "sm_90a", "schedule": roles("pingpong", through="registers")},
 }
 

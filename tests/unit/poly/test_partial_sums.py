@@ -72,6 +72,17 @@ def test_the_barrier_of_the_parts_stands_in_the_kernel():
     assert plan.launch.blocks == 2 and plan.launch.cluster == (1, 1)
 
 
+def test_what_other_blocks_wrote_is_acquired_and_weights_go_first_from_the_cache():
+    source = build().source
+    _, _, wait = source.partition("auto wait_full_part")
+    assert wait.partition("};")[0].count("barrier_wait_across(") == 1
+    assert source.count("barrier_wait_across(") == 2  # where it is defined, and there
+    assert "keep_a = read_policy(tiles_n == 1)" in source
+    assert "keep_b = read_policy(tiles_m == 1)" in source
+    plain = build(roles()).source
+    assert "barrier_wait_across" not in plain and "read_policy" not in plain
+
+
 # --- which elements a block adds up, and which it finishes -------------------------------------
 @pytest.mark.parametrize(
     ("old", "new"),
