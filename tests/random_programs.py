@@ -18,16 +18,20 @@ from typing import Any
 
 import numpy as np
 
-from polygen.api import fuse
+from polygen.api import Fused, fuse
 from polygen.cli.accuracy import expected
+from polygen.decide import candidates
 from polygen.errors import PolygenError
 from polygen.frontend.dtypes import dtype
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.parse import parse_expression
 from polygen.frontend.program import Tensor
+from polygen.hardware.device import device
 from polygen.kernel import Kernel
+from polygen.pipeline import with_sizes
 from polygen.schedule.load import shipped
 from polygen.schedule.model import Cluster, Roles, Schedule, WarpTile
+from polygen.schedule.problem import Fitted
 
 PRIMES = (1, 2, 3, 5, 7, 13, 31, 61, 127, 251, 509, 1021, 1499)
 ROUND = (8, 16, 64, 128, 200, 256, 384, 512, 1000, 1024, 1280, 1500)
@@ -57,6 +61,7 @@ class Random:
     pitches: dict[str, int]  # extra elements per stored row
     offsets: dict[str, int]  # elements by which the data is moved off an aligned address
     roomy: bool = False  # rows start at multiples of 16 bytes, so that tensor maps describe them
+    with_roles: bool = False  # takes a schedule with roles, though tensor maps may describe nothing
 
     def __str__(self) -> str:
         storage = f"pitches {self.pitches} offsets {self.offsets}"
@@ -144,6 +149,12 @@ def roomy_program(seed: int, largest: int = 1500) -> Random:
     )  # fmt: skip
 
 
+def odd_program(seed: int, largest: int = 1500) -> Random:
+    """Any program, for a schedule with roles: threads move what tensor maps cannot describe."""
+    rng = random.Random(f"odd {seed}")
+    return replace(random_program(rng.randrange(1 << 30), largest), seed=seed, with_roles=True)
+
+
 def split_outputs(expression: str) -> list[str]:
     """The outputs of an expression: the elements of an outermost tuple."""
     tree = ast.parse(expression, mode="eval").body
@@ -176,8 +187,10 @@ def _beside(schedule: Schedule) -> Schedule | None:
 def compile_program(case: Random, arch: str) -> Kernel:
     """The kernel, chosen for the case's sizes; a roomy case takes a random schedule with roles."""
     fused = fuse(parse_expression(case.expression, case.names), name=f"random_{case.seed}")
-    if not case.roomy:
+    if not case.roomy and not case.with_roles:
         return fused.compile(*case.signature, arch=arch, sizes=case.sizes, out_dtype=case.out_dtype)
+    if case.with_roles:
+        return _compile_with_roles(case, arch, fused)
     choices = role_schedules()
     random.Random(case.seed).shuffle(choices)
     for schedule in choices:
@@ -195,6 +208,32 @@ def compile_program(case: Random, arch: str) -> Kernel:
             continue
         return kernel
     raise AssertionError("auto is among the choices")
+
+
+def _compile_with_roles(case: Random, arch: str, fused: Fused) -> Kernel:
+    """The kernel of a random shipped schedule with roles, fitted to rows at any address."""
+    options = {"sizes": case.sizes, "out_dtype": case.out_dtype}
+    program = fused.program(*case.signature, **options)
+    tensors = {t.name: t for t in program.inputs}
+    moved = any(case.pitches[n] or case.offsets[n] for n in case.names)
+    texts = [
+        f"{text}@{tensors[name].dtype.bytes}" if moved and tensors[name].dims else text
+        for name, text in zip(case.names, case.signature, strict=True)
+    ]
+    program = with_sizes(fused.program(*texts, **options), case.sizes)
+    _, fit = candidates(program, device(arch), case.sizes)
+    choices = [s for s in shipped(arch) if s.specialised and s.cluster == Cluster()]
+    random.Random(case.seed).shuffle(choices)
+    for schedule in choices:
+        fitted = fit(schedule)
+        if isinstance(fitted, Fitted):
+            try:
+                kernel = fused.compile(*texts, arch=arch, schedule=fitted.schedule, **options)
+                kernel.artifact  # noqa: B018  (may spill)
+            except PolygenError:
+                continue
+            return kernel
+    return fused.compile(*texts, arch=arch, **options)  # of a type that no such schedule takes
 
 
 def pitch_of(case: Random, name: str, row: int, item: int) -> int:

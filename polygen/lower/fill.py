@@ -39,7 +39,7 @@ def fill(given: Given, layouts: dict[str, MatrixLayout], counter: str) -> Fill:
             continue
         operand = given.match.operand(ring.name)
         layout, size = layouts[ring.name], operand.tensor.dtype.bytes
-        row, column, place = _places(layout, ring.pieces, size, operand.tensor.name)
+        row, column, place = _formulas(layout, size)
         source = Source(
             copy=copy(given, ring.name, operand, asynchronous=False),
             alignment=operand.alignment,
@@ -50,19 +50,17 @@ def fill(given: Given, layouts: dict[str, MatrixLayout], counter: str) -> Fill:
             column=column,
             place=place,
         )
+        prove(source, layout)
         sources.append(source)
         first += ring.pieces
     count, each = rounds(first, given.schedule.roles.producer_registers)
     return Fill(tuple(sources), filling_threads(), PIECE_CHUNKS, count, each, counter)
 
 
-def _places(layout: MatrixLayout, pieces: int, element: int, where: str) -> tuple[str, str, str]:
-    """A thread's chunk of a piece: its stored row, first element, and place in shared memory.
+def _formulas(layout: MatrixLayout, element: int) -> tuple[str, str, str]:
+    """A thread's chunk: its stored row, first element, and place in shared memory.
 
     Formulas over `part`, which of the thread's chunks of the operand, and `own`, its number.
-
-    Raises:
-        VerifyError: a formula leads to another chunk, or elsewhere than the copy engine.
     """
     size, swizzle, threads = chunk_bytes(), span_swizzle(layout.span), filling_threads()
     per_row, boxes = layout.span // size, layout.boxes
@@ -80,32 +78,35 @@ def _places(layout: MatrixLayout, pieces: int, element: int, where: str) -> tupl
         column = f"{chunk} / {in_box} * {layout.span // element} + {column}"
     shift = (per_row.bit_length() - 1) + swizzle.shift
     place = f"part * {threads * size} + (own ^ (own >> {shift} & {swizzle.mask})) * {size}"
-    chunk_of = np.arange(pieces * PIECE_CHUNKS * threads)
-    names = {"part": chunk_of // threads, "own": chunk_of % threads}
-    rows, columns, places = (_value(text, names) for text in (row, column, place))
-    inside = chunk_of < layout.bytes // size
-    wanted_row, wanted_byte = _stored(layout, chunk_of)
-    for claim, right in (
-        (
-            "read other chunks than they write",
-            (rows == wanted_row) & (columns * element == wanted_byte),
-        ),
-        (
-            "write to other places than the copy engine",
-            copied_to(layout, wanted_row, wanted_byte) == places,
-        ),
-    ):
-        if not np.all(right | ~inside):
-            raise VerifyError(f"threads {claim}", where=where)
     return row, column, place
 
 
-def _stored(layout: MatrixLayout, chunk: Integers) -> tuple[Integers, Integers]:
-    """(stored row, byte in it) of chunks in the order in which a tile lies in shared memory."""
-    size = chunk_bytes()
-    per_row = layout.span // size
-    box, inside = chunk // (layout.rows * per_row), chunk % (layout.rows * per_row)
-    return inside // per_row, box * layout.span + inside % per_row * size
+def prove(source: Source, layout: MatrixLayout) -> None:
+    """Every chunk of the tile is written by one thread, and lies where the copy engine puts it.
+
+    Raises:
+        VerifyError: with the operand, and a chunk for which that is not so.
+    """
+    threads, element = filling_threads(), source.copy.element_bytes
+    number = np.arange(source.pieces * PIECE_CHUNKS * threads)
+    number = number[: source.chunks]
+    names = {"part": number // threads, "own": number % threads}
+    row, column, place = (_value(text, names) for text in (source.row, source.column, source.place))
+    byte = column * element
+    chunks = row * (layout.row_bytes // chunk_bytes()) + byte // chunk_bytes()
+    inside = (row < layout.rows) & (byte < layout.row_bytes) & (byte % chunk_bytes() == 0)
+    whole = len(number) == layout.bytes // chunk_bytes() == len(np.unique(chunks))
+    where = source.copy.tensor.name
+    if not whole or not inside.all():
+        raise VerifyError("threads do not write every chunk of a tile once", where=where)
+    wrong = np.argwhere(copied_to(layout, row, byte) != place)
+    if len(wrong):
+        first = int(wrong[0, 0])
+        raise VerifyError(
+            f"threads write the chunk of row {int(row[first])} from byte {int(byte[first])} on to "
+            f"byte {int(place[first])}, where the copy engine would not",
+            where=where,
+        )
 
 
 def _value(text: str, names: dict[str, Integers]) -> Integers:

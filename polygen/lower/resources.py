@@ -221,15 +221,13 @@ def filling_roles(schedule: Schedule, device: Device, consumers: int) -> Roles:
     threads, step = (consumers + 1) * device.group_threads, device.role_registers_step
     started = registers_available(schedule, device, threads)
     few = min(started // step * step, _FILLING_REGISTERS[started >= _ROOMY])
-    left = started * (consumers + 1) - few
+    left = _registers_of_block(schedule, device, threads) // device.group_threads - few
     own = min(left // consumers, _CONSUMER_REGISTERS) // step * step
     return replace(schedule.roles, producer_registers=few, consumer_registers=own)
 
 
 def _registers_of_block(schedule: Schedule, device: Device, threads: int) -> int:
     """Registers that roles divide among them: what the block's threads are started with."""
-    if schedule.min_blocks == 1:
-        return device.registers_per_block
     return registers_available(schedule, device, threads) * threads
 
 

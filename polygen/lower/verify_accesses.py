@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 
 from polygen.errors import VerifyError
 from polygen.frontend.program import Tensor
+from polygen.lower.fill import prove
 from polygen.lower.launch import stride_argument
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import (
@@ -53,8 +54,7 @@ def check_accesses(plan: KernelPlan) -> None:
         if isinstance(leaf.work, Copy):
             _check_copy(plan, leaf.work)
         elif isinstance(leaf.work, Fill):
-            for source in leaf.work.sources:
-                _check_copy(plan, source.copy)
+            _check_fill(plan, leaf.work)
         elif isinstance(leaf.work, Move):
             for boxes in leaf.work.boxes:
                 _check_boxes(plan, boxes, leaf)
@@ -173,6 +173,24 @@ def _check_copy(plan: KernelPlan, c: Copy) -> None:
     )
     if c.extents != tuple(operand.extent(dim) for dim in dims):
         raise VerifyError(f"copy_{c.operand} ends at {c.extents}", where=plan.entry)
+
+
+def _check_fill(plan: KernelPlan, of: Fill) -> None:
+    """Pieces are numbered through the operands, and lie where the descriptors read them."""
+    first = 0
+    for source in of.sources:
+        _check_copy(plan, source.copy)
+        prove(source, plan.buffer(source.copy.buffer).matrix)
+        operand = plan.match.operand(source.copy.operand)
+        if source.first != first or operand.alignment % source.alignment:
+            raise VerifyError(
+                f"pieces of {source.copy.tensor.name} begin at {source.first}, rows at multiples "
+                f"of {source.alignment} bytes",
+                where=plan.entry,
+            )
+        first += source.pieces
+    if of.rounds * of.each < first:
+        raise VerifyError(f"{of.rounds} rounds of {of.each} pieces bring {first}", where=plan.entry)
 
 
 def _check_elements(plan: KernelPlan, e: Epilogue) -> None:

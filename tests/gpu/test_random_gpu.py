@@ -14,6 +14,7 @@ from random_programs import (
     compile_program,
     has_float_bound,
     layout,
+    odd_program,
     random_program,
     roomy_program,
     run_random,
@@ -68,6 +69,7 @@ def _one(given: tuple[str, int, bool]) -> str:
     make, compiled = {
         "any": (random_program, compile_program),
         "roomy": (roomy_program, compile_program),
+        "odd": (odd_program, compile_program),
         "products": (product_program, compile_products),
         "roomy products": (partial(product_program, roomy=True), compile_products),
     }[kind]
@@ -81,7 +83,7 @@ def _one(given: tuple[str, int, bool]) -> str:
 
 
 @pytest.mark.parametrize("exact", [True, False], ids=["integers", "floats"])
-@pytest.mark.parametrize("kind", ["any", "roomy", "products", "roomy products"])
+@pytest.mark.parametrize("kind", ["any", "roomy", "odd", "products", "roomy products"])
 def test_random_programs_are_right(kind: str, exact: bool) -> None:
     if "products" in kind and not exact:
         pytest.skip("no bound is known for sums of several products")

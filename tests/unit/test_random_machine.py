@@ -8,6 +8,7 @@ import pytest
 from random_products import compile_products, product_program
 from random_programs import (
     has_float_bound,
+    odd_program,
     random_program,
     roomy_program,
     run_random,
@@ -34,6 +35,14 @@ ROOMY = [seed if seed < 10 else pytest.param(seed, marks=pytest.mark.slow) for s
 @pytest.mark.parametrize("seed", ROOMY)
 def test_roomy_programs_are_exact_on_the_machine(seed: int) -> None:
     assert run_random(roomy_program(seed, largest=140), "sm_90a", _on_machine) == ""
+
+
+ODD = [seed if seed < 4 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(24)]
+
+
+@pytest.mark.parametrize("seed", ODD)
+def test_rows_at_any_address_are_exact_on_the_machine_with_roles(seed: int) -> None:
+    assert run_random(odd_program(seed, largest=140), "sm_90a", _on_machine) == ""
 
 
 @pytest.mark.parametrize("kind", ["any", "roomy"])

@@ -63,8 +63,8 @@ def _parts(work: Fill, source: Source) -> list[str]:
     row_base, column_base, _, columns = positions(c)
     return [
         "#pragma unroll",
-        f"for (int b = 0; b < {work.parts}; ++b) {{",
-        f"  const int part = piece * {work.parts} + b;",
+        f"for (int e = 0; e < {work.parts}; ++e) {{",
+        f"  const int part = piece * {work.parts} + e;",
         f"  const int from_row = {row_base} + {source.row};",
         f"  const int from_column = {column_base} + {source.column};",
         f"  const int left = min({columns} - from_column, {chunk_bytes() // c.element_bytes}) * "
@@ -102,17 +102,17 @@ def _read(work: Fill, source: Source) -> list[str]:
         f"unsigned long long at[{parts}];",
         "bool any = false, whole = true;",
         *row,
-        "  at[b] = from, any = any || left > 0;",
+        "  at[e] = from, any = any || left > 0;",
         "  whole = whole && from >= low && from + 32 <= low + range;",
         "}",
         "if (!any) return;",
         "if (whole) {",
         "#pragma unroll",
-        f"  for (int b = 0; b < {parts}; ++b) read_whole(pieces[s][b], at[b]);",
+        f"  for (int e = 0; e < {parts}; ++e) read_whole(pieces[s][e], at[e]);",
         "} else {",
         f"  const unsigned own = again(thread % {work.threads});",
         *(line if line.startswith("#") else f"  {line}" for line in row),
-        f"    read_edge<{size}>(pieces[s][b], from, low, low + range);",
+        f"    read_edge<{size}>(pieces[s][e], from, low, low + range);",
         "  }",
         "}",
     ]
@@ -131,7 +131,7 @@ def _write(plan: KernelPlan, work: Fill, source: Source) -> list[str]:
         f"  const unsigned at = (unsigned){_start(source)} + "
         f"((unsigned)min(from_row, {rows} - 1) * (unsigned){c.stride} + "
         f"(unsigned)from_column) * {size};",
-        f"  {guard}write_chunk<{source.alignment}>({to} + {source.place}, pieces[s][b], "
+        f"  {guard}write_chunk<{source.alignment}>({to} + {source.place}, pieces[s][e], "
         f"at % {chunk_bytes()}, from_row < {rows} ? left : 0);",
         "}",
     ]

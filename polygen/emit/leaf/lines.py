@@ -58,13 +58,13 @@ def _(plan: KernelPlan, one: Leaf, work: Lines) -> Text:
             f"for (int j = 0; j < {count}; j += {batch}) {{",
             f"  {wide} held[{batch}];",
             "#pragma unroll",
-            f"  for (int b = 0; b < {batch}; ++b) {{",
-            "    const int i = j + b;",
+            f"  for (int r = 0; r < {batch}; ++r) {{",
+            "    const int i = j + r;",
             *(f"  {text}" for text in _portion(work, line)),
             f"    const {_type(size)}* const from = "
             f"(const {_type(size)}*)({position(line.access, 'to_row', 'to_column')});",
-            "    held[b] = {};",
-            f"    if ({_inside(plan, line)}) held[b] = __ldg((const {wide}*)from);",
+            "    held[r] = {};",
+            f"    if ({_inside(plan, line)}) held[r] = __ldg((const {wide}*)from);",
         ]
         if line.width != size:
             lines += [
@@ -73,16 +73,16 @@ def _(plan: KernelPlan, one: Leaf, work: Lines) -> Text:
                 "#pragma unroll",
                 f"      for (int e = 0; e < {line.width // size}; ++e) "
                 f"if (e < {_left(plan)}) part[e] = __ldg(from + e);",
-                f"      held[b] = joined_portion<{wide}>(part);",
+                f"      held[r] = joined_portion<{wide}>(part);",
                 "    }",
             ]
         lines += [
             "  }",
             "#pragma unroll",
-            f"  for (int b = 0; b < {batch}; ++b) {{",
-            "    const int i = j + b;",
+            f"  for (int r = 0; r < {batch}; ++r) {{",
+            "    const int i = j + r;",
             *(f"  {text}" for text in _portion(work, line)),
-            f"    write_portion({_address(line)}, held[b]);",
+            f"    write_portion({_address(line)}, held[r]);",
             "  }",
             "}",
         ]

@@ -13,7 +13,9 @@ from polygen.lower.work import (
     Combine,
     Copy,
     Epilogue,
+    Fill,
     Finish,
+    Lines,
     Load,
     Locate,
     Move,
@@ -22,6 +24,7 @@ from polygen.lower.work import (
     Store,
 )
 from polygen.schedule.load import load_schedule, schedules_folder
+from polygen.schedule.model import Epilogue as Way
 
 SIGNATURE = ("bf16[2,M,64]", "bf16[2,B,128,64]", "bf16[B,64,64]", "bf16[B,2,64]", "bf16[B,M,64]")
 
@@ -34,6 +37,8 @@ def function(x, u, v, b, r):
 @cache
 def plan(family: str) -> KernelPlan:
     """The plan of one kernel by warps, and of one by roles that can move everything in boxes."""
+    if family == "threads":
+        return filled()
     if family == "warps":
         schedule, arch = "sm_80/64x64x64_w32x32_s4.toml", "sm_80"
     elif family == "shared":  # by roles, blocks of a cluster share the sums
@@ -43,6 +48,21 @@ def plan(family: str) -> KernelPlan:
     one = load_schedule(schedules_folder() / schedule)
     one = dataclasses.replace(one, pipeline=dataclasses.replace(one.pipeline, stages=4))
     return fuse(function).compile(*SIGNATURE, arch=arch, schedule=one).passes.plan
+
+
+@cache
+def filled() -> KernelPlan:
+    """The plan of a kernel whose threads fill rings and store results line by line."""
+    one = load_schedule(schedules_folder() / "sm_90a/cooperative_128x64x64.toml")
+    one = dataclasses.replace(
+        one,
+        roles=dataclasses.replace(one.roles, producer_registers=152, consumer_registers=176),
+        pipeline=dataclasses.replace(one.pipeline, stages=3),
+        epilogue=Way("lines"),
+    )
+    odd = fuse(lambda x, w, r: x @ w.T + r)
+    signature = ("bf16[M,K]@2", "bf16[N,K]@2", "bf16[M,N]@2")
+    return odd.compile(*signature, arch="sm_90a", schedule=one).passes.plan
 
 
 def edited(of: KernelPlan, kind: type, change, number: int = 0) -> KernelPlan:
@@ -99,6 +119,20 @@ def first_of_store(change):
         return dataclasses.replace(work, panels=((panel, change(moved)), *rest))
 
     return apply
+
+
+def source(**changes):
+    return each("sources", record(**changes))
+
+
+def filled_copy():
+    return (
+        next(leaf.work for leaf in filled().leaves if isinstance(leaf.work, Fill)).sources[0].copy
+    )
+
+
+def line(**changes):
+    return each("moved", record(**changes))
 
 
 MUTANTS = {
@@ -189,10 +223,36 @@ MUTANTS = {
         "roles", Store,
         first_of_store(lambda m: dataclasses.replace(m, corner=("0", *m.corner[1:]))), "begin at",
     ),
+    "threads that fill from another array": (
+        "threads", Fill, source(copy=dataclasses.replace(filled_copy(), base=("64",))), "accessed",
+    ),
+    "threads that fill another ring": (
+        "threads", Fill, source(copy=dataclasses.replace(filled_copy(), buffer="ring_b")),
+        "works on", 1,
+    ),
+    "rows that are read twice": ("threads", Fill, source(row="own / 8"), "every chunk"),
+    "columns of other rows": ("threads", Fill, source(column="own % 4 * 8"), "every chunk"),
+    "chunks that are not swizzled": (
+        "threads", Fill, source(place="part * 2048 + own * 16"), "the copy engine would not",
+    ),
+    "chunks swizzled by other rows": (
+        "threads", Fill, source(place="part * 2048 + (own ^ (own >> 4 & 7)) * 16"),
+        "the copy engine would not",
+    ),
+    "rows that are less aligned": ("threads", Fill, source(alignment=4), "rows at multiples"),
+    "pieces counted from elsewhere": ("threads", Fill, source(first=1), "begin at 1"),
+    "too few rounds": ("threads", Fill, record(rounds=0), "0 rounds"),
+    "a panel of another tile": ("threads", Lines, line(row="b_m * 64 + p / 1 * 64"), "begin at"),
+    "a panel from another column": ("threads", Lines, line(column="b_n * 64 + 16"), "begin at"),
+    "an access that is not the epilogue's": (
+        "threads", Lines, lambda work: line(access=dataclasses.replace(work.moved[0].access))(work),
+        "none of the epilogue's",
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("family", ["warps", "roles", "shared"])
+@pytest.mark.parametrize("family", ["warps", "roles", "threads"])
 def test_plans_are_sound(family):
     assert verify(plan(family)) is plan(family)
 
