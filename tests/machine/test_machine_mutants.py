@@ -127,6 +127,8 @@ EQUIVALENT = {
     ("scan with two buffers", OFF, "setp.lt.u32 \t%p2, %r23, 64;"): "one more round copies all",
     ("bitonic sort", OF_THE_WARP, "bar.sync \t0;"): "the first step stays within a warp",
     ("bitonic sort", OFF, "setp.gt.u32 \t%p6, %r18, 2;"): "one more round, with a step of 0",
+    ("sums over blocks behind a lock", DROPPED, "@%p3 bra \t$L__BB0_5;"): "all threads release it",
+    ("sums over blocks behind a lock", TURNED, "@%p3 bra \t$L__BB0_5;"): "the others release it",
     ("boxes in and out", LEFT_OUT, "bar.sync \t0;"): "who begins the next copy has waited itself",
     ("boxes in and out", OF_THE_WARP, "bar.sync \t0;"): "likewise",
     ("boxes in and out", DROPPED, "@%p1 bra \t$L__BB0_16;"): "all threads store the same box",
