@@ -8,6 +8,7 @@ alone.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shlex
 import sys
 import traceback
@@ -79,13 +80,19 @@ def _report(error: Exception, words: list[str]) -> int:
     with contextlib.suppress(OSError):  # there is nobody to tell
         sys.stderr.write(text)
         sys.stderr.flush()
-    if "--json" in words and not isinstance(error, OutputError):
+    if _json(words) and not isinstance(error, OutputError):
         with contextlib.suppress(OSError, OutputError):
             print_json(error_json(error))
             sys.stdout.flush()
     if isinstance(error, OutputError):
         streams.discard(sys.stdout)
     return REFUSED
+
+
+def _json(words: Sequence[str]) -> bool:
+    """Whether the report was to be JSON."""
+    pairs = itertools.pairwise(words)
+    return "--json" in words or "--format=json" in words or ("--format", "json") in pairs
 
 
 def command_line(words: Sequence[str]) -> str:

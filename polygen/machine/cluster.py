@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from polygen.machine.lanes import Geometry, Lanes, Vector
+from polygen.machine.races import ACTOR, ACTORS, CODE, NEVER
 
 if TYPE_CHECKING:
     from polygen.machine.state import Machine
@@ -24,7 +25,7 @@ class Clusters:
         self.per_cluster = geometry.padded * geometry.cluster
         count = geometry.total // self.per_cluster
         self.arrived = np.zeros(geometry.total, bool)  # in the phase under way
-        self.due = np.zeros(geometry.total, np.int64)  # the phase each thread last arrived in
+        self.due = np.full(geometry.total, -1)  # the phase each thread arrived in; -1: in none
         self.phase = np.zeros(count, np.int64)
         self.parked: list[list[tuple[Vector, int, int]]] = [[] for _ in range(count)]
         self.clock: list[tuple[Vector, Vector] | None] = [None] * count
@@ -75,12 +76,22 @@ class Clusters:
     ) -> list[tuple[int, Vector]]:
         """Threads wait for the phase they arrived in; returns those that need not."""
         free: list[tuple[int, Vector]] = []
+        early = self.due[lanes.index] < 0
+        if early.any():
+            machine.findings.add(
+                "barrier-count",
+                f"{lanes.name(int(early.argmax()))} waits at the cluster barrier, where it has not "
+                "arrived since it last waited",
+                position,
+                count=int(early.sum()),
+            )
         for cluster in np.unique(lanes.index // self.per_cluster).tolist():
             threads = lanes.index[lanes.index // self.per_cluster == cluster]
             over = self.due[threads] < self.phase[cluster]
             if over.any():
                 self._learn(machine, cluster, threads[over])
                 free.append((then, threads[over]))
+            self.due[threads] = -1
             if not over.all():
                 self.parked[cluster].append((threads[~over], then, position))
         return free
@@ -124,3 +135,34 @@ def _joined(
     if old is None or new is None:
         return old or new
     return np.maximum(old[0], new[0]), np.maximum(old[1], new[1])
+
+
+def check_ends(machine: Machine) -> None:
+    """A block may end only when others are known to have done with its shared memory.
+
+    One of its threads has to know: it is there until the last of them has left.
+    """
+    shadow, geometry = machine.shadow, machine.geometry
+    if shadow is None or geometry.cluster == 1:
+        return
+    cells = shadow.bytes // shadow.granule
+    warps = np.arange(geometry.warps)
+    for cta in range(len(geometry.ctas)):
+        mine = slice(cta * cells, (cta + 1) * cells)
+        rows = slice(cta * shadow.per_cta, cta * shadow.per_cta + geometry.warps)
+        for rank in range(geometry.cluster):
+            if rank == cta % geometry.cluster:
+                continue
+            for column in (rank * shadow.per_cta + warps).tolist():
+                last = int(shadow.read_at[mine, column].max())
+                written = shadow.written[mine]
+                theirs = written[(written < NEVER) & ((written >> ACTOR & ACTORS) == column)]
+                last = max(last, int(theirs.max(initial=0)))
+                if last > shadow.single.most(rows, column):
+                    name = Lanes(geometry, np.array([cta * geometry.padded])).name(0)
+                    machine.findings.add(
+                        "out-of-bounds-shared",
+                        f"the block of {name} may end before {shadow.who(last)} has accessed its "
+                        "shared memory",
+                        last & CODE,
+                    )

@@ -91,7 +91,9 @@ def _name(machine: Machine, at: int) -> str:
     return f"the mbarrier at shared byte {at % machine.shared_bytes - RESERVED}"
 
 
-def _object(machine: Machine, lanes: Lanes, lane: int, at: int, position: int) -> Barrier:
+def _object(machine: Machine, lanes: Lanes, chosen: Vector, at: int, position: int) -> Barrier:
+    """The object at a place, for the lanes at the places `chosen`."""
+    lane = int(chosen[0])
     found = machine.mbarriers.objects.get(at)
     if found is None:
         machine.findings.add(
@@ -102,8 +104,9 @@ def _object(machine: Machine, lanes: Lanes, lane: int, at: int, position: int) -
         raise Stop
     shadow = machine.shadow
     if shadow is not None:  # the initialisation must be ordered before this use
-        rows = shadow.row_of[lanes.index[lane : lane + 1]]
-        shadow.check_read(lanes.pick(np.array([lane])), np.array([at]), 8, position, rows)
+        rows, first = np.unique(shadow.row_of[lanes.index[chosen]], return_index=True)
+        some = lanes.pick(chosen[first])
+        shadow.check_read(some, np.full(len(rows), at), 8, position, rows)
     return found
 
 
@@ -149,7 +152,7 @@ def arrive(
     state = np.zeros(lanes.count, "u8")
     for at, chosen in _groups(places):
         _check_alive(machine, lanes, int(chosen[0]), at, position)
-        barrier = _object(machine, lanes, int(chosen[0]), at, position)
+        barrier = _object(machine, lanes, chosen, at, position)
         for lane in chosen.tolist():
             state[lane] = barrier.phase
             if machine.shadow is not None and release:
@@ -189,7 +192,7 @@ def expect_bytes(
     """``mbarrier.expect_tx`` (sign 1) and ``mbarrier.complete_tx`` (sign -1)."""
     places, bytes_ = _places(machine, lanes, address, position), full(lanes, expected)
     for lane, at in enumerate(places.tolist()):
-        barrier = _object(machine, lanes, lane, at, position)
+        barrier = _object(machine, lanes, np.array([lane]), at, position)
         barrier.bytes += sign * int(bytes_[lane])
         _complete(machine, at, barrier, position)
 
@@ -298,7 +301,7 @@ def wait(
                 position,
             )
             raise Stop
-        barrier = _object(machine, lanes, int(chosen[0]), at, position)
+        barrier = _object(machine, lanes, chosen, at, position)
         for parity in (0, 1):
             some = chosen[parities[chosen] == parity]
             if not len(some):

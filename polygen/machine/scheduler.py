@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polygen.errors import PtxError, StepLimit
-from polygen.machine import asynchronous, bulk, mbarrier, registers, wgmma
+from polygen.machine import asynchronous, bulk, cluster, mbarrier, registers, wgmma
 from polygen.machine.blocks import width
 from polygen.machine.lanes import Lanes, Vector
 from polygen.machine.module import Instruction
@@ -62,6 +62,7 @@ class Scheduler:
         bulk.drain(machine)
         wgmma.unfinished(machine)
         registers.unfinished(machine)
+        cluster.check_ends(machine)
 
     def _choose(self) -> int:
         """The lowest ready block, unless another one has waited too long (a spin loop below it)."""

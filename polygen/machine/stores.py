@@ -8,7 +8,8 @@
    order at all in kernels without such operations; in others, those of earlier waves are left
    alone.
 3. A conflict counts only when the store changes the value: threads that all store the same are
-   harmless. Strong operations may meet anywhere, and are no conflict.
+   harmless. Strong operations may meet anywhere, and are no conflict; a strong load and a plain
+   store before it are one.
 4. Loads are remembered only in buffers that the kernel stores to, as well. Which these are is known
    when it happens: then the launch begins again (`Again`), with those buffers watched. Of the loads
    of a cell the last two by different warps are kept.
@@ -111,8 +112,9 @@ class GlobalStores:
     def read(self, machine: Machine, lanes: Lanes, at: Vector, size: int, position: int) -> None:
         """Check loads, and record them where their buffer is watched."""
         shadow = machine.shadow
-        if shadow is None or not len(at) or position in machine.program.facts.strong:
+        if shadow is None or not len(at):
             return
+        strong = position in machine.program.facts.strong
         touched = self._buffers(at)
         self.loaded[touched] = True
         if not self.stored[touched].any() and not self.watched.intersection(touched.tolist()):
@@ -122,7 +124,7 @@ class GlobalStores:
         mark, mine = self._mark(machine, shadow, lanes, rows, position)
         wrong = self._unordered(machine, shadow, lanes, self.changed, cells, mark, mine)
         self._report(machine, lanes, at, wrong, self.changed, cells, mine, "stored", position)
-        if self.loads:
+        if self.loads and not strong:
             last, other = self.loads
             columns = (last.time[cells] ^ mark) >> ACTOR & ACTORS
             moved = (columns != 0) | (last.owner[cells] != mine)

@@ -45,6 +45,8 @@ def load(w: Writer, one: Instruction) -> None:
     targets = items(one.operands[0])
     if space == "param" and address(one.operands[1])[0] not in w.kernel.registers:
         base, offset = address(one.operands[1])
+        if base not in w.program.symbols:
+            raise w.unknown(base)
         size = int(dtype[1:])
         for place, target in enumerate(targets):
             text = f"M.parameter({base!r}, {offset + place * size}, D_{dtype})"

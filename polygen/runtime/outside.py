@@ -85,6 +85,14 @@ def compile_text(text: str, path: Path, arch: str) -> str:
         return made.ptx
     found = _ERROR.search(made.log)
     missing = _MISSING.search(made.log)
+    if "not allowed in JIT mode" in made.log:
+        raise compilelog.failure(
+            "a header declares functions of the host, which NVRTC does not take",
+            where=str(path),
+            log=made.log,
+            nearest="Include what kernels use of it: <cub/block/block_reduce.cuh> instead of "
+            "<cub/cub.cuh>",
+        )
     if missing is not None:
         raise compilelog.failure(
             f"there is no header <{missing[1]}>",

@@ -93,8 +93,10 @@ def cases(chosen):
 
 def arguments_of(module, function, arguments, compile_ptx, read_kernel):
     """The arguments of a test function: those of its case and those of its fixtures."""
-    arguments = {**arguments, "compile_ptx": compile_ptx}
-    if "source" in inspect.signature(function).parameters:
+    wanted = inspect.signature(function).parameters
+    if "compile_ptx" in wanted:
+        arguments = {**arguments, "compile_ptx": compile_ptx}
+    if "source" in wanted:
         name = "gemm_cp_async.cu" if module is cp_async else "gemm_tma_wgmma.cu"
         front = (
             "" if module is cp_async else wgmma_function("multiply_128", 128, 16, "f32.bf16.bf16")

@@ -308,7 +308,7 @@ HALF, BRAIN = (bits16(1.5, dtype) for dtype in (np.float16, ml_dtypes.bfloat16))
         ("cvt.u64.u32 %rd2, %r1; red.global.max.u64 [%rd1], %rd2;", np.uint64, [31]),
         ("cvt.u64.u32 %rd2, %r1; neg.s64 %rd2, %rd2; red.global.min.s64 [%rd1], %rd2;", np.int64, [-31]),
         ("mov.b64 %rd2, 1; cvt.u64.u32 %rd3, %r1; shl.b64 %rd2, %rd2, %r1; red.global.or.b64 [%rd1], %rd2;", np.uint64, [2**32 - 1]),
-        ("cvt.u16.u32 %h1, %r1; add.u16 %h2, %h1, 1; atom.global.cas.b16 %h3, [%rd1], %h1, %h2;", np.uint16, [32]),
+        ("mov.b16 %h1, 0; mov.b16 %h2, 7; atom.global.cas.b16 %h3, [%rd1], %h1, %h2;", np.uint16, [7]),
     ],
 )  # fmt: skip
 def test_atomics_of_every_width(text, dtype, wanted):

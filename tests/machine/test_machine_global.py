@@ -178,3 +178,60 @@ def test_what_a_lane_has_learned_it_passes_on(compile_ptx):
 def test_a_whole_warpgroup_changes_its_registers(compile_ptx, threads, found):
     body = f'if (t < {threads}) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;"); y[t] = 1;'
     assert codes(compile_ptx, body, threads=128) == found
+
+
+# --- beginnings and ends -------------------------------------------------------------------------
+@pytest.mark.parametrize("sync, fine", [("__syncthreads();", True), ("", False)])
+def test_every_warp_has_to_know_of_the_initialisation(compile_ptx, sync, fine):
+    """The first thread of those that wait has done it itself."""
+    source = (
+        FRONT.replace("COUNT", "1").replace("__syncthreads();", sync)
+        + """
+  if (t == 0) arrive(one);
+  wait(one, 0); out[t] = t;
+}"""
+    )
+    source = source.replace("if (t < 64) data[t] = t;", "")
+    arrays = np.arange(64, dtype=np.uint32), np.zeros(96, np.uint32)
+    report = run(compile_ptx(source, "sm_90a"), Launch((1, 1, 1), (96, 1, 1), 0, arrays))
+    assert {one.code for one in report.findings} == (set() if fine else {"race-write-read"})
+
+
+PAIR = """
+extern "C" __global__ void __cluster_dims__(2, 1, 1) k(int* x) {
+  __shared__ int s[32]; const int t = threadIdx.x; unsigned rank, there; int v;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  s[t] = x[32 * rank + t];
+  asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"((unsigned)__cvta_generic_to_shared(s + t)), "r"(rank ^ 1));
+  asm volatile("ld.shared::cluster.s32 %0, [%1];" : "=r"(v) : "r"(there) : "memory");
+  x[32 * rank + t] = v;
+  END
+}"""
+
+
+@pytest.mark.parametrize(
+    "end, found",
+    [
+        ("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;", set()),
+        ("barrier.cluster.arrive.aligned;", {"out-of-bounds-shared"}),
+        ("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;", {"out-of-bounds-shared"}),
+        ("barrier.cluster.wait.aligned;", {"out-of-bounds-shared", "barrier-count"}),
+        ("", {"out-of-bounds-shared"}),
+    ],
+)  # fmt: skip
+def test_a_block_ends_after_the_others_have_read_its_memory(compile_ptx, end, found):
+    text = PAIR.replace("END", f'asm volatile("{end}" ::: "memory");')
+    x = np.arange(64, dtype=np.int32)
+    report = run(compile_ptx(text, "sm_90a"), Launch((2, 1, 1), (32, 1, 1), 0, (x,)))
+    assert {one.code for one in report.findings} <= found | {"deadlock"}
+    assert bool(report.findings) == bool(found)
+
+
+@pytest.mark.parametrize("fence, fine", [("__threadfence();", True), ("", False)])
+def test_a_volatile_load_needs_the_fence_of_the_store_before_it(compile_ptx, fence, fine):
+    body = f"""
+  if (b == 0) {{ x[t] = t + 5; __syncthreads(); if (t == 0) {{ {fence} atomicExch((int*)flag, 1); }} }}
+  else {{ if (t == 0) {{ while (!*flag); __threadfence(); }} __syncthreads(); y[t] = ((volatile int*)x)[t]; }}
+"""
+    assert codes(compile_ptx, body, grid=2) == (set() if fine else {"race-write-read"})

@@ -467,3 +467,10 @@ def test_cooperative_groups(tmp_path, capsys):
         == 1
     )
     assert "a thread of another block" in capsys.readouterr().out
+
+
+def test_an_error_is_json_where_json_was_asked_for(capsys):
+    assert main(["check", CU, "none.toml", "--format", "json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["kind"] == "LaunchFileError"
+    assert main(["check", CU, "none.toml", "--format", "sarif"]) == 2
+    assert capsys.readouterr().out == ""
