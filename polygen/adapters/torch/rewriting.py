@@ -19,7 +19,7 @@ import torch
 from torch.fx import Graph as FxGraph
 from torch.fx import Node as FxNode
 
-from polygen.adapters.gain import Gain, predicted
+from polygen.adapters.gain import Gain, predicted, unknown
 from polygen.adapters.graphs import Graph, Group, Shape, same
 from polygen.adapters.groups import groups, program_of, refused
 from polygen.adapters.kernels import stored
@@ -46,7 +46,7 @@ class Settings:
     """
 
     take: str = "predicted"
-    threshold: float = 1.05
+    threshold: float = 1.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +135,9 @@ def _decided(
     laid_out = stored(program, orders)
     gain: Gain | None = None
     if settings.take == "predicted":
+        why = unknown(laid_out, sizes)
+        if why:
+            return None, why
         gain = predicted(laid_out, target(None), sizes)
     elif settings.take == "measured":
         gain = measured(laid_out, sizes)
