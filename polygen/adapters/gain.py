@@ -21,6 +21,8 @@ from polygen.hardware.device import Device
 from polygen.pipeline import with_sizes
 from polygen.tune.cost import cost
 
+_WHOLE = 16  # bytes: the alignment that the cost model was fitted to
+
 
 @dataclass(frozen=True, slots=True)
 class Gain:
@@ -53,6 +55,34 @@ def predicted(program: Program, device: Device, sizes: Mapping[str, int]) -> Gai
     return Gain(
         microseconds(program, device, sizes), products + pointwise_time(program, device, sizes)
     )
+
+
+def unknown(program: Program, sizes: Mapping[str, int]) -> str:
+    """Why a prediction would say nothing about a program; empty: it does.
+
+    Libraries and compilers multiply single rows, and rows that begin anywhere, in ways of their
+    own, of which polygen's cost model knows nothing: pricing both sides by it flatters the kernel.
+
+    Args:
+        program: what a kernel computes, with the order in which each array is stored.
+        sizes: of its symbolic dims.
+    """
+    known = with_sizes(program, dict(sizes)).tensors
+    multiplied = [access.name for product in program.contractions for access in product.reads]
+    for name in (*multiplied, *(tensor.name for tensor in program.outputs)):
+        if known[name].alignment < _WHOLE:
+            return f"rows of {name} are no multiple of {_WHOLE} bytes: not predicted"
+
+    def extent(dim: Dim) -> int:
+        return dim if isinstance(dim, int) else sizes[dim]
+
+    for product in program.contractions:
+        domain, written = dict(product.domain), set(product.write.iterators)
+        for access, other in (product.reads, product.reads[::-1]):
+            own = (written & set(access.iterators)) - set(other.iterators)
+            if math.prod(extent(domain[iterator]) for iterator in own) == 1:
+                return f"{access.name} has a single row: not predicted"
+    return ""
 
 
 def microseconds(program: Program, device: Device, sizes: Mapping[str, int]) -> float:

@@ -1,6 +1,6 @@
 """A program's derivative, as programs: what reaches its arguments of gradients of its outputs.
 
-1. The pointwise statements are gone through backwards with the rules of `derivatives`. New
+1. The pointwise statements are gone through backwards (`polygen.adapters.backward_statements`). New
    statements say what reaches each product and each argument that is read element by element.
 2. Those that need the products' values become one program, *local*, with the products computed
    again: nothing but arguments has to be kept. Those that do not need them become another one,
@@ -16,30 +16,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from polygen.adapters.backward_products import Contribution, Piece, product_piece, whole
-from polygen.adapters.derivatives import DERIVATIVES, defined, has_rules
+from polygen.adapters.backward_statements import Value, Writer, backwards, free_prefix
 from polygen.errors import GradientError
-from polygen.frontend.dtypes import BOOL, F32, TF32, DType
-from polygen.frontend.expr import Symbolic
-from polygen.frontend.functions import TABLE
+from polygen.frontend.dtypes import F32, TF32, DType
 from polygen.frontend.program import (
     Access,
-    Argument,
-    Constant,
-    Coordinate,
-    Dim,
-    Index,
     Pointwise,
     Program,
     Statement,
     Tensor,
 )
-
-_COMMUTATIVE = ("add", "mul", "minimum", "maximum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +77,8 @@ def derive(program: Program, wanted: frozenset[str]) -> Gradient:
         GradientError: there is none, or it is not derived.
     """
     _require_known(program, wanted)
-    writer = _Writer.of(program)
-    reached = _backwards(program, wanted, writer)
+    writer = Writer.of(program)
+    reached = backwards(program, wanted, writer)
     locals_ = _Locals(program, writer)
     terms: dict[str, list[Term]] = {name: [] for name in sorted(wanted)}
     contributions: dict[str, list[Contribution]] = {name: [] for name in terms}
@@ -171,236 +161,12 @@ def _require_whole(program: Program, access: Access) -> None:
             )
 
 
-# --- statements -----------------------------------------------------------------------------------
-class _Value(Symbolic):
-    """A value of the derivative, for rules to compute with."""
-
-    __slots__ = ("access", "writer")
-
-    def __init__(self, writer: _Writer, access: Access) -> None:
-        self.writer, self.access = writer, access
-
-    def apply(self, function: str, *args: Any) -> Any:
-        """The value of a function of the vocabulary."""
-        return self.writer.apply(function, args)
-
-
-class _Place(Symbolic):
-    """A coordinate, which nothing is a gradient of."""
-
-    __slots__ = ("coordinate", "writer")
-
-    def __init__(self, writer: _Writer, coordinate: Coordinate) -> None:
-        self.writer, self.coordinate = writer, coordinate
-
-    def apply(self, function: str, *args: Any) -> Any:
-        """The value of a function of the vocabulary."""
-        return self.writer.apply(function, args)
-
-
-def _plain(value: Any) -> Argument:
-    if isinstance(value, _Value):
-        return value.access
-    return value.coordinate if isinstance(value, _Place) else Constant(float(value))
-
-
-@dataclass(slots=True)
-class _Writer:
-    """The statements of a program, and those of its derivative, over one domain."""
-
-    domain: tuple[tuple[str, Dim], ...]
-    statements: list[Statement]
-    first: int  # the number of the first statement that is added
-    prefix: str
-    cotangents: tuple[str, ...]
-    known: dict[tuple[Any, ...], Access] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, program: Program) -> _Writer:
-        outputs = {tensor.name for tensor in program.outputs}
-        prefix, letter = free_prefix("r", program), free_prefix("g", program)
-        return cls(
-            program.pointwise[0].domain,
-            [s for s in program.statements if s.write.name not in outputs],
-            len(program.statements),
-            prefix,
-            tuple(f"{letter}{n}" for n in range(len(program.outputs))),
-        )
-
-    @property
-    def here(self) -> tuple[Index, ...]:
-        """The point of the domain at which everything is computed."""
-        return tuple(iterator for iterator, _ in self.domain)
-
-    def value(self, access: Access) -> _Value:
-        return _Value(self, access)
-
-    def argument(self, argument: Argument) -> Any:
-        """An argument of a statement, for rules to compute with."""
-        if isinstance(argument, Constant):
-            return argument.value
-        if isinstance(argument, Coordinate):
-            return _Place(self, argument)
-        return self.value(argument)
-
-    def apply(self, function: str, args: Sequence[Any]) -> Any:
-        entry = TABLE[function]
-        if entry.inline:
-            return defined(function)(*args)
-        plain = [_plain(arg) for arg in args]
-        if function in _COMMUTATIVE and isinstance(plain[0], Constant):
-            plain.reverse()
-        # repr tells 0.0 from -0.0, which compare equal.
-        key = (function, *map(repr, plain))
-        if key not in self.known:
-            number = self.first + len(self.statements)
-            write = Access(f"{self.prefix}{number}", self.here)
-            self.statements.append(
-                Pointwise(f"P{number}", self.domain, write, function, tuple(plain), entry.result)
-            )
-            self.known[key] = write
-        return self.value(self.known[key])
-
-    def elementwise(
-        self, reached: dict[Any, tuple[Any, _Value]], wanted: frozenset[str]
-    ) -> Iterator[tuple[str, tuple[Index, ...], _Value]]:
-        """What reaches arguments that are read element by element: name, index and value."""
-        for key, (index, value) in reached.items():
-            if isinstance(key, tuple) and key[0] in wanted:
-                yield key[0], index, value
-
-
-def free_prefix(letter: str, program: Program) -> str:
-    """`letter`, with underscores until no name of the program begins with it."""
-    names = [*program.tensors, *program.sizes, *(s.write.name for s in program.statements)]
-    names += [iterator for statement in program.statements for iterator, _ in statement.domain]
-    while any(name.startswith(letter) for name in names):
-        letter += "_"
-    return letter
-
-
-def _backwards(
-    program: Program, wanted: frozenset[str], writer: _Writer
-) -> dict[Any, tuple[Any, _Value]]:
-    """What reaches each product, by its name, and each argument, by its name and index.
-
-    Each with the index at which it is read, in terms of the domain's iterators.
-    """
-    active = _active(program, wanted)
-    reached: dict[Any, tuple[Any, _Value]] = {}
-    names = {tensor.name: n for n, tensor in enumerate(program.outputs)}
-
-    def arrive(access: Access, part: Any) -> None:
-        if not isinstance(part, _Value):  # a number: 0
-            return
-        whole_value = access.name not in program.tensors
-        key: Any = access.name if whole_value else (access.name, access.index)
-        before = reached.get(key)
-        if before is not None and before[0] != access.index:
-            raise GradientError(
-                f"{access.name} is read in two ways",
-                where=program.name,
-                why=f"as {access}, and at [{', '.join(map(str, before[0]))}]",
-                nearest="Compute what is transposed by another function",
-            )
-        value = part if before is None else before[1] + part
-        reached[key] = (access.index, value)
-
-    for statement in reversed(program.pointwise):
-        name = statement.write.name
-        if name in names:
-            gradient = writer.value(Access(writer.cotangents[names[name]], statement.write.index))
-        elif name in reached:
-            gradient = reached.pop(name)[1]
-        else:
-            continue
-        for access, part in _pulled(statement, gradient, active, writer):
-            arrive(access, part)
-    for product in program.contractions:
-        if product.write.name in reached:
-            _require_turned(program, reached[product.write.name][0], writer)
-    return reached
-
-
-def _require_turned(program: Program, index: tuple[Index, ...], writer: _Writer) -> None:
-    if sorted(map(str, index)) != sorted(map(str, writer.here)):
-        raise GradientError(
-            f"a product is read at [{', '.join(map(str, index))}]",
-            where=program.name,
-            why="the output has other axes than the product",
-            nearest="Give both the same axes",
-        )
-
-
-def _active(program: Program, wanted: frozenset[str]) -> set[str]:
-    """The values and arguments through which the output depends on what is wanted."""
-    active = set(wanted)
-    for statement in program.statements:
-        if any(access.name in active for access in statement.reads) and statement.dtype != BOOL:
-            active.add(statement.write.name)
-    return active
-
-
-def _pulled(
-    statement: Pointwise, gradient: _Value, active: set[str], writer: _Writer
-) -> Iterator[tuple[Access, Any]]:
-    """What a statement's arguments get of its result's gradient."""
-    args = [writer.argument(arg) for arg in statement.args]
-    result = writer.value(statement.write)
-    for access, part in _pulled_back(statement.function, gradient, result, args, writer):
-        if access.name in active:
-            yield access, part()
-
-
-def _pulled_back(
-    function: str, gradient: _Value, result: Any, args: list[Any], writer: _Writer
-) -> Iterator[tuple[Access, Any]]:
-    if has_rules(function):
-        for arg, rule in zip(args, DERIVATIVES[function], strict=True):
-            if isinstance(arg, _Value) and rule is not None:
-                yield arg.access, functools.partial(rule, gradient, result, *args)
-        return
-    yield from _through(function, gradient, args, writer)
-
-
-def _through(
-    function: str, gradient: _Value, args: list[Any], writer: _Writer
-) -> Iterator[tuple[Access, Any]]:
-    """The definition of a function gone through backwards."""
-    calls: list[tuple[str, list[Any], Access]] = []
-
-    class Recorded(_Value):
-        __slots__ = ()
-
-        def apply(self, name: str, *given: Any) -> Any:
-            made = writer.apply(name, given)
-            calls.append((name, list(given), made.access))
-            return Recorded(writer, made.access)
-
-    leaves = [Recorded(writer, a.access) if isinstance(a, _Value) else a for a in args]
-    result = defined(function)(*leaves)
-    reached: dict[Access, Any] = {result.access: gradient}
-    for name, given, made in reversed(calls):
-        value = reached.pop(made, None)
-        if value is None:
-            continue
-        plain = [writer.value(a.access) if isinstance(a, _Value) else a for a in given]
-        for access, part in _pulled_back(name, value, writer.value(made), plain, writer):
-            more = part()
-            if isinstance(more, _Value):
-                reached[access] = reached[access] + more if access in reached else more
-    for access in dict.fromkeys(arg.access for arg in args if isinstance(arg, _Value)):
-        if access in reached:
-            yield access, functools.partial(reached.get, access)
-
-
-# --- the two local programs -----------------------------------------------------------------------
 @dataclass(slots=True)
 class _Locals:
     """What reaches products and arguments, as arrays: outputs of the programs local and plain."""
 
     program: Program
-    writer: _Writer
+    writer: Writer
     outputs: dict[tuple[Access, DType], str] = field(default_factory=dict)
 
     @property
@@ -408,7 +174,7 @@ class _Locals:
         """What the names of its arrays begin with."""
         return free_prefix("d", self.program)
 
-    def array(self, value: _Value, dtype: DType | None) -> str:
+    def array(self, value: Value, dtype: DType | None) -> str:
         """The array that holds a value, in a type; None: in any of float type."""
         access = value.access
         if access.name in self.writer.cotangents and access.index == self.writer.here:

@@ -7,6 +7,7 @@ of runs as one, everything else in PyTorch's operations, which `torch.compile` f
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,10 +15,12 @@ import torch
 from polygen.adapters.gradients import Gradient, Term, derive
 from polygen.adapters.legality import refusal
 from polygen.adapters.torch import meaning
-from polygen.adapters.torch.launching import launch
+from polygen.adapters.torch.launching import launch, text_of
 from polygen.adapters.torch.running import Operands, sizes_for
 from polygen.frontend.program import Program
+from polygen.runtime.recent import Recent
 
+_MOST_PLANS = 1024
 ProgramFor = Callable[[Operands], tuple[Program, dict[str, Any]]]
 
 
@@ -29,29 +32,63 @@ def register(name: str, program_for: ProgramFor, library: Any) -> None:
         program_for: what a call computes.
         library: in which it is defined.
     """
+    known: Recent[Any, Plan] = Recent(_MOST_PLANS)
+
+    def plan(inputs: Operands, needed: tuple[bool, ...]) -> Plan:
+        forms = [(v.shape, v.dtype) if _is_tensor(v) else None for v in inputs]
+        key = (*forms, *needed)
+        try:
+            found = known.get(key)
+        except TypeError:  # sizes of a trace have no hash
+            return planned(program_for(inputs)[0], needed)
+        return found or known.put(key, planned(program_for(inputs)[0], needed))
 
     def keep(ctx: Any, inputs: Operands, output: Any) -> None:
-        program, _ = program_for(inputs)
-        needed = zip(program.inputs, ctx.needs_input_grad, strict=False)
-        wanted = frozenset(tensor.name for tensor, need in needed if need)
-        gradient = derive(program, wanted)
-        named = dict(zip((tensor.name for tensor in program.inputs), inputs, strict=True))
-        ctx.save_for_backward(*(named[n] for n in gradient.saved if _is_tensor(named[n])))
-        ctx.polygen_scalars = {n: v for n, v in named.items() if not _is_tensor(v)}
+        made = plan(inputs, tuple(ctx.needs_input_grad[: len(inputs)]))
+        named = dict(zip(made.arguments, inputs, strict=True))
+        saved = made.gradient.saved
+        ctx.save_for_backward(*(named[name] for name in saved if _is_tensor(named[name])))
+        ctx.polygen_numbers = {n: v for n, v in named.items() if not _is_tensor(v)}
         ctx.polygen_forms = {n: (v.shape, v.dtype) for n, v in named.items() if _is_tensor(v)}
-        ctx.polygen_gradient = gradient
-        ctx.polygen_inputs = tuple(named)
+        ctx.polygen_plan = made
 
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        gradient = ctx.polygen_gradient
-        arrays = [n for n in gradient.saved if n not in ctx.polygen_scalars]
-        known = dict(zip(arrays, ctx.saved_tensors, strict=True)) | ctx.polygen_scalars
-        known |= zip(gradient.cotangents, cotangents, strict=True)
-        found = gradients(gradient, known, ctx.polygen_forms)
-        results = tuple(found.get(argument) for argument in ctx.polygen_inputs)
+        made: Plan = ctx.polygen_plan
+        arrays = [n for n in made.gradient.saved if n not in ctx.polygen_numbers]
+        values = dict(zip(arrays, ctx.saved_tensors, strict=True)) | ctx.polygen_numbers
+        values |= zip(made.gradient.cotangents, cotangents, strict=True)
+        found = gradients(made, values, ctx.polygen_forms)
+        results = tuple(found.get(argument) for argument in made.arguments)
         return results if len(results) > 1 else results[0]
 
     torch.library.register_autograd(name, backward, setup_context=keep, lib=library)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A backward pass, with everything decided that shapes and types decide.
+
+    Attributes:
+        arguments: of the operator, by name.
+        gradient: how the gradients are computed.
+        texts: per piece its program as text; None where no kernel can be made of it.
+    """
+
+    arguments: tuple[str, ...]
+    gradient: Gradient
+    texts: tuple[str | None, ...]
+
+
+def planned(program: Program, needed: Sequence[bool]) -> Plan:
+    """The backward pass of a program, for the arguments that need a gradient.
+
+    Raises:
+        GradientError: one of them has none.
+    """
+    names = tuple(tensor.name for tensor in program.inputs)
+    gradient = derive(program, frozenset(n for n, need in zip(names, needed, strict=True) if need))
+    texts = (text_of(p.program) if refusal(p.program) is None else None for p in gradient.pieces)
+    return Plan(names, gradient, tuple(texts))
 
 
 def _is_tensor(value: Any) -> bool:
@@ -59,35 +96,31 @@ def _is_tensor(value: Any) -> bool:
 
 
 def gradients(
-    gradient: Gradient, known: dict[str, Any], forms: dict[str, tuple[Any, torch.dtype]]
+    plan: Plan, known: dict[str, Any], forms: dict[str, tuple[Any, torch.dtype]]
 ) -> dict[str, torch.Tensor]:
     """The gradients that were asked for, by argument.
 
     Args:
-        gradient: how they are computed.
+        plan: how they are computed.
         known: the arguments that are read, numbers too, and the gradients of the outputs.
         forms: shape and type of each argument.
     """
     known = dict(known)
-    for piece in gradient.pieces:
+    for piece, text in zip(plan.gradient.pieces, plan.texts, strict=True):
         operands = [
             _grouped(known[name], groups) if _is_tensor(known[name]) else known[name]
             for name, groups in zip(piece.operands, piece.groups, strict=True)
         ]
-        results = computed(piece.program, operands)
+        if text is not None:
+            results = launch(text, operands)
+        else:
+            results = meaning.run(piece.program, operands, sizes_for(piece.program, operands))
         known |= zip((tensor.name for tensor in piece.program.outputs), results, strict=True)
     return {
         name: _total([_part(known[term.source], term) for term in terms], *forms[name])
-        for name, terms in gradient.terms
+        for name, terms in plan.gradient.terms
         if terms
     }
-
-
-def computed(program: Program, operands: Sequence[Any]) -> Sequence[torch.Tensor]:
-    """A program's outputs: by a kernel if one can be made of it."""
-    if refusal(program) is None:
-        return launch(program, operands)
-    return meaning.run(program, operands, sizes_for(program, operands))
 
 
 def _grouped(tensor: torch.Tensor, groups: tuple[tuple[int, ...], ...]) -> torch.Tensor:

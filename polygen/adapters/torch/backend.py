@@ -65,7 +65,7 @@ def polygen(
         graph: from PyTorch's tracer.
         inputs: fake ones of it.
         options: take ("predicted", "measured", "legal"), measure (True is take="measured"),
-            threshold (how many times as long a group has to take apart, 1.05 without), rest
+            threshold (how many times as long a group has to take apart, 1.03 without), rest
             ("inductor" or "eager"); all others are Inductor's.
         mode: of Inductor, as for `torch.compile`.
         heard: called with each record.

@@ -23,11 +23,11 @@ LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 _MOST_RUNNERS = 4096
 
 
-def launch(program: Program, operands: Sequence[Any]) -> list[torch.Tensor]:
+def launch(text: str, operands: Sequence[Any]) -> list[torch.Tensor]:
     """Run a program as one kernel; under a trace, record it as one node.
 
     Args:
-        program: what to compute; a kernel can be made of it.
+        text: the program, by `text_of`; a kernel can be made of it.
         operands: in order, tensors and numbers.
 
     Returns:
@@ -35,11 +35,10 @@ def launch(program: Program, operands: Sequence[Any]) -> list[torch.Tensor]:
     """
     arrays = [operand for operand in operands if isinstance(operand, torch.Tensor)]
     scalars = [float(operand) for operand in operands if not isinstance(operand, torch.Tensor)]
-    found: list[torch.Tensor] = torch.ops.polygen.launch.default(arrays, scalars, text_of(program))
+    found: list[torch.Tensor] = torch.ops.polygen.launch.default(arrays, scalars, text)
     return found
 
 
-@functools.lru_cache(_MOST_RUNNERS)
 def text_of(program: Program) -> str:
     """A program as text that `read` reads."""
     return content(program)

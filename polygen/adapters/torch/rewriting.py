@@ -19,13 +19,13 @@ import torch
 from torch.fx import Graph as FxGraph
 from torch.fx import Node as FxNode
 
-from polygen.adapters.gain import Gain, predicted
+from polygen.adapters.gain import Gain, predicted, unknown
 from polygen.adapters.graphs import Graph, Group, Shape, same
 from polygen.adapters.groups import groups, program_of, refused
 from polygen.adapters.kernels import stored
 from polygen.adapters.legality import refusal
 from polygen.adapters.rules import PATTERNS
-from polygen.adapters.torch.aten import translated
+from polygen.adapters.torch.aten import VIEWS, translated
 from polygen.adapters.torch.launching import text_of
 from polygen.adapters.torch.measuring import measured
 from polygen.adapters.torch.running import KERNELS
@@ -34,6 +34,8 @@ from polygen.api import target
 from polygen.errors import PolygenError, UnsupportedProgram
 from polygen.frontend.program import Program
 from polygen.runtime.arrays import storage_order
+
+_LONGEST_NAME = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Settings:
     """
 
     take: str = "predicted"
-    threshold: float = 1.05
+    threshold: float = 1.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +84,10 @@ def rewrite(graph: FxGraph, settings: Settings) -> list[Record]:
     known = translated(graph).with_patterns(PATTERNS)
     named = {node.name: node for node in graph.nodes}
     records = []
-    for number, group in enumerate(groups(known)):
+    for group in groups(known):
         computes = _line(known, group)
         try:
-            program, why = _decided(known, group, named, settings, f"group{number}")
+            program, why = _decided(known, group, named, settings)
         except PolygenError as error:
             records.append(Record(group.members, computes, False, refused(error)))
             continue
@@ -99,21 +101,27 @@ def rewrite(graph: FxGraph, settings: Settings) -> list[Record]:
     return records
 
 
+def _operations(graph: Graph, group: Group) -> list[str]:
+    """The names of a group's operations, for people; casts have none."""
+    texts = (graph[name].text.partition(" ")[0] for name in group.members)
+    return [text for text in texts if text and text not in VIEWS]
+
+
 def _line(graph: Graph, group: Group) -> str:
     """The operations of a group, for people."""
-    parts = [graph[name].text for name in group.members if graph[name].text]
     domain = " x ".join(map(str, group.domain))
-    return f"{', '.join(part for part in parts if part not in ('view', 'reshape'))} over {domain}"
+    return f"{', '.join(_operations(graph, group))} over {domain}"
 
 
 def _decided(
-    graph: Graph, group: Group, named: dict[str, FxNode], settings: Settings, name: str
+    graph: Graph, group: Group, named: dict[str, FxNode], settings: Settings
 ) -> tuple[Program | None, str]:
     """The group's program if it is taken, and why it is or is not.
 
     Raises:
         PolygenError: no kernel can be made of the group.
     """
+    name = "_".join(_operations(graph, group))[:_LONGEST_NAME]
     values = [named[operand].meta["val"] for operand, _ in group.operands]
     exact = all(v.dtype == torch.float64 and v.device.type == "cpu" for v in values)
     devices = {v.device for v in values}
@@ -135,6 +143,9 @@ def _decided(
     laid_out = stored(program, orders)
     gain: Gain | None = None
     if settings.take == "predicted":
+        why = unknown(laid_out, sizes)
+        if why:
+            return None, why
         gain = predicted(laid_out, target(None), sizes)
     elif settings.take == "measured":
         gain = measured(laid_out, sizes)

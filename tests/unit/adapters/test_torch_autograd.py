@@ -153,7 +153,7 @@ def test_a_launch_holds_its_program_as_text():
     program = pg.fuse(lambda x, w, a: a * (x @ w)).program("tf32[M,K]", "tf32[K,N]", "f32")
     assert launching.read(launching.text_of(program)) == program
     x, w = exact(3, 4).detach(), exact(4, 5).detach()
-    (y,) = launching.launch(program, [x, w, 2.5])
+    (y,) = launching.launch(launching.text_of(program), [x, w, 2.5])
     torch.testing.assert_close(y, 2.5 * (x @ w))
 
 
