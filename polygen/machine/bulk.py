@@ -306,6 +306,14 @@ def store_tensor(machine: Machine, lanes: Lanes, *rest: Any) -> None:
         machine.alignment.need(offset, placed.swizzle * 8, position)
         chunks = cta * machine.shared_bytes + tensormap.shared_chunks(placed, offset)
         corner = _corner(machine, lanes, lane, placed, tuple(coordinates), position)
+        if min(corner, default=0) < 0:  # an H200 stops there: "an illegal instruction"
+            machine.findings.add(
+                "out-of-bounds-global",
+                f"{lanes.name(lane)} stores a box that begins at {list(corner)}, before "
+                f"{placed.name}: loads may, stores are clipped at the far ends alone",
+                position,
+            )
+            raise Stop
         at, inside = tensormap.elements(placed, corner)
         written = inside
         if placed.dims[0] * placed.element % 16 and not operation:

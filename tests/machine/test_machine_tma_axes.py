@@ -17,6 +17,7 @@ from polygen.lower.plan import MapAxis
 from polygen.machine import Launch, TensorMap, run
 
 SHAPE, BOX, CORNER = (4, 3, 5, 6, 32), (2, 2, 3, 4, 16), (3, -1, 3, 4, 24)
+STORED = (3, 2, 3, 4, 24)
 
 
 def five(corner):
@@ -59,12 +60,23 @@ def integers(shape, dtype=np.float32):
 @pytest.mark.parametrize("rank", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("completion", ["late", "early", "random"])
 def test_stores_of_every_rank_clip_every_axis(compile_ptx, rank, completion):
-    corner = CORNER[-rank:]
+    corner = STORED[-rank:]
     array, values = -np.ones(SHAPE[-rank:], np.float32), integers(BOX[-rank:])
     found = stored(
         compile_ptx, TensorMap(array, BOX[-rank:]), values, corner, completion=completion
     )
     np.testing.assert_array_equal(found, put(array, values, corner))
+
+
+@pytest.mark.parametrize("corner", [(-1, 8), (1, -4)], ids=["rows", "columns"])
+def test_a_store_does_not_begin_before_the_array(compile_ptx, corner):
+    """An H200 stops such a store as an illegal instruction; loads may begin there."""
+    array, values = np.zeros((6, 32), np.float32), np.ones((4, 16), np.float32)
+    ptx = compile_ptx(text(STORE, 2, values.nbytes), "sm_90a")
+    parameters = (TensorMap(array, (4, 16)), values, *five(corner))
+    report = run(ptx, Launch((1, 1, 1), (64, 1, 1), values.nbytes, parameters))
+    assert [finding.code for finding in report.findings] == ["out-of-bounds-global"]
+    assert "before" in report.findings[0].sentence
 
 
 @pytest.mark.parametrize("swizzle", [32, 64, 128])
@@ -100,6 +112,7 @@ def test_windows_read_what_numpy_slices(compile_ptx, name, part, box, corner):
 @pytest.mark.parametrize("name, part, box, corner", WINDOWS)
 def test_windows_write_what_numpy_slices(compile_ptx, name, part, box, corner):
     whole, values = integers((3, 5, 7, 32)), -integers(box)
+    corner = tuple(max(at, 0) for at in corner)
     wanted = whole.copy()
     part(wanted)[...] = put(part(whole), values, corner)
     found = stored(compile_ptx, TensorMap(part(whole), box, whole=whole), values, corner)
