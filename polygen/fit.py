@@ -23,6 +23,7 @@ from polygen.lower.memory import memory, needed
 from polygen.lower.operands import major, operand_layout
 from polygen.lower.resources import resources
 from polygen.poly.match import Match
+from polygen.poly.partial_sums import require_reassociable
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.results import panels
 from polygen.poly.tiling import tiling
@@ -89,6 +90,7 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom) -> None:
     """Refuse what no specialised kernel does, before anything is built; nothing without roles.
 
     Raises:
+        IllegalSchedule: sums that blocks of a cluster cannot share.
         ScheduleError: tiles that do not fit the roles.
         UnsupportedProgram: an operand that tensor maps cannot describe.
     """
@@ -102,6 +104,7 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom) -> None:
             why="roles feed warpgroup instructions",
             nearest='Use atom = "auto"',
         )
+    require_reassociable((one.contraction for one in match.products), schedule.cluster.k)
     cta, warp = schedule.tile.cta, schedule.tile.warp
     pingpong = schedule.roles.form == "pingpong"
     whole_rows, whole_columns = warp.m == cta.m, warp.n == cta.n

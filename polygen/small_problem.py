@@ -52,7 +52,7 @@ def few_blocks(source: KernelSource) -> KernelSource:
     launch = source.launch
     if not launch.persistent:
         return source
-    blocks = _TRIAL_CLUSTERS * launch.cluster[0] * launch.cluster[1]
+    blocks = _TRIAL_CLUSTERS * launch.blocks
     return replace(source, launch=replace(launch, persistent=min(blocks, launch.persistent)))
 
 

@@ -382,7 +382,7 @@ def roles(
     m: int = 64,
     stages: int = 3,
     in_flight: int = 1,
-    cluster: tuple[int, int] = (1, 1),
+    cluster: tuple[int, ...] = (1, 1),
     **epilogue: Any,
 ) -> Schedule:
     """A schedule with roles; quick to run on the machine.
@@ -394,7 +394,7 @@ def roles(
         m: rows of it.
         stages: slots of the ring.
         in_flight: products that may still run when the next are issued.
-        cluster: blocks along m and n.
+        cluster: blocks along m and n, and along k.
         epilogue: fields of it, and the raster.
     """
     kind, parts, *registers = FORMS[form]

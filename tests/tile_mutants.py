@@ -59,6 +59,7 @@ class Case:
     in_flight: int | None = None
     main: MainLoop = ONE_PRODUCT
     stages: int | None = None
+    k: int | None = None  # blocks of a cluster that share sums
 
 
 CASES = (
@@ -71,6 +72,8 @@ CASES = (
     Case("ping-pong, residual", "sm_90a/pingpong_64x256x64.toml", ("r",)),
     Case("ping-pong, from registers", "sm_90a/pingpong_64x160x64_s6_registers.toml"),
     Case("cluster of two", "sm_90a/cooperative_128x256x64_c2x1.toml", ("r",)),
+    Case("shared sums, residual", "sm_90a/cooperative_64x64x64_s11_k4.toml", ("r",), stages=3),
+    Case("shared sums, pair", "sm_90a/cooperative_64x64x64_s11_k4.toml", main=APART, stages=3, k=2),
     Case("warps, shared pair", "sm_80/64x64x64_w32x32_s4.toml", main=SHARED),
     Case("cooperative, pair", "sm_90a/cooperative_128x64x64.toml", main=APART, stages=3),
     Case("ping-pong, shared pair", "sm_90a/pingpong_64x96x64_s10.toml", main=SHARED, stages=4),
@@ -91,11 +94,13 @@ def program(case: Case) -> TileProgram:
         schedule = replace(schedule, pipeline=pipeline)
     if case.stages is not None:
         schedule = replace(schedule, pipeline=replace(schedule.pipeline, stages=case.stages))
+    if case.k is not None:
+        schedule = replace(schedule, cluster=replace(schedule.cluster, k=case.k))
     scope = "warpgroup" if schedule.specialised else "warp"
     fitting = atoms_for(device("sm_90a"), BF16, BF16, F32)
     tiles = tiling(schedule, next(a for a in fitting if a.scope == scope))
     through = schedule.epilogue.through == "tma"
-    width = schedule.tile.warp.n
+    width = tiles.columns
     columns = schedule.epilogue.columns or next(c for c in (64, 32, 16) if width % c == 0)
     panels = Panels(columns, case.operands, case.outputs) if through else Panels(0, (), ())
     epilogue = Epilogue(RowVectors(8, 2, 32), panels)
@@ -134,6 +139,8 @@ def mutants(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
     yield from _slots(of)
     yield from _frames(of)
     yield from _known_elsewhere(of)
+    if any(s.name == "combine" for s in of.program.statements):
+        yield from _shared_sums(of)
 
 
 # ---- what the places run -------------------------------------------------------------------------
@@ -459,6 +466,69 @@ def _known_elsewhere(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
             yield what, emitted(of, syncs=syncs)
 
 
+# ---- sums that several blocks share --------------------------------------------------------------
+
+
+def _shared_sums(of: Synchronised) -> Iterator[tuple[str, Emitted]]:
+    """Parts that are added in another order or too early, or that a block does not send."""
+    send = of.program.statement("send")
+    most = send.place.counts[0] - 1
+    for what, more in (
+        ("the last block sends nothing", f"rank < {most}"),
+        ("a block sends nothing but its first tile", "i = 0"),
+    ):
+        changed = replace(send, bounds=f"{send.bounds} and {more}")
+        yield what, emitted(of, shown=_with(of.program, changed))
+    combine = of.program.statement("combine")
+    fewer = replace(combine, bounds=f"{combine.bounds} and q < {most}")
+    yield "the last part is not added", emitted(of, shown=_with(of.program, fewer))
+    outer = _holding(of.tree, "combine")
+    adding = next(c for c in outer.children if "combine" in leaves(c))
+    assert isinstance(adding, Loop)
+    backwards = replace(adding, times=tuple((x, f"-{t}") for x, t in adding.times))
+    yield (
+        "parts are added in the wrong order",
+        emitted(of, tree=_exchanged(of.tree, outer, adding, (backwards,))),
+    )
+    finishing = next(c for c in outer.children if "finish" in leaves(c))
+    wait = Leaf("wait_full_part")
+    for what, order in (
+        ("the epilogue before the parts are added", (finishing, adding)),
+        ("the epilogue before the parts have come", (finishing, wait, adding)),
+        ("parts are added before they have come", (adding, wait, finishing)),
+        ("parts are added before the own ones are sent", (wait, adding, Leaf("send"), finishing)),
+    ):
+        kept = [c for c in outer.children if c not in order]
+        at = next(n for n, c in enumerate(outer.children) if c in order)
+        moved = Steps((*kept[:at], *order, *kept[at:]))
+        yield what, emitted(of, tree=_replaced_node(of.tree, outer, moved))
+
+
+def _holding(tree: Node, name: str) -> Steps:
+    """The steps of which one is the innermost loop around a leaf."""
+    if isinstance(tree, Loop):
+        return _holding(tree.child, name)
+    assert isinstance(tree, Steps)
+    child = next(c for c in tree.children if name in leaves(c))
+    return tree if isinstance(child, Loop) and child.child == Leaf(name) else _holding(child, name)
+
+
+def _exchanged(tree: Node, outer: Steps, old: Node, new: tuple[Node, ...]) -> Node:
+    """The tree with other children for one of some steps."""
+    children = tuple(x for c in outer.children for x in (new if c is old else (c,)))
+    return _replaced_node(tree, outer, Steps(children))
+
+
+def _replaced_node(tree: Node, old: Node, new: Node) -> Node:
+    if tree is old:
+        return new
+    if isinstance(tree, Loop):
+        return replace(tree, child=_replaced_node(tree.child, old, new))
+    if isinstance(tree, Steps):
+        return Steps(tuple(_replaced_node(c, old, new) for c in tree.children))
+    return tree
+
+
 def vars_of(sync: Sync) -> dict[str, object]:
     """The fields of a record."""
     return {f.name: getattr(sync, f.name) for f in fields(sync)}
@@ -510,9 +580,10 @@ class Equivalent:
     reason: str
 
 
-_PANELS = ("cooperative", "ping-pong, residual", "ping-pong, shared", "cluster")
+_PANELS = ("cooperative", "ping-pong, residual", "ping-pong, shared", "cluster", "shared sums")
 _LAGGING = (
     "cooperative, residual", "cooperative, two", "cooperative, pair", "ping-pong", "cluster",
+    "shared sums",
 )  # fmt: skip
 EQUIVALENT = (
     Equivalent(
@@ -563,7 +634,13 @@ EQUIVALENT = (
     ),
     Equivalent(
         ("retire_empty_ring is not run the last time",),
-        ("cooperative, residual", "cooperative, two", "cooperative, pair", "cluster"),
+        (
+            "cooperative, residual",
+            "cooperative, two",
+            "cooperative, pair",
+            "cluster",
+            "shared sums",
+        ),
         "the drain of the last tile follows before anything of that release is used: the release "
         "itself is one of the last, and nobody waits for it",
     ),
@@ -580,13 +657,13 @@ EQUIVALENT = (
     ),
     Equivalent(
         ("wait_store -1 iteration(s)",),
-        ("cooperative, pair",),
+        ("cooperative, pair", "shared sums"),
         "of two slots, a panel writes over the one that was stored two panels before; a wait for "
         "all stores one panel before comes behind that",
     ),
     Equivalent(
         ("multiply_0 after multiply_1", "multiply_1 before multiply_0"),
-        ("cooperative, pair", "ping-pong, shared"),
+        ("cooperative, pair", "ping-pong, shared", "shared sums, pair"),
         "two products add to sums of their own, from tiles that have arrived together",
     ),
     Equivalent(
@@ -613,7 +690,7 @@ EQUIVALENT = (
     ),
     Equivalent(
         ("prepare after wait_full_ring",),
-        ("cooperative", "cluster"),
+        ("cooperative", "cluster", "shared sums"),
         "it reads operands of the epilogue that no barrier hands over",
     ),
     Equivalent(
@@ -638,8 +715,36 @@ EQUIVALENT = (
     ),
     Equivalent(
         ("arrive_empty_r after store",),
-        ("cooperative, residual", "cooperative, none", "ping-pong, residual", "cluster"),
+        (
+            "cooperative, residual",
+            "cooperative, none",
+            "ping-pong, residual",
+            "cluster",
+            "shared sums, residual",
+        ),
         "the panel is released later, which is slower and no less ordered",
+    ),
+    Equivalent(
+        ("send before arrive_empty_ring_rest",),
+        ("shared sums",),
+        "the products are complete by then; the last slots of the ring are released later, which "
+        "is slower and no less ordered",
+    ),
+    Equivalent(
+        ("combined after wait_full_r", "combined after finish"),
+        ("shared sums",),
+        "it only counts, and the landing areas have no use before the next tile",
+    ),
+    Equivalent(
+        ("arrive_empty_r +1 iteration(s)",),
+        ("shared sums, residual",),
+        "a block finishes one panel of the tile, so that one later is still behind its last use",
+    ),
+    Equivalent(
+        ("panel_r: one slot fewer",),
+        ("shared sums, residual",),
+        "with one panel of a tile a ring of one is another right kernel: its barriers have one as "
+        "well",
     ),
     Equivalent(
         ("arrive_empty_ring +1 iteration(s)",),

@@ -195,12 +195,13 @@ class Model:
                     self._count_bytes(sync, leaf)
 
     def _count_bytes(self, sync: Sync, leaf: str) -> None:
-        kept = self._kept(sync.buffers[0])
+        kept, moving = self._kept(sync.buffers[0]), self.statements[leaf]
+        strands = 1 if moving.place.threads == 1 or moving.executes == "one" else 2
         for (name, _), accesses in self.access.items():
             for buffer, cell, writes in accesses if name == leaf else ():
                 if writes and buffer in sync.buffers:
                     key = (sync.name, cell[:kept])
-                    self.expects[key] = self.expects.get(key, 0) + 1
+                    self.expects[key] = self.expects.get(key, 0) + strands
 
     def _kept(self, buffer: str) -> int:
         return self.buffers[buffer].versions + self.buffers[buffer].owner
@@ -515,10 +516,12 @@ class _Run:
                 if writes:
                     self._write(strand, leaf, instance, key, cell, None)
             return
+        at_once = ("scalar", "register") if leaf.unit.takes_registers else ("scalar",)
         for key, cell, _ in keys:
-            if self._space(key) == "scalar":  # taken at the issue
+            if self._space(key) in at_once:  # taken at the issue
+                self._touch_register(strand, key)
                 self._read(leaf, instance, key, cell, None)
-        keys = [item for item in keys if self._space(item[0]) != "scalar"]
+        keys = [item for item in keys if self._space(item[0]) not in at_once]
         op = _Op(name, instance, strand, keys)
         self._begin(leaf, op)
         if leaf.unit.completion == "bytes":
@@ -647,7 +650,7 @@ class _Run:
                 rank = self._rank(strand, op.name, lead, cell)
                 slot = rank % sync.slots
                 home = cell[versions : versions + place.blocks] == strand[1][: place.blocks]
-                if home:
+                if home and strand[2] == 0:  # by one thread
                     size = model.expects[sync.name, cell]
                     self._add(sync, self._barrier(sync, slot, cell), 1, size)
                 kept = model._kept(lead)

@@ -118,6 +118,7 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
     """Which tiles a block works on, and what its places share."""
     along, depths = plan.schedule.raster.along, [size_name(depth) for depth in plan.match.depths]
     depth = functools.reduce(lambda one, other: f"max({one}, {other})", depths)
+    step = plan.tiles.cta[2] * plan.tiles.split  # blocks that share sums have a range of k each
     record = {
         "lanes": plan.device.warp_size,
         "min_blocks": plan.schedule.min_blocks,
@@ -125,8 +126,8 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
         "along": along,
         "across": "n" if along == "m" else "m",
         "k_extent": depth,
-        "tile_k": plan.tiles.cta[2],
-        "tile_k_less_1": plan.tiles.cta[2] - 1,
+        "tile_k": step,
+        "tile_k_less_1": step - 1,
     }
     if not plan.launch.persistent:
         return record | {
@@ -140,7 +141,7 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
 
 def _persistent(plan: KernelPlan) -> dict[str, Any]:
     rows, columns = plan.schedule.cluster.m, plan.schedule.cluster.n
-    blocks, extents = rows * columns, extent_names(plan)
+    blocks, extents = plan.launch.blocks, extent_names(plan)
     super_m, super_n = plan.tiles.cta[0] * rows, plan.tiles.cta[1] * columns
     clustered = blocks > 1
     start = {"none": [], "block": ["start_block"], "cluster": ["start_cluster"]}[plan.frame.begin]
@@ -149,7 +150,7 @@ def _persistent(plan: KernelPlan) -> dict[str, Any]:
         "frame": ["persistent", "barriers", *start, "places", *end],
         "attributes": f"__cluster_dims__({blocks}, 1, 1) " if clustered else "",
         "rank": [f"const int rank = blockIdx.x % {blocks};"] if clustered else [],
-        "items": "clusters of tiles" if clustered else "tiles",
+        "items": "clusters of tiles" if rows * columns > 1 else "tiles",
         "cluster_blocks": blocks,
         "group_warps": plan.device.warpgroup_warps,
         "m_extent": extents["m"],

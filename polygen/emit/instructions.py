@@ -15,8 +15,9 @@ from polygen.lower.work import Boxes, Copy, Finish, Load, Move, Product, Store
 # Files of templates/instructions in their order.
 _ORDER = (
     "copies", "fragment_loads", "round_to_tf32", "mma", "words", "places", "tensor_map",
-    "mbarrier", "cluster", "mbarrier_wait", "box_load", "box_multicast", "panels_out", "warm",
-    "panels_in", "pack", "wgmma", "cursor",
+    "mbarrier", "cluster", "mbarrier_wait", "box_load", "box_load_once", "box_multicast",
+    "panels_out", "warm",
+    "panels_in", "pack", "wgmma", "cursor", "partial_sums",
 )  # fmt: skip
 _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
 
@@ -24,7 +25,7 @@ _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
 def instructions(plan: KernelPlan) -> dict[str, Any]:
     """Which wrappers a kernel has, and what they need."""
     needed = {need for leaf in plan.leaves for need in kind_of(leaf).needs}
-    if plan.launch.cluster != (1, 1):
+    if plan.launch.blocks > 1:
         needed.add("cluster")
     if any(load.round_to_tf32 for load in plan.of(Load)):
         needed.add("round_to_tf32")
@@ -32,6 +33,9 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
     received = [boxes for boxes in loaded if boxes.mask]
     if received:
         needed.add("box_multicast")
+    once = [boxes for boxes in loaded if boxes.once]
+    if once:
+        needed.add("box_load_once")
     if any(finish.operands for finish in plan.of(Finish)):
         needed.add("panels_in")
     warps = plan.leaf_of(Product).unit == "mma.sync"
@@ -46,6 +50,7 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         ],
         "products": [_multiply(plan)] if warps else _products(plan),
         "box_loads": _corners(plan, loaded, 3),
+        "box_loads_once": _corners(plan, once, 4),
         "box_multicasts": _corners(plan, received, 3),
         "box_stores": _corners(plan, [b for store in plan.of(Store) for _, b in store.panels], 2),
     }

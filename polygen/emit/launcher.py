@@ -175,9 +175,8 @@ def _persistent(launch: Launch) -> dict[str, int]:
     """Blocks of a cluster, and the extent of its tiles; or nothing."""
     if not launch.persistent:
         return {}
-    blocks = launch.cluster[0] * launch.cluster[1]
     return {
-        "blocks": blocks,
+        "blocks": launch.blocks,
         "per_multiprocessor": launch.per_multiprocessor,
         "tile_along": launch.tile_along * launch.cluster[0],
         "tile_across": launch.tile_across * launch.cluster[1],

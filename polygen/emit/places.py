@@ -12,7 +12,7 @@ from polygen.emit.ctext import loops
 from polygen.emit.leaf import render
 from polygen.emit.leaf.table import INDENT
 from polygen.lower.plan import KernelPlan, Place
-from polygen.lower.work import Load, Product, Store
+from polygen.lower.work import Load, Product, Send, Store
 
 _SUM_TYPES = {"f32": "float", "f16": "unsigned", "s32": "int"}
 # Above the loops of a place.
@@ -81,6 +81,7 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
     atom, (rows, columns) = plan.atom, plan.tiles.atoms
     kind, shape = _SUM_TYPES[atom.c.dtype.name], f"[{rows}][{columns}][{atom.c.registers}]"
     totals = [work.total for work in plan.of(Product)]
+    landings = [one for work in plan.of(Send) for one in work.landings]
     if product.unit == "mma.sync":
         slots = plan.schedule.pipeline.fragments
         fragments = []
@@ -95,7 +96,10 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
         own = ("group" if count > 1 else "0" for count in plan.tiles.warps)
         quarter += "".join(f", w_{axis} = {part}" for axis, part in zip("mn", own, strict=True))
     cleared = ", ".join(f"{total}{shape} = {{}}" for total in totals)
-    return [f"{quarter};", f"{kind} {cleared};"]
+    whole = [
+        f"{kind} {one.completed}[{one.rows}][{one.groups}][{atom.c.registers}];" for one in landings
+    ]
+    return [f"{quarter};", f"{kind} {cleared};", *whole]
 
 
 def _leaves(plan: KernelPlan, place: str, depth: int) -> list[str]:

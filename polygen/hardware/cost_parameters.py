@@ -46,6 +46,8 @@ class CostParameters:
         cluster_loss: share of a k tile that two blocks of a cluster lose by going in step.
         wide_cluster_loss: likewise, more than two blocks.
         tile: cycles per tile to begin: its place, the first wait.
+        exchange: cycles in which the parts of a sum meet that the blocks of a cluster share.
+        exchange_rate: bytes per cycle that a block sends to the others.
         panel: cycles in which a warpgroup finishes 64 x 64 results, through panels.
         panel_turn: cycles of each panel besides, whatever its width.
         registers: likewise, straight from the registers.
@@ -87,6 +89,8 @@ class CostParameters:
     cluster_loss: float
     wide_cluster_loss: float
     tile: float
+    exchange: float
+    exchange_rate: float
     panel: float
     panel_turn: float
     registers: float

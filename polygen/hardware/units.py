@@ -22,6 +22,7 @@ class Unit:
     proxy: str  # "generic" or "async"
     in_order: bool = False  # one agent's instances see each other's results in issue order
     collective: bool = False  # one thread's wait for completion speaks for its whole agent
+    takes_registers: bool = False  # registers that it reads are free once the thread goes on
 
     def __str__(self) -> str:
         return self.name
@@ -40,9 +41,8 @@ def unit(name: str) -> Unit:
     completion, proxy = take(table, "completion", where), take(table, "proxy", where)
     if completion not in ("now", "groups", "bytes") or proxy not in ("generic", "async"):
         raise HardwareDataError(f"completion {completion!r}, proxy {proxy!r}", where=where)
-    return Unit(
-        name, completion, proxy, table.get("in_order", False), table.get("collective", False)
-    )
+    claims = ("in_order", "collective", "takes_registers")
+    return Unit(name, completion, proxy, *(table.get(claim, False) for claim in claims))
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,7 @@ def _launch(given: Given, taken: Resources) -> Launch:
         per_multiprocessor=schedule.min_blocks if schedule.specialised else 1,
         cluster=(cluster[along], cluster[across]),
         batches=tuple(extent for _, extent in match.batches),
+        split=schedule.cluster.k,
     )
 
 

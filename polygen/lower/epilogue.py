@@ -41,7 +41,7 @@ def epilogue(given: Given) -> Epilogue:
         reads=tuple(_read(one, rows.vector) for one in work.reads),
         statements=work.statements,
         sums=tuple(
-            (one.contraction.write.name, product.called("sum"))
+            (one.contraction.write.name, product.called("total" if tiles.split > 1 else "sum"))
             for one, product in zip(given.match.products, given.tree.main.products, strict=True)
         ),
         writes=tuple(
@@ -49,7 +49,7 @@ def epilogue(given: Given) -> Epilogue:
             for w in work.writes
         ),
         row_base=f"b_m * {tiles.cta[0]} + w_m * {tiles.warp[0]}{inside}",
-        column_base=f"b_n * {tiles.cta[1]} + w_n * {tiles.warp[1]}",
+        column_base=f"b_n * {tiles.cta[1]} + w_n * {tiles.warp[1]}{own_columns(tiles)}",
         row_of_lane=closed_form(first[:, 0]),
         column_of_lane=closed_form(first[:, 1]),
         element_offsets=tuple((int(r), int(c)) for r, c in table[0] - first[0]),
@@ -87,11 +87,16 @@ def own_part(tiles: Tiling, axis: int, agent: str, step: int) -> str:
     return f" + {agent} * {step}" if tiles.warps[axis] > 1 else ""
 
 
+def own_columns(tiles: Tiling) -> str:
+    """Where a block's columns of a tile begin that several finish, as a term; "" if one does."""
+    return f" + rank * {tiles.columns}" if tiles.split > 1 else ""
+
+
 def tile_corner(tiles: Tiling, agent: str) -> tuple[str, str]:
     """The row and the column where an agent's tile begins."""
     return (
         f"b_m * {tiles.cta[0]}{own_part(tiles, 0, agent, tiles.warp[0])}",
-        f"b_n * {tiles.cta[1]}{own_part(tiles, 1, agent, tiles.warp[1])}",
+        f"b_n * {tiles.cta[1]}{own_part(tiles, 1, agent, tiles.warp[1])}{own_columns(tiles)}",
     )
 
 
@@ -124,7 +129,7 @@ def panel(given: Given, element: Element, buffer: Buffer, chosen: Panels, counte
 def panel_boxes(given: Given, element: Element, of: Panel, agent: str, direction: str) -> Boxes:
     """The boxes of panel p of an agent's tile; direction "in" or "out"."""
     row, column = tile_corner(given.tiles, agent)
-    per_block = given.tiles.warp[1] // of.columns
+    per_block = given.tiles.columns // of.columns
     rows, columns = of.box
     axes, dims = map_axes(of.tensor, element.index, given.sizes, {"m": rows, "n": columns})
     starts = {
@@ -155,7 +160,7 @@ def finish(
         operands=operands,
         results=results,
         columns=columns,
-        per_block=tiles.warp[1] // columns,
+        per_block=tiles.columns // columns,
         blocks=columns // atom.n,
         group_columns=atom.n,
         column=column,
@@ -167,7 +172,7 @@ def finish(
 
 def warm(work: Finish, tiles: Tiling) -> Warm:
     """What a tile's epilogue reads per column, before it does."""
-    return Warm(tuple(column_reads(work)), work.column, tiles.warp[1])
+    return Warm(tuple(column_reads(work)), work.column, tiles.columns)
 
 
 def column_reads(work: Finish) -> list[Read]:

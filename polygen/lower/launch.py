@@ -83,6 +83,12 @@ class Launch:
     cluster: tuple[int, int] = (1, 1)  # blocks along, across
     batches: tuple[Dim, ...] = ()  # extents of the batch dims, outermost first
     per_multiprocessor: int = 1  # persistent blocks of each multiprocessor
+    split: int = 1  # blocks of a cluster for each of its tiles, which share the tile's sums
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a cluster."""
+        return self.cluster[0] * self.cluster[1] * self.split
 
     def matrices(self, sizes: Mapping[str, int]) -> int:
         """How many matrices of tiles there are."""
@@ -102,9 +108,8 @@ class Launch:
             resident: of persistent blocks, how many run at once; 0: as on the target.
         """
         if self.persistent:
-            blocks = self.cluster[0] * self.cluster[1]
-            most = (resident or self.persistent) // blocks
-            return (min(most, self.work(sizes)) * blocks, 1, 1)
+            most = (resident or self.persistent) // self.blocks
+            return (min(most, self.work(sizes)) * self.blocks, 1, 1)
         tiles_along = -(-_extent(self.along, sizes) // self.tile_along)
         tiles_across = -(-_extent(self.across, sizes) // self.tile_across)
         return (tiles_across * self.group, -(-tiles_along // self.group), self.matrices(sizes))

@@ -4,7 +4,8 @@
    its swizzles.
 2. For the way out a scratch area of every warp for each product, over the rings; or panels of every
    warpgroup, as many as may be on their way in or out.
-3. Barriers last. While they are not derived yet, room for them is kept.
+3. Where blocks of a cluster share sums, areas in which their parts meet.
+4. Barriers last. While they are not derived yet, room for them is kept.
 
 `memory` needs nothing but the schedule and the program, so it says whether a schedule fits before
 anything is built; the plan's buffers are the same, with their layouts.
@@ -19,7 +20,9 @@ from polygen.hardware.device import common_facts
 from polygen.hardware.matrix_layout import pattern_bytes
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.plan import Buffer
+from polygen.poly.kernel_parts import main_loop
 from polygen.poly.match import Match
+from polygen.poly.partial_sums import LANDING_SLOTS
 from polygen.poly.pointwise import Element, Pointwork
 from polygen.poly.results import panels
 from polygen.poly.tiling import Tiling
@@ -62,6 +65,7 @@ def memory(
             )
         )
     found += _panels(schedule, work, tiles)
+    found += _landings(schedule, matched, tiles)
     if barriers is None and schedule.specialised:
         found.append(Buffer("barriers", "barrier", 0, 1, pattern_bytes(), _BARRIER_BYTES))
     found += [_barriers(*one) for one in barriers or ()]
@@ -111,6 +115,21 @@ def _panels(schedule: Schedule, work: Pointwork, tiles: Tiling) -> list[Buffer]:
         *(ring(f"panel_{name}", reads[name], ahead) for name in chosen.operands),
         *(ring(f"result_{name}", writes[name], behind) for name in chosen.outputs),
     ]
+
+
+def _landings(schedule: Schedule, matched: Match, tiles: Tiling) -> list[Buffer]:
+    """Every block gets a part of its share of the sums from every block: a whole tile of them."""
+    if tiles.split == 1:
+        return []
+    size, owners = tiles.warp[0] * tiles.warp[1] * _SUM_BYTES, workers(schedule, tiles)
+    note = f"sums of {tiles.columns} columns from each of {tiles.split} blocks"
+    return [
+        Buffer(
+            product.called("part"), "landing", 0, LANDING_SLOTS, size, chunk_bytes(), owners,
+            note=note,
+        )
+        for product in main_loop(matched).products
+    ]  # fmt: skip
 
 
 def _barriers(name: str, slots: int, owners: int) -> Buffer:

@@ -152,7 +152,8 @@ def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Bo
     parts, left = _parts(operand, schedule), operand.role == "m"
     box = (layout.rows // parts, layout.span // operand.tensor.dtype.bytes)
     rows, columns = (operand.role, "k") if operand.k_contiguous else ("k", operand.role)
-    corners = {operand.role: f"b_{operand.role} * {tile}", "k": f"k * {tile_k}"}
+    k = "k" if schedule.cluster.k == 1 else "(rank * k_tiles + k)"  # of all, the block's k-th
+    corners = {operand.role: f"b_{operand.role} * {tile}", "k": f"{k} * {tile_k}"}
     part = mask = ""
     if parts > 1:
         part = f"rank / {along}" if left else f"rank % {along}"
@@ -162,6 +163,10 @@ def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Bo
     axes, dims = map_axes(
         operand.tensor, operand.index, dict(operand.extents), {rows: box[0], columns: box[1]}
     )
+    # Blocks share sums where rows are few: what one row of tiles needs, nobody reads again.
+    own = all(dim in dict(operand.extents) for dim, _ in given.match.batches)
+    few = schedule.cluster.k > 1 and own
+    once = f"tiles_{'n' if left else 'm'} == 1" if few else ""
     share = f", each of {parts} blocks its part for all" if parts > 1 else ""
     note = (
         f"operand {name}: {operand.tensor.name}, {tile} of {operand.role} x {tile_k} of k -> "
@@ -171,7 +176,7 @@ def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Bo
     )
     return Boxes(
         operand.tensor, f"map_{name}", f"ring_{name}", axes, layout.boxes, layout.span,
-        layout.box_bytes, corner(dims, corners), note, part, parts, mask,
+        layout.box_bytes, corner(dims, corners), note, part, parts, mask, once,
     )  # fmt: skip
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from polygen import isl
+from polygen.errors import VerifyError
 from polygen.lower.given import Given
 from polygen.lower.plan import Leaf
 from polygen.lower.work import Groups, Nothing, Placed, Signal, Skip, Turn
@@ -70,11 +72,26 @@ def owners(synchronised: Synchronised, sync: Sync) -> int:
 def _is_remote(synchronised: Synchronised, sync: Sync) -> bool:
     """Whether threads arrive at the barriers of several blocks."""
     names = {leaf.name: leaf for leaf in synchronised.leaves}
-    arriving = [names[signal] for signal, _ in sync.signals if signal in names]
-    shared = synchronised.program.buffer(sync.buffers[0]) if sync.kind == "mbarrier" else None
-    if shared is None or not arriving:
+    arriving = [(names[signal], cells) for signal, cells in sync.signals if signal in names]
+    if sync.kind != "mbarrier" or not arriving:
         return False
-    return arriving[0].place.blocks > 0 and shared.owner == arriving[0].place.blocks
+    program, buffer = synchronised.program, synchronised.program.buffer(sync.buffers[0])
+    crossing = False
+    for leaf, cells in arriving:
+        whole = isl.read_map(f"{program.prefix}{{ {cells} }}")
+        own = whole
+        for n in range(leaf.place.blocks):
+            own = own.equate(isl.dim_type.in_, n, isl.dim_type.out, buffer.versions + n)
+        crossing |= not whole.is_subset(own)
+    if crossing and (
+        buffer.owner > arriving[0][0].place.blocks or arriving[0][0].executes != "one"
+    ):
+        raise VerifyError(
+            f"{sync.name}: no leaf arrives at the barriers of other blocks for one of their "
+            "agents, or by several threads",
+            where=buffer.name,
+        )
+    return crossing
 
 
 def counters(given: Given, place: str) -> tuple[tuple[str, int], ...]:

@@ -17,7 +17,7 @@ from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.plan import KernelPlan, Leaf, Rows
 from polygen.lower.resources import thread_count
 from polygen.lower.verify_accesses import check_accesses
-from polygen.lower.work import Move
+from polygen.lower.work import Move, Send
 from polygen.poly.ast import Block, Call, For, If, LoopAst, Marked
 
 
@@ -85,6 +85,10 @@ def _check_bytes(plan: KernelPlan) -> None:
         leaf.statement: sum(boxes.bytes for boxes in leaf.work.boxes)
         for leaf in plan.leaves
         if isinstance(leaf.work, Move)
+    } | {
+        leaf.statement: leaf.work.blocks * sum(one.part_bytes for one in leaf.work.landings)
+        for leaf in plan.leaves
+        if isinstance(leaf.work, Send)
     }
     for placed in plan.syncs:
         wanted = sum(brought.get(signal, 0) for signal, _ in placed.sync.signals)

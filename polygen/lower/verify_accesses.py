@@ -18,6 +18,7 @@ from polygen.lower.launch import stride_argument
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import (
     Boxes,
+    Combine,
     Copy,
     Epilogue,
     Finish,
@@ -26,6 +27,7 @@ from polygen.lower.work import (
     Move,
     Product,
     Read,
+    Send,
     Store,
     Work,
     Write,
@@ -87,6 +89,10 @@ def _buffers(work: Work) -> list[str] | None:
         if work.counter:
             return [*work.buffers, work.total]
         return [*(f"fragment_{name}" for name in work.operands), work.total]
+    if isinstance(work, Send):
+        return [*(one.total for one in work.landings), *(one.buffer for one in work.landings)]
+    if isinstance(work, Combine):
+        return [*(one.buffer for one in work.landings), *(one.completed for one in work.landings)]
     if isinstance(work, Finish):
         sums = [total for _, total in work.epilogue.sums]
         panels = (*work.operands, *work.results)
@@ -98,7 +104,8 @@ def _buffers(work: Work) -> list[str] | None:
 
 def _check_sums(plan: KernelPlan) -> None:
     """The epilogue takes each product's value from the sums that its operands are added to."""
-    totals = {work.operands: work.total for work in plan.of(Product)}
+    shared = {one.total: one.completed for work in plan.of(Send) for one in work.landings}
+    totals = {work.operands: shared.get(work.total, work.total) for work in plan.of(Product)}
     wanted = [
         (one.contraction.write.name, totals.get((one.left, one.right)))
         for one in plan.match.products
@@ -170,9 +177,14 @@ def _check_boxes(plan: KernelPlan, of: Boxes, leaf: Leaf) -> None:
         raise VerifyError(f"{of.map} is no map of {leaf.statement}'s boxes", where=plan.entry)
     index, tile = _accessed(plan, of)
     batches = [dim for dim, _ in plan.batches]
-    own = {name: 0 for name in ("rank", "group", "owner", "p")}
-    for at in _units([*batches, "b_m", "b_n", "k"]):
-        place = {"m": at["b_m"] * tile[0], "n": at["b_n"] * tile[1], "k": at["k"] * tile[2]}
+    own = {name: 0 for name in ("group", "owner", "p")}
+    # Of blocks that share sums each has a range of k tiles, and of columns to finish.
+    split = plan.tiles.split
+    ranges = [{"rank": r, "k_tiles": n} for r in range(split) for n in range(2)]
+    for at in (one | own for one in _units([*batches, "b_m", "b_n", "k"]) for own in ranges):
+        k = at["rank"] * at["k_tiles"] + at["k"]
+        first = at["rank"] * plan.tiles.columns if not of.buffer.startswith("ring_") else 0
+        place = {"m": at["b_m"] * tile[0], "n": at["b_n"] * tile[1] + first, "k": k * tile[2]}
         place |= {dim: at[dim] for dim in batches}
         for axis, corner in zip(of.axes, of.corner, strict=True):
             found = axis.start + axis.step * _value(corner, own | at)

@@ -15,6 +15,7 @@ from polygen.lower import epilogue
 from polygen.lower.given import Given
 from polygen.lower.memory import memory, workers
 from polygen.lower.operands import boxes, operand_layout
+from polygen.lower.partial_sums import landings
 from polygen.lower.plan import Buffer, Inside, Leaf, Place
 from polygen.lower.synchronise import (
     AGENTS,
@@ -25,7 +26,19 @@ from polygen.lower.synchronise import (
     placed,
     sync_leaves,
 )
-from polygen.lower.work import Boxes, Epilogue, Groups, Locate, Move, Panel, Placed, Product
+from polygen.lower.work import (
+    Boxes,
+    Combine,
+    Epilogue,
+    Groups,
+    Locate,
+    Move,
+    Nothing,
+    Panel,
+    Placed,
+    Product,
+    Send,
+)
 
 _TILE, _STEP, _PANEL = ("i",), ("i", "k"), ("i", "p")
 _GROUP = AGENTS["consumer"]
@@ -59,6 +72,8 @@ def inside(given: Given, out: Epilogue) -> Inside:
     # Slots may be longer than the tiles in them; what is copied is the tiles.
     copied = {"fill": sum(b.matrix.bytes for b in buffers if b.kind == "ring")}
     copied |= {f"fetch_{panel.name}": panel.bytes for panel in incoming}
+    met = landings(given)
+    copied["send"] = given.tiles.split * sum(one.part_bytes for one in met)
     syncs = placed(tree, copied)
     leaves = tuple(_Leaves(given, named, syncs).all(out, incoming, results))
     return Inside(buffers, tuple(counting(leaves, tree.counters)), _places(given), syncs)
@@ -123,7 +138,7 @@ class _Leaves:
             one = epilogue.panel_boxes(self.given, read, panel, AGENTS["loader"], "in")
             yield self._move(name, (one,), _PANEL, "loader", one.note)
         leave = self._panels(out, incoming, results) if results else _pairs(out)
-        for leaf in (*self._products(), *leave):
+        for leaf in (*self._products(), *self._parts(), *leave):
             yield replace(leaf, place="consumer")
         yield from sync_leaves(self.given, self.syncs, self._everywhere())
 
@@ -152,6 +167,19 @@ class _Leaves:
             product = Product((one.left, one.right), total, counter, (parts[0], parts[1]))
             yield Leaf(name, "multiply", "wgmma", ("i", "k", "s", "m"), product)
         yield Leaf("commit", "commit", "wgmma", _STEP, Groups())
+
+    def _parts(self) -> Iterator[Leaf]:
+        """What joins the sums of several blocks."""
+        met, tree = landings(self.given), self.given.tree.synchronised
+        if not met:
+            return
+        full = next(p for p in self.syncs if "send" in dict(p.sync.signals))
+        counter = counter_of(tree, "send", met[0].buffer)
+        send = Send(met, full, counter, self.given.tiles.split)
+        yield Leaf("send", "send", "st.async", _TILE, send)
+        counter = counter_of(tree, "combine", met[0].buffer)
+        yield Leaf("combine", "combine", "threads", ("i", "q"), Combine(met, counter))
+        yield Leaf("combined", "close", "threads", _TILE, Nothing())
 
     def _everywhere(self) -> str:
         """Which threads of a warpgroup send an arrival to a block of the cluster each."""

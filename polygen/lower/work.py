@@ -163,6 +163,7 @@ class Boxes:
     part: str = ""  # blocks of a cluster that share the tile each move one part of every box
     parts: int = 1
     mask: str = ""  # the blocks that receive it
+    once: str = ""  # when every element is read once, so that the L2 cache need not keep any
 
     @property
     def box(self) -> tuple[int, int]:
@@ -232,6 +233,52 @@ class Clear:
 @dataclass(frozen=True, slots=True)
 class Nothing:
     """No more than the name of the leaf says."""
+
+
+# --- sums that several blocks share --------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """Where the parts of a sum meet that the blocks of a cluster add up.
+
+    A thread holds, of every part, the elements that it holds of its own sums: those of an
+    instruction's group of columns are one access, beside the next thread's.
+    """
+
+    total: str  # the sums that a block has of its own k tiles
+    completed: str  # of all
+    buffer: str
+    rows: int  # instructions along m
+    groups: int  # of columns that one block finishes
+    access_bytes: int  # of a thread: its sums of a group
+    threads: int  # of an agent
+
+    @property
+    def group_bytes(self) -> int:
+        """Of all threads' sums of a group."""
+        return self.threads * self.access_bytes
+
+    @property
+    def part_bytes(self) -> int:
+        """What one block sends to another."""
+        return self.rows * self.groups * self.group_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Sums of a block's own k tiles -> the landing areas of all blocks of the cluster."""
+
+    landings: tuple[Landing, ...]
+    full: Placed
+    counter: str
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Combine:
+    """What one block has sent, added to the totals."""
+
+    landings: tuple[Landing, ...]
+    counter: str
 
 
 # --- the way out ---------------------------------------------------------------------------------
@@ -347,6 +394,7 @@ class Store:
 
 Work: TypeAlias = (
     Clear
+    | Combine
     | Copy
     | Epilogue
     | Finish
@@ -357,6 +405,7 @@ Work: TypeAlias = (
     | Nothing
     | Placed
     | Product
+    | Send
     | Signal
     | Skip
     | Store

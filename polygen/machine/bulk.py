@@ -42,6 +42,7 @@ class Load:
     barrier: int  # absolute shared byte
     engine: int  # clock row of its loader
     position: int
+    released: tuple[Vector, Vector] | None = None  # what its thread lets others know with it
 
 
 @dataclass(slots=True)
@@ -246,12 +247,16 @@ def _send(
             shadow.write(
                 many, at, 16, position, flight=True, rows=np.repeat(row, len(at)), actor=engine
             )
-        load = Load(at, data, place, engine, position)
-        machine.bulk.loads.append(load)
-        early = machine.completion == "early"
-        if early or (machine.completion == "random" and machine.random.random() < 0.3):
-            _land(machine, load)
-            machine.bulk.loads.pop()
+        queue(machine, Load(at, data, place, engine, position))
+
+
+def queue(machine: Machine, load: Load) -> None:
+    """A load is on its way; it may have landed already."""
+    machine.bulk.loads.append(load)
+    early = machine.completion == "early"
+    if early or (machine.completion == "random" and machine.random.random() < 0.3):
+        _land(machine, load)
+        machine.bulk.loads.pop()
 
 
 def _land(machine: Machine, load: Load) -> None:
@@ -261,7 +266,9 @@ def _land(machine: Machine, load: Load) -> None:
         shadow.tick(np.array([load.engine]))
         rows = np.full(len(load.chunks), load.engine)
         shadow.land(rows, load.chunks, 16, load.position)
-    mbarrier.complete_bytes(machine, load.barrier, load.data.size, load.engine, load.position)
+    mbarrier.complete_bytes(
+        machine, load.barrier, load.data.size, load.engine, load.position, load.released
+    )
 
 
 def land_one(machine: Machine) -> bool:

@@ -193,8 +193,24 @@ def expect_bytes(
         _complete(machine, at, barrier, position)
 
 
-def complete_bytes(machine: Machine, at: int, amount: int, row: int, position: int) -> None:
-    """A bulk copy by the engine of clock row `row` delivered `amount` bytes."""
+def complete_bytes(
+    machine: Machine,
+    at: int,
+    amount: int,
+    row: int,
+    position: int,
+    released: tuple[Vector, Vector] | None = None,
+) -> None:
+    """A bulk copy by the engine of clock row `row` delivered `amount` bytes.
+
+    Args:
+        machine: the state.
+        at: the object.
+        amount: bytes.
+        row: of the engine.
+        position: of the instruction.
+        released: what else it releases: clocks, and what of them was fenced.
+    """
     barrier = machine.mbarriers.objects[at]
     if machine.shadow is not None:
         shadow = machine.shadow
@@ -202,6 +218,11 @@ def complete_bytes(machine: Machine, at: int, amount: int, row: int, position: i
             barrier.clock = np.zeros(shadow.clock.shape[1], np.int64)
         column = shadow.column[row]
         barrier.clock[column] = max(int(barrier.clock[column]), int(shadow.clock[row, column]))
+        if released is not None:
+            clock, fenced = released
+            barrier.clock = np.maximum(barrier.clock, clock)
+            old = barrier.fenced
+            barrier.fenced = fenced if old is None else np.maximum(old, fenced)
     barrier.bytes -= amount
     _complete(machine, at, barrier, position)
 

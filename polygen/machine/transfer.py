@@ -64,7 +64,10 @@ def load(w: Writer, one: Instruction) -> None:
 @opcode("st")
 def store(w: Writer, one: Instruction) -> None:
     """``st`` in every state space, scalar and vector."""
-    if one.parts[1] in ("async", "bulk"):
+    if one.parts[1] == "async":
+        _store_async(w, one)
+        return
+    if one.parts[1] == "bulk":
         raise w.refuse(one)
     _known(w, one, {"v2", "v4", "v8"})
     dtype, space = DTYPES[one.parts[-1]], _space(one)
@@ -74,6 +77,18 @@ def store(w: Writer, one: Instruction) -> None:
         w.call("store_generic", [where, *values], f", {dtype!r}, {w.position}")
     else:
         w.call("store", [where, *values], f", {dtype!r}, {space!r}, {w.position}")
+
+
+def _store_async(w: Writer, one: Instruction) -> None:
+    """``st.async`` of whole 16-byte accesses, to shared memory of the cluster."""
+    _known(w, one, {"async", "v2", "v4", "mbarrier"})
+    values = items(one.operands[1])
+    if len(values) != 4 or one.parts[-1] not in ("b32", "u32", "s32", "f32"):
+        raise w.refuse(one, why="stores of fewer than 16 bytes are not modelled", nearest=".v4.b32")
+    dtype = DTYPES[one.parts[-1]]
+    arrays = [w.address(one.operands[0]), w.address(one.operands[2])]
+    arrays += [w.read(item, dtype) for item in values]
+    w.call("remote.store_async", arrays, f", {w.position}")
 
 
 _ATOMS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")

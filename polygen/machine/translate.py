@@ -28,6 +28,7 @@ from polygen.machine import (
     mma,
     move,
     registers,
+    remote,
     select,
     transfer,
     unwritten,
@@ -78,7 +79,7 @@ def _namespace() -> dict[str, object]:
         for name, value in vars(module).items():
             if callable(value) and getattr(value, "__module__", "") == module.__name__:
                 names[name] = value
-    names.update(mbarrier=mbarrier, bulk=bulk, wgmma=wgmma, registers=registers)
+    names.update(mbarrier=mbarrier, bulk=bulk, wgmma=wgmma, registers=registers, remote=remote)
     names.update(accumulators=accumulators, unwritten=unwritten)
     names.update(
         one=np.float32(1), WINDOW_SHARED=memory.WINDOW_SHARED, WINDOW_LOCAL=memory.WINDOW_LOCAL

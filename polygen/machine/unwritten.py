@@ -73,7 +73,7 @@ def _reads(one: Instruction, kernel: Kernel) -> list[str]:
     keeps = bool(_writes(one, kernel)) or one.operands[:1] in (("_",), ("_|_",))
     rest = one.operands[1:] if keeps else one.operands
     if one.parts[0] == "st" and any(part.startswith(("shared", "local")) for part in one.parts):
-        rest = one.operands[:1]
+        rest = one.operands[:1] + one.operands[2:]  # of st.async, the mbarrier's address
     return [name for operand in rest for name in names_in(operand, kernel)]
 
 

@@ -3,10 +3,13 @@
     producer   fill[i,k]                 one thread has the copy engine fill all rings
     loader     fetch_r[i,p]              one thread fetches panels of an operand for one consumer
     consumer   multiply[i,k,s,m]         by a warpgroup from the rings
+               send[i] combine[i,q]      with a sum that the blocks of a cluster share: parts
+                                         -> totals (`partial_sums`)
                finish[i,p] store[i,p]    sums -> panel; one thread has the copy engine store it
 
 Blocks are persistent: `i` counts the output tiles of one. Blocks of a cluster share operands: each
-copies its part for all that need it.
+copies its part for all that need it. Or they share the sums of one tile, each with a range of k
+tiles of its own: `k` counts those of a block.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from dataclasses import dataclass
 from polygen.hardware.device import common_facts
 from polygen.hardware.units import unit
 from polygen.poly.kernel_parts import MainLoop, Part, Ring, flat
+from polygen.poly.partial_sums import partial_sums
 from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
 from polygen.poly.tile_tree import Leaf, loop, steps
 from polygen.poly.tiling import Panels, Tiling
@@ -34,17 +38,21 @@ def by_roles(tiles: Tiling, schedule: Schedule, panels: Panels, main: MainLoop) 
         main: what is multiplied.
     """
     shape = _Shape(tiles, schedule, panels, main)
-    loops, end = _main(shape), _end(shape)
+    parts = [_main(shape), *_parts(shape), _end(shape)]
     places = (shape.producer, *((shape.loader,) if panels.operands else ()), shape.consumer)
     located = [_locate(place, shape) for place in places]
     begin = [*(Leaf(one.name) for one, _ in located), *(Leaf(s.name) for s in _prepare(shape))]
     return TileProgram(
         ("k_tiles", "tiles"),
         "k_tiles >= 1 and tiles >= 0",
-        (*(b for _, b in located), *loops.buffers, *end.buffers),
-        (*(s for s, _ in located), *_prepare(shape), *loops.statements, *end.statements),
-        loop("i", flat(steps(*begin, loops.order, end.order))),
-        loop("i", flat(steps(*begin, loops.schedule, end.schedule))),
+        (*(b for _, b in located), *(b for part in parts for b in part.buffers)),
+        (
+            *(s for s, _ in located),
+            *_prepare(shape),
+            *(s for part in parts for s in part.statements),
+        ),
+        loop("i", flat(steps(*begin, *(flat(steps(part.order)) for part in parts)))),
+        loop("i", flat(steps(*begin, *(flat(steps(part.schedule)) for part in parts)))),
         lags=tuple((f"ring_{ring.name}", schedule.pipeline.in_flight) for ring in main.rings),
         fields=(
             ("ring", "pipeline.stages or pipeline.in_flight"),
@@ -71,7 +79,12 @@ class _Shape:
     @property
     def blocks(self) -> int:
         """Of a cluster."""
-        return self.schedule.cluster.m * self.schedule.cluster.n
+        return self.schedule.cluster.blocks
+
+    @property
+    def completed(self) -> str:
+        """What the sums are called that the epilogue reads."""
+        return "total" if self.tiles.split > 1 else "sum"
 
     @property
     def rank(self) -> tuple[str, ...]:
@@ -154,8 +167,8 @@ def _filled(shape: _Shape, ring: Ring) -> str:
     each copies its part for all of them.
     """
     along = shape.schedule.cluster.m
-    if shape.blocks == 1:
-        return f"ring_{ring.name}[i,k]"
+    if shape.schedule.cluster.tiles == 1:
+        return f"ring_{ring.name}[{','.join(('i', 'k', *shape.rank))}]"
     row, column = f"rank mod {along}", f"floor(rank/{along})"
     every = f"0 <= d < {shape.blocks}"
     if ring.side == "m":
@@ -165,9 +178,9 @@ def _filled(shape: _Shape, ring: Ring) -> str:
 
 def _used(shape: _Shape, ring: Ring) -> str:
     """What a product of one block reads of a ring: all parts of its own copy."""
-    if shape.blocks == 1:
-        return f"ring_{ring.name}[i,k]"
     cluster = shape.schedule.cluster
+    if cluster.tiles == 1:
+        return f"ring_{ring.name}[{','.join(('i', 'k', *shape.rank))}]"
     parts = cluster.n if ring.side == "m" else cluster.m
     return f"ring_{ring.name}[i,k,rank,q] : 0 <= q < {parts}"
 
@@ -232,17 +245,34 @@ def _prepare(shape: _Shape) -> tuple[TileStatement, ...]:
     return (TileStatement("prepare", ("i",), own, reads, (), "move", threads, place),)
 
 
+def _parts(shape: _Shape) -> tuple[Part, ...]:
+    """What joins the sums of several blocks, where they share them."""
+    tiles, consumer = shape.tiles, shape.consumer
+    if tiles.split == 1:
+        return ()
+    own = shape.own(consumer)
+    return (partial_sums(consumer, own, shape.main.products, tiles.atoms[0], tiles.split),)
+
+
+def _completed(shape: _Shape, m: str) -> tuple[str, ...]:
+    """The sums that the epilogue reads: of instruction `m`, or totals, which are one cell."""
+    products = (product.called(shape.completed) for product in shape.main.products)
+    if shape.tiles.split > 1:
+        return tuple(f"{name}[{shape.owner('i')}]" for name in products)
+    condition = f" : m = {m}" if m != "m" else ""
+    return tuple(f"{name}[{shape.owner('i')},m]{condition}" for name in products)
+
+
 def _end(shape: _Shape) -> Part:
     tiles, panels, consumer = shape.tiles, shape.panels, shape.consumer
     threads, own = unit(_THREADS), shape.own(consumer)
     if not panels.columns:
         bounds = f"{own} and 0 <= m < {tiles.atoms[0]}"
-        sums = (f"{q.called('sum')}[{shape.owner('i')},m]" for q in shape.main.products)
-        reads = (_tile(consumer), *sums)
+        reads = (_tile(consumer), *_completed(shape, "m"))
         last = TileStatement("store", ("i", "m"), bounds, reads, (), "map", threads, consumer)
         each = loop("m", "store")
         return Part((last,), (), each, each)
-    per_block = tiles.warp[1] // panels.columns
+    per_block = tiles.columns // panels.columns
     p = f"0 <= p < {tiles.atoms[0] * per_block}"
     cell = shape.owner("i", "p")
     fetches = tuple(
@@ -265,10 +295,7 @@ def _end(shape: _Shape) -> Part:
         f"{own} and {p}",
         (
             _tile(consumer),
-            *(
-                f"{q.called('sum')}[{shape.owner('i')},m] : m = floor(p/{per_block})"
-                for q in shape.main.products
-            ),
+            *_completed(shape, f"floor(p/{per_block})"),
             *(f"panel_{name}[{cell}]" for name in panels.operands),
         ),
         results,

@@ -60,7 +60,7 @@ def hand_over(work: Derivation) -> None:
 
 def _handovers(work: Derivation) -> list[_Handover]:
     found: list[_Handover] = []
-    crossing = [d for d in work.dependences if d.source.place != d.target.place]
+    crossing = [d for d in work.dependences if _crosses(d)]
     for need in sorted(crossing, key=lambda d: d.kind != "flow"):
         if need.buffer.space != "shared":
             raise IllegalSchedule(
@@ -83,6 +83,18 @@ def _handovers(work: Derivation) -> list[_Handover]:
             found.append(_Handover(kind, buffers, need.source.place, need.target.place, [need]))
     names = [b.name for b in work.program.buffers]
     return sorted(found, key=lambda one: (names.index(one.buffers[0]), one.kind != "full"))
+
+
+def _crosses(need: Dependence) -> bool:
+    """Whether a dependence leads to another place or block, or to who reads a Move's bytes."""
+    if need.source.place != need.target.place:
+        return True
+    if need.buffer.space != "shared":
+        return False
+    if need.source.unit.completion == "bytes" and need.kind == "flow":
+        return True
+    blocks = need.source.place.blocks
+    return not need.relation.is_subset(same_agent(need.relation, blocks))
 
 
 def _shared(work: Derivation, first: str, second: str) -> bool:
@@ -325,6 +337,8 @@ def arrivals(signals: list[tuple[LeafFacts, isl.Map]]) -> int:
     warp = common_facts()["warp_size"]
     for facts, relation in signals:
         each = {"all": facts.place.threads, "warps": facts.place.threads // warp, "one": 1}
+        if facts.unit is not None:
+            each = dict.fromkeys(each, 1)  # a Move is announced once, by one thread
         for agent in _agents(facts.place):
             mine = relation
             for n, value in enumerate(agent):

@@ -353,7 +353,7 @@ class Order(AgentOrder):
             if need.fence.by == "target":
                 for one in self.syncs:
                     if one.kind == "fence" and one.unit == need.fence.name and not rest.is_empty():
-                        done = self.complete(source.name, one.wait, only)
+                        done = self._done(need, one.wait, only)
                         if done is not None:
                             covers = done.apply_range(self.before(one.wait, target.name))
                             rest, used = rest.subtract(covers), used | {one.name}
@@ -361,10 +361,19 @@ class Order(AgentOrder):
         if need.buffer.space == "scalar":
             return rest.subtract(self.before(source.name, target.name)), frozenset()
         if stays_in_thread(need):
-            done = self.complete(source.name, target.name, only)
+            done = self._done(need, target.name, only)
             if done is not None:
                 rest = rest.subtract(done)
         return rest, frozenset(s.name for s in self.retires(source.name))
+
+    def _done(self, need: Dependence, at: str, only: isl.Set | None) -> isl.Map | None:
+        """Pairs of one agent: what the source does to the buffer is done when `at` starts."""
+        source = need.source
+        reads = source.name not in self.model.writes[need.buffer.name]
+        if reads and need.buffer.space == "register" and source.unit.takes_registers:
+            found = self.after(source.name, at)
+            return found if found is None or only is None else found.intersect_domain(only)
+        return self.complete(source.name, at, only)
 
 
 def signals_of(sync: Sync) -> tuple[tuple[str, str], ...]:

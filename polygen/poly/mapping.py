@@ -26,6 +26,7 @@ from polygen.poly.kernel_parts import Epilogue, MainLoop, main_loop
 from polygen.poly.kernel_program import kernel_program
 from polygen.poly.legality import Proof, check_blocks
 from polygen.poly.match import Match
+from polygen.poly.partial_sums import require_reassociable, within_blocks
 from polygen.poly.place_trees import PlaceTree, place_trees
 from polygen.poly.refine import refine
 from polygen.poly.scop import Scop, space
@@ -109,6 +110,7 @@ def map_program(
         VerifyError: what would be emitted does not do what the program says; with a witness.
     """
     tiles = tiling(schedule, atom)
+    require_reassociable((one.contraction for one in matched.products), tiles.split)
     main = main_loop(matched)
     statements = roles(scop, fusion, matched, [product.name for product in main.products])
     blocks = isl.UnionMap(space(scop.parameters) + block_map(statements, tiles, schedule))
@@ -116,9 +118,12 @@ def map_program(
     epilogue = Epilogue(rows, panels or Panels(0, (), ()))
     program = kernel_program(tiles, schedule, epilogue, main, asynchronous=asynchronous)
     elements = tile_map(statements, tiles, schedule, epilogue.rows, epilogue.panels)
-    relation = isl.UnionMap(space(scop.parameters) + elements).intersect_domain(scop.domain)
-    whole = _check_whole(scop, program, statements, tiles, elements, relation)
-    carried = _carried(scop, matched, tiles, relation)
+    relation = isl.UnionMap(space((*scop.parameters, "k_tiles")) + elements)
+    relation = relation.intersect_domain(scop.domain)
+    count = isl.Set(tile_count(scop, tiles, matched.depths))
+    whole = _check_whole(scop, program, statements, tiles, elements, relation, count)
+    products = [product.called("multiply") for product in main.products]
+    carried = _carried(scop, relation, count, products if tiles.split > 1 else [])
     synchronised = derived(program)
     trees = place_trees(program, synchronised.tree, synchronised.leaves)
     emitted = Emitted(
@@ -148,11 +153,19 @@ def map_program(
     )
 
 
-def _carried(scop: Scop, matched: Match, tiles: Tiling, relation: isl.UnionMap) -> str:
-    """The program's dependences between the tile statements of one output tile, as isl text."""
-    count = tile_count(scop, tiles, matched.depths)
+def _carried(scop: Scop, relation: isl.UnionMap, count: isl.Set, shared: list[str]) -> str:
+    """The program's dependences between the tile statements of one output tile, as isl text.
+
+    Args:
+        scop: the program.
+        relation: element instance -> tile statement.
+        count: what `k_tiles` is.
+        shared: products whose sums several blocks share: each keeps the order of its own terms.
+    """
     image = scop.dependences.apply_domain(relation).apply_range(relation)
-    image = image.intersect_params(isl.Set(count)).subtract(image.domain().identity())
+    image = image.intersect_params(count).subtract(image.domain().identity())
+    if shared:
+        image = within_blocks(image, shared)
     for name in scop.parameters:  # what is left are numbers of tiles
         image = image.project_out(isl.dim_type.param, _position(image, name), 1)
     return "; ".join(isl.pieces(image))
@@ -169,6 +182,7 @@ def _check_whole(
     tiles: Tiling,
     elements: str,
     relation: isl.UnionMap,
+    count: isl.Set,
 ) -> Proof:
     """Prove that every element has one tile statement, and that those are a whole tile's.
 
@@ -176,7 +190,8 @@ def _check_whole(
         VerifyError: an element has no tile statement or several, or a tile statement that computes
             has no element or is none of the program's; with an instance where there is one.
     """
-    if not relation.is_single_valued() or not scop.domain.is_subset(relation.domain()):
+    counted = scop.domain.intersect_params(count)
+    if not relation.is_single_valued() or not counted.is_subset(relation.domain()):
         raise VerifyError("the tiles do not execute every instance exactly once", where="tiling")
     points = isl.UnionSet(f"{program.prefix}{whole_tile(statements, tiles)}")
     wanted = points.apply(isl.UnionMap(program.prefix + elements))
@@ -189,7 +204,7 @@ def _check_whole(
         domain = domain.intersect_params(isl.Set(f"{program.prefix}{{ : {context} }}"))
         for n in range(len(statement.place.agents) + len(statement.loops)):
             name = (*statement.place.agents, *statement.loops)[n]
-            if name in ("rank", "turn", "i"):
+            if name in ("turn", "i") or (name == "rank" and tiles.split == 1):
                 domain = domain.fix_val(isl.dim_type.set, n, isl.Val(0))
         tile = tile.intersect_params(isl.Set(f"{program.prefix}{{ : {context} }}"))
         for claim, rest in (

@@ -62,8 +62,13 @@ def row_vectors(program: Program, schedule: Schedule) -> RowVectors:
 
 def panel_columns(schedule: Schedule) -> int:
     """Columns of a panel, as decided, else the most that divide a consumer's; 0: none do."""
-    fitting = (c for c in _PANEL_COLUMNS if schedule.tile.warp.n % c == 0)
+    fitting = (c for c in _PANEL_COLUMNS if own_columns(schedule) % c == 0)
     return schedule.epilogue.columns or next(fitting, 0)
+
+
+def own_columns(schedule: Schedule) -> int:
+    """Columns of a consumer's tile that it finishes; blocks that share its sums share them."""
+    return schedule.tile.warp.n // schedule.cluster.k
 
 
 def panels(schedule: Schedule, work: Pointwork) -> Panels | None:
@@ -85,17 +90,19 @@ def panels(schedule: Schedule, work: Pointwork) -> Panels | None:
                 why=f"it needs n innermost, and rows that start at multiples of {_ROW_BYTES} bytes",
                 nearest='Use epilogue.through = "registers"',
             )
-    own, columns = schedule.tile.warp.n, panel_columns(schedule)
+    own, columns, split = own_columns(schedule), panel_columns(schedule), schedule.cluster.k
+    shared = f" shared by {split} blocks" if split > 1 else ""
     if not columns:
         raise ScheduleError(
-            f"tile.warp.n = {own} with panels",
+            f"tile.warp.n = {schedule.tile.warp.n}{shared} with panels",
             where=where,
-            nearest=f"Use a multiple of {_PANEL_COLUMNS[-1]}",
+            nearest=f"Use a multiple of {_PANEL_COLUMNS[-1] * split}"
+            + (', or epilogue.through = "registers"' if shared else ""),
         )
     if columns not in _PANEL_COLUMNS or own % columns:
         fitting = [str(c) for c in _PANEL_COLUMNS if own % c == 0]
         raise ScheduleError(
-            f"epilogue.columns = {columns} of tile.warp.n = {own}",
+            f"epilogue.columns = {columns} of tile.warp.n = {schedule.tile.warp.n}{shared}",
             where=f"schedule {schedule.name}, epilogue.columns",
             why="panels of one width cover a consumer's columns",
             nearest=f"Use {' or '.join(fitting)}" if fitting else "Leave it out",

@@ -29,6 +29,7 @@ class Tiling:
     cta: tuple[int, int, int]  # m, n, k of a thread block's step
     warp: tuple[int, int]  # m, n of a warp
     atom: tuple[int, int, int]  # m, n, k of the instruction
+    split: int = 1  # blocks that share the sums of a tile: each adds up a range of its k tiles
 
     @property
     def warps(self) -> tuple[int, int]:
@@ -49,6 +50,11 @@ class Tiling:
     def k_steps(self) -> int:
         """Instructions along k of one k tile."""
         return self.cta[2] // self.atom[2]
+
+    @property
+    def columns(self) -> int:
+        """Columns of a warp tile that one block finishes."""
+        return self.warp[1] // self.split
 
     def expressions(self, m: str, n: str, k: str = "k") -> dict[str, str]:
         """Every tile coordinate as isl text over the given iterator names."""
@@ -75,7 +81,8 @@ class Tiling:
 def tiling(schedule: Schedule, atom: Atom) -> Tiling:
     """The tile hierarchy that a schedule and an instruction define."""
     cta, warp = schedule.tile.cta, schedule.tile.warp
-    return Tiling((cta.m, cta.n, cta.k), (warp.m, warp.n), (atom.m, atom.n, atom.k))
+    own = (atom.m, atom.n, atom.k)
+    return Tiling((cta.m, cta.n, cta.k), (warp.m, warp.n), own, schedule.cluster.k)
 
 
 def called(what: str, product: str) -> str:
@@ -193,7 +200,8 @@ def tile_map(
         e = tiles.expressions(s.m, s.n, s.k or "0")
         warp = f"{tiles.warps[1]}*{e['w_m']} + {e['w_n']}"
         if schedule.specialised:
-            target = _by_roles(s, e, warp, tiles, schedule, panels)
+            pieces += _by_roles(s, e, warp, tiles, schedule, panels)
+            continue
         elif s.does == "clear":
             target = f"zero[{warp}]"
         elif s.does == "product":
@@ -214,22 +222,36 @@ def _by_roles(
     tiles: Tiling,
     schedule: Schedule,
     panels: Panels,
-) -> str:
-    """The consumer's statement; the first block's, and of consumers in turns the first."""
-    rank = ["0"] if schedule.cluster.m * schedule.cluster.n > 1 else []
-    who = [*rank, "0" if schedule.roles.form == "pingpong" else warp, "0"]
+) -> list[str]:
+    """The consumer's statement; the first block's, and of consumers in turns the first.
+
+    Where blocks share the sums of a tile, each has a range of k tiles, which are the same in number
+    (the last ones may lie outside the operands), and a range of the columns to finish.
+    """
+    rank = ["0"] if schedule.cluster.blocks > 1 else []
+    group = "0" if schedule.roles.form == "pingpong" else warp
     multiply = called("multiply", s.product)
+    if s.does == "product" and tiles.split > 1:
+        k = e["k_tile"]
+        return [
+            f"{s.instance} -> {multiply}[{r},{group},0,{k} - {r}*k_tiles,{e['k_step']},{e['a_m']}]"
+            f" : {r}*k_tiles <= {k} < {r + 1}*k_tiles"
+            for r in range(tiles.split)
+        ]
+    if s.does == "map" and tiles.split > 1:
+        rank = [f"floor(({s.n} mod {tiles.warp[1]})/{tiles.columns})"]
+    who = [*rank, group, "0"]
     if s.does == "clear":
         what, inner = multiply, ["0", "0", e["a_m"]]  # the first product overwrites
     elif s.does == "product":
         what, inner = multiply, [e["k_tile"], e["k_step"], e["a_m"]]
     elif panels.columns:
-        per_block = tiles.warp[1] // panels.columns
-        column = f"floor(({s.n} mod {tiles.warp[1]})/{panels.columns})"
+        per_block = tiles.columns // panels.columns
+        column = f"floor(({s.n} mod {tiles.columns})/{panels.columns})"
         what, inner = "finish", [f"{per_block}*{e['a_m']} + {column}"]
     else:
         what, inner = "store", [e["a_m"]]
-    return f"{what}[{','.join([*who, *inner])}]"
+    return [f"{s.instance} -> {what}[{','.join([*who, *inner])}]"]
 
 
 def whole_tile(statements: tuple[Roles, ...], tiles: Tiling) -> str:
@@ -238,14 +260,15 @@ def whole_tile(statements: tuple[Roles, ...], tiles: Tiling) -> str:
     for s in statements:
         bounds = [f"0 <= {s.m} < {tiles.cta[0]}", f"0 <= {s.n} < {tiles.cta[1]}"]
         if s.k:
-            bounds.append(f"0 <= {s.k} < {tiles.cta[2]}*k_tiles")
+            bounds.append(f"0 <= {s.k} < {tiles.cta[2] * tiles.split}*k_tiles")
         pieces.append(f"{s.instance} : {' and '.join(bounds)}")
     return "{ " + "; ".join(pieces) + " }"
 
 
 def tile_count(scop: Scop, tiles: Tiling, depths: tuple[Dim, ...]) -> str:
-    """The parameter space in which `k_tiles` is the number of k tiles, as isl text."""
-    each = [f"floor(({depth} + {tiles.cta[2] - 1})/{tiles.cta[2]})" for depth in depths]
+    """The parameter space in which `k_tiles` is the number of a block's k tiles, as isl text."""
+    step = tiles.cta[2] * tiles.split
+    each = [f"floor(({depth} + {step - 1})/{step})" for depth in depths]
     count = " and ".join(f"k_tiles >= {one}" for one in each)
     reached = " or ".join(f"k_tiles = {one}" for one in each)
     return space((*scop.parameters, "k_tiles")) + "{ : " + f"{count} and ({reached})" + " }"

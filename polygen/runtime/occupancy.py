@@ -56,7 +56,7 @@ def resident_blocks(function: int, launch: Launch, device: int) -> int:
     Raises:
         ToolchainMissing: the driver cannot say, or no cluster fits the GPU.
     """
-    blocks = launch.cluster[0] * launch.cluster[1]
+    blocks = launch.blocks
     found = ctypes.c_int()
     if blocks == 1:
         status = _library().cuDeviceGetAttribute(ctypes.byref(found), _MULTIPROCESSORS, device)

@@ -149,6 +149,7 @@ def check_structure(schedule: Schedule, atom: Atom, where: str) -> None:
             f"a thread block has at most {most}. Use larger warp tiles"
         )
     problems += _role_problems(schedule, facts["cluster_blocks_most"])
+    problems += _shared_sum_problems(schedule, atom.n)
     if problems:
         raise ScheduleFileError(where, problems)
 
@@ -156,7 +157,6 @@ def check_structure(schedule: Schedule, atom: Atom, where: str) -> None:
 def _role_problems(schedule: Schedule, most: int) -> list[str]:
     """What makes sense with roles only, or without them only."""
     through, cluster = schedule.epilogue.through, schedule.cluster
-    blocks = cluster.m * cluster.n
     problems = []
     if schedule.specialised and through == "smem":
         problems.append(
@@ -183,14 +183,51 @@ def _role_problems(schedule: Schedule, most: int) -> list[str]:
         )
     if not schedule.specialised and through == "tma":
         problems.append('epilogue.through = "tma" without roles. Nearest legal: "smem"')
-    if not schedule.specialised and blocks > 1:
+    if not schedule.specialised and cluster.tiles > 1:
         problems.append(
             f"cluster {cluster.m} x {cluster.n} without roles: only a producer copies for other "
             "blocks. Nearest legal: 1 x 1"
         )
-    if blocks > most:
+    if not schedule.specialised and cluster.k > 1:
         problems.append(
-            f"cluster {cluster.m} x {cluster.n} has {blocks} blocks. Nearest legal: at most {most}"
+            f"cluster.k = {cluster.k} without roles: only consumers send sums to other blocks. "
+            "Nearest legal: 1"
+        )
+    if cluster.blocks > most:
+        along_k = f" x {cluster.k}" if cluster.k > 1 else ""
+        problems.append(
+            f"cluster {cluster.m} x {cluster.n}{along_k} has {cluster.blocks} blocks. "
+            f"Nearest legal: at most {most}"
+        )
+    return problems
+
+
+def _shared_sum_problems(schedule: Schedule, columns: int) -> list[str]:
+    """What blocks that share the sums of a tile cannot do beside that yet, or cannot share.
+
+    Args:
+        schedule: the record.
+        columns: of which an instruction's sums are groups.
+    """
+    cluster, own = schedule.cluster, schedule.tile.warp.n
+    if cluster.k == 1:
+        return []
+    problems = []
+    if cluster.tiles > 1:
+        problems.append(
+            f"cluster.k = {cluster.k} in a cluster of {cluster.m} x {cluster.n} tiles: blocks "
+            "share the sums of one tile. Nearest legal: cluster.m = cluster.n = 1"
+        )
+    if schedule.roles.form == "pingpong":
+        problems.append(
+            f'cluster.k = {cluster.k} with roles.form = "pingpong": consumers that share a tile '
+            'share its sums with other blocks. Nearest legal: "cooperative"'
+        )
+    if own % (columns * cluster.k):
+        problems.append(
+            f"tile.warp.n = {own} is not a multiple of {columns * cluster.k}: each of "
+            f"{cluster.k} blocks finishes a share of its columns, whole groups of {columns}. "
+            f"Nearest legal: {_nearest_multiples(own, columns * cluster.k)}"
         )
     return problems
 

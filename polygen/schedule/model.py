@@ -82,10 +82,23 @@ class Roles:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Thread blocks that run together and share operands by multicast."""
+    """Thread blocks that run together: they share operands by multicast, or one tile's sums."""
 
     m: int = 1  # blocks along m: they share tiles of the right operand
     n: int = 1  # blocks along n: they share tiles of the left operand
+    # blocks along k: each adds up its own part of every sum; then each gets the parts of its share
+    # of the tile's columns from all of them, adds those up and finishes them
+    k: int = 1
+
+    @property
+    def tiles(self) -> int:
+        """Output tiles that a cluster works on at a time."""
+        return self.m * self.n
+
+    @property
+    def blocks(self) -> int:
+        """Thread blocks."""
+        return self.m * self.n * self.k
 
 
 @dataclass(frozen=True, slots=True)

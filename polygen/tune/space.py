@@ -6,8 +6,9 @@
 2. Each tile is fitted once, which gives it as many stages as fit. What fits no device resource or
    layout ends here; what breaks a dependence is refused by the proofs before it is compiled.
 3. Around each fitted tile its other decisions vary: clusters with rasters, fewer stages, slots and
-   widths of the epilogue's panels. Decisions that change nothing for the problem (an order of
-   visiting one row of tiles, prefetched matrices where none is read) are not varied.
+   widths of the epilogue's panels; where tiles are few, blocks that share sums. Decisions that
+   change nothing for the problem (an order of visiting one row of tiles, prefetched matrices where
+   none is read) are not varied.
 4. Names say every decision; two schedules that come out equal are one.
 """
 
@@ -57,6 +58,8 @@ _REGISTERS = {1: ((40, 232), (24, 240)), 2: ((40, 232), (24, 240)), 3: ((32, 160
 _WIDE_SUMS = 160
 _SIDE_BY_SIDE = (2, 3, 4)  # blocks of a multiprocessor that finish tiles beside each other
 _CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
+_SPLITS = (2, 4, 8)  # blocks that share the sums of a tile
+_LEAST_K_TILES = 4  # of each of them
 _RASTERS = (("m", 8), ("m", 16), ("m", 4), ("n", 8), ("n", 16), ("n", 4))
 # (slots, prefetch, columns of a panel): narrow panels leave room for stages and for matrices.
 _SLOTS = ((3, 2, 0), (4, 2, 0))
@@ -133,6 +136,7 @@ def _specialised(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]
             beside = fit(_shared(device, base, blocks))
             if isinstance(beside, Fitted):
                 yield _with(beside, beside.schedule)
+        yield from _shared_sums(device, problem, base, fit)
 
 
 def _consumers(form: str, cta: CtaTile, warp: WarpTile) -> int:
@@ -164,6 +168,22 @@ def _shared(device: Device, schedule: Schedule, blocks: int) -> Schedule:
     return replace(
         shared, roles=replace(schedule.roles, producer_registers=few, consumer_registers=own)
     )
+
+
+def _shared_sums(device: Device, problem: Problem, base: Schedule, fit: Fit) -> Iterator[Fitted]:
+    """Clusters whose blocks share the sums of a tile: where there are few tiles and long sums."""
+    cta = base.tile.cta
+    tiles = -(-problem.m // cta.m) * -(-problem.n // cta.n) * problem.batches
+    if base.roles.form == "pingpong" or 2 * tiles > device.multiprocessors:
+        return
+    for split in _SPLITS:
+        if problem.k < split * _LEAST_K_TILES * cta.k:
+            return
+        whole = replace(base, cluster=Cluster(k=split))
+        for one in (whole, _shared(device, whole, 2)):
+            fitted = fit(one)
+            if isinstance(fitted, Fitted):
+                yield _with(fitted, fitted.schedule)
 
 
 def _role_variants(device: Device, problem: Problem, fitted: Fitted, fit: Fit) -> Iterator[Fitted]:
@@ -286,8 +306,10 @@ def schedule_name(schedule: Schedule) -> str:
     else:
         parts.append(f"w{warp.m}x{warp.n}")
     parts.append(f"s{pipeline.stages}")
-    if schedule.cluster != usual.cluster:
+    if schedule.cluster.tiles > 1:
         parts.append(f"c{schedule.cluster.m}x{schedule.cluster.n}")
+    if schedule.cluster.k > 1:
+        parts.append(f"k{schedule.cluster.k}")
     if schedule.raster != usual.raster:
         parts.append(f"{schedule.raster.along}{schedule.raster.group}")
     if schedule.specialised and schedule.epilogue.through == "tma":

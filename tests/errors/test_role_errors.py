@@ -225,7 +225,8 @@ def test_boxes_with_more_rows_than_a_tensor_map_takes(schedule, layout):
         ("[roles]\nproducer_registers = '40'", "roles.producer_registers: '40' is not an integer"),
         ("[cluster]\nm = 0", "cluster.m: 0 is too small. Nearest legal: 1"),
         ("[cluster]\nn = -2", "cluster.n: -2 is too small. Nearest legal: 1"),
-        ("[cluster]\nk = 2", "cluster.k: unknown key. Legal: m, n"),
+        ("[cluster]\nk = 0", "cluster.k: 0 is too small. Nearest legal: 1"),
+        ("[cluster]\nq = 2", "cluster.q: unknown key. Legal: m, n, k"),
         ("[epilogue]\nslots = 0", "epilogue.slots: 0 is too small. Nearest legal: 1"),
         ("[epilogue]\nprefetch = 0", "epilogue.prefetch: 0 is too small. Nearest legal: 1"),
         (
@@ -249,6 +250,19 @@ def test_mistakes_in_a_file(text, message):
         (small(epilogue=Epilogue("tma")), 'epilogue.through = "tma" without roles'),
         (small(cluster=Cluster(2, 1)), "cluster 2 x 1 without roles"),
         (roles(cluster=(4, 4)), "cluster 4 x 4 has 16 blocks. Nearest legal: at most 8"),
+        (small(cluster=Cluster(k=2)), "cluster.k = 2 without roles"),
+        (roles(cluster=(1, 1, 16)), "cluster 1 x 1 x 16 has 16 blocks. Nearest legal: at most 8"),
+        (
+            roles(cluster=(2, 1, 2)),
+            "cluster.k = 2 in a cluster of 2 x 1 tiles: blocks share the sums of one tile. "
+            "Nearest legal: cluster.m = cluster.n = 1",
+        ),
+        (roles("pingpong", cluster=(1, 1, 2)), 'cluster.k = 2 with roles.form = "pingpong"'),
+        (
+            roles(n=40, cluster=(1, 1, 4), through="registers"),
+            "tile.warp.n = 40 is not a multiple of 32: each of 4 blocks finishes a share of its "
+            "columns, whole groups of 8. Nearest legal: 32, 64",
+        ),
         (
             dataclasses.replace(roles(), loops=Loops(k="backward")),
             "loops.k with roles: only the default is meant for them. Leave it out",

@@ -59,9 +59,12 @@ def expected(x: Any, w: Any, b: Any, r: Any) -> Any:
         ("pingpong_128x128x64", (2, 1)),
         ("pingpong_128x128x64", (1, 1)),
         ("cooperative_256x128x64", (2, 2)),
+        ("cooperative_64x64x64_s11_k2", (1, 1, 2)),
+        ("cooperative_64x64x64_s11_k4", (1, 1, 4)),
+        ("cooperative_64x128x64_s6_k8", (1, 1, 8)),
     ],
 )
-def test_ten_thousand_launches(name: str, cluster: tuple[int, int]) -> None:
+def test_ten_thousand_launches(name: str, cluster: tuple[int, ...]) -> None:
     """A race that is rare, or a barrier that is one phase off, hangs or differs sooner or later."""
     import torch
 
@@ -89,7 +92,10 @@ def test_every_remainder_of_a_tile() -> None:
     """Sizes around the multiples of the tile, with row pitches that tensor maps take."""
     import torch
 
-    for name in ("cooperative_128x64x64", "pingpong_64x128x64", "pingpong_128x160x64"):
+    for name in (
+        "cooperative_128x64x64", "pingpong_64x128x64", "pingpong_128x160x64",
+        "cooperative_64x64x64_s11_k4", "cooperative_64x64x64_s5_k8_registers_b2",
+    ):  # fmt: skip
         kernel = compiled(name)
         for m, n, k in [(1, 8, 1), (127, 136, 63), (129, 160, 65), (131, 152, 509), (521, 1016, 7)]:
             x, w, b, r = operands(m, n, -(-k // 8) * 8)
@@ -116,11 +122,12 @@ def test_a_captured_graph_replays() -> None:
     assert torch.equal(out, expected(*given))
 
 
-def test_results_are_the_same_every_time() -> None:
-    """Sums are added in one order, whatever block takes which tile."""
+@pytest.mark.parametrize("name", ["pingpong_128x128x64", "cooperative_64x64x64_s11_k4"])
+def test_results_are_the_same_every_time(name: str) -> None:
+    """Sums are added in one order, whatever block takes which tile, or sends its part first."""
     import torch
 
-    kernel = compiled("pingpong_128x128x64")
+    kernel = compiled(name)
     x, w = (torch.randn(1000, 1000, device="cuda").bfloat16() for _ in range(2))
     b, r = torch.randn(1000, device="cuda").bfloat16(), torch.randn(1000, 1000, device="cuda")
     results = [kernel(x, w, b, r.bfloat16()).cpu().view(torch.int16).numpy() for _ in range(5)]

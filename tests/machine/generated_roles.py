@@ -74,6 +74,13 @@ KERNELS = {
         _schedule((128, 64, 64), (64, 64), "cooperative", Cluster(2, 1)),
         (264, 136, 264),
     ),
+    "shared": (
+        activated,
+        ("bf16[M,K]", "bf16[N,K]", "f32[N]"),
+        "bf16",
+        _schedule((128, 64, 64), (64, 64), "cooperative", Cluster(k=2)),
+        (264, 136, 584),
+    ),
     "pingpong": (
         gated,
         ("bf16[M,K]", "bf16[N,K]", "bf16[M,N]", "bf16[M,N]"),
@@ -95,7 +102,8 @@ KERNELS = {
 def role_kernel(name: str) -> Kernel:
     """``cooperative``: two consumers share a tile; bias and relu, results in panels.
 
-    ``cluster``: the same, and two blocks share tiles of the right operand. ``pingpong``: consumers
+    ``cluster``: the same, and two blocks share tiles of the right operand. ``shared``: the same,
+    and two blocks share the sums of a tile. ``pingpong``: consumers
     take turns at tiles; two operands in panels. ``residual``: two consumers share a tile; the right
     operand with n innermost, two f32 panels per tile.
     """

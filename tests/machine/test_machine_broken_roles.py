@@ -178,6 +178,51 @@ BROKEN = {
     "one consumer of the cluster is missing": (
         "cluster", [count("empty_ring", 4, 3)], OVERWRITTEN | COUNT,
     ),
+    # sums that blocks share
+    "no wait for the parts": ("shared", [without("wait_full_part")], EARLY),
+    "the parts of the tile before": (
+        "shared", [("part_consumer.parity)", "part_consumer.parity ^ 1)")], EARLY | DEADLOCK,
+    ),
+    "one landing area": (
+        "shared", [("Cursor<2> part_consumer;", "Cursor<1> part_consumer;")], OVERWRITTEN,
+    ),
+    "landing areas of two slots in one place": (
+        "shared", [(" + part_consumer.slot * 16384", "")], OVERWRITTEN,
+    ),
+    "a block sends nothing": ("shared", [(" send(i)", " if (rank == 0) send(i)")], DEADLOCK),
+    "a block sends only its first tile": (
+        "shared", [(" send(i)", " if (rank == 0 || i == 0) send(i)")], DEADLOCK,
+    ),
+    "a warp sends nothing": ("shared", [(" send(i)", " if (warp % 4) send(i)")], DEADLOCK),
+    "bytes of the other block's parts alone": (
+        "shared", [("barrier_expect(full, 16384)", "barrier_expect(full, 8192)")], COUNT | EARLY,
+    ),
+    "nobody announces the bytes of the parts": (
+        "shared",
+        [("if (thread % 128 == 0) barrier_expect(full, 16384);", "")],
+        DEADLOCK,
+    ),
+    "every thread announces the bytes of the parts": (
+        "shared", [("if (thread % 128 == 0) barrier_expect(full, 1", "barrier_expect(full, 1")],
+        COUNT,
+    ),
+    "the bytes are told to another block": (
+        "shared", [("address_in(full, d)", "address_in(full, 1 - d)")], {"out-of-bounds-shared"},
+    ),
+    "both blocks' parts in one place": (
+        "shared", [(" + rank * 8192 + thread", " + thread")], OVERWRITTEN | EARLY,
+    ),
+    "sums are sent before the products are complete": (
+        "shared", [(DRAIN, ""), ("combined(i);", f"{DRAIN} combined(i);")], {"wgmma-order"},
+    ),
+    "a block ends while others send to it": (
+        "shared",
+        [
+            (" wait_full_part(i)", " if (i + 1 < tiles) wait_full_part(i)"),
+            (" combine(i", " if (i + 1 < tiles) combine(i"),
+        ],
+        {"out-of-bounds-shared", "in-flight-access"},
+    ),
     # turns
     "no turn": ("pingpong", [without("wait_turn")], EARLY | COUNT),
     "no turn; and none is given": (

@@ -13,6 +13,7 @@ from polygen.emit.leaf import (  # noqa: F401 - importing registers
     move_tma,
     multiply_mma_sync,
     multiply_wgmma,
+    partial_sums,
     store_pairs,
     store_rows,
 )

@@ -24,16 +24,26 @@ def _(plan: KernelPlan, one: Leaf, work: Move) -> Text:
     for boxes in work.boxes:
         to = "to" if agent else slot_address(plan.buffer(boxes.buffer), slot)
         lines += _boxes(boxes, to)
+    policies = (
+        f"const unsigned long long {_policy(boxes)} = read_policy({boxes.once});"
+        for boxes in work.boxes
+        if boxes.once
+    )
     return Text(
         block(*lines),
         f"{one.statement}[{','.join(one.loops)}]: {work.note}",
+        tuple(policies),
     )
+
+
+def _policy(of: Boxes) -> str:
+    return f"keep_{of.buffer.removeprefix('ring_')}"
 
 
 def _boxes(of: Boxes, slot: str) -> list[str]:
     part = f" + {of.part} * {of.part_bytes}" if of.part else ""
     function = "box_multicast" if of.mask else "box_load"
-    mask = f", {of.mask}" if of.mask else ""
+    mask = f", {of.mask}" if of.mask else f", {_policy(of)}" if of.once else ""
     return [
         f"{function}({slot}{part} + {j * of.box_bytes}, &{of.map}, full, "
         f"{', '.join(coordinates(of, j))}{mask});"

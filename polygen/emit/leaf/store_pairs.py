@@ -33,7 +33,7 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
         "n_extent": extents["n"],
         "row_base": e.row_base,
         "column_base": e.column_base,
-        "atoms_n": plan.tiles.atoms[1],
+        "atoms_n": plan.tiles.columns // plan.atom.n,
         "pairs": _pairs(plan, e),
     }
     comment = f"{one.statement}[m]: straight from the fragments, two adjacent results at a time"

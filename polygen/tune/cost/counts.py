@@ -19,9 +19,11 @@ from dataclasses import dataclass
 
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.poly.results import panel_columns
+from polygen.poly.results import own_columns, panel_columns
 from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted, Problem
+
+_SUM_BYTES = 4  # of sums that blocks share
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +34,12 @@ class Counts:
         roles: 1 with roles, 0 without.
         pingpong: 1 if consumers take turns at whole tiles.
         blocks: of a cluster.
+        split: of these, blocks that share the sums of a tile.
         clusters: of output tiles, the last ones perhaps partly outside the result.
         slots: clusters that run at once; without roles, multiprocessors.
         rounds: clusters that the busiest slot works through.
         resident: blocks of a multiprocessor.
-        k_tiles: of the sums.
+        k_tiles: of the sums; of those that blocks share, one block's.
         element_bytes: of the operands.
         ahead: k tiles by which copies run ahead.
         workers: warps of a block that multiply; with roles, warpgroups.
@@ -49,7 +52,8 @@ class Counts:
         in_flight: k tiles whose products may still run when the next are issued.
         operand_reads: bytes that products or fragment loads read from shared memory per k tile,
             times the wavefronts that bank conflicts make of one.
-        panels: steps in which one worker finishes a tile.
+        sent: bytes of sums that a block sends to those that share them, per tile.
+        panels: steps in which one worker finishes its share of a tile.
         waits: that one worker passes per tile.
         matrix_bytes: of the epilogue's matrices, read per tile.
         result_bytes: written per tile.
@@ -68,6 +72,7 @@ class Counts:
     roles: int
     pingpong: int
     blocks: int
+    split: int
     clusters: int
     slots: int
     rounds: int
@@ -84,6 +89,7 @@ class Counts:
     outside: int
     in_flight: int
     operand_reads: int
+    sent: int
     panels: int
     waits: int
     matrix_bytes: int
@@ -101,7 +107,7 @@ class Counts:
     @property
     def tiles(self) -> int:
         """Output tiles, those of partly filled clusters included."""
-        return self.clusters * self.blocks
+        return self.clusters * self.blocks // self.split
 
     @property
     def idle(self) -> int:
@@ -121,7 +127,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
     cta, warp, cluster = schedule.tile.cta, schedule.tile.warp, schedule.cluster
     size = problem.element_bytes
     roles, pingpong = schedule.specialised, schedule.roles.form == "pingpong"
-    blocks = cluster.m * cluster.n
+    blocks, split = cluster.blocks, cluster.k
     tall, wide = -(-problem.m // (cta.m * cluster.m)), -(-problem.n // (cta.n * cluster.n))
     clusters = tall * wide * problem.batches
     usable = device.multiprocessors if blocks <= 2 else device.wide_cluster_multiprocessors
@@ -165,11 +171,12 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         roles=roles,
         pingpong=pingpong,
         blocks=blocks,
+        split=split,
         clusters=clusters,
         slots=slots,
         rounds=-(-clusters // slots),
         resident=fitted.resident,
-        k_tiles=-(-problem.k // cta.k),
+        k_tiles=_own_k_tiles(schedule, problem),
         element_bytes=size,
         ahead=schedule.pipeline.stages if roles else max(1, schedule.pipeline.distance),
         workers=workers,
@@ -181,6 +188,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         outside=left // cluster.n + right // cluster.m - fetched,
         in_flight=schedule.pipeline.in_flight if roles else 0,
         operand_reads=operand_reads,
+        sent=problem.products * cta.m * cta.n * _SUM_BYTES if split > 1 else 0,
         panels=panels,
         waits=waits,
         matrix_bytes=cta.m * cta.n * problem.matrix_bytes,
@@ -197,15 +205,20 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
     )
 
 
+def _own_k_tiles(schedule: Schedule, problem: Problem) -> int:
+    """How many k tiles one block adds up."""
+    return -(-problem.k // (schedule.tile.cta.k * schedule.cluster.k))
+
+
 def _way_out(device: Device, schedule: Schedule, problem: Problem) -> tuple[int, int]:
     """Panels of one consumer's tile, and the waits that it passes per tile."""
     warp, pingpong = schedule.tile.warp, schedule.roles.form == "pingpong"
-    k_tiles = -(-problem.k // schedule.tile.cta.k)
+    k_tiles = _own_k_tiles(schedule, problem)
     rows = warp.m // device.warpgroup_rows
-    turn = int(pingpong)
+    turn = int(pingpong) + int(schedule.cluster.k > 1)  # or the parts of shared sums
     if schedule.epilogue.through != "tma":
         return rows, k_tiles + turn
-    panels = rows * (warp.n // panel_columns(schedule))
+    panels = rows * (own_columns(schedule) // panel_columns(schedule))
     # Per panel: one wait for each matrix, and the barrier before the copy engine takes the results.
     return panels, k_tiles + turn + panels * (problem.matrices + 1)
 

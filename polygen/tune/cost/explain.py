@@ -95,7 +95,7 @@ def _copies(c: Counts, p: CostParameters) -> str:
     rate = p.fetch_rate_astride if c.astride else p.fetch_rate
     busy = min(c.clusters, c.slots) * c.blocks
     astride = ", rows astride cache lines" if c.astride else ""
-    shared = f" of {c.filled}" if c.blocks > 1 else ""
+    shared = f" of {c.filled}" if c.blocks > c.split else ""
     rate = min(rate, p.l2_rate / busy)
     return f"{_steps(c)} {c.fetched}{shared} B, {rate:.0f} B a cycle{astride}"
 
@@ -152,6 +152,8 @@ def _work(device: Device, c: Counts) -> list[str]:
             f"{c.resident} block(s) side by side on each of {device.multiprocessors} "
             f"multiprocessors, {c.rounds} tile(s) for the busiest"
         )
+    if c.split > 1:
+        lines.append(f"{c.split} blocks share the sums of a tile: each sends {c.sent} B of them")
     if c.outside:
         lines.append(f"{c.outside} B of each k tile lie outside the operands: filled with zeros")
     return lines

@@ -5,8 +5,9 @@
 2. Copies: what a block asks for at its multiprocessor's rate, or all blocks at the L2 cache's; a
    slot of the ring comes round no faster than a copy's latency allows.
 3. A k tile takes as long as the slowest of these, and never less than its own bookkeeping.
-4. The way out of a tile: finishing its panels. Cooperative consumers do it while nobody multiplies;
-   the ring fills meanwhile. In ping-pong it runs beside the other consumer's products.
+4. The way out of a tile: parts of sums that blocks share meet, and its panels are finished.
+   Cooperative consumers do it while nobody multiplies; the ring fills meanwhile. In ping-pong it
+   runs beside the other consumer's products.
 5. Rounds add up; in the last one only some multiprocessors are busy, so that copies are faster.
 6. Without roles, the resident blocks of a multiprocessor run side by side.
 7. Device memory limits the whole kernel: its bytes, at its bandwidth, beside everything else. Where
@@ -113,7 +114,7 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     shared = c.resident * c.operand_reads / p.shared_rate
     product = np.maximum(multiply, shared) + c.instructions * p.instruction
     in_step = np.where(c.blocks > 2, p.wide_cluster_loss, p.cluster_loss)
-    product = product * (1 + np.where(c.blocks > 1, in_step, 0.0))
+    product = product * (1 + np.where(c.blocks > c.split, in_step, 0.0))
     rate = np.where(c.astride > 0, p.fetch_rate_astride, p.fetch_rate)
     finish, zeros = _finish(p, c), c.outside / p.outside_rate
     least = p.step + zeros
@@ -154,11 +155,16 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
 
 
 def _finish(p: CostParameters, c: Columns) -> Column:
-    """Cycles in which the workers of a block finish a tile."""
-    workers = np.maximum(c.workers, 1)
+    """Cycles in which the workers of a block finish their share of a tile.
+
+    Where blocks share the sums, their parts have to meet before.
+    """
+    workers = np.maximum(c.workers, 1) * c.split
     direct = c.from_registers > 0
+    meet = np.where(c.split > 1, p.exchange + c.sent / p.exchange_rate, 0.0)
     return np.asarray(
-        c.own / _PANEL * np.where(direct, p.registers, p.panel)
+        meet
+        + c.own / c.split / _PANEL * np.where(direct, p.registers, p.panel)
         + np.where(direct, 0.0, c.panels * p.panel_turn)
         + c.matrix_bytes / workers / p.matrix_rate
         + c.functions / workers / p.function_rate

@@ -63,6 +63,7 @@
 //   [cluster]
 //   m = 1
 //   n = 1
+//   k = 1
 //   [raster]
 //   along = "m"
 //   group = 8

@@ -60,6 +60,7 @@
 //   [cluster]
 //   m = 2
 //   n = 1
+//   k = 1
 //   [raster]
 //   along = "m"
 //   group = 8

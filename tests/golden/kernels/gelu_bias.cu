@@ -66,6 +66,7 @@
 //   [cluster]
 //   m = 1
 //   n = 1
+//   k = 1
 //   [raster]
 //   along = "n"
 //   group = 8

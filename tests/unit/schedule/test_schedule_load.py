@@ -74,6 +74,7 @@ ENDINGS = {
     r"_s(\d+)": lambda s: (s.pipeline.stages,),
     r"_e(\d+)p(\d+)": lambda s: (s.epilogue.slots, s.epilogue.prefetch),
     r"_c(\d+)x(\d+)": lambda s: (s.cluster.m, s.cluster.n),
+    r"_k(\d+)": lambda s: (s.cluster.k,),
     r"_m(\d+)": lambda s: (s.raster.group,) if s.raster.along == "m" else (),
     r"_n(\d+)": lambda s: (s.raster.group,) if s.raster.along == "n" else (),
     r"_b(\d+)": lambda s: (s.min_blocks,),
@@ -101,7 +102,8 @@ def test_shipped_files_are_named_after_their_content(path):
         assert values == tuple(map(str, ENDINGS[pattern](found))), ending
         said.add(pattern)
     assert found.specialised or r"_s(\d+)" in said
-    assert (r"_c(\d+)x(\d+)" in said) == (found.cluster != Cluster())
+    assert (r"_c(\d+)x(\d+)" in said) == (found.cluster.tiles > 1)
+    assert (r"_k(\d+)" in said) == (found.cluster.k > 1)
     name = "wgmma_m64k16_f32_bf16" if found.specialised else "m16n8k16_f32_bf16"
     check_structure(found, atom(name), found.name)
 

@@ -137,6 +137,16 @@ CASES: dict[str, list[tuple[Schedule, dict[str, Any], bool]]] = {
     "cluster.m": [(R, {"cluster__m": n}, n in (1, 2, 8)) for n in (0, 1, 2, 3, 8, 16)]
     + [(W, {"cluster__m": 2}, False)],
     "cluster.n": [(R, {"cluster__n": n}, n in (2, 8)) for n in (0, 2, 3, 8, 16)],
+    "cluster.k": [(R, {"cluster__k": n}, n in (1, 2, 4)) for n in (0, 1, 2, 3, 4, 8)]
+    + [
+        (R, {"cluster__k": 2, "cluster__m": 2}, False),
+        (R, {"cluster__k": 2, "roles__form": "pingpong"}, False),
+        (R, {"cluster__k": 8, "epilogue__through": "registers"}, True),
+        (R, {"cluster__k": 16, "epilogue__through": "registers"}, False),
+        (R, {"cluster__k": 2, "epilogue__columns": 32}, True),
+        (R, {"cluster__k": 2, "epilogue__columns": 64}, False),
+        (W, {"cluster__k": 2}, False),
+    ],
     "raster.along": [(W, {"raster__along": a}, a in "mn") for a in ("m", "n", "k")],
     "raster.group": [(W, {"raster__group": n}, n > 0) for n in (0, 1, 1000)],
     "smem.swizzle": [

@@ -54,6 +54,8 @@ def test_a_problem_has_hundreds_of_candidates_in_a_fixed_order():
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_shipped_tiles_are_among_them(arch):
     listed, fit = found(PLAIN, arch, M=4096, N=4096, K=4096)
+    for few in ({"M": 128, "N": 4096, "K": 4096}, {"M": 64, "N": 1024, "K": 8192}):
+        listed += found(PLAIN, arch, **few)[0]  # of few rows, those that share sums
 
     def decisions(schedule):
         return schedule.tile, schedule.roles.form, schedule.cluster
@@ -70,6 +72,16 @@ def test_tiles_are_no_larger_than_the_problem_needs():
     tiles = {(one.schedule.tile.cta.m, one.schedule.tile.cta.n) for one in listed}
     assert max(m for m, _ in tiles) == 64 and max(n for _, n in tiles) <= 128
     assert all(one.schedule.cluster.m == 1 for one in listed)
+
+
+def test_blocks_share_sums_where_tiles_are_few_and_sums_long():
+    def splits(**sizes):
+        return {one.schedule.cluster.k for one in found(PLAIN, "sm_90a", **sizes)[0]}
+
+    assert splits(M=64, N=1024, K=8192) == {1, 2, 4, 8}
+    assert splits(M=64, N=1024, K=1024) == {1, 2, 4}  # at least four k tiles each
+    assert splits(M=4096, N=4096, K=8192) == {1}
+    assert splits(M=1001, N=1001, K=1001) == {1}
 
 
 def test_operands_that_tensor_maps_cannot_take_leave_schedules_without_roles():

@@ -43,6 +43,8 @@ KERNELS = [
     _case("beside", "nt", "bf16", "gate", roles("beside", 48, m=128, raster=Raster("m", 2))),
     _case("direct", "nt", "bf16", "transposed_residual", roles("one", through="registers")),
     _case("turns", "nt", "f16", "bias", roles("pingpong", 64, in_flight=0, through="registers")),
+    _case("shared", "nt", "bf16", "bias_residual_relu", roles("two", 64, cluster=(1, 1, 2))),
+    _case("direct_shared", "nn", "bf16", "gate", roles(cluster=(1, 1, 8), through="registers")),
     _case("few", "nt", "bf16", "plain", roles("two", 128), sizes=(("M", 40), ("N", 48), ("K", 64))),
     # without
     _case("small", "nt", "bf16", "bias_gelu", small(), "sm_80"),
@@ -173,11 +175,12 @@ def test_tiles_and_clusters(counted):
     assert counted.card(tiles) <= counted.c.tiles == clusters * cluster.m * cluster.n
     grid = counted.plan.launch.grid(counted.sizes)
     if counted.c.roles and counted.c.clusters <= counted.c.slots:
-        assert math.prod(grid) == counted.c.tiles
+        assert math.prod(grid) == counted.c.tiles * cluster.k
 
 
 def test_k_tiles(counted):
-    product, depth = counted.product, counted.schedule.tile.cta.k
+    schedule, product = counted.schedule, counted.product
+    depth = schedule.tile.cta.k * schedule.cluster.k
     tiles = isl.UnionMap(f"{{ {product.instance} -> [floor({product.k}/{depth})] }}")
     assert counted.card(counted.domain.apply(tiles)) == counted.c.k_tiles
 
