@@ -37,6 +37,7 @@ from polygen.poly.scop import scop
 from polygen.schedule.load import check_structure, load_schedule, shipped
 from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted, Problem
+from polygen.schedule.sums import SumClass
 from polygen.schedule.tuned import tuned
 from polygen.tune import lookup
 from polygen.tune.choose import Offer, choose
@@ -164,6 +165,15 @@ def sum_class(program: Program, device: Device, sizes: dict[str, int]) -> str:
 
 @functools.lru_cache(maxsize=_MOST_PROSPECTS)
 def _sum_class(program: Program, device: Device, others: tuple[tuple[str, int], ...]) -> str:
+    """From memory, from disk, or picked."""
+
+    def pick() -> SumClass:
+        return SumClass(_picked(program, device, others))
+
+    return kept(SumClass, (program, device, others), pick).text
+
+
+def _picked(program: Program, device: Device, others: tuple[tuple[str, int], ...]) -> str:
     found = prospect(program)
     fit = _remembering(fitting(found.matched, device, found.work), _fitted(program, device))
     weighed = [one for each in shipped(device) for one in in_k_tiles(each, found.matched)]

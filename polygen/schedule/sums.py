@@ -117,6 +117,17 @@ class Sums:
         return all(one.fixed for one in self.orders)
 
 
+@dataclass(frozen=True, slots=True)
+class SumClass:
+    """The class of sums that kernels for all sizes of some dims share.
+
+    Attributes:
+        text: theirs, as `Sums.text`.
+    """
+
+    text: str
+
+
 def reproducible(sums: Sums) -> str:
     """What a kernel promises of its bits, in a sentence."""
     if not sums.deterministic:

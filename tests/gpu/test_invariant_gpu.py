@@ -20,7 +20,7 @@ from polygen.schedule.model import Schedule
 
 pytestmark = pytest.mark.gpu
 MOST, LAST = 512, 257
-LARGE = {"N": 1024, "K": 512, "L": 256, "B": 2}
+LARGE = {"N": 4096, "K": 2048, "L": 512, "B": 2}  # the warpgroup's instruction, where there is one
 UNEVEN = {"N": 328, "K": 264, "L": 72, "B": 3}
 ODD = {"N": 331, "K": 267, "L": 77, "B": 3}
 CASES = [

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from invariant_samples import SAMPLES, Sample
 
-from polygen import decide, invariance
+from polygen import decide, invariance, knobs
 from polygen.cli import main
 from polygen.decide import candidates, decision, prospect, sum_class
 from polygen.emit.leaf.elements import statements
@@ -84,6 +84,18 @@ def test_a_class_is_picked_without_looking_at_the_sizes_of_its_dims():
     program, target = SAMPLES["bf16"].program(), device("sm_90a")
     picked = {sum_class(program, target, OTHERS | {"M": m}) for m in EVERY}
     assert picked == {sum_class(program, target, OTHERS)}
+
+
+def test_a_class_is_kept_on_disk(monkeypatch, tmp_path):
+    program, target = SAMPLES["bf16"].program(), device("sm_90a")
+    with knobs.scope(cache_dir=tmp_path, cache=True):
+        decide._sum_class.cache_clear()
+        picked = sum_class(program, target, OTHERS)
+        decide._sum_class.cache_clear()
+        monkeypatch.setattr(decide, "shared", lambda *_: "picked again")
+        assert sum_class(program, target, OTHERS) == picked
+        assert sum_class(program, target, OTHERS | {"K": 99}) == "picked again"
+    decide._sum_class.cache_clear()
 
 
 def test_the_class_that_loses_least_is_picked():
