@@ -68,6 +68,8 @@ def _grid(plan: KernelPlan) -> str:
         return f"grid: {groups}, {launch.threads} threads per block"
     size = f"{cluster.m} x {cluster.n}"
     shared = f", clusters of {size} share operands" if launch.cluster != (1, 1) else ""
+    if cluster.k > 1:
+        shared = f", clusters of {cluster.k} share the sums of a tile, each a range of k"
     return f"at most {launch.persistent} persistent blocks, {groups}{shared}"
 
 

@@ -479,6 +479,19 @@ def _hopper_cases() -> list[Case]:
         found.append(_hopper(f"beside_{layout}_{n}", layout, "bf16", "bias", inner))
     third = roles("three_beside", 48, 32, m=64)
     found.append(_hopper("three_beside", "nt", "bf16", "gate", third))
+    # Blocks that share sums: two, three, four and eight of them.
+    for i, (form, n, split, epilogue, more) in enumerate(
+        (
+            ("one", 64, 2, "where", {}),
+            ("two", 128, 4, "bias_residual_relu", {"prefetch": 1}),
+            ("beside", 64, 8, "two_outputs", {"through": "registers"}),
+            ("three", 96, 3, "column_scale", {"stages": 2}),
+            ("one", 128, 8, "same_twice", {"m": 128, "columns": 16}),
+        )
+    ):
+        layout, dtype = tuple(LAYOUTS)[i % 4], ("bf16", "f16")[i % 2]
+        shared = roles(form, n, 32, cluster=(1, 1, split), **{"columns": 0, **more})
+        found.append(_hopper(f"shared_{form}_{split}", layout, dtype, epilogue, shared))
     return found
 
 

@@ -168,6 +168,8 @@ def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Bo
     few = schedule.cluster.k > 1 and own
     once = f"tiles_{'n' if left else 'm'} == 1" if few else ""
     share = f", each of {parts} blocks its part for all" if parts > 1 else ""
+    if schedule.cluster.k > 1:
+        share = f", each of {schedule.cluster.k} blocks its range of k"
     note = (
         f"operand {name}: {operand.tensor.name}, {tile} of {operand.role} x {tile_k} of k -> "
         f"ring_{name}, {layout.boxes} box(es) of {box[0]} x {box[1]} elements by the copy "

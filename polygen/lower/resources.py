@@ -51,7 +51,8 @@ def resources(
             f"{device.shared_per_block_optin} per block",
             where=where,
             why=f"{schedule.pipeline.stages} stages of {_tiles_of_a_stage(matched, tiles)} tiles"
-            + (", and the panels of the epilogue" if panels else ""),
+            + (", and the panels of the epilogue" if panels else "")
+            + (f", and the parts of {schedule.cluster.k} blocks' sums" if tiles.split > 1 else ""),
             nearest="Reduce pipeline.stages, epilogue.prefetch, epilogue.slots or tile.cta"
             if panels
             else "Reduce pipeline.stages or tile.cta",

@@ -163,11 +163,17 @@ def _rendezvous(given: Given, one: Placed) -> str:
 
 
 def _signal(tree: Synchronised, leaf: SyncStatement, one: Placed, everywhere: str) -> Signal:
-    lead = one.sync.buffers[0]
+    lead, statements = one.sync.buffers[0], {s.name: s for s in tree.program.statements}
+    # Copy engines order what they write by themselves; what threads write is acquired.
+    across = any(
+        name in statements and statements[name].unit.proxy == "generic"
+        for name, _ in one.sync.signals
+    )
     return Signal(
         one,
         counter_of(tree, leaf.name, lead),
         AGENTS[leaf.place.name] if one.owners > 1 else "",
         leaf.executes if leaf.kind == "arrive" else "",
         everywhere if leaf.kind == "arrive" and one.remote else "",
+        across and leaf.kind == "wait",
     )

@@ -5,10 +5,13 @@
    one of each decide: they are those of the program's access.
 3. A tensor map has the axes, and a box the corner, that make the same elements of it.
 4. The matrices of results are counted as the program counts them.
+5. Blocks that share sums cut columns and landing areas into the shares of the tile hierarchy, the
+   same where parts are sent and where they are added.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 
@@ -29,6 +32,7 @@ from polygen.lower.work import (
     Read,
     Send,
     Store,
+    Warm,
     Work,
     Write,
 )
@@ -54,6 +58,7 @@ def check_accesses(plan: KernelPlan) -> None:
             for _, boxes in leaf.work.panels:
                 _check_boxes(plan, boxes, leaf)
     _check_sums(plan)
+    _check_shares(plan)
     _check_elements(plan, plan.epilogue)
     wanted = tuple(extent for _, extent in plan.batches)
     counted = [locate.batches for locate in plan.of(Locate)]
@@ -112,6 +117,36 @@ def _check_sums(plan: KernelPlan) -> None:
     ]
     if list(plan.epilogue.sums) != wanted:
         raise VerifyError(f"sums are read as {plan.epilogue.sums}", where=plan.entry)
+
+
+def _check_shares(plan: KernelPlan) -> None:
+    """Of sums that blocks share: every part has its place, and every block its columns."""
+    tiles, atom = plan.tiles, plan.atom
+    shape = (tiles.atoms[0], tiles.columns // atom.n, plan.device.group_threads)
+    for send, combine in zip(plan.of(Send), plan.of(Combine), strict=True):
+        for one in send.landings:
+            made = (one.rows, one.groups, one.threads)
+            whole = send.blocks * one.part_bytes
+            held = one.access_bytes == atom.c.registers * atom.c.dtype.bytes
+            if made != shape or not held or whole != plan.buffer(one.buffer).slot_bytes:
+                raise VerifyError(f"{one.buffer}: parts of {whole} bytes", where=plan.entry)
+        if combine.landings != send.landings or send.blocks != tiles.split:
+            raise VerifyError(
+                f"parts are sent to {send.blocks} blocks and added as {combine.landings}",
+                where=plan.entry,
+            )
+    if tiles.split > 1:
+        columns = [plan.epilogue.column_base]
+        columns += [finish.column for finish in plan.of(Finish)]
+        columns += [warm.column for warm in plan.of(Warm)]
+        for text, rank in itertools.product(columns, range(tiles.split)):
+            at = {"b_n": 0, "w_n": 0, "group": 0, "rank": rank}
+            if _value(text, at) != rank * tiles.columns:
+                raise VerifyError(
+                    f"block {rank} finishes columns from {_value(text, at)} on, not from "
+                    f"{rank * tiles.columns}",
+                    where=f"{plan.entry}: {text}",
+                )
 
 
 # --- addresses -----------------------------------------------------------------------------------

@@ -79,6 +79,7 @@ class Signal:
     agent: str = ""  # whose barrier, if every agent has its own
     threads: str = ""  # of an arrival, which arrive: "all", "warps" (one of each) or "one"
     everywhere: str = ""  # of an arrival in other blocks as well: which threads send it to one each
+    across: bool = False  # of a wait: for what threads of other blocks have written
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""Between places, through shared memory: mbarriers, from the dependences.
+"""Between places or blocks, through shared memory: mbarriers, from the dependences.
 
-1. Dependences of one pair of places through one buffer become one mbarrier: *full* for the values
-   that flow, *empty* for the slots that are written again. Buffers that the same statements fill,
-   in the same versions and slots, share it.
+1. Dependences of one pair of places, or of a place on itself from block to block, through one
+   buffer become one mbarrier: *full* for the values that flow, *empty* for the slots that are
+   written again. Buffers that the same statements fill, in the same versions and slots, share it.
 2. It lives in the block that waits. The wait stands under as many loops as determine the version,
    before the first statement there that needs it.
 3. Statements that complete by bytes signal themselves. Else threads arrive after their last access;

@@ -23,14 +23,23 @@ class Proof:
         return f"proved: {self.claim} ({self.subject})"
 
 
-def check_blocks(dependences: isl.UnionMap, block: isl.UnionMap, field: str) -> Proof:
+def check_blocks(
+    dependences: isl.UnionMap, block: isl.UnionMap, field: str, split: int = 1
+) -> Proof:
     """Prove that no dependence connects two thread blocks.
+
+    Args:
+        dependences: between instances.
+        block: instance -> its block, or of blocks that share sums their cluster.
+        field: of the schedule, which says what is mapped to blocks.
+        split: blocks that share sums.
 
     Raises:
         IllegalSchedule: with one pair of instances in two blocks.
     """
     timed = dependences.apply_domain(block).apply_range(block)
-    claim = "no dependence connects two thread blocks"
+    blocks = "thread blocks" if split == 1 else f"clusters of {split} thread blocks"
+    claim = f"no dependence connects two {blocks}"
     if timed.is_empty():
         return Proof(claim, "grid")
     relation = isl.Map.from_union_map(timed)

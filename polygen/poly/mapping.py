@@ -110,11 +110,12 @@ def map_program(
         VerifyError: what would be emitted does not do what the program says; with a witness.
     """
     tiles = tiling(schedule, atom)
-    require_reassociable((one.contraction for one in matched.products), tiles.split)
+    parts = require_reassociable((one.contraction for one in matched.products), tiles.split)
     main = main_loop(matched)
     statements = roles(scop, fusion, matched, [product.name for product in main.products])
     blocks = isl.UnionMap(space(scop.parameters) + block_map(statements, tiles, schedule))
-    apart = check_blocks(scop.dependences, blocks.intersect_domain(scop.domain), "loops.grid")
+    blocks = blocks.intersect_domain(scop.domain)
+    apart = check_blocks(scop.dependences, blocks, "loops.grid", tiles.split)
     epilogue = Epilogue(rows, panels or Panels(0, (), ()))
     program = kernel_program(tiles, schedule, epilogue, main, asynchronous=asynchronous)
     elements = tile_map(statements, tiles, schedule, epilogue.rows, epilogue.panels)
@@ -147,7 +148,7 @@ def map_program(
         elements,
         synchronised,
         trees,
-        (apart, whole, *sums, *refine(emitted)),
+        (apart, *parts, whole, *sums, *refine(emitted)),
         epilogue.panels,
         Sums(orders, invariant),
     )

@@ -25,6 +25,7 @@ from polygen.errors import IllegalSchedule
 from polygen.frontend.program import Contraction
 from polygen.hardware.units import unit
 from polygen.poly.kernel_parts import Part, Product
+from polygen.poly.legality import Proof
 from polygen.poly.tile_program import Buffer, Place, TileStatement
 from polygen.poly.tile_tree import loop, steps
 from polygen.poly.versions import maps_of
@@ -35,7 +36,7 @@ _IN, _OUT = isl.dim_type.in_, isl.dim_type.out
 _WIDE = ("f32", "s32")
 
 
-def require_reassociable(contractions: Iterable[Contraction], split: int) -> None:
+def require_reassociable(contractions: Iterable[Contraction], split: int) -> tuple[Proof, ...]:
     """Refuse to add up parts of a sum apart where that is another sum.
 
     A product promises no order of its terms, and the instructions that add them up have none
@@ -46,11 +47,15 @@ def require_reassociable(contractions: Iterable[Contraction], split: int) -> Non
         contractions: the sums.
         split: blocks that add up a part each.
 
+    Returns:
+        The claim, as far as there is one.
+
     Raises:
         IllegalSchedule: sums are rounded after every term.
     """
     if split == 1:
-        return
+        return ()
+    found = []
     for one in contractions:
         if one.dtype.name not in _WIDE:
             raise IllegalSchedule(
@@ -60,6 +65,9 @@ def require_reassociable(contractions: Iterable[Contraction], split: int) -> Non
                 "another sum",
                 nearest='Use cluster.k = 1, or sums in f32 (acc_dtype = "f32")',
             )
+        subject = f"{one.write.name}, {split} ranges of k, added in their order"
+        found.append(Proof(f"a sum in {one.dtype} may be added up in parts", subject))
+    return tuple(found)
 
 
 def within_blocks(carried: isl.UnionMap, products: Iterable[str]) -> isl.UnionMap:

@@ -355,6 +355,8 @@ def test_too_much_shared_memory():
              "16 stages of 64x64 and 64x64 tiles, and the panels of the epilogue",
              "Reduce pipeline.stages, epilogue.prefetch, epilogue.slots or tile.cta"]  # fmt: skip
     refuses(ResourceError, words, roles(stages=16))
+    words = [*words[:2], "the panels of the epilogue, and the parts of 4 blocks' sums", words[2]]
+    refuses(ResourceError, words, roles(stages=16, cluster=(1, 1, 4)))
 
 
 @pytest.mark.parametrize(

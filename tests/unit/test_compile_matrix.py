@@ -63,9 +63,10 @@ def test_the_kernels_with_roles_cover_what_they_say():
     assert {s.epilogue.through for s in schedules} == {"tma", "registers"}
     assert {s.epilogue.slots for s in schedules} == {2, 3}
     assert {s.epilogue.prefetch for s in schedules} == {1, 2, 3}
-    assert {s.epilogue.columns for s in schedules} == {0, 32}
+    assert {s.epilogue.columns for s in schedules} == {0, 16, 32}
     assert {s.tile.cta.k for s in schedules} == {16, 32, 48, 64, 128}
     met = {(s.roles.form, s.cluster.m, s.cluster.n) for s in schedules}
+    assert {s.cluster.k for s in schedules} == {1, 2, 3, 4, 8}
     assert met == {(form, *cluster) for form in ("cooperative", "pingpong") for cluster in CLUSTERS}
 
 

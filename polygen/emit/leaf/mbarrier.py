@@ -17,7 +17,8 @@ def _address(plan: KernelPlan, work: Signal) -> str:
 @leaf("wait", "mbarrier", Signal, needs=_NEEDS)
 def _(plan: KernelPlan, one: Leaf, work: Signal) -> Text:
     flip = " ^ 1" if work.placed.sync.phase % 2 else ""
-    wait = f"barrier_wait({_address(plan, work)}, {work.counter}.parity{flip});"
+    function = "barrier_wait_across" if work.across else "barrier_wait"
+    wait = f"{function}({_address(plan, work)}, {work.counter}.parity{flip});"
     return Text(block(wait), f"{one.statement}: {work.placed.reason}")
 
 

@@ -9,7 +9,18 @@ from polygen import fuse, relu
 from polygen.errors import VerifyError
 from polygen.lower.plan import KernelPlan
 from polygen.lower.verify import verify
-from polygen.lower.work import Copy, Epilogue, Finish, Load, Locate, Move, Product, Store
+from polygen.lower.work import (
+    Combine,
+    Copy,
+    Epilogue,
+    Finish,
+    Load,
+    Locate,
+    Move,
+    Product,
+    Send,
+    Store,
+)
 from polygen.schedule.load import load_schedule, schedules_folder
 
 SIGNATURE = ("bf16[2,M,64]", "bf16[2,B,128,64]", "bf16[B,64,64]", "bf16[B,2,64]", "bf16[B,M,64]")
@@ -25,6 +36,8 @@ def plan(family: str) -> KernelPlan:
     """The plan of one kernel by warps, and of one by roles that can move everything in boxes."""
     if family == "warps":
         schedule, arch = "sm_80/64x64x64_w32x32_s4.toml", "sm_80"
+    elif family == "shared":  # by roles, blocks of a cluster share the sums
+        schedule, arch = "sm_90a/cooperative_64x64x64_s11_k2.toml", "sm_90a"
     else:
         schedule, arch = "sm_90a/cooperative_128x64x64_w64_s7_e2p1.toml", "sm_90a"
     one = load_schedule(schedules_folder() / schedule)
@@ -89,6 +102,42 @@ def first_of_store(change):
 
 
 MUTANTS = {
+    "parts of the other product sent": (
+        "shared", Send, lambda s: dataclasses.replace(s, landings=s.landings[::-1]), "works on",
+    ),
+    "parts of the other product added": (
+        "shared", Combine, lambda c: dataclasses.replace(c, landings=c.landings[::-1]), "works on",
+    ),
+    "parts sent to one block too few": ("shared", Send, record(blocks=1), "copies bring 16384"),
+    "parts of half the columns": (
+        "shared", Send, each("landings", record(groups=2)), "copies bring",
+    ),
+    "parts of another shape": (
+        "shared", Send, each("landings", record(groups=2, rows=2)), "parts of 16384 bytes",
+    ),
+    "parts added as other threads hold them": (
+        "shared", Combine, each("landings", record(threads=64)), "and added as",
+    ),
+    "a range of k that begins with the first block's": (
+        "shared", Move, corner(2, "k * 64"), "begin at",
+    ),
+    "a range of k that overlaps the next": (
+        "shared", Move, corner(2, "(rank * (k_tiles - 1) + k) * 64"), "begin at",
+    ),
+    "every block finishes the first columns": (
+        "shared", Finish, record(column="b_n * 64"), "block 1 finishes columns from 0 on",
+    ),
+    "results stored to the first block's columns": (
+        "shared", Store,
+        lambda s: dataclasses.replace(
+            s,
+            panels=tuple(
+                (panel, dataclasses.replace(
+                    moved, corner=tuple(text.replace(" + rank * 32", "") for text in moved.corner)
+                )) for panel, moved in s.panels
+            ),
+        ), "begin at",
+    ),
     "operands of a pair swapped": ("warps", Product, record(operands=("a", "b2")), "works on"),
     "operands of one product swapped": ("warps", Product, record(operands=("b", "a")), "works on"),
     "another product's sums": ("warps", Product, record(total="sum_1"), "works on"),
@@ -143,7 +192,7 @@ MUTANTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("family", ["warps", "roles"])
+@pytest.mark.parametrize("family", ["warps", "roles", "shared"])
 def test_plans_are_sound(family):
     assert verify(plan(family)) is plan(family)
 

@@ -9,7 +9,7 @@ from matrix import case, roles
 from tile_mutants import CASES, emitted, kernel, program
 
 from polygen.errors import IllegalSchedule, ScheduleError, VerifyError
-from polygen.frontend.dtypes import DType, dtype
+from polygen.frontend.dtypes import F32, S32, DType, dtype
 from polygen.poly import mapping, partial_sums
 from polygen.poly.derive_syncs import derive
 from polygen.poly.frame import Frame
@@ -53,6 +53,16 @@ def test_no_leaf_arrives_in_other_blocks_for_several_threads(monkeypatch):
         _ = build().passes
 
 
+def test_the_proofs_say_what_is_shared():
+    claims = [str(proof) for proof in build().passes.plan.proofs]
+    assert "proved: no dependence connects two clusters of 2 thread blocks (grid)" in claims
+    assert any(
+        claim.startswith("proved: a sum in f32 may be added up in parts") for claim in claims
+    )
+    shown = build().show("plan")
+    assert "clusters of 2 share the sums of a tile, each a range of k" in shown
+
+
 def test_the_barrier_of_the_parts_stands_in_the_kernel():
     plan = build().passes.plan
     (placed,) = (one for one in plan.syncs if one.name == "full_part")
@@ -60,6 +70,17 @@ def test_the_barrier_of_the_parts_stands_in_the_kernel():
     assert placed.bytes == warp_tile * products
     assert plan.buffer("part").slots == 2 and plan.buffer("part").slot_bytes == warp_tile
     assert plan.launch.blocks == 2 and plan.launch.cluster == (1, 1)
+
+
+def test_what_other_blocks_wrote_is_acquired_and_weights_go_first_from_the_cache():
+    source = build().source
+    _, _, wait = source.partition("auto wait_full_part")
+    assert wait.partition("};")[0].count("barrier_wait_across(") == 1
+    assert source.count("barrier_wait_across(") == 2  # where it is defined, and there
+    assert "keep_a = read_policy(tiles_n == 1)" in source
+    assert "keep_b = read_policy(tiles_m == 1)" in source
+    plain = build(roles()).source
+    assert "barrier_wait_across" not in plain and "read_policy" not in plain
 
 
 # --- which elements a block adds up, and which it finishes -------------------------------------
@@ -123,7 +144,9 @@ def sums(kind: DType):
 
 @pytest.mark.parametrize("name", ["f32", "s32"])
 def test_sums_that_may_be_added_up_in_parts(name):
-    require_reassociable(sums(dtype(name)), 4)
+    (proof,) = require_reassociable(sums(dtype(name, known=(F32, S32))), 4)
+    assert str(proof).startswith(f"proved: a sum in {name} may be added up in parts (v0, 4 ranges")
+    assert require_reassociable(sums(F32), 1) == ()
 
 
 def test_sums_that_are_rounded_after_every_step_may_not():

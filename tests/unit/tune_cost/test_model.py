@@ -43,11 +43,12 @@ BETTER = (
     "clock", "memory", "memory_share", "l2_bytes", "l2_share", "product_rate", "shared_rate",
     "fetch_rate", "fetch_rate_astride", "outside_rate", "l2_rate", "matrix_rate", "function_rate",
     "warp_rate", "warp_shared_rate", "warp_fetch_rate", "way_out_rate", "warp_function_rate",
+    "exchange_rate",
 )  # fmt: skip
 WORSE = (
     "droop", "written_share", "start", "instruction", "step", "latency", "crowding", "cluster_loss",
     "wide_cluster_loss", "tile", "panel", "panel_turn", "registers", "warp_start", "warp_latency",
-    "warp_crowding", "full_rate_warps", "barrier", "round",
+    "warp_crowding", "full_rate_warps", "barrier", "round", "exchange",
 )  # fmt: skip
 
 
