@@ -27,8 +27,10 @@ from polygen.schedule.sums import (
     ASCENDING,
     FROM_FIRST,
     FROM_ZERO,
+    IN_TURN,
     SumOrder,
     Sums,
+    ranges,
     sum_order,
 )
 from polygen.tune.cost import predict_all
@@ -50,13 +52,16 @@ def sums_of(schedule: Schedule, atom: Atom, matched: Match, invariant: Sequence[
         matched: the products.
         invariant: the program's.
     """
-    count = group_count(tiling(schedule, atom), matched.depths)
+    split = schedule.cluster.k
+    count = group_count(tiling(schedule, atom), matched.depths, split)
+    parts, combine = (ranges(split), IN_TURN) if split > 1 else ("", "")
     begins = FROM_FIRST if schedule.specialised else FROM_ZERO
 
     def order(product: str) -> SumOrder:
         return sum_order(
-            product, atom.name, atom.c.dtype, atom.k, ASCENDING, count=count, begins=begins
-        )
+            product, atom.name, atom.c.dtype, atom.k, ASCENDING, count=count, begins=begins,
+            parts=parts, combine=combine,
+        )  # fmt: skip
 
     orders = tuple(order(one.contraction.name) for one in matched.products)
     return Sums(orders, tuple(invariant))
