@@ -43,8 +43,14 @@ def _(plan: KernelPlan, one: Leaf, work: Send) -> Text:
     for of in work.landings:
         at = slot_address(plan.buffer(of.buffer), slot, "group")
         lines.append(f"const unsigned to_{of.buffer} = {at} + rank * {of.part_bytes} + {_own(of)};")
-    lines += ["#pragma unroll", f"for (int d = 0; d < {work.blocks}; ++d) {{"]
-    lines.append("  const unsigned there = address_in(full, d);")
+    lines += [
+        "// Every block begins with itself, so that at no time all send to one.",
+        "#pragma unroll",
+        f"for (int step = 0; step < {2 * work.blocks - 1}; ++step) {{",
+        f"  const int d = step % {work.blocks};",
+        f"  if (step < rank || step >= rank + {work.blocks}) continue;",
+        "  const unsigned there = address_in(full, d);",
+    ]
     for of in work.landings:
         lines.append(f"  const unsigned {of.buffer}_there = address_in(to_{of.buffer}, d);")
         sums = f"{of.total}[m][d * {of.groups} + j]"
