@@ -239,7 +239,8 @@ class Fused:
             invariant |= agreeing(invariant, self._invariant, name, view.shape)
             order = storage_order(view.shape, view.strides)
             tensors.append(Tensor(name, self._dtype(name, view), dims, order))
-            apart |= {pitch_of(name): step for step in _pitch(view, order)}
+            if not self._invariant:  # else one row and many of one array are of one class
+                apart |= {pitch_of(name): step for step in _pitch(view, order)}
         check_axes(self._invariant, {tensor.name: len(tensor.dims) for tensor in tensors})
         sizes = {symbol: extent for extent, symbol in names.items()} | invariant
         program = build_program(self.function, self.name, self.source, tensors)

@@ -26,7 +26,7 @@ from polygen.schedule.load import dumps, schedules_folder, shipped
 from polygen.schedule.model import Schedule
 from polygen.schedule.tuned import Tuned, dump_tuned
 from polygen.tune.measured import Measured, read_record
-from polygen.tune.space import DIRECT
+from polygen.tune.space import OTHER_WAYS
 
 WITHIN = 1.01
 FEWEST = 8  # measured schedules of a problem
@@ -94,10 +94,11 @@ def chosen(
 
 
 def _called(schedule: Schedule) -> str:
-    """Its name; a fit that finds no panels leaves that of the schedule that has them."""
-    direct = schedule.specialised and schedule.epilogue.through == "registers"
-    said = schedule.name.endswith(f"_{DIRECT}")
-    return f"{schedule.name}_{DIRECT}" if direct and not said else schedule.name
+    """Its name; a fit that finds another way out leaves that of the schedule."""
+    through = schedule.epilogue.through
+    other = schedule.specialised and through in OTHER_WAYS
+    said = schedule.name.endswith(f"_{through}")
+    return f"{schedule.name}_{through}" if other and not said else schedule.name
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -66,7 +66,8 @@ _SLOTS = ((3, 2, 0), (4, 2, 0))
 _PREFETCH = ((2, 1, 0), (2, 3, 0), (3, 3, 0), (2, 2, 32), (2, 3, 32), (2, 4, 32))
 _CROSSED_AREA = 128 * 128  # from this size of a tile, all rasters are tried with small clusters
 
-DIRECT = "registers"  # ends names of schedules with roles whose results take that way out
+# End names of schedules with roles whose results take that way out, not the copy engine's.
+OTHER_WAYS = ("registers", "lines")
 
 _WARP_CTA = (16, 32, 64, 128, 256)
 _WARP_OWN = ((16, 16), (16, 32), (32, 32), (32, 64), (64, 32), (64, 64), (64, 128), (128, 64))
@@ -192,6 +193,8 @@ def _role_variants(device: Device, problem: Problem, fitted: Fitted, fit: Fit) -
     grid = _Grid(-(-problem.m // cta.m), -(-problem.n // cta.n), device.multiprocessors)
     # Rasters, clusters and fewer stages take no more of any resource: what fits, fits with them.
     for raster, cluster in _orders(grid, cta):
+        if cluster != Cluster() and any(problem.threaded):
+            continue  # threads shift rows into place for their own block
         yield _with(fitted, replace(base, raster=raster, cluster=cluster))
     for fewer in (1, 2):
         stages = base.pipeline.stages - fewer
@@ -318,8 +321,8 @@ def schedule_name(schedule: Schedule) -> str:
             parts.append(f"e{slots[0]}p{slots[1]}")
         if schedule.epilogue.columns:
             parts.append(f"columns{schedule.epilogue.columns}")
-    if schedule.specialised and schedule.epilogue.through == "registers":
-        parts.append(DIRECT)
+    if schedule.specialised and schedule.epilogue.through in OTHER_WAYS:
+        parts.append(schedule.epilogue.through)
     if pipeline.fragments != usual.pipeline.fragments:
         parts.append(f"f{pipeline.fragments}")
     if pipeline.copies != usual.pipeline.copies:

@@ -84,9 +84,13 @@ def test_blocks_share_sums_where_tiles_are_few_and_sums_long():
     assert splits(M=1001, N=1001, K=1001) == {1}
 
 
-def test_operands_that_tensor_maps_cannot_take_leave_schedules_without_roles():
+def test_operands_that_tensor_maps_cannot_take_leave_schedules_without_clusters():
     listed, _ = found(PLAIN, "sm_90a", M=1001, N=1001, K=1001)
-    assert listed and not any(one.schedule.specialised for one in listed)
+    specialised = [one.schedule for one in listed if one.schedule.specialised]
+    assert 0 < len(specialised) < len(listed)
+    assert {(s.cluster.m, s.cluster.n) for s in specialised} == {(1, 1)}
+    assert {s.epilogue.through for s in specialised} == {"lines"}
+    assert all(s.name.endswith("_lines") or "_lines_" in s.name for s in specialised)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
