@@ -127,8 +127,19 @@ EQUIVALENT = {
     ("scan with two buffers", OFF, "setp.lt.u32 \t%p2, %r23, 64;"): "one more round copies all",
     ("bitonic sort", OF_THE_WARP, "bar.sync \t0;"): "the first step stays within a warp",
     ("bitonic sort", OFF, "setp.gt.u32 \t%p6, %r18, 2;"): "one more round, with a step of 0",
-    ("sums over blocks behind a lock", DROPPED, "@%p3 bra \t$L__BB0_5;"): "all threads release it",
-    ("sums over blocks behind a lock", TURNED, "@%p3 bra \t$L__BB0_5;"): "the others release it",
+    ("sums over blocks behind a lock", DROPPED, "@%p3 bra \t$L__BB0_5;"): "all threads wait for it",
+    ("sums over blocks behind a lock", TURNED, "@%p3 bra \t$L__BB0_5;"): "the others wait for it",
+    ("sums over blocks behind a lock", DROPPED, "@%p3 bra \t$L__BB0_9;"): "all threads release it",
+    ("sums over blocks behind a lock", TURNED, "@%p3 bra \t$L__BB0_9;"): "the others release it",
+    ("two warps and named barriers", DROPPED, "@%p3 bra \t$L__BB0_5;"): (
+        "two more arrivals, for which nobody waits"
+    ),
+    ("two warps and named barriers", OFF, "setp.ge.s32 \t%p3, %r18, %r11;"): (
+        "one more arrival, for which nobody waits"
+    ),
+    ("a ring of bulk copies", OFF, "setp.gt.u32 \t%p8, %r58, 1;"): (
+        "one more wait, for a phase that is over"
+    ),
     ("boxes in and out", LEFT_OUT, "bar.sync \t0;"): "who begins the next copy has waited itself",
     ("boxes in and out", OF_THE_WARP, "bar.sync \t0;"): "likewise",
     ("boxes in and out", DROPPED, "@%p1 bra \t$L__BB0_16;"): "all threads store the same box",
