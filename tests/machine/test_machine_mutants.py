@@ -8,7 +8,7 @@ condition and the launch executes the same instructions all the same. Others tha
 that matters are listed with the reason (`EQUIVALENT`), and what is missed with that (`MISSED`).
 
 One mutant per operator and kernel by ``make slow-test``; all with POLYGEN_MUTANTS=all, which
-takes some ten minutes and prints the table of docs/machine.md.
+takes some minutes and prints the table of docs/machine.md.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ OTHERS = {
 }
 NAMES = [*FOUND, *OTHERS]
 # Those whose runs take longer have fewer mutants per operator, spread over the text.
-SLOWER = {**dict.fromkeys(OTHERS, 6), "product by wgmma with TMA and roles": 2}
+SLOWER = {**dict.fromkeys(OTHERS, 3), "product by wgmma with TMA and roles": 1}
 
 DROPPED, TURNED, OFF = "a guard is dropped", "a guard is turned", "a comparison is off by one"
 OF_THE_WARP, LEFT_OUT = "a barrier becomes one of the warp", "a barrier of the block is left out"
@@ -220,6 +220,8 @@ def outcomes() -> dict[tuple[str, str, str], str]:
 @pytest.mark.slow
 def test_mutants_are_found(outcomes):
     """But for those that are listed, every mutant that makes a difference."""
+    if EVERYTHING:
+        print(table(outcomes))
     missed = {
         (name, operator, line.partition(": ")[2])
         for (name, operator, line), what in outcomes.items()
@@ -230,9 +232,7 @@ def test_mutants_are_found(outcomes):
     assert real.count("found") >= 0.99 * len(real)
     assert len(real) >= (400 if EVERYTHING else 150)
     operators = {operator for _, operator, _ in outcomes}
-    assert operators <= OPERATORS.keys() and len(operators) >= 28
-    if EVERYTHING:
-        print(table(outcomes))
+    assert operators <= OPERATORS.keys() and len(operators) >= 20
 
 
 def table(outcomes: dict[tuple[str, str, str], str]) -> str:
