@@ -112,8 +112,11 @@ def copy_async(
         source, valid = source[good], valid[good]
     origin = _sources(machine, lanes, source, valid, size, position)
     if machine.stores is not None:
-        some = np.flatnonzero(valid == size)
-        machine.stores.read(machine, lanes.pick(some), origin[some], size, position)
+        whole = valid == size
+        if whole.all():
+            machine.stores.read(machine, lanes, origin, size, position)
+        else:
+            machine.stores.read(machine, lanes.pick(whole), origin[whole], size, position)
     copies = machine.copies
     copy = Copy(lanes.index, copies.group[lanes.index], at, origin, valid, size, position)
     if machine.shadow is not None:

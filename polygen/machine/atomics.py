@@ -114,7 +114,7 @@ def atomic(
     if machine.order is not None:
         facts = machine.program.facts
         kinds = position in facts.acquires, position in facts.releases
-        machine.order.update(lanes, space, at, *kinds)
+        machine.order.update(lanes, space, at, *kinds, position)
     data, index = memory.view(kind), at // kind.itemsize
     old = np.empty(lanes.count, kind)
     for chosen in _turns(index):

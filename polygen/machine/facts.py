@@ -19,6 +19,7 @@ class Facts:
         strong: positions of those, and of other loads and stores that may meet (`order`).
         acquires: positions of strong reads that take over at once what they find.
         releases: positions of strong writes that leave what their thread knows.
+        narrow: positions of those of the scope of a block.
         mapped: addresses of other blocks' shared memory are made.
     """
 
@@ -30,6 +31,7 @@ class Facts:
     strong: frozenset[int] = frozenset()
     acquires: frozenset[int] = frozenset()
     releases: frozenset[int] = frozenset()
+    narrow: frozenset[int] = frozenset()
 
 
 def facts(kernel: Kernel) -> Facts:
@@ -45,6 +47,7 @@ def facts(kernel: Kernel) -> Facts:
         _having(kernel, {"relaxed", "acquire", "release", "acq_rel", "volatile", "mmio"}, True),
         _having(kernel, {"acquire", "acq_rel"}),
         _having(kernel, {"release", "acq_rel"}),
+        _having(kernel, {"cta"}),
     )
 
 

@@ -285,7 +285,7 @@ def load(
         machine.stores.read(machine, lanes, at, size, position)
     facts = machine.program.facts
     if machine.order is not None and position in facts.strong:
-        machine.order.read(lanes, space, at, position in facts.acquires)
+        machine.order.read(lanes, space, at, position in facts.acquires, position)
     return gather(memory, at, dtype, count)
 
 
@@ -309,7 +309,7 @@ def store(
         machine.shadow.write(lanes, at, size, position)
     facts = machine.program.facts
     if machine.order is not None and position in facts.strong:
-        machine.order.write(lanes, space, at, position in facts.releases)
+        machine.order.write(lanes, space, at, position in facts.releases, position)
     if space == "global" and machine.stores is not None:
         new = as_bytes(lanes, tuple(values), dtype)
         machine.stores.write(machine, lanes, at, size, new, position)

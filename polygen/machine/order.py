@@ -5,7 +5,8 @@
 2. Every warp of a wave has two more columns per warp in the clocks of `Shadow`: what it knows of
    them, and what it has *fenced* of that. Barriers pass both on, with everything else.
 3. A strong write leaves at its place what its warp has fenced, or with ``.release`` what it knows.
-   A strong read takes it over at once with ``.acquire``, else at the warp's next fence.
+   A strong read takes it over at once with ``.acquire``, else at the warp's next fence. What has
+   the scope of a block reaches, and is reached from, that block alone.
 4. Warps of earlier waves have no columns: what they wrote is left alone.
 """
 
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
 class Order:
     """What strong operations of a wave have left at their places."""
 
-    def __init__(self, shadow: Shadow) -> None:
+    def __init__(self, shadow: Shadow, narrow: frozenset[int] = frozenset()) -> None:
         self.shadow, geometry = shadow, shadow.geometry
         self.geometry = geometry
         self.warps = warps_of(geometry)
         self.base = shadow.clock.shape[1] - 2 * self.warps
-        self.left: dict[tuple[str, int], Vector] = {}
+        self.left: dict[tuple[str, int, int], Vector] = {}  # by space, place, block (-1: all)
+        self.narrow = narrow  # positions of strong operations of the scope of a block
         self.pending: dict[int, Vector] = {}  # by clock row: taken over at the next fence
 
     def _mates(self, row: int) -> tuple[Vector, Vector]:
@@ -64,18 +66,27 @@ class Order:
             fenced = slice(self.base + self.warps, None)
             clock[row, fenced] = np.maximum(clock[row, fenced], found)
 
-    def write(self, lanes: Lanes, space: str, at: Vector, release: bool) -> None:
+    def write(self, lanes: Lanes, space: str, at: Vector, release: bool, position: int) -> None:
         """Strong writes to some places."""
         for row, place, thread in self._places(lanes, at):
-            self._leave(row, space, place, thread, release)
+            self._leave(row, space, place, thread, release, position in self.narrow)
         if release:
             self.shadow.tick(np.unique(self.shadow.rows(lanes)))
 
-    def update(self, lanes: Lanes, space: str, at: Vector, acquire: bool, release: bool) -> None:
+    def update(
+        self,
+        lanes: Lanes,
+        space: str,
+        at: Vector,
+        acquire: bool,
+        release: bool,
+        position: int,
+    ) -> None:
         """Atomics: in thread order each finds what the one before it has left."""
+        narrow = position in self.narrow
         for row, place, thread in self._places(lanes, at):
-            self._find(row, space, place, acquire)
-            self._leave(row, space, place, thread, release)
+            self._find(row, space, place, acquire, narrow)
+            self._leave(row, space, place, thread, release, narrow)
         if release:
             self.shadow.tick(np.unique(self.shadow.rows(lanes)))
 
@@ -87,23 +98,30 @@ class Order:
             last[row, place] = thread
         return [(row, place, thread) for (row, place), thread in last.items()]
 
-    def _leave(self, row: int, space: str, place: int, thread: int, release: bool) -> None:
+    def _leave(
+        self, row: int, space: str, place: int, thread: int, release: bool, narrow: bool
+    ) -> None:
         if release:
             found = self.known(row, thread)
         else:
             found = self.shadow.clock[row, self.base + self.warps :].copy()
-        old = self.left.get((space, place))
-        self.left[space, place] = found if old is None else np.maximum(old, found)
+        for block in (row // self.shadow.per_cta, *(() if narrow else (-1,))):
+            old = self.left.get((space, place, block))
+            self.left[space, place, block] = found if old is None else np.maximum(old, found)
 
-    def read(self, lanes: Lanes, space: str, at: Vector, acquire: bool) -> None:
+    def read(self, lanes: Lanes, space: str, at: Vector, acquire: bool, position: int) -> None:
         """Strong reads of some places."""
         if not self.left:
             return
         for row, place, _ in self._places(lanes, at):
-            self._find(row, space, place, acquire)
+            self._find(row, space, place, acquire, position in self.narrow)
 
-    def _find(self, row: int, space: str, place: int, acquire: bool) -> None:
-        found = self.left.get((space, place))
+    def _find(self, row: int, space: str, place: int, acquire: bool, narrow: bool) -> None:
+        block = row // self.shadow.per_cta if narrow else -1
+        found = self.left.get((space, place, block))
+        if not narrow:  # what its own block left for itself alone
+            own = self.left.get((space, place, row // self.shadow.per_cta))
+            found = own if found is None else found if own is None else np.maximum(found, own)
         if found is None:
             return
         if acquire:

@@ -136,7 +136,9 @@ class Machine:
         }
         self.shadow = self._make_shadow() if options.checks else None
         strong = self.shadow is not None and program.facts.strong
-        self.order = Order(self.shadow) if self.shadow is not None and strong else None
+        self.order = (
+            Order(self.shadow, program.facts.narrow) if self.shadow is not None and strong else None
+        )
         self.copies = Copies(geometry.total)
         self.barriers = Barriers()
         self.mbarriers = Mbarriers(geometry.total, options.seed)

