@@ -57,7 +57,7 @@ class Fused:
     ) -> None:
         functools.update_wrapper(self, function)
         self.function, self.name, self.source = function, name, source
-        self._allow_tf32 = allow_tf32
+        self.allow_tf32 = allow_tf32
         self._parameters = given.parameters_of(function)
         self.promised = invariant  # as given
         self._invariant = places({} if invariant is None else invariant, self._parameters)
@@ -259,7 +259,7 @@ class Fused:
         if not isinstance(view.dtype, DType):
             raise DTypeError(f"{name} holds {view.dtype}, which has no tensor-core type")
         return (
-            TF32 if view.dtype == F32 and self._allow_tf32 and len(view.shape) >= 2 else view.dtype
+            TF32 if view.dtype == F32 and self.allow_tf32 and len(view.shape) >= 2 else view.dtype
         )
 
     def _tensors(self, signature: Sequence[str | Tensor]) -> list[Tensor]:

@@ -250,6 +250,6 @@ def op(
         scalars,
         options.get("outputs", 1),
         {"out_dtypes": options.get("out_dtype"), "acc_dtype": options.get("acc_dtype", "f32")},
-        options.get("allow_tf32", False),
+        options.get("allow_tf32", isinstance(function, Fused) and function.allow_tf32),
         options.get("schedule"),
     )

@@ -81,22 +81,22 @@ def rewrite(graph: FxGraph, settings: Settings) -> list[Record]:
     Returns:
         What became of each group, in order.
     """
-    known = translated(graph).with_patterns(PATTERNS)
+    given = translated(graph)
+    known = given.with_patterns(PATTERNS)
     named = {node.name: node for node in graph.nodes}
     records = []
     for group in groups(known):
         computes = _line(known, group)
         try:
             program, why = _decided(known, group, named, settings)
+            if program is not None:
+                _replace(graph, known, group, named, program)
+            records.append(Record(group.members, computes, program is not None, why))
         except PolygenError as error:
             records.append(Record(group.members, computes, False, refused(error)))
-            continue
-        if program is not None:
-            _replace(graph, known, group, named, program)
-        records.append(Record(group.members, computes, program is not None, why))
-    if any(record.taken for record in records):
+    if len(graph.nodes) > len(named):
         _sort(graph)
-        graph.eliminate_dead_code()
+        _erase_unread(graph, given, named)
         graph.lint()
     return records
 
@@ -248,3 +248,12 @@ def _sort(graph: FxGraph) -> None:
     nodes: Sequence[FxNode] = list(order)
     for before, node in itertools.pairwise(nodes):
         before.append(node)
+
+
+def _erase_unread(graph: FxGraph, given: Graph, named: dict[str, FxNode]) -> None:
+    """Erase what was inserted or is known to do nothing but compute, and nobody reads."""
+    for node in reversed(list(graph.nodes)):
+        if node.op != "call_function" or node.users:
+            continue
+        if node.name not in named or given[node.name].kind != "other":
+            graph.erase_node(node)

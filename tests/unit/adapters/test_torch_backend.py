@@ -123,6 +123,26 @@ def test_every_batch_is_served_by_one_graph():
     assert [record.taken for record in heard] == [True]
 
 
+def test_a_group_that_cannot_be_put_in_place_is_left(monkeypatch):
+    from polygen.errors import UnsupportedProgram
+
+    def fails(*_):
+        raise UnsupportedProgram("no argument of the graph has the size s1")
+
+    monkeypatch.setattr(rewriting, "_size", fails)
+    model, heard = Layers().double(), []
+    call = torch.compile(
+        model,
+        backend=lambda graph, inputs: pgt.polygen(graph, inputs, options=LEGAL, heard=heard.append),
+        dynamic=True,
+    )
+    with torch.no_grad():
+        for batch, rows in ((2, 6), (3, 5)):
+            x = exact(batch, rows, 16)
+            torch.testing.assert_close(call(x), model(x))
+    assert any("has the size s1" in record.why and not record.taken for record in heard)
+
+
 def test_groups_read_what_is_stored_in_any_order():
     def model(x, w, r):
         return torch.relu(x.t() @ w.t()) * r.t()

@@ -84,6 +84,8 @@ def test_f32_matrices_are_tf32_where_that_is_allowed():
     product = pgt.op(lambda x, w: x @ w, name="tf32_product", allow_tf32=True)
     y = product(meta(5, 8, dtype=single), meta(8, 7, dtype=single))
     assert (y.shape, y.dtype) == ((5, 7), single)
+    fused = pgt.op(pg.fuse(lambda x, w: x @ w, name="tf32_fused", allow_tf32=True))
+    assert fused(meta(5, 8, dtype=single), meta(8, 7, dtype=single)).dtype == single
     with pytest.raises(DTypeError, match=r"x is f32 .*op\(f, allow_tf32=True\)"):
         up(*(meta(*s, dtype=single) for s in ((5, 8), (7, 8), (7,))))
 
