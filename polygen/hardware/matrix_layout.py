@@ -92,7 +92,6 @@ def span_swizzle(span: int) -> Swizzle:
     return swizzle(read(FILE)["descriptor"]["swizzles"][str(span)])
 
 
-@functools.lru_cache(maxsize=256)
 def matrix_layout(
     major: str, tile: int, tile_k: int, element: int, atom_k: int, block: int, where: str
 ) -> MatrixLayout:
@@ -144,8 +143,19 @@ def matrix_layout(
     made = MatrixLayout(
         major, rows, row_bytes, span, leading, GROUP_ROWS * span, k_steps, next_block
     )
-    _prove(made, tile, tile_k, element, atom_k, block, where)
+    try:
+        _check(made, tile, tile_k, element, atom_k, block)
+    except VerifyError as error:
+        raise VerifyError(error.what, where=where) from None
     return made
+
+
+@functools.lru_cache(maxsize=256)
+def _check(
+    layout: MatrixLayout, tile: int, tile_k: int, element: int, atom_k: int, block: int
+) -> None:
+    """`_prove`, once for a tile: many of the schedules that are weighed have it in common."""
+    _prove(layout, tile, tile_k, element, atom_k, block, "")
 
 
 def _prove(

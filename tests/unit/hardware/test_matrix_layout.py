@@ -187,9 +187,19 @@ def test_a_mistake_in_the_data_is_found(side, old, new, monkeypatch):
     data[side]["offset"] = data[side]["offset"].replace(old, new)
     monkeypatch.setattr(module, "read", lambda name: data)
     major = "mn" if side == "mn" else "k"
-    fresh = matrix_layout.__wrapped__  # past the cache of what was proved before
-    with pytest.raises(VerifyError, match="is written at byte"):
-        fresh(major, 128, 128, 2, HALF, 128, "here")
+    module._check.cache_clear()  # of what was proved before
+    with pytest.raises(VerifyError, match=r"^here: element .* is written at byte"):
+        matrix_layout(major, 128, 128, 2, HALF, 128, "here")
+
+
+def test_a_tile_that_schedules_have_in_common_is_looked_at_once(monkeypatch):
+    looked: list[object] = []
+    monkeypatch.setattr(module, "_prove", lambda *given: looked.append(given))
+    module._check.cache_clear()
+    for name in ("one", "another"):
+        matrix_layout("k", 72, 64, 2, HALF, 72, f"schedule {name}")
+    assert len(looked) == 1
+    module._check.cache_clear()
 
 
 # --- refusals ------------------------------------------------------------------------------------
