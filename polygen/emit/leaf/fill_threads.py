@@ -91,8 +91,7 @@ def _read(work: Fill, source: Source) -> list[str]:
         *_parts(work, source),
         "  const unsigned long long row = "
         f"start + (long long)min(from_row, {rows} - 1) * {c.stride} * {size};",
-        "  const unsigned long long low = joined ? start : row;",
-        f"  const unsigned long long from = row + (long long)from_column * {size} & ~15ULL;",
+        f"  const unsigned long long first = row + (long long)from_column * {size};",
     ]
     return [
         f"const unsigned long long start = {_start(source)};",
@@ -102,6 +101,7 @@ def _read(work: Fill, source: Source) -> list[str]:
         f"unsigned long long at[{parts}];",
         "bool any = false, whole = true;",
         *row,
+        "  const unsigned long long low = joined ? start : row, from = first & ~15ULL;",
         "  at[e] = from, any = any || left > 0;",
         "  whole = whole && from >= low && from + 32 <= low + range;",
         "}",
@@ -112,7 +112,7 @@ def _read(work: Fill, source: Source) -> list[str]:
         "} else {",
         f"  const unsigned own = again(thread % {work.threads});",
         *(line if line.startswith("#") else f"  {line}" for line in row),
-        f"    read_edge<{size}>(pieces[s][e], from, low, low + range);",
+        f"    read_edge<{size}>(pieces[s][e], first, left);",
         "  }",
         "}",
     ]
