@@ -161,7 +161,7 @@ def _role_problems(schedule: Schedule, most: int) -> list[str]:
     if schedule.specialised and through == "smem":
         problems.append(
             'epilogue.through = "smem" with roles: consumers hand panels to the copy engine. '
-            'Nearest legal: "tma", "lines" or "registers"'
+            'Nearest legal: "tma" or "lines" or "registers"'
         )
     if schedule.specialised:
         loops, usual = schedule.loops, Loops()

@@ -1,10 +1,13 @@
 """The table of leaves: every row is used, and every statement of a kernel has its row."""
 
+from dataclasses import replace
+
 import pytest
 from matrix import UNUSUAL, case, roles, small
 
 from polygen.emit.leaf import kind_of, kinds
 from polygen.emit.leaf.table import render
+from polygen.schedule.model import Roles
 
 KERNELS = {
     "background": {"schedule": small()},
@@ -12,8 +15,12 @@ KERNELS = {
     "pairs": {"schedule": UNUSUAL["registers"]},
     "panels": {"arch": "sm_90a", "epilogue": "gate", "schedule": roles("two", in_flight=1)},
     "shared": {"arch": "sm_90a", "schedule": roles("one", cluster=(1, 1, 2))},
+    "lines": {
+        "arch": "sm_90a", "alignment": 2, "epilogue": "bias_residual_relu",
+        "schedule": replace(roles(through="lines"), roles=Roles("cooperative", 152, 200)),
+    },
     "turns": {"arch": "sm_90a", "schedule": roles("pingpong", through="registers")},
-}
+}  # fmt: skip
 
 
 def plan_of(name):
