@@ -206,7 +206,7 @@ def check_sizes(program: Program, sizes: dict[str, int]) -> None:
     """
     rows = pitches(program)
     for name, value in sizes.items():
-        if "." in name and name not in rows:
+        if "." in str(name) and name not in rows:
             raise PolygenError(
                 f"no array with rows has the pitch {echo(name)}",
                 where="sizes",
