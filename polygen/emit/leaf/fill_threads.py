@@ -123,7 +123,7 @@ def _write(plan: KernelPlan, work: Fill, source: Source) -> list[str]:
     size = c.element_bytes
     _, _, rows, _ = positions(c)
     to = slot_address(plan.buffer(c.buffer), f"{work.counter}.slot")
-    guard = ""
+    guard, rounded = "", "true" if c.tensor.dtype.name == "tf32" else "false"
     if not _is_whole(work, source):
         guard = f"if (part * {work.threads} + own < {source.chunks}) "
     return [
@@ -131,7 +131,7 @@ def _write(plan: KernelPlan, work: Fill, source: Source) -> list[str]:
         f"  const unsigned at = (unsigned){_start(source)} + "
         f"((unsigned)min(from_row, {rows} - 1) * (unsigned){c.stride} + "
         f"(unsigned)from_column) * {size};",
-        f"  {guard}write_chunk<{source.alignment}>({to} + {source.place}, pieces[s][e], "
+        f"  {guard}write_chunk<{source.alignment}, {rounded}>({to} + {source.place}, pieces[s][e], "
         f"at % {chunk_bytes()}, from_row < {rows} ? left : 0);",
         "}",
     ]
