@@ -112,7 +112,7 @@ def check(options: argparse.Namespace) -> int:
 
 
 def check_json(report: CheckReport) -> dict[str, object]:
-    """A report as plain values; each finding has code, sentence, where and count."""
+    """A report as plain values; each finding has code, sentence, where, count and story."""
     return {
         "ok": report.ok,
         "proofs": [dataclasses.asdict(proof) for proof in report.proofs],

@@ -189,6 +189,7 @@ def test_check_exits_with_1_and_reports_each_finding(capsys, monkeypatch):
             "sentence": "thread 3 reads too early",
             "where": "PTX line 7",
             "count": 2,
+            "story": [],
         }
     ]
 

@@ -44,7 +44,7 @@ def test_pitches_decide_alignments_and_what_is_chosen_for(sizes, alignment, astr
     assert made.program.inputs[0].alignment == alignment
     problem, _ = candidates(made.program, H200, {**SIZES, **sizes})
     assert (problem.astride, problem.access_bytes) == (astride, alignment)
-    assert made.schedule.specialised == (alignment == 16)
+    assert (problem.threaded == (0, 0)) == (alignment == 16)  # what tensor maps take
 
 
 def test_what_was_measured_without_gaps_is_no_offer_for_rows_with_gaps():
