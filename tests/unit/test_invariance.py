@@ -18,7 +18,7 @@ from polygen import decide, invariance, knobs
 from polygen.cli import main
 from polygen.decide import candidates, decision, prospect, sum_class
 from polygen.emit.leaf.elements import statements
-from polygen.errors import InvarianceError, SavedKernelError, SpillError
+from polygen.errors import SavedKernelError, SpillError
 from polygen.fit import instruction_for
 from polygen.generated import content
 from polygen.hardware.device import device
@@ -109,11 +109,11 @@ def test_the_class_that_loses_least_is_picked():
 
 
 def test_operands_with_m_innermost_get_what_all_of_its_sizes_can_have():
-    """M = 4096 would allow tensor maps; M = 4097 does not."""
+    """M = 4096 allows tensor maps; of M = 4097 threads shift the rows into place."""
     sample = SAMPLES["tt"]
     found = chosen(sample, "sm_90a", EVERY)
     assert len(found) == 1
-    assert "wgmma" not in next(iter(found))
+    assert "wgmma" in next(iter(found))
     free = replace(with_sizes(sample.program(), OTHERS | {"M": 4096}), invariant=())
     schedule, _ = decision(free, device("sm_90a"), OTHERS | {"M": 4096})
     assert schedule.specialised
@@ -216,14 +216,14 @@ def test_the_code_of_an_element_is_one_whatever_the_schedule():
     assert len(texts) == 1
 
 
-def test_variants_for_other_alignments_are_of_the_class_or_refused():
-    """Rows of K = 64 allow tensor maps, of K = 63 they do not; with one row there is no step."""
+def test_variants_for_other_alignments_are_of_the_class():
+    """Rows of K = 64 allow tensor maps; of K = 63 threads shift them into place."""
     sample = SAMPLES["bias, gelu"]
     made = sample.kernel("sm_90a", {"M": 4096, "N": 4096, "K": 4096})
     assert "wgmma" in made.sums.text
     x, w, b = (np.zeros(shape, BF16) for shape in ((16, 63), (32, 63), (32,)))
-    with pytest.raises(InvarianceError, match=r"no schedule makes the sums .* wgmma"):
-        made.fitting(x, w, b)
+    assert made.fitting(x, w, b) is not made
+    assert made.fitting(x, w, b).sums == made.sums
     least = SAMPLES["unaligned rows"].kernel("sm_90a", {"M": 4096, "N": 4096, "K": 4096})
     fitting = least.fitting(x, w, b)
     assert fitting.sums == least.sums
