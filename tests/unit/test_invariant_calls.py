@@ -51,7 +51,6 @@ def test_rows_that_no_alignment_divides_have_a_class_too():
     fused = layer()
     found = [kernel_for(fused, m, k=2049) for m in (1, 64, 4096)]
     assert len({one.sums for one in found}) == 1
-    assert "wgmma" not in found[0].sums.text
 
 
 def test_compile_takes_the_dims_that_fuse_was_told():
