@@ -13,7 +13,7 @@ from polygen.emit.functions import recorded_error
 from polygen.frontend.dtypes import BOOL
 from polygen.frontend.functions import TABLE, Function
 
-NAMES = [name for name in pg.__all__ if name not in pg._HOMES]
+NAMES = [name for name in pg.__all__ if name not in {*pg._HOMES, "random"}]
 NUMPY = {name: getattr(np, name) for name in ("where", "minimum", "maximum", "tanh", "exp")}
 
 
