@@ -28,7 +28,7 @@ from polygen.poly.fills import by_threads, ring_pieces
 from polygen.poly.match import Match
 from polygen.poly.partial_sums import require_reassociable
 from polygen.poly.pointwise import Pointwork
-from polygen.poly.results import narrower, panels
+from polygen.poly.results import narrower, panel_columns, panels
 from polygen.poly.tiling import Tiling, tiling
 from polygen.schedule.load import check_structure
 from polygen.schedule.model import Cluster, Schedule
@@ -270,14 +270,17 @@ def _fit_roles(
     if filled:
         roles = filling_roles(schedule, device, workers(schedule, tiles))
         schedule = replace(schedule, roles=roles)
-    in_lines = replace(schedule.epilogue, through="lines")
+    # By threads: in panels, or straight from the registers where a tile is narrower than any panel.
+    by_hand = replace(schedule.epilogue, through="lines")
+    if not panel_columns(schedule):
+        by_hand = replace(schedule.epilogue, through="registers", columns=0)
     if filled and work.matrices and schedule.epilogue.through == "tma":
-        schedule = replace(schedule, epilogue=in_lines)
+        schedule = replace(schedule, epilogue=by_hand)
     check_roles(schedule, matched, instruction, work)
     try:
         panels(schedule, work)
     except ScheduleError:
-        schedule = replace(schedule, epilogue=in_lines)
+        schedule = replace(schedule, epilogue=by_hand)
     schedule, spare = _with_registers(schedule, matched, work, tiles, instruction, careful)
     while True:
         size = needed(memory(schedule, matched, work, tiles))

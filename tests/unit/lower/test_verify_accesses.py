@@ -251,8 +251,7 @@ MUTANTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("family", ["warps", "roles", "shared"])
-@pytest.mark.parametrize("family", ["warps", "roles", "threads"])
+@pytest.mark.parametrize("family", ["warps", "roles", "shared", "threads"])
 def test_plans_are_sound(family):
     assert verify(plan(family)) is plan(family)
 

@@ -121,14 +121,14 @@ def test_what_was_measured_before_roles_fitted_does_not_ship(tmp_path, capsys):
     record = _record(dict.fromkeys(names, 10.0))
     problem = record["problems"][0]
     problem |= {"signature": ["x:f16[M,K]", "w:f16[N,K]"], "acc_dtype": "f16"}
-    odd = problem | {"sizes": {"M": 512, "N": 640, "K": 771}}
-    record["problems"] = [problem, odd]
+    bytes_ = {"signature": ["x:s8[M,K]", "w:s8[N,K]"], "acc_dtype": None, "out_dtype": "f32"}
+    record["problems"] = [problem, problem | bytes_ | {"sizes": {"M": 512, "N": 640, "K": 768}}]
     path = tmp_path / "record.json"
     path.write_text(json.dumps(record))
     assert [one.partial for one in read_record(path)] == [True, False]
     assert main([str(path), "--fewest", "1", "--schedules", str(tmp_path)]) == 0
     found = read_tuned(tmp_path / "sm_90a" / "tuned" / "my_gpu_3.toml")
-    assert [one.k for one in found] == [771]
+    assert [one.k for one in found] == [768]
     assert "1 problems" in capsys.readouterr().out
 
 
