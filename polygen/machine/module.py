@@ -141,10 +141,17 @@ def items(operand: str) -> tuple[str, ...]:
 
 
 def address(operand: str) -> tuple[str, int]:
-    """Base name and byte offset of ``[base+offset]``; an absolute address has the base ``""``."""
+    """Base name and byte offset of ``[base+offset]``; an absolute address has the base ``""``.
+
+    Raises:
+        PtxError: a number in it is none.
+    """
     inner = operand.strip().removeprefix("[").removesuffix("]").strip()
     match = re.fullmatch(r"(.+?)\s*\+\s*(-?\w+)", inner)
-    base, offset = (match[1], int(match[2], 0)) if match else (inner, 0)
-    if re.fullmatch(r"-?\d\w*", base):
-        return "", int(base, 0) + offset
+    try:
+        base, offset = (match[1], int(match[2], 0)) if match else (inner, 0)
+        if re.fullmatch(r"-?\d\w*", base):
+            return "", int(base, 0) + offset
+    except ValueError:
+        raise PtxError(f"there is no address `{operand}`") from None
     return base, offset

@@ -7,7 +7,8 @@ variant for all threads uses whole register arrays; the other one gathers and sc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -141,7 +142,8 @@ class Translation:
             if self.doubt.followed:
                 unwritten.watch(w, one, self.doubt)
             if one is block.terminator:
-                result = _terminator(w, one)
+                with _readable(w, one):
+                    result = _terminator(w, one)
             else:
                 if self.watched:
                     accumulators.watch(w, one, self.watched)
@@ -164,12 +166,19 @@ def _instruction(w: Writer, one: Instruction) -> None:
     handler = HANDLERS.get(one.parts[0])
     if handler is None:
         raise w.refuse(one, why=_NOT_MODELLED.get(one.parts[0], ""))
-    w.guard = _guard(w, one) if one.predicate else ""
-    try:
+    with _readable(w, one):
+        w.guard = _guard(w, one) if one.predicate else ""
         handler(w, one)
+    w.guard = ""
+
+
+@contextlib.contextmanager
+def _readable(w: Writer, one: Instruction) -> Iterator[None]:
+    """Refuse an instruction whose operands are none, in one line."""
+    try:
+        yield
     except (ValueError, IndexError, KeyError) as error:
         raise w.refuse(one, why=f"its operands cannot be read: {error}") from error
-    w.guard = ""
 
 
 def _terminator(w: Writer, one: Instruction) -> str:
