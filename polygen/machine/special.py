@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +75,8 @@ class Specials:
     """The special registers of a wave."""
 
     def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+        # Weak, as the machine holds this: a cycle would keep its large arrays for long.
+        self.machine: Machine = weakref.proxy(machine)
         self._known: dict[str, Any] = {}
 
     def value(self, name: str) -> Any:
