@@ -10,7 +10,7 @@ from polygen.hardware.device import Device
 from polygen.lower.memory import workers
 from polygen.lower.plan import Resources
 from polygen.lower.registers import sums_held
-from polygen.poly.fills import OTHER_REGISTERS, piece_registers, ring_pieces
+from polygen.poly.fills import figures, piece_registers, ring_pieces
 from polygen.poly.match import Match
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Roles, Schedule
@@ -18,9 +18,6 @@ from polygen.schedule.model import Roles, Schedule
 # Addresses, loop counters and predicates, as compiled kernels show: between 30 and 60 in the main
 # loop of a warp; with roles those of a panel and its vectors, as the main loop has hardly any.
 _ADDRESS_REGISTERS = {"warp": 30, "warpgroup": 40}
-# Of a producer whose threads fill rings, by whether blocks start with enough for all; and of
-# consumers beside it at most.
-_FILLING_REGISTERS, _ROOMY, _CONSUMER_REGISTERS = (104, 152), 168, 232
 
 
 def thread_count(schedule: Schedule, tiles: Tiling, device: Device) -> int:
@@ -197,7 +194,8 @@ def _check_given(
 def _check_filling(schedule: Schedule, device: Device, consumers: int) -> None:
     """Registers of a producer whose threads hold what they fill rings with."""
     given, step = schedule.roles.producer_registers, device.role_registers_step
-    least = -(-(OTHER_REGISTERS + piece_registers()) // step) * step
+    beside = figures()["beside"]
+    least = -(-(beside + piece_registers()) // step) * step
     threads = (consumers + 1) * device.group_threads
     most = registers_available(schedule, device, threads) // step * step
     if not least <= given <= most:
@@ -206,7 +204,7 @@ def _check_filling(schedule: Schedule, device: Device, consumers: int) -> None:
             where=f"schedule {schedule.name}",
             why="rows of an operand are none that tensor maps describe, so threads shift them into "
             f"place: {piece_registers()} registers for every piece that is on its way, and about "
-            f"{OTHER_REGISTERS} besides; each starts with {most}",
+            f"{beside} besides; each starts with {most}",
             nearest=f"roles.producer_registers = {min(max(given, least), most)}"
             if least <= most
             else "Reduce min_blocks",
@@ -220,9 +218,10 @@ def filling_roles(schedule: Schedule, device: Device, consumers: int) -> Roles:
     """
     threads, step = (consumers + 1) * device.group_threads, device.role_registers_step
     started = registers_available(schedule, device, threads)
-    few = min(started // step * step, _FILLING_REGISTERS[started >= _ROOMY])
+    wanted = figures()["many" if started >= figures()["roomy"] else "few"]
+    few = min(started // step * step, wanted)
     left = _registers_of_block(schedule, device, threads) // device.group_threads - few
-    own = min(left // consumers, _CONSUMER_REGISTERS) // step * step
+    own = min(left // consumers, figures()["consumers"]) // step * step
     return replace(schedule.roles, producer_registers=few, consumer_registers=own)
 
 

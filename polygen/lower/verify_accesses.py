@@ -194,6 +194,9 @@ def _check_fill(plan: KernelPlan, of: Fill) -> None:
 
 
 def _check_elements(plan: KernelPlan, e: Epilogue) -> None:
+    if e.coordinates != plan.work.coordinates:
+        found = ", ".join(f"{name} = {along}" for name, along in e.coordinates)
+        raise VerifyError(f"coordinates are {found or 'left out'}", where=plan.entry)
     pairs: list[tuple[Read | Write, tuple[Along, ...]]] = [
         *((read, element.index) for read, element in zip(e.reads, plan.work.reads, strict=True)),
         *(
@@ -206,6 +209,9 @@ def _check_elements(plan: KernelPlan, e: Epilogue) -> None:
             steps = [f"row * {access.m_stride}", f"column * {access.n_stride}"]
             text = " + ".join([*access.base, *steps])
             _check_address(plan, access.tensor, index, text, {"m": "row", "n": "column"})
+    others = [*plan.of(Epilogue), *(finish.epilogue for finish in plan.of(Finish))]
+    if any(one != e for one in others):
+        raise VerifyError("a leaf finishes another epilogue than the others", where=plan.entry)
 
 
 def _check_address(

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from polygen.hardware.data_file import read
 from polygen.hardware.device import common_facts
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.poly.match import Match, Operand
@@ -20,8 +21,6 @@ from polygen.schedule.model import Schedule
 _WORD_BYTES = 4
 _AROUND = 2  # chunks of global memory in which one of shared memory lies
 PIECE_CHUNKS = 4
-# Addresses, counters and what a chunk is shifted through.
-OTHER_REGISTERS = 40
 
 
 def by_threads(operand: Operand) -> bool:
@@ -33,6 +32,12 @@ def filling_threads() -> int:
     """Threads that fill: the producer's warpgroup."""
     facts = common_facts()
     return facts["warpgroup_warps"] * facts["warp_size"]
+
+
+def figures() -> dict[str, int]:
+    """Registers of threads that fill, as compiled kernels have them."""
+    found: dict[str, int] = read("registers.toml")["producers"]
+    return found
 
 
 def piece_registers() -> int:
@@ -65,6 +70,6 @@ def rounds(pieces: int, registers: int) -> tuple[int, int]:
         pieces: of every thread per k tile.
         registers: per thread.
     """
-    most = max(1, (registers - OTHER_REGISTERS) // piece_registers())
+    most = max(1, (registers - figures()["beside"]) // piece_registers())
     count = -(-pieces // most)
     return count, -(-pieces // count)

@@ -1,13 +1,19 @@
 """Coordinates of a value in pointwise functions: traced, interpreted, and in kernels."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import polygen as pg
-from polygen.errors import ShapeError
+from polygen.errors import ShapeError, VerifyError
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.parse import parse_expression
 from polygen.frontend.program import Affine, Coordinate
+from polygen.hardware.device import device
+from polygen.lower.verify import verify
+from polygen.lower.work import Epilogue, Finish
+from polygen.pipeline import generate
 from polygen.schedule.load import load_schedule, schedules_folder
 from polygen.tune.reference import sampled
 
@@ -71,6 +77,34 @@ def test_kernels_know_where_their_results_are(name, way):
     report = fused.compile(*signature, arch=arch, sizes=sizes, schedule=schedule).check(sizes)
     assert report.ok, str(report)
     assert report.comparison == "equal to NumPy, bit for bit"
+
+
+@pytest.mark.parametrize("way", ["staged", "panels, in turns"])
+def test_a_plan_with_other_coordinates_is_refused(way):
+    function, signature = PROGRAMS["causal"]
+    arch, name = SCHEDULES[way]
+    schedule = load_schedule(schedules_folder() / arch / f"{name}.toml")
+    program = pg.fuse(function, name="places").program(*signature)
+    plan = generate(program, device(arch), {}, schedule).plan
+    assert verify(plan) is plan
+
+    def swapped(epilogue):
+        (i, row), (j, column) = epilogue.coordinates
+        return replace(epilogue, coordinates=((i, column), (j, row)))
+
+    def changed(work):
+        if isinstance(work, Epilogue):
+            return swapped(work)
+        if isinstance(work, Finish):
+            return replace(work, epilogue=swapped(work.epilogue))
+        return work
+
+    leaves = tuple(replace(leaf, work=changed(leaf.work)) for leaf in plan.leaves)
+    with pytest.raises(VerifyError, match="coordinates are at0 = n"):
+        verify(replace(plan, leaves=leaves))
+    at = max(n for n, leaf in enumerate(plan.leaves) if leaf.work != leaves[n].work)
+    with pytest.raises(VerifyError, match="another epilogue"):
+        verify(replace(plan, leaves=(*plan.leaves[:at], leaves[at], *plan.leaves[at + 1 :])))
 
 
 def test_edges_go_one_by_one():

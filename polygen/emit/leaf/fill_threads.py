@@ -101,9 +101,10 @@ def _read(work: Fill, source: Source) -> list[str]:
         f"unsigned long long at[{parts}];",
         "bool any = false, whole = true;",
         *row,
-        "  const unsigned long long low = joined ? start : row, from = first & ~15ULL;",
+        "  const unsigned long long low = joined ? start : row, from = "
+        f"first & ~{chunk_bytes() - 1}ULL;",
         "  at[e] = from, any = any || left > 0;",
-        "  whole = whole && from >= low && from + 32 <= low + range;",
+        f"  whole = whole && from >= low && from + {2 * chunk_bytes()} <= low + range;",
         "}",
         "if (!any) return;",
         "if (whole) {",

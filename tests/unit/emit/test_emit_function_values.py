@@ -80,7 +80,7 @@ def test_special_values_are_those_of_numpy(call, dtype):
 
 # docs/accuracy.md has what a sweep with every 251st found.
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("step", [99991])
+@pytest.mark.parametrize("step", [99991, pytest.param(39989, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("call", CALLS, ids=call_name)
 def test_the_recorded_error_holds_everywhere(call, step, dtype):
     name, constants = call
