@@ -5,7 +5,8 @@ from __future__ import annotations
 from polygen.decide import candidates
 from polygen.hardware.cost_parameters import cost_parameters
 from polygen.lower.plan import KernelPlan, Leaf, Place
-from polygen.lower.work import Copy, Finish, Load, Move, Placed
+from polygen.lower.result_work import Finish
+from polygen.lower.work import Copy, Load, Move, Placed
 from polygen.poly import ast
 from polygen.schedule.problem import Fitted
 from polygen.schedule.sums import reproducible

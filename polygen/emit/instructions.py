@@ -11,7 +11,8 @@ from polygen.emit.leaf.move_cp_async import copy_function
 from polygen.emit.leaf.multiply_wgmma import product_functions
 from polygen.emit.leaves import sum_register
 from polygen.lower.plan import Buffer, KernelPlan, Rows
-from polygen.lower.work import Boxes, Copy, Finish, Load, Move, Product, Store
+from polygen.lower.result_work import Finish, Store
+from polygen.lower.work import Boxes, Copy, Load, Move, Product
 
 # Files of templates/instructions in their order.
 _ORDER = (

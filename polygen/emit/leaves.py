@@ -8,7 +8,8 @@ from polygen.emit.names import c_name
 from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Dim
 from polygen.lower.plan import Buffer, KernelPlan
-from polygen.lower.work import Boxes, Read, Write
+from polygen.lower.result_work import Read, Write
+from polygen.lower.work import Boxes
 from polygen.poly.match import Along
 
 _C_TYPES = {"f16": "unsigned short", "bf16": "unsigned short", "f32": "float", "tf32": "float"}

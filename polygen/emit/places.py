@@ -13,7 +13,8 @@ from polygen.emit.leaf import render
 from polygen.emit.leaf.table import INDENT
 from polygen.emit.leaves import sum_register
 from polygen.lower.plan import KernelPlan, Place
-from polygen.lower.work import Finish, Load, Product, Send
+from polygen.lower.result_work import Finish
+from polygen.lower.work import Load, Product, Send
 
 # Above the loops of a place.
 _LOOPS = {

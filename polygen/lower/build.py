@@ -19,7 +19,8 @@ from polygen.lower.launch import stride_argument
 from polygen.lower.memory import needed
 from polygen.lower.plan import Argument, KernelPlan, Launch, Leaf, Place, Resources
 from polygen.lower.resources import resources
-from polygen.lower.work import Boxes, Move, Store
+from polygen.lower.result_work import Store
+from polygen.lower.work import Boxes, Move
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.pointwise import pointwork
 from polygen.poly.raster import prove_linear_raster, prove_raster

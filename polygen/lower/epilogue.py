@@ -16,18 +16,8 @@ from polygen.lower.accesses import base, corner, elements_along, map_axes
 from polygen.lower.given import Given
 from polygen.lower.lanes import closed_form, flat_form, panel_lanes
 from polygen.lower.plan import Buffer
-from polygen.lower.work import (
-    Boxes,
-    Epilogue,
-    Finish,
-    Line,
-    Lines,
-    Panel,
-    Read,
-    Store,
-    Warm,
-    Write,
-)
+from polygen.lower.result_work import Epilogue, Finish, Line, Lines, Panel, Read, Store, Warm, Write
+from polygen.lower.work import Boxes
 from polygen.poly.pointwise import Element
 from polygen.poly.results import row_vectors
 from polygen.poly.tiling import Panels, Tiling

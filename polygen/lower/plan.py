@@ -15,7 +15,7 @@ a leaf are index formulas over the names that the kernel defines:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from polygen.frontend.program import Dim, Program
 from polygen.hardware.atom import Atom
@@ -25,7 +25,24 @@ from polygen.hardware.swizzle import Swizzle
 from polygen.lower.launch import Argument as Argument
 from polygen.lower.launch import Launch as Launch
 from polygen.lower.launch import MapAxis as MapAxis
-from polygen.lower.work import Epilogue, Placed, Work
+from polygen.lower.result_work import Epilogue, Finish, Lines, Store, Warm
+from polygen.lower.work import (
+    Clear,
+    Combine,
+    Copy,
+    Fill,
+    Groups,
+    Load,
+    Locate,
+    Move,
+    Nothing,
+    Placed,
+    Product,
+    Send,
+    Signal,
+    Skip,
+    Turn,
+)
 from polygen.poly.ast import Block, LoopAst, Marked
 from polygen.poly.frame import Frame
 from polygen.poly.legality import Proof
@@ -36,6 +53,28 @@ from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 from polygen.schedule.sums import Sums
 
+Work: TypeAlias = (
+    Clear
+    | Combine
+    | Copy
+    | Epilogue
+    | Fill
+    | Finish
+    | Groups
+    | Lines
+    | Load
+    | Locate
+    | Move
+    | Nothing
+    | Placed
+    | Product
+    | Send
+    | Signal
+    | Skip
+    | Store
+    | Turn
+    | Warm
+)
 _Work = TypeVar("_Work")
 
 

@@ -20,24 +20,8 @@ from polygen.frontend.program import Tensor
 from polygen.lower.fill import prove
 from polygen.lower.launch import stride_argument
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.work import (
-    Boxes,
-    Combine,
-    Copy,
-    Epilogue,
-    Fill,
-    Finish,
-    Lines,
-    Load,
-    Locate,
-    Move,
-    Product,
-    Read,
-    Send,
-    Store,
-    Warm,
-    Write,
-)
+from polygen.lower.result_work import Epilogue, Finish, Lines, Read, Store, Warm, Write
+from polygen.lower.work import Boxes, Combine, Copy, Fill, Load, Locate, Move, Product, Send
 from polygen.poly.match import Along
 
 _C_ONLY = re.compile(r"\(long long\)|(?<=\d)LL")

@@ -18,6 +18,7 @@ from polygen.lower.memory import memory, workers
 from polygen.lower.operands import boxes, operand_layout
 from polygen.lower.partial_sums import landings
 from polygen.lower.plan import Buffer, Inside, Leaf, Place
+from polygen.lower.result_work import Epilogue, Panel
 from polygen.lower.synchronise import (
     AGENTS,
     counter_of,
@@ -27,19 +28,7 @@ from polygen.lower.synchronise import (
     placed,
     sync_leaves,
 )
-from polygen.lower.work import (
-    Boxes,
-    Combine,
-    Epilogue,
-    Groups,
-    Locate,
-    Move,
-    Nothing,
-    Panel,
-    Placed,
-    Product,
-    Send,
-)
+from polygen.lower.work import Boxes, Combine, Groups, Locate, Move, Nothing, Placed, Product, Send
 
 _TILE, _STEP, _PANEL = ("i",), ("i", "k"), ("i", "p")
 _GROUP = AGENTS["consumer"]

@@ -13,8 +13,9 @@ from polygen.lower.given import Given
 from polygen.lower.memory import memory
 from polygen.lower.operands import copy, load
 from polygen.lower.plan import Buffer, Inside, Leaf, Place
+from polygen.lower.result_work import Epilogue
 from polygen.lower.synchronise import AGENTS, placed, sync_leaves
-from polygen.lower.work import Clear, Copy, Epilogue, Groups, Load, Product
+from polygen.lower.work import Clear, Copy, Groups, Load, Product
 from polygen.poly.results import copies_in_background
 
 _PLACE = "warps"

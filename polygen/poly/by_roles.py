@@ -18,11 +18,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polygen.hardware.device import common_facts
 from polygen.hardware.units import unit
-from polygen.poly.fills import filling_threads, rounds
 from polygen.poly.kernel_parts import MainLoop, Part, Ring, flat
 from polygen.poly.partial_sums import partial_sums
+from polygen.poly.role_shape import RoleShape
 from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
 from polygen.poly.tile_tree import Leaf, Node, Steps, loop, steps
 from polygen.poly.tiling import Panels, Tiling
@@ -40,7 +39,7 @@ def by_roles(tiles: Tiling, schedule: Schedule, panels: Panels, main: MainLoop) 
         panels: what the epilogue moves.
         main: what is multiplied.
     """
-    shape = _Shape(tiles, schedule, panels, main)
+    shape = RoleShape(tiles, schedule, panels, main)
     parts = [_main(shape), *_parts(shape), _end(shape)]
     loaders = (shape.loader,) if panels.operands and not shape.in_lines else ()
     places = (shape.producer, *loaders, shape.consumer)
@@ -66,104 +65,7 @@ def by_roles(tiles: Tiling, schedule: Schedule, panels: Panels, main: MainLoop) 
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """Coordinates and places of a kernel with roles."""
-
-    tiles: Tiling
-    schedule: Schedule
-    panels: Panels
-    main: MainLoop
-
-    @property
-    def pingpong(self) -> bool:
-        """Whether consumers take turns at whole tiles."""
-        return self.schedule.roles.form == "pingpong"
-
-    @property
-    def blocks(self) -> int:
-        """Of a cluster."""
-        return self.schedule.cluster.blocks
-
-    @property
-    def completed(self) -> str:
-        """What the sums are called that the epilogue reads."""
-        return "total" if self.tiles.split > 1 else "sum"
-
-    @property
-    def in_lines(self) -> bool:
-        """Whether consumers move panels of the epilogue themselves."""
-        return self.schedule.epilogue.through == "lines"
-
-    @property
-    def rank(self) -> tuple[str, ...]:
-        """The coordinate of the block, where there are several."""
-        return ("rank",) if self.blocks > 1 else ()
-
-    @property
-    def group(self) -> str:
-        """The coordinate of a consumer."""
-        return "turn" if self.pingpong else "group"
-
-    @property
-    def consumers(self) -> int:
-        """Warpgroups that multiply."""
-        return 2 if self.pingpong else self.tiles.warp_count
-
-    def place(self, name: str, threads: int, *, each_consumer: bool) -> Place:
-        """A place of every block, or of every consumer of it."""
-        agents, counts = self.rank, (self.blocks,) * len(self.rank)
-        if each_consumer:
-            agents, counts = (*agents, self.group), (*counts, self.consumers)
-        return Place(name, agents, counts, threads, len(self.rank))
-
-    @property
-    def by_engine(self) -> tuple[Ring, ...]:
-        """The rings that the copy engine fills."""
-        return tuple(ring for ring in self.main.rings if not ring.pieces)
-
-    @property
-    def by_threads(self) -> tuple[Ring, ...]:
-        """The rings that threads of the producer fill."""
-        return tuple(ring for ring in self.main.rings if ring.pieces)
-
-    @property
-    def rounds(self) -> tuple[int, int]:
-        """Rounds in which threads fill a k tile, and pieces of one."""
-        pieces = sum(ring.pieces for ring in self.by_threads)
-        return rounds(pieces, self.schedule.roles.producer_registers)
-
-    @property
-    def producer(self) -> Place:
-        """The thread that fills the rings, or the warpgroup where threads do it."""
-        threads = filling_threads() if self.by_threads else 1
-        return self.place("producer", threads, each_consumer=False)
-
-    @property
-    def loader(self) -> Place:
-        """The thread that fetches the operand panels of one consumer."""
-        return self.place("loader", 1, each_consumer=True)
-
-    @property
-    def consumer(self) -> Place:
-        """A warpgroup that multiplies."""
-        facts = common_facts()
-        threads = facts["warpgroup_warps"] * facts["warp_size"]
-        return self.place("consumer", threads, each_consumer=True)
-
-    def own(self, place: Place) -> str:
-        """The tiles of an agent: all, or every second one."""
-        every = "0 <= i < tiles"
-        if self.pingpong and self.group in place.agents:
-            return f"{every} and (i - {self.group}) mod 2 = 0"
-        return every
-
-    def owner(self, *coordinates: str) -> str:
-        """Coordinates of a cell with the agent's after them: ``i,p,rank,group``."""
-        return ",".join((*coordinates, *self.rank, self.group))
-
-
-def _locate(place: Place, shape: _Shape) -> tuple[TileStatement, Buffer]:
+def _locate(place: Place, shape: RoleShape) -> tuple[TileStatement, Buffer]:
     """Which output tile is the block's i-th; every place keeps that for itself."""
     name = f"locate_{place.name}"
     buffer = Buffer(f"tile_{place.name}", "scalar", 1, len(place.agents))
@@ -186,7 +88,7 @@ def _tile(place: Place) -> str:
     return f"tile_{place.name}[{','.join(('i', *place.agents))}]"
 
 
-def _filled(shape: _Shape, ring: Ring) -> str:
+def _filled(shape: RoleShape, ring: Ring) -> str:
     """What the producer of one block writes of a ring.
 
     Blocks in one row of the cluster share tiles of the left operand, in one column of the right;
@@ -202,7 +104,7 @@ def _filled(shape: _Shape, ring: Ring) -> str:
     return f"ring_{ring.name}[i,k,d,{row}] : {every} and floor(d/{along}) = {column}"
 
 
-def _used(shape: _Shape, ring: Ring) -> str:
+def _used(shape: RoleShape, ring: Ring) -> str:
     """What a product of one block reads of a ring: all parts of its own copy."""
     if ring.pieces:
         return f"ring_{ring.name}[{','.join(('i', 'k', *shape.rank))},p] : 0 <= p < {ring.pieces}"
@@ -213,7 +115,7 @@ def _used(shape: _Shape, ring: Ring) -> str:
     return f"ring_{ring.name}[i,k,rank,q] : 0 <= q < {parts}"
 
 
-def _main(shape: _Shape) -> Part:
+def _main(shape: RoleShape) -> Part:
     tiles, consumer, main = shape.tiles, shape.consumer, shape.main
     k = "0 <= k < k_tiles"
     filling = _filling(shape)
@@ -274,7 +176,7 @@ class _Filling:
     early: dict[str, str]
 
 
-def _filling(shape: _Shape) -> _Filling:
+def _filling(shape: RoleShape) -> _Filling:
     place = shape.producer
     bounds = f"{shape.own(place)} and 0 <= k < k_tiles"
     statements, buffers, early = [], [], {}
@@ -307,7 +209,7 @@ def _filling(shape: _Shape) -> _Filling:
     )
 
 
-def _pieces(shape: _Shape, bounds: str) -> tuple[tuple[TileStatement, ...], Buffer]:
+def _pieces(shape: RoleShape, bounds: str) -> tuple[tuple[TileStatement, ...], Buffer]:
     """Global memory -> registers -> rings, piece by piece: piece s of round q is piece q*S + s."""
     place, (count, each) = shape.producer, shape.rounds
     number, every = f"({each}*q + s)", sum(ring.pieces for ring in shape.by_threads)
@@ -325,7 +227,7 @@ def _pieces(shape: _Shape, bounds: str) -> tuple[tuple[TileStatement, ...], Buff
     return (get, put), Buffer("pieces", "register", 3, len(shape.rank))
 
 
-def _prepare(shape: _Shape) -> tuple[TileStatement, ...]:
+def _prepare(shape: RoleShape) -> tuple[TileStatement, ...]:
     """Operands with one value per column are brought near while the products run."""
     if not shape.panels.columns:
         return ()
@@ -336,7 +238,7 @@ def _prepare(shape: _Shape) -> tuple[TileStatement, ...]:
     return (TileStatement("prepare", ("i",), own, reads, (), "move", threads, place),)
 
 
-def _parts(shape: _Shape) -> tuple[Part, ...]:
+def _parts(shape: RoleShape) -> tuple[Part, ...]:
     """What joins the sums of several blocks, where they share them."""
     tiles, consumer = shape.tiles, shape.consumer
     if tiles.split == 1:
@@ -345,7 +247,7 @@ def _parts(shape: _Shape) -> tuple[Part, ...]:
     return (partial_sums(consumer, own, shape.main.products, tiles.atoms[0], tiles.split),)
 
 
-def _completed(shape: _Shape, m: str) -> tuple[str, ...]:
+def _completed(shape: RoleShape, m: str) -> tuple[str, ...]:
     """The sums that the epilogue reads: of instruction `m`, or totals, which are one cell."""
     products = (product.called(shape.completed) for product in shape.main.products)
     if shape.tiles.split > 1:
@@ -354,7 +256,7 @@ def _completed(shape: _Shape, m: str) -> tuple[str, ...]:
     return tuple(f"{name}[{shape.owner('i')},m]{condition}" for name in products)
 
 
-def _end(shape: _Shape) -> Part:
+def _end(shape: RoleShape) -> Part:
     tiles, panels, consumer = shape.tiles, shape.panels, shape.consumer
     threads, own = unit(_THREADS), shape.own(consumer)
     if not panels.columns:

@@ -11,8 +11,8 @@ from polygen.frontend.evaluate import evaluate
 from polygen.frontend.parse import parse_expression
 from polygen.frontend.program import Affine, Coordinate
 from polygen.hardware.device import device
+from polygen.lower.result_work import Epilogue, Finish
 from polygen.lower.verify import verify
-from polygen.lower.work import Epilogue, Finish
 from polygen.pipeline import generate
 from polygen.schedule.load import load_schedule, schedules_folder
 from polygen.tune.reference import sampled

@@ -15,7 +15,7 @@ from polygen.emit.names import c_name
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.program import Tensor
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.work import Epilogue, Read, Write
+from polygen.lower.result_work import Epilogue, Read, Write
 
 _C_TYPES = {"f16": "unsigned short", "bf16": "unsigned short", "f32": "float"}
 # Element e of the words of a vector, and the words of a vector v.

@@ -20,7 +20,7 @@ from polygen.emit.leaves import (
 from polygen.emit.names import c_name
 from polygen.lower.epilogue import column_reads
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.work import Finish, Panel, Read, Store, Warm
+from polygen.lower.result_work import Finish, Panel, Read, Store, Warm
 from polygen.poly.match import Along
 
 

@@ -11,7 +11,7 @@ from polygen.emit.leaves import extent_names, position, slot_address
 from polygen.hardware.matrix_layout import span_swizzle
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.work import Line, Lines
+from polygen.lower.result_work import Line, Lines
 
 _IN_FLIGHT = 8  # registers of a thread with reads that are on their way together
 _WORD_BYTES = 4

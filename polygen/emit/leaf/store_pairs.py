@@ -8,7 +8,7 @@ from polygen.emit.leaf.elements import vector_record
 from polygen.emit.leaf.table import Text, filled, leaf
 from polygen.emit.leaves import areas, extent_names, pair_of_sums, plus
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.work import Epilogue
+from polygen.lower.result_work import Epilogue
 
 
 @leaf("stage", "threads", Epilogue, ("m",), needs=("words", "places"))

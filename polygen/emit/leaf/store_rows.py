@@ -10,7 +10,7 @@ from polygen.emit.leaf.elements import is_hoisted, read_vector, vector_record, w
 from polygen.emit.leaf.table import Text, block, filled, leaf
 from polygen.emit.leaves import areas, extent_names
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.work import Epilogue
+from polygen.lower.result_work import Epilogue
 
 _QUAD = 4  # sums of one read of the scratch area
 

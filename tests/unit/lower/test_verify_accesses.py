@@ -8,21 +8,9 @@ import pytest
 from polygen import fuse, relu
 from polygen.errors import VerifyError
 from polygen.lower.plan import KernelPlan
+from polygen.lower.result_work import Epilogue, Finish, Lines, Store
 from polygen.lower.verify import verify
-from polygen.lower.work import (
-    Combine,
-    Copy,
-    Epilogue,
-    Fill,
-    Finish,
-    Lines,
-    Load,
-    Locate,
-    Move,
-    Product,
-    Send,
-    Store,
-)
+from polygen.lower.work import Combine, Copy, Fill, Load, Locate, Move, Product, Send
 from polygen.schedule.load import load_schedule, schedules_folder
 from polygen.schedule.model import Epilogue as Way
 

@@ -1,0 +1,147 @@
+"""What leaves of the way out work on: sums, operands of the epilogue, panels, results.
+
+Texts in the records are index formulas over the names that the kernel defines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polygen.frontend.program import Tensor
+from polygen.lower.work import Boxes
+from polygen.poly.match import Along
+from polygen.poly.pointwise import Compute
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One operand of the epilogue, for a row vector of results."""
+
+    name: str  # C variable
+    tensor: Tensor
+    # "vector": adjacent along n; "strided": a step along n; "row": one value per row; "scalar"
+    kind: str
+    m_stride: str  # elements per step along m: an argument, "1", or "0" for none
+    n_stride: str
+    width: int  # bytes per access of a vector read
+    base: tuple[str, ...] = ()  # terms that lead to the block's matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One output of the epilogue."""
+
+    tensor: Tensor
+    kind: str  # "vector" or "strided"
+    m_stride: str
+    n_stride: str
+    width: int
+    base: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """Accumulators -> pointwise functions -> global memory."""
+
+    staged: bool  # through shared memory
+    vector: int  # adjacent results one lane handles
+    batch: int  # vectors of one lane whose reads are in flight together
+    fixed_column: bool  # a lane's column is the same in every pass
+    reads: tuple[Read, ...]
+    statements: tuple[Compute, ...]
+    sums: tuple[tuple[str, str], ...]  # value of a product -> what its sums are called
+    writes: tuple[Write, ...]
+    row_base: str  # of the rows that a warp's fragments hold
+    column_base: str
+    row_of_lane: str  # position of accumulator element 0 in the instruction's tile
+    column_of_lane: str
+    element_offsets: tuple[tuple[int, int], ...]  # of each accumulator element from element 0
+    coordinates: tuple[tuple[str, Along], ...] = ()  # variable, and which number it holds
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One matrix of the epilogue in shared memory, a panel at a time, as a warp's lanes see it."""
+
+    name: str  # the read's variable, or the output
+    tensor: Tensor
+    buffer: str
+    slot: str  # which slot panel p of a tile uses
+    rows: int
+    columns: int
+    element_bytes: int
+    span: int  # bytes of a box's row, and of its swizzle
+    address: str  # of a lane's first access, from the start of the panel
+    step: tuple[int, int]  # groups of columns in one box; bytes XORed from one to the next
+    half_bytes: int  # from a lane's first row to its second
+
+    @property
+    def boxes(self) -> int:
+        """Boxes of one panel, side by side."""
+        return self.columns * self.element_bytes // self.span
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one panel."""
+        return self.rows * self.columns * self.element_bytes
+
+    @property
+    def box(self) -> tuple[int, int]:
+        """Elements of one box, outer first."""
+        return (self.rows, self.span // self.element_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A panel between shared and global memory, by the threads of a warpgroup, line by line.
+
+    Consecutive threads move consecutive portions of a line of the array.
+    """
+
+    panel: Panel
+    access: Read | Write
+    along: str  # the dim of a line: "n", or "m" where m is innermost
+    width: int  # bytes of one access
+    row: str  # where panel p of the agent's tile begins
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Panels that threads move."""
+
+    moved: tuple[Line, ...]
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Sums -> pointwise functions -> panels of results."""
+
+    epilogue: Epilogue
+    operands: tuple[Panel, ...]
+    results: tuple[Panel, ...]
+    columns: int  # of a panel
+    per_block: int  # panels beside each other
+    blocks: int  # groups of columns of one panel
+    group_columns: int
+    column: str  # where the agent's tile begins
+    first_row: str  # of a lane's rows
+    lane_column: str  # of a lane's first pair, in a group of columns
+    half_rows: int  # from a lane's first row to its second
+
+
+@dataclass(frozen=True, slots=True)
+class Warm:
+    """Operands with one value per column are brought near before they are read."""
+
+    reads: tuple[Read, ...]
+    column: str  # where the agent's tile begins
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Panels of results -> global memory, by the copy engine."""
+
+    panels: tuple[tuple[Panel, Boxes], ...]

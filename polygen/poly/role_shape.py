@@ -1,0 +1,109 @@
+"""Coordinates and places of a kernel with roles, from its tiles and its schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polygen.hardware.device import common_facts
+from polygen.poly.fills import filling_threads, rounds
+from polygen.poly.kernel_parts import MainLoop, Ring
+from polygen.poly.tile_program import Place
+from polygen.poly.tiling import Panels, Tiling
+from polygen.schedule.model import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class RoleShape:
+    """Coordinates and places of a kernel with roles."""
+
+    tiles: Tiling
+    schedule: Schedule
+    panels: Panels
+    main: MainLoop
+
+    @property
+    def pingpong(self) -> bool:
+        """Whether consumers take turns at whole tiles."""
+        return self.schedule.roles.form == "pingpong"
+
+    @property
+    def blocks(self) -> int:
+        """Of a cluster."""
+        return self.schedule.cluster.blocks
+
+    @property
+    def completed(self) -> str:
+        """What the sums are called that the epilogue reads."""
+        return "total" if self.tiles.split > 1 else "sum"
+
+    @property
+    def in_lines(self) -> bool:
+        """Whether consumers move panels of the epilogue themselves."""
+        return self.schedule.epilogue.through == "lines"
+
+    @property
+    def rank(self) -> tuple[str, ...]:
+        """The coordinate of the block, where there are several."""
+        return ("rank",) if self.blocks > 1 else ()
+
+    @property
+    def group(self) -> str:
+        """The coordinate of a consumer."""
+        return "turn" if self.pingpong else "group"
+
+    @property
+    def consumers(self) -> int:
+        """Warpgroups that multiply."""
+        return 2 if self.pingpong else self.tiles.warp_count
+
+    def place(self, name: str, threads: int, *, each_consumer: bool) -> Place:
+        """A place of every block, or of every consumer of it."""
+        agents, counts = self.rank, (self.blocks,) * len(self.rank)
+        if each_consumer:
+            agents, counts = (*agents, self.group), (*counts, self.consumers)
+        return Place(name, agents, counts, threads, len(self.rank))
+
+    @property
+    def by_engine(self) -> tuple[Ring, ...]:
+        """The rings that the copy engine fills."""
+        return tuple(ring for ring in self.main.rings if not ring.pieces)
+
+    @property
+    def by_threads(self) -> tuple[Ring, ...]:
+        """The rings that threads of the producer fill."""
+        return tuple(ring for ring in self.main.rings if ring.pieces)
+
+    @property
+    def rounds(self) -> tuple[int, int]:
+        """Rounds in which threads fill a k tile, and pieces of one."""
+        pieces = sum(ring.pieces for ring in self.by_threads)
+        return rounds(pieces, self.schedule.roles.producer_registers)
+
+    @property
+    def producer(self) -> Place:
+        """The thread that fills the rings, or the warpgroup where threads do it."""
+        threads = filling_threads() if self.by_threads else 1
+        return self.place("producer", threads, each_consumer=False)
+
+    @property
+    def loader(self) -> Place:
+        """The thread that fetches the operand panels of one consumer."""
+        return self.place("loader", 1, each_consumer=True)
+
+    @property
+    def consumer(self) -> Place:
+        """A warpgroup that multiplies."""
+        facts = common_facts()
+        threads = facts["warpgroup_warps"] * facts["warp_size"]
+        return self.place("consumer", threads, each_consumer=True)
+
+    def own(self, place: Place) -> str:
+        """The tiles of an agent: all, or every second one."""
+        every = "0 <= i < tiles"
+        if self.pingpong and self.group in place.agents:
+            return f"{every} and (i - {self.group}) mod 2 = 0"
+        return every
+
+    def owner(self, *coordinates: str) -> str:
+        """Coordinates of a cell with the agent's after them: ``i,p,rank,group``."""
+        return ",".join((*coordinates, *self.rank, self.group))
