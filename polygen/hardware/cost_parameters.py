@@ -37,8 +37,9 @@ class CostParameters:
         instruction: cycles that each warpgroup instruction takes besides.
         shared_rate: bytes per cycle that warpgroup instructions read from shared memory.
         step: cycles that a k tile takes at least, however small it is.
-        fetch_rate: bytes per cycle that one block's copies bring from the L2 cache.
-        fetch_rate_astride: likewise, where rows lie astride the lines of the cache.
+        box_rate: rows of boxes per cycle that one block's copies bring from the L2 cache, however
+            narrow these are.
+        fetch_rate_astride: bytes per cycle where rows lie astride the lines of the cache.
         thread_passes: through the pipe of shared memory, of what a producer's threads shift into
             place.
         thread_latency: cycles from such a thread's read to its arrival.
@@ -85,7 +86,7 @@ class CostParameters:
     instruction: float
     shared_rate: float
     step: float
-    fetch_rate: float
+    box_rate: float
     fetch_rate_astride: float
     thread_passes: float
     thread_latency: float

@@ -18,6 +18,7 @@ import math
 from dataclasses import dataclass
 
 from polygen.hardware.device import Device
+from polygen.hardware.matrix_layout import span_of, spans
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.poly.fills import piece_bytes, rounds
 from polygen.poly.results import own_columns, panel_columns
@@ -49,6 +50,7 @@ class Counts:
         instructions: warpgroup instructions of a block per k tile; 0 without roles.
         filled: bytes copied into a block's shared memory per k tile.
         fetched: of these, bytes that the block itself asks the L2 cache for.
+        box_rows: rows of the boxes in which it asks.
         threaded: bytes of tiles that threads shift into place per k tile, those outside the
             operands included.
         thread_rounds: of them per k tile: what is on its way at once is written before the next.
@@ -92,6 +94,7 @@ class Counts:
     instructions: int
     filled: int
     fetched: int
+    box_rows: int
     threaded: int
     thread_rounds: int
     access_bytes: int
@@ -198,6 +201,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         instructions=instructions,
         filled=left + right,
         fetched=fetched,
+        box_rows=_box_rows(schedule, problem, moved) if roles else 0,
         threaded=threaded,
         thread_rounds=_rounds(schedule, by_hand, size),
         access_bytes=problem.access_bytes,
@@ -220,6 +224,27 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         groups=groups,
         astride=problem.astride,
     )
+
+
+def _box_rows(schedule: Schedule, problem: Problem, moved: tuple[int, int]) -> int:
+    """Rows of the boxes that a block has the copy engine move per k tile.
+
+    Where k is innermost, boxes are as wide as the widest swizzle; else they divide what one
+    instruction reads of a row of the tile.
+    """
+    cta, cluster, size = schedule.tile.cta, schedule.cluster, problem.element_bytes
+    parts = (spans()[0], schedule.tile.warp.n * size)  # of a row, where k is not innermost
+    extents = (min(cta.m, problem.m), min(cta.n, problem.n))  # what lies outside is no copy
+    found = 0
+    for count, inner, extent, part, shared in zip(
+        moved, problem.k_inner, extents, parts, (cluster.n, cluster.m), strict=True
+    ):
+        if inner:
+            rows = extent * -(-cta.k * size // spans()[0])
+        else:
+            rows = cta.k * extent * size // (span_of(part) or spans()[-1])
+        found += count * rows // shared
+    return found
 
 
 def _rounds(schedule: Schedule, by_hand: tuple[int, int], size: int) -> int:

@@ -98,7 +98,8 @@ def _copies(c: Counts, p: CostParameters) -> str:
         rate = min(p.warp_fetch_rate, p.warp_narrow_rate * c.access_bytes if narrow else math.inf)
         wide = f", {c.access_bytes} B at a time" if narrow else ""
         return f"{_steps(c)} {c.filled} B{wide}, {rate:.0f} B a cycle"
-    rate = p.fetch_rate_astride if c.astride else p.fetch_rate
+    rate = c.fetched / max(c.box_rows, 1) * p.box_rate
+    rate = min(rate, p.fetch_rate_astride) if c.astride else rate
     busy = min(c.clusters, c.slots) * c.blocks
     astride = ", rows astride cache lines" if c.astride else ""
     shared = f" of {c.filled}" if c.blocks > c.split else ""

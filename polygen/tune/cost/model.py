@@ -2,8 +2,8 @@
 
 1. Products: every instruction takes its multiply-adds at the tensor cores' rate, or the bytes it
    reads from shared memory at that memory's, whichever is longer.
-2. Copies: what a block asks for at its multiprocessor's rate, or all blocks at the L2 cache's; a
-   slot of the ring comes round no faster than a copy's latency allows.
+2. Copies: rows of boxes at the rate of a multiprocessor's copy engine, or what all blocks ask for
+   at the L2 cache's; a slot of the ring comes round no faster than a copy's latency allows.
 3. A k tile takes as long as the slowest of these, and never less than its own bookkeeping.
 4. The way out of a tile: parts of sums that blocks share meet, and its panels are finished.
    Cooperative consumers do it while nobody multiplies; the ring fills meanwhile. In ping-pong it
@@ -118,7 +118,10 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     product = np.maximum(multiply, shared) + c.instructions * p.instruction
     in_step = np.where(c.blocks > 2, p.wide_cluster_loss, p.cluster_loss)
     product = product * (1 + np.where(c.blocks > c.split, in_step, 0.0))
-    rate = np.where(c.astride > 0, p.fetch_rate_astride, p.fetch_rate)
+    boxes = c.box_rows / p.box_rate
+    own = c.resident * np.where(
+        c.astride > 0, np.maximum(boxes, c.fetched / p.fetch_rate_astride), boxes
+    )
     finish, zeros = _finish(p, c), c.outside / p.outside_rate
     least = p.step + zeros
     by_hand = c.thread_rounds * p.thread_latency
@@ -126,7 +129,7 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     def waiting(busy: Column) -> tuple[Column, Column]:
         """Cycles of a k tile's copies, and of a slot's way round the ring over its slots."""
         asked = (c.fetched + c.threaded) * busy
-        copy = np.maximum.reduce([c.resident * c.fetched / rate, asked / p.l2_rate, by_hand])
+        copy = np.maximum.reduce([own, asked / p.l2_rate, by_hand])
         latency = p.latency * (1 + p.crowding * busy / (c.slots * c.blocks))
         return copy, (latency + (1 + c.in_flight) * product) / c.ahead
 
