@@ -35,6 +35,7 @@ class Driver:
         stream_scope: context manager: CuPy allocates on this stream inside it.
         encode_map: the tensor map of an address and a layout.
         resident: function handle, launch, device -> blocks of a persistent kernel that run at once.
+        select: make a device the calling thread's, and its context current.
     """
 
     launch: Callable[..., Any]
@@ -46,6 +47,7 @@ class Driver:
     stream_scope: Callable[[int], contextlib.AbstractContextManager[Any]]
     encode_map: tensormaps.Encoder = tensormaps.encode
     resident: Callable[[int, Launch, int], int] = occupancy.resident_blocks
+    select: Callable[[int], None] = lambda device: None
 
 
 @functools.cache
@@ -138,4 +140,5 @@ def _functions(cupy: Any) -> Driver:
         pointer_device=pointer_device,
         wait=wait,
         stream_scope=stream_scope,
+        select=cuda.runtime.setDevice,
     )
