@@ -26,6 +26,7 @@ from polygen.lower.registers import doubt, registers_needed, sums_held
 from polygen.lower.resources import filling_roles, registers_available, resources
 from polygen.poly.fills import by_threads, ring_pieces
 from polygen.poly.match import Match
+from polygen.poly.orientation import oriented, oriented_work
 from polygen.poly.partial_sums import require_reassociable
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.results import narrower, panel_columns, panels
@@ -200,11 +201,12 @@ def fitting(
     """
 
     def fit(candidate: Schedule) -> Fitted | str:
+        found, out = oriented(matched, candidate), oriented_work(work, candidate)
         try:
-            instruction = instruction_for(matched, device, candidate)
+            instruction = instruction_for(found, device, candidate)
             if candidate.specialised:
-                return _fit_roles(candidate, matched, device, work, instruction, careful)
-            return _fit_warps(candidate, matched, device, work, instruction)
+                return _fit_roles(candidate, found, device, out, instruction, careful)
+            return _fit_warps(candidate, found, device, out, instruction)
         except PolygenError as error:
             return error.what if isinstance(error, ResourceError) else str(error).rstrip(".")
 
