@@ -3,9 +3,9 @@
 1. The instruction is the one the schedule names, or the device's first that takes the element types
    and the schedule's roles.
 2. Roles ask for tiles that their consumers can share, and for operands that tensor maps describe.
-3. Shipped schedules are fitted: k tiles of whole swizzle spans, as many stages as fit shared
-   memory, panels as wide as registers hold, results line by line where tensor maps cannot describe
-   them.
+3. Shipped schedules are fitted: k tiles of as many swizzle spans as they have of 16-bit elements,
+   as many stages as fit shared memory, panels as wide as registers hold, results line by line where
+   tensor maps cannot describe them.
 
 Which of the schedules that fit is taken is not decided here (`polygen.decide`).
 """
@@ -36,6 +36,7 @@ from polygen.schedule.model import Cluster, Schedule
 from polygen.schedule.problem import Fitted
 
 _FEWEST_STAGES = 2
+_USUAL_BYTES = 2  # of an element
 _MOST_CONSUMERS = 3  # with the producer's, four warpgroups share the registers
 
 
@@ -263,8 +264,10 @@ def _fit_roles(
     Raises:
         PolygenError: it does not fit.
     """
-    size = matched.a.tensor.dtype.bytes
-    cta = replace(candidate.tile.cta, k=spans()[0] // size)
+    size, span = matched.a.tensor.dtype.bytes, spans()[0]
+    # Schedules are written for elements of two bytes, or of one; wider ones make shorter k tiles.
+    count = max(1, candidate.tile.cta.k * min(size, _USUAL_BYTES) // span)
+    cta = replace(candidate.tile.cta, k=count * span // size)
     schedule = replace(candidate, tile=replace(candidate.tile, cta=cta))
     tiles = tiling(schedule, instruction)
     check_structure(schedule, instruction, f"schedule {schedule.name}")

@@ -42,6 +42,7 @@ Fit = Callable[[Schedule], Fitted | str]
 _GRANULE = 16  # of widths: panels of the epilogue are multiples of it
 _NARROWEST = 8  # with operands exchanged: one group of columns holds all rows of a result
 _FEW_ROWS = 128  # of results, for which operands are exchanged
+_EXCHANGED_SPANS = (1, 2)  # of a k tile: longer rows of weights in one go
 _MOST_STAGES = 12
 _FEWEST_STAGES = 2
 
@@ -132,9 +133,11 @@ def _specialised(
     if exchange:
         problem = problem.under(Schedule(exchange=True))
         widths = (_NARROWEST, *widths)
-    for (form, parts, count), width in product(_FORMS, widths):
+    depths = _EXCHANGED_SPANS if exchange else (1,)
+    for (form, parts, count), width, depth in product(_FORMS, widths, depths):
         warp = WarpTile(count * device.warpgroup_rows, width)
-        cta = CtaTile(parts[0] * warp.m, parts[1] * width, spans()[0] // problem.element_bytes)
+        k = depth * spans()[0] // problem.element_bytes
+        cta = CtaTile(parts[0] * warp.m, parts[1] * width, k)
         if cta.m > _up(problem.m, device.warpgroup_rows) and cta.m > device.warpgroup_rows:
             continue
         base = _role_tile(device, form, cta, warp, exchange)
