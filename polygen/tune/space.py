@@ -125,9 +125,7 @@ def space(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]:
 
 
 # --- with roles --------------------------------------------------------------------------------
-def _specialised(
-    device: Device, problem: Problem, fit: Fit, *, exchange: bool
-) -> Iterator[Fitted]:
+def _specialised(device: Device, problem: Problem, fit: Fit, *, exchange: bool) -> Iterator[Fitted]:
     widest = max(one.n_most for one in map(atom, atom_names()) if one.scope == "warpgroup")
     widths: Sequence[int] = range(_GRANULE, widest + 1, _GRANULE)
     if exchange:
@@ -160,9 +158,7 @@ def _consumers(form: str, cta: CtaTile, warp: WarpTile) -> int:
     return 2 if form == "pingpong" else cta.m // warp.m * (cta.n // warp.n)
 
 
-def _role_tile(
-    device: Device, form: str, cta: CtaTile, warp: WarpTile, exchange: bool
-) -> Schedule:
+def _role_tile(device: Device, form: str, cta: CtaTile, warp: WarpTile, exchange: bool) -> Schedule:
     groups = _consumers(form, cta, warp)
     sums = warp.m * warp.n // device.group_threads
     producer, consumer = _REGISTERS[groups][sums >= _WIDE_SUMS]
