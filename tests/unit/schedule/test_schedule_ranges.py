@@ -152,7 +152,6 @@ CASES: dict[str, list[tuple[Schedule, dict[str, Any], bool]]] = {
         (R, {"exchange": True, "epilogue__through": "lines"}, True),
         (R, {"exchange": True, "epilogue__through": "registers", "cluster__k": 2}, True),
         (R, {"exchange": True}, False),  # the copy engine moves rows of n: those of results are m
-        (R, {"exchange": 1, "epilogue__through": "lines"}, False),
     ],
     "raster.along": [(W, {"raster__along": a}, a in "mn") for a in ("m", "n", "k")],
     "raster.group": [(W, {"raster__group": n}, n > 0) for n in (0, 1, 1000)],
