@@ -33,6 +33,7 @@ from polygen.invariance import LADDER, in_k_tiles, of_class, shared
 from polygen.poly.fills import by_threads
 from polygen.poly.fusion import fuse
 from polygen.poly.match import Match, Operand, match
+from polygen.poly.orientation import oriented, oriented_work
 from polygen.poly.pointwise import Pointwork, pointwork
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import scop
@@ -59,6 +60,10 @@ class Prospect:
 
     matched: Match
     work: Pointwork
+
+    def under(self, schedule: Schedule) -> Prospect:
+        """The same as a schedule has it run: as it is, or with operands exchanged."""
+        return Prospect(oriented(self.matched, schedule), oriented_work(self.work, schedule))
 
 
 @functools.lru_cache(maxsize=_MOST_PROSPECTS)
@@ -105,7 +110,6 @@ def decide(
     if schedule == "auto" and forced is not None:
         schedule = forced
     if isinstance(schedule, Schedule):
-        instruction = instruction_for(matched, device, schedule)
         origin, decided = f"given: {schedule.name}", schedule
     elif not isinstance(schedule, str | Path):
         raise ScheduleError(
@@ -115,7 +119,6 @@ def decide(
         )
     elif schedule != "auto":
         decided = load_schedule(Path(schedule))
-        instruction = instruction_for(matched, device, decided)
         origin = f"file {schedule}"
     else:
         instruction_for(matched, device, Schedule())  # refuses what no instruction takes at all
@@ -142,7 +145,8 @@ def decide(
                 nearest="Align rows as those of the other sizes are, or compile all sizes for the "
                 "least alignment there is: x:bf16[M,K]@2",
             ) from reason
-        instruction = instruction_for(matched, device, decided)
+    as_run = prospect.under(decided)
+    instruction = instruction_for(as_run.matched, device, decided)
     check_structure(decided, instruction, f"schedule {decided.name}")
     if instruction.scope == "warpgroup" and not decided.specialised:
         raise ScheduleError(
@@ -151,7 +155,7 @@ def decide(
             why="without roles every warp multiplies by itself",
             nearest='roles.form = "cooperative"',
         )
-    check_roles(decided, matched, instruction, work)
+    check_roles(decided, as_run.matched, instruction, as_run.work)
     return instruction, decided, origin
 
 

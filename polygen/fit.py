@@ -3,9 +3,9 @@
 1. The instruction is the one the schedule names, or the device's first that takes the element types
    and the schedule's roles.
 2. Roles ask for tiles that their consumers can share, and for operands that tensor maps describe.
-3. Shipped schedules are fitted: k tiles of whole swizzle spans, as many stages as fit shared
-   memory, panels as wide as registers hold, results line by line where tensor maps cannot describe
-   them.
+3. Shipped schedules are fitted: k tiles of as many swizzle spans as they have of 16-bit elements,
+   as many stages as fit shared memory, panels as wide as registers hold, results line by line where
+   tensor maps cannot describe them.
 
 Which of the schedules that fit is taken is not decided here (`polygen.decide`).
 """
@@ -26,6 +26,7 @@ from polygen.lower.registers import doubt, registers_needed, sums_held
 from polygen.lower.resources import filling_roles, registers_available, resources
 from polygen.poly.fills import by_threads, ring_pieces
 from polygen.poly.match import Match
+from polygen.poly.orientation import oriented, oriented_work
 from polygen.poly.partial_sums import require_reassociable
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.results import narrower, panel_columns, panels
@@ -35,6 +36,7 @@ from polygen.schedule.model import Cluster, Schedule
 from polygen.schedule.problem import Fitted
 
 _FEWEST_STAGES = 2
+_USUAL_BYTES = 2  # of an element
 _MOST_CONSUMERS = 3  # with the producer's, four warpgroups share the registers
 
 
@@ -200,11 +202,12 @@ def fitting(
     """
 
     def fit(candidate: Schedule) -> Fitted | str:
+        found, out = oriented(matched, candidate), oriented_work(work, candidate)
         try:
-            instruction = instruction_for(matched, device, candidate)
+            instruction = instruction_for(found, device, candidate)
             if candidate.specialised:
-                return _fit_roles(candidate, matched, device, work, instruction, careful)
-            return _fit_warps(candidate, matched, device, work, instruction)
+                return _fit_roles(candidate, found, device, out, instruction, careful)
+            return _fit_warps(candidate, found, device, out, instruction)
         except PolygenError as error:
             return error.what if isinstance(error, ResourceError) else str(error).rstrip(".")
 
@@ -261,8 +264,10 @@ def _fit_roles(
     Raises:
         PolygenError: it does not fit.
     """
-    size = matched.a.tensor.dtype.bytes
-    cta = replace(candidate.tile.cta, k=spans()[0] // size)
+    size, span = matched.a.tensor.dtype.bytes, spans()[0]
+    # Schedules are written for elements of two bytes, or of one; wider ones make shorter k tiles.
+    count = max(1, candidate.tile.cta.k * min(size, _USUAL_BYTES) // span)
+    cta = replace(candidate.tile.cta, k=count * span // size)
     schedule = replace(candidate, tile=replace(candidate.tile, cta=cta))
     tiles = tiling(schedule, instruction)
     check_structure(schedule, instruction, f"schedule {schedule.name}")

@@ -127,6 +127,8 @@ def _generate(
     matched = match(statements, fusion)
     prospect = Prospect(matched, pointwork(statements, fusion, matched))
     instruction, decided, origin = decide(program, prospect, device, sizes, schedule, skip, sums)
+    prospect = prospect.under(decided)
+    matched = prospect.matched
     # What does not fit is refused before anything is proved of it.
     tiles = tiling(decided, instruction)
     least = needed(memory(decided, matched, prospect.work, tiles, ()))

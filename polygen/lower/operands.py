@@ -163,9 +163,10 @@ def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Bo
     axes, dims = map_axes(
         operand.tensor, operand.index, dict(operand.extents), {rows: box[0], columns: box[1]}
     )
-    # Blocks share sums where rows are few: what one row of tiles needs, nobody reads again.
+    # Blocks share sums, and operands are exchanged, where rows are few: what one row of tiles
+    # needs, nobody reads again.
     own = all(dim in dict(operand.extents) for dim, _ in given.match.batches)
-    few = schedule.cluster.k > 1 and own
+    few = (schedule.cluster.k > 1 or schedule.exchange) and own
     once = f"tiles_{'n' if left else 'm'} == 1" if few else ""
     share = f", each of {parts} blocks its part for all" if parts > 1 else ""
     if schedule.cluster.k > 1:

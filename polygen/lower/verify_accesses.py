@@ -257,14 +257,16 @@ def _check_boxes(plan: KernelPlan, of: Boxes, leaf: Leaf) -> None:
 def _check_lines(plan: KernelPlan, of: Lines) -> None:
     """Panels begin where the agents' tiles do, and are of the arrays that the epilogue accesses."""
     warp_m, warp_n = plan.tiles.warp
+    split, columns = plan.tiles.split, plan.tiles.columns  # of these, each block has its own
     accesses = {id(one) for one in (*plan.epilogue.reads, *plan.epilogue.writes)}
     parts = ["group"] if max(plan.tiles.warps) > 1 else []
+    parts += ["rank"] if split > 1 else []
     for line in of.moved:
         if id(line.access) not in accesses or line.access.tensor != line.panel.tensor:
             raise VerifyError(f"{line.panel.name} is none of the epilogue's", where=plan.entry)
-        per_block = warp_n // line.panel.columns
+        per_block = columns // line.panel.columns
         for at in _units(["b_m", "b_n", "p", *parts]):
-            own = dict.fromkeys(("group", "p"), 0) | at
+            own = dict.fromkeys(("group", "p", "rank"), 0) | at
             group = [own["group"] if count > 1 else 0 for count in plan.tiles.warps]
             wanted = (
                 at["b_m"] * plan.tiles.cta[0]
@@ -272,6 +274,7 @@ def _check_lines(plan: KernelPlan, of: Lines) -> None:
                 + own["p"] // per_block * line.panel.rows,
                 at["b_n"] * plan.tiles.cta[1]
                 + group[1] * warp_n
+                + own["rank"] % split * columns
                 + own["p"] % per_block * line.panel.columns,
             )
             found = (_value(line.row, own), _value(line.column, own))

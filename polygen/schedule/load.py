@@ -26,6 +26,7 @@ from cattrs.errors import (
     ClassValidationError,
     ForbiddenExtraKeysError,
 )
+from cattrs.gen import make_dict_unstructure_fn, override
 
 from polygen.errors import ScheduleFileError, UnknownTarget
 from polygen.hardware import device as targets
@@ -100,7 +101,10 @@ def loads(text: str, where: str) -> Schedule:
 
 
 def dumps(schedule: Schedule) -> str:
-    """The TOML text of a schedule: every field, in the record's order; `loads` gives it back."""
+    """The TOML text of a schedule; `loads` gives it back.
+
+    Every field is there, in the record's order; whether operands are exchanged, only if they are.
+    """
     text = tomli_w.dumps({"format": FORMAT, **_converter().unstructure(schedule)})
     # Short lists of names read better on one line; the writer breaks every list.
     return re.sub(r'\[\n((?: +"\w+",\n)+)\]', lambda found: _one_line(found[1]), text)
@@ -367,6 +371,10 @@ def _converter() -> cattrs.Converter:
     converter.register_structure_hook(str, lambda value, _: _exactly(str, "a string", value))
     converter.register_structure_hook_func(
         lambda kind: kind == tuple[str, ...], lambda value, _: _strings(value)
+    )
+    converter.register_unstructure_hook(
+        Schedule,
+        make_dict_unstructure_fn(Schedule, converter, exchange=override(omit_if_default=True)),
     )
     return converter
 

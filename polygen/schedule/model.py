@@ -146,6 +146,9 @@ class Schedule:
     smem: SharedMemory = SharedMemory()
     epilogue: Epilogue = Epilogue()
     min_blocks: int = 1  # thread blocks per multiprocessor the register allocation aims at
+    # Whether the operands are exchanged: m of all fields above is then a result's contiguous dim,
+    # and its few rows are n.
+    exchange: bool = False
 
     @property
     def specialised(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polygen.schedule.model import Schedule
 
@@ -51,6 +51,20 @@ class Problem:
     batches: int = 1
     threaded: tuple[int, int] = (0, 0)
     own: tuple[bool, bool] = (True, True)
+
+    def under(self, schedule: Schedule) -> Problem:
+        """The same in the terms of a schedule: as it is, or with operands exchanged."""
+        if not schedule.exchange:
+            return self
+        return replace(
+            self,
+            m=self.n,
+            n=self.m,
+            k_inner=self.k_inner[::-1],
+            operands=self.operands[::-1],
+            threaded=self.threaded[::-1],
+            own=self.own[::-1],
+        )
 
     @property
     def operand_bytes(self) -> tuple[int, int]:

@@ -84,6 +84,15 @@ def sum_order(
     return SumOrder(product, instruction, kind, depth, order, count, begins, parts, combine)
 
 
+def turned(instruction: str, exchanged: bool) -> str:
+    """The kind of instruction, and whether its left operand is the program's right one.
+
+    Products commute, and both ways add the same groups of them. That hardware treats both operands
+    alike is nowhere promised, so that kernels with operands exchanged are of a class of their own.
+    """
+    return f"{instruction} with operands exchanged" if exchanged else instruction
+
+
 def ranges(count: int) -> str:
     """The parts of a sum whose k tiles are shared out in equal numbers, in their order."""
     return f"{count} ranges of as many k tiles"

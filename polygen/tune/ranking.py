@@ -63,6 +63,7 @@ def _decisions(schedule: Schedule) -> tuple[object, ...]:
         replace(schedule.pipeline, stages=0, distance=0),
         schedule.epilogue,
         schedule.min_blocks,
+        schedule.exchange,
     )
 
 

@@ -254,6 +254,8 @@ def test_boxes_with_more_rows_than_a_tensor_map_takes(schedule, layout):
             "epilogue.through: 'tmaa' is unknown. Nearest legal: 'tma'",
         ),
         ("[pipeline]\nin_flight = -1", "pipeline.in_flight: -1 is too small. Nearest legal: 0"),
+        ("exchange = 1", "exchange: 1 is not true or false"),
+        ("exchanged = true", "exchanged: unknown key. Nearest legal: exchange"),
     ],
 )
 def test_mistakes_in_a_file(text, message):
@@ -292,6 +294,21 @@ def test_mistakes_in_a_file(text, message):
 def test_values_that_do_not_go_together(schedule, message):
     with pytest.raises(ScheduleFileError, match=re.escape(message)):
         build(schedule)
+
+
+def test_exchanged_rows_are_none_that_the_copy_engine_stores():
+    turned = dataclasses.replace(roles(), exchange=True)
+    with pytest.raises(ScheduleError, match=r"needs n innermost.*epilogue.through = .lines"):
+        build(turned)
+    for through in ("lines", "registers"):
+        way_out = dataclasses.replace(turned.epilogue, through=through)
+        build(dataclasses.replace(turned, epilogue=way_out))
+
+
+def test_exchanged_columns_are_shared_in_whole_groups():
+    narrow = dataclasses.replace(roles(n=8, cluster=(1, 1, 2), through="registers"), exchange=True)
+    with pytest.raises(ScheduleFileError, match=r"tile.warp.n = 8 is not a multiple of 16.*16"):
+        build(narrow)
 
 
 def test_a_grid_over_the_reduction():

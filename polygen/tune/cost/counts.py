@@ -137,6 +137,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         problem: sizes, and the weight of the epilogue.
     """
     schedule = fitted.schedule
+    problem = problem.under(schedule)
     cta, warp, cluster = schedule.tile.cta, schedule.tile.warp, schedule.cluster
     size = problem.element_bytes
     roles, pingpong = schedule.specialised, schedule.roles.form == "pingpong"

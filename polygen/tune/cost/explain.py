@@ -131,7 +131,7 @@ def _memory(c: Counts, p: CostParameters) -> str:
     again = f", an operand up to {c.groups} times" if c.groups > 1 else ""
     return (
         f"{c.read_bytes / 1e6:.1f} MB read{again}, {c.written_bytes / 1e6:.1f} MB written, "
-        f"{p.memory_share * p.memory:.0f} GB/s"
+        f"{p.memory_share * p.memory * (1 if c.roles else p.warp_memory):.0f} GB/s"
     )
 
 

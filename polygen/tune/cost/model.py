@@ -102,7 +102,8 @@ def _memory(p: CostParameters, c: Columns) -> Column:
     lost = np.clip((c.across_bytes + c.along_bytes) / (p.l2_share * p.l2_bytes) - 1, 0.0, 1.0)
     again = c.across_bytes * (c.groups - 1) * c.batches * lost
     moved = c.read_bytes + again + p.written_share * c.written_bytes
-    return np.asarray(moved / (p.memory_share * p.memory) * 1e-3)
+    share = p.memory_share * np.where(c.roles > 0, 1.0, p.warp_memory)
+    return np.asarray(moved / (share * p.memory) * 1e-3)
 
 
 def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:

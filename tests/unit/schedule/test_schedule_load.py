@@ -81,7 +81,8 @@ ENDINGS = {
     r"_columns(\d+)": lambda s: (s.epilogue.columns,),
     r"_f(\d+)": lambda s: (s.pipeline.fragments,),
     r"_(spread)": lambda s: (s.pipeline.copies,),
-    r"_(registers)": lambda s: (s.epilogue.through,),
+    r"_(registers|lines)": lambda s: (s.epilogue.through,),
+    r"_(exchanged)": lambda s: ("exchanged",) if s.exchange else (),
 }
 
 
@@ -104,6 +105,7 @@ def test_shipped_files_are_named_after_their_content(path):
     assert found.specialised or r"_s(\d+)" in said
     assert (r"_c(\d+)x(\d+)" in said) == (found.cluster.tiles > 1)
     assert (r"_k(\d+)" in said) == (found.cluster.k > 1)
+    assert (r"_(exchanged)" in said) == found.exchange
     name = "wgmma_m64k16_f32_bf16" if found.specialised else "m16n8k16_f32_bf16"
     check_structure(found, atom(name), found.name)
 

@@ -147,6 +147,12 @@ CASES: dict[str, list[tuple[Schedule, dict[str, Any], bool]]] = {
         (R, {"cluster__k": 2, "epilogue__columns": 64}, False),
         (W, {"cluster__k": 2}, False),
     ],
+    "exchange": [
+        (W, {"exchange": True}, True),
+        (R, {"exchange": True, "epilogue__through": "lines"}, True),
+        (R, {"exchange": True, "epilogue__through": "registers", "cluster__k": 2}, True),
+        (R, {"exchange": True}, False),  # the copy engine moves rows of n: those of results are m
+    ],
     "raster.along": [(W, {"raster__along": a}, a in "mn") for a in ("m", "n", "k")],
     "raster.group": [(W, {"raster__group": n}, n > 0) for n in (0, 1, 1000)],
     "smem.swizzle": [

@@ -84,10 +84,14 @@ def test_no_schedule_fits():
 
 
 # --- with roles ----------------------------------------------------------------------------------
-def test_few_rows_take_warp_instructions():
-    """A warpgroup instruction has 64 rows: with 16, three quarters of them are thrown away."""
-    found = [chosen(m, 4096, 4096).specialised for m in (1, 16, 64, 512, 4096)]
-    assert found == [False, False, True, True, True]
+def test_few_rows_are_the_instructions_columns():
+    """A warpgroup instruction has 64 rows, of which 16 would be a quarter: the others are zeros."""
+    found = [chosen(m, 4096, 4096) for m in (1, 16, 32, 512, 4096)]
+    assert [one.exchange for one in found] == [True, True, True, False, False]
+    assert all(one.specialised for one in found)
+    few = [one.tile.cta.n for one in found[:3]]
+    assert few == sorted(few) and few[-1] <= 64
+    assert not chosen(4096, 16, 4096).exchange  # few columns are the instruction's as they are
 
 
 def test_long_reductions_with_few_results_take_a_small_tile():

@@ -45,7 +45,7 @@ BETTER = (
     "clock", "memory", "memory_share", "l2_bytes", "l2_share", "product_rate", "shared_rate",
     "box_rate", "fetch_rate_astride", "outside_rate", "l2_rate", "matrix_rate", "function_rate",
     "warp_rate", "warp_shared_rate", "warp_fetch_rate", "warp_narrow_rate",
-    "way_out_rate", "warp_function_rate", "exchange_rate",
+    "way_out_rate", "warp_function_rate", "exchange_rate", "warp_memory",
 )  # fmt: skip
 WORSE = (
     "droop", "written_share", "start", "instruction", "step", "latency", "crowding", "cluster_loss",
