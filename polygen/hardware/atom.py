@@ -63,6 +63,7 @@ class Atom:
     majors: tuple[str, ...]  # how operands may lie in shared memory: "k", "mn"; () for registers
     requires: tuple[str, ...]  # device features
     source: str
+    exchangeable: bool  # both operands are treated alike: exchanged, they give the same bits
     a: Fragment
     b: Fragment
     c: Fragment
@@ -156,6 +157,7 @@ def build(name: str, table: dict[str, Any]) -> Atom:
         majors=tuple(table.get("majors", ())),
         requires=tuple(take(table, "requires", where)),
         source=take(table, "source", where),
+        exchangeable="exchangeable" in table,
         a=parts["a"],
         b=parts["b"],
         c=parts["c"],

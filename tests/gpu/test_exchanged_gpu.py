@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -83,3 +84,31 @@ def test_ten_thousand_launches_of_shared_sums(schedule: Schedule) -> None:
             kernel(*given, out=out)
         torch.cuda.synchronize()
         assert torch.equal(out, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize(
+    "name",
+    ["cooperative_64x64x64_s11_k2", "cooperative_64x64x64_s12", "cooperative_64x128x64_s6_k4"],
+)
+def test_both_ways_give_the_same_bits(name: str, dtype: str) -> None:
+    """What `exchangeable` in the data of instructions says, on normal data."""
+    import torch
+
+    plain = next(one for one in shipped("sm_90a") if one.name == name)
+    both = []
+    for exchange in (False, True):
+        schedule = replace(
+            plain, exchange=exchange, epilogue=replace(plain.epilogue, through="lines")
+        )
+        both.append(
+            pg.fuse(lambda x, w: x @ w.T).compile(
+                f"{dtype}[M,K]", f"{dtype}[N,K]", arch="sm_90a", schedule=schedule,
+                sizes={"M": 100, "N": 1000, "K": 4104}, out_dtype="f32",
+            )
+        )  # fmt: skip
+    kind = torch.bfloat16 if dtype == "bf16" else torch.float16
+    for seed in range(10):
+        torch.manual_seed(seed)
+        x, w = (torch.randn(n, 4104, device="cuda").to(kind) for n in (100, 1000))
+        assert torch.equal(*(kernel(x, w) for kernel in both))
