@@ -241,9 +241,9 @@ __device__ __forceinline__ float approximate_exp2(float x) {
   return y;
 }
 
-// 1 / x for x from 1 to 2^126 as a product, off by 2^-19.8 at most, without the special function unit: a
+// 1 / x for x from 1 to 2^125 as a product, off by 2^-19.8 at most, without the special function unit: a
 // guess out of the bits of x, and two of Newton's steps, whose constants make the largest error least.
-// Up to 2^126.8 it falls to 0, and from there on it is what saturates to 0: NaN, or minus infinity.
+// From there it falls to 0 at 2^126.9, and beyond is what saturates to 0: NaN, or minus infinity.
 __device__ __forceinline__ float2 reciprocal_factors(float x) {
   const float guess = __uint_as_float(0x7ef311c7u - __float_as_uint(x));
   const float better = guess * fmaf(-x, guess, 2.001302f);
