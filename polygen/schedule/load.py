@@ -33,6 +33,7 @@ from polygen.hardware import device as targets
 from polygen.hardware.atom import Atom, atom_names
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import swizzle_names
+from polygen.schedule.lanes import lane_problems
 from polygen.schedule.model import LANES, Loops, Schedule, SharedMemory
 
 FORMAT = 1
@@ -154,7 +155,7 @@ def check_structure(schedule: Schedule, atom: Atom, where: str) -> None:
         )
     problems += _role_problems(schedule, facts["cluster_blocks_most"])
     problems += _shared_sum_problems(schedule, atom.n)
-    problems += _lane_problems(schedule)
+    problems += lane_problems(schedule)
     if problems:
         raise ScheduleFileError(where, problems)
 
@@ -204,35 +205,6 @@ def _role_problems(schedule: Schedule, most: int) -> list[str]:
             f"cluster {cluster.m} x {cluster.n}{along_k} has {cluster.blocks} blocks. "
             f"Nearest legal: at most {most}"
         )
-    return problems
-
-
-def _lane_problems(schedule: Schedule) -> list[str]:
-    """What has no meaning where lanes multiply."""
-    if not schedule.by_lanes:
-        return []
-    problems, loops, usual = [], schedule.loops, Loops()
-    if schedule.specialised:
-        problems.append(
-            f'atom = "{schedule.atom}" with roles: every warp reads for itself. '
-            'Nearest legal: roles.form = "none"'
-        )
-    if schedule.epilogue.through != "registers":
-        problems.append(
-            f'epilogue.through = "{schedule.epilogue.through}" with atom = "{schedule.atom}": sums '
-            'lie in lanes. Nearest legal: "registers"'
-        )
-    ignored = {
-        "loops.mma": loops.mma != usual.mma,
-        "loops.k": loops.k != usual.k,
-        "loops.phases": loops.phases != usual.phases,
-        "smem.swizzle": schedule.smem != SharedMemory(),
-    }
-    problems += [
-        f'{name} with atom = "{schedule.atom}": only the default is meant for it. Leave it out'
-        for name, changed in ignored.items()
-        if changed
-    ]
     return problems
 
 

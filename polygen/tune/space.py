@@ -285,7 +285,7 @@ def _dots(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]:
                 CtaTile(problem.m, warps * own, fragments * _DOT_STEP), WarpTile(problem.m, own)
             ),
             pipeline=Pipeline(fragments=fragments, lookahead=fragments - 1),
-            raster=Raster("m", 1),  # there is one row of tiles
+            raster=Raster("n", 16),  # there is one row of tiles
             epilogue=Epilogue(through="registers"),
             min_blocks=blocks,
         )

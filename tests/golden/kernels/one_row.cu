@@ -13,7 +13,7 @@
 //   20001: M is 1 to 2147418112
 //   20002: K is 1 to 2147418112
 //   20003: N is 1 to 2147418112
-//   20004: M and N make at most 65535 groups of tiles
+//   20004: N and M make at most 65535 groups of tiles
 //   20005: x_stride0 is not negative if M > 1
 //   20006: x_stride0 is a multiple of 8 if M > 1
 //   20007: w_stride0 is not negative if N > 1
@@ -30,7 +30,7 @@
 // barriers, and the dependences they enforce:
 // schedule:
 //   format = 1
-//   name = "dots_1x16x1024_w1x2_m1_f4_b3"
+//   name = "dots_1x16x1024_w1x2_n16_f4_b3"
 //   device = "sm_80"
 //   atom = "dot"
 //   min_blocks = 3
@@ -64,8 +64,8 @@
 //   n = 1
 //   k = 1
 //   [raster]
-//   along = "m"
-//   group = 1
+//   along = "n"
+//   group = 16
 //   [smem]
 //   swizzle = "auto"
 //   [epilogue]
@@ -173,9 +173,9 @@ pg_one_row(const unsigned short* __restrict__ x, const unsigned short* __restric
   const unsigned shared = (unsigned)__cvta_generic_to_shared(shared_memory);
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   const int w_m = warp / 8, w_n = warp % 8;
-  // raster: groups of 1 tiles along m, then the next tile along n
-  const int b_m = blockIdx.y * 1 + blockIdx.x % 1, b_n = blockIdx.x / 1;
-  if (b_m * 1 >= M) return;
+  // raster: groups of 16 tiles along n, then the next tile along m
+  const int b_n = blockIdx.y * 16 + blockIdx.x % 16, b_m = blockIdx.x / 16;
+  if (b_n * 16 >= N) return;
   const int k_tiles = (K + 1023) / 1024;
 
   unsigned fragment_a[1][1][4], fragment_b[4][2][4];
@@ -293,7 +293,7 @@ extern "C" int pg_one_row_launch(const unsigned short* __restrict__ x, const uns
   if (M < 1 || M > 2147418112) return 20001;
   if (K < 1 || K > 2147418112) return 20002;
   if (N < 1 || N > 2147418112) return 20003;
-  if ((N + 15LL) / 16 * 1 > 2147483647 || ((M + 0LL) / 1 + 0) / 1 > 65535) return 20004;
+  if ((M + 0LL) / 1 * 16 > 2147483647 || ((N + 15LL) / 16 + 15) / 16 > 65535) return 20004;
   if (M > 1 && x_stride0 < 0) return 20005;
   if (M > 1 && x_stride0 % 8) return 20006;
   if (N > 1 && w_stride0 < 0) return 20007;
@@ -310,9 +310,9 @@ extern "C" int pg_one_row_launch(const unsigned short* __restrict__ x, const uns
   const cudaError_t status =
       cudaFuncSetAttribute(pg_one_row, cudaFuncAttributeMaxDynamicSharedMemorySize, 0);
   if (status != cudaSuccess) return (int)status;
-  const unsigned tiles_along = (M + 0) / 1;
-  const unsigned tiles_across = (N + 15) / 16;
-  const dim3 grid(tiles_across * 1, (tiles_along + 0) / 1);
+  const unsigned tiles_along = (N + 15) / 16;
+  const unsigned tiles_across = (M + 0) / 1;
+  const dim3 grid(tiles_across * 16, (tiles_along + 15) / 16);
   pg_one_row<<<grid, 256, 0, (cudaStream_t)stream>>>(x, w, b, y0, M, K, N, (M > 1 ? x_stride0 : 0), (N > 1 ? w_stride0 : 0), (M > 1 ? y0_stride0 : 0));
   return (int)cudaGetLastError();
 }

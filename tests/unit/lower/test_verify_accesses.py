@@ -67,7 +67,7 @@ def exchanged() -> KernelPlan:
 @cache
 def streamed() -> KernelPlan:
     """The plan of a kernel of dot products by lanes."""
-    one = load_schedule(schedules_folder() / "sm_80/dots_2x16x1024_w2x2_m1_f4_b2.toml")
+    one = load_schedule(schedules_folder() / "sm_80/dots_2x16x1024_w2x2_n16_f4_b2.toml")
     return fuse(lambda x, w, r: x @ w.mT + r).compile(
         "bf16[B,M,K]", "bf16[B,N,K]", "bf16[M,N]", arch="sm_80", schedule=one
     ).passes.plan  # fmt: skip
