@@ -187,7 +187,12 @@ def _picked(program: Program, device: Device, others: tuple[tuple[str, int], ...
     fit = _remembering(
         fitting(found.matched, device, found.work, careful=True), _fitted(program, device)
     )
-    weighed = [one for each in shipped(device) for one in in_k_tiles(each, found.matched)]
+    weighed = [
+        one
+        for each in shipped(device)
+        if not each.for_few_rows  # of classes that no schedule for many rows has
+        for one in in_k_tiles(each, found.matched)
+    ]
     fitted = [one for one in map(fit, weighed) if isinstance(one, Fitted)]
     ladder = [
         _problem(

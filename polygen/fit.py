@@ -20,6 +20,7 @@ from polygen.frontend.dtypes import DType
 from polygen.hardware.atom import Atom, atom, atoms_for
 from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import spans
+from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.memory import memory, needed, workers
 from polygen.lower.operands import major, operand_layout
 from polygen.lower.registers import doubt, registers_needed, sums_held
@@ -32,21 +33,26 @@ from polygen.poly.pointwise import Pointwork
 from polygen.poly.results import narrower, panel_columns, panels
 from polygen.poly.tiling import Tiling, tiling
 from polygen.schedule.load import check_structure
-from polygen.schedule.model import Cluster, Schedule
+from polygen.schedule.model import LANES, Cluster, Schedule
 from polygen.schedule.problem import Fitted
 
 _FEWEST_STAGES = 2
 _USUAL_BYTES = 2  # of an element
+_OTHERWISE = {
+    "warp": "Use f16, bf16 or tf32 operands with f32 sums",
+    "warpgroup": "Use a schedule without roles",
+    "lanes": 'Use f16 or bf16 operands with f32 sums, or atom = "auto"',
+}
 _MOST_CONSUMERS = 3  # with the producer's, four warpgroups share the registers
 
 
 def instruction_for(matched: Match, device: Device, schedule: Schedule) -> Atom:
-    """The MMA instruction: by name, or the device's first for the dtypes and the roles."""
+    """The instruction: by name, or the device's first for the dtypes, and the roles or lanes."""
     wanted = schedule.atom
     contraction = matched.contraction
     a, b, c = _types(matched)
     fitting = atoms_for(device, a, b, c)
-    if wanted != "auto":
+    if wanted not in ("auto", LANES):
         chosen = atom(wanted)
         if chosen in fitting:
             return chosen
@@ -55,15 +61,13 @@ def instruction_for(matched: Match, device: Device, schedule: Schedule) -> Atom:
             where="schedule, atom",
             nearest=f"Fitting: {', '.join(x.name for x in fitting) or 'none'}",
         )
-    scope = "warpgroup" if schedule.specialised else "warp"
+    scope = "lanes" if schedule.by_lanes else "warpgroup" if schedule.specialised else "warp"
     fitting = tuple(x for x in fitting if x.scope == scope)
     if not fitting:
         raise UnsupportedProgram(
             f"{device} has no {scope} instruction for {a} x {b} with {c} sums",
             where=contraction.name,
-            nearest="Use a schedule without roles"
-            if schedule.specialised
-            else "Use f16, bf16 or tf32 operands with f32 sums",
+            nearest=_OTHERWISE[scope],
         )
     return fitting[0]
 
@@ -98,6 +102,8 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -
         ScheduleError: tiles that do not fit the roles.
         UnsupportedProgram: an operand that neither tensor maps nor threads of a producer take.
     """
+    if schedule.by_lanes:
+        check_lanes(schedule, match)
     if not schedule.specialised:
         return
     tiles, where = tiling(schedule, atom), f"schedule {schedule.name}"
@@ -172,6 +178,30 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -
         )
 
 
+def check_lanes(schedule: Schedule, match: Match) -> None:
+    """Refuse operands that lanes cannot read in whole chunks along k.
+
+    Raises:
+        UnsupportedProgram: rows run along another dim, or begin or end inside a chunk.
+    """
+    for _, operand in match.operands:
+        tensor, wanted = operand.tensor, chunk_bytes()
+        if not operand.k_contiguous or not operand.in_rows:
+            raise UnsupportedProgram(
+                f"{operand}: k is not innermost",
+                where=f"schedule {schedule.name}, {tensor.name}",
+                why="lanes multiply chunks of rows along k",
+                nearest='Use atom = "auto"',
+            )
+        if operand.alignment < wanted or operand.ragged:
+            raise UnsupportedProgram(
+                f"{tensor}: rows begin or end inside chunks of {wanted} bytes",
+                where=f"schedule {schedule.name}, {tensor.name}",
+                why="a lane reads whole chunks",
+                nearest='Use atom = "auto", or rows of whole chunks',
+            )
+
+
 def _fewer_columns(schedule: Schedule, atom: Atom) -> str:
     """What to change where one instruction does not cover the columns of a consumer."""
     cta = schedule.tile.cta
@@ -218,6 +248,9 @@ def _fit_warps(
     candidate: Schedule, matched: Match, device: Device, work: Pointwork, instruction: Atom
 ) -> Fitted | str:
     cta, warp = candidate.tile.cta, candidate.tile.warp
+    if candidate.by_lanes:
+        check_lanes(candidate, matched)
+        check_structure(candidate, instruction, f"schedule {candidate.name}")
     if cta.k % instruction.k or warp.m % instruction.m or warp.n % instruction.n:
         return f"tiles are no multiples of {instruction}"
     if cta.k // instruction.k % candidate.pipeline.fragments:

@@ -122,7 +122,7 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
     record = {
         "lanes": plan.device.warp_size,
         "min_blocks": plan.schedule.min_blocks,
-        "shared_alignment": max(SHARED_ALIGNMENT, *(b.alignment for b in plan.buffers)),
+        "shared_alignment": max([SHARED_ALIGNMENT, *(b.alignment for b in plan.buffers)]),
         "along": along,
         "across": "n" if along == "m" else "m",
         "k_extent": depth,

@@ -58,6 +58,8 @@ class CostParameters:
         registers: likewise, straight from the registers.
         matrix_rate: bytes per cycle of the epilogue's matrices that a warpgroup reads.
         function_rate: functions beyond arithmetic that a warpgroup evaluates per cycle.
+        lane_rate: multiply-adds per cycle where lanes multiply.
+        lane_load_rate: elements per cycle that they read and convert for them.
         warp_memory: share of what kernels with roles reach of device memory, without them.
         warp_start: as `start`, without roles.
         warp_rate: 16-bit multiply-adds per cycle of warp instructions.
@@ -106,6 +108,8 @@ class CostParameters:
     registers: float
     matrix_rate: float
     function_rate: float
+    lane_rate: float
+    lane_load_rate: float
     warp_memory: float
     warp_start: float
     warp_rate: float

@@ -12,7 +12,7 @@ from polygen.errors import ScheduleError, SignatureError
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
-from polygen.lower import warpgroups, warps
+from polygen.lower import dots, warpgroups, warps
 from polygen.lower.epilogue import epilogue
 from polygen.lower.given import Given
 from polygen.lower.launch import stride_argument
@@ -48,7 +48,8 @@ def lower(
     work = pointwork(program, tree.fusion, tree.match)
     given = Given(program, tree, schedule, atom, device, work)
     out = epilogue(given)
-    inside = (warpgroups if schedule.specialised else warps).inside(given, out)
+    family = dots if schedule.by_lanes else warpgroups if schedule.specialised else warps
+    inside = family.inside(given, out)
     taken = resources(schedule, tree.match, tiles, atom, device, needed(inside.buffers))
     launch = _launch(given, taken)
     raster = prove_linear_raster(group) if launch.persistent else (prove_raster(group),)
@@ -79,7 +80,7 @@ def lower(
 def _mapping(given: Given, last: Place) -> str:
     """The tile hierarchy and the instruction, in words."""
     tiles, runs = given.tiles, f"{given.atom.name} on {given.device.name}"
-    if given.atom.scope == "warp":
+    if given.atom.scope != "warpgroup":
         return f"{tiles}, {runs}"
     (m, n), (rows, _, depth) = tiles.warp, tiles.atom
     return (

@@ -33,7 +33,7 @@ def epilogue(given: Given) -> Epilogue:
     staged = schedule.epilogue.through == "smem"
     first = table[: common_facts()["warp_size"], 0, :]  # of a warpgroup, its first warp
     # The warps of a warpgroup hold a quarter of the rows each.
-    inside = "" if atom.scope == "warp" else " + quarter"
+    inside = " + quarter" if atom.scope == "warpgroup" else ""
     return Epilogue(
         staged=staged,
         vector=rows.vector,

@@ -41,6 +41,7 @@ from polygen.lower.work import (
     Send,
     Signal,
     Skip,
+    Stream,
     Turn,
 )
 from polygen.poly.ast import Block, LoopAst, Marked
@@ -72,6 +73,7 @@ Work: TypeAlias = (
     | Signal
     | Skip
     | Store
+    | Stream
     | Turn
     | Warm
 )

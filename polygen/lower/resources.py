@@ -10,6 +10,7 @@ from polygen.hardware.device import Device
 from polygen.lower.memory import workers
 from polygen.lower.plan import Resources
 from polygen.lower.registers import sums_held
+from polygen.poly.by_lanes import held
 from polygen.poly.fills import figures, piece_registers, ring_pieces
 from polygen.poly.match import Match
 from polygen.poly.tiling import Tiling
@@ -17,7 +18,8 @@ from polygen.schedule.model import Roles, Schedule
 
 # Addresses, loop counters and predicates, as compiled kernels show: between 30 and 60 in the main
 # loop of a warp; with roles those of a panel and its vectors, as the main loop has hardly any.
-_ADDRESS_REGISTERS = {"warp": 30, "warpgroup": 40}
+# Lanes have chunks of one row beside them as floats.
+_ADDRESS_REGISTERS = {"warp": 30, "warpgroup": 40, "lanes": 40}
 
 
 def thread_count(schedule: Schedule, tiles: Tiling, device: Device) -> int:
@@ -63,10 +65,12 @@ def resources(
         )
     sums = sums_held(matched, tiles, atom)
     # Warpgroup instructions read both operands from shared memory.
-    loaded = 0 if atom.majors else schedule.pipeline.fragments
     left = len(matched.side("m")) * tiles.atoms[0] * atom.a.registers
     right = len(matched.side("n")) * tiles.atoms[1] * atom.b.registers
-    fragments = loaded * (left + right)
+    fragments = sum(
+        slots * part
+        for slots, part in zip(_fragment_slots(schedule, atom, tiles), (left, right), strict=True)
+    )
     registers = sums + fragments + _ADDRESS_REGISTERS[atom.scope]
     if schedule.specialised:
         one = tiles.atoms[1] * atom.c.registers
@@ -79,6 +83,15 @@ def resources(
         _check_shared(schedule, device, threads, registers, (sums, fragments))
         blocks = _resident(schedule, tiles, device, shared_bytes, threads, registers)
     return Resources(threads, shared_bytes, device.shared_per_block_optin, registers, blocks)
+
+
+def _fragment_slots(schedule: Schedule, atom: Atom, tiles: Tiling) -> tuple[int, int]:
+    """Steps of the left and of the right operands that registers hold."""
+    if atom.majors:
+        return 0, 0
+    if schedule.by_lanes:
+        return held(schedule, tiles, "m"), held(schedule, tiles, "n")
+    return schedule.pipeline.fragments, schedule.pipeline.fragments
 
 
 def _tiles_of_a_stage(matched: Match, tiles: Tiling) -> str:

@@ -21,7 +21,18 @@ from polygen.lower.fill import prove
 from polygen.lower.launch import stride_argument
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Epilogue, Finish, Lines, Read, Store, Warm, Write
-from polygen.lower.work import Boxes, Combine, Copy, Fill, Load, Locate, Move, Product, Send
+from polygen.lower.work import (
+    Boxes,
+    Combine,
+    Copy,
+    Fill,
+    Load,
+    Locate,
+    Move,
+    Product,
+    Send,
+    Stream,
+)
 from polygen.poly.match import Along
 
 _C_ONLY = re.compile(r"\(long long\)|(?<=\d)LL")
@@ -39,6 +50,8 @@ def check_accesses(plan: KernelPlan) -> None:
             _check_copy(plan, leaf.work)
         elif isinstance(leaf.work, Fill):
             _check_fill(plan, leaf.work)
+        elif isinstance(leaf.work, Stream):
+            _check_stream(plan, leaf.work)
         elif isinstance(leaf.work, Move):
             for boxes in leaf.work.boxes:
                 _check_boxes(plan, boxes, leaf)
@@ -80,6 +93,8 @@ def _buffers(leaf: Leaf) -> list[str] | None:
         return ["pieces"] if leaf.op == "get" else ["pieces", *rings]
     if isinstance(work, Copy):
         return [work.buffer]
+    if isinstance(work, Stream):
+        return [f"fragment_{work.operand}"]
     if isinstance(work, Load):
         return [work.buffer, f"fragment_{work.operand}"]
     if isinstance(work, Move):
@@ -157,6 +172,24 @@ def _check_copy(plan: KernelPlan, c: Copy) -> None:
     )
     if c.extents != tuple(operand.extent(dim) for dim in dims):
         raise VerifyError(f"copy_{c.operand} ends at {c.extents}", where=plan.entry)
+
+
+def _check_stream(plan: KernelPlan, of: Stream) -> None:
+    """Rows begin where the warp's do, and lanes have a chunk each of every step's elements."""
+    _check_copy(plan, of.copy)
+    operand, side = plan.match.operand(of.operand), "mn".index(of.role)
+    role, tile, warp = of.role, plan.tiles.cta[side], plan.tiles.warp[side]
+    for at in _units([f"{level}_{dim}" for level in "bw" for dim in "mn"]):
+        wanted = at[f"b_{role}"] * tile + at[f"w_{role}"] * warp
+        if _value(of.first, at) != wanted:
+            raise VerifyError(
+                f"rows of {operand.tensor.name} begin at {_value(of.first, at)} and not at "
+                f"{wanted}",
+                where=f"{plan.entry}: {of.first}",
+            )
+    made = (of.rows, of.step, of.chunk * plan.atom.lanes, of.extent, of.depth)
+    if made != (warp, plan.atom.k, plan.atom.k, operand.extent(role), operand.extent("k")):
+        raise VerifyError(f"load_{of.operand} reads {made}", where=plan.entry)
 
 
 def _check_fill(plan: KernelPlan, of: Fill) -> None:

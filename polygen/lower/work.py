@@ -147,6 +147,31 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
+class Stream:
+    """Global memory -> registers: a chunk of every row of a warp for each of its lanes."""
+
+    copy: Copy  # whose rows
+    rows: int  # of a warp
+    first: str  # where the warp's rows begin
+    extent: Dim  # rows there are
+    depth: Dim  # elements of one
+    step: int  # elements of all lanes
+    chunk: int  # elements of one lane
+    slots: int  # steps that registers hold
+    once: bool  # whether no other warp reads them
+
+    @property
+    def operand(self) -> str:
+        """Its name."""
+        return self.copy.operand
+
+    @property
+    def role(self) -> str:
+        """The dim of the output that it carries."""
+        return self.copy.role
+
+
+@dataclass(frozen=True, slots=True)
 class Boxes:
     """Boxes of one tensor, side by side along its innermost dim, that the copy engine moves."""
 

@@ -33,13 +33,14 @@ from polygen.hardware import device as targets
 from polygen.hardware.atom import Atom, atom_names
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import swizzle_names
-from polygen.schedule.model import Loops, Schedule, SharedMemory
+from polygen.schedule.lanes import lane_problems
+from polygen.schedule.model import LANES, Loops, Schedule, SharedMemory
 
 FORMAT = 1
 
 # Dotted path -> the values it may take.
 _CHOICES: dict[str, Callable[[], tuple[str, ...]]] = {
-    "atom": lambda: ("auto", *atom_names()),
+    "atom": lambda: ("auto", LANES, *atom_names()),
     "loops.k": lambda: ("forward", "backward"),
     "pipeline.copies": lambda: ("whole", "spread"),
     "raster.along": lambda: ("m", "n"),
@@ -154,6 +155,7 @@ def check_structure(schedule: Schedule, atom: Atom, where: str) -> None:
         )
     problems += _role_problems(schedule, facts["cluster_blocks_most"])
     problems += _shared_sum_problems(schedule, atom.n)
+    problems += lane_problems(schedule)
     if problems:
         raise ScheduleFileError(where, problems)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+LANES = "dot"  # an atom: the device's first whose lanes multiply by themselves
+
 
 @dataclass(frozen=True, slots=True)
 class CtaTile:
@@ -154,3 +156,13 @@ class Schedule:
     def specialised(self) -> bool:
         """Whether warps have roles."""
         return self.roles.form != "none"
+
+    @property
+    def for_few_rows(self) -> bool:
+        """Whether it is one of those that only few rows of a result are worth."""
+        return self.exchange or self.by_lanes
+
+    @property
+    def by_lanes(self) -> bool:
+        """Whether lanes multiply, without tensor cores: rows stream through registers."""
+        return self.atom.startswith(LANES)

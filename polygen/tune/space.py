@@ -25,6 +25,7 @@ from polygen.hardware.matrix_layout import GROUP_ROWS, spans
 from polygen.lower.resources import registers_available
 from polygen.poly.results import panel_columns
 from polygen.schedule.model import (
+    LANES,
     Cluster,
     CtaTile,
     Epilogue,
@@ -42,6 +43,10 @@ Fit = Callable[[Schedule], Fitted | str]
 _GRANULE = 16  # of widths: panels of the epilogue are multiples of it
 _NARROWEST = 8  # with operands exchanged: one group of columns holds all rows of a result
 _FEW_ROWS = 128  # of results, for which operands are exchanged
+_DOT_ROWS = 6  # of results, from which on tensor cores multiply faster than lanes
+_DOT_COLUMNS = (1, 2, 4)  # of a warp
+_DOT_RINGS = (2, 4, 8)  # steps that registers hold
+_DOT_STEP = 256  # elements of 16 bits that the lanes of a warp multiply at a step
 _EXCHANGED_SPANS = (1, 2)  # of a k tile: longer rows of weights in one go
 _MOST_STAGES = 12
 _FEWEST_STAGES = 2
@@ -118,6 +123,10 @@ def space(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]:
                     found.add(fitted.schedule)
                     specialised += 1
                     yield fitted
+    for fitted in _dots(device, problem, fit):
+        if fitted.schedule not in found:
+            found.add(fitted.schedule)
+            yield fitted
     for fitted in _warps(device, problem, fit, few=specialised > 0):
         if fitted.schedule not in found:
             found.add(fitted.schedule)
@@ -262,6 +271,29 @@ def _orders(grid: _Grid, cta: CtaTile) -> Iterator[tuple[Raster, Cluster]]:
             yield Raster(along, group), Cluster(cm, cn)
 
 
+# --- dot products ------------------------------------------------------------------------------
+def _dots(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]:
+    """Lanes multiply: all rows of a result by a few columns for each warp, where rows are few."""
+    if problem.m > _DOT_ROWS:
+        return
+    for own, fragments, warps, blocks in product(_DOT_COLUMNS, _DOT_RINGS, (4, 8), (1, 2, 3, 4)):
+        base = Schedule(
+            name="",
+            device="sm_80",
+            atom=LANES,
+            tile=Tile(
+                CtaTile(problem.m, warps * own, fragments * _DOT_STEP), WarpTile(problem.m, own)
+            ),
+            pipeline=Pipeline(fragments=fragments, lookahead=fragments - 1),
+            raster=Raster("n", 16),  # there is one row of tiles
+            epilogue=Epilogue(through="registers"),
+            min_blocks=blocks,
+        )
+        fitted = fit(base)
+        if isinstance(fitted, Fitted):
+            yield _with(fitted, fitted.schedule)
+
+
 # --- without roles -----------------------------------------------------------------------------
 def _warps(device: Device, problem: Problem, fit: Fit, *, few: bool) -> Iterator[Fitted]:
     """Every arrangement of warps; `few`: only where schedules with roles are weak, small tiles."""
@@ -328,6 +360,8 @@ def schedule_name(schedule: Schedule) -> str:
     usual = Schedule()
     cta, warp, pipeline = schedule.tile.cta, schedule.tile.warp, schedule.pipeline
     parts = [f"{cta.m}x{cta.n}x{cta.k}"]
+    if schedule.by_lanes:
+        parts = ["dots", *parts]
     if schedule.specialised:
         parts.insert(0, schedule.roles.form)
         if warp.n != cta.n:
@@ -336,7 +370,8 @@ def schedule_name(schedule: Schedule) -> str:
             parts.append(f"w{warp.m}")
     else:
         parts.append(f"w{warp.m}x{warp.n}")
-    parts.append(f"s{pipeline.stages}")
+    if not schedule.by_lanes:
+        parts.append(f"s{pipeline.stages}")
     if schedule.cluster.tiles > 1:
         parts.append(f"c{schedule.cluster.m}x{schedule.cluster.n}")
     if schedule.cluster.k > 1:
@@ -351,7 +386,7 @@ def schedule_name(schedule: Schedule) -> str:
             parts.append(f"columns{schedule.epilogue.columns}")
     if schedule.specialised and schedule.epilogue.through in OTHER_WAYS:
         parts.append(schedule.epilogue.through)
-    if pipeline.fragments != usual.pipeline.fragments:
+    if schedule.by_lanes or pipeline.fragments != usual.pipeline.fragments:
         parts.append(f"f{pipeline.fragments}")
     if pipeline.copies != usual.pipeline.copies:
         parts.append(pipeline.copies)

@@ -2,6 +2,7 @@
 
 from polygen.emit.leaf import (  # noqa: F401 - importing registers
     bar,
+    dots,
     elements,
     fill_threads,
     finish_panels,

@@ -75,6 +75,8 @@ class Counts:
         across_bytes: of the other operands, of one matrix of results.
         groups: of the raster: how often the other operands are swept.
         astride: 1 if rows of an operand lie astride the lines of the cache.
+        lanes: 1 if lanes multiply, without tensor cores.
+        loaded: elements that they read into registers, per k tile.
     """
 
     roles: int
@@ -116,6 +118,8 @@ class Counts:
     across_bytes: int
     groups: int
     astride: int
+    lanes: int = 0
+    loaded: int = 0
 
     @property
     def tiles(self) -> int:
@@ -169,7 +173,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
             for inner, extent in zip(problem.k_inner, (cta.m, cta.n), strict=True)
         ]
         loaded = lefts * warp.m * ways[0] + rights * warp.n * ways[1]
-        operand_reads = workers * loaded * cta.k * size
+        operand_reads = 0 if schedule.by_lanes else workers * loaded * cta.k * size
         panels, waits = 1, 0
     if schedule.raster.along == "m":
         groups, across = -(-tall // schedule.raster.group), problem.operand_bytes[1]
@@ -195,7 +199,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         resident=fitted.resident,
         k_tiles=_own_k_tiles(schedule, problem),
         element_bytes=size,
-        ahead=schedule.pipeline.stages if roles else max(1, schedule.pipeline.distance),
+        ahead=_ahead(schedule),
         workers=workers,
         own=problem.products * warp.m * warp.n,
         products=problem.products * cta.m * cta.n * cta.k,
@@ -224,6 +228,8 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         across_bytes=across,
         groups=groups,
         astride=problem.astride,
+        lanes=schedule.by_lanes,
+        loaded=workers * (lefts * warp.m + rights * warp.n) * cta.k if schedule.by_lanes else 0,
     )
 
 
@@ -246,6 +252,13 @@ def _box_rows(schedule: Schedule, problem: Problem, moved: tuple[int, int]) -> i
             rows = cta.k * extent * size // (span_of(part) or spans()[-1])
         found += count * rows // shared
     return found
+
+
+def _ahead(schedule: Schedule) -> int:
+    """K tiles by which copies run ahead; lanes hold about one in registers."""
+    if schedule.specialised:
+        return schedule.pipeline.stages
+    return 1 if schedule.by_lanes else max(1, schedule.pipeline.distance)
 
 
 def _rounds(schedule: Schedule, by_hand: tuple[int, int], size: int) -> int:

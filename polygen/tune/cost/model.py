@@ -102,7 +102,7 @@ def _memory(p: CostParameters, c: Columns) -> Column:
     lost = np.clip((c.across_bytes + c.along_bytes) / (p.l2_share * p.l2_bytes) - 1, 0.0, 1.0)
     again = c.across_bytes * (c.groups - 1) * c.batches * lost
     moved = c.read_bytes + again + p.written_share * c.written_bytes
-    share = p.memory_share * np.where(c.roles > 0, 1.0, p.warp_memory)
+    share = p.memory_share * np.where(c.roles + c.lanes > 0, 1.0, p.warp_memory)
     return np.asarray(moved / (share * p.memory) * 1e-3)
 
 
@@ -196,11 +196,15 @@ def _warps(p: CostParameters, c: Columns) -> dict[str, Column]:
         """Cycles of `blocks` blocks on one multiprocessor, in all and by part."""
         warps = np.maximum(blocks * c.workers, 1)
         rate = p.warp_rate * np.minimum(1.0, np.sqrt(warps / p.full_rate_warps))
+        by_lanes = blocks * (c.products / p.lane_rate + c.loaded / p.lane_load_rate)
         multiply = blocks * c.products * c.element_bytes / _WORD / rate
+        multiply = np.where(c.lanes > 0, by_lanes, multiply)
         shared = blocks * (c.operand_reads + c.filled) / p.warp_shared_rate
+        shared = np.where(c.lanes > 0, 0.0, shared)
         copy = blocks * c.filled / fetch_rate
         waited = np.where(blocks > 0, crowded / c.ahead, 0.0)
-        work = _norm(p.warp_sharpness, multiply, shared, copy) + blocks * p.barrier
+        work = _norm(p.warp_sharpness, multiply, shared, copy)
+        work = work + np.where(c.lanes > 0, 0.0, blocks * p.barrier)
         step = _norm(p.warp_sharpness, work, waited)
         return {
             "busy": c.k_tiles * step + np.where(blocks > 0, p.round, 0.0) + blocks * out,

@@ -7,7 +7,15 @@ from matrix import UNUSUAL, case, roles, small
 
 from polygen.emit.leaf import kind_of, kinds
 from polygen.emit.leaf.table import render
-from polygen.schedule.model import Roles
+from polygen.schedule.model import (
+    CtaTile,
+    Epilogue,
+    Pipeline,
+    Roles,
+    Schedule,
+    Tile,
+    WarpTile,
+)
 
 KERNELS = {
     "background": {"schedule": small()},
@@ -18,6 +26,14 @@ KERNELS = {
     "lines": {
         "arch": "sm_90a", "alignment": 2, "epilogue": "bias_residual_relu",
         "schedule": replace(roles(through="lines"), roles=Roles("cooperative", 152, 200)),
+    },
+    "lanes": {
+        "schedule": Schedule(
+            atom="dot",
+            tile=Tile(CtaTile(1, 16, 512), WarpTile(1, 2)),
+            pipeline=Pipeline(fragments=2),
+            epilogue=Epilogue("registers"),
+        )
     },
     "turns": {"arch": "sm_90a", "schedule": roles("pingpong", through="registers")},
 }  # fmt: skip

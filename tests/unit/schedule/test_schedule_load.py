@@ -92,7 +92,7 @@ def test_shipped_files_are_named_after_their_content(path):
     cta = found.tile.cta
     assert found.name == path.stem
     assert found.device in device(path.parent.name).schedule_families
-    form = f"{found.roles.form}_" if found.specialised else ""
+    form = f"{found.roles.form}_" if found.specialised else "dots_" if found.by_lanes else ""
     size = f"{form}{cta.m}x{cta.n}x{cta.k}"
     assert found.name.startswith(size)
     said = set()
@@ -102,17 +102,23 @@ def test_shipped_files_are_named_after_their_content(path):
         ]
         assert values == tuple(map(str, ENDINGS[pattern](found))), ending
         said.add(pattern)
-    assert found.specialised or r"_s(\d+)" in said
+    assert found.specialised or found.by_lanes or r"_s(\d+)" in said
+    assert not found.by_lanes or found.pipeline.lookahead == found.pipeline.fragments - 1
     assert (r"_c(\d+)x(\d+)" in said) == (found.cluster.tiles > 1)
     assert (r"_k(\d+)" in said) == (found.cluster.k > 1)
     assert (r"_(exchanged)" in said) == found.exchange
     name = "wgmma_m64k16_f32_bf16" if found.specialised else "m16n8k16_f32_bf16"
+    name = "dot_k256_f32_bf16" if found.by_lanes else name
     check_structure(found, atom(name), found.name)
 
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in FILES if path.parent.name == "sm_90a" and re.search(r"_s\d", path.stem)],
+    [
+        path
+        for path in FILES
+        if (path.parent.name == "sm_90a" and re.search(r"_s\d", path.stem)) or "dots" in path.stem
+    ],
     ids=lambda path: path.stem,
 )
 def test_systematic_names_leave_no_decision_out(path):
