@@ -157,7 +157,7 @@ def test_a_kernel_saved_without_a_compiler_is_compiled_when_it_is_used(no_compil
     found = Kernel.load(path)
     with pytest.raises(ToolchainMissing):
         _ = found.cubin
-    no_compiler.setattr("polygen.kernel.compile_cached", lambda source: artifact())
+    no_compiler.setattr("polygen.described.compile_cached", lambda source: artifact())
     assert found.cubin == b"cubin"
 
 
@@ -178,10 +178,10 @@ def test_a_pickled_kernel_is_the_same(kernel, protocol):
 
 
 def test_pickling_does_not_compile(monkeypatch):
-    monkeypatch.setattr("polygen.kernel.compile_cached", lambda source: pytest.fail("compiled"))
+    monkeypatch.setattr("polygen.described.compile_cached", lambda source: pytest.fail("compiled"))
     made = up.compile(*SIGNATURE, arch="sm_80", schedule=small())
     found = pickle.loads(pickle.dumps(made))
-    monkeypatch.setattr("polygen.kernel.compile_cached", lambda source: artifact())
+    monkeypatch.setattr("polygen.described.compile_cached", lambda source: artifact())
     assert found.source == made.source and found.cubin == b"cubin"
 
 
