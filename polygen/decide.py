@@ -34,6 +34,7 @@ from polygen.poly.fills import by_threads
 from polygen.poly.fusion import fuse
 from polygen.poly.match import Match, Operand, match
 from polygen.poly.pointwise import Pointwork, pointwork
+from polygen.poly.realign import behind_copy
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import scop
 from polygen.schedule.load import check_structure, load_schedule, shipped
@@ -151,7 +152,7 @@ def decide(
             why="without roles every warp multiplies by itself",
             nearest='roles.form = "cooperative"',
         )
-    check_roles(decided, matched, instruction, work)
+    check_roles(decided, behind_copy(matched, decided), instruction, work)
     return instruction, decided, origin
 
 

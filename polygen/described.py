@@ -154,7 +154,7 @@ class Described:
             "tree": lambda: str(passes.tree),
             "ast": lambda: ast.text(passes.plan.loops),
             "plan": lambda: show_plan(passes.plan, passes.origin),
-            "cost": lambda: show_cost(passes.plan, self._sizes, passes.origin),
+            "cost": lambda: show_cost(passes.program, passes.plan, self._sizes, passes.origin),
         }[stage]()
 
     def __repr__(self) -> str:

@@ -28,6 +28,7 @@ from polygen.poly.fills import by_threads, ring_pieces
 from polygen.poly.match import Match
 from polygen.poly.partial_sums import require_reassociable
 from polygen.poly.pointwise import Pointwork
+from polygen.poly.realign import behind_copy
 from polygen.poly.results import narrower, panel_columns, panels
 from polygen.poly.tiling import Tiling, tiling
 from polygen.schedule.load import check_structure
@@ -202,8 +203,9 @@ def fitting(
     def fit(candidate: Schedule) -> Fitted | str:
         try:
             instruction = instruction_for(matched, device, candidate)
+            behind = behind_copy(matched, candidate)
             if candidate.specialised:
-                return _fit_roles(candidate, matched, device, work, instruction, careful)
+                return _fit_roles(candidate, behind, device, work, instruction, careful)
             return _fit_warps(candidate, matched, device, work, instruction)
         except PolygenError as error:
             return error.what if isinstance(error, ResourceError) else str(error).rstrip(".")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polygen.described import Described, generated_by, needs_isl
-from polygen.errors import AlignmentMismatch, ToolchainMissing
+from polygen.errors import AlignmentMismatch, ArgumentError, ToolchainMissing
 from polygen.frontend.program import Program, realigned
 from polygen.generated import Generated, kept
 from polygen.hardware.device import Device, device
@@ -139,13 +139,35 @@ class Kernel(Described):
         arrays = tuple(i for i, t in enumerate(inputs) if t.dims)
         return arrays, tuple(i for i, t in enumerate(inputs) if not t.dims)
 
+    def workspace(self, sizes: dict[str, int] | None = None) -> int:
+        """Bytes of device memory that a call takes beside its arrays, while it runs.
+
+        Args:
+            sizes: of the call; dims not named have the size that the kernel was optimised for.
+
+        Raises:
+            ArgumentError: the size of a dim is not known.
+        """
+        copy = self._generated.source.realign
+        if copy is None:
+            return 0
+        known = {**self._sizes, **(sizes or {})}
+        missing = {d for t in copy.tensors for d in t.dims if isinstance(d, str)} - set(known)
+        if missing:
+            raise ArgumentError(
+                f"sizes without {', '.join(sorted(missing))}",
+                where="workspace",
+                nearest=f"Name all of {', '.join(self.program.sizes)}",
+            )
+        return copy.workspace(known)
+
     def __call__(self, *operands: Any, out: Any = None, stream: Any = None) -> Any:
         """Launch on CUDA arrays; asynchronous, on the caller's current stream or on `stream`.
 
         Args:
             operands: arrays with ``__dlpack__`` or ``__cuda_array_interface__``, numbers for
                 run-time scalars.
-            out: output array, or tuple of them; nothing is allocated then.
+            out: output array, or tuple of them; nothing but `workspace` is allocated then.
             stream: a stream of CuPy or PyTorch, or an address.
 
         Returns:

@@ -22,6 +22,7 @@ from polygen.emit.leaf.elements import statements, types
 from polygen.emit.leaf.load_threads import SHARED_ALIGNMENT
 from polygen.emit.leaves import extent_names, matrix_coordinates, size_name
 from polygen.emit.places import places
+from polygen.emit.realign import copy
 from polygen.emit.source import KernelSource
 from polygen.lower.plan import Buffer, KernelPlan
 from polygen.lower.work import Placed
@@ -51,6 +52,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         "helpers": statements(plan.epilogue)[1],
         "parameters": ", ".join(parameter(plan, argument) for argument in plan.arguments),
         "places": places(plan),
+        "realign": copy(plan),
     }
     text = environment().get_template("kernel.cu.j2").render(context)
     declared = environment().get_template("header.h.j2").render(context)
@@ -63,6 +65,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         launch=plan.launch,
         conditions=plan_conditions(plan),
         options=_options(plan),
+        realign=plan.realign,
     )
 
 
@@ -86,6 +89,7 @@ def header(plan: KernelPlan, command: str) -> list[str]:
         "arguments, and what the launcher returns for others (lengths in elements, addresses in "
         "bytes):",
         *conditions,
+        *([f"before it: {plan.realign}"] if plan.realign else []),
         "barriers, and the dependences they enforce:",
         *(f"  {placed.title}: {placed.reason}" for placed in plan.syncs),
         "schedule:",

@@ -57,6 +57,7 @@ class CostParameters:
         registers: likewise, straight from the registers.
         matrix_rate: bytes per cycle of the epilogue's matrices that a warpgroup reads.
         function_rate: functions beyond arithmetic that a warpgroup evaluates per cycle.
+        copy_start: microseconds that a copy of operands takes before the kernel, however small.
         warp_start: as `start`, without roles.
         warp_rate: 16-bit multiply-adds per cycle of warp instructions.
         warp_shared_rate: bytes per cycle to and from shared memory, without roles.
@@ -104,6 +105,7 @@ class CostParameters:
     registers: float
     matrix_rate: float
     function_rate: float
+    copy_start: float
     warp_start: float
     warp_rate: float
     warp_shared_rate: float

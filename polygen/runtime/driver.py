@@ -35,6 +35,9 @@ class Driver:
         stream_scope: context manager: CuPy allocates on this stream inside it.
         encode_map: the tensor map of an address and a layout.
         resident: function handle, launch, device -> blocks of a persistent kernel that run at once.
+        capturing: whether a stream captures a graph.
+        reserve: bytes, stream -> address: memory that the driver gives in stream order.
+        release: address, stream: give it back in stream order.
     """
 
     launch: Callable[..., Any]
@@ -46,6 +49,9 @@ class Driver:
     stream_scope: Callable[[int], contextlib.AbstractContextManager[Any]]
     encode_map: tensormaps.Encoder = tensormaps.encode
     resident: Callable[[int, Launch, int], int] = occupancy.resident_blocks
+    capturing: Callable[[int], bool] = lambda _: False
+    reserve: Callable[[int, int], int] = lambda count, stream: 0
+    release: Callable[[int, int], object] = lambda address, stream: None
 
 
 @functools.cache
@@ -130,6 +136,10 @@ def _functions(cupy: Any) -> Driver:
         scope = foreign_stream(cupy, stream) if stream else cuda.Stream.null
         return scope  # type: ignore[no-any-return]
 
+    def capturing(stream: int) -> bool:
+        # The default stream captures nothing, and asking it would break captures of others.
+        return stream != 0 and bool(cuda.runtime.streamIsCapturing(stream))
+
     return Driver(
         launch=cuda.driver.launchKernel,
         device=device,
@@ -138,4 +148,7 @@ def _functions(cupy: Any) -> Driver:
         pointer_device=pointer_device,
         wait=wait,
         stream_scope=stream_scope,
+        capturing=capturing,
+        reserve=cuda.runtime.mallocAsync,
+        release=cuda.runtime.freeAsync,
     )

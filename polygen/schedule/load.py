@@ -32,7 +32,7 @@ from polygen.hardware import device as targets
 from polygen.hardware.atom import Atom, atom_names
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import swizzle_names
-from polygen.schedule.model import Loops, Schedule, SharedMemory
+from polygen.schedule.model import Launches, Loops, Schedule, SharedMemory
 
 FORMAT = 1
 
@@ -100,8 +100,14 @@ def loads(text: str, where: str) -> Schedule:
 
 
 def dumps(schedule: Schedule) -> str:
-    """The TOML text of a schedule: every field, in the record's order; `loads` gives it back."""
-    text = tomli_w.dumps({"format": FORMAT, **_converter().unstructure(schedule)})
+    """The TOML text of a schedule, in the record's order; `loads` gives it back.
+
+    It has every field, but `launch` only where it is not the default.
+    """
+    table = _converter().unstructure(schedule)
+    if schedule.launch == Launches():
+        del table["launch"]
+    text = tomli_w.dumps({"format": FORMAT, **table})
     # Short lists of names read better on one line; the writer breaks every list.
     return re.sub(r'\[\n((?: +"\w+",\n)+)\]', lambda found: _one_line(found[1]), text)
 

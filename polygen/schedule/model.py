@@ -130,6 +130,14 @@ class Epilogue:
 
 
 @dataclass(frozen=True, slots=True)
+class Launches:
+    """What goes before a kernel on its stream, and how the kernel follows it."""
+
+    # operands whose rows the copy engine does not take are copied first, to rows that it takes
+    realign: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
     """One complete set of decisions."""
 
@@ -146,6 +154,7 @@ class Schedule:
     smem: SharedMemory = SharedMemory()
     epilogue: Epilogue = Epilogue()
     min_blocks: int = 1  # thread blocks per multiprocessor the register allocation aims at
+    launch: Launches = Launches()
 
     @property
     def specialised(self) -> bool:

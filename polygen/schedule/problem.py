@@ -53,6 +53,15 @@ class Problem:
     own: tuple[bool, bool] = (True, True)
 
     @property
+    def threaded_bytes(self) -> int:
+        """Bytes of all operands that no copy engine moves."""
+        depth = self.k * self.element_bytes
+        return sum(
+            count * extent * depth * (self.batches if own else 1)
+            for count, extent, own in zip(self.threaded, (self.m, self.n), self.own, strict=True)
+        )
+
+    @property
     def operand_bytes(self) -> tuple[int, int]:
         """Bytes of the left and of the right operands of one matrix of results."""
         left, right = self.operands
