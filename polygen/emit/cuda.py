@@ -159,7 +159,7 @@ def _persistent(plan: KernelPlan) -> dict[str, Any]:
         "group_warps": plan.device.warpgroup_warps,
         "m_extent": extents["m"],
         "n_extent": extents["n"],
-        "matrices": "".join(f" * {size_name(extent)}" for _, extent in plan.batches),
+        "all_matrices": "".join(f" * {size_name(extent)}" for _, extent in plan.batches),
         "super_m": super_m,
         "super_n": super_n,
         "super_m_less_1": super_m - 1,

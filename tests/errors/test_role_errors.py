@@ -24,7 +24,16 @@ from polygen.poly.ast import Block, Call, Const
 from polygen.runtime import tensormaps
 from polygen.runtime.tensormaps import MapLayout, encode
 from polygen.schedule.load import loads
-from polygen.schedule.model import Cluster, CtaTile, Epilogue, Loops, Roles, Tile, WarpTile
+from polygen.schedule.model import (
+    Cluster,
+    CtaTile,
+    Epilogue,
+    Launches,
+    Loops,
+    Roles,
+    Tile,
+    WarpTile,
+)
 
 
 def build(schedule, layout="nt", dtype="bf16", epilogue="bias", alignment=16, **changes):
@@ -45,6 +54,13 @@ def refuses(error, words, *arguments, **changes):
 def with_tile(cta, warp, form="one", **changes):
     tile = Tile(CtaTile(*cta), WarpTile(*warp))
     return dataclasses.replace(roles(form, **changes), tile=tile)
+
+
+# --- copies before a kernel ----------------------------------------------------------------------
+def test_operands_are_copied_for_roles_alone():
+    copying = dataclasses.replace(small(), launch=Launches(realign=True))
+    words = ("launch.realign without roles", 'roles.form = "cooperative"')
+    refuses(ScheduleError, words, dataclasses.replace(copying, name="roles_none"), alignment=2)
 
 
 # --- what roles need of the device and the program -----------------------------------------------

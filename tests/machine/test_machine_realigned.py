@@ -58,7 +58,9 @@ CASES = {
     "m and n innermost": (biased, TT, sizes_of(67, 45, 131), copying("two"), "xw", 0, 0),
     "the left alone": (plain, NN, sizes_of(70, 136, 197), copying("two"), "x", 0, 0),
     "the right alone": (plain, NN, sizes_of(70, 141, 136), copying("two"), "w", 0, 0),
-    "in a cluster": (biased, NT, sizes_of(150, 45, 131), copying("two", cluster=(2, 1)), "xw", 0, 0),
+    "in a cluster": (
+        biased, NT, sizes_of(150, 45, 131), copying("two", cluster=(2, 1)), "xw", 0, 0,
+    ),
     "in turns": (biased, NT, sizes_of(150, 205, 65), copying("pingpong", 96), "xw", 0, 0),
     "one row, one column, one of k": (biased, NT, sizes_of(1, 1, 1), copying(), "xw", 0, 0),
     "fewer k than one chunk": (biased, NT, sizes_of(3, 5, 7), copying(), "xw", 0, 2),
