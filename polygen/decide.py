@@ -21,7 +21,7 @@ from pathlib import Path
 from polygen import knobs
 from polygen.emit.functions import is_costly
 from polygen.errors import InvarianceError, ScheduleError
-from polygen.fit import check_roles, fitting, instruction_for
+from polygen.fit import check_launch, check_roles, fitting, instruction_for
 from polygen.frontend.invariant import for_every_size
 from polygen.frontend.pitches import row_step
 from polygen.frontend.program import Dim, Program, Tensor
@@ -145,6 +145,7 @@ def decide(
             ) from reason
         instruction = instruction_for(matched, device, decided)
     check_structure(decided, instruction, f"schedule {decided.name}")
+    check_launch(decided, device)
     if instruction.scope == "warpgroup" and not decided.specialised:
         raise ScheduleError(
             f"{instruction} is an instruction of one warpgroup",

@@ -18,7 +18,8 @@ from polygen.errors import ArgumentError, VerifyError
 from polygen.frontend.dtypes import TF32
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.machine import Launch, Report, TensorMap, run
+from polygen.machine import Behind, Launch, Link, Report, TensorMap, chain
+from polygen.machine.run import arrays_of
 from polygen.runtime.arrays import ArrayView, in_order
 from polygen.runtime.binding import Binding, bind, misaligned
 from polygen.schedule import realign
@@ -154,14 +155,15 @@ def emulate(
         ArgumentError: the operands do not fit the kernel.
     """
     *before, own = launches_of(program, source, operands)
-    reports = []
-    for launch in before:
-        report = run(ptx, launch, **options)
-        reports.append(report)
-        for array, filled in zip(_arrays(launch), report.arrays, strict=True):
-            if any(np.may_share_memory(array, one) for one in _arrays(own)):
-                array[...] = filled
-    report = _joined((*reports, run(ptx, own, **options)))
+    dependent, known = source.launch.dependent, arrays_of(own)
+    links = [
+        Link(ptx, one, tuple(a for a in arrays_of(one) if _among(a, known)), dependent)
+        for one in before
+    ]
+    links.append(Link(ptx, own, (), dependent))
+    # Nobody knows what ran before: it may have used all arrays.
+    everything = Behind(tuple(a for link in links for a in arrays_of(link.launch)))
+    report = _joined(chain(links, everything, **options))
     passed = [a.tensor for a in source.arguments if a.kind in ("pointer", "map")]
     after = dict(zip(passed, report.arrays, strict=True))
     results = tuple(after[t.name] for t in program.outputs)
@@ -176,10 +178,8 @@ def _in_chunks(tensor: Tensor, array: Array) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _arrays(launch: Launch) -> list[Array]:
-    """The arrays among a launch's arguments, those of maps too, in their order."""
-    memory = (a.memory if isinstance(a, TensorMap) else a for a in launch.arguments)
-    return [one for one in memory if isinstance(one, np.ndarray)]
+def _among(array: Array, others: list[Array]) -> bool:
+    return any(np.may_share_memory(array, one) for one in others)
 
 
 def _joined(reports: tuple[Report, ...]) -> Report:

@@ -89,6 +89,21 @@ def _types(matched: Match) -> tuple[DType, DType, DType]:
     return first[0], first[1], first[2].contraction.dtype
 
 
+def check_launch(schedule: Schedule, device: Device) -> None:
+    """Refuse a dependent launch on a device without.
+
+    Raises:
+        ScheduleError: with the field to change.
+    """
+    if schedule.launch.dependent and not device.has("griddepcontrol"):
+        raise ScheduleError(
+            f"launch.dependent on {device}",
+            where=f"schedule {schedule.name}",
+            why="its kernels cannot wait for the grids before them",
+            nearest="Use launch.dependent = false, or a target from sm_90 on",
+        )
+
+
 def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -> None:
     """Refuse what no specialised kernel does, before anything is built; nothing without roles.
 
@@ -202,6 +217,7 @@ def fitting(
 
     def fit(candidate: Schedule) -> Fitted | str:
         try:
+            check_launch(candidate, device)
             instruction = instruction_for(matched, device, candidate)
             behind = behind_copy(matched, candidate)
             if candidate.specialised:

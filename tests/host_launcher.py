@@ -41,9 +41,11 @@ enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorInvalidC
 enum { cudaEnableDefault, cudaFuncAttributeMaxDynamicSharedMemorySize, cudaDevAttrMultiProcessorCount };
 enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess };
 struct dim3 { unsigned x, y, z; dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {} };
-struct cudaLaunchConfig_t { dim3 gridDim, blockDim; unsigned long long dynamicSmemBytes; };
-struct alignas(64) TensorMap { unsigned long long words[16]; };
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
+struct cudaLaunchAttribute { cudaLaunchAttributeID id; struct { int programmaticStreamSerializationAllowed; } val; };
 typedef void* cudaStream_t;
+struct cudaLaunchConfig_t { dim3 gridDim, blockDim; unsigned long long dynamicSmemBytes; cudaStream_t stream; cudaLaunchAttribute* attrs; unsigned numAttrs; };
+struct alignas(64) TensorMap { unsigned long long words[16]; };
 extern "C" { int launches = 0, maps = 0, count = 0, passed[64]; unsigned blocks[3]; int resident_blocks = 132; unsigned long long described[16][24]; }
 CUresult cuTensorMapEncodeTiled(CUtensorMap*, CUtensorMapDataType, cuuint32_t rank, void* tensor, const cuuint64_t* sizes, const cuuint64_t* steps, const cuuint32_t* box, const cuuint32_t* element_steps, CUtensorMapInterleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
   unsigned long long* to = described[maps++ % 16];
@@ -64,9 +66,15 @@ template <class T, class... Rest> static void note_all(const T& first, const Res
 template <class... Values> static void record(dim3 grid, const Values&... values) { ++launches; count = 0; blocks[0] = grid.x; blocks[1] = grid.y; blocks[2] = grid.z; note_all(values...); }
 extern "C" { long long copied[64]; int copied_count = 0; unsigned copied_blocks = 0; }
 [[maybe_unused]] static void note_copy() {}
-template <class T, class... Rest> static void note_copy(const T& first, const Rest&... rest) { copied[copied_count++] = (long long)first; note_copy(rest...); }
+template <class T, class... Rest> static void note_copy(const T& first, const Rest&... rest) { if constexpr (sizeof(T) <= 8) copied[copied_count++] = (long long)first; note_copy(rest...); }
 template <class... Values> static void record_copy(dim3 grid, const Values&... values) { copied_count = 0; copied_blocks = grid.x; note_copy(values...); }
-[[maybe_unused]] static const int ENTRY = 0;
+extern "C" { int dependents = 0; }
+template <class... Values> static cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, int copies, const Values&... values) {
+  dependents += config->numAttrs == 1 && config->attrs->id == 6 && config->attrs->val.programmaticStreamSerializationAllowed;
+  if (copies) record_copy(config->gridDim, values...); else record(config->gridDim, values...);
+  return cudaSuccess;
+}
+[[maybe_unused]] static const int ENTRY = 0, ENTRY_realign = 1;
 """
 
 _KINDS = {"pointer": ctypes.c_void_p, "scalar": ctypes.c_float}
@@ -103,9 +111,11 @@ class HostLauncher:
         self.entry, self.parameters = source.entry, arguments(program)
         self.launch = source.launch
         launch = re.compile(rf"{source.entry}<<<grid, \d+, \d+, \(cudaStream_t\)stream>>>\(")
-        text, found = launch.subn("record(grid, ", host_part(source))
-        assert found == 1
-        if source.realign is not None:
+        text = host_part(source)
+        if not source.launch.dependent:
+            text, found = launch.subn("record(grid, ", text)
+            assert found == 1
+        if source.realign is not None and not source.launch.dependent:
             first = re.compile(
                 rf"{source.realign.entry}<<<dim3\((.*?)\), \d+, 0, \(cudaStream_t\)stream>>>\("
             )

@@ -135,12 +135,17 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
     }
     if not plan.launch.persistent:
         return record | {
-            "frame": ["one_tile", "places"],
+            "frame": [*_triggered(plan), "one_tile", "places"],
             "attributes": "",
             "warps_n": plan.tiles.warps[1],
             "matrix": matrix_coordinates(plan.batches),
         }
     return record | _persistent(plan)
+
+
+def _triggered(plan: KernelPlan) -> list[str]:
+    """What lets dependent launches begin."""
+    return ["dependents"] if plan.launch.dependent else []
 
 
 def _persistent(plan: KernelPlan) -> dict[str, Any]:
@@ -151,7 +156,7 @@ def _persistent(plan: KernelPlan) -> dict[str, Any]:
     start = {"none": [], "block": ["start_block"], "cluster": ["start_cluster"]}[plan.frame.begin]
     end = ["end_cluster"] if plan.frame.end == "cluster" else []
     return {
-        "frame": ["persistent", "barriers", *start, "places", *end],
+        "frame": [*_triggered(plan), "persistent", "barriers", *start, "places", *end],
         "attributes": f"__cluster_dims__({blocks}, 1, 1) " if clustered else "",
         "rank": [f"const int rank = blockIdx.x % {blocks};"] if clustered else [],
         "items": "clusters of tiles" if rows * columns > 1 else "tiles",

@@ -39,6 +39,9 @@ def copy(plan: KernelPlan) -> dict[str, Any] | None:
         "segment_less_1": segment - 1,
         "line": line_bytes(),
         "all_blocks": " + ".join(f"blocks_{at}" for at in range(len(tensors))),
+        "sources": ", ".join(
+            f'"+l"({side}_{at})' for at in range(len(tensors)) for side in ("from", "to")
+        ),
         "arguments": ", ".join(one["arguments"] for one in tensors),
         "too_far": [
             _steps(at, tensor, tensor.order[0])

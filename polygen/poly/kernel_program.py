@@ -10,6 +10,8 @@ is what schedules differ in: `by_warps` and `by_roles` write it down.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from polygen.poly.by_roles import by_roles
 from polygen.poly.by_warps import by_warps
 from polygen.poly.kernel_parts import Epilogue, MainLoop
@@ -36,5 +38,7 @@ def kernel_program(
         asynchronous: whether copies by warps run in the background until waited for.
     """
     if schedule.specialised:
-        return by_roles(tiles, schedule, epilogue.panels, main)
-    return by_warps(tiles, schedule, epilogue.rows, main, asynchronous=asynchronous)
+        program = by_roles(tiles, schedule, epilogue.panels, main)
+    else:
+        program = by_warps(tiles, schedule, epilogue.rows, main, asynchronous=asynchronous)
+    return replace(program, dependent=schedule.launch.dependent)

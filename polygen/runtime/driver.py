@@ -13,7 +13,7 @@ from typing import Any
 
 from polygen.errors import ToolchainMissing
 from polygen.lower.launch import Launch
-from polygen.runtime import occupancy, tensormaps
+from polygen.runtime import dependent, occupancy, tensormaps
 from polygen.runtime.cupy_import import import_cupy
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -38,6 +38,7 @@ class Driver:
         capturing: whether a stream captures a graph.
         reserve: bytes, stream -> address: memory that the driver gives in stream order.
         release: address, stream: give it back in stream order.
+        launch_dependent: as `launch`, of a kernel that waits by itself for those before it.
     """
 
     launch: Callable[..., Any]
@@ -52,6 +53,7 @@ class Driver:
     capturing: Callable[[int], bool] = lambda _: False
     reserve: Callable[[int, int], int] = lambda count, stream: 0
     release: Callable[[int, int], object] = lambda address, stream: None
+    launch_dependent: Callable[..., Any] = dependent.launch
 
 
 @functools.cache

@@ -344,8 +344,9 @@ class Launcher:
                 self._resident[binding.device] = resident
             blocks = shape.grid(dict(binding.sizes), resident)
             binding = replace(binding, grid=blocks)
+        how = driver.launch_dependent if shape.dependent else driver.launch
         launch = functools.partial(
-            driver.launch, function, *binding.grid, shape.threads, 1, 1, shape.shared_bytes
+            how, function, *binding.grid, shape.threads, 1, 1, shape.shared_bytes
         )
         ready = _Prepared(
             self.source, binding, self._tensors, self._scalars, launch, driver.encode_map
@@ -353,7 +354,7 @@ class Launcher:
         ready.library = views[0].library
         if (copy := self.source.realign) is not None:
             before = self._load(binding.device, copy.entry, 0, driver)
-            ready.copies = Copies(copy, binding, self._tensors, driver, before)
+            ready.copies = Copies(copy, binding, self._tensors, how, before)
         if outs is None:
             ready.allocate = tuple(
                 allocator(ready.library, binding.device, sizes, tensor.dtype, tensor.order)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from polygen.frontend.dtypes import dtype
@@ -66,7 +66,7 @@ class Copies:
         copy: which arrays, where to.
         binding: of the arrays.
         tensors: inputs, then outputs.
-        driver: the CUDA calls.
+        launch: the CUDA call.
         function: the copy's function handle.
     """
 
@@ -75,14 +75,14 @@ class Copies:
         copy: Realign,
         binding: Binding,
         tensors: Sequence[Tensor],
-        driver: Driver,
+        launch: Callable[..., Any],
         function: int,
     ) -> None:
         sizes = dict(binding.sizes)
         self.offsets = copy.offsets(sizes)[:-1]
         self.bytes = copy.workspace(sizes)
         self.places = binding.copied
-        self._launch, self._function, self._threads = driver.launch, function, copy.threads
+        self._launch, self._function, self._threads = launch, function, copy.threads
         self._numbers = tuple(
             realign.constants(tensors[at], sizes, steps)
             for at, steps in zip(binding.copied, binding.steps, strict=True)

@@ -135,6 +135,8 @@ class Launches:
 
     # operands whose rows the copy engine does not take are copied first, to rows that it takes
     realign: bool = False
+    # it may begin while the kernels before it still run, and waits for them itself
+    dependent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

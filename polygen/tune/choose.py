@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from polygen.errors import ScheduleError
 from polygen.hardware.device import Device
 from polygen.schedule.load import shipped
-from polygen.schedule.model import Schedule
+from polygen.schedule.model import Launches, Schedule
 from polygen.schedule.problem import Fitted, Problem
 from polygen.tune.cost import counts, predict_all
 
@@ -112,7 +112,7 @@ def _weighed(device: Device, problem: Problem) -> list[Schedule]:
     found = list(shipped(device))
     if any(problem.threaded):
         found += [
-            replace(one, launch=replace(one.launch, realign=True))
+            replace(one, launch=Launches(realign=True, dependent=device.has("griddepcontrol")))
             for one in found
             if one.specialised
         ]

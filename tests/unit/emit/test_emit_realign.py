@@ -35,12 +35,13 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("dependent", [False, True])
 @pytest.mark.parametrize("name", CASES)
-def test_the_c_launcher_copies_and_launches_as_calls_from_python_do(tmp_path, name):
+def test_the_c_launcher_copies_and_launches_as_calls_from_python_do(tmp_path, name, dependent):
     function, signature, sizes = CASES[name]
-    schedule = SCHEDULE
+    schedule = replace(SCHEDULE, launch=Launches(realign=True, dependent=dependent))
     if name == "bytes":
-        schedule = replace(roles(k=128, through="lines"), launch=Launches(realign=True))
+        schedule = replace(roles(k=128, through="lines"), launch=schedule.launch)
     kernel = function.compile(
         *signature, arch="sm_90a", sizes=sizes, schedule=schedule, out_dtype="bf16"
     )
@@ -60,6 +61,7 @@ def test_the_c_launcher_copies_and_launches_as_calls_from_python_do(tmp_path, na
         )
     host, start = HostLauncher(source, program, tmp_path), 1 << 40
     assert host.realigned(given, start) == 0
+    assert host.number("dependents") == 2 * dependent
     binding = bind(source, program.inputs, program.outputs, views)
     blocks, wanted = 0, []
     offsets = source.realign.offsets(sizes)

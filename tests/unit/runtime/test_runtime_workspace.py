@@ -13,9 +13,9 @@ from matrix import roles
 from runtime_samples import artifact, cupy_array
 
 import polygen as pg
-from polygen.errors import ArgumentError
+from polygen.errors import ArgumentError, LaunchError, ToolchainMissing
 from polygen.generated import decode, encode
-from polygen.runtime import workspace
+from polygen.runtime import dependent, workspace
 from polygen.runtime.driver import Driver
 from polygen.runtime.launch import Launcher
 from polygen.schedule.model import Launches
@@ -203,3 +203,55 @@ def test_the_workspace_follows_the_sizes(kernel):
 def test_a_copy_survives_as_json(kernel):
     source = kernel._generated.source
     assert decode(type(source), encode(source)) == source
+
+
+def test_dependent_launches_go_to_the_driver_with_an_attribute(rooms):
+    schedule = replace(roles(through="lines"), launch=Launches(realign=True, dependent=True))
+    kernel = product.compile(
+        "bf16[M,K]", "bf16[N,K]", arch="sm_90a", sizes={"N": 45, "K": 131}, schedule=schedule
+    )
+    device, (x, w, y) = Device(), arrays()
+    plain, device.launch = device.launch, None
+    driver = replace(device.driver, launch_dependent=plain)
+    program = kernel.program
+    found = Launcher(kernel._generated.source, artifact(), program.inputs, program.outputs, driver)
+    found((x, w), (), y)
+    assert [event[0] for event in device.events] == ["pg_product_realign", "pg_product"]
+
+
+def test_the_records_of_a_dependent_launch_lie_as_cuda_h_has_them():
+    attribute, config = dependent._Attribute, dependent._Config
+    assert (attribute.id.offset, attribute.value.offset) == (0, 8)
+    assert ctypes.sizeof(attribute) == 72
+    offsets = (config.grid, config.block, config.shared_bytes, config.stream, config.attributes)
+    assert [one.offset for one in (*offsets, config.count)] == [0, 12, 24, 32, 40, 48]
+    assert ctypes.sizeof(config) == 56
+
+
+def test_a_dependent_launch_says_what_the_driver_refuses(monkeypatch):
+    seen = []
+
+    def driver(config, function, parameters, extra):
+        found = dependent._Config.from_address(config)
+        attribute = dependent._Attribute.from_address(found.attributes)
+        seen.append(
+            (tuple(found.grid), tuple(found.block), found.shared_bytes, found.stream, found.count)
+        )
+        seen.append((attribute.id, attribute.value, function, parameters, extra))
+        return int(len(seen) > 2)
+
+    monkeypatch.setattr(dependent, "_launch_kernel_ex", lambda: driver)
+    dependent.launch(77, 3, 2, 1, 256, 1, 1, 4096, 55, 0x1000, 0)
+    assert seen == [((3, 2, 1), (256, 1, 1), 4096, 55, 1), (6, 1, 77, 0x1000, None)]
+    with pytest.raises(LaunchError, match=r"a dependent launch \(CUresult 1\)"):
+        dependent.launch(77, 3, 2, 1, 256, 1, 1, 4096, 55, 0x1000, 0)
+
+
+def test_without_a_driver_a_dependent_launch_says_so(monkeypatch):
+    def missing(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    dependent._launch_kernel_ex.cache_clear()
+    with pytest.raises(ToolchainMissing, match="no dependent launches"):
+        dependent._launch_kernel_ex()
