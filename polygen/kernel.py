@@ -12,6 +12,7 @@ from polygen.errors import AlignmentMismatch, ArgumentError, ToolchainMissing
 from polygen.frontend.program import Program, realigned
 from polygen.generated import Generated, kept
 from polygen.hardware.device import Device, device
+from polygen.planned import Planned
 from polygen.runtime.artifact import Artifact
 from polygen.runtime.launch import Launcher
 from polygen.runtime.recent import Recent
@@ -185,6 +186,25 @@ class Kernel(Described):
             )
         except AlignmentMismatch as mismatch:
             return self._sibling(mismatch)(*operands, out=out, stream=stream)
+
+    def plan(self, **constant: Any) -> Planned:
+        """Fix operands that stay the same, such as weights: they are aligned once.
+
+        ``kernel.plan(w=w).run(x)`` is ``kernel(x, w)`` without a copy of w in each call. Rows that
+        the copy engine takes stay where they are; other arrays are copied, on their library's
+        current stream, and changing them later changes no result.
+
+        Args:
+            constant: operands by name.
+
+        Raises:
+            ArgumentError: there is no such operand, or it is no array in device memory.
+        """
+        return Planned(self, constant)
+
+    def for_alignment(self, mismatch: AlignmentMismatch) -> Kernel:
+        """Give the same kernel for arrays with other alignments, compiled on first use."""
+        return self._sibling(mismatch)
 
     def _sibling(self, mismatch: AlignmentMismatch) -> Kernel:
         """The same kernel for arrays with other alignments, compiled on first use."""
