@@ -13,6 +13,7 @@ import functools
 from typing import Any
 
 from polygen.errors import LaunchError, ToolchainMissing
+from polygen.runtime.occupancy import LaunchConfig
 
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6  # cuda.h: CUlaunchAttributeID
 _VALUE_BYTES = 64  # cuda.h: of a CUlaunchAttributeValue
@@ -26,19 +27,6 @@ class _Attribute(ctypes.Structure):
         ("padding", ctypes.c_char * 4),
         ("value", ctypes.c_int),
         ("rest", ctypes.c_char * (_VALUE_BYTES - 4)),
-    )
-
-
-class _Config(ctypes.Structure):
-    """cuda.h: CUlaunchConfig."""
-
-    _fields_ = (
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("shared_bytes", ctypes.c_uint),
-        ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.c_void_p),
-        ("count", ctypes.c_uint),
     )
 
 
@@ -89,7 +77,7 @@ def launch(
         LaunchError: the driver refuses the launch.
     """
     attribute = ctypes.addressof(_ATTRIBUTE)
-    config = _Config((gx, gy, gz), (bx, by, bz), shared_bytes, stream, attribute, 1)
+    config = LaunchConfig((gx, gy, gz), (bx, by, bz), shared_bytes, stream, attribute, 1)
     code = _launch_kernel_ex()(ctypes.addressof(config), function, parameters, extra or None)
     if code:
         raise LaunchError(

@@ -107,15 +107,16 @@ def choose(
     return chosen, origin
 
 
+def copied_first(device: Device) -> Launches:
+    """How a kernel follows a copy of its operands: as soon as the device lets it."""
+    return Launches(realign=True, dependent=device.has("griddepcontrol"))
+
+
 def _weighed(device: Device, problem: Problem) -> list[Schedule]:
     """The shipped schedules, and where threads would fill rings those with a copy before them."""
     found = list(shipped(device))
     if any(problem.threaded):
-        found += [
-            replace(one, launch=Launches(realign=True, dependent=device.has("griddepcontrol")))
-            for one in found
-            if one.specialised
-        ]
+        found += [replace(one, launch=copied_first(device)) for one in found if one.specialised]
     return found
 
 

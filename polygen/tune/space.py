@@ -35,6 +35,7 @@ from polygen.schedule.model import (
     WarpTile,
 )
 from polygen.schedule.problem import Fitted, Problem
+from polygen.tune.choose import copied_first
 
 Fit = Callable[[Schedule], Fitted | str]
 
@@ -107,7 +108,7 @@ def space(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]:
     found: set[Schedule] = set()
     specialised = 0
     if device.has("wgmma") and device.has("tma"):
-        for fitted in _specialised(device, problem, fit):
+        for fitted in _in_place_and_copied(device, problem, fit):
             if fitted.schedule not in found:
                 found.add(fitted.schedule)
                 specialised += 1
@@ -119,6 +120,17 @@ def space(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]:
 
 
 # --- with roles --------------------------------------------------------------------------------
+def _in_place_and_copied(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]:
+    """Where threads would fill rings, all that the copy engine does behind a copy, too."""
+
+    def behind_copy(schedule: Schedule) -> Fitted | str:
+        return fit(replace(schedule, launch=copied_first(device)))
+
+    yield from _specialised(device, problem, fit)
+    if any(problem.threaded):
+        yield from _specialised(device, replace(problem, threaded=(0, 0)), behind_copy)
+
+
 def _specialised(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]:
     widest = max(one.n_most for one in map(atom, atom_names()) if one.scope == "warpgroup")
     widths = range(_GRANULE, widest + 1, _GRANULE)
@@ -329,6 +341,8 @@ def schedule_name(schedule: Schedule) -> str:
         parts.append(pipeline.copies)
     if schedule.min_blocks != usual.min_blocks:
         parts.append(f"b{schedule.min_blocks}")
+    if schedule.launch.realign:
+        parts.append("copied")
     return "_".join(parts)
 
 

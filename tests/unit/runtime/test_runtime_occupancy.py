@@ -56,7 +56,7 @@ def test_whole_clusters_as_the_driver_counts_them(monkeypatch):
 
 def test_the_record_has_the_layout_of_the_header():
     """CUlaunchConfig of cuda.h: seven 32-bit numbers, then pointers at multiples of eight."""
-    config = occupancy._Config
+    config = occupancy.LaunchConfig
     assert (config.shared_bytes.offset, config.stream.offset) == (24, 32)
     assert (config.attributes.offset, config.attribute_count.offset) == (40, 48)
     assert ctypes.sizeof(config) == 56

@@ -15,7 +15,7 @@ from runtime_samples import artifact, cupy_array
 import polygen as pg
 from polygen.errors import ArgumentError, LaunchError, ToolchainMissing
 from polygen.generated import decode, encode
-from polygen.runtime import dependent, workspace
+from polygen.runtime import dependent, occupancy, workspace
 from polygen.runtime.driver import Driver
 from polygen.runtime.launch import Launcher
 from polygen.schedule.model import Launches
@@ -220,7 +220,7 @@ def test_dependent_launches_go_to_the_driver_with_an_attribute(rooms):
 
 
 def test_the_records_of_a_dependent_launch_lie_as_cuda_h_has_them():
-    attribute, config = dependent._Attribute, dependent._Config
+    attribute, config = dependent._Attribute, occupancy.LaunchConfig
     assert (attribute.id.offset, attribute.value.offset) == (0, 8)
     assert ctypes.sizeof(attribute) == 72
     offsets = (config.grid, config.block, config.shared_bytes, config.stream, config.attributes)
@@ -232,7 +232,7 @@ def test_a_dependent_launch_says_what_the_driver_refuses(monkeypatch):
     seen = []
 
     def driver(config, function, parameters, extra):
-        found = dependent._Config.from_address(config)
+        found = occupancy.LaunchConfig.from_address(config)
         attribute = dependent._Attribute.from_address(found.attributes)
         seen.append(
             (tuple(found.grid), tuple(found.block), found.shared_bytes, found.stream, found.count)
