@@ -34,7 +34,7 @@ from polygen.poly.fills import by_threads
 from polygen.poly.fusion import fuse
 from polygen.poly.match import Match, Operand, match
 from polygen.poly.pointwise import Pointwork, pointwork
-from polygen.poly.realign import behind_copy
+from polygen.poly.realign import behind_copy, helped
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import scop
 from polygen.schedule.load import check_structure, load_schedule, shipped
@@ -305,7 +305,13 @@ def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str,
         ),
         threaded=(sum(map(by_threads, lefts)), sum(map(by_threads, rights))),
         own=(_has_any(lefts, batches), _has_any(rights, batches)),
+        uncopied=(_uncopied(lefts), _uncopied(rights)),
     )
+
+
+def _uncopied(operands: tuple[Operand, ...]) -> int:
+    """How many operands threads move that no copy helps."""
+    return sum(by_threads(one) and not helped(one) for one in operands)
 
 
 def _has_any(operands: tuple[Operand, ...], dims: set[str]) -> bool:

@@ -17,7 +17,6 @@ from polygen.emit.source import Argument, KernelSource
 from polygen.errors import ArgumentError, VerifyError
 from polygen.frontend.dtypes import TF32
 from polygen.frontend.program import Program, Tensor
-from polygen.hardware.swizzle import chunk_bytes
 from polygen.machine import Behind, Launch, Link, Report, TensorMap, chain
 from polygen.machine.run import arrays_of
 from polygen.runtime.arrays import ArrayView, in_order
@@ -172,7 +171,7 @@ def emulate(
 
 def _in_chunks(tensor: Tensor, array: Array) -> tuple[int, ...]:
     """The shape of what a copy fills: rows end with a chunk."""
-    each, row = chunk_bytes() // array.itemsize, tensor.order[-1]
+    each, row = realign.row_multiple() // array.itemsize, tensor.order[-1]
     shape = list(array.shape)
     shape[row] = -(-shape[row] // each) * each
     return tuple(shape)

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from polygen.errors import AlignmentMismatch, ArgumentError
 from polygen.frontend.program import Program
-from polygen.hardware.swizzle import chunk_bytes
 from polygen.runtime.aligned import aligned_copy, is_aligned
+from polygen.schedule.realign import row_multiple
 
 
 class Runs(Protocol):
@@ -54,8 +54,8 @@ class Planned:
                 continue
             if not is_aligned(array, tensor):
                 self.kept[name] = aligned_copy(array, tensor)
-            if tensor.alignment < chunk_bytes():
-                raised[name] = chunk_bytes()
+            if tensor.alignment < row_multiple():
+                raised[name] = row_multiple()
         self.kernel = kernel
         if raised:
             mismatch = AlignmentMismatch("operands that stay are aligned", where="plan")

@@ -20,7 +20,7 @@ from polygen.schedule.model import Schedule
 from polygen.schedule.realign import ROUNDS, TOGETHER, WARPS, Realign, lanes, segment_chunks
 
 
-def _copied(operand: Operand) -> bool:
+def helped(operand: Operand) -> bool:
     """Whether the rows of an operand's copy are some that tensor maps describe."""
     return by_threads(operand) and not by_threads(_aligned(operand))
 
@@ -35,7 +35,7 @@ def _whole(tensor: Tensor) -> Tensor:
 
 def copied(matched: Match) -> tuple[Tensor, ...]:
     """The arrays that a realigning copy helps, each once."""
-    found = {o.tensor.name: o.tensor for _, o in matched.operands if _copied(o)}
+    found = {o.tensor.name: o.tensor for _, o in matched.operands if helped(o)}
     return tuple(found.values())
 
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from polygen.frontend.program import Tensor
-from polygen.hardware.device import common_facts
-from polygen.hardware.swizzle import chunk_bytes
 from polygen.runtime.arrays import describe, numpy_dtype
 from polygen.runtime.outputs import allocator
-from polygen.schedule.realign import line_bytes
+from polygen.schedule.realign import line_bytes, row_multiple
 
 
 def is_aligned(array: Any, tensor: Tensor) -> bool:
@@ -29,7 +27,7 @@ def is_aligned(array: Any, tensor: Tensor) -> bool:
     view, size = describe(array, name=tensor.name), tensor.dtype.bytes
     outer = [axis for axis in tensor.order[:-1] if view.shape[axis] > 1]
     places = (view.pointer, *(view.strides[axis] * size for axis in outer))
-    return all(place % common_facts()["tensor_map_row_bytes"] == 0 for place in places)
+    return all(place % row_multiple() == 0 for place in places)
 
 
 def aligned_copy(array: Any, tensor: Tensor) -> Any:
@@ -44,7 +42,7 @@ def aligned_copy(array: Any, tensor: Tensor) -> Any:
         ArgumentError: not an array in device memory.
     """
     view, row = describe(array, name=tensor.name), tensor.order[-1]
-    line = max(line_bytes(), chunk_bytes()) // tensor.dtype.bytes
+    line = line_bytes() // tensor.dtype.bytes
     shape = list(view.shape)
     shape[row] = -(-shape[row] // line) * line
     room = allocator(view.library, view.device, tuple(shape), tensor.dtype, tensor.order)()

@@ -21,11 +21,15 @@ from dataclasses import dataclass
 
 from polygen.frontend.program import Dim, Tensor
 from polygen.hardware.device import common_facts
-from polygen.hardware.swizzle import chunk_bytes
 
 WARPS = 8  # of a block: rows that it copies at a time
 TOGETHER = 4  # chunks of a lane that are on their way at once
 ROUNDS = 4  # of them, until a segment ends
+
+
+def row_multiple() -> int:
+    """Bytes at whose multiples rows start that tensor maps describe: what a lane writes at once."""
+    return common_facts()["tensor_map_row_bytes"]
 
 
 def lanes() -> int:
@@ -111,7 +115,7 @@ def strides(tensor: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 def blocks(tensor: Tensor, sizes: Mapping[str, int]) -> int:
     """Thread blocks that copy an array."""
-    segments = -(-row_bytes(tensor, sizes) // (segment_chunks() * chunk_bytes()))
+    segments = -(-row_bytes(tensor, sizes) // (segment_chunks() * row_multiple()))
     return -(-rows(tensor, sizes) // WARPS) * segments
 
 

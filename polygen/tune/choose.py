@@ -94,9 +94,11 @@ def choose(
         f"shipped {chosen.name}, fastest of {len(fitting)} by the cost model for "
         f"{problem.m}x{problem.n}x{problem.k}: {_run(device, best, problem)}"
     )
+    by_hand = problem.threaded
     if chosen.launch.realign:
+        by_hand = problem.uncopied
         origin += "; operands that tensor maps cannot describe are copied first, to whole lines"
-    elif chosen.specialised and any(problem.threaded):
+    if chosen.specialised and any(by_hand):
         origin += "; threads fill rings: tensor maps cannot describe all operands"
     if chosen.specialised and chosen.epilogue.through == "lines":
         origin += "; results are stored line by line: tensor maps cannot describe the epilogue"
@@ -115,7 +117,7 @@ def copied_first(device: Device) -> Launches:
 def _weighed(device: Device, problem: Problem) -> list[Schedule]:
     """The shipped schedules, and where threads would fill rings those with a copy before them."""
     found = list(shipped(device))
-    if any(problem.threaded):
+    if any(problem.copied):
         found += [replace(one, launch=copied_first(device)) for one in found if one.specialised]
     return found
 

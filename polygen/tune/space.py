@@ -127,8 +127,9 @@ def _in_place_and_copied(device: Device, problem: Problem, fit: Fit) -> Iterator
         return fit(replace(schedule, launch=copied_first(device)))
 
     yield from _specialised(device, problem, fit)
-    if any(problem.threaded):
-        yield from _specialised(device, replace(problem, threaded=(0, 0)), behind_copy)
+    if any(problem.copied):
+        behind = replace(problem, threaded=problem.uncopied, uncopied=(0, 0))
+        yield from _specialised(device, behind, behind_copy)
 
 
 def _specialised(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]:

@@ -149,9 +149,9 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
     left, right = lefts * cta.m * cta.k * size, rights * cta.n * cta.k * size
     # A tile that is larger than the whole operand is filled up with zeros.
     rows, columns = min(cta.m, problem.m), min(cta.n, problem.n)
-    copied = roles and schedule.launch.realign and any(problem.threaded)
-    by_hand = problem.threaded if roles and not copied else (0, 0)
-    all_copied = copied and problem.threaded == problem.operands
+    copied = roles and schedule.launch.realign and any(problem.copied)
+    by_hand = (problem.uncopied if copied else problem.threaded) if roles else (0, 0)
+    all_copied = copied and problem.copied == problem.operands
     moved = (lefts - by_hand[0], rights - by_hand[1])
     fetched = (moved[0] * rows // cluster.n + moved[1] * columns // cluster.m) * cta.k * size
     threaded = (by_hand[0] * cta.m + by_hand[1] * cta.n) * cta.k * size
@@ -223,7 +223,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         across_bytes=across,
         groups=groups,
         astride=problem.astride and not all_copied,
-        copied=problem.threaded_bytes if copied else 0,
+        copied=problem.copied_bytes if copied else 0,
     )
 
 

@@ -203,6 +203,18 @@ def test_a_copy_before_the_kernel_is_a_part_of_its_own():
     assert copied.microseconds == pytest.approx(aligned.microseconds + dict(copied.parts)[BEFORE])
 
 
+def test_what_no_copy_helps_is_still_moved_by_threads():
+    odd = Problem(4096, 4096, 1031, threaded=(1, 1), access_bytes=2, astride=True)
+    half = replace(odd, uncopied=(1, 0))
+    (one,) = (x for x in ALL if x.schedule.name == "pingpong_128x128x64")
+    schedule = replace(one.schedule, launch=Launches(realign=True))
+    whole, part, none = (
+        counts(H200, Fitted(schedule, 1), p) for p in (odd, half, replace(odd, uncopied=(1, 1)))
+    )
+    assert (whole.copied, part.copied, none.copied) == (4 * 4096 * 1031, 2 * 4096 * 1031, 0)
+    assert (whole.threaded, part.threaded, none.threaded) == (0, 128 * 64 * 2, 2 * 128 * 64 * 2)
+
+
 def test_many_predictions_are_those_of_each():
     problem = PROBLEMS[4]
     together = predict_all(H200, ALL, problem)
