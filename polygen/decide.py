@@ -21,7 +21,7 @@ from pathlib import Path
 from polygen import knobs
 from polygen.emit.functions import is_costly
 from polygen.errors import InvarianceError, ScheduleError
-from polygen.fit import check_roles, fitting, instruction_for
+from polygen.fit import check_launch, check_roles, fitting, instruction_for
 from polygen.frontend.invariant import for_every_size
 from polygen.frontend.pitches import row_step
 from polygen.frontend.program import Dim, Program, Tensor
@@ -35,6 +35,7 @@ from polygen.poly.fusion import fuse
 from polygen.poly.match import Match, Operand, match
 from polygen.poly.orientation import oriented, oriented_work
 from polygen.poly.pointwise import Pointwork, pointwork
+from polygen.poly.realign import behind_copy, helped
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import scop
 from polygen.schedule.load import check_structure, load_schedule, shipped
@@ -148,6 +149,7 @@ def decide(
     as_run = prospect.under(decided)
     instruction = instruction_for(as_run.matched, device, decided)
     check_structure(decided, instruction, f"schedule {decided.name}")
+    check_launch(decided, device)
     if instruction.scope == "warpgroup" and not decided.specialised:
         raise ScheduleError(
             f"{instruction} is an instruction of one warpgroup",
@@ -155,7 +157,7 @@ def decide(
             why="without roles every warp multiplies by itself",
             nearest='roles.form = "cooperative"',
         )
-    check_roles(decided, as_run.matched, instruction, as_run.work)
+    check_roles(decided, behind_copy(as_run.matched, decided), instruction, as_run.work)
     return instruction, decided, origin
 
 
@@ -312,7 +314,13 @@ def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str,
         ),
         threaded=(sum(map(by_threads, lefts)), sum(map(by_threads, rights))),
         own=(_has_any(lefts, batches), _has_any(rights, batches)),
+        uncopied=(_uncopied(lefts), _uncopied(rights)),
     )
+
+
+def _uncopied(operands: tuple[Operand, ...]) -> int:
+    """How many operands threads move that no copy helps."""
+    return sum(by_threads(one) and not helped(one) for one in operands)
 
 
 def _has_any(operands: tuple[Operand, ...], dims: set[str]) -> bool:

@@ -30,6 +30,7 @@ from polygen.poly.match import Match
 from polygen.poly.orientation import oriented, oriented_work
 from polygen.poly.partial_sums import require_reassociable
 from polygen.poly.pointwise import Pointwork
+from polygen.poly.realign import behind_copy
 from polygen.poly.results import narrower, panel_columns, panels
 from polygen.poly.tiling import Tiling, tiling
 from polygen.schedule.load import check_structure
@@ -92,6 +93,21 @@ def _types(matched: Match) -> tuple[DType, DType, DType]:
                 nearest=f"Pass operands of {first[0]} and {first[1]}",
             )
     return first[0], first[1], first[2].contraction.dtype
+
+
+def check_launch(schedule: Schedule, device: Device) -> None:
+    """Refuse a dependent launch on a device without.
+
+    Raises:
+        ScheduleError: with the field to change.
+    """
+    if schedule.launch.dependent and not device.has("griddepcontrol"):
+        raise ScheduleError(
+            f"launch.dependent on {device}",
+            where=f"schedule {schedule.name}",
+            why="its kernels cannot wait for the grids before them",
+            nearest="Use launch.dependent = false, or a target from sm_90 on",
+        )
 
 
 def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -> None:
@@ -234,9 +250,11 @@ def fitting(
     def fit(candidate: Schedule) -> Fitted | str:
         found, out = oriented(matched, candidate), oriented_work(work, candidate)
         try:
+            check_launch(candidate, device)
             instruction = instruction_for(found, device, candidate)
+            behind = behind_copy(found, candidate)
             if candidate.specialised:
-                return _fit_roles(candidate, found, device, out, instruction, careful)
+                return _fit_roles(candidate, behind, device, out, instruction, careful)
             return _fit_warps(candidate, found, device, out, instruction)
         except PolygenError as error:
             return error.what if isinstance(error, ResourceError) else str(error).rstrip(".")

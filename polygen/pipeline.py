@@ -25,10 +25,11 @@ from polygen.lower.plan import KernelPlan
 from polygen.lower.resources import resources
 from polygen.lower.verify import verify
 from polygen.poly.derive_syncs import Synchronised, derive
-from polygen.poly.fusion import fuse
+from polygen.poly.fusion import Fusion, fuse
 from polygen.poly.mapping import ScheduleTree, map_program
 from polygen.poly.match import match
 from polygen.poly.pointwise import pointwork
+from polygen.poly.realign import program_behind, prove_copy, realign
 from polygen.poly.results import copies_in_background, panels, row_vectors
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import Scop, scop
@@ -121,12 +122,12 @@ def _generate(
     skip: frozenset[str],
     sums: str,
 ) -> Passes:
-    statements = with_rows(program)
-    model = scop(statements)
-    fusion = fuse(statements, model)
-    matched = match(statements, fusion)
-    prospect = Prospect(matched, pointwork(statements, fusion, matched))
+    model, fusion, prospect = _analysed(program)
     instruction, decided, origin = decide(program, prospect, device, sizes, schedule, skip, sums)
+    copy = realign(program, prospect.matched, decided)
+    asked, program = program, program_behind(program, copy)
+    if copy is not None:
+        model, fusion, prospect = _analysed(program)
     prospect = prospect.under(decided)
     matched = prospect.matched
     # What does not fit is refused before anything is proved of it.
@@ -148,7 +149,17 @@ def _generate(
     if program.invariant:
         check_class(tree.sums, program, sums or sums_of(decided, instruction, matched).text)
     plan = verify(lower(program, tree, decided, instruction, device))
-    return Passes(program, model, tree, plan, emit(plan, command), origin, command)
+    if copy is not None:
+        plan = replace(plan, realign=copy, proofs=(*plan.proofs, *prove_copy()))
+    return Passes(asked, model, tree, plan, emit(plan, command), origin, command)
+
+
+def _analysed(program: Program) -> tuple[Scop, Fusion, Prospect]:
+    statements = with_rows(program)
+    model = scop(statements)
+    fusion = fuse(statements, model)
+    matched = match(statements, fusion)
+    return model, fusion, Prospect(matched, pointwork(statements, fusion, matched))
 
 
 @functools.lru_cache(maxsize=_MOST_DERIVED)

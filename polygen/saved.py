@@ -28,7 +28,7 @@ from polygen.runtime.artifact import Artifact, Resources
 from polygen.runtime.files import write_bytes_atomic
 from polygen.schedule.model import Schedule
 
-FORMAT = 3  # 3: the order of sums, and options of the compiler
+FORMAT = 4  # 4: what goes before a kernel on its stream
 _SUFFIXES = (".cu", ".h", ".cubin", ".ptx", ".tree.yaml")  # all but the manifest
 _MANIFEST = ".json"
 
@@ -102,6 +102,7 @@ def pack(saved: Saved) -> tuple[dict[str, Any], dict[str, bytes]]:
         "log": None if artifact is None else artifact.log,
         "proofs": list(generated.proofs),
         "options": list(source.options),
+        "realign": None if source.realign is None else encode(source.realign),
         "deterministic": generated.sums.deterministic,
         "invariant": list(generated.sums.invariant),
         "sums": encode(generated.sums),
@@ -166,7 +167,7 @@ def _read(manifest: dict[str, Any], files: dict[str, bytes]) -> Saved:
         "header": files[".h"].decode(),
         **{
             field: manifest[field]
-            for field in ("arch", "arguments", "launch", "conditions", "options")
+            for field in ("arch", "arguments", "launch", "conditions", "options", "realign")
         },
     }
     generated = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from polygen.decide import candidates
+from polygen.frontend.program import Program
 from polygen.hardware.cost_parameters import cost_parameters
 from polygen.lower.plan import KernelPlan, Leaf, Place
 from polygen.lower.result_work import Finish
@@ -16,14 +17,14 @@ from polygen.tune.cost.explain import explain
 STAGES = ("program", "scop", "tree", "ast", "plan", "cost", "cuda", "ptx", "sass")
 
 
-def show_cost(plan: KernelPlan, sizes: dict[str, int], origin: str) -> str:
-    """Where the plan's time goes at the sizes it was optimised for, by the cost model."""
+def show_cost(program: Program, plan: KernelPlan, sizes: dict[str, int], origin: str) -> str:
+    """Where the time of a program's plan goes at the sizes it was optimised for, by the model."""
     device = plan.device
-    problem, _ = candidates(plan.program, device, sizes)
+    problem, _ = candidates(program, device, sizes)
     fitted = Fitted(plan.schedule, plan.resources.blocks_per_multiprocessor)
     found = cost(device, fitted, problem)
     text = explain(device, problem, found, cost_parameters(device))
-    return f"{plan.program.source}\nschedule: {plan.schedule.name}: {origin}\n{text}"
+    return f"{program.source}\nschedule: {plan.schedule.name}: {origin}\n{text}"
 
 
 def show_plan(plan: KernelPlan, origin: str) -> str:
@@ -43,6 +44,7 @@ def show_plan(plan: KernelPlan, origin: str) -> str:
         ("places", [_place(plan, place) for place in plan.places]),
         ("shared memory", [str(buffer) for buffer in plan.buffers if buffer.kind != "barrier"]),
         ("copies", [_copy(plan, leaf) for leaf in plan.leaves if isinstance(leaf.work, Copy)]),
+        ("before it", [str(plan.realign)] if plan.realign else []),
         ("boxes", [_boxes(leaf) for leaf in plan.leaves if isinstance(leaf.work, Move)]),
         ("fragment loads", [_load(load) for load in plan.of(Load)]),
         ("epilogue", _epilogue(plan)),

@@ -45,7 +45,22 @@ def trial_sizes(plan: KernelPlan) -> dict[str, int]:
             sizes.setdefault(name, _TRIAL_MATRICES)
     for name in plan.program.sizes:
         sizes.setdefault(name, 8)
+    for name in _odd(plan):
+        sizes[name] += 3
     return sizes
+
+
+def _odd(plan: KernelPlan) -> set[str]:
+    """The lengths of rows that are copied first, which are those of no array that wants others."""
+    copied = plan.realign.names if plan.realign is not None else ()
+    found: dict[bool, set[str]] = {True: set(), False: set()}
+    for tensor in (*plan.program.inputs, *plan.program.outputs):
+        row = tensor.dims[tensor.order[-1]] if len(tensor.dims) > 1 else 0
+        if isinstance(row, str) and (
+            tensor.name in copied or tensor.alignment > tensor.dtype.bytes
+        ):
+            found[tensor.name in copied].add(row)
+    return found[True] - found[False]
 
 
 def few_blocks(source: KernelSource) -> KernelSource:

@@ -22,6 +22,7 @@ from polygen.emit.leaf.elements import statements, types
 from polygen.emit.leaf.load_threads import SHARED_ALIGNMENT
 from polygen.emit.leaves import extent_names, matrix_coordinates, size_name
 from polygen.emit.places import places
+from polygen.emit.realign import copy
 from polygen.emit.source import KernelSource
 from polygen.lower.plan import Buffer, KernelPlan
 from polygen.lower.work import Placed
@@ -51,6 +52,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         "helpers": statements(plan.epilogue)[1],
         "parameters": ", ".join(parameter(plan, argument) for argument in plan.arguments),
         "places": places(plan),
+        "realign": copy(plan),
     }
     text = environment().get_template("kernel.cu.j2").render(context)
     declared = environment().get_template("header.h.j2").render(context)
@@ -63,6 +65,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         launch=plan.launch,
         conditions=plan_conditions(plan),
         options=_options(plan),
+        realign=plan.realign,
     )
 
 
@@ -86,6 +89,7 @@ def header(plan: KernelPlan, command: str) -> list[str]:
         "arguments, and what the launcher returns for others (lengths in elements, addresses in "
         "bytes):",
         *conditions,
+        *([f"before it: {plan.realign}"] if plan.realign else []),
         "barriers, and the dependences they enforce:",
         *(f"  {placed.title}: {placed.reason}" for placed in plan.syncs),
         "schedule:",
@@ -131,12 +135,17 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
     }
     if not plan.launch.persistent:
         return record | {
-            "frame": ["one_tile", "places"],
+            "frame": [*_triggered(plan), "one_tile", "places"],
             "attributes": "",
             "warps_n": plan.tiles.warps[1],
             "matrix": matrix_coordinates(plan.batches),
         }
     return record | _persistent(plan)
+
+
+def _triggered(plan: KernelPlan) -> list[str]:
+    """What lets dependent launches begin."""
+    return ["dependents"] if plan.launch.dependent else []
 
 
 def _persistent(plan: KernelPlan) -> dict[str, Any]:
@@ -147,7 +156,7 @@ def _persistent(plan: KernelPlan) -> dict[str, Any]:
     start = {"none": [], "block": ["start_block"], "cluster": ["start_cluster"]}[plan.frame.begin]
     end = ["end_cluster"] if plan.frame.end == "cluster" else []
     return {
-        "frame": ["persistent", "barriers", *start, "places", *end],
+        "frame": [*_triggered(plan), "persistent", "barriers", *start, "places", *end],
         "attributes": f"__cluster_dims__({blocks}, 1, 1) " if clustered else "",
         "rank": [f"const int rank = blockIdx.x % {blocks};"] if clustered else [],
         "items": "clusters of tiles" if rows * columns > 1 else "tiles",
@@ -155,7 +164,7 @@ def _persistent(plan: KernelPlan) -> dict[str, Any]:
         "group_warps": plan.device.warpgroup_warps,
         "m_extent": extents["m"],
         "n_extent": extents["n"],
-        "matrices": "".join(f" * {size_name(extent)}" for _, extent in plan.batches),
+        "all_matrices": "".join(f" * {size_name(extent)}" for _, extent in plan.batches),
         "super_m": super_m,
         "super_n": super_n,
         "super_m_less_1": super_m - 1,

@@ -55,6 +55,7 @@ def launcher(plan: KernelPlan) -> dict[str, Any]:
         "extent_along": _size(launch.along),
         "extent_across": _size(launch.across),
         "persistent": _persistent(launch),
+        "dependent": launch.dependent,
         "work_items": work_items(launch),
         "matrices": matrices(launch) if launch.batches else "",
         "host_parameters": ", ".join(parameter(plan, argument) for argument in host),

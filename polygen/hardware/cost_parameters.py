@@ -61,6 +61,7 @@ class CostParameters:
         lane_rate: multiply-adds per cycle where lanes multiply.
         lane_load_rate: elements per cycle that they read and convert for them.
         warp_memory: share of what kernels with roles reach of device memory, without them.
+        copy_start: microseconds that a copy of operands takes before the kernel, however small.
         warp_start: as `start`, without roles.
         warp_rate: 16-bit multiply-adds per cycle of warp instructions.
         warp_shared_rate: bytes per cycle to and from shared memory, without roles.
@@ -111,6 +112,7 @@ class CostParameters:
     lane_rate: float
     lane_load_rate: float
     warp_memory: float
+    copy_start: float
     warp_start: float
     warp_rate: float
     warp_shared_rate: float

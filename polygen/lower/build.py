@@ -109,6 +109,7 @@ def _launch(given: Given, taken: Resources) -> Launch:
         cluster=(cluster[along], cluster[across]),
         batches=tuple(extent for _, extent in match.batches),
         split=schedule.cluster.k,
+        dependent=schedule.launch.dependent,
     )
 
 

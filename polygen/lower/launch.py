@@ -84,6 +84,7 @@ class Launch:
     batches: tuple[Dim, ...] = ()  # extents of the batch dims, outermost first
     per_multiprocessor: int = 1  # persistent blocks of each multiprocessor
     split: int = 1  # blocks of a cluster for each of its tiles, which share the tile's sums
+    dependent: bool = False  # it may begin while the kernels before it still run
 
     @property
     def blocks(self) -> int:

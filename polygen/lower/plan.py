@@ -52,6 +52,7 @@ from polygen.poly.pointwise import Pointwork
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
+from polygen.schedule.realign import Realign
 from polygen.schedule.sums import Sums
 
 Work: TypeAlias = (
@@ -226,6 +227,7 @@ class KernelPlan:
     proofs: tuple[Proof, ...]
     resources: Resources
     sums: Sums
+    realign: Realign | None = None  # the copy that goes before; `program` is that of what follows
 
     @property
     def extents(self) -> tuple[tuple[str, Dim], ...]:

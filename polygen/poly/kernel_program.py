@@ -11,6 +11,8 @@ is what schedules differ in: `by_warps`, `by_roles` and
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from polygen.poly.by_lanes import by_lanes
 from polygen.poly.by_roles import by_roles
 from polygen.poly.by_warps import by_warps
@@ -40,5 +42,7 @@ def kernel_program(
     if schedule.by_lanes:
         return by_lanes(tiles, schedule, main)
     if schedule.specialised:
-        return by_roles(tiles, schedule, epilogue.panels, main)
-    return by_warps(tiles, schedule, epilogue.rows, main, asynchronous=asynchronous)
+        program = by_roles(tiles, schedule, epilogue.panels, main)
+    else:
+        program = by_warps(tiles, schedule, epilogue.rows, main, asynchronous=asynchronous)
+    return replace(program, dependent=schedule.launch.dependent)

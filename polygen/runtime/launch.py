@@ -3,7 +3,8 @@
 The first call with a new combination of shapes, strides, dtypes and device binds the arrays
 (`binding`) and prepares a parameter block in C layout; later calls of that combination find it by
 one dictionary look-up, write addresses and scalars into the block, and call ``cuLaunchKernel``.
-Nothing synchronises; with ``out`` nothing is allocated, so that calls can be captured in a graph.
+Nothing synchronises; with ``out`` nothing is allocated but the workspace of a kernel that has one,
+so that calls can be captured in a graph.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from polygen.runtime.outputs import (
 )
 from polygen.runtime.recent import Recent
 from polygen.runtime.tensormaps import MAP_ALIGNMENT, MAP_BYTES, Encoder, MapCache
+from polygen.runtime.workspace import Copies, workspace
 
 _LARGEST_F32 = float(np.finfo(np.float32).max)
 _TOO_LARGE = float(np.finfo(np.float64).max)  # stands for integers beyond float64
@@ -57,7 +59,7 @@ class _Prepared:
 
     __slots__ = (
         "_constants", "_first_map", "_launch", "_maps", "_pack", "_pool", "_size", "_slots",
-        "allocate", "binding", "checks", "device", "finish", "library", "passed",
+        "allocate", "binding", "checks", "copies", "device", "finish", "library", "passed",
     )  # fmt: skip
 
     def __init__(
@@ -96,6 +98,7 @@ class _Prepared:
         self.allocate: tuple[Callable[[], Any], ...] = ()
         self.finish: Callable[[Any], Any] | None = None
         self.library = ""
+        self.copies: Copies | None = None  # that go before it
 
     def _block(self) -> _Block:
         room = (ctypes.c_int64 * (self._size + _MAP_STEP))()
@@ -147,7 +150,7 @@ class Launcher:
         self._tensors = (*self._inputs, *outputs)
         self._driver = driver
         self._prepared: Recent[Hashable, _Prepared] = Recent(_MOST_PREPARED)
-        self._functions: dict[int, tuple[int, object]] = {}
+        self._functions: dict[tuple[int, str], tuple[int, object]] = {}
         self._resident: dict[int, int] = {}  # persistent blocks that run at once, by device
         self._lock = threading.Lock()
 
@@ -211,13 +214,34 @@ class Launcher:
             ready.passed = pointers  # the same arrays again need no second look
         if scalars or self._scalars:
             scalars = self._as_floats(scalars)
-        ready.submit(pointers, scalars, queue)
+        if ready.copies is None:
+            ready.submit(pointers, scalars, queue)
+        else:
+            self._submit_behind(ready, pointers, scalars, queue, driver, stream is not None)
         if out is not None:
             return out
         if ready.finish is not None:
             with driver.stream_scope(queue):
                 outs = [ready.finish(array) for array in outs]
         return outs[0] if len(outs) == 1 else tuple(outs)
+
+    def _submit_behind(
+        self,
+        ready: _Prepared,
+        pointers: list[int],
+        scalars: Sequence[float],
+        queue: int,
+        driver: Driver,
+        explicit: bool,
+    ) -> None:
+        """Copy operands, and launch on the copies."""
+        copies = ready.copies
+        assert copies is not None
+        with workspace(
+            ready.library, ready.device, copies.bytes, queue, driver, explicit=explicit
+        ) as start:
+            targets = [start + offset for offset in copies.offsets]
+            ready.submit(copies.run(pointers, targets, queue), scalars, queue)
 
     def load(self, device: int | None = None) -> int:
         """Load the kernel on the current device, as the first call does; for use before a capture.
@@ -233,21 +257,23 @@ class Launcher:
         """
         driver = self._driver or self._find_driver()
         device = driver.device() if device is None else device
+        return self._load(device, self.source.entry, self.source.launch.shared_bytes, driver)
+
+    def _load(self, device: int, entry: str, shared_bytes: int, driver: Driver) -> int:
         with self._lock:
-            found = self._functions.get(device)
+            found = self._functions.get((device, entry))
             if found is None:
-                launch = self.source.launch
                 try:
-                    found = driver.load(self.artifact.cubin, self.source.entry, launch.shared_bytes)
+                    found = driver.load(self.artifact.cubin, entry, shared_bytes)
                 except Exception as reason:  # CuPy's driver error; its class needs CuPy to name it
                     raise ToolchainMissing(
                         f"device {device} cannot load the kernel",
-                        where=self.source.entry,
+                        where=entry,
                         why=f"{reason}; it was compiled for {self.source.arch} and takes "
-                        f"{launch.shared_bytes} bytes of shared memory",
+                        f"{shared_bytes} bytes of shared memory",
                         nearest="Compile for the target that `polygen env` prints",
                     ) from reason
-                self._functions[device] = found
+                self._functions[device, entry] = found
         return found[0]
 
     def _find_driver(self) -> Driver:
@@ -318,13 +344,17 @@ class Launcher:
                 self._resident[binding.device] = resident
             blocks = shape.grid(dict(binding.sizes), resident)
             binding = replace(binding, grid=blocks)
+        how = driver.launch_dependent if shape.dependent else driver.launch
         launch = functools.partial(
-            driver.launch, function, *binding.grid, shape.threads, 1, 1, shape.shared_bytes
+            how, function, *binding.grid, shape.threads, 1, 1, shape.shared_bytes
         )
         ready = _Prepared(
             self.source, binding, self._tensors, self._scalars, launch, driver.encode_map
         )
         ready.library = views[0].library
+        if (copy := self.source.realign) is not None:
+            before = self._load(binding.device, copy.entry, 0, driver)
+            ready.copies = Copies(copy, binding, self._tensors, how, before)
         if outs is None:
             ready.allocate = tuple(
                 allocator(ready.library, binding.device, sizes, tensor.dtype, tensor.order)

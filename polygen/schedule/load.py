@@ -34,7 +34,7 @@ from polygen.hardware.atom import Atom, atom_names
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import swizzle_names
 from polygen.schedule.lanes import lane_problems
-from polygen.schedule.model import LANES, Loops, Schedule, SharedMemory
+from polygen.schedule.model import LANES, Launches, Loops, Schedule, SharedMemory
 
 FORMAT = 1
 
@@ -102,11 +102,15 @@ def loads(text: str, where: str) -> Schedule:
 
 
 def dumps(schedule: Schedule) -> str:
-    """The TOML text of a schedule; `loads` gives it back.
+    """The TOML text of a schedule, in the record's order; `loads` gives it back.
 
-    Every field is there, in the record's order; whether operands are exchanged, only if they are.
+    It has every field, but `launch` only where it is not the default, and `exchange` only where it
+    is so.
     """
-    text = tomli_w.dumps({"format": FORMAT, **_converter().unstructure(schedule)})
+    table = _converter().unstructure(schedule)
+    if schedule.launch == Launches():
+        del table["launch"]
+    text = tomli_w.dumps({"format": FORMAT, **table})
     # Short lists of names read better on one line; the writer breaks every list.
     return re.sub(r'\[\n((?: +"\w+",\n)+)\]', lambda found: _one_line(found[1]), text)
 

@@ -132,6 +132,16 @@ class Epilogue:
 
 
 @dataclass(frozen=True, slots=True)
+class Launches:
+    """What goes before a kernel on its stream, and how the kernel follows it."""
+
+    # operands whose rows the copy engine does not take are copied first, to rows that it takes
+    realign: bool = False
+    # it may begin while the kernels before it still run, and waits for them itself
+    dependent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
     """One complete set of decisions."""
 
@@ -151,6 +161,7 @@ class Schedule:
     # Whether the operands are exchanged: m of all fields above is then a result's contiguous dim,
     # and its few rows are n.
     exchange: bool = False
+    launch: Launches = Launches()
 
     @property
     def specialised(self) -> bool:

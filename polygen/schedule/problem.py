@@ -30,6 +30,7 @@ class Problem:
         batches: matrices of results.
         threaded: how many operands that carry m, and that carry n, no copy engine moves: with
             roles, threads shift their rows into place.
+        uncopied: how many of these no copy helps either: slices that begin inside a chunk of a row.
         own: whether each of these has operands of its own that carry m, and that carry n.
     """
 
@@ -51,6 +52,21 @@ class Problem:
     batches: int = 1
     threaded: tuple[int, int] = (0, 0)
     own: tuple[bool, bool] = (True, True)
+    uncopied: tuple[int, int] = (0, 0)
+
+    @property
+    def copied(self) -> tuple[int, int]:
+        """How many operands that carry m, and that carry n, a copy helps."""
+        return self.threaded[0] - self.uncopied[0], self.threaded[1] - self.uncopied[1]
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of the operands that a copy helps."""
+        depth = self.k * self.element_bytes
+        return sum(
+            count * extent * depth * (self.batches if own else 1)
+            for count, extent, own in zip(self.copied, (self.m, self.n), self.own, strict=True)
+        )
 
     def under(self, schedule: Schedule) -> Problem:
         """The same in the terms of a schedule: as it is, or with operands exchanged."""
@@ -63,6 +79,7 @@ class Problem:
             k_inner=self.k_inner[::-1],
             operands=self.operands[::-1],
             threaded=self.threaded[::-1],
+            uncopied=self.uncopied[::-1],
             own=self.own[::-1],
         )
 

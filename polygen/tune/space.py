@@ -37,6 +37,7 @@ from polygen.schedule.model import (
     WarpTile,
 )
 from polygen.schedule.problem import Fitted, Problem
+from polygen.tune.choose import copied_first
 
 Fit = Callable[[Schedule], Fitted | str]
 
@@ -118,7 +119,7 @@ def space(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]:
     if device.has("wgmma") and device.has("tma"):
         few = problem.m <= _FEW_ROWS and problem.m < problem.n
         for exchange in (False, True) if few else (False,):
-            for fitted in _specialised(device, problem, fit, exchange=exchange):
+            for fitted in _in_place_and_copied(device, problem, fit, exchange=exchange):
                 if fitted.schedule not in found:
                     found.add(fitted.schedule)
                     specialised += 1
@@ -134,6 +135,20 @@ def space(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]:
 
 
 # --- with roles --------------------------------------------------------------------------------
+def _in_place_and_copied(
+    device: Device, problem: Problem, fit: Fit, *, exchange: bool
+) -> Iterator[Fitted]:
+    """Where threads would fill rings, all that the copy engine does behind a copy, too."""
+
+    def behind_copy(schedule: Schedule) -> Fitted | str:
+        return fit(replace(schedule, launch=copied_first(device)))
+
+    yield from _specialised(device, problem, fit, exchange=exchange)
+    if any(problem.copied):
+        behind = replace(problem, threaded=problem.uncopied, uncopied=(0, 0))
+        yield from _specialised(device, behind, behind_copy, exchange=exchange)
+
+
 def _specialised(device: Device, problem: Problem, fit: Fit, *, exchange: bool) -> Iterator[Fitted]:
     widest = max(one.n_most for one in map(atom, atom_names()) if one.scope == "warpgroup")
     widths: Sequence[int] = range(_GRANULE, widest + 1, _GRANULE)
@@ -394,6 +409,8 @@ def schedule_name(schedule: Schedule) -> str:
         parts.append(f"b{schedule.min_blocks}")
     if schedule.exchange:
         parts.append("exchanged")
+    if schedule.launch.realign:
+        parts.append("copied")
     return "_".join(parts)
 
 

@@ -24,7 +24,16 @@ from polygen.poly.ast import Block, Call, Const
 from polygen.runtime import tensormaps
 from polygen.runtime.tensormaps import MapLayout, encode
 from polygen.schedule.load import loads
-from polygen.schedule.model import Cluster, CtaTile, Epilogue, Loops, Roles, Tile, WarpTile
+from polygen.schedule.model import (
+    Cluster,
+    CtaTile,
+    Epilogue,
+    Launches,
+    Loops,
+    Roles,
+    Tile,
+    WarpTile,
+)
 
 
 def build(schedule, layout="nt", dtype="bf16", epilogue="bias", alignment=16, **changes):
@@ -45,6 +54,33 @@ def refuses(error, words, *arguments, **changes):
 def with_tile(cta, warp, form="one", **changes):
     tile = Tile(CtaTile(*cta), WarpTile(*warp))
     return dataclasses.replace(roles(form, **changes), tile=tile)
+
+
+# --- copies before a kernel ----------------------------------------------------------------------
+def test_operands_are_copied_for_roles_alone():
+    copying = dataclasses.replace(small(), launch=Launches(realign=True))
+    words = ("launch.realign without roles", 'roles.form = "cooperative"')
+    refuses(ScheduleError, words, dataclasses.replace(copying, name="roles_none"), alignment=2)
+
+
+def test_dependent_launches_are_of_devices_that_have_them():
+    following = dataclasses.replace(small(), name="roles_none", launch=Launches(dependent=True))
+    words = ("launch.dependent on sm_80", "cannot wait for the grids before", "from sm_90 on")
+    refuses(ScheduleError, words, following, arch="sm_80")
+    assert build(following, arch="sm_90").passes.plan.launch.dependent
+
+
+def test_what_touches_global_memory_is_said_to_wait():
+    following = dataclasses.replace(small(), launch=Launches(dependent=True))
+    plan = build(following).passes.plan
+    program = plan.tile_program
+    on_chip = tuple(
+        dataclasses.replace(one, op="product") if one.name == "store" else one
+        for one in program.statements
+    )
+    program = dataclasses.replace(program, statements=on_chip)
+    with pytest.raises(VerifyError, match="store touches global memory"):
+        verify(dataclasses.replace(plan, tile_program=program))
 
 
 # --- what roles need of the device and the program -----------------------------------------------

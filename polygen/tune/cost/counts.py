@@ -75,6 +75,7 @@ class Counts:
         across_bytes: of the other operands, of one matrix of results.
         groups: of the raster: how often the other operands are swept.
         astride: 1 if rows of an operand lie astride the lines of the cache.
+        copied: of the operands that are copied first, to rows that start at lines.
         lanes: 1 if lanes multiply, without tensor cores.
         loaded: elements that they read into registers, per k tile.
     """
@@ -118,6 +119,7 @@ class Counts:
     across_bytes: int
     groups: int
     astride: int
+    copied: int
     lanes: int = 0
     loaded: int = 0
 
@@ -155,7 +157,9 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
     left, right = lefts * cta.m * cta.k * size, rights * cta.n * cta.k * size
     # A tile that is larger than the whole operand is filled up with zeros.
     rows, columns = min(cta.m, problem.m), min(cta.n, problem.n)
-    by_hand = problem.threaded if roles else (0, 0)
+    copied = roles and schedule.launch.realign and any(problem.copied)
+    by_hand = (problem.uncopied if copied else problem.threaded) if roles else (0, 0)
+    all_copied = copied and problem.copied == problem.operands
     moved = (lefts - by_hand[0], rights - by_hand[1])
     fetched = (moved[0] * rows // cluster.n + moved[1] * columns // cluster.m) * cta.k * size
     threaded = (by_hand[0] * cta.m + by_hand[1] * cta.n) * cta.k * size
@@ -165,7 +169,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         instructions = problem.products * workers * tall_blocks * steps
         operand_reads = workers * tall_blocks * (device.warpgroup_rows + warp.n) * cta.k * size
         operand_reads *= problem.products
-        panels, waits = _way_out(device, schedule, problem)
+        panels, waits = _way_out(device, schedule, problem, by_hand)
     else:
         instructions = 0
         ways = [
@@ -227,7 +231,8 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         batches=problem.batches,
         across_bytes=across,
         groups=groups,
-        astride=problem.astride,
+        astride=problem.astride and not all_copied,
+        copied=problem.copied_bytes if copied else 0,
         lanes=schedule.by_lanes,
         loaded=workers * (lefts * warp.m + rights * warp.n) * cta.k if schedule.by_lanes else 0,
     )
@@ -276,10 +281,12 @@ def _own_k_tiles(schedule: Schedule, problem: Problem) -> int:
     return -(-problem.k // (schedule.tile.cta.k * schedule.cluster.k))
 
 
-def _way_out(device: Device, schedule: Schedule, problem: Problem) -> tuple[int, int]:
+def _way_out(
+    device: Device, schedule: Schedule, problem: Problem, by_hand: tuple[int, int]
+) -> tuple[int, int]:
     """Panels of one consumer's tile, and the waits that it passes per tile."""
     warp, pingpong = schedule.tile.warp, schedule.roles.form == "pingpong"
-    moved = 1 + (0 < sum(problem.threaded) < sum(problem.operands))  # by engine, and by threads
+    moved = 1 + (0 < sum(by_hand) < sum(problem.operands))  # by engine, and by threads
     k_tiles = _own_k_tiles(schedule, problem) * moved
     rows = warp.m // device.warpgroup_rows
     turn = int(pingpong) + int(schedule.cluster.k > 1)  # or the parts of shared sums

@@ -11,6 +11,7 @@ from polygen.hardware.swizzle import chunk_bytes
 from polygen.schedule.problem import Problem
 from polygen.tune.cost import Cost
 from polygen.tune.cost.counts import Counts
+from polygen.tune.cost.model import BEFORE
 
 _MEANINGS = {
     "products": "the tensor cores multiply",
@@ -20,6 +21,7 @@ _MEANINGS = {
     "way out": "sums become results and leave",
     "device memory": "operands come, results go",
     "start": "launch, first copies, last results",
+    BEFORE: "operands are copied to rows that the copy engine takes",
 }
 _FAMILIAR = 0.02  # of the time: what takes less is not spelt out in the verdict
 
@@ -135,6 +137,10 @@ def _memory(c: Counts, p: CostParameters) -> str:
     )
 
 
+def _before(c: Counts, p: CostParameters) -> str:
+    return f"{c.copied / 1e6:.1f} MB read and written, {p.memory_share * p.memory:.0f} GB/s"
+
+
 def _start(c: Counts, p: CostParameters) -> str:
     return _MEANINGS["start"]
 
@@ -147,6 +153,7 @@ _DETAILS: dict[str, Callable[[Counts, CostParameters], str]] = {
     "way out": _way_out,
     "device memory": _memory,
     "start": _start,
+    BEFORE: _before,
 }
 
 

@@ -13,6 +13,8 @@
 7. Device memory limits the whole kernel: its bytes, at its bandwidth, beside everything else. Where
    limits that overlap are close to each other, they cost more than the slower alone: they are
    joined by a norm whose exponent says how well they overlap, not by a maximum.
+8. Operands that are copied first are read and written at the bandwidth of device memory, in a
+   launch of its own.
 
 All of it is arithmetic on columns, one row per schedule: one call prices thousands.
 """
@@ -43,6 +45,8 @@ PARTS = (
     "start",
 )
 
+BEFORE = "copy before"  # a part of those kernels alone that have one
+
 _NAMES = tuple(Counts.__slots__)
 _VALUES = attrgetter(*_NAMES)
 _PANEL = 64 * 64  # results: the unit in which the way out is counted
@@ -71,7 +75,8 @@ def times(p: CostParameters, c: Columns) -> dict[str, Column]:
         c: what the schedules do, a row each.
 
     Returns:
-        "total", and for each of `PARTS` the time of that resource if nothing else took any.
+        "total", and for each of `PARTS` and `BEFORE` the time of that resource if nothing else took
+        any.
     """
     with_roles, without = _roles(p, c), _warps(p, c)
     cycles = {name: np.where(c.roles > 0, with_roles[name], without[name]) for name in with_roles}
@@ -81,8 +86,15 @@ def times(p: CostParameters, c: Columns) -> dict[str, Column]:
     found = {name: value * cycle for name, value in cycles.items()}
     found["device memory"] = memory = _memory(p, c)
     found["start"] = np.where(c.roles > 0, p.start, p.warp_start)
-    found["total"] = _norm(p.memory_sharpness, found.pop("busy"), memory) + found["start"]
+    found[BEFORE] = before = _before(p, c)
+    found["total"] = _norm(p.memory_sharpness, found.pop("busy"), memory) + found["start"] + before
     return found
+
+
+def _before(p: CostParameters, c: Columns) -> Column:
+    """Microseconds of the copy before the kernel; 0 where there is none."""
+    moved = (1 + p.written_share) * c.copied / (p.memory_share * p.memory) * 1e-3
+    return np.where(c.copied > 0, p.copy_start + moved, 0.0)
 
 
 def _norm(sharpness: float, *parts: Column) -> Column:

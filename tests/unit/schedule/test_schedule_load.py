@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from dataclasses import replace
 
 import pytest
 
@@ -19,6 +20,7 @@ from polygen.schedule.model import (
     Cluster,
     CtaTile,
     Epilogue,
+    Launches,
     Loops,
     Pipeline,
     Raster,
@@ -152,3 +154,10 @@ def test_readme_lists_every_field():
     for path in paths(tomllib.loads(dumps(Schedule()))):
         parent, _, leaf = path.rpartition(".")
         assert f"`{path}`" in text or (f"`{parent}." in text and f"`.{leaf}`" in text), path
+
+
+def test_launches_are_written_only_where_they_are_unusual():
+    assert "launch" not in dumps(Schedule())
+    copying = replace(Schedule(), launch=Launches(realign=True))
+    assert "[launch]\nrealign = true\n" in dumps(copying)
+    assert loads(dumps(copying), "a test") == copying

@@ -114,6 +114,12 @@ CASES: dict[str, list[tuple[Schedule, dict[str, Any], bool]]] = {
         )
     ],
     "pipeline.stages": [(W, {"pipeline": Pipeline(n, n)}, n > 0) for n in (0, 1, 4)],
+    "launch.realign": [(W, {"launch__realign": True}, False), (R, {"launch__realign": True}, True)],
+    "launch.dependent": [
+        (W, {"launch__dependent": True}, False),  # of sm_80
+        (W, {"launch__dependent": True, "device": "sm_90"}, True),
+        (R, {"launch__dependent": True}, True),
+    ],
     "pipeline.order": [(W, {"pipeline__order": ("mma",)}, False)],
     "pipeline.copies": [(W, {"pipeline__copies": "some"}, False)],
     "loops.mma": [(W, {"loops__mma": order}, True) for order in itertools.permutations("kmn")]

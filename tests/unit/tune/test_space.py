@@ -98,21 +98,31 @@ def test_few_rows_are_tried_both_ways_and_by_lanes():
 
 def test_blocks_share_sums_where_tiles_are_few_and_sums_long():
     def splits(**sizes):
-        return {one.schedule.cluster.k for one in found(PLAIN, "sm_90a", **sizes)[0]}
+        listed = (one.schedule for one in found(PLAIN, "sm_90a", **sizes)[0])
+        return {one.cluster.k for one in listed if one.launch.realign == copied}
+
+    copied = False
 
     assert splits(M=64, N=1024, K=8192) == {1, 2, 4, 8}
     assert splits(M=64, N=1024, K=1024) == {1, 2, 4}  # at least four k tiles each
     assert splits(M=4096, N=4096, K=8192) == {1}
     assert splits(M=1001, N=1001, K=1001) == {1}
+    copied = True
+    assert splits(M=1001, N=1001, K=1001) == {1, 2}, "behind a copy the copy engine fills rings"
 
 
 def test_operands_that_tensor_maps_cannot_take_leave_schedules_without_clusters():
     listed, _ = found(PLAIN, "sm_90a", M=1001, N=1001, K=1001)
     specialised = [one.schedule for one in listed if one.schedule.specialised]
     assert 0 < len(specialised) < len(listed)
-    assert {(s.cluster.m, s.cluster.n) for s in specialised} == {(1, 1)}
-    assert {s.epilogue.through for s in specialised} == {"lines"}
-    assert all(s.name.endswith("_lines") or "_lines_" in s.name for s in specialised)
+    copied = [s for s in specialised if s.launch.realign]
+    assert copied and {s.launch.dependent for s in copied} == {True}
+    assert len({(s.cluster.m, s.cluster.n) for s in copied}) > 1
+    assert all("_copied" in s.name for s in copied)
+    in_place = [s for s in specialised if not s.launch.realign]
+    assert {(s.cluster.m, s.cluster.n) for s in in_place} == {(1, 1)}
+    assert {s.epilogue.through for s in in_place} == {"lines"}
+    assert all(s.name.endswith("_lines") or "_lines_" in s.name for s in in_place)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
