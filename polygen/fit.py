@@ -148,7 +148,9 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -
             raise ScheduleError(
                 f"a cluster of {schedule.cluster.m} x {schedule.cluster.n} with {tensor}",
                 where=f"{where}, {tensor.name}",
-                why=f"rows start at multiples of {operand.alignment} bytes: threads of each block "
+                why="it is computed by the threads of each block, for it alone"
+                if operand.computed is not None
+                else f"rows start at multiples of {operand.alignment} bytes: threads of each block "
                 "shift them into place for it alone",
                 nearest="Use a cluster of 1",
             )

@@ -29,6 +29,7 @@ from polygen.poly.fusion import fuse
 from polygen.poly.mapping import ScheduleTree, map_program
 from polygen.poly.match import match
 from polygen.poly.pointwise import pointwork
+from polygen.poly.prologue import prologues, prove_prologues, without_prologues
 from polygen.poly.results import copies_in_background, panels, row_vectors
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import Scop, scop
@@ -121,10 +122,12 @@ def _generate(
     skip: frozenset[str],
     sums: str,
 ) -> Passes:
-    statements = with_rows(program)
+    computed = prologues(program)
+    products = without_prologues(program, computed)
+    statements = with_rows(products)
     model = scop(statements)
     fusion = fuse(statements, model)
-    matched = match(statements, fusion)
+    matched = match(statements, fusion, computed, program.inputs)
     prospect = Prospect(matched, pointwork(statements, fusion, matched))
     instruction, decided, origin = decide(program, prospect, device, sizes, schedule, skip, sums)
     # What does not fit is refused before anything is proved of it.
@@ -138,11 +141,12 @@ def _generate(
         decided,
         instruction,
         asynchronous=copies_in_background(matched, device),
-        rows=row_vectors(program, decided),
+        rows=row_vectors(products, decided),
         panels=panels(decided, prospect.work),
         derived=synchronised,
         invariant=program.invariant,
     )
+    tree = replace(tree, proofs=(*prove_prologues(program), *tree.proofs))
     if program.invariant:
         check_class(tree.sums, program, sums or sums_of(decided, instruction, matched).text)
     plan = verify(lower(program, tree, decided, instruction, device))

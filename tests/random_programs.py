@@ -352,7 +352,8 @@ def layout(tensor: Tensor, shape: tuple[int, ...], pitch: int) -> tuple[int, tup
 def stored_numpy(tensor: Tensor, data: np.ndarray, pitch: int) -> np.ndarray:  # type: ignore[type-arg]
     """The data as a NumPy array with the tensor's dtype, order and row pitch."""
     count, strides = layout(tensor, data.shape, pitch)
-    base = np.zeros(count, dtype(tensor.dtype).numpy)
+    kind = dtype(tensor.dtype).numpy
+    base = np.zeros(count * kind.itemsize, np.uint8).view(f"u{kind.itemsize}")
     array = np.lib.stride_tricks.as_strided(base, data.shape, [s * base.itemsize for s in strides])
-    array[...] = data.astype(np.float32).astype(base.dtype)
-    return array
+    array[...] = data.astype(np.float32).astype(kind).view(base.dtype)
+    return array.view(kind)  # NumPy strides over no type of ml_dtypes

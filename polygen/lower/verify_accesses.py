@@ -17,10 +17,12 @@ from collections.abc import Iterable, Mapping
 
 from polygen.errors import VerifyError
 from polygen.frontend.program import Tensor
+from polygen.lower.computed import Fetch
 from polygen.lower.fill import prove
 from polygen.lower.launch import stride_argument
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Epilogue, Finish, Lines, Read, Store, Warm, Write
+from polygen.lower.verify_computed import check_computed
 from polygen.lower.work import Boxes, Combine, Copy, Fill, Load, Locate, Move, Product, Send
 from polygen.poly.match import Along
 
@@ -148,6 +150,13 @@ def _check_shares(plan: KernelPlan) -> None:
 # --- addresses -----------------------------------------------------------------------------------
 def _check_copy(plan: KernelPlan, c: Copy) -> None:
     operand = plan.match.operand(c.operand)
+    if c.computed is not None or operand.computed is not None:
+
+        def check(fetch: Fetch, index: tuple[Along, ...], text: str, names: dict[str, str]) -> None:
+            _check_address(plan, fetch.tensor, index, text, names)
+
+        check_computed(plan, c, check)
+        return
     if c.tensor != operand.tensor:
         raise VerifyError(f"copy_{c.operand} reads {c.tensor.name}", where=plan.entry)
     dims = (operand.role, "k") if c.k_contiguous else ("k", operand.role)

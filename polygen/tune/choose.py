@@ -94,8 +94,10 @@ def choose(
         f"shipped {chosen.name}, fastest of {len(fitting)} by the cost model for "
         f"{problem.m}x{problem.n}x{problem.k}: {_run(device, best, problem)}"
     )
-    if chosen.specialised and any(problem.threaded):
+    if chosen.specialised and sum(problem.threaded) > sum(problem.computed):
         origin += "; threads fill rings: tensor maps cannot describe all operands"
+    if any(problem.computed):
+        origin += "; threads compute operands on their way to shared memory"
     if chosen.specialised and chosen.epilogue.through == "lines":
         origin += "; results are stored line by line: tensor maps cannot describe the epilogue"
     if True in refused and not any(one.schedule.specialised for one in fitting):

@@ -2,6 +2,7 @@
 
 from polygen.emit.leaf import (  # noqa: F401 - importing registers
     bar,
+    compute_copy,
     elements,
     fill_threads,
     finish_panels,

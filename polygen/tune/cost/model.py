@@ -121,11 +121,11 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     rate = np.where(c.astride > 0, p.fetch_rate_astride, p.fetch_rate)
     finish, zeros = _finish(p, c), c.outside / p.outside_rate
     least = p.step + zeros
-    by_hand = c.thread_rounds * p.thread_latency
+    by_hand = np.maximum(c.thread_rounds * p.thread_latency, c.resident * _making(p, c))
 
     def waiting(busy: Column) -> tuple[Column, Column]:
         """Cycles of a k tile's copies, and of a slot's way round the ring over its slots."""
-        asked = (c.fetched + c.threaded) * busy
+        asked = (c.fetched + c.threaded + c.made) * busy
         copy = np.maximum.reduce([c.resident * c.fetched / rate, asked / p.l2_rate, by_hand])
         latency = p.latency * (1 + p.crowding * busy / (c.slots * c.blocks))
         return copy, (latency + (1 + c.in_flight) * product) / c.ahead
@@ -157,6 +157,11 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
         "latency": k_tiles * waited,
         "way out": np.where(c.pingpong > 0, np.ceil(c.rounds / 2), c.rounds) * finish,
     }
+
+
+def _making(p: CostParameters, c: Columns) -> Column:
+    """Cycles in which the threads of a block compute their part of a k tile."""
+    return np.asarray(c.made / p.compute_rate + c.made_functions / p.compute_function_rate)
 
 
 def _finish(p: CostParameters, c: Columns) -> Column:
@@ -194,7 +199,8 @@ def _warps(p: CostParameters, c: Columns) -> dict[str, Column]:
         rate = p.warp_rate * np.minimum(1.0, np.sqrt(warps / p.full_rate_warps))
         multiply = blocks * c.products * c.element_bytes / _WORD / rate
         shared = blocks * (c.operand_reads + c.filled) / p.warp_shared_rate
-        copy = blocks * c.filled / fetch_rate
+        # What is computed is computed by the warps that multiply.
+        copy = blocks * ((c.filled - c.made) / fetch_rate + _making(p, c))
         waited = np.where(blocks > 0, crowded / c.ahead, 0.0)
         work = _norm(p.warp_sharpness, multiply, shared, copy) + blocks * p.barrier
         step = _norm(p.warp_sharpness, work, waited)

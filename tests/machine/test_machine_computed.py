@@ -1,0 +1,88 @@
+"""Operands that are computed, on the PTX machine: values, edges, and what is never read."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import polygen as pg
+from polygen.hardware.conversion import meaning
+
+ARCHS = ("sm_80", "sm_90a")
+_STORED = {"s8": np.int8, "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
+
+
+def run(kernel, *operands):
+    done = kernel.emulation(*operands)
+    assert done.report.ok, str(done.report)
+    return np.asarray(done.results).astype(np.float64)
+
+
+def ints(*shape, seed=0, dtype=ml_dtypes.bfloat16):
+    return np.random.default_rng(seed).integers(-2, 3, shape).astype(np.float32).astype(dtype)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("to", ["bf16", "f16"])
+@pytest.mark.parametrize("name", _STORED)
+def test_every_stored_number_is_multiplied_as_what_it_is(name, to, arch):
+    """A column of all of them: one k, so that what is no number stays in its own sum."""
+    kernel = pg.fuse(lambda x, w: x @ w.astype(to).T, name="convert").compile(
+        f"{to}[1,1]", f"{name}[256,1]", arch=arch, out_dtype="f32"
+    )
+    wide = np.float16 if to == "f16" else ml_dtypes.bfloat16
+    weights = np.arange(256, dtype=np.uint8).view(_STORED[name]).reshape(256, 1)
+    found = run(kernel, np.ones((1, 1), wide), weights)[0]
+    np.testing.assert_array_equal(found, meaning(name).astype(wide).astype(np.float64))
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("turned", [False, True], ids=["k innermost", "m innermost"])
+def test_what_lies_outside_counts_nothing_whatever_the_function_of_zero(arch, turned):
+    """exp(0) is 1: rows and columns behind the end of the operand must be zero all the same."""
+    shape, text = ((37, 13), "bf16[K,M]") if turned else ((13, 37), "bf16[M,K]")
+    kernel = pg.fuse(
+        lambda x, w: (pg.exp(x.T if turned else x) - 3).astype("bf16") @ pg.where(w > 5, 0, 1).T,
+        name="outside",
+    ).compile(text, "bf16[N,K]", arch=arch, out_dtype="f32")
+    zeros = np.zeros(shape, ml_dtypes.bfloat16)
+    found = run(kernel, zeros, np.zeros((9, 37), ml_dtypes.bfloat16))
+    np.testing.assert_array_equal(found, np.full((13, 9), -2.0 * 37))
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_one_value_feeds_both_operands_and_the_way_out(arch):
+    """Every place computes it for itself."""
+
+    def function(x):
+        y = pg.relu(x - 1)
+        return y @ y.T + y
+
+    kernel = pg.fuse(function, name="thrice").compile("bf16[M,M]", arch=arch, out_dtype="f32")
+    x = ints(24, 24)
+    y = np.maximum(x.astype(np.float64) - 1, 0)
+    np.testing.assert_array_equal(run(kernel, x), y @ y.T + y)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_a_row_times_a_matrix(arch):
+    kernel = pg.fuse(lambda x, w: (x * 2) @ (w - 1), name="row").compile(
+        "bf16[K]", "bf16[K,N]", arch=arch, out_dtype="f32"
+    )
+    x, w = ints(40), ints(40, 24, seed=1)
+    wanted = (x.astype(np.float64) * 2) @ (w.astype(np.float64) - 1)
+    np.testing.assert_array_equal(run(kernel, x, w), wanted)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_slices_batches_and_coordinates(arch):
+    def function(x, w, s):
+        i, j = pg.indices(w)[-2:]
+        return (x[:, :, ::2] + 1) @ (pg.where(i >= j, w, 0) * s[:, None, None]).mT.astype("bf16")
+
+    kernel = pg.fuse(function, name="batched").compile(
+        "bf16[B,M,80]", "bf16[B,N,40]", "f32[B]", arch=arch, out_dtype="f32"
+    )
+    x, w, s = ints(2, 11, 80), ints(2, 48, 40, seed=1), ints(2, seed=2, dtype=np.float32)
+    masked = np.tril(w.astype(np.float64)) * s.astype(np.float64)[:, None, None]
+    wanted = (x.astype(np.float64)[:, :, ::2] + 1) @ masked.swapaxes(1, 2)
+    np.testing.assert_array_equal(run(kernel, x, w, s), wanted)
