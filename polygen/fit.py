@@ -20,11 +20,11 @@ from polygen.frontend.dtypes import DType
 from polygen.hardware.atom import Atom, atom, atoms_for
 from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import spans
-from polygen.lower.memory import memory, needed, workers
+from polygen.lower.memory import memory, needed, rings, workers
 from polygen.lower.operands import major, operand_layout
 from polygen.lower.registers import doubt, registers_needed, sums_held
 from polygen.lower.resources import filling_roles, registers_available, resources
-from polygen.poly.fills import by_threads, ring_pieces
+from polygen.poly.fills import by_threads, held, ring_pieces, rounds
 from polygen.poly.match import Match
 from polygen.poly.partial_sums import require_reassociable
 from polygen.poly.pointwise import Pointwork
@@ -35,6 +35,7 @@ from polygen.schedule.model import Cluster, Schedule
 from polygen.schedule.problem import Fitted
 
 _FEWEST_STAGES = 2
+_LONG_TILES, _STAGES_OF_LONG_TILES = (4, 2), 3  # k tiles in spans, and slots that these keep
 _MOST_CONSUMERS = 3  # with the producer's, four warpgroups share the registers
 
 
@@ -263,9 +264,7 @@ def _fit_roles(
     Raises:
         PolygenError: it does not fit.
     """
-    size = matched.a.tensor.dtype.bytes
-    cta = replace(candidate.tile.cta, k=spans()[0] // size)
-    schedule = replace(candidate, tile=replace(candidate.tile, cta=cta))
+    schedule = _with_k_tile(candidate, matched, device, instruction)
     tiles = tiling(schedule, instruction)
     check_structure(schedule, instruction, f"schedule {schedule.name}")
     filled = ring_pieces(schedule, matched, tiles)
@@ -295,6 +294,39 @@ def _fit_roles(
             schedule = fewer
         else:
             return Fitted(schedule, schedule.min_blocks, spare)
+
+
+def _with_k_tile(candidate: Schedule, matched: Match, device: Device, atom: Atom) -> Schedule:
+    """The schedule with k tiles of one swizzle span; of several where operands are computed.
+
+    Threads that compute read one round of pieces ahead. Where a tile is less than they hold, as of
+    narrow weights, longer k tiles have more on its way, and cost fewer waits.
+    """
+    span = spans()[0] // matched.a.tensor.dtype.bytes
+
+    def longer(count: int) -> Schedule:
+        cta = replace(candidate.tile.cta, k=count * span)
+        pipeline = candidate.pipeline
+        if count > 1:
+            stages = max(_STAGES_OF_LONG_TILES, pipeline.stages // count)
+            pipeline = replace(pipeline, stages=min(stages, pipeline.stages))
+        return replace(candidate, tile=replace(candidate.tile, cta=cta), pipeline=pipeline)
+
+    if len(matched.copied) == len(matched.operands):
+        return longer(1)
+    threads = held(operand for _, operand in matched.operands)
+    for count in _LONG_TILES:
+        schedule = longer(count)
+        tiles = tiling(schedule, atom)
+        roles = filling_roles(schedule, device, workers(schedule, tiles))
+        pieces = sum(ring_pieces(schedule, matched, tiles).values())
+        stage = sum(ring.slot_bytes for ring in rings(schedule, matched, tiles))
+        room = (
+            stage * _STAGES_OF_LONG_TILES <= device.shared_per_block_optin // candidate.min_blocks
+        )
+        if room and rounds(pieces, roles.producer_registers, threads)[0] == 1:
+            return schedule
+    return longer(1)
 
 
 def _with_registers(

@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from polygen.errors import HardwareDataError
+from polygen.frontend.dtypes import DType
 from polygen.hardware.data_file import read
 
 FILE = "conversions.toml"
@@ -92,6 +93,17 @@ def conversions() -> dict[str, Conversion]:
             )  # fmt: skip
             prove(found[name])
     return found
+
+
+@functools.cache
+def is_exact(name: str, dtype: DType) -> bool:
+    """Whether a type has every number of a stored type of few bits; False of wider stored types."""
+    if name not in _BITS:
+        return False
+    values = meaning(name)
+    with np.errstate(invalid="ignore", over="ignore"):
+        rounded = values.astype(dtype.numpy).astype(np.float32)
+    return bool(np.array_equal(rounded, values, equal_nan=True))
 
 
 def prove(one: Conversion) -> None:

@@ -13,7 +13,7 @@ from polygen.emit.leaves import plus, scaled
 from polygen.emit.names import c_name
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.program import Tensor
-from polygen.hardware.conversion import conversions
+from polygen.hardware.conversion import conversions, is_exact
 from polygen.lower.computed import Computed, Fetch
 from polygen.poly.elements import Along
 
@@ -42,8 +42,18 @@ def lines(of: Computed) -> tuple[list[str], tuple[str, ...]]:
     """The statements on element `e` of a chunk, and the helper files they need."""
     names = {fetch.name: fetch.name for fetch in of.fetches}
     names |= {name: name for name, _ in of.coordinates}
+    stored = {fetch.name: fetch.tensor.dtype for fetch in of.fetches}
+    kept = []
+    for statement in of.statements:
+        source = statement.args[0]
+        kind = stored.get(source) if isinstance(source, str) else None
+        exact = kind is not None and is_exact(kind.name, statement.dtype)
+        if statement.function == "cast" and exact and statement.result != of.result:
+            names[statement.result] = names[str(source)]  # rounding changes none of its numbers
+        else:
+            kept.append(statement)
     fast = of.dtype.bits <= _FAST_BITS
-    return pointwise(of.statements, names, {of.result: "made[e]"}, fast)
+    return pointwise(tuple(kept), names, {of.result: "made[e]"}, fast)
 
 
 def reads(of: Computed, words: str, row: str, column: str, left: str = "") -> list[str]:

@@ -25,6 +25,7 @@ from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted, Problem
 
 _SUM_BYTES = 4  # of sums that blocks share
+_READ_TOGETHER = 2 * chunk_bytes()  # of computed operands, by a thread that multiplies as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Counts:
             operands included.
         made: bytes of tiles that threads compute per k tile, likewise.
         made_functions: evaluated for them per k tile.
+        made_waits: for what they are computed from, per k tile, without roles.
         thread_rounds: of them per k tile: what is on its way at once is written before the next.
         access_bytes: the widest access that the rows of all operands allow, a whole chunk at most.
         outside: bytes outside the operands that the copy engine has filled with zeros.
@@ -97,6 +99,7 @@ class Counts:
     threaded: int
     made: int
     made_functions: int
+    made_waits: int
     thread_rounds: int
     access_bytes: int
     outside: int
@@ -157,7 +160,8 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
     tile = (cta.m * cta.k, cta.n * cta.k)
     made = sum(count * own for count, own in zip(problem.computed, tile, strict=True)) * size
     threaded = sum(count * own for count, own in zip(by_hand, tile, strict=True)) * size
-    threaded -= made if roles else 0
+    by_roles = made if roles else 0
+    threaded -= by_roles
     if roles:
         tall_blocks = warp.m // device.warpgroup_rows  # instructions along m of one worker
         steps = cta.k * size // device.warpgroup_depth_bytes
@@ -210,9 +214,10 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         made_functions=sum(
             count * own for count, own in zip(problem.operand_functions, tile, strict=True)
         ),
+        made_waits=0 if roles else -(-made // (workers * device.warp_size * _READ_TOGETHER)),
         thread_rounds=_rounds(schedule, by_hand, size, problem.held),
         access_bytes=problem.access_bytes,
-        outside=left // cluster.n + right // cluster.m - threaded - made - fetched,
+        outside=left // cluster.n + right // cluster.m - threaded - by_roles - fetched,
         in_flight=schedule.pipeline.in_flight if roles else 0,
         operand_reads=operand_reads,
         sent=problem.products * cta.m * cta.n * _SUM_BYTES if split > 1 else 0,

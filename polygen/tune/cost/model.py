@@ -201,7 +201,9 @@ def _warps(p: CostParameters, c: Columns) -> dict[str, Column]:
         shared = blocks * (c.operand_reads + c.filled) / p.warp_shared_rate
         # What is computed is computed by the warps that multiply.
         copy = blocks * ((c.filled - c.made) / fetch_rate + _making(p, c))
-        waited = np.where(blocks > 0, crowded / c.ahead, 0.0)
+        # What is computed is waited for where it is read; other blocks go on meanwhile.
+        alone = c.made_waits * p.warp_latency / np.maximum(blocks, 1)
+        waited = np.where(blocks > 0, crowded / c.ahead + alone, 0.0)
         work = _norm(p.warp_sharpness, multiply, shared, copy) + blocks * p.barrier
         step = _norm(p.warp_sharpness, work, waited)
         return {

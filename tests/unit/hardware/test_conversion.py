@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from polygen.errors import HardwareDataError
-from polygen.hardware.conversion import conversions, meaning, prove
+from polygen.frontend.dtypes import BF16, E4M3, F16, F32
+from polygen.hardware.conversion import conversions, is_exact, meaning, prove
 
 
 @pytest.mark.parametrize("name", conversions())
@@ -36,6 +37,13 @@ def test_the_meanings_are_those_of_the_types():
     assert list(np.delete(found, [127, 255])) == e4m3
     assert meaning("e5m2")[0x7B] == float(ml_dtypes.finfo(ml_dtypes.float8_e5m2).max)
     assert np.isinf(meaning("e5m2")[[0x7C, 0xFC]]).all()
+
+
+def test_which_types_have_all_numbers_of_others():
+    assert all(is_exact(name, kind) for name in conversions() for kind in (BF16, F16, F32))
+    assert not is_exact("s8", E4M3), "17 has five bits"
+    assert not is_exact("e5m2", E4M3) and is_exact("i4", E4M3)
+    assert not is_exact("bf16", F32), "of types that no sequence converts nothing is known"
 
 
 @pytest.mark.parametrize(
