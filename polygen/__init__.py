@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from polygen.api import Fused, fuse
     from polygen.errors import PolygenError
     from polygen.frontend import random
-    from polygen.frontend.coordinates import indices
+    from polygen.frontend.coordinates import indices, repeat
     from polygen.frontend.functions import absolute as abs
     from polygen.frontend.functions import (
         arctan2,
@@ -120,6 +120,7 @@ __all__ = [
     "random",
     "reciprocal",
     "relu",
+    "repeat",
     "round",
     "rsqrt",
     "selu",
@@ -153,6 +154,7 @@ _HOMES = {
     "einsum": "polygen.frontend.products",
     "dropout": "polygen.frontend.random",
     "indices": "polygen.frontend.coordinates",
+    "repeat": "polygen.frontend.coordinates",
     "matmul": "polygen.frontend.products",
 }
 _RENAMED = {"abs": "absolute", "round": "round_half_even"}

@@ -321,7 +321,9 @@ def _source_bytes(operands: tuple[Operand, ...], size: Callable[[Dim], int]) -> 
     """Bytes of the arguments that operands are computed from, of one matrix."""
     reads = {
         (one.tensor, one.index): math.prod(
-            size(operand.extent(along.dim)) for along in one.index if along.dim in ("m", "n", "k")
+            -(-size(operand.extent(along.dim)) // along.per)
+            for along in one.index
+            if along.dim in ("m", "n", "k")
         )
         * one.tensor.dtype.bytes
         for operand in operands

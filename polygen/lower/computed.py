@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Tensor
 from polygen.hardware.swizzle import chunk_bytes
@@ -27,9 +28,11 @@ class Fetch:
         name: variable of its element.
         tensor: the array.
         kind: "run": adjacent along the stored row; "spaced": a step along it; "row": one element
-            for the whole row; "scalar": one for all.
+            for the whole row, or "group": for the group of it that the chunk is in; "scalar": one
+            for all.
         row_step: elements from one stored row to the next: an argument, a number, "0" for none.
         column_step: likewise along a row.
+        per: stored rows, and elements of a row, that have one element.
         base: terms that lead to the block's matrix.
         width: bytes of one access of a run.
         first: the word of the chunk from which on it is held.
@@ -41,6 +44,7 @@ class Fetch:
     kind: str
     row_step: str
     column_step: str
+    per: tuple[int, int]
     base: tuple[str, ...]
     width: int
     first: int
@@ -95,19 +99,37 @@ def computed(operand: Operand) -> Computed | None:
     return Computed(tuple(fetches), made.statements, made.coordinates, dims, made.dtype)
 
 
+def group(one: Element, dim: str) -> int:
+    """How many indices of a dim have one element of an array."""
+    axis = one.axis(dim)
+    return 1 if axis is None else one.index[axis].per
+
+
 def _fetch(operand: Operand, one: Element, dims: tuple[str, str], first: int) -> Fetch:
     tensor = one.tensor
     if not tensor.dims:
-        return Fetch(one.name, tensor, "scalar", "0", "0", (), 0, first, 0)
+        return Fetch(one.name, tensor, "scalar", "0", "0", (1, 1), (), 0, first, 0)
     row, column = (elements_along(tensor, one.index, dim) for dim in dims)
+    per = group(one, dims[0]), group(one, dims[1])
     kind = "row" if column == "0" else "run" if column == "1" else "spaced"
-    bytes_read = chunk_bytes() // operand.tensor.dtype.bytes * tensor.dtype.bytes
+    elements = chunk_bytes() // operand.tensor.dtype.bytes
+    if per[1] > 1:
+        kind = "group"
+        if per[1] % elements:
+            raise UnsupportedProgram(
+                f"{tensor.name} is repeated {per[1]} times along {operand.extent(dims[1])}",
+                where=operand.tensor.name,
+                why=f"a thread computes {elements} adjacent elements from one number of a group",
+                nearest=f"Use groups of a multiple of {elements}",
+            )
+    bytes_read = elements * tensor.dtype.bytes
     return Fetch(
         one.name,
         tensor,
         kind,
         row,
         column,
+        per,
         base(tensor, one.index),
         min(chunk_bytes(), bytes_read, one.alignment) if kind == "run" else tensor.dtype.bytes,
         first,

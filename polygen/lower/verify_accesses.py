@@ -217,7 +217,9 @@ def _check_address(
     """`text` is where `index` is, whatever the strides and the coordinates."""
     dims = [dim for dim, _ in plan.batches] + list(variables)
     strides = [stride_argument(tensor, axis) for axis in tensor.order[:-1]]
-    for at in _units(dims):
+    # Groups begin where they begin, and not before.
+    ends = {one.dim: one.per for one in index if one.per > 1}
+    for at in (*_units(dims), *_ends(dims, ends)):
         for steps in _units(strides):
             wanted = 0
             for axis, one in enumerate(index):
@@ -302,7 +304,14 @@ def _accessed(plan: KernelPlan, of: Boxes) -> tuple[tuple[Along, ...], tuple[int
 
 
 def _position(one: Along, at: Mapping[str, int]) -> int:
-    return one.scale * at.get(one.dim, 0) + one.offset
+    return one.scale * (at.get(one.dim, 0) // one.per) + one.offset
+
+
+def _ends(names: Iterable[str], counts: Mapping[str, int]) -> Iterable[dict[str, int]]:
+    """The last index of a group, the first of the next, and where the third ends."""
+    for name, count in counts.items():
+        for place in (count - 1, count, 3 * count - 1):
+            yield dict.fromkeys(names, 0) | {name: place}
 
 
 def _units(names: Iterable[str]) -> Iterable[dict[str, int]]:

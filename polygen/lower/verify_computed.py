@@ -13,7 +13,7 @@ from collections.abc import Callable
 from polygen.errors import VerifyError
 from polygen.frontend.dtypes import F32, TF32, DType
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.lower.computed import Computed, Fetch
+from polygen.lower.computed import Computed, Fetch, group
 from polygen.lower.plan import KernelPlan
 from polygen.lower.work import Copy
 from polygen.poly.elements import Along, Element
@@ -58,8 +58,12 @@ def check_computed(plan: KernelPlan, c: Copy, check_address: Address) -> None:
     for fetch, one in zip(of.fetches, made.reads, strict=True):
         _check_fetch(plan, of, fetch, one, first)
         if one.tensor.dims:
+            row, column = (
+                name if count == 1 else f"({name} / {count})"
+                for name, count in zip(("row", "column"), fetch.per, strict=True)
+            )
             text = " + ".join(
-                [*fetch.base, f"row * {fetch.row_step}", f"column * {fetch.column_step}"]
+                [*fetch.base, f"{row} * {fetch.row_step}", f"{column} * {fetch.column_step}"]
             )
             check_address(fetch, one.index, text, dict(zip(dims, ("row", "column"), strict=True)))
         first += fetch.words
@@ -93,9 +97,12 @@ def _check_fetch(plan: KernelPlan, of: Computed, fetch: Fetch, one: Element, fir
         raise VerifyError(f"{fetch.tensor.name} is read for {one.tensor.name}", where=where)
     wanted = {"0": "row", "1": "run"}.get(fetch.column_step, "spaced")
     wanted = wanted if one.tensor.dims else "scalar"
+    inside = group(one, of.dims[1])
+    if inside > 1:  # which no chunk may leave
+        wanted = "group" if inside % of.elements == 0 else "elements of their own"
     elements = chunk_bytes() // of.dtype.bytes
     size = one.tensor.dtype.bytes
-    words = {"scalar": 0, "row": 1}.get(wanted, -(-elements * size // 4))
+    words = {"scalar": 0, "row": 1, "group": 1}.get(wanted, -(-elements * size // 4))
     if fetch.kind != wanted or (fetch.first, fetch.words) != (first, words):
         raise VerifyError(
             f"{fetch.tensor.name} is read as {fetch.kind} into {fetch.words} words from "

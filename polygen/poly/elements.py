@@ -10,28 +10,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Affine, Index, Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """What indexes one axis of an array: ``scale * dim + offset``.
+    """What indexes one axis of an array: ``scale * floor(dim / per) + offset``.
 
     Attributes:
         dim: "m", "n", "k", a batch dim ("z0", "z1", ...), or "" for a constant, the offset.
         scale: elements of the axis from one index of the dim to the next.
         offset: the element at index 0.
+        per: indices of the dim that have one element.
     """
 
     dim: str
     scale: int = 1
     offset: int = 0
+    per: int = 1
 
     def __str__(self) -> str:
         if not self.dim:
             return str(self.offset)
-        text = self.dim if self.scale == 1 else f"{self.scale}*{self.dim}"
+        place = self.dim if self.per == 1 else f"floor({self.dim}/{self.per})"
+        text = place if self.scale == 1 else f"{self.scale}*{place}"
         return f"{text}{self.offset:+d}" if self.offset else text
 
 
@@ -40,7 +44,7 @@ def along(index: Index, dims: dict[str, str]) -> Along:
     if isinstance(index, int):
         return Along("", 0, index)
     if isinstance(index, Affine):
-        return Along(dims[index.iterator], index.scale, index.offset)
+        return Along(dims[index.iterator], index.scale, index.offset, index.per)
     return Along(dims[index])
 
 
@@ -50,8 +54,15 @@ def composed(index: Index, at: Mapping[str, Along]) -> Along:
         return Along("", 0, index)
     named = index if isinstance(index, Affine) else Affine(index, 1, 0)
     inner = at[named.iterator]
+    if not inner.dim:
+        return Along("", 0, named.at(inner.offset))
+    if named.per > 1 and (inner.scale, inner.offset) != (1, 0):
+        raise UnsupportedProgram(
+            f"elements are repeated {named.per} times in a part of a value, {inner}",
+            nearest="Take the part of the arguments before they are repeated",
+        )
     offset = named.scale * inner.offset + named.offset
-    return Along(inner.dim, named.scale * inner.scale if inner.dim else 0, offset)
+    return Along(inner.dim, named.scale * inner.scale, offset, inner.per * named.per)
 
 
 def axis_of(index: tuple[Along, ...], dim: str) -> int | None:
@@ -75,7 +86,8 @@ class Element:
         column = self.axis("n")
         if column is None:
             return "row"
-        adjacent = column == self.tensor.contiguous_axis and self.index[column].scale == 1
+        along = self.index[column]
+        adjacent = column == self.tensor.contiguous_axis and (along.scale, along.per) == (1, 1)
         return "vector" if adjacent else "strided"
 
     @property

@@ -68,7 +68,8 @@ def chunk_words(operand: Operand, one: Element) -> int:
     """Words that hold what a chunk of a computed operand reads of an array."""
     if not one.tensor.dims:
         return 0
-    if one.axis(operand.inner.dim) is None:
+    axis = one.axis(operand.inner.dim)
+    if axis is None or one.index[axis].per > 1:
         return 1
     elements = chunk_bytes() // operand.tensor.dtype.bytes
     return -(-elements * one.tensor.dtype.bytes // _WORD_BYTES)

@@ -258,7 +258,9 @@ def operand_array(
         (
             one.index[one.tensor.order[-1]].dim == role
             for one in made.reads
-            if one.tensor.dims and one.axis(role) is not None and one.axis("k") is not None
+            if one.axis(role) is not None
+            and one.axis("k") is not None
+            and all(along.per == 1 for along in one.index)
         ),
         False,
     )

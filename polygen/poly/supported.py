@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from polygen.errors import UnsupportedProgram
-from polygen.frontend.program import Access, Contraction, Dim, Program, Statement
+from polygen.frontend.program import Access, Affine, Contraction, Dim, Program, Statement
 
 
 def require_supported(program: Program) -> None:
@@ -32,6 +32,8 @@ def require_supported(program: Program) -> None:
         _require_whole(program, statement, extents)
     for product in program.contractions:
         _require_one_sum(program, product)
+    for one in program.statements:
+        _require_each_once(program, one)
     for tensor in program.outputs:
         if not tensor.dims:
             raise UnsupportedProgram(
@@ -55,6 +57,19 @@ def _require_argument(program: Program, product: Contraction, access: Access) ->
         why=f"{source.name}: {source}; {product.name}: {product}",
         nearest=f"Make two functions, the first one returning {source.write.name}",
     )
+
+
+def _require_each_once(program: Program, statement: Statement) -> None:
+    """What copies and epilogues read has an element for every index."""
+    for access in statement.reads:
+        if any(isinstance(index, Affine) and index.per > 1 for index in access.index):
+            raise UnsupportedProgram(
+                f"{statement.name} reads {access}: elements are repeated only in what operands are "
+                "computed from",
+                where=program.name,
+                why=f"{statement.name}: {statement}",
+                nearest=f"Pass {access.name} with its elements repeated",
+            )
 
 
 def _product_behind(program: Program, value: str) -> Contraction:

@@ -112,16 +112,14 @@ def sampled(
             if isinstance(index, int):
                 array = xp.take(array, index, axis=axis)
                 continue
-            iterator, scale, offset = (
-                (index.iterator, index.scale, index.offset)
-                if isinstance(index, Affine)
-                else (index, 1, 0)
-            )
-            extent = extents[iterator]
-            if iterator == along[statement.name]:
-                array = xp.take(array, chosen * scale + offset, axis=axis)
-            elif isinstance(extent, int) and (scale, offset, extent) != (1, 0, array.shape[axis]):
-                array = xp.take(array, xp.arange(extent) * scale + offset, axis=axis)
+            at = index if isinstance(index, Affine) else Affine(index, 1, 0)
+            extent = extents[at.iterator]
+            if at.iterator == along[statement.name]:
+                array = xp.take(array, at.at(chosen), axis=axis)
+            elif isinstance(extent, int) and not (
+                at == Affine(at.iterator, 1, 0) and extent == array.shape[axis]
+            ):
+                array = xp.take(array, at.at(xp.arange(extent)), axis=axis)
         return as_f32(xp, array, tensors[access.name].dtype)
 
     for statement in program.statements:
@@ -162,7 +160,7 @@ def _places(
     numbers = np.arange(sizes[extent] if isinstance(extent, str) else extent)
     at = place.index if isinstance(place.index, Affine) else Affine(iterator, 1, 0)
     chosen = np.asarray(rows) if iterator == row else numbers
-    return (at.scale * chosen + at.offset).astype(np.float64)
+    return np.asarray(at.at(chosen), np.float64)
 
 
 def _sums(xp: Any, contraction: Contraction, part: Callable[[Access, Statement], Any]) -> Array:

@@ -86,3 +86,25 @@ def test_slices_batches_and_coordinates(arch):
     masked = np.tril(w.astype(np.float64)) * s.astype(np.float64)[:, None, None]
     wanted = (x.astype(np.float64)[:, :, ::2] + 1) @ masked.swapaxes(1, 2)
     np.testing.assert_array_equal(run(kernel, x, w, s), wanted)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("turned", [False, True], ids=["k innermost", "n innermost"])
+@pytest.mark.parametrize("group", [8, 24, 96])
+def test_weights_with_scales_by_group(arch, turned, group):
+    """Groups along k that end inside k tiles, and rows that end inside groups of tiles."""
+    count = 192 // group
+    shape = "s8[192,24]" if turned else "s8[24,192]"
+
+    def function(x, q, s):
+        weights = (q.T if turned else q).astype("bf16") * np.repeat(s, group, axis=1)
+        return x @ weights.T
+
+    kernel = pg.fuse(function, name="grouped").compile(
+        "bf16[M,192]", shape, f"bf16[24,{count}]", arch=arch, out_dtype="f32"
+    )
+    x, q, s = ints(9, 192), ints(24, 192, seed=1, dtype=np.int8), ints(24, count, seed=2)
+    weights = q.astype(np.float64) * np.repeat(s.astype(np.float64), group, axis=1)
+    operand = np.ascontiguousarray(q.T) if turned else q
+    found = run(kernel, x, operand, s)
+    np.testing.assert_array_equal(found, x.astype(np.float64) @ weights.T)

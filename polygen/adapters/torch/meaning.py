@@ -181,7 +181,7 @@ def _selected(access: Access, values: Mapping[str, Any], extents: Mapping[str, A
             tensor = tensor.select(axis, index)
         elif isinstance(index, Affine):
             steps = torch.arange(extents[index.iterator], device=tensor.device)
-            tensor = tensor.index_select(axis, steps * index.scale + index.offset)
+            tensor = tensor.index_select(axis, index.at(steps))
     return tensor
 
 
@@ -216,7 +216,8 @@ def _places(
     along = index if isinstance(index, Affine) else Affine(index, 1, 0)
     steps = torch.arange(extents[along.iterator], dtype=working, device=device)
     shape = [-1 if iterator == along.iterator else 1 for iterator in extents]
-    return (steps * along.scale + along.offset).reshape(shape)
+    placed: torch.Tensor = along.at(steps)
+    return placed.reshape(shape)
 
 
 def _aligned(

@@ -72,8 +72,10 @@ def reads(of: Computed, words: str, row: str, column: str, left: str = "") -> li
             continue
         to, size = plus(words, fetch.first), fetch.tensor.dtype.bytes
         at = _address(fetch, row, column)
-        if fetch.kind == "row":
+        if fetch.kind == "row" or (fetch.kind == "group" and not left):
             found.append(f"*({to}) = read_one<{size}>({at});")
+        elif fetch.kind == "group":  # behind the end of a row there may be none
+            found.append(f"*({to}) = {left} > 0 ? read_one<{size}>({at}) : 0;")
         elif fetch.kind == "run" and not left:
             found.append(f"read_run<{of.elements * size}, {fetch.width}>({to}, {at});")
         else:
@@ -84,7 +86,11 @@ def reads(of: Computed, words: str, row: str, column: str, left: str = "") -> li
 
 
 def _address(fetch: Fetch, row: str, column: str) -> str:
-    steps = ((row, fetch.row_step), (column, fetch.column_step))
+    names = (
+        row if fetch.per[0] == 1 else f"({row} / {fetch.per[0]})",
+        column if fetch.per[1] == 1 else f"({column} / {fetch.per[1]})",
+    )
+    steps = zip(names, (fetch.row_step, fetch.column_step), strict=True)
     parts = [scaled(variable, step) for variable, step in steps if step != "0"]
     return " + ".join([c_name(fetch.tensor.name), *fetch.base, *parts])
 
@@ -131,7 +137,7 @@ def _element(fetch: Fetch, words: str) -> str:
     if fetch.kind == "scalar":
         return c_name(fetch.tensor.name)
     kind, size = stored_type(fetch.tensor), fetch.tensor.dtype.bytes
-    if fetch.kind == "row":
+    if fetch.kind in ("row", "group"):
         word, inside = f"({words})[{fetch.first}]", "0"
     else:
         per_word = _WORD_BYTES // size
@@ -148,6 +154,7 @@ def _element(fetch: Fetch, words: str) -> str:
 def _coordinate(of: Computed, place: Along, row: str, column: str) -> str:
     """A coordinate of element e as a float."""
     variable = {of.dims[0]: row, of.dims[1]: f"({column} + e)"}.get(place.dim, place.dim)
+    variable = variable if place.per == 1 else f"({variable} / {place.per})"
     text = variable if place.scale == 1 else f"{variable} * {place.scale}"
     return f"(float)({plus(text, place.offset)})"
 
