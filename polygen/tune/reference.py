@@ -33,6 +33,7 @@ from polygen.frontend.program import (
     Tensor,
 )
 from polygen.poly.fusion import fuse
+from polygen.poly.prologue import multiplied, prologues, without_prologues
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import scop
 
@@ -61,6 +62,7 @@ def host(array: Any) -> Array:
 
 def row_axes(program: Program) -> dict[str, int]:
     """Of every output, the axis along which rows lie."""
+    program = without_prologues(program)
     rows = _rows(program)
     written = {s.write.name: s for s in program.statements}
     return {
@@ -71,6 +73,7 @@ def row_axes(program: Program) -> dict[str, int]:
 
 def _rows(program: Program) -> dict[str, str]:
     """Of every statement, the iterator along the first axis that the program's own arrays have."""
+    program = without_prologues(program)
     statements = with_rows(program)
     fusion = fuse(statements, scop(statements))
     own = {it for s in program.statements for it, _ in s.domain}
@@ -85,13 +88,16 @@ def sampled(
 
     Args:
         xp: the array module of the operands.
-        program: its products read arguments.
+        program: its products read arguments, or what is computed of them.
         operands: stored arrays, or numbers, by name; small integers.
         rows: which rows.
 
     Returns:
         Outputs by name, with only those rows.
     """
+    made = prologues(program)
+    operands = {**operands, **{name: _made(xp, program, operands, name) for name in made}}
+    program = without_prologues(program, made)
     along = _rows(program)
     tensors = program.tensors
     chosen = xp.asarray(np.asarray(rows, dtype=np.int64))
@@ -143,6 +149,20 @@ def sampled(
             statement, given, len(rows), along[statement.name], final
         )
     return {name: values[name] for name in names}
+
+
+def _made(xp: Any, program: Program, operands: Mapping[str, Any], value: str) -> Any:
+    """A computed operand, whole, as its type stores it: computed on the host."""
+    statements = prologues(program)[value]
+    dims = without_prologues(program).tensors[value].dims
+    kind = multiplied(statements[-1])
+    arrays = {
+        t.name: host(bits(operands[t.name])).view(t.dtype.numpy) if t.dims else operands[t.name]
+        for t in program.inputs
+    }
+    alone = replace(program, outputs=(Tensor(value, F32, dims),), statements=statements)
+    (found,) = evaluate(alone, arrays)
+    return xp.asarray(bits(np.ascontiguousarray(found.astype(kind.numpy))))
 
 
 def _places(

@@ -63,7 +63,8 @@ REFUSED = {
     ),
     "repetition behind the product": (
         lambda x, w, b: x @ w.T + pg.repeat(b, 2, axis=0),
-        ("bf16[M,64]", "bf16[32,64]", "bf16[16]"), UnsupportedProgram, ("reads b[floor(j/2)]", "Pass b with its elements repeated"),
+        ("bf16[M,64]", "bf16[32,64]", "bf16[16]"), UnsupportedProgram,
+        ("reads b[floor(j/2)]", "Pass b with its elements repeated"),
     ),
     "8-bit operands": (
         lambda x, w: (x * 2).astype("e4m3") @ w.T, ("e4m3[M,K]", "e4m3[N,K]"), UnsupportedProgram,
