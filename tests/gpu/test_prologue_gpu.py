@@ -68,7 +68,7 @@ def test_layers_are_within_their_bounds(name: str) -> None:
     assert above == 0
 
 
-@pytest.mark.parametrize("name", ["s8", "e4m3", "e5m2"])
+@pytest.mark.parametrize("name", ["s8", "u8", "e4m3", "e5m2"])
 def test_every_stored_number_is_multiplied_as_what_it_is(name: str) -> None:
     cupy = pytest.importorskip("cupy")
     kernel = pg.fuse(lambda x, w: x @ w.astype("f16").T, name="convert").compile(

@@ -8,7 +8,12 @@ import polygen as pg
 from polygen.hardware.conversion import meaning
 
 ARCHS = ("sm_80", "sm_90a")
-_STORED = {"s8": np.int8, "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
+_STORED = {
+    "s8": np.int8,
+    "u8": np.uint8,
+    "e4m3": ml_dtypes.float8_e4m3fn,
+    "e5m2": ml_dtypes.float8_e5m2,
+}
 
 
 def run(kernel, *operands):
@@ -108,3 +113,35 @@ def test_weights_with_scales_by_group(arch, turned, group):
     operand = np.ascontiguousarray(q.T) if turned else q
     found = run(kernel, x, operand, s)
     np.testing.assert_array_equal(found, x.astype(np.float64) @ weights.T)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_numbers_of_four_bits_as_two_products(arch):
+    """A byte has k in its low half and k + K/2 in its high one: array code takes them apart."""
+
+    def function(x, q, s):
+        high = pg.floor(q / 16)
+        low = (q - 16 * high - 8) * s[:, None]
+        return x[:, :40] @ low.T + x[:, 40:] @ ((high - 8) * s[:, None]).T
+
+    kernel = pg.fuse(function, name="halves").compile(
+        "bf16[M,80]", "u8[N,40]", "f32[N]", arch=arch, out_dtype="f32"
+    )
+    x, s = ints(9, 80), ints(24, seed=2, dtype=np.float32)
+    q = np.random.default_rng(1).permutation(np.arange(960) % 256).astype(np.uint8).reshape(24, 40)
+    weights = np.concatenate([q % 16, q // 16], axis=1).astype(np.float64) - 8
+    wanted = x.astype(np.float64) @ (weights * s.astype(np.float64)[:, None]).T
+    np.testing.assert_array_equal(run(kernel, x, q, s), wanted)
+
+
+def test_rows_are_the_same_whatever_m_is():
+    """Invariance: of one class of sums, and each element rounded as it is in every other size."""
+    fused = pg.fuse(lambda x, g, w: pg.silu(x * g + 1) @ w.T, name="same")
+    signature = ("bf16[M,K]", "bf16[K]", "bf16[N,K]")
+    x, g, w = ints(200, 96), ints(96, seed=1), ints(40, 96, seed=2)
+    found = [
+        run(fused.compile(*signature, arch="sm_90a", sizes={"M": m, "N": 40, "K": 96},
+                          invariant=("M",)), x[:m], g, w)
+        for m in (3, 200)
+    ]  # fmt: skip
+    np.testing.assert_array_equal(found[0], found[1][:3])
