@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         where,
     )
     from polygen.frontend.functions import round_half_even as round
+    from polygen.frontend.packed import unpack
     from polygen.frontend.products import einsum, matmul
     from polygen.frontend.random import dropout
     from polygen.kernel import Kernel
@@ -135,6 +136,7 @@ __all__ = [
     "tan",
     "tanh",
     "trunc",
+    "unpack",
     "where",
 ]
 
@@ -155,6 +157,7 @@ _HOMES = {
     "dropout": "polygen.frontend.random",
     "indices": "polygen.frontend.coordinates",
     "repeat": "polygen.frontend.coordinates",
+    "unpack": "polygen.frontend.packed",
     "matmul": "polygen.frontend.products",
 }
 _RENAMED = {"abs": "absolute", "round": "round_half_even"}

@@ -113,16 +113,16 @@ def _fetch(operand: Operand, one: Element, dims: tuple[str, str], first: int) ->
     per = group(one, dims[0]), group(one, dims[1])
     kind = "row" if column == "0" else "run" if column == "1" else "spaced"
     elements = chunk_bytes() // operand.tensor.dtype.bytes
-    if per[1] > 1:
+    if per[1] > 1 and (per[1] >= elements or kind != "run"):
         kind = "group"
-        if per[1] % elements:
-            raise UnsupportedProgram(
-                f"{tensor.name} is repeated {per[1]} times along {operand.extent(dims[1])}",
-                where=operand.tensor.name,
-                why=f"a thread computes {elements} adjacent elements from one number of a group",
-                nearest=f"Use groups of a multiple of {elements}",
-            )
-    bytes_read = elements * tensor.dtype.bytes
+    if per[1] > 1 and (per[1] % elements if kind == "group" else elements % per[1]):
+        raise UnsupportedProgram(
+            f"{tensor.name} is repeated {per[1]} times along {operand.extent(dims[1])}",
+            where=operand.tensor.name,
+            why=f"a thread computes {elements} adjacent elements from one number of a group",
+            nearest=f"Use groups of a multiple of {elements}",
+        )
+    bytes_read = max(1, elements // per[1]) * tensor.dtype.bytes
     return Fetch(
         one.name,
         tensor,

@@ -98,9 +98,11 @@ def _check_fetch(plan: KernelPlan, of: Computed, fetch: Fetch, one: Element, fir
     wanted = {"0": "row", "1": "run"}.get(fetch.column_step, "spaced")
     wanted = wanted if one.tensor.dims else "scalar"
     inside = group(one, of.dims[1])
-    if inside > 1:  # which no chunk may leave
-        wanted = "group" if inside % of.elements == 0 else "elements of their own"
     elements = chunk_bytes() // of.dtype.bytes
+    if inside > 1 and wanted == "run" and elements % inside == 0 and inside < elements:
+        elements //= inside
+    elif inside > 1:  # which no chunk may leave
+        wanted = "group" if inside % elements == 0 else "elements of their own"
     size = one.tensor.dtype.bytes
     words = {"scalar": 0, "row": 1, "group": 1}.get(wanted, -(-elements * size // 4))
     if fetch.kind != wanted or (fetch.first, fetch.words) != (first, words):

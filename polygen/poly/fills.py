@@ -69,9 +69,10 @@ def chunk_words(operand: Operand, one: Element) -> int:
     if not one.tensor.dims:
         return 0
     axis = one.axis(operand.inner.dim)
-    if axis is None or one.index[axis].per > 1:
-        return 1
     elements = chunk_bytes() // operand.tensor.dtype.bytes
+    if axis is None or one.index[axis].per >= elements:
+        return 1
+    elements = -(-elements // one.index[axis].per)
     return -(-elements * one.tensor.dtype.bytes // _WORD_BYTES)
 
 

@@ -19,6 +19,7 @@ An element is rounded to the type that is multiplied, as the program says; what 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -245,8 +246,8 @@ def operand_array(
 ) -> tuple[Tensor, tuple[Along, ...]]:
     """The array as which an operand is copied, and its index: an axis for every dim.
 
-    It lies as what it is computed from lies, so that neighbours are read together; types of other
-    than 16 bits lie along k, as all instructions take them.
+    It lies as the largest array that it is computed from lies, so that neighbours are read
+    together; types of other than 16 bits lie along k, as all instructions take them.
 
     Args:
         made: how an element is computed.
@@ -254,16 +255,10 @@ def operand_array(
         dims: that it depends on, with their extents.
         role: "m" or "n".
     """
-    along_role = made.dtype.bits == 16 and next(
-        (
-            one.index[one.tensor.order[-1]].dim == role
-            for one in made.reads
-            if one.axis(role) is not None
-            and one.axis("k") is not None
-            and all(along.per == 1 for along in one.index)
-        ),
-        False,
-    )
+    whole = [r for r in made.reads if r.axis(role) is not None and r.axis("k") is not None]
+    most = min(whole, key=lambda r: math.prod(one.per for one in r.index), default=None)
+    inner = most.index[most.tensor.order[-1]].dim if most is not None else "k"
+    along_role = made.dtype.bits == 16 and inner == role
     last = [role, "k"] if not along_role else ["k", role]
     ordered = [d for d, _ in dims if d not in last] + [d for d in last if d in dict(dims)]
     extents = dict(dims)

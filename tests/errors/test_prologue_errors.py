@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 import polygen as pg
-from polygen.errors import PolygenError, ScheduleError, ShapeError, UnsupportedProgram, VerifyError
+from polygen.errors import (
+    DTypeError,
+    PolygenError,
+    ScheduleError,
+    ShapeError,
+    UnsupportedProgram,
+    VerifyError,
+)
 from polygen.frontend.evaluate import evaluate, reference
 from polygen.frontend.program import Access, Affine
 from polygen.hardware.device import device
@@ -53,9 +60,9 @@ REFUSED = {
         lambda x, q, s: x @ (q.astype("bf16") * pg.repeat(s, 128, axis=1)[:, 1:257]).T,
         (X, Q, "bf16[N,3]"), ShapeError, ("a part of elements", "before repeating"),
     ),
-    "groups smaller than what a thread computes": (
-        scaled(4), (X, Q, "bf16[N,64]"), UnsupportedProgram,
-        ("s is repeated 4 times along 256", "8 adjacent elements", "groups of a multiple of 8"),
+    "groups that end inside what a thread computes": (
+        scaled(12), ("bf16[M,252]", "s8[N,252]", "bf16[N,21]"), UnsupportedProgram,
+        ("s is repeated 12 times along 252", "8 adjacent elements", "groups of a multiple of 8"),
     ),
     "an argument repeated": (
         lambda x, w: x @ pg.repeat(w, 2, axis=1).T, ("bf16[M,64]", "bf16[N,32]"),
@@ -65,6 +72,22 @@ REFUSED = {
         lambda x, w, b: x @ w.T + pg.repeat(b, 2, axis=0),
         ("bf16[M,64]", "bf16[32,64]", "bf16[16]"), UnsupportedProgram,
         ("reads b[floor(j/2)]", "Pass b with its elements repeated"),
+    ),
+    "numbers of four bits in another type": (
+        lambda x, q: x @ pg.unpack(q, "i4").T, (X, "s8[N,128]"), DTypeError,
+        ("unpack of q, which is s8", "Describe it as u8"),
+    ),
+    "numbers of five bits": (
+        lambda x, q: x @ pg.unpack(q, "i5").T, (X, "u8[N,128]"), DTypeError,
+        ("unpack to 'i5'", "i4 or u4"),
+    ),
+    "packed numbers of an axis that is odd": (
+        lambda x, q: x @ pg.unpack(q, "i4").T, ("bf16[M,255]", "u8[N,128]"), ShapeError,
+        ("255", "256"),
+    ),
+    "packed along a symbolic size": (
+        lambda x, q: x @ pg.unpack(q, "i4").T, ("bf16[M,K]", "u8[N,B]"), ShapeError,
+        ("repeated 2 times", "B, whose number is known only at run time"),
     ),
     "8-bit operands": (
         lambda x, w: (x * 2).astype("e4m3") @ w.T, ("e4m3[M,K]", "e4m3[N,K]"), UnsupportedProgram,

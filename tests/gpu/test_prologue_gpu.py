@@ -30,6 +30,10 @@ LAYERS: dict[str, tuple[Any, tuple[str, ...], dict[str, int]]] = {
         lambda x, q, s: x @ (q.astype("bf16") * pg.repeat(s, 128, axis=1)).T,
         ("bf16[M,4096]", "s8[N,4096]", "bf16[N,32]"), {"M": 64, "N": 1000},
     ),
+    "int4 weights in groups": (
+        lambda x, q, s: x @ (pg.unpack(q, "i4").astype("bf16") * pg.repeat(s, 128, axis=1)).T,
+        ("bf16[M,4096]", "u8[N,2048]", "bf16[N,32]"), {"M": 16, "N": 1000},
+    ),
     "both": (
         lambda x, w, r: pg.gelu(x * r[:, None]) @ pg.relu(w), ("f16[M,K]", "f16[K,N]", "f32[M]"),
         {"M": 300, "N": 512, "K": 520},
@@ -49,6 +53,8 @@ def test_layers_are_within_their_bounds(name: str) -> None:
         normal = rng.standard_normal(shape, np.float32)
         if tensor.dtype.name == "s8":
             normal = np.rint(normal * 40).clip(-127, 127)
+        if tensor.dtype.name == "u8":
+            normal = rng.integers(0, 256, shape).astype(np.float32)
         data[tensor.name] = normal.astype(tensor.dtype.numpy)
 
     def on_device(tensor: Any) -> Any:

@@ -95,7 +95,7 @@ def test_slices_batches_and_coordinates(arch):
 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("turned", [False, True], ids=["k innermost", "n innermost"])
-@pytest.mark.parametrize("group", [8, 24, 96])
+@pytest.mark.parametrize("group", [2, 8, 24, 96])
 def test_weights_with_scales_by_group(arch, turned, group):
     """Groups along k that end inside k tiles, and rows that end inside groups of tiles."""
     count = 192 // group
@@ -145,3 +145,59 @@ def test_rows_are_the_same_whatever_m_is():
         for m in (3, 200)
     ]  # fmt: skip
     np.testing.assert_array_equal(found[0], found[1][:3])
+
+
+def packed(rows, columns):
+    """Bytes of all values, each pair of halves among them, and the numbers that they are."""
+    count = rows * columns
+    q = np.random.default_rng(1).permutation(np.arange(count) % 256).astype(np.uint8)
+    q = q.reshape(rows, columns)
+    halves = np.stack([q % 16, q // 16], axis=-1).reshape(rows, 2 * columns)
+    return q, halves
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("kind", ["i4", "u4"])
+@pytest.mark.parametrize("to", ["bf16", "f16"])
+def test_every_number_of_four_bits_is_multiplied_as_what_it_is(kind, to, arch):
+    """All bytes, with scales by group; k ends inside a k tile."""
+
+    def function(x, q, s):
+        return x @ (pg.unpack(q, kind).astype(to) * pg.repeat(s, 16, axis=1)).T
+
+    kernel = pg.fuse(function, name="packed").compile(
+        f"{to}[M,80]", "u8[N,40]", f"{to}[N,5]", arch=arch, out_dtype="f32"
+    )
+    assert f"float nibble_{kind}(" not in kernel.source, "taken apart in the words that were read"
+    wide = np.float16 if to == "f16" else ml_dtypes.bfloat16
+    q, numbers = packed(24, 40)
+    assert len(np.unique(q)) == 256
+    weights = meaning(kind)[numbers].astype(np.float64)
+    x, s = ints(9, 80, dtype=wide), ints(24, 5, seed=2, dtype=wide)
+    weights *= np.repeat(s.astype(np.float64), 16, axis=1)
+    np.testing.assert_array_equal(run(kernel, x, q, s), x.astype(np.float64) @ weights.T)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("kind", ["i4", "u4"])
+def test_packed_numbers_that_lie_otherwise(kind, arch):
+    """Along n, transposed, from the second byte on, with the left operand packed as well."""
+
+    def function(p, q):
+        left = pg.unpack(p[:, 1:], kind)
+        return left.astype("bf16") @ pg.unpack(q, kind, axis=0).astype("bf16")
+
+    kernel = pg.fuse(function, name="otherwise").compile(
+        "u8[M,25]", "u8[24,40]", arch=arch, out_dtype="f32"
+    )
+    (p, halves), (q, _) = packed(32, 25), packed(24, 40)
+    left = meaning(kind)[halves[:, 2:]].astype(np.float64)
+    right = np.stack([q % 16, q // 16], axis=1).reshape(48, 40)
+    wanted = left @ meaning(kind)[right].astype(np.float64)
+    np.testing.assert_array_equal(run(kernel, p, q), wanted)
+
+
+def test_packed_numbers_in_numpy_are_those_of_the_program():
+    q, numbers = packed(8, 32)
+    for kind in ("i4", "u4"):
+        np.testing.assert_array_equal(pg.unpack(q.astype(float), kind), meaning(kind)[numbers])

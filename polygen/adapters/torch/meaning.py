@@ -50,6 +50,12 @@ def _cbrt(x: Any) -> Any:
     return torch.sign(x) * torch.abs(x) ** (1.0 / 3.0)
 
 
+def _nibble(byte: Any, place: Any) -> Any:
+    """The low half of a byte where its place is even, else the high one."""
+    high = torch.floor(byte / 16)
+    return torch.where(place % 2 > 0, high, byte - 16 * high)
+
+
 def _random_uniform(*args: Any) -> Any:
     """Philox 4x32-10 in 64-bit integers; a factor of 32 bits goes in two halves."""
     low = 0xFFFFFFFF
@@ -113,6 +119,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "logical_or": torch.logical_or,
     "logical_not": torch.logical_not,
     "random_uniform": _random_uniform,
+    "nibble_i4": lambda byte, place: (_nibble(byte, place) + 8) % 16 - 8,
+    "nibble_u4": lambda byte, place: _nibble(byte, place),
 }
 
 

@@ -13,11 +13,12 @@ from polygen.emit.leaves import plus, scaled
 from polygen.emit.names import c_name
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.program import Tensor
-from polygen.hardware.conversion import conversions, is_exact
+from polygen.hardware.conversion import Conversion, conversions, is_exact
 from polygen.lower.computed import Computed, Fetch
-from polygen.poly.elements import Along
+from polygen.poly.elements import Along, Compute
 
 _WORD_BYTES = 4
+_HALVES = 2  # numbers of four bits in a byte
 _FAST_BITS = 16  # operands this narrow take the fast forms
 # Words of a chunk from its elements: word i from the floats that are computed.
 _PACKED = {
@@ -38,22 +39,48 @@ def stored_type(tensor: Tensor) -> str:
     return "f32" if tensor.dtype.name == "tf32" else tensor.dtype.name
 
 
-def lines(of: Computed) -> tuple[list[str], tuple[str, ...]]:
-    """The statements on element `e` of a chunk, and the helper files they need."""
+def lines(of: Computed, words: str = "held") -> tuple[list[str], tuple[str, ...]]:
+    """The statements on element `e` of a chunk, and the helper files they need.
+
+    Args:
+        of: the operand.
+        words: pointer to the words that hold what was read.
+    """
     names = {fetch.name: fetch.name for fetch in of.fetches}
     names |= {name: name for name, _ in of.coordinates}
-    stored = {fetch.name: fetch.tensor.dtype for fetch in of.fetches}
+    stored = {fetch.name: fetch.tensor.dtype.name for fetch in of.fetches}
     kept = []
     for statement in of.statements:
         source = statement.args[0]
-        kind = stored.get(source) if isinstance(source, str) else None
-        exact = kind is not None and is_exact(kind.name, statement.dtype)
+        half = _half(of, statement)
+        if half is not None:
+            kind, fetch = half
+            word = f"({words})[{plus('e / 8', fetch.first)}]"
+            names[statement.result], stored[statement.result] = f"from_{kind}({word}, e % 8)", kind
+            continue
+        kind = stored.get(source, "") if isinstance(source, str) else ""
+        exact = bool(kind) and is_exact(kind, statement.dtype)
         if statement.function == "cast" and exact and statement.result != of.result:
             names[statement.result] = names[str(source)]  # rounding changes none of its numbers
         else:
             kept.append(statement)
     fast = of.dtype.bits <= _FAST_BITS
     return pointwise(tuple(kept), names, {of.result: "made[e]"}, fast)
+
+
+def _half(of: Computed, statement: Compute) -> tuple[str, Fetch] | None:
+    """The type of four bits, and the bytes, where a statement takes a chunk's own bytes apart.
+
+    A chunk begins at an even place, so that its element e is number e of the words that hold it.
+    """
+    if not statement.function.startswith("nibble_"):
+        return None
+    places = dict(of.coordinates)
+    fetch = next((f for f in of.fetches if f.name == statement.args[0]), None)
+    if fetch is None or fetch.kind != "run" or fetch.per[1] != _HALVES:
+        return None
+    along = places.get(str(statement.args[1])) == Along(of.dims[1])
+    return (statement.function.removeprefix("nibble_"), fetch) if along else None
 
 
 def reads(of: Computed, words: str, row: str, column: str, left: str = "") -> list[str]:
@@ -77,10 +104,13 @@ def reads(of: Computed, words: str, row: str, column: str, left: str = "") -> li
         elif fetch.kind == "group":  # behind the end of a row there may be none
             found.append(f"*({to}) = {left} > 0 ? read_one<{size}>({at}) : 0;")
         elif fetch.kind == "run" and not left:
-            found.append(f"read_run<{of.elements * size}, {fetch.width}>({to}, {at});")
+            run = of.elements // fetch.per[1] * size
+            found.append(f"read_run<{run}, {fetch.width}>({to}, {at});")
         else:
             step = f"{size}" if fetch.column_step == "1" else f"{size}LL * {fetch.column_step}"
-            count = left or of.elements
+            count = left or str(of.elements)
+            if fetch.per[1] > 1:
+                count = f"({count} + {fetch.per[1] - 1}) / {fetch.per[1]}"
             found.append(f"read_spaced<{fetch.words}, {size}>({to}, {at}, {step}, {count});")
     return found
 
@@ -109,7 +139,7 @@ def makes(
         left: how many elements of the chunk are inside the operand.
         rounded: whether tf32 is rounded here.
     """
-    text, _ = lines(of)
+    text, _ = lines(of, words)
     kind, size = of.dtype.name, of.dtype.bytes
     pack = f"w[i] = {_PACKED[kind]};"
     if kind == "tf32" and rounded:
@@ -140,9 +170,11 @@ def _element(fetch: Fetch, words: str) -> str:
     if fetch.kind in ("row", "group"):
         word, inside = f"({words})[{fetch.first}]", "0"
     else:
-        per_word = _WORD_BYTES // size
-        at = "e" if per_word == 1 else f"e / {per_word}"
-        word, inside = f"({words})[{plus(at, fetch.first)}]", f"e % {per_word}"
+        per_word, element = _WORD_BYTES // size, "e"
+        if fetch.per[1] > 1:
+            element = f"(e / {fetch.per[1]})"
+        at = element if per_word == 1 else f"{element} / {per_word}"
+        word, inside = f"({words})[{plus(at, fetch.first)}]", f"{element} % {per_word}"
     if size == _WORD_BYTES:
         return f"__uint_as_float({word})"
     if size == 2:
@@ -177,18 +209,25 @@ def conversion_records(computed: list[Computed]) -> list[dict[str, object]]:
                 where=fetch.tensor.name,
                 nearest=f"Use {', '.join(known)}",
             )
-        one = known[kind]
-        value = f"__uint_as_float({one.pattern})"
-        if one.kind == "f16":
-            value = f"from_f16((unsigned short)({one.pattern}))"
-        value += f" - {one.less}f" if one.less else ""
-        value += f" * {one.times}f" if one.times != 1.0 else ""
-        found[kind] = {
-            "name": kind,
-            "count": 1 << one.bits,
-            "bits": one.bits,
-            "mask": (1 << one.bits) - 1,
-            "nan": one.nan,
-            "value": value,
-        }
+        found[kind] = _conversion(known[kind])
+    for one in computed:
+        for half in filter(None, (_half(one, statement) for statement in one.statements)):
+            found[half[0]] = _conversion(known[half[0]])
     return [found[kind] for kind in sorted(found)]
+
+
+def _conversion(one: Conversion) -> dict[str, object]:
+    """A conversion, for the template."""
+    value = f"__uint_as_float({one.pattern})"
+    if one.kind == "f16":
+        value = f"from_f16((unsigned short)({one.pattern}))"
+    value += f" - {one.less}f" if one.less else ""
+    value += f" * {one.times}f" if one.times != 1.0 else ""
+    return {
+        "name": one.name,
+        "count": 1 << one.bits,
+        "bits": one.bits,
+        "mask": (1 << one.bits) - 1,
+        "nan": one.nan,
+        "value": value,
+    }
