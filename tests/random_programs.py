@@ -22,7 +22,7 @@ from polygen.api import Fused, fuse
 from polygen.cli.accuracy import expected
 from polygen.decide import candidates
 from polygen.errors import PolygenError
-from polygen.frontend.dtypes import dtype
+from polygen.frontend.dtypes import U8, dtype
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.parse import parse_expression
 from polygen.frontend.program import Tensor
@@ -271,7 +271,8 @@ def values(case: Random, kernel: Kernel) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for tensor in kernel.program.inputs:
         shape = tuple(d if isinstance(d, int) else case.sizes[d] for d in tensor.dims)
-        data = rng.integers(-2, 3, shape).astype(np.float64)
+        least, end = (0, 256) if tensor.dtype == U8 else (-2, 3)
+        data = rng.integers(least, end, shape).astype(np.float64)
         made[tensor.name] = data if shape else float(data)
     return made
 

@@ -2,9 +2,10 @@
 
 As in `random_programs`, a seed decides everything. Either operand or both are functions of a matrix
 and of what else is drawn: vectors along each axis, other matrices (the other way round too),
-scalars, coordinates, casts from narrow types. Values stay whole numbers of at most 128, which all
-operand types hold exactly, so that sums are exact and outputs equal bit for bit. Functions of zero
-are rarely zero: what lies outside of an operand must be.
+scalars, coordinates, casts from narrow types; where K is a number also scales by group and packed
+numbers of four bits. Values stay whole numbers of at most 256, which all operand types hold
+exactly, so that sums are exact and outputs equal bit for bit. Functions of zero are rarely zero:
+what lies outside of an operand must be.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _BINARY = (
     "where(({}) > {}, 1, -2)",
 )
 _MOST_STEPS = 4
+_GROUP = 16  # elements that the largest group has, and that a K which is a number is a multiple of
 
 
 def prologue_program(seed: int, largest: int = 140, *, odd: bool = False) -> Random:
@@ -48,9 +50,13 @@ def prologue_program(seed: int, largest: int = 140, *, odd: bool = False) -> Ran
 
     sizes = {"M": size(), "N": size(), "K": size()}
     # Of two computed operands neither says that f32 is multiplied as tf32.
+    depth = "K"
+    if rng.random() < 0.4:
+        depth = str(_GROUP * rng.randint(1, largest // _GROUP))
+        del sizes["K"]
     which = rng.choice(["x", "w"] if making.kind == "tf32" else ["x", "w", "xw"])
-    left = making.operand("x", ("M", "K"), "x" in which)
-    right = making.operand("w", ("N", "K"), "w" in which)
+    left = making.operand("x", ("M", depth), "x" in which)
+    right = making.operand("w", ("N", depth), "w" in which)
     text = f"{left} @ ({right}).T"
     if rng.random() < 0.3:
         text = f"(({right}) @ ({left}).T).T"
@@ -92,6 +98,9 @@ class _Making:
     def array(self, name: str, axes: tuple[str, str], computed: bool) -> tuple[str, str]:
         """An array read with these axes, stored either way, of any type where it is computed."""
         rng = self.rng
+        if computed and axes[1] != "K" and rng.random() < 0.3:
+            self.signature[name] = f"u8[{axes[0]},{int(axes[1]) // 2}]"
+            return f'unpack({name}, "{rng.choice(["i4", "u4"])}")', "u8"
         kinds = [self.kind, "s8", "e4m3", "e5m2", "f32"] if computed else [self.kind]
         kind, turned = rng.choice(kinds), rng.random() < 0.4
         dims = tuple(reversed(axes)) if turned else axes
@@ -103,7 +112,8 @@ class _Making:
         rng = self.rng
         if rng.random() < 0.45:
             return rng.choice(_UNARY).replace("{}", value)
-        form, name = rng.choice(["row", "column", "matrix", "scalar", "place"]), ""
+        forms = ["row", "column", "matrix", "scalar", "place", *["group"] * (axes[1] != "K")]
+        form, name = rng.choice(forms), ""
         if form != "place":
             name = "acdefgh"[sum(n not in "xwb" for n in self.signature) % 7]
             name = name if name not in self.signature else f"{name}{len(self.signature)}"
@@ -111,6 +121,10 @@ class _Making:
         if form == "row":
             self.signature[name] = f"{kind}[{axes[0]}]"
             name = f"{name}[:, None]"
+        elif form == "group":
+            count = rng.choice([2, 4, 8, _GROUP])
+            self.signature[name] = f"{kind}[{axes[0]},{int(axes[1]) // count}]"
+            name = f"repeat({name}, {count}, axis=1)"
         elif form == "column":
             self.signature[name] = f"{kind}[{axes[1]}]"
         elif form == "matrix":
