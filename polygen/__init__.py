@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from polygen.api import Fused, fuse
     from polygen.errors import PolygenError
     from polygen.frontend import random
-    from polygen.frontend.coordinates import indices
+    from polygen.frontend.coordinates import indices, repeat
     from polygen.frontend.functions import absolute as abs
     from polygen.frontend.functions import (
         arctan2,
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         where,
     )
     from polygen.frontend.functions import round_half_even as round
+    from polygen.frontend.packed import unpack
     from polygen.frontend.products import einsum, matmul
     from polygen.frontend.random import dropout
     from polygen.kernel import Kernel
@@ -120,6 +121,7 @@ __all__ = [
     "random",
     "reciprocal",
     "relu",
+    "repeat",
     "round",
     "rsqrt",
     "selu",
@@ -134,6 +136,7 @@ __all__ = [
     "tan",
     "tanh",
     "trunc",
+    "unpack",
     "where",
 ]
 
@@ -153,6 +156,8 @@ _HOMES = {
     "einsum": "polygen.frontend.products",
     "dropout": "polygen.frontend.random",
     "indices": "polygen.frontend.coordinates",
+    "repeat": "polygen.frontend.coordinates",
+    "unpack": "polygen.frontend.packed",
     "matmul": "polygen.frontend.products",
 }
 _RENAMED = {"abs": "absolute", "round": "round_half_even"}

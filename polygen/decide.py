@@ -30,11 +30,12 @@ from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device, common_facts
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.invariance import LADDER, in_k_tiles, of_class, shared
-from polygen.poly.fills import by_threads
+from polygen.poly.fills import by_threads, held
 from polygen.poly.fusion import fuse
 from polygen.poly.match import Match, Operand, match
 from polygen.poly.orientation import oriented, oriented_work
 from polygen.poly.pointwise import Pointwork, pointwork
+from polygen.poly.prologue import Prologue, prologues, without_prologues
 from polygen.poly.realign import behind_copy, helped
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import scop
@@ -259,9 +260,10 @@ def candidates(
 
 
 def _analysed(program: Program) -> Prospect:
-    statements = with_rows(program)
+    computed = prologues(program)
+    statements = with_rows(without_prologues(program, computed))
     fusion = fuse(statements, scop(statements))
-    matched = match(statements, fusion)
+    matched = match(statements, fusion, computed, program.inputs)
     return Prospect(matched, pointwork(statements, fusion, matched))
 
 
@@ -291,16 +293,16 @@ def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str,
 
     batches = {dim for dim, _ in matched.batches}
     lefts, rights = matched.side("m"), matched.side("n")
-    whole = work.matrices
+    whole, threads = work.matrices, held((*lefts, *rights))
     return Problem(
         m=size(matched.m),
         n=size(matched.n),
         k=max(map(size, matched.depths)),
         element_bytes=matched.a.tensor.dtype.bytes,
         matrices=len(whole),
-        functions=sum(is_costly(s.function, s.args) for s in program.pointwise),
-        pointwise=any(s.function != "cast" for s in program.pointwise),
-        astride=any(_is_astride(operand.tensor, sizes) for _, operand in matched.operands),
+        functions=sum(is_costly(s.function, s.args) for s in work.statements),
+        pointwise=any(s.function != "cast" for s in work.statements),
+        astride=any(_is_astride(operand.tensor, sizes) for _, operand in matched.copied),
         matrix_bytes=sum(read.tensor.dtype.bytes for read in whole),
         result_bytes=sum(write.tensor.dtype.bytes for write in work.writes),
         k_inner=(matched.a.k_contiguous, matched.b.k_contiguous),
@@ -315,12 +317,43 @@ def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str,
         threaded=(sum(map(by_threads, lefts)), sum(map(by_threads, rights))),
         own=(_has_any(lefts, batches), _has_any(rights, batches)),
         uncopied=(_uncopied(lefts), _uncopied(rights)),
+        computed=(len(_made(lefts)), len(_made(rights))),
+        source_bytes=(_source_bytes(lefts, size), _source_bytes(rights, size)),
+        operand_functions=(_functions(lefts), _functions(rights)),
+        held=(threads.words, threads.beside) if _made((*lefts, *rights)) else (0, 0),
     )
 
 
 def _uncopied(operands: tuple[Operand, ...]) -> int:
     """How many operands threads move that no copy helps."""
     return sum(by_threads(one) and not helped(one) for one in operands)
+
+
+def _made(operands: tuple[Operand, ...]) -> list[Prologue]:
+    """How those operands are computed that are."""
+    return [operand.computed for operand in operands if operand.computed is not None]
+
+
+def _source_bytes(operands: tuple[Operand, ...], size: Callable[[Dim], int]) -> int:
+    """Bytes of the arguments that operands are computed from, of one matrix."""
+    reads = {
+        (one.tensor, one.index): math.prod(
+            -(-size(operand.extent(along.dim)) // along.per)
+            for along in one.index
+            if along.dim in ("m", "n", "k")
+        )
+        * one.tensor.dtype.bytes
+        for operand in operands
+        if operand.computed is not None
+        for one in operand.computed.reads
+        if one.tensor.dims
+    }
+    return sum(reads.values())
+
+
+def _functions(operands: tuple[Operand, ...]) -> int:
+    """Functions beyond arithmetic in an element of all operands that are computed."""
+    return sum(is_costly(s.function, s.args) for made in _made(operands) for s in made.statements)
 
 
 def _has_any(operands: tuple[Operand, ...], dims: set[str]) -> bool:

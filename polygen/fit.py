@@ -21,11 +21,11 @@ from polygen.hardware.atom import Atom, atom, atoms_for
 from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import spans
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.lower.memory import memory, needed, workers
+from polygen.lower.memory import memory, needed, rings, workers
 from polygen.lower.operands import major, operand_layout
 from polygen.lower.registers import doubt, registers_needed, sums_held
 from polygen.lower.resources import filling_roles, registers_available, resources
-from polygen.poly.fills import by_threads, ring_pieces
+from polygen.poly.fills import by_threads, held, ring_pieces, rounds
 from polygen.poly.match import Match
 from polygen.poly.orientation import oriented, oriented_work
 from polygen.poly.partial_sums import require_reassociable
@@ -44,6 +44,7 @@ _OTHERWISE = {
     "warpgroup": "Use a schedule without roles",
     "lanes": 'Use f16 or bf16 operands with f32 sums, or atom = "auto"',
 }
+_LONG_TILES, _STAGES_OF_LONG_TILES = (4, 2), 3  # k tiles in spans, and slots that these keep
 _MOST_CONSUMERS = 3  # with the producer's, four warpgroups share the registers
 
 
@@ -172,7 +173,9 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -
             raise ScheduleError(
                 f"a cluster of {schedule.cluster.m} x {schedule.cluster.n} with {tensor}",
                 where=f"{where}, {tensor.name}",
-                why=f"rows start at multiples of {operand.alignment} bytes: threads of each block "
+                why="it is computed by the threads of each block, for it alone"
+                if operand.computed is not None
+                else f"rows start at multiples of {operand.alignment} bytes: threads of each block "
                 "shift them into place for it alone",
                 nearest="Use a cluster of 1",
             )
@@ -315,11 +318,7 @@ def _fit_roles(
     Raises:
         PolygenError: it does not fit.
     """
-    size, span = matched.a.tensor.dtype.bytes, spans()[0]
-    # Schedules are written for elements of two bytes, or of one; wider ones make shorter k tiles.
-    count = max(1, candidate.tile.cta.k * min(size, _USUAL_BYTES) // span)
-    cta = replace(candidate.tile.cta, k=count * span // size)
-    schedule = replace(candidate, tile=replace(candidate.tile, cta=cta))
+    schedule = _with_k_tile(candidate, matched, device, instruction)
     tiles = tiling(schedule, instruction)
     check_structure(schedule, instruction, f"schedule {schedule.name}")
     filled = ring_pieces(schedule, matched, tiles)
@@ -349,6 +348,42 @@ def _fit_roles(
             schedule = fewer
         else:
             return Fitted(schedule, schedule.min_blocks, spare)
+
+
+def _with_k_tile(candidate: Schedule, matched: Match, device: Device, atom: Atom) -> Schedule:
+    """The schedule with k tiles of whole swizzle spans; of several where operands are computed.
+
+    Schedules are written for elements of two bytes, or of one; wider ones make shorter k tiles.
+    Threads that compute read one round of pieces ahead. Where a tile is less than they hold, as of
+    narrow weights, longer k tiles have more on its way, and cost fewer waits.
+    """
+    size = matched.a.tensor.dtype.bytes
+    span = spans()[0] // size
+    own = max(1, candidate.tile.cta.k * min(size, _USUAL_BYTES) // spans()[0])
+
+    def longer(count: int) -> Schedule:
+        cta = replace(candidate.tile.cta, k=count * span)
+        pipeline = candidate.pipeline
+        if count > own:
+            stages = max(_STAGES_OF_LONG_TILES, pipeline.stages // count)
+            pipeline = replace(pipeline, stages=min(stages, pipeline.stages))
+        return replace(candidate, tile=replace(candidate.tile, cta=cta), pipeline=pipeline)
+
+    if len(matched.copied) == len(matched.operands):
+        return longer(own)
+    threads = held(operand for _, operand in matched.operands)
+    for count in _LONG_TILES:
+        schedule = longer(count)
+        tiles = tiling(schedule, atom)
+        roles = filling_roles(schedule, device, workers(schedule, tiles))
+        pieces = sum(ring_pieces(schedule, matched, tiles).values())
+        stage = sum(ring.slot_bytes for ring in rings(schedule, matched, tiles))
+        room = (
+            stage * _STAGES_OF_LONG_TILES <= device.shared_per_block_optin // candidate.min_blocks
+        )
+        if room and rounds(pieces, roles.producer_registers, threads)[0] == 1:
+            return schedule
+    return longer(own)
 
 
 def _with_registers(

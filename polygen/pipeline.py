@@ -29,6 +29,7 @@ from polygen.poly.fusion import Fusion, fuse
 from polygen.poly.mapping import ScheduleTree, map_program
 from polygen.poly.match import match
 from polygen.poly.pointwise import pointwork
+from polygen.poly.prologue import prologues, prove_prologues, without_prologues
 from polygen.poly.realign import program_behind, prove_copy, realign
 from polygen.poly.results import copies_in_background, panels, row_vectors
 from polygen.poly.rows import with_rows
@@ -122,12 +123,12 @@ def _generate(
     skip: frozenset[str],
     sums: str,
 ) -> Passes:
-    model, fusion, prospect = _analysed(program)
+    products, model, fusion, prospect = _analysed(program)
     instruction, decided, origin = decide(program, prospect, device, sizes, schedule, skip, sums)
     copy = realign(program, prospect.matched, decided)
     asked, program = program, program_behind(program, copy)
     if copy is not None:
-        model, fusion, prospect = _analysed(program)
+        products, model, fusion, prospect = _analysed(program)
     prospect = prospect.under(decided)
     matched = prospect.matched
     # What does not fit is refused before anything is proved of it.
@@ -141,11 +142,12 @@ def _generate(
         decided,
         instruction,
         asynchronous=copies_in_background(matched, device),
-        rows=row_vectors(program, decided),
+        rows=row_vectors(products, decided),
         panels=panels(decided, prospect.work),
         derived=synchronised,
         invariant=program.invariant,
     )
+    tree = replace(tree, proofs=(*prove_prologues(program), *tree.proofs))
     if program.invariant:
         check_class(tree.sums, program, sums or sums_of(decided, instruction, matched).text)
     plan = verify(lower(program, tree, decided, instruction, device))
@@ -154,12 +156,16 @@ def _generate(
     return Passes(asked, model, tree, plan, emit(plan, command), origin, command)
 
 
-def _analysed(program: Program) -> tuple[Scop, Fusion, Prospect]:
-    statements = with_rows(program)
+def _analysed(program: Program) -> tuple[Program, Scop, Fusion, Prospect]:
+    """The program without what computes operands, and what is known of it."""
+    computed = prologues(program)
+    products = without_prologues(program, computed)
+    statements = with_rows(products)
     model = scop(statements)
     fusion = fuse(statements, model)
-    matched = match(statements, fusion)
-    return model, fusion, Prospect(matched, pointwork(statements, fusion, matched))
+    matched = match(statements, fusion, computed, program.inputs)
+    prospect = Prospect(matched, pointwork(statements, fusion, matched))
+    return products, model, fusion, prospect
 
 
 @functools.lru_cache(maxsize=_MOST_DERIVED)

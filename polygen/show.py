@@ -9,6 +9,7 @@ from polygen.lower.plan import KernelPlan, Leaf, Place
 from polygen.lower.result_work import Finish
 from polygen.lower.work import Copy, Load, Move, Placed
 from polygen.poly import ast
+from polygen.poly.elements import Compute
 from polygen.schedule.problem import Fitted
 from polygen.schedule.sums import reproducible
 from polygen.tune.cost import cost
@@ -45,6 +46,7 @@ def show_plan(plan: KernelPlan, origin: str) -> str:
         ("shared memory", [str(buffer) for buffer in plan.buffers if buffer.kind != "barrier"]),
         ("copies", [_copy(plan, leaf) for leaf in plan.leaves if isinstance(leaf.work, Copy)]),
         ("before it", [str(plan.realign)] if plan.realign else []),
+        ("computed operands", _computed(plan)),
         ("boxes", [_boxes(leaf) for leaf in plan.leaves if isinstance(leaf.work, Move)]),
         ("fragment loads", [_load(load) for load in plan.of(Load)]),
         ("epilogue", _epilogue(plan)),
@@ -100,6 +102,28 @@ def _copy(plan: KernelPlan, leaf: Leaf) -> str:
     )
 
 
+def _computed(plan: KernelPlan) -> list[str]:
+    """Where an operand is computed that is none in memory, and from what."""
+    found = []
+    for name, operand in plan.match.operands:
+        made = operand.computed
+        if made is None:
+            continue
+        index = ", ".join(map(str, operand.index))
+        by = "all warps on its way"
+        if plan.schedule.specialised:
+            by = "the producer's threads, which read a round ahead, on its way"
+        found.append(
+            f"operand {name}: {operand.tensor.name}[{index}], {made.dtype}, computed by {by} into "
+            f"ring_{name}, again in every block that needs it; zeros outside"
+        )
+        for read in made.reads:
+            places = ", ".join(map(str, read.index))
+            found.append(f"  reads {read.name} = {read.tensor.name}[{places}]: {read.tensor}")
+        found += [f"  {line}" for line in _compute_lines(made.statements)]
+    return found
+
+
 def _boxes(leaf: Leaf) -> str:
     assert isinstance(leaf.work, Move)
     notes = "; ".join(boxes.note for boxes in leaf.work.boxes)
@@ -143,8 +167,12 @@ def _epilogue(plan: KernelPlan) -> list[str]:
 
 
 def _statements(plan: KernelPlan) -> list[str]:
+    return _compute_lines(plan.epilogue.statements)
+
+
+def _compute_lines(statements: tuple[Compute, ...]) -> list[str]:
     lines = []
-    for statement in plan.epilogue.statements:
+    for statement in statements:
         arguments = ", ".join(a if isinstance(a, str) else repr(a) for a in statement.args)
         lines.append(f"{statement.result} = {statement.function}({arguments})  ({statement.dtype})")
     return lines

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from polygen.emit.source import KernelSource
+from polygen.frontend.dtypes import U8
 from polygen.frontend.pitches import pitch_of
 from polygen.frontend.program import Program
 from polygen.lower.plan import KernelPlan
@@ -120,6 +121,8 @@ def trial_operands(program: Program, sizes: dict[str, int], seed: int) -> tuple[
     for tensor in program.inputs:
         shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.dims)
         values = generator.integers(-2, 3, shape)
+        if tensor.dtype == U8:
+            values = np.abs(values)
         array = values.astype(np.float32).astype(tensor.dtype.numpy)
         pitch = sizes.get(pitch_of(tensor.name))
         operands.append(in_order(array, tensor.order, pitch) if shape else float(values))

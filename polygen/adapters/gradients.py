@@ -126,6 +126,16 @@ def _require_known(program: Program, wanted: frozenset[str]) -> None:
     Raises:
         GradientError: with what to do.
     """
+    for product in program.contractions:
+        for access in product.reads:
+            if access.name not in program.tensors:
+                raise GradientError(
+                    f"{product.name} multiplies {access.name}, which is computed",
+                    where=program.name,
+                    why="gradients go through what follows products, and not yet through what "
+                    "comes before them",
+                    nearest=f"Compute {access.name} outside the function, and pass it",
+                )
     domains = {statement.domain for statement in program.pointwise}
     if len(domains) > 1:
         raise GradientError(

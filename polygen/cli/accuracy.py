@@ -12,13 +12,16 @@
    then with the result of each fast function moved by its error; the largest change of each is how
    the functions that follow magnify that error.
 4. f32 arithmetic of the pointwise part, and rounding to the output's type, are added.
+5. Operands that are computed are evaluated first, and rounded. Where an element lies so near to the
+   middle between two numbers of the operand's type that the errors above may round it to the other
+   one, delta grows by what that would change.
 
 Where that is not finite (a logarithm at its pole), elements are not compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +32,9 @@ from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import F32, TF32
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Access, Constant, Contraction, Pointwise, Program, Tensor
+from polygen.frontend.rounding import round_to
+from polygen.poly.prologue import multiplied as multiplied_as
+from polygen.poly.prologue import prologues, without_prologues
 
 Array = np.ndarray[Any, Any]
 _POINTWISE = 2.0**-18  # relative error of a chain of f32 functions, as `Kernel.check` takes it
@@ -79,12 +85,16 @@ def expected(
     Raises:
         UnsupportedProgram: the program has not exactly one contraction.
     """
+    given = {t.name: np.asarray(arrays[t.name]).astype(np.float64) for t in program.inputs}
+    made = {value: _operand(program, value, given, sizes) for value in prologues(program)}
+    program = without_prologues(program)
     contraction = _contraction(program)
-    inputs = {t.name: np.asarray(arrays[t.name]).astype(np.float64) for t in program.inputs}
-    multiplied, ties = dict(inputs), {}
+    inputs = given | {value: rounded for value, (rounded, _) in made.items()}
+    multiplied, ties = dict(inputs), {value: error for value, (_, error) in made.items()}
     for tensor in program.inputs:
         if tensor.dtype == TF32:
-            multiplied[tensor.name], ties[tensor.name] = _nearest_tf32(inputs[tensor.name])
+            multiplied[tensor.name], tie = _nearest_tf32(inputs[tensor.name])
+            ties[tensor.name] = ties.get(tensor.name, 0.0) + tie
     after, moves = _after_the_sum(program, contraction)
     (total,) = evaluate(_alone(program, contraction), multiplied, sizes, round_outputs=False)
     still = {move.by.name: np.zeros(_shape(move.by, sizes)) for move in moves}
@@ -211,9 +221,51 @@ def _after_the_sum(program: Program, contraction: Contraction) -> tuple[Program,
     Composites are expanded as the emitter expands them.
     """
     fast = all(tensor.dtype.bits <= _FAST_BITS for tensor in program.outputs)
+    statements, moves = _moved(program.pointwise, fast)
+    total = Tensor(contraction.write.name, F32, _dims(contraction))
+    inputs = (*program.inputs, total, *(move.by for move in moves))
+    return replace(program, inputs=inputs, statements=statements), moves
+
+
+def _operand(
+    program: Program, value: str, inputs: Mapping[str, Array], sizes: Mapping[str, int]
+) -> tuple[Array, Array]:
+    """A computed operand, rounded, and how far a kernel's element may be from that."""
+    own = prologues(program)[value]
+    kind, extents = multiplied_as(own[-1]), dict(own[-1].domain)
+    dims = tuple(extents[i] if isinstance(i, str) else 1 for i in own[-1].write.index)
+    statements, moves = _moved(own, kind.bits <= _FAST_BITS)
+    alone = replace(
+        program,
+        inputs=(*program.inputs, *(move.by for move in moves)),
+        outputs=(Tensor(value, F32, dims), *(move.exact for move in moves)),
+        statements=statements,
+    )
+    given = {**inputs, **{move.by.name: np.zeros(_shape(move.by, sizes)) for move in moves}}
+    exact, *results = evaluate(alone, given, sizes, round_outputs=False)
+    change = _POINTWISE * np.maximum(np.abs(exact), 1.0)
+    for move, result in zip(moves, results, strict=True):
+        error = move.size(result)
+        shifted = (
+            evaluate(alone, {**given, move.by.name: one}, sizes, round_outputs=False)[0]
+            for one in (error, -error)
+        )
+        change = change + np.maximum(*(np.abs(one - exact) for one in shifted))
+    near = [round_to(exact + step, kind) for step in (0.0, change, -change)]
+    if kind == TF32:
+        near = [_nearest_tf32(one)[0] for one in near]
+    with np.errstate(invalid="ignore"):
+        apart = np.maximum(np.abs(near[1] - near[0]), np.abs(near[2] - near[0]))
+    return near[0], np.where(np.isfinite(apart), apart, np.inf)
+
+
+def _moved(
+    pointwise: Sequence[Pointwise], fast: bool
+) -> tuple[tuple[Pointwise, ...], tuple[_Move, ...]]:
+    """Statements with something added to the result of each fast function."""
     statements: list[Pointwise] = []
     moves: list[_Move] = []
-    for statement in program.pointwise:
+    for statement in pointwise:
         parts = _expanded(statement)
         for part in parts:
             last = part.args[-1]
@@ -231,9 +283,7 @@ def _after_the_sum(program: Program, contraction: Contraction) -> tuple[Program,
                 replace(part, function="add", args=(exact, by)),
             ]
             moves.append(_Move(Tensor(exact.name, F32, dims), Tensor(by.name, F32, dims), *error))
-    total = Tensor(contraction.write.name, F32, _dims(contraction))
-    inputs = (*program.inputs, total, *(move.by for move in moves))
-    return replace(program, inputs=inputs, statements=tuple(statements)), tuple(moves)
+    return tuple(statements), tuple(moves)
 
 
 def _expanded(statement: Pointwise) -> list[Pointwise]:

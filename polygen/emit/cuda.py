@@ -16,8 +16,9 @@ from typing import Any
 
 from polygen.emit.conditions import refusals
 from polygen.emit.environment import environment
-from polygen.emit.instructions import instructions
+from polygen.emit.instructions import copies, instructions
 from polygen.emit.launcher import launcher, parameter, plan_conditions
+from polygen.emit.leaf.computed_chunk import lines as computed_lines
 from polygen.emit.leaf.elements import statements, types
 from polygen.emit.leaf.load_threads import SHARED_ALIGNMENT
 from polygen.emit.leaves import extent_names, matrix_coordinates, size_name
@@ -49,7 +50,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         **_frame(plan),
         "header": header(plan, command),
         "types": made,
-        "helpers": statements(plan.epilogue)[1],
+        "helpers": _helpers(plan),
         "parameters": ", ".join(parameter(plan, argument) for argument in plan.arguments),
         "places": places(plan),
         "realign": copy(plan),
@@ -67,6 +68,12 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         options=_options(plan),
         realign=plan.realign,
     )
+
+
+def _helpers(plan: KernelPlan) -> tuple[str, ...]:
+    """The files of functions that statements call, behind and before the products."""
+    before = [name for c in copies(plan) if c.computed for name in computed_lines(c.computed)[1]]
+    return tuple(dict.fromkeys((*statements(plan.epilogue)[1], *before)))
 
 
 def _options(plan: KernelPlan) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from polygen.emit.leaf import kind_of
+from polygen.emit.leaf.computed_chunk import conversion_records
 from polygen.emit.leaf.dots import chunk_read
 from polygen.emit.leaf.load_threads import load_function
 from polygen.emit.leaf.move_cp_async import copy_function
@@ -13,14 +14,14 @@ from polygen.emit.leaf.multiply_wgmma import product_functions
 from polygen.emit.leaves import sum_register
 from polygen.lower.plan import Buffer, KernelPlan, Rows
 from polygen.lower.result_work import Finish, Store
-from polygen.lower.work import Boxes, Copy, Load, Move, Product, Stream
+from polygen.lower.work import Boxes, Copy, Fill, Load, Move, Product, Stream
 
 # Files of templates/instructions in their order.
 _ORDER = (
     "copies", "fragment_loads", "round_to_tf32", "mma", "words", "places", "tensor_map",
     "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load", "box_load_once",
-    "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces", "pack", "wgmma",
-    "cursor", "partial_sums", "dots",
+    "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces", "pack", "computed",
+    "wgmma", "cursor", "partial_sums", "dots",
 )  # fmt: skip
 _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
 
@@ -43,11 +44,15 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         needed.add("box_load_once")
     if any(finish.operands for finish in plan.of(Finish)):
         needed.add("panels_in")
+    computed = [c.computed for c in copies(plan) if c.computed is not None]
+    if computed:
+        needed |= {"pack", "computed"}
     unit = plan.leaf_of(Product).unit
     products = {"mma.sync": lambda: [_multiply(plan)], "wgmma": lambda: _products(plan)}
     return {
         "instructions": [part for part in _ORDER if part in needed],
         "copy_instructions": _copies(plan),
+        "conversions": conversion_records(computed),
         "fragment_loads": _fragment_loads(plan),
         "buffers": [
             {"name": b.name, "formula": placement(b)}
@@ -62,6 +67,12 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         "box_multicasts": _corners(plan, received, 3),
         "box_stores": _corners(plan, [b for store in plan.of(Store) for _, b in store.panels], 2),
     }
+
+
+def copies(plan: KernelPlan) -> list[Copy]:
+    """What threads copy or compute, into whatever ring."""
+    filled = [source.copy for work in plan.of(Fill) for source in work.sources]
+    return list(dict.fromkeys((*plan.of(Copy), *filled)))
 
 
 def _corners(plan: KernelPlan, moved: Sequence[Boxes], first: int) -> list[dict[str, Any]]:

@@ -163,7 +163,7 @@ def _select(access: Access, values: Mapping[str, Array], ranges: Mapping[str, in
         sliced = index if isinstance(index, Affine) else Affine(index, 1, 0)
         size = ranges[sliced.iterator]
         if sliced != Affine(sliced.iterator, 1, 0) or size != array.shape[axis]:
-            array = array.take(sliced.offset + sliced.scale * np.arange(size), axis)
+            array = array.take(sliced.at(np.arange(size)), axis)
     return array
 
 
@@ -198,7 +198,7 @@ def _operand(arg: Argument, values: Mapping[str, Array], ranges: Mapping[str, in
         if isinstance(at, int):
             return float(at)
         along = at if isinstance(at, Affine) else Affine(at, 1, 0)
-        numbers = along.offset + along.scale * np.arange(ranges[along.iterator], dtype=np.float64)
+        numbers = along.at(np.arange(ranges[along.iterator], dtype=np.float64))
         return numbers.reshape([-1 if iterator == along.iterator else 1 for iterator in iterators])
     array, index = _select(arg, values, ranges), arg.iterators
     used = [iterator for iterator in iterators if iterator in index]

@@ -7,7 +7,7 @@ is equality and a shared subexpression is one node.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from polygen.errors import TraceError
@@ -189,11 +189,12 @@ class ProductNode:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Where a view reads one axis of its source: ``scale * position + offset``."""
+    """Where a view reads one axis of its source: ``scale * floor(position / per) + offset``."""
 
     axis: int | None  # the view's axis that gives the position; None: only at `offset`
     scale: int = 1
     offset: int = 0
+    per: int = 1  # neighbours that read one element
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -263,6 +264,16 @@ def describe_product(notation: str, lhs: Node, rhs: Node, depth: int = 3) -> str
 
 def _describe_view(node: ViewNode, depth: int) -> str:
     """A view as subscripts in the order of the source's axes, then the order of its own."""
+    for axis, reach in enumerate(node.reaches):
+        if reach.per > 1 and reach.axis is not None:
+            reaches, dims = list(node.reaches), list(node.dims)
+            size = dims[reach.axis]
+            reaches[axis] = replace(reach, per=1)
+            dims[reach.axis] = size if isinstance(size, str) else size // reach.per
+            once = ViewNode(node.source, tuple(reaches), tuple(dims))
+            whole = dims == list(node.source.dims) and node.axes == tuple(range(len(dims)))
+            text = describe(node.source if whole else once, depth)
+            return f"repeat({text}, {reach.per}, axis={reach.axis})"
     text = _operand(node.source, depth, _ATOM)
     kept = [axis for axis in node.axes if axis is not None]
     if kept == sorted(kept):

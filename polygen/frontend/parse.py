@@ -17,10 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from polygen.errors import DTypeError, ExpressionError
-from polygen.frontend.coordinates import indices
+from polygen.frontend.coordinates import indices, repeat
 from polygen.frontend.dtypes import STORED
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.functions import ALIASES, INDEX_HINT, PUBLIC, closest, is_numpy
+from polygen.frontend.packed import unpack
 from polygen.frontend.products import einsum
 from polygen.frontend.random import dropout, uniform
 
@@ -80,8 +81,17 @@ def _special() -> dict[str, Callable[..., Any]]:
     return {alias: others.get(name) or PUBLIC[name] for alias, name in ALIASES.items()}
 
 
-_FUNCTIONS = PUBLIC | _special() | {"indices": indices, "dropout": dropout, "uniform": uniform}
-_LITERALS = ("einsum", "swapaxes", "transpose", "permute_dims")  # arguments that are no arrays
+_FUNCTIONS = PUBLIC | _special()
+_FUNCTIONS |= {"indices": indices, "repeat": repeat, "unpack": unpack}
+_FUNCTIONS |= {"dropout": dropout, "uniform": uniform}
+_LITERALS = (
+    "einsum",
+    "swapaxes",
+    "transpose",
+    "permute_dims",
+    "unpack",
+    "repeat",
+)  # arguments that are no arrays
 _KNOWN = 'Known: .T, .mT, .swapaxes(1, 2), .transpose(0, 2, 1), .astype("f16")'
 
 

@@ -18,8 +18,10 @@ Batches are more iterators, a slice is an affine index: with ``q: bf16[B,S,128]`
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from polygen.brief import Brief
+from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
 
 Dim = str | int  # a size: a name (run-time argument) or a number
@@ -27,7 +29,8 @@ Dim = str | int  # a size: a name (run-time argument) or a number
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """``scale * iterator + offset``, as a slice with constant bounds and step indexes an axis.
+    """``scale * floor(iterator / per) + offset``: so an axis is indexed by a slice with constant
+    bounds and step, and by elements that are repeated `per` times.
 
     Made by `affine`, which gives the iterator's name where this would say nothing more.
     """
@@ -35,22 +38,44 @@ class Affine:
     iterator: str
     scale: int
     offset: int
+    per: int = 1
 
     def __str__(self) -> str:
         factor = {1: "", -1: "-"}.get(self.scale, f"{self.scale}*")
-        return f"{factor}{self.iterator}{self.offset:+d}" if self.offset else factor + self.iterator
+        place = self.iterator if self.per == 1 else f"floor({self.iterator}/{self.per})"
+        return f"{factor}{place}{self.offset:+d}" if self.offset else factor + place
+
+    def at(self, place: Any) -> Any:
+        """The index where the iterator is `place`: a number, or an array of them."""
+        return self.scale * (place // self.per) + self.offset
 
 
 Index = str | int | Affine  # an iterator's name, a constant (0 on an axis of size 1), or a slice
 
 
-def affine(index: Index, scale: int, offset: int) -> Index:
-    """``scale * index + offset`` in its simplest form; `scale` is not 0."""
+def affine(index: Index, scale: int, offset: int, per: int = 1) -> Index:
+    """``scale * floor(index / per) + offset`` in its simplest form; `scale` is not 0.
+
+    Raises:
+        UnsupportedProgram: parts of an index of several terms are counted.
+    """
     if isinstance(index, int):
-        return scale * index + offset
+        return scale * (index // per) + offset
     if isinstance(index, Affine):
-        return affine(index.iterator, scale * index.scale, scale * index.offset + offset)
-    return index if (scale, offset) == (1, 0) else Affine(index, scale, offset)
+        if per > 1 and (index.scale, index.offset) != (1, 0):
+            raise UnsupportedProgram(
+                f"elements of a slice, {index}, are repeated {per} times",
+                nearest="Slice before repeating",
+            )
+        inner = index.per * per
+        return affine_of(index.iterator, scale * index.scale, scale * index.offset + offset, inner)
+    return affine_of(index, scale, offset, per)
+
+
+def affine_of(iterator: str, scale: int, offset: int, per: int) -> Index:
+    """The same of an iterator."""
+    plain = (scale, offset, per) == (1, 0, 1)
+    return iterator if plain else Affine(iterator, scale, offset, per)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def _unview(node: Node, index: Indices) -> tuple[Node, Indices]:
         index = tuple(
             reach.offset
             if reach.axis is None
-            else affine(index[reach.axis], reach.scale, reach.offset)
+            else affine(index[reach.axis], reach.scale, reach.offset, reach.per)
             for reach in node.reaches
         )
         node = node.source

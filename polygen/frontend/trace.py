@@ -279,6 +279,26 @@ class Trace:
         reaches = tuple(Reach(along.get(axis)) for axis in range(len(node.dims)))
         return self.reach(node, reaches, [1 if axis is None else node.dims[axis] for axis in axes])
 
+    def repeat(self, node: Node, count: int, axis: int) -> Node:
+        """Records a value whose elements along an axis come `count` times, as np.repeat.
+
+        Raises:
+            ShapeError: the axis has a size without a number.
+        """
+        dim = node.dims[axis]
+        if isinstance(dim, str) and count > 1:
+            raise ShapeError(
+                f"the elements of {describe(node)} along {dim} repeated {count} times",
+                why=f"how many that are depends on {dim}, whose number is known only at run time",
+                nearest=f"Write the number in the place of {dim} in the signature, and {count} "
+                f"times as much where it meets the other axis; or make both static",
+            )
+        reaches = [Reach(n, per=count if n == axis else 1) for n in range(len(node.dims))]
+        dims = [
+            d * count if n == axis and isinstance(d, int) else d for n, d in enumerate(node.dims)
+        ]
+        return self.reach(node, reaches, dims)
+
     def reach(self, node: Node, reaches: Sequence[Reach], dims: Sequence[Dim]) -> Node:
         """Records a view, see `ViewNode`; a view of a view is one view, and no view the node."""
         if isinstance(node, ViewNode):
@@ -295,7 +315,19 @@ def _through(inner: Reach, outer: Sequence[Reach]) -> Reach:
     if inner.axis is None:
         return inner
     found = outer[inner.axis]
-    return Reach(found.axis, inner.scale * found.scale, inner.scale * found.offset + inner.offset)
+    if found.axis is None:
+        return Reach(None, 1, inner.scale * (found.offset // inner.per) + inner.offset)
+    if inner.per > 1 and (found.scale, found.offset) != (1, 0):
+        raise ShapeError(
+            f"a part of elements that are repeated {inner.per} times",
+            nearest="Take the part before repeating: pg.repeat(s[:4], 128, axis=0)",
+        )
+    return Reach(
+        found.axis,
+        inner.scale * found.scale,
+        inner.scale * found.offset + inner.offset,
+        inner.per * found.per,
+    )
 
 
 def _as_matmul(left: Dims, right: Dims) -> ProductAxes | None:

@@ -19,7 +19,7 @@ from polygen.frontend.expr import Node, Size, Symbolic, describe
 from polygen.frontend.functions import ALIASES, TABLE, closest
 from polygen.frontend.shapes import shape_text
 from polygen.frontend.trace import Trace
-from polygen.frontend.views import permutation, subscript, swapped
+from polygen.frontend.views import permutation, repetition, subscript, swapped
 
 _NEEDS_VALUE = "a traced value has no number yet: the function is run once, for every input at once"
 
@@ -141,6 +141,10 @@ class Traced(Symbolic):
                 nearest="A reshape can only add or drop axes of size 1",
             )
         return self._view(axes)
+
+    def repeat(self, repeats: Any, axis: Any = None) -> Traced:
+        """Every element along an axis `repeats` times, one after the other."""
+        return self._of(self.trace.repeat(self.node, *repetition(repeats, axis, self.node.dims)))
 
     def __getitem__(self, key: Any) -> Traced:
         return self._of(
@@ -320,4 +324,5 @@ _ARRAY_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "reshape": lambda a, shape: a.reshape(shape),
     "shape": lambda a: a.shape,
     "ndim": lambda a: a.ndim,
+    "repeat": lambda a, repeats, axis=None: a.repeat(repeats, axis),
 }

@@ -43,6 +43,8 @@ class CostParameters:
         thread_passes: through the pipe of shared memory, of what a producer's threads shift into
             place.
         thread_latency: cycles from such a thread's read to its arrival.
+        compute_rate: bytes per cycle of operands that threads compute and write to shared memory.
+        compute_function_rate: functions beyond arithmetic that they evaluate for them per cycle.
         outside_rate: bytes per cycle that the copy engine fills with zeros outside an array.
         l2_rate: bytes per cycle that the L2 cache gives all multiprocessors together.
         latency: cycles from a copy's issue to its arrival.
@@ -94,6 +96,8 @@ class CostParameters:
     fetch_rate_astride: float
     thread_passes: float
     thread_latency: float
+    compute_rate: float
+    compute_function_rate: float
     outside_rate: float
     l2_rate: float
     latency: float

@@ -23,6 +23,7 @@ from polygen.lower.result_work import Store
 from polygen.lower.work import Boxes, Move
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.pointwise import pointwork
+from polygen.poly.prologue import without_prologues
 from polygen.poly.raster import prove_linear_raster, prove_raster
 from polygen.schedule.model import Schedule
 
@@ -45,8 +46,9 @@ def lower(
             nearest='Use ["m", "n"]',
         )
     tiles, group = tree.tiles, schedule.raster.group
-    work = pointwork(program, tree.fusion, tree.match)
-    given = Given(program, tree, schedule, atom, device, work)
+    products = without_prologues(program)
+    work = pointwork(products, tree.fusion, tree.match)
+    given = Given(products, tree, schedule, atom, device, work)
     out = epilogue(given)
     family = dots if schedule.by_lanes else warpgroups if schedule.specialised else warps
     inside = family.inside(given, out)

@@ -56,7 +56,7 @@ def memory(
     Raises:
         ScheduleError: a matrix of the epilogue cannot be moved in panels.
     """
-    found = [] if schedule.by_lanes else _rings(schedule, matched, tiles)
+    found = [] if schedule.by_lanes else rings(schedule, matched, tiles)
     if schedule.epilogue.through == "smem":
         size, each = tiles.warp[0] * tiles.warp[1] * _SUM_BYTES, len(matched.products)
         found.append(
@@ -87,7 +87,8 @@ def _placed(buffers: list[Buffer]) -> tuple[Buffer, ...]:
     return tuple(found)
 
 
-def _rings(schedule: Schedule, matched: Match, tiles: Tiling) -> list[Buffer]:
+def rings(schedule: Schedule, matched: Match, tiles: Tiling) -> list[Buffer]:
+    """A ring for every operand, not placed yet."""
     alignment = pattern_bytes() if schedule.specialised else chunk_bytes()
     found = []
     for name, operand in matched.operands:

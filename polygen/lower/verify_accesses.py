@@ -17,10 +17,12 @@ from collections.abc import Iterable, Mapping
 
 from polygen.errors import VerifyError
 from polygen.frontend.program import Tensor
+from polygen.lower.computed import Fetch
 from polygen.lower.fill import prove
 from polygen.lower.launch import stride_argument
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Epilogue, Finish, Lines, Read, Store, Warm, Write
+from polygen.lower.verify_computed import check_computed
 from polygen.lower.work import (
     Boxes,
     Combine,
@@ -163,6 +165,13 @@ def _check_shares(plan: KernelPlan) -> None:
 # --- addresses -----------------------------------------------------------------------------------
 def _check_copy(plan: KernelPlan, c: Copy) -> None:
     operand = plan.match.operand(c.operand)
+    if c.computed is not None or operand.computed is not None:
+
+        def check(fetch: Fetch, index: tuple[Along, ...], text: str, names: dict[str, str]) -> None:
+            _check_address(plan, fetch.tensor, index, text, names)
+
+        check_computed(plan, c, check)
+        return
     if c.tensor != operand.tensor:
         raise VerifyError(f"copy_{c.operand} reads {c.tensor.name}", where=plan.entry)
     dims = (operand.role, "k") if c.k_contiguous else ("k", operand.role)
@@ -241,7 +250,9 @@ def _check_address(
     """`text` is where `index` is, whatever the strides and the coordinates."""
     dims = [dim for dim, _ in plan.batches] + list(variables)
     strides = [stride_argument(tensor, axis) for axis in tensor.order[:-1]]
-    for at in _units(dims):
+    # Groups begin where they begin, and not before.
+    ends = {one.dim: one.per for one in index if one.per > 1}
+    for at in (*_units(dims), *_ends(dims, ends)):
         for steps in _units(strides):
             wanted = 0
             for axis, one in enumerate(index):
@@ -329,7 +340,14 @@ def _accessed(plan: KernelPlan, of: Boxes) -> tuple[tuple[Along, ...], tuple[int
 
 
 def _position(one: Along, at: Mapping[str, int]) -> int:
-    return one.scale * at.get(one.dim, 0) + one.offset
+    return one.scale * (at.get(one.dim, 0) // one.per) + one.offset
+
+
+def _ends(names: Iterable[str], counts: Mapping[str, int]) -> Iterable[dict[str, int]]:
+    """The last index of a group, the first of the next, and where the third ends."""
+    for name, count in counts.items():
+        for place in (count - 1, count, 3 * count - 1):
+            yield dict.fromkeys(names, 0) | {name: place}
 
 
 def _units(names: Iterable[str]) -> Iterable[dict[str, int]]:

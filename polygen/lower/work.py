@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from polygen.frontend.program import Dim, Tensor
 from polygen.hardware.fragment_load import FragmentLoad
+from polygen.lower.computed import Computed
 from polygen.lower.launch import MapAxis
 from polygen.poly.tile_program import Sync
 
@@ -134,6 +135,7 @@ class Copy:
     stride: str  # elements between stored rows
     spread: str  # elements between neighbours of a stored row: "1" where they are adjacent
     base: tuple[str, ...]  # terms that lead to the block's matrix
+    computed: Computed | None = None  # how its elements are made, which nobody stores
 
     @property
     def rows(self) -> int:
@@ -218,7 +220,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Global memory -> ring, by threads that shift rows into place: one operand.
+    """Global memory -> ring, by threads that shift rows into place, or compute: one operand.
 
     A piece is some chunks of 16 bytes of shared memory for each thread.
     """
@@ -244,6 +246,7 @@ class Fill:
     rounds: int  # of a k tile
     each: int  # pieces of a round
     counter: str  # of the rings' slots
+    words: int  # registers of a chunk between reading and writing it
 
 
 @dataclass(frozen=True, slots=True)

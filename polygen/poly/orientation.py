@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from polygen.poly.match import Along, Match, Operand
 from polygen.poly.pointwise import Element, Pointwork
+from polygen.poly.prologue import Prologue
 from polygen.schedule.model import Schedule
 
 _OTHER = {"m": "n", "n": "m"}
@@ -65,6 +66,15 @@ def _operand(operand: Operand) -> Operand:
         role=_OTHER[operand.role],
         index=tuple(map(_along, operand.index)),
         extents=tuple((_OTHER.get(dim, dim), extent) for dim, extent in operand.extents),
+        computed=None if operand.computed is None else _computed(operand.computed),
+    )
+
+
+def _computed(prologue: Prologue) -> Prologue:
+    return replace(
+        prologue,
+        reads=tuple(map(_element, prologue.reads)),
+        coordinates=tuple((name, _along(one)) for name, one in prologue.coordinates),
     )
 
 

@@ -29,9 +29,14 @@ class Problem:
         operands: how many of these carry m, and how many n.
         batches: matrices of results.
         threaded: how many operands that carry m, and that carry n, no copy engine moves: with
-            roles, threads shift their rows into place.
+            roles, threads shift their rows into place, or compute them.
         uncopied: how many of these no copy helps either: slices that begin inside a chunk of a row.
         own: whether each of these has operands of its own that carry m, and that carry n.
+        computed: how many operands that carry m, and that carry n, are computed.
+        source_bytes: of the arguments that these are computed from, of one matrix of results.
+        operand_functions: functions beyond arithmetic in an element of all of these together.
+        held: words that threads which fill rings hold of a chunk, and registers beside them; zeros:
+            of rows that they shift into place, or there are none.
     """
 
     m: int
@@ -53,6 +58,10 @@ class Problem:
     threaded: tuple[int, int] = (0, 0)
     own: tuple[bool, bool] = (True, True)
     uncopied: tuple[int, int] = (0, 0)
+    computed: tuple[int, int] = (0, 0)
+    source_bytes: tuple[int, int] = (0, 0)
+    operand_functions: tuple[int, int] = (0, 0)
+    held: tuple[int, int] = (0, 0)
 
     @property
     def copied(self) -> tuple[int, int]:
@@ -81,14 +90,22 @@ class Problem:
             threaded=self.threaded[::-1],
             uncopied=self.uncopied[::-1],
             own=self.own[::-1],
+            computed=self.computed[::-1],
+            source_bytes=self.source_bytes[::-1],
+            operand_functions=self.operand_functions[::-1],
         )
 
     @property
     def operand_bytes(self) -> tuple[int, int]:
-        """Bytes of the left and of the right operands of one matrix of results."""
-        left, right = self.operands
+        """Bytes that are read of the left and of the right operands of one matrix of results."""
+        left, right = (
+            all_of - made for all_of, made in zip(self.operands, self.computed, strict=True)
+        )
         depth = self.k * self.element_bytes
-        return left * self.m * depth, right * self.n * depth
+        return (
+            left * self.m * depth + self.source_bytes[0],
+            right * self.n * depth + self.source_bytes[1],
+        )
 
 
 @dataclass(frozen=True, slots=True)

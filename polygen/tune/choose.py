@@ -98,8 +98,10 @@ def choose(
     if chosen.launch.realign:
         by_hand = problem.uncopied
         origin += "; operands that tensor maps cannot describe are copied first, to whole lines"
-    if chosen.specialised and any(by_hand):
+    if chosen.specialised and sum(by_hand) > sum(problem.computed):
         origin += "; threads fill rings: tensor maps cannot describe all operands"
+    if any(problem.computed):
+        origin += "; threads compute operands on their way to shared memory"
     if chosen.specialised and chosen.epilogue.through == "lines":
         origin += "; results are stored line by line: tensor maps cannot describe the epilogue"
     if True in refused and not any(one.schedule.specialised for one in fitting):

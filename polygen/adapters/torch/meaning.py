@@ -50,6 +50,12 @@ def _cbrt(x: Any) -> Any:
     return torch.sign(x) * torch.abs(x) ** (1.0 / 3.0)
 
 
+def _nibble(byte: Any, place: Any) -> Any:
+    """The low half of a byte where its place is even, else the high one."""
+    high = torch.floor(byte / 16)
+    return torch.where(place % 2 > 0, high, byte - 16 * high)
+
+
 def _random_uniform(*args: Any) -> Any:
     """Philox 4x32-10 in 64-bit integers; a factor of 32 bits goes in two halves."""
     low = 0xFFFFFFFF
@@ -113,6 +119,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "logical_or": torch.logical_or,
     "logical_not": torch.logical_not,
     "random_uniform": _random_uniform,
+    "nibble_i4": lambda byte, place: (_nibble(byte, place) + 8) % 16 - 8,
+    "nibble_u4": lambda byte, place: _nibble(byte, place),
 }
 
 
@@ -181,7 +189,7 @@ def _selected(access: Access, values: Mapping[str, Any], extents: Mapping[str, A
             tensor = tensor.select(axis, index)
         elif isinstance(index, Affine):
             steps = torch.arange(extents[index.iterator], device=tensor.device)
-            tensor = tensor.index_select(axis, steps * index.scale + index.offset)
+            tensor = tensor.index_select(axis, index.at(steps))
     return tensor
 
 
@@ -216,7 +224,8 @@ def _places(
     along = index if isinstance(index, Affine) else Affine(index, 1, 0)
     steps = torch.arange(extents[along.iterator], dtype=working, device=device)
     shape = [-1 if iterator == along.iterator else 1 for iterator in extents]
-    return (steps * along.scale + along.offset).reshape(shape)
+    placed: torch.Tensor = along.at(steps)
+    return placed.reshape(shape)
 
 
 def _aligned(

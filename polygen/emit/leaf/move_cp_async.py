@@ -36,9 +36,18 @@ def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
 
 
 def in_passes(
-    plan: KernelPlan, one: Leaf, c: Copy, moved: int, prelude: list[str], body: list[str]
+    plan: KernelPlan,
+    one: Leaf,
+    c: Copy,
+    moved: int,
+    prelude: list[str],
+    body: list[str],
+    unroll: str = "",
 ) -> Text:
-    """A copy leaf: `p` says which part of the tile, `moved` the bytes of one access."""
+    """A copy leaf: `p` says which part of the tile, `moved` the bytes of one access.
+
+    `unroll`: how many passes are unrolled; "": as many as are worth it.
+    """
     buffer, threads = plan.buffer(c.buffer), plan.launch.threads
     pieces = c.rows * (c.columns * c.element_bytes // moved)
     passes = -(-pieces // threads)
@@ -54,7 +63,7 @@ def in_passes(
         "body": body,
         "first": f"p * {per_part}",
         "end": end if passes % c.parts == 0 else f"min({end}, {passes})",
-        "unroll": "" if passes <= _ALL_UNROLLED else " 8",
+        "unroll": unroll or ("" if passes <= _ALL_UNROLLED else " 8"),
     }
     comment = (
         f"{one.statement}[k,p]: {c.tensor.name}, {ranges[0]} x {ranges[1]}{part} -> "

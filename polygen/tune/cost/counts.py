@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import span_of, spans
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.poly.fills import piece_bytes, rounds
+from polygen.poly.fills import Held, piece_bytes, rounds, shifted
 from polygen.poly.results import own_columns, panel_columns
 from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted, Problem
 
 _SUM_BYTES = 4  # of sums that blocks share
+_READ_TOGETHER = 2 * chunk_bytes()  # of computed operands, by a thread that multiplies as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,9 @@ class Counts:
         box_rows: rows of the boxes in which it asks.
         threaded: bytes of tiles that threads shift into place per k tile, those outside the
             operands included.
+        made: bytes of tiles that threads compute per k tile, likewise.
+        made_functions: evaluated for them per k tile.
+        made_waits: for what they are computed from, per k tile, without roles.
         thread_rounds: of them per k tile: what is on its way at once is written before the next.
         access_bytes: the widest access that the rows of all operands allow, a whole chunk at most.
         outside: bytes outside the operands that the copy engine has filled with zeros.
@@ -99,6 +103,9 @@ class Counts:
     fetched: int
     box_rows: int
     threaded: int
+    made: int
+    made_functions: int
+    made_waits: int
     thread_rounds: int
     access_bytes: int
     outside: int
@@ -162,7 +169,11 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
     all_copied = copied and problem.copied == problem.operands
     moved = (lefts - by_hand[0], rights - by_hand[1])
     fetched = (moved[0] * rows // cluster.n + moved[1] * columns // cluster.m) * cta.k * size
-    threaded = (by_hand[0] * cta.m + by_hand[1] * cta.n) * cta.k * size
+    tile = (cta.m * cta.k, cta.n * cta.k)
+    made = sum(count * own for count, own in zip(problem.computed, tile, strict=True)) * size
+    threaded = sum(count * own for count, own in zip(by_hand, tile, strict=True)) * size
+    by_roles = made if roles else 0
+    threaded -= by_roles
     if roles:
         tall_blocks = warp.m // device.warpgroup_rows  # instructions along m of one worker
         steps = cta.k * size // device.warpgroup_depth_bytes
@@ -212,9 +223,14 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         fetched=fetched,
         box_rows=_box_rows(schedule, problem, moved) if roles else 0,
         threaded=threaded,
-        thread_rounds=_rounds(schedule, by_hand, size),
+        made=made,
+        made_functions=sum(
+            count * own for count, own in zip(problem.operand_functions, tile, strict=True)
+        ),
+        made_waits=0 if roles else -(-made // (workers * device.warp_size * _READ_TOGETHER)),
+        thread_rounds=_rounds(schedule, by_hand, size, problem.held),
         access_bytes=problem.access_bytes,
-        outside=left // cluster.n + right // cluster.m - threaded - fetched,
+        outside=left // cluster.n + right // cluster.m - threaded - by_roles - fetched,
         in_flight=schedule.pipeline.in_flight if roles else 0,
         operand_reads=operand_reads,
         sent=problem.products * cta.m * cta.n * _SUM_BYTES if split > 1 else 0,
@@ -266,14 +282,17 @@ def _ahead(schedule: Schedule) -> int:
     return 1 if schedule.by_lanes else max(1, schedule.pipeline.distance)
 
 
-def _rounds(schedule: Schedule, by_hand: tuple[int, int], size: int) -> int:
+def _rounds(schedule: Schedule, by_hand: tuple[int, int], size: int, of: tuple[int, int]) -> int:
     """Rounds in which threads fill a k tile; 0 where the copy engine does."""
     cta, each = schedule.tile.cta, piece_bytes()
     pieces = sum(
         count * -(-extent * cta.k * size // each)
         for count, extent in zip(by_hand, (cta.m, cta.n), strict=True)
     )
-    return rounds(pieces, schedule.roles.producer_registers)[0] if pieces else 0
+    if not pieces:
+        return 0
+    threads = Held(*of) if any(of) else shifted()
+    return rounds(pieces, schedule.roles.producer_registers, threads)[0]
 
 
 def _own_k_tiles(schedule: Schedule, problem: Problem) -> int:

@@ -99,7 +99,9 @@ def _copies(c: Counts, p: CostParameters) -> str:
         narrow = c.access_bytes < chunk_bytes()
         rate = min(p.warp_fetch_rate, p.warp_narrow_rate * c.access_bytes if narrow else math.inf)
         wide = f", {c.access_bytes} B at a time" if narrow else ""
-        return f"{_steps(c)} {c.filled} B{wide}, {rate:.0f} B a cycle"
+        copied = c.filled - c.made
+        plain = [f"{copied} B{wide}, {rate:.0f} B a cycle"] if copied else []
+        return f"{_steps(c)} {'; '.join([*plain, *_made(c, p)])}"
     rate = c.fetched / max(c.box_rows, 1) * p.box_rate
     rate = min(rate, p.fetch_rate_astride) if c.astride else rate
     busy = min(c.clusters, c.slots) * c.blocks
@@ -110,7 +112,18 @@ def _copies(c: Counts, p: CostParameters) -> str:
     if c.threaded:
         by_hand = f"{c.threaded} B by threads in {c.thread_rounds} round(s)"
         found = f"{found}; {by_hand}" if c.fetched else by_hand
+    made = "; ".join(_made(c, p))
+    if made:
+        found = f"{found}; {made}" if c.fetched or c.threaded else made
     return f"{_steps(c)} {found}"
+
+
+def _made(c: Counts, p: CostParameters) -> list[str]:
+    """What threads compute of a k tile."""
+    if not c.made:
+        return []
+    functions = f" with {c.made_functions} functions" if c.made_functions else ""
+    return [f"{c.made} B{functions} computed by threads, {p.compute_rate:.0f} B a cycle"]
 
 
 def _latency(c: Counts, p: CostParameters) -> str:

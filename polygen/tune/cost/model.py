@@ -137,11 +137,11 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     )
     finish, zeros = _finish(p, c), c.outside / p.outside_rate
     least = p.step + zeros
-    by_hand = c.thread_rounds * p.thread_latency
+    by_hand = np.maximum(c.thread_rounds * p.thread_latency, c.resident * _making(p, c))
 
     def waiting(busy: Column) -> tuple[Column, Column]:
         """Cycles of a k tile's copies, and of a slot's way round the ring over its slots."""
-        asked = (c.fetched + c.threaded) * busy
+        asked = (c.fetched + c.threaded + c.made) * busy
         copy = np.maximum.reduce([own, asked / p.l2_rate, by_hand])
         latency = p.latency * (1 + p.crowding * busy / (c.slots * c.blocks))
         return copy, (latency + (1 + c.in_flight) * product) / c.ahead
@@ -173,6 +173,11 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
         "latency": k_tiles * waited,
         "way out": np.where(c.pingpong > 0, np.ceil(c.rounds / 2), c.rounds) * finish,
     }
+
+
+def _making(p: CostParameters, c: Columns) -> Column:
+    """Cycles in which the threads of a block compute their part of a k tile."""
+    return np.asarray(c.made / p.compute_rate + c.made_functions / p.compute_function_rate)
 
 
 def _finish(p: CostParameters, c: Columns) -> Column:
@@ -213,8 +218,11 @@ def _warps(p: CostParameters, c: Columns) -> dict[str, Column]:
         multiply = np.where(c.lanes > 0, by_lanes, multiply)
         shared = blocks * (c.operand_reads + c.filled) / p.warp_shared_rate
         shared = np.where(c.lanes > 0, 0.0, shared)
-        copy = blocks * c.filled / fetch_rate
-        waited = np.where(blocks > 0, crowded / c.ahead, 0.0)
+        # What is computed is computed by the warps that multiply.
+        copy = blocks * ((c.filled - c.made) / fetch_rate + _making(p, c))
+        # What is computed is waited for where it is read; other blocks go on meanwhile.
+        alone = c.made_waits * p.warp_latency / np.maximum(blocks, 1)
+        waited = np.where(blocks > 0, crowded / c.ahead + alone, 0.0)
         work = _norm(p.warp_sharpness, multiply, shared, copy)
         work = work + np.where(c.lanes > 0, 0.0, blocks * p.barrier)
         step = _norm(p.warp_sharpness, work, waited)

@@ -25,6 +25,9 @@ PROGRAMS = [
     ("(x @ w.T).T + g", ("x:bf16[M,K]", "w:bf16[N,K]", "g:bf16[N,M]")),
     ("where(x @ w.T > b, tanh(x @ w.T), b * b)", SIGNATURE),
     ("x @ w.T", ("x:e4m3[M,K]", "w:e4m3[N,K]")),
+    ("relu((x * g + 1) @ w.T) + b", ("x:bf16[M,K]", "g:bf16[K]", "w:bf16[N,K]", "b:f32[N]")),
+    ("x @ (q.astype('f16') * s[:, None]).T", ("x:f16[M,K]", "q:s8[N,K]", "s:f32[N]")),
+    ("(x - 1) @ w", ("x:tf32[M,K]", "w:tf32[K,N]")),
 ]
 
 

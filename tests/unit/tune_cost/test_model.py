@@ -28,7 +28,11 @@ PROBLEMS = (
     Problem(4096, 4096, 512, matrices=2, matrix_bytes=4, functions=1, pointwise=True),
     Problem(8192, 8192, 8192, element_bytes=1),
     Problem(3001, 3001, 3001, astride=True, access_bytes=2, threaded=(1, 1)),
-)
+    Problem(
+        4096, 4096, 4096, threaded=(1, 0), computed=(1, 0), source_bytes=(1 << 25, 0),
+        operand_functions=(1, 0), held=(8, 64),
+    ),
+)  # fmt: skip
 
 
 def named(name):
@@ -46,7 +50,7 @@ BETTER = (
     "box_rate", "fetch_rate_astride", "outside_rate", "l2_rate", "matrix_rate", "function_rate",
     "warp_rate", "warp_shared_rate", "warp_fetch_rate", "warp_narrow_rate",
     "way_out_rate", "warp_function_rate", "exchange_rate", "warp_memory",
-    "lane_rate", "lane_load_rate",
+    "lane_rate", "lane_load_rate", "compute_rate", "compute_function_rate",
 )  # fmt: skip
 WORSE = (
     "droop", "written_share", "start", "instruction", "step", "latency", "crowding", "cluster_loss",
