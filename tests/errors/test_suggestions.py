@@ -128,7 +128,7 @@ def test_a_transposed_operand_is_meant():
         assert found is not None and compiled(found[1])
 
 
-@pytest.mark.parametrize("name", ["sum", "mean", "argmax", "cumsum", "tensordot", "repeat", "max"])
+@pytest.mark.parametrize("name", ["sum", "mean", "argmax", "cumsum", "tensordot", "roll", "max"])
 def test_what_numpy_has_is_said_to_be_lacking(name):
     """It is never taken for a misspelling of something else."""
     for text in (f"{name}(x @ w.T)", f"np.{name}(x @ w.T)"):
@@ -247,6 +247,10 @@ def test_types(wrong, suggestions):
         if name == "f32":  # described rightly; multiplied as tf32, as the next message says
             error = refusal(compiled, "x @ w.T", **signature)
             assert "Say tf32[...]" in error.nearest
+        elif name == "u8":  # described rightly; no operand, but what operands are computed from
+            error = refusal(compiled, "x @ w.T", **signature)
+            assert error.nearest == 'Write x.astype("bf16")'
+            assert compiled('x.astype("bf16") @ w.astype("bf16").T', **signature)
         else:
             assert compiled("x @ w.T", **signature, **options)
 
