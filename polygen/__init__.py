@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         where,
     )
     from polygen.frontend.functions import round_half_even as round
+    from polygen.frontend.groups import check_ends, grouped_matmul, per_group
     from polygen.frontend.products import einsum, matmul
     from polygen.frontend.random import dropout
     from polygen.kernel import Kernel
@@ -85,6 +86,7 @@ __all__ = [
     "cbrt",
     "ceil",
     "celu",
+    "check_ends",
     "clip",
     "cos",
     "dropout",
@@ -99,6 +101,7 @@ __all__ = [
     "fuse",
     "gelu",
     "gelu_tanh",
+    "grouped_matmul",
     "hardswish",
     "heaviside",
     "hypot",
@@ -116,6 +119,7 @@ __all__ = [
     "maximum",
     "minimum",
     "mish",
+    "per_group",
     "power",
     "random",
     "reciprocal",
@@ -151,9 +155,12 @@ _HOMES = {
     "Verdict": "polygen.verdict",
     "judge": "polygen.verdict",
     "einsum": "polygen.frontend.products",
+    "check_ends": "polygen.frontend.groups",
     "dropout": "polygen.frontend.random",
+    "grouped_matmul": "polygen.frontend.groups",
     "indices": "polygen.frontend.coordinates",
     "matmul": "polygen.frontend.products",
+    "per_group": "polygen.frontend.groups",
 }
 _RENAMED = {"abs": "absolute", "round": "round_half_even"}
 

@@ -279,10 +279,15 @@ def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str,
         return dim if isinstance(dim, int) else sizes.get(dim, TYPICAL_SIZE)
 
     batches = {dim for dim, _ in matched.batches}
+    count = math.prod(
+        extent if isinstance(extent, int) else sizes.get(extent, _TYPICAL_BATCHES)
+        for _, extent in matched.batches
+    )
     lefts, rights = matched.side("m"), matched.side("n")
     whole = work.matrices
     return Problem(
-        m=size(matched.m),
+        # Groups of rows are matrices below one another: as if all had equally many rows.
+        m=-(-size(matched.m) // count) if matched.groups else size(matched.m),
         n=size(matched.n),
         k=max(map(size, matched.depths)),
         element_bytes=matched.a.tensor.dtype.bytes,
@@ -297,10 +302,7 @@ def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str,
         access_bytes=min(chunk_bytes(), *(o.alignment for _, o in matched.operands)),
         products=len(matched.products),
         operands=(len(lefts), len(rights)),
-        batches=math.prod(
-            extent if isinstance(extent, int) else sizes.get(extent, _TYPICAL_BATCHES)
-            for _, extent in matched.batches
-        ),
+        batches=count,
         threaded=(sum(map(by_threads, lefts)), sum(map(by_threads, rights))),
         own=(_has_any(lefts, batches), _has_any(rights, batches)),
     )

@@ -21,6 +21,7 @@ from polygen.frontend.coordinates import indices
 from polygen.frontend.dtypes import STORED
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.functions import ALIASES, INDEX_HINT, PUBLIC, closest, is_numpy
+from polygen.frontend.groups import grouped_matmul, per_group
 from polygen.frontend.products import einsum
 from polygen.frontend.random import dropout, uniform
 
@@ -81,6 +82,7 @@ def _special() -> dict[str, Callable[..., Any]]:
 
 
 _FUNCTIONS = PUBLIC | _special() | {"indices": indices, "dropout": dropout, "uniform": uniform}
+_FUNCTIONS |= {"grouped_matmul": grouped_matmul, "per_group": per_group}
 _LITERALS = ("einsum", "swapaxes", "transpose", "permute_dims")  # arguments that are no arrays
 _KNOWN = 'Known: .T, .mT, .swapaxes(1, 2), .transpose(0, 2, 1), .astype("f16")'
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from polygen.frontend.program import Dim, Tensor
 from polygen.hardware.fragment_load import FragmentLoad
 from polygen.lower.launch import MapAxis
+from polygen.poly.match import RowGroups
 from polygen.poly.tile_program import Sync
 
 
@@ -111,6 +112,7 @@ class Locate:
     group: int
     cluster: tuple[int, int]  # blocks along m, n
     batches: tuple[tuple[str, Dim], ...] = ()  # batch dims and their extents, outermost first
+    groups: RowGroups | None = None  # of rows, which then count the matrices
 
 
 # --- operands ------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polygen.errors import UnsupportedProgram
-from polygen.frontend.program import Affine, Contraction, Dim, Index, Program, Tensor
+from polygen.frontend.program import Affine, Contraction, Dim, Index, Program, Tensor, Within
 from polygen.poly.fusion import Fusion
 
 
@@ -28,13 +28,17 @@ class Along:
         dim: "m", "n", "k", a batch dim ("z0", "z1", ...), or "" for a constant, the offset.
         scale: elements of the axis from one index of the dim to the next.
         offset: the element at index 0.
+        group: the batch dim that counts groups of rows, where index 0 is the first row of one.
     """
 
     dim: str
     scale: int = 1
     offset: int = 0
+    group: str = ""
 
     def __str__(self) -> str:
+        if self.group:
+            return f"{self.group}.{self.dim}"
         if not self.dim:
             return str(self.offset)
         text = self.dim if self.scale == 1 else f"{self.scale}*{self.dim}"
@@ -45,6 +49,8 @@ def along(index: Index, dims: dict[str, str]) -> Along:
     """An index in terms of dims, by iterator."""
     if isinstance(index, int):
         return Along("", 0, index)
+    if isinstance(index, Within):
+        return Along(dims[index.iterator], group=dims[index.group])
     if isinstance(index, Affine):
         return Along(dims[index.iterator], index.scale, index.offset)
     return Along(dims[index])
@@ -96,7 +102,7 @@ class Operand:
     @property
     def alignment(self) -> int:
         """Bytes that divide the address of every row that is read."""
-        start = self.inner.offset * self.tensor.dtype.bytes
+        start = (1 if self.inner.group else self.inner.offset) * self.tensor.dtype.bytes
         bits = self.tensor.alignment | start
         return bits & -bits
 
@@ -121,6 +127,21 @@ class Multiplied:
 
 
 @dataclass(frozen=True, slots=True)
+class RowGroups:
+    """Rows in groups: matrices of results below one another, each with as many rows as it has.
+
+    Attributes:
+        dim: the batch dim that counts them.
+        extent: how many there are.
+        ends: the array that says where they end.
+    """
+
+    dim: str
+    extent: Dim
+    ends: str
+
+
+@dataclass(frozen=True, slots=True)
 class Match:
     """Products in the terms of a matrix instruction."""
 
@@ -131,6 +152,7 @@ class Match:
     m: Dim
     n: Dim
     depths: tuple[Dim, ...]  # the different lengths of the sums
+    groups: RowGroups | None = None  # of rows; then `m` is the number of rows of all groups
 
     def extent(self, role: str) -> Dim:
         """The size of the problem along "m", "n" or "k", the first of several."""
@@ -203,7 +225,9 @@ def match(program: Program, fusion: Fusion) -> Match:
     depths = tuple(dict.fromkeys(dict(p.contraction.domain)[p.k] for p in products))
     batches = tuple((dim, extents[dim]) for dim in axes if dim not in ("m", "n"))
     order = sorted(named.items(), key=lambda item: item[1].role)
-    return Match(tuple(products), tuple(order), axes, batches, extents["m"], extents["n"], depths)
+    groups = RowGroups(*batches[0], program.ends) if program.ends else None
+    m, n = extents["m"], extents["n"]
+    return Match(tuple(products), tuple(order), axes, batches, m, n, depths, groups)
 
 
 def _axes(program: Program, fusion: Fusion) -> tuple[str, ...]:

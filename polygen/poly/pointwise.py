@@ -46,7 +46,8 @@ class Element:
         """Bytes that divide the address of every row that is accessed."""
         if not self.tensor.dims:
             return self.tensor.alignment
-        start = self.index[self.tensor.order[-1]].offset * self.tensor.dtype.bytes
+        inner = self.index[self.tensor.order[-1]]
+        start = (1 if inner.group else inner.offset) * self.tensor.dtype.bytes
         bits = self.tensor.alignment | start
         return bits & -bits
 
