@@ -286,7 +286,7 @@ def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str,
     lefts, rights = matched.side("m"), matched.side("n")
     whole = work.matrices
     return Problem(
-        # Groups of rows are matrices below one another: as if all had equally many rows.
+        # Groups of rows are matrices below one another, of so many rows in the mean.
         m=-(-size(matched.m) // count) if matched.groups else size(matched.m),
         n=size(matched.n),
         k=max(map(size, matched.depths)),
@@ -305,6 +305,7 @@ def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str,
         batches=count,
         threaded=(sum(map(by_threads, lefts)), sum(map(by_threads, rights))),
         own=(_has_any(lefts, batches), _has_any(rights, batches)),
+        uneven=matched.groups is not None,
     )
 
 

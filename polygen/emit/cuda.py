@@ -140,7 +140,7 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
             "tile_n": plan.tiles.cta[1],
             "n_extent": extent_names(plan)["n"],
             "walk": declared(),
-            "find": find(plan, groups, 1, "b_m"),
+            "find": find(plan, groups, 1, "b_m", "find_together"),
             "of_group": ", ".join(f"{name} = {value}" for name, value in held),
         }
     if not plan.launch.persistent:

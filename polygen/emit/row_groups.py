@@ -29,7 +29,7 @@ def of_group(groups: RowGroups) -> dict[str, str]:
     }
 
 
-def find(plan: KernelPlan, groups: RowGroups, blocks: int, tile: str) -> str:
+def find(plan: KernelPlan, groups: RowGroups, blocks: int, tile: str, how: str = "find") -> str:
     """The call that goes on to the group of a row of tiles.
 
     Args:
@@ -37,8 +37,10 @@ def find(plan: KernelPlan, groups: RowGroups, blocks: int, tile: str) -> str:
         groups: of rows.
         blocks: of a cluster below one another, whose tiles count as one.
         tile: its number.
+        how: "find", by every thread from the group where it is; or "find_together", by whole warps
+            from the first group on.
     """
-    return f"{_WALK}.find({_table(plan, groups, blocks)}, {tile})"
+    return f"{_WALK}.{how}({_table(plan, groups, blocks)}, {tile})"
 
 
 def count(plan: KernelPlan, groups: RowGroups, blocks: int) -> str:

@@ -31,6 +31,7 @@ class Problem:
         threaded: how many operands that carry m, and that carry n, no copy engine moves: with
             roles, threads shift their rows into place.
         own: whether each of these has operands of its own that carry m, and that carry n.
+        uneven: whether these are groups of rows below one another, of which `m` is the mean.
     """
 
     m: int
@@ -51,6 +52,7 @@ class Problem:
     batches: int = 1
     threaded: tuple[int, int] = (0, 0)
     own: tuple[bool, bool] = (True, True)
+    uneven: bool = False
 
     @property
     def operand_bytes(self) -> tuple[int, int]:

@@ -217,6 +217,20 @@ def test_every_way_is_right_for_every_table(name):
         assert right(done.results, given.wanted), table
 
 
+@pytest.mark.parametrize("name", ["warps", "roles"])
+def test_more_groups_than_a_warp_has_lanes(name):
+    made = kernel(name)
+    source = few_blocks(made.passes.source)
+    random = np.random.default_rng(0)
+    for count in (31, 32, 33, 64, 70):
+        cuts = np.sort(random.integers(0, 97, count)) / 100
+        for table in (tuple(cuts), (*(0.0,) * (count - 1), 1.0), tuple(random.permutation(cuts))):
+            given = call(made, KERNELS[name][3], table)
+            done = emulate(made.program, source, made.ptx, given.operands)
+            assert not done.report.findings, (count, done.report)
+            assert right(done.results, given.wanted), (count, table)
+
+
 def test_rows_without_a_group_are_meant_to_be_left():
     made = kernel("warps")
     given = call(made, KERNELS["warps"][3], TABLES["an empty group, rows of none"])

@@ -139,14 +139,16 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
     roles, pingpong = schedule.specialised, schedule.roles.form == "pingpong"
     blocks, split = cluster.blocks, cluster.k
     tall, wide = -(-problem.m // (cta.m * cluster.m)), -(-problem.n // (cta.n * cluster.n))
-    clusters = tall * wide * problem.batches
+    clusters = _tall(problem, cta.m * cluster.m) * wide
     usable = device.multiprocessors if blocks <= 2 else device.wide_cluster_multiprocessors
     slots = usable // blocks * (fitted.resident if roles else 1)
     workers = (cta.m // warp.m) * (cta.n // warp.n)
     lefts, rights = problem.operands
     left, right = lefts * cta.m * cta.k * size, rights * cta.n * cta.k * size
     # A tile that is larger than the whole operand is filled up with zeros.
-    rows, columns = min(cta.m, problem.m), min(cta.n, problem.n)
+    # Of groups below one another it goes on into the next.
+    there = problem.m * problem.batches if problem.uneven else problem.m
+    rows, columns = min(cta.m, there), min(cta.n, problem.n)
     by_hand = problem.threaded if roles else (0, 0)
     moved = (lefts - by_hand[0], rights - by_hand[1])
     fetched = (moved[0] * rows // cluster.n + moved[1] * columns // cluster.m) * cta.k * size
@@ -220,6 +222,17 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         groups=groups,
         astride=problem.astride,
     )
+
+
+def _tall(problem: Problem, rows: int) -> int:
+    """Tiles of so many rows below one another, of all matrices.
+
+    Of groups with any numbers of rows the last tile is half full in the mean, and one is the least.
+    """
+    if not problem.uneven:
+        return -(-problem.m // rows) * problem.batches
+    whole = problem.m * problem.batches + problem.batches * (rows - 1) // 2
+    return max(problem.batches, -(-whole // rows))
 
 
 def _rounds(schedule: Schedule, by_hand: tuple[int, int], size: int) -> int:
