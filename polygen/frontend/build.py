@@ -16,7 +16,7 @@ from polygen.errors import DTypeError, PolygenError, SignatureError, TraceError,
 from polygen.frontend.dtypes import NAMED, S32, STORED, DType
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.expr import InputNode, Node
-from polygen.frontend.groups import ends_of, in_groups
+from polygen.frontend.grouping import ends_of, in_groups
 from polygen.frontend.iterators import Iterators
 from polygen.frontend.program import Program, Tensor
 from polygen.frontend.shapes import check_tensor

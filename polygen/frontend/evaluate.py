@@ -15,7 +15,8 @@ import numpy as np
 from polygen.errors import ArgumentError
 from polygen.frontend.dtypes import F32
 from polygen.frontend.functions import TABLE
-from polygen.frontend.groups import bounds, one_group
+from polygen.frontend.grouping import one_group
+from polygen.frontend.groups import bounds
 from polygen.frontend.program import (
     Access,
     Affine,

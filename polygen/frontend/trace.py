@@ -37,7 +37,7 @@ from polygen.frontend.expr import (
     describe_product,
 )
 from polygen.frontend.functions import TABLE, bind, expand
-from polygen.frontend.groups import grouped_axes, require_ends, rows_of_groups
+from polygen.frontend.grouping import grouped_axes, require_ends, rows_of_groups
 from polygen.frontend.program import Dim, Tensor
 from polygen.frontend.shapes import (
     MATMUL_DTYPES,

@@ -20,7 +20,8 @@ import numpy as np
 
 from polygen.frontend.dtypes import F32, DType
 from polygen.frontend.evaluate import evaluate
-from polygen.frontend.groups import bounds, one_group
+from polygen.frontend.grouping import one_group
+from polygen.frontend.groups import bounds
 from polygen.frontend.program import (
     Access,
     Affine,

@@ -17,7 +17,8 @@ from polygen.adapters.torch.tensors import torch_dtype
 from polygen.frontend import philox
 from polygen.frontend.expr import Symbolic
 from polygen.frontend.functions import TABLE
-from polygen.frontend.groups import bounds, one_group
+from polygen.frontend.grouping import one_group
+from polygen.frontend.groups import bounds
 from polygen.frontend.program import (
     Access,
     Affine,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from polygen.bench.operations import Operation, fixed_forms, evaluated
+from polygen.bench.operations import Operation, evaluated, fixed_forms
 from polygen.bench.peers.inductor import MODE
 from polygen.bench.products import by_operator
 from polygen.bench.source import Call

@@ -10,7 +10,8 @@ import pytest
 import polygen as pg
 from polygen.errors import ArgumentError
 from polygen.frontend.evaluate import evaluate, reference
-from polygen.frontend.groups import bounds, one_group, routed_ends
+from polygen.frontend.grouping import one_group
+from polygen.frontend.groups import bounds, routed_ends
 from polygen.frontend.parse import parse_expression
 from polygen.frontend.program import Within
 
