@@ -14,9 +14,10 @@ import pytest
 from generated import SCHEDULE, edited
 
 import polygen as pg
-from polygen.check import emulate
+from polygen.check import emulate, launch_of
 from polygen.frontend.evaluate import evaluate
 from polygen.kernel import Kernel
+from polygen.machine import run
 from polygen.runtime.nvrtc import compile_source
 from polygen.schedule.model import (
     Cluster,
@@ -236,6 +237,29 @@ def test_rows_without_a_group_are_meant_to_be_left():
     given = call(made, KERNELS["warps"][3], TABLES["an empty group, rows of none"])
     assert np.isnan(given.wanted[72:].astype(np.float32)).all()
     assert np.isfinite(given.wanted[:72].astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("name", ["warps", "warps, odd rows", "roles", "roles, odd rows"])
+def test_sentinels_around_the_results_and_in_rows_of_none_stay(name):
+    """The results are a window of a larger array: the machine refuses what is written around it."""
+    made = kernel(name)
+    source = few_blocks(made.passes.source)
+    given = call(made, KERNELS[name][3], TABLES["an empty group, rows of none"])
+    rows, columns = given.wanted.shape
+    big = np.full((rows + 2, columns + 16 + -columns % 8), 7.0, given.wanted.dtype)
+    launch = launch_of(made.program, source, given.operands)
+    arguments = list(launch.arguments)
+    names = [argument.name for argument in source.arguments]
+    arguments[names.index("y0")] = big[1:-1, 8 : columns + 8]
+    arguments[names.index("y0_stride0")] = np.int32(big.shape[1])
+    report = run(made.ptx, replace(launch, arguments=tuple(arguments)))
+    assert not report.findings, report
+    arrays = [a.tensor for a in source.arguments if a.kind in ("pointer", "map")]
+    found = dict(zip(arrays, report.arrays, strict=True))["y0"]
+    known = np.isfinite(given.wanted.astype(np.float32)).all(axis=1)
+    assert 0 < known.sum() < rows
+    np.testing.assert_array_equal(found[known], given.wanted[known])
+    assert (found[~known] == 7.0).all()
 
 
 # kernel, fault, edits of the CUDA text

@@ -10,11 +10,13 @@ from polygen.cli import main
 from polygen.cli.accuracy import expected
 from polygen.cli.trial import random_operands
 from polygen.decide import decision
+from polygen.frontend.dtypes import S32
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Program, Within, realigned
 from polygen.generated import decode, encode
 from polygen.hardware.device import device
 from polygen.kernel import Kernel
+from polygen.runtime.arrays import accepts, known
 from polygen.schedule.load import shipped
 from polygen.schedule.problem import Fitted, Problem
 from polygen.small_problem import trial_ends
@@ -153,16 +155,8 @@ def test_tiles_of_uneven_groups_are_counted_with_half_a_tile_for_each():
     assert counts(hopper, Fitted(schedule, 1), tiny).clusters == 64 * 8
 
 
-def test_pytorch_computes_the_meaning_of_groups(program):
-    torch = pytest.importorskip("torch")
-    from polygen.adapters.torch.meaning import run
-
-    arrays = arrays_of(program, [10, 5, 70, 71, 88])
-    exact = {t.name: np.asarray(arrays[t.name]).view(t.dtype.numpy) for t in program.inputs}
-    given = [
-        torch.from_numpy(array if name == "ends" else array.astype(np.float64))
-        for name, array in exact.items()
-    ]
-    (found,) = run(program, given, SIZES)
-    (wanted,) = evaluate(program, arrays, SIZES, round_outputs=False)
-    np.testing.assert_array_equal(found.numpy(), wanted)
+def test_arrays_of_int32_are_what_ends_are_declared_as():
+    assert known("int32") == S32
+    assert accepts(S32, known("int32"))
+    assert not accepts(S32, known("int64"))
+    assert not accepts(S32, known("float32"))

@@ -17,8 +17,6 @@ from polygen.adapters.torch.tensors import torch_dtype
 from polygen.frontend import philox
 from polygen.frontend.expr import Symbolic
 from polygen.frontend.functions import TABLE
-from polygen.frontend.grouping import one_group
-from polygen.frontend.groups import bounds
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -153,8 +151,6 @@ def run(program: Program, operands: Sequence[Any], sizes: Mapping[str, Any]) -> 
         sizes: of its symbolic dims.
     """
     values: dict[str, Any] = dict(zip((t.name for t in program.inputs), operands, strict=True))
-    if program.ends:
-        return _by_groups(program, values, operands, sizes)
     exact = any(isinstance(o, torch.Tensor) and o.dtype == torch.float64 for o in operands)
     working = torch.float64 if exact else torch.float32
     for statement in program.statements:
@@ -165,23 +161,6 @@ def run(program: Program, operands: Sequence[Any], sizes: Mapping[str, Any]) -> 
             found = _pointwise(statement, values, extents, working, exact)
             values[statement.write.name] = found
     return [values[tensor.name] for tensor in program.outputs]
-
-
-def _by_groups(
-    program: Program, values: Mapping[str, Any], operands: Sequence[Any], sizes: Mapping[str, Any]
-) -> list[torch.Tensor]:
-    """The outputs group after group, which waits for the GPU; rows without a group are NaN."""
-    rows = program.outputs[0].dims[0]
-    count = sizes[rows] if isinstance(rows, str) else rows
-    found: list[torch.Tensor] = []
-    table = bounds(values[program.ends].cpu(), count)
-    for group, (first, last) in enumerate(zip(*table, strict=True)):
-        alone = one_group(program, group, int(first), int(last - first))
-        parts = run(alone, operands, sizes)
-        found = found or [part.new_full((count, *part.shape[1:]), torch.nan) for part in parts]
-        for whole, part in zip(found, parts, strict=True):
-            whole[first:last] = part
-    return found
 
 
 def _contraction(
@@ -235,7 +214,7 @@ def _places(
     """A coordinate along its axis of the domain."""
     if isinstance(index, int):
         return torch.full((), index, dtype=working, device=device)
-    assert not isinstance(index, Within)  # of one group at a time
+    assert not isinstance(index, Within)  # operators take no ends of groups
     along = index if isinstance(index, Affine) else Affine(index, 1, 0)
     steps = torch.arange(extents[along.iterator], dtype=working, device=device)
     shape = [-1 if iterator == along.iterator else 1 for iterator in extents]

@@ -105,6 +105,7 @@ def layer(x, w, v, ends, b, s, r):
     return pg.where(i >= 2, up * gate, -1.0) + r
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")  # of NaN, in rows that have no group
 def test_epilogues_of_groups_mean_the_same_in_both_oracles():
     signature = ("f16[T,K]", "f16[E,K,N]", "f16[E,K,N]", "s32[E]", "f16[E,N]", "f32[E]", "f16[T,N]")
     program = pg.fuse(layer).program(*signature)
