@@ -145,6 +145,34 @@ def test_a_graph_is_right_for_other_ends_of_the_same_array(cupy, kernels, name):
         assert (out.get()[~rows] == SENTINEL).all()
 
 
+def test_direct_calls_take_ends_at_any_address(cupy):
+    fused = pg.fuse(layer)
+    arrays = operands(fused.program(*LAYER), TABLES["empty groups, rows of none"])
+    wanted = expected(fused.program(*LAYER), arrays)
+    x, w, ends, b, r = on_gpu(cupy, arrays)
+    shifted = cupy.zeros(E + 3, "i4")
+    for start in range(4):
+        shifted[start : start + E] = ends
+        found = fused(x, w, shifted[start : start + E], b, r).get()
+        np.testing.assert_array_equal(found[:690], wanted[:690])
+    with pytest.raises(pg.PolygenError, match="ends"):
+        fused(x, w, ends.astype("i8"), b, r)
+
+
+def test_tensors_of_pytorch(cupy):
+    torch = pytest.importorskip("torch")
+    fused = pg.fuse(lambda x, w, ends: pg.grouped_matmul(x, w.mT, ends), name="product")
+    ends = torch.tensor(TABLES["by chance"], dtype=torch.int32, device="cuda")
+    x = torch.randint(-1, 2, (T, K), device="cuda").bfloat16()
+    w = torch.randint(-1, 2, (E, N, K), device="cuda").bfloat16()
+    found = fused(x, w, ends)
+    first = 0
+    for group, end in enumerate(TABLES["by chance"]):
+        wanted = x[first:end].float() @ w[group].float().T
+        assert torch.equal(found[first:end].float(), wanted.bfloat16().float())
+        first = end
+
+
 def test_a_loaded_kernel_is_the_same(cupy, kernels, tmp_path):
     made = kernels("layer")
     made.save(tmp_path)
