@@ -101,6 +101,11 @@ def test_one_walk_serves_kernels_of_either_kind(kernels):
     assert "groups.find_together(ends, E, T, " in kernels["sm_80"].source
 
 
+def test_plans_say_where_groups_end(kernels):
+    for kernel in kernels.values():
+        assert "rows in E groups that end at ends" in kernel.show("plan")
+
+
 def test_plain_kernels_have_no_walk():
     plain = pg.fuse(lambda x, w: x @ w).compile("bf16[M,K]", "bf16[K,N]", arch="sm_80")
     assert "RowGroups" not in plain.source
