@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         where,
     )
     from polygen.frontend.functions import round_half_even as round
+    from polygen.frontend.groups import check_ends, grouped_matmul, per_group
     from polygen.frontend.packed import unpack
     from polygen.frontend.products import einsum, matmul
     from polygen.frontend.random import dropout
@@ -86,6 +87,7 @@ __all__ = [
     "cbrt",
     "ceil",
     "celu",
+    "check_ends",
     "clip",
     "cos",
     "dropout",
@@ -100,6 +102,7 @@ __all__ = [
     "fuse",
     "gelu",
     "gelu_tanh",
+    "grouped_matmul",
     "hardswish",
     "heaviside",
     "hypot",
@@ -117,6 +120,7 @@ __all__ = [
     "maximum",
     "minimum",
     "mish",
+    "per_group",
     "power",
     "random",
     "reciprocal",
@@ -154,11 +158,14 @@ _HOMES = {
     "Verdict": "polygen.verdict",
     "judge": "polygen.verdict",
     "einsum": "polygen.frontend.products",
+    "check_ends": "polygen.frontend.groups",
     "dropout": "polygen.frontend.random",
+    "grouped_matmul": "polygen.frontend.groups",
     "indices": "polygen.frontend.coordinates",
     "repeat": "polygen.frontend.coordinates",
     "unpack": "polygen.frontend.packed",
     "matmul": "polygen.frontend.products",
+    "per_group": "polygen.frontend.groups",
 }
 _RENAMED = {"abs": "absolute", "round": "round_half_even"}
 

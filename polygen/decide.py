@@ -21,7 +21,7 @@ from pathlib import Path
 from polygen import knobs
 from polygen.emit.functions import is_costly
 from polygen.errors import InvarianceError, ScheduleError
-from polygen.fit import check_launch, check_roles, fitting, instruction_for
+from polygen.fit import check_groups, check_launch, check_roles, fitting, instruction_for
 from polygen.frontend.invariant import for_every_size
 from polygen.frontend.pitches import row_step
 from polygen.frontend.program import Dim, Program, Tensor
@@ -36,7 +36,7 @@ from polygen.poly.match import Match, Operand, match
 from polygen.poly.orientation import oriented, oriented_work
 from polygen.poly.pointwise import Pointwork, pointwork
 from polygen.poly.prologue import Prologue, prologues, without_prologues
-from polygen.poly.realign import behind_copy, helped
+from polygen.poly.realign import behind_copy, copied
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import scop
 from polygen.schedule.load import check_structure, load_schedule, shipped
@@ -151,6 +151,7 @@ def decide(
     instruction = instruction_for(as_run.matched, device, decided)
     check_structure(decided, instruction, f"schedule {decided.name}")
     check_launch(decided, device)
+    check_groups(decided, matched)
     if instruction.scope == "warpgroup" and not decided.specialised:
         raise ScheduleError(
             f"{instruction} is an instruction of one warpgroup",
@@ -292,10 +293,15 @@ def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str,
         return dim if isinstance(dim, int) else sizes.get(dim, TYPICAL_SIZE)
 
     batches = {dim for dim, _ in matched.batches}
+    count = math.prod(
+        extent if isinstance(extent, int) else sizes.get(extent, _TYPICAL_BATCHES)
+        for _, extent in matched.batches
+    )
     lefts, rights = matched.side("m"), matched.side("n")
     whole, threads = work.matrices, held((*lefts, *rights))
     return Problem(
-        m=size(matched.m),
+        # Groups of rows are matrices below one another, of so many rows in the mean.
+        m=-(-size(matched.m) // count) if matched.groups else size(matched.m),
         n=size(matched.n),
         k=max(map(size, matched.depths)),
         element_bytes=matched.a.tensor.dtype.bytes,
@@ -310,23 +316,22 @@ def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str,
         access_bytes=min(chunk_bytes(), *(o.alignment for _, o in matched.operands)),
         products=len(matched.products),
         operands=(len(lefts), len(rights)),
-        batches=math.prod(
-            extent if isinstance(extent, int) else sizes.get(extent, _TYPICAL_BATCHES)
-            for _, extent in matched.batches
-        ),
+        batches=count,
         threaded=(sum(map(by_threads, lefts)), sum(map(by_threads, rights))),
         own=(_has_any(lefts, batches), _has_any(rights, batches)),
-        uncopied=(_uncopied(lefts), _uncopied(rights)),
+        uncopied=(_uncopied(matched, lefts), _uncopied(matched, rights)),
         computed=(len(_made(lefts)), len(_made(rights))),
         source_bytes=(_source_bytes(lefts, size), _source_bytes(rights, size)),
         operand_functions=(_functions(lefts), _functions(rights)),
         held=(threads.words, threads.beside) if _made((*lefts, *rights)) else (0, 0),
+        uneven=matched.groups is not None,
     )
 
 
-def _uncopied(operands: tuple[Operand, ...]) -> int:
+def _uncopied(matched: Match, operands: tuple[Operand, ...]) -> int:
     """How many operands threads move that no copy helps."""
-    return sum(by_threads(one) and not helped(one) for one in operands)
+    copies = {tensor.name for tensor in copied(matched)}
+    return sum(by_threads(one) and one.tensor.name not in copies for one in operands)
 
 
 def _made(operands: tuple[Operand, ...]) -> list[Prologue]:

@@ -111,6 +111,30 @@ def check_launch(schedule: Schedule, device: Device) -> None:
         )
 
 
+def check_groups(schedule: Schedule, match: Match) -> None:
+    """Refuse what kernels on groups of rows do not do.
+
+    Raises:
+        ScheduleError: with the field to change.
+    """
+    if match.groups is None:
+        return
+    others = {
+        "exchange": (schedule.exchange, "false"),
+        "launch.dependent": (schedule.launch.dependent, "false"),
+        "launch.realign": (schedule.launch.realign, "false"),
+        'atom = "dot"': (schedule.by_lanes, '"auto"'),
+    }
+    for field, (asked, instead) in others.items():
+        if asked:
+            raise ScheduleError(
+                f"{field} with rows in groups",
+                where=f"schedule {schedule.name}",
+                why="every block reads where groups end before anything else, and finds its rows",
+                nearest=f"Use {field.partition(' ')[0]} = {instead}",
+            )
+
+
 def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -> None:
     """Refuse what no specialised kernel does, before anything is built; nothing without roles.
 
@@ -254,6 +278,7 @@ def fitting(
         found, out = oriented(matched, candidate), oriented_work(work, candidate)
         try:
             check_launch(candidate, device)
+            check_groups(candidate, matched)
             instruction = instruction_for(found, device, candidate)
             behind = behind_copy(found, candidate)
             if candidate.specialised:

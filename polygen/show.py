@@ -69,6 +69,9 @@ def _grid(plan: KernelPlan) -> str:
     groups = f"groups of {launch.group} tiles along {plan.schedule.raster.along}"
     if launch.batches:
         groups += f" of each of {' x '.join(map(str, launch.batches))} matrices"
+    if plan.match.groups:
+        known = plan.match.groups
+        groups += f", rows in {known.extent} groups that end at {known.ends}"
     if not launch.persistent:
         return f"grid: {groups}, {launch.threads} threads per block"
     size = f"{cluster.m} x {cluster.n}"

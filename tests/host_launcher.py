@@ -180,7 +180,8 @@ class HostLauncher:
 
     def header_grid(self, sizes: Mapping[str, int], resident: int) -> tuple[int, int, int]:
         """The blocks that the header's function names; it does without z where that is 1."""
-        wanted = (self.launch.along, self.launch.across, *self.launch.batches)
+        launch = self.launch
+        wanted = (launch.along, launch.across, *launch.batches, launch.groups)
         dims = dict.fromkeys(d for d in wanted if d in sizes)
         values = [*(sizes[dim] for dim in dims), *([resident] if self.launch.persistent else [])]
         found = (ctypes.c_uint * 3)(0, 0, 0 if self.launch.batches else 1)

@@ -126,6 +126,13 @@ def _require_known(program: Program, wanted: frozenset[str]) -> None:
     Raises:
         GradientError: with what to do.
     """
+    if program.ends:
+        raise GradientError(
+            "a product by groups",
+            where=program.name,
+            why="the gradient of its matrices sums over the rows of each group",
+            nearest="Compute it outside, or call it under torch.no_grad()",
+        )
     for product in program.contractions:
         for access in product.reads:
             if access.name not in program.tensors:

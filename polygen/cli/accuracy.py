@@ -31,6 +31,8 @@ from polygen.emit.functions import expanded, fast_error
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import F32, TF32
 from polygen.frontend.evaluate import evaluate
+from polygen.frontend.grouping import one_group
+from polygen.frontend.groups import bounds
 from polygen.frontend.program import Access, Constant, Contraction, Pointwise, Program, Tensor
 from polygen.frontend.rounding import round_to
 from polygen.poly.prologue import multiplied as multiplied_as
@@ -85,6 +87,8 @@ def expected(
     Raises:
         UnsupportedProgram: the program has not exactly one contraction.
     """
+    if program.ends:
+        return _of_groups(program, arrays, sizes, atom_k)
     given = {t.name: np.asarray(arrays[t.name]).astype(np.float64) for t in program.inputs}
     made = {value: _operand(program, value, given, sizes) for value in prologues(program)}
     program = without_prologues(program)
@@ -126,6 +130,23 @@ def expected(
             allowed = np.where(np.abs(value) + allowed < largest, allowed, np.inf)
             results.append(Expected(tensor, value, allowed))
     return tuple(results)
+
+
+def _of_groups(
+    program: Program, arrays: Mapping[str, Any], sizes: Mapping[str, int], atom_k: int
+) -> tuple[Expected, ...]:
+    """The outputs group after group; rows that have none may hold anything."""
+    shapes = [_shape(tensor, sizes) for tensor in program.outputs]
+    values = [np.full(shape, np.nan) for shape in shapes]
+    allowed = [np.full(shape, np.inf) for shape in shapes]
+    table = bounds(arrays[program.ends], shapes[0][0])
+    for group, (first, last) in enumerate(zip(*table, strict=True)):
+        if last > first:
+            alone = one_group(program, group, int(first), int(last - first))
+            for number, one in enumerate(expected(alone, arrays, sizes, atom_k)):
+                values[number][first:last] = one.value
+                allowed[number][first:last] = one.allowed
+    return tuple(map(Expected, program.outputs, values, allowed))
 
 
 def _tiny(tensor: Tensor) -> float:

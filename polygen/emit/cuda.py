@@ -24,6 +24,7 @@ from polygen.emit.leaf.load_threads import SHARED_ALIGNMENT
 from polygen.emit.leaves import extent_names, matrix_coordinates, size_name
 from polygen.emit.places import places
 from polygen.emit.realign import copy
+from polygen.emit.row_groups import count, declared, find, of_group
 from polygen.emit.source import KernelSource
 from polygen.lower.plan import Buffer, KernelPlan
 from polygen.lower.work import Placed
@@ -140,6 +141,19 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
         "tile_k": step,
         "tile_k_less_1": step - 1,
     }
+    groups = plan.match.groups
+    if groups and not plan.launch.persistent:
+        held = of_group(groups).items()
+        return record | {
+            "frame": ["one_tile_of_groups", "places"],
+            "attributes": "",
+            "warps_n": plan.tiles.warps[1],
+            "tile_n": plan.tiles.cta[1],
+            "n_extent": extent_names(plan)["n"],
+            "walk": declared(),
+            "find": find(plan, groups, 1, "b_m", "find_together"),
+            "of_group": ", ".join(f"{name} = {value}" for name, value in held),
+        }
     if not plan.launch.persistent:
         return record | {
             "frame": [*_triggered(plan), "one_tile", "places"],
@@ -169,17 +183,22 @@ def _persistent(plan: KernelPlan) -> dict[str, Any]:
         "items": "clusters of tiles" if rows * columns > 1 else "tiles",
         "cluster_blocks": blocks,
         "group_warps": plan.device.warpgroup_warps,
-        "m_extent": extents["m"],
+        "tiles_m": _row_tiles(plan, super_m),
         "n_extent": extents["n"],
-        "all_matrices": "".join(f" * {size_name(extent)}" for _, extent in plan.batches),
-        "super_m": super_m,
+        "all_matrices": "".join(f" * {size_name(extent)}" for extent in plan.launch.batches),
         "super_n": super_n,
-        "super_m_less_1": super_m - 1,
         "super_n_less_1": super_n - 1,
         "barrier_inits": [_init(plan.buffer(p.buffer), p) for p in plan.syncs if p.buffer],
         "maps": [a.name for a in plan.arguments if a.kind == "map"],
         "first_producer_thread": plan.places[0].first_warp * plan.device.warp_size,
     }
+
+
+def _row_tiles(plan: KernelPlan, tile: int) -> str:
+    """Tiles along m: of clusters, and of all groups."""
+    if plan.match.groups:
+        return count(plan, plan.match.groups, plan.schedule.cluster.m)
+    return f"({extent_names(plan)['m']} + {tile - 1}) / {tile}"
 
 
 def _init(buffer: Buffer, placed: Placed) -> str:

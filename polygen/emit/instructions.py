@@ -21,7 +21,7 @@ _ORDER = (
     "copies", "fragment_loads", "round_to_tf32", "mma", "words", "places", "tensor_map",
     "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load", "box_load_once",
     "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces", "pack", "computed",
-    "wgmma", "cursor", "partial_sums", "dots",
+    "wgmma", "cursor", "partial_sums", "row_groups", "dots",
 )  # fmt: skip
 _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
 
@@ -33,6 +33,8 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         needed.add("map_prefetch")
     if plan.launch.blocks > 1:
         needed.add("cluster")
+    if plan.match.groups:
+        needed.add("row_groups")
     if any(load.round_to_tf32 for load in plan.of(Load)):
         needed.add("round_to_tf32")
     loaded = [boxes for move in plan.of(Move) for boxes in move.boxes]

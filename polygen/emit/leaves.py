@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from polygen.emit.names import c_name
 from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Dim
+from polygen.lower.accesses import ROWS_BEFORE, ROWS_OF_GROUP
 from polygen.lower.plan import Buffer, KernelPlan
 from polygen.lower.result_work import Read, Write
 from polygen.lower.work import Boxes
@@ -20,6 +21,7 @@ _C_BYTES = {
     "e5m2": "unsigned char",
     "s8": "signed char",
     "u8": "unsigned char",
+    "s32": "int",
 }
 
 
@@ -57,8 +59,9 @@ def pair_of_sums(
 
 
 def extent_names(plan: KernelPlan) -> dict[str, str]:
-    """The sizes along m and n, as C."""
-    return {role: size_name(extent) for role, extent in plan.extents}
+    """The sizes along m and n of the block's matrix, as C."""
+    found = {role: size_name(extent) for role, extent in plan.extents}
+    return found | {"m": ROWS_OF_GROUP} if plan.match.groups else found
 
 
 def size_name(extent: Dim) -> str:
@@ -109,6 +112,7 @@ def coordinate(along: Along, row: str, column: str, step: str = "") -> str:
     The step is added in floats, which is exact below 2^24, so that one conversion serves a vector.
     """
     at = {"m": row, "n": column}.get(along.dim, along.dim)
+    at = f"({ROWS_BEFORE} + {at})" if along.group else at
     text = at if along.scale == 1 else f"({at}) * {along.scale}"
     text = f"(float)({plus(text, along.offset)})"
     if along.dim != "n" or not step:

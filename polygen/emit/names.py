@@ -23,6 +23,7 @@ _WRITTEN_TEXT = (
     "to_column from_row from_column "
     "locate fill multiply finish work matrix band in_band width rank owner turn quarter "
     "full low_a low_b address_a address_b fragment_a fragment_b place_scratch "
+    "groups rows_before rows_of_group tiles_m tiles_n RowGroups all_tiles find_together "
     "Cursor __attribute__ always_inline __syncwarp"
 )
 _WRITTEN = frozenset(_WRITTEN_TEXT.split())

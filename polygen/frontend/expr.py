@@ -185,6 +185,21 @@ class ProductNode:
     operand: DType  # what is multiplied
     notation: str  # "@", or the subscripts of an einsum that means it; follows from the labels
     dtype: DType = F32
+    ends: InputNode | None = None  # of groups of rows: the label behind `summed` counts groups
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupNode:
+    """Rows of an argument, each repeated for all rows of a group: row t is its group's."""
+
+    source: InputNode
+    ends: InputNode
+    dims: Dims
+
+    @property
+    def dtype(self) -> DType:
+        """The argument's storage type."""
+        return self.source.dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +232,9 @@ class ViewNode:
         return tuple(along.get(axis) for axis in range(len(self.dims)))
 
 
-Node = InputNode | ScalarNode | CoordinateNode | ApplyNode | ProductNode | ViewNode
+Node = InputNode | ScalarNode | CoordinateNode | ApplyNode | ProductNode | GroupNode | ViewNode
+
+GROUPED = "grouped_matmul"  # the notation of a product by groups of rows
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**"}
 _INFIX |= {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
@@ -233,6 +250,8 @@ def describe(node: Node, depth: int = 3) -> str:
         return f"{node.value:g}"
     if isinstance(node, CoordinateNode):
         return f"indices(…)[{node.axis}]"
+    if isinstance(node, GroupNode):
+        return f"per_group({node.source.tensor.name}, {node.ends.tensor.name}, …)"
     if depth == 0:
         return "…"
     if isinstance(node, ProductNode):
@@ -256,6 +275,8 @@ def describe_cast(node: Node, dtype: DType, depth: int = 3) -> str:
 
 def describe_product(notation: str, lhs: Node, rhs: Node, depth: int = 3) -> str:
     """A product of two operands as a person would write it, for messages."""
+    if notation == GROUPED:
+        return f"{GROUPED}({describe(lhs, depth - 1)}, {describe(rhs, depth - 1)}, …)"
     if notation != "@":
         operands = ", ".join(describe(operand, depth - 1) for operand in (lhs, rhs))
         return f'einsum("{notation}", {operands})'

@@ -21,6 +21,7 @@ from polygen.frontend.coordinates import indices, repeat
 from polygen.frontend.dtypes import STORED
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.functions import ALIASES, INDEX_HINT, PUBLIC, closest, is_numpy
+from polygen.frontend.groups import grouped_matmul, per_group
 from polygen.frontend.packed import unpack
 from polygen.frontend.products import einsum
 from polygen.frontend.random import dropout, uniform
@@ -84,6 +85,7 @@ def _special() -> dict[str, Callable[..., Any]]:
 _FUNCTIONS = PUBLIC | _special()
 _FUNCTIONS |= {"indices": indices, "repeat": repeat, "unpack": unpack}
 _FUNCTIONS |= {"dropout": dropout, "uniform": uniform}
+_FUNCTIONS |= {"grouped_matmul": grouped_matmul, "per_group": per_group}
 _LITERALS = (
     "einsum",
     "swapaxes",

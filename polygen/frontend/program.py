@@ -50,7 +50,24 @@ class Affine:
         return self.scale * (place // self.per) + self.offset
 
 
-Index = str | int | Affine  # an iterator's name, a constant (0 on an axis of size 1), or a slice
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Row ``iterator`` of group ``group``, of rows in groups that follow each other.
+
+    Group e has the rows from the greatest of 0 and of all ``ends`` before its own up to its own
+    end: those rows t of which it is the first group with ``t < ends[e]``, whatever `ends` holds.
+    """
+
+    iterator: str
+    group: str  # the iterator over groups
+    ends: str  # the s32 vector that says where they end
+
+    def __str__(self) -> str:
+        return f"{self.group}.{self.iterator}"
+
+
+# An iterator's name, a constant (0 on an axis of size 1), a slice, or a row of a group.
+Index = str | int | Affine | Within
 
 
 def affine(index: Index, scale: int, offset: int, per: int = 1) -> Index:
@@ -61,6 +78,7 @@ def affine(index: Index, scale: int, offset: int, per: int = 1) -> Index:
     """
     if isinstance(index, int):
         return scale * (index // per) + offset
+    assert not isinstance(index, Within)  # groups are made when all views are resolved
     if isinstance(index, Affine):
         if per > 1 and (index.scale, index.offset) != (1, 0):
             raise UnsupportedProgram(
@@ -116,8 +134,16 @@ class Access:
     @property
     def iterators(self) -> tuple[str, ...]:
         """The iterators that occur, axis by axis; an axis indexed by a constant has none."""
-        named = (i.iterator if isinstance(i, Affine) else i for i in self.index)
+        named = (i.iterator if isinstance(i, Affine) else i for i in self.by_group)
         return tuple(i for i in named if isinstance(i, str))
+
+    @property
+    def by_group(self) -> tuple[str | int | Affine, ...]:
+        """The index with rows of groups by group and row: two axes that say the same."""
+        found: list[str | int | Affine] = []
+        for index in self.index:
+            found += (index.group, index.iterator) if isinstance(index, Within) else (index,)
+        return tuple(found)
 
     def __str__(self) -> str:
         return f"{self.name}[{','.join(map(str, self.index))}]" if self.index else self.name
@@ -227,6 +253,13 @@ class Program(Brief):
         return {t.name: t for t in (*self.inputs, *self.outputs)}
 
     @property
+    def ends(self) -> str:
+        """The argument that says where groups of rows end; "" without groups."""
+        accesses = (access for s in self.statements for access in (s.write, *s.reads))
+        found = (i.ends for access in accesses for i in access.index if isinstance(i, Within))
+        return next(found, "")
+
+    @property
     def sizes(self) -> tuple[str, ...]:
         """The symbolic dims, in the order in which the arguments first name them."""
         found = [d for t in (*self.inputs, *self.outputs) for d in t.dims if isinstance(d, str)]
@@ -247,8 +280,11 @@ class Program(Brief):
 
 def realigned(program: Program, alignment: dict[str, int], ragged: tuple[str, ...] = ()) -> Program:
     """The program with other alignments (bytes by tensor) and with ragged rows where named."""
+    ends = program.ends
 
     def change(tensor: Tensor) -> Tensor:
+        if tensor.name == ends:  # read element by element
+            return tensor
         return replace(
             tensor,
             alignment=alignment.get(tensor.name, tensor.alignment),

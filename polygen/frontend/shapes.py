@@ -39,7 +39,7 @@ def check_tensor(tensor: Tensor) -> Tensor:
     where = f"argument {tensor.name or '?'}"
     for dim in tensor.dims:
         _check_dim(dim, where)
-    if tensor.dtype.name not in NAMED:
+    if tensor.dtype.name not in NAMED and tensor.dtype != S32:
         raise DTypeError(
             f"an argument cannot be {tensor.dtype}",
             where=where,

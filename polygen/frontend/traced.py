@@ -63,6 +63,14 @@ class Traced(Symbolic):
         """The contraction of one or two operands, one of which may be this value."""
         return self._of(self.trace.einsum(subscripts, *map(self._plain, operands)))
 
+    def grouped_matmul(self, x: Any, w: Any, ends: Any) -> Traced:
+        """The product of rows in groups, each with its group's matrix; any may be this value."""
+        return self._of(self.trace.grouped_matmul(*map(self._plain, (x, w, ends))))
+
+    def per_group(self, rows: Any, ends: Any, like: Any) -> Traced:
+        """The row of its group for each row of `like`; any may be this value."""
+        return self._of(self.trace.per_group(*map(self._plain, (rows, ends, like))))
+
     def indices(self) -> tuple[Traced, ...]:
         """Where every element is: a value per axis, of this one's shape."""
         return tuple(map(self._of, self.trace.coordinates(self.node)))

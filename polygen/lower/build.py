@@ -25,6 +25,7 @@ from polygen.poly.mapping import ScheduleTree
 from polygen.poly.pointwise import pointwork
 from polygen.poly.prologue import without_prologues
 from polygen.poly.raster import prove_linear_raster, prove_raster
+from polygen.poly.row_groups import prove_row_groups
 from polygen.schedule.model import Schedule
 
 
@@ -55,6 +56,8 @@ def lower(
     taken = resources(schedule, tree.match, tiles, atom, device, needed(inside.buffers))
     launch = _launch(given, taken)
     raster = prove_linear_raster(group) if launch.persistent else (prove_raster(group),)
+    if tree.match.groups is not None:
+        raster += prove_row_groups(tiles.cta[0] * schedule.cluster.m)
     return KernelPlan(
         entry=f"pg_{program.name}",
         program=program,
@@ -109,9 +112,11 @@ def _launch(given: Given, taken: Resources) -> Launch:
         persistent=_resident(given.device, schedule),
         per_multiprocessor=schedule.min_blocks if schedule.specialised else 1,
         cluster=(cluster[along], cluster[across]),
-        batches=tuple(extent for _, extent in match.batches),
+        batches=() if match.groups else tuple(extent for _, extent in match.batches),
         split=schedule.cluster.k,
         dependent=schedule.launch.dependent,
+        groups=match.groups.extent if match.groups else 0,
+        grouped=("along" if along == "m" else "across") if match.groups else "",
     )
 
 

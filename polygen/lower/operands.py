@@ -20,7 +20,7 @@ from polygen.hardware.matrix_layout import (
     matrix_layout,
 )
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.lower.accesses import base, corner, elements_along, map_axes
+from polygen.lower.accesses import base, corner, elements_along, map_axes, row_starts
 from polygen.lower.computed import computed
 from polygen.lower.given import Given
 from polygen.lower.work import Boxes, Copy, Load
@@ -166,6 +166,7 @@ def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Bo
         row = f"{sum(1 << (x * along) for x in range(across))} << (rank % {along})"
         mask = row if left else f"{(1 << along) - 1} << (rank / {along} * {along})"
         corners[rows] += f" + {part} * {box[0]}"
+    corners = row_starts(operand.index, corners)
     axes, dims = map_axes(
         operand.tensor, operand.index, dict(operand.extents), {rows: box[0], columns: box[1]}
     )

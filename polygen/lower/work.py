@@ -12,6 +12,7 @@ from polygen.frontend.program import Dim, Tensor
 from polygen.hardware.fragment_load import FragmentLoad
 from polygen.lower.computed import Computed
 from polygen.lower.launch import MapAxis
+from polygen.poly.match import RowGroups
 from polygen.poly.tile_program import Sync
 
 
@@ -112,6 +113,7 @@ class Locate:
     group: int
     cluster: tuple[int, int]  # blocks along m, n
     batches: tuple[tuple[str, Dim], ...] = ()  # batch dims and their extents, outermost first
+    groups: RowGroups | None = None  # of rows, which then count the matrices
 
 
 # --- operands ------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
-from polygen.frontend.program import Affine, Index, Tensor
+from polygen.frontend.program import Affine, Index, Tensor, Within
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +24,18 @@ class Along:
         scale: elements of the axis from one index of the dim to the next.
         offset: the element at index 0.
         per: indices of the dim that have one element.
+        group: the batch dim that counts groups of rows, where index 0 is the first row of one.
     """
 
     dim: str
     scale: int = 1
     offset: int = 0
     per: int = 1
+    group: str = ""
 
     def __str__(self) -> str:
+        if self.group:
+            return f"{self.group}.{self.dim}"
         if not self.dim:
             return str(self.offset)
         place = self.dim if self.per == 1 else f"floor({self.dim}/{self.per})"
@@ -43,6 +47,8 @@ def along(index: Index, dims: dict[str, str]) -> Along:
     """An index in terms of dims, by iterator."""
     if isinstance(index, int):
         return Along("", 0, index)
+    if isinstance(index, Within):
+        return Along(dims[index.iterator], group=dims[index.group])
     if isinstance(index, Affine):
         return Along(dims[index.iterator], index.scale, index.offset, index.per)
     return Along(dims[index])
@@ -52,6 +58,13 @@ def composed(index: Index, at: Mapping[str, Along]) -> Along:
     """An index in terms of dims, by what each iterator itself is."""
     if isinstance(index, int):
         return Along("", 0, index)
+    if isinstance(index, Within):
+        raise UnsupportedProgram(
+            "a product by groups of rows that are computed",
+            why="rows of a group begin where the one before ends, and computed operands are copied "
+            "from their first row on",
+            nearest="Compute the rows before, and pass them",
+        )
     named = index if isinstance(index, Affine) else Affine(index, 1, 0)
     inner = at[named.iterator]
     if not inner.dim:
@@ -100,7 +113,8 @@ class Element:
         """Bytes that divide the address of every row that is accessed."""
         if not self.tensor.dims:
             return self.tensor.alignment
-        start = self.index[self.tensor.order[-1]].offset * self.tensor.dtype.bytes
+        inner = self.index[self.tensor.order[-1]]
+        start = (1 if inner.group else inner.offset) * self.tensor.dtype.bytes
         bits = self.tensor.alignment | start
         return bits & -bits
 

@@ -67,7 +67,7 @@ class Operand:
     @property
     def alignment(self) -> int:
         """Bytes that divide the address of every row that is read."""
-        start = self.inner.offset * self.tensor.dtype.bytes
+        start = (1 if self.inner.group else self.inner.offset) * self.tensor.dtype.bytes
         bits = self.tensor.alignment | start
         return bits & -bits
 
@@ -92,6 +92,21 @@ class Multiplied:
 
 
 @dataclass(frozen=True, slots=True)
+class RowGroups:
+    """Rows in groups: matrices of results below one another, each with as many rows as it has.
+
+    Attributes:
+        dim: the batch dim that counts them.
+        extent: how many there are.
+        ends: the array that says where they end.
+    """
+
+    dim: str
+    extent: Dim
+    ends: str
+
+
+@dataclass(frozen=True, slots=True)
 class Match:
     """Products in the terms of a matrix instruction."""
 
@@ -102,6 +117,7 @@ class Match:
     m: Dim
     n: Dim
     depths: tuple[Dim, ...]  # the different lengths of the sums
+    groups: RowGroups | None = None  # of rows; then `m` is the number of rows of all groups
 
     def extent(self, role: str) -> Dim:
         """The size of the problem along "m", "n" or "k", the first of several."""
@@ -191,7 +207,9 @@ def match(
     depths = tuple(dict.fromkeys(dict(p.contraction.domain)[p.k] for p in products))
     batches = tuple((dim, extents[dim]) for dim in axes if dim not in ("m", "n"))
     order = sorted(named.items(), key=lambda item: item[1].role)
-    return Match(tuple(products), tuple(order), axes, batches, extents["m"], extents["n"], depths)
+    groups = RowGroups(*batches[0], program.ends) if program.ends else None
+    m, n = extents["m"], extents["n"]
+    return Match(tuple(products), tuple(order), axes, batches, m, n, depths, groups)
 
 
 def _operand(

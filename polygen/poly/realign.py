@@ -34,7 +34,9 @@ def _whole(tensor: Tensor) -> Tensor:
 
 
 def copied(matched: Match) -> tuple[Tensor, ...]:
-    """The arrays that a realigning copy helps, each once."""
+    """The arrays that a realigning copy helps, each once; none of rows in groups."""
+    if matched.groups:  # the kernel's frame reads where they end before it waits for a copy
+        return ()
     found = {o.tensor.name: o.tensor for _, o in matched.operands if helped(o)}
     return tuple(found.values())
 

@@ -97,6 +97,13 @@ def panels(schedule: Schedule, work: Pointwork) -> Panels | None:
         return Panels(0, (), ())
     where = f"schedule {schedule.name}, epilogue.through"
     for one in (*work.matrices, *work.writes) if schedule.epilogue.through == "tma" else ():
+        if any(along.group for along in one.index):
+            raise ScheduleError(
+                f"{one.tensor.name}: the copy engine cannot move rows of groups",
+                where=where,
+                why="a box goes on into the rows of the next group",
+                nearest='Use epilogue.through = "lines"',
+            )
         if one.kind != "vector" or one.alignment < _ROW_BYTES:
             raise ScheduleError(
                 f"{one.tensor.name}: the copy engine cannot move {one.tensor}",

@@ -155,7 +155,7 @@ def known(name: str) -> DType | str:
     try:
         return dtypes.dtype(name)
     except DTypeError:
-        return name
+        return dtypes.S32 if name == dtypes.S32.storage else name
 
 
 def accepts(declared: DType, given: DType | str) -> bool:

@@ -37,6 +37,7 @@ class Problem:
         operand_functions: functions beyond arithmetic in an element of all of these together.
         held: words that threads which fill rings hold of a chunk, and registers beside them; zeros:
             of rows that they shift into place, or there are none.
+        uneven: whether these are groups of rows below one another, of which `m` is the mean.
     """
 
     m: int
@@ -62,6 +63,7 @@ class Problem:
     source_bytes: tuple[int, int] = (0, 0)
     operand_functions: tuple[int, int] = (0, 0)
     held: tuple[int, int] = (0, 0)
+    uneven: bool = False
 
     @property
     def copied(self) -> tuple[int, int]:

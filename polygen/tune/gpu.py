@@ -24,6 +24,7 @@ from polygen.check import compare, is_exact
 from polygen.emit.source import KernelSource
 from polygen.errors import PolygenError
 from polygen.frontend.dtypes import F16, TF32, DType
+from polygen.frontend.groups import routed_ends
 from polygen.frontend.pitches import pitch_of
 from polygen.frontend.program import Program, Tensor
 from polygen.frontend.rounding import round_to
@@ -262,6 +263,11 @@ def operands(
             found[tensor.name] = float(pool[0])
             continue
         shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.dims)
+        if tensor.name == program.ends:
+            rows = program.outputs[0].dims[0]
+            count = sizes[rows] if isinstance(rows, str) else rows
+            found[tensor.name] = xp.asarray(routed_ends(shape[0], count, seed))
+            continue
         pitch = sizes.get(pitch_of(tensor.name))
         found[tensor.name] = _repeated(xp, stored(tensor.dtype, pool), shape, tensor, pitch)
     return found

@@ -20,6 +20,8 @@ import numpy as np
 
 from polygen.frontend.dtypes import F32, DType
 from polygen.frontend.evaluate import evaluate
+from polygen.frontend.grouping import one_group
+from polygen.frontend.groups import bounds
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -31,6 +33,7 @@ from polygen.frontend.program import (
     Program,
     Statement,
     Tensor,
+    Within,
 )
 from polygen.poly.fusion import fuse
 from polygen.poly.prologue import multiplied, prologues, without_prologues
@@ -62,6 +65,8 @@ def host(array: Any) -> Array:
 
 def row_axes(program: Program) -> dict[str, int]:
     """Of every output, the axis along which rows lie."""
+    if program.ends:
+        return {t.name: 0 for t in program.outputs}
     program = without_prologues(program)
     rows = _rows(program)
     written = {s.write.name: s for s in program.statements}
@@ -93,8 +98,10 @@ def sampled(
         rows: which rows.
 
     Returns:
-        Outputs by name, with only those rows.
+        Outputs by name, with only those rows; of groups, NaN in rows that have none.
     """
+    if program.ends:
+        return _of_groups(xp, program, operands, rows)
     made = prologues(program)
     operands = {**operands, **{name: _made(xp, program, operands, name) for name in made}}
     program = without_prologues(program, made)
@@ -118,6 +125,7 @@ def sampled(
             if isinstance(index, int):
                 array = xp.take(array, index, axis=axis)
                 continue
+            assert not isinstance(index, Within)  # of one group at a time
             at = index if isinstance(index, Affine) else Affine(index, 1, 0)
             extent = extents[at.iterator]
             if at.iterator == along[statement.name]:
@@ -163,6 +171,22 @@ def _made(xp: Any, program: Program, operands: Mapping[str, Any], value: str) ->
     alone = replace(program, outputs=(Tensor(value, F32, dims),), statements=statements)
     (found,) = evaluate(alone, arrays)
     return xp.asarray(bits(np.ascontiguousarray(found.astype(kind.numpy))))
+
+
+def _of_groups(
+    xp: Any, program: Program, operands: Mapping[str, Any], rows: Sequence[int]
+) -> dict[str, Array]:
+    """Every row alone, as the only one of its group."""
+    count = len(operands[program.contractions[0].lhs.name])
+    _, last = bounds(host(operands[program.ends]), count)
+    found: dict[str, list[Array]] = {t.name: [] for t in program.outputs}
+    for row in rows:
+        group = int(np.searchsorted(last, row, side="right"))
+        known = group < len(last)
+        alone = one_group(program, group if known else 0, row, 1)
+        for name, values in sampled(xp, alone, operands, [0]).items():
+            found[name].append(values if known else np.full_like(values, np.nan))
+    return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
 def _places(

@@ -24,6 +24,7 @@ from polygen.frontend.program import (
     Coordinate,
     Pointwise,
     Program,
+    Within,
 )
 
 jnp = jax.numpy
@@ -114,7 +115,7 @@ def _selected(access: Access, values: Mapping[str, Any], extents: Mapping[str, i
             array = jnp.take(array, index, axis=axis)
         elif isinstance(index, Affine):
             steps = jnp.arange(extents[index.iterator])
-            array = jnp.take(array, steps * index.scale + index.offset, axis=axis)
+            array = jnp.take(array, index.at(steps), axis=axis)
     return array
 
 
@@ -140,10 +141,11 @@ def _aligned(
         index = access.index
         if isinstance(index, int):
             return float(index)
+        assert not isinstance(index, Within)  # operators take no ends of groups
         along = index if isinstance(index, Affine) else Affine(index, 1, 0)
         steps = jnp.arange(extents[along.iterator], dtype=jnp.float32)
         shape = [-1 if iterator == along.iterator else 1 for iterator in extents]
-        return (steps * along.scale + along.offset).reshape(shape)
+        return along.at(steps).reshape(shape)
     if not hasattr(values[access.name], "shape"):
         return values[access.name]  # a run-time scalar
     array, own = _selected(access, values, extents), access.iterators

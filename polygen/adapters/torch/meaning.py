@@ -26,6 +26,7 @@ from polygen.frontend.program import (
     Index,
     Pointwise,
     Program,
+    Within,
 )
 
 
@@ -221,6 +222,7 @@ def _places(
     """A coordinate along its axis of the domain."""
     if isinstance(index, int):
         return torch.full((), index, dtype=working, device=device)
+    assert not isinstance(index, Within)  # operators take no ends of groups
     along = index if isinstance(index, Affine) else Affine(index, 1, 0)
     steps = torch.arange(extents[along.iterator], dtype=working, device=device)
     shape = [-1 if iterator == along.iterator else 1 for iterator in extents]

@@ -17,7 +17,7 @@ def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
     assert c.computed is not None
     of, elements = c.computed, c.computed.elements
     per_row = c.columns // elements
-    row_base, column_base, rows, columns = positions(c)
+    row_base, column_base, rows, columns = positions(plan, c)
     body = [
         f"const int piece = i * {plan.launch.threads} + thread;",
         f"const int row = piece / {per_row}, column = piece % {per_row} * {elements};",

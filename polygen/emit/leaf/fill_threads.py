@@ -28,7 +28,7 @@ _NEEDS = ("pieces", "cursor")
 @leaf("get", "threads", Fill, ("k", "q", "s"), needs=_NEEDS)
 def _(plan: KernelPlan, one: Leaf, work: Fill) -> Text:
     return Text(
-        block(*_each(work, lambda source: _read(work, source))),
+        block(*_each(work, lambda source: _read(plan, work, source))),
         f"{one.statement}[i,k,q,s]: piece s of round q, with what lies around it, -> registers",
         (f"unsigned pieces[{work.each}][{work.parts}][{work.words}] = {{}};",),
     )
@@ -67,10 +67,10 @@ def _each(work: Fill, lines: Callable[[Source], list[str]]) -> list[str]:
     return [*found, "}"]
 
 
-def _parts(work: Fill, source: Source) -> list[str]:
+def _parts(plan: KernelPlan, work: Fill, source: Source) -> list[str]:
     """The head of a loop over the chunks of a piece: the row and the column of each."""
     c = source.copy
-    row_base, column_base, _, columns = positions(c)
+    row_base, column_base, _, columns = positions(plan, c)
     return [
         "#pragma unroll",
         f"for (int e = 0; e < {work.parts}; ++e) {{",
@@ -93,14 +93,14 @@ def _start(source: Source) -> str:
     return f"(unsigned long long)({' + '.join([c_name(c.tensor.name), *c.base])})"
 
 
-def _read(work: Fill, source: Source) -> list[str]:
+def _read(plan: KernelPlan, work: Fill, source: Source) -> list[str]:
     c = source.copy
     if c.computed is not None:
-        return _read_computed(work, source, c.computed)
-    _, _, rows, columns = positions(c)
+        return _read_computed(plan, work, source, c.computed)
+    _, _, rows, columns = positions(plan, c)
     size, parts = c.element_bytes, work.parts
     row = [
-        *_parts(work, source),
+        *_parts(plan, work, source),
         "  const unsigned long long row = "
         f"start + (long long)min(from_row, {rows} - 1) * {c.stride} * {size};",
         f"  const unsigned long long first = row + (long long)from_column * {size};",
@@ -131,10 +131,10 @@ def _read(work: Fill, source: Source) -> list[str]:
     ]
 
 
-def _read_computed(work: Fill, source: Source, of: Computed) -> list[str]:
+def _read_computed(plan: KernelPlan, work: Fill, source: Source, of: Computed) -> list[str]:
     """Chunks whole where all of a piece are, else what is left of each."""
     c = source.copy
-    row_base, column_base, rows, columns = positions(c)
+    row_base, column_base, rows, columns = positions(plan, c)
     place = [
         f"  const int part = piece * {work.parts} + p;",
         f"  const int safe_row = min({row_base} + {source.row}, {rows} - 1);",
@@ -167,9 +167,11 @@ def _indented(lines: list[str]) -> list[str]:
     return [line if line.startswith("#") else f"  {line}" for line in lines]
 
 
-def _write_computed(work: Fill, source: Source, of: Computed, to: str) -> list[str]:
+def _write_computed(
+    plan: KernelPlan, work: Fill, source: Source, of: Computed, to: str
+) -> list[str]:
     c = source.copy
-    row_base, column_base, rows, columns = positions(c)
+    row_base, column_base, rows, columns = positions(plan, c)
     own = makes(
         of, "pieces[s][p]", "from_row", "from_column", f"{to} + {source.place}",
         f"(from_row < {rows} ? {columns} - from_column : 0)", rounded=True,
@@ -190,15 +192,15 @@ def _write_computed(work: Fill, source: Source, of: Computed, to: str) -> list[s
 def _write(plan: KernelPlan, work: Fill, source: Source) -> list[str]:
     c = source.copy
     size = c.element_bytes
-    _, _, rows, _ = positions(c)
+    _, _, rows, _ = positions(plan, c)
     to = slot_address(plan.buffer(c.buffer), f"{work.counter}.slot")
     if c.computed is not None:
-        return _write_computed(work, source, c.computed, to)
+        return _write_computed(plan, work, source, c.computed, to)
     guard, rounded = "", "true" if c.tensor.dtype.name == "tf32" else "false"
     if not _is_whole(work, source):
         guard = f"if (part * {work.threads} + own < {source.chunks}) "
     return [
-        *_parts(work, source),
+        *_parts(plan, work, source),
         f"  const unsigned at = (unsigned){_start(source)} + "
         f"((unsigned)min(from_row, {rows} - 1) * (unsigned){c.stride} + "
         f"(unsigned)from_column) * {size};",

@@ -156,14 +156,15 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
     roles, pingpong = schedule.specialised, schedule.roles.form == "pingpong"
     blocks, split = cluster.blocks, cluster.k
     tall, wide = -(-problem.m // (cta.m * cluster.m)), -(-problem.n // (cta.n * cluster.n))
-    clusters = tall * wide * problem.batches
+    clusters = _tall(problem, cta.m * cluster.m) * wide
     usable = device.multiprocessors if blocks <= 2 else device.wide_cluster_multiprocessors
     slots = usable // blocks * (fitted.resident if roles else 1)
     workers = (cta.m // warp.m) * (cta.n // warp.n)
     lefts, rights = problem.operands
     left, right = lefts * cta.m * cta.k * size, rights * cta.n * cta.k * size
     # A tile that is larger than the whole operand is filled up with zeros.
-    rows, columns = min(cta.m, problem.m), min(cta.n, problem.n)
+    # Of groups below one another it goes on into the next.
+    rows, columns = min(cta.m, _there(problem)), min(cta.n, problem.n)
     copied = roles and schedule.launch.realign and any(problem.copied)
     by_hand = (problem.uncopied if copied else problem.threaded) if roles else (0, 0)
     all_copied = copied and problem.copied == problem.operands
@@ -262,7 +263,7 @@ def _box_rows(schedule: Schedule, problem: Problem, moved: tuple[int, int]) -> i
     """
     cta, cluster, size = schedule.tile.cta, schedule.cluster, problem.element_bytes
     parts = (spans()[0], schedule.tile.warp.n * size)  # of a row, where k is not innermost
-    extents = (min(cta.m, problem.m), min(cta.n, problem.n))  # what lies outside is no copy
+    extents = (min(cta.m, _there(problem)), min(cta.n, problem.n))  # what lies outside is no copy
     found = 0
     for count, inner, extent, part, shared in zip(
         moved, problem.k_inner, extents, parts, (cluster.n, cluster.m), strict=True
@@ -280,6 +281,22 @@ def _ahead(schedule: Schedule) -> int:
     if schedule.specialised:
         return schedule.pipeline.stages
     return 1 if schedule.by_lanes else max(1, schedule.pipeline.distance)
+
+
+def _there(problem: Problem) -> int:
+    """Rows that a tile may bring: of groups, those of the next ones too."""
+    return problem.m * problem.batches if problem.uneven else problem.m
+
+
+def _tall(problem: Problem, rows: int) -> int:
+    """Tiles of so many rows below one another, of all matrices.
+
+    Of groups with any numbers of rows the last tile is half full in the mean, and one is the least.
+    """
+    if not problem.uneven:
+        return -(-problem.m // rows) * problem.batches
+    whole = problem.m * problem.batches + problem.batches * (rows - 1) // 2
+    return max(problem.batches, -(-whole // rows))
 
 
 def _rounds(schedule: Schedule, by_hand: tuple[int, int], size: int, of: tuple[int, int]) -> int:
