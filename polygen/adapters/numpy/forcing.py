@@ -1,0 +1,209 @@
+"""Forces values: the graph behind a node is collected, planned once per structure, and run.
+
+Which nodes of it somebody can still ask for is told by their reference counts: those are stored,
+all others live inside of kernels. A count that is too high stores a value that nobody needs, and
+one that is too low cannot be, so that results do not depend on it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from polygen.adapters.numpy import nodes
+from polygen.adapters.numpy.backends import active
+from polygen.adapters.numpy.nodes import Node
+from polygen.adapters.numpy.operations import apply
+from polygen.adapters.numpy.planning import Member, Step, plan
+from polygen.adapters.numpy.products import taken
+from polygen.adapters.numpy.settings import current
+from polygen.runtime.recent import Recent
+
+_MOST_PLANS = 4096
+_MOST_NUMBERS = 8  # kernels with other numbers in them, of one structure
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened in this process.
+
+    Attributes:
+        forced: graphs that were run.
+        planned: structures that were new.
+        steps: kernels, library calls and groups that were run.
+    """
+
+    forced: int = 0
+    planned: int = 0
+    steps: int = 0
+
+
+counts = Counts()
+_plans: Recent[Any, list[Step]] = Recent(_MOST_PLANS)
+_numbers: Recent[Any, set[tuple[Any, ...]]] = Recent(_MOST_PLANS)
+
+
+def value_of(node: Node) -> Any:
+    """The array that a node stands for, computed if it is not there yet.
+
+    Raises:
+        Exception: what NumPy or CuPy raised, with a note that says which line recorded it.
+    """
+    if node.value is None:
+        _run(node)
+    return node.value
+
+
+def settle_readers(of: Any) -> None:
+    """Compute what is pending and reads an array, or memory of it, before that is written to."""
+    memory = memory_of(of)
+    for node in nodes.pending():
+        for arg in node.args:
+            if type(arg) is Node and arg.value is not None and memory_of(arg.value) is memory:
+                value_of(node)
+                break
+
+
+def memory_of(value: Any) -> Any:
+    """The array that owns the memory of an array."""
+    while getattr(value, "base", None) is not None and hasattr(value.base, "strides"):
+        value = value.base
+    return value
+
+
+def _collected(root: Node) -> list[Node]:
+    """What is pending behind a node, each after what it reads, the node itself last."""
+    found: dict[Node, None] = {}
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        if node in found:
+            stack.pop()
+            continue
+        ready = True
+        for arg in node.args:
+            if type(arg) is Node and arg.value is None and arg not in found:
+                stack.append(arg)
+                ready = False
+        if ready:
+            found[stack.pop()] = None
+    return list(found)
+
+
+def _references(order: list[Node]) -> list[int]:
+    """Python's reference counts of nodes, as counted here."""
+    return [sys.getrefcount(node) for node in order]
+
+
+# What counting itself adds for a node that only its list and one variable hold.
+_probe = [Node(((), None), None, (), 0, None, None)]  # type: ignore[arg-type]
+_OWN = _references(_probe)[0]
+
+
+def _run(root: Node) -> None:
+    order = _collected(root)
+    counted = _references(order)
+    slots: dict[Node, int] = {}
+    values: list[Any] = []
+    reads: list[tuple[int, ...]] = []
+    read_here = [0] * len(order)
+    places = {node: place for place, node in enumerate(order)}
+    numbers: list[Any] = []
+    key: list[Any] = []
+    for node in order:
+        mine = []
+        for arg in node.args:
+            if type(arg) is not Node:
+                numbers.append(arg)
+                mine.append(len(values))
+                values.append(arg)
+            elif (place := places.get(arg)) is not None:
+                read_here[place] += 1
+                mine.append(~place)  # inputs come first: they are not counted yet
+            else:
+                slot = slots.get(arg)
+                if slot is None:
+                    slots[arg] = slot = len(values)
+                    values.append(arg.value)
+                mine.append(slot)
+        reads.append(tuple(mine))
+        key.append(node.operation)
+    kept = tuple(
+        place
+        for place, node in enumerate(order)
+        if node is root or counted[place] - read_here[place] > _OWN
+    )
+    backend, settings = active(), current()
+    structure = (tuple(key), tuple(reads), kept, backend, settings)
+    with_products = any(one.kind == "product" for one in key)
+    whole: Any = (structure, tuple(numbers)) if with_products else structure
+    steps = _plans.get(whole)
+    if steps is None:
+        steps = _plans.put(whole, _planned(structure, values, numbers, order, with_products))
+    first = len(values)
+    values.extend([None] * len(order))
+    _execute(steps, values, order, first, backend)
+    for place in kept:
+        order[place].settle(values[first + place])
+
+
+def _planned(
+    structure: tuple[Any, ...], values: list[Any], numbers: list[Any], order: list[Node],
+    with_products: bool,
+) -> list[Step]:  # fmt: skip
+    counts.planned += 1
+    _, reads, kept, backend, settings = structure
+    first = len(values)
+    members = [
+        Member(
+            first + place,
+            node.operation,  # type: ignore[arg-type]
+            tuple(slot if slot >= 0 else first + ~slot for slot in reads[place]),
+        )
+        for place, node in enumerate(order)
+    ]
+    wanted = frozenset(first + place for place in kept)
+    groups = []
+    if with_products:
+        seen = _numbers.get(structure) or _numbers.put(structure, set())
+        seen.add(tuple(numbers))
+        if len(seen) <= _MOST_NUMBERS:  # numbers that change are no constants of kernels
+            groups = taken(members, wanted, values, backend, settings)
+    return plan(members, wanted, groups, backend)
+
+
+def _execute(
+    steps: Sequence[Step], values: list[Any], order: list[Node], first: int, backend: Any
+) -> None:
+    counts.forced += 1
+    counts.steps += len(steps)
+    for step in steps:
+        operands = [values[slot] for slot in step.reads]
+        try:
+            found = step.run(*operands)
+        except Exception as error:
+            guilty = _guilty(step, operands, backend)
+            place = nodes.described(order[guilty.slot - first].place)
+            error.add_note(f"recorded at {place}: {guilty.operation.name}")
+            raise
+        if len(step.writes) == 1:
+            values[step.writes[0]] = found
+        else:
+            for slot, value in zip(step.writes, found, strict=True):
+                values[slot] = value
+        for slot in step.done:
+            values[slot] = None
+
+
+def _guilty(step: Step, operands: list[Any], backend: Any) -> Member:
+    """The operation of a step that fails; the last one where none does alone."""
+    values = dict(zip(step.reads, operands, strict=True))
+    for member in step.members:
+        try:
+            given = [values[slot] for slot in member.reads]
+            values[member.slot] = apply(backend.module, member.operation, given)
+        except Exception:
+            return member
+    return step.members[-1]

@@ -1,0 +1,280 @@
+"""What an `Array` does as an operand: attached to it here, because it is done by `calling`.
+
+Writing: an array that nobody else's memory is part of is not written to; it points to a new value,
+which is recorded like any other. Where others see its memory (views, NumPy's own arrays), what is
+pending and reads it is computed first, and then it is written.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from polygen.adapters.numpy.arrays import Array
+from polygen.adapters.numpy.backends import active
+from polygen.adapters.numpy.calling import (
+    before_writing,
+    element,
+    immediately,
+    product,
+    recorded,
+    unwrapped,
+    wrapped,
+)
+from polygen.adapters.numpy.forcing import memory_of, value_of
+from polygen.adapters.numpy.nodes import known
+from polygen.adapters.numpy.operations import FOLDS
+
+_DEEP = 8  # pending operations at which an update in place is run: loops carry its array on
+
+BINARY = {
+    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide",
+    "floordiv": "floor_divide", "mod": "remainder", "pow": "power", "and": "bitwise_and",
+    "or": "bitwise_or", "xor": "bitwise_xor",
+}  # fmt: skip
+COMPARED = {
+    "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal",
+    "ne": "not_equal",
+}  # fmt: skip
+UNARY = {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}
+_POWERS: dict[float, str] = {2: "square", 0.5: "sqrt", -1: "reciprocal"}
+_CHANGING = frozenset("fill sort partition put resize itemset byteswap setflags flat".split())
+
+
+def pointwise(name: str, *operands: Any) -> Any:
+    """Record a pointwise operation, or run it where it is none that is recorded."""
+    found = recorded(name, operands)
+    if found is None:
+        return immediately(name, getattr(active().module, name), operands, {})
+    return found
+
+
+def _operand(other: Any) -> bool:
+    """Whether something is an operand of arithmetic; if not, Python asks it."""
+    return isinstance(other, Array | int | float | complex | np.generic | np.ndarray | list | tuple)
+
+
+def _binary(name: str) -> Callable[[Array, Any], Any]:
+    def method(self: Array, other: Any) -> Any:
+        return pointwise(name, self, other) if _operand(other) else NotImplemented
+
+    return method
+
+
+def _reflected(name: str) -> Callable[[Array, Any], Any]:
+    def method(self: Array, other: Any) -> Any:
+        return pointwise(name, other, self) if _operand(other) else NotImplemented
+
+    return method
+
+
+def _unary(name: str) -> Callable[[Array], Any]:
+    return lambda self: pointwise(name, self)
+
+
+def _power(self: Array, exponent: Any) -> Any:
+    """Numbers that have a function of their own run that, as in NumPy."""
+    kind, real = type(exponent), self.node.form[1].kind == "f"
+    if kind in (int, float) and exponent in _POWERS and (real or (exponent == 2 and kind is int)):
+        if self.node.form[1].kind != "b":
+            return pointwise(_POWERS[exponent], self)
+    return pointwise("power", self, exponent) if _operand(exponent) else NotImplemented
+
+
+# --- in place -------------------------------------------------------------------------------------
+def _in_place(operate: Callable[[Array, Any], Any], name: str) -> Callable[[Array, Any], Any]:
+    def method(self: Array, other: Any) -> Any:
+        if self.fixed:
+            return operate(self, other)
+        return update(self, name, operate, other)
+
+    return method
+
+
+def update(self: Array, name: str, operate: Callable[[Array, Any], Any], other: Any) -> Array:
+    """``self op= other``, with NumPy's rules for shapes and types.
+
+    Args:
+        self: is written to.
+        name: of the function.
+        operate: the operation out of place.
+        other: the operand.
+    """
+    if name != "matmul" and not _is_alone(self):
+        plain = unwrapped(other)
+        target = before_writing(self)
+        if plain is target or memory_of(plain) is not memory_of(target):
+            getattr(active().module, name)(target, plain, out=target)
+            return self
+    return assign(self, operate(self, other))
+
+
+def assign(self: Array, found: Array) -> Array:
+    """``self[...] = found``, as functions with `out` do: NumPy's "same kind" of type is enough.
+
+    Raises:
+        ValueError, TypeError: NumPy's own, where the array cannot have it.
+    """
+    shape, dtype = self.node.form
+    if found.shape != shape or not np.can_cast(found.dtype, dtype, "same_kind"):
+        # NumPy words the error; of a broadcast array, which has no memory.
+        new = np.broadcast_to(np.zeros((), found.dtype), found.shape)
+        np.positive(new, out=np.empty(shape, dtype))
+    if found.dtype != dtype:
+        found = astype(found, dtype)
+    if _is_alone(self):
+        self.node = found.node
+        if self.node.depth >= _DEEP:
+            value_of(self.node)
+    else:
+        new = value_of(found.node)
+        before_writing(self)[...] = new
+    return self
+
+
+def _is_alone(self: Array) -> bool:
+    """Whether nothing but this array sees its memory."""
+    value = self.node.value
+    if value is None:
+        return True
+    if getattr(value, "base", None) is not None or not hasattr(value, "strides"):
+        return False
+    return _seen(value) <= _ALONE
+
+
+def _seen(value: Any) -> int:
+    return sys.getrefcount(value)
+
+
+def _counted_alone() -> int:
+    """What `_seen` gives for a value that only its node and `_is_alone` hold."""
+    node = known(np.empty(1))
+    value = node.value
+    return _seen(value)
+
+
+_ALONE = _counted_alone()
+
+
+def write(self: Array, key: Any, new: Any) -> None:
+    """``self[key] = new``."""
+    key, new = unwrapped(key), unwrapped(new)
+    target = before_writing(self)
+    target[key] = new
+
+
+# --- indices, views -------------------------------------------------------------------------------
+def _item(self: Array, key: Any) -> Any:
+    return element(value_of(self.node)[unwrapped(key)])
+
+
+def _iterated(self: Array) -> Iterator[Any]:
+    if not self.shape:
+        raise TypeError("iteration over a 0-d array")
+    if self.ndim == 1:
+        return iter(self.get().copy())  # numbers: one copy for all
+    return (_item(self, place) for place in range(len(self)))
+
+
+def _contains(self: Array, one: Any) -> bool:
+    return bool((self == one).any())  # type: ignore[attr-defined]
+
+
+def astype(self: Array, dtype: Any, order: str = "K", casting: str = "unsafe",
+           subok: bool = True, copy: bool = True) -> Any:  # fmt: skip
+    """The array with elements of another type; as NumPy's."""
+    wanted = np.dtype(dtype)
+    if not copy and wanted == self.dtype:
+        return self
+    found = None
+    if order == "K" and casting == "unsafe":
+        found = recorded("astype", (self,), (wanted,))
+    if found is None:
+        plain = value_of(self.node)
+        return wrapped(plain.astype(dtype, order=order, casting=casting, copy=copy))
+    return found
+
+
+def fold(name: str, array: Array, axis: Any, keepdims: Any, rest: dict[str, Any]) -> Any:
+    """A fold: recorded where it has no other options, else run at once."""
+    if not rest and isinstance(keepdims, bool):
+        if axis is not None and type(axis) is not int:
+            axis = tuple(map(index, axis)) if isinstance(axis, tuple | list) else index(axis)
+        found = recorded(name, (array,), (axis, keepdims))
+        if found is not None:
+            return found
+    rest = rest | ({"axis": axis} if axis is not None else {})
+    rest = rest | ({"keepdims": keepdims} if keepdims else {})
+    return immediately(name, getattr(active().module, name), (array,), rest)
+
+
+def _fold(name: str) -> Callable[..., Any]:
+    def method(self: Array, axis: Any = None, *args: Any, keepdims: Any = False, **rest: Any) -> Any:
+        if args:
+            rest = dict(zip(("dtype", "out"), args, strict=False)) | rest
+        rest = {option: value for option, value in rest.items() if value is not None}
+        return fold(name, self, axis, keepdims, rest)
+
+    method.__name__ = name
+    return method
+
+
+def _other(self: Array, name: str) -> Any:
+    """Whatever else arrays have: the backend's, on the value."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    value = before_writing(self) if name in _CHANGING else value_of(self.node)
+    found = getattr(value, name)
+    if not callable(found):
+        return wrapped(found)
+
+    def method(*args: Any, **options: Any) -> Any:
+        return immediately(name, found, args, options)
+
+    return method
+
+
+def _copied(self: Array, *_: Any) -> Array:
+    return wrapped(value_of(self.node).copy(), fixed=False)  # type: ignore[no-any-return]
+
+
+def _attach() -> None:
+    for short, name in BINARY.items():
+        operate = _power if short == "pow" else _binary(name)
+        setattr(Array, f"__{short}__", operate)
+        setattr(Array, f"__r{short}__", _reflected(name))
+        setattr(Array, f"__i{short}__", _in_place(operate, name))
+    for short, name in COMPARED.items():
+        setattr(Array, f"__{short}__", _binary(name))
+    for short, name in UNARY.items():
+        setattr(Array, f"__{short}__", _unary(name))
+    for name in FOLDS:
+        setattr(Array, name, _fold(name))
+    methods: dict[str, Any] = {
+        "__matmul__": product, "__rmatmul__": lambda self, other: product(other, self),
+        "__imatmul__": _in_place(product, "matmul"), "dot": _dot,
+        "__getitem__": _item, "__setitem__": write, "__iter__": _iterated,
+        "__contains__": _contains, "__getattr__": _other, "astype": astype, "copy": _copied,
+        "__copy__": _copied, "__deepcopy__": _copied,
+        "T": property(lambda self: wrapped(value_of(self.node).T)),
+    }  # fmt: skip
+    for name, method in methods.items():
+        setattr(Array, name, method)
+
+
+def _dot(self: Array, other: Any) -> Any:
+    return dot(self, other)
+
+
+def dot(first: Any, second: Any) -> Any:
+    """NumPy's `dot`: of matrices it is their product."""
+    if type(first) is Array and type(second) is Array and first.ndim == second.ndim == 2:
+        return product(first, second)
+    return immediately("dot", active().module.dot, (first, second), {})
+
+
+_attach()
