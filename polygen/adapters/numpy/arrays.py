@@ -26,7 +26,6 @@ class Array:
     """
 
     __slots__ = ("__weakref__", "fixed", "node")
-    __hash__: Any
     __array_priority__ = 1000.0
 
     def __init__(self, node: Node, fixed: bool = False) -> None:

@@ -1,7 +1,8 @@
 """Where arrays are, and what runs on them: CuPy on a GPU, or NumPy where there is none.
 
-The backend is an argument: ``np.polygen_options(backend=...)``. A backend has an array module, makes
-one kernel of pointwise functions and perhaps a fold (CuPy's `fuse`), and runs polygen's programs.
+The backend is an argument: ``np.polygen_options(backend=...)``. A backend has an array module,
+makes one kernel of pointwise functions and perhaps a fold (CuPy's `fuse`), and runs polygen's
+programs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from polygen.runtime.arrays import storage_order
 
 
 class Backend:
-    """NumPy: operations one by one, programs by their meaning, in float64 and rounded at the end."""
+    """NumPy: operations one by one; programs by their meaning, in float64, rounded at the end."""
 
     module: Any = np
 
@@ -65,6 +66,17 @@ class Backend:
     def host(self, value: Any) -> np.ndarray[Any, Any]:
         """The array as NumPy's; a view where it is that already."""
         return np.asarray(value)
+
+    def address(self, value: Any) -> int:
+        """Where the first element of an array is."""
+        return int(value.__array_interface__["data"][0])
+
+    def is_same(self, first: Any, second: Any) -> bool:
+        """Whether two arrays have the same elements in the same places."""
+        return all(
+            getattr(first, name, 0) == getattr(second, name, 1)
+            for name in ("shape", "strides", "dtype")
+        ) and self.address(first) == self.address(second)
 
 
 class CuPy(Backend):
@@ -133,6 +145,10 @@ class CuPy(Backend):
         """A copy, when the GPU has computed it."""
         found: np.ndarray[Any, Any] = self.module.asnumpy(value)
         return found
+
+    def address(self, value: Any) -> int:
+        """In device memory."""
+        return int(value.data.ptr)
 
 
 def steps_of(array: Any) -> list[int]:

@@ -19,9 +19,9 @@ from polygen.adapters.numpy.settings import current
 
 _DEEPEST = 48  # operations that may be pending on the way to one: then it runs
 _MAKE_ARRAYS = frozenset(
-    "array asarray asanyarray ascontiguousarray copy zeros ones empty full zeros_like ones_like "
-    "empty_like full_like".split()
-)
+    ["array", "asarray", "asanyarray", "ascontiguousarray", "copy", "zeros", "ones", "empty",
+     "full", "zeros_like", "ones_like", "empty_like", "full_like"]
+)  # fmt: skip
 _numbers_in_arrays: list[weakref.ref[Node]] = []  # single elements that are views of an array
 
 
@@ -84,10 +84,8 @@ def recorded(name: str, operands: Sequence[Any], options: tuple[Any, ...] = ()) 
 
 def made(operand: Any) -> Array | None:
     """What is no array yet as one: lists, and arrays of NumPy and the backend; None: it is none."""
-    if isinstance(operand, np.ndarray | list | tuple) or isinstance(
-        operand, active().module.ndarray
-    ):
-        return wrapped(active().module.asarray(unwrapped(operand)))
+    if isinstance(operand, np.ndarray | list | tuple | active().module.ndarray):
+        return Array(known(active().module.asarray(unwrapped(operand))))
     return None
 
 
@@ -196,11 +194,9 @@ def element(value: Any) -> Any:
 
 def product(first: Any, second: Any) -> Any:
     """``first @ second``: recorded where kernels may have it, else the library's at once."""
-    settings = current()
     if type(first) is Array and type(second) is Array:
-        if multiplied(first.node.form[1], settings):
-            ready = recorded("matmul", (first, second))
-            if ready is not None:
-                return ready
+        kept = multiplied(first.node.form[1], current())
+        found = recorded("matmul", (first, second)) if kept else None
+        if found is not None:
+            return found
     return immediately("matmul", active().module.matmul, (first, second), {})
-

@@ -19,15 +19,16 @@ from polygen.adapters.numpy.calling import (
     immediately,
     made,
     on_host,
+    product,
     recorded,
     wrapped,
 )
 from polygen.adapters.numpy.operations import FOLDS, POINTWISE
-from polygen.adapters.numpy.operators import assign, dot, fold, product
+from polygen.adapters.numpy.operators import assign, dot, fold
 
 # Functions that write to their first argument.
 _CHANGING = frozenset(
-    "copyto fill_diagonal put place putmask put_along_axis shuffle at".split()
+    ["copyto", "fill_diagonal", "put", "place", "putmask", "put_along_axis", "shuffle", "at"]
 )
 _LIKE = {"zeros_like": "zeros", "ones_like": "ones", "empty_like": "empty"}
 _ON_HOST = ("testing", "savetxt", "array2string", "array_str", "array_repr", "printoptions")
@@ -98,7 +99,7 @@ class Pointwise(Function):
         name = self.__name__
         if not any(map(_is_array, args)) and not options:
             return getattr(np, name)(*args)  # numbers: NumPy's own scalars
-        out = options.get("out")
+        out: Any = options.get("out")
         out = out[0] if isinstance(out, tuple) and len(out) == 1 else out
         if not options or (len(options) == 1 and type(out) is Array):
             found = recorded(name, args)

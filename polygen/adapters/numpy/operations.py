@@ -19,15 +19,17 @@ from numpy.lib.array_utils import normalize_axis_tuple
 from polygen.runtime.recent import Recent
 
 # Elementwise functions of one result that NumPy and CuPy both have, as ufuncs.
-POINTWISE = frozenset(
-    "add subtract multiply divide true_divide floor_divide remainder mod fmod power negative "
-    "positive absolute abs fabs sign square sqrt cbrt reciprocal exp exp2 expm1 log log2 log10 "
-    "log1p logaddexp sin cos tan arcsin arccos arctan arctan2 sinh cosh tanh arcsinh arccosh "
-    "arctanh hypot floor ceil trunc rint maximum minimum fmax fmin copysign less less_equal "
-    "greater greater_equal equal not_equal logical_and logical_or logical_xor logical_not "
-    "bitwise_and bitwise_or bitwise_xor invert isnan isinf isfinite".split()
-)
-FOLDS = frozenset("sum prod mean max min any all var std argmax argmin".split())
+_POINTWISE = """
+    add subtract multiply divide true_divide floor_divide remainder mod fmod power
+    negative positive absolute abs fabs sign square sqrt cbrt reciprocal exp exp2 expm1
+    log log2 log10 log1p logaddexp sin cos tan arcsin arccos arctan arctan2 sinh cosh
+    tanh arcsinh arccosh arctanh hypot floor ceil trunc rint maximum minimum fmax fmin
+    copysign less less_equal greater greater_equal equal not_equal logical_and logical_or
+    logical_xor logical_not bitwise_and bitwise_or bitwise_xor invert isnan isinf isfinite
+"""
+POINTWISE = frozenset(_POINTWISE.split())
+_FOLDS = "sum prod mean max min any all var std argmax argmin"
+FOLDS = frozenset(_FOLDS.split())
 _KINDS = frozenset("biuf")  # no complex numbers, objects, texts or times
 _MOST = 1 << 16
 
@@ -105,6 +107,7 @@ def _shape(form: Form) -> Shape:
 
 
 def _pointwise(name: str, rest: list[Any]) -> Operation | None:
+    loop: tuple[np.dtype[Any], ...]
     if name == "astype":
         form, dtype = rest
         loop, forms = (form[1],), [form]
@@ -120,9 +123,7 @@ def _pointwise(name: str, rest: list[Any]) -> Operation | None:
     shapes = tuple(map(_shape, forms))
     if any(one.kind not in _KINDS for one in (*loop, dtype)):
         return None
-    return Operation(
-        "pointwise", name, loop, dtype, np.broadcast_shapes(*shapes), shapes=shapes
-    )
+    return Operation("pointwise", name, loop, dtype, np.broadcast_shapes(*shapes), shapes=shapes)
 
 
 def _fold(name: str, form: Form, axis: Any, keepdims: bool) -> Operation | None:

@@ -42,7 +42,7 @@ COMPARED = {
 }  # fmt: skip
 UNARY = {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}
 _POWERS: dict[float, str] = {2: "square", 0.5: "sqrt", -1: "reciprocal"}
-_CHANGING = frozenset("fill sort partition put resize itemset byteswap setflags flat".split())
+_CHANGING = ("fill", "sort", "partition", "put", "resize", "byteswap", "setflags", "flat")
 
 
 def pointwise(name: str, *operands: Any) -> Any:
@@ -79,9 +79,9 @@ def _unary(name: str) -> Callable[[Array], Any]:
 def _power(self: Array, exponent: Any) -> Any:
     """Numbers that have a function of their own run that, as in NumPy."""
     kind, real = type(exponent), self.node.form[1].kind == "f"
-    if kind in (int, float) and exponent in _POWERS and (real or (exponent == 2 and kind is int)):
-        if self.node.form[1].kind != "b":
-            return pointwise(_POWERS[exponent], self)
+    whole = self.node.form[1].kind in "iu" and exponent == 2 and kind is int
+    if kind in (int, float) and exponent in _POWERS and (real or whole):
+        return pointwise(_POWERS[exponent], self)
     return pointwise("power", self, exponent) if _operand(exponent) else NotImplemented
 
 
@@ -161,10 +161,22 @@ _ALONE = _counted_alone()
 
 
 def write(self: Array, key: Any, new: Any) -> None:
-    """``self[key] = new``."""
+    """``self[key] = new``; ``a[key] += x`` ends with one that writes elements to themselves."""
     key, new = unwrapped(key), unwrapped(new)
-    target = before_writing(self)
-    target[key] = new
+    if getattr(new, "base", None) is not None and _is_basic(key):
+        target = value_of(self.node)
+        if memory_of(new) is memory_of(target) and active().is_same(target[key], new):
+            return
+    before_writing(self)[key] = new
+
+
+def _is_basic(key: Any) -> bool:
+    """Whether an index gives a view."""
+    parts = key if isinstance(key, tuple) else (key,)
+    return all(
+        part is None or part is Ellipsis or type(part) in (int, slice)  # not a truth value
+        for part in parts
+    )
 
 
 # --- indices, views -------------------------------------------------------------------------------
@@ -181,7 +193,7 @@ def _iterated(self: Array) -> Iterator[Any]:
 
 
 def _contains(self: Array, one: Any) -> bool:
-    return bool((self == one).any())  # type: ignore[attr-defined]
+    return bool((self == one).any())
 
 
 def astype(self: Array, dtype: Any, order: str = "K", casting: str = "unsafe",
@@ -213,7 +225,9 @@ def fold(name: str, array: Array, axis: Any, keepdims: Any, rest: dict[str, Any]
 
 
 def _fold(name: str) -> Callable[..., Any]:
-    def method(self: Array, axis: Any = None, *args: Any, keepdims: Any = False, **rest: Any) -> Any:
+    def method(
+        self: Array, axis: Any = None, *args: Any, keepdims: Any = False, **rest: Any
+    ) -> Any:
         if args:
             rest = dict(zip(("dtype", "out"), args, strict=False)) | rest
         rest = {option: value for option, value in rest.items() if value is not None}
@@ -238,8 +252,8 @@ def _other(self: Array, name: str) -> Any:
     return method
 
 
-def _copied(self: Array, *_: Any) -> Array:
-    return wrapped(value_of(self.node).copy(), fixed=False)  # type: ignore[no-any-return]
+def _copied(self: Array, *_: Any) -> Any:
+    return wrapped(value_of(self.node).copy(), fixed=False)
 
 
 def _attach() -> None:

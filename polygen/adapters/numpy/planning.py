@@ -92,9 +92,7 @@ def plan(
 
 
 def _parts(kernel: tuple[Member, ...]) -> list[tuple[Member, ...]]:
-    return [
-        kernel[first : first + _MOST_MEMBERS] for first in range(0, len(kernel), _MOST_MEMBERS)
-    ]
+    return [kernel[first : first + _MOST_MEMBERS] for first in range(0, len(kernel), _MOST_MEMBERS)]
 
 
 @dataclass(slots=True)
@@ -184,7 +182,7 @@ def _with_folds(
     found: list[tuple[Member, ...]] = []
     for kernel in kernels:
         (first, *others) = kernel
-        joined = ()
+        joined: tuple[Member, ...] = ()
         if first.operation.kind == "fold" and not others and backend.folds(first.operation):
             (read,) = first.reads
             if len(graph.readers[read]) == 1 and read in only:
@@ -218,7 +216,7 @@ def _function(step: Step, backend: Any) -> Callable[..., Any]:
         found = tuple(values[slot] for slot in step.writes)
         return found[0] if len(found) == 1 else found
 
-    fused = backend.fuse(composed)
+    fused: Callable[..., Any] = backend.fuse(composed)
     if last.kind != "fold" or math.prod(last.shape) == 0 or not last.keepdims:
         return fused
     return lambda *operands: fused(*operands).reshape(last.shape)

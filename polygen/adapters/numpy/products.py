@@ -21,7 +21,7 @@ from polygen.adapters.graphs import Graph, Group, Node
 from polygen.adapters.groups import groups, program_of, refused
 from polygen.adapters.kernels import stored
 from polygen.adapters.legality import refusal
-from polygen.adapters.numpy.operations import Operation, apply
+from polygen.adapters.numpy.operations import Operation
 from polygen.adapters.numpy.planning import Member, Taken
 from polygen.adapters.numpy.settings import Settings
 from polygen.adapters.rules import PATTERNS
@@ -167,9 +167,7 @@ def _kernel(
 
 
 # --- the graph, as the rules see it ---------------------------------------------------------------
-def _translated(
-    members: Sequence[Member], kept: frozenset[int], values: Sequence[Any]
-) -> Graph:
+def _translated(members: Sequence[Member], kept: frozenset[int], values: Sequence[Any]) -> Graph:
     nodes: dict[str, Node] = {}
     for slot, value in enumerate(values):
         if hasattr(value, "shape"):
