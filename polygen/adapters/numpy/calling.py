@@ -13,7 +13,7 @@ from polygen.adapters.numpy.arrays import Array
 from polygen.adapters.numpy.backends import NUMPY, active
 from polygen.adapters.numpy.forcing import memory_of, settle_readers, value_of
 from polygen.adapters.numpy.nodes import Node, here, known
-from polygen.adapters.numpy.operations import operation
+from polygen.adapters.numpy.operations import KNOWN, operation
 from polygen.adapters.numpy.products import multiplied
 from polygen.adapters.numpy.settings import current
 
@@ -61,7 +61,9 @@ def recorded(name: str, operands: Sequence[Any], options: tuple[Any, ...] = ()) 
                 return None
             key.append(array.node.form)
             args.append(array.node)
-    one = operation((*key, *options))
+    key.extend(options)
+    form = tuple(key)
+    one = KNOWN.get(form) or operation(form)
     if one is None:
         return None
     if numbers:

@@ -94,54 +94,51 @@ def _collected(root: Node) -> list[Node]:
 
 def _references(order: list[Node]) -> list[int]:
     """Python's reference counts of nodes, as counted here."""
-    return [sys.getrefcount(node) for node in order]
+    return list(map(sys.getrefcount, order))
 
 
-# What counting itself adds for a node that only its list and one variable hold.
-_probe = [Node(((), None), None, (), 0, None, None)]  # type: ignore[arg-type]
-_OWN = _references(_probe)[0]
+# What counting itself adds for a node that only its list holds.
+_OWN = _references([Node(((), None), None, (), 0, None, None)])[0]  # type: ignore[arg-type]
 
 
 def _run(root: Node) -> None:
     order = _collected(root)
     counted = _references(order)
-    slots: dict[Node, int] = {}
+    slots: dict[Node, int] = {}  # of inputs; of the graph's own nodes ~place
     values: list[Any] = []
-    reads: list[tuple[int, ...]] = []
-    read_here = [0] * len(order)
-    places = {node: place for place, node in enumerate(order)}
     numbers: list[Any] = []
     key: list[Any] = []
-    for node in order:
-        mine = []
+    with_products = False
+    for place, node in enumerate(order):
+        one = node.operation
+        key.append(one)
         for arg in node.args:
-            if type(arg) is not Node:
-                numbers.append(arg)
-                mine.append(len(values))
-                values.append(arg)
-            elif (place := places.get(arg)) is not None:
-                read_here[place] += 1
-                mine.append(~place)  # inputs come first: they are not counted yet
-            else:
+            if type(arg) is Node:
                 slot = slots.get(arg)
                 if slot is None:
                     slots[arg] = slot = len(values)
                     values.append(arg.value)
-                mine.append(slot)
-        reads.append(tuple(mine))
-        key.append(node.operation)
-    kept = tuple(
-        place
-        for place, node in enumerate(order)
-        if node is root or counted[place] - read_here[place] > _OWN
-    )
-    backend, settings = active(), current()
-    structure = (tuple(key), tuple(reads), kept, backend, settings)
-    with_products = any(one.kind == "product" for one in key)
-    whole: Any = (structure, tuple(numbers)) if with_products else structure
+                elif slot < 0:
+                    counted[~slot] -= 1
+            else:
+                slot = len(values)
+                values.append(arg)
+                numbers.append(arg)
+            key.append(slot)
+        slots[node] = ~place
+        with_products = with_products or one.kind == "product"  # type: ignore[union-attr]
+    last = len(order) - 1
+    kept = [place for place in range(last) if counted[place] > _OWN]
+    kept.append(last)
+    backend = active()
+    structure: Any = (tuple(key), tuple(kept), backend)
+    if with_products:
+        structure = (*structure, current())
+    whole = (structure, tuple(numbers)) if with_products else structure
     steps = _plans.get(whole)
     if steps is None:
-        steps = _plans.put(whole, _planned(structure, values, numbers, order, with_products))
+        groups_of = structure if with_products else None
+        steps = _plans.put(whole, _planned(order, slots, values, kept, backend, groups_of))
     first = len(values)
     values.extend([None] * len(order))
     _execute(steps, values, order, first, backend)
@@ -150,27 +147,32 @@ def _run(root: Node) -> None:
 
 
 def _planned(
-    structure: tuple[Any, ...], values: list[Any], numbers: list[Any], order: list[Node],
-    with_products: bool,
+    order: list[Node], slots: dict[Node, int], values: list[Any], kept: list[int], backend: Any,
+    structure: Any,
 ) -> list[Step]:  # fmt: skip
+    """The steps of a graph; with groups around products if the structure of it is given."""
     counts.planned += 1
-    _, reads, kept, backend, settings = structure
     first = len(values)
-    members = [
-        Member(
-            first + place,
-            node.operation,  # type: ignore[arg-type]
-            tuple(slot if slot >= 0 else first + ~slot for slot in reads[place]),
-        )
-        for place, node in enumerate(order)
-    ]
+    members, number = [], 0
+    for place, node in enumerate(order):
+        reads = []
+        for arg in node.args:
+            if type(arg) is Node:
+                slot = slots[arg]
+                reads.append(slot if slot >= 0 else first + ~slot)
+                number = max(number, slot + 1)
+            else:
+                reads.append(number)
+                number += 1
+        members.append(Member(first + place, node.operation, tuple(reads)))  # type: ignore[arg-type]
     wanted = frozenset(first + place for place in kept)
     groups = []
-    if with_products:
+    if structure is not None:
+        numbers = tuple(value for value in values if not hasattr(value, "shape"))
         seen = _numbers.get(structure) or _numbers.put(structure, set())
-        seen.add(tuple(numbers))
+        seen.add(numbers)
         if len(seen) <= _MOST_NUMBERS:  # numbers that change are no constants of kernels
-            groups = taken(members, wanted, values, backend, settings)
+            groups = taken(members, wanted, values, backend, current())
     return plan(members, wanted, groups, backend)
 
 

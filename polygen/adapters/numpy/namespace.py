@@ -97,14 +97,20 @@ class Pointwise(Function):
     def __call__(self, *args: Any, **options: Any) -> Any:
         """As NumPy's function."""
         name = self.__name__
+        if not options and type(args[0]) is Array:
+            found = recorded(name, args)
+            if found is not None:
+                return found
         if not any(map(_is_array, args)) and not options:
             return getattr(np, name)(*args)  # numbers: NumPy's own scalars
         out: Any = options.get("out")
         out = out[0] if isinstance(out, tuple) and len(out) == 1 else out
         if not options or (len(options) == 1 and type(out) is Array):
             found = recorded(name, args)
-            if found is not None:
-                return found if out is None else assign(out, found)
+            if found is not None and out is None:
+                return found
+            if found is not None and found.shape == out.shape:
+                return assign(out, found)
         return super().__call__(*args, **options)
 
 

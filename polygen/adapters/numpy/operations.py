@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
-from polygen.runtime.recent import Recent
-
 # Elementwise functions of one result that NumPy and CuPy both have, as ufuncs.
 _POINTWISE = """
     add subtract multiply divide true_divide floor_divide remainder mod fmod power
@@ -67,7 +65,8 @@ class Operation:
         return math.prod(self.shape)
 
 
-_known: Recent[Any, Operation | str] = Recent(_MOST)
+KNOWN: dict[Any, Operation] = {}  # by what `operation` is asked; looked at before it
+_unknown: set[Any] = set()
 
 
 def operation(key: tuple[Any, ...]) -> Operation | None:
@@ -80,10 +79,17 @@ def operation(key: tuple[Any, ...]) -> Operation | None:
     Returns:
         None: it is not recorded.
     """
-    found = _known.get(key)
+    if key in _unknown:
+        return None
+    found = KNOWN.get(key) or _inferred(key)
+    for kept in (KNOWN, _unknown):
+        if len(kept) >= _MOST:
+            kept.clear()
     if found is None:
-        found = _known.put(key, _inferred(key) or "run at once")
-    return found if isinstance(found, Operation) else None
+        _unknown.add(key)
+    else:
+        KNOWN[key] = found
+    return found
 
 
 def _inferred(key: tuple[Any, ...]) -> Operation | None:

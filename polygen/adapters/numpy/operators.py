@@ -60,6 +60,9 @@ def _operand(other: Any) -> bool:
 
 def _binary(name: str) -> Callable[[Array, Any], Any]:
     def method(self: Array, other: Any) -> Any:
+        found = recorded(name, (self, other))
+        if found is not None:
+            return found
         return pointwise(name, self, other) if _operand(other) else NotImplemented
 
     return method

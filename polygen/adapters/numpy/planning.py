@@ -196,13 +196,7 @@ def _function(step: Step, backend: Any) -> Callable[..., Any]:
     """What runs a step: a library's function as it is, or a fused one."""
     module, members = backend.module, step.members
     if len(members) == 1:
-        one = members[0].operation
-        places = [step.reads.index(slot) for slot in members[0].reads]
-
-        def single(*operands: Any) -> Any:
-            return apply(module, one, [operands[place] for place in places], direct=True)
-
-        return single
+        return _single(members[0], step, module)
     last = members[-1].operation
 
     def composed(*operands: Any) -> Any:
@@ -220,3 +214,12 @@ def _function(step: Step, backend: Any) -> Callable[..., Any]:
     if last.kind != "fold" or math.prod(last.shape) == 0 or not last.keepdims:
         return fused
     return lambda *operands: fused(*operands).reshape(last.shape)
+
+
+def _single(member: Member, step: Step, module: Any) -> Callable[..., Any]:
+    """One function as it is, or with what it is told besides."""
+    one = member.operation
+    if one.kind == "pointwise" and one.name != "astype" and member.reads == step.reads:
+        return getattr(module, one.name)  # type: ignore[no-any-return]
+    places = [step.reads.index(slot) for slot in member.reads]
+    return lambda *operands: apply(module, one, [operands[place] for place in places], direct=True)
