@@ -45,8 +45,9 @@ def run(np, start, program):
     pool = [np.array(one) for one in start]
     errors = []
     for kind, *rest in program:
+
         def at(number):
-            return pool[number % len(pool)]  # noqa: B023
+            return pool[number % len(pool)]
 
         try:
             if kind in ("binary", "number"):

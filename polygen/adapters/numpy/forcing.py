@@ -83,7 +83,7 @@ def _collected(root: Node) -> list[Node]:
             stack.pop()
             continue
         ready = True
-        for arg in node.args:
+        for arg in reversed(node.args):  # so that the first is on top
             if type(arg) is Node and arg.value is None and arg not in found:
                 stack.append(arg)
                 ready = False

@@ -1,0 +1,151 @@
+"""What CuPy's fusion makes of recorded operations, traced without a GPU: the types are NumPy's.
+
+The arrays have made-up addresses, which nothing reads: CuPy makes its kernels from types alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import types
+
+import numpy
+import pytest
+
+import polygen.adapters.numpy as np
+from polygen.adapters.numpy.backends import CuPy, steps_of
+from polygen.adapters.numpy.operations import FOLDS, POINTWISE, apply, operation
+from polygen.adapters.numpy.planning import Member, plan
+
+cupy = pytest.importorskip("cupy")
+fusion = pytest.importorskip("cupy._core.fusion")
+local = pytest.importorskip("cupy._core._fusion_thread_local").thread_local
+TYPES = [numpy.dtype(kind) for kind in "?bBhiqefd"]
+SHAPE = (3, 4)
+
+
+def made_up(shape, dtype):
+    memory = cupy.cuda.UnownedMemory(256, 1 << 20, None, 0)
+    return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
+
+
+def traced(function, *args):
+    """The kernel that `cupy.fuse` makes of a function; it falls back where this raises."""
+    history = fusion._FusionHistory()
+    local.history, local.is_old_fusing = history, True
+    try:
+        kernel, options = history.get_fusion(function, args, "sample")
+    finally:
+        local.history, local.is_old_fusing = None, False
+    return [parameter.dtype for parameter in kernel.out_params], options
+
+
+@pytest.mark.parametrize("name", sorted({*POINTWISE, "where", "astype"}))
+def test_pointwise_functions_fuse_with_numpys_types(name):
+    count = {"where": 3, "astype": 1}.get(name) or getattr(numpy, name).nin
+    seen = 0
+    for kinds in itertools.product(TYPES, repeat=min(count, 2)):
+        forms = [(SHAPE, kind) for kind in kinds]
+        if name == "where":
+            forms.insert(0, (SHAPE, numpy.dtype(bool)))
+        more = (numpy.dtype("float32"),) if name == "astype" else ()
+        one = operation((name, *forms, *more))
+        if one is None:
+            continue
+        seen += 1
+        found, _ = traced(lambda *args: apply(cupy, one, list(args)),  # noqa: B023
+                          *(made_up(*form) for form in forms))  # fmt: skip
+        assert found == [one.dtype], f"{name} of {kinds}"
+        if count == 2:  # and with a number of Python in the place of the second
+            for number in (2, 2.0):
+                mixed = operation((name, forms[0], type(number)))
+                if mixed is not None:
+                    given = mixed.loop[1].type(number).item()
+                    found, _ = traced(lambda *args: apply(cupy, mixed, list(args)),  # noqa: B023
+                                      made_up(*forms[0]), given)  # fmt: skip
+                    assert found == [mixed.dtype], f"{name} of {kinds[0]} and {number}"
+    assert seen
+
+
+@pytest.mark.parametrize("name", sorted(FOLDS))
+@pytest.mark.parametrize("axis", [None, 1, (0, 1)])
+def test_folds_of_chains_fuse_with_numpys_types(name, axis):
+    backend, functions = CuPy(cupy), []
+    backend.fuse = lambda function: functions.append(function) or function
+    for kind in TYPES:
+        square = operation(("multiply", (SHAPE, kind), (SHAPE, kind)))
+        one = operation((name, square and (SHAPE, square.dtype), axis, True))
+        if square is None or one is None:
+            continue
+        members = [Member(1, square, (0, 0)), Member(2, one, (1,))]
+        steps = plan(members, frozenset({2}), [], backend)
+        if not backend.folds(one):
+            assert len(steps) == 2
+            continue
+        assert len(steps) == 1
+        found, options = traced(functions[-1], made_up(SHAPE, kind))
+        assert found == [one.dtype], f"{name} of {kind}"
+        assert options == ({} if axis is None else {"axis": axis})
+    assert len(functions) >= 2 or name not in CuPy._FUSED
+
+
+def test_every_recorded_function_is_there():
+    for name in POINTWISE:
+        assert type(getattr(cupy, name)).__name__ == "ufunc"
+    for name in (*FOLDS, "where", "matmul"):
+        assert callable(getattr(cupy, name))
+
+
+# --- the backend's own code, on NumPy's arrays in the place of CuPy's
+@pytest.fixture
+def like_cupy():
+    """CuPy's backend with a module that is NumPy, but for fusing, which counts."""
+    module = types.SimpleNamespace(**vars(numpy))
+    module.asnumpy, module.refused, module.fused = numpy.array, False, []
+
+    def fuse(kernel_name):
+        def decorate(function):
+            def run(*args):
+                if module.refused:
+                    raise TypeError("this cannot be fused")
+                module.fused.append(kernel_name)
+                return function(*args)
+
+            return run
+
+        return decorate
+
+    module.fuse = fuse
+    backend = CuPy(module)
+    backend.address = lambda value: value.__array_interface__["data"][0]
+    with np.polygen_options(backend=backend):
+        yield module
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_fused_folds_keep_axes_and_means_are_sums(like_cupy, refused):
+    like_cupy.refused = refused
+    plain = numpy.arange(12.0).reshape(3, 4)
+    a = np.asarray(plain)
+    mean = (a * 2).mean(axis=0, keepdims=True)
+    assert mean.shape == (1, 4)
+    numpy.testing.assert_allclose(mean.get(), (plain * 2).mean(axis=0, keepdims=True))
+    total = (a * 2).sum()
+    assert float(total) == plain.sum() * 2
+    assert len(like_cupy.fused) == (0 if refused else 2)
+    assert float((a[1:] - 1).max()) == 10
+
+
+def test_what_the_backend_lacks_runs_on_the_host(like_cupy):
+    del like_cupy.trim_zeros
+    found = np.trim_zeros(np.asarray([0, 1, 0]) + 0)
+    assert isinstance(found, np.ndarray) and found.get().tolist() == [1]
+
+
+def test_odd_strides_are_copied_for_kernels(like_cupy):
+    from polygen.adapters.numpy.backends import active
+
+    plain = numpy.zeros((4, 6), numpy.float16)
+    views = {"T": plain.T, "part": plain[:, 1:5], "steps": plain[:, ::2], "back": plain[::-1]}
+    for name, view in views.items():
+        assert (active()._plain(view) is view) == (name in ("T", "part"))
+        assert steps_of(view) == [stride // 2 for stride in view.strides]
