@@ -8,14 +8,14 @@ programs.
 from __future__ import annotations
 
 import functools
-import importlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from polygen.adapters.kernels import Kernels, stored
-from polygen.adapters.numpy.operations import Operation
+from polygen.adapters.numpy.operations import Operation, Shape
 from polygen.adapters.numpy.settings import current
 from polygen.api import target
 from polygen.errors import PolygenError
@@ -23,6 +23,11 @@ from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Program
 from polygen.hardware.device import Device
 from polygen.runtime.arrays import storage_order
+from polygen.runtime.cupy_import import import_cupy
+
+# Of a block of CuPy's kernels of folds: threads, its results side by side, and how many elements
+# cost less than another launch.
+_THREADS, _SHARED, _SHORT = 512, 32, 8192
 
 
 class Backend:
@@ -34,9 +39,18 @@ class Backend:
         """A function of pointwise operations, and perhaps a fold of them, as one kernel."""
         return function
 
-    def folds(self, fold: Operation) -> bool:
-        """Whether a fold can be part of a fused function."""
+    def folds(self, fold: Operation, shapes: Sequence[Shape]) -> bool:
+        """Whether a fold is to be part of a fused function.
+
+        Args:
+            fold: the last operation.
+            shapes: of the arrays that the function reads.
+        """
         return True
+
+    def alone(self, fold: Operation) -> Callable[[Any], Any] | None:
+        """What runs a fold that is in no fused function; None: the module's function."""
+        return None
 
     def fold(self, fold: Operation, operand: Any) -> Any:
         """A fold at the end of a fused function; its axes need not be kept."""
@@ -107,16 +121,58 @@ class CuPy(Backend):
 
         return run
 
-    def folds(self, fold: Operation) -> bool:
-        """All but means whose sums need a wider type than the result's."""
+    def folds(self, fold: Operation, shapes: Sequence[Shape]) -> bool:
+        """Where CuPy's kernels of folds keep the GPU busy, and read along rows.
+
+        They have one block for some results, and none for parts of a result; CuPy's functions hand
+        long sums to CUB. Neighbouring threads go down a vector of one element a row, and so read
+        matrices astray. Means whose sums need a wider type than theirs are not fused.
+        """
+        whole = fold.shapes[0]
+        along_rows = not _keeps_last(fold)
+        shared = any(s and s[-1] == 1 and math.prod(s) > 1 for s in shapes) and whole in shapes
         wide = fold.name != "mean" or fold.loop[0] in (np.float32, np.float64)
-        return fold.name in self._FUSED and wide
+        return (
+            fold.name in self._FUSED
+            and wide
+            and self._is_busy(fold)
+            and not (along_rows and shared)
+        )
+
+    def _is_busy(self, fold: Operation) -> bool:
+        """Whether CuPy's kernel of a fold has a block for each multiprocessor, or little to do."""
+        elements = math.prod(fold.shapes[0])
+        length = elements // max(1, fold.size)
+        results = _SHARED if _keeps_last(fold) else max(1, _THREADS // length)
+        blocks = -(-fold.size // results)
+        return blocks >= self._multiprocessors() or elements <= _SHORT * blocks
+
+    @functools.cache  # noqa: B019  (one for each process)
+    def _multiprocessors(self) -> int:
+        return int(self.module.cuda.Device().attributes["MultiProcessorCount"])
+
+    def alone(self, fold: Operation) -> Callable[[Any], Any] | None:
+        """Sums over the rows of a matrix with few columns are products with a vector of ones."""
+        whole, kind = fold.shapes[0], fold.loop[0]
+        few = fold.name in ("sum", "mean") and len(whole) == 2 and fold.axis == 0
+        if not few or kind not in (np.float32, np.float64) or self._is_busy(fold):
+            return None
+        ones: list[Any] = []
+
+        def run(operand: Any) -> Any:
+            if not ones:
+                ones.append(self.module.ones(whole[0], kind))
+            total = self.module.matmul(ones[0], operand)
+            total = total / whole[0] if fold.name == "mean" else total
+            return total.reshape(fold.shape)
+
+        return run
 
     def fold(self, fold: Operation, operand: Any) -> Any:
         """Without kept axes, which fused functions do not have."""
         if fold.name != "mean":
             return getattr(self.module, fold.name)(operand, axis=fold.axis)
-        count = np.prod(fold.shapes[0], dtype=int) // max(1, fold.size)
+        count = math.prod(fold.shapes[0]) // max(1, fold.size)
         return self.module.true_divide(self.module.sum(operand, axis=fold.axis), float(count))
 
     def device(self) -> Device | None:
@@ -151,6 +207,13 @@ class CuPy(Backend):
         return int(value.data.ptr)
 
 
+def _keeps_last(fold: Operation) -> bool:
+    """Whether the elements of a row go to results of their own."""
+    last = len(fold.shapes[0]) - 1
+    axes = fold.axis if isinstance(fold.axis, tuple) else (fold.axis,)
+    return fold.axis is not None and last not in axes
+
+
 def steps_of(array: Any) -> list[int]:
     """Strides in elements."""
     return [stride // array.itemsize for stride in array.strides]
@@ -169,7 +232,7 @@ def active() -> Any:
 def _present() -> Backend:
     """CuPy if there is a GPU; it is imported here, on first use."""
     try:
-        module = importlib.import_module("cupy")
+        module = import_cupy()
         if module.cuda.runtime.getDeviceCount():
             return CuPy(module)
     except Exception:  # not installed, or no driver

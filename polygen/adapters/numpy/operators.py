@@ -219,12 +219,21 @@ def fold(name: str, array: Array, axis: Any, keepdims: Any, rest: dict[str, Any]
     if not rest and isinstance(keepdims, bool):
         if axis is not None and type(axis) is not int:
             axis = tuple(map(index, axis)) if isinstance(axis, tuple | list) else index(axis)
+        if name in ("var", "std") and array.dtype.char in "fd" and array.size:
+            return _variance(name, array, axis, keepdims)
         found = recorded(name, (array,), (axis, keepdims))
         if found is not None:
             return found
     rest = rest | ({"axis": axis} if axis is not None else {})
     rest = rest | ({"keepdims": keepdims} if keepdims else {})
     return immediately(name, getattr(active().module, name), (array,), rest)
+
+
+def _variance(name: str, array: Array, axis: Any, keepdims: bool) -> Any:
+    """As NumPy computes it, in operations that fuse."""
+    apart = pointwise("subtract", array, fold("mean", array, axis, True, {}))
+    found = fold("mean", pointwise("multiply", apart, apart), axis, keepdims, {})
+    return pointwise("sqrt", found) if name == "std" else found
 
 
 def _fold(name: str) -> Callable[..., Any]:

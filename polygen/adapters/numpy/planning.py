@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from polygen.adapters.numpy.operations import Operation, apply
+from polygen.adapters.numpy.operations import Operation, Shape, apply
 
 _MOST_MEMBERS = 32  # operations of one kernel
 
@@ -120,6 +120,12 @@ class _Graph:
         writes = [s for s in sorted(own) if s in self.kept or self._leaves(s, own)]
         return tuple(reads), tuple(writes)
 
+    def shapes(self, members: Sequence[Member]) -> list[Shape]:
+        """Of the arrays that a kernel reads."""
+        reads = self.ends(members)[0]
+        pairs = ((r, s) for m in members for r, s in zip(m.reads, m.operation.shapes, strict=True))
+        return list({slot: shape for slot, shape in pairs if slot in reads}.values())
+
     def _leaves(self, slot: int, own: set[int]) -> bool:
         return any(reader.slot not in own for reader in self.readers.get(slot, ()))
 
@@ -183,10 +189,11 @@ def _with_folds(
     for kernel in kernels:
         (first, *others) = kernel
         joined: tuple[Member, ...] = ()
-        if first.operation.kind == "fold" and not others and backend.folds(first.operation):
+        if first.operation.kind == "fold" and not others:
             (read,) = first.reads
-            if len(graph.readers[read]) == 1 and read in only:
-                joined = only[read]
+            before = only.get(read, ()) if len(graph.readers[read]) == 1 else ()
+            if before and backend.folds(first.operation, graph.shapes(before)):
+                joined = before
                 found.remove(joined)
         found.append((*joined, first, *others))
     return found
@@ -196,7 +203,7 @@ def _function(step: Step, backend: Any) -> Callable[..., Any]:
     """What runs a step: a library's function as it is, or a fused one."""
     module, members = backend.module, step.members
     if len(members) == 1:
-        return _single(members[0], step, module)
+        return _single(members[0], step, backend)
     last = members[-1].operation
 
     def composed(*operands: Any) -> Any:
@@ -216,10 +223,13 @@ def _function(step: Step, backend: Any) -> Callable[..., Any]:
     return lambda *operands: fused(*operands).reshape(last.shape)
 
 
-def _single(member: Member, step: Step, module: Any) -> Callable[..., Any]:
+def _single(member: Member, step: Step, backend: Any) -> Callable[..., Any]:
     """One function as it is, or with what it is told besides."""
-    one = member.operation
+    one, module = member.operation, backend.module
     if one.kind == "pointwise" and one.name != "astype" and member.reads == step.reads:
         return getattr(module, one.name)  # type: ignore[no-any-return]
+    alone = backend.alone(one) if one.kind == "fold" else None
+    if alone is not None:
+        return alone  # type: ignore[no-any-return]
     places = [step.reads.index(slot) for slot in member.reads]
     return lambda *operands: apply(module, one, [operands[place] for place in places], direct=True)

@@ -12,6 +12,7 @@ import numpy
 import pytest
 
 import polygen.adapters.numpy as np
+from polygen.adapters.numpy import forcing
 from polygen.adapters.numpy.backends import CuPy, steps_of
 from polygen.adapters.numpy.operations import FOLDS, POINTWISE, apply, operation
 from polygen.adapters.numpy.planning import Member, plan
@@ -70,6 +71,7 @@ def test_pointwise_functions_fuse_with_numpys_types(name):
 @pytest.mark.parametrize("axis", [None, 1, (0, 1)])
 def test_folds_of_chains_fuse_with_numpys_types(name, axis):
     backend, functions = CuPy(cupy), []
+    backend._multiprocessors = lambda: 0
     backend.fuse = lambda function: functions.append(function) or function
     for kind in TYPES:
         square = operation(("multiply", (SHAPE, kind), (SHAPE, kind)))
@@ -78,7 +80,7 @@ def test_folds_of_chains_fuse_with_numpys_types(name, axis):
             continue
         members = [Member(1, square, (0, 0)), Member(2, one, (1,))]
         steps = plan(members, frozenset({2}), [], backend)
-        if not backend.folds(one):
+        if name not in CuPy._FUSED or (name == "mean" and kind.char not in "fd"):
             assert len(steps) == 2
             continue
         assert len(steps) == 1
@@ -116,6 +118,8 @@ def like_cupy():
 
     module.fuse = fuse
     backend = CuPy(module)
+    backend._multiprocessors = lambda: module.multiprocessors
+    module.multiprocessors = 0
     backend.address = lambda value: value.__array_interface__["data"][0]
     with np.polygen_options(backend=backend):
         yield module
@@ -133,6 +137,47 @@ def test_fused_folds_keep_axes_and_means_are_sums(like_cupy, refused):
     assert float(total) == plain.sum() * 2
     assert len(like_cupy.fused) == (0 if refused else 2)
     assert float((a[1:] - 1).max()) == 10
+
+
+def test_folds_that_leave_the_gpu_idle_are_not_fused(like_cupy):
+    like_cupy.multiprocessors = 20
+    plain = numpy.arange(12000.0).reshape(3000, 4)
+    a = np.asarray(plain)
+    for axis, length in ((None, 0), (0, 0), (1, 1)):  # 1, 4 and 3000 results
+        like_cupy.fused.clear()
+        found, wanted = (a * 2 + 1).sum(axis=axis), (plain * 2 + 1).sum(axis=axis)
+        numpy.testing.assert_allclose(found.get(), wanted)
+        assert like_cupy.fused == ["polygen_numpy"]
+        folded = len(forcing._plans.values()[-1])
+        assert folded == 2 - length, "the fold is in the kernel, or a step of its own"
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "std", "var"])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_sums_over_rows_of_few_columns_are_products(like_cupy, name, keepdims, monkeypatch):
+    like_cupy.multiprocessors, calls = 100, []
+    like_cupy.matmul = lambda *args: calls.append(args) or numpy.matmul(*args)
+    plain = numpy.arange(40000.0).reshape(10000, 4) % 7
+    for kind in (numpy.float64, numpy.float32, numpy.int64):
+        one = plain.astype(kind)
+        found = getattr(np.asarray(one), name)(axis=0, keepdims=keepdims)
+        wanted = getattr(one, name)(axis=0, keepdims=keepdims)
+        assert found.shape == wanted.shape and found.dtype == wanted.dtype
+        numpy.testing.assert_allclose(found.get(), wanted, rtol=1e-6)
+    assert len(calls) == 2 * (2 if name in ("std", "var") else 1)
+
+
+def test_vectors_down_the_rows_do_not_lead_kernels_astray():
+    backend = CuPy(cupy)
+    backend._multiprocessors = lambda: 100
+    one = operation(("sum", ((9000, 4096), numpy.dtype(float)), 1, False))
+    assert backend.folds(one, [(9000, 4096), (4096,)])
+    assert backend.folds(one, [(9000, 1), (4096,)]), "nothing large is read"
+    assert not backend.folds(one, [(9000, 4096), (9000, 1)])
+    few = operation(("sum", ((900, 4096), numpy.dtype(float)), 0, False))
+    assert backend.folds(few, [(900, 4096)]) and backend.alone(few) is None
+    none = operation(("sum", ((900, 3168), numpy.dtype(float)), 0, False))
+    assert not backend.folds(none, [(900, 3168)]) and backend.alone(none)
 
 
 def test_what_the_backend_lacks_runs_on_the_host(like_cupy):
