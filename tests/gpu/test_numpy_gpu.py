@@ -80,6 +80,43 @@ def test_chains_with_two_results_are_one_kernel(fused):
     assert fused == [1, 0]
 
 
+def test_folds_of_one_array_and_of_long_rows_are_numpys():
+    a = integers(3000, 700)
+    x = np.asarray(a)
+    for axis in (None, 0, 1):
+        numpy.testing.assert_allclose((x * x).sum(axis=axis).get(), (a * a).sum(axis=axis))
+        numpy.testing.assert_allclose((x + 1).max(axis=axis).get(), (a + 1).max(axis=axis))
+    row = ((x - x.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
+    numpy.testing.assert_allclose(
+        row.get(), ((a - a.mean(axis=1, keepdims=True)) ** 2).sum(axis=1), rtol=1e-10
+    )
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_sums_over_many_rows_are_numpys(kind):
+    a = integers(100_003, 8, dtype=kind)
+    x = np.asarray(a)
+    for name in ("sum", "mean", "std", "var"):
+        found, wanted = getattr(x * 2, name)(axis=0), getattr(a * 2, name)(axis=0)
+        assert found.dtype == wanted.dtype
+        numpy.testing.assert_allclose(found.get(), wanted, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["float32", "int64"])
+def test_writes_of_what_is_pending_go_straight_to_memory(fused, kind):
+    plain, b = integers(40, 30, dtype=kind), integers(29, dtype=kind, seed=1)
+    x, y = np.array(plain), np.asarray(b)
+    memory = x.node.value.data.ptr
+    for _ in range(2):
+        for one, vector in ((x, y), (plain, b)):
+            one[:, 1:] -= one[:, :1] * vector
+            one[3, :29] = vector * 2 + one[4, :29]
+            one[...] = one + 1
+            one.T[1:] += one.T[:-1] * 2
+    numpy.testing.assert_array_equal(x.get(), plain)
+    assert x.node.value.data.ptr == memory and fused[-1] == 0
+
+
 def test_views_and_writes_are_numpys():
     plain = integers(6, 5)
     a, b = np.array(plain), plain.copy()

@@ -85,13 +85,6 @@ class Backend:
         """Where the first element of an array is."""
         return int(value.__array_interface__["data"][0])
 
-    def is_same(self, first: Any, second: Any) -> bool:
-        """Whether two arrays have the same elements in the same places."""
-        return all(
-            getattr(first, name, 0) == getattr(second, name, 1)
-            for name in ("shape", "strides", "dtype")
-        ) and self.address(first) == self.address(second)
-
 
 class CuPy(Backend):
     """CuPy: kernels and libraries on the GPU present; polygen's kernels where they win."""

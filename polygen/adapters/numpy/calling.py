@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,18 +10,18 @@ import numpy as np
 from polygen.adapters.numpy import nodes
 from polygen.adapters.numpy.arrays import Array
 from polygen.adapters.numpy.backends import NUMPY, active
-from polygen.adapters.numpy.forcing import memory_of, settle_readers, value_of
+from polygen.adapters.numpy.forcing import prepare_write, value_of
 from polygen.adapters.numpy.nodes import Node, here, known
 from polygen.adapters.numpy.operations import KNOWN, operation
 from polygen.adapters.numpy.products import multiplied
 from polygen.adapters.numpy.settings import current
 
 _DEEPEST = 48  # operations that may be pending on the way to one: then it runs
-_MAKE_ARRAYS = frozenset(
+_GIVE_ARRAYS = frozenset(
     ["array", "asarray", "asanyarray", "ascontiguousarray", "copy", "zeros", "ones", "empty",
-     "full", "zeros_like", "ones_like", "empty_like", "full_like"]
+     "full", "zeros_like", "ones_like", "empty_like", "full_like", "reshape", "squeeze",
+     "transpose", "view", "where"]
 )  # fmt: skip
-_numbers_in_arrays: list[weakref.ref[Node]] = []  # single elements that are views of an array
 
 
 def recorded(name: str, operands: Sequence[Any], options: tuple[Any, ...] = ()) -> Array | None:
@@ -81,7 +80,7 @@ def recorded(name: str, operands: Sequence[Any], options: tuple[Any, ...] = ()) 
         depth = 0
     node = Node((one.shape, one.dtype), one, tuple(args), depth + 1, None, here())
     nodes.remember(node)
-    return Array(node, not one.shape)
+    return Array(node, not one.shape and name != "where")  # as in NumPy
 
 
 def made(operand: Any) -> Array | None:
@@ -115,10 +114,12 @@ def wrapped(result: Any, *, fixed: bool = True) -> Any:
 
     Args:
         result: of a function of the backend.
-        fixed: whether an array without axes is a number that never changes.
+        fixed: whether an array without axes is a number that never changes; NumPy's own are not,
+            it has scalars.
     """
-    if isinstance(result, active().module.ndarray):
-        return Array(known(result), fixed and not result.shape)
+    module = active().module
+    if isinstance(result, module.ndarray):
+        return Array(known(result), fixed and not result.shape and module is not np)
     if isinstance(result, tuple):
         parts = [wrapped(part) for part in result]
         return type(result)(*parts) if hasattr(result, "_fields") else tuple(parts)
@@ -142,6 +143,7 @@ def immediately(
     outs = [one for one in (out if isinstance(out, tuple) else (out,)) if type(one) is Array]
     plain_args, plain = unwrapped(tuple(args)), unwrapped(options)
     for one in outs:
+        require_array(one)
         before_writing(one)
     result = function(*plain_args, **plain)
     if outs:
@@ -149,7 +151,7 @@ def immediately(
     for before, after in zip(args, plain_args, strict=True):
         if after is result and type(before) is Array:
             return before  # as asarray of an array does
-    return wrapped(result, fixed=name not in _MAKE_ARRAYS)
+    return wrapped(result, fixed=name not in _GIVE_ARRAYS)
 
 
 def on_host(function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> Any:
@@ -176,21 +178,29 @@ def before_writing(array: Array) -> Any:
         The backend's array.
     """
     value = value_of(array.node)
-    settle_readers(value)
-    if _numbers_in_arrays:
-        memory = memory_of(value)
-        for node in (one() for one in _numbers_in_arrays):
-            if node is not None and memory_of(node.value) is memory and node is not array.node:
-                node.value = node.value.copy()
-        _numbers_in_arrays[:] = [one for one in _numbers_in_arrays if one() is not None]
+    prepare_write(value)
     return value
 
 
-def element(value: Any) -> Any:
-    """What an index gave: an array, or a number of its own even where it is a view."""
-    found = wrapped(value)
+def require_array(out: Array) -> None:
+    """Refuse to write to a number, in NumPy's words.
+
+    Raises:
+        TypeError: it is one.
+    """
+    if out.fixed:
+        raise TypeError("return arrays must be of ArrayType")
+
+
+def element(value: Any, key: Any) -> Any:
+    """What an index gave: an array, or a number of its own even where it is a view.
+
+    With an ellipsis it is an array, as in NumPy.
+    """
+    number = Ellipsis not in key if isinstance(key, tuple) else key is not Ellipsis
+    found = wrapped(value, fixed=number)
     if type(found) is Array and found.fixed and getattr(value, "base", None) is not None:
-        _numbers_in_arrays.append(weakref.ref(found.node))
+        found.node.borrow(value)
     return found
 
 

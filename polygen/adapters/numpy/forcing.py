@@ -8,14 +8,15 @@ one that is too low cannot be, so that results do not depend on it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from polygen.adapters.numpy import nodes
 from polygen.adapters.numpy.backends import active
-from polygen.adapters.numpy.nodes import Node
-from polygen.adapters.numpy.operations import apply
+from polygen.adapters.numpy.memory import are_apart, is_same, memory_of
+from polygen.adapters.numpy.nodes import Node, known
+from polygen.adapters.numpy.operations import apply, operation
 from polygen.adapters.numpy.planning import Member, Step, plan
 from polygen.adapters.numpy.products import taken
 from polygen.adapters.numpy.settings import current
@@ -53,24 +54,85 @@ def value_of(node: Node) -> Any:
     """
     if node.value is None:
         _run(node)
+    elif node.borrowed:
+        node.own()
     return node.value
 
 
-def settle_readers(of: Any) -> None:
-    """Compute what is pending and reads an array, or memory of it, before that is written to."""
+def read(node: Node) -> Any:
+    """The array that a node stands for, to be read at once and not kept."""
+    return value_of(node) if node.value is None else node.value
+
+
+def store(target: Any, node: Node) -> bool:
+    """Compute a pending value straight into memory, if nothing else of that memory is read for it.
+
+    Args:
+        target: an array of the backend, of the node's shape.
+        node: what is to be written there.
+
+    Returns:
+        Whether it was done.
+    """
+    backend = active()
+    if node.form[0] != target.shape or not isinstance(target, backend.module.ndarray):
+        return False
+    one = operation(("store", (target.shape, target.dtype), node.form))
+    if one is None or not _is_apart(node, target, backend):
+        return False
+    prepare_write(target, but=frozenset(_collected(node)))
+    if node.value is not None:
+        return False  # something else has asked for it
+    _run(Node(node.form, one, (known(target), node), node.depth + 1, None, node.place), node)
+    node.borrow(target)
+    return True
+
+
+def _is_apart(node: Node, target: Any, backend: Any) -> bool:
+    """Whether a pending value reads nothing of some memory but what is going to be its own place.
+
+    A value of another type than the memory has would have to be kept besides.
+    """
+    for one in _collected(node):
+        assert one.operation is not None
+        if one.operation.kind == "product" or node.form[1] != target.dtype:
+            return False
+        for arg in one.args:
+            if type(arg) is not Node or arg.value is None:
+                continue
+            own = hasattr(arg.value, "strides") and is_same(arg.value, target, backend)
+            if not own and not are_apart(arg.value, target, backend):
+                return False
+    return True
+
+
+def prepare_write(target: Any, but: Collection[Node] = ()) -> None:
+    """See to it that nothing still needs what is in some memory now.
+
+    Args:
+        target: an array of the backend.
+        but: nodes that are computed by the write itself.
+    """
+    settle_readers(target, but)
+    memory = memory_of(target)
+    for node in nodes.borrowed():
+        if memory_of(node.value) is memory:
+            node.own()
+
+
+def settle_readers(of: Any, but: Collection[Node] = ()) -> None:
+    """Compute what is pending and reads an array, or memory of it, before that is written to.
+
+    Args:
+        of: an array of the backend.
+        but: nodes that are computed by the write itself.
+    """
     memory = memory_of(of)
     for node in nodes.pending():
-        for arg in node.args:
+        for arg in () if node in but else node.args:
             if type(arg) is Node and arg.value is not None and memory_of(arg.value) is memory:
                 value_of(node)
                 break
-
-
-def memory_of(value: Any) -> Any:
-    """The array that owns the memory of an array."""
-    while getattr(value, "base", None) is not None and hasattr(value.base, "strides"):
-        value = value.base
-    return value
 
 
 def _collected(root: Node) -> list[Node]:
@@ -101,7 +163,7 @@ def _references(order: list[Node]) -> list[int]:
 _OWN = _references([Node(((), None), None, (), 0, None, None)])[0]  # type: ignore[arg-type]
 
 
-def _run(root: Node) -> None:
+def _run(root: Node, unkept: Node | None = None) -> None:
     order = _collected(root)
     counted = _references(order)
     slots: dict[Node, int] = {}  # of inputs; of the graph's own nodes ~place
@@ -130,6 +192,8 @@ def _run(root: Node) -> None:
     last = len(order) - 1
     kept = [place for place in range(last) if counted[place] > _OWN]
     kept.append(last)
+    if unkept is not None:
+        kept = [place for place in kept if order[place] is not unkept]
     backend = active()
     structure: Any = (tuple(key), tuple(kept), backend)
     if with_products:
@@ -192,7 +256,7 @@ def _execute(
             raise
         if len(step.writes) == 1:
             values[step.writes[0]] = found
-        else:
+        elif step.writes:
             for slot, value in zip(step.writes, found, strict=True):
                 values[slot] = value
         for slot in step.done:

@@ -66,10 +66,8 @@ def _found(module: Any, path: str) -> Any:
 
 def foreign(result: Any) -> Any:
     """An object of the backend that makes arrays, such as a generator of random numbers."""
-    package = type(result).__module__.partition(".")[0]
-    makes = package == "cupy" or type(result).__module__.startswith("numpy.random")
-    plain = isinstance(result, Array | np.generic | np.ndarray | np.dtype | type)
-    return Holder(result) if makes and not plain else result
+    makes = type(result).__module__.startswith(("numpy.random", "cupy.random"))
+    return Holder(result) if makes else result
 
 
 class Holder:

@@ -29,20 +29,35 @@ class Node:
         depth: operations that are pending on the way to it.
         value: an array of the backend; None: pending.
         place: code object and instruction that recorded it.
+        borrowed: whether the value lies in memory that is another array's, and may be written to:
+            then it is copied before.
     """
 
-    __slots__ = ("__weakref__", "args", "depth", "form", "operation", "place", "value")
+    __slots__ = ("__weakref__", "args", "borrowed", "depth", "form", "operation", "place", "value")
 
     def __init__(
         self, form: tuple[Shape, np.dtype[Any]], operation: Operation | None, args: tuple[Any, ...],
         depth: int, value: Any, place: tuple[CodeType, int] | None,
     ) -> None:  # fmt: skip
         self.form, self.operation, self.args = form, operation, args
-        self.depth, self.value, self.place = depth, value, place
+        self.depth, self.value, self.place, self.borrowed = depth, value, place, False
 
     def settle(self, value: Any) -> None:
         """From now on it is a value, and what it was computed from may go."""
         self.value, self.args, self.depth, self.place = value, (), 0, None
+
+    def borrow(self, value: Any) -> None:
+        """From now on it is what a part of an array is, as long as that is not written to."""
+        self.settle(value)
+        self.borrowed = True
+        _borrowed.append(weakref.ref(self))
+        if len(_borrowed) > _MOST_FORGOTTEN:
+            borrowed()
+
+    def own(self) -> None:
+        """Have memory of its own."""
+        if self.borrowed:
+            self.value, self.borrowed = self.value.copy(), False
 
 
 def known(value: Any) -> Node:
@@ -52,6 +67,7 @@ def known(value: Any) -> Node:
 
 # --- which operations are pending -----------------------------------------------------------------
 _pending: list[weakref.ref[Node]] = []
+_borrowed: list[weakref.ref[Node]] = []
 _until = _MOST_FORGOTTEN  # look for nodes that are no more when there are so many
 
 
@@ -68,6 +84,13 @@ def pending() -> list[Node]:
     alive = [node for node in (one() for one in _pending) if node is not None]
     alive = [node for node in alive if node.value is None]
     _pending[:] = map(weakref.ref, alive)
+    return alive
+
+
+def borrowed() -> list[Node]:
+    """The nodes whose values are parts of other arrays."""
+    alive = [node for node in (one() for one in _borrowed) if node is not None and node.borrowed]
+    _borrowed[:] = map(weakref.ref, alive)
     return alive
 
 

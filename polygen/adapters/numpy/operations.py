@@ -41,7 +41,8 @@ class Operation:
 
     Attributes:
         kind: "pointwise", "fold" or "product".
-        name: of NumPy's function; "where" and "astype" besides.
+        name: of NumPy's function; "where", "astype", and "store", which writes its second operand
+            to the memory of the first, besides.
         loop: the types in which it reads its operands.
         dtype: of its result.
         shape: of its result.
@@ -117,6 +118,9 @@ def _pointwise(name: str, rest: list[Any]) -> Operation | None:
     if name == "astype":
         form, dtype = rest
         loop, forms = (form[1],), [form]
+    elif name == "store":
+        forms, dtype = rest, rest[0][1]
+        loop = (dtype, dtype)
     elif name == "where":
         forms = rest
         sample = [t(0) if isinstance(t, type) else t for t in map(_type, forms[1:])]
@@ -168,14 +172,17 @@ def apply(module: Any, one: Operation, operands: list[Any], *, direct: bool = Fa
     """
     if one.name == "astype":
         return operands[0].astype(one.dtype)
+    if one.name == "store":
+        operands[0][...] = _converted(operands[1], one.dtype)
+        return None
     function = getattr(module, one.name)
     if one.kind == "fold":
         return function(operands[0], axis=one.axis, keepdims=one.keepdims)
     if not direct:
-        operands = [
-            operand.astype(dtype)
-            if hasattr(operand, "dtype") and operand.dtype != dtype
-            else operand
-            for operand, dtype in zip(operands, one.loop, strict=True)
-        ]
+        operands = [_converted(*pair) for pair in zip(operands, one.loop, strict=True)]
     return function(*operands)
+
+
+def _converted(operand: Any, dtype: np.dtype[Any]) -> Any:
+    other = hasattr(operand, "dtype") and operand.dtype != dtype
+    return operand.astype(dtype) if other else operand

@@ -22,10 +22,12 @@ from polygen.adapters.numpy.calling import (
     immediately,
     product,
     recorded,
+    require_array,
     unwrapped,
     wrapped,
 )
-from polygen.adapters.numpy.forcing import memory_of, value_of
+from polygen.adapters.numpy.forcing import store, value_of
+from polygen.adapters.numpy.memory import are_apart, is_same, memory_of
 from polygen.adapters.numpy.nodes import known
 from polygen.adapters.numpy.operations import FOLDS
 
@@ -42,6 +44,7 @@ COMPARED = {
 }  # fmt: skip
 UNARY = {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}
 _POWERS: dict[float, str] = {2: "square", 0.5: "sqrt", -1: "reciprocal"}
+_WITH_TYPE = ("sum", "prod", "mean", "var", "std")
 _CHANGING = ("fill", "sort", "partition", "put", "resize", "byteswap", "setflags", "flat")
 
 
@@ -107,10 +110,10 @@ def update(self: Array, name: str, operate: Callable[[Array, Any], Any], other: 
         operate: the operation out of place.
         other: the operand.
     """
-    if name != "matmul" and not _is_alone(self):
+    if name != "matmul" and not _is_alone(self) and not _waits(other):
         plain = unwrapped(other)
         target = before_writing(self)
-        if plain is target or memory_of(plain) is not memory_of(target):
+        if plain is target or are_apart(plain, target, active()):
             getattr(active().module, name)(target, plain, out=target)
             return self
     return assign(self, operate(self, other))
@@ -122,6 +125,7 @@ def assign(self: Array, found: Array) -> Array:
     Raises:
         ValueError, TypeError: NumPy's own, where the array cannot have it.
     """
+    require_array(self)
     shape, dtype = self.node.form
     if found.shape != shape or not np.can_cast(found.dtype, dtype, "same_kind"):
         # NumPy words the error; of a broadcast array, which has no memory.
@@ -134,15 +138,21 @@ def assign(self: Array, found: Array) -> Array:
         if self.node.depth >= _DEEP:
             value_of(self.node)
     else:
-        new = value_of(found.node)
-        before_writing(self)[...] = new
+        write(self, Ellipsis, found)
     return self
+
+
+def _waits(operand: Any) -> bool:
+    """Whether an operand is pending, so that what is made of it is one kernel with it."""
+    return type(operand) is Array and operand.node.value is None
 
 
 def _is_alone(self: Array) -> bool:
     """Whether nothing but this array sees its memory."""
+    if not self.node.form[0]:
+        return False  # what NumPy computes without axes is a scalar, which has no memory
     value = self.node.value
-    if value is None:
+    if value is None or self.node.borrowed:
         return True
     if getattr(value, "base", None) is not None or not hasattr(value, "strides"):
         return False
@@ -165,10 +175,15 @@ _ALONE = _counted_alone()
 
 def write(self: Array, key: Any, new: Any) -> None:
     """``self[key] = new``; ``a[key] += x`` ends with one that writes elements to themselves."""
-    key, new = unwrapped(key), unwrapped(new)
+    if self.fixed:
+        raise TypeError(f"'numpy.{self.dtype.name}' object does not support item assignment")
+    key = unwrapped(key)
+    if _waits(new) and _is_basic(key) and store(value_of(self.node)[key], new.node):
+        return
+    new = unwrapped(new)
     if getattr(new, "base", None) is not None and _is_basic(key):
         target = value_of(self.node)
-        if memory_of(new) is memory_of(target) and active().is_same(target[key], new):
+        if memory_of(new) is memory_of(target) and is_same(target[key], new, active()):
             return
     before_writing(self)[key] = new
 
@@ -184,7 +199,8 @@ def _is_basic(key: Any) -> bool:
 
 # --- indices, views -------------------------------------------------------------------------------
 def _item(self: Array, key: Any) -> Any:
-    return element(value_of(self.node)[unwrapped(key)])
+    key = unwrapped(key)
+    return element(value_of(self.node)[key], key)
 
 
 def _iterated(self: Array) -> Iterator[Any]:
@@ -210,7 +226,9 @@ def astype(self: Array, dtype: Any, order: str = "K", casting: str = "unsafe",
         found = recorded("astype", (self,), (wanted,))
     if found is None:
         plain = value_of(self.node)
-        return wrapped(plain.astype(dtype, order=order, casting=casting, copy=copy))
+        found = wrapped(plain.astype(dtype, order=order, casting=casting, copy=copy))
+    if type(found) is Array:
+        found.fixed = self.fixed
     return found
 
 
@@ -241,7 +259,8 @@ def _fold(name: str) -> Callable[..., Any]:
         self: Array, axis: Any = None, *args: Any, keepdims: Any = False, **rest: Any
     ) -> Any:
         if args:
-            rest = dict(zip(("dtype", "out"), args, strict=False)) | rest
+            more = ("dtype", "out") if name in _WITH_TYPE else ("out",)
+            rest = dict(zip(more, args, strict=False)) | rest
         rest = {option: value for option, value in rest.items() if value is not None}
         return fold(name, self, axis, keepdims, rest)
 
@@ -265,7 +284,11 @@ def _other(self: Array, name: str) -> Any:
 
 
 def _copied(self: Array, *_: Any) -> Any:
-    return wrapped(value_of(self.node).copy(), fixed=False)
+    return wrapped(value_of(self.node).copy(), fixed=self.fixed)
+
+
+def _transposed(self: Array) -> Any:
+    return wrapped(value_of(self.node).T, fixed=self.fixed)
 
 
 def _attach() -> None:
@@ -286,7 +309,7 @@ def _attach() -> None:
         "__getitem__": _item, "__setitem__": write, "__iter__": _iterated,
         "__contains__": _contains, "__getattr__": _other, "astype": astype, "copy": _copied,
         "__copy__": _copied, "__deepcopy__": _copied,
-        "T": property(lambda self: wrapped(value_of(self.node).T)),
+        "T": property(_transposed),
     }  # fmt: skip
     for name, method in methods.items():
         setattr(Array, name, method)

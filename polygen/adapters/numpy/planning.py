@@ -118,6 +118,7 @@ class _Graph:
         own = {member.slot for member in members}
         reads = dict.fromkeys(s for member in members for s in member.reads if s not in own)
         writes = [s for s in sorted(own) if s in self.kept or self._leaves(s, own)]
+        writes = [s for s in writes if self.by_slot[s].operation.name != "store"]
         return tuple(reads), tuple(writes)
 
     def shapes(self, members: Sequence[Member]) -> list[Shape]:
@@ -215,7 +216,7 @@ def _function(step: Step, backend: Any) -> Callable[..., Any]:
             else:
                 values[member.slot] = apply(module, member.operation, given)
         found = tuple(values[slot] for slot in step.writes)
-        return found[0] if len(found) == 1 else found
+        return found if len(found) > 1 else found[0] if found else None
 
     fused: Callable[..., Any] = backend.fuse(composed)
     if last.kind != "fold" or math.prod(last.shape) == 0 or not last.keepdims:

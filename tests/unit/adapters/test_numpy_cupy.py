@@ -29,7 +29,7 @@ def made_up(shape, dtype):
     return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
 
 
-def traced(function, *args):
+def traced(function, *args, seen=None):
     """The kernel that `cupy.fuse` makes of a function; it falls back where this raises."""
     history = fusion._FusionHistory()
     local.history, local.is_old_fusing = history, True
@@ -37,6 +37,8 @@ def traced(function, *args):
         kernel, options = history.get_fusion(function, args, "sample")
     finally:
         local.history, local.is_old_fusing = None, False
+    if seen is not None:
+        seen.append(kernel)
     return [parameter.dtype for parameter in kernel.out_params], options
 
 
@@ -88,6 +90,24 @@ def test_folds_of_chains_fuse_with_numpys_types(name, axis):
         assert found == [one.dtype], f"{name} of {kind}"
         assert options == ({} if axis is None else {"axis": axis})
     assert len(functions) >= 2 or name not in CuPy._FUSED
+
+
+@pytest.mark.parametrize("results", [0, 1])
+def test_what_is_written_to_memory_is_written_by_the_kernel(results):
+    backend, functions = CuPy(cupy), []
+    backend.fuse = lambda function: functions.append(function) or function
+    single, double = numpy.dtype("float32"), numpy.dtype("float64")
+    product = operation(("multiply", (SHAPE, single), (SHAPE, double)))
+    store = operation(("store", (SHAPE, single), (SHAPE, double)))
+    members = [Member(2, product, (0, 1)), Member(3, store, (0, 2))]
+    (step,) = plan(members, frozenset({2, 3} if results else {3}), [], backend)
+    assert step.writes == ((2,) if results else ())
+    given = {0: made_up(SHAPE, single), 1: made_up(SHAPE, double)}
+    history = []
+    found, _ = traced(functions[0], *(given[slot] for slot in step.reads), seen=history)
+    assert found == [double] * results
+    written = [parameter.is_const for parameter in history[0].in_params]
+    assert written == [slot != 0 for slot in step.reads], "the kernel may write to the first alone"
 
 
 def test_every_recorded_function_is_there():

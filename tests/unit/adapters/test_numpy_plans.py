@@ -9,6 +9,7 @@ import polygen.adapters.numpy as np
 from polygen.adapters.kernels import stored
 from polygen.adapters.numpy import calling, forcing
 from polygen.adapters.numpy.backends import NUMPY, Backend
+from polygen.adapters.numpy.memory import are_apart
 from polygen.hardware.device import device
 from polygen.kernel import Kernel
 from polygen.pipeline import with_sizes
@@ -118,6 +119,78 @@ def test_updates_in_place_are_recorded_until_they_are_many(watched):
         y += 1
     assert len(watched.steps) > 1, "a loop that asks for nothing runs all the same"
     same(y, a + 20)
+
+
+# --- writes
+def test_what_is_written_to_memory_is_computed_there(watched):
+    (a, b), (x, y) = arrays((4, 5), (5,))
+    x, plain = x.copy(), a.copy()
+    whole = x.node.value
+    for one, vector in ((x, y), (plain, b)):
+        one[:, 1:] -= one[:, :1] * vector[1:]
+        one[0] = vector * 2 + 1
+        one[...] = one + vector
+    same(x, plain)
+    assert x.node.value is whole
+    assert watched.steps == [
+        ["multiply + subtract + store"], ["multiply + add + store"], ["add + store"]
+    ]  # fmt: skip
+
+
+def test_what_was_written_to_memory_can_still_be_read_after_the_next_write(watched):
+    x = np.zeros((2, 3))
+    y = np.arange(3.0) * 2 + 1
+    x[0] = y
+    assert y.node.borrowed
+    z = y - 1
+    x[0] = 7
+    assert not y.node.borrowed and y.tolist() == [1, 3, 5] and z.tolist() == [0, 2, 4]
+    t = np.arange(3.0) * 3
+    x[1] = t
+    t += 1
+    t[0] = 9
+    part = t[1:]
+    part += 1
+    assert x.tolist() == [[7, 7, 7], [0, 3, 6]] and t.tolist() == [9, 5, 8]
+    u = np.arange(3.0) * 4
+    x[1] = u
+    view = u[::-1]  # of a copy: u is no part of x
+    view[0] = 5
+    assert x.tolist()[1] == [0, 4, 8] and u.tolist() == [0, 4, 5]
+
+
+@pytest.mark.parametrize("shape", [(6,), (4, 6), (3, 4, 6)])
+def test_parts_that_are_apart_have_no_element_in_common(shape):
+    a = numpy.zeros(shape)
+    keys = [
+        slice(None),
+        slice(0, 2),
+        slice(2, 4),
+        slice(1, 3),
+        slice(None, None, 2),
+        slice(5, 0, -1),
+    ]
+    parts = [part for one in keys for part in (a[..., one], a[one])]
+    parts += [a.T, a[..., 0], a[0], a[-1:]]
+    apart = 0
+    for one in parts:
+        for other in parts:
+            if are_apart(one, other, NUMPY):
+                apart += 1
+                assert not numpy.shares_memory(one, other)
+    assert apart >= 10
+    assert are_apart(a[..., 2:], a[..., :2], NUMPY) and are_apart(a, numpy.zeros(3), NUMPY)
+
+
+def test_what_reads_other_places_of_the_memory_is_computed_before(watched):
+    (a,), (x,) = arrays((6,))
+    x, plain = x.copy(), a.copy()
+    x[1:] += x[:-1] * 2
+    plain[1:] += plain[:-1] * 2
+    x[::-1] = x + 1
+    plain[::-1] = plain + 1
+    same(x, plain)
+    assert not any("store" in step for steps in watched.steps for step in steps)
 
 
 # --- structures
