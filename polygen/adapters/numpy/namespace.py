@@ -24,7 +24,8 @@ from polygen.adapters.numpy.calling import (
     wrapped,
 )
 from polygen.adapters.numpy.operations import FOLDS, POINTWISE
-from polygen.adapters.numpy.operators import assign, dot, fold
+from polygen.adapters.numpy.operators import dot, fold
+from polygen.adapters.numpy.writing import assign
 
 # Functions that write to their first argument.
 _CHANGING = frozenset(
