@@ -49,6 +49,8 @@ class Operation:
         axis: of a fold; None: all.
         keepdims: of a fold.
         shapes: of the operands; () of numbers.
+        direct: whether the function itself chooses this loop for arrays and Python's numbers; not
+            where a number of NumPy's is of a type that arrays are converted to.
     """
 
     kind: str
@@ -59,6 +61,7 @@ class Operation:
     axis: Any = None
     keepdims: bool = False
     shapes: tuple[Shape, ...] = ()
+    direct: bool = True
 
     @property
     def size(self) -> int:
@@ -133,7 +136,13 @@ def _pointwise(name: str, rest: list[Any]) -> Operation | None:
     shapes = tuple(map(_shape, forms))
     if any(one.kind not in _KINDS for one in (*loop, dtype)):
         return None
-    return Operation("pointwise", name, loop, dtype, np.broadcast_shapes(*shapes), shapes=shapes)
+    arrays = [isinstance(form, tuple) for form in forms]
+    kept = (
+        not is_array or form[1] == own
+        for is_array, form, own in zip(arrays, forms, loop, strict=True)
+    )
+    shape, direct = np.broadcast_shapes(*shapes), all(arrays) or all(kept)
+    return Operation("pointwise", name, loop, dtype, shape, shapes=shapes, direct=direct)
 
 
 def _fold(name: str, form: Form, axis: Any, keepdims: bool) -> Operation | None:
@@ -168,7 +177,7 @@ def apply(module: Any, one: Operation, operands: list[Any], *, direct: bool = Fa
         module: NumPy or CuPy.
         one: what to run.
         operands: arrays of the module and Python's numbers, or what stands for them in a trace.
-        direct: arrays are of the types they were recorded with; the function converts them itself.
+        direct: the function converts arrays itself.
     """
     if one.name == "astype":
         return operands[0].astype(one.dtype)

@@ -203,7 +203,7 @@ def _with_folds(
 def _function(step: Step, backend: Any) -> Callable[..., Any]:
     """What runs a step: a library's function as it is, or a fused one."""
     module, members = backend.module, step.members
-    if len(members) == 1:
+    if len(members) == 1 and members[0].operation.direct:
         return _single(members[0], step, backend)
     last = members[-1].operation
 

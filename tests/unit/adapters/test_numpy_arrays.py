@@ -84,6 +84,7 @@ def test_types_are_numpys(left, right, name):
     wanted, found = getattr(numpy, name)(*args), getattr(np, name)(*lazy)
     assert isinstance(found, np.ndarray) and found.dtype == wanted.dtype
     numpy.testing.assert_array_equal(found.get(), wanted)
+    assert found.get().dtype == wanted.dtype
 
 
 def test_numbers_that_do_not_fit_are_refused_as_by_numpy():
