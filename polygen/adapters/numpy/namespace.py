@@ -72,13 +72,23 @@ def foreign(result: Any) -> Any:
 
 
 class Holder:
-    """An object of the backend; its methods take and give lazy arrays."""
+    """A generator of the backend; its methods take and give lazy arrays.
+
+    Distributions that CuPy's generators do not have are drawn on the host, by a generator of NumPy
+    whose seed is drawn from CuPy's.
+    """
 
     def __init__(self, held: Any) -> None:
         self._held = held
+        self._host: Any = None
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._held, name)
+        found = getattr(self._held, name, None)
+        if found is None and name not in _CHANGING and hasattr(np.random.Generator, name):
+            self._host = self._host or np.random.default_rng(int(self._held.integers(1 << 31)))
+            return lambda *args, **options: on_host(getattr(self._host, name), args, options)
+        if found is None:
+            raise AttributeError(f"{type(self._held).__name__!r} object has no attribute {name!r}")
         if not callable(found):
             return wrapped(found)
 

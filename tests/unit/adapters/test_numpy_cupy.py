@@ -14,6 +14,7 @@ import pytest
 import polygen.adapters.numpy as np
 from polygen.adapters.numpy import forcing
 from polygen.adapters.numpy.backends import CuPy, steps_of
+from polygen.adapters.numpy.namespace import Holder
 from polygen.adapters.numpy.operations import FOLDS, POINTWISE, apply, operation
 from polygen.adapters.numpy.planning import Member, plan
 
@@ -204,6 +205,19 @@ def test_what_the_backend_lacks_runs_on_the_host(like_cupy):
     del like_cupy.trim_zeros
     found = np.trim_zeros(np.asarray([0, 1, 0]) + 0)
     assert isinstance(found, np.ndarray) and found.get().tolist() == [1]
+
+
+def test_distributions_that_the_backend_lacks_are_drawn_on_the_host(like_cupy):
+    class Few:
+        integers = staticmethod(lambda high: numpy.asarray(high - 1))
+
+    generator = Holder(Few())
+    first, second = generator.normal(2.0, size=3), generator.normal(2.0, size=3)
+    wanted = numpy.random.default_rng((1 << 31) - 1)
+    numpy.testing.assert_array_equal(first.get(), wanted.normal(2.0, size=3))
+    numpy.testing.assert_array_equal(second.get(), wanted.normal(2.0, size=3))
+    with pytest.raises(AttributeError, match="'Few' object has no attribute 'shuffle'"):
+        generator.shuffle(first)
 
 
 def test_odd_strides_are_copied_for_kernels(like_cupy):
