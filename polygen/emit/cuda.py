@@ -22,7 +22,6 @@ from polygen.emit.leaf.elements import statements, types
 from polygen.emit.leaf.load_threads import SHARED_ALIGNMENT
 from polygen.emit.leaves import extent_names, matrix_coordinates, size_name
 from polygen.emit.places import places
-from polygen.emit.realign import copy
 from polygen.emit.source import KernelSource
 from polygen.lower.plan import Buffer, KernelPlan
 from polygen.lower.work import Placed
@@ -52,7 +51,6 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         "helpers": statements(plan.epilogue)[1],
         "parameters": ", ".join(parameter(plan, argument) for argument in plan.arguments),
         "places": places(plan),
-        "realign": copy(plan),
     }
     text = environment().get_template("kernel.cu.j2").render(context)
     declared = environment().get_template("header.h.j2").render(context)
