@@ -33,7 +33,15 @@ from polygen.frontend.dtypes import F32, TF32
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.grouping import one_group
 from polygen.frontend.groups import bounds
-from polygen.frontend.program import Access, Constant, Contraction, Pointwise, Program, Tensor
+from polygen.frontend.program import (
+    Access,
+    Argument,
+    Constant,
+    Contraction,
+    Pointwise,
+    Program,
+    Tensor,
+)
 from polygen.frontend.rounding import round_to
 from polygen.poly.prologue import multiplied as multiplied_as
 from polygen.poly.prologue import prologues, without_prologues
@@ -311,11 +319,9 @@ def _expanded(statement: Pointwise) -> list[Pointwise]:
     """A statement as the statements of what the emitter writes as one expression each."""
     parts: list[Pointwise] = []
 
-    def primitive(function: str, *args: Access | Constant | float) -> Access:
+    def primitive(function: str, *args: Argument | float) -> Access:
         write = replace(statement.write, name=f"{statement.write.name}.{len(parts)}")
-        values = tuple(
-            arg if isinstance(arg, (Access, Constant)) else Constant(arg) for arg in args
-        )
+        values = tuple(Constant(arg) if isinstance(arg, (int, float)) else arg for arg in args)
         parts.append(replace(statement, write=write, function=function, args=values))
         return write
 
