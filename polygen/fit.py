@@ -229,6 +229,13 @@ def check_lanes(schedule: Schedule, match: Match) -> None:
     """
     for _, operand in match.operands:
         tensor, wanted = operand.tensor, chunk_bytes()
+        if operand.computed is not None:
+            raise UnsupportedProgram(
+                f"{tensor.name} is computed",
+                where=f"schedule {schedule.name}, {tensor.name}",
+                why="lanes multiply what they read, and nothing computes on the way",
+                nearest='Use atom = "auto"',
+            )
         if not operand.k_contiguous or not operand.in_rows:
             raise UnsupportedProgram(
                 f"{operand}: k is not innermost",

@@ -97,7 +97,7 @@ def _called(schedule: Schedule) -> str:
     """Its name; a fit that finds another way out leaves that of the schedule."""
     through = schedule.epilogue.through
     other = schedule.specialised and through in OTHER_WAYS
-    said = schedule.name.endswith(f"_{through}")
+    said = through in schedule.name.split("_")
     return f"{schedule.name}_{through}" if other and not said else schedule.name
 
 

@@ -19,7 +19,7 @@ from polygen.frontend.program import Access, Affine
 from polygen.hardware.device import device
 from polygen.pipeline import generate
 from polygen.poly.prologue import prologues, prove_prologues
-from polygen.schedule.load import load_schedule, schedules_folder
+from polygen.schedule.load import load_schedule, schedules_folder, shipped
 from polygen.schedule.model import Cluster
 
 X, Q = "bf16[M,256]", "s8[N,256]"
@@ -173,3 +173,14 @@ def test_reference_and_trace_agree_on_repetition():
     made = pg.fuse(function).program("f16[2,8]", "f16[3,8]", "f16[3,2]", out_dtype="f32")
     (found,) = evaluate(made, dict(zip("xqs", arrays, strict=True)))
     np.testing.assert_array_equal(found, reference(function, arrays))
+
+
+def test_lanes_multiply_what_they_read():
+    fused = pg.fuse(lambda x, w: x @ pg.relu(w).T, name="lanes")
+    schedule = next(s for s in shipped(device("sm_80")) if s.by_lanes)
+    with pytest.raises(UnsupportedProgram, match=r"is computed .* nothing computes on the way"):
+        fused.compile("bf16[M,K]", "bf16[N,K]", arch="sm_80", schedule=schedule)
+    kernel = fused.compile(
+        "bf16[M,K]", "bf16[N,K]", arch="sm_80", sizes={"M": 1, "N": 4096, "K": 4096}
+    )
+    assert not kernel.schedule.by_lanes
