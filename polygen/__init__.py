@@ -13,6 +13,16 @@ if TYPE_CHECKING:
     from polygen.errors import PolygenError
     from polygen.frontend import random
     from polygen.frontend.coordinates import indices
+    from polygen.frontend.folds import averaged as mean
+    from polygen.frontend.folds import every as all
+    from polygen.frontend.folds import index_of_largest as argmax
+    from polygen.frontend.folds import index_of_smallest as argmin
+    from polygen.frontend.folds import largest as max
+    from polygen.frontend.folds import multiplied as prod
+    from polygen.frontend.folds import smallest as min
+    from polygen.frontend.folds import some as any
+    from polygen.frontend.folds import summed as sum
+    from polygen.frontend.folds import logsumexp
     from polygen.frontend.functions import absolute as abs
     from polygen.frontend.functions import (
         arctan2,
@@ -81,7 +91,11 @@ __all__ = [
     "TensorMap",
     "Verdict",
     "abs",
+    "all",
+    "any",
     "arctan2",
+    "argmax",
+    "argmin",
     "cbrt",
     "ceil",
     "celu",
@@ -112,11 +126,16 @@ __all__ = [
     "logical_not",
     "logical_or",
     "logsigmoid",
+    "logsumexp",
     "matmul",
+    "max",
     "maximum",
+    "mean",
+    "min",
     "minimum",
     "mish",
     "power",
+    "prod",
     "random",
     "reciprocal",
     "relu",
@@ -131,6 +150,7 @@ __all__ = [
     "softsign",
     "sqrt",
     "square",
+    "sum",
     "tan",
     "tanh",
     "trunc",
@@ -155,7 +175,21 @@ _HOMES = {
     "indices": "polygen.frontend.coordinates",
     "matmul": "polygen.frontend.products",
 }
-_RENAMED = {"abs": "absolute", "round": "round_half_even"}
+# Reductions, under names that are not Python's.
+_FOLDS = {
+    "sum": "summed",
+    "prod": "multiplied",
+    "max": "largest",
+    "min": "smallest",
+    "mean": "averaged",
+    "all": "every",
+    "any": "some",
+    "argmax": "index_of_largest",
+    "argmin": "index_of_smallest",
+    "logsumexp": "logsumexp",
+}
+_HOMES |= dict.fromkeys(_FOLDS, "polygen.frontend.folds")
+_RENAMED = {"abs": "absolute", "round": "round_half_even"} | _FOLDS
 
 
 if not TYPE_CHECKING:  # a type checker is to refuse names that do not exist

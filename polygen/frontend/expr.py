@@ -187,6 +187,26 @@ class ProductNode:
     dtype: DType = F32
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FoldNode:
+    """A reduction of a value over some of its axes; `dims` are those of the others."""
+
+    function: str  # of `polygen.frontend.monoids.MONOIDS`
+    value: Node
+    axes: tuple[int, ...]  # ascending
+    dims: Dims
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExtentNode:
+    """How many elements there are along some dims, as a number."""
+
+    extents: Dims
+    dims: Dims = ()
+    dtype: DType = F32
+
+
 @dataclass(frozen=True, slots=True)
 class Reach:
     """Where a view reads one axis of its source: ``scale * position + offset``."""
@@ -216,7 +236,16 @@ class ViewNode:
         return tuple(along.get(axis) for axis in range(len(self.dims)))
 
 
-Node = InputNode | ScalarNode | CoordinateNode | ApplyNode | ProductNode | ViewNode
+Node = (
+    InputNode
+    | ScalarNode
+    | CoordinateNode
+    | ExtentNode
+    | ApplyNode
+    | ProductNode
+    | FoldNode
+    | ViewNode
+)
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**"}
 _INFIX |= {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
@@ -232,8 +261,14 @@ def describe(node: Node, depth: int = 3) -> str:
         return f"{node.value:g}"
     if isinstance(node, CoordinateNode):
         return f"indices(…)[{node.axis}]"
+    if isinstance(node, ExtentNode):
+        return f"size({', '.join(map(str, node.extents))})"
     if depth == 0:
         return "…"
+    if isinstance(node, FoldNode):
+        axis = ", ".join(map(str, node.axes))
+        axis = f"({axis})" if len(node.axes) > 1 else axis
+        return f"{node.function}({describe(node.value, depth - 1)}, axis={axis})"
     if isinstance(node, ProductNode):
         return describe_product(node.notation, node.lhs, node.rhs, depth)
     if isinstance(node, ViewNode):
