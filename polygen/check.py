@@ -7,13 +7,13 @@ a bound. `polygen.small_problem` says on which sizes and data.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from polygen.brief import Brief
-from polygen.emit.source import Argument, KernelSource
+from polygen.emit.source import Argument, Following, KernelSource
 from polygen.errors import ArgumentError, VerifyError
 from polygen.frontend.dtypes import TF32
 from polygen.frontend.evaluate import evaluate
@@ -37,8 +37,10 @@ _EXACT = frozenset(
     ]
 )
 # fmt: on
+_EXACT_FOLDS = ("sum", "max", "min", "argmax", "argmin")
 
 
+_ARRAYS = ("pointer", "map", "workspace")  # arguments that a report has an array of
 _SHOWN = 6  # instructions of the access profile that are printed
 
 
@@ -138,6 +140,10 @@ def launch_of(program: Program, source: KernelSource, operands: tuple[Any, ...])
     for argument, constant in zip(source.arguments, binding.constants, strict=True):
         if argument.kind == "pointer":
             arguments.append(arrays[argument.tensor])
+        elif argument.kind == "workspace":
+            assert source.following is not None
+            room = source.following.workspace(dict(binding.sizes))
+            arguments.append(np.full(room // np.float32().itemsize, np.nan, np.float32))
         elif argument.kind == "scalar":
             arguments.append(np.float32(given[argument.tensor]))
         elif argument.kind == "map":
@@ -189,11 +195,42 @@ def emulate(
     Raises:
         ArgumentError: the operands do not fit the kernel.
     """
-    report = run(ptx, launch_of(program, source, operands), **options)
-    passed = [a.tensor for a in source.arguments if a.kind in ("pointer", "map")]
+    launch = launch_of(program, source, operands)
+    report = run(ptx, launch, **options)
+    passed = [a.tensor for a in source.arguments if a.kind in _ARRAYS]
+    if source.following is not None:
+        report = _followed(source, source.following, ptx, launch, report, options)
     after = dict(zip(passed, report.arrays, strict=True))
     results = tuple(after[t.name] for t in program.outputs)
     return Emulation(results[0] if len(results) == 1 else results, report)
+
+
+def _followed(
+    source: KernelSource,
+    following: Following,
+    ptx: str,
+    launch: Launch,
+    before: Report,
+    options: dict[str, Any],
+) -> Report:
+    """Run the launch that follows on what the first one has left; one report of both."""
+    left = iter(before.arrays)
+    arguments, sizes = [], {}
+    for argument, given in zip(source.arguments, launch.arguments, strict=True):
+        found = next(left) if argument.kind in _ARRAYS else given
+        arguments.append(given if argument.kind == "map" else found)
+        if argument.kind == "size":
+            sizes[argument.dim] = int(given)
+    grid = (following.grid(sizes), 1, 1)
+    second = Launch(grid, (following.threads, 1, 1), 0, tuple(arguments), following.entry)
+    after = run(ptx, second, **options)
+    return replace(
+        after,
+        findings=(*before.findings, *after.findings),
+        profile=(*before.profile, *after.profile),
+        instructions=before.instructions + after.instructions,
+        notes=(*before.notes, *after.notes),
+    )
 
 
 def _stored(tensor: Tensor, value: Any) -> Array:
@@ -221,7 +258,8 @@ def _poisoned(shape: tuple[int, ...], tensor: Tensor) -> Array:
 
 def is_exact(program: Program) -> bool:
     """Whether the program maps small integers to exactly representable results."""
-    return all(s.function in _EXACT for s in program.pointwise)
+    folds = all(fold.function in _EXACT_FOLDS for fold in program.folds)
+    return folds and all(s.function in _EXACT for s in program.pointwise)
 
 
 class Checked(Protocol):

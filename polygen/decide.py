@@ -31,6 +31,7 @@ from polygen.hardware.device import Device, common_facts
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.invariance import LADDER, in_k_tiles, of_class, shared
 from polygen.poly.fills import by_threads
+from polygen.poly.folds import split_folds
 from polygen.poly.fusion import fuse
 from polygen.poly.match import Match, Operand, match
 from polygen.poly.pointwise import Pointwork, pointwork
@@ -248,10 +249,10 @@ def candidates(
 
 
 def _analysed(program: Program) -> Prospect:
-    statements = with_rows(program)
+    statements = with_rows(split_folds(program).main)
     fusion = fuse(statements, scop(statements))
     matched = match(statements, fusion)
-    return Prospect(matched, pointwork(statements, fusion, matched))
+    return Prospect(matched, pointwork(program, fusion, matched))
 
 
 @functools.lru_cache(maxsize=_MOST_PROSPECTS)

@@ -5,7 +5,7 @@
 2. Roles ask for tiles that their consumers can share, and for operands that tensor maps describe.
 3. Shipped schedules are fitted: k tiles of whole swizzle spans, as many stages as fit shared
    memory, panels as wide as registers hold, results line by line where tensor maps cannot describe
-   them.
+   them, and straight from the registers beside folds.
 
 Which of the schedules that fit is taken is not decided here (`polygen.decide`).
 """
@@ -200,6 +200,9 @@ def fitting(
     """
 
     def fit(candidate: Schedule) -> Fitted | str:
+        if work.folds:  # whose terms are folded where the instruction left them
+            by_pairs = replace(candidate.epilogue, through="registers", columns=0)
+            candidate = replace(candidate, epilogue=by_pairs)
         try:
             instruction = instruction_for(matched, device, candidate)
             if candidate.specialised:

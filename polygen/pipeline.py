@@ -25,6 +25,7 @@ from polygen.lower.plan import KernelPlan
 from polygen.lower.resources import resources
 from polygen.lower.verify import verify
 from polygen.poly.derive_syncs import Synchronised, derive
+from polygen.poly.folds import split_folds
 from polygen.poly.fusion import fuse
 from polygen.poly.mapping import ScheduleTree, map_program
 from polygen.poly.match import match
@@ -121,11 +122,11 @@ def _generate(
     skip: frozenset[str],
     sums: str,
 ) -> Passes:
-    statements = with_rows(program)
+    statements = with_rows(split_folds(program).main)
     model = scop(statements)
     fusion = fuse(statements, model)
     matched = match(statements, fusion)
-    prospect = Prospect(matched, pointwork(statements, fusion, matched))
+    prospect = Prospect(matched, pointwork(program, fusion, matched))
     instruction, decided, origin = decide(program, prospect, device, sizes, schedule, skip, sums)
     # What does not fit is refused before anything is proved of it.
     tiles = tiling(decided, instruction)
@@ -138,10 +139,11 @@ def _generate(
         decided,
         instruction,
         asynchronous=copies_in_background(matched, device),
-        rows=row_vectors(program, decided),
+        rows=row_vectors(statements, decided),
         panels=panels(decided, prospect.work),
         derived=synchronised,
         invariant=program.invariant,
+        folds=bool(prospect.work.folds),
     )
     if program.invariant:
         check_class(tree.sums, program, sums or sums_of(decided, instruction, matched).text)

@@ -16,6 +16,7 @@ from typing import Any
 
 from polygen.emit.conditions import refusals
 from polygen.emit.environment import environment
+from polygen.emit.folds import combining, following
 from polygen.emit.instructions import instructions
 from polygen.emit.launcher import launcher, parameter, plan_conditions
 from polygen.emit.leaf.elements import statements, types
@@ -42,13 +43,16 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         VerifyError: a leaf is none that the table knows.
     """
     made = types(plan.epilogue)  # first: it refuses what cannot be written
+    functions, called = combining(plan)
     context = {
         **launcher(plan),
         **instructions(plan),
         **_frame(plan),
         "header": header(plan, command),
         "types": made,
-        "helpers": statements(plan.epilogue)[1],
+        "helpers": tuple(dict.fromkeys((*statements(plan.epilogue)[1], *called))),
+        "combining": functions,
+        "following": following(plan),
         "parameters": ", ".join(parameter(plan, argument) for argument in plan.arguments),
         "places": places(plan),
     }
@@ -63,6 +67,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         launch=plan.launch,
         conditions=plan_conditions(plan),
         options=_options(plan),
+        following=plan.following,
     )
 
 

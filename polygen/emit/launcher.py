@@ -82,6 +82,8 @@ def parameter(plan: KernelPlan, argument: Argument) -> str:
         return f"int {name}"
     if argument.kind == "scalar":
         return f"float {name}"
+    if argument.kind == "workspace":
+        return f"float* __restrict__ {name}"
     if argument.kind == "map":
         return f"const __grid_constant__ TensorMap {name}"
     tensor = plan.program.tensors[argument.tensor]
@@ -106,6 +108,7 @@ def _comment(plan: KernelPlan, argument: Argument) -> str:
         "pointer": f"address of {tensor}",
         "stride": f"int, elements from one index of axis {argument.axis} of {argument.tensor} to "
         "the next; 0 where there is one index",
+        "workspace": "address of room for parts of folds, f32, written and read by both launches",
         "map": f"128 bytes by value, the tensor map of {tensor}: boxes of "
         f"{' x '.join(map(str, argument.box))} elements along {_axes(argument, tensor)}, swizzle "
         f"{argument.swizzle} bytes",

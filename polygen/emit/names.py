@@ -21,7 +21,7 @@ _WRITTEN_TEXT = (
     "get put pieces piece part number own start joined range any whole at held portion to_row "
     "to_column from_row from_column "
     "locate fill multiply finish work matrix band in_band width rank owner turn quarter "
-    "full low_a low_b address_a address_b fragment_a fragment_b place_scratch "
+    "fold unfold full low_a low_b address_a address_b fragment_a fragment_b place_scratch "
     "Cursor __attribute__ always_inline __syncwarp"
 )
 _WRITTEN = frozenset(_WRITTEN_TEXT.split())
@@ -37,7 +37,7 @@ _KEYWORDS_TEXT = (
 )
 # Leaves that synchronise, and counters of slots, are named after what they are about.
 _MADE = re.compile(
-    r"(wait|arrive|bar|fence|retire|skip|fetch)_|\w+_(warps|producer|loader|consumer)(_behind)*$"
+    r"(wait|arrive|bar|fence|retire|skip|fetch|fold|combine)_|\w+_(warps|producer|loader|consumer)(_behind)*$"
     r"|z\d+$|(sum|mma|multiply|multiply_matrices|low_[ab])_\d+s?$|(copy|load|fragment)_[ab]\d*$"
 )
 _KEYWORDS = frozenset(_KEYWORDS_TEXT.split())

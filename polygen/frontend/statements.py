@@ -187,7 +187,10 @@ class Builder:
             node = node.args[0]
         argument = self._lower(node, index, domain)
         self._write(domain, Access(name, iterators), "cast", (argument,), dtype)
-        return Tensor(name, dtype, root.dims, tuple(range(len(root.dims))))
+        order = tuple(range(len(root.dims)))
+        if _is_folded(node):  # elements are stored one by one
+            return Tensor(name, dtype, root.dims, order, dtype.bytes)
+        return Tensor(name, dtype, root.dims, order)
 
     def _output_dtype(self, name: str, root: Node, node: Node, wanted: DType | None) -> DType:
         """The dtype of an output: requested, its last cast's, or after the product's operands."""

@@ -14,8 +14,9 @@ from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.lower import warpgroups, warps
 from polygen.lower.epilogue import epilogue
+from polygen.lower.folds import following
 from polygen.lower.given import Given
-from polygen.lower.launch import stride_argument
+from polygen.lower.launch import stride_argument, workspace_argument
 from polygen.lower.memory import needed
 from polygen.lower.plan import Argument, KernelPlan, Launch, Leaf, Place, Resources
 from polygen.lower.resources import resources
@@ -61,6 +62,7 @@ def lower(
         tiles=tiles,
         mapping=_mapping(given, inside.places[-1]),
         arguments=arguments(program, _map_arguments(inside.leaves)),
+        following=following(program, f"pg_{program.name}", out.folds),
         launch=launch,
         match=tree.match,
         work=work,
@@ -142,6 +144,8 @@ def arguments(program: Program, maps: tuple[Argument, ...] = ()) -> tuple[Argume
         for t in tensors
         for axis in t.order[:-1]
     ]
+    if program.folds:
+        found.append(Argument(workspace_argument(program), "workspace"))
     found += maps
     names = [argument.name for argument in found]
     clash = next((name for name in names if names.count(name) > 1), None)

@@ -13,11 +13,13 @@ import numpy as np
 from polygen.hardware.device import common_facts
 from polygen.hardware.matrix_layout import spans
 from polygen.lower.accesses import base, corner, elements_along, map_axes
+from polygen.lower.folds import fold_parts
 from polygen.lower.given import Given
 from polygen.lower.lanes import closed_form, flat_form, panel_lanes
 from polygen.lower.plan import Buffer
 from polygen.lower.result_work import Epilogue, Finish, Line, Lines, Panel, Read, Store, Warm, Write
 from polygen.lower.work import Boxes
+from polygen.poly.folds import split_folds
 from polygen.poly.pointwise import Element
 from polygen.poly.results import row_vectors
 from polygen.poly.tiling import Panels, Tiling
@@ -28,7 +30,7 @@ _WIDEST = 16  # bytes of one access of a thread
 def epilogue(given: Given) -> Epilogue:
     """The fused statements, with the vectors that lanes finish."""
     schedule, tiles, atom, work = given.schedule, given.tiles, given.atom, given.work
-    rows = row_vectors(given.program, schedule)
+    rows = row_vectors(split_folds(given.program).main, schedule)
     table = atom.c.table
     staged = schedule.epilogue.through == "smem"
     first = table[: common_facts()["warp_size"], 0, :]  # of a warpgroup, its first warp
@@ -55,6 +57,7 @@ def epilogue(given: Given) -> Epilogue:
         column_of_lane=closed_form(first[:, 1]),
         element_offsets=tuple((int(r), int(c)) for r, c in table[0] - first[0]),
         coordinates=work.coordinates,
+        folds=fold_parts(given),
     )
 
 

@@ -8,12 +8,16 @@
 4. The launch has the threads that the places count on.
 5. Leaves work on the cells of the tile program, and at the addresses of the program's accesses
    (`polygen.lower.verify_accesses`).
+6. Parts of folds are whole, written once, and all read (`polygen.lower.folds`).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from polygen.errors import VerifyError
 from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.folds import check_folds
 from polygen.lower.plan import KernelPlan, Leaf, Rows
 from polygen.lower.resources import thread_count
 from polygen.lower.verify_accesses import check_accesses
@@ -31,6 +35,7 @@ def verify(plan: KernelPlan) -> KernelPlan:
     _check_calls(plan)
     _check_bytes(plan)
     check_accesses(plan)
+    plan = replace(plan, proofs=(*plan.proofs, *check_folds(plan)))
     wanted = thread_count(plan.schedule, plan.tiles, plan.device)
     last = max(place.first_warp + place.warps for place in plan.places)
     if plan.launch.threads != wanted or last * plan.device.warp_size > wanted:

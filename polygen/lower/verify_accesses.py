@@ -20,7 +20,7 @@ from polygen.frontend.program import Tensor
 from polygen.lower.fill import prove
 from polygen.lower.launch import stride_argument
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.result_work import Epilogue, Finish, Lines, Read, Store, Warm, Write
+from polygen.lower.result_work import Epilogue, Finish, Folding, Lines, Read, Store, Warm, Write
 from polygen.lower.work import Boxes, Combine, Copy, Fill, Load, Locate, Move, Product, Send
 from polygen.poly.match import Along
 
@@ -92,6 +92,8 @@ def _buffers(leaf: Leaf) -> list[str] | None:
         return [*(one.total for one in work.landings), *(one.buffer for one in work.landings)]
     if isinstance(work, Combine):
         return [*(one.buffer for one in work.landings), *(one.completed for one in work.landings)]
+    if isinstance(work, Folding):
+        return ["folded"]
     if isinstance(work, Finish):
         sums = [total for _, total in work.epilogue.sums]
         panels = (*work.operands, *work.results)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from polygen.lower import epilogue
 from polygen.lower.fill import fill
+from polygen.lower.folds import around
 from polygen.lower.given import Given
 from polygen.lower.memory import memory, workers
 from polygen.lower.operands import boxes, operand_layout
@@ -220,4 +221,5 @@ class _Leaves:
 def _pairs(out: Epilogue) -> Iterator[Leaf]:
     yield Leaf("compute", "compute", "threads", (), out)
     yield Leaf("finish_element", "edge", "threads", (), out)
-    yield Leaf("store", "store_pairs", "threads", ("i", "m"), out)
+    store = Leaf("store", "store_pairs", "threads", ("i", "m"), out)
+    yield from around((store,), out, ("i",))

@@ -36,5 +36,5 @@ def kernel_program(
         asynchronous: whether copies by warps run in the background until waited for.
     """
     if schedule.specialised:
-        return by_roles(tiles, schedule, epilogue.panels, main)
-    return by_warps(tiles, schedule, epilogue.rows, main, asynchronous=asynchronous)
+        return by_roles(tiles, schedule, epilogue, main)
+    return by_warps(tiles, schedule, epilogue, main, asynchronous=asynchronous)

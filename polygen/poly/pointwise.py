@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polygen.frontend.dtypes import DType
-from polygen.frontend.program import Access, Constant, Coordinate, Program, Tensor
+from polygen.frontend.program import Access, Constant, Coordinate, Fold, Program, Tensor
+from polygen.poly.folds import split_folds, term
 from polygen.poly.fusion import Fusion
 from polygen.poly.match import Along, Match, along, axis_of
 
@@ -66,6 +67,25 @@ class Compute:
 
 
 @dataclass(frozen=True, slots=True)
+class Folded:
+    """A fold in the kernel's dims.
+
+    Attributes:
+        value: its result.
+        monoid: how terms are combined.
+        terms: per component the value that an element contributes, or a number.
+        kept: the dims of its result, in the order of its axes.
+        folded: the others that its terms have, outermost first.
+    """
+
+    value: str
+    monoid: str
+    terms: tuple[str | float, ...]
+    kept: tuple[str, ...]
+    folded: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Pointwork:
     """What one result needs: reads, its place, statements and writes."""
 
@@ -73,6 +93,7 @@ class Pointwork:
     statements: tuple[Compute, ...]
     writes: tuple[Element, ...]
     coordinates: tuple[tuple[str, Along], ...] = ()  # variable, and the number that it holds
+    folds: tuple[Folded, ...] = ()
 
     @property
     def matrices(self) -> tuple[Element, ...]:
@@ -82,7 +103,8 @@ class Pointwork:
 
 def pointwork(program: Program, fusion: Fusion, match: Match) -> Pointwork:
     """Translate the pointwise statements into accumulator coordinates."""
-    tensors = program.tensors
+    split = split_folds(program)
+    tensors, program = program.tensors, split.main
     reads: dict[tuple[str, tuple[Along, ...]], Element] = {}
     places: dict[Along, str] = {}
     statements, writes = [], []
@@ -113,7 +135,21 @@ def pointwork(program: Program, fusion: Fusion, match: Match) -> Pointwork:
         if target in tensors:
             writes.append(Element(target, tensors[target], _in_dims(statement.write, dims)))
     coordinates = tuple((name, place) for place, name in places.items())
-    return Pointwork(tuple(reads.values()), tuple(statements), tuple(writes), coordinates)
+    folds = tuple(_folded(fold, fusion, match) for fold in split.folds)
+    return Pointwork(tuple(reads.values()), tuple(statements), tuple(writes), coordinates, folds)
+
+
+def _folded(fold: Fold, fusion: Fusion, match: Match) -> Folded:
+    dims = match.dims(fusion.iterators(f"{fold.name}_0"))
+    value = fold.write.name
+    terms = tuple(
+        arg.value if isinstance(arg, Constant) else term(value, at)
+        for at, arg in enumerate(fold.args)
+    )
+    order = [*(dim for dim, _ in match.batches), "m", "n"]
+    folded = sorted((dims[it] for it in fold.folded if it in dims), key=order.index)
+    kept = tuple(dims[it] for it in fold.write.iterators if it in dims)
+    return Folded(value, fold.function, terms, kept, tuple(folded))
 
 
 def _in_dims(access: Access, dims: dict[str, str]) -> tuple[Along, ...]:
