@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from polygen.frontend.folds import index_of_largest as argmax
     from polygen.frontend.folds import index_of_smallest as argmin
     from polygen.frontend.folds import largest as max
+    from polygen.frontend.folds import logsumexp
     from polygen.frontend.folds import multiplied as prod
     from polygen.frontend.folds import smallest as min
     from polygen.frontend.folds import some as any
     from polygen.frontend.folds import summed as sum
-    from polygen.frontend.folds import logsumexp
     from polygen.frontend.functions import absolute as abs
     from polygen.frontend.functions import (
         arctan2,

@@ -252,8 +252,10 @@ def _view(array: Array, tensor: Tensor) -> ArrayView:
 
 
 def _poisoned(shape: tuple[int, ...], tensor: Tensor) -> Array:
-    """An output filled with NaN: an element the kernel never writes shows."""
-    return in_order(np.full(shape, np.nan, tensor.dtype.numpy), tensor.order)
+    """An output filled with NaN, or the least integer: an element never written shows."""
+    kind = tensor.dtype.numpy
+    poison = np.nan if tensor.dtype.kind == "float" else np.iinfo(kind).min
+    return in_order(np.full(shape, poison, kind), tensor.order)
 
 
 def is_exact(program: Program) -> bool:

@@ -290,7 +290,18 @@ class Kernel:
         arrays = tuple(i for i, t in enumerate(inputs) if t.dims)
         return arrays, tuple(i for i, t in enumerate(inputs) if not t.dims)
 
-    def __call__(self, *operands: Any, out: Any = None, stream: Any = None) -> Any:
+    def workspace(self, sizes: dict[str, int]) -> int:
+        """Bytes in which parts of folds lie between the two launches of a call; 0 without folds.
+
+        Args:
+            sizes: of the symbolic dims.
+        """
+        following = self._generated.source.following
+        return 0 if following is None else following.workspace(sizes)
+
+    def __call__(
+        self, *operands: Any, out: Any = None, stream: Any = None, workspace: Any = None
+    ) -> Any:
         """Launch on CUDA arrays; asynchronous, on the caller's current stream or on `stream`.
 
         Args:
@@ -298,6 +309,9 @@ class Kernel:
                 run-time scalars.
             out: output array, or tuple of them; nothing is allocated then.
             stream: a stream of CuPy or PyTorch, or an address.
+            workspace: with folds, an array of `workspace(sizes)` bytes that nobody else uses until
+                the call is done; None: one is allocated on the stream, and given back. A call
+                that is captured in a graph needs one that lives as long as the graph.
 
         Returns:
             The output in the library of the first array, or a tuple of outputs.
@@ -308,12 +322,13 @@ class Kernel:
         arrays, scalars = self._scalar_places
         try:
             if not scalars:
-                return self._launcher(operands, (), out, stream)
+                return self._launcher(operands, (), out, stream, workspace)
             return self._launcher(
-                tuple(operands[i] for i in arrays), tuple(operands[i] for i in scalars), out, stream
-            )
+                tuple(operands[i] for i in arrays), tuple(operands[i] for i in scalars), out,
+                stream, workspace,
+            )  # fmt: skip
         except AlignmentMismatch as mismatch:
-            return self._sibling(mismatch)(*operands, out=out, stream=stream)
+            return self._sibling(mismatch)(*operands, out=out, stream=stream, workspace=workspace)
 
     def _sibling(self, mismatch: AlignmentMismatch) -> Kernel:
         """The same kernel for arrays with other alignments, compiled on first use."""

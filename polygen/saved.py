@@ -28,7 +28,7 @@ from polygen.runtime.artifact import Artifact, Resources
 from polygen.runtime.files import write_bytes_atomic
 from polygen.schedule.model import Schedule
 
-FORMAT = 3  # 3: the order of sums, and options of the compiler
+FORMAT = 4  # 4: the launch that follows, and the order of folds
 _SUFFIXES = (".cu", ".h", ".cubin", ".ptx", ".tree.yaml")  # all but the manifest
 _MANIFEST = ".json"
 
@@ -89,6 +89,7 @@ def pack(saved: Saved) -> tuple[dict[str, Any], dict[str, bytes]]:
         "arch": source.arch,
         "arguments": encode(source.arguments),
         "launch": encode(source.launch),
+        "following": encode(source.following),
         "conditions": encode(source.conditions),
         "alignment": dict(source.alignment),
         "schedule": encode(generated.schedule),
@@ -166,7 +167,7 @@ def _read(manifest: dict[str, Any], files: dict[str, bytes]) -> Saved:
         "header": files[".h"].decode(),
         **{
             field: manifest[field]
-            for field in ("arch", "arguments", "launch", "conditions", "options")
+            for field in ("arch", "arguments", "launch", "conditions", "options", "following")
         },
     }
     generated = {

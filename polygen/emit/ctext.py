@@ -156,7 +156,9 @@ class _Pointwise:
         text, helpers = expression(name, operands, self.fast, constant)
         self.helpers += helpers
         self.temporaries += 1
-        return self._define(f"{self.prefix}t{self.temporaries}", "bool" if name in BOOLEAN else "float", text)
+        return self._define(
+            f"{self.prefix}t{self.temporaries}", "bool" if name in BOOLEAN else "float", text
+        )
 
     def _define(self, name: str, kind: str, text: str) -> str:
         self.lines.append(f"const {kind} {name} = {text};")

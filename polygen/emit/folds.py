@@ -151,8 +151,7 @@ def _results(plan: KernelPlan, group: Results, threads: int) -> list[str]:
         part = next(one for one in plan.epilogue.folds if one.value == fold)
         names = [f"{fold}_part{at}" for at in range(len(part.terms))]
         given = ", ".join(
-            f"{name} = {value}"
-            for name, value in zip(names, identities(part.monoid), strict=True)
+            f"{name} = {value}" for name, value in zip(names, identities(part.monoid), strict=True)
         )
         arrays = [f"fold_from{at}" for at in range(len(names))]
         reads = [f"__ldcg({array} + fold_q * fold_results)" for array in arrays]

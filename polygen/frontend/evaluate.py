@@ -195,9 +195,7 @@ def _pointwise(
     return np.broadcast_to(result, shape).transpose(order)
 
 
-def _fold(
-    statement: Fold, values: Mapping[str, Array], extents: Mapping[str, int]
-) -> Array:
+def _fold(statement: Fold, values: Mapping[str, Array], extents: Mapping[str, int]) -> Array:
     """Reduces the value as NumPy does."""
     ranges = _extents(statement, extents)
     term = _operand(statement.args[0], values, ranges, extents)

@@ -1,6 +1,6 @@
 """Folds of nodes: axes by NumPy's rules, and functions that are a fold with pointwise work.
 
-    mean(v)        sum(v) / size                all(v), any(v)    min, max of v != 0, as numbers
+mean(v)        sum(v) / size                all(v), any(v)    min, max of v != 0, as numbers
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def folded(trace: Trace, node: Node, function: str, axis: Any, keepdims: bool) -
     if not keepdims:
         return found
     kept = [at for at in range(len(node.dims)) if at not in axes]
-    return trace.view(found, [None if at in axes else kept.index(at) for at in range(len(node.dims))])
+    return trace.view(
+        found, [None if at in axes else kept.index(at) for at in range(len(node.dims))]
+    )
 
 
 def _fold(trace: Trace, node: Node, function: str, axes: tuple[int, ...]) -> Node:
@@ -81,9 +83,12 @@ def _axes(function: str, node: Node, axis: Any) -> tuple[int, ...]:
     for one in given:
         try:
             number = index(one)
-        except TypeError:
+        except (TypeError, TraceError):
+            of_two = {"max": "maximum(a, b)", "min": "minimum(a, b)"}.get(function)
             raise TraceError(
-                f"{text}: the axis {echo(one)}", nearest="Axes are whole numbers, or None for all"
+                f"{text}: the axis {echo(one)}",
+                nearest="Axes are whole numbers, or None for all"
+                + (f". Of two values: `{of_two}`" if of_two else ""),
             ) from None
         if not -rank <= number < rank:
             raise ShapeError(

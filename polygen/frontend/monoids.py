@@ -63,7 +63,7 @@ def _second(*components: Any) -> Any:
 
 
 def _is_nan(value: Any) -> Any:
-    return value != value  # noqa: PLR0124
+    return value != value
 
 
 def _index_of(beats: Callable[[Any, Any], Any]) -> Callable[..., tuple[Any, ...]]:
@@ -88,10 +88,10 @@ def _shift(largest: Any) -> Any:
 
 
 def _add_exponentials(a: Any, p: Any, b: Any, q: Any) -> tuple[Any, ...]:
-    """Of two (max, sum of exp(v - max)), where an infinite max stands for 0 in the exponents."""
+    """Of two (max, sum of exp(v - max)), the sum of nothing 0; beside inf sums are inf."""
     largest = PUBLIC["maximum"](a, b)
     shift, exp = _shift(largest), PUBLIC["exp"]
-    return largest, p * exp(_shift(a) - shift) + q * exp(_shift(b) - shift)
+    return largest, p * exp(a - shift) + q * exp(b - shift)
 
 
 def _log_of_sum(largest: Any, total: Any) -> Any:

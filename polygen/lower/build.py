@@ -8,13 +8,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from polygen.errors import ScheduleError, SignatureError
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.lower import warpgroups, warps
 from polygen.lower.epilogue import epilogue
-from polygen.lower.folds import following
+from polygen.lower.folds import fold_order, following
 from polygen.lower.given import Given
 from polygen.lower.launch import stride_argument, workspace_argument
 from polygen.lower.memory import needed
@@ -74,7 +76,7 @@ def lower(
         frame=tree.synchronised.frame,
         proofs=(*tree.proofs, *raster),
         resources=taken,
-        sums=tree.sums,
+        sums=replace(tree.sums, folds=tuple(map(fold_order, out.folds))),
     )
 
 

@@ -1,4 +1,4 @@
-"""Parts of folds: who combines which terms, where a part is written, and what makes a result of all.
+"""Parts of folds: who combines which terms, where a part lies, and what makes results of them.
 
 1. A lane holds elements of an instruction's tile as the atom's fragment table says. Terms in one
    row (or column, or all) are combined in a register, one after the other; then lanes that hold
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from polygen.lower.result_work import Epilogue, Folding, FoldPart
 from polygen.poly.folds import split_folds
 from polygen.poly.legality import Proof
 from polygen.poly.pointwise import Folded
+from polygen.schedule.sums import FoldOrder
 
 _THREADS = 256  # of a block that combines parts
 
@@ -82,7 +84,7 @@ def _part(given: Given, fold: Folded) -> FoldPart:
     )
 
 
-def _axis(table: np.ndarray, along: str) -> tuple[tuple[int, ...], tuple[int, ...]]:  # type: ignore[type-arg]
+def _axis(table: np.ndarray[Any, Any], along: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Along one dim where a lane's elements are from its first one, and which lanes share places.
 
     Args:
@@ -154,6 +156,21 @@ def following(program: Program, entry: str, parts: Sequence[FoldPart]) -> Follow
     return Following(
         f"{entry}_folds", _THREADS, tuple(groups.values()), tuple(one.parts for one in parts)
     )
+
+
+def fold_order(part: FoldPart) -> FoldOrder:
+    """In which order terms are combined, as far as bits depend on it."""
+    if MONOIDS[part.monoid].selects:
+        return FoldOrder(part.value, part.monoid)
+    across = ", ".join(map(str, part.masks))
+    lanes = f"; lanes whose numbers differ by {across}" if across else ""
+    text = (
+        f"elements of a lane in their order{lanes}; {part.parts.count_text} part(s) in the order "
+        "of their numbers"
+    )
+    if not part.along:
+        text += f", {common_facts()['warp_size']} lanes each every so many, then as before"
+    return FoldOrder(part.value, part.monoid, text)
 
 
 def around(leaves: tuple[Leaf, ...], out: Epilogue, loops: tuple[str, ...]) -> tuple[Leaf, ...]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from polygen.frontend.program import Dim, Program, Tensor
 
-
 _PART_BYTES = 4  # f32
 
 

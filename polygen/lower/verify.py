@@ -35,7 +35,8 @@ def verify(plan: KernelPlan) -> KernelPlan:
     _check_calls(plan)
     _check_bytes(plan)
     check_accesses(plan)
-    plan = replace(plan, proofs=(*plan.proofs, *check_folds(plan)))
+    if plan.epilogue.folds:
+        plan = replace(plan, proofs=(*plan.proofs, *check_folds(plan)))
     wanted = thread_count(plan.schedule, plan.tiles, plan.device)
     last = max(place.first_warp + place.warps for place in plan.places)
     if plan.launch.threads != wanted or last * plan.device.warp_size > wanted:

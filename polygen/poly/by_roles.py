@@ -31,9 +31,7 @@ from polygen.schedule.model import Schedule
 _THREADS, _COPY_ENGINE, _STORE_ENGINE = "threads", "tma.load", "tma.store"
 
 
-def by_roles(
-    tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLoop
-) -> TileProgram:
+def by_roles(tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLoop) -> TileProgram:
     """The program.
 
     Args:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polygen.frontend.dtypes import DType
-from polygen.frontend.program import Access, Constant, Coordinate, Fold, Program, Tensor
+from polygen.frontend.program import Access, Constant, Coordinate, Extent, Fold, Program, Tensor
 from polygen.poly.folds import split_folds, term
 from polygen.poly.fusion import Fusion
 from polygen.poly.match import Along, Match, along, axis_of
@@ -75,7 +75,7 @@ class Folded:
         monoid: how terms are combined.
         terms: per component the value that an element contributes, or a number.
         kept: the dims of its result, in the order of its axes.
-        folded: the others that its terms have, outermost first.
+        folded: the others, outermost first.
     """
 
     value: str
@@ -121,6 +121,8 @@ def pointwork(program: Program, fusion: Fusion, match: Match) -> Pointwork:
                     if place.dim
                     else float(place.offset)
                 )
+            elif isinstance(argument, Extent):
+                raise AssertionError("extents stand in what follows folds")
             elif argument.name not in tensors:
                 names.append(argument.name)
             else:
@@ -146,10 +148,10 @@ def _folded(fold: Fold, fusion: Fusion, match: Match) -> Folded:
         arg.value if isinstance(arg, Constant) else term(value, at)
         for at, arg in enumerate(fold.args)
     )
-    order = [*(dim for dim, _ in match.batches), "m", "n"]
-    folded = sorted((dims[it] for it in fold.folded if it in dims), key=order.index)
-    kept = tuple(dims[it] for it in fold.write.iterators if it in dims)
-    return Folded(value, fold.function, terms, kept, tuple(folded))
+    kept = tuple(dims[it] for it in fold.write.iterators)
+    # A dim that terms do not have is one of extent 1, such as the row of a vector.
+    folded = tuple(d for d in (*(dim for dim, _ in match.batches), "m", "n") if d not in kept)
+    return Folded(value, fold.function, terms, kept, folded)
 
 
 def _in_dims(access: Access, dims: dict[str, str]) -> tuple[Along, ...]:

@@ -36,6 +36,7 @@ from polygen.runtime.outputs import (
 )
 from polygen.runtime.recent import Recent
 from polygen.runtime.tensormaps import MAP_ALIGNMENT, MAP_BYTES, Encoder, MapCache
+from polygen.runtime.workspace import address, made
 
 _LARGEST_F32 = float(np.finfo(np.float32).max)
 _TOO_LARGE = float(np.finfo(np.float64).max)  # stands for integers beyond float64
@@ -56,8 +57,8 @@ class _Prepared:
     """
 
     __slots__ = (
-        "_constants", "_first_map", "_launch", "_maps", "_pack", "_pool", "_size", "_slots",
-        "allocate", "binding", "checks", "device", "finish", "library", "passed",
+        "_constants", "_first_map", "_launches", "_maps", "_pack", "_pool", "_size", "_slots",
+        "allocate", "binding", "checks", "device", "finish", "library", "passed", "workspace",
     )  # fmt: skip
 
     def __init__(
@@ -66,13 +67,15 @@ class _Prepared:
         binding: Binding,
         tensors: Sequence[Tensor],
         scalars: Sequence[Tensor],
-        launch: Callable[..., Any],
+        launches: tuple[Callable[..., Any], ...],
         encode: Encoder,
     ) -> None:
         self.binding, self.device = binding, binding.device
         self.passed: list[int] | None = None  # the addresses that were last found in order
         self.checks = tuple(zip(binding.stride_bits, binding.masks, strict=True))
-        place = {tensor.name: slot for slot, tensor in enumerate((*tensors, *scalars))}
+        rooms = [argument.name for argument in source.arguments if argument.kind == "workspace"]
+        names = [*(t.name for t in tensors), *rooms, *(s.name for s in scalars)]
+        place = {name: slot for slot, name in enumerate(names)}
         # Maps come last, each at a multiple of its alignment.
         count = len(place) + sum(value is not None for value in binding.constants)
         self._first_map = first = -(-count // _MAP_STEP) * _MAP_STEP
@@ -82,7 +85,7 @@ class _Prepared:
                 slots.append(free_map)
                 free_map += MAP_BYTES // _SLOT
             elif value is None:
-                slots.append(place[argument.tensor])
+                slots.append(place[argument.tensor or argument.name])
             else:
                 constants.append((free, value))
                 slots.append(free)
@@ -90,9 +93,11 @@ class _Prepared:
         self._size, self._slots, self._constants = free_map, tuple(slots), tuple(constants)
         self._maps = MapCache(binding.maps, encode) if binding.maps else None
         # Little-endian: a 32-bit parameter is the low half of its slot.
-        self._pack = struct.Struct(f"<{len(tensors)}Q" + "f4x" * len(scalars)).pack_into
+        addresses = len(tensors) + len(rooms)
+        self._pack = struct.Struct(f"<{addresses}Q" + "f4x" * len(scalars)).pack_into
         self._pool: list[_Block] = []
-        self._launch = launch
+        self._launches = launches
+        self.workspace = 0  # bytes
         self.allocate: tuple[Callable[[], Any], ...] = ()
         self.finish: Callable[[Any], Any] | None = None
         self.library = ""
@@ -117,7 +122,8 @@ class _Prepared:
             place = ctypes.addressof(block[0]) + _SLOT * self._first_map
             self._maps.write(place, block[3], pointers)
         self._pack(block[0], 0, *pointers, *scalars)
-        self._launch(queue, block[2], 0)
+        for launch in self._launches:  # in their order on the stream, with the same parameters
+            launch(queue, block[2], 0)
         self._pool.append(block)  # CUDA has copied the parameters
 
 
@@ -147,7 +153,7 @@ class Launcher:
         self._tensors = (*self._inputs, *outputs)
         self._driver = driver
         self._prepared: Recent[Hashable, _Prepared] = Recent(_MOST_PREPARED)
-        self._functions: dict[int, tuple[int, object]] = {}
+        self._functions: dict[int, tuple[tuple[int, object], ...]] = {}
         self._resident: dict[int, int] = {}  # persistent blocks that run at once, by device
         self._lock = threading.Lock()
 
@@ -157,6 +163,7 @@ class Launcher:
         scalars: Sequence[Any] = (),
         out: Any = None,
         stream: Any = None,
+        workspace: Any = None,
     ) -> Any:
         """Launch the kernel.
 
@@ -166,6 +173,8 @@ class Launcher:
             out: the output array, or a sequence of them; None: new arrays in the library of the
                 first input.
             stream: None for the caller's current stream, else as for `stream_pointer`.
+            workspace: an array for the parts of folds; None: one is made as outputs are, and given
+                back when the launches are on the stream.
 
         Returns:
             The output array, or a tuple when there are several. The result is complete when the
@@ -211,6 +220,18 @@ class Launcher:
             ready.passed = pointers  # the same arrays again need no second look
         if scalars or self._scalars:
             scalars = self._as_floats(scalars)
+        if ready.workspace:
+            if workspace is None:  # which lives until the launches are on the stream
+                explicit = None if stream is None else queue
+                workspace = made(ready.library, device, ready.workspace, explicit, driver)
+            room = address(workspace, ready.workspace, device, self.source.entry, queue, driver)
+            pointers = [*pointers, room]
+        elif workspace is not None:
+            raise ArgumentError(
+                "a workspace is given, and this kernel folds nothing",
+                where=self.source.entry,
+                nearest="Leave workspace= away",
+            )
         ready.submit(pointers, scalars, queue)
         if out is not None:
             return out
@@ -232,13 +253,21 @@ class Launcher:
             ToolchainMissing: no GPU, or the GPU cannot run this kernel.
         """
         driver = self._driver or self._find_driver()
-        device = driver.device() if device is None else device
+        return self._loaded(driver.device() if device is None else device)[0][0]
+
+    def _loaded(self, device: int) -> tuple[tuple[int, object], ...]:
+        """The kernel's function, and that of the launch that follows if there is one."""
+        driver = self._driver or self._find_driver()
         with self._lock:
             found = self._functions.get(device)
             if found is None:
-                launch = self.source.launch
+                launch, following = self.source.launch, self.source.following
+                entries = [(self.source.entry, launch.shared_bytes)]
+                entries += [(following.entry, 0)] if following is not None else []
                 try:
-                    found = driver.load(self.artifact.cubin, self.source.entry, launch.shared_bytes)
+                    found = tuple(
+                        driver.load(self.artifact.cubin, entry, room) for entry, room in entries
+                    )
                 except Exception as reason:  # CuPy's driver error; its class needs CuPy to name it
                     raise ToolchainMissing(
                         f"device {device} cannot load the kernel",
@@ -248,7 +277,7 @@ class Launcher:
                         nearest="Compile for the target that `polygen env` prints",
                     ) from reason
                 self._functions[device] = found
-        return found[0]
+        return found
 
     def _find_driver(self) -> Driver:
         self._driver = cupy_driver()
@@ -321,9 +350,16 @@ class Launcher:
         launch = functools.partial(
             driver.launch, function, *binding.grid, shape.threads, 1, 1, shape.shared_bytes
         )
+        launches: tuple[Callable[..., Any], ...] = (launch,)
+        following, sizes = self.source.following, dict(binding.sizes)
+        if following is not None:
+            grid, threads = (following.grid(sizes), 1, 1), (following.threads, 1, 1)
+            second, _ = self._loaded(binding.device)[1]
+            launches += (functools.partial(driver.launch, second, *grid, *threads, 0),)
         ready = _Prepared(
-            self.source, binding, self._tensors, self._scalars, launch, driver.encode_map
+            self.source, binding, self._tensors, self._scalars, launches, driver.encode_map
         )
+        ready.workspace = 0 if following is None else following.workspace(sizes)
         ready.library = views[0].library
         if outs is None:
             ready.allocate = tuple(
