@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from random_folds import fold_program
 from random_products import compile_products, product_program
 from random_programs import (
     compile_program,
@@ -24,6 +25,7 @@ from polygen.runtime.environment import current_arch
 
 pytestmark = pytest.mark.gpu
 COUNT = int(os.environ.get("POLYGEN_RANDOM_COUNT", "500"))
+KINDS = ("any", "roomy", "odd", "products", "roomy products", "folds", "role folds")
 FIRST = int(os.environ.get("POLYGEN_RANDOM_FIRST", "0"))
 
 
@@ -58,7 +60,9 @@ def _on_gpu(kernel: Any, operands: list[Any]) -> list[Any]:
     outs = []
     for tensor in kernel.program.outputs:
         shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.dims)
-        poison = np.full(shape, np.nan, tensor.dtype.numpy)
+        kind = tensor.dtype.numpy
+        integer = tensor.dtype.kind == "int"
+        poison = np.full(shape, np.iinfo(kind).min if integer else np.nan, kind)
         outs.append(cupy.asarray(poison))
     kernel(*arrays, out=tuple(outs) if len(outs) > 1 else outs[0])
     return [out.get() for out in outs]
@@ -71,6 +75,8 @@ def _one(given: tuple[str, int, bool]) -> str:
         "roomy": (roomy_program, compile_program),
         "odd": (odd_program, compile_program),
         "products": (product_program, compile_products),
+        "folds": (fold_program, compile_program),
+        "role folds": (partial(fold_program, roles=True), compile_program),
         "roomy products": (partial(product_program, roomy=True), compile_products),
     }[kind]
     case = make(seed)
@@ -83,10 +89,10 @@ def _one(given: tuple[str, int, bool]) -> str:
 
 
 @pytest.mark.parametrize("exact", [True, False], ids=["integers", "floats"])
-@pytest.mark.parametrize("kind", ["any", "roomy", "odd", "products", "roomy products"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_random_programs_are_right(kind: str, exact: bool) -> None:
-    if "products" in kind and not exact:
-        pytest.skip("no bound is known for sums of several products")
+    if ("products" in kind or "folds" in kind) and not exact:
+        pytest.skip("no bound is known for sums of several products, and for folds")
     seeds = [(kind, seed, exact) for seed in range(FIRST, FIRST + COUNT)]
     workers = max(1, (os.cpu_count() or 2) - 2)
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
