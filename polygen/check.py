@@ -224,8 +224,12 @@ def _followed(
     grid = (following.grid(sizes), 1, 1)
     second = Launch(grid, (following.threads, 1, 1), 0, tuple(arguments), following.entry)
     after = run(ptx, second, **options)
+    # Maps are of the first launch's memory, which the second one's is a copy of.
+    kinds = [argument.kind for argument in source.arguments if argument.kind in _ARRAYS]
+    pairs = zip(kinds, before.arrays, after.arrays, strict=True)
     return replace(
         after,
+        arrays=tuple(first if kind == "map" else last for kind, first, last in pairs),
         findings=(*before.findings, *after.findings),
         profile=(*before.profile, *after.profile),
         instructions=before.instructions + after.instructions,

@@ -21,7 +21,7 @@ from pathlib import Path
 from polygen import knobs
 from polygen.emit.functions import is_costly
 from polygen.errors import InvarianceError, ScheduleError
-from polygen.fit import check_roles, fitting, instruction_for
+from polygen.fit import check_folds, check_roles, fitting, instruction_for
 from polygen.frontend.invariant import for_every_size
 from polygen.frontend.pitches import row_step
 from polygen.frontend.program import Dim, Program, Tensor
@@ -153,6 +153,7 @@ def decide(
             nearest='roles.form = "cooperative"',
         )
     check_roles(decided, matched, instruction, work)
+    check_folds(decided, work)
     return instruction, decided, origin
 
 

@@ -5,7 +5,7 @@
 2. Roles ask for tiles that their consumers can share, and for operands that tensor maps describe.
 3. Shipped schedules are fitted: k tiles of whole swizzle spans, as many stages as fit shared
    memory, panels as wide as registers hold, results line by line where tensor maps cannot describe
-   them, and straight from the registers beside folds.
+   them, and straight from the registers where warps fold, or nothing but folds leaves.
 
 Which of the schedules that fit is taken is not decided here (`polygen.decide`).
 """
@@ -170,6 +170,34 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -
         )
 
 
+def check_folds(schedule: Schedule, work: Pointwork) -> None:
+    """Refuse folds that the way out of a schedule makes no parts of.
+
+    Raises:
+        ScheduleError: results leave through a scratch area, or in panels of which there are none.
+        UnsupportedProgram: a fold leaves the rows and columns of a tile as they are.
+    """
+    for fold in work.folds:
+        through = schedule.epilogue.through
+        if through == "smem" or (through != "registers" and not work.writes):
+            raise ScheduleError(
+                f"epilogue.through = {through!r} with {fold.value}, a fold",
+                where=f"schedule {schedule.name}",
+                why="parts of folds are made of terms that are in registers where the instruction "
+                "left them"
+                if through == "smem"
+                else "panels are of matrices that are stored, and only folds leave",
+                nearest='Use epilogue.through = "registers"',
+            )
+        if not {"m", "n"} & set(fold.folded):
+            raise UnsupportedProgram(
+                f"{fold.value}, a {fold.monoid}, folds no axis of a tile",
+                where=f"{schedule.name}: it folds {', '.join(fold.folded)} and keeps m and n",
+                why="its parts would be as many as the product has elements",
+                nearest="Fold rows or columns as well, or fold outside",
+            )
+
+
 def _fewer_columns(schedule: Schedule, atom: Atom) -> str:
     """What to change where one instruction does not cover the columns of a consumer."""
     cta = schedule.tile.cta
@@ -200,7 +228,7 @@ def fitting(
     """
 
     def fit(candidate: Schedule) -> Fitted | str:
-        if work.folds:  # whose terms are folded where the instruction left them
+        if work.folds and (candidate.epilogue.through == "smem" or not work.writes):
             by_pairs = replace(candidate.epilogue, through="registers", columns=0)
             candidate = replace(candidate, epilogue=by_pairs)
         try:

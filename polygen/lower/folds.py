@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from polygen import isl
-from polygen.errors import ScheduleError, VerifyError
+from polygen.errors import VerifyError
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Dim, Program
 from polygen.hardware.device import common_facts
@@ -37,31 +37,11 @@ _THREADS = 256  # of a block that combines parts
 
 
 def fold_parts(given: Given) -> tuple[FoldPart, ...]:
-    """The folds of a kernel, as its leaves make their parts.
-
-    Raises:
-        ScheduleError: results leave in a way that makes no parts.
-    """
-    folds = given.work.folds
-    if folds and given.schedule.epilogue.through != "registers":
-        raise ScheduleError(
-            f"epilogue.through = {given.schedule.epilogue.through!r} with {folds[0].value}, a fold",
-            where=f"schedule {given.schedule.name}",
-            why="parts of folds are made of terms that are in registers where the instruction "
-            "left them",
-            nearest='Use epilogue.through = "registers"',
-        )
-    return tuple(_part(given, fold) for fold in folds)
+    """The folds of a kernel, as its leaves make their parts."""
+    return tuple(_part(given, fold) for fold in given.work.folds)
 
 
 def _part(given: Given, fold: Folded) -> FoldPart:
-    if not {"m", "n"} & set(fold.folded):
-        raise ScheduleError(
-            f"{fold.value} folds no axis of a tile",
-            where=f"{given.program.name}, {fold.monoid}",
-            why="its parts would be as many as the product has elements",
-            nearest="Fold rows or columns as well",
-        )
     along = "m" if "m" in fold.kept else "n" if "n" in fold.kept else ""
     table = given.atom.c.table[: common_facts()["warp_size"]]
     offsets, lanes = _axis(table, along)

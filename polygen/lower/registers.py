@@ -48,6 +48,15 @@ def panel_words(schedule: Schedule, work: Pointwork, atom: Atom) -> int:
     return words
 
 
+def fold_registers(work: Pointwork, tiles: Tiling, atom: Atom) -> int:
+    """Registers in which parts of folds are made, for every place that a thread has elements at."""
+    rows, columns = tiles.atoms[0] * _HALVES, tiles.columns // atom.n * _HALVES
+    return sum(
+        len(fold.terms) * (rows if "m" in fold.kept else columns if "n" in fold.kept else 1)
+        for fold in work.folds
+    )
+
+
 def function_registers(work: Pointwork) -> int:
     """Registers that the compiler wants for the widest of the functions."""
     wide: dict[str, int] = read(FILE)["functions"]
@@ -72,7 +81,7 @@ def registers_needed(
     alone = figures["alone"] if workers(schedule, tiles) == 1 else 0
     functions = function_registers(work) if schedule.epilogue.through == "tma" else 0
     beside: int = max(figures["least"], held) + functions + alone
-    return sums_held(matched, tiles, atom) + beside
+    return sums_held(matched, tiles, atom) + beside + fold_registers(work, tiles, atom)
 
 
 def doubt() -> int:

@@ -96,8 +96,10 @@ def _buffers(leaf: Leaf) -> list[str] | None:
         return ["folded"]
     if isinstance(work, Finish):
         sums = [total for _, total in work.epilogue.sums]
-        panels = (*work.operands, *work.results)
-        return [*sums, *(panel.buffer for panel in panels)]
+        operands, results = (
+            [panel.buffer for panel in panels] for panels in (work.operands, work.results)
+        )
+        return [*sums, *operands, *(["folded"] if work.epilogue.folds else []), *results]
     if isinstance(work, Lines):
         return [line.panel.buffer for line in work.moved]
     if isinstance(work, Store):

@@ -210,7 +210,8 @@ class _Leaves:
         work = epilogue.finish(self.given, out, incoming, results)
         yield Leaf("compute", "compute", "threads", (), out)
         yield Leaf("prepare", "prepare", "cache", _TILE, epilogue.warm(work, self.given.tiles))
-        yield Leaf("finish", "finish", "threads", _PANEL, work)
+        finish = (Leaf("finish", "finish", "threads", _PANEL, work),)
+        yield from around(finish, out, _TILE)
         if self.given.schedule.epilogue.through == "lines":
             moved = epilogue.lines(self.given, out, results, _GROUP)
             yield Leaf("store", "store", "lines", _PANEL, moved)

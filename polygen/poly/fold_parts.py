@@ -1,7 +1,8 @@
 """Parts of folds in a tile program: terms that an epilogue makes are combined in registers.
 
     unfold[i]        the registers hold the identity
-    store[i,m]       makes results and terms, and combines the terms into the registers
+    store[i,m]       makes results and terms, and combines the terms into the registers; with panels
+                     finish[i,p] does
     fold[i]          threads meet, and write the part of the agent's tile
 
 Nothing is handed to another agent: every agent writes parts of its own, once, and the launch that
@@ -24,7 +25,7 @@ def folded(part: Part, place: Place, versions: tuple[str, ...], own: str) -> Par
     """An epilogue, with the statements around it that make parts of folds.
 
     Args:
-        part: whose statement "store" makes the terms, tile by tile.
+        part: whose statement that computes makes the terms, tile by tile.
         place: who.
         versions: the loops over output tiles.
         own: the tiles of an agent, as isl text.
@@ -32,7 +33,7 @@ def folded(part: Part, place: Place, versions: tuple[str, ...], own: str) -> Par
     cell = f"{FOLDED}[{','.join((*versions, *place.agents))}]"
     threads = unit("threads")
     statements = tuple(
-        replace(s, reads=(*s.reads, cell), writes=(*s.writes, cell)) if s.name == "store" else s
+        replace(s, reads=(*s.reads, cell), writes=(*s.writes, cell)) if s.op == "map" else s
         for s in part.statements
     )
     first = TileStatement("unfold", versions, own, (), (cell,), "map", threads, place)

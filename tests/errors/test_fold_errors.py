@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from matrix import small
+from matrix import roles, small
 
 import polygen as pg
 from polygen.adapters.gradients import derive
 from polygen.errors import (
     GradientError,
     InvarianceError,
-    PolygenError,
     ScheduleError,
     ShapeError,
     TraceError,
@@ -106,7 +105,7 @@ def test_a_number_is_no_output():
 
 def test_only_batches_are_folded():
     function = pg.fuse(lambda x, w: np.sum(x @ w, axis=0))
-    with pytest.raises(PolygenError, match="folds no axis of a tile") as error:
+    with pytest.raises(UnsupportedProgram, match="folds no axis of a tile") as error:
         function.compile("bf16[B,M,K]", "bf16[B,K,N]", arch="sm_80", schedule=by_pairs())
     assert "Fold rows or columns as well" in str(error.value)
 
@@ -119,6 +118,13 @@ def test_a_staged_epilogue():
     function = pg.fuse(lambda x, w: np.sum(x @ w.T, axis=1))
     with pytest.raises(ScheduleError, match=r"epilogue.through = 'smem' with v1, a fold") as error:
         function.compile("bf16[M,K]", "bf16[N,K]", arch="sm_80", schedule=small())
+    assert 'Use epilogue.through = "registers"' in str(error.value)
+
+
+def test_panels_of_nothing():
+    function = pg.fuse(lambda x, w: np.sum(x @ w.T, axis=1))
+    with pytest.raises(ScheduleError, match="only folds leave") as error:
+        function.compile("bf16[M,K]", "bf16[N,K]", arch="sm_90a", schedule=roles())
     assert 'Use epilogue.through = "registers"' in str(error.value)
 
 

@@ -137,6 +137,28 @@ def test_parts_of_warpgroups_and_clusters(schedule):
     right(both.compile(*X_W, arch="sm_90a", schedule=SM_90[schedule]))
 
 
+@pg.fuse
+def beside(x, w, r):
+    v = x @ w.T + r
+    return v, np.sum(v, axis=1, keepdims=True), np.max(abs(v), keepdims=True), np.argmin(v, axis=0)
+
+
+PANELS = {
+    "one": roles("one"),
+    "pingpong": roles("pingpong", columns=32),
+    "two": roles("two"),
+    "shared_sums": roles("one", cluster=(1, 1, 2)),
+    "cluster": roles("one", cluster=(1, 2)),
+    "lines": roles("one", through="lines"),
+}
+
+
+@pytest.mark.parametrize("schedule", PANELS)
+def test_terms_of_panels(schedule):
+    """The matrix leaves in panels; terms are folded before they are rounded to its type."""
+    right(made(beside, (*X_W, "bf16[M,N]"), "sm_90a", PANELS[schedule]))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["batches", "finished"])
 def test_batches_and_what_follows_by_roles(name):

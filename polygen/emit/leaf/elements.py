@@ -83,9 +83,14 @@ def folded(e: Epilogue, element: int, at: int) -> list[str]:
         element: of the instruction's that the lane has.
         at: which of the terms at hand are its.
     """
+    places = [f"[{fold.along or '0'}][{fold.slots[element]}]" for fold in e.folds]
+    return combined_at(e, places, at)
+
+
+def combined_at(e: Epilogue, places: list[str], at: int) -> list[str]:
+    """Terms combined into registers, of each fold at a place of its own."""
     lines = []
-    for fold in e.folds:
-        place = f"[{fold.along or '0'}][{fold.slots[element]}]"
+    for fold, place in zip(e.folds, places, strict=True):
         into = [f"{fold.value}_part{number}{place}" for number in range(len(fold.terms))]
         values = [
             f"{term}_out[{at}]" if isinstance(term, str) else literal(term) for term in fold.terms
