@@ -11,7 +11,10 @@
 3. The pointwise part. The program is evaluated in float64 with the sum moved by +delta and -delta,
    then with the result of each fast function moved by its error; the largest change of each is how
    the functions that follow magnify that error.
-4. f32 arithmetic of the pointwise part, and rounding to the output's type, are added.
+4. Folds. A sum of L terms, in any order, is that of terms moved by L units u of themselves; a
+   log-sum-exp that of terms moved by some u for each. Which of two terms is the larger may be
+   changed by the smallest error, so that indices are not compared.
+5. f32 arithmetic of the pointwise part, and rounding to the output's type, are added.
 
 Where that is not finite (a logarithm at its pole), elements are not compared.
 """
@@ -28,10 +31,21 @@ from polygen.emit.functions import expanded, fast_error
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import F32, TF32
 from polygen.frontend.evaluate import evaluate
-from polygen.frontend.program import Access, Constant, Contraction, Pointwise, Program, Tensor
+from polygen.frontend.program import (
+    Access,
+    Constant,
+    Contraction,
+    Extent,
+    Fold,
+    Pointwise,
+    Program,
+    Statement,
+    Tensor,
+)
 
 Array = np.ndarray[Any, Any]
 _POINTWISE = 2.0**-18  # relative error of a chain of f32 functions, as `Kernel.check` takes it
+_EXPONENTIAL = 8  # units that are lost when two sums of exponentials are added up
 _FAST_BITS = 16  # outputs this narrow take the fast forms (`polygen/emit/leaf/elements.py`)
 
 
@@ -85,7 +99,7 @@ def expected(
     for tensor in program.inputs:
         if tensor.dtype == TF32:
             multiplied[tensor.name], ties[tensor.name] = _nearest_tf32(inputs[tensor.name])
-    after, moves = _after_the_sum(program, contraction)
+    after, moves = _after_the_sum(program, contraction, sizes)
     (total,) = evaluate(_alone(program, contraction), multiplied, sizes, round_outputs=False)
     still = {move.by.name: np.zeros(_shape(move.by, sizes)) for move in moves}
     given = {**inputs, **still, contraction.write.name: total}
@@ -113,7 +127,8 @@ def expected(
             largest = float(np.finfo(np.float32).max)
             if tensor.dtype.name == "f16":
                 largest = float(np.finfo(np.float16).max)
-            allowed = np.where(np.abs(value) + allowed < largest, allowed, np.inf)
+            compared = tensor.dtype.kind == "float" and np.abs(value) + allowed < largest
+            allowed = np.where(compared, allowed, np.inf)
             results.append(Expected(tensor, value, allowed))
     return tuple(results)
 
@@ -205,15 +220,25 @@ class _Move:
         return np.where(np.isfinite(exact), error, 0.0)
 
 
-def _after_the_sum(program: Program, contraction: Contraction) -> tuple[Program, tuple[_Move, ...]]:
-    """The program with the sum as an input, and an input added to the result of each fast function.
+def _after_the_sum(
+    program: Program, contraction: Contraction, sizes: Mapping[str, int]
+) -> tuple[Program, tuple[_Move, ...]]:
+    """The program with the sum as an input, and an input added to the result of each fast function,
+    and to the terms of folds that round.
 
     Composites are expanded as the emitter expands them.
     """
     fast = all(tensor.dtype.bits <= _FAST_BITS for tensor in program.outputs)
-    statements: list[Pointwise] = []
+    statements: list[Statement] = []
     moves: list[_Move] = []
-    for statement in program.pointwise:
+    for statement in program.statements:
+        if isinstance(statement, Fold):
+            folded, moved = _folded(statement, sizes)
+            statements += folded
+            moves += moved
+            continue
+        if isinstance(statement, Contraction):
+            continue
         parts = _expanded(statement)
         for part in parts:
             last = part.args[-1]
@@ -236,6 +261,26 @@ def _after_the_sum(program: Program, contraction: Contraction) -> tuple[Program,
     return replace(program, inputs=inputs, statements=tuple(statements)), tuple(moves)
 
 
+def _folded(fold: Fold, sizes: Mapping[str, int]) -> tuple[list[Statement], list[_Move]]:
+    """A fold whose terms are moved by what combining them may lose."""
+    own = tuple(iterator for iterator, _ in fold.domain)
+    length = _shape(Tensor("", F32, tuple(e for i, e in fold.domain if i in fold.folded)), sizes)
+    lost = float(np.prod(length)) * 2.0**-F32.mantissa
+    errors = {"sum": (0.0, lost), "prod": (0.0, lost), "logsumexp": (_EXPONENTIAL * lost, 0.0)}
+    if fold.function not in errors:
+        return [fold], []
+    exact, by, moved = (
+        Access(f"{fold.write.name}.{what}", own) for what in ("exact", "moved_by", "moved")
+    )
+    first, *others = fold.args
+    one = Pointwise(f"{fold.name}.exact", fold.domain, exact, "mul", (first, Constant(1.0)), F32)
+    two = Pointwise(f"{fold.name}.moved", fold.domain, moved, "add", (exact, by), F32)
+    dims = tuple(extent for _, extent in fold.domain)
+    tensors = (Tensor(exact.name, F32, dims), Tensor(by.name, F32, dims))
+    statements: list[Statement] = [one, two, replace(fold, args=(moved, *others))]
+    return statements, [_Move(*tensors, *errors[fold.function])]
+
+
 def _expanded(statement: Pointwise) -> list[Pointwise]:
     """A statement as the statements of what the emitter writes as one expression each."""
     parts: list[Pointwise] = []
@@ -243,7 +288,7 @@ def _expanded(statement: Pointwise) -> list[Pointwise]:
     def primitive(function: str, *args: Access | Constant | float) -> Access:
         write = replace(statement.write, name=f"{statement.write.name}.{len(parts)}")
         values = tuple(
-            arg if isinstance(arg, (Access, Constant)) else Constant(arg) for arg in args
+            arg if isinstance(arg, (Access, Constant, Extent)) else Constant(arg) for arg in args
         )
         parts.append(replace(statement, write=write, function=function, args=values))
         return write

@@ -82,20 +82,16 @@ def _index_of(beats: Callable[[Any, Any], Any]) -> Callable[..., tuple[Any, ...]
     return combine
 
 
-def _shift(largest: Any) -> Any:
-    """What exponents are taken relative to: the largest, if it is a number."""
-    return PUBLIC["where"](abs(largest) < np.inf, largest, 0.0)
-
-
 def _add_exponentials(a: Any, p: Any, b: Any, q: Any) -> tuple[Any, ...]:
-    """Of two (max, sum of exp(v - max)), the sum of nothing 0; beside inf sums are inf."""
-    largest = PUBLIC["maximum"](a, b)
-    shift, exp = _shift(largest), PUBLIC["exp"]
-    return largest, p * exp(a - shift) + q * exp(b - shift)
+    """Of two (max, sum of exp(v - max)): one exponential, since the larger max keeps its sum."""
+    where, exp = PUBLIC["where"], PUBLIC["exp"]
+    factor = exp(where(a == b, 0.0, -abs(a - b)))  # of equal infinities, too
+    return PUBLIC["maximum"](a, b), where(a >= b, p + q * factor, p * factor + q)
 
 
 def _log_of_sum(largest: Any, total: Any) -> Any:
-    return _shift(largest) + PUBLIC["log"](total)
+    finite = abs(largest) < np.inf
+    return PUBLIC["where"](finite, largest + PUBLIC["log"](total), largest)
 
 
 def _log_sum_exp(array: Array, axes: tuple[int, ...]) -> Array:

@@ -46,6 +46,8 @@ def _part(given: Given, fold: Folded) -> FoldPart:
     table = given.atom.c.table[: common_facts()["warp_size"]]
     offsets, lanes = _axis(table, along)
     slots = tuple(dict.fromkeys(offsets))
+    # Along n there are many places, which do not wait for each other; else elements of one do.
+    turns = tuple(0 if along == "n" else offsets[:e].count(at) for e, at in enumerate(offsets))
     atoms = {"m": given.tiles.atoms[0], "n": given.tiles.columns // given.atom.n, "": 1}
     counts, part = _counted(given, fold)
     extents = tuple(given.sizes[dim] for dim in fold.kept)
@@ -58,6 +60,8 @@ def _part(given: Given, fold: Folded) -> FoldPart:
         atoms=atoms[along],
         offsets=slots,
         slots=tuple(slots.index(one) for one in offsets),
+        turns=turns,
+        registers=max(turns) + 1,
         masks=lanes,
         part=part,
         parts=Parts(fold.value, len(fold.terms), counts, extents),
@@ -145,8 +149,8 @@ def fold_order(part: FoldPart) -> FoldOrder:
     across = ", ".join(map(str, part.masks))
     lanes = f"; lanes whose numbers differ by {across}" if across else ""
     text = (
-        f"elements of a lane in their order{lanes}; {part.parts.count_text} part(s) in the order "
-        "of their numbers"
+        f"elements of a lane in their order, {part.registers} by turns{lanes}; "
+        f"{part.parts.count_text} part(s) in the order of their numbers"
     )
     if not part.along:
         text += f", {common_facts()['warp_size']} lanes each every so many, then as before"
@@ -190,6 +194,8 @@ def _check_lanes(plan: KernelPlan, one: FoldPart) -> None:
     count = common_facts()["warp_size"]
     table = plan.atom.c.table[:count]
     everywhere = bool(one.along)
+    if not all(0 <= turn < one.registers for turn in one.turns):
+        raise VerifyError(f"{one.value}: terms in registers {one.turns}", where=plan.entry)
     places = table[:, :, "mn".index(one.along)] if everywhere else np.zeros(table.shape[:2], int)
     for slot, offset in enumerate(one.offsets):
         held = [

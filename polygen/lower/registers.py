@@ -49,10 +49,15 @@ def panel_words(schedule: Schedule, work: Pointwork, atom: Atom) -> int:
 
 
 def fold_registers(work: Pointwork, tiles: Tiling, atom: Atom) -> int:
-    """Registers in which parts of folds are made, for every place that a thread has elements at."""
+    """Registers in which parts of folds are made, for every place that a thread has elements at.
+
+    Adjacent elements of a row have registers of their own, and so have all where they have one
+    place.
+    """
     rows, columns = tiles.atoms[0] * _HALVES, tiles.columns // atom.n * _HALVES
+    each = {"m": rows * _HALVES, "n": columns, "": _HALVES * _HALVES}
     return sum(
-        len(fold.terms) * (rows if "m" in fold.kept else columns if "n" in fold.kept else 1)
+        len(fold.terms) * each["m" if "m" in fold.kept else "n" if "n" in fold.kept else ""]
         for fold in work.folds
     )
 

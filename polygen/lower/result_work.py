@@ -53,6 +53,8 @@ class FoldPart:
         atoms: instructions of a warp along that dim.
         offsets: places of a lane's elements along it in an instruction, from its first.
         slots: per element of an instruction, which of them it is at.
+        turns: per element of an instruction, which of the registers of its place takes it.
+        registers: of a place, so that adjacent terms need not wait for each other.
         masks: bits in which the numbers of lanes differ that have elements at the same places.
         part: the number of the warp's part along each folded dim.
         parts: in the workspace.
@@ -66,9 +68,16 @@ class FoldPart:
     atoms: int
     offsets: tuple[int, ...]
     slots: tuple[int, ...]
+    turns: tuple[int, ...]
+    registers: int
     masks: tuple[int, ...]
     part: tuple[str, ...]
     parts: Parts
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The registers of its components."""
+        return tuple(f"{self.value}_part{at}" for at in range(len(self.terms)))
 
 
 @dataclass(frozen=True, slots=True)

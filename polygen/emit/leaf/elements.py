@@ -83,7 +83,9 @@ def folded(e: Epilogue, element: int, at: int) -> list[str]:
         element: of the instruction's that the lane has.
         at: which of the terms at hand are its.
     """
-    places = [f"[{fold.along or '0'}][{fold.slots[element]}]" for fold in e.folds]
+    places = [
+        f"[{fold.along or '0'}][{fold.slots[element]}][{fold.turns[element]}]" for fold in e.folds
+    ]
     return combined_at(e, places, at)
 
 
@@ -91,7 +93,7 @@ def combined_at(e: Epilogue, places: list[str], at: int) -> list[str]:
     """Terms combined into registers, of each fold at a place of its own."""
     lines = []
     for fold, place in zip(e.folds, places, strict=True):
-        into = [f"{fold.value}_part{number}{place}" for number in range(len(fold.terms))]
+        into = [name + place for name in fold.names]
         values = [
             f"{term}_out[{at}]" if isinstance(term, str) else literal(term) for term in fold.terms
         ]
@@ -102,7 +104,7 @@ def combined_at(e: Epilogue, places: list[str], at: int) -> list[str]:
 def statements(e: Epilogue) -> tuple[list[str], tuple[str, ...]]:
     """The statements as lines of C, and the helper files they need."""
     read, written = _values(e)
-    fast = all(w.tensor.dtype.bits <= 16 for w in e.writes)
+    fast = not e.folds and all(w.tensor.dtype.bits <= 16 for w in e.writes)
     return pointwise(e.statements, read, written, fast)
 
 

@@ -110,6 +110,7 @@ def _folded(work: Finish) -> list[str]:
         instruction = {"m": "block", "n": "(first_block + j)", "": "0"}
         places = [
             f"[{instruction[fold.along]}][{_slot(fold.slots[e], fold.slots[2 + e])}]"
+            f"[{_slot(fold.turns[e], fold.turns[2 + e])}]"
             for fold in work.epilogue.folds
         ]
         lines.append(f"if ({inside}) {{")

@@ -4,26 +4,31 @@ writes.
 
 from __future__ import annotations
 
-from polygen.emit.folds import array_text, exchanged, extent_text, identities, part_number
+import math
+
+from polygen.emit.folds import (
+    array_text,
+    combined,
+    exchanged,
+    extent_text,
+    identities,
+    part_number,
+)
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import extent_names, plus
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Epilogue, Folding, FoldPart
 
 
-def registers(part: FoldPart) -> list[str]:
-    """The registers of a part's components."""
-    return [f"{part.value}_part{at}" for at in range(len(part.terms))]
-
-
 @leaf("unfold", "threads", Folding)
 def _(plan: KernelPlan, one: Leaf, work: Folding) -> Text:
     lines, declared = [], []
     for part in work.epilogue.folds:
-        places, count = f"[{part.atoms}][{len(part.offsets)}]", part.atoms * len(part.offsets)
-        given = zip(registers(part), identities(part.monoid), strict=True)
-        cleared = [f"(&{name}[0][0])[fold_i] = {value};" for name, value in given]
-        declared.append(f"float {', '.join(name + places for name in registers(part))};")
+        sizes = (part.atoms, len(part.offsets), part.registers)
+        places, count = "".join(f"[{size}]" for size in sizes), math.prod(sizes)
+        given = zip(part.names, identities(part.monoid), strict=True)
+        cleared = [f"(&{name}[0][0][0])[fold_i] = {value};" for name, value in given]
+        declared.append(f"float {', '.join(name + places for name in part.names)};")
         lines += [
             "#pragma unroll",
             f"  for (int fold_i = 0; fold_i < {count}; ++fold_i) {{ {' '.join(cleared)} }}",
@@ -50,10 +55,13 @@ def _slot(plan: KernelPlan, part: FoldPart, slot: int) -> list[str]:
     e, extents = plan.epilogue, extent_names(plan)
     names = [f"fold_{at}" for at in range(len(part.terms))]
     given = ", ".join(
-        f"{name} = {register}[fold_i][{slot}]"
-        for name, register in zip(names, registers(part), strict=True)
+        f"{name} = {register}[fold_i][{slot}][0]"
+        for name, register in zip(names, part.names, strict=True)
     )
     lines = ["{", f"  float {given};"]
+    for turn in range(1, part.registers):
+        others = [f"{register}[fold_i][{slot}][{turn}]" for register in part.names]
+        lines.append(f"  {combined(part.monoid, names, others)}")
     lines += [f"  {line}" for line in exchanged(part.monoid, names, part.masks)]
     conditions = [f"(lane & {sum(part.masks)}) == 0"] if part.masks else []
     if part.along:
