@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from polygen.frontend.folds import index_of_largest as argmax
     from polygen.frontend.folds import index_of_smallest as argmin
     from polygen.frontend.folds import largest as max
-    from polygen.frontend.folds import logsumexp
+    from polygen.frontend.folds import layer_norm, logsumexp, rms_norm, softmax
     from polygen.frontend.folds import multiplied as prod
     from polygen.frontend.folds import smallest as min
     from polygen.frontend.folds import some as any
@@ -118,6 +118,7 @@ __all__ = [
     "hypot",
     "indices",
     "judge",
+    "layer_norm",
     "leaky_relu",
     "load_schedule",
     "log",
@@ -139,6 +140,7 @@ __all__ = [
     "random",
     "reciprocal",
     "relu",
+    "rms_norm",
     "round",
     "rsqrt",
     "selu",
@@ -146,6 +148,7 @@ __all__ = [
     "sign",
     "silu",
     "sin",
+    "softmax",
     "softplus",
     "softsign",
     "sqrt",
@@ -186,7 +189,7 @@ _FOLDS = {
     "any": "some",
     "argmax": "index_of_largest",
     "argmin": "index_of_smallest",
-    "logsumexp": "logsumexp",
+    **{name: name for name in ("logsumexp", "softmax", "rms_norm", "layer_norm")},
 }
 _HOMES |= dict.fromkeys(_FOLDS, "polygen.frontend.folds")
 _RENAMED = {"abs": "absolute", "round": "round_half_even"} | _FOLDS

@@ -610,6 +610,7 @@ _PANELS = (
     "shared sums",
 )  # fmt: skip
 _LAGGING = (
+    "cooperative, folds",
     "cooperative, residual", "cooperative, two", "cooperative, pair", "cooperative, filled",
     "ping-pong", "cluster", "shared sums",
 )  # fmt: skip
@@ -667,6 +668,7 @@ EQUIVALENT = (
             "cooperative, two",
             "cooperative, pair",
             "cooperative, filled",
+            "cooperative, folds",
             "cluster",
             "shared sums",
         ),
@@ -729,7 +731,7 @@ EQUIVALENT = (
     ),
     Equivalent(
         ("locate_consumer after wait_turn", "wait_turn before locate_consumer"),
-        ("ping-pong, from",),
+        ("ping-pong, from", "ping-pong, folds"),
         "the tile is the thread's own; the turn is for the products",
     ),
     Equivalent(
@@ -747,11 +749,28 @@ EQUIVALENT = (
         (
             "cooperative, residual",
             "cooperative, none",
+            "cooperative, folds",
             "ping-pong, residual",
             "cluster",
             "shared sums, residual",
         ),
         "the panel is released later, which is slower and no less ordered",
+    ),
+    Equivalent(
+        ("arrive_turn after unfold",),
+        ("ping-pong, folds",),
+        "the turn is passed on later, which is slower and no less ordered",
+    ),
+    Equivalent(
+        ("fold after skip_ring", "skip_ring before fold"),
+        ("ping-pong, folds",),
+        "the tile has no more use of the ring's counters by then",
+    ),
+    Equivalent(
+        ("unfold before arrive_empty_ring_rest",),
+        ("ping-pong, folds", "cooperative, folds"),
+        "registers of one thread; the last slots of the ring are released later, which is slower "
+        "and no less ordered",
     ),
     Equivalent(
         ("send before arrive_empty_ring_rest",),

@@ -1,8 +1,9 @@
 """Folds in C: how components are combined, where parts lie, and the launch that makes results.
 
-The launch that follows the kernel's combines the parts of a result in the order of their numbers,
-one thread for a result, or the lanes of a warp where one result has all parts; then it does what
-the program computes from results.
+The launch that follows the kernel's combines the parts of results. The lanes of a warp have a
+result each, or share one where it has all parts; the warps of a block share the parts of their
+results: warp w takes every so many, from the w-th on, in the order of their numbers. The first warp
+combines what they have, warp after warp, and does what the program computes from results.
 """
 
 from __future__ import annotations
@@ -17,13 +18,20 @@ from polygen.emit.names import c_name
 from polygen.frontend.dtypes import S32, DType
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Access, Constant, Dim, Extent, Pointwise, Tensor
-from polygen.lower.launch import Count, Parts, Results, stride_argument, workspace_argument
+from polygen.lower.launch import (
+    Count,
+    Following,
+    Parts,
+    Results,
+    stride_argument,
+    workspace_argument,
+)
 from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import FoldPart
 from polygen.poly.folds import split_folds
 from polygen.poly.pointwise import Compute
 
-_UNROLLED = 4  # parts that are on their way to a thread
+_UNROLLED = 8  # parts that are on their way to a thread
 
 
 def extent_text(extents: Sequence[Dim]) -> str:
@@ -112,10 +120,9 @@ def following(plan: KernelPlan) -> dict[str, Any] | None:
     lines = ["long long fold_block = blockIdx.x;"]
     blocks = []
     for number, group in enumerate(after.groups):
-        text = f"({extent_text(group.extents)} * {group.lanes} + {after.threads - 1}) / "
-        text += str(after.threads)
-        blocks.append(f"({text})")
-        inside = _results(plan, group, after.threads)
+        each = after.results(group)
+        blocks.append(f"(({extent_text(group.extents)} + {each - 1}) / {each})")
+        inside = _results(plan, after, group)
         if number == len(after.groups) - 1:
             lines += inside
             continue
@@ -136,42 +143,54 @@ def following(plan: KernelPlan) -> dict[str, Any] | None:
     }
 
 
-def _results(plan: KernelPlan, group: Results, threads: int) -> list[str]:
-    """One result a thread, or a warp."""
-    share = f" / {group.lanes}" if group.lanes > 1 else ""
+def _results(plan: KernelPlan, after: Following, group: Results) -> list[str]:
+    """The results of a block: parts combined by its warps, then by its first one."""
+    width, each = after.lanes, after.results(group)
+    warps, shared = after.threads // width, group.lanes > 1
+    lane, warp = f"threadIdx.x % {width}", f"threadIdx.x / {width}"
+    own = "fold_block" if each == 1 else f"fold_block * {each} + {lane}"
+    first, step = (warp, warps) if not shared else ("threadIdx.x", after.threads)
     lines = [
-        f"const long long fold_result = (fold_block * {threads} + threadIdx.x){share};",
+        f"const long long fold_result = {own};",
         f"const long long fold_results = {extent_text(group.extents)};",
-        "if (fold_result >= fold_results) return;",
     ]
-    first, step = "0", "++fold_q"
-    if group.lanes > 1:
-        first, step = f"threadIdx.x % {group.lanes}", f"fold_q += {group.lanes}"
+    ends: list[str] = []
     for fold in group.folds:
         part = next(one for one in plan.epilogue.folds if one.value == fold)
-        names = [f"{fold}_part{at}" for at in range(len(part.terms))]
-        given = ", ".join(
-            f"{name} = {value}" for name, value in zip(names, identities(part.monoid), strict=True)
-        )
-        arrays = [f"fold_from{at}" for at in range(len(names))]
+        given = zip(part.names, identities(part.monoid), strict=True)
+        arrays = [f"fold_from{at}" for at in range(len(part.names))]
         reads = [f"__ldcg({array} + fold_q * fold_results)" for array in arrays]
-        lines += [f"float {given};", "{"]
+        met = [f"fold_{name}" for name in part.names]
         lines += [
-            f"  const float* {array} = {array_text(plan, fold, at)} + fold_result;"
-            for at, array in enumerate(arrays)
-        ]
-        lines += [
+            f"__shared__ float {', '.join(f'{name}[{warps}][{width}]' for name in met)};",
+            f"float {', '.join(f'{name} = {value}' for name, value in given)};",
+            "if (fold_result < fold_results) {",
+            *(
+                f"  const float* {array} = {array_text(plan, fold, at)} + fold_result;"
+                for at, array in enumerate(arrays)
+            ),
             f"  const long long fold_parts = {counts_text(part.parts)};",
             f"#pragma unroll {_UNROLLED}",
-            f"  for (long long fold_q = {first}; fold_q < fold_parts; {step})",
-            f"    {combined(part.monoid, names, reads)}",
+            f"  for (long long fold_q = {first}; fold_q < fold_parts; fold_q += {step})",
+            f"    {combined(part.monoid, part.names, reads)}",
+            "}",
         ]
-        masks = [1 << bit for bit in range(group.lanes.bit_length() - 1)]
-        lines += [f"  {line}" for line in exchanged(part.monoid, names, masks)]
-        lines.append("}")
-    if group.lanes > 1:
-        lines.append(f"if (threadIdx.x % {group.lanes} != 0) return;")
-    return lines + _finished(plan, group)[0]
+        if shared:
+            masks = [1 << bit for bit in range(group.lanes.bit_length() - 1)]
+            lines += exchanged(part.monoid, part.names, masks)
+        lines += [
+            f"{there}[{warp}][{lane}] = {name};"
+            for there, name in zip(met, part.names, strict=True)
+        ]
+        others = [f"{there}[fold_w][{lane}]" for there in met]
+        ends += [
+            "#pragma unroll",
+            f"for (int fold_w = 1; fold_w < {warps}; ++fold_w)",
+            f"  {combined(part.monoid, part.names, others)}",
+        ]
+    one = "threadIdx.x != 0" if shared else f"threadIdx.x >= {width}"
+    lines += ["__syncthreads();", f"if ({one} || fold_result >= fold_results) return;"]
+    return lines + ends + _finished(plan, group)[0]
 
 
 def _finished(plan: KernelPlan, group: Results) -> tuple[list[str], list[str]]:
@@ -181,7 +200,7 @@ def _finished(plan: KernelPlan, group: Results) -> tuple[list[str], list[str]]:
     names: dict[str, str] = {}
     lines, helpers = [], []
     for fold in group.folds:
-        components = [f"{fold}_part{at}" for at in range(len(folds[fold].terms))]
+        components = folds[fold].names
         finish = MONOIDS[folds[fold].monoid].finish
         body, (value,), needs = definition(
             lambda *values, finish=finish: (finish(*values),), components, f"{fold}_"

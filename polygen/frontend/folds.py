@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from polygen.frontend.folding import METHODS
+from polygen.frontend.functions import PUBLIC as POINTWISE
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.traced import Traced
 
@@ -52,10 +53,51 @@ index_of_largest = _function("argmax", "The index of the first of the largest al
 index_of_smallest = _function("argmin", "The index of the first of the smallest along an axis")
 logsumexp = _function("logsumexp", "The logarithm of the sum of exponentials along axes")
 
+
+def softmax(value: Any, axis: Any = -1) -> Any:
+    """Exponentials along an axis, divided by their sum.
+
+    A kernel refuses it by the dependence: every element needs what is folded of its whole row.
+
+    Args:
+        value: a traced value, or an array.
+        axis: a number, or several.
+    """
+    raised = POINTWISE["exp"](value - largest(value, axis, True))
+    return raised / summed(raised, axis, True)
+
+
+def rms_norm(value: Any, weight: Any = 1.0, axis: Any = -1, eps: float = 1e-6) -> Any:
+    """Values divided by the root of their mean square along an axis; kernels refuse it as softmax.
+
+    Args:
+        value: a traced value, or an array.
+        weight: what the result is multiplied by.
+        axis: a number, or several.
+        eps: added to the mean square.
+    """
+    return value * POINTWISE["rsqrt"](averaged(value * value, axis, True) + eps) * weight
+
+
+def layer_norm(
+    value: Any, weight: Any = 1.0, bias: Any = 0.0, axis: Any = -1, eps: float = 1e-5
+) -> Any:
+    """Values less their mean, divided by their deviation; kernels refuse it as softmax.
+
+    Args:
+        value: a traced value, or an array.
+        weight: what the result is multiplied by.
+        bias: what is added.
+        axis: a number, or several.
+        eps: added to the variance.
+    """
+    return rms_norm(value - averaged(value, axis, True), weight, axis, eps) + bias
+
+
 PUBLIC: dict[str, Callable[..., Any]] = {
     one.__name__: one
     for one in (
         summed, multiplied, largest, smallest, averaged, every, some, index_of_largest,
-        index_of_smallest, logsumexp,
+        index_of_smallest, logsumexp, softmax, rms_norm, layer_norm,
     )
 }  # fmt: skip

@@ -323,8 +323,7 @@ ALIASES = {
 # fmt: off
 _REDUCTIONS = frozenset(
     [
-        "std", "var", "softmax", "log_softmax", "layer_norm", "rms_norm", "norm", "cumsum",
-        "cumprod", "median",
+        "std", "var", "log_softmax", "norm", "cumsum", "cumprod", "median",
     ]
 )
 # fmt: on

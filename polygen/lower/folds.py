@@ -8,7 +8,7 @@
 2. Every warp writes one part for each of its rows (columns, or one): part q of result r lies at
    ``q * results + r`` of the workspace. Each is written once, so that nothing has to be cleared and
    nobody waits; `check_parts` proves that all are, and that no two warps write one.
-3. The launch that follows combines the parts of a result in the order of q.
+3. The launch that follows combines the parts of a result in an order that q alone decides.
 """
 
 from __future__ import annotations
@@ -138,7 +138,11 @@ def following(program: Program, entry: str, parts: Sequence[FoldPart]) -> Follow
             group = replace(group, outputs=(*group.outputs, written))
         groups[key] = group
     return Following(
-        f"{entry}_folds", _THREADS, tuple(groups.values()), tuple(one.parts for one in parts)
+        f"{entry}_folds",
+        _THREADS,
+        common_facts()["warp_size"],
+        tuple(groups.values()),
+        tuple(one.parts for one in parts),
     )
 
 
@@ -148,12 +152,12 @@ def fold_order(part: FoldPart) -> FoldOrder:
         return FoldOrder(part.value, part.monoid)
     across = ", ".join(map(str, part.masks))
     lanes = f"; lanes whose numbers differ by {across}" if across else ""
+    shares = _THREADS // (common_facts()["warp_size"] if part.along else 1)
     text = (
         f"elements of a lane in their order, {part.registers} by turns{lanes}; "
-        f"{part.parts.count_text} part(s) in the order of their numbers"
+        f"{part.parts.count_text} part(s), every {shares}th in the order of their numbers, then "
+        "those sums in theirs"
     )
-    if not part.along:
-        text += f", {common_facts()['warp_size']} lanes each every so many, then as before"
     return FoldOrder(part.value, part.monoid, text)
 
 

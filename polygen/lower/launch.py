@@ -170,7 +170,7 @@ class Results:
 
     Attributes:
         extents: of their axes, those of extent 1 left out.
-        lanes: threads that share a result's parts: 1, or a warp.
+        lanes: of a warp that share a result: 1, or all.
         folds: whose parts are combined.
         after: statements on their results.
         outputs: written.
@@ -189,13 +189,15 @@ class Following:
 
     Attributes:
         entry: its extern "C" name.
-        threads: of a block.
+        threads: of a block, whose warps share the parts of its results.
+        lanes: of a warp.
         groups: of results: blocks of the first, then those of the next, along x.
         parts: in the workspace, one behind the other.
     """
 
     entry: str
     threads: int
+    lanes: int
     groups: tuple[Results, ...]
     parts: tuple[Parts, ...]
 
@@ -206,7 +208,11 @@ class Following:
     def blocks(self, group: Results, sizes: Mapping[str, int]) -> int:
         """Blocks of one group of results."""
         results = math.prod(_extent(extent, sizes) for extent in group.extents)
-        return -(-results * group.lanes // self.threads)
+        return -(-results // self.results(group))
+
+    def results(self, group: Results) -> int:
+        """How many of them a block makes."""
+        return self.lanes // group.lanes
 
     def workspace(self, sizes: Mapping[str, int]) -> int:
         """Bytes in which parts lie between both launches; their content before is of no account."""

@@ -51,6 +51,18 @@ def test_what_is_no_fold(fold, kind, what, nearest):
 
 
 SPLIT = [
+    *(
+        (norm, "a result used by elements of its own row", "Return v1 beside the matrix")
+        for norm in (
+            lambda x, w: pg.softmax(x @ w.T),
+            lambda x, w: pg.layer_norm(x @ w.T, eps=1e-3),
+        )
+    ),
+    (
+        lambda x, w: pg.rms_norm(x @ w.T, 2.0),
+        "a result used by elements of its own row",
+        "Return v2 beside the matrix",
+    ),
     (
         lambda x, w: x @ w.T - np.max(x @ w.T, axis=1, keepdims=True),
         "a result used by elements of its own row",

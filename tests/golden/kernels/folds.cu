@@ -577,35 +577,47 @@ pg_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict_
 extern "C" __global__ void __launch_bounds__(256)
 pg_folds_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, float* __restrict__ y0, float* __restrict__ y1, unsigned short* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y1_stride0, int y2_stride0, float* __restrict__ workspace) {
   long long fold_block = blockIdx.x;
-  if (fold_block < ((1LL * N * 1 + 255) / 256)) {
-    const long long fold_result = (fold_block * 256 + threadIdx.x);
+  if (fold_block < ((1LL * N + 31) / 32)) {
+    const long long fold_result = fold_block * 32 + threadIdx.x % 32;
     const long long fold_results = 1LL * N;
-    if (fold_result >= fold_results) return;
+    __shared__ float fold_v2_part0[8][32];
     float v2_part0 = (-0.0f);
-    {
+    if (fold_result < fold_results) {
       const float* fold_from0 = workspace + fold_result;
       const long long fold_parts = 1LL * ((M + 31) / 32 * 2);
-    #pragma unroll 4
-      for (long long fold_q = 0; fold_q < fold_parts; ++fold_q)
+    #pragma unroll 8
+      for (long long fold_q = threadIdx.x / 32; fold_q < fold_parts; fold_q += 8)
         combine_sum(v2_part0, __ldcg(fold_from0 + fold_q * fold_results));
     }
+    fold_v2_part0[threadIdx.x / 32][threadIdx.x % 32] = v2_part0;
+    __syncthreads();
+    if (threadIdx.x >= 32 || fold_result >= fold_results) return;
+    #pragma unroll
+    for (int fold_w = 1; fold_w < 8; ++fold_w)
+      combine_sum(v2_part0, fold_v2_part0[fold_w][threadIdx.x % 32]);
     float y0_result;
     y0_result = v2_part0;
     *(y0 + fold_result) = to_f32(y0_result);
     return;
   }
-  fold_block -= ((1LL * N * 1 + 255) / 256);
-  const long long fold_result = (fold_block * 256 + threadIdx.x);
+  fold_block -= ((1LL * N + 31) / 32);
+  const long long fold_result = fold_block * 32 + threadIdx.x % 32;
   const long long fold_results = 1LL * M;
-  if (fold_result >= fold_results) return;
+  __shared__ float fold_v4_part0[8][32];
   float v4_part0 = __int_as_float(0xff800000);
-  {
+  if (fold_result < fold_results) {
     const float* fold_from0 = workspace + 1LL * ((M + 31) / 32 * 2) * N + fold_result;
     const long long fold_parts = 1LL * ((N + 31) / 32 * 2);
-#pragma unroll 4
-    for (long long fold_q = 0; fold_q < fold_parts; ++fold_q)
+#pragma unroll 8
+    for (long long fold_q = threadIdx.x / 32; fold_q < fold_parts; fold_q += 8)
       combine_max(v4_part0, __ldcg(fold_from0 + fold_q * fold_results));
   }
+  fold_v4_part0[threadIdx.x / 32][threadIdx.x % 32] = v4_part0;
+  __syncthreads();
+  if (threadIdx.x >= 32 || fold_result >= fold_results) return;
+#pragma unroll
+  for (int fold_w = 1; fold_w < 8; ++fold_w)
+    combine_max(v4_part0, fold_v4_part0[fold_w][threadIdx.x % 32]);
   float y1_result;
   y1_result = v4_part0;
   const long long fold_at0 = fold_result;
@@ -655,7 +667,7 @@ extern "C" int pg_folds_launch(const unsigned short* __restrict__ x, const unsig
   pg_folds<<<grid, 128, 98304, (cudaStream_t)stream>>>(x, w, b, y0, y1, y2, M, K, N, (M > 1 ? x_stride0 : 0), (N > 1 ? w_stride0 : 0), (M > 1 ? y1_stride0 : 0), (M > 1 ? y2_stride0 : 0), workspace);
   const cudaError_t launched = cudaGetLastError();
   if (launched != cudaSuccess) return (int)launched;
-  pg_folds_folds<<<(unsigned)(((1LL * N * 1 + 255) / 256) + ((1LL * M * 1 + 255) / 256)), 256, 0, (cudaStream_t)stream>>>(x, w, b, y0, y1, y2, M, K, N, (M > 1 ? x_stride0 : 0), (N > 1 ? w_stride0 : 0), (M > 1 ? y1_stride0 : 0), (M > 1 ? y2_stride0 : 0), workspace);
+  pg_folds_folds<<<(unsigned)(((1LL * N + 31) / 32) + ((1LL * M + 31) / 32)), 256, 0, (cudaStream_t)stream>>>(x, w, b, y0, y1, y2, M, K, N, (M > 1 ? x_stride0 : 0), (N > 1 ? w_stride0 : 0), (M > 1 ? y1_stride0 : 0), (M > 1 ? y2_stride0 : 0), workspace);
   return (int)cudaGetLastError();
 }
 #endif

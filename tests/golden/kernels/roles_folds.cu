@@ -541,37 +541,50 @@ pg_roles_folds(const unsigned short* __restrict__ x, const unsigned short* __res
 extern "C" __global__ void __launch_bounds__(256)
 pg_roles_folds_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, unsigned short* __restrict__ y0, float* __restrict__ y1, int* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y0_stride0, float* __restrict__ workspace, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, const __grid_constant__ TensorMap map_out_y0) {
   long long fold_block = blockIdx.x;
-  if (fold_block < ((1LL * M * 1 + 255) / 256)) {
-    const long long fold_result = (fold_block * 256 + threadIdx.x);
+  if (fold_block < ((1LL * M + 31) / 32)) {
+    const long long fold_result = fold_block * 32 + threadIdx.x % 32;
     const long long fold_results = 1LL * M;
-    if (fold_result >= fold_results) return;
+    __shared__ float fold_v2_part0[8][32];
     float v2_part0 = (-0.0f);
-    {
+    if (fold_result < fold_results) {
       const float* fold_from0 = workspace + fold_result;
       const long long fold_parts = 1LL * ((N + 127) / 128);
-    #pragma unroll 4
-      for (long long fold_q = 0; fold_q < fold_parts; ++fold_q)
+    #pragma unroll 8
+      for (long long fold_q = threadIdx.x / 32; fold_q < fold_parts; fold_q += 8)
         combine_sum(v2_part0, __ldcg(fold_from0 + fold_q * fold_results));
     }
+    fold_v2_part0[threadIdx.x / 32][threadIdx.x % 32] = v2_part0;
+    __syncthreads();
+    if (threadIdx.x >= 32 || fold_result >= fold_results) return;
+    #pragma unroll
+    for (int fold_w = 1; fold_w < 8; ++fold_w)
+      combine_sum(v2_part0, fold_v2_part0[fold_w][threadIdx.x % 32]);
     float y1_result;
     const float t1 = v2_part0 / (float)(1LL * N);
     y1_result = t1;
     *(y1 + fold_result) = to_f32(y1_result);
     return;
   }
-  fold_block -= ((1LL * M * 1 + 255) / 256);
-  const long long fold_result = (fold_block * 256 + threadIdx.x);
+  fold_block -= ((1LL * M + 31) / 32);
+  const long long fold_result = fold_block * 32 + threadIdx.x % 32;
   const long long fold_results = 1LL * N;
-  if (fold_result >= fold_results) return;
+  __shared__ float fold_v5_part0[8][32], fold_v5_part1[8][32];
   float v5_part0 = __int_as_float(0xff800000), v5_part1 = __int_as_float(0x7f800000);
-  {
+  if (fold_result < fold_results) {
     const float* fold_from0 = workspace + 1LL * ((N + 127) / 128) * M + fold_result;
     const float* fold_from1 = workspace + 1LL * ((N + 127) / 128) * M + 1LL * ((M + 127) / 128 * 4) * N + fold_result;
     const long long fold_parts = 1LL * ((M + 127) / 128 * 4);
-#pragma unroll 4
-    for (long long fold_q = 0; fold_q < fold_parts; ++fold_q)
+#pragma unroll 8
+    for (long long fold_q = threadIdx.x / 32; fold_q < fold_parts; fold_q += 8)
       combine_argmax(v5_part0, v5_part1, __ldcg(fold_from0 + fold_q * fold_results), __ldcg(fold_from1 + fold_q * fold_results));
   }
+  fold_v5_part0[threadIdx.x / 32][threadIdx.x % 32] = v5_part0;
+  fold_v5_part1[threadIdx.x / 32][threadIdx.x % 32] = v5_part1;
+  __syncthreads();
+  if (threadIdx.x >= 32 || fold_result >= fold_results) return;
+#pragma unroll
+  for (int fold_w = 1; fold_w < 8; ++fold_w)
+    combine_argmax(v5_part0, v5_part1, fold_v5_part0[fold_w][threadIdx.x % 32], fold_v5_part1[fold_w][threadIdx.x % 32]);
   float y2_result;
   y2_result = v5_part1;
   *(y2 + fold_result) = (int)y2_result;
@@ -669,7 +682,7 @@ extern "C" int pg_roles_folds_launch(const unsigned short* __restrict__ x, const
   pg_roles_folds<<<grid, 384, 196704, (cudaStream_t)stream>>>(x, w, y0, y1, y2, M, K, N, (M > 1 ? x_stride0 : 0), (N > 1 ? w_stride0 : 0), (M > 1 ? y0_stride0 : 0), workspace, *reinterpret_cast<const TensorMap*>(&map_a), *reinterpret_cast<const TensorMap*>(&map_b), *reinterpret_cast<const TensorMap*>(&map_out_y0));
   const cudaError_t launched = cudaGetLastError();
   if (launched != cudaSuccess) return (int)launched;
-  pg_roles_folds_folds<<<(unsigned)(((1LL * M * 1 + 255) / 256) + ((1LL * N * 1 + 255) / 256)), 256, 0, (cudaStream_t)stream>>>(x, w, y0, y1, y2, M, K, N, (M > 1 ? x_stride0 : 0), (N > 1 ? w_stride0 : 0), (M > 1 ? y0_stride0 : 0), workspace, *reinterpret_cast<const TensorMap*>(&map_a), *reinterpret_cast<const TensorMap*>(&map_b), *reinterpret_cast<const TensorMap*>(&map_out_y0));
+  pg_roles_folds_folds<<<(unsigned)(((1LL * M + 31) / 32) + ((1LL * N + 31) / 32)), 256, 0, (cudaStream_t)stream>>>(x, w, y0, y1, y2, M, K, N, (M > 1 ? x_stride0 : 0), (N > 1 ? w_stride0 : 0), (M > 1 ? y0_stride0 : 0), workspace, *reinterpret_cast<const TensorMap*>(&map_a), *reinterpret_cast<const TensorMap*>(&map_b), *reinterpret_cast<const TensorMap*>(&map_out_y0));
   return (int)cudaGetLastError();
 }
 #endif

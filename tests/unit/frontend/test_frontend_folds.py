@@ -99,6 +99,19 @@ def test_a_fold_of_a_view_and_work_on_results():
     assert "size(N)" in str(made)
 
 
+@pytest.mark.parametrize("axis", [0, -1])
+def test_norms_are_defined_though_no_kernel_makes_them(axis):
+    agree(lambda x, w: pg.softmax(x @ w.T, axis=axis).astype("f32"), (X, W), (5, 8), (6, 8))
+    agree(
+        lambda x, w: (pg.rms_norm(x @ w.T, 3.0, axis), pg.layer_norm(x @ w.T, 2.0, 1.0, axis)),
+        (X, W), (5, 8), (6, 8),
+    )  # fmt: skip
+    (v,) = data((4, 6))
+    np.testing.assert_allclose(pg.softmax(v, axis).sum(axis), 1.0, rtol=1e-6)
+    normal = pg.layer_norm(v.astype(np.float64), axis=axis)
+    np.testing.assert_allclose(normal.mean(axis), 0.0, atol=1e-12)
+
+
 def test_comparisons_are_counted():
     agree(lambda x, w: np.sum(x @ w.T > 0, axis=1), (X, W), (5, 8), (6, 8))
 

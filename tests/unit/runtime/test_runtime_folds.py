@@ -17,7 +17,7 @@ cupy = pytest.importorskip("cupy")
 
 # One part of a row for every 64 columns; 130 columns: three.
 PARTS = Parts("v1", 1, (Count("N", 64),), ("M",))
-AFTER = Following("scale_folds", 256, (Results(("M",), 1, ("v1",), ("P2",), ("y",)),), (PARTS,))
+AFTER = Following("scale_folds", 256, 32, (Results(("M",), 1, ("v1",), ("P2",), ("y",)),), (PARTS,))
 ROWS, COLUMNS = 5, 130
 BYTES = ROWS * 3 * 4
 
@@ -95,8 +95,8 @@ def test_a_workspace_for_nothing(device):
 def test_sizes_decide_parts_and_blocks():
     sizes = {"M": 1000, "N": 4096}
     assert AFTER.workspace(sizes) == 1000 * 64 * 4
-    assert AFTER.grid(sizes) == 4
+    assert AFTER.grid(sizes) == 32
     both = replace(AFTER, groups=(*AFTER.groups, Results((), 32, ("v2",), (), ())))
-    assert both.grid(sizes) == 5
+    assert both.grid(sizes) == 33
     assert Count("N", 128, 4).value({"N": 129}) == 8
     assert str(Count("N", 128, 4)) == "ceil(N / 128) * 4" and str(Count(3)) == "3"
