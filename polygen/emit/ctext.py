@@ -105,19 +105,24 @@ def pointwise(
 
 
 def definition(
-    function: Callable[..., tuple[Any, ...]], arguments: Sequence[str], prefix: str = ""
+    function: Callable[..., tuple[Any, ...]],
+    arguments: Sequence[str],
+    prefix: str = "",
+    *,
+    fast: bool = False,
 ) -> tuple[list[str], list[str], list[str]]:
-    """A definition of several results over the vocabulary, in its accurate forms.
+    """A definition of several results over the vocabulary.
 
     Args:
         function: of values with operators.
         arguments: C expressions.
         prefix: of the temporaries' names.
+        fast: take fast forms.
 
     Returns:
         Lines of C, C expressions of the results, and the helper files that they need.
     """
-    writer = _Pointwise({}, {}, fast=False, prefix=prefix)
+    writer = _Pointwise({}, {}, fast, prefix)
     results = applied(function, arguments, writer.primitive)
     found = [result if isinstance(result, str) else literal(result) for result in results]
     return writer.lines, found, writer.helpers

@@ -97,7 +97,7 @@ def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
     for name in dict.fromkeys(part.monoid for part in plan.epilogue.folds):
         monoid = MONOIDS[name]
         left, right = ([f"{side}{at}" for at in range(len(monoid.identity))] for side in "ab")
-        body, results, needs = definition(monoid.combine, [*left, *right])
+        body, results, needs = definition(monoid.combine, [*left, *right], fast=monoid.short)
         helpers += needs
         parameters = [f"float& {one}" for one in left] + [f"const float {one}" for one in right]
         lines += [

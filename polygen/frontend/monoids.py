@@ -42,6 +42,8 @@ class Monoid:
         reference: NumPy's, of an array and the folded axes.
         result: type of the result.
         selects: whether results are some of the terms, so that no rounding can change one.
+        short: whether `combine` calls functions in their short forms: an exponential of what is not
+            positive loses no more than some units of 1 in it, however large the argument.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Monoid:
     reference: Callable[[Array, tuple[int, ...]], Any]
     result: DType = F32
     selects: bool = False
+    short: bool = False
 
 
 def _first(*components: Any) -> Any:
@@ -146,7 +149,8 @@ MONOIDS: dict[str, Monoid] = {
             _along_one(np.argmin), S32, selects=True,
         ),
         Monoid(
-            "logsumexp", (VALUE, 1.0), (-_INF, 0.0), _add_exponentials, _log_of_sum, _log_sum_exp
+            "logsumexp", (VALUE, 1.0), (-_INF, 0.0), _add_exponentials, _log_of_sum, _log_sum_exp,
+            short=True,
         ),
     )
 }  # fmt: skip
