@@ -16,7 +16,7 @@ from typing import Any
 
 from polygen.emit.conditions import refusals
 from polygen.emit.environment import environment
-from polygen.emit.folds import combining, following
+from polygen.emit.folds import combining
 from polygen.emit.instructions import instructions
 from polygen.emit.launcher import launcher, parameter, plan_conditions
 from polygen.emit.leaf.elements import statements, types
@@ -52,7 +52,6 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         "types": made,
         "helpers": tuple(dict.fromkeys((*statements(plan.epilogue)[1], *called))),
         "combining": functions,
-        "following": following(plan),
         "parameters": ", ".join(parameter(plan, argument) for argument in plan.arguments),
         "places": places(plan),
     }

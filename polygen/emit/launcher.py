@@ -17,6 +17,7 @@ from polygen.emit.conditions import (
     refusals,
     work_items,
 )
+from polygen.emit.folds import following
 from polygen.emit.leaves import c_type
 from polygen.emit.names import c_name
 from polygen.errors import VerifyError
@@ -61,6 +62,7 @@ def launcher(plan: KernelPlan) -> dict[str, Any]:
         "host_arguments": ", ".join(_passed(plan, argument) for argument in plan.arguments),
         "host_refusals": refusals(plan_conditions(plan), launch, plan.program.tensors),
         "host_maps": maps,
+        "following": following(plan),
         "map_step_bytes": common_facts()["tensor_map_row_bytes"],
         "map_step_less_1": common_facts()["tensor_map_row_bytes"] - 1,
         "map_step_most": common_facts()["tensor_map_step_most"],
