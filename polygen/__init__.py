@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from polygen.api import Fused, fuse
     from polygen.errors import PolygenError
     from polygen.frontend import random
-    from polygen.frontend.coordinates import indices
+    from polygen.frontend.coordinates import indices, repeat
     from polygen.frontend.folds import averaged as mean
     from polygen.frontend.folds import every as all
     from polygen.frontend.folds import index_of_largest as argmax
@@ -72,6 +72,8 @@ if TYPE_CHECKING:
         where,
     )
     from polygen.frontend.functions import round_half_even as round
+    from polygen.frontend.groups import check_ends, grouped_matmul, per_group
+    from polygen.frontend.packed import unpack
     from polygen.frontend.products import einsum, matmul
     from polygen.frontend.random import dropout
     from polygen.kernel import Kernel
@@ -99,6 +101,7 @@ __all__ = [
     "cbrt",
     "ceil",
     "celu",
+    "check_ends",
     "clip",
     "cos",
     "dropout",
@@ -113,6 +116,7 @@ __all__ = [
     "fuse",
     "gelu",
     "gelu_tanh",
+    "grouped_matmul",
     "hardswish",
     "heaviside",
     "hypot",
@@ -135,11 +139,13 @@ __all__ = [
     "min",
     "minimum",
     "mish",
+    "per_group",
     "power",
     "prod",
     "random",
     "reciprocal",
     "relu",
+    "repeat",
     "rms_norm",
     "round",
     "rsqrt",
@@ -157,6 +163,7 @@ __all__ = [
     "tan",
     "tanh",
     "trunc",
+    "unpack",
     "where",
 ]
 
@@ -174,9 +181,14 @@ _HOMES = {
     "Verdict": "polygen.verdict",
     "judge": "polygen.verdict",
     "einsum": "polygen.frontend.products",
+    "check_ends": "polygen.frontend.groups",
     "dropout": "polygen.frontend.random",
+    "grouped_matmul": "polygen.frontend.groups",
     "indices": "polygen.frontend.coordinates",
+    "repeat": "polygen.frontend.coordinates",
+    "unpack": "polygen.frontend.packed",
     "matmul": "polygen.frontend.products",
+    "per_group": "polygen.frontend.groups",
 }
 # Reductions, under names that are not Python's.
 _FOLDS = {

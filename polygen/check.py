@@ -7,23 +7,20 @@ a bound. `polygen.small_problem` says on which sizes and data.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from polygen.brief import Brief
-from polygen.emit.source import Argument, Following, KernelSource
-from polygen.errors import ArgumentError, VerifyError
-from polygen.frontend.dtypes import TF32
+from polygen.emit.source import KernelSource
+from polygen.emulated import Emulation, emulate, launch_of
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Program, Tensor
 from polygen.lower.plan import KernelPlan
-from polygen.machine import AccessProfile, Finding, Launch, Report, TensorMap, run
+from polygen.machine import AccessProfile, Finding
 from polygen.pipeline import Passes, check_sizes
 from polygen.poly.legality import Proof
-from polygen.runtime.arrays import ArrayView, in_order
-from polygen.runtime.binding import bind, misaligned
 from polygen.small_problem import few_blocks, runnable_sizes, trial_operands, trial_sizes
 
 Array = np.ndarray[Any, Any]
@@ -40,19 +37,7 @@ _EXACT = frozenset(
 _EXACT_FOLDS = ("sum", "max", "min", "argmax", "argmin")
 
 
-_ARRAYS = ("pointer", "map", "workspace")  # arguments that a report has an array of
 _SHOWN = 6  # instructions of the access profile that are printed
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Emulation(Brief):
-    """One run on the PTX machine."""
-
-    results: Any  # one array, or a tuple
-    report: Report
-
-    def __str__(self) -> str:
-        return str(self.report)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -109,157 +94,6 @@ def profile_lines(profile: tuple[AccessProfile, ...]) -> list[str]:
         if len(worse) > _SHOWN:
             lines.append(f"  … and {len(worse) - _SHOWN} more")
     return lines
-
-
-def launch_of(program: Program, source: KernelSource, operands: tuple[Any, ...]) -> Launch:
-    """The launch of a kernel on NumPy arrays, with poisoned outputs.
-
-    Args:
-        program: what the kernel computes.
-        source: its argument layout and launch shape.
-        operands: arrays and numbers in call order; any strides a kernel takes.
-
-    Raises:
-        ArgumentError: the operands do not fit the kernel.
-        AlignmentMismatch: they fit another variant of it.
-    """
-    if len(operands) != len(program.inputs):
-        names = ", ".join(t.name for t in program.inputs)
-        raise ArgumentError(f"{len(operands)} operands, expected {len(program.inputs)}: {names}")
-    given = {t.name: value for t, value in zip(program.inputs, operands, strict=True)}
-    arrays = {t.name: _stored(t, given[t.name]) for t in program.inputs if t.dims}
-    tensors = tuple(t for t in program.inputs if t.dims)
-    binding = bind(source, tensors, program.outputs, [_view(arrays[t.name], t) for t in tensors])
-    # Machine memory starts every array at a multiple of 16 bytes: only strides can be misaligned.
-    everything = (*tensors, *program.outputs)
-    if any(bits & mask for bits, mask in zip(binding.stride_bits, binding.masks, strict=True)):
-        raise misaligned(binding, everything, [0] * len(everything))
-    for tensor, shape in zip(program.outputs, binding.shapes, strict=True):
-        arrays[tensor.name] = _poisoned(shape, tensor)
-    arguments: list[Any] = []
-    for argument, constant in zip(source.arguments, binding.constants, strict=True):
-        if argument.kind == "pointer":
-            arguments.append(arrays[argument.tensor])
-        elif argument.kind == "workspace":
-            assert source.following is not None
-            room = source.following.workspace(dict(binding.sizes))
-            arguments.append(np.full(room // np.float32().itemsize, np.nan, np.float32))
-        elif argument.kind == "scalar":
-            arguments.append(np.float32(given[argument.tensor]))
-        elif argument.kind == "map":
-            whole = arrays[argument.tensor]
-            part = _part(argument, whole, dict(binding.sizes))
-            kind = "tf32" if program.tensors[argument.tensor].dtype == TF32 else ""
-            arguments.append(
-                TensorMap(part, argument.box, argument.swizzle, kind=kind, whole=whole)
-            )
-        else:
-            arguments.append(np.int32(constant or 0))
-    found = source.launch
-    return Launch(
-        binding.grid, (found.threads, 1, 1), found.shared_bytes, tuple(arguments), source.entry
-    )
-
-
-def _part(argument: Argument, array: Array, sizes: dict[str, int]) -> Array:
-    """What a tensor map shows of an array, its axes slowest first."""
-    known = [one for one in argument.axes if one.axis is not None]
-    places = sorted(known, key=lambda one: one.axis or 0)
-    extents = [one.extent if isinstance(one.extent, int) else sizes[one.extent] for one in places]
-    slices = tuple(
-        slice(one.start, one.start + one.step * (extent - 1) + 1, one.step)
-        for one, extent in zip(places, extents, strict=True)
-    )
-    part = array[slices]
-    if list(part.shape) != extents:
-        raise VerifyError(
-            f"{argument.name} shows {extents} of {argument.tensor}, which has {list(array.shape)}",
-            where="emulate",
-        )
-    part = part.transpose([places.index(one) for one in known])
-    return part[tuple(None if one.axis is None else slice(None) for one in argument.axes)]
-
-
-def emulate(
-    program: Program, source: KernelSource, ptx: str, operands: tuple[Any, ...], **options: Any
-) -> Emulation:
-    """Run compiled PTX on NumPy arrays.
-
-    Args:
-        program: what the kernel computes.
-        source: its argument layout and launch shape.
-        ptx: what to run.
-        operands: arrays and numbers in call order; any strides a kernel takes.
-        options: for `polygen.machine.run`.
-
-    Raises:
-        ArgumentError: the operands do not fit the kernel.
-    """
-    launch = launch_of(program, source, operands)
-    report = run(ptx, launch, **options)
-    passed = [a.tensor for a in source.arguments if a.kind in _ARRAYS]
-    if source.following is not None:
-        report = _followed(source, source.following, ptx, launch, report, options)
-    after = dict(zip(passed, report.arrays, strict=True))
-    results = tuple(after[t.name] for t in program.outputs)
-    return Emulation(results[0] if len(results) == 1 else results, report)
-
-
-def _followed(
-    source: KernelSource,
-    following: Following,
-    ptx: str,
-    launch: Launch,
-    before: Report,
-    options: dict[str, Any],
-) -> Report:
-    """Run the launch that follows on what the first one has left; one report of both."""
-    left = iter(before.arrays)
-    arguments, sizes = [], {}
-    for argument, given in zip(source.arguments, launch.arguments, strict=True):
-        found = next(left) if argument.kind in _ARRAYS else given
-        arguments.append(given if argument.kind == "map" else found)
-        if argument.kind == "size":
-            sizes[argument.dim] = int(given)
-    grid = (following.grid(sizes), 1, 1)
-    second = Launch(grid, (following.threads, 1, 1), 0, tuple(arguments), following.entry)
-    after = run(ptx, second, **options)
-    # Maps are of the first launch's memory, which the second one's is a copy of.
-    kinds = [argument.kind for argument in source.arguments if argument.kind in _ARRAYS]
-    pairs = zip(kinds, before.arrays, after.arrays, strict=True)
-    return replace(
-        after,
-        arrays=tuple(first if kind == "map" else last for kind, first, last in pairs),
-        findings=(*before.findings, *after.findings),
-        profile=(*before.profile, *after.profile),
-        instructions=before.instructions + after.instructions,
-        notes=(*before.notes, *after.notes),
-    )
-
-
-def _stored(tensor: Tensor, value: Any) -> Array:
-    array = np.asarray(value)
-    wanted = tensor.dtype.numpy
-    if array.dtype != wanted:
-        raise ArgumentError(
-            f"{tensor.name} holds {array.dtype}, the kernel takes {tensor.dtype}",
-            nearest=f'{tensor.name}.astype("{wanted.name}")',
-        )
-    if array.ndim != len(tensor.order) or not array.flags.c_contiguous:
-        return array  # as it is, for the binding to take or refuse
-    return in_order(array, tensor.order)
-
-
-def _view(array: Array, tensor: Tensor) -> ArrayView:
-    steps = tuple(step // array.itemsize for step in array.strides)
-    return ArrayView(0, array.shape, steps, tensor.dtype, 0, "numpy")
-
-
-def _poisoned(shape: tuple[int, ...], tensor: Tensor) -> Array:
-    """An output filled with NaN, or the least integer: an element never written shows."""
-    kind = tensor.dtype.numpy
-    poison = np.nan if tensor.dtype.kind == "float" else np.iinfo(kind).min
-    return in_order(np.full(shape, poison, kind), tensor.order)
 
 
 def is_exact(program: Program) -> bool:
@@ -386,4 +220,6 @@ def compare(
     return Finding("wrong-value", sentence, tensor.name, int((error > allowed).sum())), worst
 
 
-__all__ = ["CheckReport", "check", "emulate", "runnable_sizes", "trial_sizes"]
+__all__ = [
+    "CheckReport", "Emulation", "check", "emulate", "launch_of", "runnable_sizes", "trial_sizes",
+]  # fmt: skip

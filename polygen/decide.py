@@ -21,7 +21,14 @@ from pathlib import Path
 from polygen import knobs
 from polygen.emit.functions import is_costly
 from polygen.errors import InvarianceError, ScheduleError
-from polygen.fit import check_folds, check_roles, fitting, instruction_for
+from polygen.fit import (
+    check_folds,
+    check_groups,
+    check_launch,
+    check_roles,
+    fitting,
+    instruction_for,
+)
 from polygen.frontend.invariant import for_every_size
 from polygen.frontend.pitches import row_step
 from polygen.frontend.program import Dim, Program, Tensor
@@ -30,11 +37,14 @@ from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device, common_facts
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.invariance import LADDER, in_k_tiles, of_class, shared
-from polygen.poly.fills import by_threads
+from polygen.poly.fills import by_threads, held
 from polygen.poly.folds import split_folds
 from polygen.poly.fusion import fuse
 from polygen.poly.match import Match, Operand, match
+from polygen.poly.orientation import oriented, oriented_work
 from polygen.poly.pointwise import Pointwork, pointwork
+from polygen.poly.prologue import Prologue, prologues, without_prologues
+from polygen.poly.realign import behind_copy, copied
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import scop
 from polygen.schedule.load import check_structure, load_schedule, shipped
@@ -60,6 +70,10 @@ class Prospect:
 
     matched: Match
     work: Pointwork
+
+    def under(self, schedule: Schedule) -> Prospect:
+        """The same as a schedule has it run: as it is, or with operands exchanged."""
+        return Prospect(oriented(self.matched, schedule), oriented_work(self.work, schedule))
 
 
 @functools.lru_cache(maxsize=_MOST_PROSPECTS)
@@ -106,7 +120,6 @@ def decide(
     if schedule == "auto" and forced is not None:
         schedule = forced
     if isinstance(schedule, Schedule):
-        instruction = instruction_for(matched, device, schedule)
         origin, decided = f"given: {schedule.name}", schedule
     elif not isinstance(schedule, str | Path):
         raise ScheduleError(
@@ -116,7 +129,6 @@ def decide(
         )
     elif schedule != "auto":
         decided = load_schedule(Path(schedule))
-        instruction = instruction_for(matched, device, decided)
         origin = f"file {schedule}"
     else:
         instruction_for(matched, device, Schedule())  # refuses what no instruction takes at all
@@ -143,8 +155,12 @@ def decide(
                 nearest="Align rows as those of the other sizes are, or compile all sizes for the "
                 "least alignment there is: x:bf16[M,K]@2",
             ) from reason
-        instruction = instruction_for(matched, device, decided)
+    as_run = prospect.under(decided)
+    instruction = instruction_for(as_run.matched, device, decided)
     check_structure(decided, instruction, f"schedule {decided.name}")
+    check_launch(decided, device)
+    check_groups(decided, matched)
+    check_folds(decided, work)
     if instruction.scope == "warpgroup" and not decided.specialised:
         raise ScheduleError(
             f"{instruction} is an instruction of one warpgroup",
@@ -152,8 +168,7 @@ def decide(
             why="without roles every warp multiplies by itself",
             nearest='roles.form = "cooperative"',
         )
-    check_roles(decided, matched, instruction, work)
-    check_folds(decided, work)
+    check_roles(decided, behind_copy(as_run.matched, decided), instruction, as_run.work)
     return instruction, decided, origin
 
 
@@ -185,7 +200,12 @@ def _picked(program: Program, device: Device, others: tuple[tuple[str, int], ...
     fit = _remembering(
         fitting(found.matched, device, found.work, careful=True), _fitted(program, device)
     )
-    weighed = [one for each in shipped(device) for one in in_k_tiles(each, found.matched)]
+    weighed = [
+        one
+        for each in shipped(device)
+        if not each.for_few_rows  # of classes that no schedule for many rows has
+        for one in in_k_tiles(each, found.matched)
+    ]
     fitted = [one for one in map(fit, weighed) if isinstance(one, Fitted)]
     ladder = [
         _problem(
@@ -250,10 +270,12 @@ def candidates(
 
 
 def _analysed(program: Program) -> Prospect:
-    statements = with_rows(split_folds(program).main)
+    split = split_folds(program)
+    computed = prologues(split.main)
+    statements = with_rows(without_prologues(split.main, computed))
     fusion = fuse(statements, scop(statements))
-    matched = match(statements, fusion)
-    return Prospect(matched, pointwork(program, fusion, matched))
+    matched = match(statements, fusion, computed, program.inputs)
+    return Prospect(matched, pointwork(statements, fusion, matched, split.folds))
 
 
 @functools.lru_cache(maxsize=_MOST_PROSPECTS)
@@ -281,17 +303,22 @@ def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str,
         return dim if isinstance(dim, int) else sizes.get(dim, TYPICAL_SIZE)
 
     batches = {dim for dim, _ in matched.batches}
+    count = math.prod(
+        extent if isinstance(extent, int) else sizes.get(extent, _TYPICAL_BATCHES)
+        for _, extent in matched.batches
+    )
     lefts, rights = matched.side("m"), matched.side("n")
-    whole = work.matrices
+    whole, threads = work.matrices, held((*lefts, *rights))
     return Problem(
-        m=size(matched.m),
+        # Groups of rows are matrices below one another, of so many rows in the mean.
+        m=-(-size(matched.m) // count) if matched.groups else size(matched.m),
         n=size(matched.n),
         k=max(map(size, matched.depths)),
         element_bytes=matched.a.tensor.dtype.bytes,
         matrices=len(whole),
-        functions=sum(is_costly(s.function, s.args) for s in program.pointwise),
-        pointwise=any(s.function != "cast" for s in program.pointwise),
-        astride=any(_is_astride(operand.tensor, sizes) for _, operand in matched.operands),
+        functions=sum(is_costly(s.function, s.args) for s in work.statements),
+        pointwise=any(s.function != "cast" for s in work.statements),
+        astride=any(_is_astride(operand.tensor, sizes) for _, operand in matched.copied),
         matrix_bytes=sum(read.tensor.dtype.bytes for read in whole),
         result_bytes=sum(write.tensor.dtype.bytes for write in work.writes),
         k_inner=(matched.a.k_contiguous, matched.b.k_contiguous),
@@ -299,13 +326,49 @@ def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str,
         access_bytes=min(chunk_bytes(), *(o.alignment for _, o in matched.operands)),
         products=len(matched.products),
         operands=(len(lefts), len(rights)),
-        batches=math.prod(
-            extent if isinstance(extent, int) else sizes.get(extent, _TYPICAL_BATCHES)
-            for _, extent in matched.batches
-        ),
+        batches=count,
         threaded=(sum(map(by_threads, lefts)), sum(map(by_threads, rights))),
         own=(_has_any(lefts, batches), _has_any(rights, batches)),
+        uncopied=(_uncopied(matched, lefts), _uncopied(matched, rights)),
+        computed=(len(_made(lefts)), len(_made(rights))),
+        source_bytes=(_source_bytes(lefts, size), _source_bytes(rights, size)),
+        operand_functions=(_functions(lefts), _functions(rights)),
+        held=(threads.words, threads.beside) if _made((*lefts, *rights)) else (0, 0),
+        uneven=matched.groups is not None,
     )
+
+
+def _uncopied(matched: Match, operands: tuple[Operand, ...]) -> int:
+    """How many operands threads move that no copy helps."""
+    copies = {tensor.name for tensor in copied(matched)}
+    return sum(by_threads(one) and one.tensor.name not in copies for one in operands)
+
+
+def _made(operands: tuple[Operand, ...]) -> list[Prologue]:
+    """How those operands are computed that are."""
+    return [operand.computed for operand in operands if operand.computed is not None]
+
+
+def _source_bytes(operands: tuple[Operand, ...], size: Callable[[Dim], int]) -> int:
+    """Bytes of the arguments that operands are computed from, of one matrix."""
+    reads = {
+        (one.tensor, one.index): math.prod(
+            -(-size(operand.extent(along.dim)) // along.per)
+            for along in one.index
+            if along.dim in ("m", "n", "k")
+        )
+        * one.tensor.dtype.bytes
+        for operand in operands
+        if operand.computed is not None
+        for one in operand.computed.reads
+        if one.tensor.dims
+    }
+    return sum(reads.values())
+
+
+def _functions(operands: tuple[Operand, ...]) -> int:
+    """Functions beyond arithmetic in an element of all operands that are computed."""
+    return sum(is_costly(s.function, s.args) for made in _made(operands) for s in made.statements)
 
 
 def _has_any(operands: tuple[Operand, ...], dims: set[str]) -> bool:

@@ -3,9 +3,10 @@
 1. The instruction is the one the schedule names, or the device's first that takes the element types
    and the schedule's roles.
 2. Roles ask for tiles that their consumers can share, and for operands that tensor maps describe.
-3. Shipped schedules are fitted: k tiles of whole swizzle spans, as many stages as fit shared
-   memory, panels as wide as registers hold, results line by line where tensor maps cannot describe
-   them, and straight from the registers where warps fold, or nothing but folds leaves.
+3. Shipped schedules are fitted: k tiles of as many swizzle spans as they have of 16-bit elements,
+   as many stages as fit shared memory, panels as wide as registers hold, results line by line where
+   tensor maps cannot describe them, and straight from the registers where warps fold, or nothing
+   but folds leaves.
 
 Which of the schedules that fit is taken is not decided here (`polygen.decide`).
 """
@@ -20,31 +21,41 @@ from polygen.frontend.dtypes import DType
 from polygen.hardware.atom import Atom, atom, atoms_for
 from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import spans
-from polygen.lower.memory import memory, needed, workers
+from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.memory import memory, needed, rings, workers
 from polygen.lower.operands import major, operand_layout
 from polygen.lower.registers import doubt, registers_needed, sums_held
 from polygen.lower.resources import filling_roles, registers_available, resources
-from polygen.poly.fills import by_threads, ring_pieces
+from polygen.poly.fills import by_threads, held, ring_pieces, rounds
 from polygen.poly.match import Match
+from polygen.poly.orientation import oriented, oriented_work
 from polygen.poly.partial_sums import require_reassociable
 from polygen.poly.pointwise import Pointwork
+from polygen.poly.realign import behind_copy
 from polygen.poly.results import narrower, panel_columns, panels
 from polygen.poly.tiling import Tiling, tiling
 from polygen.schedule.load import check_structure
-from polygen.schedule.model import Cluster, Schedule
+from polygen.schedule.model import LANES, Cluster, Schedule
 from polygen.schedule.problem import Fitted
 
 _FEWEST_STAGES = 2
+_USUAL_BYTES = 2  # of an element
+_OTHERWISE = {
+    "warp": "Use f16, bf16 or tf32 operands with f32 sums",
+    "warpgroup": "Use a schedule without roles",
+    "lanes": 'Use f16 or bf16 operands with f32 sums, or atom = "auto"',
+}
+_LONG_TILES, _STAGES_OF_LONG_TILES = (4, 2), 3  # k tiles in spans, and slots that these keep
 _MOST_CONSUMERS = 3  # with the producer's, four warpgroups share the registers
 
 
 def instruction_for(matched: Match, device: Device, schedule: Schedule) -> Atom:
-    """The MMA instruction: by name, or the device's first for the dtypes and the roles."""
+    """The instruction: by name, or the device's first for the dtypes, and the roles or lanes."""
     wanted = schedule.atom
     contraction = matched.contraction
     a, b, c = _types(matched)
     fitting = atoms_for(device, a, b, c)
-    if wanted != "auto":
+    if wanted not in ("auto", LANES):
         chosen = atom(wanted)
         if chosen in fitting:
             return chosen
@@ -53,15 +64,13 @@ def instruction_for(matched: Match, device: Device, schedule: Schedule) -> Atom:
             where="schedule, atom",
             nearest=f"Fitting: {', '.join(x.name for x in fitting) or 'none'}",
         )
-    scope = "warpgroup" if schedule.specialised else "warp"
+    scope = "lanes" if schedule.by_lanes else "warpgroup" if schedule.specialised else "warp"
     fitting = tuple(x for x in fitting if x.scope == scope)
     if not fitting:
         raise UnsupportedProgram(
             f"{device} has no {scope} instruction for {a} x {b} with {c} sums",
             where=contraction.name,
-            nearest="Use a schedule without roles"
-            if schedule.specialised
-            else "Use f16, bf16 or tf32 operands with f32 sums",
+            nearest=_OTHERWISE[scope],
         )
     return fitting[0]
 
@@ -88,6 +97,45 @@ def _types(matched: Match) -> tuple[DType, DType, DType]:
     return first[0], first[1], first[2].contraction.dtype
 
 
+def check_launch(schedule: Schedule, device: Device) -> None:
+    """Refuse a dependent launch on a device without.
+
+    Raises:
+        ScheduleError: with the field to change.
+    """
+    if schedule.launch.dependent and not device.has("griddepcontrol"):
+        raise ScheduleError(
+            f"launch.dependent on {device}",
+            where=f"schedule {schedule.name}",
+            why="its kernels cannot wait for the grids before them",
+            nearest="Use launch.dependent = false, or a target from sm_90 on",
+        )
+
+
+def check_groups(schedule: Schedule, match: Match) -> None:
+    """Refuse what kernels on groups of rows do not do.
+
+    Raises:
+        ScheduleError: with the field to change.
+    """
+    if match.groups is None:
+        return
+    others = {
+        "exchange": (schedule.exchange, "false"),
+        "launch.dependent": (schedule.launch.dependent, "false"),
+        "launch.realign": (schedule.launch.realign, "false"),
+        'atom = "dot"': (schedule.by_lanes, '"auto"'),
+    }
+    for field, (asked, instead) in others.items():
+        if asked:
+            raise ScheduleError(
+                f"{field} with rows in groups",
+                where=f"schedule {schedule.name}",
+                why="every block reads where groups end before anything else, and finds its rows",
+                nearest=f"Use {field.partition(' ')[0]} = {instead}",
+            )
+
+
 def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -> None:
     """Refuse what no specialised kernel does, before anything is built; nothing without roles.
 
@@ -96,6 +144,8 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -
         ScheduleError: tiles that do not fit the roles.
         UnsupportedProgram: an operand that neither tensor maps nor threads of a producer take.
     """
+    if schedule.by_lanes:
+        check_lanes(schedule, match)
     if not schedule.specialised:
         return
     tiles, where = tiling(schedule, atom), f"schedule {schedule.name}"
@@ -148,7 +198,9 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -
             raise ScheduleError(
                 f"a cluster of {schedule.cluster.m} x {schedule.cluster.n} with {tensor}",
                 where=f"{where}, {tensor.name}",
-                why=f"rows start at multiples of {operand.alignment} bytes: threads of each block "
+                why="it is computed by the threads of each block, for it alone"
+                if operand.computed is not None
+                else f"rows start at multiples of {operand.alignment} bytes: threads of each block "
                 "shift them into place for it alone",
                 nearest="Use a cluster of 1",
             )
@@ -174,10 +226,26 @@ def check_folds(schedule: Schedule, work: Pointwork) -> None:
     """Refuse folds that the way out of a schedule makes no parts of.
 
     Raises:
-        ScheduleError: results leave through a scratch area, or in panels of which there are none.
+        ScheduleError: operands are exchanged, multiplied by lanes or copied first, the launch is
+            dependent, or results leave through a scratch area or in panels of which there are none.
         UnsupportedProgram: a fold leaves the rows and columns of a tile as they are.
     """
+    others = {
+        "exchange": (schedule.exchange, "false"),
+        "launch.dependent": (schedule.launch.dependent, "false"),
+        "launch.realign": (schedule.launch.realign, "false"),
+        'atom = "dot"': (schedule.by_lanes, '"auto"'),
+    }
     for fold in work.folds:
+        for field, (asked, instead) in others.items():
+            if asked:
+                raise ScheduleError(
+                    f"{field} with {fold.value}, a fold",
+                    where=f"schedule {schedule.name}",
+                    why="parts of folds are made of tiles with the result's own rows and columns, "
+                    "and one launch follows the kernel's alone",
+                    nearest=f"Use {field.partition(' ')[0]} = {instead}",
+                )
         through = schedule.epilogue.through
         if through == "smem" or (through != "registers" and not work.writes):
             raise ScheduleError(
@@ -195,6 +263,30 @@ def check_folds(schedule: Schedule, work: Pointwork) -> None:
                 where=f"{schedule.name}: it folds {', '.join(fold.folded)} and keeps m and n",
                 why="its parts would be as many as the product has elements",
                 nearest="Fold rows or columns as well, or fold outside",
+            )
+
+
+def check_lanes(schedule: Schedule, match: Match) -> None:
+    """Refuse operands that lanes cannot read in whole chunks along k.
+
+    Raises:
+        UnsupportedProgram: rows run along another dim, or begin or end inside a chunk.
+    """
+    for _, operand in match.operands:
+        tensor, wanted = operand.tensor, chunk_bytes()
+        if not operand.k_contiguous or not operand.in_rows:
+            raise UnsupportedProgram(
+                f"{operand}: k is not innermost",
+                where=f"schedule {schedule.name}, {tensor.name}",
+                why="lanes multiply chunks of rows along k",
+                nearest='Use atom = "auto"',
+            )
+        if operand.alignment < wanted or operand.ragged:
+            raise UnsupportedProgram(
+                f"{tensor}: rows begin or end inside chunks of {wanted} bytes",
+                where=f"schedule {schedule.name}, {tensor.name}",
+                why="a lane reads whole chunks",
+                nearest='Use atom = "auto", or rows of whole chunks',
             )
 
 
@@ -231,11 +323,16 @@ def fitting(
         if work.folds and (candidate.epilogue.through == "smem" or not work.writes):
             by_pairs = replace(candidate.epilogue, through="registers", columns=0)
             candidate = replace(candidate, epilogue=by_pairs)
+        found, out = oriented(matched, candidate), oriented_work(work, candidate)
         try:
-            instruction = instruction_for(matched, device, candidate)
+            check_launch(candidate, device)
+            check_groups(candidate, matched)
+            check_folds(candidate, work)
+            instruction = instruction_for(found, device, candidate)
+            behind = behind_copy(found, candidate)
             if candidate.specialised:
-                return _fit_roles(candidate, matched, device, work, instruction, careful)
-            return _fit_warps(candidate, matched, device, work, instruction)
+                return _fit_roles(candidate, behind, device, out, instruction, careful)
+            return _fit_warps(candidate, found, device, out, instruction)
         except PolygenError as error:
             return error.what if isinstance(error, ResourceError) else str(error).rstrip(".")
 
@@ -246,6 +343,9 @@ def _fit_warps(
     candidate: Schedule, matched: Match, device: Device, work: Pointwork, instruction: Atom
 ) -> Fitted | str:
     cta, warp = candidate.tile.cta, candidate.tile.warp
+    if candidate.by_lanes:
+        check_lanes(candidate, matched)
+        check_structure(candidate, instruction, f"schedule {candidate.name}")
     if cta.k % instruction.k or warp.m % instruction.m or warp.n % instruction.n:
         return f"tiles are no multiples of {instruction}"
     if cta.k // instruction.k % candidate.pipeline.fragments:
@@ -292,9 +392,7 @@ def _fit_roles(
     Raises:
         PolygenError: it does not fit.
     """
-    size = matched.a.tensor.dtype.bytes
-    cta = replace(candidate.tile.cta, k=spans()[0] // size)
-    schedule = replace(candidate, tile=replace(candidate.tile, cta=cta))
+    schedule = _with_k_tile(candidate, matched, device, instruction)
     tiles = tiling(schedule, instruction)
     check_structure(schedule, instruction, f"schedule {schedule.name}")
     filled = ring_pieces(schedule, matched, tiles)
@@ -324,6 +422,42 @@ def _fit_roles(
             schedule = fewer
         else:
             return Fitted(schedule, schedule.min_blocks, spare)
+
+
+def _with_k_tile(candidate: Schedule, matched: Match, device: Device, atom: Atom) -> Schedule:
+    """The schedule with k tiles of whole swizzle spans; of several where operands are computed.
+
+    Schedules are written for elements of two bytes, or of one; wider ones make shorter k tiles.
+    Threads that compute read one round of pieces ahead. Where a tile is less than they hold, as of
+    narrow weights, longer k tiles have more on its way, and cost fewer waits.
+    """
+    size = matched.a.tensor.dtype.bytes
+    span = spans()[0] // size
+    own = max(1, candidate.tile.cta.k * min(size, _USUAL_BYTES) // spans()[0])
+
+    def longer(count: int) -> Schedule:
+        cta = replace(candidate.tile.cta, k=count * span)
+        pipeline = candidate.pipeline
+        if count > own:
+            stages = max(_STAGES_OF_LONG_TILES, pipeline.stages // count)
+            pipeline = replace(pipeline, stages=min(stages, pipeline.stages))
+        return replace(candidate, tile=replace(candidate.tile, cta=cta), pipeline=pipeline)
+
+    if len(matched.copied) == len(matched.operands):
+        return longer(own)
+    threads = held(operand for _, operand in matched.operands)
+    for count in _LONG_TILES:
+        schedule = longer(count)
+        tiles = tiling(schedule, atom)
+        roles = filling_roles(schedule, device, workers(schedule, tiles))
+        pieces = sum(ring_pieces(schedule, matched, tiles).values())
+        stage = sum(ring.slot_bytes for ring in rings(schedule, matched, tiles))
+        room = (
+            stage * _STAGES_OF_LONG_TILES <= device.shared_per_block_optin // candidate.min_blocks
+        )
+        if room and rounds(pieces, roles.producer_registers, threads)[0] == 1:
+            return schedule
+    return longer(own)
 
 
 def _with_registers(

@@ -19,6 +19,7 @@ from polygen.frontend.program import Program
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.poly.match import Match
+from polygen.poly.orientation import oriented
 from polygen.poly.sum_order import group_count
 from polygen.poly.tiling import tiling
 from polygen.schedule.model import Schedule
@@ -32,6 +33,7 @@ from polygen.schedule.sums import (
     Sums,
     ranges,
     sum_order,
+    turned,
 )
 from polygen.tune.cost import predict_all
 
@@ -56,10 +58,11 @@ def sums_of(schedule: Schedule, atom: Atom, matched: Match, invariant: Sequence[
     count = group_count(tiling(schedule, atom), matched.depths, split)
     parts, combine = (ranges(split), IN_TURN) if split > 1 else ("", "")
     begins = FROM_FIRST if schedule.specialised else FROM_ZERO
+    instruction = turned(atom, schedule.exchange)
 
     def order(product: str) -> SumOrder:
         return sum_order(
-            product, atom.name, atom.c.dtype, atom.k, ASCENDING, count=count, begins=begins,
+            product, instruction, atom.c.dtype, atom.k, ASCENDING, count=count, begins=begins,
             parts=parts, combine=combine,
         )  # fmt: skip
 
@@ -147,7 +150,8 @@ def in_k_tiles(schedule: Schedule, matched: Match) -> tuple[Schedule, ...]:
 
 
 def _text(schedule: Schedule, matched: Match, device: Device) -> str:
-    return sums_of(schedule, instruction_for(matched, device, schedule), matched).text
+    as_run = oriented(matched, schedule)
+    return sums_of(schedule, instruction_for(as_run, device, schedule), as_run).text
 
 
 def check_class(found: Sums, program: Program, wanted: str) -> None:

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polygen.brief import table
-from polygen.errors import AlignmentMismatch, PolygenError, PressureError, ToolchainMissing
+from polygen.described import Described, generated_by, needs_isl
+from polygen.errors import AlignmentMismatch, ArgumentError, ToolchainMissing
 from polygen.frontend.program import Program, realigned
-from polygen.generated import Generated, keep, kept
+from polygen.generated import Generated, kept
 from polygen.hardware.device import Device, device
-from polygen.runtime.artifact import Artifact, Resources
-from polygen.runtime.cache import compile_cached
+from polygen.planned import Planned
+from polygen.runtime.artifact import Artifact
 from polygen.runtime.launch import Launcher
 from polygen.runtime.recent import Recent
-from polygen.runtime.sass import disassemble
 from polygen.saved import Saved, from_bytes, read, to_bytes, write
 from polygen.schedule.model import Schedule
-from polygen.schedule.sums import Sums, reproducible
 
 if TYPE_CHECKING:
     from polygen.check import CheckReport, Emulation
-    from polygen.pipeline import Passes
 
 _MOST_SIBLINGS = 64  # variants for other alignments that one kernel keeps
 
 
-class Kernel:
+class Kernel(Described):
     """A fused kernel for one target; sizes are run-time arguments.
 
     Attributes:
@@ -41,10 +36,6 @@ class Kernel:
             `sums.text`, and the same invariant dims, give an element the same bits.
     """
 
-    _generated: Generated
-    _sizes: dict[str, int]
-    _asked: Schedule | Path | str
-
     def __init__(
         self,
         program: Program,
@@ -54,7 +45,7 @@ class Kernel:
         command: str = "",
         sums: str = "",
     ) -> None:
-        passes = _generate(program, device, sizes, schedule, command, sums=sums)
+        passes = generated_by(program, device, sizes, schedule, command, sums=sums)
         self._fill(passes.generated, sizes, schedule)
         self.passes = passes
 
@@ -63,7 +54,7 @@ class Kernel:
     ) -> None:
         self._generated, self._sizes, self._asked = generated, sizes, asked
         self._siblings: Recent[Any, Kernel] = Recent(_MOST_SIBLINGS)
-        self._kept_under: tuple[object, ...] = ()  # what the automatic choice is kept on disk by
+        self._kept_under = ()
 
     @classmethod
     def decided(
@@ -90,7 +81,7 @@ class Kernel:
         """
 
         def make() -> Generated:
-            return _generate(program, device, sizes, "auto", sums=sums).generated
+            return generated_by(program, device, sizes, "auto", sums=sums).generated
 
         parts = (program, device, schedule)
         found = kept(Generated, parts, make)
@@ -136,147 +127,6 @@ class Kernel:
         asked = None if self._asked == "auto" else self.schedule
         return Saved(self._generated, artifact, asked, tuple(self._sizes.items()))
 
-    # --- what it is -----------------------------------------------------------------------------
-    @property
-    def program(self) -> Program:
-        """What it computes."""
-        return self._generated.program
-
-    @property
-    def schedule(self) -> Schedule:
-        """The decisions it was made with."""
-        return self._generated.schedule
-
-    @property
-    def schedule_origin(self) -> str:
-        """Where the schedule comes from, and why."""
-        return self._generated.origin
-
-    @property
-    def sums(self) -> Sums:
-        """In which order its products add up, as proved of what is emitted."""
-        return self._generated.sums
-
-    @property
-    def deterministic(self) -> bool:
-        """Whether the same arguments give the same bits in every launch."""
-        return self.sums.deterministic
-
-    @property
-    def _class(self) -> str:
-        """The class of sums that its variants must have; "" without invariant dims."""
-        return self.sums.text if self.program.invariant else ""
-
-    @property
-    def source(self) -> str:
-        """The CUDA text; compiles alone with nvcc."""
-        return self._generated.source.text
-
-    @property
-    def header(self) -> str:
-        """The launcher's declaration, its tests of arguments and the launch shape, as C."""
-        return self._generated.source.header
-
-    @cached_property
-    def passes(self) -> Passes:
-        """The result of every pass; of a kernel that was found or loaded, made when asked for.
-
-        Raises:
-            ToolchainMissing: isl is not installed.
-        """
-        made = self._generated
-        found = _generate(
-            made.program, device(made.target), self._sizes, made.schedule, made.command
-        )
-        return replace(found, origin=made.origin)
-
-    @cached_property
-    def artifact(self) -> Artifact:
-        """PTX, cubin and compiler report; compiled on first use, or read from the cache.
-
-        An automatic choice that spills is replaced by the next best with more registers to spare;
-        `schedule_origin` says so, and what is kept on disk is replaced too.
-        """
-        skip: frozenset[str] = frozenset()
-        while True:
-            try:
-                found = compile_cached(self._generated.source)
-                if skip and self._kept_under:
-                    keep(self._generated, self._kept_under)
-                return found
-            except PressureError:
-                # A schedule that the environment forces on every choice comes again.
-                if self._asked != "auto" or self.schedule.name in skip:
-                    raise
-                skip |= {self.schedule.name}
-                made = self._generated
-                self.passes = _generate(
-                    made.program, device(made.target), self._sizes, "auto", made.command, skip,
-                    self._class,
-                )  # fmt: skip
-                self._generated = self.passes.generated
-
-    @property
-    def ptx(self) -> str:
-        """The compiled PTX."""
-        return self.artifact.ptx
-
-    @property
-    def cubin(self) -> bytes:
-        """The compiled machine code."""
-        return self.artifact.cubin
-
-    @property
-    def resources(self) -> Resources:
-        """Registers, spills, shared memory and threads, as compiled."""
-        return self.artifact.resources
-
-    def show(self, stage: str = "plan") -> str:
-        """One stage as text: program, scop, tree, ast, plan, cost, cuda, ptx or sass.
-
-        "cost" explains the predicted time at the sizes to optimise for.
-
-        Raises:
-            PolygenError: there is no such stage.
-            ToolchainMissing: "sass" without a disassembler.
-        """
-        if stage in _TEXTS:
-            return _TEXTS[stage](self)
-        with _needs_isl():
-            from polygen.poly import ast  # noqa: PLC0415
-            from polygen.show import STAGES, show_cost, show_plan  # noqa: PLC0415
-        if stage not in STAGES:
-            raise PolygenError(
-                f"unknown stage {stage!r}", where="show", nearest=f"Stages: {', '.join(STAGES)}"
-            )
-        passes = self.passes
-        return {
-            "program": lambda: f"{passes.program}\n\n{passes.tree.fusion}\n\n{passes.tree.match}",
-            "scop": lambda: str(passes.scop),
-            "tree": lambda: str(passes.tree),
-            "ast": lambda: ast.text(passes.plan.loops),
-            "plan": lambda: show_plan(passes.plan, passes.origin),
-            "cost": lambda: show_cost(passes.plan, self._sizes, passes.origin),
-        }[stage]()
-
-    def __repr__(self) -> str:
-        return f"<kernel {self._generated.source.entry} for {self._generated.target}>"
-
-    def __str__(self) -> str:
-        return self.show("plan")
-
-    def _repr_html_(self) -> str:
-        tensors = (*self.program.inputs, *self.program.outputs)
-        return table(
-            [
-                ("computes", self.program.source),
-                *((tensor.name, str(tensor).partition(": ")[2]) for tensor in tensors),
-                ("target", self._generated.target),
-                ("schedule", f"{self.schedule.name}: {self.schedule_origin}"),
-                ("sums", reproducible(self.sums)),
-            ]
-        )
-
     # --- running it -----------------------------------------------------------------------------
     @cached_property
     def _launcher(self) -> Launcher:
@@ -290,14 +140,35 @@ class Kernel:
         arrays = tuple(i for i, t in enumerate(inputs) if t.dims)
         return arrays, tuple(i for i, t in enumerate(inputs) if not t.dims)
 
-    def workspace(self, sizes: dict[str, int]) -> int:
-        """Bytes in which parts of folds lie between the two launches of a call; 0 without folds.
+    def workspace(self, sizes: dict[str, int] | None = None) -> int:
+        """Bytes of device memory that a call takes beside its arrays, while it runs.
+
+        Copies of operands lie there, or the parts of folds; no kernel has both.
 
         Args:
-            sizes: of the symbolic dims.
+            sizes: of the call; dims not named have the size that the kernel was optimised for.
+
+        Raises:
+            ArgumentError: the size of a dim is not known.
         """
-        following = self._generated.source.following
-        return 0 if following is None else following.workspace(sizes)
+        copy, following = self._generated.source.realign, self._generated.source.following
+        if copy is None and following is None:
+            return 0
+        known = {**self._sizes, **(sizes or {})}
+        wanted = set(self.program.sizes)
+        if copy is not None:
+            wanted = {d for t in copy.tensors for d in t.dims if isinstance(d, str)}
+        missing = wanted - set(known)
+        if missing:
+            raise ArgumentError(
+                f"sizes without {', '.join(sorted(missing))}",
+                where="workspace",
+                nearest=f"Name all of {', '.join(self.program.sizes)}",
+            )
+        if copy is not None:
+            return copy.workspace(known)
+        assert following is not None
+        return following.workspace(known)
 
     def __call__(
         self, *operands: Any, out: Any = None, stream: Any = None, workspace: Any = None
@@ -307,7 +178,7 @@ class Kernel:
         Args:
             operands: arrays with ``__dlpack__`` or ``__cuda_array_interface__``, numbers for
                 run-time scalars.
-            out: output array, or tuple of them; nothing is allocated then.
+            out: output array, or tuple of them; nothing but `workspace` is allocated then.
             stream: a stream of CuPy or PyTorch, or an address.
             workspace: with folds, an array of `workspace(sizes)` bytes that nobody else uses until
                 the call is done; None: one is allocated on the stream, and given back. A call
@@ -330,6 +201,25 @@ class Kernel:
         except AlignmentMismatch as mismatch:
             return self._sibling(mismatch)(*operands, out=out, stream=stream, workspace=workspace)
 
+    def plan(self, **constant: Any) -> Planned:
+        """Fix operands that stay the same, such as weights: they are aligned once.
+
+        ``kernel.plan(w=w).run(x)`` is ``kernel(x, w)`` without a copy of w in each call. Rows that
+        the copy engine takes stay where they are; other arrays are copied, on their library's
+        current stream, and changing them later changes no result.
+
+        Args:
+            constant: operands by name.
+
+        Raises:
+            ArgumentError: there is no such operand, or it is no array in device memory.
+        """
+        return Planned(self, constant)
+
+    def for_alignment(self, mismatch: AlignmentMismatch) -> Kernel:
+        """Give the same kernel for arrays with other alignments, compiled on first use."""
+        return self._sibling(mismatch)
+
     def _sibling(self, mismatch: AlignmentMismatch) -> Kernel:
         """The same kernel for arrays with other alignments, compiled on first use."""
         key = (mismatch.alignment, mismatch.ragged)
@@ -342,7 +232,7 @@ class Kernel:
         if self._asked != "auto":
             command = self._generated.command
             return Kernel(program, target, self._sizes, self._asked, command, self._class)
-        with _needs_isl():
+        with needs_isl():
             from polygen.decide import decision  # noqa: PLC0415
         chosen = decision(program, target, self._sizes, self._class)
         return Kernel.decided(program, target, self._sizes, *chosen, self._class)
@@ -396,14 +286,14 @@ class Kernel:
         """
         fitting = self.fitting(*operands)
         ptx = fitting.ptx  # first: it may replace the passes
-        with _needs_isl():
+        with needs_isl():
             from polygen.check import emulate  # noqa: PLC0415
 
         return emulate(self.program, fitting._generated.source, ptx, operands, **options)
 
     def fitting(self, *operands: Any) -> Kernel:
         """Choose this kernel, or the variant that the alignment of these NumPy arrays needs."""
-        with _needs_isl():
+        with needs_isl():
             from polygen.check import launch_of  # noqa: PLC0415
 
         self.artifact  # noqa: B018  (first: it may replace the passes)
@@ -425,7 +315,7 @@ class Kernel:
         Returns:
             A report; ``report.ok`` says whether ``report.findings`` is empty.
         """
-        with _needs_isl():
+        with needs_isl():
             from polygen.check import check_kernel  # noqa: PLC0415
         return check_kernel(self, sizes or {})
 
@@ -433,42 +323,3 @@ class Kernel:
 def _unpickled(data: bytes) -> Kernel:
     """What a pickled kernel is made of again."""
     return Kernel._restored(from_bytes(data))
-
-
-@contextlib.contextmanager
-def _needs_isl() -> Iterator[None]:
-    """Around imports of passes, which are made when needed: a loaded kernel runs without isl.
-
-    Raises:
-        ToolchainMissing: isl is not installed.
-    """
-    try:
-        yield
-    except ImportError as reason:
-        raise ToolchainMissing(
-            "this needs the passes of polygen, and isl is not there",
-            why=str(reason),
-            nearest="Install islpy; what was saved runs without it on arrays that fit",
-        ) from reason
-
-
-def _generate(
-    program: Program,
-    target: Device,
-    sizes: dict[str, int],
-    schedule: Schedule | Path | str,
-    command: str = "",
-    skip: frozenset[str] = frozenset(),
-    sums: str = "",
-) -> Passes:
-    with _needs_isl():
-        from polygen.pipeline import generate  # noqa: PLC0415
-    return generate(program, target, sizes, schedule, command, skip, sums)
-
-
-# Stages that need no pass.
-_TEXTS: dict[str, Callable[[Kernel], str]] = {
-    "cuda": lambda kernel: kernel.source,
-    "ptx": lambda kernel: kernel.ptx,
-    "sass": lambda kernel: disassemble(kernel.cubin),
-}

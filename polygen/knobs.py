@@ -28,6 +28,7 @@ class Knobs:
     arch: str | None = None  # the target when a call names none and no GPU is present
     line_info: bool = False  # compile with line information for profilers
     debug: bool = False  # the command line shows tracebacks
+    tf32: bool = False  # NumPy programs: products of float32 may multiply as tf32
 
 
 _TRUE, _FALSE = {"1", "true", "on", "yes"}, {"0", "false", "off", "no"}

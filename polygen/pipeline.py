@@ -26,10 +26,12 @@ from polygen.lower.resources import resources
 from polygen.lower.verify import verify
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.folds import split_folds
-from polygen.poly.fusion import fuse
+from polygen.poly.fusion import Fusion, fuse
 from polygen.poly.mapping import ScheduleTree, map_program
 from polygen.poly.match import match
 from polygen.poly.pointwise import pointwork
+from polygen.poly.prologue import prologues, prove_prologues, without_prologues
+from polygen.poly.realign import program_behind, prove_copy, realign
 from polygen.poly.results import copies_in_background, panels, row_vectors
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import Scop, scop
@@ -122,12 +124,14 @@ def _generate(
     skip: frozenset[str],
     sums: str,
 ) -> Passes:
-    statements = with_rows(split_folds(program).main)
-    model = scop(statements)
-    fusion = fuse(statements, model)
-    matched = match(statements, fusion)
-    prospect = Prospect(matched, pointwork(program, fusion, matched))
+    products, model, fusion, prospect = _analysed(program)
     instruction, decided, origin = decide(program, prospect, device, sizes, schedule, skip, sums)
+    copy = realign(program, prospect.matched, decided)
+    asked, program = program, program_behind(program, copy)
+    if copy is not None:
+        products, model, fusion, prospect = _analysed(program)
+    prospect = prospect.under(decided)
+    matched = prospect.matched
     # What does not fit is refused before anything is proved of it.
     tiles = tiling(decided, instruction)
     least = needed(memory(decided, matched, prospect.work, tiles, ()))
@@ -139,16 +143,32 @@ def _generate(
         decided,
         instruction,
         asynchronous=copies_in_background(matched, device),
-        rows=row_vectors(statements, decided),
+        rows=row_vectors(products, decided),
         panels=panels(decided, prospect.work),
         derived=synchronised,
         invariant=program.invariant,
         folds=bool(prospect.work.folds),
     )
+    tree = replace(tree, proofs=(*prove_prologues(program), *tree.proofs))
     if program.invariant:
         check_class(tree.sums, program, sums or sums_of(decided, instruction, matched).text)
     plan = verify(lower(program, tree, decided, instruction, device))
-    return Passes(program, model, tree, plan, emit(plan, command), origin, command)
+    if copy is not None:
+        plan = replace(plan, realign=copy, proofs=(*plan.proofs, *prove_copy()))
+    return Passes(asked, model, tree, plan, emit(plan, command), origin, command)
+
+
+def _analysed(program: Program) -> tuple[Program, Scop, Fusion, Prospect]:
+    """The program without folds and what computes operands, and what is known of it."""
+    split = split_folds(program)
+    computed = prologues(split.main)
+    products = without_prologues(split.main, computed)
+    statements = with_rows(products)
+    model = scop(statements)
+    fusion = fuse(statements, model)
+    matched = match(statements, fusion, computed, program.inputs)
+    prospect = Prospect(matched, pointwork(statements, fusion, matched, split.folds))
+    return products, model, fusion, prospect
 
 
 @functools.lru_cache(maxsize=_MOST_DERIVED)

@@ -28,9 +28,10 @@ from polygen.runtime.artifact import Artifact, Resources
 from polygen.runtime.files import write_bytes_atomic
 from polygen.schedule.model import Schedule
 
-FORMAT = 4  # 4: the launch that follows, and the order of folds
+FORMAT = 4  # 4: what goes before and after a kernel on its stream, and the order of folds
 _SUFFIXES = (".cu", ".h", ".cubin", ".ptx", ".tree.yaml")  # all but the manifest
 _MANIFEST = ".json"
+_AROUND = ("realign", "following")  # what goes before and after a kernel
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,6 +104,7 @@ def pack(saved: Saved) -> tuple[dict[str, Any], dict[str, bytes]]:
         "log": None if artifact is None else artifact.log,
         "proofs": list(generated.proofs),
         "options": list(source.options),
+        "realign": None if source.realign is None else encode(source.realign),
         "deterministic": generated.sums.deterministic,
         "invariant": list(generated.sums.invariant),
         "sums": encode(generated.sums),
@@ -167,7 +169,7 @@ def _read(manifest: dict[str, Any], files: dict[str, bytes]) -> Saved:
         "header": files[".h"].decode(),
         **{
             field: manifest[field]
-            for field in ("arch", "arguments", "launch", "conditions", "options", "following")
+            for field in ("arch", "arguments", "launch", "conditions", "options", *_AROUND)
         },
     }
     generated = {

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from polygen.decide import candidates
+from polygen.frontend.program import Program
 from polygen.hardware.cost_parameters import cost_parameters
 from polygen.lower.plan import KernelPlan, Leaf, Place
 from polygen.lower.result_work import Finish
 from polygen.lower.work import Copy, Load, Move, Placed
 from polygen.poly import ast
+from polygen.poly.elements import Compute
 from polygen.schedule.problem import Fitted
 from polygen.schedule.sums import reproducible
 from polygen.tune.cost import cost
@@ -16,14 +18,14 @@ from polygen.tune.cost.explain import explain
 STAGES = ("program", "scop", "tree", "ast", "plan", "cost", "cuda", "ptx", "sass")
 
 
-def show_cost(plan: KernelPlan, sizes: dict[str, int], origin: str) -> str:
-    """Where the plan's time goes at the sizes it was optimised for, by the cost model."""
+def show_cost(program: Program, plan: KernelPlan, sizes: dict[str, int], origin: str) -> str:
+    """Where the time of a program's plan goes at the sizes it was optimised for, by the model."""
     device = plan.device
-    problem, _ = candidates(plan.program, device, sizes)
+    problem, _ = candidates(program, device, sizes)
     fitted = Fitted(plan.schedule, plan.resources.blocks_per_multiprocessor)
     found = cost(device, fitted, problem)
     text = explain(device, problem, found, cost_parameters(device))
-    return f"{plan.program.source}\nschedule: {plan.schedule.name}: {origin}\n{text}"
+    return f"{program.source}\nschedule: {plan.schedule.name}: {origin}\n{text}"
 
 
 def show_plan(plan: KernelPlan, origin: str) -> str:
@@ -43,6 +45,8 @@ def show_plan(plan: KernelPlan, origin: str) -> str:
         ("places", [_place(plan, place) for place in plan.places]),
         ("shared memory", [str(buffer) for buffer in plan.buffers if buffer.kind != "barrier"]),
         ("copies", [_copy(plan, leaf) for leaf in plan.leaves if isinstance(leaf.work, Copy)]),
+        ("before it", [str(plan.realign)] if plan.realign else []),
+        ("computed operands", _computed(plan)),
         ("boxes", [_boxes(leaf) for leaf in plan.leaves if isinstance(leaf.work, Move)]),
         ("fragment loads", [_load(load) for load in plan.of(Load)]),
         ("epilogue", _epilogue(plan)),
@@ -65,6 +69,9 @@ def _grid(plan: KernelPlan) -> str:
     groups = f"groups of {launch.group} tiles along {plan.schedule.raster.along}"
     if launch.batches:
         groups += f" of each of {' x '.join(map(str, launch.batches))} matrices"
+    if plan.match.groups:
+        known = plan.match.groups
+        groups += f", rows in {known.extent} groups that end at {known.ends}"
     if not launch.persistent:
         return f"grid: {groups}, {launch.threads} threads per block"
     size = f"{cluster.m} x {cluster.n}"
@@ -96,6 +103,28 @@ def _copy(plan: KernelPlan, leaf: Leaf) -> str:
         f"{copy.width} bytes at a time, {how}; "
         "zeros outside the array"
     )
+
+
+def _computed(plan: KernelPlan) -> list[str]:
+    """Where an operand is computed that is none in memory, and from what."""
+    found = []
+    for name, operand in plan.match.operands:
+        made = operand.computed
+        if made is None:
+            continue
+        index = ", ".join(map(str, operand.index))
+        by = "all warps on its way"
+        if plan.schedule.specialised:
+            by = "the producer's threads, which read a round ahead, on its way"
+        found.append(
+            f"operand {name}: {operand.tensor.name}[{index}], {made.dtype}, computed by {by} into "
+            f"ring_{name}, again in every block that needs it; zeros outside"
+        )
+        for read in made.reads:
+            places = ", ".join(map(str, read.index))
+            found.append(f"  reads {read.name} = {read.tensor.name}[{places}]: {read.tensor}")
+        found += [f"  {line}" for line in _compute_lines(made.statements)]
+    return found
 
 
 def _boxes(leaf: Leaf) -> str:
@@ -141,8 +170,12 @@ def _epilogue(plan: KernelPlan) -> list[str]:
 
 
 def _statements(plan: KernelPlan) -> list[str]:
+    return _compute_lines(plan.epilogue.statements)
+
+
+def _compute_lines(statements: tuple[Compute, ...]) -> list[str]:
     lines = []
-    for statement in plan.epilogue.statements:
+    for statement in statements:
         arguments = ", ".join(a if isinstance(a, str) else repr(a) for a in statement.args)
         lines.append(f"{statement.result} = {statement.function}({arguments})  ({statement.dtype})")
     return lines

@@ -13,15 +13,19 @@ from typing import Any
 import numpy as np
 
 from polygen.emit.source import KernelSource
+from polygen.frontend.dtypes import U8
 from polygen.frontend.pitches import pitch_of
 from polygen.frontend.program import Program
 from polygen.lower.plan import KernelPlan
 from polygen.runtime.arrays import in_order
 
+Array = np.ndarray[Any, Any]
+
 # Multiply-adds (whole tiles) that the machine runs in some seconds: 1024 x 1024 x 1024.
 _REASONABLE = 1 << 30
 _TRIAL_MATRICES = 2  # along each batch dim
 _TRIAL_STEP = 16  # bytes past the last whole tile, so that rows stay aligned
+_TRIAL_GROUPS = 5  # of rows
 _TRIAL_CLUSTERS = 2  # of persistent blocks in a trial
 
 
@@ -43,9 +47,27 @@ def trial_sizes(plan: KernelPlan) -> dict[str, int]:
     for name in plan.launch.batches:
         if isinstance(name, str):
             sizes.setdefault(name, _TRIAL_MATRICES)
+    groups = plan.launch.groups
+    if isinstance(groups, str):
+        sizes.setdefault(groups, _TRIAL_GROUPS)
     for name in plan.program.sizes:
         sizes.setdefault(name, 8)
+    for name in _odd(plan):
+        sizes[name] += 3
     return sizes
+
+
+def _odd(plan: KernelPlan) -> set[str]:
+    """The lengths of rows that are copied first, which are those of no array that wants others."""
+    copied = plan.realign.names if plan.realign is not None else ()
+    found: dict[bool, set[str]] = {True: set(), False: set()}
+    for tensor in (*plan.program.inputs, *plan.program.outputs):
+        row = tensor.dims[tensor.order[-1]] if len(tensor.dims) > 1 else 0
+        if isinstance(row, str) and (
+            tensor.name in copied or tensor.alignment > tensor.dtype.bytes
+        ):
+            found[tensor.name in copied].add(row)
+    return found[True] - found[False]
 
 
 def few_blocks(source: KernelSource) -> KernelSource:
@@ -98,6 +120,27 @@ def runnable_sizes(plan: KernelPlan, sizes: dict[str, int]) -> tuple[dict[str, i
     )
 
 
+def trial_ends(groups: int, rows: int, generator: np.random.Generator) -> Array:
+    """Where groups end: most rows are of one of them, one has none, and the last few are of none.
+
+    Args:
+        groups: how many there are.
+        rows: in all.
+        generator: of what is left to chance: where the others end.
+    """
+    ends = np.sort(generator.integers(0, rows // 4 + 1, groups))
+    ends[groups // 2 :] += rows - rows // 4 - 3  # the group there has the most
+    ends[-1:] = max(rows - 3, 1)
+    ends[1:2] = ends[:1]
+    return np.maximum.accumulate(np.clip(ends, 0, rows))
+
+
+def _rows(program: Program, sizes: dict[str, int]) -> int:
+    """The rows of all groups, which are those of every output."""
+    rows = program.outputs[0].dims[0]
+    return sizes[rows] if isinstance(rows, str) else rows
+
+
 def trial_operands(program: Program, sizes: dict[str, int], seed: int) -> tuple[Any, ...]:
     """Random small integers for every operand, with the pitches that are among the sizes."""
     generator = np.random.default_rng(seed)
@@ -105,6 +148,10 @@ def trial_operands(program: Program, sizes: dict[str, int], seed: int) -> tuple[
     for tensor in program.inputs:
         shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.dims)
         values = generator.integers(-2, 3, shape)
+        if tensor.dtype == U8:
+            values = np.abs(values)
+        if tensor.name == program.ends:
+            values = trial_ends(shape[0], _rows(program, sizes), generator)
         array = values.astype(np.float32).astype(tensor.dtype.numpy)
         pitch = sizes.get(pitch_of(tensor.name))
         operands.append(in_order(array, tensor.order, pitch) if shape else float(values))

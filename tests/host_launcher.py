@@ -41,9 +41,11 @@ enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorInvalidC
 enum { cudaEnableDefault, cudaFuncAttributeMaxDynamicSharedMemorySize, cudaDevAttrMultiProcessorCount };
 enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess };
 struct dim3 { unsigned x, y, z; dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {} };
-struct cudaLaunchConfig_t { dim3 gridDim, blockDim; unsigned long long dynamicSmemBytes; };
-struct alignas(64) TensorMap { unsigned long long words[16]; };
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
+struct cudaLaunchAttribute { cudaLaunchAttributeID id; struct { int programmaticStreamSerializationAllowed; } val; };
 typedef void* cudaStream_t;
+struct cudaLaunchConfig_t { dim3 gridDim, blockDim; unsigned long long dynamicSmemBytes; cudaStream_t stream; cudaLaunchAttribute* attrs; unsigned numAttrs; };
+struct alignas(64) TensorMap { unsigned long long words[16]; };
 extern "C" { int launches = 0, followed = 0, maps = 0, count = 0, passed[64]; unsigned blocks[3]; int resident_blocks = 132; unsigned long long described[16][24]; }
 CUresult cuTensorMapEncodeTiled(CUtensorMap*, CUtensorMapDataType, cuuint32_t rank, void* tensor, const cuuint64_t* sizes, const cuuint64_t* steps, const cuuint32_t* box, const cuuint32_t* element_steps, CUtensorMapInterleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
   unsigned long long* to = described[maps++ % 16];
@@ -63,7 +65,17 @@ template <class T> static void note(const T&) {}
 template <class T, class... Rest> static void note_all(const T& first, const Rest&... rest) { note(first); note_all(rest...); }
 template <class... Values> static void record(dim3 grid, const Values&... values) { ++launches; count = 0; blocks[0] = grid.x; blocks[1] = grid.y; blocks[2] = grid.z; note_all(values...); }
 template <class... Values> static void follow(unsigned, const Values&...) { followed = launches; }
-[[maybe_unused]] static const int ENTRY = 0;
+extern "C" { long long copied[64]; int copied_count = 0; unsigned copied_blocks = 0; }
+[[maybe_unused]] static void note_copy() {}
+template <class T, class... Rest> static void note_copy(const T& first, const Rest&... rest) { if constexpr (sizeof(T) <= 8) copied[copied_count++] = (long long)first; note_copy(rest...); }
+template <class... Values> static void record_copy(dim3 grid, const Values&... values) { copied_count = 0; copied_blocks = grid.x; note_copy(values...); }
+extern "C" { int dependents = 0; }
+template <class... Values> static cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, int copies, const Values&... values) {
+  dependents += config->numAttrs == 1 && config->attrs->id == 6 && config->attrs->val.programmaticStreamSerializationAllowed;
+  if (copies) record_copy(config->gridDim, values...); else record(config->gridDim, values...);
+  return cudaSuccess;
+}
+[[maybe_unused]] static const int ENTRY = 0, ENTRY_realign = 1;
 """
 
 _KINDS = {"pointer": ctypes.c_void_p, "scalar": ctypes.c_float, "workspace": ctypes.c_void_p}
@@ -101,13 +113,21 @@ class HostLauncher:
         self.entry, self.parameters = source.entry, arguments(program)
         self.launch, self.follows = source.launch, source.following is not None
         launch = re.compile(rf"{source.entry}<<<grid, \d+, \d+, \(cudaStream_t\)stream>>>\(")
-        text, found = launch.subn("record(grid, ", host_part(source))
-        assert found == 1
+        text = host_part(source)
+        if not source.launch.dependent:
+            text, found = launch.subn("record(grid, ", text)
+            assert found == 1
+        if source.realign is not None and not source.launch.dependent:
+            first = re.compile(
+                rf"{source.realign.entry}<<<dim3\((.*?)\), \d+, 0, \(cudaStream_t\)stream>>>\("
+            )
+            text, found = first.subn(r"record_copy(dim3(\1), ", text)
+            assert found == 1
         if source.following is not None:
-            launch = re.compile(
+            last = re.compile(
                 rf"{source.following.entry}<<<(.*), \d+, 0, \(cudaStream_t\)stream>>>\("
             )
-            text, found = launch.subn(r"follow(\1, ", text)
+            text, found = last.subn(r"follow(\1, ", text)
             assert found == 1
         (folder / "cuda.h").write_text(_CUDA_H)
         (folder / "host.cpp").write_text(_STUBS.replace("ENTRY", source.entry) + text)
@@ -116,6 +136,12 @@ class HostLauncher:
             '#include "header.h"\n'
             f"int (*const the_check)() = (int (*)()){source.entry}_check;\n"
             f"void (*const the_grid)() = (void (*)()){source.entry}_grid;\n"
+            + (
+                "unsigned long long (*const the_workspace)() = "
+                f"(unsigned long long (*)()){source.entry}_workspace;\n"
+                if source.realign is not None
+                else ""
+            )
         )
         command = [COMPILER, "-std=c++17", "-O0", "-shared", "-fPIC", "-Wall", "-Werror"]
         command += ["-Wno-cast-function-type", "-I", str(folder), "host.cpp"]
@@ -123,7 +149,7 @@ class HostLauncher:
         plain = ["-x", "c", "-std=c99", "-Wno-deprecated-non-prototype", "check.c"]
         for extra in ([*command, "-o", "host.so"], _without_cpp(command, plain)):
             done = subprocess.run(extra, cwd=folder, capture_output=True, text=True, check=False)
-            assert (done.returncode, done.stderr) == (0, "")
+            assert (done.returncode, done.stderr) == (0, ""), done.stderr
         self._host = ctypes.CDLL(str(folder / "host.so"))
         self._header = ctypes.CDLL(str(folder / "check.so"))
 
@@ -144,6 +170,23 @@ class HostLauncher:
             assert (code == 0) == (self.number("followed") == before + 1)
         return code
 
+    def realigned(self, given: Mapping[str, int], workspace: int) -> int:
+        """What the launcher returns that copies operands first."""
+        call = getattr(self._host, f"{self.entry}_realigned_launch")
+        return int(call(*self._values(given), ctypes.c_void_p(workspace), None))
+
+    def copied(self) -> tuple[int, list[int]]:
+        """The blocks of the last copy, and what its kernel was given."""
+        values = (ctypes.c_longlong * 64).in_dll(self._host, "copied")
+        blocks = ctypes.c_uint.in_dll(self._host, "copied_blocks").value
+        return blocks, list(values[: self.number("copied_count")])
+
+    def workspace(self, *sizes: int) -> int:
+        """The bytes that the header's function names."""
+        address = ctypes.c_void_p.in_dll(self._header, "the_workspace").value
+        kinds = [ctypes.c_int for _ in sizes]
+        return int(ctypes.CFUNCTYPE(ctypes.c_ulonglong, *kinds)(address)(*sizes))
+
     def check(self, given: Mapping[str, int]) -> int:
         """What the header's check returns."""
         address = ctypes.c_void_p.in_dll(self._header, "the_check").value
@@ -152,7 +195,8 @@ class HostLauncher:
 
     def header_grid(self, sizes: Mapping[str, int], resident: int) -> tuple[int, int, int]:
         """The blocks that the header's function names; it does without z where that is 1."""
-        wanted = (self.launch.along, self.launch.across, *self.launch.batches)
+        launch = self.launch
+        wanted = (launch.along, launch.across, *launch.batches, launch.groups)
         dims = dict.fromkeys(d for d in wanted if d in sizes)
         values = [*(sizes[dim] for dim in dims), *([resident] if self.launch.persistent else [])]
         found = (ctypes.c_uint * 3)(0, 0, 0 if self.launch.batches else 1)

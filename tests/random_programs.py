@@ -22,7 +22,7 @@ from polygen.api import Fused, fuse
 from polygen.cli.accuracy import expected
 from polygen.decide import candidates
 from polygen.errors import PolygenError
-from polygen.frontend.dtypes import dtype
+from polygen.frontend.dtypes import U8, dtype
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.parse import parse_expression
 from polygen.frontend.program import Tensor
@@ -271,7 +271,8 @@ def values(case: Random, kernel: Kernel) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for tensor in kernel.program.inputs:
         shape = tuple(d if isinstance(d, int) else case.sizes[d] for d in tensor.dims)
-        data = rng.integers(-2, 3, shape).astype(np.float64)
+        least, end = (0, 256) if tensor.dtype == U8 else (-2, 3)
+        data = rng.integers(least, end, shape).astype(np.float64)
         made[tensor.name] = data if shape else float(data)
     return made
 
@@ -352,7 +353,8 @@ def layout(tensor: Tensor, shape: tuple[int, ...], pitch: int) -> tuple[int, tup
 def stored_numpy(tensor: Tensor, data: np.ndarray, pitch: int) -> np.ndarray:  # type: ignore[type-arg]
     """The data as a NumPy array with the tensor's dtype, order and row pitch."""
     count, strides = layout(tensor, data.shape, pitch)
-    base = np.zeros(count, dtype(tensor.dtype).numpy)
+    kind = dtype(tensor.dtype).numpy
+    base = np.zeros(count * kind.itemsize, np.uint8).view(f"u{kind.itemsize}")
     array = np.lib.stride_tricks.as_strided(base, data.shape, [s * base.itemsize for s in strides])
-    array[...] = data.astype(np.float32).astype(base.dtype)
-    return array
+    array[...] = data.astype(np.float32).astype(kind).view(base.dtype)
+    return array.view(kind)  # NumPy strides over no type of ml_dtypes

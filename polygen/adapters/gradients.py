@@ -133,6 +133,23 @@ def _require_known(program: Program, wanted: frozenset[str]) -> None:
             why="what comes back to a row's result goes to all of the row",
             nearest="Fold outside, or call it under torch.no_grad()",
         )
+    if program.ends:
+        raise GradientError(
+            "a product by groups",
+            where=program.name,
+            why="the gradient of its matrices sums over the rows of each group",
+            nearest="Compute it outside, or call it under torch.no_grad()",
+        )
+    for product in program.contractions:
+        for access in product.reads:
+            if access.name not in program.tensors:
+                raise GradientError(
+                    f"{product.name} multiplies {access.name}, which is computed",
+                    where=program.name,
+                    why="gradients go through what follows products, and not yet through what "
+                    "comes before them",
+                    nearest=f"Compute {access.name} outside the function, and pass it",
+                )
     domains = {statement.domain for statement in program.pointwise}
     if len(domains) > 1:
         raise GradientError(

@@ -22,6 +22,7 @@ from polygen.bench.peers import PEERS, Peer
 from polygen.bench.products import allow, drawn, torch_types
 from polygen.bench.rows import Row
 from polygen.bench.source import POLYGEN, Call, DeviceLost, Errors, Job
+from polygen.frontend.groups import routed_ends
 from polygen.runtime.child import Stage, one_line
 from polygen.runtime.measure import FLUSHED_BYTES
 
@@ -50,7 +51,10 @@ class Operands:
         self.timed = {}
         for name, dims in row.operation.operands:
             shape, kind = row.shape(name), kinds[row.type_of(name)]
-            if len(dims) > 1:  # rows may have elements between them that nobody reads
+            if name in row.operation.ends:
+                ends = routed_ends(shape[0], row.m, row.batch)
+                self.timed[name] = torch.from_numpy(ends).to(device)
+            elif len(dims) > 1:  # rows may have elements between them that nobody reads
                 wide = drawn((*shape[:-1], shape[-1] + row.pad), kind, device)
                 self.timed[name] = wide[..., : shape[-1]]
             else:

@@ -8,6 +8,8 @@ the reference), and `chains` takes it apart for libraries that have fixed forms:
    operands, constants or values of later products as the others; each becomes a `Step`.
 3. The chain of a step with several products is the first one's; the others' values end there.
 4. A tuple has several results. An expression that uses a value twice has no chains.
+5. A product by groups of rows, ``grouped_matmul(x, w, ends)``, is a product that only few libraries
+   have: `fixed_forms` refuses it.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from polygen.errors import BenchError
 FOLDER = Path(__file__).parent / "suites"
 FILE = "operations.toml"
 VALUE = ""  # in a step's arguments: the running value
-DIMS = ("B", "M", "N", "K")  # products side by side, rows, columns, length of the sums
+DIMS = ("B", "M", "N", "K")  # products side by side or groups, rows, columns, length of the sums
+GROUPED = "grouped_matmul"
 
 _OPERATORS: dict[type[ast.operator], str] = {
     ast.Add: "add",
@@ -61,6 +64,11 @@ class Operation:
     def dims(self) -> tuple[str, ...]:
         """The dims that have sizes, in the order of `DIMS`."""
         return tuple(dim for dim in DIMS if any(dim in dims for _, dims in self.operands))
+
+    @property
+    def ends(self) -> frozenset[str]:
+        """The operands that say where groups of rows end."""
+        return frozenset(found.ends for found in chains(self) if found.ends)
 
     @property
     def plain(self) -> bool:
@@ -100,11 +108,13 @@ class Chain:
         left: name of the left operand, and whether it is transposed.
         right: the same of the right one.
         steps: in order.
+        ends: of a product by groups of rows the operand that says where they end; else "".
     """
 
     left: tuple[str, bool]
     right: tuple[str, bool]
     steps: tuple[Step, ...]
+    ends: str = ""
 
 
 @functools.cache
@@ -170,7 +180,7 @@ def chain(op: Operation) -> Chain:
     Raises:
         BenchError: the expression is no chain, or has several.
     """
-    found = chains(op)
+    found = fixed_forms(op)
     if len(found) != 1:
         raise BenchError(f"the expression has {len(found)} products", where=op.expression)
     return found[0]
@@ -187,6 +197,18 @@ def results(op: Operation) -> tuple[int, ...]:
     return tuple(number for number in range(len(found)) if value(number) not in taken)
 
 
+def fixed_forms(op: Operation) -> tuple[Chain, ...]:
+    """The chains, for libraries that have products of matrices and of batches alone.
+
+    Raises:
+        BenchError: as `chains`, and where a product is one by groups of rows.
+    """
+    found = chains(op)
+    if any(one.ends for one in found):
+        raise BenchError("products by groups of rows are none of its", where=op.expression)
+    return found
+
+
 def chains(op: Operation) -> tuple[Chain, ...]:
     """All products in the order of the text, each with the steps after it.
 
@@ -201,7 +223,7 @@ def chains(op: Operation) -> tuple[Chain, ...]:
 
 @functools.cache
 def _chains(expression: str) -> tuple[Chain, ...]:
-    products: list[tuple[tuple[str, bool], tuple[str, bool]]] = []
+    products: list[tuple[tuple[str, bool], tuple[str, bool], str]] = []
     steps: list[list[Step]] = []
 
     def visit(node: ast.expr) -> int:
@@ -209,7 +231,13 @@ def _chains(expression: str) -> tuple[Chain, ...]:
         words: tuple[str, ...] = ()
         match node:
             case ast.BinOp(left=left, op=ast.MatMult(), right=right):
-                products.append((_matrix(left), _matrix(right)))
+                products.append((_matrix(left), _matrix(right), ""))
+                steps.append([])
+                return len(products) - 1
+            case ast.Call(func=ast.Name(id=name), args=[left, right, ast.Name(id=ends)]) if (
+                name == GROUPED
+            ):
+                products.append((_matrix(left), _matrix(right), ends))
                 steps.append([])
                 return len(products) - 1
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
@@ -236,7 +264,10 @@ def _chains(expression: str) -> tuple[Chain, ...]:
         visit(part)
     if len(set(products)) < len(products):
         raise _no_chain(expression, expression)
-    return tuple(Chain(*found, tuple(after)) for found, after in zip(products, steps, strict=True))
+    return tuple(
+        Chain(left, right, tuple(after), ends)
+        for (left, right, ends), after in zip(products, steps, strict=True)
+    )
 
 
 def _no_chain(expression: str, part: str) -> BenchError:
@@ -248,7 +279,10 @@ def _no_chain(expression: str, part: str) -> BenchError:
 
 
 def _holds_product(node: ast.expr) -> bool:
-    return any(isinstance(part, ast.MatMult) for part in ast.walk(node))
+    return any(
+        isinstance(part, ast.MatMult) or (isinstance(part, ast.Name) and part.id == GROUPED)
+        for part in ast.walk(node)
+    )
 
 
 def _matrix(node: ast.expr) -> tuple[str, bool]:
@@ -321,7 +355,21 @@ def _torch_names() -> dict[str, Callable[..., Any]]:
     def gelu(x: Any, approximate: str = "none") -> Any:
         return nn.gelu(x, approximate=approximate)
 
+    def grouped(x: Any, w: Any, ends: Any) -> Any:
+        """PyTorch's product by groups where it takes the type, else a product for each group."""
+        own = getattr(torch, "_grouped_mm", None)
+        if own is not None and x.dtype == torch.bfloat16 and x.is_cuda:
+            return own(x, w, offs=ends)
+        found = x.new_empty((x.shape[0], w.shape[2]))
+        first = 0
+        for group, end in enumerate(map(int, ends.tolist())):
+            if end > first:
+                torch.mm(x[first:end], w[group], out=found[first:end])
+            first = max(first, end)
+        return found
+
     return {
+        GROUPED: grouped,
         "relu": torch.relu,
         "silu": nn.silu,
         "gelu": gelu,

@@ -22,7 +22,7 @@ def torch_types() -> dict[str, Any]:
 
     return {
         "bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "tf32": torch.float32,
-        "s8": torch.int8, "e4m3": torch.float8_e4m3fn,
+        "s8": torch.int8, "e4m3": torch.float8_e4m3fn, "s32": torch.int32,
     }  # fmt: skip
 
 

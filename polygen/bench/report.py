@@ -111,7 +111,7 @@ def suites_in(record: Record) -> list[str]:
 
 _ORDER = (
     "hopper", "llm", "small-k", "paper", "ragged", "decode", "types", "batched", "gated",
-    "products",
+    "grouped", "products",
 )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ import cattrs
 from polygen.bench.elements import ELEMENTS, Elements
 from polygen.bench.operations import FILE, FOLDER, Operation, chains, operation, results
 from polygen.errors import BenchError
-from polygen.frontend.dtypes import NAMED
+from polygen.frontend.dtypes import dtype
 from polygen.frontend.pitches import pitch_of
 
 ALIGNMENT = 16  # bytes: the widest a signature declares
@@ -68,6 +68,8 @@ class Row:
         """Of an operand, or of the result, whose name is ""."""
         if not name:
             return self.elements.result
+        if name in self.operation.ends:
+            return "s32"
         multiplied = any(name in (x.left[0], x.right[0]) for x in chains(self.operation))
         return self.elements.multiplied if multiplied else self.elements.others
 
@@ -111,7 +113,7 @@ class Row:
         made = []
         for name, dims in self.operation.operands:
             kind = self.type_of(name)
-            row_bytes = (self.shape(name)[-1] + self.pad) * NAMED[kind].bytes
+            row_bytes = (self.shape(name)[-1] + self.pad) * dtype(kind).bytes
             aligned = math.gcd(ALIGNMENT, row_bytes) if self.pad and len(dims) > 1 else ALIGNMENT
             suffix = "" if aligned == ALIGNMENT else f"@{aligned}"
             made.append(f"{name}:{kind}[{','.join(dims)}]{suffix}")
@@ -128,10 +130,10 @@ class Row:
     def bytes(self) -> float:
         """What is read and written at least: every operand once, every result once."""
         read = sum(
-            math.prod(self.shape(name)) * NAMED[self.type_of(name)].bytes
+            math.prod(self.shape(name)) * dtype(self.type_of(name)).bytes
             for name in self.operation.names
         )
-        written = sum(map(math.prod, self.results)) * NAMED[self.elements.result].bytes
+        written = sum(map(math.prod, self.results)) * dtype(self.elements.result).bytes
         return float(read + written)
 
 

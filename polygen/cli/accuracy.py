@@ -15,13 +15,16 @@
    log-sum-exp that of terms moved by some u for each. Which of two terms is the larger may be
    changed by the smallest error, so that indices are not compared.
 5. f32 arithmetic of the pointwise part, and rounding to the output's type, are added.
+6. Operands that are computed are evaluated first, and rounded. Where an element lies so near to the
+   middle between two numbers of the operand's type that the errors above may round it to the other
+   one, delta grows by what that would change.
 
 Where that is not finite (a logarithm at its pole), elements are not compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +34,8 @@ from polygen.emit.functions import expanded, fast_error
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import F32, TF32
 from polygen.frontend.evaluate import evaluate
+from polygen.frontend.grouping import one_group
+from polygen.frontend.groups import bounds
 from polygen.frontend.program import (
     Access,
     Constant,
@@ -42,6 +47,9 @@ from polygen.frontend.program import (
     Statement,
     Tensor,
 )
+from polygen.frontend.rounding import round_to
+from polygen.poly.prologue import multiplied as multiplied_as
+from polygen.poly.prologue import prologues, without_prologues
 
 Array = np.ndarray[Any, Any]
 _POINTWISE = 2.0**-18  # relative error of a chain of f32 functions, as `Kernel.check` takes it
@@ -93,12 +101,18 @@ def expected(
     Raises:
         UnsupportedProgram: the program has not exactly one contraction.
     """
+    if program.ends:
+        return _of_groups(program, arrays, sizes, atom_k)
+    given = {t.name: np.asarray(arrays[t.name]).astype(np.float64) for t in program.inputs}
+    made = {value: _operand(program, value, given, sizes) for value in prologues(program)}
+    program = without_prologues(program)
     contraction = _contraction(program)
-    inputs = {t.name: np.asarray(arrays[t.name]).astype(np.float64) for t in program.inputs}
-    multiplied, ties = dict(inputs), {}
+    inputs = given | {value: rounded for value, (rounded, _) in made.items()}
+    multiplied, ties = dict(inputs), {value: error for value, (_, error) in made.items()}
     for tensor in program.inputs:
         if tensor.dtype == TF32:
-            multiplied[tensor.name], ties[tensor.name] = _nearest_tf32(inputs[tensor.name])
+            multiplied[tensor.name], tie = _nearest_tf32(inputs[tensor.name])
+            ties[tensor.name] = ties.get(tensor.name, 0.0) + tie
     after, moves = _after_the_sum(program, contraction, sizes)
     (total,) = evaluate(_alone(program, contraction), multiplied, sizes, round_outputs=False)
     still = {move.by.name: np.zeros(_shape(move.by, sizes)) for move in moves}
@@ -131,6 +145,23 @@ def expected(
             allowed = np.where(compared, allowed, np.inf)
             results.append(Expected(tensor, value, allowed))
     return tuple(results)
+
+
+def _of_groups(
+    program: Program, arrays: Mapping[str, Any], sizes: Mapping[str, int], atom_k: int
+) -> tuple[Expected, ...]:
+    """The outputs group after group; rows that have none may hold anything."""
+    shapes = [_shape(tensor, sizes) for tensor in program.outputs]
+    values = [np.full(shape, np.nan) for shape in shapes]
+    allowed = [np.full(shape, np.inf) for shape in shapes]
+    table = bounds(arrays[program.ends], shapes[0][0])
+    for group, (first, last) in enumerate(zip(*table, strict=True)):
+        if last > first:
+            alone = one_group(program, group, int(first), int(last - first))
+            for number, one in enumerate(expected(alone, arrays, sizes, atom_k)):
+                values[number][first:last] = one.value
+                allowed[number][first:last] = one.allowed
+    return tuple(map(Expected, program.outputs, values, allowed))
 
 
 def _tiny(tensor: Tensor) -> float:
@@ -229,15 +260,58 @@ def _after_the_sum(
     Composites are expanded as the emitter expands them.
     """
     fast = all(tensor.dtype.bits <= _FAST_BITS for tensor in program.outputs)
+    rest = [s for s in program.statements if not isinstance(s, Contraction)]
+    statements, moves = _moved(rest, sizes, fast=fast)
+    total = Tensor(contraction.write.name, F32, _dims(contraction))
+    inputs = (*program.inputs, total, *(move.by for move in moves))
+    return replace(program, inputs=inputs, statements=statements), moves
+
+
+def _operand(
+    program: Program, value: str, inputs: Mapping[str, Array], sizes: Mapping[str, int]
+) -> tuple[Array, Array]:
+    """A computed operand, rounded, and how far a kernel's element may be from that."""
+    own = prologues(program)[value]
+    kind, extents = multiplied_as(own[-1]), dict(own[-1].domain)
+    dims = tuple(extents[i] if isinstance(i, str) else 1 for i in own[-1].write.index)
+    statements, moves = _moved(own, sizes, fast=kind.bits <= _FAST_BITS)
+    alone = replace(
+        program,
+        inputs=(*program.inputs, *(move.by for move in moves)),
+        outputs=(Tensor(value, F32, dims), *(move.exact for move in moves)),
+        statements=statements,
+    )
+    given = {**inputs, **{move.by.name: np.zeros(_shape(move.by, sizes)) for move in moves}}
+    exact, *results = evaluate(alone, given, sizes, round_outputs=False)
+    change = _POINTWISE * np.maximum(np.abs(exact), 1.0)
+    for move, result in zip(moves, results, strict=True):
+        error = move.size(result)
+        shifted = (
+            evaluate(alone, {**given, move.by.name: one}, sizes, round_outputs=False)[0]
+            for one in (error, -error)
+        )
+        change = change + np.maximum(*(np.abs(one - exact) for one in shifted))
+    near = [round_to(exact + step, kind) for step in (0.0, change, -change)]
+    if kind == TF32:
+        near = [_nearest_tf32(one)[0] for one in near]
+    with np.errstate(invalid="ignore"):
+        apart = np.maximum(np.abs(near[1] - near[0]), np.abs(near[2] - near[0]))
+    return near[0], np.where(np.isfinite(apart), apart, np.inf)
+
+
+def _moved(
+    given: Sequence[Pointwise | Fold], sizes: Mapping[str, int], *, fast: bool
+) -> tuple[tuple[Statement, ...], tuple[_Move, ...]]:
+    """Statements with something added to the result of each fast function, and to terms of folds
+    that round.
+    """
     statements: list[Statement] = []
     moves: list[_Move] = []
-    for statement in program.statements:
+    for statement in given:
         if isinstance(statement, Fold):
             folded, moved = _folded(statement, sizes)
             statements += folded
             moves += moved
-            continue
-        if isinstance(statement, Contraction):
             continue
         parts = _expanded(statement)
         for part in parts:
@@ -256,9 +330,7 @@ def _after_the_sum(
                 replace(part, function="add", args=(exact, by)),
             ]
             moves.append(_Move(Tensor(exact.name, F32, dims), Tensor(by.name, F32, dims), *error))
-    total = Tensor(contraction.write.name, F32, _dims(contraction))
-    inputs = (*program.inputs, total, *(move.by for move in moves))
-    return replace(program, inputs=inputs, statements=tuple(statements)), tuple(moves)
+    return tuple(statements), tuple(moves)
 
 
 def _folded(fold: Fold, sizes: Mapping[str, int]) -> tuple[list[Statement], list[_Move]]:

@@ -14,6 +14,7 @@ from polygen.cli.accuracy import expected, reduction_size
 from polygen.cli.commands import sums_json
 from polygen.cli.output import print_json, print_pairs
 from polygen.errors import PolygenError
+from polygen.frontend.groups import routed_ends
 from polygen.frontend.pitches import pitch_of, pitches
 from polygen.frontend.program import Program, Tensor
 from polygen.kernel import Kernel
@@ -134,6 +135,11 @@ def random_operands(
     values: list[Array | float] = []
     for tensor in program.inputs:
         shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.dims)
+        if tensor.name == program.ends:
+            rows = program.outputs[0].dims[0]
+            count = rows if isinstance(rows, int) else sizes[rows]
+            values.append(routed_ends(shape[0], count, seed))
+            continue
         data = generator.standard_normal(shape) * (scale if tensor.name in multiplied else 1.0)
         pitch = sizes.get(pitch_of(tensor.name))
         values.append(
@@ -148,6 +154,6 @@ def _stored(tensor: Tensor, data: Array, pitch: int | None) -> Array:
 
 
 def operations(kernel: Kernel, sizes: Mapping[str, int]) -> float:
-    """Multiplications and additions of the matmul."""
+    """Multiplications and additions of the matmul; of rows in groups each meets one matrix."""
     extents = (d if isinstance(d, int) else sizes[d] for _, d in kernel.passes.plan.extents)
     return 2.0 * float(np.prod([float(extent) for extent in extents]))

@@ -99,7 +99,7 @@ def conditions(
     found = [Condition("size", dim=name) for name in program.sizes]
     if launch is not None and not launch.persistent:
         found.append(Condition("grid"))
-    elif launch is not None and launch.batches:
+    elif launch is not None and (launch.batches or launch.grouped):
         # Of one matrix there are never too many: its elements would not fit any memory.
         found.append(Condition("work"))
     tensors = [t for t in (*program.inputs, *program.outputs) if t.dims]
@@ -251,13 +251,18 @@ def _address(tensor: Tensor) -> str:
 def _blocks(launch: Launch) -> tuple[str, str]:
     """The grid of a kernel with one block per tile, in 64 bits."""
     along, across = (
-        f"({_size(dim)} + {tile - 1}LL) / {tile}"
-        for dim, tile in (
-            (launch.along, launch.tile_along),
-            (launch.across, launch.tile_across),
-        )
+        f"({rounded_up(launch, side, tile)}) / {tile}"
+        for side, tile in (("along", launch.tile_along), ("across", launch.tile_across))
     )
     return f"{across} * {launch.group}", f"({along} + {launch.group - 1}) / {launch.group}"
+
+
+def rounded_up(launch: Launch, side: str, tile: int, kind: str = "LL") -> str:
+    """What whole tiles along or across count, before it is divided; see `Launch.tiles`."""
+    size = _size(launch.along if side == "along" else launch.across)
+    if launch.grouped == side:
+        return f"{size} + {_size(launch.groups)} * {tile - 1}LL"
+    return f"{size} + {tile - 1}{kind}"
 
 
 def _above(*limits: tuple[str, int]) -> str:
@@ -272,10 +277,10 @@ def matrices(launch: Launch, count: int | None = None) -> str:
 def work_items(launch: Launch, count: int | None = None) -> str:
     """The clusters of tiles of those matrices, in 64 bits."""
     along, across = (
-        f"({_size(dim)} + {tile - 1}LL) / {tile}"
-        for dim, tile in (
-            (launch.along, launch.tile_along * launch.cluster[0]),
-            (launch.across, launch.tile_across * launch.cluster[1]),
+        f"({rounded_up(launch, side, tile)}) / {tile}"
+        for side, tile in (
+            ("along", launch.tile_along * launch.cluster[0]),
+            ("across", launch.tile_across * launch.cluster[1]),
         )
     )
     return " * ".join([along, f"({across})", *map(_size, launch.batches[:count])])
@@ -294,6 +299,9 @@ def _sentence(alike: Sequence[Condition], launch: Launch, tensors: Mapping[str, 
         _, y, z = most_blocks()
         tiles = f"{launch.along} and {launch.across} make at most {y} groups of tiles"
         return f"{tiles}, {_batches(launch)} at most {z} matrices" if launch.batches else tiles
+    if one.kind == "work" and launch.grouped:
+        rows = launch.along if launch.grouped == "along" else launch.across
+        return f"{rows} in {launch.groups} groups make at most {LARGEST_SIZE} tiles"
     if one.kind == "work":
         return (
             f"{launch.along} and {launch.across} of {_batches(launch)} matrices make at most "

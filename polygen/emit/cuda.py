@@ -17,12 +17,15 @@ from typing import Any
 from polygen.emit.conditions import refusals
 from polygen.emit.environment import environment
 from polygen.emit.folds import combining
-from polygen.emit.instructions import instructions
+from polygen.emit.instructions import copies, instructions
 from polygen.emit.launcher import launcher, parameter, plan_conditions
+from polygen.emit.leaf.computed_chunk import lines as computed_lines
 from polygen.emit.leaf.elements import statements, types
 from polygen.emit.leaf.load_threads import SHARED_ALIGNMENT
 from polygen.emit.leaves import extent_names, matrix_coordinates, size_name
 from polygen.emit.places import places
+from polygen.emit.realign import copy
+from polygen.emit.row_groups import count, declared, find, of_group
 from polygen.emit.source import KernelSource
 from polygen.lower.plan import Buffer, KernelPlan
 from polygen.lower.work import Placed
@@ -50,10 +53,11 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         **_frame(plan),
         "header": header(plan, command),
         "types": made,
-        "helpers": tuple(dict.fromkeys((*statements(plan.epilogue)[1], *called))),
+        "helpers": tuple(dict.fromkeys((*_helpers(plan), *called))),
         "combining": functions,
         "parameters": ", ".join(parameter(plan, argument) for argument in plan.arguments),
         "places": places(plan),
+        "realign": copy(plan),
     }
     text = environment().get_template("kernel.cu.j2").render(context)
     declared = environment().get_template("header.h.j2").render(context)
@@ -67,7 +71,14 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         conditions=plan_conditions(plan),
         options=_options(plan),
         following=plan.following,
+        realign=plan.realign,
     )
+
+
+def _helpers(plan: KernelPlan) -> tuple[str, ...]:
+    """The files of functions that statements call, behind and before the products."""
+    before = [name for c in copies(plan) if c.computed for name in computed_lines(c.computed)[1]]
+    return tuple(dict.fromkeys((*statements(plan.epilogue)[1], *before)))
 
 
 def _options(plan: KernelPlan) -> tuple[str, ...]:
@@ -90,6 +101,7 @@ def header(plan: KernelPlan, command: str) -> list[str]:
         "arguments, and what the launcher returns for others (lengths in elements, addresses in "
         "bytes):",
         *conditions,
+        *([f"before it: {plan.realign}"] if plan.realign else []),
         "barriers, and the dependences they enforce:",
         *(f"  {placed.title}: {placed.reason}" for placed in plan.syncs),
         "schedule:",
@@ -126,21 +138,39 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
     record = {
         "lanes": plan.device.warp_size,
         "min_blocks": plan.schedule.min_blocks,
-        "shared_alignment": max(SHARED_ALIGNMENT, *(b.alignment for b in plan.buffers)),
+        "shared_alignment": max([SHARED_ALIGNMENT, *(b.alignment for b in plan.buffers)]),
         "along": along,
         "across": "n" if along == "m" else "m",
         "k_extent": depth,
         "tile_k": step,
         "tile_k_less_1": step - 1,
     }
+    groups = plan.match.groups
+    if groups and not plan.launch.persistent:
+        held = of_group(groups).items()
+        return record | {
+            "frame": ["one_tile_of_groups", "places"],
+            "attributes": "",
+            "warps_n": plan.tiles.warps[1],
+            "tile_n": plan.tiles.cta[1],
+            "n_extent": extent_names(plan)["n"],
+            "walk": declared(),
+            "find": find(plan, groups, 1, "b_m", "find_together"),
+            "of_group": ", ".join(f"{name} = {value}" for name, value in held),
+        }
     if not plan.launch.persistent:
         return record | {
-            "frame": ["one_tile", "places"],
+            "frame": [*_triggered(plan), "one_tile", "places"],
             "attributes": "",
             "warps_n": plan.tiles.warps[1],
             "matrix": matrix_coordinates(plan.batches),
         }
     return record | _persistent(plan)
+
+
+def _triggered(plan: KernelPlan) -> list[str]:
+    """What lets dependent launches begin."""
+    return ["dependents"] if plan.launch.dependent else []
 
 
 def _persistent(plan: KernelPlan) -> dict[str, Any]:
@@ -151,23 +181,28 @@ def _persistent(plan: KernelPlan) -> dict[str, Any]:
     start = {"none": [], "block": ["start_block"], "cluster": ["start_cluster"]}[plan.frame.begin]
     end = ["end_cluster"] if plan.frame.end == "cluster" else []
     return {
-        "frame": ["persistent", "barriers", *start, "places", *end],
+        "frame": [*_triggered(plan), "persistent", "barriers", *start, "places", *end],
         "attributes": f"__cluster_dims__({blocks}, 1, 1) " if clustered else "",
         "rank": [f"const int rank = blockIdx.x % {blocks};"] if clustered else [],
         "items": "clusters of tiles" if rows * columns > 1 else "tiles",
         "cluster_blocks": blocks,
         "group_warps": plan.device.warpgroup_warps,
-        "m_extent": extents["m"],
+        "tiles_m": _row_tiles(plan, super_m),
         "n_extent": extents["n"],
-        "matrices": "".join(f" * {size_name(extent)}" for _, extent in plan.batches),
-        "super_m": super_m,
+        "all_matrices": "".join(f" * {size_name(extent)}" for extent in plan.launch.batches),
         "super_n": super_n,
-        "super_m_less_1": super_m - 1,
         "super_n_less_1": super_n - 1,
         "barrier_inits": [_init(plan.buffer(p.buffer), p) for p in plan.syncs if p.buffer],
         "maps": [a.name for a in plan.arguments if a.kind == "map"],
         "first_producer_thread": plan.places[0].first_warp * plan.device.warp_size,
     }
+
+
+def _row_tiles(plan: KernelPlan, tile: int) -> str:
+    """Tiles along m: of clusters, and of all groups."""
+    if plan.match.groups:
+        return count(plan, plan.match.groups, plan.schedule.cluster.m)
+    return f"({extent_names(plan)['m']} + {tile - 1}) / {tile}"
 
 
 def _init(buffer: Buffer, placed: Placed) -> str:

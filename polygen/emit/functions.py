@@ -48,7 +48,7 @@ _LAST = 2.0**-149  # the spacing of the smallest numbers
 _EXP2, _RECIPROCAL = "approximate_exp2", "approximate_reciprocal"
 _LOG2, _QUOTIENT, _SQRT = "approximate_log2", "approximate_quotient", "approximate_sqrt"
 _CLAMP = ("minimum", "maximum")
-_TURNS = ("far_turns", "quarter_turns")
+_STEPPED, _TURNS = "stepped_reciprocal", ("far_turns", "quarter_turns")
 
 PRIMITIVES: dict[str, Emitted] = {
     "add": Emitted("{0} + {1}"),
@@ -172,7 +172,7 @@ PRIMITIVES: dict[str, Emitted] = {
         "sigmoid({0})",
         "fast_sigmoid({0})",
         helpers=(_RECIPROCAL, "sigmoid"),
-        fast_helpers=(_EXP2, _RECIPROCAL, "fast_sigmoid"),
+        fast_helpers=("minimum", _EXP2, _STEPPED, "fast_sigmoid"),
         error=(_TINY, 2.0**-21),
         fast_error=(2 * _TINY, 2.0**-17),
     ),
@@ -188,7 +188,7 @@ PRIMITIVES: dict[str, Emitted] = {
         "gelu({0})",
         "fast_gelu({0})",
         helpers=(_EXP2, _RECIPROCAL, "gelu"),
-        fast_helpers=(_EXP2, "fast_gelu"),
+        fast_helpers=("maximum", _EXP2, "fast_gelu"),
         error=(16 * _LAST, 2.0**-19),
         fast_error=(2.0**-23, 2.0**-15),
     ),
@@ -197,6 +197,8 @@ PRIMITIVES: dict[str, Emitted] = {
     "random_uniform": Emitted(
         "random_uniform({0}, {1}, {2}, {3}, {4})", helpers=("random_uniform",), error=(0.0, 0.0)
     ),
+    "nibble_i4": Emitted("nibble_i4({0}, {1})", helpers=("nibble_i4",), error=(0.0, 0.0)),
+    "nibble_u4": Emitted("nibble_u4({0}, {1})", helpers=("nibble_u4",), error=(0.0, 0.0)),
     "lt": Emitted("{0} < {1}"),
     "le": Emitted("{0} <= {1}"),
     "gt": Emitted("{0} > {1}"),
@@ -213,7 +215,7 @@ COMPOSITES: dict[str, Emitted] = {
         "gelu_tanh({0})",
         "fast_gelu_tanh({0})",
         helpers=(_EXP2, _RECIPROCAL, "gelu_tanh"),
-        fast_helpers=(_EXP2, _RECIPROCAL, "fast_gelu_tanh"),
+        fast_helpers=(_EXP2, _STEPPED, "fast_gelu_tanh"),
         error=(256 * _TINY, 2.0**-17),
         fast_error=(256 * _TINY, 2.0**-16),
     ),
@@ -222,6 +224,14 @@ COMPOSITES: dict[str, Emitted] = {
         "fast_mish({0})",
         helpers=(_RECIPROCAL, "mish"),
         fast_helpers=(_EXP2, _RECIPROCAL, "fast_mish"),
+        error=(256 * _TINY, 2.0**-20),
+        fast_error=(256 * _TINY, 2.0**-17),
+    ),
+    "silu": Emitted(
+        "{0} * sigmoid({0})",
+        "fast_silu({0})",
+        helpers=(_RECIPROCAL, "sigmoid"),
+        fast_helpers=(_EXP2, _STEPPED, "fast_silu"),
         error=(256 * _TINY, 2.0**-20),
         fast_error=(256 * _TINY, 2.0**-17),
     ),

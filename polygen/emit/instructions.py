@@ -6,20 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from polygen.emit.leaf import kind_of
+from polygen.emit.leaf.computed_chunk import conversion_records
+from polygen.emit.leaf.dots import chunk_read
 from polygen.emit.leaf.load_threads import load_function
 from polygen.emit.leaf.move_cp_async import copy_function
 from polygen.emit.leaf.multiply_wgmma import product_functions
 from polygen.emit.leaves import sum_register
 from polygen.lower.plan import Buffer, KernelPlan, Rows
 from polygen.lower.result_work import Finish, Store
-from polygen.lower.work import Boxes, Copy, Load, Move, Product
+from polygen.lower.work import Boxes, Copy, Fill, Load, Move, Product, Stream
 
 # Files of templates/instructions in their order.
 _ORDER = (
     "copies", "fragment_loads", "round_to_tf32", "mma", "words", "places", "tensor_map",
     "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load", "box_load_once",
-    "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces", "pack", "wgmma",
-    "cursor", "partial_sums",
+    "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces", "pack", "computed",
+    "wgmma", "cursor", "partial_sums", "row_groups", "dots",
 )  # fmt: skip
 _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
 
@@ -31,6 +33,8 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         needed.add("map_prefetch")
     if plan.launch.blocks > 1:
         needed.add("cluster")
+    if plan.match.groups:
+        needed.add("row_groups")
     if any(load.round_to_tf32 for load in plan.of(Load)):
         needed.add("round_to_tf32")
     loaded = [boxes for move in plan.of(Move) for boxes in move.boxes]
@@ -42,22 +46,35 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         needed.add("box_load_once")
     if any(finish.operands for finish in plan.of(Finish)):
         needed.add("panels_in")
-    warps = plan.leaf_of(Product).unit == "mma.sync"
+    computed = [c.computed for c in copies(plan) if c.computed is not None]
+    if computed:
+        needed |= {"pack", "computed"}
+    unit = plan.leaf_of(Product).unit
+    products = {"mma.sync": lambda: [_multiply(plan)], "wgmma": lambda: _products(plan)}
     return {
         "instructions": [part for part in _ORDER if part in needed],
         "copy_instructions": _copies(plan),
+        "conversions": conversion_records(computed),
         "fragment_loads": _fragment_loads(plan),
         "buffers": [
             {"name": b.name, "formula": placement(b)}
             for b in plan.buffers
             if isinstance(b.layout, Rows)
         ],
-        "products": [_multiply(plan)] if warps else _products(plan),
+        "products": products[unit]() if unit in products else [],
+        "dot_type": plan.atom.a.dtype.name,
+        "chunk_reads": _chunk_reads(plan),
         "box_loads": _corners(plan, loaded, 3),
         "box_loads_once": _corners(plan, once, 4),
         "box_multicasts": _corners(plan, received, 3),
         "box_stores": _corners(plan, [b for store in plan.of(Store) for _, b in store.panels], 2),
     }
+
+
+def copies(plan: KernelPlan) -> list[Copy]:
+    """What threads copy or compute, into whatever ring."""
+    filled = [source.copy for work in plan.of(Fill) for source in work.sources]
+    return list(dict.fromkeys((*plan.of(Copy), *filled)))
 
 
 def _corners(plan: KernelPlan, moved: Sequence[Boxes], first: int) -> list[dict[str, Any]]:
@@ -92,6 +109,19 @@ def placement(buffer: Buffer) -> str:
     if swizzle.multiplier != 1:
         spread = f"{swizzle.multiplier} * {spread}"
     return f"row * {layout.row_bytes} + (((byte >> 4) ^ {spread}) << 4) + (byte & 15)"
+
+
+def _chunk_reads(plan: KernelPlan) -> list[dict[str, str]]:
+    """The loads of chunks that lanes make: of rows that others read too, and of rows read once."""
+    forms = {
+        False: ("ld.global.nc.v4.b32", "which other warps read too"),
+        True: ("ld.global.cs.v4.b32", "which is read once: the first that caches let go"),
+    }
+    found = {stream.once: chunk_read(stream) for stream in plan.of(Stream)}
+    return [
+        {"function": name, "ptx": forms[once][0], "comment": forms[once][1]}
+        for once, name in sorted(found.items())
+    ]
 
 
 def _copies(plan: KernelPlan) -> list[dict[str, str]]:

@@ -15,6 +15,7 @@ from polygen.emit.conditions import (
     given_step,
     matrices,
     refusals,
+    rounded_up,
     work_items,
 )
 from polygen.emit.folds import following
@@ -55,7 +56,12 @@ def launcher(plan: KernelPlan) -> dict[str, Any]:
         "tile_across": launch.tile_across,
         "extent_along": _size(launch.along),
         "extent_across": _size(launch.across),
+        "rounded_along": rounded_up(launch, "along", launch.tile_along, ""),
+        "rounded_across": rounded_up(launch, "across", launch.tile_across, ""),
+        "wide_along": rounded_up(launch, "along", launch.tile_along),
+        "wide_across": rounded_up(launch, "across", launch.tile_across),
         "persistent": _persistent(launch),
+        "dependent": launch.dependent,
         "work_items": work_items(launch),
         "matrices": matrices(launch) if launch.batches else "",
         "host_parameters": ", ".join(parameter(plan, argument) for argument in host),
@@ -94,7 +100,7 @@ def parameter(plan: KernelPlan, argument: Argument) -> str:
 
 
 def _grid_parameters(launch: Launch) -> str:
-    wanted = (launch.along, launch.across, *launch.batches)
+    wanted = (launch.along, launch.across, *launch.batches, launch.groups)
     dims = dict.fromkeys(d for d in wanted if isinstance(d, str))
     resident = ["unsigned resident"] if launch.persistent else []
     blocks = f"unsigned grid[{3 if launch.batches else 2}]"
@@ -176,13 +182,17 @@ def _elements(tensor: Tensor, axis: int | None, count: int) -> str:
     return step if count == 1 else f"{count}LL * {step}"
 
 
-def _persistent(launch: Launch) -> dict[str, int]:
+def _persistent(launch: Launch) -> dict[str, Any]:
     """Blocks of a cluster, and the extent of its tiles; or nothing."""
     if not launch.persistent:
         return {}
+    along = launch.tile_along * launch.cluster[0]
+    across = launch.tile_across * launch.cluster[1]
     return {
         "blocks": launch.blocks,
         "per_multiprocessor": launch.per_multiprocessor,
-        "tile_along": launch.tile_along * launch.cluster[0],
-        "tile_across": launch.tile_across * launch.cluster[1],
+        "tile_along": along,
+        "tile_across": across,
+        "rounded_along": rounded_up(launch, "along", along, ""),
+        "rounded_across": rounded_up(launch, "across", across, ""),
     }

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from polygen.emit.names import c_name
 from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Dim
+from polygen.lower.accesses import ROWS_BEFORE, ROWS_OF_GROUP
 from polygen.lower.plan import Buffer, KernelPlan
 from polygen.lower.result_work import Read, Write
 from polygen.lower.work import Boxes
@@ -16,7 +17,13 @@ _C_TYPES = {"f16": "unsigned short", "bf16": "unsigned short", "f32": "float", "
 _C_TYPES |= {"s32": "int"}  # indices, which only results of folds are
 # Registers of sums, and the letter under which instructions in CUDA take them.
 _SUMS = {"f32": ("float", "f"), "f16": ("unsigned", "r"), "s32": ("int", "r")}
-_C_BYTES = {"e4m3": "unsigned char", "e5m2": "unsigned char", "s8": "signed char"}
+_C_BYTES = {
+    "e4m3": "unsigned char",
+    "e5m2": "unsigned char",
+    "s8": "signed char",
+    "u8": "unsigned char",
+    "s32": "int",
+}
 
 
 def c_type(dtype: DType) -> str:
@@ -53,8 +60,9 @@ def pair_of_sums(
 
 
 def extent_names(plan: KernelPlan) -> dict[str, str]:
-    """The sizes along m and n, as C."""
-    return {role: size_name(extent) for role, extent in plan.extents}
+    """The sizes along m and n of the block's matrix, as C."""
+    found = {role: size_name(extent) for role, extent in plan.extents}
+    return found | {"m": ROWS_OF_GROUP} if plan.match.groups else found
 
 
 def size_name(extent: Dim) -> str:
@@ -105,6 +113,7 @@ def coordinate(along: Along, row: str, column: str, step: str = "") -> str:
     The step is added in floats, which is exact below 2^24, so that one conversion serves a vector.
     """
     at = {"m": row, "n": column}.get(along.dim, along.dim)
+    at = f"({ROWS_BEFORE} + {at})" if along.group else at
     text = at if along.scale == 1 else f"({at}) * {along.scale}"
     text = f"(float)({plus(text, along.offset)})"
     if along.dim != "n" or not step:

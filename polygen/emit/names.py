@@ -18,10 +18,12 @@ _WRITTEN_TEXT = (
     "t s m n r k p e i from to left inside bytes row column rows_left piece from_row from_column "
     "low high word words safe_row sums sum count min max "
     "zero mma copy_a copy_b load_a load_b stage store prepare commit b_m b_n pass "
-    "get put pieces piece part number own start joined range any whole at held portion to_row "
+    "get put made held compute_copy pieces piece part number own start joined range any whole at "
+    "portion to_row "
     "to_column from_row from_column "
     "locate fill multiply finish work matrix band in_band width rank owner turn quarter "
     "fold unfold full low_a low_b address_a address_b fragment_a fragment_b place_scratch "
+    "groups rows_before rows_of_group tiles_m tiles_n RowGroups all_tiles find_together "
     "Cursor __attribute__ always_inline __syncwarp"
 )
 _WRITTEN = frozenset(_WRITTEN_TEXT.split())

@@ -14,7 +14,7 @@ from polygen.emit.leaf.table import INDENT
 from polygen.emit.leaves import sum_register
 from polygen.lower.plan import KernelPlan, Place
 from polygen.lower.result_work import Finish
-from polygen.lower.work import Load, Product, Send
+from polygen.lower.work import Load, Product, Send, Stream
 
 # Above the loops of a place.
 _LOOPS = {
@@ -86,12 +86,12 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
     (kind, _), shape = sum_register(atom.c.dtype), f"[{rows}][{columns}][{atom.c.registers}]"
     totals = [work.total for work in plan.of(Product)]
     landings = [one for work in plan.of(Send) for one in work.landings]
-    if product.unit == "mma.sync":
-        slots = plan.schedule.pipeline.fragments
+    if product.unit in ("mma.sync", "dot"):
         fragments = []
-        for load in plan.of(Load):
+        loads: list[Load | Stream] = [*plan.of(Load), *plan.of(Stream)]
+        for load in loads:
             count, of = (rows, atom.a) if load.role == "m" else (columns, atom.b)
-            fragments.append(f"fragment_{load.operand}[{slots}][{count}][{of.registers}]")
+            fragments.append(f"fragment_{load.operand}[{load.slots}][{count}][{of.registers}]")
         sums = ", ".join(f"{total}{shape}" for total in totals)
         return [f"unsigned {', '.join(fragments)};", f"{kind} {sums};"]
     warps = plan.device.warpgroup_warps

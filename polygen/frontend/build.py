@@ -13,9 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 from polygen.errors import DTypeError, PolygenError, SignatureError, TraceError, told
-from polygen.frontend.dtypes import STORED, DType
+from polygen.frontend.dtypes import NAMED, S32, STORED, DType
 from polygen.frontend.dtypes import dtype as to_dtype
-from polygen.frontend.expr import Node
+from polygen.frontend.expr import InputNode, Node
+from polygen.frontend.grouping import ends_of, in_groups
 from polygen.frontend.iterators import Iterators
 from polygen.frontend.program import Program, Tensor
 from polygen.frontend.shapes import check_tensor
@@ -73,13 +74,38 @@ def build_program(
         for position, (root, dtype) in enumerate(zip(roots, wanted, strict=True))
     )
     statements = tuple(builder.statements)
+    ends = ends_of(roots)
+    if ends is not None:
+        inputs = tuple(_read_alone(tensor, ends) for tensor in inputs)
+        group = builder.iterators.group()
+        statements = in_groups(statements, (*inputs, *outputs), ends, group)
+    _refuse_integers(inputs, ends)
     read = {access.name for statement in statements for access in statement.reads}
+    read |= {ends.tensor.name} if ends is not None else set()
     unused = [tensor.name for tensor in inputs if tensor.name not in read]
     if unused:
         raise TraceError(
             f"unused argument {', '.join(unused)}", where=name, nearest="Remove it, or use it"
         )
     return Program(_identifier(name), source, inputs, outputs, statements)
+
+
+def _read_alone(tensor: Tensor, ends: InputNode) -> Tensor:
+    """The ends of groups as a kernel reads them: element by element, at any address."""
+    return (
+        replace(tensor, alignment=tensor.dtype.bytes) if tensor.name == ends.tensor.name else tensor
+    )
+
+
+def _refuse_integers(inputs: Sequence[Tensor], ends: InputNode | None) -> None:
+    for tensor in inputs:
+        if tensor.dtype == S32 and (ends is None or tensor.name != ends.tensor.name):
+            raise DTypeError(
+                f"an argument cannot be {tensor.dtype}",
+                where=f"argument {tensor.name}",
+                why="only the ends of groups are",
+                nearest=f"Known: {', '.join(NAMED)}",
+            )
 
 
 def _run(function: Callable[..., Any], name: str, arguments: Sequence[Traced]) -> Any:

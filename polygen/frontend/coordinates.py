@@ -1,4 +1,4 @@
-"""Where the elements of a value are: numbers that its functions may depend on."""
+"""Where the elements of a value are: numbers that its functions may depend on, and repetition."""
 
 from __future__ import annotations
 
@@ -7,6 +7,29 @@ from typing import Any
 import numpy as np
 
 from polygen.frontend.traced import Traced
+
+
+def repeat(value: Any, repeats: int, axis: int) -> Any:
+    """Every element along an axis `repeats` times, one after the other, as ``np.repeat``.
+
+    ``q.astype("bf16") * pg.repeat(s, 128, axis=1)`` scales every group of 128 elements of a row by
+    one number; the repeated array is never made.
+
+    Args:
+        value: a traced value, or an array, of any shape with at least one axis, of which `axis` has
+            a number as its size.
+        repeats: how often, a whole number from 1 on.
+        axis: along which.
+
+    Returns:
+        The value with `repeats` times as many elements along the axis.
+
+    Raises:
+        ShapeError: another number of times, no axis, or one whose size has no number.
+    """
+    if isinstance(value, Traced):
+        return value.repeat(repeats, axis)
+    return np.repeat(value, repeats, axis)
 
 
 def indices(value: Any) -> tuple[Any, ...]:

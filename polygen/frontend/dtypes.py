@@ -43,12 +43,13 @@ F32 = DType("f32", 32, "float32", 23, "float")
 E4M3 = DType("e4m3", 8, "float8_e4m3fn", 3, "float")
 E5M2 = DType("e5m2", 8, "float8_e5m2", 2, "float")
 S8 = DType("s8", 8, "int8", 0, "int")
+U8 = DType("u8", 8, "uint8", 0, "int")  # of what operands are computed from
 S32 = DType("s32", 32, "int32", 0, "int")
 BOOL = DType("bool", 8, "bool", 0, "bool")
 
 STORED = (F16, BF16, F32)  # what kernels write
 
-NAMED = {d.name: d for d in (F16, BF16, TF32, F32, E4M3, E5M2, S8)}
+NAMED = {d.name: d for d in (F16, BF16, TF32, F32, E4M3, E5M2, S8, U8)}
 _INTERNAL = {d.name: d for d in (S32, BOOL)}
 _ALIASES = {
     "float16": F16,

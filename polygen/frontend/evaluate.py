@@ -16,6 +16,8 @@ import numpy as np
 from polygen.errors import ArgumentError
 from polygen.frontend.dtypes import F32
 from polygen.frontend.functions import TABLE
+from polygen.frontend.grouping import one_group
+from polygen.frontend.groups import bounds
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import (
     Access,
@@ -30,6 +32,7 @@ from polygen.frontend.program import (
     Pointwise,
     Program,
     Statement,
+    Within,
 )
 from polygen.frontend.rounding import round_to
 
@@ -107,6 +110,23 @@ def evaluate(
             raise ArgumentError(f"no array for {tensor.name}", nearest=f"It is {tensor}")
         values[tensor.name] = np.asarray(arrays[tensor.name]).astype(np.float64)
         _bind_sizes(str(tensor), tensor.dims, values[tensor.name].shape, extents)
+    if program.ends:
+        found = _by_groups(program, values, extents, round_outputs, single)
+    else:
+        found = _run(program, values, extents, round_outputs, single)
+    outputs = [(found[tensor.name], tensor.dtype.numpy) for tensor in program.outputs]
+    return tuple(value.astype(dtype) if round_outputs else value for value, dtype in outputs)
+
+
+def _run(
+    program: Program,
+    given: Mapping[str, Array],
+    extents: Mapping[str, int],
+    round_outputs: bool,
+    single: bool,
+) -> dict[str, Array]:
+    """All values, by name."""
+    values = dict(given)
     names = {tensor.name for tensor in program.outputs}
     for statement in program.statements:
         name = statement.write.name
@@ -120,8 +140,31 @@ def evaluate(
                 keep = name in names and not round_outputs
                 value = _pointwise(statement, values, extents, keep, single)
                 values[name] = round_to(value, F32) if single else value
-    outputs = [(values[tensor.name], tensor.dtype.numpy) for tensor in program.outputs]
-    return tuple(value.astype(dtype) if round_outputs else value for value, dtype in outputs)
+    return values
+
+
+def _by_groups(
+    program: Program,
+    given: Mapping[str, Array],
+    extents: Mapping[str, int],
+    round_outputs: bool,
+    single: bool,
+) -> dict[str, Array]:
+    """The outputs, group after group: rows that have no group stay NaN."""
+    shapes = {t.name: tuple(_size(dim, extents) for dim in t.dims) for t in program.outputs}
+    found = {name: np.full(shape, np.nan) for name, shape in shapes.items()}
+    rows = len(next(iter(found.values())))
+    for group, (first, last) in enumerate(zip(*bounds(given[program.ends], rows), strict=True)):
+        if last > first:
+            alone = one_group(program, group, int(first), int(last - first))
+            values = _run(alone, given, extents, round_outputs, single)
+            for name, array in found.items():
+                array[first:last] = values[name]
+    return found
+
+
+def _size(dim: Dim, extents: Mapping[str, int]) -> int:
+    return extents[dim] if isinstance(dim, str) else dim
 
 
 def _bind_sizes(
@@ -167,10 +210,11 @@ def _select(access: Access, values: Mapping[str, Array], ranges: Mapping[str, in
         if isinstance(index, int):
             array = array.take(index, axis)
             continue
+        assert not isinstance(index, Within)  # of one group at a time
         sliced = index if isinstance(index, Affine) else Affine(index, 1, 0)
         size = ranges[sliced.iterator]
         if sliced != Affine(sliced.iterator, 1, 0) or size != array.shape[axis]:
-            array = array.take(sliced.offset + sliced.scale * np.arange(size), axis)
+            array = array.take(sliced.at(np.arange(size)), axis)
     return array
 
 
@@ -220,8 +264,9 @@ def _operand(
         at = arg.index
         if isinstance(at, int):
             return float(at)
+        assert not isinstance(at, Within)
         along = at if isinstance(at, Affine) else Affine(at, 1, 0)
-        numbers = along.offset + along.scale * np.arange(ranges[along.iterator], dtype=np.float64)
+        numbers = along.at(np.arange(ranges[along.iterator], dtype=np.float64))
         return numbers.reshape([-1 if iterator == along.iterator else 1 for iterator in iterators])
     array, index = _select(arg, values, ranges), arg.iterators
     used = [iterator for iterator in iterators if iterator in index]

@@ -7,7 +7,7 @@ is equality and a shared subexpression is one node.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from polygen.errors import TraceError
@@ -185,6 +185,21 @@ class ProductNode:
     operand: DType  # what is multiplied
     notation: str  # "@", or the subscripts of an einsum that means it; follows from the labels
     dtype: DType = F32
+    ends: InputNode | None = None  # of groups of rows: the label behind `summed` counts groups
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupNode:
+    """Rows of an argument, each repeated for all rows of a group: row t is its group's."""
+
+    source: InputNode
+    ends: InputNode
+    dims: Dims
+
+    @property
+    def dtype(self) -> DType:
+        """The argument's storage type."""
+        return self.source.dtype
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -209,11 +224,12 @@ class ExtentNode:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Where a view reads one axis of its source: ``scale * position + offset``."""
+    """Where a view reads one axis of its source: ``scale * floor(position / per) + offset``."""
 
     axis: int | None  # the view's axis that gives the position; None: only at `offset`
     scale: int = 1
     offset: int = 0
+    per: int = 1  # neighbours that read one element
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -244,8 +260,11 @@ Node = (
     | ApplyNode
     | ProductNode
     | FoldNode
+    | GroupNode
     | ViewNode
 )
+
+GROUPED = "grouped_matmul"  # the notation of a product by groups of rows
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**"}
 _INFIX |= {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
@@ -263,6 +282,8 @@ def describe(node: Node, depth: int = 3) -> str:
         return f"indices(…)[{node.axis}]"
     if isinstance(node, ExtentNode):
         return f"size({', '.join(map(str, node.extents))})"
+    if isinstance(node, GroupNode):
+        return f"per_group({node.source.tensor.name}, {node.ends.tensor.name}, …)"
     if depth == 0:
         return "…"
     if isinstance(node, FoldNode):
@@ -290,6 +311,8 @@ def describe_cast(node: Node, dtype: DType, depth: int = 3) -> str:
 
 def describe_product(notation: str, lhs: Node, rhs: Node, depth: int = 3) -> str:
     """A product of two operands as a person would write it, for messages."""
+    if notation == GROUPED:
+        return f"{GROUPED}({describe(lhs, depth - 1)}, {describe(rhs, depth - 1)}, …)"
     if notation != "@":
         operands = ", ".join(describe(operand, depth - 1) for operand in (lhs, rhs))
         return f'einsum("{notation}", {operands})'
@@ -298,6 +321,16 @@ def describe_product(notation: str, lhs: Node, rhs: Node, depth: int = 3) -> str
 
 def _describe_view(node: ViewNode, depth: int) -> str:
     """A view as subscripts in the order of the source's axes, then the order of its own."""
+    for axis, reach in enumerate(node.reaches):
+        if reach.per > 1 and reach.axis is not None:
+            reaches, dims = list(node.reaches), list(node.dims)
+            size = dims[reach.axis]
+            reaches[axis] = replace(reach, per=1)
+            dims[reach.axis] = size if isinstance(size, str) else size // reach.per
+            once = ViewNode(node.source, tuple(reaches), tuple(dims))
+            whole = dims == list(node.source.dims) and node.axes == tuple(range(len(dims)))
+            text = describe(node.source if whole else once, depth)
+            return f"repeat({text}, {reach.per}, axis={reach.axis})"
     text = _operand(node.source, depth, _ATOM)
     kept = [axis for axis in node.axes if axis is not None]
     if kept == sorted(kept):

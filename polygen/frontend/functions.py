@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from polygen.errors import TraceError
-from polygen.frontend import philox
+from polygen.frontend import nibbles, philox
 from polygen.frontend.dtypes import BOOL, F32, DType
 from polygen.frontend.expr import Symbolic
 from polygen.frontend.rounding import round_to
@@ -243,7 +243,11 @@ TABLE["cast"] = Function("cast", (1, 1), round_to, None, ("x",))
 TABLE["random_uniform"] = Function(
     "random_uniform", (5, 5), philox.uniform, None, ("a", "b", "c", "d", "seed")
 )
-INTERNAL = frozenset(["cast", "random_uniform"])  # with which others are made; not written by name
+for _half in (nibbles.nibble_i4, nibbles.nibble_u4):
+    TABLE[_half.__name__] = Function(_half.__name__, (2, 2), _half, None, ("byte", "place"))
+INTERNAL = frozenset(
+    ["cast", "random_uniform", "nibble_i4", "nibble_u4"]
+)  # with which others are made; not written by name
 
 # --- composites: one line each --------------------------------------------------------------------
 _SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)

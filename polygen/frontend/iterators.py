@@ -9,6 +9,7 @@ from polygen.frontend.shapes import ITERATORS
 
 _BATCH = "bcdefgh"
 _SUMMED = "lopqruz"
+_GROUPS = "ge"
 
 
 class Iterators:
@@ -27,6 +28,10 @@ class Iterators:
         row, column, _ = ITERATORS
         leading = islice(self._free(_BATCH), max(rank - 2, 0))
         return (*leading, *(row, column)[: min(rank, 2)])
+
+    def group(self) -> str:
+        """The one over groups of rows."""
+        return next(self._free(_GROUPS))
 
     def summed(self, number: int) -> tuple[str, ...]:
         """One per axis that is summed: k, then l and further letters."""

@@ -17,12 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from polygen.errors import DTypeError, ExpressionError
-from polygen.frontend.coordinates import indices
+from polygen.frontend.coordinates import indices, repeat
 from polygen.frontend.dtypes import STORED
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.folding import METHODS
 from polygen.frontend.folds import PUBLIC as FOLDS
 from polygen.frontend.functions import ALIASES, INDEX_HINT, PUBLIC, closest, is_numpy
+from polygen.frontend.groups import grouped_matmul, per_group
+from polygen.frontend.packed import unpack
 from polygen.frontend.products import einsum
 from polygen.frontend.random import dropout, uniform
 
@@ -82,10 +84,13 @@ def _special() -> dict[str, Callable[..., Any]]:
     return {alias: others.get(name) or PUBLIC[name] for alias, name in ALIASES.items()}
 
 
-_FUNCTIONS = PUBLIC | _special() | {"indices": indices, "dropout": dropout, "uniform": uniform}
+_FUNCTIONS = PUBLIC | _special()
+_FUNCTIONS |= {"indices": indices, "repeat": repeat, "unpack": unpack}
+_FUNCTIONS |= {"dropout": dropout, "uniform": uniform}
+_FUNCTIONS |= {"grouped_matmul": grouped_matmul, "per_group": per_group}
 _FUNCTIONS |= FOLDS
 # Those with arguments that are no arrays.
-_LITERALS = ("einsum", "swapaxes", "transpose", "permute_dims", *FOLDS)
+_LITERALS = ("einsum", "swapaxes", "transpose", "permute_dims", "unpack", "repeat", *FOLDS)
 _KNOWN = 'Known: .T, .mT, .swapaxes(1, 2), .transpose(0, 2, 1), .astype("f16")'
 
 

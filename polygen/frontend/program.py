@@ -18,8 +18,10 @@ Batches are more iterators, a slice is an affine index: with ``q: bf16[B,S,128]`
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from polygen.brief import Brief
+from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
 
 Dim = str | int  # a size: a name (run-time argument) or a number
@@ -27,7 +29,8 @@ Dim = str | int  # a size: a name (run-time argument) or a number
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """``scale * iterator + offset``, as a slice with constant bounds and step indexes an axis.
+    """``scale * floor(iterator / per) + offset``: so an axis is indexed by a slice with constant
+    bounds and step, and by elements that are repeated `per` times.
 
     Made by `affine`, which gives the iterator's name where this would say nothing more.
     """
@@ -35,22 +38,62 @@ class Affine:
     iterator: str
     scale: int
     offset: int
+    per: int = 1
 
     def __str__(self) -> str:
         factor = {1: "", -1: "-"}.get(self.scale, f"{self.scale}*")
-        return f"{factor}{self.iterator}{self.offset:+d}" if self.offset else factor + self.iterator
+        place = self.iterator if self.per == 1 else f"floor({self.iterator}/{self.per})"
+        return f"{factor}{place}{self.offset:+d}" if self.offset else factor + place
+
+    def at(self, place: Any) -> Any:
+        """The index where the iterator is `place`: a number, or an array of them."""
+        return self.scale * (place // self.per) + self.offset
 
 
-Index = str | int | Affine  # an iterator's name, a constant (0 on an axis of size 1), or a slice
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Row ``iterator`` of group ``group``, of rows in groups that follow each other.
+
+    Group e has the rows from the greatest of 0 and of all ``ends`` before its own up to its own
+    end: those rows t of which it is the first group with ``t < ends[e]``, whatever `ends` holds.
+    """
+
+    iterator: str
+    group: str  # the iterator over groups
+    ends: str  # the s32 vector that says where they end
+
+    def __str__(self) -> str:
+        return f"{self.group}.{self.iterator}"
 
 
-def affine(index: Index, scale: int, offset: int) -> Index:
-    """``scale * index + offset`` in its simplest form; `scale` is not 0."""
+# An iterator's name, a constant (0 on an axis of size 1), a slice, or a row of a group.
+Index = str | int | Affine | Within
+
+
+def affine(index: Index, scale: int, offset: int, per: int = 1) -> Index:
+    """``scale * floor(index / per) + offset`` in its simplest form; `scale` is not 0.
+
+    Raises:
+        UnsupportedProgram: parts of an index of several terms are counted.
+    """
     if isinstance(index, int):
-        return scale * index + offset
+        return scale * (index // per) + offset
+    assert not isinstance(index, Within)  # groups are made when all views are resolved
     if isinstance(index, Affine):
-        return affine(index.iterator, scale * index.scale, scale * index.offset + offset)
-    return index if (scale, offset) == (1, 0) else Affine(index, scale, offset)
+        if per > 1 and (index.scale, index.offset) != (1, 0):
+            raise UnsupportedProgram(
+                f"elements of a slice, {index}, are repeated {per} times",
+                nearest="Slice before repeating",
+            )
+        inner = index.per * per
+        return affine_of(index.iterator, scale * index.scale, scale * index.offset + offset, inner)
+    return affine_of(index, scale, offset, per)
+
+
+def affine_of(iterator: str, scale: int, offset: int, per: int) -> Index:
+    """The same of an iterator."""
+    plain = (scale, offset, per) == (1, 0, 1)
+    return iterator if plain else Affine(iterator, scale, offset, per)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +134,16 @@ class Access:
     @property
     def iterators(self) -> tuple[str, ...]:
         """The iterators that occur, axis by axis; an axis indexed by a constant has none."""
-        named = (i.iterator if isinstance(i, Affine) else i for i in self.index)
+        named = (i.iterator if isinstance(i, Affine) else i for i in self.by_group)
         return tuple(i for i in named if isinstance(i, str))
+
+    @property
+    def by_group(self) -> tuple[str | int | Affine, ...]:
+        """The index with rows of groups by group and row: two axes that say the same."""
+        found: list[str | int | Affine] = []
+        for index in self.index:
+            found += (index.group, index.iterator) if isinstance(index, Within) else (index,)
+        return tuple(found)
 
     def __str__(self) -> str:
         return f"{self.name}[{','.join(map(str, self.index))}]" if self.index else self.name
@@ -249,6 +300,13 @@ class Program(Brief):
         return {t.name: t for t in (*self.inputs, *self.outputs)}
 
     @property
+    def ends(self) -> str:
+        """The argument that says where groups of rows end; "" without groups."""
+        accesses = (access for s in self.statements for access in (s.write, *s.reads))
+        found = (i.ends for access in accesses for i in access.index if isinstance(i, Within))
+        return next(found, "")
+
+    @property
     def sizes(self) -> tuple[str, ...]:
         """The symbolic dims, in the order in which the arguments first name them."""
         found = [d for t in (*self.inputs, *self.outputs) for d in t.dims if isinstance(d, str)]
@@ -269,8 +327,11 @@ class Program(Brief):
 
 def realigned(program: Program, alignment: dict[str, int], ragged: tuple[str, ...] = ()) -> Program:
     """The program with other alignments (bytes by tensor) and with ragged rows where named."""
+    ends = program.ends
 
     def change(tensor: Tensor) -> Tensor:
+        if tensor.name == ends:  # read element by element
+            return tensor
         return replace(
             tensor,
             alignment=alignment.get(tensor.name, tensor.alignment),

@@ -24,6 +24,7 @@ from polygen.frontend.expr import (
     Dims,
     ExtentNode,
     FoldNode,
+    GroupNode,
     InputNode,
     Node,
     ProductNode,
@@ -61,7 +62,7 @@ def _unview(node: Node, index: Indices) -> tuple[Node, Indices]:
         index = tuple(
             reach.offset
             if reach.axis is None
-            else affine(index[reach.axis], reach.scale, reach.offset)
+            else affine(index[reach.axis], reach.scale, reach.offset, reach.per)
             for reach in node.reaches
         )
         node = node.source
@@ -139,8 +140,10 @@ class Builder:
         written: dict[Contraction, str] = {}
         nodes = sorted(self.products, key=lambda n: made[n] if _reads_computed(n) else -1)
         for node in nodes:
-            names = self.iterators.output(len(node.dims)) + self.iterators.summed(len(node.summed))
-            extents = (*node.dims, *node.summed)
+            own = self.iterators.output(len(node.dims)) + self.iterators.summed(len(node.summed))
+            names, extents = own, (*node.dims, *node.summed)
+            if node.ends is not None:
+                names, extents = (*own, self.iterators.group()), (*extents, *node.ends.dims)
             sides = []
             for operand, labels in ((node.lhs, node.lhs_labels), (node.rhs, node.rhs_labels)):
                 index = tuple(names[label] for label in labels)
@@ -149,7 +152,7 @@ class Builder:
             position = len(self.statements)
             statement = Contraction(
                 name=f"S{position}",
-                domain=tuple(zip(names, extents, strict=True)),
+                domain=tuple(zip(own, extents, strict=False)),
                 write=Access(f"{self.prefix}{position}", names[: len(node.dims)]),
                 lhs=sides[0],
                 rhs=sides[1],
@@ -257,6 +260,8 @@ class Builder:
             return Coordinate(index[node.axis])
         if isinstance(node, InputNode):
             return Access(node.tensor.name, index)
+        if isinstance(node, GroupNode):
+            return Access(node.source.tensor.name, (self.iterators.group(), *index[1:]))
         if isinstance(node, ProductNode):
             return Access(self.products[node], index)
         if isinstance(node, ExtentNode):

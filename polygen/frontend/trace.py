@@ -20,10 +20,12 @@ import numpy as np
 from polygen.errors import DTypeError, ShapeError, TraceError
 from polygen.frontend.dtypes import BOOL, F32, TF32, DType
 from polygen.frontend.expr import (
+    GROUPED,
     ApplyNode,
     CoordinateNode,
     Dims,
     FoldNode,
+    GroupNode,
     InputNode,
     Node,
     ProductNode,
@@ -36,6 +38,7 @@ from polygen.frontend.expr import (
     describe_product,
 )
 from polygen.frontend.functions import TABLE, bind, expand
+from polygen.frontend.grouping import grouped_axes, require_ends, rows_of_groups
 from polygen.frontend.program import Dim, Tensor
 from polygen.frontend.shapes import (
     MATMUL_DTYPES,
@@ -194,6 +197,33 @@ class Trace:
         axes = matmul_axes((describe(left), left.dims), (describe(right), right.dims))
         return self._product(left, right, axes, "@")
 
+    def grouped_matmul(self, x: Any, w: Any, ends: Any) -> Node:
+        """Records a product whose rows meet the matrix of their group.
+
+        Raises:
+            ShapeError: operands without rows, groups or columns, or dims that differ.
+            DTypeError: no tensor core multiplies these dtypes, or ends that are not s32.
+            UnsupportedProgram: ends that are no argument.
+        """
+        left, right, groups = (self.lift(value, GROUPED) for value in (x, w, ends))
+        known = require_ends(groups)
+        named = ((describe(left), left.dims), (describe(right), right.dims))
+        axes = grouped_axes(*named, (known.tensor.name, known.dims))
+        return self._product(left, right, axes, GROUPED, known)
+
+    def per_group(self, rows: Any, ends: Any, like: Any) -> Node:
+        """Records a value whose row t is row e of an argument, where e is the group of row t.
+
+        Raises:
+            ShapeError: not as many rows as there are groups, or a value without rows.
+            DTypeError: ends that are not s32.
+            UnsupportedProgram: rows or ends that are no argument.
+        """
+        source, groups, rows_like = (self.lift(value, "per_group") for value in (rows, ends, like))
+        known = require_ends(groups)
+        found, dims = rows_of_groups(source, known, rows_like)
+        return self._intern(GroupNode, found, known, dims)
+
     def einsum(self, subscripts: object, *values: Any) -> Node:
         """Records a transposition of one operand, or a product of two, by np.einsum's subscripts.
 
@@ -239,12 +269,19 @@ class Trace:
         """The node with one axis per output axis, of size 1 where it has none."""
         return self.view(node, [labels.index(n) if n in labels else None for n in range(len(dims))])
 
-    def _product(self, left: Node, right: Node, axes: ProductAxes, text: str) -> Node:
+    def _product(
+        self,
+        left: Node,
+        right: Node,
+        axes: ProductAxes,
+        text: str,
+        ends: InputNode | None = None,
+    ) -> Node:
         names = describe(left), describe(right)
         left, right, kinds = self._rounded(left, right, describe_product(text, left, right))
         check_matmul_dtypes((names[0], kinds[0]), (names[1], kinds[1]))
         fields = (axes.lhs, axes.rhs, axes.dims, axes.summed, kinds[0], text)
-        return self._intern(ProductNode, left, right, *fields)
+        return self._intern(ProductNode, left, right, *fields, F32, ends)
 
     def _rounded(
         self, left: Node, right: Node, text: str
@@ -284,6 +321,26 @@ class Trace:
         reaches = tuple(Reach(along.get(axis)) for axis in range(len(node.dims)))
         return self.reach(node, reaches, [1 if axis is None else node.dims[axis] for axis in axes])
 
+    def repeat(self, node: Node, count: int, axis: int) -> Node:
+        """Records a value whose elements along an axis come `count` times, as np.repeat.
+
+        Raises:
+            ShapeError: the axis has a size without a number.
+        """
+        dim = node.dims[axis]
+        if isinstance(dim, str) and count > 1:
+            raise ShapeError(
+                f"the elements of {describe(node)} along {dim} repeated {count} times",
+                why=f"how many that are depends on {dim}, whose number is known only at run time",
+                nearest=f"Write the number in the place of {dim} in the signature, and {count} "
+                f"times as much where it meets the other axis; or make both static",
+            )
+        reaches = [Reach(n, per=count if n == axis else 1) for n in range(len(node.dims))]
+        dims = [
+            d * count if n == axis and isinstance(d, int) else d for n, d in enumerate(node.dims)
+        ]
+        return self.reach(node, reaches, dims)
+
     def reach(self, node: Node, reaches: Sequence[Reach], dims: Sequence[Dim]) -> Node:
         """Records a view, see `ViewNode`; a view of a view is one view, and no view the node."""
         if isinstance(node, ViewNode):
@@ -300,7 +357,19 @@ def _through(inner: Reach, outer: Sequence[Reach]) -> Reach:
     if inner.axis is None:
         return inner
     found = outer[inner.axis]
-    return Reach(found.axis, inner.scale * found.scale, inner.scale * found.offset + inner.offset)
+    if found.axis is None:
+        return Reach(None, 1, inner.scale * (found.offset // inner.per) + inner.offset)
+    if inner.per > 1 and (found.scale, found.offset) != (1, 0):
+        raise ShapeError(
+            f"a part of elements that are repeated {inner.per} times",
+            nearest="Take the part before repeating: pg.repeat(s[:4], 128, axis=0)",
+        )
+    return Reach(
+        found.axis,
+        inner.scale * found.scale,
+        inner.scale * found.offset + inner.offset,
+        inner.per * found.per,
+    )
 
 
 def _as_matmul(left: Dims, right: Dims) -> ProductAxes | None:
@@ -314,7 +383,8 @@ def _as_matmul(left: Dims, right: Dims) -> ProductAxes | None:
 def _is_computed(node: Node) -> bool:
     """Whether an operand has to be rounded: its values are f32 or bool, and no argument's."""
     source = node.source if isinstance(node, ViewNode) else node
-    return not isinstance(source, (InputNode, ScalarNode)) and node.dtype in (F32, BOOL)
+    given = isinstance(source, (InputNode, ScalarNode, GroupNode))
+    return not given and node.dtype in (F32, BOOL)
 
 
 def _multiplied_again(node: Node) -> DType:

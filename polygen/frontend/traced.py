@@ -20,7 +20,7 @@ from polygen.frontend.folding import METHODS, folded, refuse_keywords
 from polygen.frontend.functions import ALIASES, TABLE, closest
 from polygen.frontend.shapes import shape_text
 from polygen.frontend.trace import Trace
-from polygen.frontend.views import permutation, subscript, swapped
+from polygen.frontend.views import permutation, repetition, subscript, swapped
 
 _NEEDS_VALUE = "a traced value has no number yet: the function is run once, for every input at once"
 
@@ -74,6 +74,14 @@ class Traced(Symbolic):
     def einsum(self, subscripts: object, *operands: Any) -> Traced:
         """The contraction of one or two operands, one of which may be this value."""
         return self._of(self.trace.einsum(subscripts, *map(self._plain, operands)))
+
+    def grouped_matmul(self, x: Any, w: Any, ends: Any) -> Traced:
+        """The product of rows in groups, each with its group's matrix; any may be this value."""
+        return self._of(self.trace.grouped_matmul(*map(self._plain, (x, w, ends))))
+
+    def per_group(self, rows: Any, ends: Any, like: Any) -> Traced:
+        """The row of its group for each row of `like`; any may be this value."""
+        return self._of(self.trace.per_group(*map(self._plain, (rows, ends, like))))
 
     def indices(self) -> tuple[Traced, ...]:
         """Where every element is: a value per axis, of this one's shape."""
@@ -153,6 +161,10 @@ class Traced(Symbolic):
                 nearest="A reshape can only add or drop axes of size 1",
             )
         return self._view(axes)
+
+    def repeat(self, repeats: Any, axis: Any = None) -> Traced:
+        """Every element along an axis `repeats` times, one after the other."""
+        return self._of(self.trace.repeat(self.node, *repetition(repeats, axis, self.node.dims)))
 
     def __getitem__(self, key: Any) -> Traced:
         return self._of(
@@ -353,4 +365,5 @@ _ARRAY_FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: _reduction(name) for name in METHODS},
     "amax": _reduction("max"),
     "amin": _reduction("min"),
+    "repeat": lambda a, repeats, axis=None: a.repeat(repeats, axis),
 }

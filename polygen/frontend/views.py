@@ -115,6 +115,26 @@ def _symbolic(dim: str, where: str, shown: str) -> TraceError:
     )
 
 
+def repetition(repeats: Any, axis: Any, dims: Dims) -> tuple[int, int]:
+    """How often elements are repeated, and along which axis, counted from 0.
+
+    Raises:
+        ShapeError: not a whole number from 1 on, or no axis.
+    """
+    try:
+        count, place = index(repeats), index(axis)
+        fits = not isinstance(repeats, bool) and count >= 1 and -len(dims) <= place < len(dims)
+    except TypeError:
+        fits = False
+    if not fits:
+        raise ShapeError(
+            f"repeat of {shape_text(dims)} by {shortened(repr(repeats))} along axis {axis!r}",
+            why="elements are repeated a constant number of times, along one axis",
+            nearest="Write pg.repeat(s, 128, axis=1)",
+        )
+    return count, place % len(dims)
+
+
 def permutation(axes: Sequence[Any], text: str, rank: int) -> list[int]:
     """The axes of a transposition, each counted from 0.
 

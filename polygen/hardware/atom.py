@@ -27,7 +27,7 @@ from polygen.hardware.device import Device, common_facts
 
 FILE = "atoms.toml"
 REGISTER_BITS = 32
-_SCOPES = ("warp", "warpgroup")
+_SCOPES = ("warp", "warpgroup", "lanes")
 _AXES = {"a": ("m", "k"), "b": ("k", "n"), "c": ("m", "n")}
 
 
@@ -58,11 +58,14 @@ class Atom:
     m: int
     n: int
     k: int
-    scope: str  # who executes it together: "warp" or "warpgroup"
+    # Who executes it together: "warp" or "warpgroup"; "lanes": each of a warp by itself, and their
+    # parts of the sums are added up behind the last one.
+    scope: str
     n_most: int  # columns that one instruction covers at most, in steps of n
     majors: tuple[str, ...]  # how operands may lie in shared memory: "k", "mn"; () for registers
     requires: tuple[str, ...]  # device features
     source: str
+    exchangeable: bool  # both operands are treated alike: exchanged, they give the same bits
     a: Fragment
     b: Fragment
     c: Fragment
@@ -156,6 +159,7 @@ def build(name: str, table: dict[str, Any]) -> Atom:
         majors=tuple(table.get("majors", ())),
         requires=tuple(take(table, "requires", where)),
         source=take(table, "source", where),
+        exchangeable="exchangeable" in table,
         a=parts["a"],
         b=parts["b"],
         c=parts["c"],
@@ -181,15 +185,44 @@ def _fragment(
         nothing = np.zeros((0, 0, 2), np.int64)
         return Fragment(operand, element, 0, 0, (rows, columns), "", nothing)
     text = take(entry, "map", where)
-    elements = rows * columns // lanes
+    parted = bool(entry.get("parts", False))
+    elements = rows * columns if parted else rows * columns // lanes
     if elements * element.bits != registers * REGISTER_BITS:
         raise HardwareDataError(
             f"{elements} elements of {element.bits} bits do not fill {registers} registers",
             where=where,
             nearest=f"registers = {elements * element.bits // REGISTER_BITS}",
         )
+    if parted:
+        return _parted(operand, element, registers, elements, (rows, columns), lanes, entry, where)
     proved = _prove(text, lanes, elements, (rows, columns), where)
     return Fragment(operand, element, registers, elements, (rows, columns), text, proved)
+
+
+def _parted(
+    operand: str,
+    element: DType,
+    registers: int,
+    elements: int,
+    shape: tuple[int, int],
+    lanes: int,
+    entry: dict[str, Any],
+    where: str,
+) -> Fragment:
+    """A fragment of which every lane holds a part of all: its own map covers the operand.
+
+    Raises:
+        HardwareDataError: a lane's does not, or lanes differ.
+    """
+    tables = []
+    for lane in range(lanes):
+        one = f"{isl.Map(entry['map']).fix_val(isl.dim_type.in_, 0, isl.Val(lane))}"
+        tables.append(_prove(one, lanes, elements, shape, where)[lane])
+    table = np.stack(tables)
+    if not np.array_equal(table, np.broadcast_to(table[0], table.shape)):
+        raise HardwareDataError("lanes hold parts of different elements", where=where)
+    table.setflags(write=False)
+    return Fragment(operand, element, registers, elements, shape, entry["map"], table)
 
 
 def _prove(text: str, lanes: int, elements: int, shape: tuple[int, int], where: str) -> Integers:

@@ -37,11 +37,14 @@ class CostParameters:
         instruction: cycles that each warpgroup instruction takes besides.
         shared_rate: bytes per cycle that warpgroup instructions read from shared memory.
         step: cycles that a k tile takes at least, however small it is.
-        fetch_rate: bytes per cycle that one block's copies bring from the L2 cache.
-        fetch_rate_astride: likewise, where rows lie astride the lines of the cache.
+        box_rate: rows of boxes per cycle that one block's copies bring from the L2 cache, however
+            narrow these are.
+        fetch_rate_astride: bytes per cycle where rows lie astride the lines of the cache.
         thread_passes: through the pipe of shared memory, of what a producer's threads shift into
             place.
         thread_latency: cycles from such a thread's read to its arrival.
+        compute_rate: bytes per cycle of operands that threads compute and write to shared memory.
+        compute_function_rate: functions beyond arithmetic that they evaluate for them per cycle.
         outside_rate: bytes per cycle that the copy engine fills with zeros outside an array.
         l2_rate: bytes per cycle that the L2 cache gives all multiprocessors together.
         latency: cycles from a copy's issue to its arrival.
@@ -57,6 +60,10 @@ class CostParameters:
         registers: likewise, straight from the registers.
         matrix_rate: bytes per cycle of the epilogue's matrices that a warpgroup reads.
         function_rate: functions beyond arithmetic that a warpgroup evaluates per cycle.
+        lane_rate: multiply-adds per cycle where lanes multiply.
+        lane_load_rate: elements per cycle that they read and convert for them.
+        warp_memory: share of what kernels with roles reach of device memory, without them.
+        copy_start: microseconds that a copy of operands takes before the kernel, however small.
         warp_start: as `start`, without roles.
         warp_rate: 16-bit multiply-adds per cycle of warp instructions.
         warp_shared_rate: bytes per cycle to and from shared memory, without roles.
@@ -85,10 +92,12 @@ class CostParameters:
     instruction: float
     shared_rate: float
     step: float
-    fetch_rate: float
+    box_rate: float
     fetch_rate_astride: float
     thread_passes: float
     thread_latency: float
+    compute_rate: float
+    compute_function_rate: float
     outside_rate: float
     l2_rate: float
     latency: float
@@ -104,6 +113,10 @@ class CostParameters:
     registers: float
     matrix_rate: float
     function_rate: float
+    lane_rate: float
+    lane_load_rate: float
+    warp_memory: float
+    copy_start: float
     warp_start: float
     warp_rate: float
     warp_shared_rate: float

@@ -87,6 +87,11 @@ def spans() -> tuple[int, ...]:
     return tuple(sorted(map(int, codes), reverse=True))
 
 
+def span_of(part_bytes: int) -> int | None:
+    """The widest row of a swizzle that divides `part_bytes`; None if none does."""
+    return next((span for span in spans() if part_bytes % span == 0), None)
+
+
 def span_swizzle(span: int) -> Swizzle:
     """The swizzle of a span, as the data proves it."""
     return swizzle(read(FILE)["descriptor"]["swizzles"][str(span)])
@@ -113,8 +118,8 @@ def matrix_layout(
     rows, row_bytes = (tile, tile_k * element) if major == "k" else (tile_k, tile * element)
     # With m or n innermost, every instruction's part of a row is whole spans too.
     part_bytes = row_bytes if major == "k" else math.gcd(row_bytes, block * element)
-    fitting = [span for span in spans() if part_bytes % span == 0]
-    if not fitting:
+    span = span_of(part_bytes)
+    if span is None:
         parts = "" if part_bytes == row_bytes else f", in parts of {block * element}"
         raise ScheduleError(
             f"rows of {row_bytes} bytes in shared memory{parts}",
@@ -130,7 +135,6 @@ def matrix_layout(
             why=f"matrix descriptors count in groups of {GROUP_ROWS} rows",
             nearest=f"Use a multiple of {GROUP_ROWS}",
         )
-    span = fitting[0]
     box = rows * span
     steps = range(tile_k // atom_k)
     if major == "k":

@@ -95,6 +95,19 @@ def fence_rules() -> tuple[FenceRule, ...]:
     return tuple(found)
 
 
+@functools.cache
+def grid_wait() -> str:
+    """What a dependent launch waits with for the grids before it.
+
+    Raises:
+        HardwareDataError: the entry is incomplete.
+    """
+    where = f"hardware/data/{SYNCS}, grid"
+    table = take(read(SYNCS), "grid", f"hardware/data/{SYNCS}")
+    take(table, "source", where)
+    return str(take(table, "wait", where))
+
+
 def fence_between(memory: str, source: Unit, target: Unit, *, writes: bool) -> FenceRule | None:
     """The fence that a dependence needs besides order; None if it needs none."""
     rules = (r for r in fence_rules() if r.applies(memory, source, target, writes=writes))

@@ -12,6 +12,8 @@ from polygen.lower.launch import MapAxis, stride_argument
 from polygen.poly.match import Along
 
 _ROLES = ("m", "n", "k")
+# Of rows in groups: how many lie before the block's group, and how many it has.
+ROWS_BEFORE, ROWS_OF_GROUP = "rows_before", "rows_of_group"
 
 
 def elements_along(tensor: Tensor, index: tuple[Along, ...], dim: str) -> str:
@@ -30,6 +32,8 @@ def base(tensor: Tensor, index: tuple[Along, ...]) -> tuple[str, ...]:
             found.append(f"(long long){one.dim} * {_times(tensor, axis, one.scale)}")
         if one.offset:
             found.append(_times(tensor, axis, one.offset))
+        if one.group:
+            found.append(f"(long long){ROWS_BEFORE} * {_times(tensor, axis, one.scale)}")
     return tuple(found)
 
 
@@ -78,3 +82,12 @@ def corner(dims: tuple[str, ...], starts: dict[str, str]) -> tuple[str, ...]:
         starts: of the box, by dim; along a batch dim it is the block's.
     """
     return tuple(starts.get(dim, dim or "0") for dim in dims)
+
+
+def row_starts(index: tuple[Along, ...], starts: dict[str, str]) -> dict[str, str]:
+    """Where a box starts, by dim, counted from the first row of all groups; see `corner`."""
+    shifted = {one.dim for one in index if one.group}
+    return {
+        dim: f"{ROWS_BEFORE} + {start}" if dim in shifted else start
+        for dim, start in starts.items()
+    }

@@ -14,7 +14,7 @@ from polygen.errors import ScheduleError, SignatureError
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
-from polygen.lower import warpgroups, warps
+from polygen.lower import dots, warpgroups, warps
 from polygen.lower.epilogue import epilogue
 from polygen.lower.folds import fold_order, following
 from polygen.lower.given import Given
@@ -24,9 +24,12 @@ from polygen.lower.plan import Argument, KernelPlan, Launch, Leaf, Place, Resour
 from polygen.lower.resources import resources
 from polygen.lower.result_work import Store
 from polygen.lower.work import Boxes, Move
+from polygen.poly.folds import split_folds
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.pointwise import pointwork
+from polygen.poly.prologue import without_prologues
 from polygen.poly.raster import prove_linear_raster, prove_raster
+from polygen.poly.row_groups import prove_row_groups
 from polygen.schedule.model import Schedule
 
 
@@ -48,13 +51,18 @@ def lower(
             nearest='Use ["m", "n"]',
         )
     tiles, group = tree.tiles, schedule.raster.group
-    work = pointwork(program, tree.fusion, tree.match)
-    given = Given(program, tree, schedule, atom, device, work)
+    split = split_folds(program)
+    products = without_prologues(split.main)
+    work = pointwork(products, tree.fusion, tree.match, split.folds)
+    given = Given(products, tree, schedule, atom, device, work)
     out = epilogue(given)
-    inside = (warpgroups if schedule.specialised else warps).inside(given, out)
+    family = dots if schedule.by_lanes else warpgroups if schedule.specialised else warps
+    inside = family.inside(given, out)
     taken = resources(schedule, tree.match, tiles, atom, device, needed(inside.buffers))
     launch = _launch(given, taken)
     raster = prove_linear_raster(group) if launch.persistent else (prove_raster(group),)
+    if tree.match.groups is not None:
+        raster += prove_row_groups(tiles.cta[0] * schedule.cluster.m)
     return KernelPlan(
         entry=f"pg_{program.name}",
         program=program,
@@ -83,7 +91,7 @@ def lower(
 def _mapping(given: Given, last: Place) -> str:
     """The tile hierarchy and the instruction, in words."""
     tiles, runs = given.tiles, f"{given.atom.name} on {given.device.name}"
-    if given.atom.scope == "warp":
+    if given.atom.scope != "warpgroup":
         return f"{tiles}, {runs}"
     (m, n), (rows, _, depth) = tiles.warp, tiles.atom
     return (
@@ -110,8 +118,11 @@ def _launch(given: Given, taken: Resources) -> Launch:
         persistent=_resident(given.device, schedule),
         per_multiprocessor=schedule.min_blocks if schedule.specialised else 1,
         cluster=(cluster[along], cluster[across]),
-        batches=tuple(extent for _, extent in match.batches),
+        batches=() if match.groups else tuple(extent for _, extent in match.batches),
         split=schedule.cluster.k,
+        dependent=schedule.launch.dependent,
+        groups=match.groups.extent if match.groups else 0,
+        grouped=("along" if along == "m" else "across") if match.groups else "",
     )
 
 

@@ -19,7 +19,6 @@ from polygen.lower.lanes import closed_form, flat_form, panel_lanes
 from polygen.lower.plan import Buffer
 from polygen.lower.result_work import Epilogue, Finish, Line, Lines, Panel, Read, Store, Warm, Write
 from polygen.lower.work import Boxes
-from polygen.poly.folds import split_folds
 from polygen.poly.pointwise import Element
 from polygen.poly.results import row_vectors
 from polygen.poly.tiling import Panels, Tiling
@@ -30,12 +29,12 @@ _WIDEST = 16  # bytes of one access of a thread
 def epilogue(given: Given) -> Epilogue:
     """The fused statements, with the vectors that lanes finish."""
     schedule, tiles, atom, work = given.schedule, given.tiles, given.atom, given.work
-    rows = row_vectors(split_folds(given.program).main, schedule)
+    rows = row_vectors(given.program, schedule)
     table = atom.c.table
     staged = schedule.epilogue.through == "smem"
     first = table[: common_facts()["warp_size"], 0, :]  # of a warpgroup, its first warp
     # The warps of a warpgroup hold a quarter of the rows each.
-    inside = "" if atom.scope == "warp" else " + quarter"
+    inside = " + quarter" if atom.scope == "warpgroup" else ""
     return Epilogue(
         staged=staged,
         vector=rows.vector,

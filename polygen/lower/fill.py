@@ -53,8 +53,10 @@ def fill(given: Given, layouts: dict[str, MatrixLayout], counter: str) -> Fill:
         prove(source, layout)
         sources.append(source)
         first += ring.pieces
-    count, each = rounds(first, given.schedule.roles.producer_registers)
-    return Fill(tuple(sources), filling_threads(), PIECE_CHUNKS, count, each, counter)
+    held = given.tree.main.held
+    count, each = rounds(first, given.schedule.roles.producer_registers, held)
+    words = held.words
+    return Fill(tuple(sources), filling_threads(), PIECE_CHUNKS, count, each, counter, words)
 
 
 def _formulas(layout: MatrixLayout, element: int) -> tuple[str, str, str]:

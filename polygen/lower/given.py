@@ -18,7 +18,7 @@ from polygen.schedule.model import Schedule
 class Given:
     """Program, mapping, decisions and target of one kernel."""
 
-    program: Program
+    program: Program  # its products read arrays, computed ones too
     tree: ScheduleTree
     schedule: Schedule
     atom: Atom

@@ -35,6 +35,8 @@ def closed_form(values: np.ndarray[Any, Any]) -> str:
     Raises:
         ScheduleError: none of the forms ``factor * ((lane / divisor) % modulus)`` fits.
     """
+    if not values.any():
+        return "0"
     divisor, modulus, factor = _quotient(values)
     text = "lane" if divisor == 1 else f"(lane / {divisor})"
     if divisor * modulus < len(_LANES):

@@ -73,6 +73,9 @@ class Launch:
     Persistent blocks: ``grid.x`` is as many whole clusters as run at once, at most one per cluster
     of tiles; each block works through its share of the tiles. The tiles of all matrices are one
     sequence, matrix by matrix.
+
+    With groups of rows the grid has room for the tiles of any groups: how many there are stands in
+    memory, and blocks that find no tile of theirs are done.
     """
 
     along: Dim  # the dim that groups run along: a symbolic dim or a number
@@ -86,7 +89,10 @@ class Launch:
     cluster: tuple[int, int] = (1, 1)  # blocks along, across
     batches: tuple[Dim, ...] = ()  # extents of the batch dims, outermost first
     per_multiprocessor: int = 1  # persistent blocks of each multiprocessor
+    groups: Dim = 0  # of rows, each with tiles of its own; 0: rows are no groups
+    grouped: str = ""  # with groups: "along" or "across", which of them counts rows
     split: int = 1  # blocks of a cluster for each of its tiles, which share the tile's sums
+    dependent: bool = False  # it may begin while the kernels before it still run
 
     @property
     def blocks(self) -> int:
@@ -99,9 +105,25 @@ class Launch:
 
     def work(self, sizes: Mapping[str, int]) -> int:
         """Clusters of tiles of all matrices: the work items of persistent blocks."""
-        along = -(-_extent(self.along, sizes) // (self.tile_along * self.cluster[0]))
-        across = -(-_extent(self.across, sizes) // (self.tile_across * self.cluster[1]))
-        return self.matrices(sizes) * along * across
+        along = self.tiles("along", sizes, self.cluster[0])
+        return self.matrices(sizes) * along * self.tiles("across", sizes, self.cluster[1])
+
+    def tiles(self, side: str, sizes: Mapping[str, int], blocks: int = 1) -> int:
+        """Tiles along or across; of rows in groups the most that there can be.
+
+        A group of r rows has ceil(r / tile) tiles, less than 1 more than r / tile.
+
+        Args:
+            side: "along" or "across".
+            sizes: of the symbolic dims.
+            blocks: of a cluster, whose tiles count as one.
+        """
+        dim, tile = (
+            (self.along, self.tile_along) if side == "along" else (self.across, self.tile_across)
+        )
+        tile *= blocks
+        groups = _extent(self.groups, sizes) if self.grouped == side else 1
+        return (_extent(dim, sizes) + groups * (tile - 1)) // tile
 
     def grid(self, sizes: Mapping[str, int], resident: int = 0) -> tuple[int, int, int]:
         """The grid for concrete sizes.
@@ -113,9 +135,8 @@ class Launch:
         if self.persistent:
             most = (resident or self.persistent) // self.blocks
             return (min(most, self.work(sizes)) * self.blocks, 1, 1)
-        tiles_along = -(-_extent(self.along, sizes) // self.tile_along)
-        tiles_across = -(-_extent(self.across, sizes) // self.tile_across)
-        return (tiles_across * self.group, -(-tiles_along // self.group), self.matrices(sizes))
+        along, across = self.tiles("along", sizes), self.tiles("across", sizes)
+        return (across * self.group, -(-along // self.group), self.matrices(sizes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +251,7 @@ def stride_argument(tensor: Tensor, axis: int) -> str:
 
 def workspace_argument(program: Program) -> str:
     """The kernel argument that holds where parts of folds lie; no array or size is called so."""
-    name = "workspace"
+    name = "parts"
     while name in program.tensors or name in program.sizes:
         name += "_"
     return name

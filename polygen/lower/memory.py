@@ -56,7 +56,7 @@ def memory(
     Raises:
         ScheduleError: a matrix of the epilogue cannot be moved in panels.
     """
-    found = _rings(schedule, matched, tiles)
+    found = [] if schedule.by_lanes else rings(schedule, matched, tiles)
     if schedule.epilogue.through == "smem":
         size, each = tiles.warp[0] * tiles.warp[1] * _SUM_BYTES, len(matched.products)
         found.append(
@@ -74,7 +74,7 @@ def memory(
 
 def needed(buffers: Sequence[Buffer]) -> int:
     """Bytes of shared memory."""
-    return max(buffer.end for buffer in buffers)
+    return max((buffer.end for buffer in buffers), default=0)
 
 
 def _placed(buffers: list[Buffer]) -> tuple[Buffer, ...]:
@@ -87,7 +87,8 @@ def _placed(buffers: list[Buffer]) -> tuple[Buffer, ...]:
     return tuple(found)
 
 
-def _rings(schedule: Schedule, matched: Match, tiles: Tiling) -> list[Buffer]:
+def rings(schedule: Schedule, matched: Match, tiles: Tiling) -> list[Buffer]:
+    """A ring for every operand, not placed yet."""
     alignment = pattern_bytes() if schedule.specialised else chunk_bytes()
     found = []
     for name, operand in matched.operands:

@@ -1,7 +1,8 @@
 """Operands: how their tiles come into shared memory, lie there, and are read.
 
 1. Threads copy 16, 8 or 4 bytes in the background, or 2 through registers, as alignment allows, and
-   load fragments with what the data proves equal to the instruction's.
+   load fragments with what the data proves equal to the instruction's. What is computed they
+   compute, 16 bytes at a time.
 2. The copy engine moves boxes of one swizzle span through tensor maps; the layout is proved equal
    to what the instruction's matrix descriptors read. A tile's stored rows are cut among the blocks
    of the cluster that share it; each moves its part of every box to all of them.
@@ -19,7 +20,8 @@ from polygen.hardware.matrix_layout import (
     matrix_layout,
 )
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.lower.accesses import base, corner, elements_along, map_axes
+from polygen.lower.accesses import base, corner, elements_along, map_axes, row_starts
+from polygen.lower.computed import computed
 from polygen.lower.given import Given
 from polygen.lower.work import Boxes, Copy, Load
 from polygen.poly.by_warps import copy_parts
@@ -37,14 +39,17 @@ def copy(given: Given, name: str, operand: Operand, asynchronous: bool) -> Copy:
     tensor, (tile, tile_k) = operand.tensor, given.extents(operand)
     size = tensor.dtype.bytes
     dims = (operand.role, "k") if operand.k_contiguous else ("k", operand.role)
-    rows, columns = (elements_along(tensor, operand.index, dim) for dim in dims)
+    made = computed(operand)
+    rows = columns = "0"  # of what is computed, every array that is read has steps of its own
+    if made is None:
+        rows, columns = (elements_along(tensor, operand.index, dim) for dim in dims)
     found = Copy(
         operand=name,
         tensor=tensor,
         buffer=f"ring_{name}",
         element_bytes=size,
-        width=min(chunk_bytes(), operand.alignment) if asynchronous else size,
-        asynchronous=asynchronous,
+        width=min(chunk_bytes(), operand.alignment) if asynchronous or made else size,
+        asynchronous=asynchronous and made is None,
         k_contiguous=operand.k_contiguous,
         role=operand.role,
         tile=tile,
@@ -54,7 +59,8 @@ def copy(given: Given, name: str, operand: Operand, asynchronous: bool) -> Copy:
         extents=(operand.extent(dims[0]), operand.extent(dims[1])),
         stride=rows,
         spread=columns,
-        base=base(tensor, operand.index),
+        base=() if made else base(tensor, operand.index),
+        computed=made,
     )
     if found.columns * size % chunk_bytes():
         dim = "tile.cta.k" if operand.k_contiguous else f"tile.cta.{operand.role}"
@@ -160,12 +166,14 @@ def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Bo
         row = f"{sum(1 << (x * along) for x in range(across))} << (rank % {along})"
         mask = row if left else f"{(1 << along) - 1} << (rank / {along} * {along})"
         corners[rows] += f" + {part} * {box[0]}"
+    corners = row_starts(operand.index, corners)
     axes, dims = map_axes(
         operand.tensor, operand.index, dict(operand.extents), {rows: box[0], columns: box[1]}
     )
-    # Blocks share sums where rows are few: what one row of tiles needs, nobody reads again.
+    # Blocks share sums, and operands are exchanged, where rows are few: what one row of tiles
+    # needs, nobody reads again.
     own = all(dim in dict(operand.extents) for dim, _ in given.match.batches)
-    few = schedule.cluster.k > 1 and own
+    few = (schedule.cluster.k > 1 or schedule.exchange) and own
     once = f"tiles_{'n' if left else 'm'} == 1" if few else ""
     share = f", each of {parts} blocks its part for all" if parts > 1 else ""
     if schedule.cluster.k > 1:

@@ -42,6 +42,7 @@ from polygen.lower.work import (
     Send,
     Signal,
     Skip,
+    Stream,
     Turn,
 )
 from polygen.poly.ast import Block, LoopAst, Marked
@@ -52,6 +53,7 @@ from polygen.poly.pointwise import Pointwork
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
+from polygen.schedule.realign import Realign
 from polygen.schedule.sums import Sums
 
 Work: TypeAlias = (
@@ -74,6 +76,7 @@ Work: TypeAlias = (
     | Signal
     | Skip
     | Store
+    | Stream
     | Turn
     | Warm
 )
@@ -227,6 +230,7 @@ class KernelPlan:
     resources: Resources
     sums: Sums
     following: Following | None = None  # what makes results of parts of folds
+    realign: Realign | None = None  # the copy that goes before; `program` is that of what follows
 
     @property
     def extents(self) -> tuple[tuple[str, Dim], ...]:

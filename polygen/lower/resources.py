@@ -10,14 +10,16 @@ from polygen.hardware.device import Device
 from polygen.lower.memory import workers
 from polygen.lower.plan import Resources
 from polygen.lower.registers import sums_held
-from polygen.poly.fills import figures, piece_registers, ring_pieces
+from polygen.poly.by_lanes import held as held_by_lanes
+from polygen.poly.fills import figures, held, piece_registers, ring_pieces
 from polygen.poly.match import Match
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Roles, Schedule
 
 # Addresses, loop counters and predicates, as compiled kernels show: between 30 and 60 in the main
 # loop of a warp; with roles those of a panel and its vectors, as the main loop has hardly any.
-_ADDRESS_REGISTERS = {"warp": 30, "warpgroup": 40}
+# Lanes have chunks of one row beside them as floats.
+_ADDRESS_REGISTERS = {"warp": 30, "warpgroup": 40, "lanes": 40}
 
 
 def thread_count(schedule: Schedule, tiles: Tiling, device: Device) -> int:
@@ -63,22 +65,33 @@ def resources(
         )
     sums = sums_held(matched, tiles, atom)
     # Warpgroup instructions read both operands from shared memory.
-    loaded = 0 if atom.majors else schedule.pipeline.fragments
     left = len(matched.side("m")) * tiles.atoms[0] * atom.a.registers
     right = len(matched.side("n")) * tiles.atoms[1] * atom.b.registers
-    fragments = loaded * (left + right)
+    fragments = sum(
+        slots * part
+        for slots, part in zip(_fragment_slots(schedule, atom, tiles), (left, right), strict=True)
+    )
     registers = sums + fragments + _ADDRESS_REGISTERS[atom.scope]
     if schedule.specialised:
         one = tiles.atoms[1] * atom.c.registers
         _check_given(schedule, device, workers(schedule, tiles), registers, sums, one)
         if ring_pieces(schedule, matched, tiles):
-            _check_filling(schedule, device, workers(schedule, tiles))
+            _check_filling(schedule, matched, device, workers(schedule, tiles))
         _check_side_by_side(schedule, device, shared_bytes)
         blocks = schedule.min_blocks  # persistent: as many as were asked for
     else:
         _check_shared(schedule, device, threads, registers, (sums, fragments))
         blocks = _resident(schedule, tiles, device, shared_bytes, threads, registers)
     return Resources(threads, shared_bytes, device.shared_per_block_optin, registers, blocks)
+
+
+def _fragment_slots(schedule: Schedule, atom: Atom, tiles: Tiling) -> tuple[int, int]:
+    """Steps of the left and of the right operands that registers hold."""
+    if atom.majors:
+        return 0, 0
+    if schedule.by_lanes:
+        return held_by_lanes(schedule, tiles, "m"), held_by_lanes(schedule, tiles, "n")
+    return schedule.pipeline.fragments, schedule.pipeline.fragments
 
 
 def _tiles_of_a_stage(matched: Match, tiles: Tiling) -> str:
@@ -191,20 +204,20 @@ def _check_given(
         )
 
 
-def _check_filling(schedule: Schedule, device: Device, consumers: int) -> None:
+def _check_filling(schedule: Schedule, matched: Match, device: Device, consumers: int) -> None:
     """Registers of a producer whose threads hold what they fill rings with."""
     given, step = schedule.roles.producer_registers, device.role_registers_step
-    beside = figures()["beside"]
-    least = -(-(beside + piece_registers()) // step) * step
+    of = held(operand for _, operand in matched.operands)
+    least = -(-(of.beside + piece_registers(of)) // step) * step
     threads = (consumers + 1) * device.group_threads
     most = registers_available(schedule, device, threads) // step * step
     if not least <= given <= most:
         raise ResourceError(
             f"roles.producer_registers = {given} for a producer whose threads fill rings",
             where=f"schedule {schedule.name}",
-            why="rows of an operand are none that tensor maps describe, so threads shift them into "
-            f"place: {piece_registers()} registers for every piece that is on its way, and about "
-            f"{beside} besides; each starts with {most}",
+            why="an operand is computed, or its rows are none that tensor maps describe, so "
+            f"threads write it: {piece_registers(of)} registers for every piece that is on its "
+            f"way, and about {of.beside} besides; each starts with {most}",
             nearest=f"roles.producer_registers = {min(max(given, least), most)}"
             if least <= most
             else "Reduce min_blocks",

@@ -16,6 +16,7 @@ from polygen.lower.given import Given
 from polygen.lower.plan import Leaf
 from polygen.lower.work import Groups, Nothing, Placed, Signal, Skip, Turn
 from polygen.poly.counters import Counter
+from polygen.poly.dependent import KIND as GRID
 from polygen.poly.derive_syncs import Synchronised
 from polygen.poly.tile_program import Sync, SyncStatement
 
@@ -126,7 +127,7 @@ def sync_leaves(given: Given, syncs: tuple[Placed, ...], everywhere: str) -> Ite
     """
     tree = given.tree.synchronised
     of_barrier = {leaf: one for one in syncs for leaf in (one.sync.wait, *dict(one.sync.signals))}
-    plain = {s.wait: s for s in tree.syncs if s.kind in ("retire", "fence")}
+    plain = {s.wait: s for s in tree.syncs if s.kind in ("retire", "fence", GRID)}
     for leaf in tree.leaves:
         if leaf.kind == "skip":
             passing = tuple(c.name for c in tree.counters if leaf.name in dict(c.skips))
@@ -149,8 +150,8 @@ def _leaf(leaf: SyncStatement, unit: str, work: Placed | Signal | Turn | Skip) -
 def _of_unit(leaf: SyncStatement, sync: Sync) -> Leaf:
     """A fence, or a wait until few groups of a unit are left."""
     unit = _UNITS.get(sync.unit, sync.unit)
-    if sync.kind == "fence":
-        return Leaf(leaf.name, "fence", unit, leaf.loops, Nothing(), leaf.place.name)
+    if sync.kind in ("fence", GRID):
+        return Leaf(leaf.name, sync.kind, unit, leaf.loops, Nothing(), leaf.place.name)
     left = f"all but the last {sync.pending}" if sync.pending else "all"
     note = f"{leaf.name}: {left} group(s) of {sync.unit} are complete"
     return Leaf(leaf.name, "retire", unit, leaf.loops, Groups(sync.pending, note), leaf.place.name)

@@ -9,6 +9,7 @@
 5. Leaves work on the cells of the tile program, and at the addresses of the program's accesses
    (`polygen.lower.verify_accesses`).
 6. Parts of folds are whole, written once, and all read (`polygen.lower.folds`).
+7. Of a dependent launch, statements whose leaves touch global memory are those that wait.
 """
 
 from __future__ import annotations
@@ -20,9 +21,13 @@ from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.folds import check_folds
 from polygen.lower.plan import KernelPlan, Leaf, Rows
 from polygen.lower.resources import thread_count
+from polygen.lower.result_work import Epilogue, Finish, Lines, Store, Warm
 from polygen.lower.verify_accesses import check_accesses
-from polygen.lower.work import Move, Send
+from polygen.lower.work import Copy, Fill, Move, Send
 from polygen.poly.ast import Block, Call, For, If, LoopAst, Marked
+
+# Work that may touch global memory.
+_OUTSIDE = (Copy, Epilogue, Fill, Finish, Lines, Move, Store, Warm)
 
 
 def verify(plan: KernelPlan) -> KernelPlan:
@@ -37,6 +42,7 @@ def verify(plan: KernelPlan) -> KernelPlan:
     check_accesses(plan)
     if plan.epilogue.folds:
         plan = replace(plan, proofs=(*plan.proofs, *check_folds(plan)))
+    _check_outside(plan)
     wanted = thread_count(plan.schedule, plan.tiles, plan.device)
     last = max(place.first_warp + place.warps for place in plan.places)
     if plan.launch.threads != wanted or last * plan.device.warp_size > wanted:
@@ -44,6 +50,18 @@ def verify(plan: KernelPlan) -> KernelPlan:
             f"{plan.launch.threads} threads do not make the block's warps", where=plan.entry
         )
     return plan
+
+
+def _check_outside(plan: KernelPlan) -> None:
+    """Of a dependent launch, whatever touches global memory is said to: it waits before."""
+    waits = {s.name: s.outside for s in plan.tile_program.statements}
+    for leaf in plan.leaves if plan.launch.dependent else ():
+        # What is no statement is part of others' leaves.
+        if isinstance(leaf.work, _OUTSIDE) and not waits.get(leaf.statement, True):
+            raise VerifyError(
+                f"{leaf.statement} touches global memory, and may do so before its wait",
+                where=plan.entry,
+            )
 
 
 def _check_buffers(plan: KernelPlan) -> None:

@@ -17,11 +17,25 @@ from collections.abc import Iterable, Mapping
 
 from polygen.errors import VerifyError
 from polygen.frontend.program import Tensor
+from polygen.lower.accesses import ROWS_BEFORE
+from polygen.lower.computed import Fetch
 from polygen.lower.fill import prove
 from polygen.lower.launch import stride_argument
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Epilogue, Finish, Folding, Lines, Read, Store, Warm, Write
-from polygen.lower.work import Boxes, Combine, Copy, Fill, Load, Locate, Move, Product, Send
+from polygen.lower.verify_computed import check_computed
+from polygen.lower.work import (
+    Boxes,
+    Combine,
+    Copy,
+    Fill,
+    Load,
+    Locate,
+    Move,
+    Product,
+    Send,
+    Stream,
+)
 from polygen.poly.match import Along
 
 _C_ONLY = re.compile(r"\(long long\)|(?<=\d)LL")
@@ -39,6 +53,8 @@ def check_accesses(plan: KernelPlan) -> None:
             _check_copy(plan, leaf.work)
         elif isinstance(leaf.work, Fill):
             _check_fill(plan, leaf.work)
+        elif isinstance(leaf.work, Stream):
+            _check_stream(plan, leaf.work)
         elif isinstance(leaf.work, Move):
             for boxes in leaf.work.boxes:
                 _check_boxes(plan, boxes, leaf)
@@ -50,10 +66,28 @@ def check_accesses(plan: KernelPlan) -> None:
     _check_sums(plan)
     _check_shares(plan)
     _check_elements(plan, plan.epilogue)
-    wanted = tuple(extent for _, extent in plan.batches)
+    groups = plan.match.groups
+    batches = () if groups else plan.batches
+    wanted = tuple(extent for _, extent in batches)
     counted = [locate.batches for locate in plan.of(Locate)]
-    if plan.launch.batches != wanted or any(one != plan.batches for one in counted):
+    if plan.launch.batches != wanted or any(one != batches for one in counted):
         raise VerifyError(f"the matrices are not counted along {wanted}", where=plan.entry)
+    _check_groups(plan)
+
+
+def _check_groups(plan: KernelPlan) -> None:
+    """Rows in groups are rows of tiles, the groups those that launch and work items count."""
+    groups, launch = plan.match.groups, plan.launch
+    indices = [operand.index for _, operand in plan.match.operands]
+    indices += [element.index for element in (*plan.work.reads, *plan.work.writes)]
+    for one in (one for index in indices for one in index if one.group):
+        if groups is None or (one.dim, one.scale, one.offset, one.group) != ("m", 1, 0, groups.dim):
+            raise VerifyError(f"{one} is no row of a group", where=plan.entry)
+    side = "along" if plan.schedule.raster.along == "m" else "across"
+    wanted = (groups.extent, side) if groups else (0, "")
+    counted = [locate.groups for locate in plan.of(Locate)]
+    if (launch.groups, launch.grouped) != wanted or any(one != groups for one in counted):
+        raise VerifyError(f"the tiles are not those of {groups}", where=plan.entry)
 
 
 # --- cells ---------------------------------------------------------------------------------------
@@ -80,6 +114,8 @@ def _buffers(leaf: Leaf) -> list[str] | None:
         return ["pieces"] if leaf.op == "get" else ["pieces", *rings]
     if isinstance(work, Copy):
         return [work.buffer]
+    if isinstance(work, Stream):
+        return [f"fragment_{work.operand}"]
     if isinstance(work, Load):
         return [work.buffer, f"fragment_{work.operand}"]
     if isinstance(work, Move):
@@ -152,6 +188,13 @@ def _check_shares(plan: KernelPlan) -> None:
 # --- addresses -----------------------------------------------------------------------------------
 def _check_copy(plan: KernelPlan, c: Copy) -> None:
     operand = plan.match.operand(c.operand)
+    if c.computed is not None or operand.computed is not None:
+
+        def check(fetch: Fetch, index: tuple[Along, ...], text: str, names: dict[str, str]) -> None:
+            _check_address(plan, fetch.tensor, index, text, names)
+
+        check_computed(plan, c, check)
+        return
     if c.tensor != operand.tensor:
         raise VerifyError(f"copy_{c.operand} reads {c.tensor.name}", where=plan.entry)
     dims = (operand.role, "k") if c.k_contiguous else ("k", operand.role)
@@ -161,6 +204,24 @@ def _check_copy(plan: KernelPlan, c: Copy) -> None:
     )
     if c.extents != tuple(operand.extent(dim) for dim in dims):
         raise VerifyError(f"copy_{c.operand} ends at {c.extents}", where=plan.entry)
+
+
+def _check_stream(plan: KernelPlan, of: Stream) -> None:
+    """Rows begin where the warp's do, and lanes have a chunk each of every step's elements."""
+    _check_copy(plan, of.copy)
+    operand, side = plan.match.operand(of.operand), "mn".index(of.role)
+    role, tile, warp = of.role, plan.tiles.cta[side], plan.tiles.warp[side]
+    for at in _units([f"{level}_{dim}" for level in "bw" for dim in "mn"]):
+        wanted = at[f"b_{role}"] * tile + at[f"w_{role}"] * warp
+        if _value(of.first, at) != wanted:
+            raise VerifyError(
+                f"rows of {operand.tensor.name} begin at {_value(of.first, at)} and not at "
+                f"{wanted}",
+                where=f"{plan.entry}: {of.first}",
+            )
+    made = (of.rows, of.step, of.chunk * plan.atom.lanes, of.extent, of.depth)
+    if made != (warp, plan.atom.k, plan.atom.k, operand.extent(role), operand.extent("k")):
+        raise VerifyError(f"load_{of.operand} reads {made}", where=plan.entry)
 
 
 def _check_fill(plan: KernelPlan, of: Fill) -> None:
@@ -210,9 +271,11 @@ def _check_address(
     variables: Mapping[str, str],
 ) -> None:
     """`text` is where `index` is, whatever the strides and the coordinates."""
-    dims = [dim for dim, _ in plan.batches] + list(variables)
+    dims = [dim for dim, _ in plan.batches] + list(variables) + [ROWS_BEFORE]
     strides = [stride_argument(tensor, axis) for axis in tensor.order[:-1]]
-    for at in _units(dims):
+    # Groups begin where they begin, and not before.
+    ends = {one.dim: one.per for one in index if one.per > 1}
+    for at in (*_units(dims), *_ends(dims, ends)):
         for steps in _units(strides):
             wanted = 0
             for axis, one in enumerate(index):
@@ -240,11 +303,12 @@ def _check_boxes(plan: KernelPlan, of: Boxes, leaf: Leaf) -> None:
     # Of blocks that share sums each has a range of k tiles, and of columns to finish.
     split = plan.tiles.split
     ranges = [{"rank": r, "k_tiles": n} for r in range(split) for n in range(2)]
-    for at in (one | own for one in _units([*batches, "b_m", "b_n", "k"]) for own in ranges):
+    places = [*batches, "b_m", "b_n", "k", ROWS_BEFORE]
+    for at in (one | own for one in _units(places) for own in ranges):
         k = at["rank"] * at["k_tiles"] + at["k"]
         first = at["rank"] * plan.tiles.columns if not of.buffer.startswith("ring_") else 0
         place = {"m": at["b_m"] * tile[0], "n": at["b_n"] * tile[1] + first, "k": k * tile[2]}
-        place |= {dim: at[dim] for dim in batches}
+        place |= {dim: at[dim] for dim in (*batches, ROWS_BEFORE)}
         for axis, corner in zip(of.axes, of.corner, strict=True):
             found = axis.start + axis.step * _value(corner, own | at)
             if axis.axis is None:
@@ -261,14 +325,17 @@ def _check_boxes(plan: KernelPlan, of: Boxes, leaf: Leaf) -> None:
 def _check_lines(plan: KernelPlan, of: Lines) -> None:
     """Panels begin where the agents' tiles do, and are of the arrays that the epilogue accesses."""
     warp_m, warp_n = plan.tiles.warp
+    columns = plan.tiles.columns
     accesses = {id(one) for one in (*plan.epilogue.reads, *plan.epilogue.writes)}
     parts = ["group"] if max(plan.tiles.warps) > 1 else []
     for line in of.moved:
         if id(line.access) not in accesses or line.access.tensor != line.panel.tensor:
             raise VerifyError(f"{line.panel.name} is none of the epilogue's", where=plan.entry)
-        per_block = warp_n // line.panel.columns
-        for at in _units(["b_m", "b_n", "p", *parts]):
-            own = dict.fromkeys(("group", "p"), 0) | at
+        per_block = columns // line.panel.columns
+        units = _units(["b_m", "b_n", "p", *parts])
+        # Of blocks that share sums each finishes columns of its own.
+        for at, rank in itertools.product(units, range(plan.tiles.split)):
+            own = dict.fromkeys(("group", "p"), 0) | at | {"rank": rank}
             group = [own["group"] if count > 1 else 0 for count in plan.tiles.warps]
             wanted = (
                 at["b_m"] * plan.tiles.cta[0]
@@ -276,6 +343,7 @@ def _check_lines(plan: KernelPlan, of: Lines) -> None:
                 + own["p"] // per_block * line.panel.rows,
                 at["b_n"] * plan.tiles.cta[1]
                 + group[1] * warp_n
+                + rank * columns
                 + own["p"] % per_block * line.panel.columns,
             )
             found = (_value(line.row, own), _value(line.column, own))
@@ -297,7 +365,15 @@ def _accessed(plan: KernelPlan, of: Boxes) -> tuple[tuple[Along, ...], tuple[int
 
 
 def _position(one: Along, at: Mapping[str, int]) -> int:
-    return one.scale * at.get(one.dim, 0) + one.offset
+    before = at.get(ROWS_BEFORE, 0) if one.group else 0
+    return one.scale * (at.get(one.dim, 0) // one.per + before) + one.offset
+
+
+def _ends(names: Iterable[str], counts: Mapping[str, int]) -> Iterable[dict[str, int]]:
+    """The last index of a group, the first of the next, and where the third ends."""
+    for name, count in counts.items():
+        for place in (count - 1, count, 3 * count - 1):
+            yield dict.fromkeys(names, 0) | {name: place}
 
 
 def _units(names: Iterable[str]) -> Iterable[dict[str, int]]:

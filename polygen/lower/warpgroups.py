@@ -117,8 +117,9 @@ class _Leaves:
         """
         raster, cluster = self.given.schedule.raster, self.given.schedule.cluster
         across = "n" if raster.along == "m" else "m"
-        batches = self.given.match.batches
-        locate = Locate(raster.along, across, raster.group, (cluster.m, cluster.n), batches)
+        match, blocks = self.given.match, (cluster.m, cluster.n)
+        batches = () if match.groups else match.batches
+        locate = Locate(raster.along, across, raster.group, blocks, batches, match.groups)
         yield Leaf("locate", "locate", "threads", _TILE, locate)
         yield from self._fills()
         by_threads = self.given.schedule.epilogue.through == "lines"

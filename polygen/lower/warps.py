@@ -63,12 +63,20 @@ def _leaves(
     given: Given, moved: list[tuple[Copy, Load]], out: Epilogue, between: tuple[Leaf, ...]
 ) -> list[Leaf]:
     """The leaves of the block's loops, in the order in which they are declared."""
-    asynchronous = moved[0][0].asynchronous
-    unit = "cp.async" if asynchronous else "threads"
+    asynchronous = any(one.asynchronous for one, _ in moved)
     products = given.tree.main.products
     clear = Clear(tuple(one.called("sum") for one in products))
     found = [Leaf("zero", "zero", "threads", (), clear)]
-    found += [Leaf(f"copy_{c.operand}", "move", unit, ("k", "p"), c) for c, _ in moved]
+    found += [
+        Leaf(
+            f"copy_{c.operand}",
+            "compute_copy" if c.computed else "move",
+            "cp.async" if c.asynchronous else "threads",
+            ("k", "p"),
+            c,
+        )
+        for c, _ in moved
+    ]
     if asynchronous:
         note = "commit[t]: the copies of step t become one group"
         found.append(Leaf("commit", "commit", "cp.async", ("t",), Groups(note=note)))

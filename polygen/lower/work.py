@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 from polygen.frontend.program import Dim, Tensor
 from polygen.hardware.fragment_load import FragmentLoad
+from polygen.lower.computed import Computed
 from polygen.lower.launch import MapAxis
+from polygen.poly.match import RowGroups
 from polygen.poly.tile_program import Sync
 
 
@@ -111,6 +113,7 @@ class Locate:
     group: int
     cluster: tuple[int, int]  # blocks along m, n
     batches: tuple[tuple[str, Dim], ...] = ()  # batch dims and their extents, outermost first
+    groups: RowGroups | None = None  # of rows, which then count the matrices
 
 
 # --- operands ------------------------------------------------------------------------------------
@@ -134,6 +137,7 @@ class Copy:
     stride: str  # elements between stored rows
     spread: str  # elements between neighbours of a stored row: "1" where they are adjacent
     base: tuple[str, ...]  # terms that lead to the block's matrix
+    computed: Computed | None = None  # how its elements are made, which nobody stores
 
     @property
     def rows(self) -> int:
@@ -144,6 +148,31 @@ class Copy:
     def columns(self) -> int:
         """Elements of a stored row."""
         return self.tile_k if self.k_contiguous else self.tile
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Global memory -> registers: a chunk of every row of a warp for each of its lanes."""
+
+    copy: Copy  # whose rows
+    rows: int  # of a warp
+    first: str  # where the warp's rows begin
+    extent: Dim  # rows there are
+    depth: Dim  # elements of one
+    step: int  # elements of all lanes
+    chunk: int  # elements of one lane
+    slots: int  # steps that registers hold
+    once: bool  # whether no other warp reads them
+
+    @property
+    def operand(self) -> str:
+        """Its name."""
+        return self.copy.operand
+
+    @property
+    def role(self) -> str:
+        """The dim of the output that it carries."""
+        return self.copy.role
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +222,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Global memory -> ring, by threads that shift rows into place: one operand.
+    """Global memory -> ring, by threads that shift rows into place, or compute: one operand.
 
     A piece is some chunks of 16 bytes of shared memory for each thread.
     """
@@ -219,6 +248,7 @@ class Fill:
     rounds: int  # of a k tile
     each: int  # pieces of a round
     counter: str  # of the rings' slots
+    words: int  # registers of a chunk between reading and writing it
 
 
 @dataclass(frozen=True, slots=True)

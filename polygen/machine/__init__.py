@@ -1,7 +1,11 @@
 """The PTX machine: runs compiled PTX on NumPy with no GPU, and says what is wrong with it."""
 
+from polygen.machine.chain import Link, chain
+from polygen.machine.grids import Behind
 from polygen.machine.report import AccessProfile, Finding, Report
 from polygen.machine.run import Launch, run
 from polygen.machine.tensormap import TensorMap
 
-__all__ = ["AccessProfile", "Finding", "Launch", "Report", "TensorMap", "run"]
+__all__ = [
+    "AccessProfile", "Behind", "Finding", "Launch", "Link", "Report", "TensorMap", "chain", "run",
+]  # fmt: skip

@@ -187,6 +187,18 @@ def clamp_unit(a: Array) -> Array:
     return np.where(a > 0, np.minimum(a, a.dtype.type(1)), a.dtype.type(0))
 
 
+def lesser(a: Array, b: Array, nan: bool) -> Array:
+    """``min``, or ``min.NaN``: -0 is less than 0, as the PTX manual has it."""
+    found = np.minimum(a, b) if nan else np.fmin(a, b)
+    return np.where((found == 0) & (a == b), -(-a - b), found)
+
+
+def greater(a: Array, b: Array, nan: bool) -> Array:
+    """``max``, or ``max.NaN``: 0 is greater than -0."""
+    found = np.maximum(a, b) if nan else np.fmax(a, b)
+    return np.where((found == 0) & (a == b), a + b, found)
+
+
 def fused(a: Array, b: Array, c: Array) -> Array:
     """``fma.rn.f32``, rounded once: the float64 sum is corrected where it sits on a tie."""
     product = a.astype("f8") * b.astype("f8")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polygen.machine import mbarrier
+from polygen.machine import grids, mbarrier
 from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.memory import locate_global, locate_shared
 
@@ -111,6 +111,7 @@ def copy_async(
         lanes, at = lanes.pick(good), at[good]
         source, valid = source[good], valid[good]
     origin = _sources(machine, lanes, source, valid, size, position)
+    grids.check(machine, lanes.pick(valid > 0), origin[valid > 0], 1, position, writes=False)
     if machine.stores is not None:
         whole = valid == size
         if whole.all():

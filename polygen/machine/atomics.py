@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polygen.machine import grids
 from polygen.machine.arithmetic import from_bf16, to_bf16
 from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.memory import split, spread
@@ -109,6 +110,8 @@ def atomic(
     if space == "shared" and machine.shadow is not None:
         machine.shadow.read(lanes, at, kind.itemsize, position)
         machine.shadow.write(lanes, at, kind.itemsize, position)
+    if space == "global":
+        grids.check(machine, lanes, at, kind.itemsize, position, writes=True)
     if space == "global" and machine.stores is not None:
         machine.stores.update(at, kind.itemsize)
     if machine.order is not None:

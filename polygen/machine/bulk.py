@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polygen.machine import mbarrier, tensormap
+from polygen.machine import grids, mbarrier, tensormap
 from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.memory import BASE, SLOT, WINDOW_BYTES, WINDOW_PARAM, rank_in
 from polygen.machine.report import Stop
@@ -169,9 +169,13 @@ def load_tensor(machine: Machine, lanes: Lanes, *rest: Any) -> None:
     addresses = full(lanes, maps)
     for lane in range(lanes.count):
         placed = _map(machine, lanes, lane, int(addresses[lane]), position)
-        data = _fetch(
-            machine, placed, _corner(machine, lanes, lane, placed, tuple(coordinates), position)
-        )
+        corner = _corner(machine, lanes, lane, placed, tuple(coordinates), position)
+        if machine.grids is not None:
+            at, inside = tensormap.elements(placed, corner)
+            grids.check_box(
+                machine, lanes, lane, at[inside], placed.element, position, writes=False
+            )
+        data = _fetch(machine, placed, corner)
         cta, offset = _offset(machine, lanes, lane, target)
         _check_target(machine, lanes, lane, offset, placed.box_bytes, ALIGNMENT, position)
         machine.alignment.need(offset, placed.swizzle * 8, position)
@@ -218,6 +222,7 @@ def _linear_source(
             position,
         )
         raise Stop
+    grids.check_box(machine, lanes, lane, at, 16, position, writes=False)
     return machine.memory.bytes.reshape(-1, 16)[at // 16].copy()
 
 
@@ -319,6 +324,7 @@ def store_tensor(machine: Machine, lanes: Lanes, *rest: Any) -> None:
         if placed.dims[0] * placed.element % 16 and not operation:
             at, written = tensormap.elements(placed, corner, whole_chunks=True)
             _check_ends(machine, lanes, lane, placed, at[written & ~inside], position)
+        grids.check_box(machine, lanes, lane, at[written], placed.element, position, writes=True)
         _take(
             machine, lanes, lane, chunks, at, (inside, written), placed.dtype, operation, position
         )
@@ -355,6 +361,7 @@ def store_linear(machine: Machine, lanes: Lanes, *rest: Any) -> None:
         _linear_source(machine, lanes, lane, int(targets[lane]), amount, "global", position)
         chunks = cta * machine.shared_bytes + offset + 16 * np.arange(amount // 16)
         at = int(targets[lane]) - BASE + np.arange(0, amount, dtype.itemsize)
+        grids.check_box(machine, lanes, lane, at, dtype.itemsize, position, writes=True)
         all_of_it = np.ones(len(at), bool)
         _take(machine, lanes, lane, chunks, at, (all_of_it, all_of_it), dtype, operation, position)
 

@@ -28,8 +28,8 @@ FLOATING = {
     "div": "{0} / {1}",
     "neg": "-{0}",
     "abs": "abs({0})",
-    "min": "N.fmin({0}, {1})",
-    "max": "N.fmax({0}, {1})",
+    "min": "lesser({0}, {1}, False)",
+    "max": "greater({0}, {1}, False)",
     "rcp": "one / {0}",
     "sqrt": "N.sqrt({0})",
     "rsqrt": "one / N.sqrt({0})",
@@ -154,7 +154,7 @@ def _floating(w: Writer, one: Instruction, kind: str) -> None:
     mode = next((part for part in _MODES if part in one.parts), "")
     text = FLOATING[name].format(*names)
     if name in ("min", "max") and "NaN" in one.parts:
-        text = f"N.{name}imum({names[0]}, {names[1]})"
+        text = text.replace("False", "True")
     elif mode:
         if kind != "f32":
             raise w.refuse(one, why=f"directed rounding of {kind} is not modelled")

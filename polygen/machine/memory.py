@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polygen.errors import LaunchError
+from polygen.machine import grids
 from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.special import RESERVED
 
@@ -281,8 +282,10 @@ def load(
         return spread(lanes.count, good, some)
     if space == "shared" and machine.shadow is not None:
         machine.shadow.read(lanes, at, size, position)
-    elif space == "global" and machine.stores is not None:
-        machine.stores.read(machine, lanes, at, size, position)
+    elif space == "global":
+        grids.check(machine, lanes, at, size, position, writes=False)
+        if machine.stores is not None:
+            machine.stores.read(machine, lanes, at, size, position)
     facts = machine.program.facts
     if machine.order is not None and position in facts.strong:
         machine.order.read(lanes, space, at, position in facts.acquires, position)
@@ -310,6 +313,8 @@ def store(
     facts = machine.program.facts
     if machine.order is not None and position in facts.strong:
         machine.order.write(lanes, space, at, position in facts.releases, position)
+    if space == "global":
+        grids.check(machine, lanes, at, size, position, writes=True)
     if space == "global" and machine.stores is not None:
         new = as_bytes(lanes, tuple(values), dtype)
         machine.stores.write(machine, lanes, at, size, new, position)

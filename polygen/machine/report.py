@@ -23,6 +23,8 @@ CODES = {
     "misaligned": "an address is not a multiple of the access size",
     "deadlock": "threads wait for something that never happens",
     "barrier-count": "a barrier's arrival or byte count is wrong",
+    "before-grid-wait": "global memory that a grid before may use is touched before "
+    "griddepcontrol.wait",
     "missing-proxy-fence": "generic writes reach the async proxy without fence.proxy.async",
     "divergent-warp-operation": "threads of one warp do not execute a warp operation together",
     "unwritten-register": "a value that depends on a register nothing has written is used",

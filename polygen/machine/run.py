@@ -24,6 +24,7 @@ from polygen.hardware.device import common_facts, devices
 from polygen.machine import alignment
 from polygen.machine.blocks import analyse
 from polygen.machine.calls import flattened
+from polygen.machine.grids import Behind, Grids
 from polygen.machine.lanes import Geometry
 from polygen.machine.memory import OWN, SLOT
 from polygen.machine.module import Kernel, Module
@@ -35,6 +36,7 @@ from polygen.machine.scheduler import Scheduler
 from polygen.machine.special import RESERVED, cooperates
 from polygen.machine.state import Machine, Options, Placed, local_bytes, place_shared, shadow_bytes
 from polygen.machine.stores import Again, GlobalStores
+from polygen.machine.tensormap import TensorMap
 from polygen.machine.translate import Translation
 
 WAVE_THREADS = 8192  # threads per wave: large enough to amortise, small enough for the cache
@@ -65,6 +67,13 @@ class Launch:
     shared_bytes: int = 0
     arguments: tuple[Any, ...] = ()
     entry: str | None = None
+
+
+def arrays_of(launch: Launch) -> list[np.ndarray[Any, Any]]:
+    """The arrays among a launch's arguments, those of tensor maps too, as a report has them."""
+    pieces = [p for one in launch.arguments for p in (one if isinstance(one, tuple) else (one,))]
+    memory = (piece.memory if isinstance(piece, TensorMap) else piece for piece in pieces)
+    return [one for one in memory if isinstance(one, np.ndarray) and one.ndim]
 
 
 @functools.cache
@@ -196,6 +205,7 @@ def run(
     profile: bool = False,
     max_steps: int = 1_000_000,
     progress: Callable[[int, int], None] | None = None,
+    behind: Behind | None = None,
 ) -> Report:
     """Execute a kernel on NumPy and judge it.
 
@@ -208,6 +218,7 @@ def run(
         profile: count shared wavefronts and global sectors per instruction.
         max_steps: block executions per wave before the run is taken for an endless loop.
         progress: called with the number of CTAs that have run and of all, after every wave.
+        behind: of a dependent launch, what may still run when it begins; None: nothing.
 
     Returns:
         The arrays after the run and everything that was found.
@@ -240,6 +251,8 @@ def run(
             placed.stores = GlobalStores(
                 program.facts, memory.size, tuple(memory.buffers), blocks, watched
             )
+        if behind is not None:
+            placed.grids = Grids(behind, arrays_of(launch), placed.buffers)
         shared = (first, end, launch.shared_bytes)
         options = Options(completion, seed, checks, Profiler() if profile else None)
         try:
@@ -270,6 +283,8 @@ def _execute(
         for wave, ctas in enumerate(_waves(launch, kernel.cluster, shadow, cooperates(kernel))):
             if placed.stores is not None:
                 placed.stores.begin(ctas)
+            if placed.grids is not None:
+                placed.grids.begin(Geometry(launch.grid, launch.block, ctas, kernel.cluster).total)
             machine = Machine(
                 program,
                 Geometry(launch.grid, launch.block, ctas, kernel.cluster),

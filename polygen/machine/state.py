@@ -15,6 +15,7 @@ from polygen.machine.barriers import Barriers
 from polygen.machine.blocks import Program
 from polygen.machine.bulk import Bulk
 from polygen.machine.cluster import Clusters
+from polygen.machine.grids import Grids
 from polygen.machine.lanes import Geometry, Lanes, Vector
 from polygen.machine.mbarrier import Mbarriers
 from polygen.machine.memory import (
@@ -90,6 +91,7 @@ class Placed:
     maps: tuple[PlacedMap, ...]  # by the numbers in their images (`tensormap.image`)
     alignment: Alignment = field(default_factory=lambda: Alignment(-1, 1))
     stores: GlobalStores | None = None
+    grids: Grids | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ class Machine:
         self.memory, self.tensor_maps = placed.memory, placed.maps
         self.alignment = placed.alignment
         self.stores = placed.stores if options.checks else None
+        self.grids = placed.grids
         self.completion, self.profiler = options.completion, options.profiler
         self.random = random.Random(options.seed)
         self.shared_first, self.shared_end, self.dynamic = shared

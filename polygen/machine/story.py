@@ -33,6 +33,7 @@ _REMEDY = {
     "in-flight-access": "the wait that covers the copy or product has to come before the access",
     "missing-proxy-fence": "fence.proxy.async by the writers, after the write and before the "
     "barrier, would hand it over",
+    "before-grid-wait": "griddepcontrol.wait by the same thread has to come before the access",
     "uninitialised-shared-read": "nothing wrote there: an index, a size or a wait is wrong",
     "unwritten-register": "a variable is used on a path on which nothing has been assigned to it",
     "deadlock": "who should arrive has left, waits elsewhere, or arrives less often than expected",

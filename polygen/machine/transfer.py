@@ -138,9 +138,16 @@ def fence(w: Writer, one: Instruction) -> None:
         w.call("order.fence", [], f", {'cta' in one.parts}")
 
 
-@opcode(
-    "prefetch", "prefetchu", "griddepcontrol", "nanosleep", "discard", "applypriority", "pmevent"
-)
+@opcode("griddepcontrol")
+def dependent(w: Writer, one: Instruction) -> None:
+    """What the grids before have done is there behind the wait; the next one may begin any time."""
+    if one.parts[1:] == ("wait",):
+        w.call("grids.wait", [], "")
+    elif one.parts[1:] != ("launch_dependents",):
+        raise w.refuse(one)
+
+
+@opcode("prefetch", "prefetchu", "nanosleep", "discard", "applypriority", "pmevent")
 def nothing(w: Writer, one: Instruction) -> None:
     """Hints without an effect on values."""
 

@@ -23,6 +23,7 @@ from polygen.machine import (
     compute,
     convert,
     exchange,
+    grids,
     hopper,
     mbarrier,
     memory,
@@ -106,6 +107,7 @@ def _namespace() -> dict[str, object]:
             if callable(value) and getattr(value, "__module__", "") == module.__name__:
                 names[name] = value
     names.update(mbarrier=mbarrier, bulk=bulk, wgmma=wgmma, wmma=wmma, registers=registers)
+    names.update(grids=grids)
     names.update(order=order, remote=remote, accumulators=accumulators, unwritten=unwritten)
     names.update(
         one=np.float32(1), WINDOW_SHARED=memory.WINDOW_SHARED, WINDOW_LOCAL=memory.WINDOW_LOCAL

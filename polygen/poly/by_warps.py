@@ -44,7 +44,8 @@ def by_warps(
         schedule: stages, loop orders, epilogue.
         epilogue: how a staged one walks a warp tile, and whether it folds.
         main: what is multiplied.
-        asynchronous: whether copies run in the background until waited for.
+        asynchronous: whether copies run in the background until waited for, but for those of
+            operands that are computed.
     """
     warps = Place("warps", ("w",), (tiles.warp_count,), common_facts()["warp_size"])
     loops = _main(tiles, schedule, warps, main, asynchronous=asynchronous)
@@ -82,7 +83,8 @@ def _main(
     buffers: list[Buffer] = []
     held = min(pipeline.fragments, tiles.k_steps)  # no more than there are steps are ever in use
     for ring in main.rings:
-        statements += _copy_and_load(tiles, schedule, warps, ring.name, asynchronous=asynchronous)
+        background = asynchronous and not ring.computed
+        statements += _copy_and_load(tiles, schedule, warps, ring.name, asynchronous=background)
         slots = (("k",), f"k mod {pipeline.stages}")
         registers = (("k", "s"), f"s mod {held}")
         buffers += [

@@ -1,7 +1,8 @@
 """`TileProgram` -> the same tree with everything that synchronises it.
 
 1. mbarriers between places (`handover`), barriers, waits for groups and fences inside them
-   (`rendezvous`), skips and turns (`phases`).
+   (`rendezvous`), skips and turns (`phases`); of dependent launches, waits for the grids before
+   (`dependent`).
 2. What the others imply is dropped.
 3. Every sync is told which dependences need it.
 
@@ -17,6 +18,8 @@ from polygen import isl
 from polygen.errors import IllegalSchedule
 from polygen.poly.count_versions import count_versions
 from polygen.poly.counters import Counter
+from polygen.poly.dependent import KIND as GRID
+from polygen.poly.dependent import wait_for_grids
 from polygen.poly.derivation import Derivation
 from polygen.poly.frame import Frame, frame
 from polygen.poly.handover import hand_over
@@ -50,6 +53,7 @@ def derive(program: TileProgram) -> Synchronised:
     hand_over(work)
     meet(work)
     tell_apart(work)
+    wait_for_grids(work)
     users = _check(work)
     users = _prune(work, users)
     syncs = tuple(
@@ -83,7 +87,7 @@ def _prune(
 ) -> dict[str, tuple[Dependence, ...]]:
     """Drop what the others imply."""
     for sync in work.syncs:
-        if sync.kind == "turn" or sync.name.startswith("wait_last_"):
+        if sync.kind in ("turn", GRID) or sync.name.startswith("wait_last_"):
             continue
         order = work.order(tuple(s for s in work.syncs if s is not sync))
         needs = work.likely(sync, users.get(sync.name, ()))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from polygen.poly.fills import Held, held, shifted
 from polygen.poly.match import Match
 from polygen.poly.tile_program import Buffer, TileStatement
 from polygen.poly.tile_tree import Node, Steps
@@ -21,11 +22,13 @@ class Ring:
         name: "a": the buffer is ``ring_a``.
         side: "m" or "n": the dim of the output that the operand carries.
         pieces: of a tile, that each thread of the producer writes; 0: the copy engine fills it.
+        computed: whether its elements are computed by the threads that write them.
     """
 
     name: str
     side: str
     pieces: int = 0
+    computed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +52,17 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class MainLoop:
-    """What the main loop brings and multiplies: products over one output domain."""
+    """What the main loop brings and multiplies: products over one output domain.
+
+    Attributes:
+        rings: of the operands.
+        products: of their tiles.
+        held: what threads that fill rings hold in registers.
+    """
 
     rings: tuple[Ring, ...]
     products: tuple[Product, ...]
+    held: Held = field(default_factory=shifted)
 
 
 def main_loop(match: Match, pieces: Mapping[str, int] | None = None) -> MainLoop:
@@ -64,11 +74,15 @@ def main_loop(match: Match, pieces: Mapping[str, int] | None = None) -> MainLoop
     """
     several, filled = len(match.products) > 1, pieces or {}
     return MainLoop(
-        tuple(Ring(name, operand.role, filled.get(name, 0)) for name, operand in match.operands),
+        tuple(
+            Ring(name, operand.role, filled.get(name, 0), operand.computed is not None)
+            for name, operand in match.operands
+        ),
         tuple(
             Product(str(number) if several else "", one.left, one.right)
             for number, one in enumerate(match.products)
         ),
+        held(operand for _, operand in match.operands),
     )
 
 

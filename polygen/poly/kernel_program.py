@@ -2,7 +2,8 @@
 
 A kernel has a main loop and an epilogue. In the main loop tiles of the operands move into rings and
 products are added to sums; in the epilogue sums become results. Who does what, and by which unit,
-is what schedules differ in: `by_warps` and `by_roles` write it down.
+is what schedules differ in: `by_warps`, `by_roles` and
+`by_lanes` write it down.
 
 `i` counts the output tiles of a persistent block, `k` the k tiles, `s` the instructions along k,
 `m` and `n` those of a warp tile, `p` the panels of an epilogue or the parts of a copy.
@@ -10,6 +11,9 @@ is what schedules differ in: `by_warps` and `by_roles` write it down.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from polygen.poly.by_lanes import by_lanes
 from polygen.poly.by_roles import by_roles
 from polygen.poly.by_warps import by_warps
 from polygen.poly.kernel_parts import Epilogue, MainLoop
@@ -35,6 +39,10 @@ def kernel_program(
         main: what is multiplied.
         asynchronous: whether copies by warps run in the background until waited for.
     """
+    if schedule.by_lanes:
+        return by_lanes(tiles, schedule, main)
     if schedule.specialised:
-        return by_roles(tiles, schedule, epilogue, main)
-    return by_warps(tiles, schedule, epilogue, main, asynchronous=asynchronous)
+        program = by_roles(tiles, schedule, epilogue, main)
+    else:
+        program = by_warps(tiles, schedule, epilogue, main, asynchronous=asynchronous)
+    return replace(program, dependent=schedule.launch.dependent)

@@ -141,7 +141,14 @@ def map_program(
         carried,
     )
     orders, sums = sum_orders(
-        emitted, statements, relation, tiles, atom, matched.depths, invariant=bool(invariant)
+        emitted,
+        statements,
+        relation,
+        tiles,
+        atom,
+        matched.depths,
+        invariant=bool(invariant),
+        exchanged=schedule.exchange,
     )
     return ScheduleTree(
         fusion,

@@ -16,43 +16,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polygen.errors import UnsupportedProgram
-from polygen.frontend.program import Affine, Contraction, Dim, Index, Program, Tensor
+from polygen.frontend.program import Contraction, Dim, Program, Tensor
+from polygen.poly.elements import Along as Along
+from polygen.poly.elements import along as along
+from polygen.poly.elements import axis_of as axis_of
 from polygen.poly.fusion import Fusion
-
-
-@dataclass(frozen=True, slots=True)
-class Along:
-    """What indexes one axis of an array: ``scale * dim + offset``.
-
-    Attributes:
-        dim: "m", "n", "k", a batch dim ("z0", "z1", ...), or "" for a constant, the offset.
-        scale: elements of the axis from one index of the dim to the next.
-        offset: the element at index 0.
-    """
-
-    dim: str
-    scale: int = 1
-    offset: int = 0
-
-    def __str__(self) -> str:
-        if not self.dim:
-            return str(self.offset)
-        text = self.dim if self.scale == 1 else f"{self.scale}*{self.dim}"
-        return f"{text}{self.offset:+d}" if self.offset else text
-
-
-def along(index: Index, dims: dict[str, str]) -> Along:
-    """An index in terms of dims, by iterator."""
-    if isinstance(index, int):
-        return Along("", 0, index)
-    if isinstance(index, Affine):
-        return Along(dims[index.iterator], index.scale, index.offset)
-    return Along(dims[index])
-
-
-def axis_of(index: tuple[Along, ...], dim: str) -> int | None:
-    """The axis that runs along a dim; None: there is none."""
-    return next((axis for axis, one in enumerate(index) if one.dim == dim), None)
+from polygen.poly.prologue import Prologue, Prologues, operand_array, prologue
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +32,8 @@ class Operand:
     role: str  # "m" for A, "n" for B: the output dim it carries
     index: tuple[Along, ...]  # per axis
     extents: tuple[tuple[str, Dim], ...]  # of its dims, by name
+    # How its elements are computed: the tensor then is none that is stored.
+    computed: Prologue | None = None
 
     @property
     def inner(self) -> Along:
@@ -96,7 +67,7 @@ class Operand:
     @property
     def alignment(self) -> int:
         """Bytes that divide the address of every row that is read."""
-        start = self.inner.offset * self.tensor.dtype.bytes
+        start = (1 if self.inner.group else self.inner.offset) * self.tensor.dtype.bytes
         bits = self.tensor.alignment | start
         return bits & -bits
 
@@ -121,6 +92,21 @@ class Multiplied:
 
 
 @dataclass(frozen=True, slots=True)
+class RowGroups:
+    """Rows in groups: matrices of results below one another, each with as many rows as it has.
+
+    Attributes:
+        dim: the batch dim that counts them.
+        extent: how many there are.
+        ends: the array that says where they end.
+    """
+
+    dim: str
+    extent: Dim
+    ends: str
+
+
+@dataclass(frozen=True, slots=True)
 class Match:
     """Products in the terms of a matrix instruction."""
 
@@ -131,6 +117,7 @@ class Match:
     m: Dim
     n: Dim
     depths: tuple[Dim, ...]  # the different lengths of the sums
+    groups: RowGroups | None = None  # of rows; then `m` is the number of rows of all groups
 
     def extent(self, role: str) -> Dim:
         """The size of the problem along "m", "n" or "k", the first of several."""
@@ -143,6 +130,11 @@ class Match:
     def side(self, role: str) -> tuple[Operand, ...]:
         """The operands that carry "m", or "n"."""
         return tuple(operand for _, operand in self.operands if operand.role == role)
+
+    @property
+    def copied(self) -> tuple[tuple[str, Operand], ...]:
+        """The operands that are arguments; what is left is computed."""
+        return tuple(item for item in self.operands if item[1].computed is None)
 
     @property
     def a(self) -> Operand:
@@ -172,8 +164,19 @@ class Match:
         return "\n".join([*lines, *(f"  {name}: {operand}" for name, operand in self.operands)])
 
 
-def match(program: Program, fusion: Fusion) -> Match:
+def match(
+    program: Program,
+    fusion: Fusion,
+    computed: Prologues | None = None,
+    arguments: tuple[Tensor, ...] = (),
+) -> Match:
     """Name the roles of the iterators of the program's products.
+
+    Args:
+        program: its products read arrays.
+        fusion: the band of its statements.
+        computed: the statements behind those of these arrays that are computed.
+        arguments: what these statements read.
 
     Raises:
         UnsupportedProgram: the accesses are not those of matrix products over one domain.
@@ -196,14 +199,35 @@ def match(program: Program, fusion: Fusion) -> Match:
                 many = sum(operand.role == role for operand in named.values())
                 operands[key] = ("a" if role == "m" else "b") + (str(many + 1) if many else "")
                 sizes = (*extents.items(), ("k", depth))
-                tensor = program.tensors[access.name]
-                named[operands[key]] = Operand(tensor, role, index, tuple(sizes))
+                named[operands[key]] = _operand(
+                    program, access.name, role, index, sizes, computed or {}, arguments
+                )
             sides[role] = operands[key]
         products.append(Multiplied(contraction, k, sides["m"], sides["n"]))
     depths = tuple(dict.fromkeys(dict(p.contraction.domain)[p.k] for p in products))
     batches = tuple((dim, extents[dim]) for dim in axes if dim not in ("m", "n"))
     order = sorted(named.items(), key=lambda item: item[1].role)
-    return Match(tuple(products), tuple(order), axes, batches, extents["m"], extents["n"], depths)
+    groups = RowGroups(*batches[0], program.ends) if program.ends else None
+    m, n = extents["m"], extents["n"]
+    return Match(tuple(products), tuple(order), axes, batches, m, n, depths, groups)
+
+
+def _operand(
+    program: Program,
+    name: str,
+    role: str,
+    index: tuple[Along, ...],
+    sizes: tuple[tuple[str, Dim], ...],
+    computed: Prologues,
+    arguments: tuple[Tensor, ...],
+) -> Operand:
+    """What a product reads in one role: an argument, or what is computed of several."""
+    if name not in computed:
+        return Operand(program.tensors[name], role, index, sizes)
+    made = prologue({t.name: t for t in arguments}, computed[name], index)
+    own = {one.dim for one in index}
+    tensor, axes = operand_array(made, name, tuple(s for s in sizes if s[0] in own), role)
+    return Operand(tensor, role, axes, sizes, made)
 
 
 def _axes(program: Program, fusion: Fusion) -> tuple[str, ...]:

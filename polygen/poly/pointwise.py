@@ -11,59 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polygen.frontend.dtypes import DType
-from polygen.frontend.program import Access, Constant, Coordinate, Extent, Fold, Program, Tensor
-from polygen.poly.folds import split_folds, term
+from polygen.frontend.program import Access, Constant, Coordinate, Extent, Fold, Program
+from polygen.poly.elements import Along, along
+from polygen.poly.elements import Compute as Compute
+from polygen.poly.elements import Element as Element
+from polygen.poly.folds import term
 from polygen.poly.fusion import Fusion
-from polygen.poly.match import Along, Match, along, axis_of
-
-
-@dataclass(frozen=True, slots=True)
-class Element:
-    """The element of a tensor that goes with the result at (m, n)."""
-
-    name: str  # of a read's variable; of an output, the tensor's
-    tensor: Tensor
-    index: tuple[Along, ...]  # per axis, over "m", "n" and the batch dims
-
-    @property
-    def kind(self) -> str:
-        """``"vector"``: adjacent along n; ``"strided"``; ``"row"``: one per row; ``"scalar"``."""
-        if not self.tensor.dims:
-            return "scalar"
-        column = self.axis("n")
-        if column is None:
-            return "row"
-        adjacent = column == self.tensor.contiguous_axis and self.index[column].scale == 1
-        return "vector" if adjacent else "strided"
-
-    @property
-    def whole(self) -> bool:
-        """Whether every result has its own."""
-        return self.axis("m") is not None and self.axis("n") is not None
-
-    @property
-    def alignment(self) -> int:
-        """Bytes that divide the address of every row that is accessed."""
-        if not self.tensor.dims:
-            return self.tensor.alignment
-        start = self.index[self.tensor.order[-1]].offset * self.tensor.dtype.bytes
-        bits = self.tensor.alignment | start
-        return bits & -bits
-
-    def axis(self, dim: str) -> int | None:
-        """The tensor axis along a dim; None: it has none."""
-        return axis_of(self.index, dim)
-
-
-@dataclass(frozen=True, slots=True)
-class Compute:
-    """``result = function(args)`` on one element; args are values, reads' variables, constants."""
-
-    result: str
-    function: str
-    args: tuple[str | float, ...]
-    dtype: DType
+from polygen.poly.match import Match
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +55,18 @@ class Pointwork:
         return tuple(read for read in self.reads if read.whole)
 
 
-def pointwork(program: Program, fusion: Fusion, match: Match) -> Pointwork:
-    """Translate the pointwise statements into accumulator coordinates."""
-    split = split_folds(program)
-    tensors, program = program.tensors, split.main
+def pointwork(
+    program: Program, fusion: Fusion, match: Match, split_off: tuple[Fold, ...] = ()
+) -> Pointwork:
+    """Translate the pointwise statements into accumulator coordinates.
+
+    Args:
+        program: the kernel's statements, those that make terms of folds among them.
+        fusion: of these.
+        match: of these.
+        split_off: the folds, whose terms they make.
+    """
+    tensors = program.tensors
     reads: dict[tuple[str, tuple[Along, ...]], Element] = {}
     places: dict[Along, str] = {}
     statements, writes = [], []
@@ -137,7 +99,7 @@ def pointwork(program: Program, fusion: Fusion, match: Match) -> Pointwork:
         if target in tensors:
             writes.append(Element(target, tensors[target], _in_dims(statement.write, dims)))
     coordinates = tuple((name, place) for place, name in places.items())
-    folds = tuple(_folded(fold, fusion, match) for fold in split.folds)
+    folds = tuple(_folded(fold, fusion, match) for fold in split_off)
     return Pointwork(tuple(reads.values()), tuple(statements), tuple(writes), coordinates, folds)
 
 

@@ -17,6 +17,8 @@ which all that waits can run.
     phases      a wait is for the signals of its own version: the phase before is over, the next
                 not yet
     ends        nothing reads or writes the memory of a block that is gone
+    grids       of a dependent launch, nothing touches global memory before its wait for the grids
+                before
     frame       barriers are there before anybody uses them, and memory as long as it is reached
     necessary   without any one sync something above does not hold
 
@@ -31,6 +33,8 @@ from polygen import isl
 from polygen.errors import IllegalSchedule, VerifyError
 from polygen.poly.agent_order import LeafFacts
 from polygen.poly.counters import check_counters, check_sides, check_turns
+from polygen.poly.dependent import KIND as GRID
+from polygen.poly.dependent import check_waits
 from polygen.poly.emitted import Emitted, read_trees
 from polygen.poly.frame import frame
 from polygen.poly.handover import arrivals
@@ -72,6 +76,7 @@ def refine(emitted: Emitted, *, necessary: bool = True) -> tuple[Proof, ...]:
     proof.check_phases()
     proof.check_ends()
     proof.check_frame()
+    check_waits(proof.order, proof.program, proof.facts)
     if necessary:
         proof.check_necessary()
     count = f"{len(emitted.syncs)} sync(s), {len(emitted.trees)} place(s)"
@@ -85,6 +90,8 @@ def refine(emitted: Emitted, *, necessary: bool = True) -> tuple[Proof, ...]:
         "a wait is for its own phase: the one before is over, the next but one not yet",
         "barriers are there before they are used, and memory as long as it is",
     ]
+    if emitted.program.dependent:
+        claims.append("nothing touches global memory before the grids before are complete")
     if necessary:
         claims.append("no synchronisation can be dropped")
     return tuple(Proof(claim, count) for claim in claims)
@@ -311,7 +318,7 @@ class _Refinement:
     def check_necessary(self) -> None:
         """Without any one sync something is not ordered."""
         for sync in self.syncs:
-            if sync.kind == "turn" or self._is_last_wait(sync):
+            if sync.kind in ("turn", GRID) or self._is_last_wait(sync):
                 continue
             order = self.order.having(tuple(s for s in self.syncs if s is not sync))
             users = self.users.get(sync.name, [])

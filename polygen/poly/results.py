@@ -28,10 +28,17 @@ _VECTOR_BYTES = 16  # of the narrowest output, in one access
 
 
 def copies_in_background(match: Match, device: Device) -> bool:
-    """Whether all copies can run in the background: rows of 4-byte alignment, a device that can."""
-    return device.has("cp_async") and all(
-        operand.in_rows and operand.alignment >= device.asynchronous_copy_smallest
-        for _, operand in match.operands
+    """Whether all copies of arguments can run in the background: rows of 4-byte alignment, a device
+    that can. False where there are none.
+    """
+    copied = [operand for _, operand in match.copied]
+    return (
+        device.has("cp_async")
+        and bool(copied)
+        and all(
+            operand.in_rows and operand.alignment >= device.asynchronous_copy_smallest
+            for operand in copied
+        )
     )
 
 
@@ -90,6 +97,13 @@ def panels(schedule: Schedule, work: Pointwork) -> Panels | None:
         return Panels(0, (), ())
     where = f"schedule {schedule.name}, epilogue.through"
     for one in (*work.matrices, *work.writes) if schedule.epilogue.through == "tma" else ():
+        if any(along.group for along in one.index):
+            raise ScheduleError(
+                f"{one.tensor.name}: the copy engine cannot move rows of groups",
+                where=where,
+                why="a box goes on into the rows of the next group",
+                nearest='Use epilogue.through = "lines"',
+            )
         if one.kind != "vector" or one.alignment < _ROW_BYTES:
             raise ScheduleError(
                 f"{one.tensor.name}: the copy engine cannot move {one.tensor}",

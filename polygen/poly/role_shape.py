@@ -77,7 +77,7 @@ class RoleShape:
     def rounds(self) -> tuple[int, int]:
         """Rounds in which threads fill a k tile, and pieces of one."""
         pieces = sum(ring.pieces for ring in self.by_threads)
-        return rounds(pieces, self.schedule.roles.producer_registers)
+        return rounds(pieces, self.schedule.roles.producer_registers, self.main.held)
 
     @property
     def producer(self) -> Place:

@@ -5,7 +5,8 @@
    its members in program order. What lives inside a group needs no dependence, so that isl's work
    grows with the number of groups and not with the length of an expression.
 2. Every group gets a parametric domain, and every access that leaves it a relation, straight from
-   `Program`.
+   `Program`. Rows in groups are elements of their group: as many as there are rows in all, which is
+   more than any group has (`polygen.poly.row_groups`).
 3. A contraction is two statements: `Z0[i,j]` clears the sum, `S0[i,j,k]` adds to it.
 4. Program order is lexicographic: group by group, each over its own domain.
 5. isl computes flow dependences (value flow) and the anti and output dependences (reuse of a cell).
@@ -130,7 +131,7 @@ def groups(program: Program) -> tuple[Group, ...]:
         own = tuple(iterator for iterator, _ in statement.domain)
         long = tuple(iterator for iterator, extent in statement.domain if extent != 1)
         accesses = (statement.write, *statement.reads)
-        here = {access.name for access in accesses if access.index not in (own, long)}
+        here = {access.name for access in accesses if access.by_group not in (own, long)}
         together = (
             bool(found)
             and not isinstance(statement, Contraction)
@@ -230,4 +231,5 @@ def _bounds(domain: tuple[tuple[str, str | int], ...]) -> str:
 
 
 def _cell(access: Access) -> str:
-    return f"{access.name}[{','.join(map(str, access.index))}]"
+    """An element; of rows in groups by group and row, which no two of them share."""
+    return f"{access.name}[{','.join(map(str, access.by_group))}]"

@@ -43,6 +43,7 @@ from polygen.schedule.sums import (
     VARIES,
     SumOrder,
     sum_order,
+    turned,
 )
 
 _IN, _OUT = isl.dim_type.in_, isl.dim_type.out
@@ -65,6 +66,7 @@ def sum_orders(
     depths: Sequence[Dim],
     *,
     invariant: bool,
+    exchanged: bool = False,
 ) -> tuple[tuple[SumOrder, ...], tuple[Proof, ...]]:
     """The orders of all products, and what was proved of them.
 
@@ -76,6 +78,7 @@ def sum_orders(
         atom: the instruction.
         depths: lengths of the sums.
         invariant: refuse what depends on anything but k; else it is called `VARIES`.
+        exchanged: whether the instruction's left operand is the program's right one.
 
     Raises:
         InvarianceError: with one pair of instructions.
@@ -96,7 +99,7 @@ def sum_orders(
         split = one.parts()
         order = sum_order(
             role.statement,
-            atom.name,
+            turned(atom, exchanged),
             atom.c.dtype,
             atom.k,
             one.order(split),

@@ -1,6 +1,6 @@
 """What the passes after `Program` do not generate yet, refused by name before they start.
 
-1. Products: no operand is computed (least of all by another product), all have one output domain.
+1. Products: no operand is computed by another product, all have one output domain.
 2. Sums: over one axis per product.
 3. Outputs: arrays, of the products' output domain.
 4. Indices: values are read whole, at their own point.
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from polygen.errors import UnsupportedProgram
-from polygen.frontend.program import Access, Contraction, Dim, Program, Statement
+from polygen.frontend.program import Access, Affine, Contraction, Dim, Program, Statement
 
 
 def require_supported(program: Program) -> None:
@@ -32,6 +32,8 @@ def require_supported(program: Program) -> None:
         _require_whole(program, statement, extents)
     for product in program.contractions:
         _require_one_sum(program, product)
+    for one in program.statements:
+        _require_each_once(program, one)
     for tensor in program.outputs:
         if not tensor.dims:
             raise UnsupportedProgram(
@@ -44,39 +46,43 @@ def require_supported(program: Program) -> None:
 
 
 def _require_argument(program: Program, product: Contraction, access: Access) -> None:
-    """A product's operand is in memory when the kernel starts."""
+    """A product's operand is an argument, or computed from arguments (`polygen.poly.prologue`)."""
     if access.name in program.tensors:
         return
     source = _product_behind(program, access.name)
-    if source is not None:
-        raise UnsupportedProgram(
-            f"{product.name} multiplies what {source.name} sums: chains of products are not "
-            "generated yet",
-            where=program.name,
-            why=f"{source.name}: {source}; {product.name}: {product}",
-            nearest=f"Make two functions, the first one returning {source.write.name}",
-        )
     raise UnsupportedProgram(
-        f"{product.name} multiplies {access.name}, which is computed",
-        where=program.name,
-        why=f"{product.name}: {product} reads its operands from memory; a prologue is not "
+        f"{product.name} multiplies what {source.name} sums: chains of products are not "
         "generated yet",
-        nearest="Pass the computed matrix as an argument",
+        where=program.name,
+        why=f"{source.name}: {source}; {product.name}: {product}",
+        nearest=f"Make two functions, the first one returning {source.write.name}",
     )
 
 
-def _product_behind(program: Program, value: str) -> Contraction | None:
-    """A contraction whose sums a value is computed from."""
+def _require_each_once(program: Program, statement: Statement) -> None:
+    """What copies and epilogues read has an element for every index."""
+    for access in statement.reads:
+        if any(isinstance(index, Affine) and index.per > 1 for index in access.index):
+            raise UnsupportedProgram(
+                f"{statement.name} reads {access}: elements are repeated only in what operands are "
+                "computed from",
+                where=program.name,
+                why=f"{statement.name}: {statement}",
+                nearest=f"Pass {access.name} with its elements repeated",
+            )
+
+
+def _product_behind(program: Program, value: str) -> Contraction:
+    """The contraction whose sums a value is computed from that is none of arguments alone."""
     writers = {statement.write.name: statement for statement in program.statements}
     stack, seen = [value], {value}
-    while stack:
+    while True:
         statement = writers[stack.pop()]
         if isinstance(statement, Contraction):
             return statement
         further = {access.name for access in statement.reads if access.name in writers} - seen
         seen |= further
         stack.extend(sorted(further))
-    return None
 
 
 def _require_one_domain(program: Program) -> None:

@@ -102,6 +102,11 @@ class TileStatement:
     calls: str = ""
 
     @property
+    def outside(self) -> bool:
+        """Whether it may touch global memory: whatever moves or maps, on chip or not."""
+        return self.op in ("move", "map")
+
+    @property
     def instance(self) -> str:
         """``multiply[rank,group,i,k]``."""
         return f"{self.name}[{','.join((*self.place.agents, *self.loops))}]"
@@ -125,6 +130,7 @@ class TileProgram:
         schedule: what runs.
         lags: (buffer, steps) by which its release is late in the innermost loop.
         fields: (buffer, schedule fields that a refusal through it points to).
+        dependent: whether it may begin while the grids before it still run.
     """
 
     parameters: tuple[str, ...]
@@ -135,6 +141,7 @@ class TileProgram:
     schedule: Node
     lags: tuple[tuple[str, int], ...] = ()
     fields: tuple[tuple[str, str], ...] = ()
+    dependent: bool = False
 
     @property
     def prefix(self) -> str:
@@ -161,7 +168,7 @@ class SyncStatement:
 
     Attributes:
         name: unique in the program.
-        kind: "wait", "arrive", "bar", "retire", "fence", "skip" or "commit".
+        kind: "wait", "arrive", "bar", "retire", "fence", "skip", "commit" or "grid".
         loops: its coordinates after the agents.
         domain: isl text, with the tuple.
         place: who.
@@ -188,18 +195,19 @@ class Sync:
 
     Attributes:
         kind: "mbarrier"; "bar", a rendezvous of threads; "retire", a wait for groups of a unit;
-            "fence"; "turn", a token that the agents of a place pass round.
+            "fence"; "turn", a token that the agents of a place pass round; "grid", a wait for the
+            grids before this one.
         name: of the barrier.
         signals: the leaves that arrive: statements that complete by bytes, or one arrive leaf, each
             with the barriers it arrives at, as isl text to cells of the first buffer.
-        wait: the leaf that waits; of a bar, a retire and a fence, the leaf itself.
+        wait: the leaf that waits; of a bar, a retire, a fence and a grid, the leaf itself.
         waits_for: the barrier it waits at, as isl text to one cell.
         buffers: that it hands over.
         slots: barriers, used in turn.
         phase: a wait for version v is for the signals of the version -phase rounds of slots before.
         arrivals: of which one phase consists.
         pending: groups that may be incomplete after a retire.
-        unit: of a retire, whose groups; of a fence, its name.
+        unit: of a retire, whose groups; of a fence and a grid, its name.
         scope: of a bar: "place" (all agents of a block), "agent".
         skips: leaves that pass over versions of other agents, with those versions.
         enforces: the dependences that need it.

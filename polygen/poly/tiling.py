@@ -205,7 +205,7 @@ def tile_map(
         elif s.does == "clear":
             target = f"zero[{warp}]"
         elif s.does == "product":
-            mma = called("mma", s.product)
+            mma = called("dot" if schedule.by_lanes else "mma", s.product)
             target = f"{mma}[{warp},{e['k_tile']},{e['k_step']},{e['a_m']},{e['a_n']}]"
         else:
             staged = schedule.epilogue.through == "smem"

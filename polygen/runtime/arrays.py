@@ -76,8 +76,8 @@ def _is_differentiated(tensor: Any) -> bool:
 
 
 # Types whose arrays give pointer and form by a few attribute reads, and their steps by one;
-# `library` fills both.
-PROBES: dict[type, Probe] = {}
+# `library` fills both. A view stands for an array of which nothing else is known.
+PROBES: dict[type, Probe] = {ArrayView: lambda view: (view.pointer, view.form)}
 _STEPS: dict[type, Callable[[Any], Hashable]] = {}
 _libraries: dict[type, str] = {}
 
@@ -113,8 +113,8 @@ def describe(
     """Describe one array.
 
     Args:
-        array: a CuPy array, a CUDA tensor of PyTorch, or anything in device memory that has
-            ``__dlpack__`` or ``__cuda_array_interface__``.
+        array: a CuPy array, a CUDA tensor of PyTorch, anything in device memory that has
+            ``__dlpack__`` or ``__cuda_array_interface__``, or a view already.
         name: what messages call it.
         stream: the stream that is going to read the array; None: the library's default.
         driver: the CUDA calls; None: CuPy's.
@@ -125,6 +125,8 @@ def describe(
     Raises:
         ArgumentError: not an array, or an array in host memory.
     """
+    if isinstance(array, ArrayView):
+        return array
     owner, probe = library(type(array)), PROBES.get(type(array))
     if probe is _probe_cupy:
         item = array.dtype.itemsize
@@ -153,7 +155,7 @@ def known(name: str) -> DType | str:
     try:
         return dtypes.dtype(name)
     except DTypeError:
-        return name
+        return dtypes.S32 if name == dtypes.S32.storage else name
 
 
 def accepts(declared: DType, given: DType | str) -> bool:

@@ -23,6 +23,7 @@ from polygen.frontend.shapes import LARGEST_SIZE
 from polygen.runtime.arrays import ArrayView, accepts
 from polygen.runtime.dlpack import compact
 from polygen.runtime.tensormaps import MapLayout, map_layout
+from polygen.schedule import realign
 
 LARGEST_ALIGNMENT = 16  # bytes: the widest vector access
 _LARGEST_STEP = 2**31 - 1  # kernels count in s32
@@ -46,6 +47,8 @@ class Binding:
         spans: per tensor, bytes from its first to behind its last element.
         apart: positions of tensors that must share no memory, the written one first.
         maps: per "map" argument, the position of its tensor and its layout.
+        copied: of a kernel with a copy before it, per array that is copied, its position.
+        steps: of these, as the caller has them, elements per step along each axis.
     """
 
     sizes: tuple[tuple[str, int], ...]
@@ -58,6 +61,8 @@ class Binding:
     spans: tuple[int, ...]
     apart: tuple[tuple[int, int], ...]
     maps: tuple[tuple[int, MapLayout], ...]
+    copied: tuple[int, ...] = ()
+    steps: tuple[tuple[int, ...], ...] = ()
 
 
 def bind(
@@ -101,10 +106,19 @@ def bind(
     items = [tensor.dtype.bytes for tensor in tensors]
     steps = dict(zip(names, strides, strict=True))
     _check_conditions(source, _OF_STEPS, Arrays(declared, sizes, steps, {}))
+    copied = tuple(map(names.index, source.realign.names)) if source.realign else ()
+    inner = list(strides)  # as the kernel is given them
+    for at in copied:
+        required.pop(names[at], None)
+        inner[at] = realign.strides(tensors[at], sizes)
+        _check_strides(tensors[at], shapes[at], inner[at], tensors[at].order)
+        alone = zip(shapes[at], inner[at], strict=True)
+        inner[at] = tuple(0 if size == 1 else step for size, step in alone)
+    inner_steps = dict(zip(names, inner, strict=True))
     return Binding(
         sizes=tuple(sizes.items()),
         shapes=tuple(shapes[len(inputs) :]),
-        constants=_constants(source, sizes, steps),
+        constants=_constants(source, sizes, inner_steps),
         grid=source.launch.grid(sizes),
         device=device,
         masks=tuple(
@@ -123,11 +137,13 @@ def bind(
             if one.kind == "apart"
         ),
         maps=tuple(
-            (at, map_layout(argument, tensors[at], sizes, strides[at]))
+            (at, map_layout(argument, tensors[at], sizes, inner[at]))
             for argument in source.arguments
             if argument.kind == "map"
             for at in (names.index(argument.tensor),)
         ),
+        copied=copied,
+        steps=tuple(strides[at] for at in copied),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from polygen.errors import ToolchainMissing
 from polygen.lower.launch import Launch
-from polygen.runtime import occupancy, tensormaps
+from polygen.runtime import dependent, occupancy, tensormaps
 from polygen.runtime.cupy_import import import_cupy
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -35,6 +35,11 @@ class Driver:
         stream_scope: context manager: CuPy allocates on this stream inside it.
         encode_map: the tensor map of an address and a layout.
         resident: function handle, launch, device -> blocks of a persistent kernel that run at once.
+        select: make a device the calling thread's, and its context current.
+        capturing: whether a stream captures a graph.
+        reserve: bytes, stream -> address: memory that the driver gives in stream order.
+        release: address, stream: give it back in stream order.
+        launch_dependent: as `launch`, of a kernel that waits by itself for those before it.
     """
 
     launch: Callable[..., Any]
@@ -46,6 +51,11 @@ class Driver:
     stream_scope: Callable[[int], contextlib.AbstractContextManager[Any]]
     encode_map: tensormaps.Encoder = tensormaps.encode
     resident: Callable[[int, Launch, int], int] = occupancy.resident_blocks
+    select: Callable[[int], None] = lambda device: None
+    capturing: Callable[[int], bool] = lambda _: False
+    reserve: Callable[[int, int], int] = lambda count, stream: 0
+    release: Callable[[int, int], object] = lambda address, stream: None
+    launch_dependent: Callable[..., Any] = dependent.launch
 
 
 @functools.cache
@@ -130,6 +140,10 @@ def _functions(cupy: Any) -> Driver:
         scope = foreign_stream(cupy, stream) if stream else cuda.Stream.null
         return scope  # type: ignore[no-any-return]
 
+    def capturing(stream: int) -> bool:
+        # The default stream captures nothing, and asking it would break captures of others.
+        return stream != 0 and bool(cuda.runtime.streamIsCapturing(stream))
+
     return Driver(
         launch=cuda.driver.launchKernel,
         device=device,
@@ -138,4 +152,8 @@ def _functions(cupy: Any) -> Driver:
         pointer_device=pointer_device,
         wait=wait,
         stream_scope=stream_scope,
+        select=cuda.runtime.setDevice,
+        capturing=capturing,
+        reserve=cuda.runtime.mallocAsync,
+        release=cuda.runtime.freeAsync,
     )

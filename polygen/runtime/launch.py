@@ -3,7 +3,8 @@
 The first call with a new combination of shapes, strides, dtypes and device binds the arrays
 (`binding`) and prepares a parameter block in C layout; later calls of that combination find it by
 one dictionary look-up, write addresses and scalars into the block, and call ``cuLaunchKernel``.
-Nothing synchronises; with ``out`` nothing is allocated, so that calls can be captured in a graph.
+Nothing synchronises; with ``out`` nothing is allocated but the workspace of a kernel that has one,
+so that calls can be captured in a graph.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from polygen.runtime.arrays import PROBES, ArrayView, describe, library
 from polygen.runtime.artifact import Artifact
 from polygen.runtime.binding import Binding, bind, check_overlap, misaligned
 from polygen.runtime.driver import Driver, cupy_driver
+from polygen.runtime.fold_room import address, made
 from polygen.runtime.outputs import (
     allocation_scope,
     allocator,
@@ -36,7 +38,8 @@ from polygen.runtime.outputs import (
 )
 from polygen.runtime.recent import Recent
 from polygen.runtime.tensormaps import MAP_ALIGNMENT, MAP_BYTES, Encoder, MapCache
-from polygen.runtime.workspace import address, made
+from polygen.runtime.workspace import Copies
+from polygen.runtime.workspace import workspace as workspace_for
 
 _LARGEST_F32 = float(np.finfo(np.float32).max)
 _TOO_LARGE = float(np.finfo(np.float64).max)  # stands for integers beyond float64
@@ -58,7 +61,8 @@ class _Prepared:
 
     __slots__ = (
         "_constants", "_first_map", "_launches", "_maps", "_pack", "_pool", "_size", "_slots",
-        "allocate", "binding", "checks", "device", "finish", "library", "passed", "workspace",
+        "allocate", "binding", "checks", "copies", "device", "finish", "library", "parts",
+        "passed",
     )  # fmt: skip
 
     def __init__(
@@ -97,10 +101,11 @@ class _Prepared:
         self._pack = struct.Struct(f"<{addresses}Q" + "f4x" * len(scalars)).pack_into
         self._pool: list[_Block] = []
         self._launches = launches
-        self.workspace = 0  # bytes
+        self.parts = 0  # bytes that parts of folds take
         self.allocate: tuple[Callable[[], Any], ...] = ()
         self.finish: Callable[[Any], Any] | None = None
         self.library = ""
+        self.copies: Copies | None = None  # that go before it
 
     def _block(self) -> _Block:
         room = (ctypes.c_int64 * (self._size + _MAP_STEP))()
@@ -153,7 +158,7 @@ class Launcher:
         self._tensors = (*self._inputs, *outputs)
         self._driver = driver
         self._prepared: Recent[Hashable, _Prepared] = Recent(_MOST_PREPARED)
-        self._functions: dict[int, tuple[tuple[int, object], ...]] = {}
+        self._functions: dict[tuple[int, str], tuple[int, object]] = {}
         self._resident: dict[int, int] = {}  # persistent blocks that run at once, by device
         self._lock = threading.Lock()
 
@@ -220,11 +225,11 @@ class Launcher:
             ready.passed = pointers  # the same arrays again need no second look
         if scalars or self._scalars:
             scalars = self._as_floats(scalars)
-        if ready.workspace:
+        if ready.parts:
             if workspace is None:  # which lives until the launches are on the stream
                 explicit = None if stream is None else queue
-                workspace = made(ready.library, device, ready.workspace, explicit, driver)
-            room = address(workspace, ready.workspace, device, self.source.entry, queue, driver)
+                workspace = made(ready.library, device, ready.parts, explicit, driver)
+            room = address(workspace, ready.parts, device, self.source.entry, queue, driver)
             pointers = [*pointers, room]
         elif workspace is not None:
             raise ArgumentError(
@@ -232,13 +237,34 @@ class Launcher:
                 where=self.source.entry,
                 nearest="Leave workspace= away",
             )
-        ready.submit(pointers, scalars, queue)
+        if ready.copies is None:
+            ready.submit(pointers, scalars, queue)
+        else:
+            self._submit_behind(ready, pointers, scalars, queue, driver, stream is not None)
         if out is not None:
             return out
         if ready.finish is not None:
             with driver.stream_scope(queue):
                 outs = [ready.finish(array) for array in outs]
         return outs[0] if len(outs) == 1 else tuple(outs)
+
+    def _submit_behind(
+        self,
+        ready: _Prepared,
+        pointers: list[int],
+        scalars: Sequence[float],
+        queue: int,
+        driver: Driver,
+        explicit: bool,
+    ) -> None:
+        """Copy operands, and launch on the copies."""
+        copies = ready.copies
+        assert copies is not None
+        with workspace_for(
+            ready.library, ready.device, copies.bytes, queue, driver, explicit=explicit
+        ) as start:
+            targets = [start + offset for offset in copies.offsets]
+            ready.submit(copies.run(pointers, targets, queue), scalars, queue)
 
     def load(self, device: int | None = None) -> int:
         """Load the kernel on the current device, as the first call does; for use before a capture.
@@ -253,31 +279,28 @@ class Launcher:
             ToolchainMissing: no GPU, or the GPU cannot run this kernel.
         """
         driver = self._driver or self._find_driver()
-        return self._loaded(driver.device() if device is None else device)[0][0]
+        device = driver.device() if device is None else device
+        own = self._load(device, self.source.entry, self.source.launch.shared_bytes, driver)
+        if self.source.following is not None:
+            self._load(device, self.source.following.entry, 0, driver)
+        return own
 
-    def _loaded(self, device: int) -> tuple[tuple[int, object], ...]:
-        """The kernel's function, and that of the launch that follows if there is one."""
-        driver = self._driver or self._find_driver()
+    def _load(self, device: int, entry: str, shared_bytes: int, driver: Driver) -> int:
         with self._lock:
-            found = self._functions.get(device)
+            found = self._functions.get((device, entry))
             if found is None:
-                launch, following = self.source.launch, self.source.following
-                entries = [(self.source.entry, launch.shared_bytes)]
-                entries += [(following.entry, 0)] if following is not None else []
                 try:
-                    found = tuple(
-                        driver.load(self.artifact.cubin, entry, room) for entry, room in entries
-                    )
+                    found = driver.load(self.artifact.cubin, entry, shared_bytes)
                 except Exception as reason:  # CuPy's driver error; its class needs CuPy to name it
                     raise ToolchainMissing(
                         f"device {device} cannot load the kernel",
-                        where=self.source.entry,
+                        where=entry,
                         why=f"{reason}; it was compiled for {self.source.arch} and takes "
-                        f"{launch.shared_bytes} bytes of shared memory",
+                        f"{shared_bytes} bytes of shared memory",
                         nearest="Compile for the target that `polygen env` prints",
                     ) from reason
-                self._functions[device] = found
-        return found
+                self._functions[device, entry] = found
+        return found[0]
 
     def _find_driver(self) -> Driver:
         self._driver = cupy_driver()
@@ -347,20 +370,24 @@ class Launcher:
                 self._resident[binding.device] = resident
             blocks = shape.grid(dict(binding.sizes), resident)
             binding = replace(binding, grid=blocks)
+        how = driver.launch_dependent if shape.dependent else driver.launch
         launch = functools.partial(
-            driver.launch, function, *binding.grid, shape.threads, 1, 1, shape.shared_bytes
+            how, function, *binding.grid, shape.threads, 1, 1, shape.shared_bytes
         )
         launches: tuple[Callable[..., Any], ...] = (launch,)
         following, sizes = self.source.following, dict(binding.sizes)
         if following is not None:
             grid, threads = (following.grid(sizes), 1, 1), (following.threads, 1, 1)
-            second, _ = self._loaded(binding.device)[1]
+            second = self._load(binding.device, following.entry, 0, driver)
             launches += (functools.partial(driver.launch, second, *grid, *threads, 0),)
         ready = _Prepared(
             self.source, binding, self._tensors, self._scalars, launches, driver.encode_map
         )
-        ready.workspace = 0 if following is None else following.workspace(sizes)
+        ready.parts = 0 if following is None else following.workspace(sizes)
         ready.library = views[0].library
+        if (copy := self.source.realign) is not None:
+            before = self._load(binding.device, copy.entry, 0, driver)
+            ready.copies = Copies(copy, binding, self._tensors, how, before)
         if outs is None:
             ready.allocate = tuple(
                 allocator(ready.library, binding.device, sizes, tensor.dtype, tensor.order)

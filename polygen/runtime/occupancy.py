@@ -18,7 +18,7 @@ _SUCCESS = 0
 _MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 
 
-class _Config(ctypes.Structure):
+class LaunchConfig(ctypes.Structure):
     """``CUlaunchConfig``; without attributes the kernel's own cluster shape holds."""
 
     _fields_ = (
@@ -27,7 +27,7 @@ class _Config(ctypes.Structure):
         ("shared_bytes", ctypes.c_uint),
         ("stream", ctypes.c_void_p),
         ("attributes", ctypes.c_void_p),
-        ("attribute_count", ctypes.c_uint),
+        ("count", ctypes.c_uint),
     )
 
 
@@ -61,7 +61,9 @@ def resident_blocks(function: int, launch: Launch, device: int) -> int:
     if blocks == 1:
         status = _library().cuDeviceGetAttribute(ctypes.byref(found), _MULTIPROCESSORS, device)
     else:
-        config = _Config((blocks, 1, 1), (launch.threads, 1, 1), launch.shared_bytes, None, None, 0)
+        config = LaunchConfig(
+            (blocks, 1, 1), (launch.threads, 1, 1), launch.shared_bytes, None, None, 0
+        )
         status = _library().cuOccupancyMaxActiveClusters(
             ctypes.byref(found), ctypes.c_void_p(function), ctypes.byref(config)
         )

@@ -26,19 +26,21 @@ from cattrs.errors import (
     ClassValidationError,
     ForbiddenExtraKeysError,
 )
+from cattrs.gen import make_dict_unstructure_fn, override
 
 from polygen.errors import ScheduleFileError, UnknownTarget
 from polygen.hardware import device as targets
 from polygen.hardware.atom import Atom, atom_names
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import swizzle_names
-from polygen.schedule.model import Loops, Schedule, SharedMemory
+from polygen.schedule.lanes import lane_problems
+from polygen.schedule.model import LANES, Launches, Loops, Schedule, SharedMemory
 
 FORMAT = 1
 
 # Dotted path -> the values it may take.
 _CHOICES: dict[str, Callable[[], tuple[str, ...]]] = {
-    "atom": lambda: ("auto", *atom_names()),
+    "atom": lambda: ("auto", LANES, *atom_names()),
     "loops.k": lambda: ("forward", "backward"),
     "pipeline.copies": lambda: ("whole", "spread"),
     "raster.along": lambda: ("m", "n"),
@@ -100,8 +102,15 @@ def loads(text: str, where: str) -> Schedule:
 
 
 def dumps(schedule: Schedule) -> str:
-    """The TOML text of a schedule: every field, in the record's order; `loads` gives it back."""
-    text = tomli_w.dumps({"format": FORMAT, **_converter().unstructure(schedule)})
+    """The TOML text of a schedule, in the record's order; `loads` gives it back.
+
+    It has every field, but `launch` only where it is not the default, and `exchange` only where it
+    is so.
+    """
+    table = _converter().unstructure(schedule)
+    if schedule.launch == Launches():
+        del table["launch"]
+    text = tomli_w.dumps({"format": FORMAT, **table})
     # Short lists of names read better on one line; the writer breaks every list.
     return re.sub(r'\[\n((?: +"\w+",\n)+)\]', lambda found: _one_line(found[1]), text)
 
@@ -150,6 +159,7 @@ def check_structure(schedule: Schedule, atom: Atom, where: str) -> None:
         )
     problems += _role_problems(schedule, facts["cluster_blocks_most"])
     problems += _shared_sum_problems(schedule, atom.n)
+    problems += lane_problems(schedule)
     if problems:
         raise ScheduleFileError(where, problems)
 
@@ -367,6 +377,10 @@ def _converter() -> cattrs.Converter:
     converter.register_structure_hook(str, lambda value, _: _exactly(str, "a string", value))
     converter.register_structure_hook_func(
         lambda kind: kind == tuple[str, ...], lambda value, _: _strings(value)
+    )
+    converter.register_unstructure_hook(
+        Schedule,
+        make_dict_unstructure_fn(Schedule, converter, exchange=override(omit_if_default=True)),
     )
     return converter
 

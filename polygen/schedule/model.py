@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+LANES = "dot"  # an atom: the device's first whose lanes multiply by themselves
+
 
 @dataclass(frozen=True, slots=True)
 class CtaTile:
@@ -130,6 +132,16 @@ class Epilogue:
 
 
 @dataclass(frozen=True, slots=True)
+class Launches:
+    """What goes before a kernel on its stream, and how the kernel follows it."""
+
+    # operands whose rows the copy engine does not take are copied first, to rows that it takes
+    realign: bool = False
+    # it may begin while the kernels before it still run, and waits for them itself
+    dependent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
     """One complete set of decisions."""
 
@@ -146,8 +158,22 @@ class Schedule:
     smem: SharedMemory = SharedMemory()
     epilogue: Epilogue = Epilogue()
     min_blocks: int = 1  # thread blocks per multiprocessor the register allocation aims at
+    # Whether the operands are exchanged: m of all fields above is then a result's contiguous dim,
+    # and its few rows are n.
+    exchange: bool = False
+    launch: Launches = Launches()
 
     @property
     def specialised(self) -> bool:
         """Whether warps have roles."""
         return self.roles.form != "none"
+
+    @property
+    def for_few_rows(self) -> bool:
+        """Whether it is one of those that only few rows of a result are worth."""
+        return self.exchange or self.by_lanes
+
+    @property
+    def by_lanes(self) -> bool:
+        """Whether lanes multiply, without tensor cores: rows stream through registers."""
+        return self.atom.startswith(LANES)

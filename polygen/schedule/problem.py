@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polygen.schedule.model import Schedule
 
@@ -29,8 +29,15 @@ class Problem:
         operands: how many of these carry m, and how many n.
         batches: matrices of results.
         threaded: how many operands that carry m, and that carry n, no copy engine moves: with
-            roles, threads shift their rows into place.
+            roles, threads shift their rows into place, or compute them.
+        uncopied: how many of these no copy helps either: slices that begin inside a chunk of a row.
         own: whether each of these has operands of its own that carry m, and that carry n.
+        computed: how many operands that carry m, and that carry n, are computed.
+        source_bytes: of the arguments that these are computed from, of one matrix of results.
+        operand_functions: functions beyond arithmetic in an element of all of these together.
+        held: words that threads which fill rings hold of a chunk, and registers beside them; zeros:
+            of rows that they shift into place, or there are none.
+        uneven: whether these are groups of rows below one another, of which `m` is the mean.
     """
 
     m: int
@@ -51,13 +58,56 @@ class Problem:
     batches: int = 1
     threaded: tuple[int, int] = (0, 0)
     own: tuple[bool, bool] = (True, True)
+    uncopied: tuple[int, int] = (0, 0)
+    computed: tuple[int, int] = (0, 0)
+    source_bytes: tuple[int, int] = (0, 0)
+    operand_functions: tuple[int, int] = (0, 0)
+    held: tuple[int, int] = (0, 0)
+    uneven: bool = False
+
+    @property
+    def copied(self) -> tuple[int, int]:
+        """How many operands that carry m, and that carry n, a copy helps."""
+        return self.threaded[0] - self.uncopied[0], self.threaded[1] - self.uncopied[1]
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of the operands that a copy helps."""
+        depth = self.k * self.element_bytes
+        return sum(
+            count * extent * depth * (self.batches if own else 1)
+            for count, extent, own in zip(self.copied, (self.m, self.n), self.own, strict=True)
+        )
+
+    def under(self, schedule: Schedule) -> Problem:
+        """The same in the terms of a schedule: as it is, or with operands exchanged."""
+        if not schedule.exchange:
+            return self
+        return replace(
+            self,
+            m=self.n,
+            n=self.m,
+            k_inner=self.k_inner[::-1],
+            operands=self.operands[::-1],
+            threaded=self.threaded[::-1],
+            uncopied=self.uncopied[::-1],
+            own=self.own[::-1],
+            computed=self.computed[::-1],
+            source_bytes=self.source_bytes[::-1],
+            operand_functions=self.operand_functions[::-1],
+        )
 
     @property
     def operand_bytes(self) -> tuple[int, int]:
-        """Bytes of the left and of the right operands of one matrix of results."""
-        left, right = self.operands
+        """Bytes that are read of the left and of the right operands of one matrix of results."""
+        left, right = (
+            all_of - made for all_of, made in zip(self.operands, self.computed, strict=True)
+        )
         depth = self.k * self.element_bytes
-        return left * self.m * depth, right * self.n * depth
+        return (
+            left * self.m * depth + self.source_bytes[0],
+            right * self.n * depth + self.source_bytes[1],
+        )
 
 
 @dataclass(frozen=True, slots=True)

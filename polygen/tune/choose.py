@@ -13,12 +13,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polygen.errors import ScheduleError
 from polygen.hardware.device import Device
 from polygen.schedule.load import shipped
-from polygen.schedule.model import Schedule
+from polygen.schedule.model import Launches, Schedule
 from polygen.schedule.problem import Fitted, Problem
 from polygen.tune.cost import counts, predict_all
 
@@ -62,7 +62,7 @@ def choose(
     fitting: list[Fitted] = []
     refused: dict[bool, str] = {}
     short: dict[bool, int] = {}  # registers to spare that were not enough
-    for candidate in shipped(device):
+    for candidate in _weighed(device, problem):
         if not all(map(device.has, _needs(candidate))):
             continue
         found = fit(candidate)
@@ -94,8 +94,14 @@ def choose(
         f"shipped {chosen.name}, fastest of {len(fitting)} by the cost model for "
         f"{problem.m}x{problem.n}x{problem.k}: {_run(device, best, problem)}"
     )
-    if chosen.specialised and any(problem.threaded):
+    by_hand = problem.threaded
+    if chosen.launch.realign:
+        by_hand = problem.uncopied
+        origin += "; operands that tensor maps cannot describe are copied first, to whole lines"
+    if chosen.specialised and sum(by_hand) > sum(problem.computed):
         origin += "; threads fill rings: tensor maps cannot describe all operands"
+    if any(problem.computed):
+        origin += "; threads compute operands on their way to shared memory"
     if chosen.specialised and chosen.epilogue.through == "lines":
         origin += "; results are stored line by line: tensor maps cannot describe the epilogue"
     if True in refused and not any(one.schedule.specialised for one in fitting):
@@ -103,6 +109,19 @@ def choose(
     if skip:
         origin += f"; not taken because they spill: {', '.join(sorted(skip))}"
     return chosen, origin
+
+
+def copied_first(device: Device) -> Launches:
+    """How a kernel follows a copy of its operands: as soon as the device lets it."""
+    return Launches(realign=True, dependent=device.has("griddepcontrol"))
+
+
+def _weighed(device: Device, problem: Problem) -> list[Schedule]:
+    """The shipped schedules, and where threads would fill rings those with a copy before them."""
+    found = list(shipped(device))
+    if any(problem.copied):
+        found += [replace(one, launch=copied_first(device)) for one in found if one.specialised]
+    return found
 
 
 def _is_short(one: Fitted, short: Mapping[bool, int]) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from polygen.frontend.pitches import row_length, row_step
 from polygen.frontend.program import Access, Program, Statement, Tensor
-from polygen.schedule.model import Schedule
+from polygen.schedule.model import Launches, Schedule
 
 _PROMISE = "invariant"  # begins a line of a program's text
 _GENERATOR = ("isl.py", "frontend", "hardware", "poly", "lower", "emit")
@@ -82,8 +82,12 @@ def invariant_of(text: str, dims: Sequence[Sequence[str | int]]) -> tuple[str, .
 
 
 def candidate_key(schedule: Schedule) -> str:
-    """What tells schedules apart: all decisions, but not the name."""
-    return hashlib.sha256(repr(replace(schedule, name="")).encode()).hexdigest()[:32]
+    """What tells schedules apart: all decisions, but not the name.
+
+    Usual launches are left out, so that records from before there were others keep their keys.
+    """
+    text = repr(replace(schedule, name="")).replace(f", launch={Launches()!r}", "")
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 @functools.cache

@@ -53,7 +53,7 @@ def _decisions(schedule: Schedule) -> tuple[object, ...]:
     """A schedule as independent decisions; the first three are the form and the tile."""
     cta, warp = schedule.tile.cta, schedule.tile.warp
     return (
-        schedule.roles.form,
+        (schedule.roles.form, schedule.by_lanes),
         (cta.m, warp.m),
         (cta.n, warp.n),
         cta.k,
@@ -63,6 +63,7 @@ def _decisions(schedule: Schedule) -> tuple[object, ...]:
         replace(schedule.pipeline, stages=0, distance=0),
         schedule.epilogue,
         schedule.min_blocks,
+        schedule.exchange,
     )
 
 

@@ -20,6 +20,8 @@ import numpy as np
 
 from polygen.frontend.dtypes import F32, DType
 from polygen.frontend.evaluate import evaluate
+from polygen.frontend.grouping import one_group
+from polygen.frontend.groups import bounds
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -31,8 +33,10 @@ from polygen.frontend.program import (
     Program,
     Statement,
     Tensor,
+    Within,
 )
 from polygen.poly.fusion import fuse
+from polygen.poly.prologue import multiplied, prologues, without_prologues
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import scop
 
@@ -61,6 +65,9 @@ def host(array: Any) -> Array:
 
 def row_axes(program: Program) -> dict[str, int]:
     """Of every output, the axis along which rows lie."""
+    if program.ends:
+        return {t.name: 0 for t in program.outputs}
+    program = without_prologues(program)
     rows = _rows(program)
     written = {s.write.name: s for s in program.statements}
     return {
@@ -71,6 +78,7 @@ def row_axes(program: Program) -> dict[str, int]:
 
 def _rows(program: Program) -> dict[str, str]:
     """Of every statement, the iterator along the first axis that the program's own arrays have."""
+    program = without_prologues(program)
     statements = with_rows(program)
     fusion = fuse(statements, scop(statements))
     own = {it for s in program.statements for it, _ in s.domain}
@@ -85,13 +93,18 @@ def sampled(
 
     Args:
         xp: the array module of the operands.
-        program: its products read arguments.
+        program: its products read arguments, or what is computed of them.
         operands: stored arrays, or numbers, by name; small integers.
         rows: which rows.
 
     Returns:
-        Outputs by name, with only those rows.
+        Outputs by name, with only those rows; of groups, NaN in rows that have none.
     """
+    if program.ends:
+        return _of_groups(xp, program, operands, rows)
+    made = prologues(program)
+    operands = {**operands, **{name: _made(xp, program, operands, name) for name in made}}
+    program = without_prologues(program, made)
     along = _rows(program)
     tensors = program.tensors
     chosen = xp.asarray(np.asarray(rows, dtype=np.int64))
@@ -112,16 +125,15 @@ def sampled(
             if isinstance(index, int):
                 array = xp.take(array, index, axis=axis)
                 continue
-            iterator, scale, offset = (
-                (index.iterator, index.scale, index.offset)
-                if isinstance(index, Affine)
-                else (index, 1, 0)
-            )
-            extent = extents[iterator]
-            if iterator == along[statement.name]:
-                array = xp.take(array, chosen * scale + offset, axis=axis)
-            elif isinstance(extent, int) and (scale, offset, extent) != (1, 0, array.shape[axis]):
-                array = xp.take(array, xp.arange(extent) * scale + offset, axis=axis)
+            assert not isinstance(index, Within)  # of one group at a time
+            at = index if isinstance(index, Affine) else Affine(index, 1, 0)
+            extent = extents[at.iterator]
+            if at.iterator == along[statement.name]:
+                array = xp.take(array, at.at(chosen), axis=axis)
+            elif isinstance(extent, int) and not (
+                at == Affine(at.iterator, 1, 0) and extent == array.shape[axis]
+            ):
+                array = xp.take(array, at.at(xp.arange(extent)), axis=axis)
         return as_f32(xp, array, tensors[access.name].dtype)
 
     for statement in program.statements:
@@ -148,6 +160,36 @@ def sampled(
     return {name: values[name] for name in names}
 
 
+def _made(xp: Any, program: Program, operands: Mapping[str, Any], value: str) -> Any:
+    """A computed operand, whole, as its type stores it: computed on the host."""
+    statements = prologues(program)[value]
+    dims = without_prologues(program).tensors[value].dims
+    kind = multiplied(statements[-1])
+    arrays = {
+        t.name: host(bits(operands[t.name])).view(t.dtype.numpy) if t.dims else operands[t.name]
+        for t in program.inputs
+    }
+    alone = replace(program, outputs=(Tensor(value, F32, dims),), statements=statements)
+    (found,) = evaluate(alone, arrays)
+    return xp.asarray(bits(np.ascontiguousarray(found.astype(kind.numpy))))
+
+
+def _of_groups(
+    xp: Any, program: Program, operands: Mapping[str, Any], rows: Sequence[int]
+) -> dict[str, Array]:
+    """Every row alone, as the only one of its group."""
+    count = len(operands[program.contractions[0].lhs.name])
+    _, last = bounds(host(operands[program.ends]), count)
+    found: dict[str, list[Array]] = {t.name: [] for t in program.outputs}
+    for row in rows:
+        group = int(np.searchsorted(last, row, side="right"))
+        known = group < len(last)
+        alone = one_group(program, group if known else 0, row, 1)
+        for name, values in sampled(xp, alone, operands, [0]).items():
+            found[name].append(values if known else np.full_like(values, np.nan))
+    return {name: np.concatenate(parts) for name, parts in found.items()}
+
+
 def _places(
     place: Coordinate,
     statement: Statement,
@@ -163,7 +205,7 @@ def _places(
     numbers = np.arange(sizes[extent] if isinstance(extent, str) else extent)
     at = place.index if isinstance(place.index, Affine) else Affine(iterator, 1, 0)
     chosen = np.asarray(rows) if iterator == row else numbers
-    return (at.scale * chosen + at.offset).astype(np.float64)
+    return np.asarray(at.at(chosen), np.float64)
 
 
 def _sums(xp: Any, contraction: Contraction, part: Callable[[Access, Statement], Any]) -> Array:

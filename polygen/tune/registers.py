@@ -93,7 +93,8 @@ def classes(target: Device) -> list[Schedule]:
 def parts(program: Program, schedule: Schedule, target: Device) -> dict[str, int]:
     """What the estimate of a schedule is made of, and the estimate."""
     given = prospect(program)
-    matched, work = given.matched, given.work
+    as_run = given.under(schedule)
+    matched, work = as_run.matched, as_run.work
     atom = instruction_for(matched, target, schedule)
     tiles = tiling(schedule, atom)
     return {

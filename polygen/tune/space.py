@@ -1,5 +1,6 @@
 """(device, problem) -> the schedules worth a measurement, as they fit the program.
 
+0. Where rows are few, everything twice: as the program has them, and with operands exchanged.
 1. Tiles first: every form of roles with every number of consumers (or, without roles, every
    arrangement of warps), over all widths that the instruction takes in steps of a granule. A tile
    that a smaller one would also cover along a dim of the problem is left out.
@@ -14,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -24,6 +25,7 @@ from polygen.hardware.matrix_layout import GROUP_ROWS, spans
 from polygen.lower.resources import registers_available
 from polygen.poly.results import panel_columns
 from polygen.schedule.model import (
+    LANES,
     Cluster,
     CtaTile,
     Epilogue,
@@ -35,10 +37,18 @@ from polygen.schedule.model import (
     WarpTile,
 )
 from polygen.schedule.problem import Fitted, Problem
+from polygen.tune.choose import copied_first
 
 Fit = Callable[[Schedule], Fitted | str]
 
 _GRANULE = 16  # of widths: panels of the epilogue are multiples of it
+_NARROWEST = 8  # with operands exchanged: one group of columns holds all rows of a result
+_FEW_ROWS = 128  # of results, for which operands are exchanged
+_DOT_ROWS = 6  # of results, from which on tensor cores multiply faster than lanes
+_DOT_COLUMNS = (1, 2, 4)  # of a warp
+_DOT_RINGS = (2, 4, 8)  # steps that registers hold
+_DOT_STEP = 256  # elements of 16 bits that the lanes of a warp multiply at a step
+_EXCHANGED_SPANS = (1, 2)  # of a k tile: longer rows of weights in one go
 _MOST_STAGES = 12
 _FEWEST_STAGES = 2
 
@@ -107,11 +117,17 @@ def space(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]:
     found: set[Schedule] = set()
     specialised = 0
     if device.has("wgmma") and device.has("tma"):
-        for fitted in _specialised(device, problem, fit):
-            if fitted.schedule not in found:
-                found.add(fitted.schedule)
-                specialised += 1
-                yield fitted
+        few = problem.m <= _FEW_ROWS and problem.m < problem.n
+        for exchange in (False, True) if few else (False,):
+            for fitted in _in_place_and_copied(device, problem, fit, exchange=exchange):
+                if fitted.schedule not in found:
+                    found.add(fitted.schedule)
+                    specialised += 1
+                    yield fitted
+    for fitted in _dots(device, problem, fit):
+        if fitted.schedule not in found:
+            found.add(fitted.schedule)
+            yield fitted
     for fitted in _warps(device, problem, fit, few=specialised > 0):
         if fitted.schedule not in found:
             found.add(fitted.schedule)
@@ -119,17 +135,38 @@ def space(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]:
 
 
 # --- with roles --------------------------------------------------------------------------------
-def _specialised(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]:
+def _in_place_and_copied(
+    device: Device, problem: Problem, fit: Fit, *, exchange: bool
+) -> Iterator[Fitted]:
+    """Where threads would fill rings, all that the copy engine does behind a copy, too."""
+
+    def behind_copy(schedule: Schedule) -> Fitted | str:
+        return fit(replace(schedule, launch=copied_first(device)))
+
+    yield from _specialised(device, problem, fit, exchange=exchange)
+    if any(problem.copied):
+        behind = replace(problem, threaded=problem.uncopied, uncopied=(0, 0))
+        yield from _specialised(device, behind, behind_copy, exchange=exchange)
+
+
+def _specialised(device: Device, problem: Problem, fit: Fit, *, exchange: bool) -> Iterator[Fitted]:
     widest = max(one.n_most for one in map(atom, atom_names()) if one.scope == "warpgroup")
-    widths = range(_GRANULE, widest + 1, _GRANULE)
-    for (form, parts, count), width in product(_FORMS, widths):
+    widths: Sequence[int] = range(_GRANULE, widest + 1, _GRANULE)
+    if exchange:
+        problem = problem.under(Schedule(exchange=True))
+        widths = (_NARROWEST, *widths)
+    depths = _EXCHANGED_SPANS if exchange else (1,)
+    for (form, parts, count), width, depth in product(_FORMS, widths, depths):
         warp = WarpTile(count * device.warpgroup_rows, width)
-        cta = CtaTile(parts[0] * warp.m, parts[1] * width, spans()[0] // problem.element_bytes)
+        k = depth * spans()[0] // problem.element_bytes
+        cta = CtaTile(parts[0] * warp.m, parts[1] * width, k)
         if cta.m > _up(problem.m, device.warpgroup_rows) and cta.m > device.warpgroup_rows:
             continue
+        base = _role_tile(device, form, cta, warp, exchange)
         if cta.n > _up(problem.n, _GRANULE):
+            if exchange and cta.n == width:  # blocks share columns, even those beyond the result's
+                yield from _shared_sums(device, problem, base, fit, least=width // _NARROWEST)
             continue
-        base = _role_tile(device, form, cta, warp)
         fitted = fit(base)
         if isinstance(fitted, Fitted):
             yield from _role_variants(device, problem, fitted, fit)
@@ -145,7 +182,7 @@ def _consumers(form: str, cta: CtaTile, warp: WarpTile) -> int:
     return 2 if form == "pingpong" else cta.m // warp.m * (cta.n // warp.n)
 
 
-def _role_tile(device: Device, form: str, cta: CtaTile, warp: WarpTile) -> Schedule:
+def _role_tile(device: Device, form: str, cta: CtaTile, warp: WarpTile, exchange: bool) -> Schedule:
     groups = _consumers(form, cta, warp)
     sums = warp.m * warp.n // device.group_threads
     producer, consumer = _REGISTERS[groups][sums >= _WIDE_SUMS]
@@ -156,6 +193,7 @@ def _role_tile(device: Device, form: str, cta: CtaTile, warp: WarpTile) -> Sched
         pipeline=Pipeline(stages=_MOST_STAGES),
         roles=Roles(form, producer, consumer),
         epilogue=Epilogue(through="tma"),
+        exchange=exchange,
     )
 
 
@@ -171,13 +209,27 @@ def _shared(device: Device, schedule: Schedule, blocks: int) -> Schedule:
     )
 
 
-def _shared_sums(device: Device, problem: Problem, base: Schedule, fit: Fit) -> Iterator[Fitted]:
-    """Clusters whose blocks share the sums of a tile: where there are few tiles and long sums."""
+def _shared_sums(
+    device: Device, problem: Problem, base: Schedule, fit: Fit, least: int = 1
+) -> Iterator[Fitted]:
+    """Clusters whose blocks share the sums of a tile: where there are few tiles and long sums.
+
+    Args:
+        device: the target.
+        problem: in the terms of the schedule.
+        base: the schedule that is not split.
+        fit: fits a schedule to the program.
+        least: blocks of a cluster.
+    """
     cta = base.tile.cta
     tiles = -(-problem.m // cta.m) * -(-problem.n // cta.n) * problem.batches
-    if base.roles.form == "pingpong" or 2 * tiles > device.multiprocessors:
+    # Blocks of exchanged operands read nothing twice: a second one on a multiprocessor is welcome.
+    most = device.multiprocessors if base.exchange else device.multiprocessors // 2
+    if base.roles.form == "pingpong" or tiles > most:
         return
     for split in _SPLITS:
+        if split < least:
+            continue
         if problem.k < split * _LEAST_K_TILES * cta.k:
             return
         whole = replace(base, cluster=Cluster(k=split))
@@ -232,6 +284,29 @@ def _orders(grid: _Grid, cta: CtaTile) -> Iterator[tuple[Raster, Cluster]]:
         if key not in seen:
             seen.add(key)
             yield Raster(along, group), Cluster(cm, cn)
+
+
+# --- dot products ------------------------------------------------------------------------------
+def _dots(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]:
+    """Lanes multiply: all rows of a result by a few columns for each warp, where rows are few."""
+    if problem.m > _DOT_ROWS:
+        return
+    for own, fragments, warps, blocks in product(_DOT_COLUMNS, _DOT_RINGS, (4, 8), (1, 2, 3, 4)):
+        base = Schedule(
+            name="",
+            device="sm_80",
+            atom=LANES,
+            tile=Tile(
+                CtaTile(problem.m, warps * own, fragments * _DOT_STEP), WarpTile(problem.m, own)
+            ),
+            pipeline=Pipeline(fragments=fragments, lookahead=fragments - 1),
+            raster=Raster("n", 16),  # there is one row of tiles
+            epilogue=Epilogue(through="registers"),
+            min_blocks=blocks,
+        )
+        fitted = fit(base)
+        if isinstance(fitted, Fitted):
+            yield _with(fitted, fitted.schedule)
 
 
 # --- without roles -----------------------------------------------------------------------------
@@ -300,6 +375,8 @@ def schedule_name(schedule: Schedule) -> str:
     usual = Schedule()
     cta, warp, pipeline = schedule.tile.cta, schedule.tile.warp, schedule.pipeline
     parts = [f"{cta.m}x{cta.n}x{cta.k}"]
+    if schedule.by_lanes:
+        parts = ["dots", *parts]
     if schedule.specialised:
         parts.insert(0, schedule.roles.form)
         if warp.n != cta.n:
@@ -308,7 +385,8 @@ def schedule_name(schedule: Schedule) -> str:
             parts.append(f"w{warp.m}")
     else:
         parts.append(f"w{warp.m}x{warp.n}")
-    parts.append(f"s{pipeline.stages}")
+    if not schedule.by_lanes:
+        parts.append(f"s{pipeline.stages}")
     if schedule.cluster.tiles > 1:
         parts.append(f"c{schedule.cluster.m}x{schedule.cluster.n}")
     if schedule.cluster.k > 1:
@@ -323,12 +401,16 @@ def schedule_name(schedule: Schedule) -> str:
             parts.append(f"columns{schedule.epilogue.columns}")
     if schedule.specialised and schedule.epilogue.through in OTHER_WAYS:
         parts.append(schedule.epilogue.through)
-    if pipeline.fragments != usual.pipeline.fragments:
+    if schedule.by_lanes or pipeline.fragments != usual.pipeline.fragments:
         parts.append(f"f{pipeline.fragments}")
     if pipeline.copies != usual.pipeline.copies:
         parts.append(pipeline.copies)
     if schedule.min_blocks != usual.min_blocks:
         parts.append(f"b{schedule.min_blocks}")
+    if schedule.exchange:
+        parts.append("exchanged")
+    if schedule.launch.realign:
+        parts.append("copied")
     return "_".join(parts)
 
 

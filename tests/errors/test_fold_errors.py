@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from matrix import roles, small
@@ -19,8 +21,10 @@ from polygen.errors import (
 from polygen.frontend.build import build_program
 from polygen.frontend.dtypes import BF16
 from polygen.frontend.program import Tensor
+from polygen.hardware.device import device
 from polygen.poly.folds import split_folds
-from polygen.schedule.model import Epilogue
+from polygen.schedule.load import shipped
+from polygen.schedule.model import Epilogue, Launches
 from polygen.tune.tuner import describe
 
 X, W = Tensor("x", BF16, ("M", "K")), Tensor("w", BF16, ("N", "K"))
@@ -152,6 +156,50 @@ def test_a_promise_that_folds_do_not_keep(fold, why):
     with pytest.raises(InvarianceError, match=why) as error:
         function.compile("bf16[M,K]", "bf16[N,K]", arch="sm_80", invariant=("M",))
     assert "Fold with max, min, argmax or argmin over other dims" in str(error.value)
+
+
+EXCLUDED = [
+    ({"exchange": True}, "exchange with v1, a fold", "Use exchange = false"),
+    ({"launch": Launches(realign=True)}, "launch.realign with v1", "Use launch.realign = false"),
+    ({"launch": Launches(dependent=True)}, "launch.dependent", "Use launch.dependent = false"),
+]
+
+
+@pytest.mark.parametrize(("change", "what", "nearest"), EXCLUDED)
+def test_schedules_that_do_not_go_with_folds(change, what, nearest):
+    function = pg.fuse(lambda x, w: np.sum(x @ w.T, axis=1))
+    with pytest.raises(ScheduleError, match=what) as error:
+        function.compile(
+            "bf16[M,K]", "bf16[N,K]", arch="sm_90a",
+            schedule=replace(roles(through="registers"), **change),
+        )  # fmt: skip
+    assert nearest in str(error.value)
+
+
+def test_lanes_that_multiply():
+    function = pg.fuse(lambda x, w: np.sum(x @ w.T, axis=1))
+    schedule = next(one for one in shipped(device("sm_80")) if one.by_lanes)
+    with pytest.raises(ScheduleError, match='atom = "dot" with v1') as error:
+        function.compile("bf16[1,K]", "bf16[N,K]", arch="sm_80", schedule=schedule)
+    assert 'Use atom = "auto"' in str(error.value)
+
+
+@pytest.mark.parametrize("sizes", [{"M": 1, "N": 4096, "K": 4096}, {"M": 8, "N": 4096, "K": 4096}])
+@pytest.mark.parametrize("alignment", [16, 2])
+def test_automatic_choices_go_with_folds(sizes, alignment):
+    """Few rows, and rows that are copied first, where the product alone takes other schedules."""
+    function = pg.fuse(lambda x, w: (x @ w.T, np.max(x @ w.T, axis=1)))
+    signature = (f"bf16[M,K]@{alignment}", f"bf16[N,K]@{alignment}")
+    made = function.compile(*signature, arch="sm_90a", sizes=sizes)
+    assert not made.schedule.exchange and not made.schedule.by_lanes
+    assert made.schedule.launch == Launches()
+
+
+def test_rows_in_groups():
+    function = pg.fuse(lambda x, w, ends: np.max(pg.grouped_matmul(x, w, ends), axis=1))
+    with pytest.raises(UnsupportedProgram, match="in a function with rows in groups") as error:
+        function.program("bf16[T,K]", "bf16[E,K,N]", "s32[E]")
+    assert "fold it in a second function" in str(error.value)
 
 
 def test_no_derivative():

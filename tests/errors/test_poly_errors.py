@@ -144,13 +144,13 @@ NOT_YET = {
         "(x @ w)[None]", {"x": "f16[M,K]", "w": "f16[K,N]"},
         ("different output domains", "P1 over [1, M, N]", "outside"),
     ),
-    "computed operand": (
-        "relu(x) @ w", {"x": "f16[M,K]", "w": "f16[K,N]"},
-        ("S2 multiplies v1, which is computed", "Pass the computed matrix"),
+    "operand computed in 8 bits": (
+        "(x * 2).astype('e4m3') @ w", {"x": "e4m3[M,K]", "w": "e4m3[K,N]"},
+        ("operand v1 is computed and rounded to e4m3", 'Write .astype("bf16")'),
     ),
-    "operand of another type": (
-        "x.astype('bf16') @ w", {"x": "f16[M,K]", "w": "bf16[K,N]"},
-        ("S1 multiplies v0, which is computed", "memory"),
+    "operand rounded to 8 bits on its way": (
+        "((x * 2).astype('e4m3') + 1) @ w", {"x": "bf16[M,K]", "w": "bf16[K,N]"},
+        ("P1 rounds to e4m3", "an operand's statements round to", "bf16"),
     ),
     "chain": (
         "(x @ w) @ u", {"x": "f16[M,K]", "w": "f16[K,N]", "u": "f16[N,P]"},

@@ -24,7 +24,16 @@ from polygen.poly.ast import Block, Call, Const
 from polygen.runtime import tensormaps
 from polygen.runtime.tensormaps import MapLayout, encode
 from polygen.schedule.load import loads
-from polygen.schedule.model import Cluster, CtaTile, Epilogue, Loops, Roles, Tile, WarpTile
+from polygen.schedule.model import (
+    Cluster,
+    CtaTile,
+    Epilogue,
+    Launches,
+    Loops,
+    Roles,
+    Tile,
+    WarpTile,
+)
 
 
 def build(schedule, layout="nt", dtype="bf16", epilogue="bias", alignment=16, **changes):
@@ -45,6 +54,33 @@ def refuses(error, words, *arguments, **changes):
 def with_tile(cta, warp, form="one", **changes):
     tile = Tile(CtaTile(*cta), WarpTile(*warp))
     return dataclasses.replace(roles(form, **changes), tile=tile)
+
+
+# --- copies before a kernel ----------------------------------------------------------------------
+def test_operands_are_copied_for_roles_alone():
+    copying = dataclasses.replace(small(), launch=Launches(realign=True))
+    words = ("launch.realign without roles", 'roles.form = "cooperative"')
+    refuses(ScheduleError, words, dataclasses.replace(copying, name="roles_none"), alignment=2)
+
+
+def test_dependent_launches_are_of_devices_that_have_them():
+    following = dataclasses.replace(small(), name="roles_none", launch=Launches(dependent=True))
+    words = ("launch.dependent on sm_80", "cannot wait for the grids before", "from sm_90 on")
+    refuses(ScheduleError, words, following, arch="sm_80")
+    assert build(following, arch="sm_90").passes.plan.launch.dependent
+
+
+def test_what_touches_global_memory_is_said_to_wait():
+    following = dataclasses.replace(small(), launch=Launches(dependent=True))
+    plan = build(following).passes.plan
+    program = plan.tile_program
+    on_chip = tuple(
+        dataclasses.replace(one, op="product") if one.name == "store" else one
+        for one in program.statements
+    )
+    program = dataclasses.replace(program, statements=on_chip)
+    with pytest.raises(VerifyError, match="store touches global memory"):
+        verify(dataclasses.replace(plan, tile_program=program))
 
 
 # --- what roles need of the device and the program -----------------------------------------------
@@ -254,6 +290,8 @@ def test_boxes_with_more_rows_than_a_tensor_map_takes(schedule, layout):
             "epilogue.through: 'tmaa' is unknown. Nearest legal: 'tma'",
         ),
         ("[pipeline]\nin_flight = -1", "pipeline.in_flight: -1 is too small. Nearest legal: 0"),
+        ("exchange = 1", "exchange: 1 is not true or false"),
+        ("exchanged = true", "exchanged: unknown key. Nearest legal: exchange"),
     ],
 )
 def test_mistakes_in_a_file(text, message):
@@ -292,6 +330,21 @@ def test_mistakes_in_a_file(text, message):
 def test_values_that_do_not_go_together(schedule, message):
     with pytest.raises(ScheduleFileError, match=re.escape(message)):
         build(schedule)
+
+
+def test_exchanged_rows_are_none_that_the_copy_engine_stores():
+    turned = dataclasses.replace(roles(), exchange=True)
+    with pytest.raises(ScheduleError, match=r"needs n innermost.*epilogue.through = .lines"):
+        build(turned)
+    for through in ("lines", "registers"):
+        way_out = dataclasses.replace(turned.epilogue, through=through)
+        build(dataclasses.replace(turned, epilogue=way_out))
+
+
+def test_exchanged_columns_are_shared_in_whole_groups():
+    narrow = dataclasses.replace(roles(n=8, cluster=(1, 1, 2), through="registers"), exchange=True)
+    with pytest.raises(ScheduleFileError, match=r"tile.warp.n = 8 is not a multiple of 16.*16"):
+        build(narrow)
 
 
 def test_a_grid_over_the_reduction():

@@ -20,7 +20,7 @@ up = pg.fuse(lambda x, w: pg.relu(x @ w.T), name="up")
 
 @pytest.fixture(autouse=True)
 def _no_compiler(monkeypatch):
-    monkeypatch.setattr("polygen.kernel.compile_cached", lambda source: artifact())
+    monkeypatch.setattr("polygen.described.compile_cached", lambda source: artifact())
 
 
 @pytest.fixture(scope="module")

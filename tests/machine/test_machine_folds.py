@@ -85,6 +85,19 @@ def finished(x, w):
     )
 
 
+@pg.fuse
+def of_computed(x, w, g):
+    v = (x * g) @ pg.relu(w).T
+    return v, np.sum(v, axis=1), np.argmax(v, axis=0)
+
+
+@pg.fuse
+def beside_its_terms(x, w):
+    """A value that is an operand, and folded beside the product."""
+    v = pg.relu(x)
+    return np.max(v @ w.T + v, axis=1), v @ w.T
+
+
 X_W = ("bf16[M,K]", "bf16[N,K]")
 STACKS = ("bf16[B,M,K]", "bf16[B,K,N]")
 FUNCTIONS = {
@@ -157,6 +170,19 @@ PANELS = {
 def test_terms_of_panels(schedule):
     """The matrix leaves in panels; terms are folded before they are rounded to its type."""
     right(made(beside, (*X_W, "bf16[M,N]"), "sm_90a", PANELS[schedule]))
+
+
+FILLED = replace(SM_90["one"], roles=replace(SM_90["one"].roles, producer_registers=96))
+
+
+@pytest.mark.parametrize(("arch", "schedule"), [("sm_80", SM_80["small"]), ("sm_90a", FILLED)])
+def test_products_of_computed_operands(arch, schedule):
+    right(made(of_computed, (*X_W, "bf16[K]"), arch, schedule), SIZES)
+
+
+def test_values_that_are_multiplied_and_folded():
+    square = ("bf16[M,K]", "bf16[K,K]")
+    right(made(beside_its_terms, square, "sm_80", SM_80["small"]), {"M": 40, "K": 64})
 
 
 @pytest.mark.slow

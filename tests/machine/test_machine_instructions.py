@@ -266,6 +266,17 @@ def test_minimum_and_maximum_of_nan(compile_ptx):
     np.testing.assert_array_equal(got, np.minimum(a, b))
 
 
+@pytest.mark.parametrize("nan", ["", ".NaN"])
+def test_zeros_have_an_order(compile_ptx, nan):
+    """ "If values of both inputs are 0.0, then +0.0 > -0.0": the PTX manual on min and max."""
+    a, b = (np.resize(np.array(signs, np.float32), N) for signs in ([0.0, -0.0], [-0.0] * 2))
+    for first, second in ((a, b), (b, a)):
+        got = execute(compile_ptx, f"max{nan}.f32 %0, %1, %2;", first, second, a).view(np.float32)
+        np.testing.assert_array_equal(np.signbit(got), np.signbit(a))
+        got = execute(compile_ptx, f"min{nan}.f32 %0, %1, %2;", first, second, a).view(np.float32)
+        assert np.signbit(got).all() and not got.any()
+
+
 def test_subnormals_stay_unless_flushed(compile_ptx):
     a = np.full(N, 1e-41, np.float32)
     kept = execute(compile_ptx, "add.f32 %0, %1, %2;", a, a, a).view(np.float32)

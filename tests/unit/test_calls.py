@@ -51,7 +51,7 @@ class Machine:
 
         monkeypatch.setattr(pipeline, "generate", counted)
         monkeypatch.setattr(decide, "scop", analysed)
-        monkeypatch.setattr("polygen.kernel.compile_cached", compile_cached)
+        monkeypatch.setattr("polygen.described.compile_cached", compile_cached)
         monkeypatch.setattr("polygen.runtime.launch.cupy_driver", lambda: self.device.driver)
         self.start()
 
@@ -250,7 +250,7 @@ def test_a_choice_that_spills_is_replaced_for_all_who_share_it(machine, monkeypa
             raise SpillError("it spills")
         return artifact()
 
-    monkeypatch.setattr("polygen.kernel.compile_cached", spills)
+    monkeypatch.setattr("polygen.described.compile_cached", spills)
     machine.run(300)
     (kernel,) = machine.call._variants.values()
     assert kernel.source != refused[0] and "spill" in kernel.schedule_origin
@@ -270,7 +270,7 @@ def test_products_that_the_compiler_serialises_are_replaced_too(machine, monkeyp
             raise PressureError("C7512")
         return artifact()
 
-    monkeypatch.setattr("polygen.kernel.compile_cached", refuses)
+    monkeypatch.setattr("polygen.described.compile_cached", refuses)
     machine.run(300)
     assert len(machine.compiled) == len(machine.generated) == 2
 

@@ -16,6 +16,7 @@ from random_programs import (
     run_random,
     stored_numpy,
 )
+from random_prologues import prologue_program
 
 
 def _on_machine(kernel: Any, operands: list[Any]) -> list[Any]:
@@ -45,6 +46,17 @@ ODD = [seed if seed < 4 else pytest.param(seed, marks=pytest.mark.slow) for seed
 @pytest.mark.parametrize("seed", ODD)
 def test_rows_at_any_address_are_exact_on_the_machine_with_roles(seed: int) -> None:
     assert run_random(odd_program(seed, largest=140), "sm_90a", _on_machine) == ""
+
+
+MORE_PROLOGUES = int(os.environ.get("POLYGEN_PROLOGUES", "16"))
+PROLOGUES = [n if n < 8 else pytest.param(n, marks=pytest.mark.slow) for n in range(MORE_PROLOGUES)]
+
+
+@pytest.mark.parametrize("odd", [False, True], ids=["aligned", "odd"])
+@pytest.mark.parametrize("seed", PROLOGUES)
+def test_computed_operands_are_exact_on_the_machine(seed: int, odd: bool) -> None:
+    arch = ("sm_80", "sm_90a")[seed % 2]
+    assert run_random(prologue_program(seed, odd=odd), arch, _on_machine) == ""
 
 
 @pytest.mark.parametrize("kind", ["any", "roomy"])

@@ -6,12 +6,13 @@ import json
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
-from matrix import small
+from matrix import roles, small
 from runtime_samples import artifact
 
 import polygen as pg
@@ -22,6 +23,7 @@ from polygen.frontend.program import Constant
 from polygen.generated import Generated, decode, encode, version
 from polygen.kernel import Kernel
 from polygen.runtime import nvrtc
+from polygen.schedule.model import Launches
 
 SIGNATURE = ("bf16[M,K]", "bf16[N,K]", "bf16[N]", "f32")
 
@@ -77,9 +79,11 @@ def test_a_loaded_kernel_is_a_kernel(kernel, folder):
 
 _ELSEWHERE = """
 import sys
+from dataclasses import replace
 sys.path[:0] = {paths!r}
 sys.modules["islpy"] = None  # importing it fails
 from polygen.runtime import nvrtc
+from polygen.schedule.model import Launches
 from polygen.errors import ToolchainMissing
 def missing():
     raise ToolchainMissing("no compiler")
@@ -157,7 +161,7 @@ def test_a_kernel_saved_without_a_compiler_is_compiled_when_it_is_used(no_compil
     found = Kernel.load(path)
     with pytest.raises(ToolchainMissing):
         _ = found.cubin
-    no_compiler.setattr("polygen.kernel.compile_cached", lambda source: artifact())
+    no_compiler.setattr("polygen.described.compile_cached", lambda source: artifact())
     assert found.cubin == b"cubin"
 
 
@@ -178,10 +182,10 @@ def test_a_pickled_kernel_is_the_same(kernel, protocol):
 
 
 def test_pickling_does_not_compile(monkeypatch):
-    monkeypatch.setattr("polygen.kernel.compile_cached", lambda source: pytest.fail("compiled"))
+    monkeypatch.setattr("polygen.described.compile_cached", lambda source: pytest.fail("compiled"))
     made = up.compile(*SIGNATURE, arch="sm_80", schedule=small())
     found = pickle.loads(pickle.dumps(made))
-    monkeypatch.setattr("polygen.kernel.compile_cached", lambda source: artifact())
+    monkeypatch.setattr("polygen.described.compile_cached", lambda source: artifact())
     assert found.source == made.source and found.cubin == b"cubin"
 
 
@@ -263,3 +267,22 @@ def test_another_kernel_takes_the_place_when_it_is_forced(folder):
     other = up.compile(*SIGNATURE, arch="sm_86", schedule=small())
     other.save(folder, force=True)
     assert repr(Kernel.load(folder / "pg_up.cu")) == "<kernel pg_up for sm_86>"
+
+
+def test_a_copy_before_a_kernel_is_saved_with_it(tmp_path):
+    launch = Launches(realign=True, dependent=True)
+    schedule = replace(roles(through="lines"), name="copying", launch=launch)
+    odd = pg.fuse(lambda x, w: x @ w.T, name="odd")
+    kernel = odd.compile(
+        "bf16[M,K]", "bf16[N,K]", arch="sm_90a", sizes={"M": 9, "N": 7, "K": 71}, schedule=schedule
+    )
+    path = kernel.save(tmp_path)
+    for found in (Kernel.load(path), pickle.loads(pickle.dumps(kernel))):
+        assert same(found, kernel) and found.schedule.launch == launch
+        assert found.workspace() == kernel.workspace() == (9 + 7) * 256
+        generator = np.random.default_rng(0)
+        x, w = (generator.integers(-3, 4, (n, 71)).astype(ml_dtypes.bfloat16) for n in (9, 7))
+        wanted = x.astype("f4") @ w.astype("f4").T
+        assert np.array_equal(found.emulate(x, w).astype("f4"), wanted)
+    text = path.read_text()
+    assert "int pg_odd_realigned_launch(" in text and "pg_odd_workspace(" in kernel.header

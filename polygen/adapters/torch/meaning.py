@@ -30,6 +30,7 @@ from polygen.frontend.program import (
     Index,
     Pointwise,
     Program,
+    Within,
 )
 
 
@@ -52,6 +53,12 @@ def _where(condition: Any, x: Any, y: Any) -> Any:
 
 def _cbrt(x: Any) -> Any:
     return torch.sign(x) * torch.abs(x) ** (1.0 / 3.0)
+
+
+def _nibble(byte: Any, place: Any) -> Any:
+    """The low half of a byte where its place is even, else the high one."""
+    high = torch.floor(byte / 16)
+    return torch.where(place % 2 > 0, high, byte - 16 * high)
 
 
 def _random_uniform(*args: Any) -> Any:
@@ -117,6 +124,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "logical_or": torch.logical_or,
     "logical_not": torch.logical_not,
     "random_uniform": _random_uniform,
+    "nibble_i4": lambda byte, place: (_nibble(byte, place) + 8) % 16 - 8,
+    "nibble_u4": lambda byte, place: _nibble(byte, place),
 }
 
 
@@ -187,7 +196,7 @@ def _selected(access: Access, values: Mapping[str, Any], extents: Mapping[str, A
             tensor = tensor.select(axis, index)
         elif isinstance(index, Affine):
             steps = torch.arange(extents[index.iterator], device=tensor.device)
-            tensor = tensor.index_select(axis, steps * index.scale + index.offset)
+            tensor = tensor.index_select(axis, index.at(steps))
     return tensor
 
 
@@ -241,10 +250,12 @@ def _places(
     """A coordinate along its axis of the domain."""
     if isinstance(index, int):
         return torch.full((), index, dtype=working, device=device)
+    assert not isinstance(index, Within)  # operators take no ends of groups
     along = index if isinstance(index, Affine) else Affine(index, 1, 0)
     steps = torch.arange(extents[along.iterator], dtype=working, device=device)
     shape = [-1 if iterator == along.iterator else 1 for iterator in extents]
-    return (steps * along.scale + along.offset).reshape(shape)
+    placed: torch.Tensor = along.at(steps)
+    return placed.reshape(shape)
 
 
 def _argument(

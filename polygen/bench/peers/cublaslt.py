@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from polygen.bench.operations import VALUE, Chain, Step, chain, chains, in_place, value
+from polygen.bench.operations import VALUE, Chain, Step, chain, fixed_forms, in_place, value
 from polygen.bench.peers.in_turn import Stage, in_turn
 from polygen.bench.products import by_operator, no_steps_in_place, product
 from polygen.bench.rows import Row
@@ -124,7 +124,7 @@ class CublasLt:
         """
         if self.lt is None:
             return through_torch(work)
-        found = chains(work.row.operation)
+        found = fixed_forms(work.row.operation)
         facts: list[dict[str, Any]] = []
         stages = [self._stage(work, number, facts) for number in range(len(found))]
         told = facts[0] if len(facts) == 1 else {"products": facts}
@@ -133,7 +133,7 @@ class CublasLt:
 
     def _stage(self, work: Any, number: int, facts: list[dict[str, Any]]) -> Stage:
         """One product, by the fastest algorithm; tells of it."""
-        found = chains(work.row.operation)[number]
+        found = fixed_forms(work.row.operation)[number]
         no_steps_in_place(work.row.dtype, found.steps)
         split = native(found, ranks_of(work.row))
         problem = Problem(self.lt, work, number, split)
@@ -177,7 +177,7 @@ class Problem:
 
     def __init__(self, lt: Any, work: Any, number: int, split: Native) -> None:
         row, held = work.row, work.operands
-        found, tensors = chains(row.operation)[number], held.timed | held.values
+        found, tensors = fixed_forms(row.operation)[number], held.timed | held.values
         self._lt, self._kept = lt, [work.operands]
         compute, scale, result = _COMPUTE[row.dtype, row.acc]
         scalar = _NUMBERS[scale]

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from polygen.bench.operations import VALUE, Step, chains
+from polygen.bench.operations import VALUE, Step, fixed_forms
 from polygen.bench.peers.in_turn import Stage, in_turn
 from polygen.bench.source import Call
 from polygen.errors import BenchError
@@ -88,7 +88,7 @@ class CupyCublas:
         arrays = {name: self.array(tensor, row.dtype) for name, tensor in tensors.items()}
         stages = [
             Stage(self._product(row, found, operands, z), self._steps(found.steps, z, arrays, row))
-            for found, z in zip(chains(row.operation), operands.scratches, strict=True)
+            for found, z in zip(fixed_forms(row.operation), operands.scratches, strict=True)
         ]
         launches = in_turn(row.operation, stages)
 
@@ -160,7 +160,7 @@ class CupyOnce(CupyCublas):
             BenchError: no product has several steps; a step has no code here, or the type no
                 product.
         """
-        if all(len(found.steps) < 2 for found in chains(work.row.operation)):
+        if all(len(found.steps) < 2 for found in fixed_forms(work.row.operation)):
             raise BenchError("there are no steps to take together", where="CuPy")
         return super().make(work)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from polygen.bench.operations import Operation, chains, evaluated
+from polygen.bench.operations import Operation, evaluated, fixed_forms
 from polygen.bench.peers.inductor import MODE
 from polygen.bench.products import by_operator
 from polygen.bench.source import Call
@@ -45,7 +45,7 @@ def joined(op: Operation) -> Joined:
     Raises:
         BenchError: there is one product, or they have different left operands or layouts.
     """
-    found = chains(op)
+    found = fixed_forms(op)
     if len(found) == 1:
         raise BenchError("one product has no weights to join", where="joined weights")
     if len({one.left for one in found}) > 1 or len({one.right[1] for one in found}) > 1:

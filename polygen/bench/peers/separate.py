@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from polygen.bench.operations import chains, in_place
+from polygen.bench.operations import fixed_forms, in_place
 from polygen.bench.peers.in_turn import Stage, in_turn
 from polygen.bench.products import no_steps_in_place, product
 from polygen.bench.source import Call
@@ -26,7 +26,7 @@ class Separate:
         """
         operands = work.operands.timed | work.operands.values
         stages = []
-        for found, z in zip(chains(work.row.operation), work.operands.scratches, strict=True):
+        for found, z in zip(fixed_forms(work.row.operation), work.operands.scratches, strict=True):
             x, w = (
                 operands[n].mT if turned else operands[n] for n, turned in (found.left, found.right)
             )

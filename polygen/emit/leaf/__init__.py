@@ -2,6 +2,8 @@
 
 from polygen.emit.leaf import (  # noqa: F401 - importing registers
     bar,
+    compute_copy,
+    dots,
     elements,
     fill_threads,
     finish_panels,

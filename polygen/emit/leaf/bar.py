@@ -1,8 +1,11 @@
-"""Barriers of threads: of a block, a warp, or a warpgroup that hands panels to the copy engine."""
+"""Barriers of threads: of a block, a warp, or a warpgroup that hands panels to the copy engine; a
+block's wait for the grids before its own.
+"""
 
 from __future__ import annotations
 
 from polygen.emit.leaf.table import Text, leaf
+from polygen.emit.names import c_name
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Nothing, Placed
 
@@ -23,6 +26,14 @@ def _(plan: KernelPlan, one: Leaf, work: Placed) -> Text:
         f'asm volatile("bar.sync %0, {plan.device.group_threads};" :: "r"(group + 1) : "memory");'
     )
     return Text(meet, f"{one.statement}[{','.join(one.loops)}]: {work.reason}", inline=True)
+
+
+@leaf("grid", "griddepcontrol.wait", Nothing)
+def _(plan: KernelPlan, one: Leaf, work: Nothing) -> Text:
+    # No read is hoisted above: to the compiler, addresses are made here.
+    made = ", ".join(f'"+l"({c_name(a.name)})' for a in plan.arguments if a.kind == "pointer")
+    note = f"{one.statement}: the grids before are complete, and their writes are visible"
+    return Text(f'asm volatile("griddepcontrol.wait;" : {made} :: "memory");', note, inline=True)
 
 
 @leaf("fence", "generic", Nothing)

@@ -4,18 +4,21 @@ A chunk of 16 bytes of shared memory lies in two aligned ones of global memory. 
 every chunk of a piece into registers, a round of pieces before `put` shifts them into one and
 writes it. Where both lie inside the rows that are adjacent in memory they are read whole, else
 element by element: nothing outside is read. Rows behind the last are read as the last, and written
-as zeros.
+as zeros. Of a computed operand `get` reads what its chunks are computed from, and `put` computes
+them (`polygen.emit.leaf.computed_chunk`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from polygen.emit.leaf.computed_chunk import makes, reads
 from polygen.emit.leaf.move_cp_async import positions
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import slot_address
 from polygen.emit.names import c_name
 from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.computed import Computed
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Fill, Source
 
@@ -25,9 +28,9 @@ _NEEDS = ("pieces", "cursor")
 @leaf("get", "threads", Fill, ("k", "q", "s"), needs=_NEEDS)
 def _(plan: KernelPlan, one: Leaf, work: Fill) -> Text:
     return Text(
-        block(*_each(work, lambda source: _read(work, source))),
+        block(*_each(work, lambda source: _read(plan, work, source))),
         f"{one.statement}[i,k,q,s]: piece s of round q, with what lies around it, -> registers",
-        (f"unsigned pieces[{work.each}][{work.parts}][8] = {{}};",),
+        (f"unsigned pieces[{work.each}][{work.parts}][{work.words}] = {{}};",),
     )
 
 
@@ -36,9 +39,16 @@ def _(plan: KernelPlan, one: Leaf, work: Fill) -> Text:
     names = ", ".join(f"{s.copy.tensor.name} -> {s.copy.buffer}" for s in work.sources)
     return Text(
         block(*_each(work, lambda source: _write(plan, work, source))),
-        f"{one.statement}[i,k,q,s]: {names}, shifted into place, zeros outside the arrays; "
+        f"{one.statement}[i,k,q,s]: {names}, {_done(work)}, zeros outside the arrays; "
         "proved to lie where the copy engine would put it",
     )
+
+
+def _done(work: Fill) -> str:
+    """What threads do to the operands, in words."""
+    kinds = {source.copy.computed is not None for source in work.sources}
+    words = {False: "shifted into place", True: "computed"}
+    return " or ".join(words[kind] for kind in sorted(kinds))
 
 
 def _each(work: Fill, lines: Callable[[Source], list[str]]) -> list[str]:
@@ -57,10 +67,10 @@ def _each(work: Fill, lines: Callable[[Source], list[str]]) -> list[str]:
     return [*found, "}"]
 
 
-def _parts(work: Fill, source: Source) -> list[str]:
+def _parts(plan: KernelPlan, work: Fill, source: Source) -> list[str]:
     """The head of a loop over the chunks of a piece: the row and the column of each."""
     c = source.copy
-    row_base, column_base, _, columns = positions(c)
+    row_base, column_base, _, columns = positions(plan, c)
     return [
         "#pragma unroll",
         f"for (int e = 0; e < {work.parts}; ++e) {{",
@@ -83,12 +93,14 @@ def _start(source: Source) -> str:
     return f"(unsigned long long)({' + '.join([c_name(c.tensor.name), *c.base])})"
 
 
-def _read(work: Fill, source: Source) -> list[str]:
+def _read(plan: KernelPlan, work: Fill, source: Source) -> list[str]:
     c = source.copy
-    _, _, rows, columns = positions(c)
+    if c.computed is not None:
+        return _read_computed(plan, work, source, c.computed)
+    _, _, rows, columns = positions(plan, c)
     size, parts = c.element_bytes, work.parts
     row = [
-        *_parts(work, source),
+        *_parts(plan, work, source),
         "  const unsigned long long row = "
         f"start + (long long)min(from_row, {rows} - 1) * {c.stride} * {size};",
         f"  const unsigned long long first = row + (long long)from_column * {size};",
@@ -119,16 +131,76 @@ def _read(work: Fill, source: Source) -> list[str]:
     ]
 
 
+def _read_computed(plan: KernelPlan, work: Fill, source: Source, of: Computed) -> list[str]:
+    """Chunks whole where all of a piece are, else what is left of each."""
+    c = source.copy
+    row_base, column_base, rows, columns = positions(plan, c)
+    place = [
+        f"  const int part = piece * {work.parts} + p;",
+        f"  const int safe_row = min({row_base} + {source.row}, {rows} - 1);",
+        f"  const int from_column = {column_base} + {source.column};",
+    ]
+    head = ["#pragma unroll", f"for (int p = 0; p < {work.parts}; ++p) {{", *place]
+    words = "pieces[s][p]"
+    return [
+        "bool whole = true;",
+        *head,
+        f"  whole = whole && from_column + {of.elements} <= {columns};",
+        "}",
+        "if (whole) {",
+        *_indented([*head, *_indented(reads(of, words, "safe_row", "from_column")), "}"]),
+        "} else {",
+        *_indented(
+            [
+                f"const unsigned own = again(thread % {work.threads});",
+                *head,
+                f"  const int left = {columns} - from_column;",
+                *_indented(reads(of, words, "safe_row", "from_column", "left")),
+                "}",
+            ]
+        ),
+        "}",
+    ]
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [line if line.startswith("#") else f"  {line}" for line in lines]
+
+
+def _write_computed(
+    plan: KernelPlan, work: Fill, source: Source, of: Computed, to: str
+) -> list[str]:
+    c = source.copy
+    row_base, column_base, rows, columns = positions(plan, c)
+    own = makes(
+        of, "pieces[s][p]", "from_row", "from_column", f"{to} + {source.place}",
+        f"(from_row < {rows} ? {columns} - from_column : 0)", rounded=True,
+    )  # fmt: skip
+    if not _is_whole(work, source):
+        own = [f"if (part * {work.threads} + own < {source.chunks}) {{", *_indented(own), "}"]
+    return [
+        "#pragma unroll",
+        f"for (int p = 0; p < {work.parts}; ++p) {{",
+        f"  const int part = piece * {work.parts} + p;",
+        f"  const int from_row = {row_base} + {source.row};",
+        f"  const int from_column = {column_base} + {source.column};",
+        *_indented(own),
+        "}",
+    ]
+
+
 def _write(plan: KernelPlan, work: Fill, source: Source) -> list[str]:
     c = source.copy
     size = c.element_bytes
-    _, _, rows, _ = positions(c)
+    _, _, rows, _ = positions(plan, c)
     to = slot_address(plan.buffer(c.buffer), f"{work.counter}.slot")
+    if c.computed is not None:
+        return _write_computed(plan, work, source, c.computed, to)
     guard, rounded = "", "true" if c.tensor.dtype.name == "tf32" else "false"
     if not _is_whole(work, source):
         guard = f"if (part * {work.threads} + own < {source.chunks}) "
     return [
-        *_parts(work, source),
+        *_parts(plan, work, source),
         f"  const unsigned at = (unsigned){_start(source)} + "
         f"((unsigned)min(from_row, {rows} - 1) * (unsigned){c.stride} + "
         f"(unsigned)from_column) * {size};",

@@ -88,7 +88,7 @@ def _prelude(rows: list[Read], columns: list[Read], work: Finish, m_extent: str)
         at = [f"min(first_row + {h}, {m_extent} - 1)" for h in (0, work.half_rows)]
         values = [f"{from_}(__ldg({position(read, row, '0')}))" for row in at]
         lines.append(f"const float {read.name}_element[2] = {{{', '.join(values)}}};")
-    return lines + [f"float {read.name}_values[{work.blocks}][2];" for read in columns]
+    return lines + [_column_room(read, work) for read in columns]
 
 
 def _ends(work: Finish, extents: dict[str, str]) -> list[str]:
@@ -140,36 +140,42 @@ def _place(name: str, along: Along, group_columns: int, e: int) -> str:
     return f"{name}_first + {along.scale} * (j * {group_columns} + {e})"
 
 
+def _column_room(read: Read, work: Finish) -> str:
+    """Two adjacent elements for every group of columns: a word, where they have 16 bits.
+
+    Whether the panel lies inside the array or at its edge, words are taken apart in one place.
+    """
+    if read.tensor.dtype.bytes == 2:
+        return f"unsigned {read.name}_words[{work.blocks}];"
+    return f"float {read.name}_values[{work.blocks}][2];"
+
+
 def _column_read(read: Read) -> list[str]:
     """Two adjacent elements, in one access where alignment allows."""
-    kind, size, name = epilogue_type(read.tensor), read.tensor.dtype.bytes, f"{read.name}_values"
-    if read.kind == "vector" and read.width >= 2 * size:
-        pointer = position(read, "0", "column")
-        if size == 2:
-            return [
-                f"const unsigned {name}_word = "
-                f"__ldg(reinterpret_cast<const unsigned*>({pointer}));",
-                f"{name}[j][0] = from_{kind}((unsigned short){name}_word);",
-                f"{name}[j][1] = from_{kind}((unsigned short)({name}_word >> 16));",
-            ]
-        return [
-            f"const uint2 {name}_words = __ldg(reinterpret_cast<const uint2*>({pointer}));",
-            f"{name}[j][0] = __uint_as_float({name}_words.x);",
-            f"{name}[j][1] = __uint_as_float({name}_words.y);",
-        ]
+    size, name = read.tensor.dtype.bytes, read.name
+    if read.kind != "vector" or read.width < 2 * size:
+        return _column_pair(read, "column", "(column + 1)")
+    pointer = position(read, "0", "column")
+    if size == 2:
+        return [f"{name}_words[j] = __ldg(reinterpret_cast<const unsigned*>({pointer}));"]
     return [
-        f"{name}[j][{e}] = from_{kind}(__ldg({position(read, '0', f'(column + {e})')}));"
-        for e in range(2)
+        f"const uint2 {name}_words = __ldg(reinterpret_cast<const uint2*>({pointer}));",
+        f"{name}_values[j][0] = __uint_as_float({name}_words.x);",
+        f"{name}_values[j][1] = __uint_as_float({name}_words.y);",
     ]
 
 
 def _column_clamped(read: Read) -> list[str]:
     """The same at the edge: what lies outside is read from the last column, and not stored."""
-    kind, name = epilogue_type(read.tensor), f"{read.name}_values"
-    return [
-        f"{name}[j][{e}] = from_{kind}(__ldg({position(read, '0', column)}));"
-        for e, column in enumerate(("low", "high"))
-    ]
+    return _column_pair(read, "low", "high")
+
+
+def _column_pair(read: Read, *columns: str) -> list[str]:
+    """Two elements, each by itself."""
+    low, high = (f"__ldg({position(read, '0', column)})" for column in columns)
+    if read.tensor.dtype.bytes == 2:
+        return [f"{read.name}_words[j] = {low} | (unsigned){high} << 16;"]
+    return [f"{read.name}_values[j][{e}] = {value};" for e, value in enumerate((low, high))]
 
 
 # --- panels --------------------------------------------------------------------------------------
@@ -258,11 +264,12 @@ def _element(read: Read, operands: dict[str, Panel], e: int) -> str:
         return c_name(read.tensor.name)
     if read.kind == "row":
         return f"{name}_element[half]"
+    in_panel = "[half]" if name in operands else ""
+    if read.tensor.dtype.bytes == 2:
+        word = f"{name}_words[j]{in_panel}" + (" >> 16" if e else "")
+        return f"from_{epilogue_type(read.tensor)}((unsigned short)({word}))"
     if name not in operands:
         return f"{name}_values[j][{e}]"
-    if operands[name].element_bytes == 2:
-        word = f"{name}_words[j][half]" + (" >> 16" if e else "")
-        return f"from_{epilogue_type(read.tensor)}((unsigned short)({word}))"
     return f"__uint_as_float({name}_words[j][half][{e}])"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import matrix_coordinates
+from polygen.emit.row_groups import declared, find, of_group
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Locate
 
@@ -14,11 +15,21 @@ def _(plan: KernelPlan, one: Leaf, work: Locate) -> Text:
     band = f"({group} * tiles_{across})"
     per_matrix = f"(tiles_{along} * tiles_{across})"
     lines = ["const int item = first + i * stride;"]
+    names, walk = ["b_m", "b_n", *(name for name, _ in work.batches)], []
     if work.batches:
         lines = [
             f"const int work = first + i * stride, matrix = work / {per_matrix};",
             f"const int item = work - matrix * {per_matrix};",
             f"{', '.join(matrix_coordinates(work.batches))};",
+        ]
+    elif work.groups:
+        # Items go up from one to the next, so that every place walks the groups once.
+        names, walk = ["b_m", "b_n", *of_group(work.groups)], [declared()]
+        lines = [
+            "const int work = first + i * stride;",
+            f"{find(plan, work.groups, rows, 'work / tiles_n')};",
+            "const int tiles_m = groups.tiles, item = work - groups.first_tile * tiles_n;",
+            f"{', '.join(f'{name} = {held}' for name, held in of_group(work.groups).items())};",
         ]
     lines += [
         f"const int band = item / {band}, in_band = item - band * {band};",
@@ -30,5 +41,5 @@ def _(plan: KernelPlan, one: Leaf, work: Locate) -> Text:
     comment = (
         f"{one.statement}[i]: the i-th output tile of this block. Groups of {group} along {along}."
     )
-    names = ["b_m", "b_n", *(name for name, _ in work.batches)]
-    return Text(block(*lines), comment, (f"int {', '.join(f'{name} = 0' for name in names)};",))
+    declarations = (f"int {', '.join(f'{name} = 0' for name in names)};", *walk)
+    return Text(block(*lines), comment, declarations)

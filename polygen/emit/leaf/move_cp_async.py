@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polygen.emit.leaf.table import Text, filled, leaf
-from polygen.emit.leaves import c_type, scaled, size_name, slot_address
+from polygen.emit.leaves import c_type, extent_names, scaled, size_name, slot_address
 from polygen.emit.names import c_name
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Copy
@@ -36,9 +36,18 @@ def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
 
 
 def in_passes(
-    plan: KernelPlan, one: Leaf, c: Copy, moved: int, prelude: list[str], body: list[str]
+    plan: KernelPlan,
+    one: Leaf,
+    c: Copy,
+    moved: int,
+    prelude: list[str],
+    body: list[str],
+    unroll: str = "",
 ) -> Text:
-    """A copy leaf: `p` says which part of the tile, `moved` the bytes of one access."""
+    """A copy leaf: `p` says which part of the tile, `moved` the bytes of one access.
+
+    `unroll`: how many passes are unrolled; "": as many as are worth it.
+    """
     buffer, threads = plan.buffer(c.buffer), plan.launch.threads
     pieces = c.rows * (c.columns * c.element_bytes // moved)
     passes = -(-pieces // threads)
@@ -54,7 +63,7 @@ def in_passes(
         "body": body,
         "first": f"p * {per_part}",
         "end": end if passes % c.parts == 0 else f"min({end}, {passes})",
-        "unroll": "" if passes <= _ALL_UNROLLED else " 8",
+        "unroll": unroll or ("" if passes <= _ALL_UNROLLED else " 8"),
     }
     comment = (
         f"{one.statement}[k,p]: {c.tensor.name}, {ranges[0]} x {ranges[1]}{part} -> "
@@ -63,11 +72,14 @@ def in_passes(
     return Text(filled("move_by_threads", record), comment)
 
 
-def positions(c: Copy) -> tuple[str, str, str, str]:
+def positions(plan: KernelPlan, c: Copy) -> tuple[str, str, str, str]:
     """Where a tile starts, and the array's extents, along stored rows and columns."""
     role_base, k_base = f"b_{c.role} * {c.tile}", f"k * {c.tile_k}"
     starts = (role_base, k_base) if c.k_contiguous else (k_base, role_base)
     rows, columns = map(size_name, c.extents)
+    if c.role == "m" and plan.match.groups:  # zeros behind the last row of the group
+        own = extent_names(plan)["m"]
+        rows, columns = (own, columns) if c.k_contiguous else (rows, own)
     return *starts, rows, columns
 
 
@@ -79,7 +91,7 @@ def _from(c: Copy, row: str, column: str) -> str:
 
 
 def _regular(plan: KernelPlan, c: Copy, elements: int, per_row: int) -> tuple[list[str], list[str]]:
-    row_base, column_base, row_extent, column_extent = positions(c)
+    row_base, column_base, row_extent, column_extent = positions(plan, c)
     rows = plan.launch.threads // per_row
     row_bytes = plan.buffer(c.buffer).rows.row_bytes
     prelude = [
@@ -112,7 +124,7 @@ def general_position(
     plan: KernelPlan, c: Copy, elements: int, per_row: int
 ) -> tuple[list[str], tuple[str, str]]:
     """Where piece i of a thread comes from and goes to; the rows' end, and elements left in one."""
-    row_base, column_base, row_extent, column_extent = positions(c)
+    row_base, column_base, row_extent, column_extent = positions(plan, c)
     lines = [
         f"const int piece = i * {plan.launch.threads} + thread;",
         f"const int row = piece / {per_row}, column = piece % {per_row} * {elements};",

@@ -13,7 +13,7 @@ from polygen.hardware.cost_parameters import CostParameters, cost_parameters
 from polygen.hardware.device import Device
 from polygen.schedule.problem import Fitted, Problem
 from polygen.tune.cost.counts import Counts, counts
-from polygen.tune.cost.model import PARTS, Columns, times
+from polygen.tune.cost.model import BEFORE, PARTS, Columns, times
 
 __all__ = ["Cost", "CostParameters", "Counts", "cost", "counts", "predict", "predict_all"]
 
@@ -56,7 +56,8 @@ def cost(
     """
     counted = counts(device, fitted, problem)
     found = times(parameters or cost_parameters(device), Columns([counted]))
-    parts = tuple((part, float(found[part][0])) for part in PARTS)
+    named = (*PARTS, BEFORE) if counted.copied else PARTS
+    parts = tuple((part, float(found[part][0])) for part in named)
     return Cost(float(found["total"][0]), parts, counted)
 
 

@@ -18,13 +18,15 @@ import math
 from dataclasses import dataclass
 
 from polygen.hardware.device import Device
+from polygen.hardware.matrix_layout import span_of, spans
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.poly.fills import piece_bytes, rounds
+from polygen.poly.fills import Held, piece_bytes, rounds, shifted
 from polygen.poly.results import own_columns, panel_columns
 from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted, Problem
 
 _SUM_BYTES = 4  # of sums that blocks share
+_READ_TOGETHER = 2 * chunk_bytes()  # of computed operands, by a thread that multiplies as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,12 @@ class Counts:
         instructions: warpgroup instructions of a block per k tile; 0 without roles.
         filled: bytes copied into a block's shared memory per k tile.
         fetched: of these, bytes that the block itself asks the L2 cache for.
+        box_rows: rows of the boxes in which it asks.
         threaded: bytes of tiles that threads shift into place per k tile, those outside the
             operands included.
+        made: bytes of tiles that threads compute per k tile, likewise.
+        made_functions: evaluated for them per k tile.
+        made_waits: for what they are computed from, per k tile, without roles.
         thread_rounds: of them per k tile: what is on its way at once is written before the next.
         access_bytes: the widest access that the rows of all operands allow, a whole chunk at most.
         outside: bytes outside the operands that the copy engine has filled with zeros.
@@ -73,6 +79,9 @@ class Counts:
         across_bytes: of the other operands, of one matrix of results.
         groups: of the raster: how often the other operands are swept.
         astride: 1 if rows of an operand lie astride the lines of the cache.
+        copied: of the operands that are copied first, to rows that start at lines.
+        lanes: 1 if lanes multiply, without tensor cores.
+        loaded: elements that they read into registers, per k tile.
     """
 
     roles: int
@@ -92,7 +101,11 @@ class Counts:
     instructions: int
     filled: int
     fetched: int
+    box_rows: int
     threaded: int
+    made: int
+    made_functions: int
+    made_waits: int
     thread_rounds: int
     access_bytes: int
     outside: int
@@ -113,6 +126,9 @@ class Counts:
     across_bytes: int
     groups: int
     astride: int
+    copied: int
+    lanes: int = 0
+    loaded: int = 0
 
     @property
     def tiles(self) -> int:
@@ -134,30 +150,38 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         problem: sizes, and the weight of the epilogue.
     """
     schedule = fitted.schedule
+    problem = problem.under(schedule)
     cta, warp, cluster = schedule.tile.cta, schedule.tile.warp, schedule.cluster
     size = problem.element_bytes
     roles, pingpong = schedule.specialised, schedule.roles.form == "pingpong"
     blocks, split = cluster.blocks, cluster.k
     tall, wide = -(-problem.m // (cta.m * cluster.m)), -(-problem.n // (cta.n * cluster.n))
-    clusters = tall * wide * problem.batches
+    clusters = _tall(problem, cta.m * cluster.m) * wide
     usable = device.multiprocessors if blocks <= 2 else device.wide_cluster_multiprocessors
     slots = usable // blocks * (fitted.resident if roles else 1)
     workers = (cta.m // warp.m) * (cta.n // warp.n)
     lefts, rights = problem.operands
     left, right = lefts * cta.m * cta.k * size, rights * cta.n * cta.k * size
     # A tile that is larger than the whole operand is filled up with zeros.
-    rows, columns = min(cta.m, problem.m), min(cta.n, problem.n)
-    by_hand = problem.threaded if roles else (0, 0)
+    # Of groups below one another it goes on into the next.
+    rows, columns = min(cta.m, _there(problem)), min(cta.n, problem.n)
+    copied = roles and schedule.launch.realign and any(problem.copied)
+    by_hand = (problem.uncopied if copied else problem.threaded) if roles else (0, 0)
+    all_copied = copied and problem.copied == problem.operands
     moved = (lefts - by_hand[0], rights - by_hand[1])
     fetched = (moved[0] * rows // cluster.n + moved[1] * columns // cluster.m) * cta.k * size
-    threaded = (by_hand[0] * cta.m + by_hand[1] * cta.n) * cta.k * size
+    tile = (cta.m * cta.k, cta.n * cta.k)
+    made = sum(count * own for count, own in zip(problem.computed, tile, strict=True)) * size
+    threaded = sum(count * own for count, own in zip(by_hand, tile, strict=True)) * size
+    by_roles = made if roles else 0
+    threaded -= by_roles
     if roles:
         tall_blocks = warp.m // device.warpgroup_rows  # instructions along m of one worker
         steps = cta.k * size // device.warpgroup_depth_bytes
         instructions = problem.products * workers * tall_blocks * steps
         operand_reads = workers * tall_blocks * (device.warpgroup_rows + warp.n) * cta.k * size
         operand_reads *= problem.products
-        panels, waits = _way_out(device, schedule, problem)
+        panels, waits = _way_out(device, schedule, problem, by_hand)
     else:
         instructions = 0
         ways = [
@@ -165,7 +189,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
             for inner, extent in zip(problem.k_inner, (cta.m, cta.n), strict=True)
         ]
         loaded = lefts * warp.m * ways[0] + rights * warp.n * ways[1]
-        operand_reads = workers * loaded * cta.k * size
+        operand_reads = 0 if schedule.by_lanes else workers * loaded * cta.k * size
         panels, waits = 1, 0
     if schedule.raster.along == "m":
         groups, across = -(-tall // schedule.raster.group), problem.operand_bytes[1]
@@ -191,17 +215,23 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         resident=fitted.resident,
         k_tiles=_own_k_tiles(schedule, problem),
         element_bytes=size,
-        ahead=schedule.pipeline.stages if roles else max(1, schedule.pipeline.distance),
+        ahead=_ahead(schedule),
         workers=workers,
         own=problem.products * warp.m * warp.n,
         products=problem.products * cta.m * cta.n * cta.k,
         instructions=instructions,
         filled=left + right,
         fetched=fetched,
+        box_rows=_box_rows(schedule, problem, moved) if roles else 0,
         threaded=threaded,
-        thread_rounds=_rounds(schedule, by_hand, size),
+        made=made,
+        made_functions=sum(
+            count * own for count, own in zip(problem.operand_functions, tile, strict=True)
+        ),
+        made_waits=0 if roles else -(-made // (workers * device.warp_size * _READ_TOGETHER)),
+        thread_rounds=_rounds(schedule, by_hand, size, problem.held),
         access_bytes=problem.access_bytes,
-        outside=left // cluster.n + right // cluster.m - threaded - fetched,
+        outside=left // cluster.n + right // cluster.m - threaded - by_roles - fetched,
         in_flight=schedule.pipeline.in_flight if roles else 0,
         operand_reads=operand_reads,
         sent=problem.products * cta.m * cta.n * _SUM_BYTES if split > 1 else 0,
@@ -218,18 +248,68 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         batches=problem.batches,
         across_bytes=across,
         groups=groups,
-        astride=problem.astride,
+        astride=problem.astride and not all_copied,
+        copied=problem.copied_bytes if copied else 0,
+        lanes=schedule.by_lanes,
+        loaded=workers * (lefts * warp.m + rights * warp.n) * cta.k if schedule.by_lanes else 0,
     )
 
 
-def _rounds(schedule: Schedule, by_hand: tuple[int, int], size: int) -> int:
+def _box_rows(schedule: Schedule, problem: Problem, moved: tuple[int, int]) -> int:
+    """Rows of the boxes that a block has the copy engine move per k tile.
+
+    Where k is innermost, boxes are as wide as the widest swizzle; else they divide what one
+    instruction reads of a row of the tile.
+    """
+    cta, cluster, size = schedule.tile.cta, schedule.cluster, problem.element_bytes
+    parts = (spans()[0], schedule.tile.warp.n * size)  # of a row, where k is not innermost
+    extents = (min(cta.m, _there(problem)), min(cta.n, problem.n))  # what lies outside is no copy
+    found = 0
+    for count, inner, extent, part, shared in zip(
+        moved, problem.k_inner, extents, parts, (cluster.n, cluster.m), strict=True
+    ):
+        if inner:
+            rows = extent * -(-cta.k * size // spans()[0])
+        else:
+            rows = cta.k * extent * size // (span_of(part) or spans()[-1])
+        found += count * rows // shared
+    return found
+
+
+def _ahead(schedule: Schedule) -> int:
+    """K tiles by which copies run ahead; lanes hold about one in registers."""
+    if schedule.specialised:
+        return schedule.pipeline.stages
+    return 1 if schedule.by_lanes else max(1, schedule.pipeline.distance)
+
+
+def _there(problem: Problem) -> int:
+    """Rows that a tile may bring: of groups, those of the next ones too."""
+    return problem.m * problem.batches if problem.uneven else problem.m
+
+
+def _tall(problem: Problem, rows: int) -> int:
+    """Tiles of so many rows below one another, of all matrices.
+
+    Of groups with any numbers of rows the last tile is half full in the mean, and one is the least.
+    """
+    if not problem.uneven:
+        return -(-problem.m // rows) * problem.batches
+    whole = problem.m * problem.batches + problem.batches * (rows - 1) // 2
+    return max(problem.batches, -(-whole // rows))
+
+
+def _rounds(schedule: Schedule, by_hand: tuple[int, int], size: int, of: tuple[int, int]) -> int:
     """Rounds in which threads fill a k tile; 0 where the copy engine does."""
     cta, each = schedule.tile.cta, piece_bytes()
     pieces = sum(
         count * -(-extent * cta.k * size // each)
         for count, extent in zip(by_hand, (cta.m, cta.n), strict=True)
     )
-    return rounds(pieces, schedule.roles.producer_registers)[0] if pieces else 0
+    if not pieces:
+        return 0
+    threads = Held(*of) if any(of) else shifted()
+    return rounds(pieces, schedule.roles.producer_registers, threads)[0]
 
 
 def _own_k_tiles(schedule: Schedule, problem: Problem) -> int:
@@ -237,10 +317,12 @@ def _own_k_tiles(schedule: Schedule, problem: Problem) -> int:
     return -(-problem.k // (schedule.tile.cta.k * schedule.cluster.k))
 
 
-def _way_out(device: Device, schedule: Schedule, problem: Problem) -> tuple[int, int]:
+def _way_out(
+    device: Device, schedule: Schedule, problem: Problem, by_hand: tuple[int, int]
+) -> tuple[int, int]:
     """Panels of one consumer's tile, and the waits that it passes per tile."""
     warp, pingpong = schedule.tile.warp, schedule.roles.form == "pingpong"
-    moved = 1 + (0 < sum(problem.threaded) < sum(problem.operands))  # by engine, and by threads
+    moved = 1 + (0 < sum(by_hand) < sum(problem.operands))  # by engine, and by threads
     k_tiles = _own_k_tiles(schedule, problem) * moved
     rows = warp.m // device.warpgroup_rows
     turn = int(pingpong) + int(schedule.cluster.k > 1)  # or the parts of shared sums

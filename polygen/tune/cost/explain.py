@@ -11,6 +11,7 @@ from polygen.hardware.swizzle import chunk_bytes
 from polygen.schedule.problem import Problem
 from polygen.tune.cost import Cost
 from polygen.tune.cost.counts import Counts
+from polygen.tune.cost.model import BEFORE
 
 _MEANINGS = {
     "products": "the tensor cores multiply",
@@ -20,6 +21,7 @@ _MEANINGS = {
     "way out": "sums become results and leave",
     "device memory": "operands come, results go",
     "start": "launch, first copies, last results",
+    BEFORE: "operands are copied to rows that the copy engine takes",
 }
 _FAMILIAR = 0.02  # of the time: what takes less is not spelt out in the verdict
 
@@ -97,8 +99,11 @@ def _copies(c: Counts, p: CostParameters) -> str:
         narrow = c.access_bytes < chunk_bytes()
         rate = min(p.warp_fetch_rate, p.warp_narrow_rate * c.access_bytes if narrow else math.inf)
         wide = f", {c.access_bytes} B at a time" if narrow else ""
-        return f"{_steps(c)} {c.filled} B{wide}, {rate:.0f} B a cycle"
-    rate = p.fetch_rate_astride if c.astride else p.fetch_rate
+        copied = c.filled - c.made
+        plain = [f"{copied} B{wide}, {rate:.0f} B a cycle"] if copied else []
+        return f"{_steps(c)} {'; '.join([*plain, *_made(c, p)])}"
+    rate = c.fetched / max(c.box_rows, 1) * p.box_rate
+    rate = min(rate, p.fetch_rate_astride) if c.astride else rate
     busy = min(c.clusters, c.slots) * c.blocks
     astride = ", rows astride cache lines" if c.astride else ""
     shared = f" of {c.filled}" if c.blocks > c.split else ""
@@ -107,7 +112,18 @@ def _copies(c: Counts, p: CostParameters) -> str:
     if c.threaded:
         by_hand = f"{c.threaded} B by threads in {c.thread_rounds} round(s)"
         found = f"{found}; {by_hand}" if c.fetched else by_hand
+    made = "; ".join(_made(c, p))
+    if made:
+        found = f"{found}; {made}" if c.fetched or c.threaded else made
     return f"{_steps(c)} {found}"
+
+
+def _made(c: Counts, p: CostParameters) -> list[str]:
+    """What threads compute of a k tile."""
+    if not c.made:
+        return []
+    functions = f" with {c.made_functions} functions" if c.made_functions else ""
+    return [f"{c.made} B{functions} computed by threads, {p.compute_rate:.0f} B a cycle"]
 
 
 def _latency(c: Counts, p: CostParameters) -> str:
@@ -130,8 +146,12 @@ def _memory(c: Counts, p: CostParameters) -> str:
     again = f", an operand up to {c.groups} times" if c.groups > 1 else ""
     return (
         f"{c.read_bytes / 1e6:.1f} MB read{again}, {c.written_bytes / 1e6:.1f} MB written, "
-        f"{p.memory_share * p.memory:.0f} GB/s"
+        f"{p.memory_share * p.memory * (1 if c.roles else p.warp_memory):.0f} GB/s"
     )
+
+
+def _before(c: Counts, p: CostParameters) -> str:
+    return f"{c.copied / 1e6:.1f} MB read and written, {p.memory_share * p.memory:.0f} GB/s"
 
 
 def _start(c: Counts, p: CostParameters) -> str:
@@ -146,6 +166,7 @@ _DETAILS: dict[str, Callable[[Counts, CostParameters], str]] = {
     "way out": _way_out,
     "device memory": _memory,
     "start": _start,
+    BEFORE: _before,
 }
 
 

@@ -2,8 +2,8 @@
 
 1. Products: every instruction takes its multiply-adds at the tensor cores' rate, or the bytes it
    reads from shared memory at that memory's, whichever is longer.
-2. Copies: what a block asks for at its multiprocessor's rate, or all blocks at the L2 cache's; a
-   slot of the ring comes round no faster than a copy's latency allows.
+2. Copies: rows of boxes at the rate of a multiprocessor's copy engine, or what all blocks ask for
+   at the L2 cache's; a slot of the ring comes round no faster than a copy's latency allows.
 3. A k tile takes as long as the slowest of these, and never less than its own bookkeeping.
 4. The way out of a tile: parts of sums that blocks share meet, and its panels are finished.
    Cooperative consumers do it while nobody multiplies; the ring fills meanwhile. In ping-pong it
@@ -13,6 +13,8 @@
 7. Device memory limits the whole kernel: its bytes, at its bandwidth, beside everything else. Where
    limits that overlap are close to each other, they cost more than the slower alone: they are
    joined by a norm whose exponent says how well they overlap, not by a maximum.
+8. Operands that are copied first are read and written at the bandwidth of device memory, in a
+   launch of its own.
 
 All of it is arithmetic on columns, one row per schedule: one call prices thousands.
 """
@@ -43,6 +45,8 @@ PARTS = (
     "start",
 )
 
+BEFORE = "copy before"  # a part of those kernels alone that have one
+
 _NAMES = tuple(Counts.__slots__)
 _VALUES = attrgetter(*_NAMES)
 _PANEL = 64 * 64  # results: the unit in which the way out is counted
@@ -71,7 +75,8 @@ def times(p: CostParameters, c: Columns) -> dict[str, Column]:
         c: what the schedules do, a row each.
 
     Returns:
-        "total", and for each of `PARTS` the time of that resource if nothing else took any.
+        "total", and for each of `PARTS` and `BEFORE` the time of that resource if nothing else took
+        any.
     """
     with_roles, without = _roles(p, c), _warps(p, c)
     cycles = {name: np.where(c.roles > 0, with_roles[name], without[name]) for name in with_roles}
@@ -81,8 +86,15 @@ def times(p: CostParameters, c: Columns) -> dict[str, Column]:
     found = {name: value * cycle for name, value in cycles.items()}
     found["device memory"] = memory = _memory(p, c)
     found["start"] = np.where(c.roles > 0, p.start, p.warp_start)
-    found["total"] = _norm(p.memory_sharpness, found.pop("busy"), memory) + found["start"]
+    found[BEFORE] = before = _before(p, c)
+    found["total"] = _norm(p.memory_sharpness, found.pop("busy"), memory) + found["start"] + before
     return found
+
+
+def _before(p: CostParameters, c: Columns) -> Column:
+    """Microseconds of the copy before the kernel; 0 where there is none."""
+    moved = (1 + p.written_share) * c.copied / (p.memory_share * p.memory) * 1e-3
+    return np.where(c.copied > 0, p.copy_start + moved, 0.0)
 
 
 def _norm(sharpness: float, *parts: Column) -> Column:
@@ -102,7 +114,8 @@ def _memory(p: CostParameters, c: Columns) -> Column:
     lost = np.clip((c.across_bytes + c.along_bytes) / (p.l2_share * p.l2_bytes) - 1, 0.0, 1.0)
     again = c.across_bytes * (c.groups - 1) * c.batches * lost
     moved = c.read_bytes + again + p.written_share * c.written_bytes
-    return np.asarray(moved / (p.memory_share * p.memory) * 1e-3)
+    share = p.memory_share * np.where(c.roles + c.lanes > 0, 1.0, p.warp_memory)
+    return np.asarray(moved / (share * p.memory) * 1e-3)
 
 
 def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
@@ -118,15 +131,18 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     product = np.maximum(multiply, shared) + c.instructions * p.instruction
     in_step = np.where(c.blocks > 2, p.wide_cluster_loss, p.cluster_loss)
     product = product * (1 + np.where(c.blocks > c.split, in_step, 0.0))
-    rate = np.where(c.astride > 0, p.fetch_rate_astride, p.fetch_rate)
+    boxes = c.box_rows / p.box_rate
+    own = c.resident * np.where(
+        c.astride > 0, np.maximum(boxes, c.fetched / p.fetch_rate_astride), boxes
+    )
     finish, zeros = _finish(p, c), c.outside / p.outside_rate
     least = p.step + zeros
-    by_hand = c.thread_rounds * p.thread_latency
+    by_hand = np.maximum(c.thread_rounds * p.thread_latency, c.resident * _making(p, c))
 
     def waiting(busy: Column) -> tuple[Column, Column]:
         """Cycles of a k tile's copies, and of a slot's way round the ring over its slots."""
-        asked = (c.fetched + c.threaded) * busy
-        copy = np.maximum.reduce([c.resident * c.fetched / rate, asked / p.l2_rate, by_hand])
+        asked = (c.fetched + c.threaded + c.made) * busy
+        copy = np.maximum.reduce([own, asked / p.l2_rate, by_hand])
         latency = p.latency * (1 + p.crowding * busy / (c.slots * c.blocks))
         return copy, (latency + (1 + c.in_flight) * product) / c.ahead
 
@@ -157,6 +173,11 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
         "latency": k_tiles * waited,
         "way out": np.where(c.pingpong > 0, np.ceil(c.rounds / 2), c.rounds) * finish,
     }
+
+
+def _making(p: CostParameters, c: Columns) -> Column:
+    """Cycles in which the threads of a block compute their part of a k tile."""
+    return np.asarray(c.made / p.compute_rate + c.made_functions / p.compute_function_rate)
 
 
 def _finish(p: CostParameters, c: Columns) -> Column:
@@ -192,11 +213,18 @@ def _warps(p: CostParameters, c: Columns) -> dict[str, Column]:
         """Cycles of `blocks` blocks on one multiprocessor, in all and by part."""
         warps = np.maximum(blocks * c.workers, 1)
         rate = p.warp_rate * np.minimum(1.0, np.sqrt(warps / p.full_rate_warps))
+        by_lanes = blocks * (c.products / p.lane_rate + c.loaded / p.lane_load_rate)
         multiply = blocks * c.products * c.element_bytes / _WORD / rate
+        multiply = np.where(c.lanes > 0, by_lanes, multiply)
         shared = blocks * (c.operand_reads + c.filled) / p.warp_shared_rate
-        copy = blocks * c.filled / fetch_rate
-        waited = np.where(blocks > 0, crowded / c.ahead, 0.0)
-        work = _norm(p.warp_sharpness, multiply, shared, copy) + blocks * p.barrier
+        shared = np.where(c.lanes > 0, 0.0, shared)
+        # What is computed is computed by the warps that multiply.
+        copy = blocks * ((c.filled - c.made) / fetch_rate + _making(p, c))
+        # What is computed is waited for where it is read; other blocks go on meanwhile.
+        alone = c.made_waits * p.warp_latency / np.maximum(blocks, 1)
+        waited = np.where(blocks > 0, crowded / c.ahead + alone, 0.0)
+        work = _norm(p.warp_sharpness, multiply, shared, copy)
+        work = work + np.where(c.lanes > 0, 0.0, blocks * p.barrier)
         step = _norm(p.warp_sharpness, work, waited)
         return {
             "busy": c.k_tiles * step + np.where(blocks > 0, p.round, 0.0) + blocks * out,

@@ -181,6 +181,13 @@ __device__ __forceinline__ int place_scratch(int row, int byte) {
   return row * 128 + (((byte >> 4) ^ 2 * (row & 3)) << 4) + (byte & 15);
 }
 
+// NaN wins, as in NumPy.
+__device__ __forceinline__ float maximum(float x, float y) {
+  float z;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+
 // 2 ** x in one instruction; below 2 ** -126 it is 0.
 __device__ __forceinline__ float approximate_exp2(float x) {
   float y;
@@ -188,17 +195,16 @@ __device__ __forceinline__ float approximate_exp2(float x) {
   return y;
 }
 
-// x * P(Z < x) for a normal Z, of P(Z < -|x|) below 0 and of its complement above, so that nothing
-// cancels where x is negative. With a = |x|, log2(P(Z < -a)) is a minimax polynomial; it falls, and
-// beyond 16 all is 0.
+// x * P(Z < x) for a normal Z = max(x, 0) - |x| * P(Z < -|x|), where nothing cancels if x is negative.
+// With a = |x|, log2(P(Z < -a)) is a minimax polynomial; it falls, and beyond 16 all is 0.
 __device__ __forceinline__ float fast_gelu(float x) {
-  const float a = fminf(fabsf(x), 16.0f);
+  const float a = fabsf(fminf(x, 16.0f));  // infinite, so that infinity * 0 is NaN, for -inf alone
   float p = fmaf(-0.0004086583f, a, 0.0066135977f);
   p = fmaf(p, a, -0.050665323f);
   p = fmaf(p, a, -0.46110144f);
   p = fmaf(p, a, -1.1504687f);
   const float below = approximate_exp2(fmaf(p, a, -1.0000336f));
-  return x * (x < 0.0f ? below : 1.0f - below);  // NaN for NaN and -inf
+  return fmaf(-a, below, maximum(x, -0.0f));
 }
 
 extern "C" __global__ void __launch_bounds__(128, 1)

@@ -218,7 +218,7 @@ __device__ __forceinline__ void combine_max(float& a0, const float b0) {
 }
 
 extern "C" __global__ void __launch_bounds__(128, 1)
-pg_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, float* __restrict__ y0, float* __restrict__ y1, unsigned short* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y1_stride0, int y2_stride0, float* __restrict__ workspace) {
+pg_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, float* __restrict__ y0, float* __restrict__ y1, unsigned short* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y1_stride0, int y2_stride0, float* __restrict__ parts) {
   extern __shared__ __align__(128) unsigned char shared_memory[];
   const unsigned shared = (unsigned)__cvta_generic_to_shared(shared_memory);
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
@@ -396,7 +396,7 @@ pg_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict_
         const int fold_place = b_n * 32 + w_n * 16 + fold_i * 8 + 2 * (lane % 4);
         if ((lane & 28) == 0 && fold_place < N) {
           const long long fold_at = (long long)(b_m * 2 + w_m) * (1LL * N) + (long long)fold_place;
-          (workspace)[fold_at] = fold_0;
+          (parts)[fold_at] = fold_0;
         }
       }
       {
@@ -407,7 +407,7 @@ pg_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict_
         const int fold_place = b_n * 32 + w_n * 16 + fold_i * 8 + 2 * (lane % 4) + 1;
         if ((lane & 28) == 0 && fold_place < N) {
           const long long fold_at = (long long)(b_m * 2 + w_m) * (1LL * N) + (long long)fold_place;
-          (workspace)[fold_at] = fold_0;
+          (parts)[fold_at] = fold_0;
         }
       }
     }
@@ -421,7 +421,7 @@ pg_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict_
         const int fold_place = b_m * 32 + w_m * 16 + fold_i * 16 + (lane / 4);
         if ((lane & 3) == 0 && fold_place < M) {
           const long long fold_at = (long long)(b_n * 2 + w_n) * (1LL * M) + (long long)fold_place;
-          (workspace + 1LL * ((M + 31) / 32 * 2) * N)[fold_at] = fold_0;
+          (parts + 1LL * ((M + 31) / 32 * 2) * N)[fold_at] = fold_0;
         }
       }
       {
@@ -432,7 +432,7 @@ pg_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict_
         const int fold_place = b_m * 32 + w_m * 16 + fold_i * 16 + (lane / 4) + 8;
         if ((lane & 3) == 0 && fold_place < M) {
           const long long fold_at = (long long)(b_n * 2 + w_n) * (1LL * M) + (long long)fold_place;
-          (workspace + 1LL * ((M + 31) / 32 * 2) * N)[fold_at] = fold_0;
+          (parts + 1LL * ((M + 31) / 32 * 2) * N)[fold_at] = fold_0;
         }
       }
     }
@@ -575,7 +575,7 @@ pg_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict_
 
 // The launch that follows: parts of folds -> results.
 extern "C" __global__ void __launch_bounds__(256)
-pg_folds_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, float* __restrict__ y0, float* __restrict__ y1, unsigned short* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y1_stride0, int y2_stride0, float* __restrict__ workspace) {
+pg_folds_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, float* __restrict__ y0, float* __restrict__ y1, unsigned short* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y1_stride0, int y2_stride0, float* __restrict__ parts) {
   long long fold_block = blockIdx.x;
   if (fold_block < ((1LL * N + 31) / 32)) {
     const long long fold_result = fold_block * 32 + threadIdx.x % 32;
@@ -583,7 +583,7 @@ pg_folds_folds(const unsigned short* __restrict__ x, const unsigned short* __res
     __shared__ float fold_v2_part0[8][32];
     float v2_part0 = (-0.0f);
     if (fold_result < fold_results) {
-      const float* fold_from0 = workspace + fold_result;
+      const float* fold_from0 = parts + fold_result;
       const long long fold_parts = 1LL * ((M + 31) / 32 * 2);
     #pragma unroll 8
       for (long long fold_q = threadIdx.x / 32; fold_q < fold_parts; fold_q += 8)
@@ -606,7 +606,7 @@ pg_folds_folds(const unsigned short* __restrict__ x, const unsigned short* __res
   __shared__ float fold_v4_part0[8][32];
   float v4_part0 = __int_as_float(0xff800000);
   if (fold_result < fold_results) {
-    const float* fold_from0 = workspace + 1LL * ((M + 31) / 32 * 2) * N + fold_result;
+    const float* fold_from0 = parts + 1LL * ((M + 31) / 32 * 2) * N + fold_result;
     const long long fold_parts = 1LL * ((N + 31) / 32 * 2);
 #pragma unroll 8
     for (long long fold_q = threadIdx.x / 32; fold_q < fold_parts; fold_q += 8)
@@ -626,7 +626,7 @@ pg_folds_folds(const unsigned short* __restrict__ x, const unsigned short* __res
 
 #ifndef __CUDACC_RTC__
 // Host launcher. Returns 0, the code of the first condition that the arguments break, or a cudaError_t.
-extern "C" int pg_folds_launch(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, float* __restrict__ y0, float* __restrict__ y1, unsigned short* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y1_stride0, int y2_stride0, float* __restrict__ workspace, void* stream) {
+extern "C" int pg_folds_launch(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, float* __restrict__ y0, float* __restrict__ y1, unsigned short* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y1_stride0, int y2_stride0, float* __restrict__ parts, void* stream) {
   if (M < 1 || M > 2147418112) return 20001;
   if (K < 1 || K > 2147418112) return 20002;
   if (N < 1 || N > 2147418112) return 20003;
@@ -657,17 +657,17 @@ extern "C" int pg_folds_launch(const unsigned short* __restrict__ x, const unsig
   if ((unsigned long long)y2 < (unsigned long long)b + ((N - 1LL) + 1) * 2 && (unsigned long long)b < (unsigned long long)y2 + ((M - 1LL) * y2_stride0 + (N - 1LL) + 1) * 2) return 20028;
   if ((unsigned long long)y2 < (unsigned long long)y0 + ((N - 1LL) + 1) * 4 && (unsigned long long)y0 < (unsigned long long)y2 + ((M - 1LL) * y2_stride0 + (N - 1LL) + 1) * 2) return 20029;
   if ((unsigned long long)y2 < (unsigned long long)y1 + ((M - 1LL) * y1_stride0 + 1) * 4 && (unsigned long long)y1 < (unsigned long long)y2 + ((M - 1LL) * y2_stride0 + (N - 1LL) + 1) * 2) return 20030;
-  if (!workspace || (unsigned long long)workspace % 4) return (int)cudaErrorInvalidValue;
+  if (!parts || (unsigned long long)parts % 4) return (int)cudaErrorInvalidValue;
   const cudaError_t status =
       cudaFuncSetAttribute(pg_folds, cudaFuncAttributeMaxDynamicSharedMemorySize, 98304);
   if (status != cudaSuccess) return (int)status;
   const unsigned tiles_along = (M + 31) / 32;
   const unsigned tiles_across = (N + 31) / 32;
   const dim3 grid(tiles_across * 8, (tiles_along + 7) / 8);
-  pg_folds<<<grid, 128, 98304, (cudaStream_t)stream>>>(x, w, b, y0, y1, y2, M, K, N, (M > 1 ? x_stride0 : 0), (N > 1 ? w_stride0 : 0), (M > 1 ? y1_stride0 : 0), (M > 1 ? y2_stride0 : 0), workspace);
+  pg_folds<<<grid, 128, 98304, (cudaStream_t)stream>>>(x, w, b, y0, y1, y2, M, K, N, (M > 1 ? x_stride0 : 0), (N > 1 ? w_stride0 : 0), (M > 1 ? y1_stride0 : 0), (M > 1 ? y2_stride0 : 0), parts);
   const cudaError_t launched = cudaGetLastError();
   if (launched != cudaSuccess) return (int)launched;
-  pg_folds_folds<<<(unsigned)(((1LL * N + 31) / 32) + ((1LL * M + 31) / 32)), 256, 0, (cudaStream_t)stream>>>(x, w, b, y0, y1, y2, M, K, N, (M > 1 ? x_stride0 : 0), (N > 1 ? w_stride0 : 0), (M > 1 ? y1_stride0 : 0), (M > 1 ? y2_stride0 : 0), workspace);
+  pg_folds_folds<<<(unsigned)(((1LL * N + 31) / 32) + ((1LL * M + 31) / 32)), 256, 0, (cudaStream_t)stream>>>(x, w, b, y0, y1, y2, M, K, N, (M > 1 ? x_stride0 : 0), (N > 1 ? w_stride0 : 0), (M > 1 ? y1_stride0 : 0), (M > 1 ? y2_stride0 : 0), parts);
   return (int)cudaGetLastError();
 }
 #endif

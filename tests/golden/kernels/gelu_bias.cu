@@ -219,6 +219,13 @@ struct Cursor {
   }
 };
 
+// NaN wins, as in NumPy.
+__device__ __forceinline__ float maximum(float x, float y) {
+  float z;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+
 // 2 ** x in one instruction; below 2 ** -126 it is 0.
 __device__ __forceinline__ float approximate_exp2(float x) {
   float y;
@@ -226,17 +233,16 @@ __device__ __forceinline__ float approximate_exp2(float x) {
   return y;
 }
 
-// x * P(Z < x) for a normal Z, of P(Z < -|x|) below 0 and of its complement above, so that nothing
-// cancels where x is negative. With a = |x|, log2(P(Z < -a)) is a minimax polynomial; it falls, and
-// beyond 16 all is 0.
+// x * P(Z < x) for a normal Z = max(x, 0) - |x| * P(Z < -|x|), where nothing cancels if x is negative.
+// With a = |x|, log2(P(Z < -a)) is a minimax polynomial; it falls, and beyond 16 all is 0.
 __device__ __forceinline__ float fast_gelu(float x) {
-  const float a = fminf(fabsf(x), 16.0f);
+  const float a = fabsf(fminf(x, 16.0f));  // infinite, so that infinity * 0 is NaN, for -inf alone
   float p = fmaf(-0.0004086583f, a, 0.0066135977f);
   p = fmaf(p, a, -0.050665323f);
   p = fmaf(p, a, -0.46110144f);
   p = fmaf(p, a, -1.1504687f);
   const float below = approximate_exp2(fmaf(p, a, -1.0000336f));
-  return x * (x < 0.0f ? below : 1.0f - below);  // NaN for NaN and -inf
+  return fmaf(-a, below, maximum(x, -0.0f));
 }
 
 extern "C" __global__ void __launch_bounds__(384, 1)
@@ -327,22 +333,19 @@ pg_gelu_bias(const unsigned short* __restrict__ x, const unsigned short* __restr
     // finish[i,p]: 64 rows by 64 columns of sums -> pointwise functions -> a panel of results
     auto finish = [&](int, int p) __attribute__((always_inline)) {
       const int block = p / 2, first_block = p % 2 * 8;
-      float b_0_values[8][2];
+      unsigned b_0_words[8];
       const int first_column = b_n * 128 + p % 2 * 64 + lane % 4 * 2;
       if (first_column - lane % 4 * 2 + 64 <= N) {
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
           const int column = first_column + j * 8;
-          const unsigned b_0_values_word = __ldg(reinterpret_cast<const unsigned*>(b + column));
-          b_0_values[j][0] = from_bf16((unsigned short)b_0_values_word);
-          b_0_values[j][1] = from_bf16((unsigned short)(b_0_values_word >> 16));
+          b_0_words[j] = __ldg(reinterpret_cast<const unsigned*>(b + column));
         }
       } else {
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
           const int column = first_column + j * 8, low = min(column, N - 1), high = min(column + 1, N - 1);
-          b_0_values[j][0] = from_bf16(__ldg(b + low));
-          b_0_values[j][1] = from_bf16(__ldg(b + high));
+          b_0_words[j] = __ldg(b + low) | (unsigned)__ldg(b + high) << 16;
         }
       }
       const unsigned y0_at = shared + 163840 + group * 16384 + p % 2 * 8192 + (quarter + lane % 16) * 128 + ((lane / 16 ^ (lane % 8 & 7)) << 4);
@@ -352,8 +355,8 @@ pg_gelu_bias(const unsigned short* __restrict__ x, const unsigned short* __restr
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           float y0_out[2];
-          compute(sum[block][first_block + j][2 * half + 0], b_0_values[j][0], y0_out[0]);
-          compute(sum[block][first_block + j][2 * half + 1], b_0_values[j][1], y0_out[1]);
+          compute(sum[block][first_block + j][2 * half + 0], from_bf16((unsigned short)(b_0_words[j])), y0_out[0]);
+          compute(sum[block][first_block + j][2 * half + 1], from_bf16((unsigned short)(b_0_words[j] >> 16)), y0_out[1]);
           y0_words[j][half] = pack_bf16(y0_out[0], y0_out[1]);
         }
       }

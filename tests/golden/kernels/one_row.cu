@@ -7,50 +7,46 @@
 //    P1  v1[i,j] = add(v0[i,j], b[j])   i < M, j < N   (f32)
 //    P2  y0[i,j] = cast(v1[i,j])        i < M, j < N   (bf16)
 //
-// mapping: block 16x64x128, 1x4 warps of 16x16, instruction 16x8x16, m16n8k16_f32_bf16 on sm_80
-// needs: 128 threads, 122880 of 166912 B shared memory, about 54 registers per thread, 1 block(s) per multiprocessor
+// mapping: block 1x16x1024, 1x8 warps of 1x2, instruction 1x1x256, dot_k256_f32_bf16 on sm_80
+// needs: 256 threads, 0 of 166912 B shared memory, about 78 registers per thread, 3 block(s) per multiprocessor
 // arguments, and what the launcher returns for others (lengths in elements, addresses in bytes):
 //   20001: M is 1 to 2147418112
 //   20002: K is 1 to 2147418112
 //   20003: N is 1 to 2147418112
-//   20004: M and N make at most 65535 groups of tiles
-//   20005: K is a multiple of 8: rows of x, w are whole copies
-//   20006: x_stride0 is not negative if M > 1
-//   20007: x_stride0 is a multiple of 8 if M > 1
-//   20008: w_stride0 is not negative if N > 1
-//   20009: w_stride0 is a multiple of 8 if N > 1
-//   20010: y0_stride0 leads beyond a row of y0 if M > 1
-//   20011: y0_stride0 is a multiple of 8 if M > 1
-//   20012: the address of x is a multiple of 16
-//   20013: the address of w is a multiple of 16
-//   20014: the address of b is a multiple of 16
-//   20015: the address of y0 is a multiple of 16
-//   20016: y0 shares no memory with x
-//   20017: y0 shares no memory with w
-//   20018: y0 shares no memory with b
+//   20004: N and M make at most 65535 groups of tiles
+//   20005: x_stride0 is not negative if M > 1
+//   20006: x_stride0 is a multiple of 8 if M > 1
+//   20007: w_stride0 is not negative if N > 1
+//   20008: w_stride0 is a multiple of 8 if N > 1
+//   20009: y0_stride0 leads beyond a row of y0 if M > 1
+//   20010: y0_stride0 is a multiple of 8 if M > 1
+//   20011: the address of x is a multiple of 16
+//   20012: the address of w is a multiple of 16
+//   20013: the address of b is a multiple of 16
+//   20014: the address of y0 is a multiple of 16
+//   20015: y0 shares no memory with x
+//   20016: y0 shares no memory with w
+//   20017: y0 shares no memory with b
 // barriers, and the dependences they enforce:
-//   bar_load_a (block): copy_a -> load_a (flow through ring_a); load_a -> copy_a (reuse through ring_a, 6 version(s) later); copy_a -> copy_a (reuse through ring_a, 6 version(s) later); copy_b -> load_b (flow through ring_b); load_b -> copy_b (reuse through ring_b, 6 version(s) later); copy_b -> copy_b (reuse through ring_b, 6 version(s) later); load_a -> stage (overlay through scratch); copy_a -> stage (overlay through scratch); load_b -> stage (overlay through scratch); copy_b -> stage (overlay through scratch)
-//   bar_store (one agent): stage -> store (flow through scratch)
-//   bar_stage (block): load_a -> stage (overlay through scratch); load_b -> stage (overlay through scratch)
 // schedule:
 //   format = 1
-//   name = "16x64x128_w16x16_s6"
+//   name = "dots_1x16x1024_w1x2_n16_f4_b3"
 //   device = "sm_80"
-//   atom = "auto"
-//   min_blocks = 1
+//   atom = "dot"
+//   min_blocks = 3
 //   [tile.cta]
-//   m = 16
-//   n = 64
-//   k = 128
-//   [tile.warp]
-//   m = 16
+//   m = 1
 //   n = 16
+//   k = 1024
+//   [tile.warp]
+//   m = 1
+//   n = 2
 //   [pipeline]
-//   stages = 6
-//   distance = 5
+//   stages = 3
+//   distance = 2
 //   order = ["mma", "copy"]
-//   fragments = 2
-//   lookahead = 1
+//   fragments = 4
+//   lookahead = 3
 //   copies = "whole"
 //   across = true
 //   in_flight = 1
@@ -68,12 +64,12 @@
 //   n = 1
 //   k = 1
 //   [raster]
-//   along = "m"
-//   group = 8
+//   along = "n"
+//   group = 16
 //   [smem]
 //   swizzle = "auto"
 //   [epilogue]
-//   through = "smem"
+//   through = "registers"
 //   slots = 2
 //   prefetch = 2
 //   columns = 0
@@ -146,121 +142,73 @@ __device__ __forceinline__ void write_bf16(unsigned short* to, const float (&v)[
 }
 
 // ---- instructions ----
-// Copies 16 bytes in the background: of `from`, or zeros.
-__device__ __forceinline__ void copy_16(unsigned to, const void* from, bool inside) {
-  asm volatile("{ .reg .pred outside; setp.eq.s32 outside, %2, 0; cp.async.cg.shared.global [%0], [%1], 16, outside; }" :: "r"(to), "l"(from), "r"((int)inside) : "memory");
+// 16 bytes of a row, which other warps read too; zeros outside.
+__device__ __forceinline__ void chunk_read(unsigned (&words)[4], const void* from, bool inside) {
+  asm volatile("{ .reg .pred inside; setp.ne.s32 inside, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0; @inside ld.global.nc.v4.b32 { %0, %1, %2, %3 }, [%4]; }"
+               : "=&r"(words[0]), "=&r"(words[1]), "=&r"(words[2]), "=&r"(words[3]) : "l"(from), "r"((int)inside));
 }
-// 4 matrices of 8 x 16 bytes; each lane gives the address of one row
-__device__ __forceinline__ void load_matrices_4(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, unsigned from) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(from) : "memory");
+// 16 bytes of a row, which is read once: the first that caches let go; zeros outside.
+__device__ __forceinline__ void chunk_read_once(unsigned (&words)[4], const void* from, bool inside) {
+  asm volatile("{ .reg .pred inside; setp.ne.s32 inside, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0; @inside ld.global.cs.v4.b32 { %0, %1, %2, %3 }, [%4]; }"
+               : "=&r"(words[0]), "=&r"(words[1]), "=&r"(words[2]), "=&r"(words[3]) : "l"(from), "r"((int)inside));
 }
-// m16n8k16_f32_bf16: c[16,8] += a[16,16] * b[16,8]
-__device__ __forceinline__ void multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+// Products of two chunks, added one after the other to a lane's part of a sum.
+__device__ __forceinline__ void add_products(float (&part)[1], const unsigned (&a)[4], const unsigned (&b)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    part[0] = __fmaf_rn(from_bf16((unsigned short)a[i]), from_bf16((unsigned short)b[i]), part[0]);
+    part[0] = __fmaf_rn(from_bf16((unsigned short)(a[i] >> 16)), from_bf16((unsigned short)(b[i] >> 16)), part[0]);
+  }
 }
-// A word, and two sums, to shared memory; four sums from the scratch area.
-__device__ __forceinline__ void write_word(unsigned to, unsigned word) {
-  asm volatile("st.shared.b32 [%0], %1;" :: "r"(to), "r"(word) : "memory");
-}
-__device__ __forceinline__ void write_pair(unsigned to, float first, float second) {
-  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" :: "r"(to), "f"(first), "f"(second) : "memory");
-}
-__device__ __forceinline__ void read_quad(float* v, unsigned from) {
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(from) : "memory");
-}
-__device__ __forceinline__ float read_sum(unsigned from) {
-  float value;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
-  return value;
-}
-// ---- shared-memory layouts: byte offset of byte `byte` of row `row` ----
-__device__ __forceinline__ int place_ring_a(int row, int byte) {
-  return row * 256 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
-}
-__device__ __forceinline__ int place_ring_b(int row, int byte) {
-  return row * 256 + (((byte >> 4) ^ (row & 7)) << 4) + (byte & 15);
-}
-__device__ __forceinline__ int place_scratch(int row, int byte) {
-  return row * 64 + (((byte >> 4) ^ ((row >> 1) & 1)) << 4) + (byte & 15);
+// The parts of all lanes, added up in pairs; the same in every lane.
+__device__ __forceinline__ float sum_of_lanes(float part) {
+#pragma unroll
+  for (int away = 16; away > 0; away /= 2) part += __shfl_xor_sync(0xffffffffu, part, away);
+  return part;
 }
 
-extern "C" __global__ void __launch_bounds__(128, 1)
+extern "C" __global__ void __launch_bounds__(256, 3)
 pg_one_row(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, const unsigned short* __restrict__ b, unsigned short* __restrict__ y0, int M, int K, int N, int x_stride0, int w_stride0, int y0_stride0) {
   extern __shared__ __align__(128) unsigned char shared_memory[];
   const unsigned shared = (unsigned)__cvta_generic_to_shared(shared_memory);
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-  const int w_m = warp / 4, w_n = warp % 4;
-  // raster: groups of 8 tiles along m, then the next tile along n
-  const int b_m = blockIdx.y * 8 + blockIdx.x % 8, b_n = blockIdx.x / 8;
-  if (b_m * 16 >= M) return;
-  const int k_tiles = (K + 127) / 128;
+  const int w_m = warp / 8, w_n = warp % 8;
+  // raster: groups of 16 tiles along n, then the next tile along m
+  const int b_n = blockIdx.y * 16 + blockIdx.x % 16, b_m = blockIdx.x / 16;
+  if (b_n * 16 >= N) return;
+  const int k_tiles = (K + 1023) / 1024;
 
-  unsigned fragment_a[2][1][4], fragment_b[2][2][2];
-  float sum[1][2][4];
+  unsigned fragment_a[1][1][4], fragment_b[4][2][4];
+  float sum[1][2][1];
 
   auto zero = [&]() __attribute__((always_inline)) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) (&sum[0][0][0])[i] = 0;
+    for (int i = 0; i < 2; ++i) (&sum[0][0][0])[i] = 0;
   };
-  // copy_a[k,p]: x, 16 of m x 128 of k -> ring_a[k % 6], 16 bytes at a time, zeros beyond it
-  auto copy_a = [&](int k, int p) __attribute__((always_inline)) {
-    const unsigned slot = shared + 0 + (k % 6) * 4096;
-    const int row = thread / 16, column = thread % 16 * 8;
-    const int rows_left = M - (b_m * 16 + row);
-    const bool inside = K - (k * 128 + column) > 0;
-    const unsigned short* from = x + (long long)(b_m * 16 + row) * x_stride0 + (k * 128 + column);
-    const unsigned to = slot + place_ring_a(row, column * 2);
-#pragma unroll
-    for (int i = p * 2; i < (p + 1) * 2; ++i) {
-      copy_16(to + i * 2048, from + (long long)(i * 8) * x_stride0, inside && i * 8 < rows_left);
-    }
+  // load_a[k,s]: a chunk of each of 1 row(s) of x for every lane, zeros behind their ends
+  const unsigned short* const rows_a[1] = {
+    x + (long long)min(b_m * 1 + w_m * 1 + 0, M - 1) * x_stride0 + lane * 8,
   };
-  // copy_b[k,p]: w, 64 of n x 128 of k -> ring_b[k % 6], 16 bytes at a time, zeros beyond it
-  auto copy_b = [&](int k, int p) __attribute__((always_inline)) {
-    const unsigned slot = shared + 24576 + (k % 6) * 16384;
-    const int row = thread / 16, column = thread % 16 * 8;
-    const int rows_left = N - (b_n * 64 + row);
-    const bool inside = K - (k * 128 + column) > 0;
-    const unsigned short* from = w + (long long)(b_n * 64 + row) * w_stride0 + (k * 128 + column);
-    const unsigned to = slot + place_ring_b(row, column * 2);
-#pragma unroll
-    for (int i = p * 8; i < (p + 1) * 8; ++i) {
-      copy_16(to + i * 2048, from + (long long)(i * 8) * w_stride0, inside && i * 8 < rows_left);
-    }
-  };
-  // commit[t]: the copies of step t become one group
-  auto commit = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.commit_group;" ::: "memory"); };
-  // bar_load_a: copy_a -> load_a (flow through ring_a); load_a -> copy_a (reuse through ring_a, 6 version(s) later); copy_a -> copy_a (reuse through ring_a, 6 version(s) later); copy_b -> load_b (flow through ring_b); load_b -> copy_b (reuse through ring_b, 6 version(s) later); copy_b -> copy_b (reuse through ring_b, 6 version(s) later); load_a -> stage (overlay through scratch); copy_a -> stage (overlay through scratch); load_b -> stage (overlay through scratch); copy_b -> stage (overlay through scratch)
-  auto bar_load_a = [&](int) __attribute__((always_inline)) { __syncthreads(); };
-  // bar_store: stage -> store (flow through scratch)
-  auto bar_store = [&]() __attribute__((always_inline)) { __syncwarp(); };
-  // bar_stage: load_a -> stage (overlay through scratch); load_b -> stage (overlay through scratch)
-  auto bar_stage = [&]() __attribute__((always_inline)) { __syncthreads(); };
-  // wait_load_a: all but the last 4 group(s) of cp.async are complete
-  auto wait_load_a = [&](int) __attribute__((always_inline)) { asm volatile("cp.async.wait_group 4;" ::: "memory"); };
-  // load_a[k,s]: ring_a[k % 6] -> fragment_a[s % 2], proved equal to the instruction's fragment (a_k)
   auto load_a = [&](int k, int s) __attribute__((always_inline)) {
-    const unsigned slot = shared + 0 + (k % 6) * 4096;
+    const int first = k * 1024 + s * 256;
+    const bool inside = first + lane * 8 < K;
 #pragma unroll
-    for (int i = 0; i < 1; ++i) {
-      load_matrices_4(fragment_a[s % 2][i][0], fragment_a[s % 2][i][1], fragment_a[s % 2][i][2], fragment_a[s % 2][i][3], slot + place_ring_a(w_m * 16 + i * 16 + lane % 16, s * 32 + (lane / 16) * 16));
-    }
+    for (int i = 0; i < 1; ++i) chunk_read(fragment_a[s % 1][i], rows_a[i] + first, inside);
   };
-  // load_b[k,s]: ring_b[k % 6] -> fragment_b[s % 2], proved equal to the instruction's fragment (b_k_pair)
+  // load_b[k,s]: a chunk of each of 2 row(s) of w for every lane, zeros behind their ends
+  const unsigned short* const rows_b[2] = {
+    w + (long long)min(b_n * 16 + w_n * 2 + 0, N - 1) * w_stride0 + lane * 8,
+    w + (long long)min(b_n * 16 + w_n * 2 + 1, N - 1) * w_stride0 + lane * 8,
+  };
   auto load_b = [&](int k, int s) __attribute__((always_inline)) {
-    const unsigned slot = shared + 24576 + (k % 6) * 16384;
+    const int first = k * 1024 + s * 256;
+    const bool inside = first + lane * 8 < K;
 #pragma unroll
-    for (int i = 0; i < 1; ++i) {
-      load_matrices_4(fragment_b[s % 2][i * 2 + 0][0], fragment_b[s % 2][i * 2 + 0][1], fragment_b[s % 2][i * 2 + 1][0], fragment_b[s % 2][i * 2 + 1][1], slot + place_ring_b(w_n * 16 + i * 16 + lane % 8 + 8 * (lane / 16), s * 32 + ((lane / 8) % 2) * 16));
-    }
+    for (int i = 0; i < 2; ++i) chunk_read_once(fragment_b[s % 4][i], rows_b[i] + first, inside);
   };
-  // mma[k,s,m,n]: sum[m][n] += a[m] * b[n], one m16n8k16_f32_bf16
-  auto mma = [&](int, int s, int m, int n) __attribute__((always_inline)) {
-    multiply(sum[m][n], fragment_a[s % 2][m], fragment_b[s % 2][n]);
+  // dot[k,s,m,n]: the lane's part of sum[m][n] += its products
+  auto dot = [&](int, int s, int m, int n) __attribute__((always_inline)) {
+    add_products(sum[m][n], fragment_a[s % 1][m], fragment_b[s % 4][n]);
   };
   // The fused pointwise statements, on one element.
   auto compute = [&](float sum, float b_0, float& y0_result) __attribute__((always_inline)) {
@@ -274,194 +222,68 @@ pg_one_row(const unsigned short* __restrict__ x, const unsigned short* __restric
     compute(sum, b_0_element, y0_out);
     *(y0 + (long long)row * y0_stride0 + (column + e)) = to_bf16(y0_out);
   };
-  // prepare: operands that are the same in every row
-  unsigned b_0_words[4];
-  auto prepare = [&]() __attribute__((always_inline)) {
-    const int column = b_n * 64 + w_n * 16 + lane % 2 * 8;
-    if (column + 8 > N) return;
-    read_words<4, 16>(b_0_words, b + column);
-  };
-  // stage[m]: sums of one row of instructions -> this warp's scratch area
-  auto stage = [&](int m) __attribute__((always_inline)) {
-    const unsigned area = shared + 0 + warp * 1024;
+  // store[m]: parts -> one sum, a result for each of 2 lane(s)
+  auto store = [&](int m) __attribute__((always_inline)) {
+    float own_sum = 0;
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      write_pair(area + place_scratch(m * 16 + (lane / 4), (n * 8 + 2 * (lane % 4)) * 4), sum[m][n][0], sum[m][n][1]);
-      write_pair(area + place_scratch(m * 16 + (lane / 4) + 8, (n * 8 + 2 * (lane % 4)) * 4), sum[m][n][2], sum[m][n][3]);
+      const float whole_sum = sum_of_lanes(sum[m][n][0]);
+      if (lane == n) own_sum = whole_sum;
     }
-  };
-  // store[r]: scratch -> 1 vector(s) of 8 adjacent results per lane
-  auto store = [&](int r) __attribute__((always_inline)) {
-    const unsigned area = shared + 0 + warp * 1024;
-    const int item = r * 32 + lane;
-    const int local_column = item % 2 * 8;
-    const int column = b_n * 64 + w_n * 16 + local_column;
-    const int count = N - column;
-    if (count >= 8) {
-#pragma unroll
-      for (int i = 0; i < 1; ++i) {
-        const int row = b_m * 16 + w_m * 16 + (item + i * 32) / 2;
-        const int safe_row = min(row, M - 1);  // a row outside is read from the last, and not stored
-      }
-#pragma unroll
-      for (int i = 0; i < 1; ++i) {
-        const int local_row = (item + i * 32) / 2, row = b_m * 16 + w_m * 16 + local_row;
-        float sums[8];
-        read_quad(&sums[0], area + place_scratch(local_row, (local_column + 0) * 4));
-        read_quad(&sums[4], area + place_scratch(local_row, (local_column + 4) * 4));
-        float y0_out[8];
-#pragma unroll
-        for (int e = 0; e < 8; ++e) compute(sums[e], element_bf16(b_0_words, e), y0_out[e]);
-        if (row < M) {
-          write_bf16<8, 16>(y0 + (long long)row * y0_stride0 + column, y0_out);
-        }
-      }
-      return;
-    }
-#pragma unroll 1
-    for (int i = 0; i < 1; ++i) {
-      const int local_row = (item + i * 32) / 2, row = b_m * 16 + w_m * 16 + local_row;
-      if (row >= M) break;
-#pragma unroll 1
-      for (int e = 0; e < min(count, 8); ++e)
-        finish_element(row, column, e, read_sum(area + place_scratch(local_row, (local_column + e) * 4)));
-    }
+    const int row = b_m * 1 + w_m * 1 + m, column = b_n * 16 + w_n * 2 + lane;
+    if (lane < 2 && row < M && column < N) finish_element(row, column, 0, own_sum);
   };
 
   // The loops, generated by isl from the schedule tree.
   zero();
   #pragma unroll 1
-  for (int t = 0; t <= min(4, k_tiles - 1); ++t) {
-    copy_a(t, 0);
-    copy_b(t, 0);
-    commit(t);
-  }
-  #pragma unroll 1
-  for (int t = k_tiles; t <= 4; ++t) {
-    commit(t);
-  }
-  #pragma unroll 1
-  for (int t = 5; t < k_tiles; ++t) {
-    wait_load_a(t);
-    bar_load_a(t);
-    load_a(t - 5, 0);
-    load_b(t - 5, 0);
-    if (t >= 6) {
+  for (int k = 0; k < k_tiles; ++k) {
+    load_b(k, 0);
+    if (k >= 1) {
+      load_a(k - 1, 1);
       #pragma unroll
       for (int n = 0; n <= 1; ++n) {
-        mma(t - 6, 7, 0, n);
+        dot(k - 1, 1, 0, n);
       }
     }
-    load_a(t - 5, 1);
-    load_b(t - 5, 1);
-    #pragma unroll
-    for (int n = 0; n <= 1; ++n) {
-      mma(t - 5, 0, 0, n);
-    }
-    load_a(t - 5, 2);
-    load_b(t - 5, 2);
-    #pragma unroll
-    for (int n = 0; n <= 1; ++n) {
-      mma(t - 5, 1, 0, n);
-    }
-    load_a(t - 5, 3);
-    load_b(t - 5, 3);
-    #pragma unroll
-    for (int n = 0; n <= 1; ++n) {
-      mma(t - 5, 2, 0, n);
-    }
-    load_a(t - 5, 4);
-    load_b(t - 5, 4);
-    #pragma unroll
-    for (int n = 0; n <= 1; ++n) {
-      mma(t - 5, 3, 0, n);
-    }
-    load_a(t - 5, 5);
-    load_b(t - 5, 5);
-    #pragma unroll
-    for (int n = 0; n <= 1; ++n) {
-      mma(t - 5, 4, 0, n);
-    }
-    load_a(t - 5, 6);
-    load_b(t - 5, 6);
-    #pragma unroll
-    for (int n = 0; n <= 1; ++n) {
-      mma(t - 5, 5, 0, n);
-    }
-    load_a(t - 5, 7);
-    load_b(t - 5, 7);
-    #pragma unroll
-    for (int n = 0; n <= 1; ++n) {
-      mma(t - 5, 6, 0, n);
-    }
-    copy_a(t, 0);
-    copy_b(t, 0);
-    commit(t);
-  }
-  #pragma unroll 1
-  for (int t = max(5, k_tiles); t <= (k_tiles + 4); ++t) {
-    wait_load_a(t);
-    bar_load_a(t);
-    load_a(t - 5, 0);
-    load_b(t - 5, 0);
-    if (t >= 6) {
+    load_b(k, 1);
+    if (k >= 1) {
+      load_a(k - 1, 2);
       #pragma unroll
       for (int n = 0; n <= 1; ++n) {
-        mma(t - 6, 7, 0, n);
+        dot(k - 1, 2, 0, n);
       }
     }
-    load_a(t - 5, 1);
-    load_b(t - 5, 1);
+    load_b(k, 2);
+    if (k >= 1) {
+      load_a(k - 1, 3);
+      #pragma unroll
+      for (int n = 0; n <= 1; ++n) {
+        dot(k - 1, 3, 0, n);
+      }
+    }
+    load_b(k, 3);
+    load_a(k, 0);
     #pragma unroll
     for (int n = 0; n <= 1; ++n) {
-      mma(t - 5, 0, 0, n);
+      dot(k, 0, 0, n);
     }
-    load_a(t - 5, 2);
-    load_b(t - 5, 2);
-    #pragma unroll
-    for (int n = 0; n <= 1; ++n) {
-      mma(t - 5, 1, 0, n);
-    }
-    load_a(t - 5, 3);
-    load_b(t - 5, 3);
-    #pragma unroll
-    for (int n = 0; n <= 1; ++n) {
-      mma(t - 5, 2, 0, n);
-    }
-    load_a(t - 5, 4);
-    load_b(t - 5, 4);
-    #pragma unroll
-    for (int n = 0; n <= 1; ++n) {
-      mma(t - 5, 3, 0, n);
-    }
-    load_a(t - 5, 5);
-    load_b(t - 5, 5);
-    #pragma unroll
-    for (int n = 0; n <= 1; ++n) {
-      mma(t - 5, 4, 0, n);
-    }
-    load_a(t - 5, 6);
-    load_b(t - 5, 6);
-    #pragma unroll
-    for (int n = 0; n <= 1; ++n) {
-      mma(t - 5, 5, 0, n);
-    }
-    load_a(t - 5, 7);
-    load_b(t - 5, 7);
-    #pragma unroll
-    for (int n = 0; n <= 1; ++n) {
-      mma(t - 5, 6, 0, n);
-    }
-    commit(t);
   }
+  load_a(k_tiles - 1, 1);
   #pragma unroll
   for (int n = 0; n <= 1; ++n) {
-    mma(k_tiles - 1, 7, 0, n);
+    dot(k_tiles - 1, 1, 0, n);
   }
-  prepare();
-  bar_stage();
-  stage(0);
-  bar_store();
+  load_a(k_tiles - 1, 2);
+  #pragma unroll
+  for (int n = 0; n <= 1; ++n) {
+    dot(k_tiles - 1, 2, 0, n);
+  }
+  load_a(k_tiles - 1, 3);
+  #pragma unroll
+  for (int n = 0; n <= 1; ++n) {
+    dot(k_tiles - 1, 3, 0, n);
+  }
   store(0);
 }
 
@@ -471,28 +293,27 @@ extern "C" int pg_one_row_launch(const unsigned short* __restrict__ x, const uns
   if (M < 1 || M > 2147418112) return 20001;
   if (K < 1 || K > 2147418112) return 20002;
   if (N < 1 || N > 2147418112) return 20003;
-  if ((N + 63LL) / 64 * 8 > 2147483647 || ((M + 15LL) / 16 + 7) / 8 > 65535) return 20004;
-  if (K % 8) return 20005;
-  if (M > 1 && x_stride0 < 0) return 20006;
-  if (M > 1 && x_stride0 % 8) return 20007;
-  if (N > 1 && w_stride0 < 0) return 20008;
-  if (N > 1 && w_stride0 % 8) return 20009;
-  if (M > 1 && y0_stride0 < (N - 1LL) + 1) return 20010;
-  if (M > 1 && y0_stride0 % 8) return 20011;
-  if ((unsigned long long)x % 16) return 20012;
-  if ((unsigned long long)w % 16) return 20013;
-  if ((unsigned long long)b % 16) return 20014;
-  if ((unsigned long long)y0 % 16) return 20015;
-  if ((unsigned long long)y0 < (unsigned long long)x + ((M - 1LL) * x_stride0 + (K - 1LL) + 1) * 2 && (unsigned long long)x < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 2) return 20016;
-  if ((unsigned long long)y0 < (unsigned long long)w + ((N - 1LL) * w_stride0 + (K - 1LL) + 1) * 2 && (unsigned long long)w < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 2) return 20017;
-  if ((unsigned long long)y0 < (unsigned long long)b + ((N - 1LL) + 1) * 2 && (unsigned long long)b < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 2) return 20018;
+  if ((M + 0LL) / 1 * 16 > 2147483647 || ((N + 15LL) / 16 + 15) / 16 > 65535) return 20004;
+  if (M > 1 && x_stride0 < 0) return 20005;
+  if (M > 1 && x_stride0 % 8) return 20006;
+  if (N > 1 && w_stride0 < 0) return 20007;
+  if (N > 1 && w_stride0 % 8) return 20008;
+  if (M > 1 && y0_stride0 < (N - 1LL) + 1) return 20009;
+  if (M > 1 && y0_stride0 % 8) return 20010;
+  if ((unsigned long long)x % 16) return 20011;
+  if ((unsigned long long)w % 16) return 20012;
+  if ((unsigned long long)b % 16) return 20013;
+  if ((unsigned long long)y0 % 16) return 20014;
+  if ((unsigned long long)y0 < (unsigned long long)x + ((M - 1LL) * x_stride0 + (K - 1LL) + 1) * 2 && (unsigned long long)x < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 2) return 20015;
+  if ((unsigned long long)y0 < (unsigned long long)w + ((N - 1LL) * w_stride0 + (K - 1LL) + 1) * 2 && (unsigned long long)w < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 2) return 20016;
+  if ((unsigned long long)y0 < (unsigned long long)b + ((N - 1LL) + 1) * 2 && (unsigned long long)b < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 2) return 20017;
   const cudaError_t status =
-      cudaFuncSetAttribute(pg_one_row, cudaFuncAttributeMaxDynamicSharedMemorySize, 122880);
+      cudaFuncSetAttribute(pg_one_row, cudaFuncAttributeMaxDynamicSharedMemorySize, 0);
   if (status != cudaSuccess) return (int)status;
-  const unsigned tiles_along = (M + 15) / 16;
-  const unsigned tiles_across = (N + 63) / 64;
-  const dim3 grid(tiles_across * 8, (tiles_along + 7) / 8);
-  pg_one_row<<<grid, 128, 122880, (cudaStream_t)stream>>>(x, w, b, y0, M, K, N, (M > 1 ? x_stride0 : 0), (N > 1 ? w_stride0 : 0), (M > 1 ? y0_stride0 : 0));
+  const unsigned tiles_along = (N + 15) / 16;
+  const unsigned tiles_across = (M + 0) / 1;
+  const dim3 grid(tiles_across * 16, (tiles_along + 15) / 16);
+  pg_one_row<<<grid, 256, 0, (cudaStream_t)stream>>>(x, w, b, y0, M, K, N, (M > 1 ? x_stride0 : 0), (N > 1 ? w_stride0 : 0), (M > 1 ? y0_stride0 : 0));
   return (int)cudaGetLastError();
 }
 #endif

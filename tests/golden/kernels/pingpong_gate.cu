@@ -241,16 +241,23 @@ __device__ __forceinline__ float approximate_exp2(float x) {
   return y;
 }
 
-// 1 / x in one instruction; beyond 2 ** 126 it is 0.
-__device__ __forceinline__ float approximate_reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
+// 1 / x for x from 1 to 2^125 as a product, off by 2^-19.8 at most, without the special function unit: a
+// guess out of the bits of x, and two of Newton's steps, whose constants make the largest error least.
+// From there it falls to 0 at 2^126.9, and beyond is what saturates to 0: NaN, or minus infinity.
+__device__ __forceinline__ float2 reciprocal_factors(float x) {
+  const float guess = __uint_as_float(0x7ef311c7u - __float_as_uint(x));
+  const float better = guess * fmaf(-x, guess, 2.001302f);
+  return make_float2(better, fmaf(-x, better, 2.000001f));
+}
+// From 0 to 1, where x is a number from 1 to infinity; 0 for NaN.
+__device__ __forceinline__ float stepped_reciprocal(float x) {
+  const float2 factors = reciprocal_factors(x);
+  return __saturatef(factors.x * factors.y);
 }
 
-// 1 / (1 + exp(-x)).
-__device__ __forceinline__ float fast_sigmoid(float x) {
-  return approximate_reciprocal(1.0f + approximate_exp2(-1.442695f * x));
+// x / (1 + exp(-x)).
+__device__ __forceinline__ float fast_silu(float x) {
+  return x * stepped_reciprocal(1.0f + approximate_exp2(-1.442695f * x));
 }
 
 extern "C" __global__ void __launch_bounds__(384, 1)
@@ -362,10 +369,9 @@ pg_pingpong_gate(const unsigned short* __restrict__ x, const unsigned short* __r
     // The fused pointwise statements, on one element.
     auto compute = [&](float sum, float b_0, float g_1, float& y0_result) __attribute__((always_inline)) {
       const float t1 = sum + b_0;
-      const float t2 = fast_sigmoid(t1);
-      const float t3 = t1 * t2;
-      const float t4 = t3 * g_1;
-      y0_result = t4;
+      const float t2 = fast_silu(t1);
+      const float t3 = t2 * g_1;
+      y0_result = t3;
     };
     // prepare[i]: operands with one value per column are near by the time the sums are complete
     auto prepare = [&](int) __attribute__((always_inline)) {
@@ -374,22 +380,19 @@ pg_pingpong_gate(const unsigned short* __restrict__ x, const unsigned short* __r
     // finish[i,p]: 64 rows by 64 columns of sums -> pointwise functions -> a panel of results
     auto finish = [&](int, int p) __attribute__((always_inline)) {
       const int block = p / 2, first_block = p % 2 * 8;
-      float b_0_values[8][2];
+      unsigned b_0_words[8];
       const int first_column = b_n * 128 + p % 2 * 64 + lane % 4 * 2;
       if (first_column - lane % 4 * 2 + 64 <= N) {
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
           const int column = first_column + j * 8;
-          const unsigned b_0_values_word = __ldg(reinterpret_cast<const unsigned*>(b + column));
-          b_0_values[j][0] = from_bf16((unsigned short)b_0_values_word);
-          b_0_values[j][1] = from_bf16((unsigned short)(b_0_values_word >> 16));
+          b_0_words[j] = __ldg(reinterpret_cast<const unsigned*>(b + column));
         }
       } else {
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
           const int column = first_column + j * 8, low = min(column, N - 1), high = min(column + 1, N - 1);
-          b_0_values[j][0] = from_bf16(__ldg(b + low));
-          b_0_values[j][1] = from_bf16(__ldg(b + high));
+          b_0_words[j] = __ldg(b + low) | (unsigned)__ldg(b + high) << 16;
         }
       }
       unsigned g_1_words[8][2];
@@ -403,8 +406,8 @@ pg_pingpong_gate(const unsigned short* __restrict__ x, const unsigned short* __r
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           float y0_out[2];
-          compute(sum[block][first_block + j][2 * half + 0], b_0_values[j][0], from_bf16((unsigned short)(g_1_words[j][half])), y0_out[0]);
-          compute(sum[block][first_block + j][2 * half + 1], b_0_values[j][1], from_bf16((unsigned short)(g_1_words[j][half] >> 16)), y0_out[1]);
+          compute(sum[block][first_block + j][2 * half + 0], from_bf16((unsigned short)(b_0_words[j])), from_bf16((unsigned short)(g_1_words[j][half])), y0_out[0]);
+          compute(sum[block][first_block + j][2 * half + 1], from_bf16((unsigned short)(b_0_words[j] >> 16)), from_bf16((unsigned short)(g_1_words[j][half] >> 16)), y0_out[1]);
           y0_words[j][half] = pack_bf16(y0_out[0], y0_out[1]);
         }
       }

@@ -360,22 +360,19 @@ pg_relu_bias_residual(const unsigned short* __restrict__ x, const unsigned short
     // finish[i,p]: 64 rows by 64 columns of sums -> pointwise functions -> a panel of results
     auto finish = [&](int, int p) __attribute__((always_inline)) {
       const int block = p / 2, first_block = p % 2 * 8;
-      float b_0_values[8][2];
+      unsigned b_0_words[8];
       const int first_column = b_n * 128 + p % 2 * 64 + lane % 4 * 2;
       if (first_column - lane % 4 * 2 + 64 <= N) {
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
           const int column = first_column + j * 8;
-          const unsigned b_0_values_word = __ldg(reinterpret_cast<const unsigned*>(b + column));
-          b_0_values[j][0] = from_bf16((unsigned short)b_0_values_word);
-          b_0_values[j][1] = from_bf16((unsigned short)(b_0_values_word >> 16));
+          b_0_words[j] = __ldg(reinterpret_cast<const unsigned*>(b + column));
         }
       } else {
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
           const int column = first_column + j * 8, low = min(column, N - 1), high = min(column + 1, N - 1);
-          b_0_values[j][0] = from_bf16(__ldg(b + low));
-          b_0_values[j][1] = from_bf16(__ldg(b + high));
+          b_0_words[j] = __ldg(b + low) | (unsigned)__ldg(b + high) << 16;
         }
       }
       unsigned r_1_words[8][2];
@@ -389,8 +386,8 @@ pg_relu_bias_residual(const unsigned short* __restrict__ x, const unsigned short
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           float y0_out[2];
-          compute(sum[block][first_block + j][2 * half + 0], b_0_values[j][0], from_bf16((unsigned short)(r_1_words[j][half])), y0_out[0]);
-          compute(sum[block][first_block + j][2 * half + 1], b_0_values[j][1], from_bf16((unsigned short)(r_1_words[j][half] >> 16)), y0_out[1]);
+          compute(sum[block][first_block + j][2 * half + 0], from_bf16((unsigned short)(b_0_words[j])), from_bf16((unsigned short)(r_1_words[j][half])), y0_out[0]);
+          compute(sum[block][first_block + j][2 * half + 1], from_bf16((unsigned short)(b_0_words[j] >> 16)), from_bf16((unsigned short)(r_1_words[j][half] >> 16)), y0_out[1]);
           y0_words[j][half] = pack_bf16(y0_out[0], y0_out[1]);
         }
       }

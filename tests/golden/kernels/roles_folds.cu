@@ -13,7 +13,7 @@
 //    P6  y2[i] = cast(v5[i])                   i < N   (s32)
 //
 // mapping: block 128x128x64, 2 consumer warpgroup(s) of 128x128, instruction 64x128x16, wgmma_m64k16_f32_bf16 on sm_90a
-// needs: 384 threads, 196704 of 232448 B shared memory, about 168 registers per thread, 1 block(s) per multiprocessor
+// needs: 384 threads, 229488 of 232448 B shared memory, about 168 registers per thread, 1 block(s) per multiprocessor
 // arguments, and what the launcher returns for others (lengths in elements, addresses in bytes):
 //   20001: M is 1 to 2147418112
 //   20002: K is 1 to 2147418112
@@ -39,13 +39,13 @@
 //   20022: y2 shares no memory with y0
 //   20023: y2 shares no memory with y1
 // barriers, and the dependences they enforce:
-//   full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 5 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 5 version(s) later)
-//   empty_ring: multiply -> fill (reuse through ring_a, 5 version(s) later); fill -> fill (reuse through ring_a, 5 version(s) later); multiply -> fill (reuse through ring_b, 5 version(s) later); fill -> fill (reuse through ring_b, 5 version(s) later)
+//   full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 6 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 6 version(s) later)
+//   empty_ring: multiply -> fill (reuse through ring_a, 6 version(s) later); fill -> fill (reuse through ring_a, 6 version(s) later); multiply -> fill (reuse through ring_b, 6 version(s) later); fill -> fill (reuse through ring_b, 6 version(s) later)
 //   bar_store (one agent): finish -> store (flow through result_y0, fence.proxy.async); store -> finish (reuse through result_y0, 2 version(s) later); finish -> finish (reuse through result_y0, 2 version(s) later)
 //   turn: wait_full_ring begins when the phase before its own is over, for its parity bit
 // schedule:
 //   format = 1
-//   name = "pingpong_128x128x64_s5_n8"
+//   name = "pingpong_128x128x64_s6_n8"
 //   device = "sm_90a"
 //   atom = "auto"
 //   min_blocks = 1
@@ -57,7 +57,7 @@
 //   m = 128
 //   n = 128
 //   [pipeline]
-//   stages = 5
+//   stages = 6
 //   distance = 2
 //   order = ["mma", "copy"]
 //   fragments = 2
@@ -256,7 +256,7 @@ __device__ __forceinline__ void combine_argmax(float& a0, float& a1, const float
 }
 
 extern "C" __global__ void __launch_bounds__(384, 1)
-pg_roles_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, unsigned short* __restrict__ y0, float* __restrict__ y1, int* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y0_stride0, float* __restrict__ workspace, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, const __grid_constant__ TensorMap map_out_y0) {
+pg_roles_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, unsigned short* __restrict__ y0, float* __restrict__ y1, int* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y0_stride0, float* __restrict__ parts, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, const __grid_constant__ TensorMap map_out_y0) {
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const unsigned shared = (unsigned)__cvta_generic_to_shared(shared_memory);
   const int thread = threadIdx.x, lane = thread % 32;
@@ -270,9 +270,9 @@ pg_roles_folds(const unsigned short* __restrict__ x, const unsigned short* __res
 
   // barriers: which dependence each enforces stands beside its wait
   if (thread == 0) {
-    for (int slot = 0; slot < 5; ++slot) barrier_init(shared + 196608 + 8 * slot, 1);  // full_ring
-    for (int slot = 0; slot < 5; ++slot) barrier_init(shared + 196648 + 8 * slot, 1);  // empty_ring
-    for (int slot = 0; slot < 2; ++slot) barrier_init(shared + 196688 + 8 * slot, 1);  // turn
+    for (int slot = 0; slot < 6; ++slot) barrier_init(shared + 229376 + 8 * slot, 1);  // full_ring
+    for (int slot = 0; slot < 6; ++slot) barrier_init(shared + 229424 + 8 * slot, 1);  // empty_ring
+    for (int slot = 0; slot < 2; ++slot) barrier_init(shared + 229472 + 8 * slot, 1);  // turn
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   }
@@ -292,18 +292,18 @@ pg_roles_folds(const unsigned short* __restrict__ x, const unsigned short* __res
   if (group == 2) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (warp == 8 && lane == 0) {
-      Cursor<5> ring_producer;
+      Cursor<6> ring_producer;
       // fill[i,k]: x -> ring_a, w -> ring_b, by the copy engine, zeros outside the arrays
       auto fill = [&](int, int k) __attribute__((always_inline)) {
-        const unsigned full = shared + 196608 + ring_producer.slot * 8;
+        const unsigned full = shared + 229376 + ring_producer.slot * 8;
         barrier_expect(full, 32768);
         box_load(shared + 0 + ring_producer.slot * 16384 + 0, &map_a, full, k * 64 + 0, b_m * 128);
-        box_load(shared + 81920 + ring_producer.slot * 16384 + 0, &map_b, full, k * 64 + 0, b_n * 128);
+        box_load(shared + 98304 + ring_producer.slot * 16384 + 0, &map_b, full, k * 64 + 0, b_n * 128);
         ring_producer.advance();
       };
-      // wait_empty_ring: multiply -> fill (reuse through ring_a, 5 version(s) later); fill -> fill (reuse through ring_a, 5 version(s) later); multiply -> fill (reuse through ring_b, 5 version(s) later); fill -> fill (reuse through ring_b, 5 version(s) later)
+      // wait_empty_ring: multiply -> fill (reuse through ring_a, 6 version(s) later); fill -> fill (reuse through ring_a, 6 version(s) later); multiply -> fill (reuse through ring_b, 6 version(s) later); fill -> fill (reuse through ring_b, 6 version(s) later)
       auto wait_empty_ring = [&](int, int) __attribute__((always_inline)) {
-        barrier_wait(shared + 196648 + ring_producer.slot * 8, ring_producer.parity ^ 1);
+        barrier_wait(shared + 229424 + ring_producer.slot * 8, ring_producer.parity ^ 1);
       };
       #pragma unroll 1
       for (int i = 0; i < tiles; ++i) {
@@ -320,10 +320,10 @@ pg_roles_folds(const unsigned short* __restrict__ x, const unsigned short* __res
     const int turn = group;
     const int quarter = warp % 4 * 16, w_m = 0, w_n = 0;
     float sum[2][16][4] = {};
-    Cursor<5> ring_consumer;
-    Cursor<5> ring_consumer_behind;
+    Cursor<6> ring_consumer;
+    Cursor<6> ring_consumer_behind;
     // multiply[i,k,s,m]: sum[m] += ring_a * ring_b, proved to read what the copies wrote
-    const unsigned low_a = ((shared + 0) & 0x3ffffu) / 16 + 0x10000u, low_b = ((shared + 81920) & 0x3ffffu) / 16 + 0x10000u;
+    const unsigned low_a = ((shared + 0) & 0x3ffffu) / 16 + 0x10000u, low_b = ((shared + 98304) & 0x3ffffu) / 16 + 0x10000u;
     auto multiply = [&](int, int k, int s, int m) __attribute__((always_inline)) {
       const unsigned address_a = low_a + (unsigned)(ring_consumer.slot * 16384 + s * 32 + m * 8192) / 16;
       const unsigned address_b = low_b + (unsigned)(ring_consumer.slot * 16384 + s * 32) / 16;
@@ -356,7 +356,7 @@ pg_roles_folds(const unsigned short* __restrict__ x, const unsigned short* __res
       const float at0_element[2] = {(float)(first_row), (float)(first_row + 8)};
       const int first_column = b_n * 128 + p % 2 * 64 + lane % 4 * 2;
       const int fold_rows = M - first_row, fold_columns = N - first_column;
-      const unsigned y0_at = shared + 163840 + group * 16384 + p % 2 * 8192 + (quarter + lane % 16) * 128 + ((lane / 16 ^ (lane % 8 & 7)) << 4);
+      const unsigned y0_at = shared + 196608 + group * 16384 + p % 2 * 8192 + (quarter + lane % 16) * 128 + ((lane / 16 ^ (lane % 8 & 7)) << 4);
       unsigned y0_words[8][2];
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
@@ -394,7 +394,7 @@ pg_roles_folds(const unsigned short* __restrict__ x, const unsigned short* __res
           const int fold_place = b_m * 128 + w_m * 128 + quarter + fold_i * 64 + (lane / 4);
           if ((lane & 3) == 0 && fold_place < M) {
             const long long fold_at = (long long)(b_n * 1 + w_n) * (1LL * M) + (long long)fold_place;
-            (workspace)[fold_at] = fold_0;
+            (parts)[fold_at] = fold_0;
           }
         }
         {
@@ -405,7 +405,7 @@ pg_roles_folds(const unsigned short* __restrict__ x, const unsigned short* __res
           const int fold_place = b_m * 128 + w_m * 128 + quarter + fold_i * 64 + (lane / 4) + 8;
           if ((lane & 3) == 0 && fold_place < M) {
             const long long fold_at = (long long)(b_n * 1 + w_n) * (1LL * M) + (long long)fold_place;
-            (workspace)[fold_at] = fold_0;
+            (parts)[fold_at] = fold_0;
           }
         }
       }
@@ -419,8 +419,8 @@ pg_roles_folds(const unsigned short* __restrict__ x, const unsigned short* __res
           const int fold_place = b_n * 128 + w_n * 128 + fold_i * 8 + 2 * (lane % 4);
           if ((lane & 28) == 0 && fold_place < N) {
             const long long fold_at = (long long)((b_m * 1 + w_m) * 4 + warp % 4) * (1LL * N) + (long long)fold_place;
-            (workspace + 1LL * ((N + 127) / 128) * M)[fold_at] = fold_0;
-            (workspace + 1LL * ((N + 127) / 128) * M + 1LL * ((M + 127) / 128 * 4) * N)[fold_at] = fold_1;
+            (parts + 1LL * ((N + 127) / 128) * M)[fold_at] = fold_0;
+            (parts + 1LL * ((N + 127) / 128) * M + 1LL * ((M + 127) / 128 * 4) * N)[fold_at] = fold_1;
           }
         }
         {
@@ -431,8 +431,8 @@ pg_roles_folds(const unsigned short* __restrict__ x, const unsigned short* __res
           const int fold_place = b_n * 128 + w_n * 128 + fold_i * 8 + 2 * (lane % 4) + 1;
           if ((lane & 28) == 0 && fold_place < N) {
             const long long fold_at = (long long)((b_m * 1 + w_m) * 4 + warp % 4) * (1LL * N) + (long long)fold_place;
-            (workspace + 1LL * ((N + 127) / 128) * M)[fold_at] = fold_0;
-            (workspace + 1LL * ((N + 127) / 128) * M + 1LL * ((M + 127) / 128 * 4) * N)[fold_at] = fold_1;
+            (parts + 1LL * ((N + 127) / 128) * M)[fold_at] = fold_0;
+            (parts + 1LL * ((N + 127) / 128) * M + 1LL * ((M + 127) / 128 * 4) * N)[fold_at] = fold_1;
           }
         }
       }
@@ -440,24 +440,24 @@ pg_roles_folds(const unsigned short* __restrict__ x, const unsigned short* __res
     // store[i,p]: one thread of the warpgroup has the copy engine write the panel, clipped at the edges
     auto store = [&](int, int p) __attribute__((always_inline)) {
       if (thread % 128 == 0) {
-        box_store(&map_out_y0, shared + 163840 + group * 16384 + p % 2 * 8192 + 0, b_n * 128 + p % 2 * 64 + 0, b_m * 128 + p / 2 * 64);
+        box_store(&map_out_y0, shared + 196608 + group * 16384 + p % 2 * 8192 + 0, b_n * 128 + p % 2 * 64 + 0, b_m * 128 + p / 2 * 64);
         asm volatile("cp.async.bulk.commit_group;" ::: "memory");
       }
     };
-    // wait_full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 5 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 5 version(s) later)
+    // wait_full_ring: fill -> multiply (flow through ring_a); fill -> fill (reuse through ring_a, 6 version(s) later); fill -> multiply (flow through ring_b); fill -> fill (reuse through ring_b, 6 version(s) later)
     auto wait_full_ring = [&](int, int) __attribute__((always_inline)) {
-      barrier_wait(shared + 196608 + ring_consumer.slot * 8, ring_consumer.parity);
+      barrier_wait(shared + 229376 + ring_consumer.slot * 8, ring_consumer.parity);
     };
-    // arrive_empty_ring: multiply -> fill (reuse through ring_a, 5 version(s) later); fill -> fill (reuse through ring_a, 5 version(s) later); multiply -> fill (reuse through ring_b, 5 version(s) later); fill -> fill (reuse through ring_b, 5 version(s) later)
+    // arrive_empty_ring: multiply -> fill (reuse through ring_a, 6 version(s) later); fill -> fill (reuse through ring_a, 6 version(s) later); multiply -> fill (reuse through ring_b, 6 version(s) later); fill -> fill (reuse through ring_b, 6 version(s) later)
     auto arrive_empty_ring = [&](int, int) __attribute__((always_inline)) {
-      if (thread % 128 == 0) barrier_arrive(shared + 196648 + ring_consumer_behind.slot * 8);
+      if (thread % 128 == 0) barrier_arrive(shared + 229424 + ring_consumer_behind.slot * 8);
       ring_consumer_behind.advance();
     };
     // retire_empty_ring: all but the last 1 group(s) of wgmma are complete
     auto retire_empty_ring = [&](int, int) __attribute__((always_inline)) { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); };
-    // arrive_empty_ring_rest: multiply -> fill (reuse through ring_a, 5 version(s) later); fill -> fill (reuse through ring_a, 5 version(s) later); multiply -> fill (reuse through ring_b, 5 version(s) later); fill -> fill (reuse through ring_b, 5 version(s) later)
+    // arrive_empty_ring_rest: multiply -> fill (reuse through ring_a, 6 version(s) later); fill -> fill (reuse through ring_a, 6 version(s) later); multiply -> fill (reuse through ring_b, 6 version(s) later); fill -> fill (reuse through ring_b, 6 version(s) later)
     auto arrive_empty_ring_rest = [&](int, int) __attribute__((always_inline)) {
-      if (thread % 128 == 0) barrier_arrive(shared + 196648 + ring_consumer_behind.slot * 8);
+      if (thread % 128 == 0) barrier_arrive(shared + 229424 + ring_consumer_behind.slot * 8);
       ring_consumer_behind.advance();
     };
     // retire_empty_ring_rest: all group(s) of wgmma are complete
@@ -478,11 +478,11 @@ pg_roles_folds(const unsigned short* __restrict__ x, const unsigned short* __res
     // turn: wait_full_ring begins when the phase before its own is over, for its parity bit
     unsigned turn_parity = 1 - group;
     auto wait_turn = [&](int) __attribute__((always_inline)) {
-      barrier_wait(shared + 196688 + group * 8, turn_parity);
+      barrier_wait(shared + 229472 + group * 8, turn_parity);
       turn_parity ^= 1;
     };
     auto arrive_turn = [&](int) __attribute__((always_inline)) {
-      if (thread % 128 == 0) barrier_arrive(shared + 196688 + (1 - group) * 8);
+      if (thread % 128 == 0) barrier_arrive(shared + 229472 + (1 - group) * 8);
     };
     // The loops of a consumer, generated by isl from its schedule tree.
     if (turn == 1) {
@@ -539,7 +539,7 @@ pg_roles_folds(const unsigned short* __restrict__ x, const unsigned short* __res
 
 // The launch that follows: parts of folds -> results.
 extern "C" __global__ void __launch_bounds__(256)
-pg_roles_folds_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, unsigned short* __restrict__ y0, float* __restrict__ y1, int* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y0_stride0, float* __restrict__ workspace, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, const __grid_constant__ TensorMap map_out_y0) {
+pg_roles_folds_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, unsigned short* __restrict__ y0, float* __restrict__ y1, int* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y0_stride0, float* __restrict__ parts, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, const __grid_constant__ TensorMap map_out_y0) {
   long long fold_block = blockIdx.x;
   if (fold_block < ((1LL * M + 31) / 32)) {
     const long long fold_result = fold_block * 32 + threadIdx.x % 32;
@@ -547,7 +547,7 @@ pg_roles_folds_folds(const unsigned short* __restrict__ x, const unsigned short*
     __shared__ float fold_v2_part0[8][32];
     float v2_part0 = (-0.0f);
     if (fold_result < fold_results) {
-      const float* fold_from0 = workspace + fold_result;
+      const float* fold_from0 = parts + fold_result;
       const long long fold_parts = 1LL * ((N + 127) / 128);
     #pragma unroll 8
       for (long long fold_q = threadIdx.x / 32; fold_q < fold_parts; fold_q += 8)
@@ -571,8 +571,8 @@ pg_roles_folds_folds(const unsigned short* __restrict__ x, const unsigned short*
   __shared__ float fold_v5_part0[8][32], fold_v5_part1[8][32];
   float v5_part0 = __int_as_float(0xff800000), v5_part1 = __int_as_float(0x7f800000);
   if (fold_result < fold_results) {
-    const float* fold_from0 = workspace + 1LL * ((N + 127) / 128) * M + fold_result;
-    const float* fold_from1 = workspace + 1LL * ((N + 127) / 128) * M + 1LL * ((M + 127) / 128 * 4) * N + fold_result;
+    const float* fold_from0 = parts + 1LL * ((N + 127) / 128) * M + fold_result;
+    const float* fold_from1 = parts + 1LL * ((N + 127) / 128) * M + 1LL * ((M + 127) / 128 * 4) * N + fold_result;
     const long long fold_parts = 1LL * ((M + 127) / 128 * 4);
 #pragma unroll 8
     for (long long fold_q = threadIdx.x / 32; fold_q < fold_parts; fold_q += 8)
@@ -627,7 +627,7 @@ static cudaError_t polygen_encode_map(CUtensorMap* map, CUtensorMapDataType type
 }
 
 // Host launcher. Returns 0, the code of the first condition that the arguments break, or a cudaError_t: 1 (invalid value) for an array the driver makes no tensor map of.
-extern "C" int pg_roles_folds_launch(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, unsigned short* __restrict__ y0, float* __restrict__ y1, int* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y0_stride0, float* __restrict__ workspace, void* stream) {
+extern "C" int pg_roles_folds_launch(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, unsigned short* __restrict__ y0, float* __restrict__ y1, int* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y0_stride0, float* __restrict__ parts, void* stream) {
   if (M < 1 || M > 2147418112) return 20001;
   if (K < 1 || K > 2147418112) return 20002;
   if (N < 1 || N > 2147418112) return 20003;
@@ -651,7 +651,7 @@ extern "C" int pg_roles_folds_launch(const unsigned short* __restrict__ x, const
   if ((unsigned long long)y2 < (unsigned long long)w + ((N - 1LL) * w_stride0 + (K - 1LL) + 1) * 2 && (unsigned long long)w < (unsigned long long)y2 + ((N - 1LL) + 1) * 4) return 20021;
   if ((unsigned long long)y2 < (unsigned long long)y0 + ((M - 1LL) * y0_stride0 + (N - 1LL) + 1) * 2 && (unsigned long long)y0 < (unsigned long long)y2 + ((N - 1LL) + 1) * 4) return 20022;
   if ((unsigned long long)y2 < (unsigned long long)y1 + ((M - 1LL) + 1) * 4 && (unsigned long long)y1 < (unsigned long long)y2 + ((N - 1LL) + 1) * 4) return 20023;
-  if (!workspace || (unsigned long long)workspace % 4) return (int)cudaErrorInvalidValue;
+  if (!parts || (unsigned long long)parts % 4) return (int)cudaErrorInvalidValue;
   static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) <= alignof(CUtensorMap), "a tensor map is not passed as it is");
   CUtensorMap map_a;
   if (const cudaError_t map_status = polygen_encode_map(&map_a, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, x, {{K, 1, 64}, {M, x_stride0, 128}}, CU_TENSOR_MAP_SWIZZLE_128B))
@@ -663,7 +663,7 @@ extern "C" int pg_roles_folds_launch(const unsigned short* __restrict__ x, const
   if (const cudaError_t map_status = polygen_encode_map(&map_out_y0, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, y0, {{N, 1, 64}, {M, y0_stride0, 64}}, CU_TENSOR_MAP_SWIZZLE_128B))
     return (int)map_status;
   const cudaError_t status =
-      cudaFuncSetAttribute(pg_roles_folds, cudaFuncAttributeMaxDynamicSharedMemorySize, 196704);
+      cudaFuncSetAttribute(pg_roles_folds, cudaFuncAttributeMaxDynamicSharedMemorySize, 229488);
   if (status != cudaSuccess) return (int)status;
   // Persistent blocks: as many whole clusters as run at once, at most one per cluster of tiles.
   static thread_local int resident = 0, resident_on = -1;
@@ -679,10 +679,10 @@ extern "C" int pg_roles_folds_launch(const unsigned short* __restrict__ x, const
   const unsigned long long tiles_across = (M + 127) / 128;
   const unsigned long long tile_clusters = tiles_along * tiles_across;
   const dim3 grid((tile_clusters < (unsigned)resident ? (unsigned)tile_clusters : (unsigned)resident) * 1);
-  pg_roles_folds<<<grid, 384, 196704, (cudaStream_t)stream>>>(x, w, y0, y1, y2, M, K, N, (M > 1 ? x_stride0 : 0), (N > 1 ? w_stride0 : 0), (M > 1 ? y0_stride0 : 0), workspace, *reinterpret_cast<const TensorMap*>(&map_a), *reinterpret_cast<const TensorMap*>(&map_b), *reinterpret_cast<const TensorMap*>(&map_out_y0));
+  pg_roles_folds<<<grid, 384, 229488, (cudaStream_t)stream>>>(x, w, y0, y1, y2, M, K, N, (M > 1 ? x_stride0 : 0), (N > 1 ? w_stride0 : 0), (M > 1 ? y0_stride0 : 0), parts, *reinterpret_cast<const TensorMap*>(&map_a), *reinterpret_cast<const TensorMap*>(&map_b), *reinterpret_cast<const TensorMap*>(&map_out_y0));
   const cudaError_t launched = cudaGetLastError();
   if (launched != cudaSuccess) return (int)launched;
-  pg_roles_folds_folds<<<(unsigned)(((1LL * M + 31) / 32) + ((1LL * N + 31) / 32)), 256, 0, (cudaStream_t)stream>>>(x, w, y0, y1, y2, M, K, N, (M > 1 ? x_stride0 : 0), (N > 1 ? w_stride0 : 0), (M > 1 ? y0_stride0 : 0), workspace, *reinterpret_cast<const TensorMap*>(&map_a), *reinterpret_cast<const TensorMap*>(&map_b), *reinterpret_cast<const TensorMap*>(&map_out_y0));
+  pg_roles_folds_folds<<<(unsigned)(((1LL * M + 31) / 32) + ((1LL * N + 31) / 32)), 256, 0, (cudaStream_t)stream>>>(x, w, y0, y1, y2, M, K, N, (M > 1 ? x_stride0 : 0), (N > 1 ? w_stride0 : 0), (M > 1 ? y0_stride0 : 0), parts, *reinterpret_cast<const TensorMap*>(&map_a), *reinterpret_cast<const TensorMap*>(&map_b), *reinterpret_cast<const TensorMap*>(&map_out_y0));
   return (int)cudaGetLastError();
 }
 #endif

@@ -211,6 +211,11 @@ def test_8_bit_operands_have_no_gradient():
     assert derive(bias, frozenset("b")).pieces == ()
 
 
+def test_computed_operands_have_no_gradient():
+    text = refused(lambda x, w: pg.silu(x) @ w, "bf16[M,K]", "bf16[K,N]", wanted="w")
+    assert "S2 multiplies v1, which is computed" in text and "outside the function" in text
+
+
 def test_results_over_other_axes_have_no_gradient():
     text = refused(lambda x, w: (x @ w, pg.relu((x @ w).T)), "bf16[M,K]", "bf16[K,N]", wanted="x")
     assert "results over different axes" in text and "transpose outside" in text

@@ -12,6 +12,7 @@ from polygen.bench.operations import (
     Step,
     chain,
     chains,
+    fixed_forms,
     operation,
     operations,
     read,
@@ -239,3 +240,24 @@ def test_triton_tries_tiles_that_suit_the_rows():
 )
 def test_passes_count_the_matrices_that_separate_kernels_move(name, count):
     assert passes(name) == count
+
+
+def test_a_product_by_groups_is_a_product_that_libraries_of_fixed_forms_have_not():
+    op = operation("grouped_gated")
+    first, second = chains(op)
+    assert (first.left, first.right, first.ends) == (("x", False), ("u", True), "ends")
+    assert [step.function for step in first.steps] == ["silu", "mul"]
+    assert (second.right, second.ends, second.steps) == (("v", True), "ends", ())
+    assert op.ends == {"ends"} and operation("gated").ends == frozenset()
+    for refused in (fixed_forms, chain):
+        with pytest.raises(BenchError, match="products by groups of rows are none of its"):
+            refused(operation("grouped"))
+
+
+def test_pytorch_multiplies_group_by_group_where_it_has_no_product_of_its_own():
+    torch = pytest.importorskip("torch")
+    function = torch_function(operation("grouped"))
+    x, w = torch.randn(7, 4, dtype=torch.float64), torch.randn(3, 5, 4, dtype=torch.float64)
+    found = function(x, w, torch.tensor([2, 2, 7]))
+    assert torch.equal(found[:2], x[:2] @ w[0].T)
+    assert torch.equal(found[2:], x[2:] @ w[2].T)

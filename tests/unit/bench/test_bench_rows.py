@@ -11,7 +11,8 @@ from polygen.errors import BenchError
 
 def test_the_suites_are_there_and_of_a_size_that_a_run_can_do():
     wide = ("decode", "held-out", "hopper", "llm", "paper", "ragged", "small-k", "types")
-    assert suite_names() == ("batched", *wide[:1], "gated", *wide[1:5], "products", *wide[5:])
+    others = ("gated", "grouped")
+    assert suite_names() == ("batched", *wide[:1], *others, *wide[1:5], "products", *wide[5:])
     for name in suite_names():
         rows = suite(name).rows
         assert len(rows) == len(set(rows)) and (15 if name in wide else 2) <= len(rows) <= 80
@@ -155,3 +156,18 @@ def test_wrong_choices_are_refused(names, pattern, message):
 def test_a_wrong_suite_file_is_refused(group, message):
     with pytest.raises(BenchError, match=message):
         read({"title": "t", "group": [group]}, "t.toml")
+
+
+def test_rows_by_groups_have_ends_and_a_matrix_for_each():
+    rows = suite("grouped").rows
+    assert {r.op for r in rows} == {"grouped", "grouped_bias_gelu", "grouped_gated"}
+    row = next(r for r in rows if r.op == "grouped_gated")
+    assert row.key == "grouped_gated bf16 64x8192x2816x2048"
+    assert row.sizes == {"B": 64, "M": 8192, "N": 2816, "K": 2048}
+    assert row.signature == [
+        "x:bf16[M,K]", "u:bf16[B,N,K]", "v:bf16[B,N,K]", "ends:s32[B]"
+    ]  # fmt: skip
+    assert row.operations == 2 * 2 * 8192 * 2816 * 2048
+    matrices = 2 * (8192 * 2048 + 2 * 64 * 2816 * 2048 + 8192 * 2816)
+    assert row.bytes == matrices + 4 * 64
+    assert row.results == ((8192, 2816),)

@@ -108,6 +108,7 @@ SPECIAL = {
     "erf": {-INFINITY: -1, INFINITY: 1, -1e30: -1, 1e30: 1, 0.0: 0},
     "gelu": {-INFINITY: math.nan, INFINITY: INFINITY, -1e30: 0, 1e30: 1e30, 0.0: 0},
     "gelu_tanh": {-INFINITY: math.nan, INFINITY: INFINITY, -1e30: 0, 1e30: 1e30, 0.0: 0},
+    "silu": {-INFINITY: math.nan, INFINITY: INFINITY, -1e30: 0, 1e30: 1e30, 0.0: 0},
     "mish": {-INFINITY: math.nan, INFINITY: INFINITY, -1e30: 0, 1e30: 1e30, 0.0: 0},
 }
 
@@ -148,6 +149,32 @@ def test_the_tails_of_gelu_keep_their_digits():
     wanted = reference("gelu", x)
     found = apply("gelu", x).astype(np.float64)
     assert (np.abs(found - wanted) <= 2.0**-15 * np.abs(wanted)).all()
+
+
+# --- the reciprocal by steps
+STEPPED = {  # where the divisor goes from 2^100 beyond 2^128, and what the results are times 1 / it
+    "sigmoid": (np.linspace(-91, -69, 1 << 15, dtype=np.float32), 1.0),
+    "silu": (np.linspace(-91, -69, 1 << 15, dtype=np.float32), 91.0),
+    "gelu_tanh": (np.linspace(-10.5, -9.2, 1 << 15, dtype=np.float32), 10.5),
+}
+
+
+@pytest.mark.parametrize("name", STEPPED)
+def test_reciprocals_of_the_largest_divisors_fall_to_zero(name, instructions):
+    """A guess out of the bits of a divisor beyond 2^126.9 would be a NaN, or of the wrong sign."""
+    x, factor = STEPPED[name]
+    found, wanted = apply(name, x, note=instructions), reference(name, x)
+    assert errors_beyond(fast_error(name, None), found, wanted) == 0
+    assert (np.abs(found) <= factor * 2.0**-98).all() and not found[:64].any()
+    assert (np.signbit(found) == (factor > 1)).all()
+
+
+def test_functions_with_a_reciprocal_by_steps_have_one_special_instruction():
+    for name in FAST:
+        entry = PRIMITIVES.get(name) or COMPOSITES[name]
+        assert ("stepped_reciprocal" in entry.fast_helpers) == (name in STEPPED)
+    for name in STEPPED:
+        assert compiled(name).count(".approx") == 1, name
 
 
 # --- the text

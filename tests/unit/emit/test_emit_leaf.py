@@ -8,7 +8,15 @@ from matrix import UNUSUAL, case, roles, small
 import polygen as pg
 from polygen.emit.leaf import kind_of, kinds
 from polygen.emit.leaf.table import render
-from polygen.schedule.model import Roles
+from polygen.schedule.model import (
+    CtaTile,
+    Epilogue,
+    Pipeline,
+    Roles,
+    Schedule,
+    Tile,
+    WarpTile,
+)
 
 KERNELS = {
     "background": {"schedule": small()},
@@ -19,6 +27,14 @@ KERNELS = {
     "lines": {
         "arch": "sm_90a", "alignment": 2, "epilogue": "bias_residual_relu",
         "schedule": replace(roles(through="lines"), roles=Roles("cooperative", 152, 200)),
+    },
+    "lanes": {
+        "schedule": Schedule(
+            atom="dot",
+            tile=Tile(CtaTile(1, 16, 512), WarpTile(1, 2)),
+            pipeline=Pipeline(fragments=2),
+            epilogue=Epilogue("registers"),
+        )
     },
     "turns": {"arch": "sm_90a", "schedule": roles("pingpong", through="registers")},
 }  # fmt: skip
@@ -39,9 +55,16 @@ def folding(schedule):
 FOLDS = {"folds": UNUSUAL["registers"], "folds_of_panels": roles("pingpong")}
 
 
+def computed_plan():
+    """A kernel whose warps compute an operand."""
+    fused = pg.fuse(lambda x, w: pg.silu(x) @ w.T, name="leaf")
+    kernel = fused.compile("bf16[M,K]", "bf16[N,K]", arch="sm_80", schedule=small())
+    return kernel.passes.plan
+
+
 @pytest.fixture(scope="module")
 def plans():
-    found = {name: plan_of(name) for name in KERNELS}
+    found = {name: plan_of(name) for name in KERNELS} | {"computed": computed_plan()}
     return found | {name: folding(schedule) for name, schedule in FOLDS.items()}
 
 
@@ -50,7 +73,7 @@ def test_no_leaf_is_in_the_table_for_nothing(plans):
     assert met == set(kinds())
 
 
-@pytest.mark.parametrize("name", [*KERNELS, *FOLDS])
+@pytest.mark.parametrize("name", [*KERNELS, "computed", *FOLDS])
 def test_a_leaf_names_the_iterators_that_it_reads(plans, name):
     plan = plans[name]
     for leaf in plan.leaves:

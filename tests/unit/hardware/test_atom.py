@@ -1,9 +1,13 @@
 """Atoms: their tables against the PTX ISA's formulas, written here a second time."""
 
+import copy
+
 import numpy as np
 import pytest
 
-from polygen.hardware.atom import atom, atom_names, atoms_for
+from polygen.errors import HardwareDataError
+from polygen.hardware.atom import FILE, atom, atom_names, atoms_for, build
+from polygen.hardware.data_file import read
 from polygen.hardware.device import device
 
 LANE = np.arange(32)[:, None]
@@ -113,17 +117,72 @@ def test_record_fits_its_name(name):
     assert atom(name) is found
 
 
+@pytest.mark.parametrize("name", [n for n in atom_names() if atom(n).scope == "lanes"])
+def test_lanes_have_whole_chunks_and_a_part_of_every_sum(name):
+    found, chunk = atom(name), 16
+    assert (found.lanes, found.majors) == (32, ())
+    each = chunk * 8 // found.a.dtype.bits
+    assert found.name == f"dot_k{32 * each}_{found.c.dtype}_{found.a.dtype}"
+    k = each * LANE + np.arange(each)[None, :]
+    for fragment, axis in ((found.a, 1), (found.b, 0)):
+        assert fragment.registers * 4 == chunk
+        assert np.array_equal(fragment.table[..., axis], k)
+        assert not fragment.table[..., 1 - axis].any()
+    assert found.c.table.shape == (32, 1, 2) and not found.c.table.any()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("j=0 and i=0", None),
+        ("j=0 and i=1", "outside"),
+        ("j=0 and i=0 and l < 31", "does not cover"),
+        ("j=0 and 0 <= i <= 1", "not a function"),
+    ],
+)
+def test_parts_of_lanes_are_of_all_elements(change, message):
+    table = copy.deepcopy(read(FILE)["dot_k256_f32_bf16"])
+    table["c"]["map"] = f"{{ F[l,e] -> C[i,j] : 0<=l<32 and e=0 and {change} }}"
+    if message is None:
+        assert build("changed", table).c.registers == 1
+        return
+    with pytest.raises(HardwareDataError, match=message):
+        build("changed", table)
+
+
+def test_parts_of_lanes_are_of_the_same_elements():
+    table = copy.deepcopy(read(FILE)["dot_k256_f32_bf16"])
+    table["shape"]["n"] = 2
+    for name, place in (("b", "0<=j<2 and e = 8*j + k - 8*l and 0 <= k - 8*l < 8"),):
+        table[name] |= {
+            "registers": 8,
+            "map": f"{{ F[l,e] -> B[k,j] : 0<=l<32 and 0<=e<16 and {place} }}",
+        }
+    swapped = "((l < 16 and j = e) or (l >= 16 and j = 1 - e))"
+    table["c"] |= {
+        "registers": 2,
+        "map": f"{{ F[l,e] -> C[i,j] : 0<=l<32 and 0<=e<2 and i=0 and {swapped} }}",
+    }
+    with pytest.raises(HardwareDataError, match="parts of different elements"):
+        build("changed", table)
+
+
 def test_choice_by_dtype_and_feature():
     ampere, ada = device("sm_80"), device("sm_89")
     assert [a.name for a in atoms_for(ampere, "f16", "f16")] == [
         "m16n8k16_f32_f16",
         "m16n8k16_f16_f16",
+        "dot_k256_f32_f16",
     ]
     assert [a.name for a in atoms_for(ampere, "f16", "f16", "f16")] == ["m16n8k16_f16_f16"]
     assert atoms_for(ampere, "e4m3", "e4m3") == ()
     assert [a.name for a in atoms_for(ada, "e4m3", "e4m3")] == ["m16n8k32_f32_e4m3"]
-    assert {a.scope for a in atoms_for(device("sm_90"), "bf16", "bf16")} == {"warp"}
-    assert [a.scope for a in atoms_for(device("sm_90a"), "bf16", "bf16")] == ["warp", "warpgroup"]
+    assert [a.scope for a in atoms_for(device("sm_90"), "bf16", "bf16")] == ["warp", "lanes"]
+    assert [a.scope for a in atoms_for(device("sm_90a"), "bf16", "bf16")] == [
+        "warp",
+        "warpgroup",
+        "lanes",
+    ]
     assert atoms_for(ampere, "f16", "bf16") == ()
     assert atom("m16n8k32_f32_e4m3").runs_on(ada)
     assert not atom("m16n8k32_f32_e4m3").runs_on(ampere)

@@ -161,7 +161,8 @@ def test_accumulator_positions_have_a_closed_form(name):
     lane = np.arange(32)
     for column in (0, 1):
         formula = closed_form(table[:, 0, column])
-        assert np.array_equal(eval(formula.replace("/", "//"), {"lane": lane}), table[:, 0, column])
+        found = np.broadcast_to(eval(formula.replace("/", "//"), {"lane": lane}), lane.shape)
+        assert np.array_equal(found, table[:, 0, column])
         # Every other element is at one offset, the same for all lanes.
         assert (
             table[:, :, column] - table[:, :1, column] == table[0, :, column] - table[0, 0, column]

@@ -10,7 +10,7 @@ from polygen.errors import VerifyError
 from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import Epilogue, Finish, Lines, Store
 from polygen.lower.verify import verify
-from polygen.lower.work import Combine, Copy, Fill, Load, Locate, Move, Product, Send
+from polygen.lower.work import Combine, Copy, Fill, Load, Locate, Move, Product, Send, Stream
 from polygen.schedule.load import load_schedule, schedules_folder
 from polygen.schedule.model import Epilogue as Way
 
@@ -25,8 +25,8 @@ def function(x, u, v, b, r):
 @cache
 def plan(family: str) -> KernelPlan:
     """The plan of one kernel by warps, and of one by roles that can move everything in boxes."""
-    if family == "threads":
-        return filled()
+    if family in ("threads", "exchanged", "lanes"):
+        return {"threads": filled, "exchanged": exchanged, "lanes": streamed}[family]()
     if family == "warps":
         schedule, arch = "sm_80/64x64x64_w32x32_s4.toml", "sm_80"
     elif family == "shared":  # by roles, blocks of a cluster share the sums
@@ -51,6 +51,26 @@ def filled() -> KernelPlan:
     odd = fuse(lambda x, w, r: x @ w.T + r)
     signature = ("bf16[M,K]@2", "bf16[N,K]@2", "bf16[M,N]@2")
     return odd.compile(*signature, arch="sm_90a", schedule=one).passes.plan
+
+
+@cache
+def exchanged() -> KernelPlan:
+    """The plan of a kernel whose operands are exchanged, and whose blocks share sums."""
+    folder = schedules_folder() / "sm_90a"
+    one = load_schedule(folder / "cooperative_64x64x64_s11_k2_lines_exchanged.toml")
+    one = dataclasses.replace(one, pipeline=dataclasses.replace(one.pipeline, stages=4))
+    return fuse(lambda x, w, r: x @ w.T + r).compile(
+        "bf16[M,K]", "bf16[N,K]", "bf16[M,N]", arch="sm_90a", schedule=one
+    ).passes.plan  # fmt: skip
+
+
+@cache
+def streamed() -> KernelPlan:
+    """The plan of a kernel of dot products by lanes."""
+    one = load_schedule(schedules_folder() / "sm_80/dots_2x16x1024_w2x2_n16_f4_b2.toml")
+    return fuse(lambda x, w, r: x @ w.mT + r).compile(
+        "bf16[B,M,K]", "bf16[B,N,K]", "bf16[M,N]", arch="sm_80", schedule=one
+    ).passes.plan  # fmt: skip
 
 
 def edited(of: KernelPlan, kind: type, change, number: int = 0) -> KernelPlan:
@@ -232,6 +252,31 @@ MUTANTS = {
     "too few rounds": ("threads", Fill, record(rounds=0), "0 rounds"),
     "a panel of another tile": ("threads", Lines, line(row="b_m * 64 + p / 1 * 64"), "begin at"),
     "a panel from another column": ("threads", Lines, line(column="b_n * 64 + 16"), "begin at"),
+    "rows of the result where its columns are": (
+        "exchanged", Lines, line(row="b_n * 64", column="b_m * 64 + rank * 32"), "begin at",
+    ),
+    "every block stores the first columns": (
+        "exchanged", Lines, line(column="b_n * 64"), "begin at",
+    ),
+    "columns of the other block": (
+        "exchanged", Lines, line(column="b_n * 64 + (1 - rank) * 32"), "begin at",
+    ),
+    "weights where x is": ("exchanged", Move, corner(0, "b_n * 64"), "begin at"),
+    "rows of another warp": (
+        "lanes", Stream, record(first="b_m * 2 + w_n * 2"), "begin at", 0,
+    ),
+    "rows of another block": ("lanes", Stream, record(first="b_n * 32 + w_n * 2"), "begin at", 1),
+    "fewer rows than a warp has": ("lanes", Stream, record(rows=1), r"load_b reads \(1", 1),
+    "chunks that leave gaps": ("lanes", Stream, record(chunk=4), "load_a reads", 0),
+    "the extent of the other operand": ("lanes", Stream, record(extent="N"), "load_a reads", 0),
+    "chunks of the other matrix": (
+        "lanes", Stream,
+        lambda work: dataclasses.replace(work, copy=dataclasses.replace(work.copy, base=())),
+        "is accessed at", 0,
+    ),
+    "products of other registers": (
+        "lanes", Product, lambda p: dataclasses.replace(p, operands=("b", "a")), "works on",
+    ),
     "an access that is not the epilogue's": (
         "threads", Lines, lambda work: line(access=dataclasses.replace(work.moved[0].access))(work),
         "none of the epilogue's",
@@ -239,7 +284,7 @@ MUTANTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("family", ["warps", "roles", "shared", "threads"])
+@pytest.mark.parametrize("family", ["warps", "roles", "shared", "threads", "exchanged", "lanes"])
 def test_plans_are_sound(family):
     assert verify(plan(family)) is plan(family)
 

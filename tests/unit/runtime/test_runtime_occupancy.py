@@ -51,14 +51,14 @@ def test_whole_clusters_as_the_driver_counts_them(monkeypatch):
     assert blocks(monkeypatch, library, (2, 2)) == 120
     config = library.config
     assert list(config.grid) == [4, 1, 1] and list(config.block) == [384, 1, 1]
-    assert config.shared_bytes == 200_000 and config.attribute_count == 0
+    assert config.shared_bytes == 200_000 and config.count == 0
 
 
 def test_the_record_has_the_layout_of_the_header():
     """CUlaunchConfig of cuda.h: seven 32-bit numbers, then pointers at multiples of eight."""
-    config = occupancy._Config
+    config = occupancy.LaunchConfig
     assert (config.shared_bytes.offset, config.stream.offset) == (24, 32)
-    assert (config.attributes.offset, config.attribute_count.offset) == (40, 48)
+    assert (config.attributes.offset, config.count.offset) == (40, 48)
     assert ctypes.sizeof(config) == 56
 
 

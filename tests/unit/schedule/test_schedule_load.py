@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from dataclasses import replace
 
 import pytest
 
@@ -19,6 +20,7 @@ from polygen.schedule.model import (
     Cluster,
     CtaTile,
     Epilogue,
+    Launches,
     Loops,
     Pipeline,
     Raster,
@@ -81,7 +83,8 @@ ENDINGS = {
     r"_columns(\d+)": lambda s: (s.epilogue.columns,),
     r"_f(\d+)": lambda s: (s.pipeline.fragments,),
     r"_(spread)": lambda s: (s.pipeline.copies,),
-    r"_(registers)": lambda s: (s.epilogue.through,),
+    r"_(registers|lines)": lambda s: (s.epilogue.through,),
+    r"_(exchanged)": lambda s: ("exchanged",) if s.exchange else (),
 }
 
 
@@ -91,7 +94,7 @@ def test_shipped_files_are_named_after_their_content(path):
     cta = found.tile.cta
     assert found.name == path.stem
     assert found.device in device(path.parent.name).schedule_families
-    form = f"{found.roles.form}_" if found.specialised else ""
+    form = f"{found.roles.form}_" if found.specialised else "dots_" if found.by_lanes else ""
     size = f"{form}{cta.m}x{cta.n}x{cta.k}"
     assert found.name.startswith(size)
     said = set()
@@ -101,16 +104,23 @@ def test_shipped_files_are_named_after_their_content(path):
         ]
         assert values == tuple(map(str, ENDINGS[pattern](found))), ending
         said.add(pattern)
-    assert found.specialised or r"_s(\d+)" in said
+    assert found.specialised or found.by_lanes or r"_s(\d+)" in said
+    assert not found.by_lanes or found.pipeline.lookahead == found.pipeline.fragments - 1
     assert (r"_c(\d+)x(\d+)" in said) == (found.cluster.tiles > 1)
     assert (r"_k(\d+)" in said) == (found.cluster.k > 1)
+    assert (r"_(exchanged)" in said) == found.exchange
     name = "wgmma_m64k16_f32_bf16" if found.specialised else "m16n8k16_f32_bf16"
+    name = "dot_k256_f32_bf16" if found.by_lanes else name
     check_structure(found, atom(name), found.name)
 
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in FILES if path.parent.name == "sm_90a" and re.search(r"_s\d", path.stem)],
+    [
+        path
+        for path in FILES
+        if (path.parent.name == "sm_90a" and re.search(r"_s\d", path.stem)) or "dots" in path.stem
+    ],
     ids=lambda path: path.stem,
 )
 def test_systematic_names_leave_no_decision_out(path):
@@ -144,3 +154,10 @@ def test_readme_lists_every_field():
     for path in paths(tomllib.loads(dumps(Schedule()))):
         parent, _, leaf = path.rpartition(".")
         assert f"`{path}`" in text or (f"`{parent}." in text and f"`.{leaf}`" in text), path
+
+
+def test_launches_are_written_only_where_they_are_unusual():
+    assert "launch" not in dumps(Schedule())
+    copying = replace(Schedule(), launch=Launches(realign=True))
+    assert "[launch]\nrealign = true\n" in dumps(copying)
+    assert loads(dumps(copying), "a test") == copying

@@ -114,6 +114,12 @@ CASES: dict[str, list[tuple[Schedule, dict[str, Any], bool]]] = {
         )
     ],
     "pipeline.stages": [(W, {"pipeline": Pipeline(n, n)}, n > 0) for n in (0, 1, 4)],
+    "launch.realign": [(W, {"launch__realign": True}, False), (R, {"launch__realign": True}, True)],
+    "launch.dependent": [
+        (W, {"launch__dependent": True}, False),  # of sm_80
+        (W, {"launch__dependent": True, "device": "sm_90"}, True),
+        (R, {"launch__dependent": True}, True),
+    ],
     "pipeline.order": [(W, {"pipeline__order": ("mma",)}, False)],
     "pipeline.copies": [(W, {"pipeline__copies": "some"}, False)],
     "loops.mma": [(W, {"loops__mma": order}, True) for order in itertools.permutations("kmn")]
@@ -146,6 +152,12 @@ CASES: dict[str, list[tuple[Schedule, dict[str, Any], bool]]] = {
         (R, {"cluster__k": 2, "epilogue__columns": 32}, True),
         (R, {"cluster__k": 2, "epilogue__columns": 64}, False),
         (W, {"cluster__k": 2}, False),
+    ],
+    "exchange": [
+        (W, {"exchange": True}, True),
+        (R, {"exchange": True, "epilogue__through": "lines"}, True),
+        (R, {"exchange": True, "epilogue__through": "registers", "cluster__k": 2}, True),
+        (R, {"exchange": True}, False),  # the copy engine moves rows of n: those of results are m
     ],
     "raster.along": [(W, {"raster__along": a}, a in "mn") for a in ("m", "n", "k")],
     "raster.group": [(W, {"raster__group": n}, n > 0) for n in (0, 1, 1000)],

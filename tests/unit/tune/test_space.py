@@ -56,9 +56,14 @@ def test_shipped_tiles_are_among_them(arch):
     listed, fit = found(PLAIN, arch, M=4096, N=4096, K=4096)
     for few in ({"M": 128, "N": 4096, "K": 4096}, {"M": 64, "N": 1024, "K": 8192}):
         listed += found(PLAIN, arch, **few)[0]  # of few rows, those that share sums
+    for m in (1, 2, 4, 6, 16, 32, 128):  # those that exchange operands, or multiply by lanes
+        listed += found(PLAIN, arch, M=m, N=14336, K=4096)[0]
+        listed += found(PLAIN, arch, M=m, N=4096, K=4096)[0]
+    listed += found(PLAIN, arch, M=16, N=2048, K=4096)[0]
 
     def decisions(schedule):
-        return schedule.tile, schedule.roles.form, schedule.cluster
+        other = schedule.exchange, schedule.by_lanes
+        return schedule.tile, schedule.roles.form, schedule.cluster, other
 
     there = {decisions(one.schedule) for one in listed}
     own = [s for s in shipped(device(arch)) if s.device == device(arch).name]
@@ -69,28 +74,55 @@ def test_shipped_tiles_are_among_them(arch):
 
 def test_tiles_are_no_larger_than_the_problem_needs():
     listed, _ = found(PLAIN, "sm_90a", M=64, N=96, K=4096)
-    tiles = {(one.schedule.tile.cta.m, one.schedule.tile.cta.n) for one in listed}
+    as_it_is = [one for one in listed if not one.schedule.exchange]
+    tiles = {(one.schedule.tile.cta.m, one.schedule.tile.cta.n) for one in as_it_is}
     assert max(m for m, _ in tiles) == 64 and max(n for _, n in tiles) <= 128
-    assert all(one.schedule.cluster.m == 1 for one in listed)
+    assert all(one.schedule.cluster.m == 1 for one in as_it_is)
+    turned = [one.schedule.tile.cta for one in listed if one.schedule.exchange]
+    assert max(one.m for one in turned) == 128 and max(one.n for one in turned) == 64
+
+
+def test_few_rows_are_tried_both_ways_and_by_lanes():
+    def kinds(m, n=4096):
+        listed, _ = found(PLAIN, "sm_90a", M=m, N=n, K=4096)
+        return {
+            (one.schedule.exchange, one.schedule.by_lanes)
+            for one in listed
+            if one.schedule.for_few_rows
+        }
+
+    assert kinds(1) == {(True, False), (False, True)}
+    assert kinds(16) == {(True, False)}
+    assert kinds(129) == kinds(4096) == kinds(128, 64) == set()
 
 
 def test_blocks_share_sums_where_tiles_are_few_and_sums_long():
     def splits(**sizes):
-        return {one.schedule.cluster.k for one in found(PLAIN, "sm_90a", **sizes)[0]}
+        listed = (one.schedule for one in found(PLAIN, "sm_90a", **sizes)[0])
+        return {one.cluster.k for one in listed if one.launch.realign == copied}
+
+    copied = False
 
     assert splits(M=64, N=1024, K=8192) == {1, 2, 4, 8}
     assert splits(M=64, N=1024, K=1024) == {1, 2, 4}  # at least four k tiles each
     assert splits(M=4096, N=4096, K=8192) == {1}
     assert splits(M=1001, N=1001, K=1001) == {1}
+    copied = True
+    assert splits(M=1001, N=1001, K=1001) == {1, 2}, "behind a copy the copy engine fills rings"
 
 
 def test_operands_that_tensor_maps_cannot_take_leave_schedules_without_clusters():
     listed, _ = found(PLAIN, "sm_90a", M=1001, N=1001, K=1001)
     specialised = [one.schedule for one in listed if one.schedule.specialised]
     assert 0 < len(specialised) < len(listed)
-    assert {(s.cluster.m, s.cluster.n) for s in specialised} == {(1, 1)}
-    assert {s.epilogue.through for s in specialised} == {"lines"}
-    assert all(s.name.endswith("_lines") or "_lines_" in s.name for s in specialised)
+    copied = [s for s in specialised if s.launch.realign]
+    assert copied and {s.launch.dependent for s in copied} == {True}
+    assert len({(s.cluster.m, s.cluster.n) for s in copied}) > 1
+    assert all("_copied" in s.name for s in copied)
+    in_place = [s for s in specialised if not s.launch.realign]
+    assert {(s.cluster.m, s.cluster.n) for s in in_place} == {(1, 1)}
+    assert {s.epilogue.through for s in in_place} == {"lines"}
+    assert all(s.name.endswith("_lines") or "_lines_" in s.name for s in in_place)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])

@@ -11,6 +11,7 @@ from polygen.errors import PolygenError
 from polygen.frontend.dtypes import BF16, E4M3, F16, F32
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Tensor
+from polygen.tune import gpu
 from polygen.tune.gpu import Timer, Tools, differing, empty, operands, poison, stored
 from polygen.tune.reference import as_f32, row_axes, sampled
 from polygen.tune.trials import Batch, Contender
@@ -24,6 +25,9 @@ PROGRAMS = [
     ("(x @ w.T).T + g", ("x:bf16[M,K]", "w:bf16[N,K]", "g:bf16[N,M]")),
     ("where(x @ w.T > b, tanh(x @ w.T), b * b)", SIGNATURE),
     ("x @ w.T", ("x:e4m3[M,K]", "w:e4m3[N,K]")),
+    ("relu((x * g + 1) @ w.T) + b", ("x:bf16[M,K]", "g:bf16[K]", "w:bf16[N,K]", "b:f32[N]")),
+    ("x @ (q.astype('f16') * s[:, None]).T", ("x:f16[M,K]", "q:s8[N,K]", "s:f32[N]")),
+    ("(x - 1) @ w", ("x:tf32[M,K]", "w:tf32[K,N]")),
 ]
 
 
@@ -182,6 +186,22 @@ def test_wrong_contenders_are_named_and_the_others_timed(fake):
         "time",
     ]  # fmt: skip
     assert stages[1][1] == 3.0
+
+
+def test_comparisons_are_compiled_in_the_time_of_the_anchor(fake, monkeypatch):
+    """CuPy takes seconds for them where builders keep all cores busy; a contender has three."""
+    stages, used = ["none"], []
+    whole = gpu.apart
+
+    def noted(*arguments):
+        used.append(stages[-1])
+        return whole(*arguments)
+
+    monkeypatch.setattr(gpu, "apart", noted)
+    timer = Timer(fake.tools(), fake.program, SIZES, 0)
+    batch = Batch(contender("anchor", right), (contender("bad", one_element),), 5, 3.0, True)
+    timer(batch, lambda stage, _: stages.append(stage))
+    assert used == ["check key anchor", "check key bad"]
 
 
 def test_an_anchor_that_is_wrong_stops_everything(fake):

@@ -84,10 +84,14 @@ def test_no_schedule_fits():
 
 
 # --- with roles ----------------------------------------------------------------------------------
-def test_few_rows_take_warp_instructions():
-    """A warpgroup instruction has 64 rows: with 16, three quarters of them are thrown away."""
-    found = [chosen(m, 4096, 4096).specialised for m in (1, 16, 64, 512, 4096)]
-    assert found == [False, False, True, True, True]
+def test_few_rows_are_the_instructions_columns():
+    """A warpgroup instruction has 64 rows, of which 16 would be a quarter: the others are zeros."""
+    found = [chosen(m, 4096, 4096) for m in (1, 16, 32, 512, 4096)]
+    assert [one.exchange for one in found] == [True, True, True, False, False]
+    assert all(one.specialised for one in found)
+    few = [one.tile.cta.n for one in found[:3]]
+    assert few == sorted(few) and few[-1] <= 64
+    assert not chosen(4096, 16, 4096).exchange  # few columns are the instruction's as they are
 
 
 def test_long_reductions_with_few_results_take_a_small_tile():
@@ -176,8 +180,15 @@ def test_the_origin_says_that_threads_move_what_tensor_maps_cannot_describe():
     assert "stored line by line" in choose(H200, problem, fit)[1]
     assert "stored line by line" not in choose(H200, problem, everything)[1]
     filled = replace(problem, threaded=(1, 0), access_bytes=2)
-    assert "threads fill rings" in choose(H200, filled, fit)[1]
+
+    def in_place(schedule):
+        return "no workspace" if schedule.launch.realign else fit(schedule)
+
+    assert "threads fill rings" in choose(H200, filled, in_place)[1]
     assert "threads fill rings" not in choose(H200, problem, fit)[1]
+    found, origin = choose(H200, filled, fit)
+    assert found.launch.realign and "are copied first" in origin
+    assert not choose(H200, problem, fit)[0].launch.realign
 
 
 def test_a_device_without_the_features_is_not_asked():
@@ -259,16 +270,21 @@ def test_what_was_measured_for_a_problem_comes_before_the_model():
     )
 
 
-def test_rows_of_eight_bytes_are_copied_by_warps():
-    """Copies of 8 bytes were measured at a third of the time of those of 2, and of threads."""
-    assert not decided("nt", "bf16", "bias", 8)[0].specialised
-
-
-@pytest.mark.parametrize("alignment", [4, 2])
-def test_rows_that_no_tensor_map_describes_are_shifted_into_place(alignment):
+@pytest.mark.parametrize("alignment", [8, 4, 2])
+def test_rows_that_no_tensor_map_describes_are_copied_first(alignment):
     schedule, origin = decided("nt", "bf16", "bias", alignment)
-    assert schedule.specialised and schedule.roles.producer_registers > 100
-    assert "threads fill rings" in origin
+    assert schedule.specialised and schedule.launch.realign
+    assert "are copied first" in origin
+
+
+def test_a_copy_is_not_worth_it_for_a_small_product():
+    """It takes a launch, and a way round memory; the rest is over before."""
+    found = {
+        size: choose(H200, odd, everything)[0].launch.realign
+        for size in (64, 4096)
+        for odd in [Problem(size, size, size - 1, threaded=(1, 1), access_bytes=2, astride=True)]
+    }
+    assert found == {64: False, 4096: True}
 
 
 @pytest.mark.parametrize("layout", ["nn", "tn", "tt"])

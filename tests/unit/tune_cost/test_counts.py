@@ -316,6 +316,8 @@ def test_fills_bring_what_barriers_expect(with_roles):
     work = plan.leaf("fill").work
     assert work.full.bytes == c.filled - c.threaded
     assert sum(b.bytes // b.parts for b in work.boxes) == c.fetched + c.outside
+    if not c.outside:
+        assert sum(b.count * b.box[0] for b in work.boxes) == c.box_rows
 
 
 def test_panels_and_waits(with_roles):

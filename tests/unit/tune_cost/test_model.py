@@ -11,11 +11,11 @@ from polygen.hardware.cost_parameters import cost_parameters
 from polygen.hardware.device import device, devices
 from polygen.poly.results import panel_columns
 from polygen.schedule.load import shipped
-from polygen.schedule.model import Cluster, Raster
+from polygen.schedule.model import Cluster, Launches, Raster
 from polygen.schedule.problem import Fitted, Problem
 from polygen.tune.cost import cost, counts, predict, predict_all
 from polygen.tune.cost.explain import explain
-from polygen.tune.cost.model import PARTS, Columns, times
+from polygen.tune.cost.model import BEFORE, PARTS, Columns, times
 
 H200 = device("sm_90a")
 P = cost_parameters(H200)
@@ -28,7 +28,11 @@ PROBLEMS = (
     Problem(4096, 4096, 512, matrices=2, matrix_bytes=4, functions=1, pointwise=True),
     Problem(8192, 8192, 8192, element_bytes=1),
     Problem(3001, 3001, 3001, astride=True, access_bytes=2, threaded=(1, 1)),
-)
+    Problem(
+        4096, 4096, 4096, threaded=(1, 0), computed=(1, 0), source_bytes=(1 << 25, 0),
+        operand_functions=(1, 0), held=(8, 64),
+    ),
+)  # fmt: skip
 
 
 def named(name):
@@ -43,15 +47,16 @@ def totals(parameters, problem):
 # More of these is never slower; more of those is never faster.
 BETTER = (
     "clock", "memory", "memory_share", "l2_bytes", "l2_share", "product_rate", "shared_rate",
-    "fetch_rate", "fetch_rate_astride", "outside_rate", "l2_rate", "matrix_rate", "function_rate",
+    "box_rate", "fetch_rate_astride", "outside_rate", "l2_rate", "matrix_rate", "function_rate",
     "warp_rate", "warp_shared_rate", "warp_fetch_rate", "warp_narrow_rate",
-    "way_out_rate", "warp_function_rate", "exchange_rate",
+    "way_out_rate", "warp_function_rate", "exchange_rate", "warp_memory",
+    "lane_rate", "lane_load_rate", "compute_rate", "compute_function_rate",
 )  # fmt: skip
 WORSE = (
     "droop", "written_share", "start", "instruction", "step", "latency", "crowding", "cluster_loss",
     "wide_cluster_loss", "tile", "panel", "panel_turn", "registers", "line", "thread_latency",
     "thread_passes", "warp_start", "warp_latency", "warp_crowding", "full_rate_warps",
-    "barrier", "round", "exchange",
+    "barrier", "round", "exchange", "copy_start",
 )  # fmt: skip
 
 
@@ -87,7 +92,8 @@ def test_every_parameter_matters_somewhere(name):
         if s.specialised and panel_columns(s)
     ]
     roomy = [replace(s, roles=replace(s.roles, producer_registers=152)) for s in direct]
-    fitted = [Fitted(s, 1) for s in (*schedules, *direct, *roomy)]
+    copying = [replace(s, launch=Launches(realign=True)) for s in schedules if s.specialised]
+    fitted = [Fitted(s, 1) for s in (*schedules, *direct, *roomy, *copying)]
     changed = replace(P, **{name: 4 * getattr(P, name)})
     for problem in problems:
         rows = Columns([counts(H200, one, problem) for one in fitted])
@@ -184,6 +190,34 @@ def test_a_cost_names_its_longest_part(problem):
         # What does not overlap is no longer than the whole.
         assert parts["start"] + parts["device memory"] <= found.microseconds * (1 + 1e-9)
         assert parts["products"] <= found.microseconds
+
+
+def test_a_copy_before_the_kernel_is_a_part_of_its_own():
+    odd = Problem(4096, 4096, 1031, threaded=(1, 1), access_bytes=2, astride=True)
+    (one,) = (x for x in ALL if x.schedule.name == "pingpong_128x128x64")
+    copying = replace(one, schedule=replace(one.schedule, launch=Launches(realign=True)))
+    filled, copied = cost(H200, one, odd), cost(H200, copying, odd)
+    assert tuple(dict(copied.parts)) == (*PARTS, BEFORE) and tuple(dict(filled.parts)) == PARTS
+    moved = 2 * 4096 * 1031 * 2
+    assert copied.counts.copied == moved and filled.counts.copied == 0
+    least = 2 * moved / (P.memory_share * P.memory) * 1e-3
+    assert P.copy_start < dict(copied.parts)[BEFORE] <= P.copy_start + least
+    # Behind the copy nothing is shifted, and rows begin at lines.
+    assert (copied.counts.threaded, copied.counts.astride) == (0, False)
+    aligned = cost(H200, one, replace(odd, threaded=(0, 0), access_bytes=16, astride=False))
+    assert copied.microseconds == pytest.approx(aligned.microseconds + dict(copied.parts)[BEFORE])
+
+
+def test_what_no_copy_helps_is_still_moved_by_threads():
+    odd = Problem(4096, 4096, 1031, threaded=(1, 1), access_bytes=2, astride=True)
+    half = replace(odd, uncopied=(1, 0))
+    (one,) = (x for x in ALL if x.schedule.name == "pingpong_128x128x64")
+    schedule = replace(one.schedule, launch=Launches(realign=True))
+    whole, part, none = (
+        counts(H200, Fitted(schedule, 1), p) for p in (odd, half, replace(odd, uncopied=(1, 1)))
+    )
+    assert (whole.copied, part.copied, none.copied) == (4 * 4096 * 1031, 2 * 4096 * 1031, 0)
+    assert (whole.threaded, part.threaded, none.threaded) == (0, 128 * 64 * 2, 2 * 128 * 64 * 2)
 
 
 def test_many_predictions_are_those_of_each():

@@ -1,0 +1,158 @@
+"""A program in JAX's own operations: for what no kernel is made of.
+
+Contractions are einsums, pointwise statements run in float32, and XLA fuses them. The functions
+are those of the vocabulary; what has a definition in terms of others runs that.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from polygen.adapters.kernels import sizes_of
+from polygen.errors import UnsupportedProgram
+from polygen.frontend.expr import Symbolic
+from polygen.frontend.functions import TABLE
+from polygen.frontend.program import (
+    Access,
+    Affine,
+    Constant,
+    Contraction,
+    Coordinate,
+    Extent,
+    Pointwise,
+    Program,
+    Within,
+)
+
+jnp = jax.numpy
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv,
+    "neg": operator.neg, "abs": jnp.abs, "floor": jnp.floor, "ceil": jnp.ceil,
+    "trunc": jnp.trunc, "round": jnp.round, "minimum": jnp.minimum, "maximum": jnp.maximum,
+    "exp": jnp.exp, "exp2": jnp.exp2, "expm1": jnp.expm1, "log": jnp.log, "log1p": jnp.log1p,
+    "sqrt": jnp.sqrt, "rsqrt": jax.lax.rsqrt, "cbrt": jnp.cbrt, "hypot": jnp.hypot,
+    "sin": jnp.sin, "cos": jnp.cos, "tan": jnp.tan, "arctan2": jnp.arctan2, "tanh": jnp.tanh,
+    "erf": jax.scipy.special.erf, "erfc": jax.scipy.special.erfc, "sigmoid": jax.nn.sigmoid,
+    "softplus": jax.nn.softplus, "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "pow": jnp.power, "where": jnp.where, "lt": operator.lt, "le": operator.le,
+    "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne,
+    "logical_and": jnp.logical_and, "logical_or": jnp.logical_or,
+    "logical_not": jnp.logical_not,
+}  # fmt: skip
+
+
+class _Term(Symbolic):
+    """An array inside the definition of a function."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def apply(self, function: str, *args: Any) -> Any:
+        return _Term(applied(function, [a.value if isinstance(a, _Term) else a for a in args]))
+
+
+def applied(function: str, args: Sequence[Any]) -> Any:
+    """A function of the vocabulary on arrays and numbers.
+
+    Raises:
+        UnsupportedProgram: it has no form in JAX.
+    """
+    if function in FUNCTIONS:
+        return FUNCTIONS[function](*args)
+    definition = TABLE[function].definition
+    if definition is None:
+        raise UnsupportedProgram(
+            f"{function} outside a kernel",
+            where="polygen.adapters.jax",
+            why="what no kernel is made of runs in JAX's operations, and JAX has none for it",
+            nearest="Compute it outside the function",
+        )
+    return definition(*(_Term(jnp.asarray(arg, jnp.float32)) for arg in args)).value
+
+
+def run(program: Program, operands: Sequence[Any]) -> list[Any]:
+    """A program's outputs.
+
+    Args:
+        program: what to compute.
+        operands: in order, arrays and numbers.
+    """
+    values = dict(zip((t.name for t in program.inputs), operands, strict=True))
+    shapes = [o.shape for t, o in zip(program.inputs, operands, strict=True) if t.dims]
+    sizes = sizes_of(program, shapes)
+    for statement in program.statements:
+        extents = {i: sizes[e] if isinstance(e, str) else e for i, e in statement.domain}
+        if isinstance(statement, Contraction):
+            found = _contraction(statement, values, extents)
+        else:
+            assert isinstance(statement, Pointwise)  # operators take no folds
+            found = _pointwise(statement, values, extents)
+        values[statement.write.name] = found
+    return [values[tensor.name] for tensor in program.outputs]
+
+
+def _contraction(
+    statement: Contraction, values: Mapping[str, Any], extents: Mapping[str, int]
+) -> Any:
+    number = {iterator: n for n, iterator in enumerate(extents)}
+    operands: list[Any] = []
+    for access in statement.reads:
+        operands += [_selected(access, values, extents), [number[i] for i in access.iterators]]
+    operands.append([number[i] for i in statement.write.iterators])
+    return jnp.einsum(*operands, preferred_element_type=jnp.float32)
+
+
+def _selected(access: Access, values: Mapping[str, Any], extents: Mapping[str, int]) -> Any:
+    """What an access reads: one axis per iterator, in the order of the array's axes."""
+    array = values[access.name]
+    for axis, index in reversed(tuple(enumerate(access.index))):
+        if isinstance(index, int):
+            array = jnp.take(array, index, axis=axis)
+        elif isinstance(index, Affine):
+            steps = jnp.arange(extents[index.iterator])
+            array = jnp.take(array, index.at(steps), axis=axis)
+    return array
+
+
+def _pointwise(statement: Pointwise, values: Mapping[str, Any], extents: Mapping[str, int]) -> Any:
+    args = [
+        arg.value if isinstance(arg, Constant) else _aligned(arg, values, extents)
+        for arg in statement.args
+    ]
+    if statement.function == "cast":
+        found = jnp.asarray(args[0]).astype(statement.dtype.storage)
+    else:
+        found = jnp.asarray(applied(statement.function, args))
+    along = list(extents)
+    order = [along.index(iterator) for iterator in statement.write.iterators]
+    return jnp.broadcast_to(found, tuple(extents.values())).transpose(order)
+
+
+def _aligned(
+    access: Access | Coordinate | Extent, values: Mapping[str, Any], extents: Mapping[str, int]
+) -> Any:
+    """An argument with an axis per iterator of the domain, of size 1 where it has none."""
+    assert not isinstance(access, Extent)  # which stand beside folds
+    if isinstance(access, Coordinate):
+        index = access.index
+        if isinstance(index, int):
+            return float(index)
+        assert not isinstance(index, Within)  # operators take no ends of groups
+        along = index if isinstance(index, Affine) else Affine(index, 1, 0)
+        steps = jnp.arange(extents[along.iterator], dtype=jnp.float32)
+        shape = [-1 if iterator == along.iterator else 1 for iterator in extents]
+        return along.at(steps).reshape(shape)
+    if not hasattr(values[access.name], "shape"):
+        return values[access.name]  # a run-time scalar
+    array, own = _selected(access, values, extents), access.iterators
+    used = [iterator for iterator in extents if iterator in own]
+    array = array.transpose([own.index(iterator) for iterator in used])
+    array = array.reshape([extents[i] if i in own else 1 for i in extents])
+    return array if array.dtype == jnp.bool_ else array.astype(jnp.float32)

@@ -1,0 +1,233 @@
+"""Where arrays are, and what runs on them: CuPy on a GPU, or NumPy where there is none.
+
+The backend is an argument: ``np.polygen_options(backend=...)``. A backend has an array module,
+makes one kernel of pointwise functions and perhaps a fold (CuPy's `fuse`), and runs polygen's
+programs.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from polygen.adapters.kernels import Kernels, stored
+from polygen.adapters.numpy.operations import Operation, Shape
+from polygen.adapters.numpy.settings import current
+from polygen.api import target
+from polygen.errors import PolygenError
+from polygen.frontend.evaluate import evaluate
+from polygen.frontend.program import Program
+from polygen.hardware.device import Device
+from polygen.runtime.arrays import storage_order
+from polygen.runtime.cupy_import import import_cupy
+
+# Of a block of CuPy's kernels of folds: threads, its results side by side, and how many elements
+# cost less than another launch.
+_THREADS, _SHARED, _SHORT = 512, 32, 8192
+
+
+class Backend:
+    """NumPy: operations one by one; programs by their meaning, in float64, rounded at the end."""
+
+    module: Any = np
+
+    def fuse(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of pointwise operations, and perhaps a fold of them, as one kernel."""
+        return function
+
+    def folds(self, fold: Operation, shapes: Sequence[Shape]) -> bool:
+        """Whether a fold is to be part of a fused function.
+
+        Args:
+            fold: the last operation.
+            shapes: of the arrays that the function reads.
+        """
+        return True
+
+    def alone(self, fold: Operation) -> Callable[[Any], Any] | None:
+        """What runs a fold that is in no fused function; None: the module's function."""
+        return None
+
+    def fold(self, fold: Operation, operand: Any) -> Any:
+        """A fold at the end of a fused function; its axes need not be kept."""
+        return getattr(self.module, fold.name)(operand, axis=fold.axis, keepdims=fold.keepdims)
+
+    def device(self) -> Device | None:
+        """What kernels are predicted for; None: there is no GPU."""
+        return None
+
+    def launch(
+        self, program: Program, sizes: Mapping[str, int], arrays: Sequence[Any]
+    ) -> tuple[Any, ...]:
+        """The outputs of a program.
+
+        Args:
+            program: with inputs that are arrays.
+            sizes: of its symbolic dims.
+            arrays: its inputs, in order, in the program's shapes.
+        """
+        named = {t.name: array for t, array in zip(program.inputs, arrays, strict=True)}
+        found = evaluate(program, named, sizes)
+        return tuple(
+            np.asarray(value).astype(tensor.dtype.numpy)
+            for value, tensor in zip(found, program.outputs, strict=True)
+        )
+
+    def host(self, value: Any) -> np.ndarray[Any, Any]:
+        """The array as NumPy's; a view where it is that already."""
+        return np.asarray(value)
+
+    def address(self, value: Any) -> int:
+        """Where the first element of an array is."""
+        return int(value.__array_interface__["data"][0])
+
+
+class CuPy(Backend):
+    """CuPy: kernels and libraries on the GPU present; polygen's kernels where they win."""
+
+    # What `cupy.fuse` has, with the types that NumPy's functions have; `mean` is a sum, divided.
+    _FUSED = frozenset(["sum", "prod", "max", "min", "mean"])
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self._kernels = Kernels()
+
+    def fuse(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """By `cupy.fuse`; what that cannot do runs as it is."""
+        fused, ways = self.module.fuse(kernel_name="polygen_numpy")(function), [0]
+
+        def run(*arrays: Any) -> Any:
+            if ways[0] < 2:
+                try:
+                    found = fused(*arrays)
+                    ways[0] = 1
+                    return found
+                except Exception:
+                    if ways[0]:
+                        raise
+                    ways[0] = 2  # the first time decides
+            return function(*arrays)
+
+        return run
+
+    def folds(self, fold: Operation, shapes: Sequence[Shape]) -> bool:
+        """Where CuPy's kernels of folds keep the GPU busy, and read along rows.
+
+        They have one block for some results, and none for parts of a result; CuPy's functions hand
+        long sums to CUB. Neighbouring threads go down a vector of one element a row, and so read
+        matrices astray. Means whose sums need a wider type than theirs are not fused.
+        """
+        whole = fold.shapes[0]
+        along_rows = not _keeps_last(fold)
+        shared = any(s and s[-1] == 1 and math.prod(s) > 1 for s in shapes) and whole in shapes
+        wide = fold.name != "mean" or fold.loop[0] in (np.float32, np.float64)
+        return (
+            fold.name in self._FUSED
+            and wide
+            and self._is_busy(fold)
+            and not (along_rows and shared)
+        )
+
+    def _is_busy(self, fold: Operation) -> bool:
+        """Whether CuPy's kernel of a fold has a block for each multiprocessor, or little to do."""
+        elements = math.prod(fold.shapes[0])
+        length = elements // max(1, fold.size)
+        results = _SHARED if _keeps_last(fold) else max(1, _THREADS // length)
+        blocks = -(-fold.size // results)
+        return blocks >= self._multiprocessors() or elements <= _SHORT * blocks
+
+    @functools.cache  # noqa: B019  (one for each process)
+    def _multiprocessors(self) -> int:
+        return int(self.module.cuda.Device().attributes["MultiProcessorCount"])
+
+    def alone(self, fold: Operation) -> Callable[[Any], Any] | None:
+        """Sums over the rows of a matrix with few columns are products with a vector of ones."""
+        whole, kind = fold.shapes[0], fold.loop[0]
+        few = fold.name in ("sum", "mean") and len(whole) == 2 and fold.axis == 0
+        if not few or kind not in (np.float32, np.float64) or self._is_busy(fold):
+            return None
+        ones: list[Any] = []
+
+        def run(operand: Any) -> Any:
+            if not ones:
+                ones.append(self.module.ones(whole[0], kind))
+            total = self.module.matmul(ones[0], operand)
+            total = total / whole[0] if fold.name == "mean" else total
+            return total.reshape(fold.shape)
+
+        return run
+
+    def fold(self, fold: Operation, operand: Any) -> Any:
+        """Without kept axes, which fused functions do not have."""
+        if fold.name != "mean":
+            return getattr(self.module, fold.name)(operand, axis=fold.axis)
+        count = math.prod(fold.shapes[0]) // max(1, fold.size)
+        return self.module.true_divide(self.module.sum(operand, axis=fold.axis), float(count))
+
+    def device(self) -> Device | None:
+        """The GPU present, if polygen knows it."""
+        try:
+            return target(None)
+        except PolygenError:
+            return None
+
+    def launch(
+        self, program: Program, sizes: Mapping[str, int], arrays: Sequence[Any]
+    ) -> tuple[Any, ...]:
+        """By one kernel, on CuPy's current stream."""
+        arrays = [self._plain(array) for array in arrays]
+        orders = [storage_order(a.shape, steps_of(a)) for a in arrays]
+        found = self._kernels.find(stored(program, orders), sizes)(*arrays)
+        return found if isinstance(found, tuple) else (found,)
+
+    def _plain(self, array: Any) -> Any:
+        """The array, or a copy where no axis has adjacent neighbours."""
+        steps = [s for s, extent in zip(steps_of(array), array.shape, strict=True) if extent > 1]
+        bad = bool(steps) and (1 not in steps or 0 in steps or min(steps) < 0)
+        return self.module.ascontiguousarray(array) if bad else array
+
+    def host(self, value: Any) -> np.ndarray[Any, Any]:
+        """A copy, when the GPU has computed it."""
+        found: np.ndarray[Any, Any] = self.module.asnumpy(value)
+        return found
+
+    def address(self, value: Any) -> int:
+        """In device memory."""
+        return int(value.data.ptr)
+
+
+def _keeps_last(fold: Operation) -> bool:
+    """Whether the elements of a row go to results of their own."""
+    last = len(fold.shapes[0]) - 1
+    axes = fold.axis if isinstance(fold.axis, tuple) else (fold.axis,)
+    return fold.axis is not None and last not in axes
+
+
+def steps_of(array: Any) -> list[int]:
+    """Strides in elements."""
+    return [stride // array.itemsize for stride in array.strides]
+
+
+NUMPY = Backend()
+
+
+def active() -> Any:
+    """The backend in force."""
+    given = current().backend
+    return _present() if given is None else given
+
+
+@functools.cache
+def _present() -> Backend:
+    """CuPy if there is a GPU; it is imported here, on first use."""
+    try:
+        module = import_cupy()
+        if module.cuda.runtime.getDeviceCount():
+            return CuPy(module)
+    except Exception:  # not installed, or no driver
+        pass
+    return NUMPY

@@ -1,0 +1,214 @@
+"""Calls: recorded where the operation is one that is recorded, and run at once otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from polygen.adapters.numpy import nodes
+from polygen.adapters.numpy.arrays import Array
+from polygen.adapters.numpy.backends import NUMPY, active
+from polygen.adapters.numpy.forcing import prepare_write, value_of
+from polygen.adapters.numpy.nodes import Node, here, known
+from polygen.adapters.numpy.operations import KNOWN, operation
+from polygen.adapters.numpy.products import multiplied
+from polygen.adapters.numpy.settings import current
+
+_DEEPEST = 48  # operations that may be pending on the way to one: then it runs
+_GIVE_ARRAYS = frozenset(
+    ["array", "asarray", "asanyarray", "ascontiguousarray", "copy", "zeros", "ones", "empty",
+     "full", "zeros_like", "ones_like", "empty_like", "full_like", "reshape", "squeeze",
+     "transpose", "view", "where"]
+)  # fmt: skip
+
+
+def recorded(name: str, operands: Sequence[Any], options: tuple[Any, ...] = ()) -> Array | None:
+    """Record an operation.
+
+    Args:
+        name: of NumPy's function.
+        operands: arrays and numbers, at least one of them an `Array`.
+        options: of the operation, as `operations.operation` takes them.
+
+    Returns:
+        None: it is none that is recorded.
+    """
+    key: list[Any] = [name]
+    args: list[Any] = []
+    depth, numbers = 0, False
+    for operand in operands:
+        kind = type(operand)
+        if kind is Array:
+            node = operand.node
+            key.append(node.form)
+            args.append(node)
+            if node.depth > depth:
+                depth = node.depth
+        elif kind is float or kind is int or kind is bool:
+            key.append(kind)
+            args.append(operand)
+            numbers = True
+        elif isinstance(operand, np.generic):
+            key.append(operand.dtype)
+            args.append(operand)
+            numbers = True
+        else:
+            array = made(operand)
+            if array is None:
+                return None
+            key.append(array.node.form)
+            args.append(array.node)
+    key.extend(options)
+    form = tuple(key)
+    one = KNOWN.get(form) or operation(form)
+    if one is None:
+        return None
+    if numbers:
+        try:
+            args = [
+                arg if type(arg) is Node else dtype.type(arg).item()
+                for arg, dtype in zip(args, one.loop, strict=True)
+            ]
+        except (OverflowError, ValueError):
+            return None
+    if depth >= _DEEPEST:
+        for arg in args:
+            if type(arg) is Node:
+                value_of(arg)
+        depth = 0
+    node = Node((one.shape, one.dtype), one, tuple(args), depth + 1, None, here())
+    nodes.remember(node)
+    return Array(node, not one.shape and name != "where")  # as in NumPy
+
+
+def made(operand: Any) -> Array | None:
+    """What is no array yet as one: lists, and arrays of NumPy and the backend; None: it is none."""
+    if isinstance(operand, np.ndarray | list | tuple | active().module.ndarray):
+        return Array(known(active().module.asarray(unwrapped(operand))))
+    return None
+
+
+def unwrapped(argument: Any) -> Any:
+    """An argument with the backend's arrays for lazy ones, in lists and dictionaries too."""
+    kind = type(argument)
+    if kind is Array:
+        return value_of(argument.node)
+    if kind is list or kind is tuple:
+        return kind(map(unwrapped, argument))
+    if kind is dict:
+        return {name: unwrapped(value) for name, value in argument.items()}
+    if kind is slice:
+        return slice(*(
+            part.__index__() if type(part) is Array else part
+            for part in (argument.start, argument.stop, argument.step)
+        ))  # fmt: skip
+    if kind is np.ndarray and active().module is not np and argument.dtype.kind in "biufc":
+        return active().module.asarray(argument)
+    return argument
+
+
+def wrapped(result: Any, *, fixed: bool = True) -> Any:
+    """A result with lazy arrays for the backend's.
+
+    Args:
+        result: of a function of the backend.
+        fixed: whether an array without axes is a number that never changes; NumPy's own are not,
+            it has scalars.
+    """
+    module = active().module
+    if isinstance(result, module.ndarray):
+        return Array(known(result), fixed and not result.shape and module is not np)
+    if isinstance(result, tuple):
+        parts = [wrapped(part) for part in result]
+        return type(result)(*parts) if hasattr(result, "_fields") else tuple(parts)
+    if isinstance(result, list):
+        return [wrapped(part) for part in result]
+    return result
+
+
+def immediately(
+    name: str, function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]
+) -> Any:
+    """Run a function of the backend at once.
+
+    Args:
+        name: of it, without its module.
+        function: takes the backend's arrays.
+        args: as the program gave them; where the function changes one, in place of it.
+        options: by keyword; `out` is written to.
+    """
+    out = options.get("out")
+    outs = [one for one in (out if isinstance(out, tuple) else (out,)) if type(one) is Array]
+    plain_args, plain = unwrapped(tuple(args)), unwrapped(options)
+    for one in outs:
+        require_array(one)
+        before_writing(one)
+    result = function(*plain_args, **plain)
+    if outs:
+        return out if isinstance(out, tuple) and len(outs) > 1 else outs[0]
+    for before, after in zip(args, plain_args, strict=True):
+        if after is result and type(before) is Array:
+            return before  # as asarray of an array does
+    return wrapped(result, fixed=name not in _GIVE_ARRAYS)
+
+
+def on_host(function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> Any:
+    """Run a function of NumPy that the backend does not have; its arrays go back there."""
+    args, options = _hosted(tuple(args)), _hosted(options)
+    result = function(*args, **options)
+    return wrapped(unwrapped(result)) if active() is not NUMPY else wrapped(result)
+
+
+def _hosted(argument: Any) -> Any:
+    if type(argument) is Array:
+        return argument.get()
+    if type(argument) in (list, tuple):
+        return type(argument)(map(_hosted, argument))
+    if type(argument) is dict:
+        return {name: _hosted(value) for name, value in argument.items()}
+    return argument
+
+
+def before_writing(array: Array) -> Any:
+    """The memory of an array that is going to be written: what still reads it, is computed.
+
+    Returns:
+        The backend's array.
+    """
+    value = value_of(array.node)
+    prepare_write(value)
+    return value
+
+
+def require_array(out: Array) -> None:
+    """Refuse to write to a number, in NumPy's words.
+
+    Raises:
+        TypeError: it is one.
+    """
+    if out.fixed:
+        raise TypeError("return arrays must be of ArrayType")
+
+
+def element(value: Any, key: Any) -> Any:
+    """What an index gave: an array, or a number of its own even where it is a view.
+
+    With an ellipsis it is an array, as in NumPy.
+    """
+    number = Ellipsis not in key if isinstance(key, tuple) else key is not Ellipsis
+    found = wrapped(value, fixed=number)
+    if type(found) is Array and found.fixed and getattr(value, "base", None) is not None:
+        found.node.borrow(value)
+    return found
+
+
+def product(first: Any, second: Any) -> Any:
+    """``first @ second``: recorded where kernels may have it, else the library's at once."""
+    if type(first) is Array and type(second) is Array:
+        kept = multiplied(first.node.form[1], current())
+        found = recorded("matmul", (first, second)) if kept else None
+        if found is not None:
+            return found
+    return immediately("matmul", active().module.matmul, (first, second), {})

@@ -1,0 +1,275 @@
+"""Forces values: the graph behind a node is collected, planned once per structure, and run.
+
+Which nodes of it somebody can still ask for is told by their reference counts: those are stored,
+all others live inside of kernels. A count that is too high stores a value that nobody needs, and
+one that is too low cannot be, so that results do not depend on it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from polygen.adapters.numpy import nodes
+from polygen.adapters.numpy.backends import active
+from polygen.adapters.numpy.memory import are_apart, is_same, memory_of
+from polygen.adapters.numpy.nodes import Node, known
+from polygen.adapters.numpy.operations import apply, operation
+from polygen.adapters.numpy.planning import Member, Step, plan
+from polygen.adapters.numpy.products import taken
+from polygen.adapters.numpy.settings import current
+from polygen.runtime.recent import Recent
+
+_MOST_PLANS = 4096
+_MOST_NUMBERS = 8  # kernels with other numbers in them, of one structure
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened in this process.
+
+    Attributes:
+        forced: graphs that were run.
+        planned: structures that were new.
+        steps: kernels, library calls and groups that were run.
+    """
+
+    forced: int = 0
+    planned: int = 0
+    steps: int = 0
+
+
+counts = Counts()
+_plans: Recent[Any, list[Step]] = Recent(_MOST_PLANS)
+_numbers: Recent[Any, set[tuple[Any, ...]]] = Recent(_MOST_PLANS)
+
+
+def value_of(node: Node) -> Any:
+    """The array that a node stands for, computed if it is not there yet.
+
+    Raises:
+        Exception: what NumPy or CuPy raised, with a note that says which line recorded it.
+    """
+    if node.value is None:
+        _run(node)
+    elif node.borrowed:
+        node.own()
+    return node.value
+
+
+def read(node: Node) -> Any:
+    """The array that a node stands for, to be read at once and not kept."""
+    return value_of(node) if node.value is None else node.value
+
+
+def store(target: Any, node: Node) -> bool:
+    """Compute a pending value straight into memory, if nothing else of that memory is read for it.
+
+    Args:
+        target: an array of the backend, of the node's shape.
+        node: what is to be written there.
+
+    Returns:
+        Whether it was done.
+    """
+    backend = active()
+    if node.form[0] != target.shape or not isinstance(target, backend.module.ndarray):
+        return False
+    one = operation(("store", (target.shape, target.dtype), node.form))
+    if one is None or not _is_apart(node, target, backend):
+        return False
+    prepare_write(target, but=frozenset(_collected(node)))
+    if node.value is not None:
+        return False  # something else has asked for it
+    _run(Node(node.form, one, (known(target), node), node.depth + 1, None, node.place), node)
+    node.borrow(target)
+    return True
+
+
+def _is_apart(node: Node, target: Any, backend: Any) -> bool:
+    """Whether a pending value reads nothing of some memory but what is going to be its own place.
+
+    A value of another type than the memory has would have to be kept besides.
+    """
+    for one in _collected(node):
+        assert one.operation is not None
+        if one.operation.kind == "product" or node.form[1] != target.dtype:
+            return False
+        for arg in one.args:
+            if type(arg) is not Node or arg.value is None:
+                continue
+            own = hasattr(arg.value, "strides") and is_same(arg.value, target, backend)
+            if not own and not are_apart(arg.value, target, backend):
+                return False
+    return True
+
+
+def prepare_write(target: Any, but: Collection[Node] = ()) -> None:
+    """See to it that nothing still needs what is in some memory now.
+
+    Args:
+        target: an array of the backend.
+        but: nodes that are computed by the write itself.
+    """
+    settle_readers(target, but)
+    memory = memory_of(target)
+    for node in nodes.borrowed():
+        if memory_of(node.value) is memory:
+            node.own()
+
+
+def settle_readers(of: Any, but: Collection[Node] = ()) -> None:
+    """Compute what is pending and reads an array, or memory of it, before that is written to.
+
+    Args:
+        of: an array of the backend.
+        but: nodes that are computed by the write itself.
+    """
+    memory = memory_of(of)
+    for node in nodes.pending():
+        for arg in () if node in but else node.args:
+            if type(arg) is Node and arg.value is not None and memory_of(arg.value) is memory:
+                value_of(node)
+                break
+
+
+def _collected(root: Node) -> list[Node]:
+    """What is pending behind a node, each after what it reads, the node itself last."""
+    found: dict[Node, None] = {}
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        if node in found:
+            stack.pop()
+            continue
+        ready = True
+        for arg in reversed(node.args):  # so that the first is on top
+            if type(arg) is Node and arg.value is None and arg not in found:
+                stack.append(arg)
+                ready = False
+        if ready:
+            found[stack.pop()] = None
+    return list(found)
+
+
+def _references(order: list[Node]) -> list[int]:
+    """Python's reference counts of nodes, as counted here."""
+    return list(map(sys.getrefcount, order))
+
+
+# What counting itself adds for a node that only its list holds.
+_OWN = _references([Node(((), None), None, (), 0, None, None)])[0]  # type: ignore[arg-type]
+
+
+def _run(root: Node, unkept: Node | None = None) -> None:
+    order = _collected(root)
+    counted = _references(order)
+    slots: dict[Node, int] = {}  # of inputs; of the graph's own nodes ~place
+    values: list[Any] = []
+    numbers: list[Any] = []
+    key: list[Any] = []
+    with_products = False
+    for place, node in enumerate(order):
+        one = node.operation
+        key.append(one)
+        for arg in node.args:
+            if type(arg) is Node:
+                slot = slots.get(arg)
+                if slot is None:
+                    slots[arg] = slot = len(values)
+                    values.append(arg.value)
+                elif slot < 0:
+                    counted[~slot] -= 1
+            else:
+                slot = len(values)
+                values.append(arg)
+                numbers.append(arg)
+            key.append(slot)
+        slots[node] = ~place
+        with_products = with_products or one.kind == "product"  # type: ignore[union-attr]
+    last = len(order) - 1
+    kept = [place for place in range(last) if counted[place] > _OWN]
+    kept.append(last)
+    if unkept is not None:
+        kept = [place for place in kept if order[place] is not unkept]
+    backend = active()
+    structure: Any = (tuple(key), tuple(kept), backend)
+    if with_products:
+        structure = (*structure, current())
+    whole = (structure, tuple(numbers)) if with_products else structure
+    steps = _plans.get(whole)
+    if steps is None:
+        groups_of = structure if with_products else None
+        steps = _plans.put(whole, _planned(order, slots, values, kept, backend, groups_of))
+    first = len(values)
+    values.extend([None] * len(order))
+    _execute(steps, values, order, first, backend)
+    for place in kept:
+        order[place].settle(values[first + place])
+
+
+def _planned(
+    order: list[Node], slots: dict[Node, int], values: list[Any], kept: list[int], backend: Any,
+    structure: Any,
+) -> list[Step]:  # fmt: skip
+    """The steps of a graph; with groups around products if the structure of it is given."""
+    counts.planned += 1
+    first = len(values)
+    members, number = [], 0
+    for place, node in enumerate(order):
+        reads = []
+        for arg in node.args:
+            if type(arg) is Node:
+                slot = slots[arg]
+                reads.append(slot if slot >= 0 else first + ~slot)
+                number = max(number, slot + 1)
+            else:
+                reads.append(number)
+                number += 1
+        members.append(Member(first + place, node.operation, tuple(reads)))  # type: ignore[arg-type]
+    wanted = frozenset(first + place for place in kept)
+    groups = []
+    if structure is not None:
+        numbers = tuple(value for value in values if not hasattr(value, "shape"))
+        seen = _numbers.get(structure) or _numbers.put(structure, set())
+        seen.add(numbers)
+        if len(seen) <= _MOST_NUMBERS:  # numbers that change are no constants of kernels
+            groups = taken(members, wanted, values, backend, current())
+    return plan(members, wanted, groups, backend)
+
+
+def _execute(
+    steps: Sequence[Step], values: list[Any], order: list[Node], first: int, backend: Any
+) -> None:
+    counts.forced += 1
+    counts.steps += len(steps)
+    for step in steps:
+        operands = [values[slot] for slot in step.reads]
+        try:
+            found = step.run(*operands)
+        except Exception as error:
+            guilty = _guilty(step, operands, backend)
+            place = nodes.described(order[guilty.slot - first].place)
+            error.add_note(f"recorded at {place}: {guilty.operation.name}")
+            raise
+        if len(step.writes) == 1:
+            values[step.writes[0]] = found
+        elif step.writes:
+            for slot, value in zip(step.writes, found, strict=True):
+                values[slot] = value
+        for slot in step.done:
+            values[slot] = None
+
+
+def _guilty(step: Step, operands: list[Any], backend: Any) -> Member:
+    """The operation of a step that fails; the last one where none does alone."""
+    values = dict(zip(step.reads, operands, strict=True))
+    for member in step.members:
+        try:
+            given = [values[slot] for slot in member.reads]
+            values[member.slot] = apply(backend.module, member.operation, given)
+        except Exception:
+            return member
+    return step.members[-1]

@@ -1,0 +1,117 @@
+"""Recorded operations: nodes of a graph, each with the place in the program that recorded it.
+
+A node never changes what it stands for: it is pending until something forces its value, and from
+then on it is that value. An array points to a node; writing to an array makes it point to another.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+from polygen.adapters.numpy.operations import Operation, Shape
+
+PACKAGE = __name__.rpartition(".")[0]
+_MOST_FORGOTTEN = 1024
+
+
+class Node:
+    """One value.
+
+    Attributes:
+        form: its shape and type.
+        operation: that computes it; None: it was there.
+        args: nodes and Python's numbers that the operation reads; empty once the value is known.
+        depth: operations that are pending on the way to it.
+        value: an array of the backend; None: pending.
+        place: code object and instruction that recorded it.
+        borrowed: whether the value lies in memory that is another array's, and may be written to:
+            then it is copied before.
+    """
+
+    __slots__ = ("__weakref__", "args", "borrowed", "depth", "form", "operation", "place", "value")
+
+    def __init__(
+        self, form: tuple[Shape, np.dtype[Any]], operation: Operation | None, args: tuple[Any, ...],
+        depth: int, value: Any, place: tuple[CodeType, int] | None,
+    ) -> None:  # fmt: skip
+        self.form, self.operation, self.args = form, operation, args
+        self.depth, self.value, self.place, self.borrowed = depth, value, place, False
+
+    def settle(self, value: Any) -> None:
+        """From now on it is a value, and what it was computed from may go."""
+        self.value, self.args, self.depth, self.place = value, (), 0, None
+
+    def borrow(self, value: Any) -> None:
+        """From now on it is what a part of an array is, as long as that is not written to."""
+        self.settle(value)
+        self.borrowed = True
+        _borrowed.append(weakref.ref(self))
+        if len(_borrowed) > _MOST_FORGOTTEN:
+            borrowed()
+
+    def own(self) -> None:
+        """Have memory of its own."""
+        if self.borrowed:
+            self.value, self.borrowed = self.value.copy(), False
+
+
+def known(value: Any) -> Node:
+    """A node of a value that is there, an array of the backend."""
+    return Node((value.shape, value.dtype), None, (), 0, value, None)
+
+
+# --- which operations are pending -----------------------------------------------------------------
+_pending: list[weakref.ref[Node]] = []
+_borrowed: list[weakref.ref[Node]] = []
+_until = _MOST_FORGOTTEN  # look for nodes that are no more when there are so many
+
+
+def remember(node: Node) -> None:
+    """Note a pending node, so that a write to what it reads can wait for it."""
+    global _until
+    _pending.append(weakref.ref(node))
+    if len(_pending) > _until:
+        _until = len(pending()) + _MOST_FORGOTTEN
+
+
+def pending() -> list[Node]:
+    """The nodes whose values nobody has asked for yet, in the order in which they were recorded."""
+    alive = [node for node in (one() for one in _pending) if node is not None]
+    alive = [node for node in alive if node.value is None]
+    _pending[:] = map(weakref.ref, alive)
+    return alive
+
+
+def borrowed() -> list[Node]:
+    """The nodes whose values are parts of other arrays."""
+    alive = [node for node in (one() for one in _borrowed) if node is not None and node.borrowed]
+    _borrowed[:] = map(weakref.ref, alive)
+    return alive
+
+
+# --- places ---------------------------------------------------------------------------------------
+def here() -> tuple[CodeType, int] | None:
+    """The innermost place outside of this package: the user's code."""
+    frame = sys._getframe(2)
+    while frame.f_globals.get("__package__") == PACKAGE:
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return frame.f_code, frame.f_lasti
+
+
+def described(place: tuple[CodeType, int] | None) -> str:
+    """A place as text: file and line."""
+    if place is None:
+        return "an unknown place"
+    code, instruction = place
+    line = code.co_firstlineno
+    for first, last, number in code.co_lines():
+        if first <= instruction < last and number is not None:
+            line = number
+    return f"{code.co_filename}:{line}"

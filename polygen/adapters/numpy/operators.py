@@ -1,0 +1,205 @@
+"""What an `Array` does as an operand: attached to it here, because it is done by `calling`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from polygen.adapters.numpy.arrays import Array
+from polygen.adapters.numpy.backends import active
+from polygen.adapters.numpy.calling import (
+    before_writing,
+    element,
+    immediately,
+    product,
+    recorded,
+    unwrapped,
+    wrapped,
+)
+from polygen.adapters.numpy.forcing import value_of
+from polygen.adapters.numpy.operations import FOLDS
+from polygen.adapters.numpy.writing import astype, update, write
+
+BINARY = {
+    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide",
+    "floordiv": "floor_divide", "mod": "remainder", "pow": "power", "and": "bitwise_and",
+    "or": "bitwise_or", "xor": "bitwise_xor",
+}  # fmt: skip
+COMPARED = {
+    "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal",
+    "ne": "not_equal",
+}  # fmt: skip
+UNARY = {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}
+_POWERS: dict[float, str] = {2: "square", 0.5: "sqrt", -1: "reciprocal"}
+_WITH_TYPE = ("sum", "prod", "mean", "var", "std")
+_CHANGING = ("fill", "sort", "partition", "put", "resize", "byteswap", "setflags", "flat")
+
+
+def pointwise(name: str, *operands: Any) -> Any:
+    """Record a pointwise operation, or run it where it is none that is recorded."""
+    found = recorded(name, operands)
+    if found is None:
+        return immediately(name, getattr(active().module, name), operands, {})
+    return found
+
+
+def _operand(other: Any) -> bool:
+    """Whether something is an operand of arithmetic; if not, Python asks it."""
+    return isinstance(other, Array | int | float | complex | np.generic | np.ndarray | list | tuple)
+
+
+def _binary(name: str) -> Callable[[Array, Any], Any]:
+    def method(self: Array, other: Any) -> Any:
+        found = recorded(name, (self, other))
+        if found is not None:
+            return found
+        return pointwise(name, self, other) if _operand(other) else NotImplemented
+
+    return method
+
+
+def _reflected(name: str) -> Callable[[Array, Any], Any]:
+    def method(self: Array, other: Any) -> Any:
+        return pointwise(name, other, self) if _operand(other) else NotImplemented
+
+    return method
+
+
+def _unary(name: str) -> Callable[[Array], Any]:
+    return lambda self: pointwise(name, self)
+
+
+def _power(self: Array, exponent: Any) -> Any:
+    """Numbers that have a function of their own run that, as in NumPy."""
+    kind, real = type(exponent), self.node.form[1].kind == "f"
+    whole = self.node.form[1].kind in "iu" and exponent == 2 and kind is int
+    if kind in (int, float) and exponent in _POWERS and (real or whole):
+        return pointwise(_POWERS[exponent], self)
+    return pointwise("power", self, exponent) if _operand(exponent) else NotImplemented
+
+
+def _in_place(operate: Callable[[Array, Any], Any], name: str) -> Callable[[Array, Any], Any]:
+    def method(self: Array, other: Any) -> Any:
+        if self.fixed:
+            return operate(self, other)
+        return update(self, name, operate, other)
+
+    return method
+
+
+# --- indices, views -------------------------------------------------------------------------------
+def _item(self: Array, key: Any) -> Any:
+    key = unwrapped(key)
+    return element(value_of(self.node)[key], key)
+
+
+def _iterated(self: Array) -> Iterator[Any]:
+    if not self.shape:
+        raise TypeError("iteration over a 0-d array")
+    if self.ndim == 1:
+        return iter(self.get().copy())  # numbers: one copy for all
+    return (_item(self, place) for place in range(len(self)))
+
+
+def _contains(self: Array, one: Any) -> bool:
+    return bool((self == one).any())
+
+
+def fold(name: str, array: Array, axis: Any, keepdims: Any, rest: dict[str, Any]) -> Any:
+    """A fold: recorded where it has no other options, else run at once."""
+    if not rest and isinstance(keepdims, bool):
+        if axis is not None and type(axis) is not int:
+            axis = tuple(map(index, axis)) if isinstance(axis, tuple | list) else index(axis)
+        if name in ("var", "std") and array.dtype.char in "fd" and array.size:
+            return _variance(name, array, axis, keepdims)
+        found = recorded(name, (array,), (axis, keepdims))
+        if found is not None:
+            return found
+    rest = rest | ({"axis": axis} if axis is not None else {})
+    rest = rest | ({"keepdims": keepdims} if keepdims else {})
+    return immediately(name, getattr(active().module, name), (array,), rest)
+
+
+def _variance(name: str, array: Array, axis: Any, keepdims: bool) -> Any:
+    """As NumPy computes it, in operations that fuse."""
+    apart = pointwise("subtract", array, fold("mean", array, axis, True, {}))
+    found = fold("mean", pointwise("multiply", apart, apart), axis, keepdims, {})
+    return pointwise("sqrt", found) if name == "std" else found
+
+
+def _fold(name: str) -> Callable[..., Any]:
+    def method(
+        self: Array, axis: Any = None, *args: Any, keepdims: Any = False, **rest: Any
+    ) -> Any:
+        if args:
+            more = ("dtype", "out") if name in _WITH_TYPE else ("out",)
+            rest = dict(zip(more, args, strict=False)) | rest
+        rest = {option: value for option, value in rest.items() if value is not None}
+        return fold(name, self, axis, keepdims, rest)
+
+    method.__name__ = name
+    return method
+
+
+def _other(self: Array, name: str) -> Any:
+    """Whatever else arrays have: the backend's, on the value."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    value = before_writing(self) if name in _CHANGING else value_of(self.node)
+    found = getattr(value, name)
+    if not callable(found):
+        return wrapped(found)
+
+    def method(*args: Any, **options: Any) -> Any:
+        return immediately(name, found, args, options)
+
+    return method
+
+
+def _copied(self: Array, *_: Any) -> Any:
+    return wrapped(value_of(self.node).copy(), fixed=self.fixed)
+
+
+def _transposed(self: Array) -> Any:
+    return wrapped(value_of(self.node).T, fixed=self.fixed)
+
+
+def _attach() -> None:
+    for short, name in BINARY.items():
+        operate = _power if short == "pow" else _binary(name)
+        setattr(Array, f"__{short}__", operate)
+        setattr(Array, f"__r{short}__", _reflected(name))
+        setattr(Array, f"__i{short}__", _in_place(operate, name))
+    for short, name in COMPARED.items():
+        setattr(Array, f"__{short}__", _binary(name))
+    for short, name in UNARY.items():
+        setattr(Array, f"__{short}__", _unary(name))
+    for name in FOLDS:
+        setattr(Array, name, _fold(name))
+    methods: dict[str, Any] = {
+        "__matmul__": product, "__rmatmul__": lambda self, other: product(other, self),
+        "__imatmul__": _in_place(product, "matmul"), "dot": _dot,
+        "__getitem__": _item, "__setitem__": write, "__iter__": _iterated,
+        "__contains__": _contains, "__getattr__": _other, "astype": astype, "copy": _copied,
+        "__copy__": _copied, "__deepcopy__": _copied,
+        "T": property(_transposed),
+    }  # fmt: skip
+    for name, method in methods.items():
+        setattr(Array, name, method)
+
+
+def _dot(self: Array, other: Any) -> Any:
+    return dot(self, other)
+
+
+def dot(first: Any, second: Any) -> Any:
+    """NumPy's `dot`: of matrices it is their product."""
+    if type(first) is Array and type(second) is Array and first.ndim == second.ndim == 2:
+        return product(first, second)
+    return immediately("dot", active().module.dot, (first, second), {})
+
+
+_attach()

@@ -1,0 +1,216 @@
+"""`Described`: what a kernel is: its parts, and every stage of its making as text.
+
+What was generated and compiled is kept; the passes before are made again when somebody asks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from polygen.brief import table
+from polygen.errors import PolygenError, PressureError, ToolchainMissing
+from polygen.frontend.program import Program
+from polygen.generated import Generated, keep
+from polygen.hardware.device import Device, device
+from polygen.runtime.artifact import Artifact, Resources
+from polygen.runtime.cache import compile_cached
+from polygen.runtime.sass import disassemble
+from polygen.schedule.model import Schedule
+from polygen.schedule.sums import Sums, reproducible
+
+if TYPE_CHECKING:
+    from polygen.pipeline import Passes
+
+
+class Described:
+    """One generated kernel, to look at; `polygen.kernel.Kernel` also runs it."""
+
+    _generated: Generated
+    _sizes: dict[str, int]
+    _asked: Schedule | Path | str
+    _kept_under: tuple[object, ...]  # what the automatic choice is kept on disk by
+
+    @property
+    def program(self) -> Program:
+        """What it computes."""
+        return self._generated.program
+
+    @property
+    def schedule(self) -> Schedule:
+        """The decisions it was made with."""
+        return self._generated.schedule
+
+    @property
+    def schedule_origin(self) -> str:
+        """Where the schedule comes from, and why."""
+        return self._generated.origin
+
+    @property
+    def sums(self) -> Sums:
+        """In which order its products add up, as proved of what is emitted."""
+        return self._generated.sums
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the same arguments give the same bits in every launch."""
+        return self.sums.deterministic
+
+    @property
+    def _class(self) -> str:
+        """The class of sums that its variants must have; "" without invariant dims."""
+        return self.sums.text if self.program.invariant else ""
+
+    @property
+    def source(self) -> str:
+        """The CUDA text; compiles alone with nvcc."""
+        return self._generated.source.text
+
+    @property
+    def header(self) -> str:
+        """The launcher's declaration, its tests of arguments and the launch shape, as C."""
+        return self._generated.source.header
+
+    @cached_property
+    def passes(self) -> Passes:
+        """The result of every pass; of a kernel that was found or loaded, made when asked for.
+
+        Raises:
+            ToolchainMissing: isl is not installed.
+        """
+        made = self._generated
+        found = generated_by(
+            made.program, device(made.target), self._sizes, made.schedule, made.command
+        )
+        return replace(found, origin=made.origin)
+
+    @cached_property
+    def artifact(self) -> Artifact:
+        """PTX, cubin and compiler report; compiled on first use, or read from the cache.
+
+        An automatic choice that spills is replaced by the next best with more registers to spare;
+        `schedule_origin` says so, and what is kept on disk is replaced too.
+        """
+        skip: frozenset[str] = frozenset()
+        while True:
+            try:
+                found = compile_cached(self._generated.source)
+                if skip and self._kept_under:
+                    keep(self._generated, self._kept_under)
+                return found
+            except PressureError:
+                # A schedule that the environment forces on every choice comes again.
+                if self._asked != "auto" or self.schedule.name in skip:
+                    raise
+                skip |= {self.schedule.name}
+                made = self._generated
+                self.passes = generated_by(
+                    made.program, device(made.target), self._sizes, "auto", made.command, skip,
+                    self._class,
+                )  # fmt: skip
+                self._generated = self.passes.generated
+
+    @property
+    def ptx(self) -> str:
+        """The compiled PTX."""
+        return self.artifact.ptx
+
+    @property
+    def cubin(self) -> bytes:
+        """The compiled machine code."""
+        return self.artifact.cubin
+
+    @property
+    def resources(self) -> Resources:
+        """Registers, spills, shared memory and threads, as compiled."""
+        return self.artifact.resources
+
+    def show(self, stage: str = "plan") -> str:
+        """One stage as text: program, scop, tree, ast, plan, cost, cuda, ptx or sass.
+
+        "cost" explains the predicted time at the sizes to optimise for.
+
+        Raises:
+            PolygenError: there is no such stage.
+            ToolchainMissing: "sass" without a disassembler.
+        """
+        if stage in _TEXTS:
+            return _TEXTS[stage](self)
+        with needs_isl():
+            from polygen.poly import ast  # noqa: PLC0415
+            from polygen.show import STAGES, show_cost, show_plan  # noqa: PLC0415
+        if stage not in STAGES:
+            raise PolygenError(
+                f"unknown stage {stage!r}", where="show", nearest=f"Stages: {', '.join(STAGES)}"
+            )
+        passes = self.passes
+        return {
+            "program": lambda: f"{passes.program}\n\n{passes.tree.fusion}\n\n{passes.tree.match}",
+            "scop": lambda: str(passes.scop),
+            "tree": lambda: str(passes.tree),
+            "ast": lambda: ast.text(passes.plan.loops),
+            "plan": lambda: show_plan(passes.plan, passes.origin),
+            "cost": lambda: show_cost(passes.program, passes.plan, self._sizes, passes.origin),
+        }[stage]()
+
+    def __repr__(self) -> str:
+        return f"<kernel {self._generated.source.entry} for {self._generated.target}>"
+
+    def __str__(self) -> str:
+        return self.show("plan")
+
+    def _repr_html_(self) -> str:
+        tensors = (*self.program.inputs, *self.program.outputs)
+        return table(
+            [
+                ("computes", self.program.source),
+                *((tensor.name, str(tensor).partition(": ")[2]) for tensor in tensors),
+                ("target", self._generated.target),
+                ("schedule", f"{self.schedule.name}: {self.schedule_origin}"),
+                ("sums", reproducible(self.sums)),
+            ]
+        )
+
+
+@contextlib.contextmanager
+def needs_isl() -> Iterator[None]:
+    """Around imports of passes, which are made when needed: a loaded kernel runs without isl.
+
+    Raises:
+        ToolchainMissing: isl is not installed.
+    """
+    try:
+        yield
+    except ImportError as reason:
+        raise ToolchainMissing(
+            "this needs the passes of polygen, and isl is not there",
+            why=str(reason),
+            nearest="Install islpy; what was saved runs without it on arrays that fit",
+        ) from reason
+
+
+def generated_by(
+    program: Program,
+    target: Device,
+    sizes: dict[str, int],
+    schedule: Schedule | Path | str,
+    command: str = "",
+    skip: frozenset[str] = frozenset(),
+    sums: str = "",
+) -> Passes:
+    """The result of every pass; arguments as for `polygen.pipeline.generate`."""
+    with needs_isl():
+        from polygen.pipeline import generate  # noqa: PLC0415
+    return generate(program, target, sizes, schedule, command, skip, sums)
+
+
+# Stages that need no pass.
+_TEXTS: dict[str, Callable[[Described], str]] = {
+    "cuda": lambda kernel: kernel.source,
+    "ptx": lambda kernel: kernel.ptx,
+    "sass": lambda kernel: disassemble(kernel.cubin),
+}

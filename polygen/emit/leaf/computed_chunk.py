@@ -1,0 +1,233 @@
+"""A chunk of a computed operand in C: what it reads into registers, and what it makes of them.
+
+A chunk is 16 bytes of one stored row. `reads` fills words of registers, whole where all of the
+chunk is inside of the operand and element by element where it is not: nothing outside of an array
+is read. `makes` computes every element from the words, rounds it, and writes the chunk; elements
+outside of the operand become zeros after the function, which may be anything there.
+"""
+
+from __future__ import annotations
+
+from polygen.emit.ctext import pointwise
+from polygen.emit.leaves import plus, scaled
+from polygen.emit.names import c_name
+from polygen.errors import UnsupportedProgram
+from polygen.frontend.program import Tensor
+from polygen.hardware.conversion import Conversion, conversions, is_exact
+from polygen.lower.computed import Computed, Fetch
+from polygen.poly.elements import Along, Compute
+
+_WORD_BYTES = 4
+_HALVES = 2  # numbers of four bits in a byte
+_FAST_BITS = 16  # operands this narrow take the fast forms
+# Words of a chunk from its elements: word i from the floats that are computed.
+_PACKED = {
+    "bf16": "pack_bf16(made[2 * i], made[2 * i + 1])",
+    "f16": "pack_f16(made[2 * i], made[2 * i + 1])",
+    "tf32": "__float_as_uint(made[i])",
+}
+# The copy engine rounds tf32 on its way; where no fragment load does, who computes it has to.
+_ROUND_TF32 = 'asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(w[i]) : "f"(made[i]));'
+
+
+def stored_type(tensor: Tensor) -> str:
+    """The name under which elements of an array are read.
+
+    Raises:
+        UnsupportedProgram: nothing reads its dtype.
+    """
+    return "f32" if tensor.dtype.name == "tf32" else tensor.dtype.name
+
+
+def lines(of: Computed, words: str = "held") -> tuple[list[str], tuple[str, ...]]:
+    """The statements on element `e` of a chunk, and the helper files they need.
+
+    Args:
+        of: the operand.
+        words: pointer to the words that hold what was read.
+    """
+    names = {fetch.name: fetch.name for fetch in of.fetches}
+    names |= {name: name for name, _ in of.coordinates}
+    stored = {fetch.name: fetch.tensor.dtype.name for fetch in of.fetches}
+    kept = []
+    for statement in of.statements:
+        source = statement.args[0]
+        half = _half(of, statement)
+        if half is not None:
+            kind, fetch = half
+            word = f"({words})[{plus('e / 8', fetch.first)}]"
+            names[statement.result], stored[statement.result] = f"from_{kind}({word}, e % 8)", kind
+            continue
+        kind = stored.get(source, "") if isinstance(source, str) else ""
+        exact = bool(kind) and is_exact(kind, statement.dtype)
+        if statement.function == "cast" and exact and statement.result != of.result:
+            names[statement.result] = names[str(source)]  # rounding changes none of its numbers
+        else:
+            kept.append(statement)
+    fast = of.dtype.bits <= _FAST_BITS
+    return pointwise(tuple(kept), names, {of.result: "made[e]"}, fast)
+
+
+def _half(of: Computed, statement: Compute) -> tuple[str, Fetch] | None:
+    """The type of four bits, and the bytes, where a statement takes a chunk's own bytes apart.
+
+    A chunk begins at an even place, so that its element e is number e of the words that hold it.
+    """
+    if not statement.function.startswith("nibble_"):
+        return None
+    places = dict(of.coordinates)
+    fetch = next((f for f in of.fetches if f.name == statement.args[0]), None)
+    if fetch is None or fetch.kind != "run" or fetch.per[1] != _HALVES:
+        return None
+    along = places.get(str(statement.args[1])) == Along(of.dims[1])
+    return (statement.function.removeprefix("nibble_"), fetch) if along else None
+
+
+def reads(of: Computed, words: str, row: str, column: str, left: str = "") -> list[str]:
+    """Lines that read what a chunk needs.
+
+    Args:
+        of: the operand.
+        words: pointer to the words that hold it.
+        row: of the operand, inside it.
+        column: of its first element in the row.
+        left: how many of its elements are inside; "": all, so that runs are read whole.
+    """
+    found = []
+    for fetch in of.fetches:
+        if fetch.kind == "scalar":
+            continue
+        to, size = plus(words, fetch.first), fetch.tensor.dtype.bytes
+        at = _address(fetch, row, column)
+        if fetch.kind == "row" or (fetch.kind == "group" and not left):
+            found.append(f"*({to}) = read_one<{size}>({at});")
+        elif fetch.kind == "group":  # behind the end of a row there may be none
+            found.append(f"*({to}) = {left} > 0 ? read_one<{size}>({at}) : 0;")
+        elif fetch.kind == "run" and not left:
+            run = of.elements // fetch.per[1] * size
+            found.append(f"read_run<{run}, {fetch.width}>({to}, {at});")
+        else:
+            step = f"{size}" if fetch.column_step == "1" else f"{size}LL * {fetch.column_step}"
+            count = left or str(of.elements)
+            if fetch.per[1] > 1:
+                count = f"({count} + {fetch.per[1] - 1}) / {fetch.per[1]}"
+            found.append(f"read_spaced<{fetch.words}, {size}>({to}, {at}, {step}, {count});")
+    return found
+
+
+def _address(fetch: Fetch, row: str, column: str) -> str:
+    names = (
+        row if fetch.per[0] == 1 else f"({row} / {fetch.per[0]})",
+        column if fetch.per[1] == 1 else f"({column} / {fetch.per[1]})",
+    )
+    steps = zip(names, (fetch.row_step, fetch.column_step), strict=True)
+    parts = [scaled(variable, step) for variable, step in steps if step != "0"]
+    return " + ".join([c_name(fetch.tensor.name), *fetch.base, *parts])
+
+
+def makes(
+    of: Computed, words: str, row: str, column: str, to: str, left: str, *, rounded: bool
+) -> list[str]:
+    """Lines that compute a chunk and write it.
+
+    Args:
+        of: the operand.
+        words: pointer to the words that hold what was read.
+        row: of the operand.
+        column: of the chunk's first element in the row.
+        to: address in shared memory.
+        left: how many elements of the chunk are inside the operand.
+        rounded: whether tf32 is rounded here.
+    """
+    text, _ = lines(of, words)
+    kind, size = of.dtype.name, of.dtype.bytes
+    pack = f"w[i] = {_PACKED[kind]};"
+    if kind == "tf32" and rounded:
+        pack = _ROUND_TF32
+    elements = [f"const float {f.name} = {_element(f, words)};" for f in of.fetches]
+    places = [
+        f"const float {name} = {_coordinate(of, place, row, column)};"
+        for name, place in of.coordinates
+    ]
+    return [
+        f"float made[{of.elements}];",
+        "#pragma unroll",
+        f"for (int e = 0; e < {of.elements}; ++e) {{",
+        *(f"  {line}" for line in (*elements, *places, *text)),
+        "}",
+        "unsigned w[4];",
+        "#pragma unroll",
+        f"for (int i = 0; i < 4; ++i) {pack}",
+        f"write_computed({to}, w, min(max({left}, 0), {of.elements}) * {size});",
+    ]
+
+
+def _element(fetch: Fetch, words: str) -> str:
+    """Element e of the chunk, as a float."""
+    if fetch.kind == "scalar":
+        return c_name(fetch.tensor.name)
+    kind, size = stored_type(fetch.tensor), fetch.tensor.dtype.bytes
+    if fetch.kind in ("row", "group"):
+        word, inside = f"({words})[{fetch.first}]", "0"
+    else:
+        per_word, element = _WORD_BYTES // size, "e"
+        if fetch.per[1] > 1:
+            element = f"(e / {fetch.per[1]})"
+        at = element if per_word == 1 else f"{element} / {per_word}"
+        word, inside = f"({words})[{plus(at, fetch.first)}]", f"{element} % {per_word}"
+    if size == _WORD_BYTES:
+        return f"__uint_as_float({word})"
+    if size == 2:
+        shift = "" if inside == "0" else f" >> {inside} * 16"
+        return f"from_{kind}((unsigned short)({word}{shift}))"
+    return f"from_{kind}({word}, {inside})"
+
+
+def _coordinate(of: Computed, place: Along, row: str, column: str) -> str:
+    """A coordinate of element e as a float."""
+    variable = {of.dims[0]: row, of.dims[1]: f"({column} + e)"}.get(place.dim, place.dim)
+    variable = variable if place.per == 1 else f"({variable} / {place.per})"
+    text = variable if place.scale == 1 else f"{variable} * {place.scale}"
+    return f"(float)({plus(text, place.offset)})"
+
+
+def conversion_records(computed: list[Computed]) -> list[dict[str, object]]:
+    """The conversions that operands need, for the template.
+
+    Raises:
+        UnsupportedProgram: there is none for a type.
+    """
+    known = conversions()
+    found: dict[str, dict[str, object]] = {}
+    for fetch in (fetch for one in computed for fetch in one.fetches):
+        kind = stored_type(fetch.tensor)
+        if fetch.tensor.dtype.bytes > 1:
+            continue
+        if kind not in known:
+            raise UnsupportedProgram(
+                f"nothing converts {fetch.tensor.dtype}",
+                where=fetch.tensor.name,
+                nearest=f"Use {', '.join(known)}",
+            )
+        found[kind] = _conversion(known[kind])
+    for one in computed:
+        for half in filter(None, (_half(one, statement) for statement in one.statements)):
+            found[half[0]] = _conversion(known[half[0]])
+    return [found[kind] for kind in sorted(found)]
+
+
+def _conversion(one: Conversion) -> dict[str, object]:
+    """A conversion, for the template."""
+    value = f"__uint_as_float({one.pattern})"
+    if one.kind == "f16":
+        value = f"from_f16((unsigned short)({one.pattern}))"
+    value += f" - {one.less}f" if one.less else ""
+    value += f" * {one.times}f" if one.times != 1.0 else ""
+    return {
+        "name": one.name,
+        "count": 1 << one.bits,
+        "bits": one.bits,
+        "mask": (1 << one.bits) - 1,
+        "nan": one.nan,
+        "value": value,
+    }

@@ -1,0 +1,237 @@
+"""Runs a kernel's compiled PTX on NumPy arrays: the launches that a call makes, one by one.
+
+1. The arrays are bound as those of a call are, and outputs start as NaN.
+2. Where operands are copied first, that kernel runs before the other, into a workspace whose bytes
+   are NaN; the other one gets the copies for the arrays.
+3. Where results are folded, the launch that follows runs on what the kernel has left; the parts
+   between them start as NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from polygen.brief import Brief
+from polygen.emit.source import Argument, KernelSource
+from polygen.errors import ArgumentError, VerifyError
+from polygen.frontend.dtypes import F32, TF32
+from polygen.frontend.program import Program, Tensor
+from polygen.machine import Behind, Launch, Link, Report, TensorMap, chain
+from polygen.machine.run import arrays_of
+from polygen.runtime.arrays import ArrayView, in_order
+from polygen.runtime.binding import Binding, bind, misaligned
+from polygen.schedule import realign
+
+Array = np.ndarray[Any, Any]
+
+_NAN_BYTE = 0xFF  # of it NaNs of all element types are made
+_ARRAYS = ("pointer", "map", "workspace")  # arguments that a report has an array of
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Emulation(Brief):
+    """One run on the PTX machine."""
+
+    results: Any  # one array, or a tuple
+    report: Report
+
+    def __str__(self) -> str:
+        return str(self.report)
+
+
+def launch_of(program: Program, source: KernelSource, operands: tuple[Any, ...]) -> Launch:
+    """The kernel's own launch among those of `launches_of`; arguments as there."""
+    launches = launches_of(program, source, operands)
+    return next(one for one in launches if one.entry == source.entry)
+
+
+def launches_of(
+    program: Program, source: KernelSource, operands: tuple[Any, ...]
+) -> tuple[Launch, ...]:
+    """The launches of a call on NumPy arrays, with poisoned outputs.
+
+    Args:
+        program: what the kernel computes.
+        source: its argument layout and launch shape.
+        operands: arrays and numbers in call order; any strides a kernel takes.
+
+    Raises:
+        ArgumentError: the operands do not fit the kernel.
+        AlignmentMismatch: they fit another variant of it.
+
+    Returns:
+        The launch of the copy, if the kernel has one; that of the kernel; and the one that makes
+        results of parts of folds, if it has any. What one writes to are arrays that the next reads.
+    """
+    if len(operands) != len(program.inputs):
+        names = ", ".join(t.name for t in program.inputs)
+        raise ArgumentError(f"{len(operands)} operands, expected {len(program.inputs)}: {names}")
+    given = {t.name: value for t, value in zip(program.inputs, operands, strict=True)}
+    arrays = {t.name: _stored(t, given[t.name]) for t in program.inputs if t.dims}
+    tensors = tuple(t for t in program.inputs if t.dims)
+    binding = bind(source, tensors, program.outputs, [_view(arrays[t.name], t) for t in tensors])
+    # Machine memory starts every array at a multiple of 16 bytes: only strides can be misaligned.
+    everything = (*tensors, *program.outputs)
+    if any(bits & mask for bits, mask in zip(binding.stride_bits, binding.masks, strict=True)):
+        raise misaligned(binding, everything, [0] * len(everything))
+    for tensor, shape in zip(program.outputs, binding.shapes, strict=True):
+        arrays[tensor.name] = _poisoned(shape, tensor)
+    before, copies = _copying(source, binding, tensors, arrays)
+    arrays |= copies
+    arguments: list[Any] = []
+    for argument, constant in zip(source.arguments, binding.constants, strict=True):
+        if argument.kind == "pointer":
+            arguments.append(arrays[argument.tensor])
+        elif argument.kind == "workspace":
+            assert source.following is not None
+            room = source.following.workspace(dict(binding.sizes))
+            arguments.append(np.full(room // F32.bytes, np.nan, F32.numpy))
+        elif argument.kind == "scalar":
+            arguments.append(np.float32(given[argument.tensor]))
+        elif argument.kind == "map":
+            whole = arrays[argument.tensor]
+            part = _part(argument, whole, dict(binding.sizes))
+            kind = "tf32" if program.tensors[argument.tensor].dtype == TF32 else ""
+            arguments.append(
+                TensorMap(part, argument.box, argument.swizzle, kind=kind, whole=whole)
+            )
+        else:
+            arguments.append(np.int32(constant or 0))
+    found, following = source.launch, source.following
+    block = (found.threads, 1, 1)
+    own = Launch(binding.grid, block, found.shared_bytes, tuple(arguments), source.entry)
+    if following is None:
+        return (*before, own)
+    grid = (following.grid(dict(binding.sizes)), 1, 1)
+    last = Launch(grid, (following.threads, 1, 1), 0, own.arguments, following.entry)
+    return (*before, own, last)
+
+
+def _copying(
+    source: KernelSource, binding: Binding, tensors: tuple[Tensor, ...], arrays: dict[str, Array]
+) -> tuple[tuple[Launch, ...], dict[str, Array]]:
+    """The launch of the copy, and what it fills: an array for each that is copied."""
+    if source.realign is None:
+        return (), {}
+    sizes, blocks, arguments, copies = dict(binding.sizes), 0, [], {}
+    for at, steps in zip(binding.copied, binding.steps, strict=True):
+        tensor, array = tensors[at], arrays[tensors[at].name]
+        room = np.full(realign.rows(tensor, sizes) * realign.pitch(tensor, sizes), _NAN_BYTE, "u1")
+        bytes_apart = [step * array.itemsize for step in realign.strides(tensor, sizes)]
+        made = np.ndarray(array.shape, array.dtype, room, strides=bytes_apart)
+        whole = np.ndarray(_in_chunks(tensor, array), array.dtype, room, strides=bytes_apart)
+        numbers = realign.constants(tensor, sizes, steps)
+        blocks += numbers[0]
+        copies[tensor.name] = made
+        arguments += [array, whole, *map(np.int32, numbers)]
+    block = (source.realign.threads, 1, 1)
+    return (Launch((blocks, 1, 1), block, 0, tuple(arguments), source.realign.entry),), copies
+
+
+def _part(argument: Argument, array: Array, sizes: dict[str, int]) -> Array:
+    """What a tensor map shows of an array, its axes slowest first."""
+    known = [one for one in argument.axes if one.axis is not None]
+    places = sorted(known, key=lambda one: one.axis or 0)
+    extents = [one.extent if isinstance(one.extent, int) else sizes[one.extent] for one in places]
+    slices = tuple(
+        slice(one.start, one.start + one.step * (extent - 1) + 1, one.step)
+        for one, extent in zip(places, extents, strict=True)
+    )
+    part = array[slices]
+    if list(part.shape) != extents:
+        raise VerifyError(
+            f"{argument.name} shows {extents} of {argument.tensor}, which has {list(array.shape)}",
+            where="emulate",
+        )
+    part = part.transpose([places.index(one) for one in known])
+    return part[tuple(None if one.axis is None else slice(None) for one in argument.axes)]
+
+
+def emulate(
+    program: Program, source: KernelSource, ptx: str, operands: tuple[Any, ...], **options: Any
+) -> Emulation:
+    """Run compiled PTX on NumPy arrays.
+
+    Args:
+        program: what the kernel computes.
+        source: its argument layout and launch shape.
+        ptx: what to run.
+        operands: arrays and numbers in call order; any strides a kernel takes.
+        options: for `polygen.machine.run`.
+
+    Raises:
+        ArgumentError: the operands do not fit the kernel.
+    """
+    launches, dependent = launches_of(program, source, operands), source.launch.dependent
+    own = next(at for at, one in enumerate(launches) if one.entry == source.entry)
+    known = arrays_of(launches[own])
+    passed = [argument for argument in source.arguments if argument.kind in _ARRAYS]
+    results = {tensor.name for tensor in program.outputs}
+    left = [  # what the launch that follows finds
+        array
+        for argument, array in zip(passed, known, strict=True)
+        if argument.kind == "workspace" or argument.tensor in results
+    ]
+    links = [
+        Link(ptx, one, tuple(a for a in arrays_of(one) if _among(a, known)), dependent)
+        for one in launches[:own]
+    ]
+    links.append(Link(ptx, launches[own], tuple(left) if launches[own + 1 :] else (), dependent))
+    links += [Link(ptx, one, ()) for one in launches[own + 1 :]]
+    # Nobody knows what ran before: it may have used all arrays.
+    everything = Behind(tuple(a for link in links for a in arrays_of(link.launch)))
+    report = _joined(chain(links, everything, **options))
+    after = dict(zip([a.tensor for a in passed], report.arrays, strict=True))
+    found = tuple(after[t.name] for t in program.outputs)
+    return Emulation(found[0] if len(found) == 1 else found, report)
+
+
+def _in_chunks(tensor: Tensor, array: Array) -> tuple[int, ...]:
+    """The shape of what a copy fills: rows end with a chunk."""
+    each, row = realign.row_multiple() // array.itemsize, tensor.order[-1]
+    shape = list(array.shape)
+    shape[row] = -(-shape[row] // each) * each
+    return tuple(shape)
+
+
+def _among(array: Array, others: list[Array]) -> bool:
+    return any(np.may_share_memory(array, one) for one in others)
+
+
+def _joined(reports: tuple[Report, ...]) -> Report:
+    """The last report, with what was found and counted before."""
+    return replace(
+        reports[-1],
+        findings=tuple(finding for one in reports for finding in one.findings),
+        profile=tuple(row for one in reports for row in one.profile),
+        instructions=sum(one.instructions for one in reports),
+        notes=tuple(dict.fromkeys(note for one in reports for note in one.notes)),
+    )
+
+
+def _stored(tensor: Tensor, value: Any) -> Array:
+    array = np.asarray(value)
+    wanted = tensor.dtype.numpy
+    if array.dtype != wanted:
+        raise ArgumentError(
+            f"{tensor.name} holds {array.dtype}, the kernel takes {tensor.dtype}",
+            nearest=f'{tensor.name}.astype("{wanted.name}")',
+        )
+    if array.ndim != len(tensor.order) or not array.flags.c_contiguous:
+        return array  # as it is, for the binding to take or refuse
+    return in_order(array, tensor.order)
+
+
+def _view(array: Array, tensor: Tensor) -> ArrayView:
+    steps = tuple(step // array.itemsize for step in array.strides)
+    return ArrayView(0, array.shape, steps, tensor.dtype, 0, "numpy")
+
+
+def _poisoned(shape: tuple[int, ...], tensor: Tensor) -> Array:
+    """An output filled with NaN, or the least integer: an element never written shows."""
+    kind = tensor.dtype.numpy
+    poison = np.nan if tensor.dtype.kind == "float" else np.iinfo(kind).min
+    return in_order(np.full(shape, poison, kind), tensor.order)

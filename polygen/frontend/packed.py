@@ -1,0 +1,54 @@
+"""Numbers of four bits, two in a byte: array code that takes them apart.
+
+Element k of an axis is in byte ``k // 2``: in the low half if k is even, else in the high one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from polygen.errors import DTypeError
+from polygen.frontend.coordinates import indices, repeat
+from polygen.frontend.dtypes import U8
+from polygen.frontend.expr import describe
+from polygen.frontend.nibbles import nibble_i4, nibble_u4
+from polygen.frontend.traced import Traced
+
+FOUR_BITS = ("i4", "u4")
+
+
+def unpack(value: Any, dtype: str, axis: int = -1) -> Any:
+    """Numbers of four bits from an array that holds two in a byte.
+
+    ``x @ (pg.unpack(q, "i4").astype("bf16") * pg.repeat(s, 128, axis=1)).T`` multiplies by weights
+    ``q: u8[N, K/2]`` with scales ``s: bf16[N, K/128]``; the unpacked array is never made.
+
+    Args:
+        value: bytes: a traced value of u8, or an array of them, of which `axis` has a number as
+            its size.
+        dtype: ``"i4"``, in two's complement, or ``"u4"``.
+        axis: along which two neighbours share a byte, the first in its low half.
+
+    Returns:
+        Twice as many elements along the axis, f32.
+
+    Raises:
+        DTypeError: another type, or elements that are no bytes.
+        ShapeError: no such axis, or one whose size has no number.
+    """
+    if dtype not in FOUR_BITS:
+        raise DTypeError(f"unpack to {dtype!r}", nearest=f"Use {' or '.join(FOUR_BITS)}")
+    if isinstance(value, Traced) and value.dtype != U8:
+        raise DTypeError(
+            f"unpack of {describe(value.node)}, which is {value.dtype}",
+            why="two numbers of four bits are a byte",
+            nearest="Describe it as u8",
+        )
+    both = repeat(value, 2, axis)
+    place = indices(both)[axis]
+    if isinstance(both, Traced):
+        return both.apply(f"nibble_{dtype}", both, place)
+    found = (nibble_i4 if dtype == "i4" else nibble_u4)(both, place)
+    return np.asarray(found).view(type(place))

@@ -1,0 +1,137 @@
+"""Operands that threads compute: what a chunk of 16 bytes of shared memory reads, and where.
+
+A tile lies in stored rows along k, or along m or n, as an argument's does. A chunk is a few
+adjacent elements of one row: of an array whose elements are adjacent along the row it reads a run,
+of others an element at a time, of arrays that do not vary along the row one element for all. All of
+it is held in registers, as it was read, until the chunk is computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polygen.errors import UnsupportedProgram
+from polygen.frontend.dtypes import DType
+from polygen.frontend.program import Tensor
+from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.accesses import base, elements_along
+from polygen.poly.elements import Along, Compute, Element
+from polygen.poly.fills import chunk_words
+from polygen.poly.match import Operand
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """What a chunk reads of one array.
+
+    Attributes:
+        name: variable of its element.
+        tensor: the array.
+        kind: "run": adjacent along the stored row; "spaced": a step along it; "row": one element
+            for the whole row, or "group": for the group of it that the chunk is in; "scalar": one
+            for all.
+        row_step: elements from one stored row to the next: an argument, a number, "0" for none.
+        column_step: likewise along a row.
+        per: stored rows, and elements of a row, that have one element.
+        base: terms that lead to the block's matrix.
+        width: bytes of one access of a run.
+        first: the word of the chunk from which on it is held.
+        words: that hold it.
+    """
+
+    name: str
+    tensor: Tensor
+    kind: str
+    row_step: str
+    column_step: str
+    per: tuple[int, int]
+    base: tuple[str, ...]
+    width: int
+    first: int
+    words: int
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """How a chunk of an operand is computed.
+
+    Attributes:
+        fetches: what it reads.
+        statements: on one element; the last casts to the type that is stored.
+        coordinates: variable, and which number it holds.
+        dims: along stored rows: that of the rows, and that inside one.
+        dtype: what is stored.
+    """
+
+    fetches: tuple[Fetch, ...]
+    statements: tuple[Compute, ...]
+    coordinates: tuple[tuple[str, Along], ...]
+    dims: tuple[str, str]
+    dtype: DType
+
+    @property
+    def result(self) -> str:
+        """The value that is stored."""
+        return self.statements[-1].result
+
+    @property
+    def elements(self) -> int:
+        """Of a chunk."""
+        return chunk_bytes() // self.dtype.bytes
+
+    @property
+    def words(self) -> int:
+        """That hold what a chunk reads."""
+        return sum(fetch.words for fetch in self.fetches)
+
+
+def computed(operand: Operand) -> Computed | None:
+    """How an operand is computed; None: it is an argument."""
+    made = operand.computed
+    if made is None:
+        return None
+    dims = (operand.role, "k") if operand.k_contiguous else ("k", operand.role)
+    fetches: list[Fetch] = []
+    first = 0
+    for one in made.reads:
+        fetches.append(_fetch(operand, one, dims, first))
+        first += fetches[-1].words
+    return Computed(tuple(fetches), made.statements, made.coordinates, dims, made.dtype)
+
+
+def group(one: Element, dim: str) -> int:
+    """How many indices of a dim have one element of an array."""
+    axis = one.axis(dim)
+    return 1 if axis is None else one.index[axis].per
+
+
+def _fetch(operand: Operand, one: Element, dims: tuple[str, str], first: int) -> Fetch:
+    tensor = one.tensor
+    if not tensor.dims:
+        return Fetch(one.name, tensor, "scalar", "0", "0", (1, 1), (), 0, first, 0)
+    row, column = (elements_along(tensor, one.index, dim) for dim in dims)
+    per = group(one, dims[0]), group(one, dims[1])
+    kind = "row" if column == "0" else "run" if column == "1" else "spaced"
+    elements = chunk_bytes() // operand.tensor.dtype.bytes
+    if per[1] > 1 and (per[1] >= elements or kind != "run"):
+        kind = "group"
+    if per[1] > 1 and (per[1] % elements if kind == "group" else elements % per[1]):
+        raise UnsupportedProgram(
+            f"{tensor.name} is repeated {per[1]} times along {operand.extent(dims[1])}",
+            where=operand.tensor.name,
+            why=f"a thread computes {elements} adjacent elements from one number of a group",
+            nearest=f"Use groups of a multiple of {elements}",
+        )
+    bytes_read = max(1, elements // per[1]) * tensor.dtype.bytes
+    return Fetch(
+        one.name,
+        tensor,
+        kind,
+        row,
+        column,
+        per,
+        base(tensor, one.index),
+        min(chunk_bytes(), bytes_read, one.alignment) if kind == "run" else tensor.dtype.bytes,
+        first,
+        chunk_words(operand, one),
+    )

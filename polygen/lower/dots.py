@@ -1,0 +1,64 @@
+"""A block whose lanes multiply: one place, no shared memory, and the leaves of its loops.
+
+Rows lie in whole chunks (`polygen.fit.check_lanes`). A lane reads a chunk of every row of its warp
+at a step. Rows outside an array are read from its last one and not stored; chunks outside are
+zeros.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.given import Given
+from polygen.lower.operands import copy
+from polygen.lower.plan import Inside, Leaf, Place
+from polygen.lower.result_work import Epilogue
+from polygen.lower.synchronise import AGENTS
+from polygen.lower.work import Clear, Product, Stream
+from polygen.poly.by_lanes import STREAMED, held
+from polygen.poly.match import Operand
+
+_PLACE = "warps"
+
+
+def inside(given: Given, out: Epilogue) -> Inside:
+    """Leaves and the place of all warps."""
+    count = given.tiles.warp_count
+    leaves = tuple(replace(leaf, place=_PLACE) for leaf in _leaves(given, out))
+    place = Place(_PLACE, 0, count, count, False, AGENTS[_PLACE], 0, given.tree.loops())
+    return Inside((), leaves, (place,), ())
+
+
+def _stream(given: Given, name: str, operand: Operand) -> Stream:
+    """One operand's loads."""
+    tiles, side = given.tiles, 0 if operand.role == "m" else 1
+    chunk = chunk_bytes() // operand.tensor.dtype.bytes
+    return Stream(
+        copy=copy(given, name, operand, asynchronous=False),
+        rows=tiles.warp[side],
+        first=f"b_{operand.role} * {tiles.cta[side]} + w_{operand.role} * {tiles.warp[side]}",
+        extent=operand.extent(operand.role),
+        depth=operand.extent("k"),
+        step=given.atom.k,
+        chunk=chunk,
+        slots=held(given.schedule, tiles, operand.role),
+        once=operand.role == STREAMED,
+    )
+
+
+def _leaves(given: Given, out: Epilogue) -> list[Leaf]:
+    """The leaves of the block's loops, in the order in which they are declared."""
+    products = given.tree.main.products
+    clear = Clear(tuple(one.called("sum") for one in products))
+    found = [Leaf("zero", "zero", "threads", (), clear)]
+    for name, operand in given.match.operands:
+        work = _stream(given, name, operand)
+        found.append(Leaf(f"load_{name}", "load", "lanes", ("k", "s"), work))
+    for one in products:
+        product = Product((one.left, one.right), one.called("sum"))
+        found.append(Leaf(one.called("dot"), "multiply", "dot", ("k", "s", "m", "n"), product))
+    found.append(Leaf("compute", "compute", "threads", (), out))
+    found.append(Leaf("finish_element", "edge", "threads", (), out))
+    found.append(Leaf("store", "store", "lanes", ("m",), out))
+    return found

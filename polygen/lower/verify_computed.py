@@ -1,0 +1,124 @@
+"""Checks that what copies compute of an operand is what the program's statements say.
+
+1. The statements of a computed operand are found in the program again: what is computed, and what
+   is rounded to. A leaf computes them in their order, on what the match says that they read.
+2. Every array is read at the program's address, for all strides and coordinates, in runs that its
+   alignment allows, into words that are this array's alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from polygen.errors import VerifyError
+from polygen.frontend.dtypes import F32, TF32, DType
+from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.computed import Computed, Fetch, group
+from polygen.lower.plan import KernelPlan
+from polygen.lower.work import Copy
+from polygen.poly.elements import Along, Element
+from polygen.poly.prologue import Prologue, prologues
+
+Address = Callable[[Fetch, tuple[Along, ...], str, dict[str, str]], None]
+
+
+def check_computed(plan: KernelPlan, c: Copy, check_address: Address) -> None:
+    """Check one operand's copy.
+
+    Args:
+        plan: the kernel.
+        c: what copies it.
+        check_address: refuses a formula over `row` and `column` that is not where an index is.
+
+    Raises:
+        VerifyError: with what differs.
+    """
+    operand, of = plan.match.operand(c.operand), c.computed
+    made = _of_program(plan, c)
+    if of is None or made is None:
+        raise VerifyError(
+            f"copy_{c.operand} {'moves' if of is None else 'computes'} {c.tensor.name}, which the "
+            f"program {'computes' if of is None else 'moves'}",
+            where=plan.entry,
+        )
+    dims = (operand.role, "k") if c.k_contiguous else ("k", operand.role)
+    if of.dims != dims or c.extents != tuple(operand.extent(dim) for dim in dims):
+        raise VerifyError(f"copy_{c.operand} ends at {c.extents}", where=plan.entry)
+    if of.statements != made.statements or of.coordinates != made.coordinates:
+        raise VerifyError(
+            f"copy_{c.operand} computes {_text(of)}, the program {_text(made)}", where=plan.entry
+        )
+    if of.dtype != made.dtype or of.dtype != c.tensor.dtype or c.tensor != operand.tensor:
+        raise VerifyError(f"copy_{c.operand} makes {of.dtype}", where=plan.entry)
+    if [f.name for f in of.fetches] != [one.name for one in made.reads]:
+        raise VerifyError(
+            f"copy_{c.operand} reads {[f.name for f in of.fetches]}", where=plan.entry
+        )
+    first = 0
+    for fetch, one in zip(of.fetches, made.reads, strict=True):
+        _check_fetch(plan, of, fetch, one, first)
+        if one.tensor.dims:
+            row, column = (
+                name if count == 1 else f"({name} / {count})"
+                for name, count in zip(("row", "column"), fetch.per, strict=True)
+            )
+            text = " + ".join(
+                [*fetch.base, f"{row} * {fetch.row_step}", f"{column} * {fetch.column_step}"]
+            )
+            check_address(fetch, one.index, text, dict(zip(dims, ("row", "column"), strict=True)))
+        first += fetch.words
+
+
+def _of_program(plan: KernelPlan, c: Copy) -> Prologue | None:
+    """What the program says an operand is; None: an argument."""
+    made = plan.match.operand(c.operand).computed
+    if made is None:
+        return None
+    statements = prologues(plan.program)[c.tensor.name]
+    functions = [(s.write.name, s.function, s.dtype) for s in statements]
+    own = [(s.result, s.function, s.dtype) for s in made.statements]
+    # A value of f32 is multiplied as tf32, which no statement of the program says.
+    if own[: len(functions)] != functions or own[len(functions) :] != _rounding(functions[-1]):
+        raise VerifyError(
+            f"{c.tensor.name} is computed by {own}, in the program by {functions}", where=plan.entry
+        )
+    return made
+
+
+def _rounding(last: tuple[str, str, DType]) -> list[tuple[str, str, DType]]:
+    value, function, dtype = last
+    return [] if function == "cast" and dtype != F32 else [(f"{value}_out", "cast", TF32)]
+
+
+def _check_fetch(plan: KernelPlan, of: Computed, fetch: Fetch, one: Element, first: int) -> None:
+    """One read: its array, its words, and how wide its accesses may be."""
+    where = f"{plan.entry}: {fetch.name}"
+    if fetch.tensor != one.tensor:
+        raise VerifyError(f"{fetch.tensor.name} is read for {one.tensor.name}", where=where)
+    wanted = {"0": "row", "1": "run"}.get(fetch.column_step, "spaced")
+    wanted = wanted if one.tensor.dims else "scalar"
+    inside = group(one, of.dims[1])
+    elements = chunk_bytes() // of.dtype.bytes
+    if inside > 1 and wanted == "run" and elements % inside == 0 and inside < elements:
+        elements //= inside
+    elif inside > 1:  # which no chunk may leave
+        wanted = "group" if inside % elements == 0 else "elements of their own"
+    size = one.tensor.dtype.bytes
+    words = {"scalar": 0, "row": 1, "group": 1}.get(wanted, -(-elements * size // 4))
+    if fetch.kind != wanted or (fetch.first, fetch.words) != (first, words):
+        raise VerifyError(
+            f"{fetch.tensor.name} is read as {fetch.kind} into {fetch.words} words from "
+            f"{fetch.first} on, and is {wanted}, {words} words from {first} on",
+            where=where,
+        )
+    if wanted == "run" and (one.alignment % fetch.width or elements * size % fetch.width):
+        raise VerifyError(
+            f"accesses of {fetch.width} bytes to {one.tensor}, {elements} elements at a time",
+            where=where,
+        )
+
+
+def _text(made: Computed | Prologue) -> str:
+    return "; ".join(
+        f"{s.result} = {s.function}({', '.join(map(str, s.args))})" for s in made.statements
+    )

@@ -1,0 +1,109 @@
+"""Dependent launches: grids that run beside each other, until one waits for those before it.
+
+1. A grid that is launched dependently may begin before those before it on the stream are complete.
+   Until a thread has executed ``griddepcontrol.wait`` it must not read what they may still write,
+   and not write what they may still read or write.
+2. The machine runs grids one after the other, and reports each access that is too early for that:
+   of a thread that has not waited, to an array that an earlier grid uses (`Behind`).
+3. A wait by one thread is none of another's: kernels that hand on what one thread has waited for
+   are refused here, though barriers would make them right.
+
+``griddepcontrol.launch_dependents`` lets the next grid begin. That may always happen, so that it
+changes nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polygen.machine.lanes import Lanes, Vector
+
+if TYPE_CHECKING:
+    from polygen.machine.memory import Buffer
+    from polygen.machine.state import Machine
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """What grids before a launch may still do when it begins.
+
+    Attributes:
+        writes: arrays that they write.
+        reads: arrays that they only read.
+    """
+
+    writes: tuple[Array, ...] = ()
+    reads: tuple[Array, ...] = ()
+
+
+class Grids:
+    """Which threads of a wave have waited, and where it matters.
+
+    Args:
+        behind: what the grids before may do.
+        arrays: of the launch, those of maps too.
+        buffers: where they are.
+    """
+
+    def __init__(self, behind: Behind, arrays: Sequence[Array], buffers: Sequence[Buffer]) -> None:
+        self.waited = np.zeros(0, bool)
+        ranges = {}
+        for array, buffer in zip(arrays, buffers, strict=True):
+            written = any(np.may_share_memory(array, one) for one in behind.writes)
+            if written or any(np.may_share_memory(array, one) for one in behind.reads):
+                ranges[buffer.offset, buffer.offset + buffer.size] = written
+        self._ranges = tuple((*ends, written) for ends, written in ranges.items())
+
+    def begin(self, threads: int) -> None:
+        """A wave of so many threads begins."""
+        self.waited = np.zeros(threads, bool)
+
+    def check(
+        self, machine: Machine, lanes: Lanes, at: Vector, size: int, position: int, *, writes: bool
+    ) -> None:
+        """Report accesses of `size` bytes each that come too early."""
+        early = ~self.waited[lanes.index]
+        if not early.any():
+            return
+        for begin, end, written in self._ranges:
+            wrong = early & (at < end) & (at + size > begin) if written or writes else early[:0]
+            if wrong.any():
+                lane = int(wrong.argmax())
+                does = "stores to" if writes else "loads"
+                may = "write" if written else "read"
+                machine.findings.add(
+                    "before-grid-wait",
+                    f"{lanes.name(lane)} {does} {machine.memory.describe(int(at[lane]))}, which a "
+                    f"grid before may still {may}",
+                    position,
+                    count=int(wrong.sum()),
+                )
+
+
+def wait(machine: Machine, lanes: Lanes) -> None:
+    """``griddepcontrol.wait``."""
+    if machine.grids is not None:
+        machine.grids.waited[lanes.index] = True
+
+
+def check(
+    machine: Machine, lanes: Lanes, at: Vector, size: int, position: int, *, writes: bool
+) -> None:
+    """Report accesses to global memory that come before their thread's wait, if any may."""
+    if machine.grids is not None and len(at):
+        machine.grids.check(machine, lanes, at, size, position, writes=writes)
+
+
+def check_box(
+    machine: Machine, lanes: Lanes, lane: int, at: Vector, size: int, position: int, *, writes: bool
+) -> None:
+    """Likewise, what one lane has the copy engine do."""
+    if machine.grids is not None and len(at):
+        many = lanes.pick(np.full(len(at), lane))
+        machine.grids.check(machine, many, at.ravel(), size, position, writes=writes)

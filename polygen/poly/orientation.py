@@ -1,0 +1,86 @@
+"""Which way round the operands are: a result's columns along the instruction's n, or its m.
+
+An instruction's m is 64 rows, its n any multiple of 8. The products of a program with few rows fill
+little of a tile whose m they are, so a schedule may exchange the operands: D^T = W X^T instead of
+D = X W^T. The program stays as it is. What changes is the name of two of its dims: the operand that
+carries the columns of the result is the left one, and every access that runs along m runs along n.
+
+All passes behind this one read names, so none of them asks which way round the operands are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polygen.poly.match import Along, Match, Operand
+from polygen.poly.pointwise import Element, Pointwork
+from polygen.poly.prologue import Prologue
+from polygen.schedule.model import Schedule
+
+_OTHER = {"m": "n", "n": "m"}
+_SIDE = {"m": "a", "n": "b"}
+
+
+def oriented(match: Match, schedule: Schedule) -> Match:
+    """The products as a schedule has them run: as they are matched, or with operands exchanged."""
+    return exchanged(match) if schedule.exchange else match
+
+
+def oriented_work(work: Pointwork, schedule: Schedule) -> Pointwork:
+    """The epilogue of products that are oriented so."""
+    return exchanged_work(work) if schedule.exchange else work
+
+
+def exchanged(match: Match) -> Match:
+    """The same products with m and n exchanged; twice, they are as before."""
+    names, made = {}, []
+    for name, operand in match.operands:
+        side = _SIDE[operand.role]
+        names[name] = _SIDE[_OTHER[operand.role]] + name.removeprefix(side)
+        made.append((names[name], _operand(operand)))
+    return replace(
+        match,
+        products=tuple(
+            replace(one, left=names[one.right], right=names[one.left]) for one in match.products
+        ),
+        operands=tuple(sorted(made, key=lambda item: item[1].role)),
+        axes=tuple(_OTHER.get(dim, dim) for dim in match.axes),
+        m=match.n,
+        n=match.m,
+    )
+
+
+def exchanged_work(work: Pointwork) -> Pointwork:
+    """The same epilogue with m and n exchanged."""
+    return replace(
+        work,
+        reads=tuple(map(_element, work.reads)),
+        writes=tuple(map(_element, work.writes)),
+        coordinates=tuple((name, _along(one)) for name, one in work.coordinates),
+    )
+
+
+def _operand(operand: Operand) -> Operand:
+    return replace(
+        operand,
+        role=_OTHER[operand.role],
+        index=tuple(map(_along, operand.index)),
+        extents=tuple((_OTHER.get(dim, dim), extent) for dim, extent in operand.extents),
+        computed=None if operand.computed is None else _computed(operand.computed),
+    )
+
+
+def _computed(prologue: Prologue) -> Prologue:
+    return replace(
+        prologue,
+        reads=tuple(map(_element, prologue.reads)),
+        coordinates=tuple((name, _along(one)) for name, one in prologue.coordinates),
+    )
+
+
+def _element(element: Element) -> Element:
+    return replace(element, index=tuple(map(_along, element.index)))
+
+
+def _along(one: Along) -> Along:
+    return replace(one, dim=_OTHER.get(one.dim, one.dim))

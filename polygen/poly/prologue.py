@@ -1,0 +1,326 @@
+"""Operands that are computed: pointwise statements before a product become part of its copies.
+
+    P0[i,k]   v0 = mul(x[i,k], g[k])            v0 is an operand, computed where it is copied:
+    P1[i,k]   v1 = cast(v0[i,k])        ->      the element at (m, k) is cast(x[m,k] * g[k])
+    S2[i,j,k] v2 += v1[i,k] * w[j,k]
+
+1. A value that only products read, and that no product has a part in, is computed from arguments
+   alone. Arguments never change, and every value has one writer, so that an element may be computed
+   as often as it is read, by whoever reads it: all dependences that the statements had are gone.
+2. What is left is a program whose products read an array of that name: `without_prologues`. The
+   passes after it see no difference between such an operand and an argument.
+3. The reads of the statements, composed with the product's own access, are elements over m or n, k
+   and the batch dims: `prologue`. Who copies the operand's tile computes them.
+4. That each element which a product reads is one that the statements compute is proved for all
+   sizes.
+
+An element is rounded to the type that is multiplied, as the program says; what lies between is f32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from polygen import isl
+from polygen.errors import UnsupportedProgram, VerifyError
+from polygen.frontend.dtypes import BF16, F16, F32, TF32, DType
+from polygen.frontend.program import (
+    Access,
+    Constant,
+    Contraction,
+    Coordinate,
+    Dim,
+    Extent,
+    Pointwise,
+    Program,
+    Statement,
+    Tensor,
+)
+from polygen.poly.elements import Along, Compute, Element, composed
+from polygen.poly.legality import Proof
+from polygen.poly.scop import space
+
+Prologues = Mapping[str, tuple[Pointwise, ...]]
+COMPUTED_TYPES = (BF16, F16, TF32)  # in which a computed operand is multiplied
+_ROUNDED = (BF16, F16, F32)  # that casts between its statements round to
+
+
+@dataclass(frozen=True, slots=True)
+class Prologue:
+    """How the element of an operand at (m or n, k) is computed.
+
+    Attributes:
+        result: the value.
+        reads: arguments, each with the variable that holds its element.
+        statements: on one element, in order; the last casts to the type that is multiplied.
+        coordinates: variable, and the number that it holds.
+    """
+
+    result: str
+    reads: tuple[Element, ...]
+    statements: tuple[Compute, ...]
+    coordinates: tuple[tuple[str, Along], ...] = ()
+
+    @property
+    def dtype(self) -> DType:
+        """What is multiplied."""
+        return self.statements[-1].dtype
+
+
+def prologues(program: Program) -> dict[str, tuple[Pointwise, ...]]:
+    """The statements that compute an operand, by its value, in their order.
+
+    Operands that a product has a part in are not among them.
+
+    Raises:
+        UnsupportedProgram: a statement reads a value at another point than its own, or the operand
+            is of a type in which none is computed.
+    """
+    writers: dict[str, Statement] = {s.write.name: s for s in program.statements}
+    found: dict[str, tuple[Pointwise, ...]] = {}
+    for product in program.contractions:
+        for access in product.reads:
+            if access.name in found or access.name not in writers or access.name in program.tensors:
+                continue
+            behind = _behind(writers, access.name)
+            if not all(isinstance(s, Pointwise) for s in behind):
+                continue
+            own = tuple(s for s in program.pointwise if s in behind)
+            _require_type(program, access.name, multiplied(own[-1]))
+            for statement in own:
+                _require_own_point(program, statement, writers)
+                _require_rounding(program, statement)
+            found[access.name] = own
+    return found
+
+
+def multiplied(last: Pointwise) -> DType:
+    """The type in which products take a value: f32 is read as tf32."""
+    return TF32 if last.dtype == F32 else last.dtype
+
+
+def _behind(writers: Mapping[str, Statement], value: str) -> list[Statement]:
+    """The statements that a value is computed by, and those of the values they read."""
+    stack, seen = [value], {value}
+    found = []
+    while stack:
+        statement = writers[stack.pop()]
+        found.append(statement)
+        further = {access.name for access in statement.reads if access.name in writers} - seen
+        seen |= further
+        stack.extend(sorted(further))
+    return found
+
+
+def _require_own_point(
+    program: Program, statement: Pointwise, writers: Mapping[str, Statement]
+) -> None:
+    own = tuple(iterator for iterator, _ in statement.domain)
+    for access in statement.reads:
+        if access.name in writers and access.index != own:
+            raise UnsupportedProgram(
+                f"{statement.name} reads {access}: parts of computed values are not generated yet",
+                where=program.name,
+                why="an operand's element is computed where it is copied, from arguments at its "
+                "own point",
+                nearest="Slice the arguments instead, as in relu(x[:, ::2]) for relu(x)[:, ::2]",
+            )
+
+
+def _require_rounding(program: Program, statement: Pointwise) -> None:
+    if statement.function == "cast" and statement.dtype not in _ROUNDED:
+        named = ", ".join(map(str, _ROUNDED))
+        raise UnsupportedProgram(
+            f"{statement.name} rounds to {statement.dtype}: {statement}",
+            where=program.name,
+            why=f"an operand's statements round to {named}",
+            nearest=f'Write .astype("{BF16}"), or pass what is rounded as an argument',
+        )
+
+
+def _require_type(program: Program, value: str, dtype: DType) -> None:
+    if dtype not in COMPUTED_TYPES:
+        named = ", ".join(map(str, COMPUTED_TYPES))
+        raise UnsupportedProgram(
+            f"the operand {value} is computed and rounded to {dtype}",
+            where=program.name,
+            why=f"computed operands are multiplied as {named}",
+            nearest=f'Write .astype("{BF16}"), or pass the computed matrix as an argument',
+        )
+
+
+def without_prologues(program: Program, found: Prologues | None = None) -> Program:
+    """The program whose products read computed operands as if they were arguments.
+
+    Args:
+        program: with statements before its products, or without.
+        found: what `prologues` finds.
+    """
+    found = prologues(program) if found is None else found
+    if not found:
+        return program
+    writers = {s.write.name: s for s in program.statements}
+    wanted = [s.write.name for s in program.contractions]
+    wanted += [t.name for t in program.outputs]
+    # Terms of folds are read by no statement of the kernel (`polygen.poly.folds`).
+    used = {access.name for s in program.statements for access in s.reads}
+    wanted += [s.write.name for s in program.statements if s.write.name not in used]
+    needed: set[str] = set()
+    while wanted:
+        name = wanted.pop()
+        if name in needed or name not in writers:
+            continue
+        needed.add(name)
+        statement = writers[name]
+        kept = not isinstance(statement, Contraction)  # else operands are arrays from here on
+        wanted += [a.name for a in statement.reads if kept or a.name not in found]
+    statements = tuple(s for s in program.statements if s.write.name in needed)
+    read = {access.name for s in statements for access in s.reads}
+    inside = {access.name for own in found.values() for s in own for access in s.reads}
+    arguments = tuple(t for t in program.inputs if t.name in read or t.name not in inside)
+    made = tuple(_array(value, own[-1]) for value, own in found.items())
+    return replace(program, inputs=(*arguments, *made), statements=statements)
+
+
+def _array(value: str, last: Pointwise) -> Tensor:
+    """The value as an array, which nobody stores."""
+    extents = dict(last.domain)
+    dims = tuple(extents[it] if isinstance(it, str) else 1 for it in last.write.index)
+    return Tensor(value, multiplied(last), dims, tuple(range(len(dims))))
+
+
+def prologue(
+    tensors: Mapping[str, Tensor], statements: tuple[Pointwise, ...], index: tuple[Along, ...]
+) -> Prologue:
+    """The element of an operand that is read at `index`.
+
+    Args:
+        tensors: the arguments.
+        statements: that compute the value, the last one writing it.
+        index: per axis of the value, over the dims of the instruction.
+    """
+    last = statements[-1]
+    places = dict(zip(last.write.index, index, strict=True))
+    at = {iterator: places[iterator] for iterator, _ in last.domain}
+    reads: dict[tuple[str, tuple[Along, ...]], Element] = {}
+    numbers: dict[Along, str] = {}
+    found = []
+    for statement in statements:
+        arguments: list[str | float] = []
+        for argument in statement.args:
+            if isinstance(argument, Constant):
+                arguments.append(argument.value)
+            elif isinstance(argument, Coordinate):
+                place = composed(argument.index, at)
+                name = f"at{len(numbers)}"
+                arguments.append(
+                    numbers.setdefault(place, name) if place.dim else float(place.offset)
+                )
+            elif isinstance(argument, Extent):
+                raise AssertionError("extents stand in what follows folds")
+            elif argument.name not in tensors:
+                arguments.append(argument.name)
+            else:
+                arguments.append(_read(argument, at, tensors, reads).name)
+        name = statement.write.name
+        found.append(Compute(name, statement.function, tuple(arguments), statement.dtype))
+    if last.function != "cast" or last.dtype == F32:  # which is multiplied as tf32
+        found.append(
+            Compute(f"{last.write.name}_out", "cast", (last.write.name,), multiplied(last))
+        )
+    coordinates = tuple((name, place) for place, name in numbers.items())
+    return Prologue(found[-1].result, tuple(reads.values()), tuple(found), coordinates)
+
+
+def _read(
+    access: Access,
+    at: Mapping[str, Along],
+    tensors: Mapping[str, Tensor],
+    reads: dict[tuple[str, tuple[Along, ...]], Element],
+) -> Element:
+    index = tuple(composed(one, at) for one in access.index)
+    known = reads.get((access.name, index))
+    if known is None:
+        known = Element(f"{access.name}_{len(reads)}", tensors[access.name], index)
+        reads[access.name, index] = known
+    return known
+
+
+def operand_array(
+    made: Prologue, value: str, dims: tuple[tuple[str, Dim], ...], role: str
+) -> tuple[Tensor, tuple[Along, ...]]:
+    """The array as which an operand is copied, and its index: an axis for every dim.
+
+    It lies as the largest array that it is computed from lies, so that neighbours are read
+    together; types of other than 16 bits lie along k, as all instructions take them.
+
+    Args:
+        made: how an element is computed.
+        value: its name.
+        dims: that it depends on, with their extents.
+        role: "m" or "n".
+    """
+    whole = [r for r in made.reads if r.axis(role) is not None and r.axis("k") is not None]
+    most = min(whole, key=lambda r: math.prod(one.per for one in r.index), default=None)
+    inner = most.index[most.tensor.order[-1]].dim if most is not None else "k"
+    along_role = made.dtype.bits == 16 and inner == role
+    last = [role, "k"] if not along_role else ["k", role]
+    ordered = [d for d, _ in dims if d not in last] + [d for d in last if d in dict(dims)]
+    extents = dict(dims)
+    axes = tuple(extents[dim] for dim in ordered)
+    tensor = Tensor(value, made.dtype, axes, tuple(range(len(axes))))
+    return tensor, tuple(Along(dim) for dim in ordered)
+
+
+def prove_prologues(program: Program) -> tuple[Proof, ...]:
+    """Prove that every element of a computed operand is one that the statements compute.
+
+    Raises:
+        VerifyError: a product reads an element that none computes, with its instance.
+    """
+    found = prologues(program)
+    prefix = space(tuple(dict.fromkeys(d for d in _extents(program) if isinstance(d, str))))
+    proofs = []
+    for value, statements in found.items():
+        written = _instances(statements[-1], statements[-1].write, prefix)
+        for product in program.contractions:
+            for access in product.reads:
+                if access.name != value:
+                    continue
+                read = _instances(product, access, prefix)
+                source = read.apply_range(written.reverse())
+                missing = read.subtract_domain(source.domain())
+                if not missing.is_empty():
+                    raise VerifyError(
+                        f"{product.name} reads what {statements[-1].name} does not compute: "
+                        f"{isl.sample_pair(missing)}",
+                        where=program.name,
+                    )
+                if not source.is_single_valued():
+                    raise VerifyError(
+                        f"{value} has several writers: {isl.sample_pair(source)}",
+                        where=program.name,
+                    )
+        names = ", ".join(s.name for s in statements)
+        proofs.append(
+            Proof(
+                "every element of a computed operand has one instance that computes it, from "
+                "arguments alone, so that each copy may compute it again",
+                f"{value} by {names}",
+            )
+        )
+    return tuple(proofs)
+
+
+def _extents(program: Program) -> list[Dim]:
+    return [extent for s in program.statements for _, extent in s.domain]
+
+
+def _instances(statement: Statement, access: Access, prefix: str) -> isl.UnionMap:
+    """Instance -> the cell that it accesses."""
+    own = ",".join(iterator for iterator, _ in statement.domain)
+    bounds = " and ".join(f"0 <= {it} < {extent}" for it, extent in statement.domain)
+    cell = f"{access.name}[{','.join(map(str, access.index))}]"
+    return isl.UnionMap(f"{prefix}{{ {statement.name}[{own}] -> {cell} : {bounds} }}")

@@ -1,0 +1,140 @@
+"""The realigning copy: arrays whose rows start anywhere -> copies whose rows start at cache lines.
+
+The copy engine moves rows that start at multiples of 16 bytes. Where those of an operand do not, a
+small kernel copies it before the product, and the product's kernel runs on the copy, as on any
+array with such rows: the same code, the same sums, the same bits.
+
+1. A copy has the order of the array's axes, and a pitch of whole cache lines. The copies of a
+   kernel lie one behind the other in one workspace.
+2. A warp copies a segment of a row, a round of chunks of 16 bytes after the other; a lane writes
+   whole chunks, each from the two chunks of the array in which it lies (`polygen.poly.realign`
+   proves that every chunk is written once, and that nothing outside the row is read).
+3. The last chunk of a row is filled up with zeros; what lies between it and the next row is neither
+   written nor read: the product's tensor maps end with the row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from polygen.frontend.program import Dim, Tensor
+from polygen.hardware.device import common_facts
+
+WARPS = 8  # of a block: rows that it copies at a time
+TOGETHER = 4  # chunks of a lane that are on their way at once
+ROUNDS = 4  # of them, until a segment ends
+
+
+def row_multiple() -> int:
+    """Bytes at whose multiples rows start that tensor maps describe: what a lane writes at once."""
+    return common_facts()["tensor_map_row_bytes"]
+
+
+def lanes() -> int:
+    """Threads of a warp."""
+    return common_facts()["warp_size"]
+
+
+def segment_chunks() -> int:
+    """Chunks of a row that one warp copies."""
+    return lanes() * TOGETHER * ROUNDS
+
+
+@dataclass(frozen=True, slots=True)
+class Realign:
+    """The copy that goes before a kernel.
+
+    Attributes:
+        entry: the name of its kernel.
+        tensors: what it copies, as the caller has it.
+    """
+
+    entry: str
+    tensors: tuple[Tensor, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The arrays that are copied."""
+        return tuple(tensor.name for tensor in self.tensors)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return WARPS * lanes()
+
+    def offsets(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Bytes from the start of the workspace to each copy, and to its end."""
+        found = [0]
+        for tensor in self.tensors:
+            found.append(found[-1] + rows(tensor, sizes) * pitch(tensor, sizes))
+        return tuple(found)
+
+    def workspace(self, sizes: Mapping[str, int]) -> int:
+        """Bytes of all copies."""
+        return self.offsets(sizes)[-1]
+
+    def __str__(self) -> str:
+        names = ", ".join(map(str, self.tensors))
+        return f"{self.entry} copies {names}: rows start at multiples of {line_bytes()} bytes there"
+
+
+def line_bytes() -> int:
+    """Bytes of a line of the cache, at whose multiples rows of copies start."""
+    return common_facts()["cache_line_bytes"]
+
+
+def _extent(dim: Dim, sizes: Mapping[str, int]) -> int:
+    return dim if isinstance(dim, int) else sizes[dim]
+
+
+def row_bytes(tensor: Tensor, sizes: Mapping[str, int]) -> int:
+    """Bytes of a row of an array."""
+    return _extent(tensor.dims[tensor.order[-1]], sizes) * tensor.dtype.bytes
+
+
+def rows(tensor: Tensor, sizes: Mapping[str, int]) -> int:
+    """Rows of an array, along all its other axes."""
+    return math.prod(_extent(tensor.dims[axis], sizes) for axis in tensor.order[:-1])
+
+
+def pitch(tensor: Tensor, sizes: Mapping[str, int]) -> int:
+    """Bytes from one row of an array's copy to the next."""
+    return -(-row_bytes(tensor, sizes) // line_bytes()) * line_bytes()
+
+
+def strides(tensor: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Elements per step along each axis of an array's copy."""
+    found, step = [1] * len(tensor.order), pitch(tensor, sizes) // tensor.dtype.bytes
+    for axis in reversed(tensor.order[:-1]):
+        found[axis] = step
+        step *= _extent(tensor.dims[axis], sizes)
+    return tuple(found)
+
+
+def blocks(tensor: Tensor, sizes: Mapping[str, int]) -> int:
+    """Thread blocks that copy an array."""
+    segments = -(-row_bytes(tensor, sizes) // (segment_chunks() * row_multiple()))
+    return -(-rows(tensor, sizes) // WARPS) * segments
+
+
+def constants(
+    tensor: Tensor, sizes: Mapping[str, int], steps: tuple[int, ...], active: bool = True
+) -> tuple[int, ...]:
+    """What the kernel is told of an array behind its address and that of its copy.
+
+    Args:
+        tensor: the array.
+        sizes: of the symbolic dims.
+        steps: elements per step along each of its axes, as the caller has it.
+        active: whether to copy it; else no block does.
+
+    Returns:
+        32-bit numbers: blocks, elements of a row, then the extent and the step of every other axis,
+        the fastest first.
+    """
+    outer = [(_extent(tensor.dims[a], sizes), steps[a]) for a in reversed(tensor.order[:-1])]
+    count = blocks(tensor, sizes) if active else 0
+    length = _extent(tensor.dims[tensor.order[-1]], sizes)
+    return (count, length, *(value for pair in outer for value in pair))

@@ -1,0 +1,164 @@
+"""NumPy programs on the GPU, through CuPy and polygen's kernels."""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+
+pytestmark = pytest.mark.gpu
+
+cupy = pytest.importorskip("cupy")
+np = pytest.importorskip("polygen.adapters.numpy")
+
+
+@pytest.fixture(autouse=True)
+def _counted():
+    from polygen.adapters.numpy.backends import CuPy, active
+
+    assert isinstance(active(), CuPy)
+
+
+@pytest.fixture
+def fused(monkeypatch):
+    """How often a function that was to be one kernel ran as such, and how often it did not."""
+    from polygen.adapters.numpy.backends import active
+
+    found = []
+    original = type(active()).fuse
+
+    def fuse(self, function):
+        calls = [0]
+
+        def counted(*args):
+            calls[0] += 1
+            return function(*args)
+
+        run = original(self, counted)
+
+        def watched(*args):
+            before = calls[0]
+            result = run(*args)
+            found.append(calls[0] - before)  # CuPy traces once: a second call ran it as it is
+            return result
+
+        return watched
+
+    monkeypatch.setattr(type(active()), "fuse", fuse)
+    return found
+
+
+def integers(*shape, dtype=numpy.float64, seed=0):
+    return numpy.random.default_rng(seed).integers(-4, 5, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64", "int32"])
+@pytest.mark.parametrize("name", ["sum", "max", "min", "prod", "mean"])
+@pytest.mark.parametrize(("axis", "keepdims"), [(None, False), (0, True), (1, False)])
+def test_folds_of_chains_are_one_kernel(fused, kind, name, axis, keepdims):
+    a, b = integers(7, 33, dtype=kind), integers(33, dtype=kind, seed=1)
+    if name == "prod":
+        a, b = numpy.sign(a), numpy.sign(b)
+
+    def run(module, x, y, number):
+        return getattr(module.maximum(x * number - y, y), name)(axis=axis, keepdims=keepdims)
+
+    for number in (1, 2) if name != "prod" else (1, 1):  # the second without a trace
+        found, wanted = run(np, np.asarray(a), np.asarray(b), number), run(numpy, a, b, number)
+        assert found.dtype == wanted.dtype and found.shape == wanted.shape
+        numpy.testing.assert_allclose(found.get(), wanted, rtol=1e-3 if kind == "float16" else 1e-6)
+    assert fused[-1] == 0, "CuPy's kernel runs, and not the function"
+
+
+def test_chains_with_two_results_are_one_kernel(fused):
+    a = integers(5, 40)
+    for _ in range(2):
+        x = np.asarray(a)
+        y = np.exp(x) + 1
+        z = y * 2 - x
+        numpy.testing.assert_allclose(z.get(), (numpy.exp(a) + 1) * 2 - a)
+        assert y.node.value is not None
+    assert fused == [1, 0]
+
+
+def test_folds_of_one_array_and_of_long_rows_are_numpys():
+    a = integers(3000, 700)
+    x = np.asarray(a)
+    for axis in (None, 0, 1):
+        numpy.testing.assert_allclose((x * x).sum(axis=axis).get(), (a * a).sum(axis=axis))
+        numpy.testing.assert_allclose((x + 1).max(axis=axis).get(), (a + 1).max(axis=axis))
+    row = ((x - x.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
+    numpy.testing.assert_allclose(
+        row.get(), ((a - a.mean(axis=1, keepdims=True)) ** 2).sum(axis=1), rtol=1e-10
+    )
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_sums_over_many_rows_are_numpys(kind):
+    a = integers(100_003, 8, dtype=kind)
+    x = np.asarray(a)
+    for name in ("sum", "mean", "std", "var"):
+        found, wanted = getattr(x * 2, name)(axis=0), getattr(a * 2, name)(axis=0)
+        assert found.dtype == wanted.dtype
+        numpy.testing.assert_allclose(found.get(), wanted, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["float32", "int64"])
+def test_writes_of_what_is_pending_go_straight_to_memory(fused, kind):
+    plain, b = integers(40, 30, dtype=kind), integers(29, dtype=kind, seed=1)
+    x, y = np.array(plain), np.asarray(b)
+    memory = x.node.value.data.ptr
+    for _ in range(2):
+        for one, vector in ((x, y), (plain, b)):
+            one[:, 1:] -= one[:, :1] * vector
+            one[3, :29] = vector * 2 + one[4, :29]
+            one[...] = one + 1
+            one.T[1:] += one.T[:-1] * 2
+    numpy.testing.assert_array_equal(x.get(), plain)
+    assert x.node.value.data.ptr == memory and fused[-1] == 0
+
+
+def test_views_and_writes_are_numpys():
+    plain = integers(6, 5)
+    a, b = np.array(plain), plain.copy()
+    for one in (a, b):
+        row = one[1]
+        one[:, 2] -= one[:, 1]
+        row *= 3
+        one[2:] += one[:-2]
+        one += one.sum(axis=0)
+        one[one > 20] = 0
+        one[[0, 1]] = one[[1, 0]]
+    numpy.testing.assert_array_equal(a.get(), b)
+    first, before = a[0, 0], float(b[0, 0])
+    a[0, 0] = 99
+    assert float(first) == before
+    assert f"{a[0, 0]:.1f}" == "99.0" and repr(np.ones(2)) == "array([1., 1.])"
+
+
+def test_numpys_arrays_meet_lazy_ones():
+    plain = integers(4)
+    total = plain + np.asarray(plain) * 2
+    assert isinstance(total, np.ndarray)
+    numpy.testing.assert_array_equal(numpy.asarray(total), plain * 3)
+    assert isinstance(total.value(), cupy.ndarray)
+    assert isinstance(np.trim_zeros(np.asarray([0.0, 1.0])), np.ndarray)
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32"])
+def test_groups_are_kernels_of_polygen(kind):
+    a, u, c = (integers(*shape, dtype=kind) for shape in ((96, 64), (64, 128), (128,)))
+    x, w, b = map(np.asarray, (a, u, c))
+    with np.polygen_options(take="legal", tf32=True):
+        for first, second in ((x, w), (x, np.asfortranarray(w)), (x[::2], w)):
+            found = np.maximum(first @ second + b, 0)
+            wanted = numpy.maximum(first.get() @ u + c, 0)
+            numpy.testing.assert_array_equal(found.get(), wanted)
+    assert np.polygen_report().groups[-1].taken
+
+
+def test_groups_are_taken_where_they_are_predicted_to_win():
+    x, w = (np.asarray(integers(2048, 2048, dtype=numpy.float16, seed=s)) for s in (0, 1))
+    found = np.tanh((x @ w) * 0.001)
+    wanted = cupy.tanh((x.value() @ w.value()) * 0.001)
+    cupy.testing.assert_allclose(found.value(), wanted, atol=2e-3)
+    assert np.polygen_report().groups

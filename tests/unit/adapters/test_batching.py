@@ -1,0 +1,63 @@
+"""A program over a batch: the same as the program for each member."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polygen as pg
+from polygen.adapters.batching import batched
+from polygen.adapters.legality import refusal
+from polygen.frontend.evaluate import evaluate
+
+SIZES = {"M": 5, "N": 7, "K": 4}
+PROGRAMS = {
+    "bias": (lambda x, w, b: pg.gelu(x @ w.T + b), ("bf16[M,K]", "bf16[N,K]", "bf16[N]")),
+    "two results": (
+        lambda x, w, b: (x @ w.T, pg.relu(x @ w.T + b)),
+        ("bf16[M,K]", "bf16[N,K]", "bf16[N]"),
+    ),
+    "columns first": (lambda x, w, b: x.T @ w + b, ("bf16[K,M]", "bf16[K,N]", "bf16[M,1]")),
+    "places": (
+        lambda x, w, b: pg.where(pg.indices(x @ w)[0] >= 2, x @ w, b),
+        ("bf16[M,K]", "bf16[K,N]", "bf16[M,N]"),
+    ),
+}
+
+
+@pytest.mark.parametrize("which", [(True, False, False), (False, True, True), (True, True, True)])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_each_member_of_a_batch_is_the_program(name, which):
+    function, signature = PROGRAMS[name]
+    program = pg.fuse(function, name="member").program(*signature)
+    generator = np.random.default_rng(len(name))
+    arrays = {}
+    for tensor, has in zip(program.inputs, which, strict=True):
+        shape = tuple(SIZES.get(d, d) for d in tensor.dims)
+        arrays[tensor.name] = generator.integers(-2, 3, (3, *shape) if has else shape)
+    whole, has_axis = batched(program, which)
+    assert refusal(whole) is None and all(has_axis)
+    found = evaluate(whole, arrays, {**SIZES, "B": 3})
+    for member in range(3):
+        own = {
+            t.name: arrays[t.name][member] if has else arrays[t.name]
+            for t, has in zip(program.inputs, which, strict=True)
+        }
+        for one, every in zip(evaluate(program, own, SIZES), found, strict=True):
+            assert np.array_equal(one, every[member])
+
+
+def test_batches_of_batches_and_names_that_are_taken():
+    program = pg.fuse(lambda x, w: x @ w, name="member").program("bf16[B,K]", "bf16[K,N]")
+    whole, _ = batched(program, (True, False))
+    assert whole.inputs[0].dims == ("B_", "B", "K") and whole.outputs[0].dims == ("B_", "B", "N")
+    again, _ = batched(whole, (True, True))
+    assert again.inputs[0].dims == ("B__", "B_", "B", "K")
+    assert again.inputs[1].dims == ("B__", "K", "N")
+
+
+def test_what_no_member_changes_has_no_axis():
+    program = pg.fuse(lambda x, w, v: (x @ w.T, x @ v.T), name="member").program(
+        "bf16[M,K]", "bf16[N,K]", "bf16[N,K]"
+    )
+    assert batched(program, (False, True, False))[1] == (True, False)

@@ -1,0 +1,190 @@
+"""Array code inside JAX's transformations, on the CPU: what XLA calls there is the reference."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import polygen as pg
+from polygen.errors import ArgumentError, DTypeError, PolygenError, UnsupportedProgram
+
+jax = pytest.importorskip("jax")
+pgj = pytest.importorskip("polygen.adapters.jax")
+jnp = jax.numpy
+
+F = np.float32
+
+
+def layer(x, w, b):
+    return pg.gelu(x @ w.T + b)
+
+
+def gate(x, w, b):
+    return pg.silu(x @ w.T) * (x @ w.T + b)
+
+
+def two(x, w, b):
+    return x @ w.T, pg.relu(x @ w.T + b)
+
+
+def plain(function):
+    """The same in JAX's own operations, in f32."""
+    return {
+        layer: lambda x, w, b: jax.nn.gelu(x @ w.T + b, approximate=False),
+        gate: lambda x, w, b: jax.nn.silu(x @ w.T) * (x @ w.T + b),
+        two: lambda x, w, b: (x @ w.T, jax.nn.relu(x @ w.T + b)),
+    }[function]
+
+
+@pytest.fixture
+def operands():
+    generator = np.random.default_rng(3)
+    x, w = (jnp.asarray(generator.integers(-2, 3, s), jnp.bfloat16) for s in ((24, 16), (40, 16)))
+    return x, w, jnp.asarray(generator.standard_normal(40), jnp.bfloat16)
+
+
+def wide(values):
+    return jax.tree.map(lambda value: value.astype(F), values)
+
+
+def near(found, wanted, bits=7):
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        scale = float(jnp.abs(wide(b)).max())
+        assert float(jnp.abs(wide(a) - wide(b)).max()) <= 2.0**-bits * scale
+
+
+@pytest.mark.parametrize("function", [layer, gate, two])
+def test_a_call_is_what_the_function_says(function, operands):
+    wanted = plain(function)(*wide(operands))
+    for run in (pgj.call, jax.jit(pgj.call, static_argnums=0)):
+        found = run(function, *operands)
+        assert all(one.dtype == jnp.bfloat16 for one in jax.tree.leaves(found))
+        near(found, wanted, bits=8)
+
+
+@pytest.mark.parametrize("axes", [(0, None, None), (None, 0, 0), (1, 0, None)])
+def test_vmap_makes_one_call_with_a_batch_dim(axes, operands):
+    stacked = tuple(
+        o if axis is None else jnp.stack([o, o + 1, o - 1], axis)
+        for o, axis in zip(operands, axes, strict=True)
+    )
+    mapped = jax.vmap(lambda *o: pgj.call(layer, *o), axes)
+    text = str(jax.make_jaxpr(mapped)(*stacked))
+    assert text.count("ffi_call[") == 1 and "bf16[3,24,40] = ffi_call" in text
+    found = jax.jit(mapped)(*stacked)
+    for n, member in enumerate(found):
+        own = [
+            o if axis is None else jnp.take(o, n, axis)
+            for o, axis in zip(stacked, axes, strict=True)
+        ]
+        assert bool((member == pgj.call(layer, *own)).all())
+
+
+@pytest.mark.parametrize("function", [layer, gate, two])
+def test_derivatives_are_those_of_jax(function, operands):
+    def loss(call, *o):
+        return sum((n + 1) * wide(r).sum() for n, r in enumerate(jax.tree.leaves(call(*o))))
+
+    own = jax.jit(jax.grad(lambda *o: loss(lambda *a: pgj.call(function, *a), *o), (0, 1, 2)))
+    wanted = jax.grad(lambda *o: loss(plain(function), *o), (0, 1, 2))(*wide(operands))
+    found = own(*operands)
+    assert all(a.dtype == jnp.bfloat16 for a in found)
+    near(found, wanted, bits=6)
+    near(jax.grad(lambda w: loss(lambda w: pgj.call(function, operands[0], w, operands[2]), w))(
+        operands[1]), wanted[1], bits=6)  # fmt: skip
+
+
+def test_derivatives_are_mapped_too(operands):
+    x, w, b = operands
+    batch = jnp.stack([x, x + 1])
+    gradient = jax.grad(lambda x: wide(pgj.call(layer, x, w, b)).sum())
+    found = jax.vmap(gradient)(batch)
+    assert bool((found == jnp.stack([gradient(one) for one in batch])).all())
+
+
+def test_numbers_are_run_time_scalars(operands):
+    x, w, _ = operands
+    f = pg.fuse(lambda x, w, s: s * (x @ w.T), name="scaled")
+    found = [jax.jit(lambda x, w, s=s: pgj.call(f, x, w, s))(x, w) for s in (0.5, 2.0)]
+    assert bool((found[0] * 4 == found[1]).all())
+    assert float(jax.grad(lambda x: wide(pgj.call(f, x, w, 0.5)).sum())(x)[0, 0]) == float(
+        0.5 * wide(w).sum(0)[0]
+    )
+
+
+def test_what_leaves_the_function_may_be_of_another_type(operands):
+    x, w, _ = operands
+    assert pgj.call(lambda x, w: x @ w.T, x, w, out_dtype="f32").dtype == F
+    assert pgj.call(lambda x, w: x @ w.T, wide(x), wide(w), allow_tf32=True).dtype == F
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        (lambda x, w, b: (x, w), ArgumentError, "2 operands given, 3 expected"),
+        (lambda x, w, b: (x, w, "b"), ArgumentError, "str is not an array"),
+        (lambda x, w, b: (x, w, b[0]), ArgumentError, "has no axes"),
+        (lambda x, w, b: (x.astype("int32"), w, b), DTypeError, "the array is int32"),
+        (lambda x, w, b: (x, w[:, :8], b), PolygenError, "8"),
+    ],
+)
+def test_bad_operands_are_named(change, error, match, operands):
+    for run in (pgj.call, jax.jit(pgj.call, static_argnums=0)):
+        given = change(*operands)
+        if run is not pgj.call and any(isinstance(one, str) for one in given):
+            continue
+        with pytest.raises(error, match=match):
+            run(layer, *given)
+
+
+def test_folds_are_refused(operands):
+    with pytest.raises(UnsupportedProgram, match="v1, a fold") as error:
+        pgj.call(lambda x, w: pg.sum(x @ w.T, axis=1), *operands[:2])
+    assert "fold it with jax.numpy" in str(error.value)
+
+
+def test_what_goes_wrong_in_a_call_is_said(operands, monkeypatch):
+    running = pytest.importorskip("polygen.adapters.jax.running")
+    monkeypatch.setattr(running, "evaluate", lambda *_: 1 / 0)
+    with pytest.raises(Exception, match="ZeroDivisionError"):
+        jax.block_until_ready(pgj.call(layer, *operands))
+
+
+SHARDED = """
+import jax, numpy as np, polygen as pg, polygen.adapters.jax as pgj
+from jax.sharding import Mesh, PartitionSpec as P
+jnp = jax.numpy
+mesh = Mesh(np.array(jax.devices()), ("d",))
+x = jnp.arange(16 * 8).reshape(16, 8).astype(jnp.bfloat16) % 5
+w = jnp.arange(24 * 8).reshape(24, 8).astype(jnp.bfloat16) % 3
+call = lambda x, w: pgj.call(lambda x, w: pg.relu(x @ w.T), x, w)
+sharded = jax.jit(jax.shard_map(call, mesh=mesh, in_specs=(P("d"), P()), out_specs=P("d")))
+assert len(jax.devices()) == 2 and bool((sharded(x, w) == call(x, w)).all())
+print("equal")
+"""
+
+
+def test_shards_call_kernels_of_their_own():
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        [sys.executable, "-c", SHARDED],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "equal", done.stderr[-2000:]
+
+
+def test_importing_polygen_does_not_import_jax():
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys, polygen; print('jax' in sys.modules)"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,257 @@
+"""Operands that are copied first: two launches, their arguments, and the memory between them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from matrix import roles
+from runtime_samples import artifact, cupy_array
+
+import polygen as pg
+from polygen.errors import ArgumentError, LaunchError, ToolchainMissing
+from polygen.generated import decode, encode
+from polygen.runtime import dependent, occupancy, workspace
+from polygen.runtime.driver import Driver
+from polygen.runtime.launch import Launcher
+from polygen.schedule.model import Launches
+
+cupy = pytest.importorskip("cupy")
+BF16 = np.dtype(ml_dtypes.bfloat16)
+START = 0x7000_0000
+
+
+@pg.fuse
+def product(x, w):
+    return x @ w.T
+
+
+def made(*signature, **sizes):
+    schedule = replace(roles(through="lines"), launch=Launches(realign=True))
+    return product.compile(*signature, arch="sm_90a", sizes=sizes, schedule=schedule)
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    return made("bf16[M,K]", "bf16[N,K]", M=67, N=45, K=131)
+
+
+class Device:
+    """Stands in for CUDA: remembers what happens, in order."""
+
+    def __init__(self, capturing: bool = False, copied: int = 2) -> None:
+        self.copied = copied
+        self.events: list[tuple[object, ...]] = []
+        self.maps: list[tuple[int, object]] = []
+        self.handles: dict[int, str] = {}
+        self.captures = capturing
+
+    def load(self, cubin, entry, shared):
+        self.handles[len(self.handles) + 1] = entry
+        return len(self.handles), self
+
+    def launch(self, function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra):
+        numbers: tuple[int, ...] = ()
+        if self.handles[function].endswith("_realign"):
+            kinds = (ctypes.c_uint64, ctypes.c_uint64, *[ctypes.c_int32] * 4) * self.copied
+            addresses = (ctypes.c_void_p * len(kinds)).from_address(parameters)
+            pairs = zip(kinds, addresses, strict=True)
+            numbers = tuple(kind.from_address(address).value for kind, address in pairs)
+        self.events.append((self.handles[function], (gx, gy, gz), bx, stream, *numbers))
+
+    def encode(self, pointer, layout):
+        self.maps.append((pointer, layout))
+        return bytes(128)
+
+    @contextlib.contextmanager
+    def scope(self, stream):
+        self.events.append(("scope", stream))
+        yield
+
+    def reserve(self, count, stream):
+        self.events.append(("reserve", count, stream))
+        return START
+
+    def release(self, address, stream):
+        self.events.append(("release", address, stream))
+
+    @property
+    def driver(self) -> Driver:
+        return Driver(
+            launch=self.launch,
+            device=lambda: 0,
+            load=self.load,
+            current_stream=lambda: 55,
+            pointer_device=lambda pointer: 0,
+            wait=lambda producer, consumer: None,
+            stream_scope=self.scope,
+            encode_map=self.encode,
+            resident=lambda function, launch, device: 132,
+            capturing=lambda stream: self.captures,
+            reserve=self.reserve,
+            release=self.release,
+        )
+
+
+def launcher(kernel, device):
+    program = kernel.program
+    found = Launcher(
+        kernel._generated.source, artifact(), program.inputs, program.outputs, device.driver
+    )
+    return lambda *arrays, **more: found(arrays, (), **more)
+
+
+def arrays(m=67, n=45, k=131, x_pitch=140):
+    x = cupy_array((m, k), 0x10002, (2 * x_pitch, 2), BF16)
+    return x, cupy_array((n, k), 0x90000, None, BF16), cupy_array((m, n), 0xF0000, None, BF16)
+
+
+@pytest.fixture
+def rooms(monkeypatch):
+    """Allocations of CuPy's, without a GPU: how many bytes each has."""
+    asked: list[int] = []
+
+    def allocator(library, device, shape, dtype, order):
+        def make():
+            asked.append(shape[0] * dtype.bytes)
+            return cupy_array(shape, START, None, "i1")
+
+        return make
+
+    monkeypatch.setattr(workspace, "allocator", allocator)
+    return asked
+
+
+ROWS = 384  # bytes: 131 elements in whole lines
+COPY = (  # address, copy, blocks, elements of a row, rows, step; of x and of w
+    0x10002, START, 9, 131, 67, 140, 0x90000, START + 67 * ROWS, 6, 131, 45, 131,
+)  # fmt: skip
+
+
+def test_the_copy_comes_first_and_the_kernel_gets_the_copies(kernel, rooms):
+    device, (x, w, y) = Device(), arrays()
+    assert launcher(kernel, device)(x, w, out=y) is y
+    first, second = device.events
+    assert first == ("pg_product_realign", (15, 1, 1), 256, 55, *COPY)
+    assert second[0] == "pg_product" and second[3] == 55
+    (left, left_map), (right, right_map) = device.maps
+    assert (left, right) == (START, START + 67 * ROWS)
+    assert (left_map.sizes, left_map.strides) == ((131, 67), (ROWS,))
+    assert (right_map.sizes, right_map.strides) == ((131, 45), (ROWS,))
+    assert rooms == [(67 + 45) * ROWS] == [kernel.workspace()]
+
+
+def test_the_workspace_belongs_to_the_stream_of_the_call(kernel, rooms):
+    device, (x, w, y) = Device(), arrays()
+    launcher(kernel, device)(x, w, out=y, stream=7)
+    assert device.events[0] == ("scope", 7)
+    assert [event[3] for event in device.events[1:]] == [7, 7]
+
+
+def test_a_graph_that_cupy_captures_has_memory_of_its_own(kernel, rooms):
+    device, (x, w, y) = Device(capturing=True), arrays()
+    launcher(kernel, device)(x, w, out=y)
+    names = [event[0] for event in device.events]
+    assert names == ["reserve", "pg_product_realign", "pg_product", "release"]
+    assert device.events[0] == ("reserve", (67 + 45) * ROWS, 55) and not rooms
+    assert device.events[3] == ("release", START, 55)
+
+
+def test_memory_is_given_back_if_a_launch_fails(kernel, rooms):
+    device, (x, w, y) = Device(capturing=True), arrays()
+    call = launcher(kernel, device)
+
+    def refuse(*arguments):
+        raise RuntimeError("no launch")
+
+    device.launch = refuse
+    with pytest.raises(RuntimeError):
+        launcher(kernel, device)(x, w, out=y)
+    assert [event[0] for event in device.events] == ["reserve", "release"] and call
+
+
+def test_an_operand_that_needs_no_copy_stays_where_it_is(rooms):
+    kernel = made("bf16[M,K]", "bf16[N,K]", M=67, N=45, K=136, **{"x.pitch": 137})
+    device, (x, w, y) = Device(copied=1), arrays(k=136, x_pitch=137)
+    launcher(kernel, device)(x, w, out=y)
+    (left, _), (right, right_map) = device.maps
+    assert (left, right) == (START, 0x90000) and right_map.strides == (272,)
+    assert kernel.workspace() == 67 * 384 and kernel._generated.source.realign.names == ("x",)
+
+
+def test_backward_steps_are_refused_before_anything_runs(kernel, rooms):
+    device, (x, w, y) = Device(), arrays()
+    with pytest.raises(ArgumentError, match="backwards"):
+        launcher(kernel, device)(x[::-1], w, out=y)
+    assert not device.events and not rooms
+
+
+def test_the_workspace_follows_the_sizes(kernel):
+    assert kernel.workspace({"M": 1, "N": 1, "K": 64}) == 256
+    assert kernel.workspace({"K": 65}) == (67 + 45) * 256
+    aligned = product.compile("bf16[M,K]", "bf16[N,K]", arch="sm_90a", schedule=kernel.schedule)
+    assert aligned.workspace() == 0, "rows that the copy engine takes stay where they are"
+    unsized = product.compile("bf16[M,K]@2", "bf16[N,K]@2", arch="sm_90a", schedule=kernel.schedule)
+    with pytest.raises(ArgumentError, match="sizes without K, M, N"):
+        unsized.workspace()
+
+
+def test_a_copy_survives_as_json(kernel):
+    source = kernel._generated.source
+    assert decode(type(source), encode(source)) == source
+
+
+def test_dependent_launches_go_to_the_driver_with_an_attribute(rooms):
+    schedule = replace(roles(through="lines"), launch=Launches(realign=True, dependent=True))
+    kernel = product.compile(
+        "bf16[M,K]", "bf16[N,K]", arch="sm_90a", sizes={"N": 45, "K": 131}, schedule=schedule
+    )
+    device, (x, w, y) = Device(), arrays()
+    plain, device.launch = device.launch, None
+    driver = replace(device.driver, launch_dependent=plain)
+    program = kernel.program
+    found = Launcher(kernel._generated.source, artifact(), program.inputs, program.outputs, driver)
+    found((x, w), (), y)
+    assert [event[0] for event in device.events] == ["pg_product_realign", "pg_product"]
+
+
+def test_the_records_of_a_dependent_launch_lie_as_cuda_h_has_them():
+    attribute, config = dependent._Attribute, occupancy.LaunchConfig
+    assert (attribute.id.offset, attribute.value.offset) == (0, 8)
+    assert ctypes.sizeof(attribute) == 72
+    offsets = (config.grid, config.block, config.shared_bytes, config.stream, config.attributes)
+    assert [one.offset for one in (*offsets, config.count)] == [0, 12, 24, 32, 40, 48]
+    assert ctypes.sizeof(config) == 56
+
+
+def test_a_dependent_launch_says_what_the_driver_refuses(monkeypatch):
+    seen = []
+
+    def driver(config, function, parameters, extra):
+        found = occupancy.LaunchConfig.from_address(config)
+        attribute = dependent._Attribute.from_address(found.attributes)
+        seen.append(
+            (tuple(found.grid), tuple(found.block), found.shared_bytes, found.stream, found.count)
+        )
+        seen.append((attribute.id, attribute.value, function, parameters, extra))
+        return int(len(seen) > 2)
+
+    monkeypatch.setattr(dependent, "_launch_kernel_ex", lambda: driver)
+    dependent.launch(77, 3, 2, 1, 256, 1, 1, 4096, 55, 0x1000, 0)
+    assert seen == [((3, 2, 1), (256, 1, 1), 4096, 55, 1), (6, 1, 77, 0x1000, None)]
+    with pytest.raises(LaunchError, match=r"a dependent launch \(CUresult 1\)"):
+        dependent.launch(77, 3, 2, 1, 256, 1, 1, 4096, 55, 0x1000, 0)
+
+
+def test_without_a_driver_a_dependent_launch_says_so(monkeypatch):
+    def missing(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    dependent._launch_kernel_ex.cache_clear()
+    with pytest.raises(ToolchainMissing, match="no dependent launches"):
+        dependent._launch_kernel_ex()
