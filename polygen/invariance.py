@@ -58,7 +58,7 @@ def sums_of(schedule: Schedule, atom: Atom, matched: Match, invariant: Sequence[
     count = group_count(tiling(schedule, atom), matched.depths, split)
     parts, combine = (ranges(split), IN_TURN) if split > 1 else ("", "")
     begins = FROM_FIRST if schedule.specialised else FROM_ZERO
-    instruction = turned(atom, schedule.exchange)
+    instruction = turned(atom.name, schedule.exchange, atom.exchangeable)
 
     def order(product: str) -> SumOrder:
         return sum_order(

@@ -38,9 +38,9 @@ from polygen.frontend.grouping import one_group
 from polygen.frontend.groups import bounds
 from polygen.frontend.program import (
     Access,
+    Argument,
     Constant,
     Contraction,
-    Extent,
     Fold,
     Pointwise,
     Program,
@@ -357,11 +357,9 @@ def _expanded(statement: Pointwise) -> list[Pointwise]:
     """A statement as the statements of what the emitter writes as one expression each."""
     parts: list[Pointwise] = []
 
-    def primitive(function: str, *args: Access | Constant | float) -> Access:
+    def primitive(function: str, *args: Argument | float) -> Access:
         write = replace(statement.write, name=f"{statement.write.name}.{len(parts)}")
-        values = tuple(
-            arg if isinstance(arg, (Access, Constant, Extent)) else Constant(arg) for arg in args
-        )
+        values = tuple(Constant(arg) if isinstance(arg, (int, float)) else arg for arg in args)
         parts.append(replace(statement, write=write, function=function, args=values))
         return write
 

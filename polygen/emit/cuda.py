@@ -24,7 +24,6 @@ from polygen.emit.leaf.elements import statements, types
 from polygen.emit.leaf.load_threads import SHARED_ALIGNMENT
 from polygen.emit.leaves import extent_names, matrix_coordinates, size_name
 from polygen.emit.places import places
-from polygen.emit.realign import copy
 from polygen.emit.row_groups import count, declared, find, of_group
 from polygen.emit.source import KernelSource
 from polygen.lower.plan import Buffer, KernelPlan
@@ -57,7 +56,6 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         "combining": functions,
         "parameters": ", ".join(parameter(plan, argument) for argument in plan.arguments),
         "places": places(plan),
-        "realign": copy(plan),
     }
     text = environment().get_template("kernel.cu.j2").render(context)
     declared = environment().get_template("header.h.j2").render(context)

@@ -21,6 +21,7 @@ from polygen.emit.conditions import (
 from polygen.emit.folds import following
 from polygen.emit.leaves import c_type
 from polygen.emit.names import c_name
+from polygen.emit.realign import copy
 from polygen.errors import VerifyError
 from polygen.frontend.program import Dim, Tensor
 from polygen.hardware.device import common_facts
@@ -62,6 +63,7 @@ def launcher(plan: KernelPlan) -> dict[str, Any]:
         "wide_across": rounded_up(launch, "across", launch.tile_across),
         "persistent": _persistent(launch),
         "dependent": launch.dependent,
+        "realign": copy(plan),
         "work_items": work_items(launch),
         "matrices": matrices(launch) if launch.batches else "",
         "host_parameters": ", ".join(parameter(plan, argument) for argument in host),

@@ -43,6 +43,7 @@ class CostParameters:
         thread_passes: through the pipe of shared memory, of what a producer's threads shift into
             place.
         thread_latency: cycles from such a thread's read to its arrival.
+        producer_rate: bytes per cycle of computed operands that threads of a producer write.
         compute_rate: bytes per cycle of operands that threads compute and write to shared memory.
         compute_function_rate: functions beyond arithmetic that they evaluate for them per cycle.
         outside_rate: bytes per cycle that the copy engine fills with zeros outside an array.
@@ -96,6 +97,7 @@ class CostParameters:
     fetch_rate_astride: float
     thread_passes: float
     thread_latency: float
+    producer_rate: float
     compute_rate: float
     compute_function_rate: float
     outside_rate: float

@@ -99,7 +99,7 @@ def sum_orders(
         split = one.parts()
         order = sum_order(
             role.statement,
-            turned(atom, exchanged),
+            turned(atom.name, exchanged, atom.exchangeable),
             atom.c.dtype,
             atom.k,
             one.order(split),

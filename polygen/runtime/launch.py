@@ -39,7 +39,6 @@ from polygen.runtime.outputs import (
 from polygen.runtime.recent import Recent
 from polygen.runtime.tensormaps import MAP_ALIGNMENT, MAP_BYTES, Encoder, MapCache
 from polygen.runtime.workspace import Copies
-from polygen.runtime.workspace import workspace as workspace_for
 
 _LARGEST_F32 = float(np.finfo(np.float32).max)
 _TOO_LARGE = float(np.finfo(np.float64).max)  # stands for integers beyond float64
@@ -240,31 +239,14 @@ class Launcher:
         if ready.copies is None:
             ready.submit(pointers, scalars, queue)
         else:
-            self._submit_behind(ready, pointers, scalars, queue, driver, stream is not None)
+            with ready.copies.made(pointers, ready.library, queue, stream is not None) as inner:
+                ready.submit(inner, scalars, queue)
         if out is not None:
             return out
         if ready.finish is not None:
             with driver.stream_scope(queue):
                 outs = [ready.finish(array) for array in outs]
         return outs[0] if len(outs) == 1 else tuple(outs)
-
-    def _submit_behind(
-        self,
-        ready: _Prepared,
-        pointers: list[int],
-        scalars: Sequence[float],
-        queue: int,
-        driver: Driver,
-        explicit: bool,
-    ) -> None:
-        """Copy operands, and launch on the copies."""
-        copies = ready.copies
-        assert copies is not None
-        with workspace_for(
-            ready.library, ready.device, copies.bytes, queue, driver, explicit=explicit
-        ) as start:
-            targets = [start + offset for offset in copies.offsets]
-            ready.submit(copies.run(pointers, targets, queue), scalars, queue)
 
     def load(self, device: int | None = None) -> int:
         """Load the kernel on the current device, as the first call does; for use before a capture.
@@ -387,7 +369,7 @@ class Launcher:
         ready.library = views[0].library
         if (copy := self.source.realign) is not None:
             before = self._load(binding.device, copy.entry, 0, driver)
-            ready.copies = Copies(copy, binding, self._tensors, how, before)
+            ready.copies = Copies(copy, binding, self._tensors, driver, how, before)
         if outs is None:
             ready.allocate = tuple(
                 allocator(ready.library, binding.device, sizes, tensor.dtype, tensor.order)

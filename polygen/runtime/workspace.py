@@ -66,7 +66,8 @@ class Copies:
         copy: which arrays, where to.
         binding: of the arrays.
         tensors: inputs, then outputs.
-        launch: the CUDA call.
+        driver: the CUDA calls.
+        launch: of them the one to launch with.
         function: the copy's function handle.
     """
 
@@ -75,9 +76,11 @@ class Copies:
         copy: Realign,
         binding: Binding,
         tensors: Sequence[Tensor],
+        driver: Driver,
         launch: Callable[..., Any],
         function: int,
     ) -> None:
+        self._driver, self._device = driver, binding.device
         sizes = dict(binding.sizes)
         self.offsets = copy.offsets(sizes)[:-1]
         self.bytes = copy.workspace(sizes)
@@ -88,26 +91,34 @@ class Copies:
             for at, steps in zip(binding.copied, binding.steps, strict=True)
         )
 
-    def run(self, pointers: Sequence[int], targets: Sequence[int | None], queue: int) -> list[int]:
-        """Copy arrays on a stream.
+    @contextlib.contextmanager
+    def made(
+        self, pointers: Sequence[int], owner: str, queue: int, explicit: bool
+    ) -> Iterator[list[int]]:
+        """Copy arrays to a workspace that lasts for what is launched inside the block.
 
         Args:
             pointers: addresses of the call's arrays.
-            targets: where the copy of each array goes; None: it is not copied.
+            owner: the library whose memory is taken.
             queue: the stream.
+            explicit: whether it may be another than the library's current one.
 
-        Returns:
+        Yields:
             `pointers`, with the copies in the place of the arrays.
         """
+        with workspace(
+            owner, self._device, self.bytes, queue, self._driver, explicit=explicit
+        ) as start:
+            yield self._copied(pointers, start, queue)
+
+    def _copied(self, pointers: Sequence[int], start: int, queue: int) -> list[int]:
         inner, blocks = list(pointers), 0
         values: list[Any] = []  # numbers of C
-        for at, target, numbers in zip(self.places, targets, self._numbers, strict=True):
-            active = target is not None
-            values += [ctypes.c_uint64(pointers[at]), ctypes.c_uint64(target or 0)]
-            values += [ctypes.c_int32(numbers[0] * active), *map(ctypes.c_int32, numbers[1:])]
-            blocks += numbers[0] * active
-            if target is not None:
-                inner[at] = target
+        for at, offset, numbers in zip(self.places, self.offsets, self._numbers, strict=True):
+            inner[at] = start + offset
+            values += [ctypes.c_uint64(pointers[at]), ctypes.c_uint64(inner[at])]
+            values += map(ctypes.c_int32, numbers)
+            blocks += numbers[0]
         table = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         self._launch(
             self._function, blocks, 1, 1, self._threads, 1, 1, 0, queue,

@@ -119,22 +119,18 @@ def blocks(tensor: Tensor, sizes: Mapping[str, int]) -> int:
     return -(-rows(tensor, sizes) // WARPS) * segments
 
 
-def constants(
-    tensor: Tensor, sizes: Mapping[str, int], steps: tuple[int, ...], active: bool = True
-) -> tuple[int, ...]:
+def constants(tensor: Tensor, sizes: Mapping[str, int], steps: tuple[int, ...]) -> tuple[int, ...]:
     """What the kernel is told of an array behind its address and that of its copy.
 
     Args:
         tensor: the array.
         sizes: of the symbolic dims.
         steps: elements per step along each of its axes, as the caller has it.
-        active: whether to copy it; else no block does.
 
     Returns:
         32-bit numbers: blocks, elements of a row, then the extent and the step of every other axis,
         the fastest first.
     """
     outer = [(_extent(tensor.dims[a], sizes), steps[a]) for a in reversed(tensor.order[:-1])]
-    count = blocks(tensor, sizes) if active else 0
     length = _extent(tensor.dims[tensor.order[-1]], sizes)
-    return (count, length, *(value for pair in outer for value in pair))
+    return (blocks(tensor, sizes), length, *(value for pair in outer for value in pair))

@@ -11,7 +11,6 @@ import hashlib
 from dataclasses import dataclass
 
 from polygen.frontend.dtypes import DType
-from polygen.hardware.atom import Atom
 
 ASCENDING, DESCENDING, VARIES = "ascending", "descending", "varying"
 FROM_ZERO, FROM_FIRST = "to zeros", "to the first of them"
@@ -85,15 +84,15 @@ def sum_order(
     return SumOrder(product, instruction, kind, depth, order, count, begins, parts, combine)
 
 
-def turned(atom: Atom, exchanged: bool) -> str:
+def turned(instruction: str, exchanged: bool, exchangeable: bool) -> str:
     """The kind of instruction, and whether its left operand is the program's right one.
 
     Products commute, and both ways add the same groups of them. Where it is not known that the
     hardware treats both operands alike, kernels with operands exchanged are of a class of their
     own.
     """
-    apart = exchanged and not atom.exchangeable
-    return f"{atom.name} with operands exchanged" if apart else atom.name
+    apart = exchanged and not exchangeable
+    return f"{instruction} with operands exchanged" if apart else instruction
 
 
 def ranges(count: int) -> str:

@@ -77,7 +77,7 @@ NODES = [
     "x[:, :, :]", "(x @ w.T)[None, None, None]", "x[None]", "x @ w.T @ x", "x @ x", "w @ w",
     "x @ w", "w @ x", "x.T @ w", "x", "x.T", "x + w", "relu(x)", "1", "1.5", "x @ w.T, 3",
     "x @ w.T, x", "(x @ w.T, (x @ w.T, 1))", ", ".join(["x @ w.T"] * 9), "x @ w.T + x", "2 @ 3",
-    "x @ 2", "2 @ w", "relu(x) @ w.T", "(x * 2) @ w.T", "x @ (w.T + 1)", "x.astype('f16') @ w.T",
+    "x @ 2", "2 @ w", "x @ w.T @ x", "relu(x @ w.T) @ w", "x @ (w.T @ w)", "x.astype('f16') @ w.T",
     "x @ w.T == x", "x @ w.T > 0", "(x @ w.T > 0) & 1", "~(x @ w.T)", "(x @ w.T) | 2",
     "exp(x @ w.T > 0)", "(x @ w.T > 0) + (x @ w.T > 1)",
 ]  # fmt: skip

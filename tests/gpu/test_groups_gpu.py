@@ -194,8 +194,9 @@ def test_every_shipped_schedule_that_fits_gives_the_same(cupy, kernels):
             schedule = replace(schedule, epilogue=replace(schedule.epilogue, through="lines"))
         try:
             made = pg.fuse(layer).compile(*LAYER, sizes=SIZES, schedule=schedule)
+            made.artifact  # noqa: B018
         except pg.PolygenError:
-            continue  # tiles that this program does not fit
+            continue  # tiles that this program, or its registers, do not fit
         found = made(*on_gpu(cupy, arrays)).get()
         np.testing.assert_array_equal(found[rows], wanted[rows])
         tried += 1

@@ -44,3 +44,17 @@ def test_results_that_are_wrong_are_outside(name):
     wrong = bound.value + 4 * unit * np.abs(bound.value).max()
     assert bound.compare(wrong)[2] == wrong.size
     assert np.median(bound.allowed) < unit * np.abs(bound.value).max(), "rarely rounds otherwise"
+
+
+def test_places_in_packed_numbers_are_numbers():
+    """`unpack` depends on where an element is, which is no constant."""
+    fused = pg.fuse(lambda x, q: x @ (pg.unpack(q, "i4") * 0.5).astype("bf16").T, name="packed")
+    program = fused.program("bf16[M,72]", "u8[N,36]", out_dtype="f32")
+    rng = np.random.default_rng(2)
+    x = rng.integers(-2, 3, (24, 72)).astype(np.float64)
+    q = rng.integers(0, 256, (16, 36)).astype(np.float64)
+    (bound,) = expected(program, {"x": x, "q": q}, {"M": 24, "N": 16}, 16)
+    low, high = q % 16, q // 16
+    numbers = np.stack([low, high], axis=-1).reshape(16, 72)
+    numbers = np.where(numbers < 8, numbers, numbers - 16) / 2
+    np.testing.assert_array_equal(bound.value, x @ numbers.T)

@@ -176,8 +176,12 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
 
 
 def _making(p: CostParameters, c: Columns) -> Column:
-    """Cycles in which the threads of a block compute their part of a k tile."""
-    return np.asarray(c.made / p.compute_rate + c.made_functions / p.compute_function_rate)
+    """Cycles in which the threads of a block compute their part of a k tile.
+
+    Those of a producer are few: one chunk follows another.
+    """
+    rate = np.where(c.roles > 0, p.producer_rate, p.compute_rate)
+    return np.asarray(c.made / rate + c.made_functions / p.compute_function_rate)
 
 
 def _finish(p: CostParameters, c: Columns) -> Column:

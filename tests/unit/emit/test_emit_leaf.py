@@ -11,6 +11,7 @@ from polygen.emit.leaf.table import render
 from polygen.schedule.model import (
     CtaTile,
     Epilogue,
+    Launches,
     Pipeline,
     Roles,
     Schedule,
@@ -36,6 +37,7 @@ KERNELS = {
             epilogue=Epilogue("registers"),
         )
     },
+    "dependent": {"arch": "sm_90a", "schedule": replace(roles(), launch=Launches(dependent=True))},
     "turns": {"arch": "sm_90a", "schedule": roles("pingpong", through="registers")},
 }  # fmt: skip
 

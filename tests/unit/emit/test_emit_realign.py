@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -92,3 +94,16 @@ def test_what_the_copy_does_not_take_is_refused(tmp_path):
     for wrong in ({"x": (1 << 30) + 1}, {"x_stride1": -1}, {"K": 0}, {"y0_stride0": 3}):
         assert host.realigned({**right, **wrong}, 1 << 40) != 0, wrong
     assert host.realigned(right, (1 << 40) + 64) == 1
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+def test_nvcc_compiles_copies_and_dependent_launches(tmp_path):
+    function, signature, sizes = CASES["matrices"]
+    schedule = replace(SCHEDULE, launch=Launches(realign=True, dependent=True))
+    kernel = function.compile(*signature, arch="sm_90a", sizes=sizes, schedule=schedule)
+    (tmp_path / "kernel.cu").write_text(kernel.source)
+    command = ["nvcc", "-gencode", "arch=compute_90a,code=sm_90a", "-Werror=all-warnings"]
+    command += ["-c", "kernel.cu", "-o", "kernel.o"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert b"pg_product_realigned_launch" in (tmp_path / "kernel.o").read_bytes()

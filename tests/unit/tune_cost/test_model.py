@@ -50,7 +50,7 @@ BETTER = (
     "box_rate", "fetch_rate_astride", "outside_rate", "l2_rate", "matrix_rate", "function_rate",
     "warp_rate", "warp_shared_rate", "warp_fetch_rate", "warp_narrow_rate",
     "way_out_rate", "warp_function_rate", "exchange_rate", "warp_memory",
-    "lane_rate", "lane_load_rate", "compute_rate", "compute_function_rate",
+    "lane_rate", "lane_load_rate", "producer_rate", "compute_rate", "compute_function_rate",
 )  # fmt: skip
 WORSE = (
     "droop", "written_share", "start", "instruction", "step", "latency", "crowding", "cluster_loss",
