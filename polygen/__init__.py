@@ -13,6 +13,16 @@ if TYPE_CHECKING:
     from polygen.errors import PolygenError
     from polygen.frontend import random
     from polygen.frontend.coordinates import indices, repeat
+    from polygen.frontend.folds import averaged as mean
+    from polygen.frontend.folds import every as all
+    from polygen.frontend.folds import index_of_largest as argmax
+    from polygen.frontend.folds import index_of_smallest as argmin
+    from polygen.frontend.folds import largest as max
+    from polygen.frontend.folds import layer_norm, logsumexp, rms_norm, softmax
+    from polygen.frontend.folds import multiplied as prod
+    from polygen.frontend.folds import smallest as min
+    from polygen.frontend.folds import some as any
+    from polygen.frontend.folds import summed as sum
     from polygen.frontend.functions import absolute as abs
     from polygen.frontend.functions import (
         arctan2,
@@ -83,7 +93,11 @@ __all__ = [
     "TensorMap",
     "Verdict",
     "abs",
+    "all",
+    "any",
     "arctan2",
+    "argmax",
+    "argmin",
     "cbrt",
     "ceil",
     "celu",
@@ -108,6 +122,7 @@ __all__ = [
     "hypot",
     "indices",
     "judge",
+    "layer_norm",
     "leaky_relu",
     "load_schedule",
     "log",
@@ -116,16 +131,22 @@ __all__ = [
     "logical_not",
     "logical_or",
     "logsigmoid",
+    "logsumexp",
     "matmul",
+    "max",
     "maximum",
+    "mean",
+    "min",
     "minimum",
     "mish",
     "per_group",
     "power",
+    "prod",
     "random",
     "reciprocal",
     "relu",
     "repeat",
+    "rms_norm",
     "round",
     "rsqrt",
     "selu",
@@ -133,10 +154,12 @@ __all__ = [
     "sign",
     "silu",
     "sin",
+    "softmax",
     "softplus",
     "softsign",
     "sqrt",
     "square",
+    "sum",
     "tan",
     "tanh",
     "trunc",
@@ -167,7 +190,21 @@ _HOMES = {
     "matmul": "polygen.frontend.products",
     "per_group": "polygen.frontend.groups",
 }
-_RENAMED = {"abs": "absolute", "round": "round_half_even"}
+# Reductions, under names that are not Python's.
+_FOLDS = {
+    "sum": "summed",
+    "prod": "multiplied",
+    "max": "largest",
+    "min": "smallest",
+    "mean": "averaged",
+    "all": "every",
+    "any": "some",
+    "argmax": "index_of_largest",
+    "argmin": "index_of_smallest",
+    **{name: name for name in ("logsumexp", "softmax", "rms_norm", "layer_norm")},
+}
+_HOMES |= dict.fromkeys(_FOLDS, "polygen.frontend.folds")
+_RENAMED = {"abs": "absolute", "round": "round_half_even"} | _FOLDS
 
 
 if not TYPE_CHECKING:  # a type checker is to refuse names that do not exist

@@ -34,6 +34,7 @@ _EXACT = frozenset(
     ]
 )
 # fmt: on
+_EXACT_FOLDS = ("sum", "max", "min", "argmax", "argmin")
 
 
 _SHOWN = 6  # instructions of the access profile that are printed
@@ -97,7 +98,8 @@ def profile_lines(profile: tuple[AccessProfile, ...]) -> list[str]:
 
 def is_exact(program: Program) -> bool:
     """Whether the program maps small integers to exactly representable results."""
-    return all(s.function in _EXACT for s in program.pointwise)
+    folds = all(fold.function in _EXACT_FOLDS for fold in program.folds)
+    return folds and all(s.function in _EXACT for s in program.pointwise)
 
 
 class Checked(Protocol):

@@ -21,7 +21,14 @@ from pathlib import Path
 from polygen import knobs
 from polygen.emit.functions import is_costly
 from polygen.errors import InvarianceError, ScheduleError
-from polygen.fit import check_groups, check_launch, check_roles, fitting, instruction_for
+from polygen.fit import (
+    check_folds,
+    check_groups,
+    check_launch,
+    check_roles,
+    fitting,
+    instruction_for,
+)
 from polygen.frontend.invariant import for_every_size
 from polygen.frontend.pitches import row_step
 from polygen.frontend.program import Dim, Program, Tensor
@@ -31,6 +38,7 @@ from polygen.hardware.device import Device, common_facts
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.invariance import LADDER, in_k_tiles, of_class, shared
 from polygen.poly.fills import by_threads, held
+from polygen.poly.folds import split_folds
 from polygen.poly.fusion import fuse
 from polygen.poly.match import Match, Operand, match
 from polygen.poly.orientation import oriented, oriented_work
@@ -152,6 +160,7 @@ def decide(
     check_structure(decided, instruction, f"schedule {decided.name}")
     check_launch(decided, device)
     check_groups(decided, matched)
+    check_folds(decided, work)
     if instruction.scope == "warpgroup" and not decided.specialised:
         raise ScheduleError(
             f"{instruction} is an instruction of one warpgroup",
@@ -261,11 +270,12 @@ def candidates(
 
 
 def _analysed(program: Program) -> Prospect:
-    computed = prologues(program)
-    statements = with_rows(without_prologues(program, computed))
+    split = split_folds(program)
+    computed = prologues(split.main)
+    statements = with_rows(without_prologues(split.main, computed))
     fusion = fuse(statements, scop(statements))
     matched = match(statements, fusion, computed, program.inputs)
-    return Prospect(matched, pointwork(statements, fusion, matched))
+    return Prospect(matched, pointwork(statements, fusion, matched, split.folds))
 
 
 @functools.lru_cache(maxsize=_MOST_PROSPECTS)

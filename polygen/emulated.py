@@ -3,6 +3,8 @@
 1. The arrays are bound as those of a call are, and outputs start as NaN.
 2. Where operands are copied first, that kernel runs before the other, into a workspace whose bytes
    are NaN; the other one gets the copies for the arrays.
+3. Where results are folded, the launch that follows runs on what the kernel has left; the parts
+   between them start as NaN.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import numpy as np
 from polygen.brief import Brief
 from polygen.emit.source import Argument, KernelSource
 from polygen.errors import ArgumentError, VerifyError
-from polygen.frontend.dtypes import TF32
+from polygen.frontend.dtypes import F32, TF32
 from polygen.frontend.program import Program, Tensor
 from polygen.machine import Behind, Launch, Link, Report, TensorMap, chain
 from polygen.machine.run import arrays_of
@@ -26,6 +28,7 @@ from polygen.schedule import realign
 Array = np.ndarray[Any, Any]
 
 _NAN_BYTE = 0xFF  # of it NaNs of all element types are made
+_ARRAYS = ("pointer", "map", "workspace")  # arguments that a report has an array of
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -40,8 +43,9 @@ class Emulation(Brief):
 
 
 def launch_of(program: Program, source: KernelSource, operands: tuple[Any, ...]) -> Launch:
-    """The launch of a kernel on NumPy arrays, the last of `launches_of`; arguments as there."""
-    return launches_of(program, source, operands)[-1]
+    """The kernel's own launch among those of `launches_of`; arguments as there."""
+    launches = launches_of(program, source, operands)
+    return next(one for one in launches if one.entry == source.entry)
 
 
 def launches_of(
@@ -59,8 +63,8 @@ def launches_of(
         AlignmentMismatch: they fit another variant of it.
 
     Returns:
-        The launch of the copy, if the kernel has one, and that of the kernel. What the first writes
-        to are arrays that the second reads.
+        The launch of the copy, if the kernel has one; that of the kernel; and the one that makes
+        results of parts of folds, if it has any. What one writes to are arrays that the next reads.
     """
     if len(operands) != len(program.inputs):
         names = ", ".join(t.name for t in program.inputs)
@@ -81,6 +85,10 @@ def launches_of(
     for argument, constant in zip(source.arguments, binding.constants, strict=True):
         if argument.kind == "pointer":
             arguments.append(arrays[argument.tensor])
+        elif argument.kind == "workspace":
+            assert source.following is not None
+            room = source.following.workspace(dict(binding.sizes))
+            arguments.append(np.full(room // F32.bytes, np.nan, F32.numpy))
         elif argument.kind == "scalar":
             arguments.append(np.float32(given[argument.tensor]))
         elif argument.kind == "map":
@@ -92,10 +100,14 @@ def launches_of(
             )
         else:
             arguments.append(np.int32(constant or 0))
-    found = source.launch
+    found, following = source.launch, source.following
     block = (found.threads, 1, 1)
     own = Launch(binding.grid, block, found.shared_bytes, tuple(arguments), source.entry)
-    return (*before, own)
+    if following is None:
+        return (*before, own)
+    grid = (following.grid(dict(binding.sizes)), 1, 1)
+    last = Launch(grid, (following.threads, 1, 1), 0, own.arguments, following.entry)
+    return (*before, own, last)
 
 
 def _copying(
@@ -153,20 +165,28 @@ def emulate(
     Raises:
         ArgumentError: the operands do not fit the kernel.
     """
-    *before, own = launches_of(program, source, operands)
-    dependent, known = source.launch.dependent, arrays_of(own)
+    launches, dependent = launches_of(program, source, operands), source.launch.dependent
+    own = next(at for at, one in enumerate(launches) if one.entry == source.entry)
+    known = arrays_of(launches[own])
+    passed = [argument for argument in source.arguments if argument.kind in _ARRAYS]
+    results = {tensor.name for tensor in program.outputs}
+    left = [  # what the launch that follows finds
+        array
+        for argument, array in zip(passed, known, strict=True)
+        if argument.kind == "workspace" or argument.tensor in results
+    ]
     links = [
         Link(ptx, one, tuple(a for a in arrays_of(one) if _among(a, known)), dependent)
-        for one in before
+        for one in launches[:own]
     ]
-    links.append(Link(ptx, own, (), dependent))
+    links.append(Link(ptx, launches[own], tuple(left) if launches[own + 1 :] else (), dependent))
+    links += [Link(ptx, one, ()) for one in launches[own + 1 :]]
     # Nobody knows what ran before: it may have used all arrays.
     everything = Behind(tuple(a for link in links for a in arrays_of(link.launch)))
     report = _joined(chain(links, everything, **options))
-    passed = [a.tensor for a in source.arguments if a.kind in ("pointer", "map")]
-    after = dict(zip(passed, report.arrays, strict=True))
-    results = tuple(after[t.name] for t in program.outputs)
-    return Emulation(results[0] if len(results) == 1 else results, report)
+    after = dict(zip([a.tensor for a in passed], report.arrays, strict=True))
+    found = tuple(after[t.name] for t in program.outputs)
+    return Emulation(found[0] if len(found) == 1 else found, report)
 
 
 def _in_chunks(tensor: Tensor, array: Array) -> tuple[int, ...]:
@@ -211,5 +231,7 @@ def _view(array: Array, tensor: Tensor) -> ArrayView:
 
 
 def _poisoned(shape: tuple[int, ...], tensor: Tensor) -> Array:
-    """An output filled with NaN: an element the kernel never writes shows."""
-    return in_order(np.full(shape, np.nan, tensor.dtype.numpy), tensor.order)
+    """An output filled with NaN, or the least integer: an element never written shows."""
+    kind = tensor.dtype.numpy
+    poison = np.nan if tensor.dtype.kind == "float" else np.iinfo(kind).min
+    return in_order(np.full(shape, poison, kind), tensor.order)

@@ -5,7 +5,8 @@
 2. Roles ask for tiles that their consumers can share, and for operands that tensor maps describe.
 3. Shipped schedules are fitted: k tiles of as many swizzle spans as they have of 16-bit elements,
    as many stages as fit shared memory, panels as wide as registers hold, results line by line where
-   tensor maps cannot describe them.
+   tensor maps cannot describe them, and straight from the registers where warps fold, or nothing
+   but folds leaves.
 
 Which of the schedules that fit is taken is not decided here (`polygen.decide`).
 """
@@ -221,6 +222,50 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -
         )
 
 
+def check_folds(schedule: Schedule, work: Pointwork) -> None:
+    """Refuse folds that the way out of a schedule makes no parts of.
+
+    Raises:
+        ScheduleError: operands are exchanged, multiplied by lanes or copied first, the launch is
+            dependent, or results leave through a scratch area or in panels of which there are none.
+        UnsupportedProgram: a fold leaves the rows and columns of a tile as they are.
+    """
+    others = {
+        "exchange": (schedule.exchange, "false"),
+        "launch.dependent": (schedule.launch.dependent, "false"),
+        "launch.realign": (schedule.launch.realign, "false"),
+        'atom = "dot"': (schedule.by_lanes, '"auto"'),
+    }
+    for fold in work.folds:
+        for field, (asked, instead) in others.items():
+            if asked:
+                raise ScheduleError(
+                    f"{field} with {fold.value}, a fold",
+                    where=f"schedule {schedule.name}",
+                    why="parts of folds are made of tiles with the result's own rows and columns, "
+                    "and one launch follows the kernel's alone",
+                    nearest=f"Use {field.partition(' ')[0]} = {instead}",
+                )
+        through = schedule.epilogue.through
+        if through == "smem" or (through != "registers" and not work.writes):
+            raise ScheduleError(
+                f"epilogue.through = {through!r} with {fold.value}, a fold",
+                where=f"schedule {schedule.name}",
+                why="parts of folds are made of terms that are in registers where the instruction "
+                "left them"
+                if through == "smem"
+                else "panels are of matrices that are stored, and only folds leave",
+                nearest='Use epilogue.through = "registers"',
+            )
+        if not {"m", "n"} & set(fold.folded):
+            raise UnsupportedProgram(
+                f"{fold.value}, a {fold.monoid}, folds no axis of a tile",
+                where=f"{schedule.name}: it folds {', '.join(fold.folded)} and keeps m and n",
+                why="its parts would be as many as the product has elements",
+                nearest="Fold rows or columns as well, or fold outside",
+            )
+
+
 def check_lanes(schedule: Schedule, match: Match) -> None:
     """Refuse operands that lanes cannot read in whole chunks along k.
 
@@ -282,10 +327,14 @@ def fitting(
     """
 
     def fit(candidate: Schedule) -> Fitted | str:
+        if work.folds and (candidate.epilogue.through == "smem" or not work.writes):
+            by_pairs = replace(candidate.epilogue, through="registers", columns=0)
+            candidate = replace(candidate, epilogue=by_pairs)
         found, out = oriented(matched, candidate), oriented_work(work, candidate)
         try:
             check_launch(candidate, device)
             check_groups(candidate, matched)
+            check_folds(candidate, work)
             instruction = instruction_for(found, device, candidate)
             behind = behind_copy(found, candidate)
             if candidate.specialised:

@@ -143,26 +143,36 @@ class Kernel(Described):
     def workspace(self, sizes: dict[str, int] | None = None) -> int:
         """Bytes of device memory that a call takes beside its arrays, while it runs.
 
+        Copies of operands lie there, or the parts of folds; no kernel has both.
+
         Args:
             sizes: of the call; dims not named have the size that the kernel was optimised for.
 
         Raises:
             ArgumentError: the size of a dim is not known.
         """
-        copy = self._generated.source.realign
-        if copy is None:
+        copy, following = self._generated.source.realign, self._generated.source.following
+        if copy is None and following is None:
             return 0
         known = {**self._sizes, **(sizes or {})}
-        missing = {d for t in copy.tensors for d in t.dims if isinstance(d, str)} - set(known)
+        wanted = set(self.program.sizes)
+        if copy is not None:
+            wanted = {d for t in copy.tensors for d in t.dims if isinstance(d, str)}
+        missing = wanted - set(known)
         if missing:
             raise ArgumentError(
                 f"sizes without {', '.join(sorted(missing))}",
                 where="workspace",
                 nearest=f"Name all of {', '.join(self.program.sizes)}",
             )
-        return copy.workspace(known)
+        if copy is not None:
+            return copy.workspace(known)
+        assert following is not None
+        return following.workspace(known)
 
-    def __call__(self, *operands: Any, out: Any = None, stream: Any = None) -> Any:
+    def __call__(
+        self, *operands: Any, out: Any = None, stream: Any = None, workspace: Any = None
+    ) -> Any:
         """Launch on CUDA arrays; asynchronous, on the caller's current stream or on `stream`.
 
         Args:
@@ -170,6 +180,9 @@ class Kernel(Described):
                 run-time scalars.
             out: output array, or tuple of them; nothing but `workspace` is allocated then.
             stream: a stream of CuPy or PyTorch, or an address.
+            workspace: with folds, an array of `workspace(sizes)` bytes that nobody else uses until
+                the call is done; None: one is allocated on the stream, and given back. A call
+                that is captured in a graph needs one that lives as long as the graph.
 
         Returns:
             The output in the library of the first array, or a tuple of outputs.
@@ -180,12 +193,13 @@ class Kernel(Described):
         arrays, scalars = self._scalar_places
         try:
             if not scalars:
-                return self._launcher(operands, (), out, stream)
+                return self._launcher(operands, (), out, stream, workspace)
             return self._launcher(
-                tuple(operands[i] for i in arrays), tuple(operands[i] for i in scalars), out, stream
-            )
+                tuple(operands[i] for i in arrays), tuple(operands[i] for i in scalars), out,
+                stream, workspace,
+            )  # fmt: skip
         except AlignmentMismatch as mismatch:
-            return self._sibling(mismatch)(*operands, out=out, stream=stream)
+            return self._sibling(mismatch)(*operands, out=out, stream=stream, workspace=workspace)
 
     def plan(self, **constant: Any) -> Planned:
         """Fix operands that stay the same, such as weights: they are aligned once.

@@ -25,6 +25,7 @@ from polygen.lower.plan import KernelPlan
 from polygen.lower.resources import resources
 from polygen.lower.verify import verify
 from polygen.poly.derive_syncs import Synchronised, derive
+from polygen.poly.folds import split_folds
 from polygen.poly.fusion import Fusion, fuse
 from polygen.poly.mapping import ScheduleTree, map_program
 from polygen.poly.match import match
@@ -146,6 +147,7 @@ def _generate(
         panels=panels(decided, prospect.work),
         derived=synchronised,
         invariant=program.invariant,
+        folds=bool(prospect.work.folds),
     )
     tree = replace(tree, proofs=(*prove_prologues(program), *tree.proofs))
     if program.invariant:
@@ -157,14 +159,15 @@ def _generate(
 
 
 def _analysed(program: Program) -> tuple[Program, Scop, Fusion, Prospect]:
-    """The program without what computes operands, and what is known of it."""
-    computed = prologues(program)
-    products = without_prologues(program, computed)
+    """The program without folds and what computes operands, and what is known of it."""
+    split = split_folds(program)
+    computed = prologues(split.main)
+    products = without_prologues(split.main, computed)
     statements = with_rows(products)
     model = scop(statements)
     fusion = fuse(statements, model)
     matched = match(statements, fusion, computed, program.inputs)
-    prospect = Prospect(matched, pointwork(statements, fusion, matched))
+    prospect = Prospect(matched, pointwork(statements, fusion, matched, split.folds))
     return products, model, fusion, prospect
 
 

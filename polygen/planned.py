@@ -24,7 +24,9 @@ class Runs(Protocol):
     def workspace(self, sizes: dict[str, int] | None = None) -> int:
         """Bytes that a call takes beside its arrays."""
 
-    def __call__(self, *operands: Any, out: Any = None, stream: Any = None) -> Any:
+    def __call__(
+        self, *operands: Any, out: Any = None, stream: Any = None, workspace: Any = None
+    ) -> Any:
         """Launch on arrays."""
 
 
@@ -67,13 +69,16 @@ class Planned:
         self._changing = tuple(name for name in tensors if name not in constant)
         self._order = tuple(tensors)
 
-    def run(self, *operands: Any, out: Any = None, stream: Any = None) -> Any:
+    def run(
+        self, *operands: Any, out: Any = None, stream: Any = None, workspace: Any = None
+    ) -> Any:
         """Launch on the operands that change, in the kernel's order.
 
         Args:
             operands: all that the plan does not keep.
             out: as for `Kernel`.
             stream: as for `Kernel`.
+            workspace: as for `Kernel`.
 
         Returns:
             What the kernel returns.
@@ -88,7 +93,8 @@ class Planned:
                 nearest=f"Expected: {', '.join(self._changing) or 'none'}",
             )
         given = {**self.kept, **dict(zip(self._changing, operands, strict=True))}
-        return self.kernel(*(given[name] for name in self._order), out=out, stream=stream)
+        ordered = (given[name] for name in self._order)
+        return self.kernel(*ordered, out=out, stream=stream, workspace=workspace)
 
     def workspace(self, sizes: dict[str, int] | None = None) -> int:
         """Bytes of device memory that a run takes beside its arrays; as for `Kernel`."""

@@ -28,9 +28,10 @@ from polygen.runtime.artifact import Artifact, Resources
 from polygen.runtime.files import write_bytes_atomic
 from polygen.schedule.model import Schedule
 
-FORMAT = 4  # 4: what goes before a kernel on its stream
+FORMAT = 4  # 4: what goes before and after a kernel on its stream, and the order of folds
 _SUFFIXES = (".cu", ".h", ".cubin", ".ptx", ".tree.yaml")  # all but the manifest
 _MANIFEST = ".json"
+_AROUND = ("realign", "following")  # what goes before and after a kernel
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ def pack(saved: Saved) -> tuple[dict[str, Any], dict[str, bytes]]:
         "arch": source.arch,
         "arguments": encode(source.arguments),
         "launch": encode(source.launch),
+        "following": encode(source.following),
         "conditions": encode(source.conditions),
         "alignment": dict(source.alignment),
         "schedule": encode(generated.schedule),
@@ -167,7 +169,7 @@ def _read(manifest: dict[str, Any], files: dict[str, bytes]) -> Saved:
         "header": files[".h"].decode(),
         **{
             field: manifest[field]
-            for field in ("arch", "arguments", "launch", "conditions", "options", "realign")
+            for field in ("arch", "arguments", "launch", "conditions", "options", *_AROUND)
         },
     }
     generated = {

@@ -50,7 +50,7 @@ def show_plan(plan: KernelPlan, origin: str) -> str:
         ("boxes", [_boxes(leaf) for leaf in plan.leaves if isinstance(leaf.work, Move)]),
         ("fragment loads", [_load(load) for load in plan.of(Load)]),
         ("epilogue", _epilogue(plan)),
-        ("sums", [reproducible(plan.sums), *map(str, plan.sums.orders)]),
+        ("sums", [reproducible(plan.sums), *map(str, (*plan.sums.orders, *plan.sums.folds))]),
         ("barriers", [line for placed in plan.syncs for line in _barrier(placed)]),
         ("resources", [str(plan.resources)]),
         ("proofs", [str(proof) for proof in plan.proofs]),

@@ -46,7 +46,7 @@ struct cudaLaunchAttribute { cudaLaunchAttributeID id; struct { int programmatic
 typedef void* cudaStream_t;
 struct cudaLaunchConfig_t { dim3 gridDim, blockDim; unsigned long long dynamicSmemBytes; cudaStream_t stream; cudaLaunchAttribute* attrs; unsigned numAttrs; };
 struct alignas(64) TensorMap { unsigned long long words[16]; };
-extern "C" { int launches = 0, maps = 0, count = 0, passed[64]; unsigned blocks[3]; int resident_blocks = 132; unsigned long long described[16][24]; }
+extern "C" { int launches = 0, followed = 0, maps = 0, count = 0, passed[64]; unsigned blocks[3]; int resident_blocks = 132; unsigned long long described[16][24]; }
 CUresult cuTensorMapEncodeTiled(CUtensorMap*, CUtensorMapDataType, cuuint32_t rank, void* tensor, const cuuint64_t* sizes, const cuuint64_t* steps, const cuuint32_t* box, const cuuint32_t* element_steps, CUtensorMapInterleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
   unsigned long long* to = described[maps++ % 16];
   *to++ = rank; *to++ = (unsigned long long)tensor; *to++ = swizzle;
@@ -64,6 +64,7 @@ template <class T> static void note(const T&) {}
 [[maybe_unused]] static void note_all() {}
 template <class T, class... Rest> static void note_all(const T& first, const Rest&... rest) { note(first); note_all(rest...); }
 template <class... Values> static void record(dim3 grid, const Values&... values) { ++launches; count = 0; blocks[0] = grid.x; blocks[1] = grid.y; blocks[2] = grid.z; note_all(values...); }
+template <class... Values> static void follow(unsigned, const Values&...) { followed = launches; }
 extern "C" { long long copied[64]; int copied_count = 0; unsigned copied_blocks = 0; }
 [[maybe_unused]] static void note_copy() {}
 template <class T, class... Rest> static void note_copy(const T& first, const Rest&... rest) { if constexpr (sizeof(T) <= 8) copied[copied_count++] = (long long)first; note_copy(rest...); }
@@ -77,7 +78,8 @@ template <class... Values> static cudaError_t cudaLaunchKernelEx(const cudaLaunc
 [[maybe_unused]] static const int ENTRY = 0, ENTRY_realign = 1;
 """
 
-_KINDS = {"pointer": ctypes.c_void_p, "scalar": ctypes.c_float}
+_KINDS = {"pointer": ctypes.c_void_p, "scalar": ctypes.c_float, "workspace": ctypes.c_void_p}
+_ROOM = 1 << 20  # where a workspace is, if nobody says
 
 
 def host_part(source: KernelSource) -> str:
@@ -109,7 +111,7 @@ class HostLauncher:
     def __init__(self, source: KernelSource, program: Program, folder: Path) -> None:
         assert COMPILER is not None
         self.entry, self.parameters = source.entry, arguments(program)
-        self.launch = source.launch
+        self.launch, self.follows = source.launch, source.following is not None
         launch = re.compile(rf"{source.entry}<<<grid, \d+, \d+, \(cudaStream_t\)stream>>>\(")
         text = host_part(source)
         if not source.launch.dependent:
@@ -120,6 +122,12 @@ class HostLauncher:
                 rf"{source.realign.entry}<<<dim3\((.*?)\), \d+, 0, \(cudaStream_t\)stream>>>\("
             )
             text, found = first.subn(r"record_copy(dim3(\1), ", text)
+            assert found == 1
+        if source.following is not None:
+            last = re.compile(
+                rf"{source.following.entry}<<<(.*), \d+, 0, \(cudaStream_t\)stream>>>\("
+            )
+            text, found = last.subn(r"follow(\1, ", text)
             assert found == 1
         (folder / "cuda.h").write_text(_CUDA_H)
         (folder / "host.cpp").write_text(_STUBS.replace("ENTRY", source.entry) + text)
@@ -146,13 +154,20 @@ class HostLauncher:
         self._header = ctypes.CDLL(str(folder / "check.so"))
 
     def _values(self, given: Mapping[str, int]) -> list[object]:
-        return [_KINDS.get(p.kind, ctypes.c_int)(given.get(p.name, 0)) for p in self.parameters]
+        return [
+            _KINDS.get(p.kind, ctypes.c_int)(
+                given.get(p.name, _ROOM if p.kind == "workspace" else 0)
+            )
+            for p in self.parameters
+        ]
 
     def __call__(self, given: Mapping[str, int]) -> int:
         """What the launcher returns; nothing is launched unless that is 0."""
         before = self.number("launches")
         code = int(getattr(self._host, f"{self.entry}_launch")(*self._values(given), None))
         assert (code == 0) == (self.number("launches") == before + 1)
+        if self.follows:
+            assert (code == 0) == (self.number("followed") == before + 1)
         return code
 
     def realigned(self, given: Mapping[str, int], workspace: int) -> int:

@@ -66,6 +66,7 @@ class Case:
     stages: int | None = None
     k: int | None = None  # blocks of a cluster that share sums
     registers: int | None = None  # of the producer
+    folds: bool = False  # whether terms are folded
 
 
 CASES = (
@@ -81,6 +82,8 @@ CASES = (
     Case("cluster of two", "sm_90a/cooperative_128x256x64_c2x1.toml", ("r",)),
     Case("shared sums, residual", "sm_90a/cooperative_64x64x64_s11_k4.toml", ("r",), stages=3),
     Case("shared sums, pair", "sm_90a/cooperative_64x64x64_s11_k4.toml", main=APART, stages=3, k=2),
+    Case("ping-pong, folds", "sm_90a/pingpong_64x160x64_s6_registers.toml", folds=True),
+    Case("cooperative, folds of panels", "sm_90a/cooperative_128x256x64.toml", ("r",), folds=True),
     Case("warps, shared pair", "sm_80/64x64x64_w32x32_s4.toml", main=SHARED),
     Case("cooperative, pair", "sm_90a/cooperative_128x64x64.toml", main=APART, stages=3),
     Case("ping-pong, shared pair", "sm_90a/pingpong_64x96x64_s10.toml", main=SHARED, stages=4),
@@ -127,7 +130,7 @@ def program(case: Case) -> TileProgram:
     width = tiles.columns
     columns = schedule.epilogue.columns or next(c for c in (64, 32, 16) if width % c == 0)
     panels = Panels(columns, case.operands, case.outputs) if through else Panels(0, (), ())
-    epilogue = Epilogue(RowVectors(8, 2, 32), panels)
+    epilogue = Epilogue(RowVectors(8, 2, 32), panels, case.folds)
     return kernel_program(tiles, schedule, epilogue, case.main, asynchronous=case.asynchronous)
 
 
@@ -610,6 +613,7 @@ _PANELS = (
     "shared sums",
 )  # fmt: skip
 _LAGGING = (
+    "cooperative, folds",
     "cooperative, residual", "cooperative, two", "cooperative, pair", "cooperative, filled",
     "ping-pong", "cluster", "shared sums",
 )  # fmt: skip
@@ -667,6 +671,7 @@ EQUIVALENT = (
             "cooperative, two",
             "cooperative, pair",
             "cooperative, filled",
+            "cooperative, folds",
             "cluster",
             "shared sums",
         ),
@@ -729,7 +734,7 @@ EQUIVALENT = (
     ),
     Equivalent(
         ("locate_consumer after wait_turn", "wait_turn before locate_consumer"),
-        ("ping-pong, from",),
+        ("ping-pong, from", "ping-pong, folds"),
         "the tile is the thread's own; the turn is for the products",
     ),
     Equivalent(
@@ -747,11 +752,28 @@ EQUIVALENT = (
         (
             "cooperative, residual",
             "cooperative, none",
+            "cooperative, folds",
             "ping-pong, residual",
             "cluster",
             "shared sums, residual",
         ),
         "the panel is released later, which is slower and no less ordered",
+    ),
+    Equivalent(
+        ("arrive_turn after unfold",),
+        ("ping-pong, folds",),
+        "the turn is passed on later, which is slower and no less ordered",
+    ),
+    Equivalent(
+        ("fold after skip_ring", "skip_ring before fold"),
+        ("ping-pong, folds",),
+        "the tile has no more use of the ring's counters by then",
+    ),
+    Equivalent(
+        ("unfold before arrive_empty_ring_rest",),
+        ("ping-pong, folds", "cooperative, folds"),
+        "registers of one thread; the last slots of the ring are released later, which is slower "
+        "and no less ordered",
     ),
     Equivalent(
         ("send before arrive_empty_ring_rest",),

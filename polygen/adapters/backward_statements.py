@@ -104,6 +104,7 @@ class Writer:
             return argument.value
         if isinstance(argument, Coordinate):
             return _Place(self, argument)
+        assert isinstance(argument, Access)  # extents stand beside folds, which are refused
         return self.value(argument)
 
     def apply(self, function: str, args: Sequence[Any]) -> Any:

@@ -126,6 +126,13 @@ def _require_known(program: Program, wanted: frozenset[str]) -> None:
     Raises:
         GradientError: with what to do.
     """
+    if program.folds:
+        raise GradientError(
+            f"{program.folds[0].write.name}, a fold: {program.folds[0]}",
+            where=program.name,
+            why="what comes back to a row's result goes to all of the row",
+            nearest="Fold outside, or call it under torch.no_grad()",
+        )
     if program.ends:
         raise GradientError(
             "a product by groups",

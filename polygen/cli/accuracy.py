@@ -11,8 +11,11 @@
 3. The pointwise part. The program is evaluated in float64 with the sum moved by +delta and -delta,
    then with the result of each fast function moved by its error; the largest change of each is how
    the functions that follow magnify that error.
-4. f32 arithmetic of the pointwise part, and rounding to the output's type, are added.
-5. Operands that are computed are evaluated first, and rounded. Where an element lies so near to the
+4. Folds. A sum of L terms, in any order, is that of terms moved by L units u of themselves; a
+   log-sum-exp that of terms moved by some u for each. Which of two terms is the larger may be
+   changed by the smallest error, so that indices are not compared.
+5. f32 arithmetic of the pointwise part, and rounding to the output's type, are added.
+6. Operands that are computed are evaluated first, and rounded. Where an element lies so near to the
    middle between two numbers of the operand's type that the errors above may round it to the other
    one, delta grows by what that would change.
 
@@ -38,8 +41,10 @@ from polygen.frontend.program import (
     Argument,
     Constant,
     Contraction,
+    Fold,
     Pointwise,
     Program,
+    Statement,
     Tensor,
 )
 from polygen.frontend.rounding import round_to
@@ -48,6 +53,7 @@ from polygen.poly.prologue import prologues, without_prologues
 
 Array = np.ndarray[Any, Any]
 _POINTWISE = 2.0**-18  # relative error of a chain of f32 functions, as `Kernel.check` takes it
+_EXPONENTIAL = 8  # units that are lost when two sums of exponentials are added up
 _FAST_BITS = 16  # outputs this narrow take the fast forms (`polygen/emit/leaf/elements.py`)
 
 
@@ -107,7 +113,7 @@ def expected(
         if tensor.dtype == TF32:
             multiplied[tensor.name], tie = _nearest_tf32(inputs[tensor.name])
             ties[tensor.name] = ties.get(tensor.name, 0.0) + tie
-    after, moves = _after_the_sum(program, contraction)
+    after, moves = _after_the_sum(program, contraction, sizes)
     (total,) = evaluate(_alone(program, contraction), multiplied, sizes, round_outputs=False)
     still = {move.by.name: np.zeros(_shape(move.by, sizes)) for move in moves}
     given = {**inputs, **still, contraction.write.name: total}
@@ -135,7 +141,8 @@ def expected(
             largest = float(np.finfo(np.float32).max)
             if tensor.dtype.name == "f16":
                 largest = float(np.finfo(np.float16).max)
-            allowed = np.where(np.abs(value) + allowed < largest, allowed, np.inf)
+            compared = tensor.dtype.kind == "float" and np.abs(value) + allowed < largest
+            allowed = np.where(compared, allowed, np.inf)
             results.append(Expected(tensor, value, allowed))
     return tuple(results)
 
@@ -244,13 +251,17 @@ class _Move:
         return np.where(np.isfinite(exact), error, 0.0)
 
 
-def _after_the_sum(program: Program, contraction: Contraction) -> tuple[Program, tuple[_Move, ...]]:
-    """The program with the sum as an input, and an input added to the result of each fast function.
+def _after_the_sum(
+    program: Program, contraction: Contraction, sizes: Mapping[str, int]
+) -> tuple[Program, tuple[_Move, ...]]:
+    """The program with the sum as an input, and an input added to the result of each fast function,
+    and to the terms of folds that round.
 
     Composites are expanded as the emitter expands them.
     """
     fast = all(tensor.dtype.bits <= _FAST_BITS for tensor in program.outputs)
-    statements, moves = _moved(program.pointwise, fast)
+    rest = [s for s in program.statements if not isinstance(s, Contraction)]
+    statements, moves = _moved(rest, sizes, fast=fast)
     total = Tensor(contraction.write.name, F32, _dims(contraction))
     inputs = (*program.inputs, total, *(move.by for move in moves))
     return replace(program, inputs=inputs, statements=statements), moves
@@ -263,7 +274,7 @@ def _operand(
     own = prologues(program)[value]
     kind, extents = multiplied_as(own[-1]), dict(own[-1].domain)
     dims = tuple(extents[i] if isinstance(i, str) else 1 for i in own[-1].write.index)
-    statements, moves = _moved(own, kind.bits <= _FAST_BITS)
+    statements, moves = _moved(own, sizes, fast=kind.bits <= _FAST_BITS)
     alone = replace(
         program,
         inputs=(*program.inputs, *(move.by for move in moves)),
@@ -289,12 +300,19 @@ def _operand(
 
 
 def _moved(
-    pointwise: Sequence[Pointwise], fast: bool
-) -> tuple[tuple[Pointwise, ...], tuple[_Move, ...]]:
-    """Statements with something added to the result of each fast function."""
-    statements: list[Pointwise] = []
+    given: Sequence[Pointwise | Fold], sizes: Mapping[str, int], *, fast: bool
+) -> tuple[tuple[Statement, ...], tuple[_Move, ...]]:
+    """Statements with something added to the result of each fast function, and to terms of folds
+    that round.
+    """
+    statements: list[Statement] = []
     moves: list[_Move] = []
-    for statement in pointwise:
+    for statement in given:
+        if isinstance(statement, Fold):
+            folded, moved = _folded(statement, sizes)
+            statements += folded
+            moves += moved
+            continue
         parts = _expanded(statement)
         for part in parts:
             last = part.args[-1]
@@ -313,6 +331,26 @@ def _moved(
             ]
             moves.append(_Move(Tensor(exact.name, F32, dims), Tensor(by.name, F32, dims), *error))
     return tuple(statements), tuple(moves)
+
+
+def _folded(fold: Fold, sizes: Mapping[str, int]) -> tuple[list[Statement], list[_Move]]:
+    """A fold whose terms are moved by what combining them may lose."""
+    own = tuple(iterator for iterator, _ in fold.domain)
+    length = _shape(Tensor("", F32, tuple(e for i, e in fold.domain if i in fold.folded)), sizes)
+    lost = float(np.prod(length)) * 2.0**-F32.mantissa
+    errors = {"sum": (0.0, lost), "prod": (0.0, lost), "logsumexp": (_EXPONENTIAL * lost, 0.0)}
+    if fold.function not in errors:
+        return [fold], []
+    exact, by, moved = (
+        Access(f"{fold.write.name}.{what}", own) for what in ("exact", "moved_by", "moved")
+    )
+    first, *others = fold.args
+    one = Pointwise(f"{fold.name}.exact", fold.domain, exact, "mul", (first, Constant(1.0)), F32)
+    two = Pointwise(f"{fold.name}.moved", fold.domain, moved, "add", (exact, by), F32)
+    dims = tuple(extent for _, extent in fold.domain)
+    tensors = (Tensor(exact.name, F32, dims), Tensor(by.name, F32, dims))
+    statements: list[Statement] = [one, two, replace(fold, args=(moved, *others))]
+    return statements, [_Move(*tensors, *errors[fold.function])]
 
 
 def _expanded(statement: Pointwise) -> list[Pointwise]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from polygen.emit.functions import (
     BOOLEAN,
     COMPOSITES,
@@ -11,6 +14,7 @@ from polygen.emit.functions import (
     literal,
 )
 from polygen.errors import UnsupportedProgram
+from polygen.frontend.functions import applied
 from polygen.poly.ast import Binary, Block, Call, Const, Expr, For, If, LoopAst, Marked
 from polygen.poly.pointwise import Compute
 
@@ -100,9 +104,35 @@ def pointwise(
     return writer.lines, tuple(dict.fromkeys(writer.helpers))
 
 
+def definition(
+    function: Callable[..., tuple[Any, ...]],
+    arguments: Sequence[str],
+    prefix: str = "",
+    *,
+    fast: bool = False,
+) -> tuple[list[str], list[str], list[str]]:
+    """A definition of several results over the vocabulary.
+
+    Args:
+        function: of values with operators.
+        arguments: C expressions.
+        prefix: of the temporaries' names.
+        fast: take fast forms.
+
+    Returns:
+        Lines of C, C expressions of the results, and the helper files that they need.
+    """
+    writer = _Pointwise({}, {}, fast, prefix)
+    results = applied(function, arguments, writer.primitive)
+    found = [result if isinstance(result, str) else literal(result) for result in results]
+    return writer.lines, found, writer.helpers
+
+
 class _Pointwise:
-    def __init__(self, names: dict[str, str], outputs: dict[str, str], fast: bool) -> None:
-        self.names, self.outputs, self.fast = names, outputs, fast
+    def __init__(
+        self, names: dict[str, str], outputs: dict[str, str], fast: bool, prefix: str = ""
+    ) -> None:
+        self.names, self.outputs, self.fast, self.prefix = names, outputs, fast, prefix
         self.lines: list[str] = []
         self.helpers: list[str] = []
         self.temporaries = 0
@@ -119,10 +149,11 @@ class _Pointwise:
                 return
             self._define(statement.result, "float", _rounded(value, statement.dtype.name))
             return
-        result = expanded(statement.function, arguments, self._primitive)
+        result = expanded(statement.function, arguments, self.primitive)
         self.names[statement.result] = self._operand(result)
 
-    def _primitive(self, name: str, *arguments: str | float) -> str:
+    def primitive(self, name: str, *arguments: str | float) -> str:
+        """The name of a temporary that holds a function of the vocabulary."""
         if name not in PRIMITIVES and name not in COMPOSITES:
             raise UnsupportedProgram(f"the emitter has no primitive {name!r}", where="emit")
         constant = arguments[-1] if not isinstance(arguments[-1], str) else None
@@ -130,7 +161,9 @@ class _Pointwise:
         text, helpers = expression(name, operands, self.fast, constant)
         self.helpers += helpers
         self.temporaries += 1
-        return self._define(f"t{self.temporaries}", "bool" if name in BOOLEAN else "float", text)
+        return self._define(
+            f"{self.prefix}t{self.temporaries}", "bool" if name in BOOLEAN else "float", text
+        )
 
     def _define(self, name: str, kind: str, text: str) -> str:
         self.lines.append(f"const {kind} {name} = {text};")

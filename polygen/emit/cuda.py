@@ -16,6 +16,7 @@ from typing import Any
 
 from polygen.emit.conditions import refusals
 from polygen.emit.environment import environment
+from polygen.emit.folds import combining
 from polygen.emit.instructions import copies, instructions
 from polygen.emit.launcher import launcher, parameter, plan_conditions
 from polygen.emit.leaf.computed_chunk import lines as computed_lines
@@ -44,13 +45,15 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         VerifyError: a leaf is none that the table knows.
     """
     made = types(plan.epilogue)  # first: it refuses what cannot be written
+    functions, called = combining(plan)
     context = {
         **launcher(plan),
         **instructions(plan),
         **_frame(plan),
         "header": header(plan, command),
         "types": made,
-        "helpers": _helpers(plan),
+        "helpers": tuple(dict.fromkeys((*_helpers(plan), *called))),
+        "combining": functions,
         "parameters": ", ".join(parameter(plan, argument) for argument in plan.arguments),
         "places": places(plan),
     }
@@ -65,6 +68,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         launch=plan.launch,
         conditions=plan_conditions(plan),
         options=_options(plan),
+        following=plan.following,
         realign=plan.realign,
     )
 

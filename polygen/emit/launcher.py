@@ -18,6 +18,7 @@ from polygen.emit.conditions import (
     rounded_up,
     work_items,
 )
+from polygen.emit.folds import following
 from polygen.emit.leaves import c_type
 from polygen.emit.names import c_name
 from polygen.emit.realign import copy
@@ -69,6 +70,7 @@ def launcher(plan: KernelPlan) -> dict[str, Any]:
         "host_arguments": ", ".join(_passed(plan, argument) for argument in plan.arguments),
         "host_refusals": refusals(plan_conditions(plan), launch, plan.program.tensors),
         "host_maps": maps,
+        "following": following(plan),
         "map_step_bytes": common_facts()["tensor_map_row_bytes"],
         "map_step_less_1": common_facts()["tensor_map_row_bytes"] - 1,
         "map_step_most": common_facts()["tensor_map_step_most"],
@@ -90,6 +92,8 @@ def parameter(plan: KernelPlan, argument: Argument) -> str:
         return f"int {name}"
     if argument.kind == "scalar":
         return f"float {name}"
+    if argument.kind == "workspace":
+        return f"float* __restrict__ {name}"
     if argument.kind == "map":
         return f"const __grid_constant__ TensorMap {name}"
     tensor = plan.program.tensors[argument.tensor]
@@ -114,6 +118,7 @@ def _comment(plan: KernelPlan, argument: Argument) -> str:
         "pointer": f"address of {tensor}",
         "stride": f"int, elements from one index of axis {argument.axis} of {argument.tensor} to "
         "the next; 0 where there is one index",
+        "workspace": "address of room for parts of folds, f32, written and read by both launches",
         "map": f"128 bytes by value, the tensor map of {tensor}: boxes of "
         f"{' x '.join(map(str, argument.box))} elements along {_axes(argument, tensor)}, swizzle "
         f"{argument.swizzle} bytes",

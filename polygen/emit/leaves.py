@@ -14,6 +14,7 @@ from polygen.lower.work import Boxes
 from polygen.poly.match import Along
 
 _C_TYPES = {"f16": "unsigned short", "bf16": "unsigned short", "f32": "float", "tf32": "float"}
+_C_TYPES |= {"s32": "int"}  # indices, which only results of folds are
 # Registers of sums, and the letter under which instructions in CUDA take them.
 _SUMS = {"f32": ("float", "f"), "f16": ("unsigned", "r"), "s32": ("int", "r")}
 _C_BYTES = {

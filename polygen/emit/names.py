@@ -22,7 +22,7 @@ _WRITTEN_TEXT = (
     "portion to_row "
     "to_column from_row from_column "
     "locate fill multiply finish work matrix band in_band width rank owner turn quarter "
-    "full low_a low_b address_a address_b fragment_a fragment_b place_scratch "
+    "fold unfold full low_a low_b address_a address_b fragment_a fragment_b place_scratch "
     "groups rows_before rows_of_group tiles_m tiles_n RowGroups all_tiles find_together "
     "Cursor __attribute__ always_inline __syncwarp"
 )
@@ -41,6 +41,7 @@ _KEYWORDS_TEXT = (
 _MADE = re.compile(
     r"(wait|arrive|bar|fence|retire|skip|fetch)_|\w+_(warps|producer|loader|consumer)(_behind)*$"
     r"|z\d+$|(sum|mma|multiply|multiply_matrices|low_[ab])_\d+s?$|(copy|load|fragment)_[ab]\d*$"
+    r"|combine_[a-z]+$|fold_(i|q|w|place|rows?|columns|block|results?|parts|(at|from|\w+_part)?\d+|at)$"
 )
 _KEYWORDS = frozenset(_KEYWORDS_TEXT.split())
 _KERNEL_SCOPE = ("kernel.cu.j2", "launcher.cu.j2", "header.h.j2", "frame", "leaf")

@@ -96,7 +96,8 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
         return [f"unsigned {', '.join(fragments)};", f"{kind} {sums};"]
     warps = plan.device.warpgroup_warps
     quarter = f"const int quarter = warp % {warps} * {atom.m // warps}"
-    if not any(isinstance(leaf.work, Finish) for leaf in plan.leaves):
+    in_panels = any(isinstance(leaf.work, Finish) for leaf in plan.leaves)
+    if not in_panels or plan.epilogue.folds:
         own = ("group" if count > 1 else "0" for count in plan.tiles.warps)
         quarter += "".join(f", w_{axis} = {part}" for axis, part in zip("mn", own, strict=True))
     cleared = ", ".join(f"{total}{shape} = {{}}" for total in totals)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from polygen.brief import Brief
 from polygen.emit.conditions import Condition
-from polygen.lower.launch import Argument, Launch, MapAxis
+from polygen.lower.launch import Argument, Following, Launch, MapAxis
 from polygen.schedule.realign import Realign
 
-__all__ = ["Argument", "KernelSource", "Launch", "MapAxis"]
+__all__ = ["Argument", "Following", "KernelSource", "Launch", "MapAxis"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -24,6 +24,7 @@ class KernelSource(Brief):
     launch: Launch
     conditions: tuple[Condition, ...]  # what arguments must satisfy, in the order of their tests
     options: tuple[str, ...] = ()  # what the compiler is told, beside the target
+    following: Following | None = None  # the launch that makes results of parts of folds
     realign: Realign | None = None  # the copy of operands that goes before; the text has it too
 
     @property

@@ -7,6 +7,7 @@ second.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from polygen.frontend.dtypes import F32
 from polygen.frontend.functions import TABLE
 from polygen.frontend.grouping import one_group
 from polygen.frontend.groups import bounds
+from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -25,6 +27,8 @@ from polygen.frontend.program import (
     Contraction,
     Coordinate,
     Dim,
+    Extent,
+    Fold,
     Pointwise,
     Program,
     Statement,
@@ -129,6 +133,9 @@ def _run(
         with np.errstate(all="ignore"):
             if isinstance(statement, Contraction):
                 values[name] = _contraction(statement, values, extents)
+            elif isinstance(statement, Fold):
+                value = _fold(statement, values, extents)
+                values[name] = round_to(value, F32) if single else value
             else:
                 keep = name in names and not round_outputs
                 value = _pointwise(statement, values, extents, keep, single)
@@ -221,7 +228,7 @@ def _pointwise(
     """Applies the function over the whole domain; `keep` leaves out a cast's rounding."""
     ranges = _extents(statement, extents)
     iterators, shape = tuple(ranges), tuple(ranges.values())
-    args = [_operand(arg, values, ranges) for arg in statement.args]
+    args = [_operand(arg, values, ranges, extents) for arg in statement.args]
     if single:
         args = [round_to(a, F32) if isinstance(a, float) else a for a in args]
     if statement.function != "cast":
@@ -232,10 +239,26 @@ def _pointwise(
     return np.broadcast_to(result, shape).transpose(order)
 
 
-def _operand(arg: Argument, values: Mapping[str, Array], ranges: Mapping[str, int]) -> Any:
+def _fold(statement: Fold, values: Mapping[str, Array], extents: Mapping[str, int]) -> Array:
+    """Reduces the value as NumPy does."""
+    ranges = _extents(statement, extents)
+    term = _operand(statement.args[0], values, ranges, extents)
+    whole = np.broadcast_to(term, tuple(ranges.values()))
+    axes = tuple(axis for axis, it in enumerate(ranges) if it in statement.folded)
+    return np.asarray(MONOIDS[statement.function].reference(whole, axes), dtype=np.float64)
+
+
+def _operand(
+    arg: Argument,
+    values: Mapping[str, Array],
+    ranges: Mapping[str, int],
+    extents: Mapping[str, int],
+) -> Any:
     """An argument with one axis per iterator, of size 1 where it does not depend on it."""
     if isinstance(arg, Constant):
         return arg.value
+    if isinstance(arg, Extent):
+        return float(math.prod(extents[d] if isinstance(d, str) else d for d in arg.dims))
     iterators = tuple(ranges)
     if isinstance(arg, Coordinate):
         at = arg.index

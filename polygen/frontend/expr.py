@@ -202,6 +202,26 @@ class GroupNode:
         return self.source.dtype
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FoldNode:
+    """A reduction of a value over some of its axes; `dims` are those of the others."""
+
+    function: str  # of `polygen.frontend.monoids.MONOIDS`
+    value: Node
+    axes: tuple[int, ...]  # ascending
+    dims: Dims
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExtentNode:
+    """How many elements there are along some dims, as a number."""
+
+    extents: Dims
+    dims: Dims = ()
+    dtype: DType = F32
+
+
 @dataclass(frozen=True, slots=True)
 class Reach:
     """Where a view reads one axis of its source: ``scale * floor(position / per) + offset``."""
@@ -232,7 +252,17 @@ class ViewNode:
         return tuple(along.get(axis) for axis in range(len(self.dims)))
 
 
-Node = InputNode | ScalarNode | CoordinateNode | ApplyNode | ProductNode | GroupNode | ViewNode
+Node = (
+    InputNode
+    | ScalarNode
+    | CoordinateNode
+    | ExtentNode
+    | ApplyNode
+    | ProductNode
+    | FoldNode
+    | GroupNode
+    | ViewNode
+)
 
 GROUPED = "grouped_matmul"  # the notation of a product by groups of rows
 
@@ -250,10 +280,16 @@ def describe(node: Node, depth: int = 3) -> str:
         return f"{node.value:g}"
     if isinstance(node, CoordinateNode):
         return f"indices(…)[{node.axis}]"
+    if isinstance(node, ExtentNode):
+        return f"size({', '.join(map(str, node.extents))})"
     if isinstance(node, GroupNode):
         return f"per_group({node.source.tensor.name}, {node.ends.tensor.name}, …)"
     if depth == 0:
         return "…"
+    if isinstance(node, FoldNode):
+        axis = ", ".join(map(str, node.axes))
+        axis = f"({axis})" if len(node.axes) > 1 else axis
+        return f"{node.function}({describe(node.value, depth - 1)}, axis={axis})"
     if isinstance(node, ProductNode):
         return describe_product(node.notation, node.lhs, node.rhs, depth)
     if isinstance(node, ViewNode):

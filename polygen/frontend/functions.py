@@ -146,7 +146,7 @@ def closest(name: str, prefix: str = "") -> str:
     if name in _INSTEAD:
         return _INSTEAD[name]
     if name in _REDUCTIONS:
-        return f"Reductions are not supported yet: compute {name} outside"
+        return _OUTSIDE.format(name)
     # What NumPy has is no misspelling of something else.
     near = [] if is_numpy(name) else difflib.get_close_matches(name, known, n=3, cutoff=0.7)
     return f"Did you mean {' or '.join(near)}?" if near else f"Known: {', '.join(known)}"
@@ -327,8 +327,7 @@ ALIASES = {
 # fmt: off
 _REDUCTIONS = frozenset(
     [
-        "sum", "mean", "prod", "std", "var", "amax", "amin", "argmax", "argmin", "softmax",
-        "log_softmax", "logsumexp", "layer_norm", "norm", "cumsum", "any", "all", "median",
+        "std", "var", "log_softmax", "norm", "cumsum", "cumprod", "median",
     ]
 )
 # fmt: on
@@ -337,14 +336,16 @@ _REDUCTIONS = frozenset(
 # What to write in the place of functions that NumPy has and polygen has not.
 _PRODUCT = "A product of two matrices is written `x @ w` or `x @ w.T`"
 _INSTEAD = {
-    "max": "Of two values: `maximum(a, b)`. Reductions are not supported yet",
-    "min": "Of two values: `minimum(a, b)`. Reductions are not supported yet",
     "fmax": "Where NaN may win: `maximum(a, b)`",
     "fmin": "Where NaN may win: `minimum(a, b)`",
     "log2": f"Write `log(a) * {1.0 / math.log(2.0)!r}`",
     "log10": f"Write `log(a) * {1.0 / math.log(10.0)!r}`",
     **dict.fromkeys(("tensordot", "inner", "vdot", "vecdot"), _PRODUCT),
 }
+_OUTSIDE = (
+    "There are sum, prod, max, min, mean, all, any, argmax, argmin and logsumexp: return one of "
+    "them beside the matrix, and compute {} outside"
+)
 INDEX_HINT = (
     "An index adds axes, as c[:, None] and c[None, :] do to a vector, or takes a part with "
     "constant bounds, as v[..., :64], v[:, ::2] and v[0]"
@@ -389,3 +390,20 @@ def expand(name: str, args: Sequence[Any], primitive: Callable[..., Any]) -> Any
         return primitive(name, *values)
     result = function.definition(*(_Term(value, primitive) for value in values))
     return result.value
+
+
+def applied(
+    definition: Callable[..., tuple[Any, ...]], args: Sequence[Any], primitive: Callable[..., Any]
+) -> tuple[Any, ...]:
+    """Runs a definition of several results down to primitives, as `expand` runs one.
+
+    Args:
+        definition: of values with operators, over the functions of the vocabulary.
+        args: the caller's values.
+        primitive: as for `expand`.
+
+    Returns:
+        The caller's values of the results.
+    """
+    found = definition(*(_Term(value, primitive) for value in args))
+    return tuple(one.value if isinstance(one, _Term) else one for one in found)

@@ -15,6 +15,7 @@ from polygen.frontend.dtypes import S32
 from polygen.frontend.expr import (
     ApplyNode,
     Dims,
+    FoldNode,
     GroupNode,
     InputNode,
     Node,
@@ -143,11 +144,11 @@ def ends_of(roots: Iterable[Node]) -> InputNode | None:
     """Where the groups of all that outputs read end; None: nothing is in groups.
 
     Raises:
-        UnsupportedProgram: groups that end at different arguments, or values of groups without a
-            product by groups.
+        UnsupportedProgram: groups that end at different arguments, values of groups without a
+            product by groups, or folds beside them.
     """
     stack, seen, found = list(roots), set[Node](), dict[InputNode, None]()
-    product = False
+    product, fold = False, None
     while stack:
         node = stack.pop()
         if node in seen:
@@ -162,6 +163,16 @@ def ends_of(roots: Iterable[Node]) -> InputNode | None:
             stack += node.args
         elif isinstance(node, ViewNode):
             stack.append(node.source)
+        elif isinstance(node, FoldNode):
+            stack.append(node.value)
+            fold = node
+    if found and fold is not None:
+        raise UnsupportedProgram(
+            f"{describe(fold)} in a function with rows in groups",
+            where="ends",
+            why="parts of a fold have places that are known before any group is",
+            nearest=f"Return {describe(fold.value)}, and fold it in a second function",
+        )
     if len(found) > 1:
         raise UnsupportedProgram(
             f"groups end at {' and at '.join(sorted(one.tensor.name for one in found))}",

@@ -20,6 +20,8 @@ from polygen.errors import DTypeError, ExpressionError
 from polygen.frontend.coordinates import indices, repeat
 from polygen.frontend.dtypes import STORED
 from polygen.frontend.dtypes import dtype as to_dtype
+from polygen.frontend.folding import METHODS
+from polygen.frontend.folds import PUBLIC as FOLDS
 from polygen.frontend.functions import ALIASES, INDEX_HINT, PUBLIC, closest, is_numpy
 from polygen.frontend.groups import grouped_matmul, per_group
 from polygen.frontend.packed import unpack
@@ -86,14 +88,9 @@ _FUNCTIONS = PUBLIC | _special()
 _FUNCTIONS |= {"indices": indices, "repeat": repeat, "unpack": unpack}
 _FUNCTIONS |= {"dropout": dropout, "uniform": uniform}
 _FUNCTIONS |= {"grouped_matmul": grouped_matmul, "per_group": per_group}
-_LITERALS = (
-    "einsum",
-    "swapaxes",
-    "transpose",
-    "permute_dims",
-    "unpack",
-    "repeat",
-)  # arguments that are no arrays
+_FUNCTIONS |= FOLDS
+# Those with arguments that are no arrays.
+_LITERALS = ("einsum", "swapaxes", "transpose", "permute_dims", "unpack", "repeat", *FOLDS)
 _KNOWN = 'Known: .T, .mT, .swapaxes(1, 2), .transpose(0, 2, 1), .astype("f16")'
 
 
@@ -359,6 +356,9 @@ class _Reader:
                 return self._function(called.attr, node)
             if called.attr == "astype":
                 return self._astype(called.value, node)
+            if called.attr in METHODS:
+                reduced = ast.Call(called, [called.value, *node.args], node.keywords)
+                return self._function(called.attr, ast.copy_location(reduced, node))
             if called.attr in ("swapaxes", "transpose"):
                 return self._permuted(called.attr, called.value, node)
             self.fail(called, f"unknown method .{called.attr}", nearest=_as_function(called, node))
@@ -376,7 +376,8 @@ class _Reader:
             args.append(self._argument(name, arg))
         keywords: dict[str, Any] = {}
         for keyword in node.keywords:
-            if keyword.arg is None or not self._is_constant(keyword.value):
+            axes = name in FOLDS and self._literal(keyword.value) is not NotImplemented
+            if keyword.arg is None or not (axes or self._is_constant(keyword.value)):
                 self.fail(keyword.value, "a keyword's value must be a number or a string")
             keywords[keyword.arg] = ast.literal_eval(keyword.value)
         try:

@@ -174,7 +174,22 @@ class Coordinate:
         return str(self.index)
 
 
-Argument = Access | Constant | Coordinate
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How many elements there are along some dims, as a number."""
+
+    dims: tuple[Dim, ...]
+
+    @property
+    def iterators(self) -> tuple[str, ...]:
+        """It is the same everywhere."""
+        return ()
+
+    def __str__(self) -> str:
+        return f"size({', '.join(map(str, self.dims))})"
+
+
+Argument = Access | Constant | Coordinate | Extent
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +234,34 @@ class Pointwise:
         return f"{self.write} = {self.function}({', '.join(map(str, self.args))})"
 
 
-Statement = Contraction | Pointwise
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """``write[...] = function over the other iterators of args[...]``, a reduction of a value."""
+
+    name: str  # statement name, "F2"
+    domain: tuple[tuple[str, Dim], ...]  # of the terms: (("i", "M"), ("j", "N"))
+    write: Access  # over some of its iterators, in the domain's order
+    function: str  # a key of `polygen.frontend.monoids.MONOIDS`
+    args: tuple[Argument, ...]  # what an element contributes, a component each
+    dtype: DType  # type of the result
+
+    @property
+    def reads(self) -> tuple[Access, ...]:
+        """The arguments that are arrays or values."""
+        return tuple(arg for arg in self.args if isinstance(arg, Access))
+
+    @property
+    def folded(self) -> tuple[str, ...]:
+        """The iterators that the result does not have."""
+        kept = self.write.iterators
+        return tuple(iterator for iterator, _ in self.domain if iterator not in kept)
+
+    def __str__(self) -> str:
+        over = ",".join(self.folded)
+        return f"{self.write} = {self.function} over {over} of {', '.join(map(str, self.args))}"
+
+
+Statement = Contraction | Pointwise | Fold
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -246,6 +288,11 @@ class Program(Brief):
     def pointwise(self) -> tuple[Pointwise, ...]:
         """The statements that map."""
         return tuple(s for s in self.statements if isinstance(s, Pointwise))
+
+    @property
+    def folds(self) -> tuple[Fold, ...]:
+        """The statements that reduce values."""
+        return tuple(s for s in self.statements if isinstance(s, Fold))
 
     @property
     def tensors(self) -> dict[str, Tensor]:

@@ -17,11 +17,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from polygen.errors import DTypeError, UnsupportedProgram
-from polygen.frontend.dtypes import BOOL, F32, TF32, DType
+from polygen.frontend.dtypes import BOOL, F32, S32, TF32, DType
 from polygen.frontend.expr import (
     ApplyNode,
     CoordinateNode,
     Dims,
+    ExtentNode,
+    FoldNode,
     GroupNode,
     InputNode,
     Node,
@@ -32,6 +34,7 @@ from polygen.frontend.expr import (
     describe_cast,
 )
 from polygen.frontend.iterators import Iterators
+from polygen.frontend.monoids import INDEX, MONOIDS, VALUE
 from polygen.frontend.program import (
     Access,
     Argument,
@@ -39,6 +42,8 @@ from polygen.frontend.program import (
     Contraction,
     Coordinate,
     Dim,
+    Extent,
+    Fold,
     Index,
     Pointwise,
     Statement,
@@ -87,6 +92,7 @@ class Builder:
     statements: list[Statement] = field(default_factory=list)
     products: dict[ProductNode, str] = field(default_factory=dict)  # to the value's name
     first: dict[Node, ProductNode] = field(default_factory=dict)  # per output, the first it reads
+    folds: dict[FoldNode, str] = field(default_factory=dict)  # to the value's name
     memo: dict[tuple[Node, Indices, Domain], Argument] = field(default_factory=dict)
 
     def collect(self, root: Node, position: int) -> None:
@@ -108,6 +114,8 @@ class Builder:
                 stack.extend((node.rhs, node.lhs))
             elif isinstance(node, ViewNode):
                 stack.append(node.source)
+            elif isinstance(node, FoldNode):
+                stack.append(node.value)
             elif isinstance(node, ApplyNode):
                 stack.extend(reversed(node.args))
         if not found:
@@ -182,7 +190,10 @@ class Builder:
             node = node.args[0]
         argument = self._lower(node, index, domain)
         self._write(domain, Access(name, iterators), "cast", (argument,), dtype)
-        return Tensor(name, dtype, root.dims, tuple(range(len(root.dims))))
+        order = tuple(range(len(root.dims)))
+        if _is_folded(node):  # elements are stored one by one
+            return Tensor(name, dtype, root.dims, order, dtype.bytes)
+        return Tensor(name, dtype, root.dims, order)
 
     def _output_dtype(self, name: str, root: Node, node: Node, wanted: DType | None) -> DType:
         """The dtype of an output: requested, its last cast's, or after the product's operands."""
@@ -195,6 +206,8 @@ class Builder:
                 where=name,
                 nearest=f"Write `{describe_cast(root, F32, depth=8)}`",
             )
+        if dtype is None and _is_folded(node):
+            dtype = S32 if node.dtype == S32 else F32
         if dtype is None:
             operand = self.first[root].operand
             dtype = default_output(operand, bare=isinstance(node, ProductNode))
@@ -251,11 +264,50 @@ class Builder:
             return Access(node.source.tensor.name, (self.iterators.group(), *index[1:]))
         if isinstance(node, ProductNode):
             return Access(self.products[node], index)
+        if isinstance(node, ExtentNode):
+            return Extent(node.extents)
+        if isinstance(node, FoldNode):
+            return Access(self._folded(node), index)
         assert isinstance(node, ApplyNode)
         args = tuple(self.memo[(*operand, domain)] for operand in operands)
         value = Access(f"{self.prefix}{len(self.statements)}", tuple(it for it, _ in domain))
         self._write(domain, value, node.function, args, node.dtype)
         return value
+
+    def _folded(self, node: FoldNode) -> str:
+        """The name of a fold's result; its terms are computed over all of their own domain."""
+        if node not in self.folds:
+            own = self.iterators.output(len(node.value.dims))
+            domain: Domain = tuple(zip(own, node.value.dims, strict=True))
+            value = self._lower(node.value, own, domain)
+            monoid = MONOIDS[node.function]
+            terms: dict[str, Argument] = {VALUE: value, INDEX: Coordinate(own[node.axes[0]])}
+            args = (terms[t] if isinstance(t, str) else Constant(t) for t in monoid.terms)
+            position = len(self.statements)
+            kept = tuple(it for at, it in enumerate(own) if at not in node.axes)
+            write = Access(f"{self.prefix}{position}", kept)
+            self.statements.append(
+                Fold(f"F{position}", domain, write, node.function, tuple(args), node.dtype)
+            )
+            self.folds[node] = write.name
+        return self.folds[node]
+
+
+def _is_folded(node: Node) -> bool:
+    """Whether a value is computed from results of folds."""
+    stack, seen = [node], set[Node]()
+    while stack:
+        found = stack.pop()
+        if isinstance(found, FoldNode):
+            return True
+        if found in seen:
+            continue
+        seen.add(found)
+        if isinstance(found, ViewNode):
+            stack.append(found.source)
+        elif isinstance(found, ApplyNode):
+            stack.extend(found.args)
+    return False
 
 
 def _reads_computed(node: ProductNode) -> bool:

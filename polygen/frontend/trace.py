@@ -24,6 +24,7 @@ from polygen.frontend.expr import (
     ApplyNode,
     CoordinateNode,
     Dims,
+    FoldNode,
     GroupNode,
     InputNode,
     Node,
@@ -69,6 +70,10 @@ class Trace:
         # repr tells 0.0 from -0.0, which compare equal; nodes compare by identity.
         key = (make, *(repr(f) if isinstance(f, float) else f for f in fields))
         return self._nodes.setdefault(key, make(*fields))
+
+    def make(self, kind: Callable[..., Node], *fields: Any) -> Node:
+        """The node of a kind with some fields, the same for the same ones."""
+        return self._intern(kind, *fields)
 
     def positions(self) -> dict[Node, int]:
         """When each node was made; a node is made after those it reads."""
@@ -395,6 +400,8 @@ def _multiplied_again(node: Node) -> DType:
             return TF32 if found.operand == TF32 else default_output(found.operand, bare=False)
         elif isinstance(found, ApplyNode):
             stack.extend(reversed(found.args))
+        elif isinstance(found, FoldNode):
+            stack.append(found.value)
         elif isinstance(found, InputNode) and found.dtype in MATMUL_DTYPES:
             return found.dtype
     return F32

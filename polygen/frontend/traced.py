@@ -16,12 +16,24 @@ from polygen.errors import DTypeError, ShapeError, TraceError
 from polygen.frontend.dtypes import BOOL, STORED, DType
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.expr import Node, Size, Symbolic, describe
+from polygen.frontend.folding import METHODS, folded, refuse_keywords
 from polygen.frontend.functions import ALIASES, TABLE, closest
 from polygen.frontend.shapes import shape_text
 from polygen.frontend.trace import Trace
 from polygen.frontend.views import permutation, repetition, subscript, swapped
 
 _NEEDS_VALUE = "a traced value has no number yet: the function is run once, for every input at once"
+
+
+def _reduction(name: str) -> Callable[..., Any]:
+    """NumPy's method of that name."""
+
+    def method(value: Any, axis: Any = None, keepdims: Any = False, **others: Any) -> Any:
+        refuse_keywords(name, others)
+        return value.fold(name, axis, keepdims)
+
+    method.__name__, method.__doc__ = name, f"NumPy's `{name}` along axes."
+    return method
 
 
 class Traced(Symbolic):
@@ -159,6 +171,13 @@ class Traced(Symbolic):
             self.trace.reach(self.node, *subscript(key, describe(self.node), self.node.dims))
         )
 
+    # --- reductions
+    def fold(self, function: str, axis: Any = None, keepdims: bool = False) -> Traced:
+        """A reduction along axes, by the name of NumPy's function or `logsumexp`."""
+        return self._of(folded(self.trace, self.node, function, axis, bool(keepdims)))
+
+    sum, prod, max, min, mean, all, any, argmax, argmin = map(_reduction, METHODS)
+
     # --- matmul, logic on bool
     def __matmul__(self, other: Any) -> Traced:
         return self.matmul(self, other)
@@ -203,6 +222,8 @@ class Traced(Symbolic):
     # --- NumPy's protocols
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *args: Any, **keywords: Any) -> Any:
         name = ufunc.__name__
+        if method == "reduce" and ufunc in _REDUCED:
+            return _reduction(_REDUCED[ufunc])(*args, **{"axis": 0} | keywords)
         if method != "__call__":
             reduces = method in ("reduce", "accumulate", "reduceat")
             raise TraceError(
@@ -277,6 +298,15 @@ UFUNCS: dict[Any, str] = {
     for spelling, name in [*((name, name) for name in TABLE), *ALIASES.items()]
     if name in TABLE and isinstance(getattr(np, spelling, None), np.ufunc)
 }
+_REDUCED: dict[Any, str] = {
+    np.add: "sum",
+    np.multiply: "prod",
+    np.maximum: "max",
+    np.minimum: "min",
+    np.logical_and: "all",
+    np.logical_or: "any",
+    np.logaddexp: "logsumexp",
+}
 _BITWISE: dict[Any, str] = {
     np.bitwise_and: "logical_and",
     np.bitwise_or: "logical_or",
@@ -332,5 +362,8 @@ _ARRAY_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "reshape": lambda a, shape: a.reshape(shape),
     "shape": lambda a: a.shape,
     "ndim": lambda a: a.ndim,
+    **{name: _reduction(name) for name in METHODS},
+    "amax": _reduction("max"),
+    "amin": _reduction("min"),
     "repeat": lambda a, repeats, axis=None: a.repeat(repeats, axis),
 }

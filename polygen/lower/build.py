@@ -8,19 +8,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from polygen.errors import ScheduleError, SignatureError
 from polygen.frontend.program import Program, Tensor
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.lower import dots, warpgroups, warps
 from polygen.lower.epilogue import epilogue
+from polygen.lower.folds import fold_order, following
 from polygen.lower.given import Given
-from polygen.lower.launch import stride_argument
+from polygen.lower.launch import stride_argument, workspace_argument
 from polygen.lower.memory import needed
 from polygen.lower.plan import Argument, KernelPlan, Launch, Leaf, Place, Resources
 from polygen.lower.resources import resources
 from polygen.lower.result_work import Store
 from polygen.lower.work import Boxes, Move
+from polygen.poly.folds import split_folds
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.pointwise import pointwork
 from polygen.poly.prologue import without_prologues
@@ -47,8 +51,9 @@ def lower(
             nearest='Use ["m", "n"]',
         )
     tiles, group = tree.tiles, schedule.raster.group
-    products = without_prologues(program)
-    work = pointwork(products, tree.fusion, tree.match)
+    split = split_folds(program)
+    products = without_prologues(split.main)
+    work = pointwork(products, tree.fusion, tree.match, split.folds)
     given = Given(products, tree, schedule, atom, device, work)
     out = epilogue(given)
     family = dots if schedule.by_lanes else warpgroups if schedule.specialised else warps
@@ -67,6 +72,7 @@ def lower(
         tiles=tiles,
         mapping=_mapping(given, inside.places[-1]),
         arguments=arguments(program, _map_arguments(inside.leaves)),
+        following=following(program, f"pg_{program.name}", out.folds),
         launch=launch,
         match=tree.match,
         work=work,
@@ -78,7 +84,7 @@ def lower(
         frame=tree.synchronised.frame,
         proofs=(*tree.proofs, *raster),
         resources=taken,
-        sums=tree.sums,
+        sums=replace(tree.sums, folds=tuple(map(fold_order, out.folds))),
     )
 
 
@@ -151,6 +157,8 @@ def arguments(program: Program, maps: tuple[Argument, ...] = ()) -> tuple[Argume
         for t in tensors
         for axis in t.order[:-1]
     ]
+    if program.folds:
+        found.append(Argument(workspace_argument(program), "workspace"))
     found += maps
     names = [argument.name for argument in found]
     clash = next((name for name in names if names.count(name) > 1), None)

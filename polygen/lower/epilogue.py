@@ -13,6 +13,7 @@ import numpy as np
 from polygen.hardware.device import common_facts
 from polygen.hardware.matrix_layout import spans
 from polygen.lower.accesses import base, corner, elements_along, map_axes
+from polygen.lower.folds import fold_parts
 from polygen.lower.given import Given
 from polygen.lower.lanes import closed_form, flat_form, panel_lanes
 from polygen.lower.plan import Buffer
@@ -55,6 +56,7 @@ def epilogue(given: Given) -> Epilogue:
         column_of_lane=closed_form(first[:, 1]),
         element_offsets=tuple((int(r), int(c)) for r, c in table[0] - first[0]),
         coordinates=work.coordinates,
+        folds=fold_parts(given),
     )
 
 

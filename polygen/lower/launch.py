@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from polygen.frontend.program import Dim, Tensor
+from polygen.frontend.program import Dim, Program, Tensor
+
+_PART_BYTES = 4  # f32
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,9 @@ class Argument:
     """One kernel parameter, in order."""
 
     name: str  # C identifier
-    # "pointer" (u64), "size" (s32), "stride" (s32, in elements), "scalar" (f32), or "map": a tensor
-    # map (128 bytes by value) with which the copy engine moves boxes of the tensor
+    # "pointer" (u64), "size" (s32), "stride" (s32, in elements), "scalar" (f32), "map": a tensor
+    # map (128 bytes by value) with which the copy engine moves boxes of the tensor, or "workspace"
+    # (u64): where parts of folds lie
     kind: str
     tensor: str = ""  # for all but size: the tensor
     axis: int = 0  # for stride: the axis whose step it is
@@ -136,6 +139,107 @@ class Launch:
         return (across * self.group, -(-along // self.group), self.matrices(sizes))
 
 
+@dataclass(frozen=True, slots=True)
+class Count:
+    """``ceil(extent / step) * times``."""
+
+    extent: Dim
+    step: int = 1
+    times: int = 1
+
+    def value(self, sizes: Mapping[str, int]) -> int:
+        """The number for concrete sizes."""
+        return -(-_extent(self.extent, sizes) // self.step) * self.times
+
+    def __str__(self) -> str:
+        extent = str(self.extent)
+        if self.step > 1:
+            extent = f"ceil({extent} / {self.step})"
+        return f"{extent} * {self.times}" if self.times > 1 else extent
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of one fold in the workspace, f32: component c of part q of result r.
+
+    Attributes:
+        value: the fold's result.
+        components: numbers of a part, each with an array of its own.
+        counts: parts of a result, the product of them.
+        results: extents of the result.
+    """
+
+    value: str
+    components: int
+    counts: tuple[Count, ...]
+    results: tuple[Dim, ...]
+
+    def elements(self, sizes: Mapping[str, int]) -> int:
+        """Numbers of all parts."""
+        each = math.prod(count.value(sizes) for count in self.counts)
+        return self.components * each * math.prod(_extent(one, sizes) for one in self.results)
+
+    @property
+    def count_text(self) -> str:
+        """How many parts a result has, in words."""
+        return " * ".join(map(str, self.counts))
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Results over the same axes, made by the same threads of the launch that follows.
+
+    Attributes:
+        extents: of their axes, those of extent 1 left out.
+        lanes: of a warp that share a result: 1, or all.
+        folds: whose parts are combined.
+        after: statements on their results.
+        outputs: written.
+    """
+
+    extents: tuple[Dim, ...]
+    lanes: int
+    folds: tuple[str, ...]
+    after: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """The launch behind the kernel's, on the same stream with the same arguments.
+
+    Attributes:
+        entry: its extern "C" name.
+        threads: of a block, whose warps share the parts of its results.
+        lanes: of a warp.
+        groups: of results: blocks of the first, then those of the next, along x.
+        parts: in the workspace, one behind the other.
+    """
+
+    entry: str
+    threads: int
+    lanes: int
+    groups: tuple[Results, ...]
+    parts: tuple[Parts, ...]
+
+    def grid(self, sizes: Mapping[str, int]) -> int:
+        """Blocks along x."""
+        return sum(self.blocks(group, sizes) for group in self.groups)
+
+    def blocks(self, group: Results, sizes: Mapping[str, int]) -> int:
+        """Blocks of one group of results."""
+        results = math.prod(_extent(extent, sizes) for extent in group.extents)
+        return -(-results // self.results(group))
+
+    def results(self, group: Results) -> int:
+        """How many of them a block makes."""
+        return self.lanes // group.lanes
+
+    def workspace(self, sizes: Mapping[str, int]) -> int:
+        """Bytes in which parts lie between both launches; their content before is of no account."""
+        return _PART_BYTES * sum(parts.elements(sizes) for parts in self.parts)
+
+
 def _extent(dim: Dim, sizes: Mapping[str, int]) -> int:
     return dim if isinstance(dim, int) else sizes[dim]
 
@@ -143,3 +247,11 @@ def _extent(dim: Dim, sizes: Mapping[str, int]) -> int:
 def stride_argument(tensor: Tensor, axis: int) -> str:
     """The kernel argument that holds the step of `axis`."""
     return f"{tensor.name}_stride{axis}"
+
+
+def workspace_argument(program: Program) -> str:
+    """The kernel argument that holds where parts of folds lie; no array or size is called so."""
+    name = "parts"
+    while name in program.tensors or name in program.sizes:
+        name += "_"
+    return name

@@ -23,9 +23,10 @@ from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import MatrixLayout
 from polygen.hardware.swizzle import Swizzle
 from polygen.lower.launch import Argument as Argument
+from polygen.lower.launch import Following as Following
 from polygen.lower.launch import Launch as Launch
 from polygen.lower.launch import MapAxis as MapAxis
-from polygen.lower.result_work import Epilogue, Finish, Lines, Store, Warm
+from polygen.lower.result_work import Epilogue, Finish, Folding, Lines, Store, Warm
 from polygen.lower.work import (
     Clear,
     Combine,
@@ -62,6 +63,7 @@ Work: TypeAlias = (
     | Epilogue
     | Fill
     | Finish
+    | Folding
     | Groups
     | Lines
     | Load
@@ -227,6 +229,7 @@ class KernelPlan:
     proofs: tuple[Proof, ...]
     resources: Resources
     sums: Sums
+    following: Following | None = None  # what makes results of parts of folds
     realign: Realign | None = None  # the copy that goes before; `program` is that of what follows
 
     @property

@@ -48,6 +48,20 @@ def panel_words(schedule: Schedule, work: Pointwork, atom: Atom) -> int:
     return words
 
 
+def fold_registers(work: Pointwork, tiles: Tiling, atom: Atom) -> int:
+    """Registers in which parts of folds are made, for every place that a thread has elements at.
+
+    Adjacent elements of a row have registers of their own, and so have all where they have one
+    place.
+    """
+    rows, columns = tiles.atoms[0] * _HALVES, tiles.columns // atom.n * _HALVES
+    each = {"m": rows * _HALVES, "n": columns, "": _HALVES * _HALVES}
+    return sum(
+        len(fold.terms) * each["m" if "m" in fold.kept else "n" if "n" in fold.kept else ""]
+        for fold in work.folds
+    )
+
+
 def function_registers(work: Pointwork) -> int:
     """Registers that the compiler wants for the widest of the functions."""
     wide: dict[str, int] = read(FILE)["functions"]
@@ -72,7 +86,7 @@ def registers_needed(
     alone = figures["alone"] if workers(schedule, tiles) == 1 else 0
     functions = function_registers(work) if schedule.epilogue.through == "tma" else 0
     beside: int = max(figures["least"], held) + functions + alone
-    return sums_held(matched, tiles, atom) + beside
+    return sums_held(matched, tiles, atom) + beside + fold_registers(work, tiles, atom)
 
 
 def doubt() -> int:

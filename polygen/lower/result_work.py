@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polygen.frontend.program import Tensor
+from polygen.lower.launch import Parts
 from polygen.lower.work import Boxes
 from polygen.poly.match import Along
 from polygen.poly.pointwise import Compute
@@ -40,6 +41,46 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
+class FoldPart:
+    """The part of a fold that one warp makes of its tile.
+
+    Attributes:
+        value: the fold's result.
+        monoid: how terms are combined.
+        terms: per component the value that an element contributes, or a number.
+        along: the dim that the part keeps, "m" or "n"; "": it is one number.
+        kept: the dims of the result, in the order of its axes.
+        atoms: instructions of a warp along that dim.
+        offsets: places of a lane's elements along it in an instruction, from its first.
+        slots: per element of an instruction, which of them it is at.
+        turns: per element of an instruction, which of the registers of its place takes it.
+        registers: of a place, so that adjacent terms need not wait for each other.
+        masks: bits in which the numbers of lanes differ that have elements at the same places.
+        part: the number of the warp's part along each folded dim.
+        parts: in the workspace.
+    """
+
+    value: str
+    monoid: str
+    terms: tuple[str | float, ...]
+    along: str
+    kept: tuple[str, ...]
+    atoms: int
+    offsets: tuple[int, ...]
+    slots: tuple[int, ...]
+    turns: tuple[int, ...]
+    registers: int
+    masks: tuple[int, ...]
+    part: tuple[str, ...]
+    parts: Parts
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The registers of its components."""
+        return tuple(f"{self.value}_part{at}" for at in range(len(self.terms)))
+
+
+@dataclass(frozen=True, slots=True)
 class Epilogue:
     """Accumulators -> pointwise functions -> global memory."""
 
@@ -57,6 +98,14 @@ class Epilogue:
     column_of_lane: str
     element_offsets: tuple[tuple[int, int], ...]  # of each accumulator element from element 0
     coordinates: tuple[tuple[str, Along], ...] = ()  # variable, and which number it holds
+    folds: tuple[FoldPart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """The registers in which parts of folds are made."""
+
+    epilogue: Epilogue
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,17 @@
 4. The launch has the threads that the places count on.
 5. Leaves work on the cells of the tile program, and at the addresses of the program's accesses
    (`polygen.lower.verify_accesses`).
-6. Of a dependent launch, statements whose leaves touch global memory are those that wait.
+6. Parts of folds are whole, written once, and all read (`polygen.lower.folds`).
+7. Of a dependent launch, statements whose leaves touch global memory are those that wait.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from polygen.errors import VerifyError
 from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.folds import check_folds
 from polygen.lower.plan import KernelPlan, Leaf, Rows
 from polygen.lower.resources import thread_count
 from polygen.lower.result_work import Epilogue, Finish, Lines, Store, Warm
@@ -36,6 +40,8 @@ def verify(plan: KernelPlan) -> KernelPlan:
     _check_calls(plan)
     _check_bytes(plan)
     check_accesses(plan)
+    if plan.epilogue.folds:
+        plan = replace(plan, proofs=(*plan.proofs, *check_folds(plan)))
     _check_outside(plan)
     wanted = thread_count(plan.schedule, plan.tiles, plan.device)
     last = max(place.first_warp + place.warps for place in plan.places)

@@ -22,7 +22,7 @@ from polygen.lower.computed import Fetch
 from polygen.lower.fill import prove
 from polygen.lower.launch import stride_argument
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.result_work import Epilogue, Finish, Lines, Read, Store, Warm, Write
+from polygen.lower.result_work import Epilogue, Finish, Folding, Lines, Read, Store, Warm, Write
 from polygen.lower.verify_computed import check_computed
 from polygen.lower.work import (
     Boxes,
@@ -128,10 +128,14 @@ def _buffers(leaf: Leaf) -> list[str] | None:
         return [*(one.total for one in work.landings), *(one.buffer for one in work.landings)]
     if isinstance(work, Combine):
         return [*(one.buffer for one in work.landings), *(one.completed for one in work.landings)]
+    if isinstance(work, Folding):
+        return ["folded"]
     if isinstance(work, Finish):
         sums = [total for _, total in work.epilogue.sums]
-        panels = (*work.operands, *work.results)
-        return [*sums, *(panel.buffer for panel in panels)]
+        operands, results = (
+            [panel.buffer for panel in panels] for panels in (work.operands, work.results)
+        )
+        return [*sums, *operands, *(["folded"] if work.epilogue.folds else []), *results]
     if isinstance(work, Lines):
         return [line.panel.buffer for line in work.moved]
     if isinstance(work, Store):

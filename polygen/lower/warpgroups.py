@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from polygen.lower import epilogue
 from polygen.lower.fill import fill
+from polygen.lower.folds import around
 from polygen.lower.given import Given
 from polygen.lower.memory import memory, workers
 from polygen.lower.operands import boxes, operand_layout
@@ -210,7 +211,8 @@ class _Leaves:
         work = epilogue.finish(self.given, out, incoming, results)
         yield Leaf("compute", "compute", "threads", (), out)
         yield Leaf("prepare", "prepare", "cache", _TILE, epilogue.warm(work, self.given.tiles))
-        yield Leaf("finish", "finish", "threads", _PANEL, work)
+        finish = (Leaf("finish", "finish", "threads", _PANEL, work),)
+        yield from around(finish, out, _TILE)
         if self.given.schedule.epilogue.through == "lines":
             moved = epilogue.lines(self.given, out, results, _GROUP)
             yield Leaf("store", "store", "lines", _PANEL, moved)
@@ -221,4 +223,5 @@ class _Leaves:
 def _pairs(out: Epilogue) -> Iterator[Leaf]:
     yield Leaf("compute", "compute", "threads", (), out)
     yield Leaf("finish_element", "edge", "threads", (), out)
-    yield Leaf("store", "store_pairs", "threads", ("i", "m"), out)
+    store = Leaf("store", "store_pairs", "threads", ("i", "m"), out)
+    yield from around((store,), out, ("i",))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polygen.lower import layout
+from polygen.lower.folds import around
 from polygen.lower.given import Given
 from polygen.lower.memory import memory
 from polygen.lower.operands import copy, load
@@ -87,7 +88,8 @@ def _leaves(
     found.append(Leaf("compute", "compute", "threads", (), out))
     found.append(Leaf("finish_element", "edge", "threads", (), out))
     if not out.staged:
-        return [*found, Leaf("store", "store_pairs", "threads", ("m",), out)]
+        store = Leaf("store", "store_pairs", "threads", ("m",), out)
+        return [*found, *around((store,), out, ())]
     return [
         *found,
         Leaf("prepare", "prepare", "threads", (), out),

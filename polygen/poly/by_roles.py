@@ -19,28 +19,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polygen.hardware.units import unit
-from polygen.poly.kernel_parts import MainLoop, Part, Ring, flat
+from polygen.poly.fold_parts import folded
+from polygen.poly.kernel_parts import Epilogue, MainLoop, Part, Ring, flat
 from polygen.poly.partial_sums import partial_sums
 from polygen.poly.role_shape import RoleShape
 from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
 from polygen.poly.tile_tree import Leaf, Node, Steps, loop, steps
-from polygen.poly.tiling import Panels, Tiling
+from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
 _THREADS, _COPY_ENGINE, _STORE_ENGINE = "threads", "tma.load", "tma.store"
 
 
-def by_roles(tiles: Tiling, schedule: Schedule, panels: Panels, main: MainLoop) -> TileProgram:
+def by_roles(tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLoop) -> TileProgram:
     """The program.
 
     Args:
         tiles: the tile hierarchy; `tiles.warp` is one consumer's.
         schedule: stages, form, cluster, epilogue.
-        panels: what the epilogue moves.
+        epilogue: the panels that it moves, and whether it folds.
         main: what is multiplied.
     """
+    panels = epilogue.panels
     shape = RoleShape(tiles, schedule, panels, main)
-    parts = [_main(shape), *_parts(shape), _end(shape)]
+    end = _end(shape)
+    if epilogue.folds:
+        end = folded(end, shape.consumer, ("i",), shape.own(shape.consumer))
+    parts = [_main(shape), *_parts(shape), end]
     loaders = (shape.loader,) if panels.operands and not shape.in_lines else ()
     places = (shape.producer, *loaders, shape.consumer)
     located = [_locate(place, shape) for place in places]

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from polygen.hardware.device import common_facts
 from polygen.hardware.units import unit
-from polygen.poly.kernel_parts import ALWAYS, MainLoop, Part, Product, flat
+from polygen.poly.fold_parts import folded
+from polygen.poly.kernel_parts import ALWAYS, Epilogue, MainLoop, Part, Product, flat
 from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
 from polygen.poly.tile_tree import Leaf, Loop, Node, loop, steps
-from polygen.poly.tiling import RowVectors, Tiling
+from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
 _THREADS = "threads"
@@ -34,21 +35,21 @@ def spread_copies(schedule: Schedule) -> bool:
 
 
 def by_warps(
-    tiles: Tiling, schedule: Schedule, rows: RowVectors, main: MainLoop, *, asynchronous: bool
+    tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLoop, *, asynchronous: bool
 ) -> TileProgram:
     """The program.
 
     Args:
         tiles: the tile hierarchy.
         schedule: stages, loop orders, epilogue.
-        rows: how a staged epilogue walks a warp tile.
+        epilogue: how a staged one walks a warp tile, and whether it folds.
         main: what is multiplied.
         asynchronous: whether copies run in the background until waited for, but for those of
             operands that are computed.
     """
     warps = Place("warps", ("w",), (tiles.warp_count,), common_facts()["warp_size"])
     loops = _main(tiles, schedule, warps, main, asynchronous=asynchronous)
-    end = _end(tiles, schedule, rows, warps, main)
+    end = _end(tiles, schedule, epilogue, warps, main)
     sums = tuple(f"{p.called('sum')}[w,m,n] : {_atoms(tiles)}" for p in main.products)
     zero = TileStatement("zero", (), ALWAYS, (), sums, "map", unit(_THREADS), warps)
     phases = {"main": loops.schedule, "epilogue": end.schedule}
@@ -206,7 +207,9 @@ def _products(tiles: Tiling, schedule: Schedule, main: MainLoop, *, spread: bool
     return loop("s", steps(*loads, *rest), options, **times)
 
 
-def _end(tiles: Tiling, schedule: Schedule, rows: RowVectors, warps: Place, main: MainLoop) -> Part:
+def _end(
+    tiles: Tiling, schedule: Schedule, epilogue: Epilogue, warps: Place, main: MainLoop
+) -> Part:
     """Sums to results: staged in rows and stored in vectors, or stored from the registers."""
     atoms_m, atoms_n = tiles.atoms
     m, threads = f"0 <= m < {atoms_m}", unit(_THREADS)
@@ -214,9 +217,10 @@ def _end(tiles: Tiling, schedule: Schedule, rows: RowVectors, warps: Place, main
     if schedule.epilogue.through != "smem":
         each = loop("m", "store")
         last = TileStatement("store", ("m",), m, sums, (), "map", threads, warps)
-        return Part((last,), (), each, each)
+        part = Part((last,), (), each, each)
+        return folded(part, warps, (), ALWAYS) if epilogue.folds else part
     hoisted, scratch = "hoisted[w]", f"scratch[w,m] : {m}"
-    passes = f"0 <= r < {rows.passes(tiles)}"
+    passes = f"0 <= r < {epilogue.rows.passes(tiles)}"
     statements = (
         TileStatement("prepare", (), ALWAYS, (), (hoisted,), "move", threads, warps),
         TileStatement("stage", ("m",), m, sums, ("scratch[w,m]",), "move", threads, warps),

@@ -92,6 +92,7 @@ class Epilogue:
 
     rows: RowVectors
     panels: Panels
+    folds: bool = False  # whether terms of results are folded
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def kernel_program(
     if schedule.by_lanes:
         return by_lanes(tiles, schedule, main)
     if schedule.specialised:
-        program = by_roles(tiles, schedule, epilogue.panels, main)
+        program = by_roles(tiles, schedule, epilogue, main)
     else:
-        program = by_warps(tiles, schedule, epilogue.rows, main, asynchronous=asynchronous)
+        program = by_warps(tiles, schedule, epilogue, main, asynchronous=asynchronous)
     return replace(program, dependent=schedule.launch.dependent)

@@ -90,6 +90,7 @@ def map_program(
     panels: Panels | None = None,
     derived: Callable[[TileProgram], Synchronised] = derive,
     invariant: tuple[str, ...] = (),
+    folds: bool = False,
 ) -> ScheduleTree:
     """Build and prove the schedule tree.
 
@@ -104,6 +105,7 @@ def map_program(
         panels: what the epilogue of a schedule with roles moves.
         derived: what synchronises a tile program, derived or kept from before: it is proved again.
         invariant: dims that must have no part in the order of sums.
+        folds: whether terms of results are folded.
 
     Raises:
         InvarianceError: they have; with a witness.
@@ -117,7 +119,7 @@ def map_program(
     blocks = isl.UnionMap(space(scop.parameters) + block_map(statements, tiles, schedule))
     blocks = blocks.intersect_domain(scop.domain)
     apart = check_blocks(scop.dependences, blocks, "loops.grid", tiles.split)
-    epilogue = Epilogue(rows, panels or Panels(0, (), ()))
+    epilogue = Epilogue(rows, panels or Panels(0, (), ()), folds)
     program = kernel_program(tiles, schedule, epilogue, main, asynchronous=asynchronous)
     elements = tile_map(statements, tiles, schedule, epilogue.rows, epilogue.panels)
     relation = isl.UnionMap(space((*scop.parameters, "k_tiles")) + elements)

@@ -290,7 +290,9 @@ def _sides(product: Contraction, dims: dict[str, str]) -> tuple[str, str]:
 
 def _contiguous(program: Program, fusion: Fusion, written: tuple[str, ...]) -> str:
     """The output's axis along which the first output is contiguous."""
-    first = program.outputs[0]
+    first = next(iter(program.outputs), None)
+    if first is None:  # folds alone leave
+        return ""
     store = next(s for s in program.pointwise if s.write.name == first.name)
     if first.contiguous_axis is None:
         return ""

@@ -11,12 +11,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polygen.frontend.program import Access, Constant, Coordinate, Program
+from polygen.frontend.program import Access, Constant, Coordinate, Extent, Fold, Program
 from polygen.poly.elements import Along, along
 from polygen.poly.elements import Compute as Compute
 from polygen.poly.elements import Element as Element
+from polygen.poly.folds import term
 from polygen.poly.fusion import Fusion
 from polygen.poly.match import Match
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A fold in the kernel's dims.
+
+    Attributes:
+        value: its result.
+        monoid: how terms are combined.
+        terms: per component the value that an element contributes, or a number.
+        kept: the dims of its result, in the order of its axes.
+        folded: the others, outermost first.
+    """
+
+    value: str
+    monoid: str
+    terms: tuple[str | float, ...]
+    kept: tuple[str, ...]
+    folded: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +47,7 @@ class Pointwork:
     statements: tuple[Compute, ...]
     writes: tuple[Element, ...]
     coordinates: tuple[tuple[str, Along], ...] = ()  # variable, and the number that it holds
+    folds: tuple[Folded, ...] = ()
 
     @property
     def matrices(self) -> tuple[Element, ...]:
@@ -34,8 +55,17 @@ class Pointwork:
         return tuple(read for read in self.reads if read.whole)
 
 
-def pointwork(program: Program, fusion: Fusion, match: Match) -> Pointwork:
-    """Translate the pointwise statements into accumulator coordinates."""
+def pointwork(
+    program: Program, fusion: Fusion, match: Match, split_off: tuple[Fold, ...] = ()
+) -> Pointwork:
+    """Translate the pointwise statements into accumulator coordinates.
+
+    Args:
+        program: the kernel's statements, those that make terms of folds among them.
+        fusion: of these.
+        match: of these.
+        split_off: the folds, whose terms they make.
+    """
     tensors = program.tensors
     reads: dict[tuple[str, tuple[Along, ...]], Element] = {}
     places: dict[Along, str] = {}
@@ -53,6 +83,8 @@ def pointwork(program: Program, fusion: Fusion, match: Match) -> Pointwork:
                     if place.dim
                     else float(place.offset)
                 )
+            elif isinstance(argument, Extent):
+                raise AssertionError("extents stand in what follows folds")
             elif argument.name not in tensors:
                 names.append(argument.name)
             else:
@@ -67,7 +99,21 @@ def pointwork(program: Program, fusion: Fusion, match: Match) -> Pointwork:
         if target in tensors:
             writes.append(Element(target, tensors[target], _in_dims(statement.write, dims)))
     coordinates = tuple((name, place) for place, name in places.items())
-    return Pointwork(tuple(reads.values()), tuple(statements), tuple(writes), coordinates)
+    folds = tuple(_folded(fold, fusion, match) for fold in split_off)
+    return Pointwork(tuple(reads.values()), tuple(statements), tuple(writes), coordinates, folds)
+
+
+def _folded(fold: Fold, fusion: Fusion, match: Match) -> Folded:
+    dims = match.dims(fusion.iterators(f"{fold.name}_0"))
+    value = fold.write.name
+    terms = tuple(
+        arg.value if isinstance(arg, Constant) else term(value, at)
+        for at, arg in enumerate(fold.args)
+    )
+    kept = tuple(dims[it] for it in fold.write.iterators)
+    # A dim that terms do not have is one of extent 1, such as the row of a vector.
+    folded = tuple(d for d in (*(dim for dim, _ in match.batches), "m", "n") if d not in kept)
+    return Folded(value, fold.function, terms, kept, folded)
 
 
 def _in_dims(access: Access, dims: dict[str, str]) -> tuple[Along, ...]:

@@ -29,8 +29,10 @@ from polygen.frontend.dtypes import BF16, F16, F32, TF32, DType
 from polygen.frontend.program import (
     Access,
     Constant,
+    Contraction,
     Coordinate,
     Dim,
+    Extent,
     Pointwise,
     Program,
     Statement,
@@ -162,6 +164,9 @@ def without_prologues(program: Program, found: Prologues | None = None) -> Progr
     writers = {s.write.name: s for s in program.statements}
     wanted = [s.write.name for s in program.contractions]
     wanted += [t.name for t in program.outputs]
+    # Terms of folds are read by no statement of the kernel (`polygen.poly.folds`).
+    used = {access.name for s in program.statements for access in s.reads}
+    wanted += [s.write.name for s in program.statements if s.write.name not in used]
     needed: set[str] = set()
     while wanted:
         name = wanted.pop()
@@ -169,7 +174,7 @@ def without_prologues(program: Program, found: Prologues | None = None) -> Progr
             continue
         needed.add(name)
         statement = writers[name]
-        kept = isinstance(statement, Pointwise)  # else operands are arrays from here on
+        kept = not isinstance(statement, Contraction)  # else operands are arrays from here on
         wanted += [a.name for a in statement.reads if kept or a.name not in found]
     statements = tuple(s for s in program.statements if s.write.name in needed)
     read = {access.name for s in statements for access in s.reads}
@@ -213,6 +218,8 @@ def prologue(
                 arguments.append(
                     numbers.setdefault(place, name) if place.dim else float(place.offset)
                 )
+            elif isinstance(argument, Extent):
+                raise AssertionError("extents stand in what follows folds")
             elif argument.name not in tensors:
                 arguments.append(argument.name)
             else:

@@ -44,7 +44,7 @@ def copies_in_background(match: Match, device: Device) -> bool:
 
 def vector_length(outputs: tuple[DType, ...]) -> int:
     """Adjacent results per lane: 16 bytes of the narrowest 16- or 32-bit output."""
-    return _VECTOR_BYTES // max(2, min(dtype.bytes for dtype in outputs))
+    return _VECTOR_BYTES // max(2, min((dtype.bytes for dtype in outputs), default=4))
 
 
 def row_vectors(program: Program, schedule: Schedule) -> RowVectors:

@@ -25,6 +25,7 @@ _LOSS = re.compile(
     r"^.*(?:\(C75\d\d\)|Potential Performance Loss).*$", re.MULTILINE | re.IGNORECASE
 )
 _TOO_FEW = re.compile(r"\(C7602\)")  # registers for one product's sums
+_ENTRY = re.compile(r"Compiling entry function '")
 _TIMING = re.compile(r"^.*Compile time = .*\n?", re.MULTILINE)
 _NEIGHBOURS = 2
 
@@ -104,7 +105,9 @@ def resources(source: KernelSource, log: str) -> Resources:
             log=log,
         )
     stack, stores, loads = (max(int(frame[n]) for frame in frames) for n in range(3))
-    static = sum(map(int, _STATIC_SHARED.findall(log)))
+    # Of the kernel alone: a launch that follows it has shared memory of its own.
+    own = [part for part in _ENTRY.split(log)[1:] if part.startswith(f"{source.entry}'")]
+    static = sum(map(int, _STATIC_SHARED.findall("".join(own) or log)))
     return Resources(
         registers=max(map(int, registers)),
         spill_store_bytes=stores,

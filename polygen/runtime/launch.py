@@ -28,6 +28,7 @@ from polygen.runtime.arrays import PROBES, ArrayView, describe, library
 from polygen.runtime.artifact import Artifact
 from polygen.runtime.binding import Binding, bind, check_overlap, misaligned
 from polygen.runtime.driver import Driver, cupy_driver
+from polygen.runtime.fold_room import address, made
 from polygen.runtime.outputs import (
     allocation_scope,
     allocator,
@@ -58,8 +59,9 @@ class _Prepared:
     """
 
     __slots__ = (
-        "_constants", "_first_map", "_launch", "_maps", "_pack", "_pool", "_size", "_slots",
-        "allocate", "binding", "checks", "copies", "device", "finish", "library", "passed",
+        "_constants", "_first_map", "_launches", "_maps", "_pack", "_pool", "_size", "_slots",
+        "allocate", "binding", "checks", "copies", "device", "finish", "library", "parts",
+        "passed",
     )  # fmt: skip
 
     def __init__(
@@ -68,13 +70,15 @@ class _Prepared:
         binding: Binding,
         tensors: Sequence[Tensor],
         scalars: Sequence[Tensor],
-        launch: Callable[..., Any],
+        launches: tuple[Callable[..., Any], ...],
         encode: Encoder,
     ) -> None:
         self.binding, self.device = binding, binding.device
         self.passed: list[int] | None = None  # the addresses that were last found in order
         self.checks = tuple(zip(binding.stride_bits, binding.masks, strict=True))
-        place = {tensor.name: slot for slot, tensor in enumerate((*tensors, *scalars))}
+        rooms = [argument.name for argument in source.arguments if argument.kind == "workspace"]
+        names = [*(t.name for t in tensors), *rooms, *(s.name for s in scalars)]
+        place = {name: slot for slot, name in enumerate(names)}
         # Maps come last, each at a multiple of its alignment.
         count = len(place) + sum(value is not None for value in binding.constants)
         self._first_map = first = -(-count // _MAP_STEP) * _MAP_STEP
@@ -84,7 +88,7 @@ class _Prepared:
                 slots.append(free_map)
                 free_map += MAP_BYTES // _SLOT
             elif value is None:
-                slots.append(place[argument.tensor])
+                slots.append(place[argument.tensor or argument.name])
             else:
                 constants.append((free, value))
                 slots.append(free)
@@ -92,9 +96,11 @@ class _Prepared:
         self._size, self._slots, self._constants = free_map, tuple(slots), tuple(constants)
         self._maps = MapCache(binding.maps, encode) if binding.maps else None
         # Little-endian: a 32-bit parameter is the low half of its slot.
-        self._pack = struct.Struct(f"<{len(tensors)}Q" + "f4x" * len(scalars)).pack_into
+        addresses = len(tensors) + len(rooms)
+        self._pack = struct.Struct(f"<{addresses}Q" + "f4x" * len(scalars)).pack_into
         self._pool: list[_Block] = []
-        self._launch = launch
+        self._launches = launches
+        self.parts = 0  # bytes that parts of folds take
         self.allocate: tuple[Callable[[], Any], ...] = ()
         self.finish: Callable[[Any], Any] | None = None
         self.library = ""
@@ -120,7 +126,8 @@ class _Prepared:
             place = ctypes.addressof(block[0]) + _SLOT * self._first_map
             self._maps.write(place, block[3], pointers)
         self._pack(block[0], 0, *pointers, *scalars)
-        self._launch(queue, block[2], 0)
+        for launch in self._launches:  # in their order on the stream, with the same parameters
+            launch(queue, block[2], 0)
         self._pool.append(block)  # CUDA has copied the parameters
 
 
@@ -160,6 +167,7 @@ class Launcher:
         scalars: Sequence[Any] = (),
         out: Any = None,
         stream: Any = None,
+        workspace: Any = None,
     ) -> Any:
         """Launch the kernel.
 
@@ -169,6 +177,8 @@ class Launcher:
             out: the output array, or a sequence of them; None: new arrays in the library of the
                 first input.
             stream: None for the caller's current stream, else as for `stream_pointer`.
+            workspace: an array for the parts of folds; None: one is made as outputs are, and given
+                back when the launches are on the stream.
 
         Returns:
             The output array, or a tuple when there are several. The result is complete when the
@@ -214,6 +224,18 @@ class Launcher:
             ready.passed = pointers  # the same arrays again need no second look
         if scalars or self._scalars:
             scalars = self._as_floats(scalars)
+        if ready.parts:
+            if workspace is None:  # which lives until the launches are on the stream
+                explicit = None if stream is None else queue
+                workspace = made(ready.library, device, ready.parts, explicit, driver)
+            room = address(workspace, ready.parts, device, self.source.entry, queue, driver)
+            pointers = [*pointers, room]
+        elif workspace is not None:
+            raise ArgumentError(
+                "a workspace is given, and this kernel folds nothing",
+                where=self.source.entry,
+                nearest="Leave workspace= away",
+            )
         if ready.copies is None:
             ready.submit(pointers, scalars, queue)
         else:
@@ -240,7 +262,10 @@ class Launcher:
         """
         driver = self._driver or self._find_driver()
         device = driver.device() if device is None else device
-        return self._load(device, self.source.entry, self.source.launch.shared_bytes, driver)
+        own = self._load(device, self.source.entry, self.source.launch.shared_bytes, driver)
+        if self.source.following is not None:
+            self._load(device, self.source.following.entry, 0, driver)
+        return own
 
     def _load(self, device: int, entry: str, shared_bytes: int, driver: Driver) -> int:
         with self._lock:
@@ -331,9 +356,16 @@ class Launcher:
         launch = functools.partial(
             how, function, *binding.grid, shape.threads, 1, 1, shape.shared_bytes
         )
+        launches: tuple[Callable[..., Any], ...] = (launch,)
+        following, sizes = self.source.following, dict(binding.sizes)
+        if following is not None:
+            grid, threads = (following.grid(sizes), 1, 1), (following.threads, 1, 1)
+            second = self._load(binding.device, following.entry, 0, driver)
+            launches += (functools.partial(driver.launch, second, *grid, *threads, 0),)
         ready = _Prepared(
-            self.source, binding, self._tensors, self._scalars, launch, driver.encode_map
+            self.source, binding, self._tensors, self._scalars, launches, driver.encode_map
         )
+        ready.parts = 0 if following is None else following.workspace(sizes)
         ready.library = views[0].library
         if (copy := self.source.realign) is not None:
             before = self._load(binding.device, copy.entry, 0, driver)

@@ -101,21 +101,43 @@ def ranges(count: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class FoldOrder:
+    """In which order the terms of a fold are combined: one order for all launches.
+
+    Attributes:
+        value: the fold's result.
+        function: how terms are combined.
+        order: in words; "" where no bit depends on it, because a result is one of the terms.
+    """
+
+    value: str
+    function: str
+    order: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.value}: {self.function}, {self.order or 'the same in any order'}"
+
+
+@dataclass(frozen=True, slots=True)
 class Sums:
     """The class of a kernel's sums.
 
     Attributes:
         orders: of the products, in the order of the statements.
         invariant: dims whose sizes, and places along which, are proved to have no part in them.
+        folds: of the folds: parts are written once and combined in the order of their numbers, so
+            that nothing depends on who comes first.
     """
 
     orders: tuple[SumOrder, ...]
     invariant: tuple[str, ...] = ()
+    folds: tuple[FoldOrder, ...] = ()
 
     @property
     def text(self) -> str:
         """What two kernels of one program have to share for the same bits."""
-        return "\n".join(map(str, self.orders))
+        ordered = (one for one in self.folds if one.order)
+        return "\n".join(map(str, (*self.orders, *ordered)))
 
     @property
     def digest(self) -> str:

@@ -140,6 +140,7 @@ def sampled(
         if isinstance(statement, Contraction):
             values[statement.write.name] = _sums(xp, statement, part)
             continue
+        assert isinstance(statement, Pointwise)  # programs that fold are not tuned
         given: list[Array | None] = []
         for arg in statement.args:
             if isinstance(arg, Coordinate):

@@ -19,7 +19,12 @@ from typing import Any
 from polygen import __version__, knobs
 from polygen.api import Fused, target
 from polygen.decide import candidates
-from polygen.errors import PolygenError, ScheduleError, ToolchainMissing
+from polygen.errors import (
+    PolygenError,
+    ScheduleError,
+    ToolchainMissing,
+    UnsupportedProgram,
+)
 from polygen.frontend.program import Program
 from polygen.hardware.device import Device
 from polygen.pipeline import check_sizes, generate, with_sizes
@@ -215,6 +220,13 @@ def describe(
             where="sizes",
             why="a schedule is tuned for given sizes",
             nearest=f"Add {', '.join(f'{name}=1024' for name in missing)}",
+        )
+    if program.folds:
+        raise UnsupportedProgram(
+            f"{program.folds[0].write.name}, a fold: {program.folds[0]}",
+            where=program.name,
+            why="what is measured is checked on rows of matrices",
+            nearest="Tune the function without its folds, and pass the schedule",
         )
     device = target(arch)
     program = with_sizes(program, known)

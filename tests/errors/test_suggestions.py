@@ -81,8 +81,8 @@ def test_code_in_expressions(text):
     [
         ("gelo(x @ w.T)", "Did you mean gelu", "gelu(x @ w.T)"),
         ("sigmiod(x @ w.T)", "Did you mean sigmoid", "sigmoid(x @ w.T)"),
-        ("max(x @ w.T, 0)", "`maximum(a, b)`", "maximum(x @ w.T, 0)"),
-        ("np.min(x @ w.T)", "`minimum(a, b)`", "minimum(x @ w.T, 0)"),
+        ("max(x @ w.T, r)", "`maximum(a, b)`", "maximum(x @ w.T, r)"),
+        ("np.min(x @ w.T, r)", "`minimum(a, b)`", "minimum(x @ w.T, r)"),
         ("fmax(x @ w.T, r)", "`maximum(a, b)`", "maximum(x @ w.T, r)"),
         ("fmin(x @ w.T, r)", "`minimum(a, b)`", "minimum(x @ w.T, r)"),
         ("tensordot(x, w)", "`x @ w` or `x @ w.T`", "x @ w.T"),
@@ -99,7 +99,7 @@ def test_code_in_expressions(text):
         ("(x @ w.T > 0) + (r > 0)", "logical_or", "where(logical_or(x @ w.T > 0, r > 0), 1, 0)"),
         ("(x @ w.T) & 1", "& | ~ combine", "where((x @ w.T > 1) & ~(r > 0) | (r < 3), 1, 0)"),
         ('(x @ w.T).astype("tf32")', 'Use .astype("f32")', '(x @ w.T).astype("f32")'),
-        ("x.sum() @ w.T", "compute sum outside", None),
+        ("std(x @ w.T)", "compute std outside", None),
         ("x @ w.T @ r.T", "the first one returning v0", "x @ w.T"),
         ("x @ w.T * np.tau", "Known: pi, e, inf", "(x @ w.T * np.pi + np.e) * np.inf"),
         ("x.shape", '.transpose(0, 2, 1), .astype("f16")', '(x @ w.T).astype("f16")'),
@@ -128,7 +128,7 @@ def test_a_transposed_operand_is_meant():
         assert found is not None and compiled(found[1])
 
 
-@pytest.mark.parametrize("name", ["sum", "mean", "argmax", "cumsum", "tensordot", "roll", "max"])
+@pytest.mark.parametrize("name", ["std", "median", "cumsum", "tensordot", "roll"])
 def test_what_numpy_has_is_said_to_be_lacking(name):
     """It is never taken for a misspelling of something else."""
     for text in (f"{name}(x @ w.T)", f"np.{name}(x @ w.T)"):
@@ -187,7 +187,8 @@ def _parameters(name):
             "Pass the number as an argument (f32)",
             lambda x, w, s: x @ w.T * s,
         ),
-        (lambda x, w: np.add.reduce(x @ w.T), "`np.add` itself", lambda x, w: np.add(x @ w.T, 1)),
+        (lambda x, w: np.add.accumulate(x @ w.T), "`np.add` itself",
+         lambda x, w: np.add(x @ w.T, 1)),
         (lambda x, w: np.exp(x @ w.T, where=True), "Leave it out", lambda x, w: np.exp(x @ w.T)),
         (lambda x, w: np.where(x @ w.T), "where(condition, x, y)",
          lambda x, w: np.where(x @ w.T > 0, x @ w.T, 1)),

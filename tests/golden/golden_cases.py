@@ -54,6 +54,20 @@ XWB = (*XW, "b:bf16[N]")
 MLP = "silu(x @ w.T + b) * g"
 
 GOLDEN = (
+    Case(
+        "folds",
+        "sum(x @ w.T + b, axis=0), max(x @ w.T, axis=1, keepdims=True), x @ w.T",
+        XWB,
+        "sm_80",
+        SMALL,
+    ),
+    Case(
+        "roles_folds",
+        "x @ w.T, mean(x @ w.T, axis=1), argmax(x @ w.T, axis=0)",
+        XW,
+        "sm_90a",
+        LARGE,
+    ),
     Case("gelu_bias", "gelu(x @ w.T + b)", XWB, "sm_90a", LARGE),
     Case(
         "relu_bias_residual",

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from random_folds import fold_program
 from random_products import compile_products, product_program
 from random_programs import (
     compile_program,
@@ -26,7 +27,8 @@ from polygen.runtime.environment import current_arch
 pytestmark = pytest.mark.gpu
 COUNT = int(os.environ.get("POLYGEN_RANDOM_COUNT", "500"))
 KINDS = (
-    "any", "roomy", "odd", "products", "roomy products", "prologues", "odd prologues",
+    "any", "roomy", "odd", "products", "roomy products", "prologues", "odd prologues", "folds",
+    "role folds",
 )  # fmt: skip
 FIRST = int(os.environ.get("POLYGEN_RANDOM_FIRST", "0"))
 
@@ -63,7 +65,9 @@ def _on_gpu(kernel: Any, operands: list[Any]) -> list[Any]:
     outs = []
     for tensor in kernel.program.outputs:
         shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.dims)
-        poison = np.full(shape, np.nan, tensor.dtype.numpy)
+        kind = tensor.dtype.numpy
+        integer = tensor.dtype.kind == "int"
+        poison = np.full(shape, np.iinfo(kind).min if integer else np.nan, kind)
         outs.append(cupy.asarray(poison))
     kernel(*arrays, out=tuple(outs) if len(outs) > 1 else outs[0])
     return [out.get() for out in outs]
@@ -76,6 +80,8 @@ def _one(given: tuple[str, int, bool]) -> str:
         "roomy": (roomy_program, compile_program),
         "odd": (odd_program, compile_program),
         "products": (product_program, compile_products),
+        "folds": (fold_program, compile_program),
+        "role folds": (partial(fold_program, roles=True), compile_program),
         "prologues": (prologue_program, compile_program),
         "odd prologues": (partial(prologue_program, odd=True), compile_program),
         "roomy products": (partial(product_program, roomy=True), compile_products),
@@ -92,8 +98,8 @@ def _one(given: tuple[str, int, bool]) -> str:
 @pytest.mark.parametrize("exact", [True, False], ids=["integers", "floats"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_programs_are_right(kind: str, exact: bool) -> None:
-    if "products" in kind and not exact:
-        pytest.skip("no bound is known for sums of several products")
+    if ("products" in kind or "folds" in kind) and not exact:
+        pytest.skip("no bound is known for sums of several products, and for folds")
     if "prologues" in kind and not exact:
         pytest.skip("comparisons before a product turn the smallest error into a jump")
     seeds = [(kind, seed, exact) for seed in range(FIRST, FIRST + COUNT)]

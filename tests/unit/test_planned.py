@@ -70,7 +70,7 @@ def test_operands_come_in_the_kernels_order(copies):
     class Recorded:
         program = product.program("bf16[M,K]", "bf16[N,K]", "f32[N]")
 
-        def __call__(self, *operands, out=None, stream=None):
+        def __call__(self, *operands, out=None, stream=None, workspace=None):
             return (*operands, out, stream)
 
     w = cupy_array((45, 136), 0x90000, None, BF16)

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import pytest
+from random_folds import fold_program
 from random_products import compile_products, product_program
 from random_programs import (
     has_float_bound,
@@ -77,3 +78,17 @@ def test_random_products_are_exact_on_the_machine(seed: int, roomy: bool) -> Non
     case = product_program(seed, 140, roomy=roomy)
     arch = "sm_90a" if roomy or seed % 2 else "sm_80"
     assert run_random(case, arch, _on_machine, compiled=compile_products) == ""
+
+
+FOLDED = int(os.environ.get("POLYGEN_RANDOM_COUNT", "12"))
+
+
+@pytest.mark.parametrize(
+    "seed", [n if n < 6 else pytest.param(n, marks=pytest.mark.slow) for n in range(FOLDED)]
+)
+def test_random_folds_are_exact_on_the_machine(seed: int) -> None:
+    """With POLYGEN_RANDOM_COUNT set, as many seeds."""
+    roles = seed % 3 == 2
+    case = fold_program(seed, 100 if roles else 140, roles=roles)
+    arch = "sm_90a" if roles else ("sm_80", "sm_89")[seed % 2]
+    assert run_random(case, arch, _on_machine) == ""

@@ -22,6 +22,7 @@ from polygen.frontend.program import (
     Constant,
     Contraction,
     Coordinate,
+    Extent,
     Pointwise,
     Program,
     Within,
@@ -91,6 +92,7 @@ def run(program: Program, operands: Sequence[Any]) -> list[Any]:
         if isinstance(statement, Contraction):
             found = _contraction(statement, values, extents)
         else:
+            assert isinstance(statement, Pointwise)  # operators take no folds
             found = _pointwise(statement, values, extents)
         values[statement.write.name] = found
     return [values[tensor.name] for tensor in program.outputs]
@@ -134,9 +136,10 @@ def _pointwise(statement: Pointwise, values: Mapping[str, Any], extents: Mapping
 
 
 def _aligned(
-    access: Access | Coordinate, values: Mapping[str, Any], extents: Mapping[str, int]
+    access: Access | Coordinate | Extent, values: Mapping[str, Any], extents: Mapping[str, int]
 ) -> Any:
     """An argument with an axis per iterator of the domain, of size 1 where it has none."""
+    assert not isinstance(access, Extent)  # which stand beside folds
     if isinstance(access, Coordinate):
         index = access.index
         if isinstance(index, int):

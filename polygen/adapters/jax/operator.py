@@ -23,7 +23,7 @@ from polygen.adapters.jax import meaning
 from polygen.adapters.jax.launching import launch
 from polygen.adapters.legality import refusal
 from polygen.api import Fused, fuse
-from polygen.errors import ArgumentError, DTypeError
+from polygen.errors import ArgumentError, DTypeError, UnsupportedProgram
 from polygen.frontend import given
 from polygen.frontend.build import build_program
 from polygen.frontend.dtypes import F32, NAMED, TF32, DType
@@ -74,10 +74,28 @@ def call(
     reason = refusal(program)
     if reason is not None:
         raise reason
+    _require_no_folds(program)
     arrays = [o for o, form in zip(operands, found, strict=True) if form.extents]
     scalars = tuple(float(o) for o, form in zip(operands, found, strict=True) if not form.extents)
     results = _differentiable(program, scalars)(*arrays)
     return results if len(program.outputs) > 1 else results[0]
+
+
+def _require_no_folds(program: Program) -> None:
+    """Refuse folds: a call inside a compiled program has no workspace for their parts.
+
+    Raises:
+        UnsupportedProgram: with the fold.
+    """
+    if program.folds:
+        raise UnsupportedProgram(
+            f"{program.folds[0].write.name}, a fold: {program.folds[0]}",
+            where=program.name,
+            why="parts of folds lie in memory that lives as long as what JAX has compiled, and JAX "
+            "gives a call none",
+            nearest="Return what is folded, and fold it with jax.numpy; or call polygen.fuse's "
+            "function outside of jit",
+        )
 
 
 @functools.lru_cache(_MOST)

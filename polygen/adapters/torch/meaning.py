@@ -7,6 +7,7 @@ terms of others runs that.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,9 +21,12 @@ from polygen.frontend.functions import TABLE
 from polygen.frontend.program import (
     Access,
     Affine,
+    Argument,
     Constant,
     Contraction,
     Coordinate,
+    Extent,
+    Fold,
     Index,
     Pointwise,
     Program,
@@ -165,8 +169,10 @@ def run(program: Program, operands: Sequence[Any], sizes: Mapping[str, Any]) -> 
         extents = {i: sizes[e] if isinstance(e, str) else e for i, e in statement.domain}
         if isinstance(statement, Contraction):
             values[statement.write.name] = _contraction(statement, values, extents)
+        elif isinstance(statement, Fold):
+            values[statement.write.name] = _folded(statement, values, extents, working)
         else:
-            found = _pointwise(statement, values, extents, working, exact)
+            found = _pointwise(statement, values, extents, working, exact, sizes)
             values[statement.write.name] = found
     return [values[tensor.name] for tensor in program.outputs]
 
@@ -200,11 +206,9 @@ def _pointwise(
     extents: Mapping[str, Any],
     working: torch.dtype,
     exact: bool,
+    sizes: Mapping[str, Any],
 ) -> torch.Tensor:
-    args: list[Any] = [
-        arg.value if isinstance(arg, Constant) else _aligned(arg, values, extents, working)
-        for arg in statement.args
-    ]
+    args: list[Any] = [_argument(arg, values, extents, working, sizes) for arg in statement.args]
     if statement.function == "cast":
         found = args[0].to(working if exact else torch_dtype(statement.dtype))
     else:
@@ -214,6 +218,30 @@ def _pointwise(
     shape = list(extents.values())
     result: torch.Tensor = found.expand(shape).permute(order)
     return result
+
+
+def _folded(
+    statement: Fold, values: Mapping[str, Any], extents: Mapping[str, Any], working: torch.dtype
+) -> torch.Tensor:
+    (first, *_), own = statement.args, list(extents)
+    assert isinstance(first, Access)
+    whole = _aligned(first, values, extents, working).expand(list(extents.values()))
+    found = whole
+    for axis in sorted((own.index(it) for it in statement.folded), reverse=True):
+        found = _FOLDS[statement.function](found, axis)
+    return found
+
+
+# One axis after the other; an index is along the only one.
+_FOLDS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "sum": lambda tensor, axis: tensor.sum(axis),
+    "prod": lambda tensor, axis: tensor.prod(axis),
+    "max": lambda tensor, axis: tensor.amax(axis),
+    "min": lambda tensor, axis: tensor.amin(axis),
+    "argmax": lambda tensor, axis: tensor.argmax(axis),
+    "argmin": lambda tensor, axis: tensor.argmin(axis),
+    "logsumexp": lambda tensor, axis: tensor.logsumexp(axis),
+}
 
 
 def _places(
@@ -228,6 +256,20 @@ def _places(
     shape = [-1 if iterator == along.iterator else 1 for iterator in extents]
     placed: torch.Tensor = along.at(steps)
     return placed.reshape(shape)
+
+
+def _argument(
+    arg: Argument,
+    values: Mapping[str, Any],
+    extents: Mapping[str, Any],
+    working: torch.dtype,
+    sizes: Mapping[str, Any],
+) -> Any:
+    if isinstance(arg, Constant):
+        return arg.value
+    if isinstance(arg, Extent):
+        return math.prod(sizes[dim] if isinstance(dim, str) else dim for dim in arg.dims)
+    return _aligned(arg, values, extents, working)
 
 
 def _aligned(

@@ -7,6 +7,7 @@ from polygen.emit.leaf import (  # noqa: F401 - importing registers
     elements,
     fill_threads,
     finish_panels,
+    fold_parts,
     groups,
     lines,
     load_threads,

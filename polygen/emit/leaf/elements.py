@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from polygen.emit.ctext import pointwise
+from polygen.emit.folds import combined
+from polygen.emit.functions import literal
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import coordinate, position
 from polygen.emit.names import c_name
@@ -64,13 +66,45 @@ def _values(e: Epilogue) -> tuple[dict[str, str], dict[str, str]]:
     """The names of the sums and of what is read, and of what is written."""
     read = dict(e.sums) | {read.name: read.name for read in e.reads}
     read |= {name: name for name, _ in e.coordinates}
-    return read, {w.tensor.name: f"{w.tensor.name}_result" for w in e.writes}
+    return read, {name: f"{name}_result" for name in outcomes(e)}
+
+
+def outcomes(e: Epilogue) -> list[str]:
+    """What the statements make of one element: results that are stored, terms that are folded."""
+    terms = (term for fold in e.folds for term in fold.terms if isinstance(term, str))
+    return [*(write.tensor.name for write in e.writes), *terms]
+
+
+def folded(e: Epilogue, element: int, at: int) -> list[str]:
+    """Terms of one element of instruction (m, n), combined into the registers of their parts.
+
+    Args:
+        e: the folds.
+        element: of the instruction's that the lane has.
+        at: which of the terms at hand are its.
+    """
+    places = [
+        f"[{fold.along or '0'}][{fold.slots[element]}][{fold.turns[element]}]" for fold in e.folds
+    ]
+    return combined_at(e, places, at)
+
+
+def combined_at(e: Epilogue, places: list[str], at: int) -> list[str]:
+    """Terms combined into registers, of each fold at a place of its own."""
+    lines = []
+    for fold, place in zip(e.folds, places, strict=True):
+        into = [name + place for name in fold.names]
+        values = [
+            f"{term}_out[{at}]" if isinstance(term, str) else literal(term) for term in fold.terms
+        ]
+        lines.append(combined(fold.monoid, into, values))
+    return lines
 
 
 def statements(e: Epilogue) -> tuple[list[str], tuple[str, ...]]:
     """The statements as lines of C, and the helper files they need."""
     read, written = _values(e)
-    fast = all(w.tensor.dtype.bits <= 16 for w in e.writes)
+    fast = not e.folds and all(w.tensor.dtype.bits <= 16 for w in e.writes)
     return pointwise(e.statements, read, written, fast)
 
 
@@ -88,24 +122,28 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
 
 @leaf("edge", "threads", Epilogue)
 def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
-    results = [f"{w.tensor.name}_out" for w in e.writes]
+    results = [f"{name}_out" for name in outcomes(e)]
+    stored = results[: len(e.writes)]
     lines = []
     for read in e.reads:
         if read.kind != "scalar":
             from_ = f"from_{epilogue_type(read.tensor)}"
             place = position(read, "row", "(column + e)")
             lines.append(f"const float {_alone(read)} = {from_}(__ldg({place}));")
-    lines += [f"float {name};" for name in results]
+    lines += [f"float {name};" for name in stored]
     totals = [total for _, total in e.sums]
     places = [coordinate(along, "row", "column + e") for _, along in e.coordinates]
     lines.append(f"compute({', '.join([*totals, *map(_alone, e.reads), *places, *results])});")
-    for write, name in zip(e.writes, results, strict=True):
+    for write, name in zip(e.writes, stored, strict=True):
         place = position(write, "row", "(column + e)")
         lines.append(f"*({place}) = to_{epilogue_type(write.tensor)}({name});")
     return Text(
         block(*lines),
         "Results at the edge of the arrays, one at a time: element e of a vector at (row, column).",
-        parameters=", ".join(["int row, int column, int e", *(f"float {t}" for t in totals)]),
+        parameters=", ".join(
+            ["int row, int column, int e", *(f"float {t}" for t in totals)]
+            + [f"float& {term}" for term in results[len(e.writes) :]]
+        ),
     )
 
 
@@ -127,9 +165,9 @@ def vector_record(e: Epilogue) -> dict[str, Any]:
         "arguments": ", ".join(
             [*(f"{total}s[e]" for _, total in e.sums), *(_element(r, e) for r in e.reads)]
             + [coordinate(along, "row", "column", "e") for _, along in e.coordinates]
-            + [f"{w.tensor.name}_out[e]" for w in e.writes]
+            + [f"{name}_out[e]" for name in outcomes(e)]
         ),
-        "results": [f"float {w.tensor.name}_out[{e.vector}];" for w in e.writes],
+        "results": [f"float {name}_out[{e.vector}];" for name in outcomes(e)],
         "stores": [_store(w, e) for w in e.writes],
     }
 

@@ -7,7 +7,7 @@ and bytes to XOR for every j.
 
 from __future__ import annotations
 
-from polygen.emit.leaf.elements import epilogue_type
+from polygen.emit.leaf.elements import combined_at, epilogue_type, outcomes
 from polygen.emit.leaf.table import Text, block, filled, leaf
 from polygen.emit.leaves import (
     coordinate,
@@ -55,8 +55,10 @@ def _(plan: KernelPlan, one: Leaf, work: Finish) -> Text:
         "lane_column": work.lane_column,
         "n_extent": extents["n"],
         "prelude": _prelude(rows, columns, work, extents["m"]),
-        "by_column": bool(columns) or "n" in {a.dim for _, a in work.epilogue.coordinates},
-        "column_places": _column_places(work),
+        "by_column": bool(columns)
+        or bool(work.epilogue.folds)
+        or "n" in {a.dim for _, a in work.epilogue.coordinates},
+        "column_places": _column_places(work) + _ends(work, extents),
         "columns_read": [line for r in columns for line in _column_read(r)],
         "columns_clamped": [line for r in columns for line in _column_clamped(r)],
         "panels": [line for p in work.operands for line in _panel_read(plan, work, p)]
@@ -74,7 +76,7 @@ def _(plan: KernelPlan, one: Leaf, work: Finish) -> Text:
 def _prelude(rows: list[Read], columns: list[Read], work: Finish, m_extent: str) -> list[str]:
     """Operands with one value per row, and room for those with one per column."""
     places = [(name, a) for name, a in work.epilogue.coordinates if a.dim != "n"]
-    by_row = bool(rows) or "m" in {a.dim for _, a in places}
+    by_row = bool(rows) or bool(work.epilogue.folds) or "m" in {a.dim for _, a in places}
     lines = [f"const int first_row = {work.first_row};"] if by_row else []
     for name, along in places:
         both = [
@@ -87,6 +89,39 @@ def _prelude(rows: list[Read], columns: list[Read], work: Finish, m_extent: str)
         values = [f"{from_}(__ldg({position(read, row, '0')}))" for row in at]
         lines.append(f"const float {read.name}_element[2] = {{{', '.join(values)}}};")
     return lines + [_column_room(read, work) for read in columns]
+
+
+def _ends(work: Finish, extents: dict[str, str]) -> list[str]:
+    """Where terms end that are folded: what lies outside the matrix is none."""
+    if not work.epilogue.folds:
+        return []
+    return [
+        f"const int fold_rows = {extents['m']} - first_row, "
+        f"fold_columns = {extents['n']} - first_column;"
+    ]
+
+
+def _folded(work: Finish) -> list[str]:
+    """Terms of the two elements of pair [j][half] combined into the registers of their parts."""
+    lines = []
+    for e in range(2):
+        inside = f"half * {work.half_rows} < fold_rows && "
+        inside += f"j * {work.group_columns} + {e} < fold_columns"
+        instruction = {"m": "block", "n": "(first_block + j)", "": "0"}
+        places = [
+            f"[{instruction[fold.along]}][{_slot(fold.slots[e], fold.slots[2 + e])}]"
+            f"[{_slot(fold.turns[e], fold.turns[2 + e])}]"
+            for fold in work.epilogue.folds
+        ]
+        lines.append(f"if ({inside}) {{")
+        lines += [f"  {line}" for line in combined_at(work.epilogue, places, e)]
+        lines.append("}")
+    return lines
+
+
+def _slot(first: int, second: int) -> str:
+    """The place of an element among its thread's, of its first row and of its second."""
+    return str(first) if first == second else f"(half ? {second} : {first})"
 
 
 def _column_places(work: Finish) -> list[str]:
@@ -193,7 +228,8 @@ def _result_declared(plan: KernelPlan, work: Finish, panel: Panel) -> list[str]:
 def _compute(plan: KernelPlan, work: Finish) -> list[str]:
     """The fused program on the two adjacent elements of pair [j][half]."""
     operands = {panel.name: panel for panel in work.operands}
-    lines = [f"float {p.name}_out[2];" for p in work.results]
+    terms = outcomes(work.epilogue)[len(work.epilogue.writes) :]
+    lines = [f"float {name}_out[2];" for name in (*(p.name for p in work.results), *terms)]
     pairs = [
         pair_of_sums(
             plan.atom.c.dtype,
@@ -210,6 +246,7 @@ def _compute(plan: KernelPlan, work: Finish) -> list[str]:
             _place(name, along, work.group_columns, e) for name, along in work.epilogue.coordinates
         ]
         arguments += [f"{p.name}_out[{e}]" for p in work.results]
+        arguments += [f"{name}_out[{e}]" for name in terms]
         lines.append(f"compute({', '.join(arguments)});")
     for panel in work.results:
         name, out = panel.name, f"{panel.name}_out"
@@ -218,7 +255,7 @@ def _compute(plan: KernelPlan, work: Finish) -> list[str]:
             lines.append(f"{name}_words[j][half] = pack_{kind}({out}[0], {out}[1]);")
         else:
             lines.append(f"pair_write({_pair_at(panel)}, {out}[0], {out}[1]);")
-    return lines
+    return [*lines, *(_folded(work) if work.epilogue.folds else [])]
 
 
 def _element(read: Read, operands: dict[str, Panel], e: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from polygen.emit.leaf.elements import vector_record
+from polygen.emit.leaf.elements import folded, outcomes, vector_record
 from polygen.emit.leaf.table import Text, filled, leaf
 from polygen.emit.leaves import areas, extent_names, pair_of_sums, plus
 from polygen.lower.plan import KernelPlan, Leaf
@@ -35,6 +35,7 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
         "column_base": e.column_base,
         "atoms_n": plan.tiles.columns // plan.atom.n,
         "pairs": _pairs(plan, e),
+        "terms": [f"{name}_out" for name in outcomes(e)[len(e.writes) :]],
     }
     comment = f"{one.statement}[m]: straight from the fragments, two adjacent results at a time"
     return Text(filled("store_pairs_threads", record), comment)
@@ -50,6 +51,7 @@ def _pairs(plan: KernelPlan, e: Epilogue) -> list[dict[str, Any]]:
             {
                 "row": f"m * {plan.atom.m} + {plus(e.row_of_lane, row)}",
                 "column": f"n * {plan.atom.n} + {plus(e.column_of_lane, column)}",
+                "folds": [folded(e, first + at, at) for at in range(2)] if e.folds else [],
                 "sums": [
                     {
                         "name": f"{total}s",

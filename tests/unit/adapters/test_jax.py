@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import polygen as pg
-from polygen.errors import ArgumentError, DTypeError, PolygenError
+from polygen.errors import ArgumentError, DTypeError, PolygenError, UnsupportedProgram
 
 jax = pytest.importorskip("jax")
 pgj = pytest.importorskip("polygen.adapters.jax")
@@ -139,6 +139,12 @@ def test_bad_operands_are_named(change, error, match, operands):
             continue
         with pytest.raises(error, match=match):
             run(layer, *given)
+
+
+def test_folds_are_refused(operands):
+    with pytest.raises(UnsupportedProgram, match="v1, a fold") as error:
+        pgj.call(lambda x, w: pg.sum(x @ w.T, axis=1), *operands[:2])
+    assert "fold it with jax.numpy" in str(error.value)
 
 
 def test_what_goes_wrong_in_a_call_is_said(operands, monkeypatch):

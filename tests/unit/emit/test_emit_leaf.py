@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from matrix import UNUSUAL, case, roles, small
 
-from polygen import fuse, silu
+import polygen as pg
 from polygen.emit.leaf import kind_of, kinds
 from polygen.emit.leaf.table import render
 from polygen.schedule.model import (
@@ -48,16 +48,26 @@ def plan_of(name):
     return case("leaf", "nt", "bf16", epilogue, alignment, **changes).kernel().passes.plan
 
 
+def folding(schedule):
+    function = pg.fuse(lambda x, w: ((x @ w.T).sum(axis=1), x @ w.T))
+    kernel = function.compile("bf16[M,K]", "bf16[N,K]", arch="sm_90a", schedule=schedule)
+    return kernel.passes.plan
+
+
+FOLDS = {"folds": UNUSUAL["registers"], "folds_of_panels": roles("pingpong")}
+
+
 def computed_plan():
     """A kernel whose warps compute an operand."""
-    fused = fuse(lambda x, w: silu(x) @ w.T, name="leaf")
+    fused = pg.fuse(lambda x, w: pg.silu(x) @ w.T, name="leaf")
     kernel = fused.compile("bf16[M,K]", "bf16[N,K]", arch="sm_80", schedule=small())
     return kernel.passes.plan
 
 
 @pytest.fixture(scope="module")
 def plans():
-    return {name: plan_of(name) for name in KERNELS} | {"computed": computed_plan()}
+    found = {name: plan_of(name) for name in KERNELS} | {"computed": computed_plan()}
+    return found | {name: folding(schedule) for name, schedule in FOLDS.items()}
 
 
 def test_no_leaf_is_in_the_table_for_nothing(plans):
@@ -65,7 +75,7 @@ def test_no_leaf_is_in_the_table_for_nothing(plans):
     assert met == set(kinds())
 
 
-@pytest.mark.parametrize("name", [*KERNELS, "computed"])
+@pytest.mark.parametrize("name", [*KERNELS, "computed", *FOLDS])
 def test_a_leaf_names_the_iterators_that_it_reads(plans, name):
     plan = plans[name]
     for leaf in plan.leaves:

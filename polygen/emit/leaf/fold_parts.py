@@ -1,0 +1,98 @@
+"""Parts of folds in registers: begun with the identity, ended by lanes that meet and one that
+writes.
+"""
+
+from __future__ import annotations
+
+import math
+
+from polygen.emit.folds import (
+    array_text,
+    combined,
+    exchanged,
+    extent_text,
+    identities,
+    part_number,
+)
+from polygen.emit.leaf.table import Text, block, leaf
+from polygen.emit.leaves import extent_names, plus
+from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.result_work import Epilogue, Folding, FoldPart
+
+
+@leaf("unfold", "threads", Folding)
+def _(plan: KernelPlan, one: Leaf, work: Folding) -> Text:
+    lines, declared = [], []
+    for part in work.epilogue.folds:
+        sizes = (part.atoms, len(part.offsets), part.registers)
+        places, count = "".join(f"[{size}]" for size in sizes), math.prod(sizes)
+        given = zip(part.names, identities(part.monoid), strict=True)
+        cleared = [f"(&{name}[0][0][0])[fold_i] = {value};" for name, value in given]
+        declared.append(f"float {', '.join(name + places for name in part.names)};")
+        lines += [
+            "#pragma unroll",
+            f"  for (int fold_i = 0; fold_i < {count}; ++fold_i) {{ {' '.join(cleared)} }}",
+        ]
+    return Text("\n".join(lines), f"{one.statement}: nothing is folded yet", tuple(declared))
+
+
+@leaf("fold", "threads", Folding)
+def _(plan: KernelPlan, one: Leaf, work: Folding) -> Text:
+    lines = []
+    for part in work.epilogue.folds:
+        lines += [
+            "#pragma unroll",
+            f"for (int fold_i = 0; fold_i < {part.atoms}; ++fold_i) {{",
+            *(f"  {line}" for at in range(len(part.offsets)) for line in _slot(plan, part, at)),
+            "}",
+        ]
+    text = block(*lines).replace("  #pragma", "#pragma")
+    return Text(text, f"{one.statement}: lanes with elements of one place meet, one writes")
+
+
+def _slot(plan: KernelPlan, part: FoldPart, slot: int) -> list[str]:
+    """What lanes do with one of their places."""
+    e, extents = plan.epilogue, extent_names(plan)
+    names = [f"fold_{at}" for at in range(len(part.terms))]
+    given = ", ".join(
+        f"{name} = {register}[fold_i][{slot}][0]"
+        for name, register in zip(names, part.names, strict=True)
+    )
+    lines = ["{", f"  float {given};"]
+    for turn in range(1, part.registers):
+        others = [f"{register}[fold_i][{slot}][{turn}]" for register in part.names]
+        lines.append(f"  {combined(part.monoid, names, others)}")
+    lines += [f"  {line}" for line in exchanged(part.monoid, names, part.masks)]
+    conditions = [f"(lane & {sum(part.masks)}) == 0"] if part.masks else []
+    if part.along:
+        lines.append(f"  const int fold_place = {_place(plan, e, part, slot)};")
+        conditions.append(f"fold_place < {extents[part.along]}")
+    result, sizes = "0LL", dict(plan.batches)
+    for dim in part.kept:
+        extent = extents[dim] if dim in extents else extent_text([sizes[dim]])
+        own = "fold_place" if dim == part.along else dim
+        result = f"({result} * ({extent}) + {own})" if result != "0LL" else f"(long long){own}"
+    results = extent_text(part.parts.results)
+    at = f"{part_number(part)} * ({results}) + {result}"
+    writes = [
+        f"({array_text(plan, part.value, number)})[fold_at] = {name};"
+        for number, name in enumerate(names)
+    ]
+    lines += [
+        f"  if ({' && '.join(conditions) or 'true'}) {{",
+        f"    const long long fold_at = {at};",
+        *(f"    {line}" for line in writes),
+        "  }",
+        "}",
+    ]
+    return lines
+
+
+def _place(plan: KernelPlan, e: Epilogue, part: FoldPart, slot: int) -> str:
+    """The row or the column of a lane's place."""
+    base, lane, size = (
+        (e.row_base, e.row_of_lane, plan.atom.m)
+        if part.along == "m"
+        else (e.column_base, e.column_of_lane, plan.atom.n)
+    )
+    return f"{base} + fold_i * {size} + {plus(lane, part.offsets[slot])}"

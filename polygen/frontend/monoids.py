@@ -1,0 +1,156 @@
+"""The vocabulary of folds: monoids over tuples of numbers, with what goes in and what comes out.
+
+A *fold* combines terms, one tuple for every element of an axis, in some order. What it takes for
+that to mean something is a monoid: an associative, commutative `combine` with an identity. One
+definition over the pointwise vocabulary serves code generation; NumPy's own reduction is what it
+means (`reference`), so that comparing both tests the definition.
+
+    max         (v,)      -inf           maximum(a, b), which propagates NaN
+    argmax      (v, i)    (-inf, inf)    the larger; of equal ones (or NaN) the first
+    logsumexp   (v, 1)    (-inf, 0)      (max, sums rescaled to it)
+
+Sums of floats are rounded, so that their bits depend on the order of combination: it is fixed by
+the schedule (`polygen.schedule.sums`), never by who comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polygen.frontend.dtypes import F32, S32, DType
+from polygen.frontend.functions import PUBLIC
+
+Array = np.ndarray[Any, Any]
+VALUE, INDEX = "value", "index"  # what a component is made of, beside numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Monoid:
+    """One kind of fold.
+
+    Attributes:
+        name: its key in `MONOIDS` and in `Fold.function`.
+        terms: per component what an element contributes: its value, its index along the axis, or a
+            number.
+        identity: per component, of nothing.
+        combine: of two tuples' components, the components; associative and commutative.
+        finish: of all components, the result.
+        reference: NumPy's, of an array and the folded axes.
+        result: type of the result.
+        selects: whether results are some of the terms, so that no rounding can change one.
+        short: whether `combine` calls functions in their short forms: an exponential of what is not
+            positive loses no more than some units of 1 in it, however large the argument.
+    """
+
+    name: str
+    terms: tuple[str | float, ...]
+    identity: tuple[float, ...]
+    combine: Callable[..., tuple[Any, ...]]
+    finish: Callable[..., Any]
+    reference: Callable[[Array, tuple[int, ...]], Any]
+    result: DType = F32
+    selects: bool = False
+    short: bool = False
+
+
+def _first(*components: Any) -> Any:
+    return components[0]
+
+
+def _second(*components: Any) -> Any:
+    return components[1]
+
+
+def _is_nan(value: Any) -> Any:
+    return value != value
+
+
+def _index_of(beats: Callable[[Any, Any], Any]) -> Callable[..., tuple[Any, ...]]:
+    """Of two (value, index): the one whose value beats the other's; NaN beats numbers, and of
+    equal ones the first wins.
+    """
+
+    def combine(a: Any, i: Any, b: Any, j: Any) -> tuple[Any, ...]:
+        both, neither = PUBLIC["logical_and"], PUBLIC["logical_not"]
+        either, where = PUBLIC["logical_or"], PUBLIC["where"]
+        better = either(beats(b, a), both(_is_nan(b), neither(_is_nan(a))))
+        equal = either(b == a, both(_is_nan(a), _is_nan(b)))
+        taken = either(better, both(equal, j < i))
+        return where(taken, b, a), where(taken, j, i)
+
+    return combine
+
+
+def _add_exponentials(a: Any, p: Any, b: Any, q: Any) -> tuple[Any, ...]:
+    """Of two (max, sum of exp(v - max)): one exponential, since the larger max keeps its sum."""
+    where, exp = PUBLIC["where"], PUBLIC["exp"]
+    factor = exp(where(a == b, 0.0, -abs(a - b)))  # of equal infinities, too
+    return PUBLIC["maximum"](a, b), where(a >= b, p + q * factor, p * factor + q)
+
+
+def _log_of_sum(largest: Any, total: Any) -> Any:
+    finite = abs(largest) < np.inf
+    return PUBLIC["where"](finite, largest + PUBLIC["log"](total), largest)
+
+
+def _log_sum_exp(array: Array, axes: tuple[int, ...]) -> Array:
+    largest = np.max(array, axis=axes, keepdims=True)
+    shift = np.where(np.isfinite(largest), largest, 0.0)
+    total = np.sum(np.exp(array - shift), axis=axes)
+    return np.asarray(np.log(total) + np.squeeze(shift, axis=axes))
+
+
+def _along(function: Callable[..., Any]) -> Callable[[Array, tuple[int, ...]], Any]:
+    return lambda array, axes: function(array, axis=axes)
+
+
+def _along_one(function: Callable[..., Any]) -> Callable[[Array, tuple[int, ...]], Any]:
+    return lambda array, axes: function(array, axis=axes[0])
+
+
+def _of(*functions: str) -> Callable[..., tuple[Any, ...]]:
+    """The components' own functions of two, side by side."""
+
+    def combine(*both: Any) -> tuple[Any, ...]:
+        half = len(functions)
+        sides = zip(functions, both[:half], both[half:], strict=True)
+        return tuple(_apply(name, a, b) for name, a, b in sides)
+
+    return combine
+
+
+def _apply(name: str, a: Any, b: Any) -> Any:
+    if name == "add":
+        return a + b
+    return a * b if name == "mul" else PUBLIC[name](a, b)
+
+
+_INF = float("inf")
+# -0.0 + v is v, bit for bit, which 0.0 + v is not where v is -0.0.
+MONOIDS: dict[str, Monoid] = {
+    one.name: one
+    for one in (
+        Monoid("sum", (VALUE,), (-0.0,), _of("add"), _first, _along(np.sum)),
+        Monoid("prod", (VALUE,), (1.0,), _of("mul"), _first, _along(np.prod)),
+        Monoid(
+            "max", (VALUE,), (-_INF,), _of("maximum"), _first, _along(np.max), selects=True
+        ),
+        Monoid("min", (VALUE,), (_INF,), _of("minimum"), _first, _along(np.min), selects=True),
+        Monoid(
+            "argmax", (VALUE, INDEX), (-_INF, _INF), _index_of(lambda b, a: b > a), _second,
+            _along_one(np.argmax), S32, selects=True,
+        ),
+        Monoid(
+            "argmin", (VALUE, INDEX), (_INF, _INF), _index_of(lambda b, a: b < a), _second,
+            _along_one(np.argmin), S32, selects=True,
+        ),
+        Monoid(
+            "logsumexp", (VALUE, 1.0), (-_INF, 0.0), _add_exponentials, _log_of_sum, _log_sum_exp,
+            short=True,
+        ),
+    )
+}  # fmt: skip

@@ -1,0 +1,272 @@
+"""Parts of folds: who combines which terms, where a part lies, and what makes results of them.
+
+1. A lane holds elements of an instruction's tile as the atom's fragment table says. Terms in one
+   row (or column, or all) are combined in a register, one after the other; then lanes that hold
+   elements of that row meet by exchanges, halving their number each time; one of them writes.
+   Which lanes those are follows from the table, and `check_lanes` proves that the one that writes
+   has every element.
+2. Every warp writes one part for each of its rows (columns, or one): part q of result r lies at
+   ``q * results + r`` of the workspace. Each is written once, so that nothing has to be cleared and
+   nobody waits; `check_parts` proves that all are, and that no two warps write one.
+3. The launch that follows combines the parts of a result in an order that q alone decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from polygen import isl
+from polygen.errors import VerifyError
+from polygen.frontend.monoids import MONOIDS
+from polygen.frontend.program import Dim, Program
+from polygen.hardware.device import common_facts
+from polygen.lower.given import Given
+from polygen.lower.launch import Count, Following, Parts, Results
+from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.result_work import Epilogue, Folding, FoldPart
+from polygen.poly.folds import split_folds
+from polygen.poly.legality import Proof
+from polygen.poly.pointwise import Folded
+from polygen.schedule.sums import FoldOrder
+
+_THREADS = 256  # of a block that combines parts
+
+
+def fold_parts(given: Given) -> tuple[FoldPart, ...]:
+    """The folds of a kernel, as its leaves make their parts."""
+    return tuple(_part(given, fold) for fold in given.work.folds)
+
+
+def _part(given: Given, fold: Folded) -> FoldPart:
+    along = "m" if "m" in fold.kept else "n" if "n" in fold.kept else ""
+    table = given.atom.c.table[: common_facts()["warp_size"]]
+    offsets, lanes = _axis(table, along)
+    slots = tuple(dict.fromkeys(offsets))
+    # Along n there are many places, which do not wait for each other; else elements of one do.
+    turns = tuple(0 if along == "n" else offsets[:e].count(at) for e, at in enumerate(offsets))
+    atoms = {"m": given.tiles.atoms[0], "n": given.tiles.columns // given.atom.n, "": 1}
+    counts, part = _counted(given, fold)
+    extents = tuple(given.sizes[dim] for dim in fold.kept)
+    return FoldPart(
+        value=fold.value,
+        monoid=fold.monoid,
+        terms=fold.terms,
+        along=along,
+        kept=fold.kept,
+        atoms=atoms[along],
+        offsets=slots,
+        slots=tuple(slots.index(one) for one in offsets),
+        turns=turns,
+        registers=max(turns) + 1,
+        masks=lanes,
+        part=part,
+        parts=Parts(fold.value, len(fold.terms), counts, extents),
+    )
+
+
+def _axis(table: np.ndarray[Any, Any], along: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Along one dim where a lane's elements are from its first one, and which lanes share places.
+
+    Args:
+        table: of lane and element, the row and the column.
+        along: "m", "n", or "" where all elements are one.
+
+    Returns:
+        Offsets of a lane's elements; bits of a lane's number in which those differ that have
+        elements at the same places.
+    """
+    count = len(table)
+    bits = [1 << bit for bit in range(count.bit_length() - 1)]
+    if not along:
+        return (0,) * table.shape[1], tuple(bits)
+    places = table[:, :, "mn".index(along)]
+    own = places - places[:, :1]
+    assert (own == own[0]).all()
+    lanes = np.arange(count)
+    same = tuple(bit for bit in bits if (places[lanes ^ bit, 0] == places[:, 0]).all())
+    return tuple(int(one) for one in own[0]), same
+
+
+def _counted(given: Given, fold: Folded) -> tuple[tuple[Count, ...], tuple[str, ...]]:
+    """How many parts a result has along each folded dim, and the number of a warp's own."""
+    counts, terms = [], []
+    for dim in fold.folded:
+        if dim in ("m", "n"):
+            count, text = _warps(given, dim)
+        else:
+            count, text = Count(given.sizes[dim]), dim
+        counts.append(count)
+        terms.append(text)
+    return tuple(counts), tuple(terms)
+
+
+def _warps(given: Given, dim: str) -> tuple[Count, str]:
+    """The parts along m or n: one for each warp that has elements of its own there."""
+    tiles, cluster, axis = given.tiles, given.schedule.cluster, "mn".index(dim)
+    inside, text = given.tiles.warps[axis], f"b_{dim} * {tiles.warps[axis]} + w_{dim}"
+    if dim == "m" and given.atom.scope != "warp":
+        warps = given.device.warpgroup_warps
+        inside, text = inside * warps, f"({text}) * {warps} + warp % {warps}"
+    if dim == "n" and tiles.split > 1:
+        inside, text = inside * tiles.split, f"({text}) * {tiles.split} + rank"
+    blocks = (cluster.m, cluster.n)[axis] if given.schedule.specialised else 1
+    return Count(given.sizes[dim], tiles.cta[axis] * blocks, blocks * inside), text
+
+
+def following(program: Program, entry: str, parts: Sequence[FoldPart]) -> Following | None:
+    """The launch that makes results of parts; None without folds."""
+    if not parts:
+        return None
+    split = split_folds(program)
+    groups: dict[tuple[Dim, ...], Results] = {}
+    for part in parts:
+        key = tuple(extent for extent in part.parts.results if extent != 1)
+        found = groups.get(key, Results(key, 1, (), (), ()))
+        lanes = common_facts()["warp_size"] if not part.along else found.lanes
+        groups[key] = replace(found, lanes=lanes, folds=(*found.folds, part.value))
+    owner = {fold: key for key, group in groups.items() for fold in group.folds}
+    for statement in split.after:
+        key = next(owner[access.name] for access in statement.reads)
+        owner[statement.write.name] = key
+        group = replace(groups[key], after=(*groups[key].after, statement.name))
+        written = statement.write.name
+        if any(tensor.name == written for tensor in split.outputs):
+            group = replace(group, outputs=(*group.outputs, written))
+        groups[key] = group
+    return Following(
+        f"{entry}_folds",
+        _THREADS,
+        common_facts()["warp_size"],
+        tuple(groups.values()),
+        tuple(one.parts for one in parts),
+    )
+
+
+def fold_order(part: FoldPart) -> FoldOrder:
+    """In which order terms are combined, as far as bits depend on it."""
+    if MONOIDS[part.monoid].selects:
+        return FoldOrder(part.value, part.monoid)
+    across = ", ".join(map(str, part.masks))
+    lanes = f"; lanes whose numbers differ by {across}" if across else ""
+    shares = _THREADS // (common_facts()["warp_size"] if part.along else 1)
+    text = (
+        f"elements of a lane in their order, {part.registers} by turns{lanes}; "
+        f"{part.parts.count_text} part(s), every {shares}th in the order of their numbers, then "
+        "those sums in theirs"
+    )
+    return FoldOrder(part.value, part.monoid, text)
+
+
+def around(leaves: tuple[Leaf, ...], out: Epilogue, loops: tuple[str, ...]) -> tuple[Leaf, ...]:
+    """The leaves of an epilogue, between those that begin and end parts of folds if it has any."""
+    if not out.folds:
+        return leaves
+    work = Folding(out)
+    return (
+        Leaf("unfold", "unfold", "threads", loops, work),
+        *leaves,
+        Leaf("fold", "fold", "threads", loops, work),
+    )
+
+
+# --- proofs --------------------------------------------------------------------------------------
+def check_folds(plan: KernelPlan) -> tuple[Proof, ...]:
+    """Prove that parts are whole, apart, and all combined.
+
+    Raises:
+        VerifyError: a term is in no part or in two, or a part is not combined.
+    """
+    found = []
+    for one in plan.epilogue.folds:
+        _check_lanes(plan, one)
+        _check_parts(plan, one)
+        found.append(Proof("every term is in one part, and parts are written once", one.value))
+    if plan.following is not None:
+        _check_following(plan, plan.following)
+        found.append(
+            Proof("every part is read once, by a launch that begins when all are written", "folds")
+        )
+    return tuple(found)
+
+
+def _check_lanes(plan: KernelPlan, one: FoldPart) -> None:
+    """The lane that writes has combined each element of its place once, and no other."""
+    count = common_facts()["warp_size"]
+    table = plan.atom.c.table[:count]
+    everywhere = bool(one.along)
+    if not all(0 <= turn < one.registers for turn in one.turns):
+        raise VerifyError(f"{one.value}: terms in registers {one.turns}", where=plan.entry)
+    places = table[:, :, "mn".index(one.along)] if everywhere else np.zeros(table.shape[:2], int)
+    for slot, offset in enumerate(one.offsets):
+        held = [
+            [(lane, e) for e in range(table.shape[1]) if one.slots[e] == slot]
+            for lane in range(count)
+        ]
+        for mask in one.masks:
+            held = [held[lane] + held[lane ^ mask] for lane in range(count)]
+        for lane in range(count):
+            if any(lane & mask for mask in one.masks):
+                continue
+            place = places[lane, 0] + offset
+            wanted = [(int(at), int(e)) for at, e in np.argwhere(places == place)]
+            if sorted(held[lane]) != wanted:
+                raise VerifyError(
+                    f"{one.value}: lane {lane} combines {len(held[lane])} terms, of "
+                    f"{len(wanted)} at {one.along or 'the tile'} + {place}",
+                    where=plan.entry,
+                )
+
+
+def _check_parts(plan: KernelPlan, one: FoldPart) -> None:
+    """Along each folded dim, numbers of parts are those from 0 to their count, each of one warp.
+
+    Then so are the numbers that are made of them, digit by digit.
+    """
+    tiles, cluster = plan.tiles, plan.schedule.cluster
+    blocks = (cluster.m, cluster.n) if plan.schedule.specialised else (1, 1)
+    warps, matrices = plan.device.warpgroup_warps, dict(plan.batches)
+    folded = [dim for dim in (*matrices, "m", "n") if dim not in one.kept]
+    wanted_counts = []
+    for dim, count, text in zip(folded, one.parts.counts, one.part, strict=True):
+        if dim in matrices:
+            bounds, step = {dim: "tiles"}, 1
+            extent: Dim = matrices[dim]
+        else:
+            axis = "mn".index(dim)
+            step, extent = tiles.cta[axis] * blocks[axis], (plan.match.m, plan.match.n)[axis]
+            bounds = {f"b_{dim}": f"{blocks[axis]}*tiles", f"w_{dim}": str(tiles.warps[axis])}
+            if dim == "m" and plan.atom.scope != "warp":
+                bounds["quarter"] = str(warps)
+            if dim == "n" and tiles.split > 1:
+                bounds["rank"] = str(tiles.split)
+        wanted_counts.append((extent, step))
+        inside = " and ".join(f"0 <= {name} < {end}" for name, end in bounds.items())
+        number = text.replace(f"warp % {warps}", "quarter")
+        made = isl.Map(f"[tiles] -> {{ [{','.join(bounds)}] -> [{number}] : {inside} }}")
+        wanted = isl.Set(f"[tiles] -> {{ [q] : 0 <= q < {count.times}*tiles }}")
+        if not made.is_injective() or not made.range().is_equal(wanted):
+            raise VerifyError(
+                f"{one.value}: parts {text} along {dim} are not those from 0 to {count}",
+                where=plan.entry,
+            )
+    if [(count.extent, count.step) for count in one.parts.counts] != wanted_counts:
+        raise VerifyError(f"{one.value}: {one.parts.count_text} parts", where=plan.entry)
+
+
+def _check_following(plan: KernelPlan, after: Following) -> None:
+    """Every part and every statement is in one group, in order, and each fold has a result."""
+    made = [one.value for one in plan.epilogue.folds]
+    split = split_folds(plan.program)
+    combined = [fold for group in after.groups for fold in group.folds]
+    ran = [statement for group in after.groups for statement in group.after]
+    if sorted(combined) != sorted(made) or [one.value for one in after.parts] != made:
+        raise VerifyError(f"parts of {made} are made, and of {combined} combined", where=plan.entry)
+    if sorted(ran) != sorted(one.name for one in split.after):
+        raise VerifyError(f"what follows folds runs {ran}", where=plan.entry)
+    for one, parts in zip(plan.epilogue.folds, after.parts, strict=True):
+        if parts != one.parts or parts.components != len(MONOIDS[one.monoid].identity):
+            raise VerifyError(f"{one.value}: {parts} are combined", where=plan.entry)

@@ -1,0 +1,61 @@
+"""Room for the parts of folds, which one launch of a call writes and the next one reads."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from polygen.errors import ArgumentError
+from polygen.frontend.dtypes import F32
+from polygen.runtime.arrays import describe
+from polygen.runtime.dlpack import compact
+from polygen.runtime.driver import Driver
+from polygen.runtime.outputs import allocation_scope, allocator
+
+
+def made(library: str, device: int, size: int, stream: int | None, driver: Driver) -> Any:
+    """A new array of `library`, as outputs are made.
+
+    Who drops it gives the memory back to the stream: what gets it next there runs behind.
+
+    Args:
+        library: whose array.
+        device: the current one.
+        size: in bytes.
+        stream: that the memory is for; None: the library's current one.
+        driver: the CUDA calls.
+    """
+    make = allocator(library, device, (size // F32.bytes,), F32, (0,))
+    if stream is None:
+        return make()
+    with allocation_scope(library, stream, driver):
+        return make()
+
+
+def address(given: Any, size: int, device: int, where: str, stream: int, driver: Driver) -> int:
+    """The address of an array that serves as workspace.
+
+    Args:
+        given: an array in device memory, of any type.
+        size: bytes that are needed.
+        device: on which the kernel runs.
+        where: the kernel, for messages.
+        stream: that is going to use it.
+        driver: the CUDA calls.
+
+    Raises:
+        ArgumentError: it is too small, has gaps, is misaligned, or lies on another device.
+    """
+    view = describe(given, name="workspace", stream=stream, driver=driver)
+    item = getattr(getattr(given, "dtype", None), "itemsize", 1)
+    room = math.prod(view.shape) * int(item)
+    fits = room >= size and view.strides == compact(view.shape)
+    if not fits or view.pointer % F32.bytes or view.device != device or view.readonly:
+        raise ArgumentError(
+            f"the workspace has {room} bytes on device {view.device}",
+            where=where,
+            why=f"parts of folds take {size} on device {device}, without gaps, from a multiple of "
+            f"{F32.bytes} on",
+            nearest=f'cupy.empty({size}, "u1"), or leave workspace= away',
+        )
+    return view.pointer

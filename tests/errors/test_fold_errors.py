@@ -1,0 +1,215 @@
+"""Folds that are refused, each with what, where, why and the nearest legal form."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from matrix import roles, small
+
+import polygen as pg
+from polygen.adapters.gradients import derive
+from polygen.errors import (
+    GradientError,
+    InvarianceError,
+    ScheduleError,
+    ShapeError,
+    TraceError,
+    UnsupportedProgram,
+)
+from polygen.frontend.build import build_program
+from polygen.frontend.dtypes import BF16
+from polygen.frontend.program import Tensor
+from polygen.hardware.device import device
+from polygen.poly.folds import split_folds
+from polygen.schedule.load import shipped
+from polygen.schedule.model import Epilogue, Launches
+from polygen.tune.tuner import describe
+
+X, W = Tensor("x", BF16, ("M", "K")), Tensor("w", BF16, ("N", "K"))
+
+
+def program(function, *more):
+    return build_program(function, "f", "f", (X, W, *more))
+
+
+TRACED = [
+    (lambda v: v.sum(axis=2), ShapeError, "there is no axis 2", "Axes are -2 to 1"),
+    (lambda v: v.sum(axis=(0, -2)), ShapeError, "names one twice", "Name every axis once"),
+    (lambda v: v.sum(axis=()), ShapeError, "along no axis", "Pass axis=None"),
+    (lambda v: v.max(axis="rows"), TraceError, "the axis 'rows'", "Axes are whole numbers"),
+    (lambda v: v.sum().sum(), ShapeError, "sum of sum(", "Leave the fold out"),
+    (lambda v: v.argmax(), TraceError, "along 2 axes", "Pass axis=, one number"),
+    (lambda v: np.sum(v, axis=1, dtype=np.float64), TraceError, "with dtype=", "Leave it out"),
+    (lambda v: np.std(v, axis=1), TraceError, "np.std", "There are sum, prod, max"),
+    (lambda v: np.add.accumulate(v), TraceError, "np.add.accumulate", "np.add"),
+]
+
+
+@pytest.mark.parametrize(("fold", "kind", "what", "nearest"), TRACED)
+def test_what_is_no_fold(fold, kind, what, nearest):
+    with pytest.raises(kind) as error:
+        program(lambda x, w: fold(x @ w.T))
+    assert what in str(error.value) and nearest in str(error.value)
+
+
+SPLIT = [
+    *(
+        (norm, "a result used by elements of its own row", "Return v1 beside the matrix")
+        for norm in (
+            lambda x, w: pg.softmax(x @ w.T),
+            lambda x, w: pg.layer_norm(x @ w.T, eps=1e-3),
+        )
+    ),
+    (
+        lambda x, w: pg.rms_norm(x @ w.T, 2.0),
+        "a result used by elements of its own row",
+        "Return v2 beside the matrix",
+    ),
+    (
+        lambda x, w: x @ w.T - np.max(x @ w.T, axis=1, keepdims=True),
+        "a result used by elements of its own row",
+        "Return v1 beside the matrix, and use it in a second function",
+    ),
+    (
+        lambda x, w: np.max(np.sum(x @ w.T, axis=1, keepdims=True)[:, 0], axis=0, keepdims=True),
+        "a fold of what is folded",
+        "Return v1 beside the matrix",
+    ),
+    (
+        lambda x, w: (x @ w.T) @ np.sum(x @ w.T, axis=0).astype("bf16"),
+        "a product of what is folded",
+        "Return v2 beside the matrix",
+    ),
+    (
+        lambda x, w: np.sum(x @ w.T, axis=1) + pg.indices(np.sum(x @ w.T, axis=1))[0],
+        "coordinates beside a result of a fold",
+        "Return v1 beside the matrix",
+    ),
+]
+
+
+@pytest.mark.parametrize(("function", "what", "nearest"), SPLIT)
+def test_where_a_result_is_not_known_yet(function, what, nearest):
+    with pytest.raises(UnsupportedProgram) as error:
+        split_folds(program(function))
+    said = str(error.value)
+    assert what in said and nearest in said and "dependence F" in said
+    assert "made by another thread block" in said
+
+
+def test_arrays_beside_results():
+    b = Tensor("b", BF16, ("M",))
+    with pytest.raises(UnsupportedProgram, match=r"reads b\[i\] beside the result v1") as error:
+        split_folds(program(lambda x, w, b: np.sum(x @ w.T, axis=1) + b, b))
+    assert "Return v1 and combine it outside" in str(error.value)
+
+
+def test_results_with_their_axes_in_another_order():
+    x, w = Tensor("x", BF16, (4, 4, "K")), Tensor("w", BF16, (4, "K", "N"))
+    made = build_program(lambda x, w: np.sum(x @ w, axis=-1).T, "f", "f", (x, w))
+    with pytest.raises(UnsupportedProgram, match="its axes in another order"):
+        split_folds(made)
+
+
+def test_a_number_is_no_output():
+    with pytest.raises(UnsupportedProgram, match=r"the output y0: f32\[\] is a number") as error:
+        split_folds(program(lambda x, w: np.sum(x @ w.T)))
+    assert "Fold with keepdims=True" in str(error.value)
+
+
+def test_only_batches_are_folded():
+    function = pg.fuse(lambda x, w: np.sum(x @ w, axis=0))
+    with pytest.raises(UnsupportedProgram, match="folds no axis of a tile") as error:
+        function.compile("bf16[B,M,K]", "bf16[B,K,N]", arch="sm_80", schedule=by_pairs())
+    assert "Fold rows or columns as well" in str(error.value)
+
+
+def by_pairs():
+    return small(epilogue=Epilogue(through="registers"))
+
+
+def test_a_staged_epilogue():
+    function = pg.fuse(lambda x, w: np.sum(x @ w.T, axis=1))
+    with pytest.raises(ScheduleError, match=r"epilogue.through = 'smem' with v1, a fold") as error:
+        function.compile("bf16[M,K]", "bf16[N,K]", arch="sm_80", schedule=small())
+    assert 'Use epilogue.through = "registers"' in str(error.value)
+
+
+def test_panels_of_nothing():
+    function = pg.fuse(lambda x, w: np.sum(x @ w.T, axis=1))
+    with pytest.raises(ScheduleError, match="only folds leave") as error:
+        function.compile("bf16[M,K]", "bf16[N,K]", arch="sm_90a", schedule=roles())
+    assert 'Use epilogue.through = "registers"' in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fold", "why"),
+    [
+        (lambda v: v.sum(axis=1), "tiles are chosen by the sizes"),
+        (lambda v: v.max(axis=0), "it depends on all of M"),
+    ],
+)
+def test_a_promise_that_folds_do_not_keep(fold, why):
+    function = pg.fuse(lambda x, w: fold(x @ w.T))
+    with pytest.raises(InvarianceError, match=why) as error:
+        function.compile("bf16[M,K]", "bf16[N,K]", arch="sm_80", invariant=("M",))
+    assert "Fold with max, min, argmax or argmin over other dims" in str(error.value)
+
+
+EXCLUDED = [
+    ({"exchange": True}, "exchange with v1, a fold", "Use exchange = false"),
+    ({"launch": Launches(realign=True)}, "launch.realign with v1", "Use launch.realign = false"),
+    ({"launch": Launches(dependent=True)}, "launch.dependent", "Use launch.dependent = false"),
+]
+
+
+@pytest.mark.parametrize(("change", "what", "nearest"), EXCLUDED)
+def test_schedules_that_do_not_go_with_folds(change, what, nearest):
+    function = pg.fuse(lambda x, w: np.sum(x @ w.T, axis=1))
+    with pytest.raises(ScheduleError, match=what) as error:
+        function.compile(
+            "bf16[M,K]", "bf16[N,K]", arch="sm_90a",
+            schedule=replace(roles(through="registers"), **change),
+        )  # fmt: skip
+    assert nearest in str(error.value)
+
+
+def test_lanes_that_multiply():
+    function = pg.fuse(lambda x, w: np.sum(x @ w.T, axis=1))
+    schedule = next(one for one in shipped(device("sm_80")) if one.by_lanes)
+    with pytest.raises(ScheduleError, match='atom = "dot" with v1') as error:
+        function.compile("bf16[1,K]", "bf16[N,K]", arch="sm_80", schedule=schedule)
+    assert 'Use atom = "auto"' in str(error.value)
+
+
+@pytest.mark.parametrize("sizes", [{"M": 1, "N": 4096, "K": 4096}, {"M": 8, "N": 4096, "K": 4096}])
+@pytest.mark.parametrize("alignment", [16, 2])
+def test_automatic_choices_go_with_folds(sizes, alignment):
+    """Few rows, and rows that are copied first, where the product alone takes other schedules."""
+    function = pg.fuse(lambda x, w: (x @ w.T, np.max(x @ w.T, axis=1)))
+    signature = (f"bf16[M,K]@{alignment}", f"bf16[N,K]@{alignment}")
+    made = function.compile(*signature, arch="sm_90a", sizes=sizes)
+    assert not made.schedule.exchange and not made.schedule.by_lanes
+    assert made.schedule.launch == Launches()
+
+
+def test_rows_in_groups():
+    function = pg.fuse(lambda x, w, ends: np.max(pg.grouped_matmul(x, w, ends), axis=1))
+    with pytest.raises(UnsupportedProgram, match="in a function with rows in groups") as error:
+        function.program("bf16[T,K]", "bf16[E,K,N]", "s32[E]")
+    assert "fold it in a second function" in str(error.value)
+
+
+def test_no_derivative():
+    with pytest.raises(GradientError, match="v1, a fold") as error:
+        derive(program(lambda x, w: np.sum(x @ w.T, axis=1)), frozenset("x"))
+    assert "Fold outside" in str(error.value)
+
+
+def test_no_tuning():
+    function, sizes = pg.fuse(lambda x, w: np.sum(x @ w.T, axis=1)), {"M": 64, "N": 64, "K": 64}
+    with pytest.raises(UnsupportedProgram, match="v1, a fold") as error:
+        describe(function, ("bf16[M,K]", "bf16[N,K]"), sizes=sizes, arch="sm_80")
+    assert "Tune the function without its folds" in str(error.value)

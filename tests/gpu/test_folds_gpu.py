@@ -1,0 +1,120 @@
+"""Folds on a GPU: exact, the same bits every time, captured in a graph, on any stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polygen as pg
+from polygen.frontend.evaluate import evaluate
+
+pytestmark = pytest.mark.gpu
+SIGNATURE = ("bf16[M,K]", "bf16[N,K]")
+
+
+@pg.fuse
+def statistics(x: Any, w: Any) -> Any:
+    v = x @ w.T
+    return v, np.sum(v, axis=1), np.max(v, axis=0), np.max(abs(v), keepdims=True)
+
+
+@pg.fuse
+def nearest(x: Any, w: Any) -> Any:
+    return np.argmax(x @ w.T, axis=1)
+
+
+@pg.fuse
+def exponentials(x: Any, w: Any) -> Any:
+    return pg.logsumexp(x @ w.T, axis=1)
+
+
+def operands(m: int, n: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    return generator.integers(-2, 3, (m, k)), generator.integers(-2, 3, (n, k))
+
+
+@pytest.fixture
+def bf16():
+    torch = pytest.importorskip("torch")
+    return lambda array: torch.tensor(array, device="cuda", dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("size", [(1, 1, 8), (33, 130, 64), (1000, 1000, 256), (4096, 4096, 512)])
+def test_integers_are_exact(bf16, size):
+    m, n, k = size
+    x, w = operands(m, n, k)
+    kernel = statistics.compile(*SIGNATURE, sizes=dict(zip("MNK", size, strict=True)))
+    found = kernel(bf16(x), bf16(w))
+    wanted = evaluate(kernel.program, {"x": x, "w": w}, dict(zip("MNK", size, strict=True)))
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one.float().cpu().numpy(), other.astype(np.float32))
+
+
+def test_the_nearest_centre_is_numpys(bf16):
+    x, w = operands(2000, 333, 128)
+    found = nearest.compile(*SIGNATURE)(bf16(x), bf16(w))
+    np.testing.assert_array_equal(found.cpu().numpy(), (x @ w.T).argmax(1))
+
+
+def test_exponentials_are_within_their_bound(bf16):
+    import torch
+
+    torch.manual_seed(1)
+    x, w = (torch.randn(s, 256, device="cuda", dtype=torch.bfloat16) for s in (512, 5000))
+    found = exponentials.compile(*SIGNATURE)(x, w)
+    wanted = torch.logsumexp(x.double() @ w.double().T, 1)
+    # Sums of 256 products in f32 and 5000 exponentials, each within some units in the last place.
+    assert ((found.double() - wanted).abs() / wanted.abs()).max() < 2.0**-17
+
+
+def test_the_same_bits_a_thousand_times(bf16):
+    import torch
+
+    torch.manual_seed(2)
+    x, w = (torch.randn(s, 512, device="cuda", dtype=torch.bfloat16) for s in (1111, 2048))
+    kernel = statistics.compile(*SIGNATURE)
+    first = kernel(x, w)
+    for _ in range(1000):
+        assert all(torch.equal(a, b) for a, b in zip(first, kernel(x, w), strict=True))
+
+
+def test_a_graph_with_its_own_workspace(bf16):
+    import torch
+
+    size = {"M": 640, "N": 512, "K": 128}
+    kernel = statistics.compile(*SIGNATURE, sizes=size)
+    (x, w), (other, _) = operands(640, 512, 128), operands(640, 512, 128, seed=7)
+    given, weights = bf16(x), bf16(w)
+    room = torch.empty(kernel.workspace(size), device="cuda", dtype=torch.uint8)
+    out = kernel(given, weights)  # loads both functions
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernel(given, weights, out=out, workspace=room)
+    given.copy_(bf16(other))
+    graph.replay()
+    wanted = evaluate(kernel.program, {"x": other, "w": w}, size)
+    for one, exact in zip(out, wanted, strict=True):
+        np.testing.assert_array_equal(one.float().cpu().numpy(), exact.astype(np.float32))
+
+
+def test_calls_on_two_streams_do_not_meet(bf16):
+    import torch
+
+    x, w = operands(2048, 1024, 64)
+    y, _ = operands(2048, 1024, 64, seed=3)
+    kernel = statistics.compile(*SIGNATURE)
+    given = [bf16(x), bf16(y)]
+    weights = bf16(w)
+    wanted = [kernel(one, weights) for one in given]
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in given]
+    for _ in range(50):
+        found = []
+        for stream, one in zip(streams, given, strict=True):
+            with torch.cuda.stream(stream):
+                found.append(kernel(one, weights))
+        torch.cuda.synchronize()
+        for a, b in zip(found, wanted, strict=True):
+            assert all(torch.equal(one, other) for one, other in zip(a, b, strict=True))

@@ -1,0 +1,48 @@
+"""Random programs with folds: the values of random programs, folded over rows, columns or both.
+
+Sums are of clipped values, so that they stay below 2^24 and f32 holds them exactly in any order.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from random_programs import Random, random_program, split_outputs
+
+# A fold, and the value of which it is exact.
+FOLDS = (
+    ("sum", "clip({}, -3, 4)"),
+    ("sum", "clip({}, -3, 4)"),
+    ("max", "{}"),
+    ("min", "{}"),
+    ("max", "abs({})"),
+    ("prod", "clip({}, -1, 1)"),
+    ("argmax", "{}"),
+    ("argmin", "clip({}, -2, 2)"),
+)
+
+
+def fold_program(seed: int, largest: int = 1500, *, roles: bool = False) -> Random:
+    """The program of a seed: one to three folds, with the matrix or without.
+
+    Args:
+        seed: decides everything.
+        largest: size.
+        roles: take a schedule with roles.
+    """
+    rng = random.Random(f"folds {seed}")
+    case = random_program(rng.randrange(1 << 30), largest)
+    value = split_outputs(case.expression)[0]
+    outputs = []
+    for _ in range(rng.randint(1, 3)):
+        name, of = rng.choice(FOLDS)
+        axes = ["0", "1", "-1"] if name.startswith("arg") else ["0", "1", "-1", "(0, 1)", "None"]
+        axis = rng.choice(axes)
+        kept = rng.random() < 0.4 or axis in ("(0, 1)", "None")
+        words = f"axis={axis}, keepdims=True" if kept else f"axis={axis}"
+        outputs.append(f"{name}({of.format(f'({value})')}, {words})")
+    if rng.random() < 0.6:
+        outputs.insert(rng.randint(0, len(outputs)), value)
+    expression = outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})"
+    return replace(case, seed=seed, expression=expression, out_dtype=None, with_roles=roles)

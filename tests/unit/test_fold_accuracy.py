@@ -1,0 +1,54 @@
+"""How far folds of floats may be from float64: a bound that a kernel stays within."""
+
+from __future__ import annotations
+
+import numpy as np
+from matrix import roles, small
+
+import polygen as pg
+from polygen.cli.accuracy import expected
+from polygen.schedule.model import Epilogue
+
+
+@pg.fuse
+def statistics(x, w):
+    v = x @ w.T
+    return (
+        np.sum(v, axis=1), np.mean(v * v, axis=0), pg.logsumexp(v, axis=1), np.max(v, axis=0),
+        np.argmax(v, axis=1), v,
+    )  # fmt: skip
+
+
+def bounds(kernel, given, sizes):
+    arrays = dict(zip("xw", given, strict=True))
+    return expected(kernel.program, arrays, sizes, kernel.passes.plan.atom.k)
+
+
+def test_folds_of_floats_are_within_their_bound():
+    sizes = {"M": 40, "N": 56, "K": 64}
+    for arch, schedule in (("sm_80", small(epilogue=Epilogue(through="registers"))),
+                           ("sm_90a", roles("one"))):  # fmt: skip
+        kernel = statistics.compile("bf16[M,K]", "bf16[N,K]", arch=arch, schedule=schedule)
+        kind, generator = kernel.program.inputs[0].dtype.numpy, np.random.default_rng(6)
+        given = [generator.standard_normal((sizes[d], 64)).astype(kind) for d in "MN"]
+        for one, found in zip(bounds(kernel, given, sizes), kernel.emulate(*given), strict=True):
+            _, ratio, above = one.compare(found)
+            assert not above and ratio < 1
+
+
+def test_a_term_that_is_lost_is_above_the_bound():
+    sizes = {"M": 40, "N": 56, "K": 64}
+    kernel = statistics.compile(
+        "bf16[M,K]", "bf16[N,K]", arch="sm_80", schedule=small(epilogue=Epilogue("registers"))
+    )
+    generator = np.random.default_rng(6)
+    given = [generator.standard_normal((sizes[d], 64)) for d in "MN"]
+    total, squares, logarithm, largest, index, _ = bounds(kernel, given, sizes)
+    v = given[0] @ given[1].T
+    for one, without in (
+        (total, v[:, :-1].sum(1)),
+        (squares, (v * v)[:-1].mean(0)),
+        (logarithm, np.log(np.exp(np.sort(v, axis=1)[:, :-1]).sum(1))),
+    ):
+        assert one.compare(one.value)[2] == 0 and one.compare(without)[2] > 10
+    assert np.isinf(index.allowed).all() and np.isfinite(largest.allowed).all()

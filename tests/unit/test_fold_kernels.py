@@ -1,0 +1,87 @@
+"""What a kernel with folds says of itself, and what of it is saved."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from matrix import roles, small
+
+import polygen as pg
+from polygen.kernel import Kernel
+from polygen.schedule.model import Epilogue
+
+PAIRS = small(epilogue=Epilogue(through="registers"))
+SIZES = {"M": 1000, "N": 500, "K": 64}
+
+
+@pg.fuse
+def statistics(x, w):
+    v = x @ w.T
+    return v, np.sum(v, axis=1), np.argmax(v, axis=0), np.max(v, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Kernel:
+    return statistics.compile("bf16[M,K]", "bf16[N,K]", arch="sm_80", schedule=PAIRS)
+
+
+def test_the_workspace_has_a_number_for_every_component_of_every_part(kernel):
+    """Tiles of 32 x 32 with four warps: parts for every 16 rows and columns, of whole tiles."""
+    m, n = (-(-SIZES[d] // 32) * 2 for d in "MN")
+    assert kernel.workspace(SIZES) == 4 * (n * 1000 + 2 * m * 500 + m * n)
+    assert kernel.workspace({**SIZES, "M": 1}) == 4 * (n * 1 + 2 * 2 * 500 + 2 * n)
+
+
+def test_without_folds_there_is_none():
+    plain = pg.fuse(lambda x, w: x @ w.T).compile("bf16[M,K]", "bf16[N,K]", arch="sm_80")
+    assert plain.workspace(SIZES) == 0
+    assert "workspace" not in plain.source and plain.sums.folds == ()
+
+
+def test_the_order_of_terms_is_told(kernel):
+    assert kernel.deterministic
+    total, index, most = map(str, kernel.sums.folds)
+    assert re.match(r"v2: sum, elements of a lane in their order, 2 by turns; lanes", total)
+    assert "ceil(N / 32) * 2 part(s), every 8th in the order of their numbers" in total
+    assert index == "v4: argmax, the same in any order"
+    assert most == "v6: max, the same in any order"
+    shown = kernel.show("plan")
+    assert total in shown and "every term is in one part" in "\n".join(
+        map(str, kernel.passes.plan.proofs)
+    )
+
+
+def test_sums_of_other_tiles_are_of_another_class(kernel):
+    other = statistics.compile(
+        "bf16[M,K]", "bf16[N,K]", arch="sm_90a", schedule=roles(through="registers")
+    )
+    assert other.sums.text != kernel.sums.text and "v2: sum" in kernel.sums.text
+    assert "argmax" not in kernel.sums.text  # no bit depends on its order
+
+
+def test_invariant_dims_with_folds_that_select():
+    function = pg.fuse(lambda x, w: np.max(x @ w.T, axis=1))
+    made = [
+        function.compile("bf16[M,K]", "bf16[N,K]", arch="sm_80", invariant=("M",), sizes={"M": m})
+        for m in (1, 4096)
+    ]
+    assert made[0].sums.text == made[1].sums.text
+
+
+def test_a_saved_kernel_has_both_launches(kernel, tmp_path):
+    loaded = Kernel.load(kernel.save(tmp_path))
+    assert loaded._generated == kernel._generated
+    assert loaded.workspace(SIZES) == kernel.workspace(SIZES) > 0
+    header = (tmp_path / "pg_statistics.h").read_text()
+    assert "pg_statistics_workspace_bytes(int M, int K, int N)" in header
+    assert "enum { pg_statistics_folds_threads = 256 };" in header
+
+
+def test_names_of_arguments_are_kept_apart():
+    """Arrays may be called as the kernel's own things are."""
+    function = pg.fuse(lambda workspace, fold: (np.sum(workspace @ fold.T, axis=1),), name="named")
+    made = function.compile("bf16[M,K]", "bf16[unfold,K]", arch="sm_80", schedule=PAIRS)
+    report = made.check({"M": 40, "unfold": 24, "K": 32})
+    assert report.ok, str(report)
