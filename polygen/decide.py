@@ -21,14 +21,7 @@ from pathlib import Path
 from polygen import knobs
 from polygen.emit.functions import is_costly
 from polygen.errors import InvarianceError, ScheduleError
-from polygen.fit import (
-    check_folds,
-    check_groups,
-    check_launch,
-    check_roles,
-    fitting,
-    instruction_for,
-)
+from polygen.fit import fitting, instruction_for
 from polygen.frontend.invariant import for_every_size
 from polygen.frontend.pitches import row_step
 from polygen.frontend.program import Dim, Program, Tensor
@@ -37,6 +30,7 @@ from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device, common_facts
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.invariance import LADDER, in_k_tiles, of_class, shared
+from polygen.lower.legal import check_folds, check_groups, check_launch, check_roles
 from polygen.poly.fills import by_threads, held
 from polygen.poly.folds import split_folds
 from polygen.poly.fusion import fuse

@@ -21,21 +21,19 @@ from polygen.frontend.dtypes import DType
 from polygen.hardware.atom import Atom, atom, atoms_for
 from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import spans
-from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.legal import check_folds, check_groups, check_lanes, check_launch, check_roles
 from polygen.lower.memory import memory, needed, rings, workers
-from polygen.lower.operands import major, operand_layout
 from polygen.lower.registers import doubt, registers_needed, sums_held
 from polygen.lower.resources import filling_roles, registers_available, resources
-from polygen.poly.fills import by_threads, held, ring_pieces, rounds
+from polygen.poly.fills import held, ring_pieces, rounds
 from polygen.poly.match import Match
 from polygen.poly.orientation import oriented, oriented_work
-from polygen.poly.partial_sums import require_reassociable
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.realign import behind_copy
 from polygen.poly.results import narrower, panel_columns, panels
 from polygen.poly.tiling import Tiling, tiling
 from polygen.schedule.load import check_structure
-from polygen.schedule.model import LANES, Cluster, Schedule
+from polygen.schedule.model import LANES, Schedule
 from polygen.schedule.problem import Fitted
 
 _FEWEST_STAGES = 2
@@ -46,7 +44,6 @@ _OTHERWISE = {
     "lanes": 'Use f16 or bf16 operands with f32 sums, or atom = "auto"',
 }
 _LONG_TILES, _STAGES_OF_LONG_TILES = (4, 2), 3  # k tiles in spans, and slots that these keep
-_MOST_CONSUMERS = 3  # with the producer's, four warpgroups share the registers
 
 
 def instruction_for(matched: Match, device: Device, schedule: Schedule) -> Atom:
@@ -95,222 +92,6 @@ def _types(matched: Match) -> tuple[DType, DType, DType]:
                 nearest=f"Pass operands of {first[0]} and {first[1]}",
             )
     return first[0], first[1], first[2].contraction.dtype
-
-
-def check_launch(schedule: Schedule, device: Device) -> None:
-    """Refuse a dependent launch on a device without.
-
-    Raises:
-        ScheduleError: with the field to change.
-    """
-    if schedule.launch.dependent and not device.has("griddepcontrol"):
-        raise ScheduleError(
-            f"launch.dependent on {device}",
-            where=f"schedule {schedule.name}",
-            why="its kernels cannot wait for the grids before them",
-            nearest="Use launch.dependent = false, or a target from sm_90 on",
-        )
-
-
-def check_groups(schedule: Schedule, match: Match) -> None:
-    """Refuse what kernels on groups of rows do not do.
-
-    Raises:
-        ScheduleError: with the field to change.
-    """
-    if match.groups is None:
-        return
-    others = {
-        "exchange": (schedule.exchange, "false"),
-        "launch.dependent": (schedule.launch.dependent, "false"),
-        "launch.realign": (schedule.launch.realign, "false"),
-        'atom = "dot"': (schedule.by_lanes, '"auto"'),
-    }
-    for field, (asked, instead) in others.items():
-        if asked:
-            raise ScheduleError(
-                f"{field} with rows in groups",
-                where=f"schedule {schedule.name}",
-                why="every block reads where groups end before anything else, and finds its rows",
-                nearest=f"Use {field.partition(' ')[0]} = {instead}",
-            )
-
-
-def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -> None:
-    """Refuse what no specialised kernel does, before anything is built; nothing without roles.
-
-    Raises:
-        IllegalSchedule: sums that blocks of a cluster cannot share.
-        ScheduleError: tiles that do not fit the roles.
-        UnsupportedProgram: an operand that neither tensor maps nor threads of a producer take.
-    """
-    if schedule.by_lanes:
-        check_lanes(schedule, match)
-    if not schedule.specialised:
-        return
-    tiles, where = tiling(schedule, atom), f"schedule {schedule.name}"
-    if atom.scope != "warpgroup":
-        raise ScheduleError(
-            f"{atom.name} is an instruction of one {atom.scope}",
-            where=where,
-            why="roles feed warpgroup instructions",
-            nearest='Use atom = "auto"',
-        )
-    require_reassociable((one.contraction for one in match.products), schedule.cluster.k)
-    cta, warp = schedule.tile.cta, schedule.tile.warp
-    pingpong = schedule.roles.form == "pingpong"
-    whole_rows, whole_columns = warp.m == cta.m, warp.n == cta.n
-    if not (whole_rows and whole_columns if pingpong else whole_rows or whole_columns):
-        between = "," if pingpong else " or"
-        raise ScheduleError(
-            f"tile.warp {warp.m} x {warp.n} of tile.cta {cta.m} x {cta.n}",
-            where=where,
-            why="consumers that cooperate share a tile's rows or its columns; consumers that take "
-            "turns neither",
-            nearest=f"tile.warp.n = {cta.n}{between} tile.warp.m = {cta.m}",
-        )
-    if tiles.warp_count > _MOST_CONSUMERS:
-        raise ScheduleError(
-            f"{tiles.warp_count} consumer warpgroups",
-            where=where,
-            why="with the producer's, four warpgroups share the registers",
-            nearest=f"tile.warp.m = {_least_part(cta.m, atom.m)}"
-            if whole_columns
-            else f"tile.warp.n = {_least_part(cta.n, atom.n)}",
-        )
-    if warp.n > atom.n_most:
-        raise ScheduleError(
-            f"tile.warp.n = {warp.n}",
-            where=where,
-            why=f"one {atom.name} covers {atom.n_most} columns",
-            nearest=_fewer_columns(schedule, atom),
-        )
-    for _, operand in match.operands:
-        tensor = operand.tensor
-        if not operand.in_boxes:
-            raise UnsupportedProgram(
-                f"{operand}: its elements are not adjacent",
-                where=f"{where}, {tensor.name}",
-                why="the copy engine moves rows without gaps, forwards",
-                nearest="Use a schedule without roles",
-            )
-        if by_threads(operand) and schedule.cluster != Cluster():
-            raise ScheduleError(
-                f"a cluster of {schedule.cluster.m} x {schedule.cluster.n} with {tensor}",
-                where=f"{where}, {tensor.name}",
-                why="it is computed by the threads of each block, for it alone"
-                if operand.computed is not None
-                else f"rows start at multiples of {operand.alignment} bytes: threads of each block "
-                "shift them into place for it alone",
-                nearest="Use a cluster of 1",
-            )
-        if major(operand) not in atom.majors:
-            raise UnsupportedProgram(
-                f"{tensor.name}: {tensor.dtype} with {tensor.dims[tensor.order[-1]]} innermost",
-                where=f"{where}, {atom.name}",
-                why="this instruction reads operands with k innermost",
-                nearest="Use a schedule without roles",
-            )
-        along = cta.m if operand.role == "m" else cta.n
-        operand_layout(operand, (along, cta.k), schedule, atom)
-    if schedule.epilogue.through == "tma" and work.matrices and ring_pieces(schedule, match, tiles):
-        raise ScheduleError(
-            f"{work.matrices[0].tensor.name} in panels that the copy engine brings",
-            where=f"{where}, epilogue.through",
-            why="the producer's threads fill rings, and none is left to fetch panels",
-            nearest='Use epilogue.through = "lines"',
-        )
-
-
-def check_folds(schedule: Schedule, work: Pointwork) -> None:
-    """Refuse folds that the way out of a schedule makes no parts of.
-
-    Raises:
-        ScheduleError: operands are exchanged, multiplied by lanes or copied first, the launch is
-            dependent, or results leave through a scratch area or in panels of which there are none.
-        UnsupportedProgram: a fold leaves the rows and columns of a tile as they are.
-    """
-    others = {
-        "exchange": (schedule.exchange, "false"),
-        "launch.dependent": (schedule.launch.dependent, "false"),
-        "launch.realign": (schedule.launch.realign, "false"),
-        'atom = "dot"': (schedule.by_lanes, '"auto"'),
-    }
-    for fold in work.folds:
-        for field, (asked, instead) in others.items():
-            if asked:
-                raise ScheduleError(
-                    f"{field} with {fold.value}, a fold",
-                    where=f"schedule {schedule.name}",
-                    why="parts of folds are made of tiles with the result's own rows and columns, "
-                    "and one launch follows the kernel's alone",
-                    nearest=f"Use {field.partition(' ')[0]} = {instead}",
-                )
-        through = schedule.epilogue.through
-        if through == "smem" or (through != "registers" and not work.writes):
-            raise ScheduleError(
-                f"epilogue.through = {through!r} with {fold.value}, a fold",
-                where=f"schedule {schedule.name}",
-                why="parts of folds are made of terms that are in registers where the instruction "
-                "left them"
-                if through == "smem"
-                else "panels are of matrices that are stored, and only folds leave",
-                nearest='Use epilogue.through = "registers"',
-            )
-        if not {"m", "n"} & set(fold.folded):
-            raise UnsupportedProgram(
-                f"{fold.value}, a {fold.monoid}, folds no axis of a tile",
-                where=f"{schedule.name}: it folds {', '.join(fold.folded)} and keeps m and n",
-                why="its parts would be as many as the product has elements",
-                nearest="Fold rows or columns as well, or fold outside",
-            )
-
-
-def check_lanes(schedule: Schedule, match: Match) -> None:
-    """Refuse operands that lanes cannot read in whole chunks along k.
-
-    Raises:
-        UnsupportedProgram: rows run along another dim, or begin or end inside a chunk.
-    """
-    for _, operand in match.operands:
-        tensor, wanted = operand.tensor, chunk_bytes()
-        if operand.computed is not None:
-            raise UnsupportedProgram(
-                f"{tensor.name} is computed",
-                where=f"schedule {schedule.name}, {tensor.name}",
-                why="lanes multiply what they read, and nothing computes on the way",
-                nearest='Use atom = "auto"',
-            )
-        if not operand.k_contiguous or not operand.in_rows:
-            raise UnsupportedProgram(
-                f"{operand}: k is not innermost",
-                where=f"schedule {schedule.name}, {tensor.name}",
-                why="lanes multiply chunks of rows along k",
-                nearest='Use atom = "auto"',
-            )
-        if operand.alignment < wanted or operand.ragged:
-            raise UnsupportedProgram(
-                f"{tensor}: rows begin or end inside chunks of {wanted} bytes",
-                where=f"schedule {schedule.name}, {tensor.name}",
-                why="a lane reads whole chunks",
-                nearest='Use atom = "auto", or rows of whole chunks',
-            )
-
-
-def _fewer_columns(schedule: Schedule, atom: Atom) -> str:
-    """What to change where one instruction does not cover the columns of a consumer."""
-    cta = schedule.tile.cta
-    if schedule.roles.form == "cooperative" and schedule.tile.warp.m == cta.m:
-        part = _least_part(cta.n, atom.n)
-        if part <= atom.n_most:
-            return f"tile.warp.n = {part}"
-    return f"tile.cta.n = tile.warp.n = {atom.n_most}"
-
-
-def _least_part(extent: int, step: int) -> int:
-    """The smallest part of which at most three make `extent`."""
-    fitting = (own for own in range(step, extent + 1, step) if extent % own == 0)
-    return next((own for own in fitting if extent // own <= _MOST_CONSUMERS), extent)
 
 
 def fitting(

@@ -1,6 +1,6 @@
 """A block whose lanes multiply: one place, no shared memory, and the leaves of its loops.
 
-Rows lie in whole chunks (`polygen.fit.check_lanes`). A lane reads a chunk of every row of its warp
+Rows lie in whole chunks (`polygen.lower.legal`). A lane reads a chunk of every row of its warp
 at a step. Rows outside an array are read from its last one and not stored; chunks outside are
 zeros.
 """
