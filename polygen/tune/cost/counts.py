@@ -80,6 +80,7 @@ class Counts:
         groups: of the raster: how often the other operands are swept.
         astride: 1 if rows of an operand lie astride the lines of the cache.
         copied: of the operands that are copied first, to rows that start at lines.
+        exchanged: 1 if operands are exchanged.
         lanes: 1 if lanes multiply, without tensor cores.
         loaded: elements that they read into registers, per k tile.
     """
@@ -127,6 +128,7 @@ class Counts:
     groups: int
     astride: int
     copied: int
+    exchanged: int = 0
     lanes: int = 0
     loaded: int = 0
 
@@ -250,6 +252,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         groups=groups,
         astride=problem.astride and not all_copied,
         copied=problem.copied_bytes if copied else 0,
+        exchanged=schedule.exchange,
         lanes=schedule.by_lanes,
         loaded=workers * (lefts * warp.m + rights * warp.n) * cta.k if schedule.by_lanes else 0,
     )

@@ -194,7 +194,10 @@ def _finish(p: CostParameters, c: Columns) -> Column:
     meet = np.where(c.split > 1, p.exchange + c.sent / p.exchange_rate, 0.0)
     return np.asarray(
         meet
-        + c.own / c.split / _PANEL * np.where(direct, p.registers, p.panel + c.in_lines * p.line)
+        + c.own
+        / c.split
+        / _PANEL
+        * (np.where(direct, p.registers, p.panel + c.in_lines * p.line) + c.exchanged * p.across)
         + np.where(direct, 0.0, c.panels * p.panel_turn)
         + c.matrix_bytes / workers / p.matrix_rate
         + c.functions / workers / p.function_rate
