@@ -58,8 +58,7 @@ class CostParameters:
         panel: cycles in which a warpgroup finishes 64 x 64 results, through panels.
         panel_turn: cycles of each panel besides, whatever its width.
         line: of these 64 x 64 results besides, where threads store the panels line by line.
-        across: of these 64 x 64 results besides, where operands are exchanged and a lane holds parts
-            of many rows.
+        across: of these besides, where operands are exchanged: a lane holds parts of many rows.
         registers: likewise, straight from the registers.
         matrix_rate: bytes per cycle of the epilogue's matrices that a warpgroup reads.
         function_rate: functions beyond arithmetic that a warpgroup evaluates per cycle.

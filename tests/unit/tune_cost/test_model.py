@@ -55,8 +55,8 @@ BETTER = (
 WORSE = (
     "droop", "written_share", "start", "instruction", "step", "latency", "crowding", "cluster_loss",
     "wide_cluster_loss", "tile", "panel", "panel_turn", "registers", "line", "across",
-    "thread_latency", "thread_passes", "warp_start", "warp_latency", "warp_crowding", "full_rate_warps",
-    "barrier", "round", "exchange", "copy_start",
+    "thread_latency", "thread_passes", "warp_start", "warp_latency", "warp_crowding",
+    "full_rate_warps", "barrier", "round", "exchange", "copy_start",
 )  # fmt: skip
 
 
