@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from polygen.emit.functions import expanded, fast_error
+from polygen.emit.functions import FAST_BITS, expanded, fast_error
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import F32, TF32
 from polygen.frontend.evaluate import evaluate
@@ -54,7 +54,6 @@ from polygen.poly.prologue import prologues, without_prologues
 Array = np.ndarray[Any, Any]
 _POINTWISE = 2.0**-18  # relative error of a chain of f32 functions, as `Kernel.check` takes it
 _EXPONENTIAL = 8  # units that are lost when two sums of exponentials are added up
-_FAST_BITS = 16  # outputs this narrow take the fast forms (`polygen/emit/leaf/elements.py`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +258,7 @@ def _after_the_sum(
 
     Composites are expanded as the emitter expands them.
     """
-    fast = all(tensor.dtype.bits <= _FAST_BITS for tensor in program.outputs)
+    fast = all(tensor.dtype.bits <= FAST_BITS for tensor in program.outputs)
     rest = [s for s in program.statements if not isinstance(s, Contraction)]
     statements, moves = _moved(rest, sizes, fast=fast)
     total = Tensor(contraction.write.name, F32, _dims(contraction))
@@ -274,7 +273,7 @@ def _operand(
     own = prologues(program)[value]
     kind, extents = multiplied_as(own[-1]), dict(own[-1].domain)
     dims = tuple(extents[i] if isinstance(i, str) else 1 for i in own[-1].write.index)
-    statements, moves = _moved(own, sizes, fast=kind.bits <= _FAST_BITS)
+    statements, moves = _moved(own, sizes, fast=kind.bits <= FAST_BITS)
     alone = replace(
         program,
         inputs=(*program.inputs, *(move.by for move in moves)),

@@ -20,6 +20,8 @@ import numpy as np
 
 from polygen.frontend.functions import expand
 
+FAST_BITS = 16  # results this narrow take the fast forms
+
 
 @dataclass(frozen=True, slots=True)
 class Emitted:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from polygen.errors import ResourceError
 from polygen.hardware.atom import Atom
+from polygen.hardware.data_file import read
 from polygen.hardware.device import Device
 from polygen.lower.memory import workers
 from polygen.lower.plan import Resources
@@ -15,11 +16,6 @@ from polygen.poly.fills import figures, held, piece_registers, ring_pieces
 from polygen.poly.match import Match
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Roles, Schedule
-
-# Addresses, loop counters and predicates, as compiled kernels show: between 30 and 60 in the main
-# loop of a warp; with roles those of a panel and its vectors, as the main loop has hardly any.
-# Lanes have chunks of one row beside them as floats.
-_ADDRESS_REGISTERS = {"warp": 30, "warpgroup": 40, "lanes": 40}
 
 
 def thread_count(schedule: Schedule, tiles: Tiling, device: Device) -> int:
@@ -71,7 +67,7 @@ def resources(
         slots * part
         for slots, part in zip(_fragment_slots(schedule, atom, tiles), (left, right), strict=True)
     )
-    registers = sums + fragments + _ADDRESS_REGISTERS[atom.scope]
+    registers = sums + fragments + int(read("registers.toml")["addresses"][atom.scope])
     if schedule.specialised:
         one = tiles.atoms[1] * atom.c.registers
         _check_given(schedule, device, workers(schedule, tiles), registers, sums, one)

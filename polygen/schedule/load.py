@@ -33,8 +33,8 @@ from polygen.hardware import device as targets
 from polygen.hardware.atom import Atom, atom_names
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import swizzle_names
-from polygen.schedule.lanes import lane_problems
-from polygen.schedule.model import LANES, Launches, Loops, Schedule, SharedMemory
+from polygen.schedule.lanes import lane_problems, meant_for_warps
+from polygen.schedule.model import LANES, Launches, Schedule
 
 FORMAT = 1
 
@@ -174,17 +174,9 @@ def _role_problems(schedule: Schedule, most: int) -> list[str]:
             'Nearest legal: "tma" or "lines" or "registers"'
         )
     if schedule.specialised:
-        loops, usual = schedule.loops, Loops()
-        ignored = {
-            "loops.mma": loops.mma != usual.mma,
-            "loops.k": loops.k != usual.k,
-            "loops.phases": loops.phases != usual.phases,
-            "smem.swizzle": schedule.smem != SharedMemory(),
-        }
         problems += [
             f"{name} with roles: only the default is meant for them. Leave it out"
-            for name, changed in ignored.items()
-            if changed
+            for name in meant_for_warps(schedule)
         ]
     if schedule.epilogue.columns and through not in ("tma", "lines"):
         problems.append(

@@ -47,7 +47,6 @@ _FEW_ROWS = 128  # of results, for which operands are exchanged
 _DOT_ROWS = 6  # of results, from which on tensor cores multiply faster than lanes
 _DOT_COLUMNS = (1, 2, 4)  # of a warp
 _DOT_RINGS = (2, 4, 8)  # steps that registers hold
-_DOT_STEP = 256  # elements of 16 bits that the lanes of a warp multiply at a step
 _EXCHANGED_SPANS = (1, 2)  # of a k tile: longer rows of weights in one go
 _MOST_STAGES = 12
 _FEWEST_STAGES = 2
@@ -291,14 +290,13 @@ def _dots(device: Device, problem: Problem, fit: Fit) -> Iterator[Fitted]:
     """Lanes multiply: all rows of a result by a few columns for each warp, where rows are few."""
     if problem.m > _DOT_ROWS:
         return
+    step = next(one.k for one in map(atom, atom_names()) if one.scope == "lanes")
     for own, fragments, warps, blocks in product(_DOT_COLUMNS, _DOT_RINGS, (4, 8), (1, 2, 3, 4)):
         base = Schedule(
             name="",
             device="sm_80",
             atom=LANES,
-            tile=Tile(
-                CtaTile(problem.m, warps * own, fragments * _DOT_STEP), WarpTile(problem.m, own)
-            ),
+            tile=Tile(CtaTile(problem.m, warps * own, fragments * step), WarpTile(problem.m, own)),
             pipeline=Pipeline(fragments=fragments, lookahead=fragments - 1),
             raster=Raster("n", 16),  # there is one row of tiles
             epilogue=Epilogue(through="registers"),

@@ -9,6 +9,7 @@ outside of the operand become zeros after the function, which may be anything th
 from __future__ import annotations
 
 from polygen.emit.ctext import pointwise
+from polygen.emit.functions import FAST_BITS
 from polygen.emit.leaves import plus, scaled
 from polygen.emit.names import c_name
 from polygen.errors import UnsupportedProgram
@@ -19,7 +20,6 @@ from polygen.poly.elements import Along, Compute
 
 _WORD_BYTES = 4
 _HALVES = 2  # numbers of four bits in a byte
-_FAST_BITS = 16  # operands this narrow take the fast forms
 # Words of a chunk from its elements: word i from the floats that are computed.
 _PACKED = {
     "bf16": "pack_bf16(made[2 * i], made[2 * i + 1])",
@@ -64,7 +64,7 @@ def lines(of: Computed, words: str = "held") -> tuple[list[str], tuple[str, ...]
             names[statement.result] = names[str(source)]  # rounding changes none of its numbers
         else:
             kept.append(statement)
-    fast = of.dtype.bits <= _FAST_BITS
+    fast = of.dtype.bits <= FAST_BITS
     return pointwise(tuple(kept), names, {of.result: "made[e]"}, fast)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from polygen.emit.ctext import pointwise
 from polygen.emit.folds import combined
-from polygen.emit.functions import literal
+from polygen.emit.functions import FAST_BITS, literal
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import coordinate, position
 from polygen.emit.names import c_name
@@ -104,7 +104,7 @@ def combined_at(e: Epilogue, places: list[str], at: int) -> list[str]:
 def statements(e: Epilogue) -> tuple[list[str], tuple[str, ...]]:
     """The statements as lines of C, and the helper files they need."""
     read, written = _values(e)
-    fast = not e.folds and all(w.tensor.dtype.bits <= 16 for w in e.writes)
+    fast = not e.folds and all(w.tensor.dtype.bits <= FAST_BITS for w in e.writes)
     return pointwise(e.statements, read, written, fast)
 
 
