@@ -11,15 +11,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
-import numbers
 import struct
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from polygen.emit.source import KernelSource
 from polygen.errors import ArgumentError, ToolchainMissing
@@ -37,11 +33,10 @@ from polygen.runtime.outputs import (
     stream_pointer,
 )
 from polygen.runtime.recent import Recent
+from polygen.runtime.scalars import LARGEST_F32, real
 from polygen.runtime.tensormaps import MAP_ALIGNMENT, MAP_BYTES, Encoder, MapCache
 from polygen.runtime.workspace import Copies
 
-_LARGEST_F32 = float(np.finfo(np.float32).max)
-_TOO_LARGE = float(np.finfo(np.float64).max)  # stands for integers beyond float64
 _MOST_PREPARED = 1024  # combinations kept per kernel
 _SLOT = 8  # bytes
 _MAP_STEP = MAP_ALIGNMENT // _SLOT  # slots
@@ -293,9 +288,9 @@ class Launcher:
         if len(scalars) != len(self._scalars):
             raise _count("scalars", self._scalars, len(scalars))
         for value in scalars:
-            if type(value) is not float or not -_LARGEST_F32 <= value <= _LARGEST_F32:
+            if type(value) is not float or not -LARGEST_F32 <= value <= LARGEST_F32:
                 pairs = zip(scalars, self._scalars, strict=True)
-                return [_real(value, tensor) for value, tensor in pairs]
+                return [real(value, tensor) for value, tensor in pairs]
         return scalars
 
     def _allocate(
@@ -393,28 +388,3 @@ def _count(what: str, tensors: Sequence[Tensor], given: int) -> ArgumentError:
     return ArgumentError(
         f"{given} {what} given, {len(tensors)} expected", nearest=f"Expected: {names}"
     )
-
-
-def _real(value: Any, tensor: Tensor) -> float:
-    """Convert a host number; device arrays would synchronise."""
-    if isinstance(value, np.ndarray) and value.ndim == 0:
-        value = value[()]
-    if not isinstance(value, numbers.Real | np.floating | np.integer | np.bool_):
-        raise ArgumentError(
-            f"{type(value).__name__} is not a scalar",
-            where=tensor.name,
-            why="scalars are passed by value; reading one from the device would synchronise",
-            nearest="Pass a Python number, or declare the argument as an array",
-        )
-    try:
-        number = float(value)
-    except OverflowError:
-        number = _TOO_LARGE
-    if math.isfinite(number) and abs(number) > _LARGEST_F32:
-        raise ArgumentError(
-            "the scalar is too large",
-            where=tensor.name,
-            why="scalars are passed as f32",
-            nearest=f"The largest is {_LARGEST_F32:.8g}; inf is legal",
-        )
-    return number
