@@ -44,14 +44,13 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
     Raises:
         VerifyError: a leaf is none that the table knows.
     """
-    made = types(plan.epilogue)  # first: it refuses what cannot be written
     functions, called = combining(plan)
     context = {
         **launcher(plan),
         **instructions(plan),
         **_frame(plan),
         "header": header(plan, command),
-        "types": made,
+        **types(plan),
         "helpers": tuple(dict.fromkeys((*_helpers(plan), *called))),
         "combining": functions,
         "parameters": ", ".join(parameter(plan, argument) for argument in plan.arguments),
@@ -76,7 +75,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
 def _helpers(plan: KernelPlan) -> tuple[str, ...]:
     """The files of functions that statements call, behind and before the products."""
     before = [name for c in copies(plan) if c.computed for name in computed_lines(c.computed)[1]]
-    return tuple(dict.fromkeys((*statements(plan.epilogue)[1], *before)))
+    return tuple(dict.fromkeys((*statements(plan)[1], *before)))
 
 
 def _options(plan: KernelPlan) -> tuple[str, ...]:
