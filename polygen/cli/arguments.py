@@ -175,8 +175,11 @@ def parser() -> Parser:
     generate.add_argument(
         "--force", action="store_true", help="take the place of another kernel of this name"
     )
-    show = add("show", commands.show, "print one stage of the pipeline", kernel, json)
-    show.add_argument("--stage", choices=STAGES, default="plan", help="default: plan")
+    show = add(
+        "show", commands.show, "print one stage of the pipeline, or write a page", kernel, json
+    )
+    show.add_argument("--stage", choices=STAGES, help="default: plan")
+    show.add_argument("--html", metavar="FILE", help="write all stages, with pictures, as one page")
     text = "prove a kernel, and run its PTX on NumPy; no GPU"
     check = add("check", commands.check, text, _kernel_options(operands_optional=True), json)
     check.add_argument(

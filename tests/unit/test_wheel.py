@@ -67,7 +67,7 @@ def test_what_runs_is_the_wheel(empty):
 
 
 def test_every_file_of_the_package_is_in_the_wheel(names):
-    kept = {".py", ".j2", ".toml", ".typed", ".md"}
+    kept = {".py", ".j2", ".toml", ".css", ".js"}
     package = [p for p in (ROOT / "polygen").rglob("*") if p.suffix in kept or p.name == "py.typed"]
     assert {str(p.relative_to(ROOT)) for p in package} <= names
     schedules = [p for p in (ROOT / "schedules").rglob("*.toml")]
