@@ -11,6 +11,7 @@ import contextlib
 import io
 import linecache
 import os
+import pydoc
 import re
 import subprocess
 import sys
@@ -154,3 +155,13 @@ def test_every_page_can_be_reached():
             if file and not re.match(r"[a-z]+:", file):
                 todo.append((page.parent / file).resolve())
     assert {path.name for path in DOCS.glob("*.md")} - {path.name for path in seen} == set()
+
+
+def test_what_the_reference_lists_exists_and_is_documented():
+    listed = re.findall(r"^\.\. auto\w+:: ([\w.]+)$", (DOCS / "reference.md").read_text(), re.M)
+    assert len(listed) > 20
+    for name in listed:
+        if name.startswith(("polygen.adapters.torch.", "polygen.adapters.jax.")):
+            continue  # importing them imports those libraries
+        assert pydoc.locate(name) is not None, name
+        assert (pydoc.locate(name).__doc__ or "").strip(), name
