@@ -1,35 +1,22 @@
 """Documents that a reader follows: links and anchors lead somewhere, snippets run and print that.
 
-On the pages of `TUTORIALS` every ```python and ```sh snippet runs, in order: Python in one
-namespace, the shell in one folder. A ```text block right behind a snippet is what it prints, with
-"…" for what was left out. ```py is Python that is not run here: it needs a GPU.
+How snippets are run and compared is in `snippets`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
-import linecache
-import os
 import pydoc
 import re
-import subprocess
-import sys
-import types
 from pathlib import Path
 
 import pytest
-
-from polygen import knobs
+from snippets import ANYWHERE, FENCE, TUTORIALS, as_printed, run_page
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "schedules").glob("*.md")]
-TUTORIALS = ("tutorial.md", "coming-from.md", "page.md")
 
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
-RUN = ("python", "sh")
 
 
 def prose(path):
@@ -73,12 +60,6 @@ def test_links_are_seen(tmp_path):
 
 
 # --- snippets
-def as_printed(wanted, printed):
-    """Whether a text was printed, with "…" standing for anything; lines may be broken anywhere."""
-    parts = [r"\s+".join(map(re.escape, part.split())) for part in wanted.split("…")]
-    return re.search(r"(?s)" + r"\s*.*?\s*".join(parts), printed) is not None
-
-
 @pytest.mark.parametrize(
     ("wanted", "printed", "same"),
     [
@@ -94,52 +75,9 @@ def test_what_is_printed_is_compared(wanted, printed, same):
     assert as_printed(wanted, printed) is same
 
 
-def in_python(code, module):
-    """Run; functions find their source, as they do in a file."""
-    out, name = io.StringIO(), f"<snippet {hash(code)}>"
-    linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
-    with contextlib.redirect_stdout(out):
-        exec(compile(code, name, "exec"), vars(module))
-    return out.getvalue()
-
-
-def in_a_shell(code, folder):
-    """Run by bash, which stops at the first command that fails; `polygen` is this one."""
-    home = folder / "bin"
-    home.mkdir(exist_ok=True)
-    command = home / "polygen"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m polygen "$@"\n')
-    command.chmod(0o755)
-    environment = os.environ | {
-        "PATH": f"{home}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-    }
-    words = ["bash", "-euo", "pipefail", "-c", code]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=folder, env=environment)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize("name", TUTORIALS)
-def test_snippets_run_and_print_what_the_page_says(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    module = types.ModuleType("tutorial")
-    monkeypatch.setitem(sys.modules, "tutorial", module)
-    blocks = FENCE.findall((DOCS / name).read_text())
-    assert any(language in RUN for language, _ in blocks)
-    assert {language for language, _ in blocks} <= {*RUN, "text", "py"}
-    printed = None
-    with knobs.scope(arch=None, schedule=None):
-        for language, code in blocks:
-            if language == "python":
-                printed = in_python(code, module)
-            elif language == "sh":
-                printed = in_a_shell(code, tmp_path)
-            elif language == "text" and printed is not None:
-                assert as_printed(code, printed), f"{code}\nis not what is printed:\n{printed}"
-                printed = None
-            else:
-                printed = None
+def test_snippets_run_and_print_what_the_page_says(name, tmp_path):
+    assert run_page(name, tmp_path, ANYWHERE)
 
 
 def test_every_page_can_be_reached():
