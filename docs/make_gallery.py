@@ -61,9 +61,10 @@ ends it with exit code 1.
 python examples/linear_gelu.py
 ```
 
-The pictures show which leaf of which place runs for which k tile ([page.md](page.md) says how
-to read them), and what the [cost model](cost-model.md) predicts for an H200. Nothing in them is
-measured; what was is in [performance.md](performance.md).
+The pictures show which leaf of which place runs for which k tile, and what lies in shared
+memory ([page.md](page.md) says how to read them), and what the [cost model](cost-model.md)
+predicts for an H200. Nothing in them is measured; what was is in
+[performance.md](performance.md).
 """
 
 BETWEEN = """
@@ -149,17 +150,19 @@ def picture(kernel: Any, sizes: dict[str, int]) -> str:
         keys += f'<rect class="{hue}" x="{at}" y="{height + 46}" width="10" height="10"/>'
         keys += f'<text x="{at + 14}" y="{height + 55}">{escape(leaf)}</text>'
         at += 24 + 6.4 * len(leaf)
-    whole = height + 62
+    memory = str(macro(made.memory, "memory", "buffers of shared memory")).strip()
+    memory = memory.replace("<svg ", f'<svg y="{height + 72}" ', 1)
+    whole = height + 72 + made.memory.height
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {whole}" width="{width}" '
         f'height="{whole}"><style>{style()}</style><rect width="100%" height="100%" fill="#fff"/>'
-        f"{svg}<g class='picture'>{captions}{keys}</g></svg>\n"
+        f"{svg}{memory}<g class='picture'>{captions}{keys}</g></svg>\n"
     )
 
 
 def style() -> str:
     """The rules of the pages' style sheet that pictures need."""
-    wanted = (":root", ".picture", ".wait", ".tick", ".hue")
+    wanted = (":root", ".picture", ".wait", ".tick", ".free", ".hue")
     lines = STYLE.read_text().splitlines()
     return "".join(line for line in lines if line.startswith(wanted)).replace(" background:", "")
 

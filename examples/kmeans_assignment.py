@@ -31,7 +31,7 @@ def operands(sizes, random):
 
 def main() -> None:
     """Run and check it."""
-    small, large = {"P": 72, "C": 40, "D": 32}, {"P": 1 << 20, "C": 1024, "D": 64}
+    small, large = {"P": 72, "C": 40, "D": 32}, {"P": 1 << 17, "C": 1024, "D": 64}
     gallery.run(nearest, SIGNATURE, operands, small=small, large=large)
 
 

@@ -24,8 +24,10 @@
   }
 
   marked.forEach((one) => {
-    one.addEventListener("mouseenter", () => show(one.dataset.sync));
-    one.addEventListener("mouseleave", () => show(kept));
+    ["mouseenter", "focus"].forEach((event) => {
+      one.addEventListener(event, () => show(one.dataset.sync));
+    });
+    ["mouseleave", "blur"].forEach((event) => one.addEventListener(event, () => show(kept)));
     one.addEventListener("click", (event) => {
       event.preventDefault();
       kept = kept === one.dataset.sync ? null : one.dataset.sync;

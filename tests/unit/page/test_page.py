@@ -286,6 +286,8 @@ barrier.click(); said.push(shown());
 find("empty_ring").dispatchEvent(new Event("mouseenter")); said.push(shown());
 find("empty_ring").dispatchEvent(new Event("mouseleave")); said.push(shown());
 barrier.click(); said.push(shown());
+const listed = document.querySelector('#barriers [data-sync="turn"]');
+listed.focus(); said.push(shown()); listed.blur();
 const box = document.querySelector("[data-stage=stage-tree]"); box.click();
 said.push(getComputedStyle(document.getElementById("stage-tree")).display);
 document.title = "said " + JSON.stringify(said);
@@ -303,11 +305,11 @@ def test_pointing_and_clicking_in_a_browser(roles, tmp_path):
     done = subprocess.run(words, capture_output=True, text=True, env=environment, check=True)
     said = re.search(r"<title>said (.*?)</title>", done.stdout)
     assert said, done.stderr
-    nothing, pointed, sides, waits, left, clicked, other, back, again, tree = json.loads(
+    nothing, pointed, sides, waits, left, clicked, other, back, again, focused, tree = json.loads(
         html.unescape(said[1])
     )
     assert nothing == left == again == []
     assert pointed == clicked == back == ["enforces-full_ring"]
     assert other == ["enforces-empty_ring"]
     assert {"fill", "multiply", "ring_a", "ring_b"} <= set(sides) and waits > 0
-    assert tree == "none"
+    assert focused == ["enforces-turn"] and tree == "none"
