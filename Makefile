@@ -79,6 +79,7 @@ docs: setup
 	$(BIN)/python -c 'import matplotlib' 2>/dev/null || $(BIN)/pip install --quiet -e '.[bench]'
 	$(BIN)/python docs/make_tables.py
 	$(BIN)/python docs/generation_time.py
+	$(BIN)/python docs/make_gallery.py
 
 # The site with its reference, in build/html.
 html: setup

@@ -1,16 +1,17 @@
-"""docs/gallery.md from the docstrings of examples/, and a picture of each example's kernel.
+"""docs/gallery.md from the docstrings of examples/, what was measured, and pictures of kernels.
 
     python docs/make_gallery.py            # the page alone
     python docs/make_gallery.py --pictures # and docs/plots/gallery/*.svg, some seconds each
 
-The pictures have what the cost model predicts in them; the page has docstrings alone, so that a
-test can compare it.
+The pictures have what the cost model predicts in them; the page has docstrings and records alone,
+so that a test can compare it.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 PAGE = ROOT / "docs" / "gallery.md"
+RESULTS = ROOT / "docs" / "results"
 PICTURES = ROOT / "docs" / "plots" / "gallery"
 COMMAND = "python docs/make_gallery.py"
 STYLE = ROOT / "polygen" / "page" / "templates" / "page.css"
@@ -43,6 +45,24 @@ KERNELS = (
 )
 LIBRARIES = ("torch_operator", "torch_compile")
 
+# Records of docs/results, with the row that is nearest to an example: its key.
+MEASURED = {
+    "linear_gelu": ("h200", "bias_gelu bf16 4096x4096x4096"),
+    "gated_mlp": ("h200_products", "gated bf16 4096x14336x4096"),
+    "grouped_experts": ("h200_grouped", "grouped_gated bf16 64x8192x2816x2048"),
+    "few_rows": ("h200_few_rows", "silu_mul bf16 1x14336x4096"),
+    "odd_rows": ("h200_odd_rows", "4099x4093x1031"),
+    "int8_weights": ("h200_computed", "int8 weights 16x8192x8192"),
+}
+NOT_MEASURED = ("edit_schedule", "saved_from_c")  # which are about something else
+PEERS = {
+    "separate": "cuBLAS and separate kernels",
+    "eager": "PyTorch",
+    "cublaslt": "cuBLASLt",
+    "inductor": "Inductor",
+    "triton": "Triton",
+}
+
 _LABELS = "Replaces|Why one|Why it works|Why it is different|What happens|What is saved"
 LABEL = re.compile(rf"^({_LABELS}):", re.MULTILINE)
 
@@ -63,8 +83,8 @@ python examples/linear_gelu.py
 
 The pictures show which leaf of which place runs for which k tile, and what lies in shared
 memory ([page.md](page.md) says how to read them), and what the [cost model](cost-model.md)
-predicts for an H200. Nothing in them is measured; what was is in
-[performance.md](performance.md).
+predicts for an H200. Nothing in them is measured. Where a row of the [records](performance.md) is
+near an example, its times are given: below 1 the other library is faster.
 """
 
 BETWEEN = """
@@ -86,12 +106,41 @@ def remarks(paragraph: str) -> str:
     return LABEL.sub(r"- **\1**:", paragraph)
 
 
+def measured(name: str) -> str:
+    """What the records say of the row that is nearest to an example."""
+    if name not in MEASURED:
+        return "- **Measured**: not yet."
+    record, key = MEASURED[name]
+    rows = json.loads((RESULTS / f"{record}.json").read_text())["rows"]
+    row = next(row for row in rows if key in (row.get("key"), row.get("row")))
+    what = f"`{row['expression']}` of {key.split()[-1]}" if "expression" in row else key
+    own, peers = times(row)
+    others = ", ".join(f"{title} {time / own:.2f}" for title, time in peers.items())
+    return f"- **Measured** on an H200, {what}: {own:.1f} us, and {others} times as long."
+
+
+def times(row: dict[str, Any]) -> tuple[float, dict[str, float]]:
+    """Microseconds of polygen and of the others, from a row of any kind of record."""
+    if "times" in row:
+        found = {peer: one["us"] for peer, one in row["times"].items()}
+        named = {title: found[peer] for peer, title in PEERS.items() if peer in found}
+        return found["polygen"], named
+    if "contenders" in row:
+        found = {who: one["in_a_row"] for who, one in row["contenders"].items()}
+        return found["polygen automatic"], {"PyTorch": found["torch eager"]}
+    known = {"torch": "PyTorch", "inductor": "Inductor"}
+    others = {known[who]: time for who, time in row["peers"].items() if who in known}
+    return row["microseconds"], others
+
+
 def section(name: str, level: str) -> Iterator[str]:
     """What the page says of an example."""
     first, *rest = paragraphs(name)
     yield f"\n{level} {name}\n\n{first}\n"
     for part in rest:
         yield f"\n{remarks(part)}\n"
+    if name in KERNELS and name not in NOT_MEASURED:
+        yield f"{measured(name)}\n"
     yield f"\n[examples/{name}.py](../examples/{name}.py)\n"
     if (PICTURES / f"{name}.svg").exists():
         yield f"\n![Timeline of {name}](plots/gallery/{name}.svg)\n"
