@@ -14,17 +14,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from polygen import isl
 from polygen.errors import VerifyError
-from polygen.poly import ast
+from polygen.page.loops import Instance, Point, calls
+from polygen.page.phases import Barrier
 from polygen.poly.place_trees import PlaceTree
 from polygen.poly.tile_program import Sync, SyncStatement, TileProgram, TileStatement
-
-Point = tuple[int, ...]
-Instance = tuple[str, Point]  # a leaf, with the agent's coordinates and its own
 
 _MORE_K_TILES = 3  # than slots of the longest ring: the ring comes round
 _BLOCKING = ("wait", "bar")
@@ -113,96 +109,6 @@ def timeline(
     return Timeline(tuple(sizes.items()), runs.steps, _tracks(runs.agents))
 
 
-# --- the loops --------------------------------------------------------------------------------
-def value(expression: ast.Expr, values: dict[str, int]) -> int:
-    """The value of an index expression or condition."""
-    if isinstance(expression, ast.Const):
-        return expression.value
-    if isinstance(expression, ast.Var):
-        return values[expression.name]
-    a, b = value(expression.left, values), value(expression.right, values)
-    return {
-        "+": lambda: a + b, "-": lambda: a - b, "*": lambda: a * b,
-        "/": lambda: a // b, "%": lambda: a % b, "min": lambda: min(a, b), "max": lambda: max(a, b),
-        "&&": lambda: int(bool(a and b)), "||": lambda: int(bool(a or b)),
-        "==": lambda: int(a == b), "<=": lambda: int(a <= b), "<": lambda: int(a < b),
-        ">=": lambda: int(a >= b), ">": lambda: int(a > b),
-    }[expression.op]()  # fmt: skip
-
-
-def calls(node: ast.LoopAst, values: dict[str, int]) -> Iterable[Instance]:
-    """The leaf instances that loops run, in order, by the names that the loops call."""
-    if isinstance(node, ast.Call):
-        yield node.statement, tuple(value(a, values) for a in node.arguments)
-    elif isinstance(node, ast.Block):
-        for child in node.children:
-            yield from calls(child, values)
-    elif isinstance(node, ast.Marked):
-        yield from calls(node.body, values)
-    elif isinstance(node, ast.If):
-        branch = node.then if value(node.condition, values) else node.otherwise
-        if branch is not None:
-            yield from calls(branch, values)
-    else:
-        inner = {**values, node.iterator: value(node.first, values)}
-        while value(node.condition, inner):
-            yield from calls(node.body, inner)
-            inner[node.iterator] += node.step
-
-
-# --- synchronisation --------------------------------------------------------------------------
-class _Barrier:
-    """An mbarrier or a turn: which instances every wait needs."""
-
-    def __init__(
-        self, sync: Sync, program: TileProgram, sizes: dict[str, int], blocks: int
-    ) -> None:
-        self.sync, self._blocks = sync, blocks
-        owned = next((b for b in program.buffers if b.name == sync.buffers[0]), None)
-        self._owner = (owned.versions, owned.versions + owned.owner) if owned else None
-        self._cells: dict[Point, list[Point]] = {}  # of every wait
-        for wait, cell in _pairs(program, sizes, sync.waits_for):
-            self._cells.setdefault(wait, []).append(cell)
-        self._signals: dict[tuple[Point, Point], list[Instance]] = {}  # by owner and version
-        for leaf, text in sync.signals:
-            for instance, cell in _pairs(program, sizes, text):
-                self._signals.setdefault(self._key(cell), []).append((leaf, instance))
-        versions: dict[Point, list[Point]] = {}
-        waited = (cell for cells in self._cells.values() for cell in cells)
-        for owner, version in {*self._signals, *map(self._key, waited)}:
-            versions.setdefault(owner, []).append(version)
-        self._versions = {owner: sorted(found) for owner, found in versions.items()}
-
-    def _key(self, cell: Point) -> tuple[Point, Point]:
-        """Whose barrier a cell is, and which version."""
-        if self._owner is None:  # turns: a token of each block, passed on in the order of tiles
-            own = len(cell) - self._blocks
-            return cell[own:], cell[:own]
-        first, end = self._owner
-        return cell[first:end], cell[:first]
-
-    def needed(self, wait: Point) -> list[Instance]:
-        """The instances that a wait is for."""
-        found: list[Instance] = []
-        for owner, version in map(self._key, self._cells.get(wait, ())):
-            order = self._versions[owner]
-            before = order.index(version) + self.sync.phase * self.sync.slots
-            if before >= 0:
-                found += self._signals.get((owner, order[before]), [])
-        return found
-
-
-def _pairs(program: TileProgram, sizes: dict[str, int], text: str) -> list[tuple[Point, Point]]:
-    relation = isl.Map(f"{program.prefix}{{ {text} }}")
-    param = isl.dim_type.param
-    for name, size in sizes.items():
-        place = relation.find_dim_by_name(param, name)
-        relation = relation.fix_val(param, place, isl.Val(size))
-    relation = relation.project_out(param, 0, relation.dim(param))
-    length = relation.dim(isl.dim_type.in_)
-    return [(p[:length], p[length:]) for p in isl.points(relation)]
-
-
 # --- running ----------------------------------------------------------------------------------
 class _Agent:
     """One agent: what it still has to do, and what it has done."""
@@ -239,7 +145,7 @@ class _Run:
         leaves |= {leaf.name: leaf for leaf in more}
         self.leaves = leaves
         self.waits = {
-            sync.wait: _Barrier(sync, program, sizes, leaves[sync.wait].place.blocks)
+            sync.wait: Barrier(sync, program, sizes, leaves[sync.wait].place.blocks)
             for sync in syncs
             if sync.kind in ("mbarrier", "turn")
         }

@@ -10,7 +10,8 @@ from tile_mutants import CASES, emitted, kernel
 
 from polygen import isl
 from polygen.errors import VerifyError
-from polygen.page.timeline import calls, timeline
+from polygen.page.loops import calls
+from polygen.page.timeline import timeline
 from polygen.poly.ast import Binary, Block, Call, Const, For, If, Marked, Var
 
 NAMED = {case.name: case for case in CASES}

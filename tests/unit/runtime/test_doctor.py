@@ -18,8 +18,9 @@ from polygen import knobs
 from polygen.cli import doctor as command
 from polygen.cli import main
 from polygen.errors import ToolchainBroken, ToolchainMissing
-from polygen.runtime import doctor, gpus, nvrtc_library, sass, toolkit
-from polygen.runtime.doctor import BROKEN, MISSING, OLD, THERE, Machine, examine, healthy
+from polygen.runtime import doctor, doctor_parts, gpus, nvrtc_library, sass, toolkit
+from polygen.runtime.doctor import THERE, Machine, examine, healthy
+from polygen.runtime.doctor_parts import BROKEN, MISSING, OLD
 from polygen.runtime.gpus import Gpu
 from polygen.schedule import load
 
@@ -28,7 +29,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 H200 = Gpu("NVIDIA H200", "sm_90a")
 
 # A machine with everything, whatever this one has.
-VERSIONS = {doctor.distribution(r): r.partition(">=")[2] for r in doctor.REQUIRED} | {
+VERSIONS = {doctor_parts.distribution(r): r.partition(">=")[2] for r in doctor_parts.REQUIRED} | {
     "cupy-cuda13x": "14.2.0",
     "torch": "2.15.1",
     "jax": "0.10.2",
@@ -102,16 +103,20 @@ def test_the_cache_folder_is_left_empty(tmp_path):
 
 def test_requirements_are_those_of_the_project():
     extras = PROJECT["optional-dependencies"]
-    assert set(doctor.REQUIRED) == set(PROJECT["dependencies"])
+    assert set(doctor_parts.REQUIRED) == set(PROJECT["dependencies"])
     for major in (12, 13):
-        wanted = {doctor.CUPY[major], doctor.RUNTIME[major], nvrtc_library.PACKAGES[major]}
+        wanted = {
+            doctor_parts.CUPY[major],
+            doctor_parts.RUNTIME[major],
+            nvrtc_library.PACKAGES[major],
+        }
         assert set(extras[f"cuda{major}"]) == wanted
-    assert set(doctor.OPTIONAL) == set(extras["bench"])
-    oldest = ".".join(map(str, doctor.OLDEST_PYTHON))
+    assert set(doctor_parts.OPTIONAL) == set(extras["bench"])
+    oldest = ".".join(map(str, doctor_parts.OLDEST_PYTHON))
     assert PROJECT["requires-python"] == f">={oldest}"
     prefix = "Programming Language :: Python :: 3."
     minors = [int(c.removeprefix(prefix)) for c in PROJECT["classifiers"] if c.startswith(prefix)]
-    first, last = doctor.OLDEST_PYTHON[1], doctor.NEWEST_PYTHON[1]
+    first, last = doctor_parts.OLDEST_PYTHON[1], doctor_parts.NEWEST_PYTHON[1]
     assert minors == list(range(first, last + 1))
 
 
@@ -128,7 +133,7 @@ def test_requirements_are_those_of_the_project():
     ],
 )
 def test_versions_are_compared_as_numbers(version, requirement, enough):
-    assert doctor.new_enough(version, requirement) is enough
+    assert doctor_parts.new_enough(version, requirement) is enough
 
 
 # --- what is not
@@ -198,7 +203,7 @@ MISSES = {
 def test_what_is_missing_is_said_with_what_mends_it(name, changes, state, mend, goal):
     machine = replace(WHOLE, **changes)
     found = part(machine, name)
-    assert (found.state, found.needed_to) == (state, goal or doctor.MORE)
+    assert (found.state, found.needed_to) == (state, goal or doctor_parts.MORE)
     assert mend in found.mend and found.found
     parts = examine(machine)
     broken = doctor.GOALS[doctor.GOALS.index(goal) :] if goal else ()
