@@ -1,7 +1,8 @@
 """Code for instructions on parts of words: masks, bytes, packed 16-bit integers, and carries.
 
 A carry lives in no register: it is a value of the block between the instruction that sets it and
-those that take it.
+those that take it. After a difference it is set where nothing was borrowed, as code of compilers
+for 128 bits relies on.
 """
 
 from __future__ import annotations
@@ -130,14 +131,14 @@ def with_carry(w: Writer, one: Instruction) -> None:
         y = w.read(sources[2], dtype)
     else:
         x, y = (w.read(source, dtype) for source in sources)
+    minus = first.startswith("sub")
     taken = "N.bool_(False)"
     if first in ("addc", "subc", "madc"):
         if not w.carry:
             raise w.refuse(one, why="the carry that it takes is not of its own basic block")
-        taken = w.carry
-    minus = first.startswith("sub")
+        taken = w.fresh(f"~{w.carry}") if minus else w.carry
     if "cc" in one.parts:
-        function = "borrow_of" if minus else "carry_of"
+        function = "~borrow_of" if minus else "carry_of"
         w.carry = w.fresh(f"{function}({x}, {y}, {taken})")
     sign = "-" if minus else "+"
     text = f"{x} {sign} {y} {sign} {taken}.astype(D_{dtype})"

@@ -353,6 +353,13 @@ for k, n in (("u32", 32), ("u64", 64)):
         k,
         lambda a, b, c: -((b - c - (a < b)) < 0),
     )
+    case(f"sub.cc.{k} %o, %a, %b; addc.{k} %o, 0, 0", (k, k), k, lambda a, b: a >= b)
+    case(
+        f"add.cc.{k} %o, %a, %b; subc.{k} %o, %c, 1",
+        (k, k, k),
+        k,
+        lambda a, b, c, n=n: c - 1 - (1 - (a + b >> n)),
+    )
 # packed 16-bit integers
 for k in ("u16x2", "s16x2"):
 
