@@ -1,4 +1,4 @@
-"""C++ of every kind: it runs with the right values, or is refused in one line; nothing is a traceback."""
+"""C++ of every kind: it runs with the right values, or is refused in one line: no tracebacks."""
 
 from __future__ import annotations
 
