@@ -88,11 +88,14 @@ class Shadow(Clocks):
         flight: bool = False,
         rows: Vector | None = None,
         actor: int = -1,
-    ) -> None:
+    ) -> bool:
         """Check and record writes; with `flight` they land later (see `land`).
 
         `rows` are the clock rows whose knowledge counts (default: the lanes' warps); `actor` is the
         clock row that writes when it is not the same (a copy engine).
+
+        Returns:
+            Whether lanes of one warp have met in a cell: their values decide whether that matters.
         """
         rows = self.rows(lanes) if rows is None else rows
         cells = self.cells(at, size)
@@ -118,9 +121,14 @@ class Shadow(Clocks):
             mark = mark | FLIGHT
         self.written[cells] = mark
         self.written_in[cells] = self.epoch if warps and not flight else LATER
-        lost = (self.written[cells] ^ mark) >= 1 << ACTOR
+        change = self.written[cells] ^ mark
+        if not change.any():
+            return False
+        lost = change >= 1 << ACTOR
         if lost.any():  # two warps wrote the same cell with this very instruction
             self._report_write(lanes, cells, lost, position)
+            return False
+        return True
 
     def _check_reads(
         self, lanes: Lanes, cells: Vector, rows: Vector, mark: Vector, position: int
