@@ -54,8 +54,8 @@ class Clocks:
         self.clock[self.every, self.column] += STEP
         self.row_of = geometry.cta * self.per_cta + geometry.warp  # thread -> its warp's clock row
         self.lane_of = np.arange(geometry.total) & 31
-        # what is the same in all records of a thread
-        self.marks = (self.column[self.row_of] << ACTOR) | (self.lane_of << LANE)
+        self.column_of = self.column[self.row_of]
+        self.marks = (self.column_of << ACTOR) | (self.lane_of << LANE)  # of a thread's records
         self.epoch = np.int32(1)
         self.met = np.zeros(len(self.column), np.int32)  # by clock row: the epochs behind it
         self.single = LaneClocks(self.row_of, self.clock, self.fenced)
@@ -67,7 +67,7 @@ class Clocks:
 
     def rows(self, lanes: Lanes) -> Vector:
         """Clock row of each lane's warp."""
-        return self.row_of[lanes.index]
+        return self.row_of if lanes.everyone else self.row_of[lanes.index]
 
     def engine(self, cta: int) -> int:
         """Clock row of a CTA's tensor-memory engine."""
@@ -86,7 +86,8 @@ class Clocks:
     def mark(self, lanes: Lanes, rows: Vector, position: int) -> Vector:
         """The records of accesses by lanes of the warps with clock `rows`, one row per access."""
         time = self.clock[self.every, self.column] & ~np.int64(LAST)
-        return (time[rows] | self.marks[lanes.index] | position)[:, None]
+        marks = self.marks if lanes.everyone else self.marks[lanes.index]
+        return (time[rows] | marks | position)[:, None]
 
     def seen(self, rows: Vector, records: Vector) -> Vector:
         """What the clocks `rows` say of the actors that left records; a row of these each."""

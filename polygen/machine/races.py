@@ -76,7 +76,8 @@ class Shadow(Clocks):
             wrong |= self.beside(last, mark)
             if wrong.any():
                 self._report_read(lanes, cells, wrong, position)
-        self.read_at[self.column[rows][:, None], cells] = mark
+        column = self.column_of if rows is self.row_of else self.column[rows]
+        self.read_at.reshape(-1)[column[:, None] * len(self.written) + cells] = mark
         self.read_in[cells] = self.epoch
 
     def write(

@@ -34,12 +34,19 @@ def fused(a: Array, b: Array, c: Array) -> Array:
     total = product + c
     tie = (total.view(_WORD) & _DROPPED) == _HALF
     if np.count_nonzero(tie):  # the part float64 dropped decides which way the tie goes
-        rest = total - product
-        error = (product - (total - rest)) + (c - rest)
-        if np.count_nonzero(error):
-            toward = np.copysign(np.inf, error)
-            total = np.where(tie & (error != 0), np.nextafter(total, toward), total)
+        total = np.array(total, ndmin=1)
+        places = np.flatnonzero(tie)
+        some = total[places]
+        _, error = two_sum(*(_at(one, places) for one in (product, c)))
+        total[places] = np.where(error != 0, np.nextafter(some, np.copysign(np.inf, error)), some)
+        total = total if np.ndim(tie) else total[0]
     return total.astype(_SINGLE)
+
+
+def _at(values: Array, places: Array) -> Array:
+    """Elements of a vector in float64; a scalar is all of them."""
+    chosen = values[places] if np.ndim(values) else values
+    return chosen.astype(_DOUBLE)
 
 
 def fused_narrow(a: Array, b: Array, c: Array, brain: bool) -> Array:

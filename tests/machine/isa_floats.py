@@ -162,6 +162,28 @@ for f in ("f16",):
         case(f"{name}.rn.{f} %o, {letters}", (f,) * count, f, arithmetic(rule, f, "rn", name))
 
 
+ties = np.float32(1) + np.arange(THREADS, dtype="f4") * np.float32(2.0**-23)
+halves = np.where(np.arange(THREADS) % 2, 2.0**-24, -(2.0**-24)).astype("f4")
+tiny = np.where(np.arange(THREADS) % 3, 2.0**-80, -(2.0**-80)).astype("f4") * (
+    np.arange(THREADS) % 5 != 0
+)
+for number in (1.0, 3.0):  # sums on a tie, that what is far below decides
+    case(
+        f"fma.rn.f32 %o, %a, 0f{np.float32(number).view('u4'):08X}, %b",
+        "f32 f32",
+        "f32",
+        lambda a, b, n=number: arithmetic(RULES[3][2], "f32", "rn", "fma")(a, n, b),
+        values=(ties, halves),
+    )
+case(
+    "fma.rn.f32 %o, %a, %b, %c",
+    "f32 f32 f32",
+    "f32",
+    arithmetic(RULES[3][2], "f32", "rn", "fma"),
+    values=(ties, np.float32(1) + halves, tiny),
+)
+
+
 # --- more floats ---------------------------------------------------------------------------------
 def bits_of(x, kind):
     return int(np.array(x, storage(kind)).view(f"u{size(kind)}"))
