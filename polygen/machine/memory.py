@@ -333,13 +333,9 @@ def _collide(machine: Machine, lanes: Lanes, at: Vector, new: Vector, position: 
     if lost.any():
         lane = int(lost.argmax())
         where = int(at[lane]) % machine.shared_bytes - RESERVED
-        machine.findings.add(
-            "race-write-write",
-            f"{lanes.name(lane)} and another lane of its warp store different values to shared "
-            f"byte {where} with one instruction",
-            position,
-            count=int(lost.sum()),
-        )
+        words = f"{lanes.name(lane)} and another lane of its warp store different values to shared "
+        words += f"byte {where} with one instruction"
+        machine.findings.add("race-write-write", words, position, count=int(lost.sum()))
 
 
 def split(lanes: Lanes, address: Vector) -> list[tuple[str, Vector, Any]]:
