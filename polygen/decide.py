@@ -269,7 +269,7 @@ def _analysed(program: Program) -> Prospect:
     statements = with_rows(without_prologues(split.main, computed))
     fusion = fuse(statements, scop(statements))
     matched = match(statements, fusion, computed, program.inputs)
-    return Prospect(matched, pointwork(statements, fusion, matched, split.folds))
+    return Prospect(matched, pointwork(statements, fusion, matched, split))
 
 
 @functools.lru_cache(maxsize=_MOST_PROSPECTS)

@@ -167,7 +167,7 @@ def _analysed(program: Program) -> tuple[Program, Scop, Fusion, Prospect]:
     model = scop(statements)
     fusion = fuse(statements, model)
     matched = match(statements, fusion, computed, program.inputs)
-    prospect = Prospect(matched, pointwork(statements, fusion, matched, split.folds))
+    prospect = Prospect(matched, pointwork(statements, fusion, matched, split))
     return products, model, fusion, prospect
 
 

@@ -46,3 +46,40 @@ def fold_program(seed: int, largest: int = 1500, *, roles: bool = False) -> Rand
         outputs.insert(rng.randint(0, len(outputs)), value)
     expression = outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})"
     return replace(case, seed=seed, expression=expression, out_dtype=None, with_roles=roles)
+
+
+# What elements use of their own row; `{v}` is a value, `{a}` the axis.
+ROWS = (
+    "({v}) - max({v}, axis={a}, keepdims=True)",
+    "({v}) + min({v}, axis={a}, keepdims=True)",
+    "clip({v}, -3, 4) * 2 - sum(clip({v}, -3, 4), axis={a}, keepdims=True)",
+    "where(({v}) >= max({v}, axis={a}, keepdims=True), 1, 0)",
+    "maximum({v}, max(clip({v}, -9, 5), axis={a}, keepdims=True) - 2)",
+)
+
+
+def row_program(seed: int, largest: int = 1500, *, roles: bool = False) -> Random:
+    """The program of a seed: elements that use results of their own row, to one level or to two.
+
+    Args:
+        seed: decides everything.
+        largest: size.
+        roles: take a schedule with roles.
+    """
+    rng = random.Random(f"rows {seed}")
+    case = random_program(rng.randrange(1 << 30), largest)
+    value = split_outputs(case.expression)[0]
+    axis = rng.choice(["0", "1", "-1", "-1", "(0, 1)"])
+    used = rng.choice(ROWS).format(v=value, a=axis)
+    if rng.random() < 0.4:
+        used = rng.choice(ROWS).format(v=f"clip({used}, -7, 8)", a=axis)
+    outputs = [used]
+    if rng.random() < 0.4:
+        outputs.append(value)
+    if rng.random() < 0.4:
+        name, of = rng.choice(FOLDS[:5])
+        outputs.append(f"{name}({of.format(f'({value})')}, axis={rng.choice([axis, '0'])})")
+        if "(" in axis:
+            outputs[-1] = outputs[-1][:-1] + ", keepdims=True)"
+    expression = outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})"
+    return replace(case, seed=seed, expression=expression, out_dtype=None, with_roles=roles)

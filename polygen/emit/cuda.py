@@ -16,7 +16,8 @@ from typing import Any
 
 from polygen.emit.conditions import refusals
 from polygen.emit.environment import environment
-from polygen.emit.folds import combining
+from polygen.emit.fold_rows import kept_declared
+from polygen.emit.following import combining
 from polygen.emit.instructions import copies, instructions
 from polygen.emit.launcher import launcher, parameter, plan_conditions
 from polygen.emit.leaf.computed_chunk import lines as computed_lines
@@ -54,6 +55,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         "types": made,
         "helpers": tuple(dict.fromkeys((*_helpers(plan), *called))),
         "combining": functions,
+        "kept": kept_declared(plan),
         "parameters": ", ".join(parameter(plan, argument) for argument in plan.arguments),
         "places": places(plan),
     }

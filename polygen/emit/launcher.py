@@ -18,7 +18,7 @@ from polygen.emit.conditions import (
     rounded_up,
     work_items,
 )
-from polygen.emit.folds import following
+from polygen.emit.following import following
 from polygen.emit.leaves import c_type
 from polygen.emit.names import c_name
 from polygen.emit.realign import copy

@@ -16,7 +16,7 @@ from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.lower import dots, warpgroups, warps
 from polygen.lower.epilogue import epilogue
-from polygen.lower.folds import fold_order, following
+from polygen.lower.folds import fold_orders, following
 from polygen.lower.given import Given
 from polygen.lower.launch import stride_argument, workspace_argument
 from polygen.lower.memory import needed
@@ -53,7 +53,7 @@ def lower(
     tiles, group = tree.tiles, schedule.raster.group
     split = split_folds(program)
     products = without_prologues(split.main)
-    work = pointwork(products, tree.fusion, tree.match, split.folds)
+    work = pointwork(products, tree.fusion, tree.match, split)
     given = Given(products, tree, schedule, atom, device, work)
     out = epilogue(given)
     family = dots if schedule.by_lanes else warpgroups if schedule.specialised else warps
@@ -84,7 +84,7 @@ def lower(
         frame=tree.synchronised.frame,
         proofs=(*tree.proofs, *raster),
         resources=taken,
-        sums=replace(tree.sums, folds=tuple(map(fold_order, out.folds))),
+        sums=replace(tree.sums, folds=fold_orders(program, out.folds)),
     )
 
 

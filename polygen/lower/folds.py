@@ -25,15 +25,16 @@ from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Dim, Program
 from polygen.hardware.device import common_facts
 from polygen.lower.given import Given
-from polygen.lower.launch import Count, Following, Parts, Results
+from polygen.lower.launch import Count, Following, KeptRows, Parts, Results
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Epilogue, Folding, FoldPart
-from polygen.poly.folds import split_folds
+from polygen.poly.folds import Split, split_folds
 from polygen.poly.legality import Proof
 from polygen.poly.pointwise import Folded
 from polygen.schedule.sums import FoldOrder
 
 _THREADS = 256  # of a block that combines parts
+_ACROSS_BLOCK = "lanes whose numbers differ by 1, 2, 4, 8, 16, then warps in their order"
 
 
 def fold_parts(given: Given) -> tuple[FoldPart, ...]:
@@ -121,14 +122,22 @@ def following(program: Program, entry: str, parts: Sequence[FoldPart]) -> Follow
     """The launch that makes results of parts; None without folds."""
     if not parts:
         return None
-    split = split_folds(program)
-    groups: dict[tuple[Dim, ...], Results] = {}
+    split, warp = split_folds(program), common_facts()["warp_size"]
+    groups: dict[object, Results] = {}
+    owner: dict[str, object] = {}
     for part in parts:
-        key = tuple(extent for extent in part.parts.results if extent != 1)
-        found = groups.get(key, Results(key, 1, (), (), ()))
-        lanes = common_facts()["warp_size"] if not part.along else found.lanes
+        extents = tuple(extent for extent in part.parts.results if extent != 1)
+        rows = split.rows_of(part.value)
+        key: object = extents if rows is None else rows.own
+        found = groups.get((rows is None, key), Results(extents, 1, (), (), ()))
+        if rows is not None:
+            found = replace(found, rows=tuple(one.name for one in rows.statements))
+        lanes = found.lanes if part.along and rows is None else warp
+        key = owner[part.value] = (rows is None, key)
         groups[key] = replace(found, lanes=lanes, folds=(*found.folds, part.value))
-    owner = {fold: key for key, group in groups.items() for fold in group.folds}
+    for one in split.rows:
+        for fold in one.folds:
+            owner[fold.write.name] = (False, one.own)
     for statement in split.after:
         key = next(owner[access.name] for access in statement.reads)
         owner[statement.write.name] = key
@@ -140,23 +149,36 @@ def following(program: Program, entry: str, parts: Sequence[FoldPart]) -> Follow
     return Following(
         f"{entry}_folds",
         _THREADS,
-        common_facts()["warp_size"],
+        warp,
         tuple(groups.values()),
         tuple(one.parts for one in parts),
+        tuple(KeptRows(k.tensor.name, k.tensor.dims, k.tensor.dtype.bytes) for k in split.kept),
     )
 
 
-def fold_order(part: FoldPart) -> FoldOrder:
-    """In which order terms are combined, as far as bits depend on it."""
+def fold_orders(program: Program, parts: Sequence[FoldPart]) -> tuple[FoldOrder, ...]:
+    """In which order terms are combined, as far as bits depend on it; folds in program order."""
+    split = split_folds(program)
+    found = {one.value: _order(one, split.rows_of(one.value) is not None) for one in parts}
+    for one in (fold for rows in split.rows for fold in rows.folds):
+        text = f"every {_THREADS}th element of a row, {_ACROSS_BLOCK}"
+        selects = MONOIDS[one.function].selects
+        found[one.write.name] = FoldOrder(one.write.name, one.function, "" if selects else text)
+    return tuple(found[fold.write.name] for fold in program.folds)
+
+
+def _order(part: FoldPart, by_rows: bool) -> FoldOrder:
     if MONOIDS[part.monoid].selects:
         return FoldOrder(part.value, part.monoid)
     across = ", ".join(map(str, part.masks))
     lanes = f"; lanes whose numbers differ by {across}" if across else ""
     shares = _THREADS // (common_facts()["warp_size"] if part.along else 1)
+    then = "in the order of their numbers, then those sums in theirs"
+    if by_rows:
+        shares, then = _THREADS, _ACROSS_BLOCK
     text = (
         f"elements of a lane in their order, {part.registers} by turns{lanes}; "
-        f"{part.parts.count_text} part(s), every {shares}th in the order of their numbers, then "
-        "those sums in theirs"
+        f"{part.parts.count_text} part(s), every {shares}th {then}"
     )
     return FoldOrder(part.value, part.monoid, text)
 
@@ -261,6 +283,7 @@ def _check_following(plan: KernelPlan, after: Following) -> None:
     """Every part and every statement is in one group, in order, and each fold has a result."""
     made = [one.value for one in plan.epilogue.folds]
     split = split_folds(plan.program)
+    _check_rows(plan, after, split)
     combined = [fold for group in after.groups for fold in group.folds]
     ran = [statement for group in after.groups for statement in group.after]
     if sorted(combined) != sorted(made) or [one.value for one in after.parts] != made:
@@ -270,3 +293,23 @@ def _check_following(plan: KernelPlan, after: Following) -> None:
     for one, parts in zip(plan.epilogue.folds, after.parts, strict=True):
         if parts != one.parts or parts.components != len(MONOIDS[one.monoid].identity):
             raise VerifyError(f"{one.value}: {parts} are combined", where=plan.entry)
+
+
+def _check_rows(plan: KernelPlan, after: Following, split: Split) -> None:
+    """Late statements are in one group, with the folds of their rows; what they read is kept."""
+    ran = [name for group in after.groups for name in group.rows]
+    wanted = [one.name for rows in split.rows for one in rows.statements]
+    stored = [write.tensor.name for write in plan.epilogue.writes]
+    known = {one.tensor.name for one in split.kept}
+    if sorted(ran) != sorted(wanted):
+        raise VerifyError(f"what follows folds runs {ran} on rows", where=plan.entry)
+    if {one.name for one in after.kept} != known or not known <= set(stored):
+        raise VerifyError(f"rows of {sorted(known)} are read, {stored} written", where=plan.entry)
+    for rows in split.rows:
+        group = next(g for g in after.groups if g.rows == tuple(s.name for s in rows.statements))
+        extents = tuple(rows.axes[at] for at in rows.own)
+        inside = {*rows.results, *(s.write.name for s in rows.statements)}
+        inside |= {one.value for one in split.kept} | set(plan.program.tensors)
+        read = {a.name for s in rows.statements for a in s.reads}
+        if group.extents != extents or after.results(group) != 1 or not read <= inside:
+            raise VerifyError(f"rows over {extents} are made as {group}", where=plan.entry)

@@ -15,7 +15,7 @@ from polygen.frontend.program import Access, Constant, Coordinate, Extent, Fold,
 from polygen.poly.elements import Along, along
 from polygen.poly.elements import Compute as Compute
 from polygen.poly.elements import Element as Element
-from polygen.poly.folds import term
+from polygen.poly.folds import Split, term
 from polygen.poly.fusion import Fusion
 from polygen.poly.match import Match
 
@@ -48,6 +48,7 @@ class Pointwork:
     writes: tuple[Element, ...]
     coordinates: tuple[tuple[str, Along], ...] = ()  # variable, and the number that it holds
     folds: tuple[Folded, ...] = ()
+    kept: tuple[str, ...] = ()  # those of `writes` that lie in the workspace
 
     @property
     def matrices(self) -> tuple[Element, ...]:
@@ -56,7 +57,7 @@ class Pointwork:
 
 
 def pointwork(
-    program: Program, fusion: Fusion, match: Match, split_off: tuple[Fold, ...] = ()
+    program: Program, fusion: Fusion, match: Match, split: Split | None = None
 ) -> Pointwork:
     """Translate the pointwise statements into accumulator coordinates.
 
@@ -64,7 +65,8 @@ def pointwork(
         program: the kernel's statements, those that make terms of folds among them.
         fusion: of these.
         match: of these.
-        split_off: the folds, whose terms they make.
+        split: of what these statements are the kernel's part: folds, whose terms they make, and
+            what is kept in the workspace.
     """
     tensors = program.tensors
     reads: dict[tuple[str, tuple[Along, ...]], Element] = {}
@@ -99,8 +101,11 @@ def pointwork(
         if target in tensors:
             writes.append(Element(target, tensors[target], _in_dims(statement.write, dims)))
     coordinates = tuple((name, place) for place, name in places.items())
-    folds = tuple(_folded(fold, fusion, match) for fold in split_off)
-    return Pointwork(tuple(reads.values()), tuple(statements), tuple(writes), coordinates, folds)
+    folds = tuple(_folded(fold, fusion, match) for fold in (split.folds if split else ()))
+    kept = tuple(one.tensor.name for one in (split.kept if split else ()))
+    return Pointwork(
+        tuple(reads.values()), tuple(statements), tuple(writes), coordinates, folds, kept
+    )
 
 
 def _folded(fold: Fold, fusion: Fusion, match: Match) -> Folded:

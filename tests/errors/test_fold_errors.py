@@ -55,22 +55,20 @@ def test_what_is_no_fold(fold, kind, what, nearest):
 
 
 SPLIT = [
-    *(
-        (norm, "a result used by elements of its own row", "Return v1 beside the matrix")
-        for norm in (
-            lambda x, w: pg.softmax(x @ w.T),
-            lambda x, w: pg.layer_norm(x @ w.T, eps=1e-3),
-        )
-    ),
     (
-        lambda x, w: pg.rms_norm(x @ w.T, 2.0),
-        "a result used by elements of its own row",
-        "Return v2 beside the matrix",
-    ),
-    (
-        lambda x, w: x @ w.T - np.max(x @ w.T, axis=1, keepdims=True),
-        "a result used by elements of its own row",
+        lambda x, w: x @ w.T - np.max(x @ w.T, axis=1, keepdims=True) - np.min(x @ w.T, axis=0),
+        "results over different axes, v1[i] and v3[j], in one element",
         "Return v1 beside the matrix, and use it in a second function",
+    ),
+    (
+        lambda x, w: np.sum(pg.softmax(x @ w.T), axis=0),
+        "a fold over other axes of what is folded",
+        "Return v1 beside the matrix",
+    ),
+    (
+        lambda x, w: pg.softmax(x @ w.T).astype("bf16") @ w,
+        "a product of what is folded",
+        "Return v1 beside the matrix",
     ),
     (
         lambda x, w: np.max(np.sum(x @ w.T, axis=1, keepdims=True)[:, 0], axis=0, keepdims=True),
@@ -97,6 +95,22 @@ def test_where_a_result_is_not_known_yet(function, what, nearest):
     said = str(error.value)
     assert what in said and nearest in said and "dependence F" in said
     assert "made by another thread block" in said
+
+
+def test_results_of_other_rows():
+    """Element (i, j) of a square needs the largest of row j."""
+    x = Tensor("x", BF16, ("M", "K"))
+    made = build_program(lambda x: x @ x.T - np.max(x @ x.T, axis=1), "f", "f", (x,))
+    with pytest.raises(UnsupportedProgram, match="used by elements of other rows than") as error:
+        split_folds(made)
+    assert "dependence F1 -> P2" in str(error.value)
+
+
+def test_what_is_kept_is_not_moved_by_the_copy_engine():
+    kernel = pg.fuse(lambda x, w: pg.softmax(x @ w.T))
+    with pytest.raises(ScheduleError, match="kept_v0: the copy engine cannot move") as error:
+        kernel.compile("bf16[M,K]", "bf16[N,K]", arch="sm_90a", schedule=roles("one"))
+    assert 'Use epilogue.through = "lines"' in str(error.value)
 
 
 def test_arrays_beside_results():

@@ -1,0 +1,222 @@
+"""Results of folds used in their own row, on the PTX machine: exact on integers, within a bound.
+
+The kernel keeps what the launch that follows reads, in a workspace that starts as NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from matrix import roles, small
+
+import polygen as pg
+from polygen.cli.accuracy import expected
+from polygen.emit import fold_rows as emitted
+from polygen.errors import VerifyError
+from polygen.frontend.evaluate import evaluate
+from polygen.kernel import Kernel
+from polygen.lower import folds as lowered
+from polygen.schedule.model import Epilogue, Schedule
+
+PAIRS = Epilogue(through="registers")
+SMALL = small(epilogue=PAIRS)
+X_W = ("bf16[M,K]", "bf16[N,K]")
+NORM = (*X_W, "bf16[M,N]", "bf16[N]")
+SIZES = {"M": 72, "N": 88, "K": 96}
+
+
+@pg.fuse
+def centred(x, w):
+    return x @ w.T - np.max(x @ w.T, axis=1, keepdims=True)
+
+
+@pg.fuse
+def two_levels(x, w):
+    v = x @ w.T
+    u = v - np.max(v, axis=1, keepdims=True)
+    return u + np.min(abs(u), axis=1, keepdims=True), np.max(v, axis=1), v
+
+
+@pg.fuse
+def columns(x, w):
+    v = pg.clip(x @ w.T, -3, 4)
+    return (v - np.sum(v, axis=0, keepdims=True)).T
+
+
+@pg.fuse
+def whole(x, w):
+    return x @ w.T - np.min(x @ w.T)
+
+
+@pg.fuse
+def masked(x, w):
+    """A mask that is computed twice, where a coordinate is below another."""
+    v = x @ w.T
+    i, j = pg.indices(v)
+    below = j <= i
+    most = np.max(pg.where(below, v, -1000), axis=1, keepdims=True)
+    return pg.where(below, v - most, 7)
+
+
+@pg.fuse
+def batches(x, w):
+    v = x @ w
+    rows = v - np.max(v, axis=-1, keepdims=True)
+    return rows, v - np.min(v, axis=(0, 1), keepdims=True)
+
+
+@pg.fuse
+def rounded(x, w):
+    """What is kept is what was rounded."""
+    v = (x @ w.T).astype("bf16")
+    return v - np.max(v, axis=1, keepdims=True)
+
+
+@pg.fuse
+def hits(x, w, s):
+    v = x @ w.T
+    best = np.argmax(v, axis=1)
+    return pg.where(pg.indices(v)[1] == best[:, None], s, 0.0), best
+
+
+INTEGERS = {
+    "centred": (centred, X_W),
+    "two_levels": (two_levels, X_W),
+    "columns": (columns, X_W),
+    "whole": (whole, X_W),
+    "masked": (masked, X_W),
+    "rounded": (rounded, X_W),
+    "hits": (hits, (*X_W, "f32")),
+}
+
+
+@cache
+def made(function, signature: tuple[str, ...], arch: str, schedule: Schedule) -> Kernel:
+    return function.compile(*signature, arch=arch, schedule=schedule)
+
+
+def right(kernel: Kernel, sizes=None) -> None:
+    report = kernel.check(dict(sizes or SIZES))
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_by_warps(name):
+    function, signature = INTEGERS[name]
+    kernel = made(function, signature, "sm_80", SMALL)
+    assert len(kernel.sums.folds) == len(kernel.program.folds)
+    right(kernel)
+
+
+@pytest.mark.parametrize("way", ["registers", "lines"])
+def test_by_roles(way):
+    right(made(two_levels, X_W, "sm_90a", roles("one", through=way)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["columns", "masked", "hits"])
+@pytest.mark.parametrize("form", ["two", "pingpong"])
+def test_all_by_roles(name, form):
+    function, signature = INTEGERS[name]
+    right(made(function, signature, "sm_90a", roles(form, through="registers")))
+
+
+def test_batches():
+    signature = ("bf16[B,M,K]", "bf16[B,K,N]")
+    right(made(batches, signature, "sm_80", SMALL), {**SIZES, "B": 2})
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 8), (33, 1, 32), (1, 90, 16), (7, 257, 40)])
+def test_ragged_sizes(sizes):
+    """Rows of the workspace are longer than those of the matrix, one longer than a block."""
+    kernel = made(two_levels, X_W, "sm_80", SMALL)
+    right(kernel, dict(zip("MNK", sizes, strict=True)))
+
+
+def test_a_row_of_one_element_and_a_vector():
+    one = pg.fuse(lambda x, w: pg.softmax(x @ w.T))
+    right(one.compile("bf16[M,K]", "bf16[1,K]", arch="sm_80", schedule=SMALL), {"M": 40, "K": 32})
+    function = pg.fuse(lambda x, w: x @ w - np.max(x @ w))
+    right(function.compile("bf16[K]", "bf16[K,N]", arch="sm_80", schedule=SMALL), {"K": 64})
+
+
+# --- floats --------------------------------------------------------------------------------------
+FLOATS = {
+    "softmax": (pg.fuse(lambda x, w: pg.softmax(x @ w.T)), X_W),
+    "rms_norm": (pg.fuse(lambda x, w, r, g: pg.rms_norm(x @ w.T + r, g)), NORM),
+    "layer_norm": (pg.fuse(lambda x, w, r, g: pg.layer_norm(x @ w.T + r, g)), NORM),
+    "rounded": (pg.fuse(lambda x, w: pg.softmax((x @ w.T) * 0.1).astype("bf16")), X_W),
+}
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_norms_are_within_their_bound(name):
+    """Random normal data, against float64: the bound is that of types and lengths alone."""
+    function, signature = FLOATS[name]
+    kernel = made(function, signature, "sm_80", SMALL)
+    generator, sizes = np.random.default_rng(7), {"M": 40, "N": 120, "K": 64}
+    given = {
+        t.name: generator.standard_normal([sizes[d] for d in t.dims]).astype(t.dtype.numpy)
+        for t in kernel.program.inputs
+    }
+    done = kernel.emulation(*given.values())
+    assert done.report.ok, str(done.report)
+    (one,) = expected(kernel.program, given, sizes, kernel.passes.plan.atom.k)
+    _, ratio, above = one.compare(np.asarray(done.results))
+    assert not above and 0 < ratio <= 1 and np.isfinite(one.allowed).all()
+
+
+def test_infinities_and_what_is_no_number():
+    """As NumPy: a NaN makes its row NaN, and so does a row of -inf alone; others are not."""
+    kernel = made(*FLOATS["softmax"], "sm_80", SMALL)
+    kind = kernel.program.inputs[0].dtype.numpy
+    x, w = np.zeros((40, 32)), np.zeros((48, 32))
+    x[:, 0], w[:, 0] = 1, np.arange(48) % 7
+    x[5, 0], x[8, 1], w[:, 1] = np.nan, -np.inf, 1
+    done = kernel.emulation(x.astype(kind), w.astype(kind))
+    assert done.report.ok, str(done.report)
+    (wanted,) = evaluate(kernel.program, {"x": x, "w": w})
+    np.testing.assert_allclose(done.results, wanted, rtol=3e-6)
+    assert np.isnan(wanted[5]).all() and np.isnan(wanted[8]).all()
+    assert np.isfinite(np.delete(wanted, (5, 8), axis=0)).all()
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+def test_a_level_left_out_is_refused(monkeypatch):
+    """The launch that follows does not run what makes the second level."""
+    plain = lowered.following
+
+    def fewer(program, entry, parts):
+        found = plain(program, entry, parts)
+        return replace(found, groups=tuple(replace(g, rows=g.rows[1:]) for g in found.groups))
+
+    monkeypatch.setattr("polygen.lower.build.following", fewer)
+    with pytest.raises(VerifyError, match="on rows"):
+        centred.compile(*X_W, arch="sm_80", schedule=SMALL)
+
+
+def test_rows_that_nobody_keeps_are_refused(monkeypatch):
+    plain = lowered.following
+
+    def fewer(program, entry, parts):
+        return replace(plain(program, entry, parts), kept=())
+
+    monkeypatch.setattr("polygen.lower.build.following", fewer)
+    with pytest.raises(VerifyError, match="are read"):
+        centred.compile(*X_W, arch="sm_80", schedule=SMALL)
+
+
+def test_results_before_all_warps_have_met_are_found(monkeypatch):
+    plain = emitted.row_results
+
+    def early(plan, after, group):
+        lines, helpers = plain(plan, after, group)
+        at = next(n for n, line in enumerate(lines) if line == "__syncthreads();")
+        return [*lines[:at], *lines[at + 1 :]], helpers
+
+    monkeypatch.setattr("polygen.emit.following.row_results", early)
+    kernel = two_levels.compile(*X_W, arch="sm_80", schedule=SMALL)
+    assert "race-write-read" in {one.code for one in kernel.check(SIZES).findings}
