@@ -78,7 +78,8 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
 def _helpers(plan: KernelPlan) -> tuple[str, ...]:
     """The files of functions that statements call, behind and before the products."""
     before = [name for c in copies(plan) if c.computed for name in computed_lines(c.computed)[1]]
-    return tuple(dict.fromkeys((*statements(plan.epilogue)[1], *before)))
+    passes = [name for e in plan.epilogue.before for name in statements(e)[1]]
+    return tuple(dict.fromkeys((*statements(plan.epilogue)[1], *passes, *before)))
 
 
 def _options(plan: KernelPlan) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from polygen.emit.folds import (
     extent_text,
     identities,
     result_address,
+    split_of,
     stored,
 )
 from polygen.emit.leaf.elements import epilogue_type
@@ -45,7 +46,7 @@ from polygen.frontend.program import (
 )
 from polygen.lower.launch import Following, Results, stride_argument, workspace_argument
 from polygen.lower.plan import KernelPlan
-from polygen.poly.folds import Split, split_folds
+from polygen.poly.folds import Split
 from polygen.poly.pointwise import Compute
 from polygen.poly.whole_rows import Rows, iterator
 
@@ -61,7 +62,7 @@ def kept_declared(plan: KernelPlan) -> list[str]:
     if after is None or not after.kept:
         return []
     workspace, before, lines = c_name(workspace_argument(plan.program)), ["0LL"], []
-    tensors = {one.tensor.name: one.tensor for one in split_folds(plan.program).kept}
+    tensors = {one.tensor.name: one.tensor for one in split_of(plan).kept}
     for one in after.kept:
         tensor, kind = tensors[one.name], _C_TYPES[one.item]
         sizes = [size_name(extent) for extent in tensor.dims] or ["1"]
@@ -95,7 +96,7 @@ def row_results(plan: KernelPlan, after: Following, group: Results) -> tuple[lis
         after: the launch.
         group: with `rows`.
     """
-    split = split_folds(plan.program)
+    split = split_of(plan)
     rows = next(r for r in split.rows if tuple(s.name for s in r.statements) == group.rows)
     written = {name: f"{name}_result" for name in group.outputs}
     own = [s for s in split.after if s.name in group.after]

@@ -10,11 +10,19 @@ from polygen.emit.names import c_name
 from polygen.frontend.dtypes import S32, DType
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Dim, Tensor
+from polygen.lower.cover import is_covering
 from polygen.lower.launch import Count, Parts, stride_argument, workspace_argument
 from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import FoldPart
+from polygen.poly.folds import Split
+from polygen.poly.row_passes import split_for
 
 UNROLLED = 8  # parts that are on their way to a thread
+
+
+def split_of(plan: KernelPlan) -> Split:
+    """The parts of a plan's program: what its kernel does, and what follows."""
+    return split_for(plan.program, in_tile=is_covering(plan.schedule))
 
 
 def extent_text(extents: Sequence[Dim]) -> str:

@@ -23,6 +23,7 @@ from polygen.emit.folds import (
     extent_text,
     identities,
     result_address,
+    split_of,
     stored,
 )
 from polygen.emit.leaves import size_name
@@ -31,15 +32,16 @@ from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Access, Constant, Dim, Extent, Pointwise
 from polygen.lower.launch import Following, Results, workspace_argument
 from polygen.lower.plan import KernelPlan
-from polygen.poly.folds import split_folds
 from polygen.poly.pointwise import Compute
 
 
 def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
     """Functions that combine, in C, and the helpers that they and the results call."""
     lines, helpers = [], []
-    late = (fold for one in split_folds(plan.program).rows for fold in one.folds)
-    made = [*(one.monoid for one in plan.epilogue.folds), *(one.function for one in late)]
+    late = (fold for one in split_of(plan).rows for fold in one.folds)
+    passes = (one for e in plan.epilogue.before for one in e.folds)
+    made = [one.monoid for one in (*plan.epilogue.folds, *passes)]
+    made += [one.function for one in late]
     for name in dict.fromkeys(made):
         monoid = MONOIDS[name]
         left, right = ([f"{side}{at}" for at in range(len(monoid.identity))] for side in "ab")
@@ -52,6 +54,7 @@ def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
             *(f"  {own} = {value};" for own, value in zip(left, results, strict=True)),
             "}",
         ]
+        helpers += definition(lambda *v, m=monoid: (m.finish(*v),), left)[2]
     if plan.following is not None:
         for group in plan.following.groups:
             helpers += _lines(plan, plan.following, group)[1]
@@ -149,7 +152,7 @@ def _results(plan: KernelPlan, after: Following, group: Results) -> list[str]:
 
 def _finished(plan: KernelPlan, group: Results) -> tuple[list[str], list[str]]:
     """Parts all combined -> results, and what is computed from them; with the helpers."""
-    split = split_folds(plan.program)
+    split = split_of(plan)
     folds = {one.value: one for one in plan.epilogue.folds}
     names: dict[str, str] = {}
     lines, helpers = [], []

@@ -24,22 +24,24 @@ from polygen.errors import VerifyError
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Dim, Program
 from polygen.hardware.device import common_facts
+from polygen.lower.cover import is_covering
 from polygen.lower.given import Given
 from polygen.lower.launch import Count, Following, KeptRows, Parts, Results
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.result_work import Epilogue, Folding, FoldPart
-from polygen.poly.folds import Split, split_folds
+from polygen.lower.result_work import Epilogue, Folding, FoldPart, Meeting
+from polygen.poly.folds import Split
 from polygen.poly.legality import Proof
 from polygen.poly.pointwise import Folded
+from polygen.poly.row_passes import result_of, split_for
 from polygen.schedule.sums import FoldOrder
 
 _THREADS = 256  # of a block that combines parts
 _ACROSS_BLOCK = "lanes whose numbers differ by 1, 2, 4, 8, 16, then warps in their order"
 
 
-def fold_parts(given: Given) -> tuple[FoldPart, ...]:
-    """The folds of a kernel, as its leaves make their parts."""
-    return tuple(_part(given, fold) for fold in given.work.folds)
+def fold_parts(given: Given, folds: Sequence[Folded]) -> tuple[FoldPart, ...]:
+    """Folds of a kernel, as its leaves make their parts."""
+    return tuple(_part(given, fold) for fold in folds)
 
 
 def _part(given: Given, fold: Folded) -> FoldPart:
@@ -118,11 +120,11 @@ def _warps(given: Given, dim: str) -> tuple[Count, str]:
     return Count(given.sizes[dim], tiles.cta[axis] * blocks, blocks * inside), text
 
 
-def following(program: Program, entry: str, parts: Sequence[FoldPart]) -> Following | None:
-    """The launch that makes results of parts; None without folds."""
+def following(split: Split, entry: str, parts: Sequence[FoldPart]) -> Following | None:
+    """The launch that makes results of parts; None without parts."""
     if not parts:
         return None
-    split, warp = split_folds(program), common_facts()["warp_size"]
+    warp = common_facts()["warp_size"]
     groups: dict[object, Results] = {}
     owner: dict[str, object] = {}
     for part in parts:
@@ -156,10 +158,19 @@ def following(program: Program, entry: str, parts: Sequence[FoldPart]) -> Follow
     )
 
 
-def fold_orders(program: Program, parts: Sequence[FoldPart]) -> tuple[FoldOrder, ...]:
+def fold_orders(program: Program, split: Split, out: Epilogue) -> tuple[FoldOrder, ...]:
     """In which order terms are combined, as far as bits depend on it; folds in program order."""
-    split = split_folds(program)
-    found = {one.value: _order(one, split.rows_of(one.value) is not None) for one in parts}
+    in_tile = {one.value: one for before in out.before for one in before.folds}
+    found = {one.value: _order(one, split.rows_of(one.value) is not None) for one in out.folds}
+    for fold in program.folds:
+        if result_of(fold.write.name) in in_tile:
+            row = _order(in_tile[result_of(fold.write.name)], by_rows=False, alone=True)
+            there = found.get(fold.write.name)
+            order = f"{row.order}; as an output {there.order}" if there else row.order
+            selects = MONOIDS[fold.function].selects
+            found[fold.write.name] = FoldOrder(
+                fold.write.name, fold.function, "" if selects else order
+            )
     for one in (fold for rows in split.rows for fold in rows.folds):
         text = f"every {_THREADS}th element of a row, {_ACROSS_BLOCK}"
         selects = MONOIDS[one.function].selects
@@ -167,7 +178,8 @@ def fold_orders(program: Program, parts: Sequence[FoldPart]) -> tuple[FoldOrder,
     return tuple(found[fold.write.name] for fold in program.folds)
 
 
-def _order(part: FoldPart, by_rows: bool) -> FoldOrder:
+def _order(part: FoldPart, by_rows: bool, alone: bool = False) -> FoldOrder:
+    """The order of a fold's terms; `alone`: a warp has a whole row of them."""
     if MONOIDS[part.monoid].selects:
         return FoldOrder(part.value, part.monoid)
     across = ", ".join(map(str, part.masks))
@@ -176,22 +188,39 @@ def _order(part: FoldPart, by_rows: bool) -> FoldOrder:
     then = "in the order of their numbers, then those sums in theirs"
     if by_rows:
         shares, then = _THREADS, _ACROSS_BLOCK
-    text = (
-        f"elements of a lane in their order, {part.registers} by turns{lanes}; "
-        f"{part.parts.count_text} part(s), every {shares}th {then}"
-    )
+    own = f"elements of a lane in their order, {part.registers} by turns{lanes}"
+    if alone:
+        return FoldOrder(part.value, part.monoid, own)
+    text = f"{own}; {part.parts.count_text} part(s), every {shares}th {then}"
     return FoldOrder(part.value, part.monoid, text)
 
 
 def around(leaves: tuple[Leaf, ...], out: Epilogue, loops: tuple[str, ...]) -> tuple[Leaf, ...]:
-    """The leaves of an epilogue, between those that begin and end parts of folds if it has any."""
+    """The leaves of an epilogue, between those that begin and end parts of folds if it has any.
+
+    In front of them stand those of passes before it.
+    """
+    passes = [leaf for one in out.before for leaf in _pass(one, loops)]
     if not out.folds:
-        return leaves
+        return (*passes, *leaves)
     work = Folding(out)
     return (
+        *passes,
         Leaf("unfold", "unfold", "threads", loops, work),
         *leaves,
         Leaf("fold", "fold", "threads", loops, work),
+    )
+
+
+def _pass(one: Epilogue, loops: tuple[str, ...]) -> tuple[Leaf, ...]:
+    """A pass over the sums of a tile that covers rows."""
+    names = {what: what + one.suffix for what in ("compute", "finish_element", "unfold", "meet")}
+    return (
+        Leaf(names["compute"], "compute", "threads", (), one),
+        Leaf(names["finish_element"], "edge", "threads", (), one),
+        Leaf(names["unfold"], "unfold", "threads", loops, Folding(one)),
+        Leaf("terms" + one.suffix, "store_pairs", "threads", (*loops, "m"), one),
+        Leaf(names["meet"], "meet", "threads", loops, Meeting(one)),
     )
 
 
@@ -203,6 +232,11 @@ def check_folds(plan: KernelPlan) -> tuple[Proof, ...]:
         VerifyError: a term is in no part or in two, or a part is not combined.
     """
     found = []
+    for one in (fold for before in plan.epilogue.before for fold in before.folds):
+        _check_lanes(plan, one, every=True)
+        if one.along != "m" or plan.tiles.warps[1] * plan.tiles.split > 1:
+            raise VerifyError(f"{one.value}: no warp has whole rows", where=plan.entry)
+        found.append(Proof("lanes that use a row's result have every term of it", one.value))
     for one in plan.epilogue.folds:
         _check_lanes(plan, one)
         _check_parts(plan, one)
@@ -215,8 +249,14 @@ def check_folds(plan: KernelPlan) -> tuple[Proof, ...]:
     return tuple(found)
 
 
-def _check_lanes(plan: KernelPlan, one: FoldPart) -> None:
-    """The lane that writes has combined each element of its place once, and no other."""
+def _check_lanes(plan: KernelPlan, one: FoldPart, *, every: bool = False) -> None:
+    """The lane that writes has combined each element of its place once, and no other.
+
+    Args:
+        plan: the kernel.
+        one: the fold.
+        every: whether all lanes use the result, those too that write none.
+    """
     count = common_facts()["warp_size"]
     table = plan.atom.c.table[:count]
     everywhere = bool(one.along)
@@ -231,7 +271,7 @@ def _check_lanes(plan: KernelPlan, one: FoldPart) -> None:
         for mask in one.masks:
             held = [held[lane] + held[lane ^ mask] for lane in range(count)]
         for lane in range(count):
-            if any(lane & mask for mask in one.masks):
+            if not every and any(lane & mask for mask in one.masks):
                 continue
             place = places[lane, 0] + offset
             wanted = [(int(at), int(e)) for at, e in np.argwhere(places == place)]
@@ -282,7 +322,7 @@ def _check_parts(plan: KernelPlan, one: FoldPart) -> None:
 def _check_following(plan: KernelPlan, after: Following) -> None:
     """Every part and every statement is in one group, in order, and each fold has a result."""
     made = [one.value for one in plan.epilogue.folds]
-    split = split_folds(plan.program)
+    split = split_for(plan.program, in_tile=is_covering(plan.schedule))
     _check_rows(plan, after, split)
     combined = [fold for group in after.groups for fold in group.folds]
     ran = [statement for group in after.groups for statement in group.after]

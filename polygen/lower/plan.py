@@ -26,7 +26,7 @@ from polygen.lower.launch import Argument as Argument
 from polygen.lower.launch import Following as Following
 from polygen.lower.launch import Launch as Launch
 from polygen.lower.launch import MapAxis as MapAxis
-from polygen.lower.result_work import Epilogue, Finish, Folding, Lines, Store, Warm
+from polygen.lower.result_work import Epilogue, Finish, Folding, Lines, Meeting, Store, Warm
 from polygen.lower.work import (
     Clear,
     Combine,
@@ -68,6 +68,7 @@ Work: TypeAlias = (
     | Lines
     | Load
     | Locate
+    | Meeting
     | Move
     | Nothing
     | Placed

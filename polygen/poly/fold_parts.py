@@ -7,6 +7,14 @@
 
 Nothing is handed to another agent: every agent writes parts of its own, once, and the launch that
 follows reads them.
+
+A tile that covers rows goes through its sums several times before it makes results of them:
+
+    unfold_r0[i]     the registers hold the identity
+    terms_r0[i,m]    terms from sums, and from what passes before have folded, combined into them
+    meet_r0[i]       threads meet: every one that holds elements of a row has its result
+
+An agent's tile is as wide as the block's, so that its threads have whole rows.
 """
 
 from __future__ import annotations
@@ -16,9 +24,11 @@ from dataclasses import replace
 from polygen.hardware.units import unit
 from polygen.poly.kernel_parts import Part, flat
 from polygen.poly.tile_program import Buffer, Place, TileStatement
-from polygen.poly.tile_tree import steps
+from polygen.poly.tile_tree import Node, loop, steps
+from polygen.poly.tiling import in_pass
 
 FOLDED = "folded"  # the registers
+ROW = "row"  # results of an agent's rows, in registers
 
 
 def folded(part: Part, place: Place, versions: tuple[str, ...], own: str) -> Part:
@@ -43,4 +53,60 @@ def folded(part: Part, place: Place, versions: tuple[str, ...], own: str) -> Par
         (*part.buffers, Buffer(FOLDED, "register", len(versions), len(place.agents))),
         flat(steps(first.name, part.order, last.name)),
         flat(steps(first.name, part.schedule, last.name)),
+    )
+
+
+def passed(
+    part: Part,
+    place: Place,
+    versions: tuple[str, ...],
+    bounds: tuple[str, str],
+    sums: tuple[str, ...],
+    count: int,
+) -> Part:
+    """An epilogue, behind passes over the sums that fold whole rows.
+
+    Args:
+        part: whose statements that compute use the results.
+        place: who.
+        versions: the loops over output tiles.
+        bounds: the tiles of an agent, and its instructions along m, as isl text.
+        sums: what a pass reads of the sums of instruction row `m`, as cells.
+        count: passes; 0: there are none.
+    """
+    own, each = bounds
+    at = ",".join((*versions, *place.agents))
+    threads = unit("threads")
+    before: list[TileStatement] = []
+    buffers: list[Buffer] = []
+    order: list[Node | str] = []
+    known: tuple[str, ...] = ()
+    for number in range(count):
+        registers, rows = (f"{in_pass(what, number)}[{at}]" for what in (FOLDED, ROW))
+        first, terms, meet = (in_pass(what, number) for what in ("unfold", "terms", "meet"))
+        reads = (*sums, *known, registers)
+        before += [
+            TileStatement(first, versions, own, (), (registers,), "map", threads, place),
+            TileStatement(
+                terms, (*versions, "m"), each, reads, (registers,), "map", threads, place
+            ),
+            TileStatement(meet, versions, own, (registers,), (rows,), "map", threads, place),
+        ]
+        buffers += [
+            Buffer(in_pass(what, number), "register", len(versions), len(place.agents))
+            for what in (FOLDED, ROW)
+        ]
+        order += [first, loop("m", terms), meet]
+        known = (*known, rows)
+    if not count:
+        return part
+    computing = ("store", "finish")
+    statements = tuple(
+        replace(s, reads=(*s.reads, *known)) if s.name in computing else s for s in part.statements
+    )
+    return Part(
+        (*before, *statements),
+        (*buffers, *part.buffers),
+        flat(steps(*order, part.order)),
+        flat(steps(*order, part.schedule)),
     )

@@ -36,7 +36,16 @@ from polygen.frontend.program import (
     Statement,
     Tensor,
 )
-from polygen.poly.whole_rows import Kept, Places, Rows, computed_again, kept, placed, without_ones
+from polygen.poly.whole_rows import (
+    Kept,
+    Places,
+    RowPasses,
+    Rows,
+    computed_again,
+    kept,
+    placed,
+    without_ones,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +69,7 @@ class Split:
     outputs: tuple[Tensor, ...]
     rows: tuple[Rows, ...] = ()
     kept: tuple[Kept, ...] = ()
-    passes: Passes | None = None
+    passes: RowPasses | None = None
 
     def rows_of(self, result: str) -> Rows | None:
         """The rows whose result a value is; None where no element uses a result of such rows."""

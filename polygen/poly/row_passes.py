@@ -19,7 +19,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from polygen import isl
 from polygen.errors import UnsupportedProgram
@@ -37,32 +37,7 @@ from polygen.frontend.program import (
 )
 from polygen.poly.folds import Split, split_folds, terms
 from polygen.poly.scop import Scop, space
-from polygen.poly.whole_rows import Places, computed_index, iterator
-
-
-@dataclass(frozen=True, slots=True)
-class Passes:
-    """How often the sums of a tile are gone through, and what is folded each time.
-
-    Attributes:
-        statements: name -> the pass that runs it; the last one is `count`.
-        folds: of each pass before the last.
-        own: positions of the axes that tell rows apart.
-    """
-
-    statements: tuple[tuple[str, int], ...]
-    folds: tuple[tuple[Fold, ...], ...]
-    own: tuple[int, ...]
-
-    @property
-    def count(self) -> int:
-        """Passes before the last."""
-        return len(self.folds)
-
-    @property
-    def results(self) -> tuple[str, ...]:
-        """What all passes fold."""
-        return tuple(fold.write.name for one in self.folds for fold in one)
+from polygen.poly.whole_rows import Places, RowPasses, computed_index, iterator
 
 
 def result_of(value: str) -> str:
@@ -124,7 +99,9 @@ class _Covering:
         of |= {one.name: count for one in mine}
         needed_after = self._after(over_results)
         results = [
-            Tensor(result_of(f.write.name), F32, tuple(dict(f.domain)[it] for it in f.write.iterators))
+            Tensor(
+                result_of(f.write.name), F32, tuple(dict(f.domain)[it] for it in f.write.iterators)
+            )
             for f in folds
         ]
         results = [replace(t, order=tuple(range(len(t.dims)))) for t in results]
@@ -136,7 +113,7 @@ class _Covering:
         )
         return Split(
             main, tuple(outer), needed_after, behind.outputs,
-            passes=Passes(tuple(of.items()), tuple(by_pass), rows.own),
+            passes=RowPasses(tuple(of.items()), tuple(by_pass), rows.own),
         )  # fmt: skip
 
     def _kept_first(self) -> list[Statement]:
@@ -250,7 +227,7 @@ class _Covering:
         return tuple(iterator(at) for at in range(len(self.places.axes)))
 
     def _name(self, value: str, number: int, last: bool) -> str:
-        """What a pass calls a value; the last one as the program does, if no operand is called so."""
+        """What a pass calls a value; the last one as the program does, unless operands are."""
         return value if last and value not in self.operands else f"{value}_r{number}"
 
     def _argument(
@@ -301,7 +278,7 @@ def _refusal(program: Program, what: str) -> UnsupportedProgram:
     )
 
 
-def between_passes(scop: Scop, passes: Passes) -> isl.UnionMap:
+def between_passes(scop: Scop, passes: RowPasses) -> isl.UnionMap:
     """Every element of a row depends on all elements of the row in the passes before its own."""
     of = dict(passes.statements)
     groups = [(of[g.members[0]], g) for g in scop.groups if g.members[0] in of]
@@ -321,7 +298,7 @@ def between_passes(scop: Scop, passes: Passes) -> isl.UnionMap:
     return found.intersect_domain(scop.domain).intersect_range(scop.domain)
 
 
-def _rank(passes: Passes, scop: Scop) -> int:
+def _rank(passes: RowPasses, scop: Scop) -> int:
     """Axes of a value; a vector's statements have one more, of extent 1, in front."""
     of = dict(passes.statements)
     one = next(g for g in scop.groups if g.members[0] in of)

@@ -80,6 +80,31 @@ class Rows:
         return tuple(one for one in self.statements if isinstance(one, Fold))
 
 
+@dataclass(frozen=True, slots=True)
+class RowPasses:
+    """How often the sums of a tile are gone through, and what is folded each time.
+
+    Attributes:
+        statements: name -> the pass that runs it; the last one is `count`.
+        folds: of each pass before the last.
+        own: positions of the axes that tell rows apart.
+    """
+
+    statements: tuple[tuple[str, int], ...]
+    folds: tuple[tuple[Fold, ...], ...]
+    own: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """RowPasses before the last."""
+        return len(self.folds)
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """What all passes fold."""
+        return tuple(fold.write.name for one in self.folds for fold in one)
+
+
 def iterator(axis: int) -> str:
     """What statements of `Rows` call the place along an axis."""
     return f"row_at{axis}"

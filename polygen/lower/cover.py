@@ -1,0 +1,93 @@
+"""Tiles that cover rows: which schedules have them, and how a shipped one is made to.
+
+A warp (with roles, a consumer) has whole rows of its tile, so that its lanes fold them by
+themselves. A schedule whose warps share rows gets warps of fewer rows and all columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polygen.errors import ScheduleError, UnsupportedProgram
+from polygen.hardware.atom import Atom
+from polygen.poly.match import Match
+from polygen.poly.pointwise import Pointwork
+from polygen.schedule.model import Schedule
+
+IN_TILE = "tile"
+
+
+def is_covering(schedule: Schedule) -> bool:
+    """Whether a schedule has rows in its tiles."""
+    return schedule.epilogue.rows == IN_TILE
+
+
+def check_rows(schedule: Schedule, match: Match, work: Pointwork) -> None:
+    """Refuse tiles that do not cover rows where elements use results of their own row.
+
+    Args:
+        schedule: with such tiles, or without.
+        match: the products.
+        work: the epilogue, with the passes of such tiles.
+
+    Raises:
+        ScheduleError: with the field to change.
+        UnsupportedProgram: rows do not run along n.
+    """
+    if not is_covering(schedule):
+        return
+    where, why = f"schedule {schedule.name}, epilogue.rows", "a warp folds rows that it has whole"
+    cta, warp, cluster = schedule.tile.cta, schedule.tile.warp, schedule.cluster
+    if not work.before:
+        raise ScheduleError(
+            'epilogue.rows = "tile" where no element uses a result of its own row',
+            where=where,
+            nearest='Use epilogue.rows = "after", which is what it is left out for',
+        )
+    for fold in (fold for one in work.before for fold in one.folds):
+        if fold.folded != ("n",):
+            raise UnsupportedProgram(
+                f"{fold.value}, a {fold.monoid}, folds {', '.join(fold.folded)}",
+                where=where,
+                why="a tile covers rows along n alone",
+                nearest='Use epilogue.rows = "after"',
+            )
+    if schedule.epilogue.through != "registers":
+        raise ScheduleError(
+            f'epilogue.through = "{schedule.epilogue.through}" with epilogue.rows = "tile"',
+            where=where,
+            why="results are made of sums that are in registers where the instruction left them",
+            nearest='Use epilogue.through = "registers"',
+        )
+    if cluster.n * cluster.k > 1:
+        raise ScheduleError(
+            f"cluster {cluster.m} x {cluster.n} x {cluster.k} with rows in a tile",
+            where=where,
+            why=why,
+            nearest="Use cluster.n = 1 and cluster.k = 1",
+        )
+    if warp.n != cta.n:
+        raise ScheduleError(
+            f"tile.warp.n = {warp.n} of tile.cta.n = {cta.n} with rows in a tile",
+            where=where,
+            why=why,
+            nearest=f"Use tile.warp.n = {cta.n}",
+        )
+    if isinstance(match.n, int) and match.n > cta.n:
+        raise ScheduleError(
+            f"rows of {match.n} elements in tiles of {cta.n} columns",
+            where=where,
+            why=why,
+            nearest=f'Use tile.cta.n = {-(-match.n // 8) * 8}, or epilogue.rows = "after"',
+        )
+
+
+def covering(schedule: Schedule, atom: Atom) -> Schedule:
+    """A schedule with its rows in tiles: as it is, or with warps of fewer rows and all columns."""
+    cta, warp = schedule.tile.cta, schedule.tile.warp
+    way = replace(schedule.epilogue, through="registers", columns=0, rows=IN_TILE)
+    if not schedule.specialised and warp.n != cta.n:
+        count = (cta.m // warp.m) * (cta.n // warp.n)
+        rows = max(cta.m // count // atom.m, 1) * atom.m
+        warp = replace(warp, m=rows, n=cta.n)
+    return replace(schedule, epilogue=way, tile=replace(schedule.tile, warp=warp))
