@@ -124,8 +124,7 @@ def map_program(
     blocks = blocks.intersect_domain(scop.domain)
     needs = scop.dependences
     if passes is not None:
-        # A row ends where the tile does, if not before: what calls are made for is a condition.
-        shape = isl.Set(f"{space(scop.parameters)}{{ : {matched.n} <= {tiles.cta[1]} }}")
+        shape = isl.Set(f"{space(scop.parameters)}{{ : {_rows_in_tiles(matched, tiles)} }}")
         needs = needs.union(between_passes(scop, passes)).intersect_params(shape)
     apart = check_blocks(needs, blocks, "loops.grid", tiles.split)
     epilogue = Epilogue(rows, panels or Panels(0, (), ()), folds, passes.count if passes else 0)
@@ -171,6 +170,11 @@ def map_program(
         epilogue.panels,
         Sums(orders, invariant),
     )
+
+
+def _rows_in_tiles(match: Match, tiles: Tiling) -> str:
+    """A row ends where the tile does, if not before: a condition of every call, as isl text."""
+    return f"{match.n} <= {tiles.cta[1]}"
 
 
 def _carried(

@@ -1,6 +1,7 @@
 """Results of folds used in their own row, on the PTX machine: exact on integers, within a bound.
 
-The kernel keeps what the launch that follows reads, in a workspace that starts as NaN.
+Behind the kernel, which keeps what the launch that follows reads in a workspace that starts as NaN;
+or in it, where tiles cover rows.
 """
 
 from __future__ import annotations
@@ -10,19 +11,23 @@ from functools import cache
 
 import numpy as np
 import pytest
-from matrix import roles, small
+from matrix import roles, small, tiled
 
 import polygen as pg
 from polygen.cli.accuracy import expected
 from polygen.emit import fold_rows as emitted
-from polygen.errors import VerifyError
+from polygen.errors import IllegalSchedule, VerifyError
 from polygen.frontend.evaluate import evaluate
 from polygen.kernel import Kernel
 from polygen.lower import folds as lowered
+from polygen.poly import by_warps, mapping
+from polygen.poly.tile_tree import Steps
 from polygen.schedule.model import Epilogue, Schedule
 
 PAIRS = Epilogue(through="registers")
 SMALL = small(epilogue=PAIRS)
+TILE = Epilogue(through="registers", rows="tile")
+WHOLE = tiled((32, 96, 32), (16, 96), epilogue=TILE)
 X_W = ("bf16[M,K]", "bf16[N,K]")
 NORM = (*X_W, "bf16[M,N]", "bf16[N]")
 SIZES = {"M": 72, "N": 88, "K": 96}
@@ -143,6 +148,95 @@ def test_a_row_of_one_element_and_a_vector():
     right(function.compile("bf16[K]", "bf16[K,N]", arch="sm_80", schedule=SMALL), {"K": 64})
 
 
+# --- tiles that cover rows -----------------------------------------------------------------------
+def in_tile(form: str) -> Schedule:
+    return replace(roles(form, through="registers"), epilogue=TILE)
+
+
+@pg.fuse
+def beside_others(x, w):
+    """What elements use and what leaves, of rows, of columns and of all."""
+    v = x @ w.T
+    most = np.max(v, axis=1, keepdims=True)
+    return v - most, np.sum(v, axis=0), most, np.max(v - most, axis=1), np.min(v, keepdims=True)
+
+
+COVERED = {
+    **{name: INTEGERS[name] for name in ("centred", "two_levels", "columns", "masked", "hits")},
+    "beside_others": (beside_others, X_W),
+}
+
+
+@pytest.mark.parametrize("name", COVERED)
+def test_in_tiles_by_warps(name):
+    function, signature = COVERED[name]
+    kernel = made(function, signature, "sm_80", WHOLE)
+    assert len(kernel.sums.folds) == len(kernel.program.folds)
+    assert "lanes that use a row's result have every term of it" in str(kernel.check(SIZES))
+    right(kernel)
+
+
+@pytest.mark.parametrize("form", ["one", "pingpong", "two"])
+def test_in_tiles_by_roles(form):
+    right(made(beside_others, X_W, "sm_90a", in_tile(form)), {"M": 200, "N": 61, "K": 96})
+
+
+def test_several_tiles_of_persistent_blocks():
+    """Registers of one tile's rows are begun again for the next."""
+    kernel = made(centred, X_W, "sm_90a", in_tile("one"))
+    assert kernel.workspace({"M": 1000, "N": 61, "K": 64}) == 0
+    right(kernel, {"M": 64 * 140, "N": 8, "K": 64})
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 8), (33, 96, 32), (1, 90, 16), (7, 95, 40)])
+def test_ragged_rows_in_tiles(sizes):
+    """Columns behind the row's end are no terms, whatever is folded."""
+    kernel = made(two_levels, X_W, "sm_80", WHOLE)
+    right(kernel, dict(zip("MNK", sizes, strict=True)))
+
+
+def test_terms_behind_a_row_are_left_out(monkeypatch):
+    """All terms are negative: a zero behind the row would be the largest."""
+    function = pg.fuse(
+        lambda x, w: (lambda v: v - np.max(v, axis=1, keepdims=True))(-abs(x @ w.T) - 1)
+    )
+    right(function.compile(*X_W, arch="sm_80", schedule=WHOLE), {"M": 40, "N": 83, "K": 32})
+
+
+def test_batches_in_tiles():
+    function = pg.fuse(lambda x, w: x @ w - np.max(x @ w, axis=-1, keepdims=True))
+    kernel = function.compile("bf16[B,M,K]", "bf16[B,K,N]", arch="sm_80", schedule=WHOLE)
+    right(kernel, {**SIZES, "B": 2})
+
+
+def test_products_of_computed_operands_in_tiles():
+    @pg.fuse
+    def both(x, w, g):
+        v = pg.relu(x * g) @ pg.relu(w).T
+        return v - np.max(v, axis=1, keepdims=True)
+
+    kernel = both.compile(*X_W, "bf16[K]", arch="sm_80", schedule=WHOLE)
+    right(kernel)
+
+
+def test_two_products_in_tiles():
+    @pg.fuse
+    def gated(x, u, w):
+        v = pg.relu(x @ u.T) + (x @ w.T)
+        return v - np.min(v, axis=1, keepdims=True)
+
+    kernel = gated.compile(*X_W, "bf16[N,K]", arch="sm_80", schedule=WHOLE)
+    right(kernel)
+
+
+@pytest.mark.parametrize(("n", "rows"), [(64, "tile"), (256, "tile"), (257, "after")])
+def test_automatic_choices_by_the_length_of_rows(n, rows):
+    sizes = {"M": 4096, "N": n, "K": 512}
+    kernel = FLOATS["rms_norm"][0].compile(*NORM, arch="sm_90a", sizes=sizes)
+    assert kernel.schedule.epilogue.rows == rows
+    assert (kernel.workspace(sizes) == 0) == (rows == "tile")
+
+
 # --- floats --------------------------------------------------------------------------------------
 FLOATS = {
     "softmax": (pg.fuse(lambda x, w: pg.softmax(x @ w.T)), X_W),
@@ -152,12 +246,13 @@ FLOATS = {
 }
 
 
+@pytest.mark.parametrize("schedule", [SMALL, WHOLE], ids=["after", "tile"])
 @pytest.mark.parametrize("name", FLOATS)
-def test_norms_are_within_their_bound(name):
+def test_norms_are_within_their_bound(name, schedule):
     """Random normal data, against float64: the bound is that of types and lengths alone."""
     function, signature = FLOATS[name]
-    kernel = made(function, signature, "sm_80", SMALL)
-    generator, sizes = np.random.default_rng(7), {"M": 40, "N": 120, "K": 64}
+    kernel = made(function, signature, "sm_80", schedule)
+    generator, sizes = np.random.default_rng(7), {"M": 40, "N": 92, "K": 64}
     given = {
         t.name: generator.standard_normal([sizes[d] for d in t.dims]).astype(t.dtype.numpy)
         for t in kernel.program.inputs
@@ -169,9 +264,10 @@ def test_norms_are_within_their_bound(name):
     assert not above and 0 < ratio <= 1 and np.isfinite(one.allowed).all()
 
 
-def test_infinities_and_what_is_no_number():
+@pytest.mark.parametrize("schedule", [SMALL, WHOLE], ids=["after", "tile"])
+def test_infinities_and_what_is_no_number(schedule):
     """As NumPy: a NaN makes its row NaN, and so does a row of -inf alone; others are not."""
-    kernel = made(*FLOATS["softmax"], "sm_80", SMALL)
+    kernel = made(*FLOATS["softmax"], "sm_80", schedule)
     kind = kernel.program.inputs[0].dtype.numpy
     x, w = np.zeros((40, 32)), np.zeros((48, 32))
     x[:, 0], w[:, 0] = 1, np.arange(48) % 7
@@ -207,6 +303,48 @@ def test_rows_that_nobody_keeps_are_refused(monkeypatch):
     monkeypatch.setattr("polygen.lower.build.following", fewer)
     with pytest.raises(VerifyError, match="are read"):
         centred.compile(*X_W, arch="sm_80", schedule=SMALL)
+
+
+def test_lanes_that_do_not_meet_are_refused(monkeypatch):
+    plain = lowered._axis
+
+    def fewer(table, along):
+        offsets, masks = plain(table, along)
+        return offsets, masks[1:]
+
+    monkeypatch.setattr(lowered, "_axis", fewer)
+    with pytest.raises(VerifyError, match=r"combines .* terms, of"):
+        centred.compile(*X_W, arch="sm_80", schedule=WHOLE)
+
+
+def test_warps_that_share_rows_are_refused(monkeypatch):
+    """Where the schedule's check is left out, the proof says it."""
+    monkeypatch.setattr("polygen.decide.check_rows", lambda *_: None)
+    halves = tiled((32, 96, 32), (16, 48), epilogue=TILE)
+    with pytest.raises(VerifyError, match="tiles of the program run in the wrong"):
+        centred.compile(*X_W, arch="sm_80", schedule=halves)
+
+
+def test_rows_of_several_tiles_are_refused(monkeypatch):
+    """Without the schedule's check, and without what is said of rows: two blocks share one."""
+    monkeypatch.setattr("polygen.decide.check_rows", lambda *_: None)
+    monkeypatch.setattr(mapping, "_rows_in_tiles", lambda *_: "1 = 1")
+    with pytest.raises(IllegalSchedule, match="a dependence connects two thread blocks"):
+        centred.compile("bf16[M,K]", "bf16[97,K]", arch="sm_80", schedule=WHOLE)
+
+
+def test_results_stored_before_rows_are_folded_are_refused(monkeypatch):
+    """The passes come last in the tree that runs: the order of the program is broken."""
+    plain = by_warps.passed
+
+    def late(part, *rest):
+        found = plain(part, *rest)
+        *first, last = found.schedule.children
+        return replace(found, schedule=Steps((last, *first)))
+
+    monkeypatch.setattr(by_warps, "passed", late)
+    with pytest.raises((VerifyError, IllegalSchedule)):
+        centred.compile(*X_W, arch="sm_80", schedule=WHOLE)
 
 
 def test_results_before_all_warps_have_met_are_found(monkeypatch):
