@@ -15,7 +15,7 @@ import functools
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from polygen import knobs
@@ -23,6 +23,7 @@ from polygen.emit.functions import is_costly
 from polygen.errors import InvarianceError, ScheduleError, UnsupportedProgram
 from polygen.fit import fitting, instruction_for
 from polygen.frontend.invariant import for_every_size
+from polygen.frontend.monoids import INDEX, MONOIDS
 from polygen.frontend.pitches import row_step
 from polygen.frontend.program import Dim, Program, Tensor
 from polygen.generated import kept
@@ -266,6 +267,8 @@ def _offers(
     if here is not None:
         found.append(Offer(here.schedule, here.origin))
     before = tuned(device).get(problem)
+    if before is None and problem.result_bytes:  # folds beside a matrix take little of its time
+        before = tuned(device).get(replace(problem, folds=Problem(1, 1, 1).folds))
     if before is not None:
         schedule = next((s for s in shipped(device) if s.name == before.schedule), None)
         if schedule is None:
@@ -355,7 +358,9 @@ def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str,
         k=max(map(size, matched.depths)),
         element_bytes=matched.a.tensor.dtype.bytes,
         matrices=len(whole),
-        functions=sum(is_costly(s.function, s.args) for s in work.statements),
+        functions=sum(
+            is_costly(s.function, s.args) for one in (*work.before, work) for s in one.statements
+        ),
         pointwise=any(s.function != "cast" for s in work.statements),
         astride=any(_is_astride(operand.tensor, sizes) for _, operand in matched.copied),
         matrix_bytes=sum(read.tensor.dtype.bytes for read in whole),
@@ -374,7 +379,15 @@ def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str,
         operand_functions=(_functions(lefts), _functions(rights)),
         held=(threads.words, threads.beside) if _made((*lefts, *rights)) else (0, 0),
         uneven=matched.groups is not None,
+        folds=_folds(work),
     )
+
+
+def _folds(work: Pointwork) -> tuple[int, int, int]:
+    """Terms of an element that are folded: into sums and the like, with indices, exponentials."""
+    made = [MONOIDS[f.monoid] for one in (*work.before, work) for f in one.folds]
+    indexed, exponentials = sum(INDEX in m.terms for m in made), sum(m.short for m in made)
+    return len(made) - indexed - exponentials, indexed, exponentials
 
 
 def _uncopied(matched: Match, operands: tuple[Operand, ...]) -> int:

@@ -8,7 +8,14 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from random_programs import Random, random_program, split_outputs
+from random_programs import Random, compile_program, random_program, split_outputs
+
+from polygen.api import fuse
+from polygen.errors import PolygenError
+from polygen.frontend.parse import parse_expression
+from polygen.hardware.atom import atom
+from polygen.kernel import Kernel
+from polygen.lower.cover import covering, is_covering
 
 # A fold, and the value of which it is exact.
 FOLDS = (
@@ -83,3 +90,23 @@ def row_program(seed: int, largest: int = 1500, *, roles: bool = False) -> Rando
             outputs[-1] = outputs[-1][:-1] + ", keepdims=True)"
     expression = outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})"
     return replace(case, seed=seed, expression=expression, out_dtype=None, with_roles=roles)
+
+
+def compile_rows(case: Random, arch: str) -> Kernel:
+    """The kernel of a seed: half of them have rows in tiles, where tiles cover them."""
+    kernel = compile_program(case, arch)
+    tile, schedule = case.seed % 2 == 0, kernel.schedule
+    if is_covering(schedule) == tile:
+        return kernel
+    way = replace(schedule.epilogue, through="registers", columns=0, rows="after")
+    own = replace(schedule, epilogue=way)
+    if tile:
+        own = covering(schedule, atom(kernel.passes.plan.atom.name))
+    fused = fuse(parse_expression(case.expression, case.names), name=f"random_{case.seed}")
+    options = {"arch": arch, "sizes": case.sizes, "out_dtype": case.out_dtype}
+    try:
+        made = fused.compile(*case.signature, schedule=own, **options)
+        made.artifact  # noqa: B018  (may spill)
+    except PolygenError:  # rows are longer, run along m, or are of several axes
+        return kernel
+    return made

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from polygen.emit.ctext import PointwiseWriter, definition
 from polygen.emit.folds import (
     UNROLLED,
+    appended,
     array_text,
     combined,
     counts_text,
@@ -251,7 +252,7 @@ def _walk(
     for fold in folds:
         names = _begin(scope, fold.write.name, fold.function)
         terms = _terms(fold, writer, reads)
-        body.append(combined(fold.function, names, terms))
+        body.append(appended(fold.function, names, terms))
     for name, value in outputs.items():
         tensor = plan.program.tensors[name]
         index = next(s.write.index for s in statements if s.write.name == name)

@@ -69,6 +69,11 @@ def combined(monoid: str, into: Sequence[str], values: Sequence[str]) -> str:
     return f"combine_{monoid}({', '.join((*into, *values))});"
 
 
+def appended(monoid: str, into: Sequence[str], values: Sequence[str]) -> str:
+    """The same of a term that comes behind all that have been combined."""
+    return combined(f"{monoid}_later" if MONOIDS[monoid].later else monoid, into, values)
+
+
 def identities(monoid: str) -> list[str]:
     """The components of nothing."""
     return [literal(value) for value in MONOIDS[monoid].identity]

@@ -45,15 +45,19 @@ def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
     for name in dict.fromkeys(made):
         monoid = MONOIDS[name]
         left, right = ([f"{side}{at}" for at in range(len(monoid.identity))] for side in "ab")
-        body, results, needs = definition(monoid.combine, [*left, *right], fast=monoid.short)
-        helpers += needs
         parameters = [f"float& {one}" for one in left] + [f"const float {one}" for one in right]
-        lines += [
-            f"__device__ __forceinline__ void combine_{name}({', '.join(parameters)}) {{",
-            *(f"  {line}" for line in body),
-            *(f"  {own} = {value};" for own, value in zip(left, results, strict=True)),
-            "}",
-        ]
+        for suffix, function in (("", monoid.combine), ("_later", monoid.later)):
+            if function is None:
+                continue
+            body, results, needs = definition(function, [*left, *right], fast=monoid.short)
+            helpers += needs
+            head = f"combine_{name}{suffix}({', '.join(parameters)})"
+            lines += [
+                f"__device__ __forceinline__ void {head} {{",
+                *(f"  {line}" for line in body),
+                *(f"  {own} = {value};" for own, value in zip(left, results, strict=True)),
+                "}",
+            ]
         helpers += definition(lambda *v, m=monoid: (m.finish(*v),), left)[2]
     if plan.following is not None:
         for group in plan.following.groups:

@@ -262,6 +262,7 @@ def _check_lanes(plan: KernelPlan, one: FoldPart, *, every: bool = False) -> Non
     everywhere = bool(one.along)
     if not all(0 <= turn < one.registers for turn in one.turns):
         raise VerifyError(f"{one.value}: terms in registers {one.turns}", where=plan.entry)
+    _check_order(plan, one)
     places = table[:, :, "mn".index(one.along)] if everywhere else np.zeros(table.shape[:2], int)
     for slot, offset in enumerate(one.offsets):
         held = [
@@ -281,6 +282,22 @@ def _check_lanes(plan: KernelPlan, one: FoldPart, *, every: bool = False) -> Non
                     f"{len(wanted)} at {one.along or 'the tile'} + {place}",
                     where=plan.entry,
                 )
+
+
+def _check_order(plan: KernelPlan, one: FoldPart) -> None:
+    """Terms with an index enter each register in ascending order: instructions do, and so elements.
+
+    Leaves go through the instructions along m, and of each row of them along n, upwards.
+    """
+    if MONOIDS[one.monoid].later is None:
+        return
+    folded = 1 if one.along == "m" else 0
+    last: dict[tuple[int, int], int] = {}
+    for element, (slot, turn) in enumerate(zip(one.slots, one.turns, strict=True)):
+        place = int(plan.atom.c.table[0, element, folded])
+        if place <= last.get((slot, turn), -1):
+            raise VerifyError(f"{one.value}: an index behind {place} comes first", where=plan.entry)
+        last[slot, turn] = place
 
 
 def _check_parts(plan: KernelPlan, one: FoldPart) -> None:

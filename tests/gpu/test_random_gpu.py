@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from random_folds import fold_program, row_program
+from random_folds import compile_rows, fold_program, row_program
 from random_products import compile_products, product_program
 from random_programs import (
     compile_program,
@@ -82,8 +82,8 @@ def _one(given: tuple[str, int, bool]) -> str:
         "products": (product_program, compile_products),
         "folds": (fold_program, compile_program),
         "role folds": (partial(fold_program, roles=True), compile_program),
-        "rows of folds": (row_program, compile_program),
-        "role rows of folds": (partial(row_program, roles=True), compile_program),
+        "rows of folds": (row_program, compile_rows),
+        "role rows of folds": (partial(row_program, roles=True), compile_rows),
         "prologues": (prologue_program, compile_program),
         "odd prologues": (partial(prologue_program, odd=True), compile_program),
         "roomy products": (partial(product_program, roomy=True), compile_products),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from polygen.emit.ctext import pointwise
-from polygen.emit.folds import combined, extent_text
+from polygen.emit.folds import appended, extent_text
 from polygen.emit.functions import FAST_BITS, literal
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import coordinate, position
@@ -98,7 +98,7 @@ def combined_at(e: Epilogue, places: list[str], at: int) -> list[str]:
         values = [
             f"{term}_out[{at}]" if isinstance(term, str) else literal(term) for term in fold.terms
         ]
-        lines.append(combined(fold.monoid, into, values))
+        lines.append(appended(fold.monoid, into, values))
     return lines
 
 
