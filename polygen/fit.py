@@ -113,7 +113,7 @@ def fitting(
         if row:
             if row > candidate.tile.cta.n:
                 return f"rows of {row} elements are wider than tiles of {candidate.tile.cta.n}"
-            candidate = covering(candidate, instruction_for(matched, device, candidate))
+            candidate = covering(candidate)
         if work.folds and (candidate.epilogue.through == "smem" or not work.writes):
             by_pairs = replace(candidate.epilogue, through="registers", columns=0)
             candidate = replace(candidate, epilogue=by_pairs)

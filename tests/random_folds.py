@@ -13,7 +13,6 @@ from random_programs import Random, compile_program, random_program, split_outpu
 from polygen.api import fuse
 from polygen.errors import PolygenError
 from polygen.frontend.parse import parse_expression
-from polygen.hardware.atom import atom
 from polygen.kernel import Kernel
 from polygen.lower.cover import covering, is_covering
 
@@ -101,7 +100,7 @@ def compile_rows(case: Random, arch: str) -> Kernel:
     way = replace(schedule.epilogue, through="registers", columns=0, rows="after")
     own = replace(schedule, epilogue=way)
     if tile:
-        own = covering(schedule, atom(kernel.passes.plan.atom.name))
+        own = covering(schedule)
     fused = fuse(parse_expression(case.expression, case.names), name=f"random_{case.seed}")
     options = {"arch": arch, "sizes": case.sizes, "out_dtype": case.out_dtype}
     try:

@@ -1,15 +1,10 @@
-"""Tiles that cover rows: which schedules have them, and how a shipped one is made to.
-
-A warp (with roles, a consumer) has whole rows of its tile, so that its lanes fold them by
-themselves. A schedule whose warps share rows gets warps of fewer rows and all columns.
-"""
+"""Tiles that cover rows: which schedules have them, and how a shipped one is made to."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from polygen.errors import ScheduleError, UnsupportedProgram
-from polygen.hardware.atom import Atom
 from polygen.poly.match import Match
 from polygen.poly.pointwise import Pointwork
 from polygen.schedule.model import Schedule
@@ -36,8 +31,11 @@ def check_rows(schedule: Schedule, match: Match, work: Pointwork) -> None:
     """
     if not is_covering(schedule):
         return
-    where, why = f"schedule {schedule.name}, epilogue.rows", "a warp folds rows that it has whole"
-    cta, warp, cluster = schedule.tile.cta, schedule.tile.warp, schedule.cluster
+    where, why = (
+        f"schedule {schedule.name}, epilogue.rows",
+        "a thread block folds rows that it has whole",
+    )
+    cta, cluster = schedule.tile.cta, schedule.cluster
     if not work.before:
         raise ScheduleError(
             'epilogue.rows = "tile" where no element uses a result of its own row',
@@ -66,13 +64,6 @@ def check_rows(schedule: Schedule, match: Match, work: Pointwork) -> None:
             why=why,
             nearest="Use cluster.n = 1 and cluster.k = 1",
         )
-    if warp.n != cta.n:
-        raise ScheduleError(
-            f"tile.warp.n = {warp.n} of tile.cta.n = {cta.n} with rows in a tile",
-            where=where,
-            why=why,
-            nearest=f"Use tile.warp.n = {cta.n}",
-        )
     if isinstance(match.n, int) and match.n > cta.n:
         raise ScheduleError(
             f"rows of {match.n} elements in tiles of {cta.n} columns",
@@ -82,12 +73,7 @@ def check_rows(schedule: Schedule, match: Match, work: Pointwork) -> None:
         )
 
 
-def covering(schedule: Schedule, atom: Atom) -> Schedule:
-    """A schedule with its rows in tiles: as it is, or with warps of fewer rows and all columns."""
-    cta, warp = schedule.tile.cta, schedule.tile.warp
+def covering(schedule: Schedule) -> Schedule:
+    """A schedule with its rows in tiles."""
     way = replace(schedule.epilogue, through="registers", columns=0, rows=IN_TILE)
-    if not schedule.specialised and warp.n != cta.n:
-        count = (cta.m // warp.m) * (cta.n // warp.n)
-        rows = max(cta.m // count // atom.m, 1) * atom.m
-        warp = replace(warp, m=rows, n=cta.n)
-    return replace(schedule, epilogue=way, tile=replace(schedule.tile, warp=warp))
+    return replace(schedule, epilogue=way)

@@ -69,6 +69,7 @@ def _of_pass(given: Given, work: Pointwork, suffix: str, before: tuple[Epilogue,
         known=tuple(made[name] for name in work.known),
         before=() if suffix else before,
         sizes=work.sizes,
+        sharing=tiles.warps[1],
     )
 
 

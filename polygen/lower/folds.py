@@ -29,6 +29,7 @@ from polygen.lower.given import Given
 from polygen.lower.launch import Count, Following, KeptRows, Parts, Results
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Epilogue, Folding, FoldPart, Meeting
+from polygen.poly.fold_parts import SHARED
 from polygen.poly.folds import Split
 from polygen.poly.legality import Proof
 from polygen.poly.pointwise import Folded
@@ -214,13 +215,16 @@ def around(leaves: tuple[Leaf, ...], out: Epilogue, loops: tuple[str, ...]) -> t
 
 def _pass(one: Epilogue, loops: tuple[str, ...]) -> tuple[Leaf, ...]:
     """A pass over the sums of a tile that covers rows."""
-    names = {what: what + one.suffix for what in ("compute", "finish_element", "unfold", "meet")}
+    names = {what: what + one.suffix for what in ("compute", "finish_element", "unfold")}
+    ends, given = ("meet",), ""
+    if one.sharing > 1:
+        ends, given = ("give", "take"), SHARED + one.suffix
     return (
         Leaf(names["compute"], "compute", "threads", (), one),
         Leaf(names["finish_element"], "edge", "threads", (), one),
         Leaf(names["unfold"], "unfold", "threads", loops, Folding(one)),
         Leaf("terms" + one.suffix, "store_pairs", "threads", (*loops, "m"), one),
-        Leaf(names["meet"], "meet", "threads", loops, Meeting(one)),
+        *(Leaf(end + one.suffix, end, "threads", loops, Meeting(one, given)) for end in ends),
     )
 
 
@@ -234,8 +238,9 @@ def check_folds(plan: KernelPlan) -> tuple[Proof, ...]:
     found = []
     for one in (fold for before in plan.epilogue.before for fold in before.folds):
         _check_lanes(plan, one, every=True)
-        if one.along != "m" or plan.tiles.warps[1] * plan.tiles.split > 1:
+        if one.along != "m" or plan.tiles.split > 1:
             raise VerifyError(f"{one.value}: no warp has whole rows", where=plan.entry)
+        _check_given(plan, one)
         found.append(Proof("lanes that use a row's result have every term of it", one.value))
     for one in plan.epilogue.folds:
         _check_lanes(plan, one)
@@ -282,6 +287,19 @@ def _check_lanes(plan: KernelPlan, one: FoldPart, *, every: bool = False) -> Non
                     f"{len(wanted)} at {one.along or 'the tile'} + {place}",
                     where=plan.entry,
                 )
+
+
+def _check_given(plan: KernelPlan, one: FoldPart) -> None:
+    """Agents that share rows have room for all of theirs, each in an area of its own."""
+    for work in plan.of(Meeting):
+        if not work.given or one not in work.epilogue.folds:
+            continue
+        buffer, agents = plan.buffer(work.given), plan.places[-1].agents
+        numbers = sum(len(fold.terms) for fold in work.epilogue.folds) * plan.tiles.warp[0]
+        if buffer.slot_bytes != 4 * numbers or (buffer.owners, buffer.slots) != (agents, 1):
+            raise VerifyError(f"{one.value}: {numbers} numbers in {buffer}", where=plan.entry)
+        if work.epilogue.sharing != plan.tiles.warps[1]:
+            raise VerifyError(f"{one.value}: no warp has whole rows", where=plan.entry)
 
 
 def _check_order(plan: KernelPlan, one: FoldPart) -> None:

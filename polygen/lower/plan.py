@@ -106,7 +106,7 @@ class Buffer:
     """A piece of shared memory: `slots` tiles, panels or barriers, for each of `owners`."""
 
     name: str
-    kind: str  # "ring", "scratch", "panel", "landing" or "barrier"
+    kind: str  # "ring", "scratch", "panel", "landing", "given" or "barrier"
     offset: int  # bytes from the start of dynamic shared memory
     slots: int
     slot_bytes: int

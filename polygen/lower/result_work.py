@@ -110,6 +110,7 @@ class Epilogue:
     known: tuple[FoldPart, ...] = ()
     before: tuple[Epilogue, ...] = ()
     sizes: tuple[tuple[str, tuple[Dim, ...]], ...] = ()  # name -> dims whose elements it counts
+    sharing: int = 1  # agents that follow each other along a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +122,15 @@ class Folding:
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """What lanes have folded of rows becomes the rows' results, in registers of all of them."""
+    """What lanes have folded of rows becomes the rows' results, in registers of all of them.
+
+    Attributes:
+        epilogue: the pass.
+        given: the shared memory in which agents meet that share rows; "": each has rows whole.
+    """
 
     epilogue: Epilogue
+    given: str = ""
 
 
 @dataclass(frozen=True, slots=True)

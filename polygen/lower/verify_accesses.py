@@ -146,7 +146,10 @@ def _buffers(leaf: Leaf) -> list[str] | None:
     if isinstance(work, Folding):
         return ["folded" + work.epilogue.suffix]
     if isinstance(work, Meeting):
-        return ["folded" + work.epilogue.suffix, "row" + work.epilogue.suffix]
+        folded, row = (what + work.epilogue.suffix for what in ("folded", "row"))
+        return {"meet": [folded, row], "give": [folded, work.given], "take": [work.given, row]}[
+            leaf.op
+        ]
     if isinstance(work, Finish):
         sums = [total for _, total in work.epilogue.sums]
         operands, results = (

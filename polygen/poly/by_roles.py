@@ -48,7 +48,9 @@ def by_roles(tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLo
         end = folded(end, consumer, ("i",), own)
     each = f"{own} and 0 <= m < {tiles.atoms[0]}"
     sums = (_tile(consumer), *_completed(shape, "m"))
-    end = passed(end, consumer, ("i",), (own, each), sums, epilogue.passes)
+    end = passed(
+        end, consumer, ("i",), (own, each), sums, epilogue.passes, ("group", tiles.warps[1])
+    )
     parts = [_main(shape), *_parts(shape), end]
     loaders = (shape.loader,) if panels.operands and not shape.in_lines else ()
     places = (shape.producer, *loaders, shape.consumer)

@@ -219,7 +219,7 @@ def _end(
         last = TileStatement("store", ("m",), m, sums, (), "map", threads, warps)
         part = Part((last,), (), each, each)
         part = folded(part, warps, (), ALWAYS) if epilogue.folds else part
-        return passed(part, warps, (), (ALWAYS, m), sums, epilogue.passes)
+        return passed(part, warps, (), (ALWAYS, m), sums, epilogue.passes, ("w", tiles.warps[1]))
     hoisted, scratch = "hoisted[w]", f"scratch[w,m] : {m}"
     passes = f"0 <= r < {epilogue.rows.passes(tiles)}"
     statements = (

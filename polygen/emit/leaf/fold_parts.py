@@ -68,13 +68,87 @@ def _(plan: KernelPlan, one: Leaf, work: Meeting) -> Text:
     return Text(text, note, tuple(declared))
 
 
+@leaf("give", "threads", Meeting, needs=("words",))
+def _(plan: KernelPlan, one: Leaf, work: Meeting) -> Text:
+    lines, first = [f"const unsigned own_rows = {_area(plan, one, work, '')};"], 0
+    for part in work.epilogue.folds:
+        lines += ["#pragma unroll", f"for (int fold_i = 0; fold_i < {part.atoms}; ++fold_i) {{"]
+        for slot in range(len(part.offsets)):
+            inside, names = _met(part, slot)
+            writes = [
+                f"    write_word({_given(plan, work, part, slot, first + at, 'own_rows')}, "
+                f"__float_as_uint({name}));"
+                for at, name in enumerate(names)
+            ]
+            inside += [f"  if ((lane & {sum(part.masks)}) == 0) {{", *writes, "  }", "}"]
+            lines += [f"  {line}" for line in inside]
+        lines.append("}")
+        first += len(part.terms)
+    text = block(*lines).replace("  #pragma", "#pragma")
+    return Text(text, f"{one.statement}: lanes with elements of one row meet, one of them writes")
+
+
+@leaf("take", "threads", Meeting, needs=("words",))
+def _(plan: KernelPlan, one: Leaf, work: Meeting) -> Text:
+    lines, declared, first = [], [], 0
+    count = work.epilogue.sharing
+    lines = [
+        f"const unsigned rows_{v} = {_area(plan, one, work, f' / {count} * {count} + {v}')};"
+        for v in range(count)
+    ]
+    for part in work.epilogue.folds:
+        declared.append(f"float {part.known}[{part.atoms}][{len(part.offsets)}];")
+        lines += ["#pragma unroll", f"for (int fold_i = 0; fold_i < {part.atoms}; ++fold_i) {{"]
+        for slot in range(len(part.offsets)):
+            names = [f"fold_{at}" for at in range(len(part.terms))]
+            reads = [
+                [
+                    f"read_sum({_given(plan, work, part, slot, first + at, f'rows_{v}')})"
+                    for at in range(len(names))
+                ]
+                for v in range(count)
+            ]
+            begin = ", ".join(
+                f"{name} = {text}" for name, text in zip(names, reads[0], strict=True)
+            )
+            inside = ["{", f"  float {begin};"]
+            inside += [f"  {combined(part.monoid, names, other)}" for other in reads[1:]]
+            lines += [f"  {line}" for line in (*inside, *_finished(part, slot, names))]
+        lines.append("}")
+        first += len(part.terms)
+    text = block(*lines).replace("  #pragma", "#pragma")
+    note = f"{one.statement}: what all that share a row have of it, one after the other"
+    return Text(text, note, tuple(declared))
+
+
+def _area(plan: KernelPlan, one: Leaf, work: Meeting, which: str) -> str:
+    """Where an agent's rows are in shared memory."""
+    buffer, agent = plan.buffer(work.given), plan.place(one.place).agent
+    return f"shared + {buffer.offset} + ({agent}{which}) * {buffer.owner_bytes}"
+
+
+def _given(
+    plan: KernelPlan, work: Meeting, part: FoldPart, slot: int, component: int, area: str
+) -> str:
+    """Where a component of one of a lane's rows is, in the area of an agent."""
+    e, atom = work.epilogue, plan.atom
+    quarter = "quarter + " if atom.scope == "warpgroup" else ""
+    row = f"fold_i * {atom.m} + {quarter}{plus(e.row_of_lane, part.offsets[slot])}"
+    return f"{area} + ({component * plan.tiles.warp[0]} + {row}) * 4"
+
+
 def _known(part: FoldPart, slot: int) -> list[str]:
     """The result of one of the rows of a lane."""
     lines, names = _met(part, slot)
+    return [*lines, *_finished(part, slot, names)]
+
+
+def _finished(part: FoldPart, slot: int, names: list[str]) -> list[str]:
+    """All components -> the result; closes a block."""
     finish = MONOIDS[part.monoid].finish
     body, (value,), _ = definition(lambda *v: (finish(*v),), names, "fold_")
     known = f"{part.known}[fold_i][{slot}] = {value};"
-    return [*lines, *(f"  {line}" for line in (*body, known)), "}"]
+    return [*(f"  {line}" for line in (*body, known)), "}"]
 
 
 def _met(part: FoldPart, slot: int) -> tuple[list[str], list[str]]:
