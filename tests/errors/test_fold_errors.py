@@ -123,12 +123,6 @@ NOT_COVERING = [
         "epilogue.through = 'smem'",
         'Use epilogue.through = "registers"',
     ),
-    (
-        tiled((32, 96, 32), (16, 48), epilogue=TILE),
-        {},
-        "tile.warp.n = 48 of tile.cta.n = 96",
-        "Use tile.warp.n = 96",
-    ),
     (COVERING, {"N": 100}, "rows of 100 elements in tiles of 96 columns", "Use tile.cta.n = 104"),
     (
         replace(roles("one", cluster=(1, 2), through="registers"), epilogue=TILE),

@@ -16,18 +16,20 @@ from matrix import roles, small, tiled
 import polygen as pg
 from polygen.cli.accuracy import expected
 from polygen.emit import fold_rows as emitted
+from polygen.emit.leaf import fold_parts
 from polygen.errors import IllegalSchedule, VerifyError
 from polygen.frontend.evaluate import evaluate
 from polygen.kernel import Kernel
 from polygen.lower import folds as lowered
 from polygen.poly import by_warps, mapping
 from polygen.poly.tile_tree import Steps
-from polygen.schedule.model import Epilogue, Schedule
+from polygen.schedule.model import CtaTile, Epilogue, Schedule, Tile, WarpTile
 
 PAIRS = Epilogue(through="registers")
 SMALL = small(epilogue=PAIRS)
 TILE = Epilogue(through="registers", rows="tile")
 WHOLE = tiled((32, 96, 32), (16, 96), epilogue=TILE)
+SHARED = tiled((32, 96, 32), (16, 48), epilogue=TILE)  # two warps have halves of a row
 X_W = ("bf16[M,K]", "bf16[N,K]")
 NORM = (*X_W, "bf16[M,N]", "bf16[N]")
 SIZES = {"M": 72, "N": 88, "K": 96}
@@ -167,10 +169,11 @@ COVERED = {
 }
 
 
+@pytest.mark.parametrize("schedule", [WHOLE, SHARED], ids=["whole", "shared"])
 @pytest.mark.parametrize("name", COVERED)
-def test_in_tiles_by_warps(name):
+def test_in_tiles_by_warps(name, schedule):
     function, signature = COVERED[name]
-    kernel = made(function, signature, "sm_80", WHOLE)
+    kernel = made(function, signature, "sm_80", schedule)
     assert len(kernel.sums.folds) == len(kernel.program.folds)
     assert "lanes that use a row's result have every term of it" in str(kernel.check(SIZES))
     right(kernel)
@@ -179,6 +182,27 @@ def test_in_tiles_by_warps(name):
 @pytest.mark.parametrize("form", ["one", "pingpong", "two"])
 def test_in_tiles_by_roles(form):
     right(made(beside_others, X_W, "sm_90a", in_tile(form)), {"M": 200, "N": 61, "K": 96})
+
+
+def consumers_beside(columns: int, stages: int) -> Schedule:
+    """Two consumers that have halves of a row each."""
+    schedule = in_tile("two")
+    tile = Tile(CtaTile(64, columns, 64), WarpTile(64, columns // 2))
+    return replace(schedule, tile=tile, pipeline=replace(schedule.pipeline, stages=stages))
+
+
+def test_consumers_that_share_rows():
+    """The next tile's are given when those of the one before are taken."""
+    kernel = made(beside_others, X_W, "sm_90a", consumers_beside(128, 3))
+    right(kernel, {"M": 200, "N": 125, "K": 96})
+    right(kernel, {"M": 64 * 140, "N": 8, "K": 64})
+
+
+@pytest.mark.slow
+def test_rows_of_512_elements():
+    """Tiles wider than what the copy engine moves at once."""
+    kernel = made(centred, X_W, "sm_90a", consumers_beside(512, 2))
+    right(kernel, {"M": 130, "N": 509, "K": 128})
 
 
 def test_several_tiles_of_persistent_blocks():
@@ -317,12 +341,19 @@ def test_lanes_that_do_not_meet_are_refused(monkeypatch):
         centred.compile(*X_W, arch="sm_80", schedule=WHOLE)
 
 
-def test_warps_that_share_rows_are_refused(monkeypatch):
-    """Where the schedule's check is left out, the proof says it."""
-    monkeypatch.setattr("polygen.decide.check_rows", lambda *_: None)
-    halves = tiled((32, 96, 32), (16, 48), epilogue=TILE)
+def test_warps_that_share_rows_and_do_not_meet_are_refused(monkeypatch):
+    plain = by_warps.passed
+    monkeypatch.setattr(by_warps, "passed", lambda *given: plain(*given[:-1]))
     with pytest.raises(VerifyError, match="tiles of the program run in the wrong"):
-        centred.compile(*X_W, arch="sm_80", schedule=halves)
+        centred.compile(*X_W, arch="sm_80", schedule=SHARED)
+
+
+def test_half_of_a_row_is_found(monkeypatch):
+    """Every warp takes what it has itself, twice."""
+    plain = fold_parts._area
+    monkeypatch.setattr(fold_parts, "_area", lambda plan, one, work, _: plain(plan, one, work, ""))
+    kernel = centred.compile(*X_W, arch="sm_80", schedule=SHARED)
+    assert "wrong-value" in {one.code for one in kernel.check(SIZES).findings}
 
 
 def test_rows_of_several_tiles_are_refused(monkeypatch):
