@@ -294,20 +294,22 @@ class Builder:
 
 
 def _is_folded(node: Node) -> bool:
-    """Whether a value is computed from results of folds."""
-    stack, seen = [node], set[Node]()
+    """Whether a value is computed from results of folds, and from no element of a product."""
+    stack, seen, folded = [node], set[Node](), False
     while stack:
         found = stack.pop()
-        if isinstance(found, FoldNode):
-            return True
         if found in seen:
             continue
         seen.add(found)
-        if isinstance(found, ViewNode):
+        if isinstance(found, FoldNode):
+            folded = True
+        elif isinstance(found, ViewNode):
             stack.append(found.source)
         elif isinstance(found, ApplyNode):
             stack.extend(found.args)
-    return False
+        elif isinstance(found, ProductNode):
+            return False
+    return folded
 
 
 def _reads_computed(node: ProductNode) -> bool:

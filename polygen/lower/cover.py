@@ -50,7 +50,7 @@ def check_rows(schedule: Schedule, match: Match, work: Pointwork) -> None:
                 why="a tile covers rows along n alone",
                 nearest='Use epilogue.rows = "after"',
             )
-    if schedule.epilogue.through != "registers":
+    if schedule.epilogue.through == "smem":
         raise ScheduleError(
             f'epilogue.through = "{schedule.epilogue.through}" with epilogue.rows = "tile"',
             where=where,
@@ -75,5 +75,7 @@ def check_rows(schedule: Schedule, match: Match, work: Pointwork) -> None:
 
 def covering(schedule: Schedule) -> Schedule:
     """A schedule with its rows in tiles."""
-    way = replace(schedule.epilogue, through="registers", columns=0, rows=IN_TILE)
+    way = replace(schedule.epilogue, rows=IN_TILE)
+    if way.through == "smem":
+        way = replace(way, through="registers")
     return replace(schedule, epilogue=way)

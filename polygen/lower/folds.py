@@ -216,7 +216,8 @@ def around(leaves: tuple[Leaf, ...], out: Epilogue, loops: tuple[str, ...]) -> t
 def _pass(one: Epilogue, loops: tuple[str, ...]) -> tuple[Leaf, ...]:
     """A pass over the sums of a tile that covers rows."""
     names = {what: what + one.suffix for what in ("compute", "finish_element", "unfold")}
-    ends, given = ("meet",), ""
+    ends: tuple[str, ...] = ("meet",)
+    given = ""
     if one.sharing > 1:
         ends, given = ("give", "take"), SHARED + one.suffix
     return (

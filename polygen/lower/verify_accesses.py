@@ -155,7 +155,9 @@ def _buffers(leaf: Leaf) -> list[str] | None:
         operands, results = (
             [panel.buffer for panel in panels] for panels in (work.operands, work.results)
         )
-        return [*sums, *operands, *(["folded"] if work.epilogue.folds else []), *results]
+        made = ["folded"] if work.epilogue.folds else []
+        rows = ["row" + one.suffix for one in work.epilogue.before]
+        return [*sums, *operands, *made, *rows, *results]
     if isinstance(work, Lines):
         return [line.panel.buffer for line in work.moved]
     if isinstance(work, Store):

@@ -125,9 +125,10 @@ def passed(
         known = (*known, rows)
     if not count:
         return part
-    computing = ("store", "finish")
+    computing = (("store", "map"), ("finish", "map"))
     statements = tuple(
-        replace(s, reads=(*s.reads, *known)) if s.name in computing else s for s in part.statements
+        replace(s, reads=(*s.reads, *known)) if (s.name, s.op) in computing else s
+        for s in part.statements
     )
     return Part(
         (*before, *statements),

@@ -162,8 +162,8 @@ def test_norms_of_rows_are_within_their_bound(bf16, n):
     found = normed(x, w, r, g).double()
     v = x.double() @ w.double().T + r.double()
     wanted = v * torch.rsqrt((v * v).mean(1, keepdim=True) + 1e-6) * g.double()
-    # Sums of 512 products lose (512 / 16 + 16) units of 2^-23 of some 330, their terms' sizes: 0.002
-    # of values of 22 or so, times g up to 5; then they are rounded to bf16.
+    # Sums of 512 products lose (512 / 16 + 16) units of 2^-23 of some 330, their terms together:
+    # 0.002 of values of 22 or so, times g up to 5; then they are rounded to bf16.
     assert ((found - wanted).abs() <= wanted.abs() * 2.0**-8 + 1e-3).all()
     soft = attended(x * 0.1, w).double()
     exact = torch.softmax((x * 0.1).double() @ w.double().T, 1)

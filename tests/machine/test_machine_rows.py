@@ -179,6 +179,22 @@ def test_in_tiles_by_warps(name, schedule):
     right(kernel)
 
 
+@pytest.mark.parametrize("way", ["tma", "lines"])
+def test_in_tiles_and_out_in_panels(way):
+    """Rows are known where panels are finished, and terms of the last pass are folded there."""
+
+    @pg.fuse
+    def all_ways(x, w, r):
+        v = x @ w.T + r
+        u = v - np.max(v, axis=1, keepdims=True)
+        return u.astype("bf16"), v, np.sum(v, axis=0)
+
+    schedule = replace(roles("two"), epilogue=Epilogue(through=way, rows="tile"))
+    signature, sizes = (*X_W, "bf16[M,N]"), {"M": 200, "N": 56, "K": 96}
+    kernel = all_ways.compile(*signature, arch="sm_90a", schedule=schedule, sizes=sizes)
+    right(kernel, sizes)
+
+
 @pytest.mark.parametrize("form", ["one", "pingpong", "two"])
 def test_in_tiles_by_roles(form):
     right(made(beside_others, X_W, "sm_90a", in_tile(form)), {"M": 200, "N": 61, "K": 96})
