@@ -152,7 +152,7 @@ def decide(
             offers = tuple(one for one in offers if isinstance(own(one.schedule), Fitted))
             fit = of_class(fit, wanted, matched, device)
             measured = of_class(measured, wanted, matched, device, in_other_k_tiles=False)
-        covered = None if offers else _covered(program, device, sizes, matched, skip)
+        covered = _covered(program, device, sizes, matched, skip)
         try:
             decided, origin = covered or choose(device, problem, fit, skip, offers, measured)
         except ScheduleError as reason:
