@@ -191,7 +191,7 @@ class Builder:
         argument = self._lower(node, index, domain)
         self._write(domain, Access(name, iterators), "cast", (argument,), dtype)
         order = tuple(range(len(root.dims)))
-        if _is_folded(node):  # elements are stored one by one
+        if _over_results(node):  # elements are stored one by one
             return Tensor(name, dtype, root.dims, order, dtype.bytes)
         return Tensor(name, dtype, root.dims, order)
 
@@ -294,22 +294,28 @@ class Builder:
 
 
 def _is_folded(node: Node) -> bool:
-    """Whether a value is computed from results of folds, and from no element of a product."""
-    stack, seen, folded = [node], set[Node](), False
+    """Whether a value is computed from results of folds."""
+    return any(isinstance(found, FoldNode) for found in _behind(node))
+
+
+def _over_results(node: Node) -> bool:
+    """Whether it is, and from no element of a product."""
+    return _is_folded(node) and not any(isinstance(one, ProductNode) for one in _behind(node))
+
+
+def _behind(node: Node) -> set[Node]:
+    """What a value is computed from, up to folds and products."""
+    stack, seen = [node], set[Node]()
     while stack:
         found = stack.pop()
         if found in seen:
             continue
         seen.add(found)
-        if isinstance(found, FoldNode):
-            folded = True
-        elif isinstance(found, ViewNode):
+        if isinstance(found, ViewNode):
             stack.append(found.source)
         elif isinstance(found, ApplyNode):
             stack.extend(found.args)
-        elif isinstance(found, ProductNode):
-            return False
-    return folded
+    return seen
 
 
 def _reads_computed(node: ProductNode) -> bool:
