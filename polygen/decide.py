@@ -15,14 +15,15 @@ import functools
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from polygen import knobs
 from polygen.emit.functions import is_costly
-from polygen.errors import InvarianceError, ScheduleError
+from polygen.errors import InvarianceError, ScheduleError, UnsupportedProgram
 from polygen.fit import fitting, instruction_for
 from polygen.frontend.invariant import for_every_size
+from polygen.frontend.monoids import INDEX, MONOIDS
 from polygen.frontend.pitches import row_step
 from polygen.frontend.program import Dim, Program, Tensor
 from polygen.generated import kept
@@ -30,6 +31,7 @@ from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device, common_facts
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.invariance import LADDER, in_k_tiles, of_class, shared
+from polygen.lower.cover import check_rows, is_covering
 from polygen.lower.legal import check_folds, check_groups, check_launch, check_roles
 from polygen.poly.fills import by_threads, held
 from polygen.poly.folds import split_folds
@@ -39,6 +41,7 @@ from polygen.poly.orientation import oriented, oriented_work
 from polygen.poly.pointwise import Pointwork, pointwork
 from polygen.poly.prologue import Prologue, prologues, without_prologues
 from polygen.poly.realign import behind_copy, copied
+from polygen.poly.row_passes import split_for
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import scop
 from polygen.schedule.load import check_structure, load_schedule, shipped
@@ -81,6 +84,17 @@ def prospect(program: Program) -> Prospect:
     return kept(Prospect, (program,), analyse)
 
 
+@functools.lru_cache(maxsize=_MOST_PROSPECTS)
+def _in_tiles(program: Program) -> Prospect:
+    """The prospect of a program whose rows are in tiles; from memory, or analysed with isl.
+
+    Raises:
+        UnsupportedProgram: tiles do not cover what its elements use results of.
+    """
+    with ISL_LOCK:
+        return _analysed(program, in_tile=True)
+
+
 def decision(
     program: Program, device: Device, sizes: dict[str, int], sums: str = ""
 ) -> tuple[Schedule, str]:
@@ -109,6 +123,7 @@ def decide(
     sums: str = "",
 ) -> tuple[Atom, Schedule, str]:
     """The instruction, the schedule and where it comes from; arguments as for `decision`."""
+    behind = prospect
     matched, work = prospect.matched, prospect.work
     forced = knobs.current().schedule
     if schedule == "auto" and forced is not None:
@@ -137,8 +152,9 @@ def decide(
             offers = tuple(one for one in offers if isinstance(own(one.schedule), Fitted))
             fit = of_class(fit, wanted, matched, device)
             measured = of_class(measured, wanted, matched, device, in_other_k_tiles=False)
+        covered = _covered(program, device, sizes, matched, skip)
         try:
-            decided, origin = choose(device, problem, fit, skip, offers, measured)
+            decided, origin = covered or choose(device, problem, fit, skip, offers, measured)
         except ScheduleError as reason:
             if not program.invariant:
                 raise
@@ -149,12 +165,15 @@ def decide(
                 nearest="Align rows as those of the other sizes are, or compile all sizes for the "
                 "least alignment there is: x:bf16[M,K]@2",
             ) from reason
+    prospect = _in_tiles(program) if is_covering(decided) else behind
+    matched, work = prospect.matched, prospect.work
     as_run = prospect.under(decided)
     instruction = instruction_for(as_run.matched, device, decided)
     check_structure(decided, instruction, f"schedule {decided.name}")
     check_launch(decided, device)
     check_groups(decided, matched)
     check_folds(decided, work)
+    check_rows(decided, matched, work)
     if instruction.scope == "warpgroup" and not decided.specialised:
         raise ScheduleError(
             f"{instruction} is an instruction of one warpgroup",
@@ -164,6 +183,32 @@ def decide(
         )
     check_roles(decided, behind_copy(as_run.matched, decided), instruction, as_run.work)
     return instruction, decided, origin
+
+
+def _covered(
+    program: Program,
+    device: Device,
+    sizes: dict[str, int],
+    matched: Match,
+    skip: frozenset[str],
+) -> tuple[Schedule, str] | None:
+    """The choice among schedules whose tiles cover rows; None where none does or need do.
+
+    What the launch that follows would read and write again stays in registers, so that it is
+    taken wherever rows are no wider than a tile.
+    """
+    row = matched.n if isinstance(matched.n, int) else sizes.get(matched.n, 0)
+    widest = max(one.tile.cta.n for one in shipped(device))
+    if program.invariant or not split_folds(program).rows or not 0 < row <= widest:
+        return None
+    try:
+        found = _in_tiles(program)
+        problem = _problem(program, found.matched, found.work, sizes)
+        fit = fitting(found.matched, device, found.work, careful=True, row=row)
+        decided, origin = choose(device, problem, fit, skip)
+    except (ScheduleError, UnsupportedProgram):
+        return None
+    return decided, f"{origin}; its tiles cover rows of {row} elements"
 
 
 def sum_class(program: Program, device: Device, sizes: dict[str, int]) -> str:
@@ -222,6 +267,8 @@ def _offers(
     if here is not None:
         found.append(Offer(here.schedule, here.origin))
     before = tuned(device).get(problem)
+    if before is None and problem.result_bytes:  # folds beside a matrix take little of its time
+        before = tuned(device).get(replace(problem, folds=Problem(1, 1, 1).folds))
     if before is not None:
         schedule = next((s for s in shipped(device) if s.name == before.schedule), None)
         if schedule is None:
@@ -263,13 +310,14 @@ def candidates(
     return problem, fit
 
 
-def _analysed(program: Program) -> Prospect:
-    split = split_folds(program)
+def _analysed(program: Program, *, in_tile: bool = False) -> Prospect:
+    split = split_for(program, in_tile=in_tile)
+    times = dict(split.passes.statements) if split.passes else {}
     computed = prologues(split.main)
     statements = with_rows(without_prologues(split.main, computed))
-    fusion = fuse(statements, scop(statements))
+    fusion = fuse(statements, scop(statements, passes=times), times)
     matched = match(statements, fusion, computed, program.inputs)
-    return Prospect(matched, pointwork(statements, fusion, matched, split.folds))
+    return Prospect(matched, pointwork(statements, fusion, matched, split))
 
 
 @functools.lru_cache(maxsize=_MOST_PROSPECTS)
@@ -310,7 +358,9 @@ def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str,
         k=max(map(size, matched.depths)),
         element_bytes=matched.a.tensor.dtype.bytes,
         matrices=len(whole),
-        functions=sum(is_costly(s.function, s.args) for s in work.statements),
+        functions=sum(
+            is_costly(s.function, s.args) for one in (*work.before, work) for s in one.statements
+        ),
         pointwise=any(s.function != "cast" for s in work.statements),
         astride=any(_is_astride(operand.tensor, sizes) for _, operand in matched.copied),
         matrix_bytes=sum(read.tensor.dtype.bytes for read in whole),
@@ -329,7 +379,15 @@ def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str,
         operand_functions=(_functions(lefts), _functions(rights)),
         held=(threads.words, threads.beside) if _made((*lefts, *rights)) else (0, 0),
         uneven=matched.groups is not None,
+        folds=_folds(work),
     )
+
+
+def _folds(work: Pointwork) -> tuple[int, int, int]:
+    """Terms of an element that are folded: into sums and the like, with indices, exponentials."""
+    made = [MONOIDS[f.monoid] for one in (*work.before, work) for f in one.folds]
+    indexed, exponentials = sum(INDEX in m.terms for m in made), sum(m.short for m in made)
+    return len(made) - indexed - exponentials, indexed, exponentials
 
 
 def _uncopied(matched: Match, operands: tuple[Operand, ...]) -> int:

@@ -21,6 +21,7 @@ from polygen.frontend.dtypes import DType
 from polygen.hardware.atom import Atom, atom, atoms_for
 from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import spans
+from polygen.lower.cover import check_rows, covering
 from polygen.lower.legal import check_folds, check_groups, check_lanes, check_launch, check_roles
 from polygen.lower.memory import memory, needed, rings, workers
 from polygen.lower.registers import doubt, registers_needed, sums_held
@@ -95,7 +96,7 @@ def _types(matched: Match) -> tuple[DType, DType, DType]:
 
 
 def fitting(
-    matched: Match, device: Device, work: Pointwork, *, careful: bool
+    matched: Match, device: Device, work: Pointwork, *, careful: bool, row: int = 0
 ) -> Callable[[Schedule], Fitted | str]:
     """Fits schedules to a program on a device, or says why one does not.
 
@@ -105,9 +106,14 @@ def fitting(
         work: its epilogue.
         careful: make room for the registers that kernels are thought to need; else only what they
             certainly need counts, as for schedules that were measured, or are going to be.
+        row: elements of rows that tiles are to cover; 0: they need not.
     """
 
     def fit(candidate: Schedule) -> Fitted | str:
+        if row:
+            if row > candidate.tile.cta.n:
+                return f"rows of {row} elements are wider than tiles of {candidate.tile.cta.n}"
+            candidate = covering(candidate)
         if work.folds and (candidate.epilogue.through == "smem" or not work.writes):
             by_pairs = replace(candidate.epilogue, through="registers", columns=0)
             candidate = replace(candidate, epilogue=by_pairs)
@@ -116,6 +122,7 @@ def fitting(
             check_launch(candidate, device)
             check_groups(candidate, matched)
             check_folds(candidate, work)
+            check_rows(candidate, found, out)
             instruction = instruction_for(found, device, candidate)
             behind = behind_copy(found, candidate)
             if candidate.specialised:

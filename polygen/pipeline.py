@@ -20,12 +20,12 @@ from polygen.generated import Generated, kept
 from polygen.hardware.device import Device
 from polygen.invariance import check_class, sums_of
 from polygen.lower.build import lower
+from polygen.lower.cover import is_covering
 from polygen.lower.memory import memory, needed
 from polygen.lower.plan import KernelPlan
 from polygen.lower.resources import resources
 from polygen.lower.verify import verify
 from polygen.poly.derive_syncs import Synchronised, derive
-from polygen.poly.folds import split_folds
 from polygen.poly.fusion import Fusion, fuse
 from polygen.poly.mapping import ScheduleTree, map_program
 from polygen.poly.match import match
@@ -33,10 +33,12 @@ from polygen.poly.pointwise import pointwork
 from polygen.poly.prologue import prologues, prove_prologues, without_prologues
 from polygen.poly.realign import program_behind, prove_copy, realign
 from polygen.poly.results import copies_in_background, panels, row_vectors
+from polygen.poly.row_passes import split_for
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import Scop, scop
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import tiling
+from polygen.poly.whole_rows import RowPasses
 from polygen.schedule.model import Schedule
 from polygen.tune import lookup
 
@@ -124,12 +126,13 @@ def _generate(
     skip: frozenset[str],
     sums: str,
 ) -> Passes:
-    products, model, fusion, prospect = _analysed(program)
+    products, model, fusion, prospect, passes = _analysed(program)
     instruction, decided, origin = decide(program, prospect, device, sizes, schedule, skip, sums)
     copy = realign(program, prospect.matched, decided)
     asked, program = program, program_behind(program, copy)
-    if copy is not None:
-        products, model, fusion, prospect = _analysed(program)
+    in_tile = is_covering(decided)
+    if copy is not None or in_tile:
+        products, model, fusion, prospect, passes = _analysed(program, in_tile=in_tile)
     prospect = prospect.under(decided)
     matched = prospect.matched
     # What does not fit is refused before anything is proved of it.
@@ -148,6 +151,7 @@ def _generate(
         derived=synchronised,
         invariant=program.invariant,
         folds=bool(prospect.work.folds),
+        passes=passes,
     )
     tree = replace(tree, proofs=(*prove_prologues(program), *tree.proofs))
     if program.invariant:
@@ -158,17 +162,20 @@ def _generate(
     return Passes(asked, model, tree, plan, emit(plan, command), origin, command)
 
 
-def _analysed(program: Program) -> tuple[Program, Scop, Fusion, Prospect]:
+def _analysed(
+    program: Program, *, in_tile: bool = False
+) -> tuple[Program, Scop, Fusion, Prospect, RowPasses | None]:
     """The program without folds and what computes operands, and what is known of it."""
-    split = split_folds(program)
+    split = split_for(program, in_tile=in_tile)
+    times = dict(split.passes.statements) if split.passes else {}
     computed = prologues(split.main)
     products = without_prologues(split.main, computed)
     statements = with_rows(products)
-    model = scop(statements)
-    fusion = fuse(statements, model)
+    model = scop(statements, passes=times)
+    fusion = fuse(statements, model, times)
     matched = match(statements, fusion, computed, program.inputs)
-    prospect = Prospect(matched, pointwork(statements, fusion, matched, split.folds))
-    return products, model, fusion, prospect
+    prospect = Prospect(matched, pointwork(statements, fusion, matched, split))
+    return products, model, fusion, prospect, split.passes
 
 
 @functools.lru_cache(maxsize=_MOST_DERIVED)

@@ -110,7 +110,10 @@ class HostLauncher:
 
     def __init__(self, source: KernelSource, program: Program, folder: Path) -> None:
         assert COMPILER is not None
-        self.entry, self.parameters = source.entry, arguments(program)
+        self.entry, self.parameters = (
+            source.entry,
+            arguments(program, workspace=source.following is not None),
+        )
         self.launch, self.follows = source.launch, source.following is not None
         launch = re.compile(rf"{source.entry}<<<grid, \d+, \d+, \(cudaStream_t\)stream>>>\(")
         text = host_part(source)

@@ -8,7 +8,13 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from random_programs import Random, random_program, split_outputs
+from random_programs import Random, compile_program, random_program, split_outputs
+
+from polygen.api import fuse
+from polygen.errors import PolygenError
+from polygen.frontend.parse import parse_expression
+from polygen.kernel import Kernel
+from polygen.lower.cover import covering, is_covering
 
 # A fold, and the value of which it is exact.
 FOLDS = (
@@ -46,3 +52,60 @@ def fold_program(seed: int, largest: int = 1500, *, roles: bool = False) -> Rand
         outputs.insert(rng.randint(0, len(outputs)), value)
     expression = outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})"
     return replace(case, seed=seed, expression=expression, out_dtype=None, with_roles=roles)
+
+
+# What elements use of their own row; `{v}` is a value, `{a}` the axis.
+ROWS = (
+    "({v}) - max({v}, axis={a}, keepdims=True)",
+    "({v}) + min({v}, axis={a}, keepdims=True)",
+    "clip({v}, -3, 4) * 2 - sum(clip({v}, -3, 4), axis={a}, keepdims=True)",
+    "where(({v}) >= max({v}, axis={a}, keepdims=True), 1, 0)",
+    "maximum({v}, max(clip({v}, -9, 5), axis={a}, keepdims=True) - 2)",
+)
+
+
+def row_program(seed: int, largest: int = 1500, *, roles: bool = False) -> Random:
+    """The program of a seed: elements that use results of their own row, to one level or to two.
+
+    Args:
+        seed: decides everything.
+        largest: size.
+        roles: take a schedule with roles.
+    """
+    rng = random.Random(f"rows {seed}")
+    case = random_program(rng.randrange(1 << 30), largest)
+    value = split_outputs(case.expression)[0]
+    axis = rng.choice(["0", "1", "-1", "-1", "(0, 1)"])
+    used = rng.choice(ROWS).format(v=value, a=axis)
+    if rng.random() < 0.4:
+        used = rng.choice(ROWS).format(v=f"clip({used}, -7, 8)", a=axis)
+    outputs = [used]
+    if rng.random() < 0.4:
+        outputs.append(value)
+    if rng.random() < 0.4:
+        name, of = rng.choice(FOLDS[:5])
+        outputs.append(f"{name}({of.format(f'({value})')}, axis={rng.choice([axis, '0'])})")
+        if "(" in axis:
+            outputs[-1] = outputs[-1][:-1] + ", keepdims=True)"
+    expression = outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})"
+    return replace(case, seed=seed, expression=expression, out_dtype=None, with_roles=roles)
+
+
+def compile_rows(case: Random, arch: str) -> Kernel:
+    """The kernel of a seed: half of them have rows in tiles, where tiles cover them."""
+    kernel = compile_program(case, arch)
+    tile, schedule = case.seed % 2 == 0, kernel.schedule
+    if is_covering(schedule) == tile:
+        return kernel
+    way = replace(schedule.epilogue, through="registers", columns=0, rows="after")
+    own = replace(schedule, epilogue=way)
+    if tile:
+        own = covering(schedule)
+    fused = fuse(parse_expression(case.expression, case.names), name=f"random_{case.seed}")
+    options = {"arch": arch, "sizes": case.sizes, "out_dtype": case.out_dtype}
+    try:
+        made = fused.compile(*case.signature, schedule=own, **options)
+        made.artifact  # noqa: B018  (may spill)
+    except PolygenError:  # rows are longer, run along m, or are of several axes
+        return kernel
+    return made

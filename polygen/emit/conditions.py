@@ -28,7 +28,8 @@ class Condition:
     """One condition.
 
     Attributes:
-        kind: "size": `dim` is 1 to `LARGEST_SIZE`; "grid": CUDA launches so many blocks; "work":
+        kind: "size": `dim` is 1 to `LARGEST_SIZE`; "cover": `dim` is at most `multiple`, the
+            columns of tiles that cover rows; "grid": CUDA launches so many blocks; "work":
             persistent blocks can count the tiles of all matrices; "row": `dim`, along which
             `tensor` is contiguous, is a multiple of `multiple` elements; "forward": the step of
             `axis` is not negative; "distinct": the step of `axis` leads beyond what the faster axes
@@ -87,7 +88,10 @@ class Refusal:
 
 
 def conditions(
-    program: Program, whole: Sequence[str] = (), launch: Launch | None = None
+    program: Program,
+    whole: Sequence[str] = (),
+    launch: Launch | None = None,
+    covered: tuple[str, int] | None = None,
 ) -> tuple[Condition, ...]:
     """All conditions of a kernel, in the order in which they are tested.
 
@@ -95,8 +99,11 @@ def conditions(
         program: its tensors, with the alignments it was made for.
         whole: tensors that it copies in whole pieces, so that rows must not end inside one.
         launch: its launch; persistent blocks are never too many, the tiles they share may be.
+        covered: a dim that tiles cover, and how wide they are.
     """
     found = [Condition("size", dim=name) for name in program.sizes]
+    if covered is not None:
+        found.append(Condition("cover", dim=covered[0], multiple=covered[1]))
     if launch is not None and not launch.persistent:
         found.append(Condition("grid"))
     elif launch is not None and (launch.batches or launch.grouped):
@@ -129,6 +136,8 @@ def holds(condition: Condition, launch: Launch, arrays: Arrays) -> bool:
     one, kind = condition, condition.kind
     if kind == "size":
         return 1 <= arrays.extent(one.dim) <= LARGEST_SIZE
+    if kind == "cover":
+        return arrays.extent(one.dim) <= one.multiple
     if kind == "grid":
         blocks = zip(launch.grid(arrays.sizes), most_blocks(), strict=True)
         return all(count <= most for count, most in blocks)
@@ -215,6 +224,8 @@ def _test(one: Condition, launch: Launch, tensors: Mapping[str, Tensor]) -> str:
     size = _size(one.dim)
     if one.kind == "size":
         return f"{size} < 1 || {size} > {LARGEST_SIZE}"
+    if one.kind == "cover":
+        return f"{size} > {one.multiple}"
     if one.kind == "grid":
         x, y = _blocks(launch)
         most = most_blocks()
@@ -295,6 +306,8 @@ def _sentence(alike: Sequence[Condition], launch: Launch, tensors: Mapping[str, 
     one = alike[0]
     if one.kind == "size":
         return f"{one.dim} is 1 to {LARGEST_SIZE}"
+    if one.kind == "cover":
+        return f"{one.dim} is at most {one.multiple}: tiles cover rows"
     if one.kind == "grid":
         _, y, z = most_blocks()
         tiles = f"{launch.along} and {launch.across} make at most {y} groups of tiles"

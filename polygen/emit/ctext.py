@@ -106,7 +106,7 @@ def pointwise(
     """
     numbers = {name: f"(float)__float_as_int({elements[name]})" for name in whole}
     bits = {name: elements[name] for name in whole}
-    writer = _Pointwise(dict(elements) | numbers, outputs, fast, bits=bits)
+    writer = PointwiseWriter(dict(elements) | numbers, outputs, fast, bits=bits)
     for statement in statements:
         writer.statement(statement)
     return writer.lines, tuple(dict.fromkeys(writer.helpers))
@@ -130,13 +130,22 @@ def definition(
     Returns:
         Lines of C, C expressions of the results, and the helper files that they need.
     """
-    writer = _Pointwise({}, {}, fast, prefix)
+    writer = PointwiseWriter({}, {}, fast, prefix)
     results = applied(function, arguments, writer.primitive)
     found = [result if isinstance(result, str) else literal(result) for result in results]
     return writer.lines, found, writer.helpers
 
 
-class _Pointwise:
+class PointwiseWriter:
+    """Writes pointwise statements as lines of C, one temporary per primitive.
+
+    Attributes:
+        names: value or read -> C expression.
+        outputs: what a cast writes, by name -> C lvalue.
+        lines: written so far.
+        helpers: files of functions that they call.
+    """
+
     def __init__(
         self, names: dict[str, str], outputs: dict[str, str], fast: bool, prefix: str = "",
         bits: dict[str, str] | None = None,
@@ -148,12 +157,13 @@ class _Pointwise:
         self.temporaries = 0
 
     def statement(self, statement: Compute) -> None:
+        """Write one statement, whose value is known by its name from then on."""
         arguments = [
             self.names[argument] if isinstance(argument, str) else argument
             for argument in statement.args
         ]
         if statement.function == "cast":
-            value = self._operand(arguments[0])
+            value = self.operand(arguments[0])
             if statement.dtype == S32:
                 value = self.bits.get(str(statement.args[0]), f"round_s32({value})")
             if statement.result in self.outputs:
@@ -162,14 +172,14 @@ class _Pointwise:
             self._define(statement.result, "float", _rounded(value, statement.dtype.name))
             return
         result = expanded(statement.function, arguments, self.primitive)
-        self.names[statement.result] = self._operand(result)
+        self.names[statement.result] = self.operand(result)
 
     def primitive(self, name: str, *arguments: str | float) -> str:
         """The name of a temporary that holds a function of the vocabulary."""
         if name not in PRIMITIVES and name not in COMPOSITES:
             raise UnsupportedProgram(f"the emitter has no primitive {name!r}", where="emit")
         constant = arguments[-1] if not isinstance(arguments[-1], str) else None
-        operands = [self._operand(argument) for argument in arguments]
+        operands = [self.operand(argument) for argument in arguments]
         text, helpers = expression(name, operands, self.fast, constant)
         self.helpers += helpers
         self.temporaries += 1
@@ -183,7 +193,8 @@ class _Pointwise:
         return name
 
     @staticmethod
-    def _operand(value: str | float) -> str:
+    def operand(value: str | float) -> str:
+        """A C expression: a name, or a number."""
         return value if isinstance(value, str) else literal(value)
 
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from polygen.emit.conditions import refusals
 from polygen.emit.environment import environment
-from polygen.emit.folds import combining
+from polygen.emit.fold_rows import kept_declared
+from polygen.emit.following import combining
 from polygen.emit.instructions import copies, instructions
 from polygen.emit.launcher import launcher, parameter, plan_conditions
 from polygen.emit.leaf.computed_chunk import lines as computed_lines
@@ -53,6 +54,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         **types(plan),
         "helpers": tuple(dict.fromkeys((*_helpers(plan), *called))),
         "combining": functions,
+        "kept": kept_declared(plan),
         "parameters": ", ".join(parameter(plan, argument) for argument in plan.arguments),
         "places": places(plan),
     }
@@ -75,7 +77,8 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
 def _helpers(plan: KernelPlan) -> tuple[str, ...]:
     """The files of functions that statements call, behind and before the products."""
     before = [name for c in copies(plan) if c.computed for name in computed_lines(c.computed)[1]]
-    return tuple(dict.fromkeys((*statements(plan)[1], *before)))
+    passes = [name for e in plan.epilogue.before for name in statements(plan, e)[1]]
+    return tuple(dict.fromkeys((*statements(plan, plan.epilogue)[1], *passes, *before)))
 
 
 def _options(plan: KernelPlan) -> tuple[str, ...]:

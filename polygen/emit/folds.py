@@ -1,38 +1,29 @@
-"""Folds in C: how components are combined, where parts lie, and the launch that makes results.
-
-The launch that follows the kernel's combines the parts of results. The lanes of a warp have a
-result each, or share one where it has all parts; the warps of a block share the parts of their
-results: warp w takes every so many, from the w-th on, in the order of their numbers. The first warp
-combines what they have, warp after warp, and does what the program computes from results.
-"""
+"""Folds in C: how components are combined, where parts and results lie."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from polygen.emit.ctext import definition, pointwise
 from polygen.emit.element_types import name_of
 from polygen.emit.functions import literal
 from polygen.emit.leaves import scaled, size_name
 from polygen.emit.names import c_name
 from polygen.frontend.dtypes import DType
 from polygen.frontend.monoids import MONOIDS
-from polygen.frontend.program import Access, Constant, Dim, Extent, Pointwise, Tensor
-from polygen.lower.launch import (
-    Count,
-    Following,
-    Parts,
-    Results,
-    stride_argument,
-    workspace_argument,
-)
+from polygen.frontend.program import Dim, Tensor
+from polygen.lower.cover import is_covering
+from polygen.lower.launch import Count, Parts, stride_argument, workspace_argument
 from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import FoldPart
-from polygen.poly.folds import split_folds
-from polygen.poly.pointwise import Compute
+from polygen.poly.folds import Split
+from polygen.poly.row_passes import split_for
 
-_UNROLLED = 8  # parts that are on their way to a thread
+UNROLLED = 8  # parts that are on their way to a thread
+
+
+def split_of(plan: KernelPlan) -> Split:
+    """The parts of a plan's program: what its kernel does, and what follows."""
+    return split_for(plan.program, in_tile=is_covering(plan.schedule))
 
 
 def extent_text(extents: Sequence[Dim]) -> str:
@@ -56,7 +47,7 @@ def counts_text(parts: Parts) -> str:
 def array_text(plan: KernelPlan, fold: str, component: int) -> str:
     """Where the parts of a fold's component begin in the workspace."""
     assert plan.following is not None
-    before = []
+    before = ["kept_end"] if plan.following.kept else []
     for parts in plan.following.parts:
         each = f"{counts_text(parts)} * {extent_text(parts.results).removeprefix('1LL * ')}"
         if parts.value == fold:
@@ -79,6 +70,11 @@ def combined(monoid: str, into: Sequence[str], values: Sequence[str]) -> str:
     return f"combine_{monoid}({', '.join((*into, *values))});"
 
 
+def appended(monoid: str, into: Sequence[str], values: Sequence[str]) -> str:
+    """The same of a term that comes behind all that have been combined."""
+    return combined(f"{monoid}_later" if MONOIDS[monoid].later else monoid, into, values)
+
+
 def identities(monoid: str) -> list[str]:
     """The components of nothing."""
     return [literal(value) for value in MONOIDS[monoid].identity]
@@ -92,166 +88,7 @@ def exchanged(monoid: str, names: Sequence[str], masks: Sequence[int]) -> list[s
     ]
 
 
-def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
-    """Functions that combine, in C, and the helpers that they and the results call."""
-    lines, helpers = [], []
-    for name in dict.fromkeys(part.monoid for part in plan.epilogue.folds):
-        monoid = MONOIDS[name]
-        left, right = ([f"{side}{at}" for at in range(len(monoid.identity))] for side in "ab")
-        body, results, needs = definition(monoid.combine, [*left, *right], fast=monoid.short)
-        helpers += needs
-        parameters = [f"float& {one}" for one in left] + [f"const float {one}" for one in right]
-        lines += [
-            f"__device__ __forceinline__ void combine_{name}({', '.join(parameters)}) {{",
-            *(f"  {line}" for line in body),
-            *(f"  {own} = {value};" for own, value in zip(left, results, strict=True)),
-            "}",
-        ]
-    if plan.following is not None:
-        for group in plan.following.groups:
-            helpers += _finished(plan, group)[1]
-    return lines, list(dict.fromkeys(helpers))
-
-
-def following(plan: KernelPlan) -> dict[str, Any] | None:
-    """What the templates need of the launch that follows; None without folds."""
-    after = plan.following
-    if after is None:
-        return None
-    lines = ["long long fold_block = blockIdx.x;"]
-    blocks = []
-    for number, group in enumerate(after.groups):
-        each = after.results(group)
-        blocks.append(f"(({extent_text(group.extents)} + {each - 1}) / {each})")
-        inside = _results(plan, after, group)
-        if number == len(after.groups) - 1:
-            lines += inside
-            continue
-        lines += [f"if (fold_block < {blocks[-1]}) {{", *(f"  {line}" for line in inside)]
-        lines += ["  return;", "}", f"fold_block -= {blocks[-1]};"]
-    elements = [
-        f"{parts.components} * ({counts_text(parts)}) * ({extent_text(parts.results)})"
-        for parts in after.parts
-    ]
-    return {
-        "entry": after.entry,
-        "threads": after.threads,
-        "blocks": " + ".join(blocks),
-        "bytes": f"4 * ({' + '.join(elements)})",
-        "lines": lines,
-        "sizes": ", ".join(f"int {size_name(name)}" for name in plan.program.sizes),
-        "workspace": c_name(workspace_argument(plan.program)),
-    }
-
-
-def _results(plan: KernelPlan, after: Following, group: Results) -> list[str]:
-    """The results of a block: parts combined by its warps, then by its first one."""
-    width, each = after.lanes, after.results(group)
-    warps, shared = after.threads // width, group.lanes > 1
-    lane, warp = f"threadIdx.x % {width}", f"threadIdx.x / {width}"
-    own = "fold_block" if each == 1 else f"fold_block * {each} + {lane}"
-    first, step = (warp, warps) if not shared else ("threadIdx.x", after.threads)
-    lines = [
-        f"const long long fold_result = {own};",
-        f"const long long fold_results = {extent_text(group.extents)};",
-    ]
-    ends: list[str] = []
-    for fold in group.folds:
-        part = next(one for one in plan.epilogue.folds if one.value == fold)
-        given = zip(part.names, identities(part.monoid), strict=True)
-        arrays = [f"fold_from{at}" for at in range(len(part.names))]
-        reads = [f"__ldcg({array} + fold_q * fold_results)" for array in arrays]
-        met = [f"fold_{name}" for name in part.names]
-        lines += [
-            f"__shared__ float {', '.join(f'{name}[{warps}][{width}]' for name in met)};",
-            f"float {', '.join(f'{name} = {value}' for name, value in given)};",
-            "if (fold_result < fold_results) {",
-            *(
-                f"  const float* {array} = {array_text(plan, fold, at)} + fold_result;"
-                for at, array in enumerate(arrays)
-            ),
-            f"  const long long fold_parts = {counts_text(part.parts)};",
-            f"#pragma unroll {_UNROLLED}",
-            f"  for (long long fold_q = {first}; fold_q < fold_parts; fold_q += {step})",
-            f"    {combined(part.monoid, part.names, reads)}",
-            "}",
-        ]
-        if shared:
-            masks = [1 << bit for bit in range(group.lanes.bit_length() - 1)]
-            lines += exchanged(part.monoid, part.names, masks)
-        lines += [
-            f"{there}[{warp}][{lane}] = {name};"
-            for there, name in zip(met, part.names, strict=True)
-        ]
-        others = [f"{there}[fold_w][{lane}]" for there in met]
-        ends += [
-            "#pragma unroll",
-            f"for (int fold_w = 1; fold_w < {warps}; ++fold_w)",
-            f"  {combined(part.monoid, part.names, others)}",
-        ]
-    one = "threadIdx.x != 0" if shared else f"threadIdx.x >= {width}"
-    lines += ["__syncthreads();", f"if ({one} || fold_result >= fold_results) return;"]
-    return lines + ends + _finished(plan, group)[0]
-
-
-def _finished(plan: KernelPlan, group: Results) -> tuple[list[str], list[str]]:
-    """Parts all combined -> results, and what is computed from them; with the helpers."""
-    split = split_folds(plan.program)
-    folds = {one.value: one for one in plan.epilogue.folds}
-    names: dict[str, str] = {}
-    lines, helpers = [], []
-    for fold in group.folds:
-        components = folds[fold].names
-        finish = MONOIDS[folds[fold].monoid].finish
-        body, (value,), needs = definition(
-            lambda *values, finish=finish: (finish(*values),), components, f"{fold}_"
-        )
-        lines += body
-        helpers += needs
-        names[fold] = value
-    statements = [s for s in split.after if s.name in group.after]
-    written = {name: f"{name}_result" for name in group.outputs}
-    lines += [f"float {name};" for name in written.values()]
-    computed, needs_of = pointwise(
-        tuple(_computed(s, names) for s in statements), names, written, fast=False
-    )
-    lines += computed
-    helpers += needs_of
-    tensors = plan.program.tensors
-    if group.extents and any(len(tensors[name].dims) > 1 for name in written):
-        lines += _coordinates(group.extents)
-    for name, value in written.items():
-        place, stored = _address(tensors[name], group.extents), _stored(tensors[name].dtype, value)
-        lines.append(f"*({place}) = {stored};")
-    return lines, helpers
-
-
-def _computed(statement: Pointwise, names: dict[str, str]) -> Compute:
-    """A statement over results; sizes become numbers under names of their own."""
-    args: list[str | float] = []
-    for arg in statement.args:
-        if isinstance(arg, Constant):
-            args.append(arg.value)
-        elif isinstance(arg, Extent):
-            names[str(arg)] = f"(float)({extent_text(arg.dims)})"
-            args.append(str(arg))
-        else:
-            assert isinstance(arg, Access)
-            args.append(arg.name)
-    return Compute(statement.write.name, statement.function, tuple(args), statement.dtype)
-
-
-def _coordinates(extents: Sequence[Dim]) -> list[str]:
-    """Where a result is along its axes, the last fastest."""
-    lines, rest = [], "fold_result"
-    for at in reversed(range(len(extents))):
-        inside = f" % {size_name(extents[at])}" if at else ""
-        lines.append(f"const long long fold_at{at} = {rest}{inside};")
-        rest = f"{rest} / {size_name(extents[at])}"
-    return lines
-
-
-def _address(tensor: Tensor, extents: Sequence[Dim]) -> str:
+def result_address(tensor: Tensor, extents: Sequence[Dim]) -> str:
     """Where a result goes; axes of extent 1 have one place."""
     own = [axis for axis, dim in enumerate(tensor.dims) if dim != 1]
     if len(tensor.dims) == 1:
@@ -263,5 +100,6 @@ def _address(tensor: Tensor, extents: Sequence[Dim]) -> str:
     return " + ".join([c_name(tensor.name), *terms])
 
 
-def _stored(dtype: DType, value: str) -> str:
+def stored(dtype: DType, value: str) -> str:
+    """A value as it is stored in an array."""
     return f"to_{name_of(dtype)}({value})"

@@ -18,7 +18,7 @@ from polygen.emit.conditions import (
     rounded_up,
     work_items,
 )
-from polygen.emit.folds import following
+from polygen.emit.following import following
 from polygen.emit.leaves import c_type
 from polygen.emit.names import c_name
 from polygen.emit.realign import copy
@@ -26,6 +26,7 @@ from polygen.errors import VerifyError
 from polygen.frontend.program import Dim, Tensor
 from polygen.hardware.device import common_facts
 from polygen.lower.build import arguments
+from polygen.lower.cover import is_covering
 from polygen.lower.launch import stride_argument
 from polygen.lower.plan import Argument, KernelPlan, Launch, MapAxis
 from polygen.lower.work import Copy
@@ -50,7 +51,7 @@ def launcher(plan: KernelPlan) -> dict[str, Any]:
     launch = plan.launch
     maps = [_tensor_map(plan, argument) for argument in plan.arguments if argument.kind == "map"]
     # A kernel with maps may leave out a pointer or a stride that the maps are made of.
-    host = arguments(plan.program) if maps else plan.arguments
+    host = arguments(plan.program, workspace=plan.following is not None) if maps else plan.arguments
     return {
         "entry": plan.entry,
         "threads": launch.threads,
@@ -85,7 +86,10 @@ def launcher(plan: KernelPlan) -> dict[str, Any]:
 def plan_conditions(plan: KernelPlan) -> tuple[Condition, ...]:
     """What the arguments of a plan's launches must satisfy."""
     whole = [c.tensor.name for c in plan.of(Copy) if c.asynchronous and not c.ragged]
-    return conditions(plan.program, whole, plan.launch)
+    covered = None
+    if is_covering(plan.schedule) and isinstance(plan.match.n, str):
+        covered = (plan.match.n, plan.tiles.cta[1])
+    return conditions(plan.program, whole, plan.launch, covered)
 
 
 def parameter(plan: KernelPlan, argument: Argument) -> str:

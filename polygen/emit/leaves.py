@@ -126,9 +126,12 @@ def scaled(variable: str, stride: str) -> str:
     return variable if stride == "1" else f"(long long){variable} * {stride}"
 
 
-def coordinates(of: Boxes, number: int) -> list[str]:
-    """The position of one of the boxes in the tensor map, innermost first."""
+def coordinates(of: Boxes, number: int, piece: int = 0) -> list[str]:
+    """The position of one of the boxes, or of a piece of it, in the tensor map, innermost first."""
     inner, *others = reversed(of.corner)
+    if piece:
+        at = next(n for n, axis in enumerate(reversed(of.axes[:-1])) if axis.box > 1)
+        others[at] = f"{others[at]} + {piece * of.box[0]}"
     return [f"{inner} + {number * of.box[1]}", *others]
 
 

@@ -41,7 +41,8 @@ _KEYWORDS_TEXT = (
 _MADE = re.compile(
     r"(wait|arrive|bar|fence|retire|skip|fetch)_|\w+_(warps|producer|loader|consumer)(_behind)*$"
     r"|z\d+$|(sum|mma|multiply|multiply_matrices|low_[ab])_\d+s?$|(copy|load|fragment)_[ab]\d*$"
-    r"|combine_[a-z]+$|fold_(i|q|w|place|rows?|columns|block|results?|parts|(at|from|\w+_part)?\d+|at)$"
+    r"|combine_[a-z_]+$|fold_(i|q|w|place|rows?|columns|block|results?|parts|(at|from|\w+_part)?\d+|at|e)$"
+    r"|kept_end$|(row_at|read_)\d+$|row_v\d+|\w+_r\d+$"
 )
 _KEYWORDS = frozenset(_KEYWORDS_TEXT.split())
 _KERNEL_SCOPE = ("kernel.cu.j2", "launcher.cu.j2", "header.h.j2", "frame", "leaf")

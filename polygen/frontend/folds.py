@@ -57,8 +57,6 @@ logsumexp = _function("logsumexp", "The logarithm of the sum of exponentials alo
 def softmax(value: Any, axis: Any = -1) -> Any:
     """Exponentials along an axis, divided by their sum.
 
-    A kernel refuses it by the dependence: every element needs what is folded of its whole row.
-
     Args:
         value: a traced value, or an array.
         axis: a number, or several.
@@ -68,7 +66,7 @@ def softmax(value: Any, axis: Any = -1) -> Any:
 
 
 def rms_norm(value: Any, weight: Any = 1.0, axis: Any = -1, eps: float = 1e-6) -> Any:
-    """Values divided by the root of their mean square along an axis; kernels refuse it as softmax.
+    """Values divided by the root of their mean square along an axis.
 
     Args:
         value: a traced value, or an array.
@@ -82,7 +80,7 @@ def rms_norm(value: Any, weight: Any = 1.0, axis: Any = -1, eps: float = 1e-6) -
 def layer_norm(
     value: Any, weight: Any = 1.0, bias: Any = 0.0, axis: Any = -1, eps: float = 1e-5
 ) -> Any:
-    """Values less their mean, divided by their deviation; kernels refuse it as softmax.
+    """Values less their mean, divided by their deviation.
 
     Args:
         value: a traced value, or an array.

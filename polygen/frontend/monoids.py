@@ -25,6 +25,7 @@ from polygen.frontend.dtypes import F32, S32, DType
 from polygen.frontend.functions import PUBLIC
 
 Array = np.ndarray[Any, Any]
+_INF = float("inf")
 VALUE, INDEX = "value", "index"  # what a component is made of, beside numbers
 
 
@@ -42,6 +43,8 @@ class Monoid:
         reference: NumPy's, of an array and the folded axes.
         result: type of the result.
         selects: whether results are some of the terms, so that no rounding can change one.
+        later: the same where the second tuple is a term behind all of the first one's, if that is
+            less work.
         short: whether `combine` calls functions in their short forms: an exponential of what is not
             positive loses no more than some units of 1 in it, however large the argument.
     """
@@ -55,6 +58,7 @@ class Monoid:
     result: DType = F32
     selects: bool = False
     short: bool = False
+    later: Callable[..., tuple[Any, ...]] | None = None
 
 
 def _first(*components: Any) -> Any:
@@ -81,6 +85,21 @@ def _index_of(beats: Callable[[Any, Any], Any]) -> Callable[..., tuple[Any, ...]
         equal = either(b == a, both(_is_nan(a), _is_nan(b)))
         taken = either(better, both(equal, j < i))
         return where(taken, b, a), where(taken, j, i)
+
+    return combine
+
+
+def _later_index(kept: Callable[[Any, Any], Any]) -> Callable[..., tuple[Any, ...]]:
+    """The same where j is behind i: an equal value stays where it was first, and so does a NaN.
+
+    The first term replaces nothing, an index of infinity, even where it is no better.
+    """
+
+    def combine(a: Any, i: Any, b: Any, j: Any) -> tuple[Any, ...]:
+        both, neither = PUBLIC["logical_and"], PUBLIC["logical_not"]
+        better = both(neither(kept(b, a)), a == a)  # a NaN in b is never kept out by a number
+        taken = PUBLIC["logical_or"](better, i == _INF)
+        return PUBLIC["where"](taken, b, a), PUBLIC["where"](taken, j, i)
 
     return combine
 
@@ -129,7 +148,6 @@ def _apply(name: str, a: Any, b: Any) -> Any:
     return a * b if name == "mul" else PUBLIC[name](a, b)
 
 
-_INF = float("inf")
 # -0.0 + v is v, bit for bit, which 0.0 + v is not where v is -0.0.
 MONOIDS: dict[str, Monoid] = {
     one.name: one
@@ -142,11 +160,11 @@ MONOIDS: dict[str, Monoid] = {
         Monoid("min", (VALUE,), (_INF,), _of("minimum"), _first, _along(np.min), selects=True),
         Monoid(
             "argmax", (VALUE, INDEX), (-_INF, _INF), _index_of(lambda b, a: b > a), _second,
-            _along_one(np.argmax), S32, selects=True,
+            _along_one(np.argmax), S32, selects=True, later=_later_index(lambda b, a: b <= a),
         ),
         Monoid(
             "argmin", (VALUE, INDEX), (_INF, _INF), _index_of(lambda b, a: b < a), _second,
-            _along_one(np.argmin), S32, selects=True,
+            _along_one(np.argmin), S32, selects=True, later=_later_index(lambda b, a: b >= a),
         ),
         Monoid(
             "logsumexp", (VALUE, 1.0), (-_INF, 0.0), _add_exponentials, _log_of_sum, _log_sum_exp,

@@ -190,7 +190,7 @@ class Builder:
         argument = self._lower(node, index, domain)
         self._write(domain, Access(name, iterators), "cast", (argument,), dtype)
         order = tuple(range(len(root.dims)))
-        if _is_folded(node):  # elements are stored one by one
+        if _over_results(node):  # elements are stored one by one
             return Tensor(name, dtype, root.dims, order, dtype.bytes)
         return Tensor(name, dtype, root.dims, order)
 
@@ -290,11 +290,19 @@ class Builder:
 
 def _is_folded(node: Node) -> bool:
     """Whether a value is computed from results of folds."""
+    return any(isinstance(found, FoldNode) for found in _behind(node))
+
+
+def _over_results(node: Node) -> bool:
+    """Whether it is, and from no element of a product."""
+    return _is_folded(node) and not any(isinstance(one, ProductNode) for one in _behind(node))
+
+
+def _behind(node: Node) -> set[Node]:
+    """What a value is computed from, up to folds and products."""
     stack, seen = [node], set[Node]()
     while stack:
         found = stack.pop()
-        if isinstance(found, FoldNode):
-            return True
         if found in seen:
             continue
         seen.add(found)
@@ -302,7 +310,7 @@ def _is_folded(node: Node) -> bool:
             stack.append(found.source)
         elif isinstance(found, ApplyNode):
             stack.extend(found.args)
-    return False
+    return seen
 
 
 def _reads_computed(node: ProductNode) -> bool:

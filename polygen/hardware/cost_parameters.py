@@ -62,6 +62,11 @@ class CostParameters:
         registers: likewise, straight from the registers.
         matrix_rate: bytes per cycle of the epilogue's matrices that a warpgroup reads.
         function_rate: functions beyond arithmetic that a warpgroup evaluates per cycle.
+        unstored: of `registers`, what is left where nothing but folds leaves.
+        fold: instructions by which a lane folds a term into a sum and the like.
+        fold_index: into the place of the largest or the smallest.
+        fold_exponential: into a sum of exponentials.
+        fold_rate: of these instructions, lanes' per cycle.
         lane_rate: multiply-adds per cycle where lanes multiply.
         lane_load_rate: elements per cycle that they read and convert for them.
         warp_memory: share of what kernels with roles reach of device memory, without them.
@@ -117,6 +122,11 @@ class CostParameters:
     registers: float
     matrix_rate: float
     function_rate: float
+    unstored: float
+    fold: float
+    fold_index: float
+    fold_exponential: float
+    fold_rate: float
     lane_rate: float
     lane_load_rate: float
     warp_memory: float

@@ -15,8 +15,9 @@ from polygen.frontend.program import Program, Tensor
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.lower import dots, warpgroups, warps
+from polygen.lower.cover import is_covering
 from polygen.lower.epilogue import epilogue
-from polygen.lower.folds import fold_order, following
+from polygen.lower.folds import fold_orders, following
 from polygen.lower.given import Given
 from polygen.lower.launch import stride_argument, workspace_argument
 from polygen.lower.memory import needed
@@ -24,12 +25,12 @@ from polygen.lower.plan import Argument, KernelPlan, Launch, Leaf, Place, Resour
 from polygen.lower.resources import resources
 from polygen.lower.result_work import Store
 from polygen.lower.work import Boxes, Move
-from polygen.poly.folds import split_folds
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.pointwise import pointwork
 from polygen.poly.prologue import without_prologues
 from polygen.poly.raster import prove_linear_raster, prove_raster
 from polygen.poly.row_groups import prove_row_groups
+from polygen.poly.row_passes import split_for
 from polygen.schedule.model import Schedule
 
 
@@ -51,9 +52,9 @@ def lower(
             nearest='Use ["m", "n"]',
         )
     tiles, group = tree.tiles, schedule.raster.group
-    split = split_folds(program)
+    split = split_for(program, in_tile=is_covering(schedule))
     products = without_prologues(split.main)
-    work = pointwork(products, tree.fusion, tree.match, split.folds)
+    work = pointwork(products, tree.fusion, tree.match, split)
     given = Given(products, tree, schedule, atom, device, work)
     out = epilogue(given)
     family = dots if schedule.by_lanes else warpgroups if schedule.specialised else warps
@@ -71,8 +72,8 @@ def lower(
         atom=atom,
         tiles=tiles,
         mapping=_mapping(given, inside.places[-1]),
-        arguments=arguments(program, _map_arguments(inside.leaves)),
-        following=following(program, f"pg_{program.name}", out.folds),
+        arguments=arguments(program, _map_arguments(inside.leaves), workspace=bool(out.folds)),
+        following=following(split, f"pg_{program.name}", out.folds),
         launch=launch,
         match=tree.match,
         work=work,
@@ -84,7 +85,7 @@ def lower(
         frame=tree.synchronised.frame,
         proofs=(*tree.proofs, *raster),
         resources=taken,
-        sums=replace(tree.sums, folds=tuple(map(fold_order, out.folds))),
+        sums=replace(tree.sums, folds=fold_orders(program, split, out)),
     )
 
 
@@ -143,8 +144,15 @@ def _map_arguments(leaves: tuple[Leaf, ...]) -> tuple[Argument, ...]:
     )
 
 
-def arguments(program: Program, maps: tuple[Argument, ...] = ()) -> tuple[Argument, ...]:
+def arguments(
+    program: Program, maps: tuple[Argument, ...] = (), *, workspace: bool = False
+) -> tuple[Argument, ...]:
     """The kernel's parameters: pointers and run-time scalars, sizes, strides, tensor maps.
+
+    Args:
+        program: its tensors.
+        maps: the tensor maps.
+        workspace: whether there is one.
 
     Raises:
         SignatureError: a size or tensor is named like a stride.
@@ -157,7 +165,7 @@ def arguments(program: Program, maps: tuple[Argument, ...] = ()) -> tuple[Argume
         for t in tensors
         for axis in t.order[:-1]
     ]
-    if program.folds:
+    if workspace:
         found.append(Argument(workspace_argument(program), "workspace"))
     found += maps
     names = [argument.name for argument in found]

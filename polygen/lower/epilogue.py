@@ -19,16 +19,24 @@ from polygen.lower.lanes import closed_form, flat_form, panel_lanes
 from polygen.lower.plan import Buffer
 from polygen.lower.result_work import Epilogue, Finish, Line, Lines, Panel, Read, Store, Warm, Write
 from polygen.lower.work import Boxes
-from polygen.poly.pointwise import Element
+from polygen.poly.pointwise import Element, Pointwork
 from polygen.poly.results import row_vectors
-from polygen.poly.tiling import Panels, Tiling
+from polygen.poly.tiling import Panels, Tiling, in_pass
 
 _WIDEST = 16  # bytes of one access of a thread
 
 
 def epilogue(given: Given) -> Epilogue:
-    """The fused statements, with the vectors that lanes finish."""
-    schedule, tiles, atom, work = given.schedule, given.tiles, given.atom, given.work
+    """The fused statements, with the vectors that lanes finish; passes go before the last one."""
+    before: list[Epilogue] = []
+    for number, work in enumerate(given.work.before):
+        before.append(_of_pass(given, work, in_pass("", number), tuple(before)))
+    return _of_pass(given, given.work, "", tuple(before))
+
+
+def _of_pass(given: Given, work: Pointwork, suffix: str, before: tuple[Epilogue, ...]) -> Epilogue:
+    made = {fold.value: fold for one in before for fold in one.folds}
+    schedule, tiles, atom = given.schedule, given.tiles, given.atom
     rows = row_vectors(given.program, schedule)
     table = atom.c.table
     staged = schedule.epilogue.through == "smem"
@@ -56,7 +64,12 @@ def epilogue(given: Given) -> Epilogue:
         column_of_lane=closed_form(first[:, 1]),
         element_offsets=tuple((int(r), int(c)) for r, c in table[0] - first[0]),
         coordinates=work.coordinates,
-        folds=fold_parts(given),
+        folds=fold_parts(given, work.folds),
+        suffix=suffix,
+        known=tuple(made[name] for name in work.known),
+        before=() if suffix else before,
+        sizes=work.sizes,
+        sharing=tiles.warps[1],
     )
 
 

@@ -24,21 +24,25 @@ from polygen.errors import VerifyError
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Dim, Program
 from polygen.hardware.device import common_facts
+from polygen.lower.cover import is_covering
 from polygen.lower.given import Given
-from polygen.lower.launch import Count, Following, Parts, Results
+from polygen.lower.launch import Count, Following, KeptRows, Parts, Results
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.result_work import Epilogue, Folding, FoldPart
-from polygen.poly.folds import split_folds
+from polygen.lower.result_work import Epilogue, Folding, FoldPart, Meeting
+from polygen.poly.fold_parts import SHARED
+from polygen.poly.folds import Split
 from polygen.poly.legality import Proof
 from polygen.poly.pointwise import Folded
+from polygen.poly.row_passes import result_of, split_for
 from polygen.schedule.sums import FoldOrder
 
 _THREADS = 256  # of a block that combines parts
+_ACROSS_BLOCK = "lanes whose numbers differ by 1, 2, 4, 8, 16, then warps in their order"
 
 
-def fold_parts(given: Given) -> tuple[FoldPart, ...]:
-    """The folds of a kernel, as its leaves make their parts."""
-    return tuple(_part(given, fold) for fold in given.work.folds)
+def fold_parts(given: Given, folds: Sequence[Folded]) -> tuple[FoldPart, ...]:
+    """Folds of a kernel, as its leaves make their parts."""
+    return tuple(_part(given, fold) for fold in folds)
 
 
 def _part(given: Given, fold: Folded) -> FoldPart:
@@ -117,18 +121,26 @@ def _warps(given: Given, dim: str) -> tuple[Count, str]:
     return Count(given.sizes[dim], tiles.cta[axis] * blocks, blocks * inside), text
 
 
-def following(program: Program, entry: str, parts: Sequence[FoldPart]) -> Following | None:
-    """The launch that makes results of parts; None without folds."""
+def following(split: Split, entry: str, parts: Sequence[FoldPart]) -> Following | None:
+    """The launch that makes results of parts; None without parts."""
     if not parts:
         return None
-    split = split_folds(program)
-    groups: dict[tuple[Dim, ...], Results] = {}
+    warp = common_facts()["warp_size"]
+    groups: dict[object, Results] = {}
+    owner: dict[str, object] = {}
     for part in parts:
-        key = tuple(extent for extent in part.parts.results if extent != 1)
-        found = groups.get(key, Results(key, 1, (), (), ()))
-        lanes = common_facts()["warp_size"] if not part.along else found.lanes
+        extents = tuple(extent for extent in part.parts.results if extent != 1)
+        rows = split.rows_of(part.value)
+        key: object = extents if rows is None else rows.own
+        found = groups.get((rows is None, key), Results(extents, 1, (), (), ()))
+        if rows is not None:
+            found = replace(found, rows=tuple(one.name for one in rows.statements))
+        lanes = found.lanes if part.along and rows is None else warp
+        key = owner[part.value] = (rows is None, key)
         groups[key] = replace(found, lanes=lanes, folds=(*found.folds, part.value))
-    owner = {fold: key for key, group in groups.items() for fold in group.folds}
+    for one in split.rows:
+        for fold in one.folds:
+            owner[fold.write.name] = (False, one.own)
     for statement in split.after:
         key = next(owner[access.name] for access in statement.reads)
         owner[statement.write.name] = key
@@ -140,36 +152,80 @@ def following(program: Program, entry: str, parts: Sequence[FoldPart]) -> Follow
     return Following(
         f"{entry}_folds",
         _THREADS,
-        common_facts()["warp_size"],
+        warp,
         tuple(groups.values()),
         tuple(one.parts for one in parts),
+        tuple(KeptRows(k.tensor.name, k.tensor.dims, k.tensor.dtype.bytes) for k in split.kept),
     )
 
 
-def fold_order(part: FoldPart) -> FoldOrder:
-    """In which order terms are combined, as far as bits depend on it."""
+def fold_orders(program: Program, split: Split, out: Epilogue) -> tuple[FoldOrder, ...]:
+    """In which order terms are combined, as far as bits depend on it; folds in program order."""
+    in_tile = {one.value: one for before in out.before for one in before.folds}
+    found = {one.value: _order(one, split.rows_of(one.value) is not None) for one in out.folds}
+    for fold in program.folds:
+        if result_of(fold.write.name) in in_tile:
+            row = _order(in_tile[result_of(fold.write.name)], by_rows=False, alone=True)
+            there = found.get(fold.write.name)
+            order = f"{row.order}; as an output {there.order}" if there else row.order
+            selects = MONOIDS[fold.function].selects
+            found[fold.write.name] = FoldOrder(
+                fold.write.name, fold.function, "" if selects else order
+            )
+    for one in (fold for rows in split.rows for fold in rows.folds):
+        text = f"every {_THREADS}th element of a row, {_ACROSS_BLOCK}"
+        selects = MONOIDS[one.function].selects
+        found[one.write.name] = FoldOrder(one.write.name, one.function, "" if selects else text)
+    return tuple(found[fold.write.name] for fold in program.folds)
+
+
+def _order(part: FoldPart, by_rows: bool, alone: bool = False) -> FoldOrder:
+    """The order of a fold's terms; `alone`: a warp has a whole row of them."""
     if MONOIDS[part.monoid].selects:
         return FoldOrder(part.value, part.monoid)
     across = ", ".join(map(str, part.masks))
     lanes = f"; lanes whose numbers differ by {across}" if across else ""
     shares = _THREADS // (common_facts()["warp_size"] if part.along else 1)
-    text = (
-        f"elements of a lane in their order, {part.registers} by turns{lanes}; "
-        f"{part.parts.count_text} part(s), every {shares}th in the order of their numbers, then "
-        "those sums in theirs"
-    )
+    then = "in the order of their numbers, then those sums in theirs"
+    if by_rows:
+        shares, then = _THREADS, _ACROSS_BLOCK
+    own = f"elements of a lane in their order, {part.registers} by turns{lanes}"
+    if alone:
+        return FoldOrder(part.value, part.monoid, own)
+    text = f"{own}; {part.parts.count_text} part(s), every {shares}th {then}"
     return FoldOrder(part.value, part.monoid, text)
 
 
 def around(leaves: tuple[Leaf, ...], out: Epilogue, loops: tuple[str, ...]) -> tuple[Leaf, ...]:
-    """The leaves of an epilogue, between those that begin and end parts of folds if it has any."""
+    """The leaves of an epilogue, between those that begin and end parts of folds if it has any.
+
+    In front of them stand those of passes before it.
+    """
+    passes = [leaf for one in out.before for leaf in _pass(one, loops)]
     if not out.folds:
-        return leaves
+        return (*passes, *leaves)
     work = Folding(out)
     return (
+        *passes,
         Leaf("unfold", "unfold", "threads", loops, work),
         *leaves,
         Leaf("fold", "fold", "threads", loops, work),
+    )
+
+
+def _pass(one: Epilogue, loops: tuple[str, ...]) -> tuple[Leaf, ...]:
+    """A pass over the sums of a tile that covers rows."""
+    names = {what: what + one.suffix for what in ("compute", "finish_element", "unfold")}
+    ends: tuple[str, ...] = ("meet",)
+    given = ""
+    if one.sharing > 1:
+        ends, given = ("give", "take"), SHARED + one.suffix
+    return (
+        Leaf(names["compute"], "compute", "threads", (), one),
+        Leaf(names["finish_element"], "edge", "threads", (), one),
+        Leaf(names["unfold"], "unfold", "threads", loops, Folding(one)),
+        Leaf("terms" + one.suffix, "store_pairs", "threads", (*loops, "m"), one),
+        *(Leaf(end + one.suffix, end, "threads", loops, Meeting(one, given)) for end in ends),
     )
 
 
@@ -181,6 +237,12 @@ def check_folds(plan: KernelPlan) -> tuple[Proof, ...]:
         VerifyError: a term is in no part or in two, or a part is not combined.
     """
     found = []
+    for one in (fold for before in plan.epilogue.before for fold in before.folds):
+        _check_lanes(plan, one, every=True)
+        if one.along != "m" or plan.tiles.split > 1:
+            raise VerifyError(f"{one.value}: no warp has whole rows", where=plan.entry)
+        _check_given(plan, one)
+        found.append(Proof("lanes that use a row's result have every term of it", one.value))
     for one in plan.epilogue.folds:
         _check_lanes(plan, one)
         _check_parts(plan, one)
@@ -193,13 +255,20 @@ def check_folds(plan: KernelPlan) -> tuple[Proof, ...]:
     return tuple(found)
 
 
-def _check_lanes(plan: KernelPlan, one: FoldPart) -> None:
-    """The lane that writes has combined each element of its place once, and no other."""
+def _check_lanes(plan: KernelPlan, one: FoldPart, *, every: bool = False) -> None:
+    """The lane that writes has combined each element of its place once, and no other.
+
+    Args:
+        plan: the kernel.
+        one: the fold.
+        every: whether all lanes use the result, those too that write none.
+    """
     count = common_facts()["warp_size"]
     table = plan.atom.c.table[:count]
     everywhere = bool(one.along)
     if not all(0 <= turn < one.registers for turn in one.turns):
         raise VerifyError(f"{one.value}: terms in registers {one.turns}", where=plan.entry)
+    _check_order(plan, one)
     places = table[:, :, "mn".index(one.along)] if everywhere else np.zeros(table.shape[:2], int)
     for slot, offset in enumerate(one.offsets):
         held = [
@@ -209,7 +278,7 @@ def _check_lanes(plan: KernelPlan, one: FoldPart) -> None:
         for mask in one.masks:
             held = [held[lane] + held[lane ^ mask] for lane in range(count)]
         for lane in range(count):
-            if any(lane & mask for mask in one.masks):
+            if not every and any(lane & mask for mask in one.masks):
                 continue
             place = places[lane, 0] + offset
             wanted = [(int(at), int(e)) for at, e in np.argwhere(places == place)]
@@ -219,6 +288,35 @@ def _check_lanes(plan: KernelPlan, one: FoldPart) -> None:
                     f"{len(wanted)} at {one.along or 'the tile'} + {place}",
                     where=plan.entry,
                 )
+
+
+def _check_given(plan: KernelPlan, one: FoldPart) -> None:
+    """Agents that share rows have room for all of theirs, each in an area of its own."""
+    for work in plan.of(Meeting):
+        if not work.given or one not in work.epilogue.folds:
+            continue
+        buffer, agents = plan.buffer(work.given), plan.places[-1].agents
+        numbers = sum(len(fold.terms) for fold in work.epilogue.folds) * plan.tiles.warp[0]
+        if buffer.slot_bytes != 4 * numbers or (buffer.owners, buffer.slots) != (agents, 1):
+            raise VerifyError(f"{one.value}: {numbers} numbers in {buffer}", where=plan.entry)
+        if work.epilogue.sharing != plan.tiles.warps[1]:
+            raise VerifyError(f"{one.value}: no warp has whole rows", where=plan.entry)
+
+
+def _check_order(plan: KernelPlan, one: FoldPart) -> None:
+    """Terms with an index enter each register in ascending order: instructions do, and so elements.
+
+    Leaves go through the instructions along m, and of each row of them along n, upwards.
+    """
+    if MONOIDS[one.monoid].later is None:
+        return
+    folded = 1 if one.along == "m" else 0
+    last: dict[tuple[int, int], int] = {}
+    for element, (slot, turn) in enumerate(zip(one.slots, one.turns, strict=True)):
+        place = int(plan.atom.c.table[0, element, folded])
+        if place <= last.get((slot, turn), -1):
+            raise VerifyError(f"{one.value}: an index behind {place} comes first", where=plan.entry)
+        last[slot, turn] = place
 
 
 def _check_parts(plan: KernelPlan, one: FoldPart) -> None:
@@ -260,7 +358,8 @@ def _check_parts(plan: KernelPlan, one: FoldPart) -> None:
 def _check_following(plan: KernelPlan, after: Following) -> None:
     """Every part and every statement is in one group, in order, and each fold has a result."""
     made = [one.value for one in plan.epilogue.folds]
-    split = split_folds(plan.program)
+    split = split_for(plan.program, in_tile=is_covering(plan.schedule))
+    _check_rows(plan, after, split)
     combined = [fold for group in after.groups for fold in group.folds]
     ran = [statement for group in after.groups for statement in group.after]
     if sorted(combined) != sorted(made) or [one.value for one in after.parts] != made:
@@ -270,3 +369,23 @@ def _check_following(plan: KernelPlan, after: Following) -> None:
     for one, parts in zip(plan.epilogue.folds, after.parts, strict=True):
         if parts != one.parts or parts.components != len(MONOIDS[one.monoid].identity):
             raise VerifyError(f"{one.value}: {parts} are combined", where=plan.entry)
+
+
+def _check_rows(plan: KernelPlan, after: Following, split: Split) -> None:
+    """Late statements are in one group, with the folds of their rows; what they read is kept."""
+    ran = [name for group in after.groups for name in group.rows]
+    wanted = [one.name for rows in split.rows for one in rows.statements]
+    stored = [write.tensor.name for write in plan.epilogue.writes]
+    known = {one.tensor.name for one in split.kept}
+    if sorted(ran) != sorted(wanted):
+        raise VerifyError(f"what follows folds runs {ran} on rows", where=plan.entry)
+    if {one.name for one in after.kept} != known or not known <= set(stored):
+        raise VerifyError(f"rows of {sorted(known)} are read, {stored} written", where=plan.entry)
+    for rows in split.rows:
+        group = next(g for g in after.groups if g.rows == tuple(s.name for s in rows.statements))
+        extents = tuple(rows.axes[at] for at in rows.own)
+        inside = {*rows.results, *(s.write.name for s in rows.statements)}
+        inside |= {one.value for one in split.kept} | set(plan.program.tensors)
+        read = {a.name for s in rows.statements for a in s.reads}
+        if group.extents != extents or after.results(group) != 1 or not read <= inside:
+            raise VerifyError(f"rows over {extents} are made as {group}", where=plan.entry)

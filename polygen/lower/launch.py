@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from polygen.frontend.program import Dim, Program, Tensor
 
 _PART_BYTES = 4  # f32
+KEPT_ALIGNMENT = 16  # bytes to a multiple of which rows of kept matrices are lengthened
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +187,31 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptRows:
+    """A matrix of the workspace that the kernel writes and the launch that follows reads.
+
+    Attributes:
+        name: the tensor's.
+        extents: of its axes, the last one contiguous.
+        item: bytes of an element.
+    """
+
+    name: str
+    extents: tuple[Dim, ...]
+    item: int
+
+    @property
+    def multiple(self) -> int:
+        """The elements to a multiple of which rows are lengthened."""
+        return KEPT_ALIGNMENT // self.item
+
+    def bytes(self, sizes: Mapping[str, int]) -> int:
+        """Its room."""
+        *rows, row = (_extent(one, sizes) for one in self.extents) if self.extents else (1,)
+        return math.prod(rows) * -(-row // self.multiple) * KEPT_ALIGNMENT
+
+
+@dataclass(frozen=True, slots=True)
 class Results:
     """Results over the same axes, made by the same threads of the launch that follows.
 
@@ -195,6 +221,7 @@ class Results:
         folds: whose parts are combined.
         after: statements on their results.
         outputs: written.
+        rows: statements on the elements of a result's row, if there are any.
     """
 
     extents: tuple[Dim, ...]
@@ -202,6 +229,7 @@ class Results:
     folds: tuple[str, ...]
     after: tuple[str, ...]
     outputs: tuple[str, ...]
+    rows: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +242,7 @@ class Following:
         lanes: of a warp.
         groups: of results: blocks of the first, then those of the next, along x.
         parts: in the workspace, one behind the other.
+        kept: before them.
     """
 
     entry: str
@@ -221,6 +250,7 @@ class Following:
     lanes: int
     groups: tuple[Results, ...]
     parts: tuple[Parts, ...]
+    kept: tuple[KeptRows, ...] = ()
 
     def grid(self, sizes: Mapping[str, int]) -> int:
         """Blocks along x."""
@@ -236,8 +266,14 @@ class Following:
         return self.lanes // group.lanes
 
     def workspace(self, sizes: Mapping[str, int]) -> int:
-        """Bytes in which parts lie between both launches; their content before is of no account."""
-        return _PART_BYTES * sum(parts.elements(sizes) for parts in self.parts)
+        """Bytes of what lies between both launches; their content before is of no account."""
+        parts = _PART_BYTES * sum(parts.elements(sizes) for parts in self.parts)
+        return parts + sum(one.bytes(sizes) for one in self.kept)
+
+    @property
+    def alignment(self) -> int:
+        """Bytes at a multiple of which the workspace begins."""
+        return KEPT_ALIGNMENT if self.kept else _PART_BYTES
 
 
 def _extent(dim: Dim, sizes: Mapping[str, int]) -> int:

@@ -159,7 +159,8 @@ def check_folds(schedule: Schedule, work: Pointwork) -> None:
         "launch.realign": (schedule.launch.realign, "false"),
         'atom = "dot"': (schedule.by_lanes, '"auto"'),
     }
-    for fold in work.folds:
+    within = tuple(fold for one in work.before for fold in one.folds)
+    for fold in (*work.folds, *within):
         for field, (asked, instead) in others.items():
             if asked:
                 raise ScheduleError(
@@ -180,7 +181,7 @@ def check_folds(schedule: Schedule, work: Pointwork) -> None:
                 else "panels are of matrices that are stored, and only folds leave",
                 nearest='Use epilogue.through = "registers"',
             )
-        if not {"m", "n"} & set(fold.folded):
+        if fold not in within and not {"m", "n"} & set(fold.folded):
             raise UnsupportedProgram(
                 f"{fold.value}, a {fold.monoid}, folds no axis of a tile",
                 where=f"{schedule.name}: it folds {', '.join(fold.folded)} and keeps m and n",

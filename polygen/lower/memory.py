@@ -4,7 +4,8 @@
    its swizzles.
 2. For the way out a scratch area of every warp for each product, over the rings; or panels of every
    warpgroup, as many as may be on their way in or out.
-3. Where blocks of a cluster share sums, areas in which their parts meet.
+3. Where blocks of a cluster share sums, areas in which their parts meet; where agents share rows
+   that a tile covers, what each has folded of them.
 4. Barriers last. While they are not derived yet, room for them is kept.
 
 `memory` needs nothing but the schedule and the program, so it says whether a schedule fits before
@@ -20,12 +21,13 @@ from polygen.hardware.device import common_facts
 from polygen.hardware.matrix_layout import pattern_bytes
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.plan import Buffer
+from polygen.poly.fold_parts import SHARED
 from polygen.poly.kernel_parts import main_loop
 from polygen.poly.match import Match
 from polygen.poly.partial_sums import LANDING_SLOTS
 from polygen.poly.pointwise import Element, Pointwork
 from polygen.poly.results import panels
-from polygen.poly.tiling import Tiling
+from polygen.poly.tiling import Tiling, in_pass
 from polygen.schedule.model import Schedule
 
 _SUM_BYTES = 4  # sums are staged as f32
@@ -66,6 +68,7 @@ def memory(
         )
     found += _panels(schedule, work, tiles)
     found += _landings(schedule, matched, tiles)
+    found += _given(schedule, work, tiles)
     if barriers is None and schedule.specialised:
         found.append(Buffer("barriers", "barrier", 0, 1, pattern_bytes(), _BARRIER_BYTES))
     found += [_barriers(*one) for one in barriers or ()]
@@ -130,6 +133,21 @@ def _landings(schedule: Schedule, matched: Match, tiles: Tiling) -> list[Buffer]
             note=note,
         )
         for product in main_loop(matched).products
+    ]  # fmt: skip
+
+
+def _given(schedule: Schedule, work: Pointwork, tiles: Tiling) -> list[Buffer]:
+    """What agents that share rows have of them, pass by pass: a number for each component."""
+    if tiles.warps[1] == 1:
+        return []
+    rows, agents = tiles.warp[0] * _SUM_BYTES, workers(schedule, tiles)
+    return [
+        Buffer(
+            in_pass(SHARED, number), "given", 0, 1,
+            rows * sum(len(fold.terms) for fold in one.folds), chunk_bytes(), agents,
+            note="what is folded of rows",
+        )
+        for number, one in enumerate(work.before)
     ]  # fmt: skip
 
 

@@ -141,7 +141,8 @@ def operand_layout(
             f"{GROUP_ROWS}",
             nearest="Use a cluster of 1",
         )
-    if layout.rows // parts > box_rows_most():
+    pieces = _pieces(layout, parts)
+    if layout.rows // parts > box_rows_most() * pieces:
         raise ScheduleError(
             f"{tensor.name}: a box of {layout.rows // parts} rows",
             where=where,
@@ -156,7 +157,8 @@ def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Bo
     schedule, (tile, tile_k) = given.schedule, given.extents(operand)
     along, across = schedule.cluster.m, schedule.cluster.n
     parts, left = _parts(operand, schedule), operand.role == "m"
-    box = (layout.rows // parts, layout.span // operand.tensor.dtype.bytes)
+    pieces = _pieces(layout, parts)
+    box = (layout.rows // (parts * pieces), layout.span // operand.tensor.dtype.bytes)
     rows, columns = (operand.role, "k") if operand.k_contiguous else ("k", operand.role)
     k = "k" if schedule.cluster.k == 1 else "(rank * k_tiles + k)"  # of all, the block's k-th
     corners = {operand.role: f"b_{operand.role} * {tile}", "k": f"{k} * {tile_k}"}
@@ -180,14 +182,23 @@ def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Bo
         share = f", each of {schedule.cluster.k} blocks its range of k"
     note = (
         f"operand {name}: {operand.tensor.name}, {tile} of {operand.role} x {tile_k} of k -> "
-        f"ring_{name}, {layout.boxes} box(es) of {box[0]} x {box[1]} elements by the copy "
+        f"ring_{name}, {layout.boxes * pieces} box(es) of {box[0]} x {box[1]} elements by the copy "
         f"engine{share}; zeros outside the array; "
         "proved equal to what the instruction's descriptors read"
     )
     return Boxes(
         operand.tensor, f"map_{name}", f"ring_{name}", axes, layout.boxes, layout.span,
-        layout.box_bytes, corner(dims, corners), note, part, parts, mask, once,
+        layout.box_bytes, corner(dims, corners), note, part, parts, mask, once, pieces,
     )  # fmt: skip
+
+
+def _pieces(layout: MatrixLayout, parts: int) -> int:
+    """Pieces that boxes of a block's own are cut into, as the copy engine moves so many rows.
+
+    They are of whole swizzle patterns, so that each lies where the whole box would have its rows.
+    """
+    count = -(-layout.rows // box_rows_most())
+    return count if parts == 1 and layout.rows % (GROUP_ROWS * count) == 0 else 1
 
 
 def _parts(operand: Operand, schedule: Schedule) -> int:

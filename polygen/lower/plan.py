@@ -27,7 +27,7 @@ from polygen.lower.launch import Argument as Argument
 from polygen.lower.launch import Following as Following
 from polygen.lower.launch import Launch as Launch
 from polygen.lower.launch import MapAxis as MapAxis
-from polygen.lower.result_work import Epilogue, Finish, Folding, Lines, Store, Warm
+from polygen.lower.result_work import Epilogue, Finish, Folding, Lines, Meeting, Store, Warm
 from polygen.lower.work import (
     Clear,
     Combine,
@@ -69,6 +69,7 @@ Work: TypeAlias = (
     | Lines
     | Load
     | Locate
+    | Meeting
     | Move
     | Nothing
     | Placed
@@ -106,7 +107,7 @@ class Buffer:
     """A piece of shared memory: `slots` tiles, panels or barriers, for each of `owners`."""
 
     name: str
-    kind: str  # "ring", "scratch", "panel", "landing" or "barrier"
+    kind: str  # "ring", "scratch", "panel", "landing", "given" or "barrier"
     offset: int  # bytes from the start of dynamic shared memory
     slots: int
     slot_bytes: int

@@ -54,12 +54,15 @@ def fold_registers(work: Pointwork, tiles: Tiling, atom: Atom) -> int:
     Adjacent elements of a row have registers of their own, and so have all where they have one
     place.
     """
+    own = [fold_registers(one, tiles, atom) for one in work.before]
+    known = sum(len(one.folds) for one in work.before) * tiles.atoms[0] * _HALVES
     rows, columns = tiles.atoms[0] * _HALVES, tiles.columns // atom.n * _HALVES
     each = {"m": rows * _HALVES, "n": columns, "": _HALVES * _HALVES}
-    return sum(
+    last = sum(
         len(fold.terms) * each["m" if "m" in fold.kept else "n" if "n" in fold.kept else ""]
         for fold in work.folds
     )
+    return max(last, *own, 0) + known if own else last
 
 
 def function_registers(work: Pointwork) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polygen.frontend.program import Tensor
+from polygen.frontend.program import Dim, Tensor
 from polygen.lower.launch import Parts
 from polygen.lower.work import Boxes
 from polygen.poly.match import Along
@@ -79,6 +79,11 @@ class FoldPart:
         """The registers of its components."""
         return tuple(f"{self.value}_part{at}" for at in range(len(self.terms)))
 
+    @property
+    def known(self) -> str:
+        """The registers of its results, of folds whose rows a tile covers."""
+        return f"{self.value}_known"
+
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
@@ -99,6 +104,13 @@ class Epilogue:
     element_offsets: tuple[tuple[int, int], ...]  # of each accumulator element from element 0
     coordinates: tuple[tuple[str, Along], ...] = ()  # variable, and which number it holds
     folds: tuple[FoldPart, ...] = ()
+    # Of a tile that covers rows: which pass over its sums this is ("" the last, that stores),
+    # results of rows that it reads, as the passes before have them, and those passes.
+    suffix: str = ""
+    known: tuple[FoldPart, ...] = ()
+    before: tuple[Epilogue, ...] = ()
+    sizes: tuple[tuple[str, tuple[Dim, ...]], ...] = ()  # name -> dims whose elements it counts
+    sharing: int = 1  # agents that follow each other along a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +118,19 @@ class Folding:
     """The registers in which parts of folds are made."""
 
     epilogue: Epilogue
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """What lanes have folded of rows becomes the rows' results, in registers of all of them.
+
+    Attributes:
+        epilogue: the pass.
+        given: the shared memory in which agents meet that share rows; "": each has rows whole.
+    """
+
+    epilogue: Epilogue
+    given: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,7 @@ def _of_unit(leaf: SyncStatement, sync: Sync) -> Leaf:
 
 def _rendezvous(given: Given, one: Placed) -> str:
     if one.sync.scope == "place":
-        return "block"
+        return "block" if len(given.tree.places) == 1 else "consumers"
     return "warp" if one.threads == given.device.warp_size else "warpgroup"
 
 

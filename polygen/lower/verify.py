@@ -40,7 +40,7 @@ def verify(plan: KernelPlan) -> KernelPlan:
     _check_calls(plan)
     _check_bytes(plan)
     check_accesses(plan)
-    if plan.epilogue.folds:
+    if plan.epilogue.folds or plan.epilogue.before:
         plan = replace(plan, proofs=(*plan.proofs, *check_folds(plan)))
     _check_outside(plan)
     wanted = thread_count(plan.schedule, plan.tiles, plan.device)

@@ -22,7 +22,18 @@ from polygen.lower.computed import Fetch
 from polygen.lower.fill import prove
 from polygen.lower.launch import stride_argument
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.result_work import Epilogue, Finish, Folding, Lines, Read, Store, Warm, Write
+from polygen.lower.result_work import (
+    Epilogue,
+    Finish,
+    Folding,
+    FoldPart,
+    Lines,
+    Meeting,
+    Read,
+    Store,
+    Warm,
+    Write,
+)
 from polygen.lower.verify_computed import check_computed
 from polygen.lower.work import (
     Boxes,
@@ -37,6 +48,7 @@ from polygen.lower.work import (
     Stream,
 )
 from polygen.poly.match import Along
+from polygen.poly.pointwise import Pointwork
 
 _C_ONLY = re.compile(r"\(long long\)|(?<=\d)LL")
 
@@ -65,7 +77,10 @@ def check_accesses(plan: KernelPlan) -> None:
                 _check_boxes(plan, boxes, leaf)
     _check_sums(plan)
     _check_shares(plan)
-    _check_elements(plan, plan.epilogue)
+    _check_elements(plan, plan.epilogue, plan.work)
+    for one, work in zip(plan.epilogue.before, plan.work.before, strict=True):
+        _check_elements(plan, one, work)
+    _check_passes(plan, plan.epilogue)
     groups = plan.match.groups
     batches = () if groups else plan.batches
     wanted = tuple(extent for _, extent in batches)
@@ -129,13 +144,20 @@ def _buffers(leaf: Leaf) -> list[str] | None:
     if isinstance(work, Combine):
         return [*(one.buffer for one in work.landings), *(one.completed for one in work.landings)]
     if isinstance(work, Folding):
-        return ["folded"]
+        return ["folded" + work.epilogue.suffix]
+    if isinstance(work, Meeting):
+        folded, row = (what + work.epilogue.suffix for what in ("folded", "row"))
+        return {"meet": [folded, row], "give": [folded, work.given], "take": [work.given, row]}[
+            leaf.op
+        ]
     if isinstance(work, Finish):
         sums = [total for _, total in work.epilogue.sums]
         operands, results = (
             [panel.buffer for panel in panels] for panels in (work.operands, work.results)
         )
-        return [*sums, *operands, *(["folded"] if work.epilogue.folds else []), *results]
+        made = ["folded"] if work.epilogue.folds else []
+        rows = ["row" + one.suffix for one in work.epilogue.before]
+        return [*sums, *operands, *made, *rows, *results]
     if isinstance(work, Lines):
         return [line.panel.buffer for line in work.moved]
     if isinstance(work, Store):
@@ -242,25 +264,33 @@ def _check_fill(plan: KernelPlan, of: Fill) -> None:
         raise VerifyError(f"{of.rounds} rounds of {of.each} pieces bring {first}", where=plan.entry)
 
 
-def _check_elements(plan: KernelPlan, e: Epilogue) -> None:
-    if e.coordinates != plan.work.coordinates:
+def _check_passes(plan: KernelPlan, e: Epilogue) -> None:
+    """Leaves finish one epilogue, behind its passes; rows that are used are of a pass before."""
+    others = [*plan.of(Epilogue), *(finish.epilogue for finish in plan.of(Finish))]
+    others += [folding.epilogue for folding in plan.of(Folding)]
+    others += [meeting.epilogue for meeting in plan.of(Meeting)]
+    if any(one not in (e, *e.before) for one in others):
+        raise VerifyError("a leaf finishes another epilogue than the others", where=plan.entry)
+    made: list[FoldPart] = []
+    for one in (*e.before, e):
+        if any(fold not in made for fold in one.known):
+            raise VerifyError(f"a row is used before it is folded: {one.known}", where=plan.entry)
+        made += one.folds
+
+
+def _check_elements(plan: KernelPlan, e: Epilogue, work: Pointwork) -> None:
+    if e.coordinates != work.coordinates:
         found = ", ".join(f"{name} = {along}" for name, along in e.coordinates)
         raise VerifyError(f"coordinates are {found or 'left out'}", where=plan.entry)
     pairs: list[tuple[Read | Write, tuple[Along, ...]]] = [
-        *((read, element.index) for read, element in zip(e.reads, plan.work.reads, strict=True)),
-        *(
-            (write, element.index)
-            for write, element in zip(e.writes, plan.work.writes, strict=True)
-        ),
+        *((read, element.index) for read, element in zip(e.reads, work.reads, strict=True)),
+        *((write, element.index) for write, element in zip(e.writes, work.writes, strict=True)),
     ]
     for access, index in pairs:
         if access.tensor.dims:
             steps = [f"row * {access.m_stride}", f"column * {access.n_stride}"]
             text = " + ".join([*access.base, *steps])
             _check_address(plan, access.tensor, index, text, {"m": "row", "n": "column"})
-    others = [*plan.of(Epilogue), *(finish.epilogue for finish in plan.of(Finish))]
-    if any(one != e for one in others):
-        raise VerifyError("a leaf finishes another epilogue than the others", where=plan.entry)
 
 
 def _check_address(

@@ -49,6 +49,8 @@ def inside(given: Given, out: Epilogue) -> Inside:
 def _with_layout(
     given: Given, buffer: Buffer, moved: list[tuple[Copy, Load]], out: Epilogue
 ) -> Buffer:
+    if buffer.kind == "given":
+        return buffer
     if buffer.kind == "scratch":
         table, warp, columns = given.atom.c.table, given.tiles.warp, given.atom.n
         rows = layout.scratch(buffer.name, warp, out.vector, table, columns, "auto")

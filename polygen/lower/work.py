@@ -192,6 +192,7 @@ class Boxes:
     parts: int = 1
     mask: str = ""  # the blocks that receive it
     once: str = ""  # when every element is read once, so that the L2 cache need not keep any
+    pieces: int = 1  # of each box, one behind the other along its rows: more than one moves at once
 
     @property
     def box(self) -> tuple[int, int]:
@@ -202,7 +203,7 @@ class Boxes:
     @property
     def bytes(self) -> int:
         """Of all boxes, those that other blocks move included."""
-        return self.count * self.parts * self.part_bytes
+        return self.count * self.parts * self.pieces * self.part_bytes
 
     @property
     def part_bytes(self) -> int:

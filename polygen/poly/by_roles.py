@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polygen.hardware.units import unit
-from polygen.poly.fold_parts import folded
+from polygen.poly.fold_parts import folded, passed
 from polygen.poly.kernel_parts import Epilogue, MainLoop, Part, Ring, flat
 from polygen.poly.partial_sums import partial_sums
 from polygen.poly.role_shape import RoleShape
@@ -43,8 +43,14 @@ def by_roles(tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLo
     panels = epilogue.panels
     shape = RoleShape(tiles, schedule, panels, main)
     end = _end(shape)
+    consumer, own = shape.consumer, shape.own(shape.consumer)
     if epilogue.folds:
-        end = folded(end, shape.consumer, ("i",), shape.own(shape.consumer))
+        end = folded(end, consumer, ("i",), own)
+    each = f"{own} and 0 <= m < {tiles.atoms[0]}"
+    sums = (_tile(consumer), *_completed(shape, "m"))
+    end = passed(
+        end, consumer, ("i",), (own, each), sums, epilogue.passes, ("group", tiles.warps[1])
+    )
     parts = [_main(shape), *_parts(shape), end]
     loaders = (shape.loader,) if panels.operands and not shape.in_lines else ()
     places = (shape.producer, *loaders, shape.consumer)

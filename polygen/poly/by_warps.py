@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from polygen.hardware.device import common_facts
 from polygen.hardware.units import unit
-from polygen.poly.fold_parts import folded
+from polygen.poly.fold_parts import folded, passed
 from polygen.poly.kernel_parts import ALWAYS, Epilogue, MainLoop, Part, Product, flat
 from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
 from polygen.poly.tile_tree import Leaf, Loop, Node, loop, steps
@@ -218,7 +218,8 @@ def _end(
         each = loop("m", "store")
         last = TileStatement("store", ("m",), m, sums, (), "map", threads, warps)
         part = Part((last,), (), each, each)
-        return folded(part, warps, (), ALWAYS) if epilogue.folds else part
+        part = folded(part, warps, (), ALWAYS) if epilogue.folds else part
+        return passed(part, warps, (), (ALWAYS, m), sums, epilogue.passes, ("w", tiles.warps[1]))
     hoisted, scratch = "hoisted[w]", f"scratch[w,m] : {m}"
     passes = f"0 <= r < {epilogue.rows.passes(tiles)}"
     statements = (

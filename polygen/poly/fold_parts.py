@@ -7,6 +7,18 @@
 
 Nothing is handed to another agent: every agent writes parts of its own, once, and the launch that
 follows reads them.
+
+A tile that covers rows goes through its sums several times before it makes results of them:
+
+    unfold_r0[i]     the registers hold the identity
+    terms_r0[i,m]    terms from sums, and from what passes before have folded, combined into them
+    meet_r0[i]       threads meet: every one that holds elements of a row has its result
+
+Where several agents share rows they hand what they have of them to each other, through shared
+memory; what orders that is derived, like everything:
+
+    give_r0[i]       threads of an agent meet, and write what it has of its rows
+    take_r0[i]       every agent of a row combines what all of them have written, in their order
 """
 
 from __future__ import annotations
@@ -16,9 +28,12 @@ from dataclasses import replace
 from polygen.hardware.units import unit
 from polygen.poly.kernel_parts import Part, flat
 from polygen.poly.tile_program import Buffer, Place, TileStatement
-from polygen.poly.tile_tree import steps
+from polygen.poly.tile_tree import Node, loop, steps
+from polygen.poly.tiling import in_pass
 
 FOLDED = "folded"  # the registers
+ROW = "row"  # results of an agent's rows, in registers
+SHARED = "given"  # what agents of a row have of it, in shared memory
 
 
 def folded(part: Part, place: Place, versions: tuple[str, ...], own: str) -> Part:
@@ -44,3 +59,92 @@ def folded(part: Part, place: Place, versions: tuple[str, ...], own: str) -> Par
         flat(steps(first.name, part.order, last.name)),
         flat(steps(first.name, part.schedule, last.name)),
     )
+
+
+def passed(
+    part: Part,
+    place: Place,
+    versions: tuple[str, ...],
+    bounds: tuple[str, str],
+    sums: tuple[str, ...],
+    count: int,
+    across: tuple[str, int] = ("", 1),
+) -> Part:
+    """An epilogue, behind passes over the sums that fold whole rows.
+
+    Args:
+        part: whose statements that compute use the results.
+        place: who.
+        versions: the loops over output tiles.
+        bounds: the tiles of an agent, and its instructions along m, as isl text.
+        sums: what a pass reads of the sums of instruction row `m`, as cells.
+        count: passes; 0: there are none.
+        across: the agent, and how many follow each other along a row; 1: each has whole rows.
+    """
+    own, each = bounds
+    at = ",".join((*versions, *place.agents))
+    threads = unit("threads")
+    before: list[TileStatement] = []
+    buffers: list[Buffer] = []
+    order: list[Node | str] = []
+    known: tuple[str, ...] = ()
+    for number in range(count):
+        registers, rows = (f"{in_pass(what, number)}[{at}]" for what in (FOLDED, ROW))
+        first, terms, meet = (in_pass(what, number) for what in ("unfold", "terms", "meet"))
+        reads = (*sums, *known, registers)
+        before += [
+            TileStatement(first, versions, own, (), (registers,), "map", threads, place),
+            TileStatement(
+                terms, (*versions, "m"), each, reads, (registers,), "map", threads, place
+            ),
+        ]
+        if across[1] == 1:
+            before.append(
+                TileStatement(meet, versions, own, (registers,), (rows,), "map", threads, place)
+            )
+            end = [meet]
+        else:
+            end = [in_pass(what, number) for what in ("give", "take")]
+            given, every = _shared(number, place, versions, across)
+            before += [
+                TileStatement(
+                    end[0], versions, own, (registers,), (given,), "move", threads, place
+                ),
+                TileStatement(end[1], versions, own, (every,), (rows,), "map", threads, place),
+            ]
+            slot = (versions, "0") if versions else None
+            owners = len(place.agents)
+            buffers.append(
+                Buffer(in_pass(SHARED, number), "shared", len(versions), owners, slot=slot)
+            )
+        buffers += [
+            Buffer(in_pass(what, number), "register", len(versions), len(place.agents))
+            for what in (FOLDED, ROW)
+        ]
+        order += [first, loop("m", terms), *end]
+        known = (*known, rows)
+    if not count:
+        return part
+    computing = (("store", "map"), ("finish", "map"))
+    statements = tuple(
+        replace(s, reads=(*s.reads, *known)) if (s.name, s.op) in computing else s
+        for s in part.statements
+    )
+    return Part(
+        (*before, *statements),
+        (*buffers, *part.buffers),
+        flat(steps(*order, part.order)),
+        flat(steps(*order, part.schedule)),
+    )
+
+
+def _shared(
+    number: int, place: Place, versions: tuple[str, ...], across: tuple[str, int]
+) -> tuple[str, str]:
+    """What an agent gives of its rows, and what all agents of them have given, as cells."""
+    agent, count = across
+    name, own = in_pass(SHARED, number), ",".join((*versions, *place.agents))
+    every = ",".join((*versions, *("v" if one == agent else one for one in place.agents)))
+    most = dict(zip(place.agents, place.counts, strict=True))[agent]
+    same = f"floor(v/{count}) = floor({agent}/{count})"
+    return f"{name}[{own}]", f"{name}[{every}] : 0 <= v < {most} and {same}"

@@ -11,7 +11,9 @@
 2. Terms are pointwise statements like others; the part of a tile is combined where its terms are
    made, and written once, to a place of its own.
 3. What reads a fold's result runs in the launch that follows, when every part is there: pointwise
-   work over the result's own axes. Anything else is refused, with the dependence.
+   work over the result's own axes, and whole rows of elements that use results of their own row,
+   with the folds of these (`polygen.poly.whole_rows`). For those the kernel keeps what they read of
+   its values. Anything else is refused, with the dependence.
 """
 
 from __future__ import annotations
@@ -34,6 +36,16 @@ from polygen.frontend.program import (
     Statement,
     Tensor,
 )
+from polygen.poly.whole_rows import (
+    Kept,
+    Places,
+    RowPasses,
+    Rows,
+    computed_again,
+    kept,
+    placed,
+    without_ones,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +54,26 @@ class Split:
 
     Attributes:
         main: the statements of the kernel, with a term for each component in a fold's place; its
-            outputs are the matrices alone.
-        folds: in program order.
-        after: what is computed from their results, in program order.
+            outputs are the matrices alone, and what is kept.
+        folds: those whose parts the kernel makes, in program order.
+        after: what is computed from results over their own axes, in program order.
         outputs: written by `after`.
+        rows: what is done with whole rows, for each kind of row.
+        kept: matrices of the workspace, which the kernel writes and `rows` reads.
+        passes: of a kernel whose tiles cover rows (`polygen.poly.row_passes`).
     """
 
     main: Program
     folds: tuple[Fold, ...]
     after: tuple[Pointwise, ...]
     outputs: tuple[Tensor, ...]
+    rows: tuple[Rows, ...] = ()
+    kept: tuple[Kept, ...] = ()
+    passes: RowPasses | None = None
+
+    def rows_of(self, result: str) -> Rows | None:
+        """The rows whose result a value is; None where no element uses a result of such rows."""
+        return next((one for one in self.rows if result in one.results), None)
 
 
 def term(fold: str, component: int) -> str:
@@ -65,6 +87,7 @@ class _Result:
 
     fold: Fold
     extents: tuple[Dim, ...]  # but for those of 1
+    own: tuple[int, ...] | None  # the axes that tell its rows apart; None: nobody can say
 
 
 def split_folds(program: Program) -> Split:
@@ -85,40 +108,138 @@ def split_folds(program: Program) -> Split:
                 nearest="Fold with keepdims=True",
             )
     _require_invariant(program)
-    results: dict[str, _Result] = {}
-    main: list[Statement] = []
-    folds: list[Fold] = []
-    after: list[Pointwise] = []
-    for statement in program.statements:
-        used = next((results[a.name] for a in statement.reads if a.name in results), None)
-        fold = statement if used is None else used.fold
-        if isinstance(statement, Fold):
-            if used is not None:
-                raise _refusal(program, statement, used.fold, "a fold of what is folded")
-            folds.append(statement)
-            main += _terms(statement)
-        elif used is None:
-            main.append(statement)
-            continue
-        else:
-            _require_own_axes(program, statement, used.fold, results)
-            assert isinstance(statement, Pointwise)
-            after.append(statement)
-        assert isinstance(fold, Fold)
+    return _Splitting(program).split()
+
+
+class _Splitting:
+    """One walk over the statements, each of which is the kernel's, a result's or late."""
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.places = program, Places(program)
+        self.along: dict[str, dict[str, int] | None] = {}
+        self.results: dict[str, _Result] = {}
+        self.late: dict[str, _Result] = {}  # values of elements, with a result that they need
+        self.main: list[Statement] = []
+        self.folds: list[Fold] = []
+        self.after: list[Pointwise] = []
+        self.after_rows: dict[tuple[int, ...], list[Pointwise | Fold]] = {}
+
+    def split(self) -> Split:
+        """The parts of the program."""
+        for statement in self.program.statements:
+            self.along[statement.name] = self.places.add(statement)
+            self._place(statement)
+        outputs = {one.write.name for one in self.after}
+        rows, keep, stored = self._rows()
+        done = outputs | {name for one in rows for name in one.outputs}
+        early = tuple(t for t in self.program.outputs if t.name not in done)
+        return Split(
+            replace(
+                self.program,
+                outputs=(*early, *(one.tensor for one in keep)),
+                statements=(*self.main, *stored),
+            ),
+            tuple(self.folds),
+            tuple(self.after),
+            tuple(t for t in self.program.outputs if t.name in outputs),
+            rows,
+            keep,
+        )
+
+    def _place(self, statement: Statement) -> None:
+        """Decide where one statement runs."""
+        program = self.program
+        read = [a.name for a in statement.reads if a.name in self.results or a.name in self.late]
+        if not read:
+            if isinstance(statement, Fold):
+                self.folds.append(statement)
+                self.main += terms(statement)
+                self._add_result(statement, statement)
+            else:
+                self.main.append(statement)
+            return
+        first = self.late.get(read[0]) or self.results[read[0]]
+        if isinstance(statement, Contraction):
+            raise _refusal(program, statement, first.fold, "a product of what is folded")
+        own = tuple(extent for _, extent in without_ones(statement.domain))
+        whole = self.places.is_whole(statement)
+        values = [a.name for a in statement.reads if a.name not in program.tensors]
+        if isinstance(statement, Pointwise) and not any(name in self.late for name in read):
+            alone = all(name in self.results for name in values)
+            if not whole or (alone and own in [self.results[name].extents for name in read]):
+                _require_own_axes(program, statement, first.fold, self.results)
+                self.after.append(statement)
+                self._add_result(statement, first.fold)
+                return
+        if not whole:
+            raise _refusal(program, statement, first.fold, "a fold of what is folded")
+        self._add_late(statement, [self.late.get(name) or self.results[name] for name in read])
+
+    def _add_result(self, statement: Pointwise | Fold, fold: Fold) -> None:
         sizes = dict(statement.domain)
         extents = (sizes[it] for it in statement.write.iterators)
-        results[statement.write.name] = _Result(fold, tuple(e for e in extents if e != 1))
-    late = {one.write.name for one in after}
-    return Split(
-        replace(
-            program,
-            outputs=tuple(t for t in program.outputs if t.name not in late),
-            statements=tuple(main),
-        ),
-        tuple(folds),
-        tuple(after),
-        tuple(t for t in program.outputs if t.name in late),
-    )
+        places = self.places.values.get(statement.write.name)
+        own = None if places is None else tuple(at for at in places if at is not None)
+        if own != tuple(sorted(own or ())):
+            own = None
+        name = statement.write.name
+        self.results[name] = _Result(fold, tuple(e for e in extents if e != 1), own)
+
+    def _add_late(self, statement: Pointwise | Fold, needed: list[_Result]) -> None:
+        """A statement over whole elements that needs results of their rows."""
+        fold, own = needed[0].fold, needed[0].own
+        other = next((one.fold for one in needed if one.own != own), None)
+        if other is not None:
+            what = f"results over different axes, {fold.write} and {other.write}, in one element"
+            raise _refusal(self.program, statement, fold, what)
+        if self.along[statement.name] is None or own is None:
+            what = "a result used by elements of other rows than its own"
+            raise _refusal(self.program, statement, fold, what)
+        self.after_rows.setdefault(own, []).append(statement)
+        if isinstance(statement, Pointwise):
+            self.late[statement.write.name] = needed[0]
+            return
+        self._add_result(statement, statement)
+        if self.results[statement.write.name].own != own:
+            what = "a fold over other axes of what is folded"
+            raise _refusal(self.program, statement, fold, what)
+
+    def _rows(self) -> tuple[tuple[Rows, ...], tuple[Kept, ...], list[Statement]]:
+        """What is done with whole rows, what that reads of the kernel's, and who stores it."""
+        program, found, wanted_by_all = self.program, [], set[str]()
+        writers = {s.write.name: s for s in program.statements}
+        own_kind = {name: one.own for name, one in self.results.items()}
+        for own, statements in self.after_rows.items():
+            names, written = ({get(one) for one in statements} for get in (_name, _written))
+            read = {a.name for one in statements for a in one.reads if a.name in writers}
+            early = {v for v in read if v not in self.results and v not in self.late}
+            keep, again = computed_again(program, early)
+            wanted_by_all |= set(keep)
+            for value in (*keep, *(s.write.name for s in program.statements if s.name in again)):
+                if self.along[writers[value].name] is None:
+                    what = f"a result used beside {value}, whose axes are not the row's,"
+                    fold = next(r.fold for r in self.results.values() if r.own == own)
+                    raise _refusal(program, writers[value], fold, what)
+            done = tuple(
+                placed(s, self.along[s.name] or {})
+                for s in program.statements
+                if (s.name in names or s.name in again) and not isinstance(s, Contraction)
+            )
+            found.append(
+                Rows(
+                    self.places.axes,
+                    own,
+                    done,
+                    tuple(t.name for t in program.outputs if t.name in written),
+                    tuple(name for name, kind in own_kind.items() if kind == own),
+                )
+            )
+        made = [
+            kept(program, value, self.along[one.name] or {})
+            for value, one in writers.items()
+            if value in wanted_by_all
+        ]
+        return tuple(found), tuple(k for k, _ in made), [stored for _, stored in made]
 
 
 def _require_invariant(program: Program) -> None:
@@ -141,7 +262,7 @@ def _require_invariant(program: Program) -> None:
             )
 
 
-def _terms(fold: Fold) -> list[Pointwise]:
+def terms(fold: Fold) -> list[Pointwise]:
     """What every element contributes, as values; numbers that all contribute are no values."""
     own = tuple(iterator for iterator, _ in fold.domain)
     return [
@@ -183,12 +304,20 @@ def _require_own_axes(
             )
 
 
+def _name(statement: Statement) -> str:
+    return statement.name
+
+
+def _written(statement: Statement) -> str:
+    return statement.write.name
+
+
 def _refusal(program: Program, statement: Statement, fold: Fold, what: str) -> UnsupportedProgram:
     """The dependence: who needs a result, and when that is known."""
     return UnsupportedProgram(
         f"{statement.name} reads what comes of {fold.write}: {what} is not generated yet",
         where=f"{program.name}, dependence {fold.name} -> {statement.name}",
         why=f"{fold.name}: {fold}; its last part is made by another thread block, which need not "
-        "have run; a tile that covers the row is not used for it",
+        "have run",
         nearest=f"Return {fold.write.name} beside the matrix, and use it in a second function",
     )

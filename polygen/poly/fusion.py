@@ -17,6 +17,7 @@ legal for every size is legal for 1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import NoReturn
@@ -51,12 +52,13 @@ class Fusion:
         return "\n".join([f"outer coincident band ({', '.join(axes)}):", *rows])
 
 
-def fuse(program: Program, scop: Scop) -> Fusion:
+def fuse(program: Program, scop: Scop, passes: Mapping[str, int] | None = None) -> Fusion:
     """Fuse all statements into one band, or say which dependence forbids it.
 
     Args:
         program: its statements.
         scop: their groups and dependences.
+        passes: as for `scop`.
 
     Raises:
         UnsupportedProgram: no contraction, a dependence that crosses output points, or what is not
@@ -66,7 +68,7 @@ def fuse(program: Program, scop: Scop) -> Fusion:
     first = _products(program)[0]
     axes = first.write.iterators
     general = _with_symbolic_ones(program)
-    model = scop if general is program else polyhedra(general)
+    model = scop if general is program else polyhedra(general, passes=passes)
     tied = model.dependences.union(_ties(general, model))
     tree = (
         isl.ScheduleConstraints.on_domain(model.domain)

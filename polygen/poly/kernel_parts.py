@@ -93,6 +93,7 @@ class Epilogue:
     rows: RowVectors
     panels: Panels
     folds: bool = False  # whether terms of results are folded
+    passes: int = 0  # over the sums of a tile that covers rows, before results are made
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from polygen.poly.match import Match
 from polygen.poly.partial_sums import require_reassociable, within_blocks
 from polygen.poly.place_trees import PlaceTree, place_trees
 from polygen.poly.refine import refine
+from polygen.poly.row_passes import between_passes
 from polygen.poly.scop import Scop, space
 from polygen.poly.sum_order import sum_orders
 from polygen.poly.tile_program import TileProgram
@@ -46,6 +47,7 @@ from polygen.poly.tiling import (
     tiling,
     whole_tile,
 )
+from polygen.poly.whole_rows import RowPasses
 from polygen.schedule.model import Schedule
 from polygen.schedule.sums import Sums
 
@@ -92,6 +94,7 @@ def map_program(
     derived: Callable[[TileProgram], Synchronised] = derive,
     invariant: tuple[str, ...] = (),
     folds: bool = False,
+    passes: RowPasses | None = None,
 ) -> ScheduleTree:
     """Build and prove the schedule tree.
 
@@ -107,6 +110,7 @@ def map_program(
         derived: what synchronises a tile program, derived or kept from before: it is proved again.
         invariant: dims that must have no part in the order of sums.
         folds: whether terms of results are folded.
+        passes: of a tile that covers rows, over its sums.
 
     Raises:
         InvarianceError: they have; with a witness.
@@ -116,11 +120,15 @@ def map_program(
     tiles = tiling(schedule, atom)
     parts = require_reassociable((one.contraction for one in matched.products), tiles.split)
     main = main_loop(matched, ring_pieces(schedule, matched, tiles))
-    statements = roles(scop, fusion, matched, [product.name for product in main.products])
+    statements = roles(scop, fusion, matched, [product.name for product in main.products], passes)
     blocks = isl.UnionMap(space(scop.parameters) + block_map(statements, tiles, schedule))
     blocks = blocks.intersect_domain(scop.domain)
-    apart = check_blocks(scop.dependences, blocks, "loops.grid", tiles.split)
-    epilogue = Epilogue(rows, panels or Panels(0, (), ()), folds)
+    needs = scop.dependences
+    if passes is not None:
+        shape = isl.Set(f"{space(scop.parameters)}{{ : {_rows_in_tiles(matched, tiles)} }}")
+        needs = needs.union(between_passes(scop, passes)).intersect_params(shape)
+    apart = check_blocks(needs, blocks, "loops.grid", tiles.split)
+    epilogue = Epilogue(rows, panels or Panels(0, (), ()), folds, passes.count if passes else 0)
     program = kernel_program(tiles, schedule, epilogue, main, asynchronous=asynchronous)
     elements = tile_map(statements, tiles, schedule, epilogue.rows, epilogue.panels)
     relation = isl.UnionMap(space((*scop.parameters, "k_tiles")) + elements)
@@ -128,7 +136,7 @@ def map_program(
     count = isl.Set(tile_count(scop, tiles, matched.depths))
     whole = _check_whole(scop, program, statements, tiles, elements, relation, count)
     products = [product.called("multiply") for product in main.products]
-    carried = _carried(scop, relation, count, products if tiles.split > 1 else [])
+    carried = _carried(scop, needs, relation, count, products if tiles.split > 1 else [])
     synchronised = derived(program)
     trees = place_trees(program, synchronised.tree, synchronised.leaves)
     emitted = Emitted(
@@ -165,16 +173,24 @@ def map_program(
     )
 
 
-def _carried(scop: Scop, relation: isl.UnionMap, count: isl.Set, shared: list[str]) -> str:
+def _rows_in_tiles(match: Match, tiles: Tiling) -> str:
+    """A row ends where the tile does, if not before: a condition of every call, as isl text."""
+    return f"{match.n} <= {tiles.cta[1]}"
+
+
+def _carried(
+    scop: Scop, needs: isl.UnionMap, relation: isl.UnionMap, count: isl.Set, shared: list[str]
+) -> str:
     """The program's dependences between the tile statements of one output tile, as isl text.
 
     Args:
         scop: the program.
+        needs: its dependences.
         relation: element instance -> tile statement.
         count: what `k_tiles` is.
         shared: products whose sums several blocks share: each keeps the order of its own terms.
     """
-    image = scop.dependences.apply_domain(relation).apply_range(relation)
+    image = needs.apply_domain(relation).apply_range(relation)
     image = image.intersect_params(count).subtract(image.domain().identity())
     if shared:
         image = within_blocks(image, shared)

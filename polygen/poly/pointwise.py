@@ -9,13 +9,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from polygen.frontend.program import Access, Constant, Coordinate, Extent, Fold, Program
+from polygen.frontend.program import (
+    Access,
+    Constant,
+    Coordinate,
+    Dim,
+    Extent,
+    Fold,
+    Pointwise,
+    Program,
+)
 from polygen.poly.elements import Along, along
 from polygen.poly.elements import Compute as Compute
 from polygen.poly.elements import Element as Element
-from polygen.poly.folds import term
+from polygen.poly.folds import Split, term
 from polygen.poly.fusion import Fusion
 from polygen.poly.match import Match
 
@@ -48,6 +57,11 @@ class Pointwork:
     writes: tuple[Element, ...]
     coordinates: tuple[tuple[str, Along], ...] = ()  # variable, and the number that it holds
     folds: tuple[Folded, ...] = ()
+    kept: tuple[str, ...] = ()  # those of `writes` that lie in the workspace
+    # Of a tile that covers rows: what goes before, pass by pass, and results of rows that are read.
+    before: tuple[Pointwork, ...] = ()
+    known: tuple[str, ...] = ()
+    sizes: tuple[tuple[str, tuple[Dim, ...]], ...] = ()  # name -> dims whose elements it counts
 
     @property
     def matrices(self) -> tuple[Element, ...]:
@@ -56,7 +70,7 @@ class Pointwork:
 
 
 def pointwork(
-    program: Program, fusion: Fusion, match: Match, split_off: tuple[Fold, ...] = ()
+    program: Program, fusion: Fusion, match: Match, split: Split | None = None
 ) -> Pointwork:
     """Translate the pointwise statements into accumulator coordinates.
 
@@ -64,13 +78,41 @@ def pointwork(
         program: the kernel's statements, those that make terms of folds among them.
         fusion: of these.
         match: of these.
-        split_off: the folds, whose terms they make.
+        split: of what these statements are the kernel's part: folds, whose terms they make, and
+            what is kept in the workspace.
     """
+    passes = split.passes if split else None
+    if split is None or passes is None:
+        made = _of_pass(program, fusion, match, program.pointwise, split.folds if split else ())
+        kept = tuple(one.tensor.name for one in (split.kept if split else ()))
+        return replace(made, kept=kept)
+    of, known = dict(passes.statements), frozenset(passes.results)
+    every = [
+        _of_pass(
+            program, fusion, match,
+            tuple(s for s in program.pointwise if of.get(s.name, passes.count) == number),
+            folds, known,
+        )
+        for number, folds in enumerate((*passes.folds, split.folds))
+    ]  # fmt: skip
+    return replace(every[-1], before=tuple(every[:-1]))
+
+
+def _of_pass(
+    program: Program,
+    fusion: Fusion,
+    match: Match,
+    pointwise: tuple[Pointwise, ...],
+    folds: tuple[Fold, ...],
+    known: frozenset[str] = frozenset(),
+) -> Pointwork:
     tensors = program.tensors
     reads: dict[tuple[str, tuple[Along, ...]], Element] = {}
     places: dict[Along, str] = {}
+    met: dict[str, None] = {}
+    sizes: dict[str, tuple[Dim, ...]] = {}
     statements, writes = [], []
-    for statement in program.pointwise:
+    for statement in pointwise:
         dims = match.dims(fusion.iterators(statement.name))
         names: list[str | float] = []
         for argument in statement.args:
@@ -84,7 +126,12 @@ def pointwork(
                     else float(place.offset)
                 )
             elif isinstance(argument, Extent):
-                raise AssertionError("extents stand in what follows folds")
+                name = str(argument)
+                sizes[name] = argument.dims
+                names.append(name)
+            elif argument.name in known:
+                names.append(argument.name)
+                met[argument.name] = None
             elif argument.name not in tensors:
                 names.append(argument.name)
             else:
@@ -99,8 +146,15 @@ def pointwork(
         if target in tensors:
             writes.append(Element(target, tensors[target], _in_dims(statement.write, dims)))
     coordinates = tuple((name, place) for place, name in places.items())
-    folds = tuple(_folded(fold, fusion, match) for fold in split_off)
-    return Pointwork(tuple(reads.values()), tuple(statements), tuple(writes), coordinates, folds)
+    return Pointwork(
+        tuple(reads.values()),
+        tuple(statements),
+        tuple(writes),
+        coordinates,
+        tuple(_folded(fold, fusion, match) for fold in folds),
+        known=tuple(met),
+        sizes=tuple(sizes.items()),
+    )
 
 
 def _folded(fold: Fold, fusion: Fusion, match: Match) -> Folded:

@@ -113,6 +113,14 @@ def panels(schedule: Schedule, work: Pointwork) -> Panels | None:
                 why="a box goes on into the rows of the next group",
                 nearest='Use epilogue.through = "lines"',
             )
+        if one.name in work.kept:
+            raise ScheduleError(
+                f"{one.tensor.name}: the copy engine cannot move what is kept for the launch that "
+                "follows",
+                where=where,
+                why="it lies in the workspace, of which there is no tensor map",
+                nearest='Use epilogue.through = "lines"',
+            )
         if one.kind != "vector" or one.alignment < _ROW_BYTES:
             raise ScheduleError(
                 f"{one.tensor.name}: the copy engine cannot move {one.tensor}",

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from polygen import isl
@@ -123,8 +124,14 @@ def space(parameters: tuple[str, ...]) -> str:
     return f"[{','.join(parameters)}] -> " if parameters else ""
 
 
-def groups(program: Program) -> tuple[Group, ...]:
-    """The program's statements as groups: neighbours, so that no other statement runs between."""
+def groups(program: Program, passes: Mapping[str, int] | None = None) -> tuple[Group, ...]:
+    """The program's statements as groups: neighbours, so that no other statement runs between.
+
+    Args:
+        program: its statements.
+        passes: of statements that do not all run at once, which of them runs one.
+    """
+    times = passes or {}
     found: list[list[Statement]] = []
     written: set[str] = set()  # by the last group
     skewed: set[str] = set()  # what the last group accesses at another point than its own
@@ -138,6 +145,7 @@ def groups(program: Program) -> tuple[Group, ...]:
             and not isinstance(statement, Contraction)
             and not isinstance(found[-1][0], Contraction)
             and found[-1][0].domain == statement.domain
+            and times.get(found[-1][0].name) == times.get(statement.name)
             and not (written | {statement.write.name}) & (skewed | here)
         )
         if together:
@@ -150,12 +158,13 @@ def groups(program: Program) -> tuple[Group, ...]:
     return tuple(Group(tuple(members)) for members in found)
 
 
-def scop(program: Program, apart: bool = False) -> Scop:
+def scop(program: Program, apart: bool = False, passes: Mapping[str, int] | None = None) -> Scop:
     """Model a program as polyhedra and compute its dependences.
 
     Args:
         program: what to model.
         apart: every statement is a group of its own, for people to look at.
+        passes: as for `groups`.
 
     Raises:
         SignatureError: a size has a name that isl reserves.
@@ -169,7 +178,7 @@ def scop(program: Program, apart: bool = False) -> Scop:
                 f"size name {name!r} is reserved", where="signature", nearest=f"Use {name.upper()}_"
             )
     prefix = space(parameters)
-    parts = tuple(Group((s,)) for s in program.statements) if apart else groups(program)
+    parts = tuple(Group((s,)) for s in program.statements) if apart else groups(program, passes)
     visible = {tensor.name for tensor in program.outputs}
     visible.update(access.name for group in parts for access in group.reads)
     domain: list[str] = []

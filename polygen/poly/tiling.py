@@ -19,6 +19,7 @@ from polygen.hardware.atom import Atom
 from polygen.poly.fusion import Fusion
 from polygen.poly.match import Match
 from polygen.poly.scop import Scop, clear_name, space
+from polygen.poly.whole_rows import RowPasses
 from polygen.schedule.model import Schedule
 
 
@@ -90,6 +91,11 @@ def called(what: str, product: str) -> str:
     return f"{what}_{product}" if product else what
 
 
+def in_pass(what: str, number: int) -> str:
+    """``terms_r0``: of pass 0 over the sums of a tile that covers rows."""
+    return f"{what}_r{number}"
+
+
 @dataclass(frozen=True, slots=True)
 class Roles:
     """How one element statement is written in isl, and what its iterators run along.
@@ -103,6 +109,7 @@ class Roles:
         k: along k; "" but for products.
         batches: along the batch dims.
         product: the name of the product that it clears or adds to.
+        before: of a statement in a pass before the last over a tile's sums, which pass; else -1.
     """
 
     statement: str
@@ -113,9 +120,12 @@ class Roles:
     k: str
     batches: tuple[str, ...]
     product: str = ""
+    before: int = -1
 
 
-def roles(scop: Scop, fusion: Fusion, match: Match, names: Sequence[str]) -> tuple[Roles, ...]:
+def roles(
+    scop: Scop, fusion: Fusion, match: Match, names: Sequence[str], passes: RowPasses | None = None
+) -> tuple[Roles, ...]:
     """What the iterators of every statement run along, through the fused band.
 
     Args:
@@ -123,8 +133,10 @@ def roles(scop: Scop, fusion: Fusion, match: Match, names: Sequence[str]) -> tup
         fusion: their band.
         match: the dims.
         names: of the products, as the tile program calls them.
+        passes: of a tile that covers rows.
     """
     found = []
+    of = dict(passes.statements) if passes else {}
     for group in scop.groups:
         first, own = group.statements[0], fusion.iterators(group.name)
         along = {dim: iterator for iterator, dim in match.dims(own).items()}
@@ -132,7 +144,9 @@ def roles(scop: Scop, fusion: Fusion, match: Match, names: Sequence[str]) -> tup
         m, n = along["m"], along["n"]
         instance = f"{group.name}[{','.join(it for it, _ in group.domain)}]"
         if not isinstance(first, Contraction):
-            found.append(Roles(group.name, "map", instance, m, n, "", batches))
+            at = of.get(first.name, -1)
+            before = at if passes and at < passes.count else -1
+            found.append(Roles(group.name, "map", instance, m, n, "", batches, before=before))
             continue
         at = next(i for i, one in enumerate(match.products) if one.contraction is first)
         clear = clear_name(first)
@@ -207,6 +221,8 @@ def tile_map(
         elif s.does == "product":
             mma = called("dot" if schedule.by_lanes else "mma", s.product)
             target = f"{mma}[{warp},{e['k_tile']},{e['k_step']},{e['a_m']},{e['a_n']}]"
+        elif s.before >= 0:
+            target = f"{in_pass('terms', s.before)}[{warp},{e['a_m']}]"
         else:
             staged = schedule.epilogue.through == "smem"
             inner = _store_pass(s.m, s.n, tiles, rows) if staged else e["a_m"]
@@ -245,6 +261,8 @@ def _by_roles(
         what, inner = multiply, ["0", "0", e["a_m"]]  # the first product overwrites
     elif s.does == "product":
         what, inner = multiply, [e["k_tile"], e["k_step"], e["a_m"]]
+    elif s.before >= 0:
+        what, inner = in_pass("terms", s.before), [e["a_m"]]
     elif panels.columns:
         per_block = tiles.columns // panels.columns
         column = f"floor(({s.n} mod {tiles.columns})/{panels.columns})"

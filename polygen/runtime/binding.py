@@ -28,7 +28,7 @@ from polygen.schedule import realign
 LARGEST_ALIGNMENT = 16  # bytes: the widest vector access
 _LARGEST_STEP = 2**31 - 1  # kernels count in s32
 # Conditions by what they need; a launch checks the others ("step", "address", "apart") itself.
-_OF_SIZES = ("size", "grid", "work", "row")
+_OF_SIZES = ("size", "cover", "grid", "work", "row")
 _OF_STEPS = ("forward", "distinct")
 
 
@@ -272,6 +272,14 @@ def _refused(one: Condition, source: KernelSource, arrays: Arrays) -> ArgumentEr
             where=next(places),
             why="a kernel needs at least one element and counts in 32 bits",
             nearest=f"Legal: 1 to {LARGEST_SIZE}",
+        )
+    if one.kind == "cover":
+        return ArgumentError(
+            f"rows of {arrays.extent(one.dim)} elements, {one.dim}",
+            where=source.entry,
+            why=f"elements use results of their row, which this kernel's tiles of {one.multiple} "
+            "columns cover",
+            nearest=f"Legal: 1 to {one.multiple}; or compile for these sizes",
         )
     if one.kind in ("grid", "work"):
         return _too_many(one, source, arrays.sizes)

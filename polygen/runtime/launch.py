@@ -223,7 +223,9 @@ class Launcher:
             if workspace is None:  # which lives until the launches are on the stream
                 explicit = None if stream is None else queue
                 workspace = made(ready.library, device, ready.parts, explicit, driver)
-            room = address(workspace, ready.parts, device, self.source.entry, queue, driver)
+            assert self.source.following is not None
+            needed = (ready.parts, self.source.following.alignment)
+            room = address(workspace, needed, device, self.source.entry, queue, driver)
             pointers = [*pointers, room]
         elif workspace is not None:
             raise ArgumentError(

@@ -34,7 +34,7 @@ from polygen.hardware.atom import Atom, atom_names
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import swizzle_names
 from polygen.schedule.lanes import lane_problems, meant_for_warps
-from polygen.schedule.model import LANES, Launches, Schedule
+from polygen.schedule.model import LANES, Epilogue, Launches, Schedule
 
 FORMAT = 1
 
@@ -46,6 +46,7 @@ _CHOICES: dict[str, Callable[[], tuple[str, ...]]] = {
     "raster.along": lambda: ("m", "n"),
     "smem.swizzle": lambda: ("auto", *swizzle_names()),
     "epilogue.through": lambda: ("smem", "registers", "tma", "lines"),
+    "epilogue.rows": lambda: ("after", "tile"),
     "roles.form": lambda: ("none", "cooperative", "pingpong"),
 }
 _PERMUTATIONS = {
@@ -104,12 +105,14 @@ def loads(text: str, where: str) -> Schedule:
 def dumps(schedule: Schedule) -> str:
     """The TOML text of a schedule, in the record's order; `loads` gives it back.
 
-    It has every field, but `launch` only where it is not the default, and `exchange` only where it
-    is so.
+    It has every field, but `launch` and `epilogue.rows` only where they are not the default, and
+    `exchange` only where it is so.
     """
     table = _converter().unstructure(schedule)
     if schedule.launch == Launches():
         del table["launch"]
+    if schedule.epilogue.rows == Epilogue().rows:
+        del table["epilogue"]["rows"]
     text = tomli_w.dumps({"format": FORMAT, **table})
     # Short lists of names read better on one line; the writer breaks every list.
     return re.sub(r'\[\n((?: +"\w+",\n)+)\]', lambda found: _one_line(found[1]), text)

@@ -133,6 +133,9 @@ class Epilogue:
     slots: int = 2  # panels of results per consumer that may be on their way out
     prefetch: int = 2  # panels of each operand matrix per consumer that may be on their way in
     columns: int = 0  # of a panel; 0: the most that divide a consumer's
+    # where elements use results of folds of their own row: "after" the kernel, in the launch that
+    # follows; "tile": in the kernel, whose tiles are as wide as rows
+    rows: str = "after"
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ class Problem:
         held: words that threads which fill rings hold of a chunk, and registers beside them; zeros:
             of rows that they shift into place, or there are none.
         uneven: whether these are groups of rows below one another, of which `m` is the mean.
+        folds: terms of a result that are folded: into sums and the like, with indices, and with
+            exponentials.
     """
 
     m: int
@@ -64,6 +66,7 @@ class Problem:
     operand_functions: tuple[int, int] = (0, 0)
     held: tuple[int, int] = (0, 0)
     uneven: bool = False
+    folds: tuple[int, int, int] = (0, 0, 0)
 
     @property
     def copied(self) -> tuple[int, int]:

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from matrix import roles, small
+from matrix import roles, small, tiled
 
 import polygen as pg
 from polygen.adapters.gradients import derive
 from polygen.errors import (
+    ArgumentError,
     GradientError,
     InvarianceError,
     ScheduleError,
@@ -55,22 +56,20 @@ def test_what_is_no_fold(fold, kind, what, nearest):
 
 
 SPLIT = [
-    *(
-        (norm, "a result used by elements of its own row", "Return v1 beside the matrix")
-        for norm in (
-            lambda x, w: pg.softmax(x @ w.T),
-            lambda x, w: pg.layer_norm(x @ w.T, eps=1e-3),
-        )
-    ),
     (
-        lambda x, w: pg.rms_norm(x @ w.T, 2.0),
-        "a result used by elements of its own row",
-        "Return v2 beside the matrix",
-    ),
-    (
-        lambda x, w: x @ w.T - np.max(x @ w.T, axis=1, keepdims=True),
-        "a result used by elements of its own row",
+        lambda x, w: x @ w.T - np.max(x @ w.T, axis=1, keepdims=True) - np.min(x @ w.T, axis=0),
+        "results over different axes, v1[i] and v3[j], in one element",
         "Return v1 beside the matrix, and use it in a second function",
+    ),
+    (
+        lambda x, w: np.sum(pg.softmax(x @ w.T), axis=0),
+        "a fold over other axes of what is folded",
+        "Return v1 beside the matrix",
+    ),
+    (
+        lambda x, w: pg.softmax(x @ w.T).astype("bf16") @ w,
+        "a product of what is folded",
+        "Return v1 beside the matrix",
     ),
     (
         lambda x, w: np.max(np.sum(x @ w.T, axis=1, keepdims=True)[:, 0], axis=0, keepdims=True),
@@ -97,6 +96,88 @@ def test_where_a_result_is_not_known_yet(function, what, nearest):
     said = str(error.value)
     assert what in said and nearest in said and "dependence F" in said
     assert "made by another thread block" in said
+
+
+def test_results_of_other_rows():
+    """Element (i, j) of a square needs the largest of row j."""
+    x = Tensor("x", BF16, ("M", "K"))
+    made = build_program(lambda x: x @ x.T - np.max(x @ x.T, axis=1), "f", "f", (x,))
+    with pytest.raises(UnsupportedProgram, match="used by elements of other rows than") as error:
+        split_folds(made)
+    assert "dependence F1 -> P2" in str(error.value)
+
+
+def test_what_is_kept_is_not_moved_by_the_copy_engine():
+    kernel = pg.fuse(lambda x, w: pg.softmax(x @ w.T))
+    with pytest.raises(ScheduleError, match="kept_v0: the copy engine cannot move") as error:
+        kernel.compile("bf16[M,K]", "bf16[N,K]", arch="sm_90a", schedule=roles("one"))
+    assert 'Use epilogue.through = "lines"' in str(error.value)
+
+
+TILE = Epilogue(through="registers", rows="tile")
+COVERING = tiled((32, 96, 32), (16, 96), epilogue=TILE)
+NOT_COVERING = [
+    (
+        replace(COVERING, epilogue=Epilogue(rows="tile")),
+        {},
+        "epilogue.through = 'smem'",
+        'Use epilogue.through = "registers"',
+    ),
+    (COVERING, {"N": 100}, "rows of 100 elements in tiles of 96 columns", "Use tile.cta.n = 104"),
+    (
+        replace(roles("one", cluster=(1, 2), through="registers"), epilogue=TILE),
+        {},
+        "cluster 1 x 2 x 1 with rows in a tile",
+        "Use cluster.n = 1 and cluster.k = 1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("schedule", "static", "what", "nearest"), NOT_COVERING)
+def test_tiles_that_do_not_cover_rows(schedule, static, what, nearest):
+    function = pg.fuse(lambda x, w: pg.softmax(x @ w.T))
+    arch = "sm_90a" if schedule.specialised else "sm_80"
+    with pytest.raises(ScheduleError) as error:
+        function.compile(
+            "bf16[M,K]", "bf16[N,K]", arch=arch, schedule=schedule, sizes=static, static=[*static]
+        )
+    assert what in str(error.value) and nearest in str(error.value)
+
+
+def test_columns_are_no_rows_of_tiles():
+    function = pg.fuse(lambda x, w: pg.softmax(x @ w.T, axis=0))
+    with pytest.raises(UnsupportedProgram, match="a tile covers rows along n alone") as error:
+        function.compile("bf16[M,K]", "bf16[N,K]", arch="sm_80", schedule=COVERING)
+    assert 'Use epilogue.rows = "after"' in str(error.value)
+
+
+def test_rows_over_several_axes_are_not_in_tiles():
+    def both(x, w):
+        v = x @ w.T
+        return v - np.max(v, axis=1, keepdims=True), v - np.max(v, axis=0, keepdims=True)
+
+    with pytest.raises(UnsupportedProgram, match="results of rows over several axes") as error:
+        pg.fuse(both).compile("bf16[M,K]", "bf16[N,K]", arch="sm_80", schedule=COVERING)
+    assert 'Use epilogue.rows = "after"' in str(error.value)
+
+
+def test_tiles_that_cover_rows_that_nobody_folds():
+    function = pg.fuse(lambda x, w: x @ w.T)
+    with pytest.raises(ScheduleError, match="where no element uses a result of its own") as error:
+        function.compile("bf16[M,K]", "bf16[N,K]", arch="sm_80", schedule=COVERING)
+    assert 'Use epilogue.rows = "after"' in str(error.value)
+
+
+def test_calls_with_longer_rows_than_tiles():
+    """By name, before a launch; the C launcher returns a code of its own for it."""
+    kernel = pg.fuse(lambda x, w: pg.softmax(x @ w.T)).compile(
+        "bf16[M,K]", "bf16[N,K]", arch="sm_80", schedule=COVERING
+    )
+    kind = kernel.program.inputs[0].dtype.numpy
+    with pytest.raises(ArgumentError, match="rows of 97 elements, N") as error:
+        kernel.emulation(np.ones((8, 32), kind), np.ones((97, 32), kind))
+    assert "Legal: 1 to 96" in str(error.value)
+    assert "if (N > 96) return 200" in kernel.source
 
 
 def test_arrays_beside_results():

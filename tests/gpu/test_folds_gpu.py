@@ -118,3 +118,76 @@ def test_calls_on_two_streams_do_not_meet(bf16):
         torch.cuda.synchronize()
         for a, b in zip(found, wanted, strict=True):
             assert all(torch.equal(one, other) for one, other in zip(a, b, strict=True))
+
+
+# --- results used in their own row ---------------------------------------------------------------
+@pg.fuse
+def centred(x: Any, w: Any) -> Any:
+    v = x @ w.T
+    u = v - np.max(v, axis=1, keepdims=True)
+    return u + np.min(abs(u), axis=1, keepdims=True), np.max(v, axis=1), np.sum(v, axis=0)
+
+
+@pg.fuse
+def normed(x: Any, w: Any, r: Any, g: Any) -> Any:
+    return pg.rms_norm(x @ w.T + r, g).astype("bf16")
+
+
+@pg.fuse
+def attended(x: Any, w: Any) -> Any:
+    return pg.softmax(x @ w.T)
+
+
+@pytest.mark.parametrize(
+    "size", [(1, 1, 8), (33, 130, 64), (1000, 256, 256), (1000, 257, 64), (4096, 4096, 512)]
+)
+def test_rows_of_integers_are_exact(bf16, size):
+    """In tiles up to 256 columns, behind the kernel from there on."""
+    sizes = dict(zip("MNK", size, strict=True))
+    x, w = operands(*size)
+    kernel = centred.compile(*SIGNATURE, sizes=sizes)
+    found = kernel(bf16(x), bf16(w))
+    wanted = evaluate(kernel.program, {"x": x, "w": w}, sizes)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one.float().cpu().numpy(), other.astype(np.float32))
+
+
+@pytest.mark.parametrize("n", [64, 250, 256, 1000, 5000])
+def test_norms_of_rows_are_within_their_bound(bf16, n):
+    import torch
+
+    torch.manual_seed(2)
+    x, w = (torch.randn(s, 512, device="cuda").bfloat16() for s in (777, n))
+    r, g = torch.randn(777, n, device="cuda").bfloat16(), torch.randn(n, device="cuda").bfloat16()
+    found = normed(x, w, r, g).double()
+    v = x.double() @ w.double().T + r.double()
+    wanted = v * torch.rsqrt((v * v).mean(1, keepdim=True) + 1e-6) * g.double()
+    # Sums of 512 products lose (512 / 16 + 16) units of 2^-23 of some 330, their terms together:
+    # 0.002 of values of 22 or so, times g up to 5; then they are rounded to bf16.
+    assert ((found - wanted).abs() <= wanted.abs() * 2.0**-8 + 1e-3).all()
+    soft = attended(x * 0.1, w).double()
+    exact = torch.softmax((x * 0.1).double() @ w.double().T, 1)
+    # A tenth of that in exponents, once in the element's and once in the largest.
+    assert ((soft - exact).abs() <= exact * 2.0**-11 + 1e-12).all()
+
+
+@pytest.mark.parametrize("n", [200, 3000])
+def test_rows_are_the_same_bits_every_time(bf16, n):
+    import torch
+
+    torch.manual_seed(3)
+    x, w = (torch.randn(s, 256, device="cuda").bfloat16() for s in (3000, n))
+    kernel = attended.compile(*SIGNATURE, sizes={"M": 3000, "N": n, "K": 256})
+    first = kernel(x, w)
+    assert all(torch.equal(kernel(x, w), first) for _ in range(1000))
+
+
+def test_longer_rows_get_another_kernel(bf16):
+    """One function, rows that tiles cover and rows that they do not."""
+    import torch
+
+    for n in (100, 4000):
+        x, w = operands(50, n, 64)
+        found = attended(bf16(x), bf16(w)).double()
+        exact = torch.softmax(torch.tensor(x @ w.T, device="cuda").double(), 1)
+        assert ((found - exact).abs() <= exact * 2.0**-15 + 1e-12).all()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from random_folds import fold_program
+from random_folds import compile_rows, fold_program, row_program
 from random_products import compile_products, product_program
 from random_programs import (
     compile_program,
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.gpu
 COUNT = int(os.environ.get("POLYGEN_RANDOM_COUNT", "500"))
 KINDS = (
     "any", "roomy", "odd", "products", "roomy products", "prologues", "odd prologues", "folds",
-    "role folds", "narrow",
+    "role folds", "rows of folds", "role rows of folds", "narrow",
 )  # fmt: skip
 FIRST = int(os.environ.get("POLYGEN_RANDOM_FIRST", "0"))
 
@@ -88,6 +88,8 @@ def _one(given: tuple[str, int, bool]) -> str:
         "products": (product_program, compile_products),
         "folds": (fold_program, compile_program),
         "role folds": (partial(fold_program, roles=True), compile_program),
+        "rows of folds": (row_program, compile_rows),
+        "role rows of folds": (partial(row_program, roles=True), compile_rows),
         "prologues": (prologue_program, compile_program),
         "odd prologues": (partial(prologue_program, odd=True), compile_program),
         "roomy products": (partial(product_program, roomy=True), compile_products),

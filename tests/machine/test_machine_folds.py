@@ -16,6 +16,7 @@ from matrix import roles, small, tiled
 import polygen as pg
 from polygen.check import emulate, launch_of
 from polygen.emit import folds as emitted
+from polygen.emit import following as launched
 from polygen.errors import VerifyError
 from polygen.frontend import monoids
 from polygen.frontend.evaluate import evaluate
@@ -346,7 +347,7 @@ def test_a_tie_broken_the_wrong_way_is_found(monkeypatch):
         return where(b > a, b, a), where(b > a, j, where(b == a, pg.maximum(i, j), i))
 
     changed = {**monoids.MONOIDS, "argmax": replace(plain, combine=last)}
-    monkeypatch.setattr(emitted, "MONOIDS", changed)
+    monkeypatch.setattr(launched, "MONOIDS", changed)
     kernel = broken(pg.fuse(lambda x, w: np.argmax(x @ w.T, axis=1)))
     report = kernel.check(SIZES)
     assert [one.code for one in report.findings] == ["wrong-value"]

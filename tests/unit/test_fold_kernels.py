@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from matrix import roles, small
 
 import polygen as pg
+from polygen.errors import VerifyError
 from polygen.kernel import Kernel
+from polygen.lower.folds import _check_order
 from polygen.schedule.model import Epilogue
 
 PAIRS = small(epilogue=Epilogue(through="registers"))
@@ -85,3 +88,22 @@ def test_names_of_arguments_are_kept_apart():
     made = function.compile("bf16[M,K]", "bf16[unfold,K]", arch="sm_80", schedule=PAIRS)
     report = made.check({"M": 40, "unfold": 24, "K": 32})
     assert report.ok, str(report)
+
+
+def test_folds_without_a_matrix_are_left_to_roles():
+    """Nothing is stored: what stores of registers cost is not counted, what indices cost is."""
+    nearest = pg.fuse(lambda x, c, norms: np.argmin(norms - 2 * (x @ c.T), axis=1))
+    made = nearest.compile(
+        "bf16[M,K]", "bf16[N,K]", "f32[N]", arch="sm_90a", sizes={"M": 16384, "N": 4096, "K": 128}
+    )
+    assert made.schedule.specialised
+
+
+def test_indices_that_come_out_of_order_are_refused():
+    """Terms that enter a register out of their order: of equal ones the first would not win."""
+    function = pg.fuse(lambda x, w: np.argmax(x @ w.T, axis=1))
+    plan = function.compile("bf16[M,K]", "bf16[N,K]", arch="sm_80", schedule=PAIRS).passes.plan
+    part = plan.epilogue.folds[0]
+    _check_order(plan, part)
+    with pytest.raises(VerifyError, match="an index behind 0 comes first"):
+        _check_order(plan, replace(part, slots=(0,) * 4, turns=(0,) * 4))

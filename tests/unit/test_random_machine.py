@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 import pytest
-from random_folds import fold_program
+from random_folds import compile_rows, fold_program, row_program
 from random_products import compile_products, product_program
 from random_programs import (
     has_float_bound,
@@ -102,3 +102,15 @@ def test_random_folds_are_exact_on_the_machine(seed: int) -> None:
     case = fold_program(seed, 100 if roles else 140, roles=roles)
     arch = "sm_90a" if roles else ("sm_80", "sm_89")[seed % 2]
     assert run_random(case, arch, _on_machine) == ""
+
+
+MORE_ROWS = int(os.environ.get("POLYGEN_ROWS", "24"))
+ROW_PROGRAMS = [n if n < 8 else pytest.param(n, marks=pytest.mark.slow) for n in range(MORE_ROWS)]
+
+
+@pytest.mark.parametrize("seed", ROW_PROGRAMS)
+def test_random_rows_are_exact_on_the_machine(seed: int) -> None:
+    roles = seed % 3 == 1
+    arch = "sm_90a" if roles else ("sm_80", "sm_89")[seed % 2]
+    case = row_program(seed, 100 if roles else 140, roles=roles)
+    assert run_random(case, arch, _on_machine, compiled=compile_rows) == ""

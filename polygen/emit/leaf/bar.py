@@ -20,6 +20,13 @@ def _(plan: KernelPlan, one: Leaf, work: Placed) -> Text:
     return Text("__syncwarp();", f"{one.statement}: {work.reason}", inline=True)
 
 
+@leaf("bar", "consumers", Placed)
+def _(plan: KernelPlan, one: Leaf, work: Placed) -> Text:
+    agents = plan.place(one.place).agents  # behind the barriers that each of them has
+    meet = f'asm volatile("bar.sync {agents + 1}, {agents * work.threads};" ::: "memory");'
+    return Text(meet, f"{one.statement}: {work.reason}", inline=True)
+
+
 @leaf("bar", "warpgroup", Placed, needs=("panels_out",))
 def _(plan: KernelPlan, one: Leaf, work: Placed) -> Text:
     meet = (

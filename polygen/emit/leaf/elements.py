@@ -10,7 +10,7 @@ from typing import Any
 
 from polygen.emit.ctext import pointwise
 from polygen.emit.element_types import name_of, type_records
-from polygen.emit.folds import combined
+from polygen.emit.folds import appended, extent_text
 from polygen.emit.functions import FAST_BITS, literal
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import coordinate, position
@@ -42,6 +42,7 @@ def _values(e: Epilogue) -> tuple[dict[str, str], dict[str, str]]:
     """The names of the sums and of what is read, and of what is written."""
     read = dict(e.sums) | {read.name: read.name for read in e.reads}
     read |= {name: name for name, _ in e.coordinates}
+    read |= {fold.value: fold.value for fold in e.known}
     return read, {name: f"{name}_result" for name in outcomes(e)}
 
 
@@ -73,16 +74,17 @@ def combined_at(e: Epilogue, places: list[str], at: int) -> list[str]:
         values = [
             f"{term}_out[{at}]" if isinstance(term, str) else literal(term) for term in fold.terms
         ]
-        lines.append(combined(fold.monoid, into, values))
+        lines.append(appended(fold.monoid, into, values))
     return lines
 
 
-def statements(plan: KernelPlan) -> tuple[list[str], tuple[str, ...]]:
+def statements(plan: KernelPlan, e: Epilogue) -> tuple[list[str], tuple[str, ...]]:
     """The statements as lines of C, and the helper files they need."""
-    e = plan.epilogue
     read, written = _values(e)
     whole = [name for name, _ in e.sums] if plan.atom.c.dtype == S32 else []
-    fast = not e.folds and all(w.tensor.dtype.bits <= FAST_BITS for w in e.writes)
+    alone = not (e.folds or e.known)
+    fast = alone and all(w.tensor.dtype.bits <= FAST_BITS for w in e.writes)
+    read |= {name: f"(float)({extent_text(dims)})" for name, dims in e.sizes}
     return pointwise(e.statements, read, written, fast, whole)
 
 
@@ -92,7 +94,7 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
     parameters = [f"float {name}" for name in read.values()]
     parameters += [f"float& {name}" for name in written.values()]
     return Text(
-        block(*statements(plan)[0]),
+        block(*statements(plan, e)[0]),
         "The fused pointwise statements, on one element.",
         parameters=", ".join(parameters),
     )
@@ -111,7 +113,9 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
     lines += [f"float {name};" for name in stored]
     totals = [total for _, total in e.sums]
     places = [coordinate(along, "row", "column + e") for _, along in e.coordinates]
-    lines.append(f"compute({', '.join([*totals, *map(_alone, e.reads), *places, *results])});")
+    known = [fold.value for fold in e.known]
+    given = ", ".join([*totals, *map(_alone, e.reads), *places, *known, *results])
+    lines.append(f"compute{e.suffix}({given});")
     for write, name in zip(e.writes, stored, strict=True):
         place = position(write, "row", "(column + e)")
         lines.append(f"*({place}) = to_{epilogue_type(write.tensor)}({name});")
@@ -119,7 +123,7 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
         block(*lines),
         "Results at the edge of the arrays, one at a time: element e of a vector at (row, column).",
         parameters=", ".join(
-            ["int row, int column, int e", *(f"float {t}" for t in totals)]
+            ["int row, int column, int e", *(f"float {t}" for t in (*totals, *known))]
             + [f"float& {term}" for term in results[len(e.writes) :]]
         ),
     )
@@ -141,6 +145,7 @@ def vector_record(e: Epilogue) -> dict[str, Any]:
         "arguments": ", ".join(
             [*(f"{total}s[e]" for _, total in e.sums), *(_element(r, e) for r in e.reads)]
             + [coordinate(along, "row", "column", "e") for _, along in e.coordinates]
+            + [fold.value for fold in e.known]
             + [f"{name}_out[e]" for name in outcomes(e)]
         ),
         "results": [f"float {name}_out[{e.vector}];" for name in outcomes(e)],

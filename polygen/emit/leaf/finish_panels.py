@@ -264,6 +264,10 @@ def _compute(plan: KernelPlan, work: Finish) -> list[str]:
         arguments += [
             _place(name, along, work.group_columns, e) for name, along in work.epilogue.coordinates
         ]
+        arguments += [
+            f"{fold.known}[block][{_slot(fold.slots[0], fold.slots[2])}]"
+            for fold in work.epilogue.known
+        ]
         arguments += [f"{p.name}_out[{e}]" for p in work.results]
         arguments += [f"{name}_out[{e}]" for name in terms]
         lines.append(f"compute({', '.join(arguments)});")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 
+from polygen.emit.ctext import definition
 from polygen.emit.folds import (
     array_text,
     combined,
@@ -16,8 +17,9 @@ from polygen.emit.folds import (
 )
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import extent_names, plus
+from polygen.frontend.monoids import MONOIDS
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.result_work import Epilogue, Folding, FoldPart
+from polygen.lower.result_work import Epilogue, Folding, FoldPart, Meeting
 
 
 @leaf("unfold", "threads", Folding)
@@ -50,9 +52,107 @@ def _(plan: KernelPlan, one: Leaf, work: Folding) -> Text:
     return Text(text, f"{one.statement}: lanes with elements of one place meet, one writes")
 
 
-def _slot(plan: KernelPlan, part: FoldPart, slot: int) -> list[str]:
-    """What lanes do with one of their places."""
-    e, extents = plan.epilogue, extent_names(plan)
+@leaf("meet", "threads", Meeting)
+def _(plan: KernelPlan, one: Leaf, work: Meeting) -> Text:
+    lines, declared = [], []
+    for part in work.epilogue.folds:
+        declared.append(f"float {part.known}[{part.atoms}][{len(part.offsets)}];")
+        lines += [
+            "#pragma unroll",
+            f"for (int fold_i = 0; fold_i < {part.atoms}; ++fold_i) {{",
+            *(f"  {line}" for at in range(len(part.offsets)) for line in _known(part, at)),
+            "}",
+        ]
+    text = block(*lines).replace("  #pragma", "#pragma")
+    note = f"{one.statement}: lanes with elements of one row meet, and each has its results"
+    return Text(text, note, tuple(declared))
+
+
+@leaf("give", "threads", Meeting, needs=("words",))
+def _(plan: KernelPlan, one: Leaf, work: Meeting) -> Text:
+    lines, first = [f"const unsigned own_rows = {_area(plan, one, work, '')};"], 0
+    for part in work.epilogue.folds:
+        lines += ["#pragma unroll", f"for (int fold_i = 0; fold_i < {part.atoms}; ++fold_i) {{"]
+        for slot in range(len(part.offsets)):
+            inside, names = _met(part, slot)
+            writes = [
+                f"    write_word({_given(plan, work, part, slot, first + at, 'own_rows')}, "
+                f"__float_as_uint({name}));"
+                for at, name in enumerate(names)
+            ]
+            inside += [f"  if ((lane & {sum(part.masks)}) == 0) {{", *writes, "  }", "}"]
+            lines += [f"  {line}" for line in inside]
+        lines.append("}")
+        first += len(part.terms)
+    text = block(*lines).replace("  #pragma", "#pragma")
+    return Text(text, f"{one.statement}: lanes with elements of one row meet, one of them writes")
+
+
+@leaf("take", "threads", Meeting, needs=("words",))
+def _(plan: KernelPlan, one: Leaf, work: Meeting) -> Text:
+    lines, declared, first = [], [], 0
+    count = work.epilogue.sharing
+    lines = [
+        f"const unsigned rows_{v} = {_area(plan, one, work, f' / {count} * {count} + {v}')};"
+        for v in range(count)
+    ]
+    for part in work.epilogue.folds:
+        declared.append(f"float {part.known}[{part.atoms}][{len(part.offsets)}];")
+        lines += ["#pragma unroll", f"for (int fold_i = 0; fold_i < {part.atoms}; ++fold_i) {{"]
+        for slot in range(len(part.offsets)):
+            names = [f"fold_{at}" for at in range(len(part.terms))]
+            reads = [
+                [
+                    f"read_sum({_given(plan, work, part, slot, first + at, f'rows_{v}')})"
+                    for at in range(len(names))
+                ]
+                for v in range(count)
+            ]
+            begin = ", ".join(
+                f"{name} = {text}" for name, text in zip(names, reads[0], strict=True)
+            )
+            inside = ["{", f"  float {begin};"]
+            inside += [f"  {combined(part.monoid, names, other)}" for other in reads[1:]]
+            lines += [f"  {line}" for line in (*inside, *_finished(part, slot, names))]
+        lines.append("}")
+        first += len(part.terms)
+    text = block(*lines).replace("  #pragma", "#pragma")
+    note = f"{one.statement}: what all that share a row have of it, one after the other"
+    return Text(text, note, tuple(declared))
+
+
+def _area(plan: KernelPlan, one: Leaf, work: Meeting, which: str) -> str:
+    """Where an agent's rows are in shared memory."""
+    buffer, agent = plan.buffer(work.given), plan.place(one.place).agent
+    return f"shared + {buffer.offset} + ({agent}{which}) * {buffer.owner_bytes}"
+
+
+def _given(
+    plan: KernelPlan, work: Meeting, part: FoldPart, slot: int, component: int, area: str
+) -> str:
+    """Where a component of one of a lane's rows is, in the area of an agent."""
+    e, atom = work.epilogue, plan.atom
+    quarter = "quarter + " if atom.scope == "warpgroup" else ""
+    row = f"fold_i * {atom.m} + {quarter}{plus(e.row_of_lane, part.offsets[slot])}"
+    return f"{area} + ({component * plan.tiles.warp[0]} + {row}) * 4"
+
+
+def _known(part: FoldPart, slot: int) -> list[str]:
+    """The result of one of the rows of a lane."""
+    lines, names = _met(part, slot)
+    return [*lines, *_finished(part, slot, names)]
+
+
+def _finished(part: FoldPart, slot: int, names: list[str]) -> list[str]:
+    """All components -> the result; closes a block."""
+    finish = MONOIDS[part.monoid].finish
+    body, (value,), _ = definition(lambda *v: (finish(*v),), names, "fold_")
+    known = f"{part.known}[fold_i][{slot}] = {value};"
+    return [*(f"  {line}" for line in (*body, known)), "}"]
+
+
+def _met(part: FoldPart, slot: int) -> tuple[list[str], list[str]]:
+    """What all lanes have of a place becomes one, in all of them; opens a block."""
     names = [f"fold_{at}" for at in range(len(part.terms))]
     given = ", ".join(
         f"{name} = {register}[fold_i][{slot}][0]"
@@ -62,7 +162,13 @@ def _slot(plan: KernelPlan, part: FoldPart, slot: int) -> list[str]:
     for turn in range(1, part.registers):
         others = [f"{register}[fold_i][{slot}][{turn}]" for register in part.names]
         lines.append(f"  {combined(part.monoid, names, others)}")
-    lines += [f"  {line}" for line in exchanged(part.monoid, names, part.masks)]
+    return lines + [f"  {line}" for line in exchanged(part.monoid, names, part.masks)], names
+
+
+def _slot(plan: KernelPlan, part: FoldPart, slot: int) -> list[str]:
+    """What lanes do with one of their places."""
+    e, extents = plan.epilogue, extent_names(plan)
+    lines, names = _met(part, slot)
     conditions = [f"(lane & {sum(part.masks)}) == 0"] if part.masks else []
     if part.along:
         lines.append(f"  const int fold_place = {_place(plan, e, part, slot)};")

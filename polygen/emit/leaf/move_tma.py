@@ -51,7 +51,8 @@ def _boxes(of: Boxes, slot: str) -> list[str]:
     function = "box_multicast" if of.mask else "box_load"
     mask = f", {of.mask}" if of.mask else f", {_policy(of)}" if of.once else ""
     return [
-        f"{function}({slot}{part} + {j * of.box_bytes}, &{of.map}, full, "
-        f"{', '.join(coordinates(of, j))}{mask});"
+        f"{function}({slot}{part} + {j * of.box_bytes + piece * of.part_bytes}, &{of.map}, full, "
+        f"{', '.join(coordinates(of, j, piece))}{mask});"
         for j in range(of.count)
+        for piece in range(of.pieces)
     ]

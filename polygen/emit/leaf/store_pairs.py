@@ -36,8 +36,11 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
         "atoms_n": plan.tiles.columns // plan.atom.n,
         "pairs": _pairs(plan, e),
         "terms": [f"{name}_out" for name in outcomes(e)[len(e.writes) :]],
+        "suffix": e.suffix,
+        "known": [fold.value for fold in e.known],
     }
-    comment = f"{one.statement}[m]: straight from the fragments, two adjacent results at a time"
+    does = "terms of rows" if e.suffix else "straight"
+    comment = f"{one.statement}[m]: {does} from the fragments, two adjacent results at a time"
     return Text(filled("store_pairs_threads", record), comment)
 
 
@@ -51,6 +54,10 @@ def _pairs(plan: KernelPlan, e: Epilogue) -> list[dict[str, Any]]:
             {
                 "row": f"m * {plan.atom.m} + {plus(e.row_of_lane, row)}",
                 "column": f"n * {plan.atom.n} + {plus(e.column_of_lane, column)}",
+                "known": [
+                    f"const float {fold.value} = {fold.known}[m][{fold.slots[first]}];"
+                    for fold in e.known
+                ],
                 "folds": [folded(e, first + at, at) for at in range(2)] if e.folds else [],
                 "sums": [
                     {

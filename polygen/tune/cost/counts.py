@@ -83,6 +83,10 @@ class Counts:
         exchanged: 1 if operands are exchanged.
         lanes: 1 if lanes multiply, without tensor cores.
         loaded: elements that they read into registers, per k tile.
+        folded: terms that are folded into sums and the like, per tile.
+        indexed: into the place of the largest or the smallest.
+        exponentials: into sums of exponentials.
+        unstored: 1 if nothing but folds leaves.
     """
 
     roles: int
@@ -131,6 +135,10 @@ class Counts:
     exchanged: int = 0
     lanes: int = 0
     loaded: int = 0
+    folded: int = 0
+    indexed: int = 0
+    exponentials: int = 0
+    unstored: int = 0
 
     @property
     def tiles(self) -> int:
@@ -255,6 +263,10 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         exchanged=schedule.exchange,
         lanes=schedule.by_lanes,
         loaded=workers * (lefts * warp.m + rights * warp.n) * cta.k if schedule.by_lanes else 0,
+        folded=cta.m * cta.n * problem.folds[0],
+        indexed=cta.m * cta.n * problem.folds[1],
+        exponentials=cta.m * cta.n * problem.folds[2],
+        unstored=problem.result_bytes == 0,
     )
 
 

@@ -197,11 +197,30 @@ def _finish(p: CostParameters, c: Columns) -> Column:
         + c.own
         / c.split
         / _PANEL
-        * (np.where(direct, p.registers, p.panel + c.in_lines * p.line) + c.exchanged * p.across)
+        * (
+            np.where(
+                direct,
+                np.where(c.unstored > 0, p.unstored, p.registers),
+                p.panel + c.in_lines * p.line,
+            )
+            + c.exchanged * p.across
+        )
+        + _folding(p, c)
         + np.where(direct, 0.0, c.panels * p.panel_turn)
         + c.matrix_bytes / workers / p.matrix_rate
         + c.functions / workers / p.function_rate
     )
+
+
+def _folding(p: CostParameters, c: Columns) -> Column:
+    """Cycles in which the threads of a block fold the terms of a tile.
+
+    Whoever they belong to, they take turns at the same schedulers.
+    """
+    instructions = (
+        c.folded * p.fold + c.indexed * p.fold_index + c.exponentials * p.fold_exponential
+    )
+    return np.asarray(instructions / p.fold_rate)
 
 
 def _warps(p: CostParameters, c: Columns) -> dict[str, Column]:
@@ -209,6 +228,7 @@ def _warps(p: CostParameters, c: Columns) -> dict[str, Column]:
     rounds = np.floor(c.rounds / c.resident)
     rest = c.rounds - rounds * c.resident
     out = (c.result_bytes + c.matrix_bytes) / p.way_out_rate + c.functions / p.warp_function_rate
+    out = out + _folding(p, c)
 
     # Narrow copies are limited by their number, wide ones by their bytes.
     narrow = np.minimum(p.warp_narrow_rate * c.access_bytes, p.warp_fetch_rate)

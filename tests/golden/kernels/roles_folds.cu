@@ -254,6 +254,18 @@ __device__ __forceinline__ void combine_argmax(float& a0, float& a1, const float
   a0 = t15;
   a1 = t16;
 }
+__device__ __forceinline__ void combine_argmax_later(float& a0, float& a1, const float b0, const float b1) {
+  const bool t1 = b0 <= a0;
+  const bool t2 = !t1;
+  const bool t3 = a0 == a0;
+  const bool t4 = t2 && t3;
+  const bool t5 = a1 == __int_as_float(0x7f800000);
+  const bool t6 = t4 || t5;
+  const float t7 = t6 ? b0 : a0;
+  const float t8 = t6 ? b1 : a1;
+  a0 = t7;
+  a1 = t8;
+}
 
 extern "C" __global__ void __launch_bounds__(384, 1)
 pg_roles_folds(const unsigned short* __restrict__ x, const unsigned short* __restrict__ w, unsigned short* __restrict__ y0, float* __restrict__ y1, int* __restrict__ y2, int M, int K, int N, int x_stride0, int w_stride0, int y0_stride0, float* __restrict__ parts, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, const __grid_constant__ TensorMap map_out_y0) {
@@ -371,11 +383,11 @@ pg_roles_folds(const unsigned short* __restrict__ x, const unsigned short* __res
           y0_words[j][half] = pack_bf16(y0_out[0], y0_out[1]);
           if (half * 8 < fold_rows && j * 8 + 0 < fold_columns) {
             combine_sum(v2_part0[block][(half ? 1 : 0)][0], v2_0_out[0]);
-            combine_argmax(v5_part0[(first_block + j)][0][0], v5_part1[(first_block + j)][0][0], v5_0_out[0], v5_1_out[0]);
+            combine_argmax_later(v5_part0[(first_block + j)][0][0], v5_part1[(first_block + j)][0][0], v5_0_out[0], v5_1_out[0]);
           }
           if (half * 8 < fold_rows && j * 8 + 1 < fold_columns) {
             combine_sum(v2_part0[block][(half ? 1 : 0)][1], v2_0_out[1]);
-            combine_argmax(v5_part0[(first_block + j)][1][0], v5_part1[(first_block + j)][1][0], v5_0_out[1], v5_1_out[1]);
+            combine_argmax_later(v5_part0[(first_block + j)][1][0], v5_part1[(first_block + j)][1][0], v5_0_out[1], v5_1_out[1]);
           }
         }
       }

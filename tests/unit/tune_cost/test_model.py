@@ -27,6 +27,7 @@ PROBLEMS = (
     Problem(512, 512, 4096, functions=1, pointwise=True),
     Problem(4096, 4096, 512, matrices=2, matrix_bytes=4, functions=1, pointwise=True),
     Problem(8192, 8192, 8192, element_bytes=1),
+    Problem(16384, 4096, 128, result_bytes=0, folds=(1, 1, 1)),
     Problem(3001, 3001, 3001, astride=True, access_bytes=2, threaded=(1, 1)),
     Problem(
         4096, 4096, 4096, threaded=(1, 0), computed=(1, 0), source_bytes=(1 << 25, 0),
@@ -51,12 +52,14 @@ BETTER = (
     "warp_rate", "warp_shared_rate", "warp_fetch_rate", "warp_narrow_rate",
     "way_out_rate", "warp_function_rate", "exchange_rate", "warp_memory",
     "lane_rate", "lane_load_rate", "producer_rate", "compute_rate", "compute_function_rate",
+    "fold_rate",
 )  # fmt: skip
 WORSE = (
     "droop", "written_share", "start", "instruction", "step", "latency", "crowding", "cluster_loss",
     "wide_cluster_loss", "tile", "panel", "panel_turn", "registers", "line", "across",
     "thread_latency", "thread_passes", "warp_start", "warp_latency", "warp_crowding",
     "full_rate_warps", "barrier", "round", "exchange", "copy_start",
+    "unstored", "fold", "fold_index", "fold_exponential",
 )  # fmt: skip
 
 

@@ -1,0 +1,305 @@
+"""Tiles that cover rows: elements use results of their own row in the kernel that makes them.
+
+    pass 0   row_v1[i] = max over j of v0[i,j]                      registers, then lanes that meet
+    pass 1   v3_r1[i,j] = exp(v0[i,j] - row_v1[i]), row_v4[i] = sum over j of v3_r1[i,j]
+    last     y0[i,j] = exp(v0[i,j] - row_v1[i]) / row_v4[i]         results are stored
+
+1. The sums stay in registers; each pass computes from them, and from what earlier passes have
+   folded, what it folds, and the last one what is stored. So every pass has statements of its own:
+   copies of the program's, under names of their own. That a statement is computed again changes no
+   value: it is a function of what it reads.
+2. Results of rows are arrays to the statements that read them, which no statement writes. What
+   connects passes is said apart, and exactly: all terms of a row come before every element that
+   uses its result (`between_passes`). It is proved like any other dependence: inside one block if
+   the tile is as wide as the row, and in order by the trees that are emitted.
+3. A fold that is an output as well makes its parts in the last pass, like folds that no element
+   uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from polygen import isl
+from polygen.errors import UnsupportedProgram
+from polygen.frontend.dtypes import F32
+from polygen.frontend.program import (
+    Access,
+    Argument,
+    Contraction,
+    Coordinate,
+    Fold,
+    Pointwise,
+    Program,
+    Statement,
+    Tensor,
+)
+from polygen.poly.folds import Split, split_folds, terms
+from polygen.poly.scop import Scop, space
+from polygen.poly.whole_rows import Places, RowPasses, computed_index, iterator
+
+
+def result_of(value: str) -> str:
+    """What the kernel calls a result of a row."""
+    return f"row_{value}"
+
+
+def split_for(program: Program, *, in_tile: bool) -> Split:
+    """The parts of a program as a schedule has them: with rows in a tile, or behind the kernel.
+
+    Raises:
+        UnsupportedProgram: a result of a fold is used where it is not known; with the dependence.
+    """
+    split = split_folds(program)
+    return _Covering(program, split).split() if in_tile and split.rows else split
+
+
+class _Covering:
+    """Statements pass by pass."""
+
+    def __init__(self, program: Program, behind: Split) -> None:
+        self.program, self.behind = program, behind
+        self.writers = {s.write.name: s for s in program.statements}
+        self.places = Places(program)
+        self.along = {s.name: self.places.add(s) for s in program.statements}
+        self.late = {s.name for rows in behind.rows for s in rows.statements}
+        self.over_results = {s.name for s in behind.after}
+        self.operands = self._operands()
+        self.level = self._levels()
+
+    def split(self) -> Split:
+        """The kernel's statements, and what follows."""
+        program, behind = self.program, self.behind
+        if len(behind.rows) > 1:
+            raise _refusal(program, "results of rows over several axes")
+        rows = behind.rows[0]
+        used = self._used()
+        folds = [self.writers[name] for name in self.writers if name in used]
+        count = 1 + max(self.level[fold.write.name] for fold in folds) - 1
+        made: list[Pointwise] = []
+        of: dict[str, int] = {}
+        by_pass = []
+        for number in range(count):
+            own = [f for f in folds if self.level[f.write.name] - 1 == number]
+            wanted = [a.name for fold in own for a in fold.reads]
+            mine = self._copies(wanted, number, last=False)
+            row_folds = [self._row_fold(f, number) for f in own if isinstance(f, Fold)]
+            mine += [one for fold in row_folds for one in terms(fold)]
+            by_pass.append(tuple(row_folds))
+            made += mine
+            of |= {one.name: number for one in mine}
+        over_results = {t.name for t in behind.outputs}
+        outer = self._behind(over_results)
+        stored = [t.name for t in program.outputs if t.name not in over_results]
+        wanted = [*stored, *(a.name for fold in outer for a in fold.reads)]
+        mine = self._copies(wanted, count, last=True)
+        outer = [self._renamed_fold(fold, count) for fold in outer]
+        mine += [one for fold in outer for one in terms(fold)]
+        of |= {one.name: count for one in mine}
+        needed_after = self._after(over_results)
+        results = [
+            Tensor(
+                result_of(f.write.name), F32, tuple(dict(f.domain)[it] for it in f.write.iterators)
+            )
+            for f in folds
+        ]
+        results = [replace(t, order=tuple(range(len(t.dims)))) for t in results]
+        main = replace(
+            program,
+            inputs=(*program.inputs, *results),
+            outputs=tuple(t for t in program.outputs if t.name in stored),
+            statements=(*self._kept_first(), *made, *mine),
+        )
+        return Split(
+            main, tuple(outer), needed_after, behind.outputs,
+            passes=RowPasses(tuple(of.items()), tuple(by_pass), rows.own),
+        )  # fmt: skip
+
+    def _kept_first(self) -> list[Statement]:
+        """Products, and what computes their operands."""
+        return [
+            s
+            for s in self.program.statements
+            if isinstance(s, Contraction) or s.write.name in self.operands
+        ]
+
+    def _operands(self) -> set[str]:
+        """Values that operands of products are computed from, and those themselves."""
+        found: set[str] = set()
+        stack = [a.name for c in self.program.contractions for a in c.reads]
+        while stack:
+            writer = self.writers.get(stack.pop())
+            if writer is not None and writer.write.name not in found:
+                found.add(writer.write.name)
+                stack += [a.name for a in writer.reads]
+        return found
+
+    def _levels(self) -> dict[str, int]:
+        """Per value, how many folds of rows lie one behind the other before it."""
+        level: dict[str, int] = {}
+        for one in self.program.statements:
+            read = max((level.get(a.name, 0) for a in one.reads), default=0)
+            level[one.write.name] = read + isinstance(one, Fold)
+        return level
+
+    def _used(self) -> set[str]:
+        """The results of folds that elements use, by themselves or through work over results."""
+        stack = [a.name for s in self.program.statements if s.name in self.late for a in s.reads]
+        found, seen = set[str](), set[str]()
+        while stack:
+            writer = self.writers.get(stack.pop())
+            if writer is None or writer.name in seen:
+                continue
+            seen.add(writer.name)
+            if isinstance(writer, Fold):
+                found.add(writer.write.name)
+            elif writer.name in self.over_results:
+                stack += [a.name for a in writer.reads]
+        return found
+
+    def _behind(self, outputs: Iterable[str]) -> list[Fold]:
+        """The folds that outputs over results are computed from."""
+        stack, found = list(outputs), set[str]()
+        while stack:
+            writer = self.writers.get(stack.pop())
+            if isinstance(writer, Fold):
+                found.add(writer.write.name)
+            elif writer is not None:
+                stack += [a.name for a in writer.reads]
+        return [f for f in self.program.folds if f.write.name in found]
+
+    def _after(self, outputs: Iterable[str]) -> tuple[Pointwise, ...]:
+        """The statements over results that outputs are computed by."""
+        stack, found = list(outputs), set[str]()
+        while stack:
+            writer = self.writers.get(stack.pop())
+            if writer is not None and not isinstance(writer, Fold):
+                found.add(writer.name)
+                stack += [a.name for a in writer.reads]
+        return tuple(s for s in self.behind.after if s.name in found)
+
+    # --- copies ----------------------------------------------------------------------------------
+    def _copies(self, wanted: list[str], number: int, *, last: bool) -> list[Pointwise]:
+        """The statements that a pass computes values by, in program order."""
+        found: set[str] = set()
+        stack = list(wanted)
+        while stack:
+            name = stack.pop()
+            writer = self.writers.get(name)
+            if isinstance(writer, Pointwise) and name not in found:
+                found.add(name)
+                stack += [a.name for a in writer.reads]
+        return [
+            self._copy(s, number, last)
+            for s in self.program.statements
+            if isinstance(s, Pointwise) and s.write.name in found
+        ]
+
+    def _copy(self, statement: Pointwise, number: int, last: bool) -> Pointwise:
+        """A statement over all axes, under a name of its pass."""
+        along = self._along(statement)
+        name = statement.write.name
+        whole = self._whole()
+        return replace(
+            statement,
+            name=f"{statement.name}_r{number}",
+            domain=tuple((iterator(at), extent) for at, extent in enumerate(self.places.axes)),
+            write=Access(self._name(name, number, last), whole)
+            if name not in self.program.tensors
+            else self._stored(statement, along),
+            args=tuple(self._argument(a, along, number, last) for a in statement.args),
+        )
+
+    def _stored(self, statement: Pointwise, along: Mapping[str, int]) -> Access:
+        """Where an output is written."""
+        names = {it: iterator(at) for it, at in along.items()}
+        index = (computed_index(one, names) for one in statement.write.index)
+        return Access(statement.write.name, tuple(index))
+
+    def _along(self, statement: Statement) -> dict[str, int]:
+        found = self.along[statement.name]
+        if found is None:
+            raise _refusal(self.program, f"{statement.name}, whose axes are not the products',")
+        return found
+
+    def _whole(self) -> tuple[str, ...]:
+        return tuple(iterator(at) for at in range(len(self.places.axes)))
+
+    def _name(self, value: str, number: int, last: bool) -> str:
+        """What a pass calls a value; the last one as the program does, unless operands are."""
+        return value if last and value not in self.operands else f"{value}_r{number}"
+
+    def _argument(
+        self, argument: Argument, along: Mapping[str, int], number: int, last: bool
+    ) -> Argument:
+        names = {it: iterator(at) for it, at in along.items()}
+        if isinstance(argument, Coordinate):
+            return Coordinate(computed_index(argument.index, names))
+        if not isinstance(argument, Access):
+            return argument
+        writer = self.writers.get(argument.name)
+        if isinstance(writer, Contraction):
+            axes = self.places.values[argument.name]
+            return Access(argument.name, tuple(0 if a is None else iterator(a) for a in axes))
+        if isinstance(writer, Fold):
+            index = tuple(computed_index(one, names) for one in argument.index)
+            return Access(result_of(argument.name), index)
+        if writer is not None:
+            return Access(self._name(argument.name, number, last), self._whole())
+        return Access(argument.name, tuple(computed_index(i, names) for i in argument.index))
+
+    def _row_fold(self, fold: Fold, number: int) -> Fold:
+        """A fold of a pass, whose result elements use."""
+        return self._placed_fold(fold, number, result_of(fold.write.name), last=False)
+
+    def _renamed_fold(self, fold: Fold, number: int) -> Fold:
+        """A fold of the last pass, whose parts leave."""
+        return self._placed_fold(fold, number, fold.write.name, last=True)
+
+    def _placed_fold(self, fold: Fold, number: int, name: str, *, last: bool) -> Fold:
+        along = self._along(fold)
+        names = {it: iterator(at) for it, at in along.items()}
+        return replace(
+            fold,
+            name=f"{fold.name}_r{number}",
+            domain=tuple((iterator(at), extent) for at, extent in enumerate(self.places.axes)),
+            write=Access(name, tuple(computed_index(one, names) for one in fold.write.index)),
+            args=tuple(self._argument(a, along, number, last) for a in fold.args),
+        )
+
+
+def _refusal(program: Program, what: str) -> UnsupportedProgram:
+    return UnsupportedProgram(
+        f"{what} in a tile that covers rows",
+        where=f"{program.name}, epilogue.rows",
+        why="elements use results of their own row from registers, which a warp has of its rows",
+        nearest='Use epilogue.rows = "after"',
+    )
+
+
+def between_passes(scop: Scop, passes: RowPasses) -> isl.UnionMap:
+    """Every element of a row depends on all elements of the row in the passes before its own."""
+    of = dict(passes.statements)
+    groups = [(of[g.members[0]], g) for g in scop.groups if g.members[0] in of]
+    texts = []
+    for number, one in groups:
+        for later, other in groups:
+            if later <= number:
+                continue
+            left = [f"a{at}" for at in range(len(one.domain))]
+            right = [f"b{at}" for at in range(len(other.domain))]
+            shift = len(one.domain) - _rank(passes, scop)
+            same = " and ".join(f"a{at + shift} = b{at + shift}" for at in passes.own) or "1 = 1"
+            texts.append(
+                f"{one.name}[{','.join(left)}] -> {other.name}[{','.join(right)}] : {same}"
+            )
+    found = isl.UnionMap(space(scop.parameters) + "{ " + "; ".join(texts) + " }")
+    return found.intersect_domain(scop.domain).intersect_range(scop.domain)
+
+
+def _rank(passes: RowPasses, scop: Scop) -> int:
+    """Axes of a value; a vector's statements have one more, of extent 1, in front."""
+    of = dict(passes.statements)
+    one = next(g for g in scop.groups if g.members[0] in of)
+    return sum(it.startswith(iterator(0)[:-1]) for it, _ in one.domain)

@@ -1,0 +1,407 @@
+"""Results of folds used in their own row, on the PTX machine: exact on integers, within a bound.
+
+Behind the kernel, which keeps what the launch that follows reads in a workspace that starts as NaN;
+or in it, where tiles cover rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from matrix import roles, small, tiled
+
+import polygen as pg
+from polygen.cli.accuracy import expected
+from polygen.emit import fold_rows as emitted
+from polygen.emit.leaf import fold_parts
+from polygen.errors import IllegalSchedule, VerifyError
+from polygen.frontend.evaluate import evaluate
+from polygen.kernel import Kernel
+from polygen.lower import folds as lowered
+from polygen.poly import by_warps, mapping
+from polygen.poly.tile_tree import Steps
+from polygen.schedule.model import CtaTile, Epilogue, Schedule, Tile, WarpTile
+
+PAIRS = Epilogue(through="registers")
+SMALL = small(epilogue=PAIRS)
+TILE = Epilogue(through="registers", rows="tile")
+WHOLE = tiled((32, 96, 32), (16, 96), epilogue=TILE)
+SHARED = tiled((32, 96, 32), (16, 48), epilogue=TILE)  # two warps have halves of a row
+X_W = ("bf16[M,K]", "bf16[N,K]")
+NORM = (*X_W, "bf16[M,N]", "bf16[N]")
+SIZES = {"M": 72, "N": 88, "K": 96}
+
+
+@pg.fuse
+def centred(x, w):
+    return x @ w.T - np.max(x @ w.T, axis=1, keepdims=True)
+
+
+@pg.fuse
+def two_levels(x, w):
+    v = x @ w.T
+    u = v - np.max(v, axis=1, keepdims=True)
+    return u + np.min(abs(u), axis=1, keepdims=True), np.max(v, axis=1), v
+
+
+@pg.fuse
+def columns(x, w):
+    v = pg.clip(x @ w.T, -3, 4)
+    return (v - np.sum(v, axis=0, keepdims=True)).T
+
+
+@pg.fuse
+def whole(x, w):
+    return x @ w.T - np.min(x @ w.T)
+
+
+@pg.fuse
+def masked(x, w):
+    """A mask that is computed twice, where a coordinate is below another."""
+    v = x @ w.T
+    i, j = pg.indices(v)
+    below = j <= i
+    most = np.max(pg.where(below, v, -1000), axis=1, keepdims=True)
+    return pg.where(below, v - most, 7)
+
+
+@pg.fuse
+def batches(x, w):
+    v = x @ w
+    rows = v - np.max(v, axis=-1, keepdims=True)
+    return rows, v - np.min(v, axis=(0, 1), keepdims=True)
+
+
+@pg.fuse
+def rounded(x, w):
+    """What is kept is what was rounded."""
+    v = (x @ w.T).astype("bf16")
+    return v - np.max(v, axis=1, keepdims=True)
+
+
+@pg.fuse
+def hits(x, w, s):
+    v = x @ w.T
+    best = np.argmax(v, axis=1)
+    return pg.where(pg.indices(v)[1] == best[:, None], s, 0.0), best
+
+
+INTEGERS = {
+    "centred": (centred, X_W),
+    "two_levels": (two_levels, X_W),
+    "columns": (columns, X_W),
+    "whole": (whole, X_W),
+    "masked": (masked, X_W),
+    "rounded": (rounded, X_W),
+    "hits": (hits, (*X_W, "f32")),
+}
+
+
+@cache
+def made(function, signature: tuple[str, ...], arch: str, schedule: Schedule) -> Kernel:
+    return function.compile(*signature, arch=arch, schedule=schedule)
+
+
+def right(kernel: Kernel, sizes=None) -> None:
+    report = kernel.check(dict(sizes or SIZES))
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_by_warps(name):
+    function, signature = INTEGERS[name]
+    kernel = made(function, signature, "sm_80", SMALL)
+    assert len(kernel.sums.folds) == len(kernel.program.folds)
+    right(kernel)
+
+
+@pytest.mark.parametrize("way", ["registers", "lines"])
+def test_by_roles(way):
+    right(made(two_levels, X_W, "sm_90a", roles("one", through=way)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["columns", "masked", "hits"])
+@pytest.mark.parametrize("form", ["two", "pingpong"])
+def test_all_by_roles(name, form):
+    function, signature = INTEGERS[name]
+    right(made(function, signature, "sm_90a", roles(form, through="registers")))
+
+
+def test_batches():
+    signature = ("bf16[B,M,K]", "bf16[B,K,N]")
+    right(made(batches, signature, "sm_80", SMALL), {**SIZES, "B": 2})
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 8), (33, 1, 32), (1, 90, 16), (7, 257, 40)])
+def test_ragged_sizes(sizes):
+    """Rows of the workspace are longer than those of the matrix, one longer than a block."""
+    kernel = made(two_levels, X_W, "sm_80", SMALL)
+    right(kernel, dict(zip("MNK", sizes, strict=True)))
+
+
+def test_a_row_of_one_element_and_a_vector():
+    one = pg.fuse(lambda x, w: pg.softmax(x @ w.T))
+    right(one.compile("bf16[M,K]", "bf16[1,K]", arch="sm_80", schedule=SMALL), {"M": 40, "K": 32})
+    function = pg.fuse(lambda x, w: x @ w - np.max(x @ w))
+    right(function.compile("bf16[K]", "bf16[K,N]", arch="sm_80", schedule=SMALL), {"K": 64})
+
+
+# --- tiles that cover rows -----------------------------------------------------------------------
+def in_tile(form: str) -> Schedule:
+    return replace(roles(form, through="registers"), epilogue=TILE)
+
+
+@pg.fuse
+def beside_others(x, w):
+    """What elements use and what leaves, of rows, of columns and of all."""
+    v = x @ w.T
+    most = np.max(v, axis=1, keepdims=True)
+    return v - most, np.sum(v, axis=0), most, np.max(v - most, axis=1), np.min(v, keepdims=True)
+
+
+COVERED = {
+    **{name: INTEGERS[name] for name in ("centred", "two_levels", "columns", "masked", "hits")},
+    "beside_others": (beside_others, X_W),
+}
+
+
+@pytest.mark.parametrize("schedule", [WHOLE, SHARED], ids=["whole", "shared"])
+@pytest.mark.parametrize("name", COVERED)
+def test_in_tiles_by_warps(name, schedule):
+    function, signature = COVERED[name]
+    kernel = made(function, signature, "sm_80", schedule)
+    assert len(kernel.sums.folds) == len(kernel.program.folds)
+    assert "lanes that use a row's result have every term of it" in str(kernel.check(SIZES))
+    right(kernel)
+
+
+@pytest.mark.parametrize("way", ["tma", "lines"])
+def test_in_tiles_and_out_in_panels(way):
+    """Rows are known where panels are finished, and terms of the last pass are folded there."""
+
+    @pg.fuse
+    def all_ways(x, w, r):
+        v = x @ w.T + r
+        u = v - np.max(v, axis=1, keepdims=True)
+        return u.astype("bf16"), v, np.sum(v, axis=0)
+
+    schedule = replace(roles("two"), epilogue=Epilogue(through=way, rows="tile"))
+    signature, sizes = (*X_W, "bf16[M,N]"), {"M": 200, "N": 56, "K": 96}
+    kernel = all_ways.compile(*signature, arch="sm_90a", schedule=schedule, sizes=sizes)
+    right(kernel, sizes)
+
+
+@pytest.mark.parametrize("form", ["one", "pingpong", "two"])
+def test_in_tiles_by_roles(form):
+    right(made(beside_others, X_W, "sm_90a", in_tile(form)), {"M": 200, "N": 61, "K": 96})
+
+
+def consumers_beside(columns: int, stages: int) -> Schedule:
+    """Two consumers that have halves of a row each."""
+    schedule = in_tile("two")
+    tile = Tile(CtaTile(64, columns, 64), WarpTile(64, columns // 2))
+    return replace(schedule, tile=tile, pipeline=replace(schedule.pipeline, stages=stages))
+
+
+def test_consumers_that_share_rows():
+    """The next tile's are given when those of the one before are taken."""
+    kernel = made(beside_others, X_W, "sm_90a", consumers_beside(128, 3))
+    right(kernel, {"M": 200, "N": 125, "K": 96})
+    right(kernel, {"M": 64 * 140, "N": 8, "K": 64})
+
+
+@pytest.mark.slow
+def test_rows_of_512_elements():
+    """Tiles wider than what the copy engine moves at once."""
+    kernel = made(centred, X_W, "sm_90a", consumers_beside(512, 2))
+    right(kernel, {"M": 130, "N": 509, "K": 128})
+
+
+def test_several_tiles_of_persistent_blocks():
+    """Registers of one tile's rows are begun again for the next."""
+    kernel = made(centred, X_W, "sm_90a", in_tile("one"))
+    assert kernel.workspace({"M": 1000, "N": 61, "K": 64}) == 0
+    right(kernel, {"M": 64 * 140, "N": 8, "K": 64})
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 8), (33, 96, 32), (1, 90, 16), (7, 95, 40)])
+def test_ragged_rows_in_tiles(sizes):
+    """Columns behind the row's end are no terms, whatever is folded."""
+    kernel = made(two_levels, X_W, "sm_80", WHOLE)
+    right(kernel, dict(zip("MNK", sizes, strict=True)))
+
+
+def test_terms_behind_a_row_are_left_out(monkeypatch):
+    """All terms are negative: a zero behind the row would be the largest."""
+    function = pg.fuse(
+        lambda x, w: (lambda v: v - np.max(v, axis=1, keepdims=True))(-abs(x @ w.T) - 1)
+    )
+    right(function.compile(*X_W, arch="sm_80", schedule=WHOLE), {"M": 40, "N": 83, "K": 32})
+
+
+def test_batches_in_tiles():
+    function = pg.fuse(lambda x, w: x @ w - np.max(x @ w, axis=-1, keepdims=True))
+    kernel = function.compile("bf16[B,M,K]", "bf16[B,K,N]", arch="sm_80", schedule=WHOLE)
+    right(kernel, {**SIZES, "B": 2})
+
+
+def test_products_of_computed_operands_in_tiles():
+    @pg.fuse
+    def both(x, w, g):
+        v = pg.relu(x * g) @ pg.relu(w).T
+        return v - np.max(v, axis=1, keepdims=True)
+
+    kernel = both.compile(*X_W, "bf16[K]", arch="sm_80", schedule=WHOLE)
+    right(kernel)
+
+
+def test_two_products_in_tiles():
+    @pg.fuse
+    def gated(x, u, w):
+        v = pg.relu(x @ u.T) + (x @ w.T)
+        return v - np.min(v, axis=1, keepdims=True)
+
+    kernel = gated.compile(*X_W, "bf16[N,K]", arch="sm_80", schedule=WHOLE)
+    right(kernel)
+
+
+@pytest.mark.parametrize(("n", "rows"), [(64, "tile"), (256, "tile"), (257, "after")])
+def test_automatic_choices_by_the_length_of_rows(n, rows):
+    sizes = {"M": 4096, "N": n, "K": 512}
+    kernel = FLOATS["rms_norm"][0].compile(*NORM, arch="sm_90a", sizes=sizes)
+    assert kernel.schedule.epilogue.rows == rows
+    assert (kernel.workspace(sizes) == 0) == (rows == "tile")
+
+
+# --- floats --------------------------------------------------------------------------------------
+FLOATS = {
+    "softmax": (pg.fuse(lambda x, w: pg.softmax(x @ w.T)), X_W),
+    "rms_norm": (pg.fuse(lambda x, w, r, g: pg.rms_norm(x @ w.T + r, g)), NORM),
+    "layer_norm": (pg.fuse(lambda x, w, r, g: pg.layer_norm(x @ w.T + r, g)), NORM),
+    "rounded": (pg.fuse(lambda x, w: pg.softmax((x @ w.T) * 0.1).astype("bf16")), X_W),
+}
+
+
+@pytest.mark.parametrize("schedule", [SMALL, WHOLE], ids=["after", "tile"])
+@pytest.mark.parametrize("name", FLOATS)
+def test_norms_are_within_their_bound(name, schedule):
+    """Random normal data, against float64: the bound is that of types and lengths alone."""
+    function, signature = FLOATS[name]
+    kernel = made(function, signature, "sm_80", schedule)
+    generator, sizes = np.random.default_rng(7), {"M": 40, "N": 92, "K": 64}
+    given = {
+        t.name: generator.standard_normal([sizes[d] for d in t.dims]).astype(t.dtype.numpy)
+        for t in kernel.program.inputs
+    }
+    done = kernel.emulation(*given.values())
+    assert done.report.ok, str(done.report)
+    (one,) = expected(kernel.program, given, sizes, kernel.passes.plan.atom.k)
+    _, ratio, above = one.compare(np.asarray(done.results))
+    assert not above and 0 < ratio <= 1 and np.isfinite(one.allowed).all()
+
+
+@pytest.mark.parametrize("schedule", [SMALL, WHOLE], ids=["after", "tile"])
+def test_infinities_and_what_is_no_number(schedule):
+    """As NumPy: a NaN makes its row NaN, and so does a row of -inf alone; others are not."""
+    kernel = made(*FLOATS["softmax"], "sm_80", schedule)
+    kind = kernel.program.inputs[0].dtype.numpy
+    x, w = np.zeros((40, 32)), np.zeros((48, 32))
+    x[:, 0], w[:, 0] = 1, np.arange(48) % 7
+    x[5, 0], x[8, 1], w[:, 1] = np.nan, -np.inf, 1
+    done = kernel.emulation(x.astype(kind), w.astype(kind))
+    assert done.report.ok, str(done.report)
+    (wanted,) = evaluate(kernel.program, {"x": x, "w": w})
+    np.testing.assert_allclose(done.results, wanted, rtol=3e-6)
+    assert np.isnan(wanted[5]).all() and np.isnan(wanted[8]).all()
+    assert np.isfinite(np.delete(wanted, (5, 8), axis=0)).all()
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+def test_a_level_left_out_is_refused(monkeypatch):
+    """The launch that follows does not run what makes the second level."""
+    plain = lowered.following
+
+    def fewer(program, entry, parts):
+        found = plain(program, entry, parts)
+        return replace(found, groups=tuple(replace(g, rows=g.rows[1:]) for g in found.groups))
+
+    monkeypatch.setattr("polygen.lower.build.following", fewer)
+    with pytest.raises(VerifyError, match="on rows"):
+        centred.compile(*X_W, arch="sm_80", schedule=SMALL)
+
+
+def test_rows_that_nobody_keeps_are_refused(monkeypatch):
+    plain = lowered.following
+
+    def fewer(program, entry, parts):
+        return replace(plain(program, entry, parts), kept=())
+
+    monkeypatch.setattr("polygen.lower.build.following", fewer)
+    with pytest.raises(VerifyError, match="are read"):
+        centred.compile(*X_W, arch="sm_80", schedule=SMALL)
+
+
+def test_lanes_that_do_not_meet_are_refused(monkeypatch):
+    plain = lowered._axis
+
+    def fewer(table, along):
+        offsets, masks = plain(table, along)
+        return offsets, masks[1:]
+
+    monkeypatch.setattr(lowered, "_axis", fewer)
+    with pytest.raises(VerifyError, match=r"combines .* terms, of"):
+        centred.compile(*X_W, arch="sm_80", schedule=WHOLE)
+
+
+def test_warps_that_share_rows_and_do_not_meet_are_refused(monkeypatch):
+    plain = by_warps.passed
+    monkeypatch.setattr(by_warps, "passed", lambda *given: plain(*given[:-1]))
+    with pytest.raises(VerifyError, match="tiles of the program run in the wrong"):
+        centred.compile(*X_W, arch="sm_80", schedule=SHARED)
+
+
+def test_half_of_a_row_is_found(monkeypatch):
+    """Every warp takes what it has itself, twice."""
+    plain = fold_parts._area
+    monkeypatch.setattr(fold_parts, "_area", lambda plan, one, work, _: plain(plan, one, work, ""))
+    kernel = centred.compile(*X_W, arch="sm_80", schedule=SHARED)
+    assert "wrong-value" in {one.code for one in kernel.check(SIZES).findings}
+
+
+def test_rows_of_several_tiles_are_refused(monkeypatch):
+    """Without the schedule's check, and without what is said of rows: two blocks share one."""
+    monkeypatch.setattr("polygen.decide.check_rows", lambda *_: None)
+    monkeypatch.setattr(mapping, "_rows_in_tiles", lambda *_: "1 = 1")
+    with pytest.raises(IllegalSchedule, match="a dependence connects two thread blocks"):
+        centred.compile("bf16[M,K]", "bf16[97,K]", arch="sm_80", schedule=WHOLE)
+
+
+def test_results_stored_before_rows_are_folded_are_refused(monkeypatch):
+    """The passes come last in the tree that runs: the order of the program is broken."""
+    plain = by_warps.passed
+
+    def late(part, *rest):
+        found = plain(part, *rest)
+        *first, last = found.schedule.children
+        return replace(found, schedule=Steps((last, *first)))
+
+    monkeypatch.setattr(by_warps, "passed", late)
+    with pytest.raises((VerifyError, IllegalSchedule)):
+        centred.compile(*X_W, arch="sm_80", schedule=WHOLE)
+
+
+def test_results_before_all_warps_have_met_are_found(monkeypatch):
+    plain = emitted.row_results
+
+    def early(plan, after, group):
+        lines, helpers = plain(plan, after, group)
+        at = next(n for n, line in enumerate(lines) if line == "__syncthreads();")
+        return [*lines[:at], *lines[at + 1 :]], helpers
+
+    monkeypatch.setattr("polygen.emit.following.row_results", early)
+    kernel = two_levels.compile(*X_W, arch="sm_80", schedule=SMALL)
+    assert "race-write-read" in {one.code for one in kernel.check(SIZES).findings}
