@@ -12,6 +12,7 @@ from polygen.emit.leaf.load_threads import load_function
 from polygen.emit.leaf.move_cp_async import copy_function
 from polygen.emit.leaf.multiply_wgmma import product_functions, product_wrapper
 from polygen.emit.leaves import sum_register
+from polygen.lower.fragments import Make
 from polygen.lower.plan import Buffer, KernelPlan, Rows
 from polygen.lower.result_work import Finish, Store
 from polygen.lower.work import Boxes, Copy, Fill, Load, Move, Product, Stream
@@ -21,6 +22,7 @@ _ORDER = (
     "copies", "fragment_loads", "round_to_tf32", "mma", "words", "places", "tensor_map",
     "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load", "box_load_once",
     "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces", "pack", "computed",
+    "shared_words",
     "wgmma", "cursor", "partial_sums", "row_groups", "dots",
 )  # fmt: skip
 _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
@@ -47,14 +49,14 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
     if any(finish.operands for finish in plan.of(Finish)):
         needed.add("panels_in")
     computed = [c.computed for c in copies(plan) if c.computed is not None]
-    if computed:
+    if computed or plan.of(Make):
         needed |= {"pack", "computed"}
     unit = plan.leaf_of(Product).unit
     products = {"mma.sync": lambda: [_multiply(plan)], "wgmma": lambda: _products(plan)}
     return {
         "instructions": [part for part in _ORDER if part in needed],
         "copy_instructions": _copies(plan),
-        "conversions": conversion_records(computed),
+        "conversions": conversion_records(computed, plan.of(Make)),
         "fragment_loads": _fragment_loads(plan),
         "buffers": [
             {"name": b.name, "formula": placement(b)}

@@ -29,6 +29,12 @@ def sums_held(matched: Match, tiles: Tiling, atom: Atom) -> int:
     return len(matched.products) * tiles.atoms[0] * tiles.atoms[1] * atom.c.registers
 
 
+def fragments_held(schedule: Schedule, matched: Match, tiles: Tiling, atom: Atom) -> int:
+    """Registers of fragments that consumers compute."""
+    made = sum(operand.fragment is not None for _, operand in matched.operands)
+    return made * schedule.pipeline.fragments * tiles.atoms[0] * atom.a.registers
+
+
 def panel_words(schedule: Schedule, work: Pointwork, atom: Atom) -> int:
     """Words that a thread has read of a panel's operands when it begins to finish it.
 
@@ -86,6 +92,10 @@ def registers_needed(
     alone = figures["alone"] if workers(schedule, tiles) == 1 else 0
     functions = function_registers(work) if schedule.epilogue.through == "tma" else 0
     beside: int = max(figures["least"], held) + functions + alone
+    # Fragments are gone when a panel is finished, and what makes them when they are multiplied.
+    making = fragments_held(schedule, matched, tiles, atom)
+    if making:
+        beside = max(beside, making + int(figures["making"]))
     return sums_held(matched, tiles, atom) + beside + fold_registers(work, tiles, atom)
 
 

@@ -23,12 +23,14 @@ class Ring:
         side: "m" or "n": the dim of the output that the operand carries.
         pieces: of a tile, that each thread of the producer writes; 0: the copy engine fills it.
         computed: whether its elements are computed by the threads that write them.
+        fragment: whether consumers compute fragments of its elements, and multiply those.
     """
 
     name: str
     side: str
     pieces: int = 0
     computed: bool = False
+    fragment: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,13 @@ def main_loop(match: Match, pieces: Mapping[str, int] | None = None) -> MainLoop
     several, filled = len(match.products) > 1, pieces or {}
     return MainLoop(
         tuple(
-            Ring(name, operand.role, filled.get(name, 0), operand.computed is not None)
+            Ring(
+                name,
+                operand.role,
+                filled.get(name, 0),
+                operand.computed is not None,
+                operand.fragment is not None,
+            )
             for name, operand in match.operands
         ),
         tuple(

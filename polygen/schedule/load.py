@@ -34,7 +34,7 @@ from polygen.hardware.atom import Atom, atom_names
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import swizzle_names
 from polygen.schedule.lanes import lane_problems, meant_for_warps
-from polygen.schedule.model import LANES, Launches, Schedule
+from polygen.schedule.model import LANES, Launches, Roles, Schedule
 
 FORMAT = 1
 
@@ -47,6 +47,7 @@ _CHOICES: dict[str, Callable[[], tuple[str, ...]]] = {
     "smem.swizzle": lambda: ("auto", *swizzle_names()),
     "epilogue.through": lambda: ("smem", "registers", "tma", "lines"),
     "roles.form": lambda: ("none", "cooperative", "pingpong"),
+    "roles.computes": lambda: ("producer", "consumer"),
 }
 _PERMUTATIONS = {
     "pipeline.order": ("copy", "mma"),
@@ -104,8 +105,8 @@ def loads(text: str, where: str) -> Schedule:
 def dumps(schedule: Schedule) -> str:
     """The TOML text of a schedule, in the record's order; `loads` gives it back.
 
-    It has every field, but `launch` only where it is not the default, and `exchange` only where it
-    is so.
+    It has every field, but `launch`, `exchange` and `roles.computes` only where they are not the
+    default.
     """
     table = _converter().unstructure(schedule)
     if schedule.launch == Launches():
@@ -369,6 +370,9 @@ def _converter() -> cattrs.Converter:
     converter.register_structure_hook(str, lambda value, _: _exactly(str, "a string", value))
     converter.register_structure_hook_func(
         lambda kind: kind == tuple[str, ...], lambda value, _: _strings(value)
+    )
+    converter.register_unstructure_hook(
+        Roles, make_dict_unstructure_fn(Roles, converter, computes=override(omit_if_default=True))
     )
     converter.register_unstructure_hook(
         Schedule,

@@ -1,0 +1,343 @@
+"""Fragments that consumers compute: where their elements lie in the ring, and what is read beside.
+
+1. Elements of a lane's fragment follow each other in runs along k. In a ring with k innermost a run
+   is one access of shared memory, of up to 8 bytes; in others every element is one.
+2. A lane's first element, what its other elements add to that, and the place of a stored row's
+   byte in the swizzled tile are formulas. They are proved on all lanes, elements, steps and
+   instructions, against the instruction's fragment map and where the copy engine writes.
+3. What else is read lies in global memory: an element for a row, for a k, or for a group of either.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from polygen.errors import VerifyError
+from polygen.frontend.dtypes import DType
+from polygen.frontend.program import Dim, Tensor
+from polygen.hardware.atom import Atom
+from polygen.hardware.data_file import Integers
+from polygen.hardware.device import common_facts
+from polygen.hardware.matrix_layout import MatrixLayout, copied_to, span_swizzle
+from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.accesses import base, elements_along
+from polygen.lower.computed import group
+from polygen.lower.lanes import flat_form
+from polygen.poly.elements import Along, Compute, Element
+from polygen.poly.match import Operand
+
+_NIBBLE = "nibble_"
+_ARITHMETIC: dict[str, Callable[..., float]] = {
+    "cast": float,
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "neg": operator.neg,
+}
+_NUMBERS_END = 6e4  # below it all types have numbers
+_MOST_BYTES = 8  # of one access: a pair of elements of four bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """One element of an array in global memory, for an element of the operand.
+
+    Attributes:
+        name: variable.
+        tensor: the array.
+        row_step: elements from one row of the operand to the next: an argument, a number, "0".
+        k_step: likewise along k.
+        per: rows, and indices of k, that have one element.
+        base: terms that lead to the block's matrix.
+    """
+
+    name: str
+    tensor: Tensor
+    row_step: str
+    k_step: str
+    per: tuple[int, int]
+    base: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Make:
+    """A ring -> fragments of the left operand, computed by the threads that multiply them.
+
+    Attributes:
+        operand: "a", ...
+        buffer: the ring.
+        counter: of its slots.
+        tensor: what it holds.
+        name: variable of its element.
+        packed: indices of k that one of them holds.
+        lane_row: over `lane`: the row of a lane's first element in its warp's part.
+        lane_k: likewise along k.
+        row_of: over `e`: rows from there to element e.
+        k_of: likewise along k.
+        run: elements that are adjacent along k.
+        access: elements of one access.
+        place: over `row` and `byte`: of a stored row's byte in the tile.
+        k_inner: whether stored rows run along k.
+        atom: rows and indices of k of an instruction.
+        tile: of the block.
+        part: where the consumer's rows begin in the tile, as a term.
+        k_tile: which of all k tiles the block's k-th is.
+        extents: of the operand along rows and k.
+        beside: what else is read.
+        statements: on one element; the last casts to the type that is multiplied.
+        coordinates: variable, and which number it holds.
+        dtype: what is multiplied.
+        elements: of a lane's fragment.
+        slots: steps whose fragments registers hold.
+    """
+
+    operand: str
+    buffer: str
+    counter: str
+    tensor: Tensor
+    name: str
+    packed: int
+    lane_row: str
+    lane_k: str
+    row_of: str
+    k_of: str
+    run: int
+    access: int
+    place: str
+    k_inner: bool
+    atom: tuple[int, int]
+    tile: tuple[int, int]
+    part: str
+    k_tile: str
+    extents: tuple[Dim, Dim]
+    beside: tuple[Beside, ...]
+    statements: tuple[Compute, ...]
+    coordinates: tuple[tuple[str, Along], ...]
+    dtype: DType
+    elements: int
+    slots: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether what lies behind the end of k is computed to some number.
+
+        The copy engine brings zeros there, on both sides, and any number times zero is zero. What
+        is read beside may be no number.
+        """
+        values = {self.name: 0.0}
+        for one in self.statements:
+            if one.result in self.halves:  # of a byte of zeros
+                values[one.result] = 0.0
+                continue
+            known = [values.get(a) if isinstance(a, str) else a for a in one.args]
+            if one.function not in _ARITHMETIC or None in known:
+                return False
+            made = _ARITHMETIC[one.function](*(x for x in known if x is not None))
+            if not abs(made) < _NUMBERS_END:
+                return False
+            values[one.result] = made
+        return True
+
+    @property
+    def result(self) -> str:
+        """The value that is multiplied."""
+        return self.statements[-1].result
+
+    @property
+    def halves(self) -> dict[str, str]:
+        """Values that are taken out of the ring's bytes, two in each -> their type of four bits."""
+        if self.packed == 1:
+            return {}
+        places = dict(self.coordinates)
+        return {
+            one.result: one.function.removeprefix(_NIBBLE)
+            for one in self.statements
+            if one.function.startswith(_NIBBLE)
+            and one.args[0] == self.name
+            and places.get(str(one.args[1])) == Along("k")
+        }
+
+    @property
+    def access_bytes(self) -> int:
+        """Of one access to shared memory."""
+        return max(1, self.access * self.tensor.dtype.bytes // self.packed)
+
+    @property
+    def access_words(self) -> int:
+        """Registers that hold what one access brings."""
+        return -(-self.access_bytes // 4)
+
+    @property
+    def registers(self) -> int:
+        """Of a fragment."""
+        return self.elements * self.dtype.bytes // 4
+
+
+def make(
+    operand: Operand,
+    name: str,
+    layout: MatrixLayout,
+    atom: Atom,
+    tile: tuple[int, int],
+    part: str,
+    k_tile: str,
+    counter: str,
+    slots: int,
+) -> Make:
+    """How fragments of an operand are made.
+
+    Args:
+        operand: whose ring has what they are computed from.
+        name: "a", ...
+        layout: of a tile in the ring.
+        atom: the instruction.
+        tile: of the block: rows, and indices of k.
+        part: where the consumer's rows begin in the tile, as a term.
+        k_tile: which of all k tiles the block's k-th is.
+        counter: of the ring's slots.
+        slots: steps whose fragments registers hold.
+
+    Raises:
+        VerifyError: a formula leads to another element than the instruction takes.
+    """
+    of = operand.fragment
+    assert of is not None
+    table = atom.a.table
+    run = _run(table)
+    k_inner = layout.major == "k"
+    size = operand.tensor.dtype.bytes
+    access = run if k_inner and run * size // of.packed <= _MOST_BYTES else 1
+    if access % of.packed:  # a lane begins between the numbers of a byte
+        access = 1
+    lanes = common_facts()["warp_size"]
+    beside = tuple(_beside(operand, one) for one in of.prologue.reads if one.name != of.name)
+    found = Make(
+        operand=name,
+        buffer=f"ring_{name}",
+        counter=counter,
+        tensor=operand.tensor,
+        name=of.name,
+        packed=of.packed,
+        lane_row=flat_form(table[:lanes, 0, 0]),
+        lane_k=flat_form(table[:lanes, 0, 1]),
+        row_of=_bits(table[0, :, 0] - table[0, 0, 0]),
+        k_of=_bits(table[0, :, 1] - table[0, 0, 1]),
+        run=run,
+        access=access,
+        place=_place(layout),
+        k_inner=k_inner,
+        atom=(atom.m, atom.k),
+        tile=tile,
+        part=part,
+        k_tile=k_tile,
+        extents=(operand.extent(operand.role), of.depth),
+        beside=beside,
+        statements=of.prologue.statements,
+        coordinates=of.prologue.coordinates,
+        dtype=of.prologue.dtype,
+        elements=atom.a.elements,
+        slots=slots,
+    )
+    prove(found, layout, atom)
+    return found
+
+
+def _beside(operand: Operand, one: Element) -> Beside:
+    tensor = one.tensor
+    if not tensor.dims:
+        return Beside(one.name, tensor, "0", "0", (1, 1), ())
+    row, k = (elements_along(tensor, one.index, dim) for dim in (operand.role, "k"))
+    per = group(one, operand.role), group(one, "k")
+    return Beside(one.name, tensor, row, k, per, base(tensor, one.index))
+
+
+def _run(table: Integers) -> int:
+    """Elements of a lane that follow each other along k, the same everywhere."""
+    first = table[0]
+    count = 1
+    while (
+        count < len(first)
+        and first[count, 0] == first[0, 0]
+        and first[count, 1] == first[0, 1] + count
+    ):
+        count += 1
+    return count
+
+
+def _bits(values: Integers) -> str:
+    """What elements add to the first one, as a formula over `e`: a term for each bit of `e`."""
+    terms = []
+    bit = 1
+    while bit < len(values):
+        step = int(values[bit])
+        if step:
+            shifted = f"e / {bit}" if bit > 1 else "e"
+            terms.append(f"{shifted} % 2 * {step}")
+        bit *= 2
+    return " + ".join(terms) or "0"
+
+
+def _place(layout: MatrixLayout) -> str:
+    """The byte of the tile where a stored row's byte lies, over `row` and `byte`."""
+    swizzle, span, chunk = span_swizzle(layout.span), layout.span, chunk_bytes()
+    shifted = f"row / {1 << swizzle.shift}" if swizzle.shift else "row"
+    spread = f"{shifted} % {swizzle.mask + 1}"
+    inside = "byte" if layout.boxes == 1 else f"byte % {span}"
+    box = "" if layout.boxes == 1 else f"byte / {span} * {layout.box_bytes} + "
+    return f"{box}row * {span} + (({inside} / {chunk}) ^ ({spread})) * {chunk} + byte % {chunk}"
+
+
+def prove(of: Make, layout: MatrixLayout, atom: Atom) -> None:
+    """Every element of every fragment of the tile is read where the copy engine puts it.
+
+    Raises:
+        VerifyError: with the first that is not.
+    """
+    table, (rows, depth) = atom.a.table, of.tile
+    threads = np.arange(atom.lanes, dtype=np.int64)[:, None]
+    elements = np.arange(atom.a.elements, dtype=np.int64)[None, :]
+    names = {"lane": threads % common_facts()["warp_size"], "e": elements}
+    quarter = threads // common_facts()["warp_size"] * (atom.m // common_facts()["warpgroup_warps"])
+    row = quarter + _value(of.lane_row, names) + _value(of.row_of, names)
+    k = _value(of.lane_k, names) + _value(of.k_of, names)
+    where = of.tensor.name
+    wrong = (row != table[..., 0]) | (k != table[..., 1])
+    if wrong.any():
+        lane, element = (int(x) for x in np.argwhere(wrong)[0])
+        raise VerifyError(
+            f"element {element} of lane {lane} is made for row {int(row[lane, element])}, k "
+            f"{int(k[lane, element])}, the instruction takes it as "
+            f"{tuple(int(x) for x in table[lane, element])}",
+            where=where,
+        )
+    # Accesses are of elements side by side: the first of each leads to the others.
+    first = np.broadcast_to(elements - elements % of.access, k.shape)
+    stored_k = np.take_along_axis(k, first, 1)
+    apart = (k - stored_k != elements - first) | (np.take_along_axis(row, first, 1) != row)
+    if apart.any() or (of.access > 1 and (stored_k % of.packed).any()):
+        raise VerifyError(f"{of.access} elements of an access are not adjacent", where=where)
+    size, width = of.tensor.dtype.bytes, of.access_bytes
+    for m in range(0, rows, atom.m):
+        for s in range(0, depth, atom.k):
+            at_row, at_k = row + m, stored_k + s
+            stored = (at_row, at_k // of.packed * size)
+            if not of.k_inner:
+                stored = (at_k // of.packed, at_row * size)
+            found = _value(of.place, {"row": stored[0], "byte": stored[1]})
+            wanted = copied_to(layout, *stored)
+            if not np.array_equal(found, wanted) or (found % width).any():
+                raise VerifyError(
+                    f"fragments of row {m}, k {s} are read from other bytes than the copy engine "
+                    "writes, or at addresses that no access has",
+                    where=where,
+                )
+
+
+def _value(text: str, names: dict[str, Integers]) -> Integers:
+    """A formula on arrays: C and Python are alike but for the division."""
+    found: Integers = eval(text.replace("/", "//"), {"__builtins__": {}}, dict(names))
+    return found
