@@ -137,6 +137,14 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -
                 "shift them into place for it alone",
                 nearest="Use a cluster of 1",
             )
+        if operand.fragment is not None and schedule.cluster.tiles > 1:
+            raise ScheduleError(
+                f"a cluster of {schedule.cluster.m} x {schedule.cluster.n} with {tensor}, of which "
+                "consumers compute fragments",
+                where=f"{where}, {tensor.name}",
+                why="every warp reads its own rows and says so, to its own block alone",
+                nearest="Use a cluster of 1",
+            )
         if major(operand) not in atom.majors and operand.fragment is None:
             raise UnsupportedProgram(
                 f"{tensor.name}: {tensor.dtype} with {tensor.dims[tensor.order[-1]]} innermost",
