@@ -93,6 +93,8 @@ class Make:
         dtype: what is multiplied.
         elements: of a lane's fragment.
         slots: steps whose fragments registers hold.
+        block: indices of k that are inside of the operand together, or outside.
+        block_of: over `e`: the block of an element among those of its step; "" if lanes differ.
     """
 
     operand: str
@@ -120,6 +122,8 @@ class Make:
     dtype: DType
     elements: int
     slots: int
+    block: int
+    block_of: str
 
     @property
     def whole(self) -> bool:
@@ -213,7 +217,7 @@ def make(
     access = run if k_inner and run * size // of.packed <= _MOST_BYTES else 1
     if access % of.packed:  # a lane begins between the numbers of a byte
         access = 1
-    lanes = common_facts()["warp_size"]
+    lanes, block = common_facts()["warp_size"], _block(operand, layout)
     beside = tuple(_beside(operand, one) for one in of.prologue.reads if one.name != of.name)
     found = Make(
         operand=name,
@@ -241,6 +245,8 @@ def make(
         dtype=of.prologue.dtype,
         elements=atom.a.elements,
         slots=slots,
+        block=block,
+        block_of=_block_of(table, block),
     )
     prove(found, layout, atom)
     return found
@@ -266,6 +272,23 @@ def _run(table: Integers) -> int:
     ):
         count += 1
     return count
+
+
+def _block(operand: Operand, layout: MatrixLayout) -> int:
+    """Indices of k of which all or none are inside: whole units of the rows' alignment."""
+    of = operand.fragment
+    assert of is not None
+    if isinstance(of.depth, int):
+        return of.depth & -of.depth
+    if layout.major != "k" or operand.ragged:
+        return 1
+    return operand.alignment // operand.tensor.dtype.bytes * of.packed
+
+
+def _block_of(table: Integers, block: int) -> str:
+    """The first k of an element's block in its step, over `e`, where it is that of all lanes."""
+    starts = table[..., 1] // block * block
+    return "" if (starts != starts[0]).any() else _bits(starts[0])
 
 
 def _bits(values: Integers) -> str:
@@ -320,6 +343,10 @@ def prove(of: Make, layout: MatrixLayout, atom: Atom) -> None:
     apart = (k - stored_k != elements - first) | (np.take_along_axis(row, first, 1) != row)
     if apart.any() or (of.access > 1 and (stored_k % of.packed).any()):
         raise VerifyError(f"{of.access} elements of an access are not adjacent", where=where)
+    if of.block_of:
+        start = np.broadcast_to(_value(of.block_of, names), k.shape)
+        if (start % of.block).any() or (k < start).any() or (k >= start + of.block).any():
+            raise VerifyError(f"elements are outside of blocks of {of.block}", where=where)
     size, width = of.tensor.dtype.bytes, of.access_bytes
     for m in range(0, rows, atom.m):
         for s in range(0, depth, atom.k):

@@ -60,10 +60,17 @@ def _(plan: KernelPlan, one: Leaf, work: Make) -> Text:
             *(f"  const float {one.name} = {_of_memory(one, depth, work)};" for one in work.beside),
             *(f"  const float {name} = {_coordinate(place)};" for name, place in work.coordinates),
             *(f"  {line}" for line in text),
-            *([] if work.whole else [f"  made[e] = own_k < {k_extent} ? made[e] : 0.0f;"]),
+            *(
+                []
+                if work.whole or _by_words(work)
+                else [f"  made[e] = own_k < {k_extent} ? made[e] : 0.0f;"]
+            ),
             "}",
             "#pragma unroll",
-            f"for (int i = 0; i < {work.registers}; ++i) {pack}",
+            f"for (int i = 0; i < {work.registers}; ++i) {{",
+            f"  {pack}",
+            *_ends(work, fragment, k_extent),
+            "}",
         ),
         f"{one.statement}[i,k,s,m]: {work.buffer} -> {fragment}, computed where the instruction "
         "takes it; proved to read what the copies wrote",
@@ -72,6 +79,25 @@ def _(plan: KernelPlan, one: Leaf, work: Make) -> Text:
             f"[{work.registers}];",
         ),
     )
+
+
+def _by_words(work: Make) -> bool:
+    """Whether the elements of a register end together."""
+    return work.block % (work.elements // work.registers) == 0
+
+
+def _ends(work: Make, fragment: str, extent: str) -> list[str]:
+    """Registers behind the end of k, which count as zero."""
+    if work.whole or not _by_words(work):
+        return []
+    place, per = work.block_of, work.elements // work.registers
+    if not place:
+        place = f"{work.lane_k} + {_sum(work.k_of)}"
+    first = "i" if per == 1 else f"i * {per}"
+    return [
+        f"  const int e = {first};",
+        f"  {fragment}[i] = step_k + {place} < {extent} ? {fragment}[i] : 0;",
+    ]
 
 
 def made_lines(work: Make) -> tuple[list[str], tuple[str, ...]]:
