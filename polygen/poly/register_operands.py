@@ -61,7 +61,29 @@ def in_registers(match: Match, schedule: Schedule) -> Match:
 
 
 def _stored(operand: Operand, made: Prologue, schedule: Schedule) -> Operand:
-    """The operand as its ring has it: the elements of one array, as they are stored."""
+    """The operand as its ring has it."""
+    found = stored(operand)
+    if found is not None:
+        return found
+    raise ScheduleError(
+        f'roles.computes = "consumer" with {operand.tensor.name}, computed of '
+        f"{', '.join(one.tensor.name for one in made.reads) or 'coordinates'}",
+        where=f"schedule {schedule.name}",
+        why="the copy engine brings the elements of one matrix, which are adjacent, and begin rows "
+        f"at multiples of {common_facts()['tensor_map_row_bytes']} bytes; vectors and numbers of "
+        "groups are read beside them",
+        nearest='roles.computes = "producer"',
+    )
+
+
+def stored(operand: Operand) -> Operand | None:
+    """A computed operand as a ring may have it: the elements of one array, as they are stored.
+
+    None: it is no such operand, or the copy engine cannot bring any of its arrays.
+    """
+    made = operand.computed
+    if made is None:
+        return None
     for one in sorted(made.reads, key=_most):
         packed = _packed(one, operand.role)
         if packed == 0:
@@ -77,15 +99,13 @@ def _stored(operand: Operand, made: Prologue, schedule: Schedule) -> Operand:
         aligned = found.alignment >= common_facts()["tensor_map_row_bytes"]
         if found.in_boxes and aligned and not _others(made, one, operand.role):
             return found
-    raise ScheduleError(
-        f'roles.computes = "consumer" with {operand.tensor.name}, computed of '
-        f"{', '.join(one.tensor.name for one in made.reads) or 'coordinates'}",
-        where=f"schedule {schedule.name}",
-        why="the copy engine brings the elements of one matrix, which are adjacent, and begin rows "
-        f"at multiples of {common_facts()['tensor_map_row_bytes']} bytes; vectors and numbers of "
-        "groups are read beside them",
-        nearest='roles.computes = "producer"',
-    )
+    return None
+
+
+def stored_bits(operand: Operand) -> int:
+    """Bits of what a ring has for an element that consumers compute; 0: they cannot."""
+    found = stored(operand)
+    return 0 if found is None else found.tensor.dtype.bits // found.packed
 
 
 def _others(made: Prologue, ring: Element, role: str) -> list[Element]:
