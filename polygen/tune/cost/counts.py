@@ -205,7 +205,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
             operand_reads -= problem.products * workers * warp.m * cta.k * size
             operand_reads += problem.stored_bits[0] * workers * warp.m * cta.k // _BYTE
         panels, waits = _way_out(device, schedule, problem, by_hand)
-        making = tall_blocks * steps if makes else 0
+        making = problem.computed[0] * tall_blocks * steps if makes else 0
     else:
         instructions = making = 0
         ways = [
