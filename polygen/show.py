@@ -136,8 +136,8 @@ def _fragments(name: str, operand: Operand) -> list[str]:
     index = ", ".join(map(str, operand.index))
     return [
         f"operand {name}: {of.value}, {of.prologue.dtype}, computed by consumers in their "
-        f"registers of {operand.tensor.name}[{index}], which the copy engine brings into ring_{name}, again "
-        "in every block that needs it; zeros behind the end of k",
+        f"registers of {operand.tensor.name}[{index}], which the copy engine brings into "
+        f"ring_{name}, again in every block that needs it; zeros behind the end of k",
         *_computed_from(of.prologue),
     ]
 
