@@ -49,6 +49,8 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
     if any(finish.operands for finish in plan.of(Finish)):
         needed.add("panels_in")
     computed = [c.computed for c in copies(plan) if c.computed is not None]
+    if any(work.load is not None for work in plan.of(Make)):
+        needed.add("fragment_loads")
     if computed or plan.of(Make):
         needed |= {"pack", "computed"}
     unit = plan.leaf_of(Product).unit
@@ -159,8 +161,9 @@ def _copies(plan: KernelPlan) -> list[dict[str, str]]:
 def _fragment_loads(plan: KernelPlan) -> list[dict[str, Any]]:
     """The load instructions the plan uses."""
     found = {}
-    for work in plan.of(Load):
-        load = work.load
+    loads = [work.load for work in plan.of(Load)]
+    loads += [work.load for work in plan.of(Make) if work.load is not None]
+    for load in loads:
         name, count = load_function(load), load.matrices
         results = ", ".join(f"%{i}" for i in range(count))
         found[name] = {

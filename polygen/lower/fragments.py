@@ -1,15 +1,18 @@
 """Fragments that consumers compute: where their elements lie in the ring, and what is read beside.
 
-1. Elements of a lane's fragment follow each other in runs along k. In a ring with k innermost a run
-   is one access of shared memory, of up to 8 bytes; in others every element is one.
+1. Elements of 16 bits are loaded as fragments, by `ldmatrix`, from a ring in either order. Of
+   others a lane's elements follow each other in runs along k: in a ring with k innermost a run is
+   one access of shared memory, of up to 8 bytes; in others every element is one.
 2. A lane's first element, what its other elements add to that, and the place of a stored row's
    byte in the swizzled tile are formulas. They are proved on all lanes, elements, steps and
    instructions, against the instruction's fragment map and where the copy engine writes.
-3. What else is read lies in global memory: an element for a row, for a k, or for a group of either.
+3. What else is read lies in global memory: an element for a row, for a k, or for a group of
+   either; those of a run of k together, where their addresses allow it.
 """
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,9 +22,11 @@ import numpy as np
 from polygen.errors import VerifyError
 from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Dim, Tensor
-from polygen.hardware.atom import Atom
+from polygen.hardware.atom import Atom, atom_names
+from polygen.hardware.atom import atom as hardware_atom
 from polygen.hardware.data_file import Integers
 from polygen.hardware.device import common_facts
+from polygen.hardware.fragment_load import FragmentLoad, atom_load
 from polygen.hardware.matrix_layout import MatrixLayout, copied_to, span_swizzle
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.accesses import base, elements_along
@@ -53,6 +58,7 @@ class Beside:
         k_step: likewise along k.
         per: rows, and indices of k, that have one element.
         base: terms that lead to the block's matrix.
+        run: elements along k that are read at once.
     """
 
     name: str
@@ -61,6 +67,7 @@ class Beside:
     k_step: str
     per: tuple[int, int]
     base: tuple[str, ...]
+    run: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +100,7 @@ class Make:
         dtype: what is multiplied.
         elements: of a lane's fragment.
         slots: steps whose fragments registers hold.
+        load: of 16-bit elements: what loads a warp's fragment.
         block: indices of k that are inside of the operand together, or outside.
         block_of: over `e`: the block of an element among those of its step; "" if lanes differ.
     """
@@ -122,6 +130,7 @@ class Make:
     dtype: DType
     elements: int
     slots: int
+    load: FragmentLoad | None
     block: int
     block_of: str
 
@@ -217,8 +226,13 @@ def make(
     access = run if k_inner and run * size // of.packed <= _MOST_BYTES else 1
     if access % of.packed:  # a lane begins between the numbers of a byte
         access = 1
+    load = _load(operand, atom, k_inner)
+    if load is not None:  # registers hold pairs along k, whatever the order of the ring
+        access = run
     lanes, block = common_facts()["warp_size"], _block(operand, layout)
-    beside = tuple(_beside(operand, one) for one in of.prologue.reads if one.name != of.name)
+    beside = tuple(
+        _beside(operand, one, run, block) for one in of.prologue.reads if one.name != of.name
+    )
     found = Make(
         operand=name,
         buffer=f"ring_{name}",
@@ -245,6 +259,7 @@ def make(
         dtype=of.prologue.dtype,
         elements=atom.a.elements,
         slots=slots,
+        load=load,
         block=block,
         block_of=_block_of(table, block),
     )
@@ -252,13 +267,38 @@ def make(
     return found
 
 
-def _beside(operand: Operand, one: Element) -> Beside:
+def _load(operand: Operand, atom: Atom, k_inner: bool) -> FragmentLoad | None:
+    """What loads the part of a fragment that a warp holds; None: no instruction does.
+
+    That part is the fragment of an instruction of warps, for which the data has proved loads.
+    """
+    stored, lanes = operand.tensor.dtype, common_facts()["warp_size"]
+    if stored.bits != atom.a.dtype.bits or operand.packed > 1:
+        return None
+    for name in atom_names():
+        of = hardware_atom(name)
+        alike = of.scope == "warp" and of.a.dtype == atom.a.dtype and of.k == atom.k
+        if alike and np.array_equal(of.a.table, atom.a.table[:lanes]):
+            found = atom_load(of, "a", k_inner)
+            return found if found is not None and found.uses_ldmatrix else None
+    return None
+
+
+def _beside(operand: Operand, one: Element, run: int, block: int) -> Beside:
     tensor = one.tensor
     if not tensor.dims:
         return Beside(one.name, tensor, "0", "0", (1, 1), ())
     row, k = (elements_along(tensor, one.index, dim) for dim in (operand.role, "k"))
     per = group(one, operand.role), group(one, "k")
-    return Beside(one.name, tensor, row, k, per, base(tensor, one.index))
+    together = run if runs(one, k, per[1], run, block) else 1
+    return Beside(one.name, tensor, row, k, per, base(tensor, one.index), together)
+
+
+def runs(one: Element, k_step: str, per: int, run: int, block: int) -> bool:
+    """Whether the elements of a run along k are adjacent, aligned, and end together."""
+    size = run * one.tensor.dtype.bytes
+    adjacent = (k_step, per) == ("1", 1) and size <= _MOST_BYTES
+    return adjacent and one.alignment % size == 0 and block % run == 0
 
 
 def _run(table: Integers) -> int:
@@ -348,6 +388,9 @@ def prove(of: Make, layout: MatrixLayout, atom: Atom) -> None:
         if (start % of.block).any() or (k < start).any() or (k >= start + of.block).any():
             raise VerifyError(f"elements are outside of blocks of {of.block}", where=where)
     size, width = of.tensor.dtype.bytes, of.access_bytes
+    if of.load is not None:
+        _prove_load(of, of.load, layout, atom)
+        return
     for m in range(0, rows, atom.m):
         for s in range(0, depth, atom.k):
             at_row, at_k = row + m, stored_k + s
@@ -361,6 +404,36 @@ def prove(of: Make, layout: MatrixLayout, atom: Atom) -> None:
                     f"fragments of row {m}, k {s} are read from other bytes than the copy engine "
                     "writes, or at addresses that no access has",
                     where=where,
+                )
+
+
+def _prove_load(of: Make, load: FragmentLoad, layout: MatrixLayout, atom: Atom) -> None:
+    """Lanes give the addresses where the copy engine has put the rows of their matrices.
+
+    Raises:
+        VerifyError: the load is of other fragments, or an address is another.
+    """
+    warp, size = common_facts()["warp_size"], of.tensor.dtype.bytes
+    known = hardware_atom(load.atom).a.table
+    if (
+        load.count > 1
+        or load.k_contiguous != of.k_inner
+        or not np.array_equal(known, atom.a.table[:warp])
+    ):
+        raise VerifyError(f"{load.name} loads other fragments", where=of.tensor.name)
+    own, inside = load.lane_addresses()
+    quarters = range(0, atom.m, atom.m // common_facts()["warpgroup_warps"])
+    for m, quarter in itertools.product(range(0, of.tile[0], atom.m), quarters):
+        for s in range(0, of.tile[1], atom.k):
+            row, byte = own + m + quarter, inside + s * size
+            if not of.k_inner:
+                row, byte = own + s, inside + (m + quarter) * size
+            found = _value(of.place, {"row": row, "byte": byte})
+            if not np.array_equal(found, copied_to(layout, row, byte)) or (found % 16).any():
+                raise VerifyError(
+                    f"lanes give other addresses for the fragment of row {m}, k {s} than the copy "
+                    "engine writes",
+                    where=of.tensor.name,
                 )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from polygen.errors import VerifyError
 from polygen.frontend.program import Tensor
 from polygen.lower.computed import group
-from polygen.lower.fragments import Make, prove
+from polygen.lower.fragments import Make, prove, runs
 from polygen.lower.plan import KernelPlan
 from polygen.lower.verify_computed import check_statements
 from polygen.poly.elements import Along
@@ -58,6 +58,8 @@ def check_fragments(plan: KernelPlan, of: Make, check_address: Address) -> None:
         per = (group(one, operand.role), group(one, "k"))
         if beside.per != per or beside.tensor != one.tensor:
             raise VerifyError(f"{one.tensor.name} is read in groups of {beside.per}", where=where)
+        if beside.run > 1 and not runs(one, beside.k_step, per[1], beside.run, of.block):
+            raise VerifyError(f"{beside.run} of {one.tensor} are read at once", where=where)
         row, column = (
             name if count == 1 else f"({name} / {count})"
             for name, count in zip(("row", "column"), per, strict=True)

@@ -134,6 +134,18 @@ def test_scales_by_rows_and_by_groups(per):
     np.testing.assert_array_equal(run(kernel, x, q, s, r), product(x, weights.T))
 
 
+def test_numbers_of_groups_are_not_read_behind_the_end():
+    """Two blocks share three k tiles: the second one has a tile behind the last."""
+    given = replace(schedule(64, 16, 128, exchange=True), cluster=Cluster(k=2))
+    kernel = compiled(
+        lambda x, q, s: x @ (q.astype("bf16") * pg.repeat(s, 128, axis=1)).T,
+        "bf16[M,384]", "s8[N,384]", "bf16[N,3]", given=given, out_dtype="f32",
+    )  # fmt: skip
+    x, q, s = ints(3, 384), ints(64, 384, seed=1, dtype=np.int8), ints(64, 3, seed=2)
+    weights = q * np.repeat(s.astype(np.float32), 128, axis=1)
+    np.testing.assert_array_equal(run(kernel, x, q, s), product(x, weights.T))
+
+
 @pytest.mark.parametrize("stored", ["bf16", "f32", "s8"])
 @pytest.mark.parametrize("turned", [False, True], ids=["k innermost", "m innermost"])
 def test_what_lies_outside_counts_nothing_whatever_the_function_of_zero(stored, turned):

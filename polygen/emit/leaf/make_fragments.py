@@ -9,10 +9,12 @@ without a branch, as the compiler lets no fragments be made in branches while pr
 from __future__ import annotations
 
 from polygen.emit.leaf.computed_chunk import PACKED, ROUND_TF32, element_lines, stored_type
+from polygen.emit.leaf.load_threads import load_function
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import plus, scaled, size_name, slot_address
 from polygen.emit.names import c_name
 from polygen.frontend.program import Tensor
+from polygen.hardware.fragment_load import FragmentLoad
 from polygen.lower.fragments import Beside, Make
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.poly.elements import Along
@@ -26,30 +28,20 @@ _WORD_BYTES = 4
 def _(plan: KernelPlan, one: Leaf, work: Make) -> Text:
     buffer, (rows, depth) = plan.buffer(work.buffer), work.atom
     m_extent, k_extent = (size_name(extent) for extent in work.extents)
-    size, packed, words = work.tensor.dtype.bytes, work.packed, work.access_words
-    stored_k = f"k_inside / {packed}" if packed > 1 else "k_inside"
-    inner, outer = (stored_k, "own_row") if work.k_inner else ("own_row", stored_k)
     text, _ = made_lines(work)
     fragment = f"fragment_{work.operand}[s % {work.slots}][m]"
     pack = f"{fragment}[i] = {PACKED[work.dtype.name]};"
     if work.dtype.name == "tf32":
         pack = ROUND_TF32.format(to=fragment)
-    count, accesses = work.elements, work.elements // work.access
+    count = work.elements
     return Text(
         block(
             f"const unsigned tile = {slot_address(buffer, f'{work.counter}.slot')};",
             f"const int first_row = quarter + {work.lane_row} + m * {rows}{work.part};",
-            f"const int first_k = {work.lane_k} + s * {depth};",
+            *([] if work.load else [f"const int first_k = {work.lane_k} + s * {depth};"]),
             f"const int step_k = {work.k_tile} * {work.tile[1]} + s * {depth};  // of the fragment",
-            f"unsigned held[{accesses * words}];",
-            "#pragma unroll",
-            f"for (int r = 0; r < {accesses}; ++r) {{",
-            f"  const int e = r * {work.access};",
-            f"  const int own_row = first_row + {_sum(work.row_of)};",
-            f"  const int k_inside = first_k + {_sum(work.k_of)};",
-            f"  const int row = {outer}, byte = {inner if size == 1 else f'({inner}) * {size}'};",
-            f"  load_shared<{work.access_bytes}>(held + r * {words}, tile + {work.place});",
-            "}",
+            *_loads(work),
+            *(line for one in work.beside if one.run > 1 for line in _runs(one, work)),
             f"float made[{count}];",
             "#pragma unroll",
             f"for (int e = 0; e < {count}; ++e) {{",
@@ -79,6 +71,44 @@ def _(plan: KernelPlan, one: Leaf, work: Make) -> Text:
             f"[{work.registers}];",
         ),
     )
+
+
+def _loads(work: Make) -> list[str]:
+    """Elements of the ring -> words: as fragments, or a run at a time."""
+    if work.load is not None:
+        return _fragment(work, work.load)
+    size, packed, words = work.tensor.dtype.bytes, work.packed, work.access_words
+    stored_k = f"k_inside / {packed}" if packed > 1 else "k_inside"
+    inner, outer = (stored_k, "own_row") if work.k_inner else ("own_row", stored_k)
+    accesses = work.elements // work.access
+    return [
+        f"unsigned held[{accesses * words}];",
+        "#pragma unroll",
+        f"for (int r = 0; r < {accesses}; ++r) {{",
+        f"  const int e = r * {work.access};",
+        f"  const int own_row = first_row + {_sum(work.row_of)};",
+        f"  const int k_inside = first_k + {_sum(work.k_of)};",
+        f"  const int row = {outer}, byte = {inner if size == 1 else f'({inner}) * {size}'};",
+        f"  load_shared<{work.access_bytes}>(held + r * {words}, tile + {work.place});",
+        "}",
+    ]
+
+
+def _fragment(work: Make, load: FragmentLoad) -> list[str]:
+    """One instruction of a warp: every lane gives the address of a row."""
+    (rows, depth), size = work.atom, work.tensor.dtype.bytes
+    own_rows, step = f"quarter + m * {rows}{work.part}", f"s * {depth}"
+    unit = f"{load.unit_of_lane} * {load.unit_bytes}"
+    along, across = (step, own_rows) if work.k_inner else (own_rows, step)
+    results = ", ".join(f"held[{register}]" for _, register in load.register_map)
+    return [
+        f"unsigned held[{work.registers}];",
+        "{",
+        f"  const int row = {across} + {load.row_of_lane};",
+        f"  const int byte = ({along}) * {size} + {unit};",
+        f"  {load_function(load)}({results}, tile + {work.place});",
+        "}",
+    ]
 
 
 def _by_words(work: Make) -> bool:
@@ -149,11 +179,42 @@ def _of_memory(one: Beside, depth: int, work: Make) -> str:
     """The element of an array that goes with element `e`, as a float."""
     if not one.tensor.dims:
         return c_name(one.tensor.name)
-    column = "column"
-    if one.per[1] % work.tile[1] == 0:  # one for all of the k tile
-        column = f"{work.k_tile} * {work.tile[1]}"
-    elif one.per[1] % depth == 0:  # one for all of the fragment
-        column = f"min(step_k, {size_name(work.extents[1])} - 1)"
+    if one.run > 1:
+        size = one.tensor.dtype.bytes
+        if one.run * size <= _WORD_BYTES:
+            return _float(one.tensor, f"of_{one.name}[e / {one.run}]", f"e % {one.run}")
+        return _float(one.tensor, f"of_{one.name}[e * {size} / {_WORD_BYTES}]", "0")
+    return _float(
+        one.tensor, f"read_one<{one.tensor.dtype.bytes}>({_address(one, depth, work)})", "0"
+    )
+
+
+def _runs(one: Beside, work: Make) -> list[str]:
+    """Runs along k of an array -> words."""
+    size = one.run * one.tensor.dtype.bytes
+    words, count = -(-size // _WORD_BYTES), work.elements // one.run
+    rows, extents = work.tile[0], [size_name(extent) for extent in work.extents]
+    return [
+        f"unsigned of_{one.name}[{count * words}];",
+        "#pragma unroll",
+        f"for (int r = 0; r < {count}; ++r) {{",
+        f"  const int e = r * {one.run};",
+        f"  const int own_row = b_m * {rows} + first_row + {_sum(work.row_of)};",
+        f"  const int own_k = step_k + {work.lane_k} + {_sum(work.k_of)};",
+        f"  const int row = min(own_row, {extents[0]} - 1);",
+        f"  const int column = min(own_k, {extents[1]} - {one.run});",
+        f"  read_run<{size}, {size}>(of_{one.name} + r * {words}, {_address(one, 0, work)});",
+        "}",
+    ]
+
+
+def _address(one: Beside, depth: int, work: Make) -> str:
+    """Where the element of an array is that goes with `row` and `column`."""
+    column, last = "column", f"{size_name(work.extents[1])} - 1"
+    if one.per[1] % work.tile[1] == 0:  # one for all of the k tile, which may lie behind the end
+        column = f"min({work.k_tile} * {work.tile[1]}, {last})"
+    elif depth and one.per[1] % depth == 0:  # one for all of the fragment
+        column = f"min(step_k, {last})"
     row, column = (
         name if count == 1 else f"({name}) / {count}"
         for name, count in zip(("row", column), one.per, strict=True)
@@ -162,8 +223,7 @@ def _of_memory(one: Beside, depth: int, work: Make) -> str:
     parts = [
         scaled(f"({name})" if "/" in name else name, step) for name, step in steps if step != "0"
     ]
-    address = " + ".join([c_name(one.tensor.name), *one.base, *parts])
-    return _float(one.tensor, f"read_one<{one.tensor.dtype.bytes}>({address})", "0")
+    return " + ".join([c_name(one.tensor.name), *one.base, *parts])
 
 
 def _coordinate(place: Along) -> str:
