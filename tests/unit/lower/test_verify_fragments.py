@@ -9,6 +9,8 @@ import pytest
 
 import polygen as pg
 from polygen.errors import VerifyError
+from polygen.hardware.atom import atom
+from polygen.hardware.fragment_load import atom_load
 from polygen.lower.fragments import Make
 from polygen.lower.plan import KernelPlan
 from polygen.lower.verify import verify
@@ -28,6 +30,16 @@ def plan() -> KernelPlan:
 
     types = ("bf16[M,512]", "u8[N,256]", "bf16[N,16]", "f32[N]")
     return pg.fuse(function).compile(*types, arch="sm_90a", schedule=schedule).passes.plan
+
+
+@cache
+def loaded() -> KernelPlan:
+    """Elements of 16 bits, which are loaded as fragments, and a vector along k."""
+    name = "cooperative_128x256x64_made.toml"
+    schedule = load_schedule(schedules_folder() / "sm_90a" / name)
+    types = ("bf16[M,K]", "bf16[K]", "bf16[N,K]")
+    function = pg.fuse(lambda x, g, w: (x * g) @ w.T)
+    return function.compile(*types, arch="sm_90a", schedule=schedule).passes.plan
 
 
 def changed(one, kind, **values):
@@ -92,3 +104,23 @@ def test_other_addresses_beside_are_refused(values, words):
 def test_a_product_that_takes_the_ring_is_refused():
     with pytest.raises(VerifyError, match="works on ring_a"):
         verify(changed(plan(), Product, fragment=""))
+
+
+def test_loads_of_other_fragments_are_refused():
+    (made,) = loaded().of(Make)
+    assert made.load is not None and made.load.name == "a_k"
+    turned = atom_load(atom("m16n8k16_f32_bf16"), "a", k_contiguous=False)
+    with pytest.raises(VerifyError, match="a_m loads other fragments"):
+        verify(changed(loaded(), Make, load=turned))
+    moved = dataclasses.replace(made.load, row_of_lane="lane % 8")
+    verify(loaded())
+    with pytest.raises(VerifyError, match=r"other fragments|other addresses"):
+        verify(changed(loaded(), Make, load=moved, place="row * 128 + byte"))
+
+
+def test_runs_that_no_access_reads_are_refused():
+    (made,) = loaded().of(Make)
+    assert [one.run for one in made.beside] == [2]
+    beside = (dataclasses.replace(made.beside[0], run=16),)
+    with pytest.raises(VerifyError, match="16 of g: bf16"):
+        verify(changed(loaded(), Make, beside=beside))
