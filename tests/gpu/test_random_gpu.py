@@ -20,7 +20,7 @@ from random_programs import (
     roomy_program,
     run_random,
 )
-from random_prologues import prologue_program
+from random_prologues import compile_fragments, fragment_program, prologue_program
 
 from polygen.runtime.environment import current_arch
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.gpu
 COUNT = int(os.environ.get("POLYGEN_RANDOM_COUNT", "500"))
 KINDS = (
     "any", "roomy", "odd", "products", "roomy products", "prologues", "odd prologues", "folds",
-    "role folds",
+    "role folds", "made prologues",
 )  # fmt: skip
 FIRST = int(os.environ.get("POLYGEN_RANDOM_FIRST", "0"))
 
@@ -84,11 +84,17 @@ def _one(given: tuple[str, int, bool]) -> str:
         "role folds": (partial(fold_program, roles=True), compile_program),
         "prologues": (prologue_program, compile_program),
         "odd prologues": (partial(prologue_program, odd=True), compile_program),
+        "made prologues": (fragment_program, compile_fragments),
         "roomy products": (partial(product_program, roomy=True), compile_products),
     }[kind]
     case = make(seed)
     if not exact and not has_float_bound(case):
         return ""
+    if compiled is compile_fragments:
+        kernel = compile_fragments(case, str(current_arch()))
+        if kernel is None:  # the copy engine brings none of the arrays
+            return ""
+        compiled = lambda *_: kernel  # noqa: E731
     try:
         return run_random(case, str(current_arch()), _on_gpu, exact, compiled)
     except Exception as error:
