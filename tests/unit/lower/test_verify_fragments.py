@@ -21,7 +21,7 @@ from polygen.schedule.load import load_schedule, schedules_folder
 @cache
 def plan() -> KernelPlan:
     """Numbers of four bits with scales by group and by row, whose sums two blocks share."""
-    name = "cooperative_128x16x128_w64_s5_k2_registers_exchanged_made.toml"
+    name = "cooperative_128x16x128_w64_s5_k2_registers_f4_exchanged_made.toml"
     schedule = load_schedule(schedules_folder() / "sm_90a" / name)
 
     def function(x, q, s, r):
@@ -35,7 +35,7 @@ def plan() -> KernelPlan:
 @cache
 def loaded() -> KernelPlan:
     """Elements of 16 bits, which are loaded as fragments, and a vector along k."""
-    name = "cooperative_128x256x64_made.toml"
+    name = "cooperative_128x256x64_f4_made.toml"
     schedule = load_schedule(schedules_folder() / "sm_90a" / name)
     types = ("bf16[M,K]", "bf16[K]", "bf16[N,K]")
     function = pg.fuse(lambda x, g, w: (x * g) @ w.T)

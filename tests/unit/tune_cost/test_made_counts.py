@@ -15,19 +15,19 @@ SIZES = {"M": 4096, "N": 8192, "K": 8192}
 CASES = {
     "bf16": (
         lambda x, g, w: (x * g) @ w.T, ("bf16[M,K]", "bf16[K]", "bf16[N,K]"),
-        "cooperative_128x256x64_made",
+        "cooperative_128x256x64_f4_made",
     ),
     "s8": (
         lambda x, q: x @ q.astype("bf16").T, ("bf16[M,K]", "s8[N,K]"),
-        "cooperative_128x32x64_w64_s9_k2_lines_exchanged_made",
+        "cooperative_128x32x64_w64_s9_k2_lines_f4_exchanged_made",
     ),
     "i4": (
         lambda x, q: x @ pg.unpack(q, "i4").astype("bf16").T, ("bf16[M,8192]", "u8[N,4096]"),
-        "cooperative_64x64x128_s6_lines_exchanged_made",
+        "cooperative_64x64x128_s6_lines_f4_exchanged_made",
     ),
     "turns": (
         lambda x, w: pg.silu(x) @ w.T, ("bf16[M,K]", "bf16[N,K]"),
-        "pingpong_128x128x64_s5_e3p2_made",
+        "pingpong_128x128x64_s5_e3p2_f4_made",
     ),
 }  # fmt: skip
 
