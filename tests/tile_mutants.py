@@ -50,7 +50,9 @@ FILLED = MainLoop((Ring("a", "m", 2), Ring("b", "n", 1)), ONE_PRODUCT.products)
 # All warps compute one operand, through registers, beside the other's background copies.
 HALF_COMPUTED = MainLoop((Ring("a", "m", computed=True), Ring("b", "n")), ONE_PRODUCT.products)
 # Consumers compute fragments of one operand, and multiply them from their registers.
-FRAGMENTS = MainLoop((Ring("a", "m", fragment=True), Ring("b", "n")), ONE_PRODUCT.products)
+FRAGMENTS = MainLoop(
+    (Ring("a", "m", fragment=True, beside=True), Ring("b", "n")), ONE_PRODUCT.products
+)
 HALF_FILLED = MainLoop((Ring("a", "m"), Ring("b", "n", 2)), ONE_PRODUCT.products)
 
 
@@ -824,6 +826,11 @@ EQUIVALENT = (
         ("arrive_empty_ring +1 iteration(s)", "arrive_empty_ring_a +1 iteration(s)"),
         _LAGGING,
         "the slot is released later, and with its rings of three or more nobody waits for it yet",
+    ),
+    Equivalent(
+        ("prepare after take_a", "read_a after wait_full_ring", "wait_full_ring before read_a"),
+        ("cooperative, fragments",),
+        "registers of one thread, and memory that no barrier hands over",
     ),
     Equivalent(
         ("wait_make_a -1 iteration(s)",),

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from polygen.lower.computed import group
 from polygen.lower.lanes import flat_form
 from polygen.poly.elements import Along, Compute, Element
 from polygen.poly.match import Operand
+from polygen.poly.register_operands import kept
 
 _NIBBLE = "nibble_"
 _ARITHMETIC: dict[str, Callable[..., float]] = {
@@ -59,6 +60,12 @@ class Beside:
         per: rows, and indices of k, that have one element.
         base: terms that lead to the block's matrix.
         run: elements along k that are read at once.
+        kept: over `s`, `m` and `e`: the word of a k tile's that holds an element; "": it is read
+            where it is needed.
+        along: what words are of: "m", rows of an instruction each, or "s", steps.
+        places: rows and k of the words of one of these, from a lane's first.
+        count: of these.
+        first: the first word.
     """
 
     name: str
@@ -68,6 +75,21 @@ class Beside:
     per: tuple[int, int]
     base: tuple[str, ...]
     run: int = 1
+    kept: str = ""
+    along: str = ""
+    places: tuple[tuple[int, int], ...] = ()
+    count: int = 0
+    first: int = 0
+
+    @property
+    def access_words(self) -> int:
+        """Of one run."""
+        return -(-self.run * self.tensor.dtype.bytes // 4)
+
+    @property
+    def words(self) -> int:
+        """That hold what is read of it for a k tile."""
+        return self.count * len(self.places) * self.access_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +183,11 @@ class Make:
         return self.statements[-1].result
 
     @property
+    def words(self) -> int:
+        """That hold what is read beside the ring for a k tile."""
+        return sum(one.words for one in self.beside)
+
+    @property
     def halves(self) -> dict[str, str]:
         """Values that are taken out of the ring's bytes, two in each -> their type of four bits."""
         if self.packed == 1:
@@ -200,6 +227,7 @@ def make(
     k_tile: str,
     counter: str,
     slots: int,
+    instructions: int,
 ) -> Make:
     """How fragments of an operand are made.
 
@@ -213,6 +241,7 @@ def make(
         k_tile: which of all k tiles the block's k-th is.
         counter: of the ring's slots.
         slots: steps whose fragments registers hold.
+        instructions: along m of a consumer's tile.
 
     Raises:
         VerifyError: a formula leads to another element than the instruction takes.
@@ -233,6 +262,7 @@ def make(
     beside = tuple(
         _beside(operand, one, run, block) for one in of.prologue.reads if one.name != of.name
     )
+    beside = _with_words(operand, beside, table, run, tile[1], (tile[1] // atom.k, instructions))
     found = Make(
         operand=name,
         buffer=f"ring_{name}",
@@ -292,6 +322,38 @@ def _beside(operand: Operand, one: Element, run: int, block: int) -> Beside:
     per = group(one, operand.role), group(one, "k")
     together = run if runs(one, k, per[1], run, block) else 1
     return Beside(one.name, tensor, row, k, per, base(tensor, one.index), together)
+
+
+def _with_words(
+    operand: Operand,
+    beside: tuple[Beside, ...],
+    table: Integers,
+    run: int,
+    depth: int,
+    counts: tuple[int, int],
+) -> tuple[Beside, ...]:
+    """What is read a k tile ahead, with its words: of rows, or of runs along k, of each step."""
+    names = {one.name for one in kept(operand, depth)}
+    rows, ks = (table[0, :, axis] - table[0, 0, axis] for axis in (0, 1))
+    found, first = [], 0
+    for one in beside:
+        if one.name in names:
+            own, other, along = (rows, 0 * ks, "m") if one.row_step != "0" else (0 * rows, ks, "s")
+            if one.per[1] % depth == 0 and along == "s":
+                other = 0 * ks
+            step = one.run if along == "s" else 1
+            starts = np.stack([own, other // step * step], 1)
+            places = sorted({(int(row), int(k)) for row, k in starts})
+            index = np.array([places.index((int(row), int(k))) for row, k in starts])
+            count = counts[along == "m"]
+            words = -(-one.run * one.tensor.dtype.bytes // 4)
+            text = f"{along} * {len(places) * words} + ({_bits(index)}) * {words}"
+            one = replace(
+                one, kept=text, along=along, places=tuple(places), count=count, first=first
+            )
+            first += one.words
+        found.append(one)
+    return tuple(found)
 
 
 def runs(one: Element, k_step: str, per: int, run: int, block: int) -> bool:
@@ -377,6 +439,7 @@ def prove(of: Make, layout: MatrixLayout, atom: Atom) -> None:
             f"{tuple(int(x) for x in table[lane, element])}",
             where=where,
         )
+    _prove_words(of, row - row[:, :1], k - k[:, :1])
     # Accesses are of elements side by side: the first of each leads to the others.
     first = np.broadcast_to(elements - elements % of.access, k.shape)
     stored_k = np.take_along_axis(k, first, 1)
@@ -405,6 +468,32 @@ def prove(of: Make, layout: MatrixLayout, atom: Atom) -> None:
                     "writes, or at addresses that no access has",
                     where=where,
                 )
+
+
+def _prove_words(of: Make, row: Integers, k: Integers) -> None:
+    """A word holds what its element needs: of its row, or its k.
+
+    Raises:
+        VerifyError: with the array.
+    """
+    first = 0
+    elements = np.arange(of.elements, dtype=np.int64)
+    for one in of.beside:
+        if not one.kept:
+            continue
+        each = len(one.places) * one.access_words
+        for number in range(one.count):
+            names = {"s": 0 * elements, "m": 0 * elements, "e": elements}
+            names[one.along] = names[one.along] + number
+            word = _value(one.kept, names) - number * each
+            inside = (word >= 0) & (word < each) & (word % one.access_words == 0)
+            at = np.array(one.places)[word // one.access_words % len(one.places)]
+            right = inside & (at[:, 0] == row[0] if one.along == "m" else inside)
+            if one.along == "s" and one.per[1] == 1:
+                right &= (at[:, 1] <= k[0]) & (k[0] < at[:, 1] + one.run)
+            if not right.all() or one.first != first:
+                raise VerifyError(f"words of {one.tensor.name} are of others", where=one.name)
+        first += one.words
 
 
 def _prove_load(of: Make, load: FragmentLoad, layout: MatrixLayout, atom: Atom) -> None:

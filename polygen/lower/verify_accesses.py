@@ -126,7 +126,10 @@ def _buffers(leaf: Leaf) -> list[str] | None:
     if isinstance(work, Move):
         return [boxes.buffer for boxes in work.boxes]
     if isinstance(work, Make):
-        return [work.buffer, f"fragment_{work.operand}"]
+        coming, there = f"ahead_{work.operand}", f"beside_{work.operand}"
+        if leaf.op != "make":
+            return [coming] if leaf.op == "read_beside" else [coming, there]
+        return [work.buffer, *([there] if work.words else []), f"fragment_{work.operand}"]
     if isinstance(work, Product):
         if work.fragment:
             return [f"fragment_{work.operands[0]}", work.buffers[1], work.total]

@@ -18,6 +18,7 @@ from polygen.lower.fragments import Make, prove, runs
 from polygen.lower.plan import KernelPlan
 from polygen.lower.verify_computed import check_statements
 from polygen.poly.elements import Along
+from polygen.poly.register_operands import kept
 
 Address = Callable[[Tensor, tuple[Along, ...], str, dict[str, str]], None]
 
@@ -55,6 +56,10 @@ def check_fragments(plan: KernelPlan, of: Make, check_address: Address) -> None:
     for beside, one in zip(of.beside, others, strict=True):
         if not one.tensor.dims:
             continue
+        ahead = one in kept(operand, plan.tiles.cta[2])
+        counts = {"m": plan.tiles.atoms[0], "s": plan.tiles.k_steps, "": 0}
+        if bool(beside.kept) != ahead or beside.count != counts[beside.along]:
+            raise VerifyError(f"{one.tensor.name} is read {beside.count} times ahead", where=where)
         per = (group(one, operand.role), group(one, "k"))
         if beside.per != per or beside.tensor != one.tensor:
             raise VerifyError(f"{one.tensor.name} is read in groups of {beside.per}", where=where)

@@ -201,8 +201,11 @@ class _Leaves:
             tile, operand = (tiles.cta[0], tiles.cta[2]), given.match.operand(name)
             slots = given.schedule.pipeline.fragments
             work = make(
-                operand, name, ring.matrix, given.atom, tile, part, k_of_all(tiles), counter, slots
-            )
+                operand, name, ring.matrix, given.atom, tile, part, k_of_all(tiles), counter, slots,
+                tiles.atoms[0],
+            )  # fmt: skip
+            for op in ("read", "take") if work.words else ():
+                yield Leaf(f"{op}_{name}", f"{op}_beside", "threads", _STEP, work)
             yield Leaf(statement, "make", "threads", ("i", "k", "s", "m"), work)
 
     def _parts(self) -> Iterator[Leaf]:

@@ -4,6 +4,7 @@
                get[i,k,q,s] put[i,k,q,s] threads fill rings that it cannot: piece s of round q
     loader     fetch_r[i,p]              one thread fetches panels of an operand for one consumer
     consumer   multiply[i,k,s,m]         by a warpgroup from the rings
+               read_a[i,k] take_a[i,k]   what that takes beside the ring, read a k tile ahead
                make_a[i,k,s,m]           threads compute fragments of what is in a ring, to multiply
                                          them from registers
                send[i] combine[i,q]      with a sum that the blocks of a cluster share: parts
@@ -130,7 +131,7 @@ def _main(shape: RoleShape) -> Part:
     own = f"{shape.own(consumer)} and {k}"
     rings = {ring.name: ring for ring in main.rings}
     inside = f"0 <= s < {tiles.k_steps} and 0 <= m < {tiles.atoms[0]}"
-    making = _making(shape, f"{own} and {inside}")
+    making, ahead = _making(shape, f"{own} and {inside}"), _beside(shape, own)
     products, sums = [], []
     for product in main.products:
         total = f"{product.called('sum')}[{shape.owner('i')},m]"
@@ -172,16 +173,50 @@ def _main(shape: RoleShape) -> Part:
     if making.statements:
         multiply = steps(loop("s", flat(steps(making.order, each, "commit"))), _MULTIPLIED)
     return Part(
-        (*filling.statements, *making.statements, *products, *closing),
-        (*buffers, *filling.buffers, *making.buffers, *sums),
-        loop("k", flat(steps(filling.order, multiply))),
-        loop("k", flat(steps(filling.schedule, multiply)), "separate[x]", **filling.early),
+        (*filling.statements, *ahead.statements, *making.statements, *products, *closing),
+        (*buffers, *filling.buffers, *ahead.buffers, *making.buffers, *sums),
+        loop("k", flat(steps(filling.order, ahead.order, multiply))),
+        loop(
+            "k",
+            flat(steps(filling.schedule, ahead.schedule, multiply)),
+            "separate[x]",
+            **filling.early,
+            **ahead.early,
+        ),
     )
 
 
 def _fragment(shape: RoleShape, ring: Ring) -> str:
     """A fragment of an instruction, in the registers of its consumer."""
     return f"fragment_{ring.name}[{shape.owner('i', 'k', 's')},m]"
+
+
+def _beside(shape: RoleShape, own: str) -> _Filling:
+    """What consumers read beside rings, a k tile ahead: it waits in registers of its own."""
+    consumer, threads = shape.consumer, unit(_THREADS)
+    statements, buffers, early = [], [], {}
+    order: list[Node] = []
+    schedule: list[Node] = []
+    for ring in shape.main.rings:
+        if not ring.beside:
+            continue
+        cell = f"[{shape.owner('i', 'k')}]"
+        coming, there = f"ahead_{ring.name}", f"beside_{ring.name}"
+        read, take = f"read_{ring.name}", f"take_{ring.name}"
+        for name, reads, writes in (
+            (read, (_tile(consumer),), f"{coming}{cell}"),
+            (take, (f"{coming}{cell}",), f"{there}{cell}"),
+        ):
+            statements.append(
+                TileStatement(name, ("i", "k"), own, reads, (writes,), "move", threads, consumer)
+            )
+        buffers += [Buffer(name, "register", 2, len(consumer.agents)) for name in (coming, there)]
+        order += [Leaf(read), Leaf(take)]
+        schedule += [Leaf(take), Leaf(read)]
+        early[read] = "k - 1"
+    return _Filling(
+        tuple(statements), tuple(buffers), Steps(tuple(order)), Steps(tuple(schedule)), early
+    )
 
 
 def _making(shape: RoleShape, bounds: str) -> Part:
@@ -191,7 +226,10 @@ def _making(shape: RoleShape, bounds: str) -> Part:
     for ring in shape.main.rings:
         if not ring.fragment:
             continue
-        reads, name = (_tile(consumer), _used(shape, ring)), f"make_{ring.name}"
+        reads: tuple[str, ...] = (_tile(consumer), _used(shape, ring))
+        if ring.beside:
+            reads = (*reads, f"beside_{ring.name}[{shape.owner('i', 'k')}]")
+        name = f"make_{ring.name}"
         statements.append(
             TileStatement(
                 name,

@@ -108,6 +108,28 @@ def stored_bits(operand: Operand) -> int:
     return 0 if found is None else found.tensor.dtype.bits // found.packed
 
 
+def kept(operand: Operand, depth: int) -> tuple[Element, ...]:
+    """What consumers read a k tile ahead: numbers for a row, for a k, or for groups of k tiles.
+
+    Args:
+        operand: whose fragments they compute.
+        depth: indices of k of a tile.
+    """
+    of = operand.fragment
+    if of is None:
+        return ()
+    reads = (one for one in of.prologue.reads if one.name != of.name)
+    return tuple(one for one in reads if _is_kept(one, operand.role, depth))
+
+
+def _is_kept(one: Element, role: str, depth: int) -> bool:
+    row, k = one.axis(role), one.axis("k")
+    if k is None:
+        return row is not None
+    whole = one.index[k].per % depth == 0
+    return whole or (row is None and one.index[k].per == 1)
+
+
 def _others(made: Prologue, ring: Element, role: str) -> list[Element]:
     """What else has an element of its own for every place: more than threads read beside."""
     return [one for one in made.reads if one is not ring and _packed(one, role)]

@@ -41,7 +41,12 @@ def _(plan: KernelPlan, one: Leaf, work: Make) -> Text:
             *([] if work.load else [f"const int first_k = {work.lane_k} + s * {depth};"]),
             f"const int step_k = {work.k_tile} * {work.tile[1]} + s * {depth};  // of the fragment",
             *_loads(work),
-            *(line for one in work.beside if one.run > 1 for line in _runs(one, work)),
+            *(
+                line
+                for one in work.beside
+                if one.run > 1 and not one.kept
+                for line in _runs(one, work)
+            ),
             f"float made[{count}];",
             "#pragma unroll",
             f"for (int e = 0; e < {count}; ++e) {{",
@@ -130,6 +135,49 @@ def _ends(work: Make, fragment: str, extent: str) -> list[str]:
     ]
 
 
+@leaf("read_beside", "threads", Make, ("k",), needs=("computed",))
+def _(plan: KernelPlan, one: Leaf, work: Make) -> Text:
+    name = f"ahead_{work.operand}"
+    return Text(
+        block(*(line for array in work.beside if array.kept for line in _ahead(array, work, name))),
+        f"{one.statement}[i,k]: what fragments of k tile k take beside the ring -> registers",
+        (f"unsigned {name}[{work.words}], beside_{work.operand}[{work.words}];",),
+    )
+
+
+@leaf("take_beside", "threads", Make)
+def _(plan: KernelPlan, one: Leaf, work: Make) -> Text:
+    moved = f"beside_{work.operand}[i] = ahead_{work.operand}[i];"
+    return Text(f"#pragma unroll\n  for (int i = 0; i < {work.words}; ++i) {moved}")
+
+
+def _ahead(one: Beside, work: Make, to: str) -> list[str]:
+    """Words of a k tile of an array: of rows of every instruction, or of runs of every step."""
+    (rows, depth), words = work.atom, one.access_words
+    size = one.run * one.tensor.dtype.bytes
+    m_extent, k_extent = (size_name(extent) for extent in work.extents)
+    lines = ["#pragma unroll", f"for (int n = 0; n < {one.count}; ++n) {{"]
+    for number, (row, k) in enumerate(one.places):
+        own_row = f"b_m * {work.tile[0]} + quarter + {work.lane_row}{work.part} + {row}"
+        own_k = f"{work.k_tile} * {work.tile[1]} + {work.lane_k} + {k}"
+        if one.along == "m":
+            own_row += f" + n * {rows}"
+        else:
+            own_k += f" + n * {depth}"
+        word = f"{one.first + number * words} + n * {len(one.places) * words}"
+        read = f"{to}[{word}] = read_one<{size}>({_address(one, 0, work)});"
+        if one.run > 1:
+            read = f"read_run<{size}, {size}>({to} + {word}, {_address(one, 0, work)});"
+        lines += [
+            "  {",
+            f"    const int row = min({own_row}, {m_extent} - 1);",
+            f"    const int column = min({own_k}, {k_extent} - {one.run});",
+            f"    {read}",
+            "  }",
+        ]
+    return [*lines, "}"]
+
+
 def made_lines(work: Make) -> tuple[list[str], tuple[str, ...]]:
     """The statements on element `e` of a fragment, and the helper files they need."""
     tensors = {work.name: work.tensor} | {one.name: one.tensor for one in work.beside}
@@ -179,8 +227,15 @@ def _of_memory(one: Beside, depth: int, work: Make) -> str:
     """The element of an array that goes with element `e`, as a float."""
     if not one.tensor.dims:
         return c_name(one.tensor.name)
+    size = one.tensor.dtype.bytes
+    if one.kept:
+        word, place = f"{one.first} + {one.kept}", "0"
+        if one.run > 1 and one.run * size <= _WORD_BYTES:
+            place = f"e % {one.run}"
+        elif one.run > 1:
+            word = f"{word} + e % {one.run} * {size} / {_WORD_BYTES}"
+        return _float(one.tensor, f"beside_{work.operand}[{word}]", place)
     if one.run > 1:
-        size = one.tensor.dtype.bytes
         if one.run * size <= _WORD_BYTES:
             return _float(one.tensor, f"of_{one.name}[e / {one.run}]", f"e % {one.run}")
         return _float(one.tensor, f"of_{one.name}[e * {size} / {_WORD_BYTES}]", "0")

@@ -66,7 +66,7 @@ MISTAKES = {
     "no swizzle": ({"place": "row * 64 + byte"}, "other bytes than the copy engine writes"),
     "blocks that cut": ({"block": 16, "block_of": "e / 4 % 2 * 8"}, "outside of blocks"),
     "numbers of another type": ({"packed": 1}, "makes bf16"),
-    "the ring of the other operand": ({"buffer": "ring_b"}, "works on ring_b"),
+    "the ring of the other operand": ({"buffer": "ring_b"}, "other bytes than the copy engine"),
     "another tile": ({"tile": (64, 128)}, "ends at"),
     "k tiles of the other block": ({"k_tile": "k"}, "k tile k of block 1"),
     "rows of the other consumer": ({"part": ""}, "rows of consumer 1"),
@@ -93,7 +93,7 @@ def test_mistakes_are_refused(name):
     ],
 )
 def test_other_addresses_beside_are_refused(values, words):
-    (made,) = plan().of(Make)
+    made = plan().of(Make)[0]
     first, *others = made.beside
     beside = (dataclasses.replace(first, **values), *others)
     with pytest.raises(VerifyError) as caught:
@@ -106,8 +106,27 @@ def test_a_product_that_takes_the_ring_is_refused():
         verify(changed(plan(), Product, fragment=""))
 
 
+@pytest.mark.parametrize(
+    "number, values, words",
+    [
+        (0, {"kept": "0"}, "s is read 0 times ahead"),
+        (1, {"kept": ""}, "r is read"),
+        (1, {"count": 2}, "r is read 2 times ahead"),
+        (1, {"kept": "m * 2"}, "words of r are of others"),
+        (1, {"kept": "m * 2 + e % 2"}, "words of r are of others"),
+        (1, {"first": 7}, "words of r are of others"),
+    ],
+)
+def test_other_words_are_refused(number, values, words):
+    beside = list(plan().of(Make)[0].beside)
+    beside[number] = dataclasses.replace(beside[number], **values)
+    with pytest.raises(VerifyError) as caught:
+        verify(changed(plan(), Make, beside=tuple(beside)))
+    assert words in str(caught.value), str(caught.value)
+
+
 def test_loads_of_other_fragments_are_refused():
-    (made,) = loaded().of(Make)
+    made = loaded().of(Make)[0]
     assert made.load is not None and made.load.name == "a_k"
     turned = atom_load(atom("m16n8k16_f32_bf16"), "a", k_contiguous=False)
     with pytest.raises(VerifyError, match="a_m loads other fragments"):
@@ -119,8 +138,8 @@ def test_loads_of_other_fragments_are_refused():
 
 
 def test_runs_that_no_access_reads_are_refused():
-    (made,) = loaded().of(Make)
+    made = loaded().of(Make)[0]
     assert [one.run for one in made.beside] == [2]
     beside = (dataclasses.replace(made.beside[0], run=16),)
-    with pytest.raises(VerifyError, match="16 of g: bf16"):
+    with pytest.raises(VerifyError, match="words of g are of others"):
         verify(changed(loaded(), Make, beside=beside))
