@@ -63,8 +63,8 @@ COMPUTED = {"computed": ("sm_80", small()), "made": ("sm_90a", MADE)}
 
 def computed_plan(arch, schedule):
     """A kernel whose warps, or whose consumers, compute an operand."""
-    fused = pg.fuse(lambda x, w: pg.silu(x) @ w.T, name="leaf")
-    kernel = fused.compile("bf16[M,K]", "bf16[N,K]", arch=arch, schedule=schedule)
+    fused = pg.fuse(lambda x, g, w: pg.silu(x * g) @ w.T, name="leaf")
+    kernel = fused.compile("bf16[M,K]", "bf16[K]", "bf16[N,K]", arch=arch, schedule=schedule)
     return kernel.passes.plan
 
 
