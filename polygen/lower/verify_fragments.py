@@ -14,7 +14,8 @@ from collections.abc import Callable
 from polygen.errors import VerifyError
 from polygen.frontend.program import Tensor
 from polygen.lower.computed import group
-from polygen.lower.fragments import Make, prove, runs
+from polygen.lower.fragments import Make, prove
+from polygen.lower.making import runs
 from polygen.lower.plan import KernelPlan
 from polygen.lower.verify_computed import check_statements
 from polygen.poly.elements import Along

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from polygen.lower import epilogue
 from polygen.lower.fill import fill
 from polygen.lower.folds import around
-from polygen.lower.fragments import make
 from polygen.lower.given import Given
+from polygen.lower.making import make
 from polygen.lower.memory import memory, workers
 from polygen.lower.operands import boxes, k_of_all, operand_layout
 from polygen.lower.partial_sums import landings
