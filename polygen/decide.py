@@ -41,6 +41,7 @@ from polygen.poly.orientation import oriented, oriented_work
 from polygen.poly.pointwise import Pointwork, pointwork
 from polygen.poly.prologue import Prologue, prologues, without_prologues
 from polygen.poly.realign import behind_copy, copied
+from polygen.poly.register_operands import stored_bits
 from polygen.poly.row_passes import split_for
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import scop
@@ -377,6 +378,7 @@ def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str,
         computed=(len(_made(lefts)), len(_made(rights))),
         source_bytes=(_source_bytes(lefts, size), _source_bytes(rights, size)),
         operand_functions=(_functions(lefts), _functions(rights)),
+        stored_bits=(_stored_bits(lefts), _stored_bits(rights)),
         held=(threads.words, threads.beside) if _made((*lefts, *rights)) else (0, 0),
         uneven=matched.groups is not None,
         folds=_folds(work),
@@ -394,6 +396,12 @@ def _uncopied(matched: Match, operands: tuple[Operand, ...]) -> int:
     """How many operands threads move that no copy helps."""
     copies = {tensor.name for tensor in copied(matched)}
     return sum(by_threads(one) and one.tensor.name not in copies for one in operands)
+
+
+def _stored_bits(operands: tuple[Operand, ...]) -> int:
+    """Bits of an element of all operands that are computed, as rings have them for consumers."""
+    each = [stored_bits(operand) for operand in operands if operand.computed is not None]
+    return sum(each) if all(each) else 0
 
 
 def _made(operands: tuple[Operand, ...]) -> list[Prologue]:

@@ -80,7 +80,7 @@ def _types(matched: Match) -> tuple[DType, DType, DType]:
         UnsupportedProgram: they are not.
     """
     first, *others = [
-        (matched.operand(p.left).tensor.dtype, matched.operand(p.right).tensor.dtype, p)
+        (matched.operand(p.left).multiplied, matched.operand(p.right).multiplied, p)
         for p in matched.products
     ]
     for a, b, product in others:
@@ -117,8 +117,9 @@ def fitting(
         if work.folds and (candidate.epilogue.through == "smem" or not work.writes):
             by_pairs = replace(candidate.epilogue, through="registers", columns=0)
             candidate = replace(candidate, epilogue=by_pairs)
-        found, out = oriented(matched, candidate), oriented_work(work, candidate)
+        out = oriented_work(work, candidate)
         try:
+            found = oriented(matched, candidate)
             check_launch(candidate, device)
             check_groups(candidate, matched)
             check_folds(candidate, work)
@@ -231,7 +232,7 @@ def _with_k_tile(candidate: Schedule, matched: Match, device: Device, atom: Atom
     Threads that compute read one round of pieces ahead. Where a tile is less than they hold, as of
     narrow weights, longer k tiles have more on its way, and cost fewer waits.
     """
-    size = matched.a.tensor.dtype.bytes
+    size = matched.a.multiplied.bytes
     span = spans()[0] // size
     own = max(1, candidate.tile.cta.k * min(size, _USUAL_BYTES) // spans()[0])
 

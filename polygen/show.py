@@ -10,6 +10,8 @@ from polygen.lower.result_work import Finish
 from polygen.lower.work import Copy, Load, Move, Placed
 from polygen.poly import ast
 from polygen.poly.elements import Compute
+from polygen.poly.match import Operand
+from polygen.poly.prologue import Prologue
 from polygen.schedule.problem import Fitted
 from polygen.schedule.sums import reproducible
 from polygen.tune.cost import cost
@@ -109,6 +111,9 @@ def _computed(plan: KernelPlan) -> list[str]:
     """Where an operand is computed that is none in memory, and from what."""
     found = []
     for name, operand in plan.match.operands:
+        if operand.fragment is not None:
+            found += _fragments(name, operand)
+            continue
         made = operand.computed
         if made is None:
             continue
@@ -120,11 +125,30 @@ def _computed(plan: KernelPlan) -> list[str]:
             f"operand {name}: {operand.tensor.name}[{index}], {made.dtype}, computed by {by} into "
             f"ring_{name}, again in every block that needs it; zeros outside"
         )
-        for read in made.reads:
-            places = ", ".join(map(str, read.index))
-            found.append(f"  reads {read.name} = {read.tensor.name}[{places}]: {read.tensor}")
-        found += [f"  {line}" for line in _compute_lines(made.statements)]
+        found += _computed_from(made)
     return found
+
+
+def _fragments(name: str, operand: Operand) -> list[str]:
+    """What consumers compute in their registers."""
+    of = operand.fragment
+    assert of is not None
+    index = ", ".join(map(str, operand.index))
+    return [
+        f"operand {name}: {of.value}, {of.prologue.dtype}, computed by consumers in their "
+        f"registers of {operand.tensor.name}[{index}], which the copy engine brings into "
+        f"ring_{name}, again in every block that needs it; zeros behind the end of k",
+        *_computed_from(of.prologue),
+    ]
+
+
+def _computed_from(made: Prologue) -> list[str]:
+    """What an element is computed from, and how."""
+    found = []
+    for read in made.reads:
+        places = ", ".join(map(str, read.index))
+        found.append(f"  reads {read.name} = {read.tensor.name}[{places}]: {read.tensor}")
+    return [*found, *(f"  {line}" for line in _compute_lines(made.statements))]
 
 
 def _boxes(leaf: Leaf) -> str:

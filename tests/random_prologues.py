@@ -11,8 +11,23 @@ what lies outside of an operand must be.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from random_programs import PRIMES, ROUND, Random
+
+from polygen import fuse
+from polygen.errors import ScheduleError, UnsupportedProgram
+from polygen.frontend.parse import parse_expression
+from polygen.kernel import Kernel
+from polygen.schedule.model import (
+    CtaTile,
+    Epilogue,
+    Pipeline,
+    Roles,
+    Schedule,
+    Tile,
+    WarpTile,
+)
 
 _UNARY = (
     "relu({})", "-({})", "abs({})", "minimum({}, 1)", "maximum({}, -1)", "clip({}, -3, 2)",
@@ -70,6 +85,42 @@ def prologue_program(seed: int, largest: int = 140, *, odd: bool = False) -> Ran
         seed, text, tuple(making.signature.values()), names, sizes, ("f32",), pitches, offsets,
         roomy=False, with_roles=odd,
     )  # fmt: skip
+
+
+# One consumer or two, tiles of one instruction or two along rows, one k tile in flight or none.
+FRAGMENTS = tuple(
+    Schedule(
+        name=f"made_{m}x{k}_{in_flight}_{fragments}",
+        device="sm_90a",
+        tile=Tile(CtaTile(m, 16, k), WarpTile(warp, 16)),
+        pipeline=Pipeline(stages=3, in_flight=in_flight, fragments=fragments),
+        roles=Roles("cooperative", 40, 168, "consumer"),
+        epilogue=Epilogue(through="registers"),
+    )
+    for m, warp, k, in_flight, fragments in (
+        (64, 64, 64, 1, 2), (128, 64, 128, 1, 2), (128, 128, 64, 0, 4), (64, 64, 128, 1, 1),
+    )
+)  # fmt: skip
+
+
+def fragment_program(seed: int, largest: int = 140) -> Random:
+    """The program of a seed, whose rows start at multiples of 16 bytes."""
+    return replace(prologue_program(seed, largest), roomy=True)
+
+
+def compile_fragments(case: Random, arch: str) -> Kernel | None:
+    """The kernel whose consumers compute the left operand, or exchanged; None where they cannot."""
+    fused = fuse(parse_expression(case.expression, case.names), name=f"random_{case.seed}")
+    schedule = FRAGMENTS[case.seed % len(FRAGMENTS)]
+    for exchange in (False, True):
+        try:
+            return fused.compile(
+                *case.signature, arch=arch, schedule=replace(schedule, exchange=exchange),
+                out_dtype=case.out_dtype,
+            )  # fmt: skip
+        except (ScheduleError, UnsupportedProgram):
+            continue
+    return None
 
 
 class _Making:

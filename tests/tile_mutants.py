@@ -49,6 +49,10 @@ APART = MainLoop(
 FILLED = MainLoop((Ring("a", "m", 2), Ring("b", "n", 1)), ONE_PRODUCT.products)
 # All warps compute one operand, through registers, beside the other's background copies.
 HALF_COMPUTED = MainLoop((Ring("a", "m", computed=True), Ring("b", "n")), ONE_PRODUCT.products)
+# Consumers compute fragments of one operand, and multiply them from their registers.
+FRAGMENTS = MainLoop(
+    (Ring("a", "m", fragment=True, beside=True), Ring("b", "n")), ONE_PRODUCT.products
+)
 HALF_FILLED = MainLoop((Ring("a", "m"), Ring("b", "n", 2)), ONE_PRODUCT.products)
 
 
@@ -93,6 +97,12 @@ CASES = (
         main=FILLED,
         stages=3,
         registers=120,
+    ),
+    Case(
+        "cooperative, fragments computed",
+        "sm_90a/cooperative_64x128x64.toml",
+        main=FRAGMENTS,
+        stages=3,
     ),
     Case(
         "ping-pong, one operand by threads",
@@ -615,7 +625,7 @@ _PANELS = (
 _LAGGING = (
     "cooperative, folds",
     "cooperative, residual", "cooperative, two", "cooperative, pair", "cooperative, filled",
-    "ping-pong", "cluster", "shared sums",
+    "cooperative, fragments", "ping-pong", "cluster", "shared sums",
 )  # fmt: skip
 EQUIVALENT = (
     Equivalent(
@@ -816,6 +826,26 @@ EQUIVALENT = (
         ("arrive_empty_ring +1 iteration(s)", "arrive_empty_ring_a +1 iteration(s)"),
         _LAGGING,
         "the slot is released later, and with its rings of three or more nobody waits for it yet",
+    ),
+    Equivalent(
+        ("prepare after take_a", "read_a after wait_full_ring", "wait_full_ring before read_a"),
+        ("cooperative, fragments",),
+        "registers of one thread, and memory that no barrier hands over",
+    ),
+    Equivalent(
+        ("wait_make_a -1 iteration(s)",),
+        ("cooperative, fragments",),
+        "one instruction covers the rows: the wait runs before the loop over them, not in it",
+    ),
+    Equivalent(
+        ("multiplied after arrive_empty_ring", "arrive_empty_ring before multiplied"),
+        ("cooperative, fragments",),
+        "arrivals have a counter of their own, which goes up behind them",
+    ),
+    Equivalent(
+        ("result_y0: slot p mod 3 for p mod 2",),
+        ("cooperative, fragments",),
+        "a tile has two panels, which lie in the first two slots either way",
     ),
 )
 

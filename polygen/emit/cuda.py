@@ -23,10 +23,12 @@ from polygen.emit.launcher import launcher, parameter, plan_conditions
 from polygen.emit.leaf.computed_chunk import lines as computed_lines
 from polygen.emit.leaf.elements import statements, types
 from polygen.emit.leaf.load_threads import SHARED_ALIGNMENT
+from polygen.emit.leaf.make_fragments import made_lines
 from polygen.emit.leaves import extent_names, matrix_coordinates, size_name
 from polygen.emit.places import places
 from polygen.emit.row_groups import count, declared, find, of_group
 from polygen.emit.source import KernelSource
+from polygen.lower.fragments import Make
 from polygen.lower.plan import Buffer, KernelPlan
 from polygen.lower.work import Placed
 from polygen.schedule.load import dumps
@@ -77,6 +79,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
 def _helpers(plan: KernelPlan) -> tuple[str, ...]:
     """The files of functions that statements call, behind and before the products."""
     before = [name for c in copies(plan) if c.computed for name in computed_lines(c.computed)[1]]
+    before += [name for work in plan.of(Make) for name in made_lines(work)[1]]
     passes = [name for e in plan.epilogue.before for name in statements(plan, e)[1]]
     return tuple(dict.fromkeys((*statements(plan, plan.epilogue)[1], *passes, *before)))
 

@@ -10,8 +10,9 @@ from polygen.emit.leaf.computed_chunk import conversion_records
 from polygen.emit.leaf.dots import chunk_read
 from polygen.emit.leaf.load_threads import load_function
 from polygen.emit.leaf.move_cp_async import copy_function
-from polygen.emit.leaf.multiply_wgmma import product_functions
+from polygen.emit.leaf.multiply_wgmma import product_functions, product_wrapper
 from polygen.emit.leaves import sum_register
+from polygen.lower.fragments import Make
 from polygen.lower.plan import Buffer, KernelPlan, Rows
 from polygen.lower.result_work import Finish, Store
 from polygen.lower.work import Boxes, Copy, Fill, Load, Move, Product, Stream
@@ -21,6 +22,7 @@ _ORDER = (
     "copies", "fragment_loads", "round_to_tf32", "mma", "words", "places", "tensor_map",
     "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load", "box_load_once",
     "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces", "pack", "computed",
+    "shared_words",
     "wgmma", "cursor", "partial_sums", "row_groups", "dots",
 )  # fmt: skip
 _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
@@ -47,7 +49,9 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
     if any(finish.operands for finish in plan.of(Finish)):
         needed.add("panels_in")
     computed = [c.computed for c in copies(plan) if c.computed is not None]
-    if computed:
+    if any(work.load is not None for work in plan.of(Make)):
+        needed.add("fragment_loads")
+    if computed or plan.of(Make):
         needed |= {"pack", "computed"}
     unit = plan.leaf_of(Product).unit
     products = {"mma.sync": lambda: [_multiply(plan)], "wgmma": lambda: _products(plan)}
@@ -59,7 +63,7 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         ),
         "instructions": [part for part in _ORDER if part in needed],
         "copy_instructions": _copies(plan),
-        "conversions": conversion_records(computed),
+        "conversions": conversion_records(computed, plan.of(Make)),
         "fragment_loads": _fragment_loads(plan),
         "buffers": [
             {"name": b.name, "formula": placement(b)}
@@ -162,8 +166,9 @@ def _copies(plan: KernelPlan) -> list[dict[str, str]]:
 def _fragment_loads(plan: KernelPlan) -> list[dict[str, Any]]:
     """The load instructions the plan uses."""
     found = {}
-    for work in plan.of(Load):
-        load = work.load
+    loads = [work.load for work in plan.of(Load)]
+    loads += [work.load for work in plan.of(Make) if work.load is not None]
+    for load in loads:
         name, count = load_function(load), load.matrices
         results = ", ".join(f"%{i}" for i in range(count))
         found[name] = {
@@ -209,31 +214,8 @@ def _multiply(plan: KernelPlan) -> dict[str, Any]:
 
 def _products(plan: KernelPlan) -> list[dict[str, Any]]:
     """The product instruction of a warpgroup, for each way in which operands lie."""
-    atom, columns = plan.atom, plan.tiles.warp[1]
-    per_group = atom.c.registers
-    groups = columns // atom.n
-    count = groups * per_group
-    kind, letter = sum_register(atom.c.dtype)
-    outputs = (f'"+{letter}"(c[{g}][{e}])' for g in range(groups) for e in range(per_group))
-    common = {
-        "comment": (
-            f"{atom.name}: c[{atom.m},{columns}] = a * b (+ c if accumulate), by a warpgroup"
-        ),
-        "c_type": kind,
-        "blocks": groups,
-        "count": count,
-        "registers": per_group,
-        "ptx": atom.ptx.format(n=columns),
-        "sums": ", ".join(f"%{i}" for i in range(count)),
-        "first": f"%{count}",
-        "second": f"%{count + 1}",
-        "accumulate": f"%{count + 2}",
-        "outputs": ", ".join(outputs),
-    }
-    found = []
-    for majors, function in product_functions(plan).items():
-        immediates = "1, 1"
-        if "mn" in atom.majors:
-            immediates += "".join(f", {int(major != 'k')}" for major in majors)
-        found.append(common | {"function": function, "immediates": immediates})
-    return found
+    columns = plan.tiles.warp[1]
+    return [
+        product_wrapper(plan.atom, columns, form, function)
+        for form, function in product_functions(plan).items()
+    ]

@@ -46,6 +46,8 @@ class CostParameters:
         producer_rate: bytes per cycle of computed operands that threads of a producer write.
         compute_rate: bytes per cycle of operands that threads compute and write to shared memory.
         compute_function_rate: functions beyond arithmetic that they evaluate for them per cycle.
+        fragment_rate: elements of fragments that consumers of a multiprocessor compute per cycle.
+        fragment_latency: cycles from shared memory to the product of a fragment that one computes.
         outside_rate: bytes per cycle that the copy engine fills with zeros outside an array.
         l2_rate: bytes per cycle that the L2 cache gives all multiprocessors together.
         latency: cycles from a copy's issue to its arrival.
@@ -105,6 +107,8 @@ class CostParameters:
     thread_latency: float
     producer_rate: float
     compute_rate: float
+    fragment_rate: float
+    fragment_latency: float
     compute_function_rate: float
     outside_rate: float
     l2_rate: float

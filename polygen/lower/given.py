@@ -10,6 +10,7 @@ from polygen.hardware.device import Device
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.match import Match, Operand
 from polygen.poly.pointwise import Pointwork
+from polygen.poly.register_operands import tile_extents
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
@@ -36,9 +37,8 @@ class Given:
         return self.tree.match
 
     def extents(self, operand: Operand) -> tuple[int, int]:
-        """Elements of an operand's tile: along m or n, and along k."""
-        rows, columns, depth = self.tiles.cta
-        return (rows if operand.role == "m" else columns, depth)
+        """Stored elements of an operand's tile: along m or n, and along k."""
+        return tile_extents(operand, self.tiles)
 
     @property
     def sizes(self) -> dict[str, Dim]:

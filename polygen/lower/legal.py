@@ -5,6 +5,8 @@ A schedule that passes may still not fit: registers and shared memory are counte
 
 from __future__ import annotations
 
+import math
+
 from polygen.errors import ScheduleError, UnsupportedProgram
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
@@ -14,6 +16,7 @@ from polygen.poly.fills import by_threads, ring_pieces
 from polygen.poly.match import Match
 from polygen.poly.partial_sums import require_reassociable
 from polygen.poly.pointwise import Pointwork
+from polygen.poly.register_operands import tile_extents
 from polygen.poly.tiling import tiling
 from polygen.schedule.model import Cluster, Schedule
 
@@ -108,6 +111,13 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -
             why=f"one {atom.name} covers {atom.n_most} columns",
             nearest=_fewer_columns(schedule, atom),
         )
+    if schedule.from_registers and tiles.k_steps % schedule.pipeline.fragments:
+        raise ScheduleError(
+            f"pipeline.fragments = {schedule.pipeline.fragments} of {tiles.k_steps} steps",
+            where=where,
+            why="the register ring would need an index that is known only at run time",
+            nearest=f"pipeline.fragments = {math.gcd(tiles.k_steps, schedule.pipeline.fragments)}",
+        )
     for _, operand in match.operands:
         tensor = operand.tensor
         if not operand.in_boxes:
@@ -127,15 +137,22 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -
                 "shift them into place for it alone",
                 nearest="Use a cluster of 1",
             )
-        if major(operand) not in atom.majors:
+        if operand.fragment is not None and schedule.cluster.tiles > 1:
+            raise ScheduleError(
+                f"a cluster of {schedule.cluster.m} x {schedule.cluster.n} with {tensor}, of which "
+                "consumers compute fragments",
+                where=f"{where}, {tensor.name}",
+                why="every warp reads its own rows and says so, to its own block alone",
+                nearest="Use a cluster of 1",
+            )
+        if major(operand) not in atom.majors and operand.fragment is None:
             raise UnsupportedProgram(
                 f"{tensor.name}: {tensor.dtype} with {tensor.dims[tensor.order[-1]]} innermost",
                 where=f"{where}, {atom.name}",
                 why="this instruction reads operands with k innermost",
                 nearest="Use a schedule without roles",
             )
-        along = cta.m if operand.role == "m" else cta.n
-        operand_layout(operand, (along, cta.k), schedule, atom)
+        operand_layout(operand, tile_extents(operand, tiles), schedule, atom)
     if schedule.epilogue.through == "tma" and work.matrices and ring_pieces(schedule, match, tiles):
         raise ScheduleError(
             f"{work.matrices[0].tensor.name} in panels that the copy engine brings",

@@ -14,6 +14,7 @@ anything is built; the plan's buffers are the same, with their layouts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -26,6 +27,7 @@ from polygen.poly.kernel_parts import main_loop
 from polygen.poly.match import Match
 from polygen.poly.partial_sums import LANDING_SLOTS
 from polygen.poly.pointwise import Element, Pointwork
+from polygen.poly.register_operands import tile_extents
 from polygen.poly.results import panels
 from polygen.poly.tiling import Tiling, in_pass
 from polygen.schedule.model import Schedule
@@ -95,8 +97,7 @@ def rings(schedule: Schedule, matched: Match, tiles: Tiling) -> list[Buffer]:
     alignment = pattern_bytes() if schedule.specialised else chunk_bytes()
     found = []
     for name, operand in matched.operands:
-        extent = tiles.cta[0] if operand.role == "m" else tiles.cta[1]
-        tile = extent * tiles.cta[2] * operand.tensor.dtype.bytes
+        tile = math.prod(tile_extents(operand, tiles)) * operand.tensor.dtype.bytes
         slot = -(-tile // alignment) * alignment
         found.append(Buffer(f"ring_{name}", "ring", 0, schedule.pipeline.stages, slot, alignment))
     return found

@@ -26,6 +26,7 @@ from polygen.lower.given import Given
 from polygen.lower.work import Boxes, Copy, Load
 from polygen.poly.by_warps import copy_parts
 from polygen.poly.match import Operand
+from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
 
@@ -131,7 +132,8 @@ def operand_layout(
     where = f"schedule {schedule.name}, {tensor.name}"
     size = tensor.dtype.bytes
     field = "tile.cta.k" if operand.k_contiguous else ("tile.cta.m", "tile.warp.n")[side]
-    layout = matrix_layout(major(operand), *extents, size, atom.k, own, f"{where}, {field}")
+    step = atom.k // operand.packed  # stored elements of an instruction along k
+    layout = matrix_layout(major(operand), *extents, size, step, own, f"{where}, {field}")
     parts = _parts(operand, schedule)
     if layout.rows % (GROUP_ROWS * parts):
         raise ScheduleError(
@@ -160,7 +162,7 @@ def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Bo
     pieces = _pieces(layout, parts)
     box = (layout.rows // (parts * pieces), layout.span // operand.tensor.dtype.bytes)
     rows, columns = (operand.role, "k") if operand.k_contiguous else ("k", operand.role)
-    k = "k" if schedule.cluster.k == 1 else "(rank * k_tiles + k)"  # of all, the block's k-th
+    k = k_of_all(given.tiles)
     corners = {operand.role: f"b_{operand.role} * {tile}", "k": f"{k} * {tile_k}"}
     part = mask = ""
     if parts > 1:
@@ -199,6 +201,11 @@ def _pieces(layout: MatrixLayout, parts: int) -> int:
     """
     count = -(-layout.rows // box_rows_most())
     return count if parts == 1 and layout.rows % (GROUP_ROWS * count) == 0 else 1
+
+
+def k_of_all(tiles: Tiling) -> str:
+    """Which of all k tiles the block's k-th is: blocks that share sums have a range each."""
+    return "k" if tiles.split == 1 else "(rank * k_tiles + k)"
 
 
 def _parts(operand: Operand, schedule: Schedule) -> int:

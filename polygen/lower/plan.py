@@ -23,6 +23,7 @@ from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import MatrixLayout
 from polygen.hardware.swizzle import Swizzle
+from polygen.lower.fragments import Make
 from polygen.lower.launch import Argument as Argument
 from polygen.lower.launch import Following as Following
 from polygen.lower.launch import Launch as Launch
@@ -69,6 +70,7 @@ Work: TypeAlias = (
     | Lines
     | Load
     | Locate
+    | Make
     | Meeting
     | Move
     | Nothing

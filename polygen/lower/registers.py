@@ -14,6 +14,7 @@ from polygen.hardware.data_file import read
 from polygen.lower.memory import workers
 from polygen.poly.match import Match
 from polygen.poly.pointwise import Pointwork
+from polygen.poly.register_operands import kept
 from polygen.poly.results import panel_columns
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
@@ -22,11 +23,24 @@ FILE = "registers.toml"
 _WORD = 4  # bytes
 _HALVES = 2  # rows of which a thread holds elements, and adjacent elements of each
 _PERCENT = 100
+_COMING_AND_THERE = 2  # of a word for a k tile, and that for the next one
 
 
 def sums_held(matched: Match, tiles: Tiling, atom: Atom) -> int:
     """Registers of a thread's sums."""
     return len(matched.products) * tiles.atoms[0] * tiles.atoms[1] * atom.c.registers
+
+
+def fragments_held(schedule: Schedule, matched: Match, tiles: Tiling, atom: Atom) -> int:
+    """Registers of fragments that consumers compute, and of what they read for them ahead."""
+    operands = [operand for _, operand in matched.operands if operand.fragment is not None]
+    each = schedule.pipeline.fragments * tiles.atoms[0] * atom.a.registers
+    words = 0
+    for operand in operands:
+        for one in kept(operand, tiles.cta[2]):
+            of_rows = one.axis(operand.role) is not None
+            words += _HALVES * (tiles.atoms[0] if of_rows else tiles.k_steps)
+    return len(operands) * each + _COMING_AND_THERE * words
 
 
 def panel_words(schedule: Schedule, work: Pointwork, atom: Atom) -> int:
@@ -89,6 +103,10 @@ def registers_needed(
     alone = figures["alone"] if workers(schedule, tiles) == 1 else 0
     functions = function_registers(work) if schedule.epilogue.through == "tma" else 0
     beside: int = max(figures["least"], held) + functions + alone
+    # Fragments are gone when a panel is finished, and what makes them when they are multiplied.
+    making = fragments_held(schedule, matched, tiles, atom)
+    if making:
+        beside = max(beside, making + int(figures["making"]))
     return sums_held(matched, tiles, atom) + beside + fold_registers(work, tiles, atom)
 
 

@@ -10,7 +10,7 @@ from polygen.hardware.data_file import read
 from polygen.hardware.device import Device
 from polygen.lower.memory import workers
 from polygen.lower.plan import Resources
-from polygen.lower.registers import sums_held
+from polygen.lower.registers import fragments_held, sums_held
 from polygen.poly.by_lanes import held as held_by_lanes
 from polygen.poly.fills import figures, held, piece_registers, ring_pieces
 from polygen.poly.match import Match
@@ -60,13 +60,14 @@ def resources(
             else "Reduce pipeline.stages or tile.cta",
         )
     sums = sums_held(matched, tiles, atom)
-    # Warpgroup instructions read both operands from shared memory.
+    # Warpgroup instructions read operands from shared memory, but for those that are computed.
     left = len(matched.side("m")) * tiles.atoms[0] * atom.a.registers
     right = len(matched.side("n")) * tiles.atoms[1] * atom.b.registers
     fragments = sum(
         slots * part
         for slots, part in zip(_fragment_slots(schedule, atom, tiles), (left, right), strict=True)
     )
+    fragments += fragments_held(schedule, matched, tiles, atom)
     registers = sums + fragments + int(read("registers.toml")["addresses"][atom.scope])
     if schedule.specialised:
         one = tiles.atoms[1] * atom.c.registers

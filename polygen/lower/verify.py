@@ -19,6 +19,7 @@ from dataclasses import replace
 from polygen.errors import VerifyError
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.folds import check_folds
+from polygen.lower.fragments import Make
 from polygen.lower.plan import KernelPlan, Leaf, Rows
 from polygen.lower.resources import thread_count
 from polygen.lower.result_work import Epilogue, Finish, Lines, Store, Warm
@@ -27,7 +28,7 @@ from polygen.lower.work import Copy, Fill, Move, Send
 from polygen.poly.ast import Block, Call, For, If, LoopAst, Marked
 
 # Work that may touch global memory.
-_OUTSIDE = (Copy, Epilogue, Fill, Finish, Lines, Move, Store, Warm)
+_OUTSIDE = (Copy, Epilogue, Fill, Finish, Lines, Make, Move, Store, Warm)
 
 
 def verify(plan: KernelPlan) -> KernelPlan:

@@ -14,12 +14,14 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from polygen.errors import VerifyError
 from polygen.frontend.program import Tensor
 from polygen.lower.accesses import ROWS_BEFORE
 from polygen.lower.computed import Fetch
 from polygen.lower.fill import prove
+from polygen.lower.fragments import Make
 from polygen.lower.launch import stride_argument
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import (
@@ -35,6 +37,7 @@ from polygen.lower.result_work import (
     Write,
 )
 from polygen.lower.verify_computed import check_computed
+from polygen.lower.verify_fragments import check_fragments
 from polygen.lower.work import (
     Boxes,
     Combine,
@@ -65,6 +68,8 @@ def check_accesses(plan: KernelPlan) -> None:
             _check_copy(plan, leaf.work)
         elif isinstance(leaf.work, Fill):
             _check_fill(plan, leaf.work)
+        elif isinstance(leaf.work, Make):
+            check_fragments(plan, leaf.work, partial(_check_address, plan))
         elif isinstance(leaf.work, Stream):
             _check_stream(plan, leaf.work)
         elif isinstance(leaf.work, Move):
@@ -135,7 +140,14 @@ def _buffers(leaf: Leaf) -> list[str] | None:
         return [work.buffer, f"fragment_{work.operand}"]
     if isinstance(work, Move):
         return [boxes.buffer for boxes in work.boxes]
+    if isinstance(work, Make):
+        coming, there = f"ahead_{work.operand}", f"beside_{work.operand}"
+        if leaf.op != "make":
+            return [coming] if leaf.op == "read_beside" else [coming, there]
+        return [work.buffer, *([there] if work.words else []), f"fragment_{work.operand}"]
     if isinstance(work, Product):
+        if work.fragment:
+            return [f"fragment_{work.operands[0]}", work.buffers[1], work.total]
         if work.counter:
             return [*work.buffers, work.total]
         return [*(f"fragment_{name}" for name in work.operands), work.total]
@@ -388,7 +400,8 @@ def _accessed(plan: KernelPlan, of: Boxes) -> tuple[tuple[Along, ...], tuple[int
     """The index of what boxes move, and the steps of tiles along m, n and k."""
     for name, operand in plan.match.operands:
         if of.buffer == f"ring_{name}":
-            return operand.index, plan.tiles.cta
+            rows, columns, depth = plan.tiles.cta
+            return operand.index, (rows, columns, depth // operand.packed)
     kind, _, name = of.buffer.partition("_")
     elements = plan.work.reads if kind == "panel" else plan.work.writes
     return next(e.index for e in elements if e.name == name), plan.tiles.cta

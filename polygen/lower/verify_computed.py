@@ -34,7 +34,9 @@ def check_computed(plan: KernelPlan, c: Copy, check_address: Address) -> None:
         VerifyError: with what differs.
     """
     operand, of = plan.match.operand(c.operand), c.computed
-    made = _of_program(plan, c)
+    made = operand.computed
+    if made is not None:
+        check_statements(plan, made, c.tensor.name)
     if of is None or made is None:
         raise VerifyError(
             f"copy_{c.operand} {'moves' if of is None else 'computes'} {c.tensor.name}, which the "
@@ -69,20 +71,25 @@ def check_computed(plan: KernelPlan, c: Copy, check_address: Address) -> None:
         first += fetch.words
 
 
-def _of_program(plan: KernelPlan, c: Copy) -> Prologue | None:
-    """What the program says an operand is; None: an argument."""
-    made = plan.match.operand(c.operand).computed
-    if made is None:
-        return None
-    statements = prologues(plan.program)[c.tensor.name]
+def check_statements(plan: KernelPlan, made: Prologue, value: str) -> None:
+    """What the match says of an operand is what the program's statements say.
+
+    Args:
+        plan: the kernel.
+        made: how an element is computed.
+        value: that the program calls it.
+
+    Raises:
+        VerifyError: with both.
+    """
+    statements = prologues(plan.program)[value]
     functions = [(s.write.name, s.function, s.dtype) for s in statements]
     own = [(s.result, s.function, s.dtype) for s in made.statements]
     # A value of f32 is multiplied as tf32, which no statement of the program says.
     if own[: len(functions)] != functions or own[len(functions) :] != _rounding(functions[-1]):
         raise VerifyError(
-            f"{c.tensor.name} is computed by {own}, in the program by {functions}", where=plan.entry
+            f"{value} is computed by {own}, in the program by {functions}", where=plan.entry
         )
-    return made
 
 
 def _rounding(last: tuple[str, str, DType]) -> list[tuple[str, str, DType]]:

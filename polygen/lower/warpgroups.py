@@ -15,8 +15,9 @@ from polygen.lower import epilogue
 from polygen.lower.fill import fill
 from polygen.lower.folds import around
 from polygen.lower.given import Given
+from polygen.lower.making import make
 from polygen.lower.memory import memory, workers
-from polygen.lower.operands import boxes, operand_layout
+from polygen.lower.operands import boxes, k_of_all, operand_layout
 from polygen.lower.partial_sums import landings
 from polygen.lower.plan import Buffer, Inside, Leaf, Place
 from polygen.lower.result_work import Epilogue, Panel
@@ -171,16 +172,41 @@ class _Leaves:
 
     def _products(self) -> Iterator[Leaf]:
         tiles, tree = self.given.tiles, self.given.tree
+        made = {ring.name for ring in tree.main.rings if ring.fragment}
+        yield from self._fragments(sorted(made))
         for one in tree.main.products:
             a, b = (self.buffers[f"ring_{name}"] for name in (one.left, one.right))
             steps = (tiles.atoms[0] * a.matrix.block, b.matrix.block)
             parts = [epilogue.own_part(tiles, n, _GROUP, step) for n, step in enumerate(steps)]
             name = one.called("multiply")
-            counter = counter_of(tree.synchronised, name, a.name)
+            read = b if one.left in made else a  # the left ring is read by who computes fragments
+            counter = counter_of(tree.synchronised, name, read.name)
             total = one.called("sum")
-            product = Product((one.left, one.right), total, counter, (parts[0], parts[1]))
+            slots = self.given.schedule.pipeline.fragments
+            fragment = f"fragment_{one.left}[s % {slots}][m]" if one.left in made else ""
+            product = Product((one.left, one.right), total, counter, (parts[0], parts[1]), fragment)
             yield Leaf(name, "multiply", "wgmma", ("i", "k", "s", "m"), product)
-        yield Leaf("commit", "commit", "wgmma", _STEP, Groups())
+        loops = tree.synchronised.program.statement("commit").loops
+        yield Leaf("commit", "commit", "wgmma", loops, Groups())
+        if made:
+            yield Leaf("multiplied", "close", "threads", _STEP, Nothing())
+
+    def _fragments(self, made: list[str]) -> Iterator[Leaf]:
+        """What consumers compute of a ring, to multiply it from registers."""
+        given, tiles = self.given, self.given.tiles
+        for name in made:
+            ring, statement = self.buffers[f"ring_{name}"], f"make_{name}"
+            part = epilogue.own_part(tiles, 0, _GROUP, tiles.warp[0])
+            counter = counter_of(given.tree.synchronised, statement, ring.name)
+            tile, operand = (tiles.cta[0], tiles.cta[2]), given.match.operand(name)
+            slots = given.schedule.pipeline.fragments
+            work = make(
+                operand, name, ring.matrix, given.atom, tile, part, k_of_all(tiles), counter, slots,
+                tiles.atoms[0],
+            )  # fmt: skip
+            for op in ("read", "take") if work.words else ():
+                yield Leaf(f"{op}_{name}", f"{op}_beside", "threads", _STEP, work)
+            yield Leaf(statement, "make", "threads", ("i", "k", "s", "m"), work)
 
     def _parts(self) -> Iterator[Leaf]:
         """What joins the sums of several blocks."""

@@ -4,6 +4,9 @@
                get[i,k,q,s] put[i,k,q,s] threads fill rings that it cannot: piece s of round q
     loader     fetch_r[i,p]              one thread fetches panels of an operand for one consumer
     consumer   multiply[i,k,s,m]         by a warpgroup from the rings
+               read_a[i,k] take_a[i,k]   what that takes beside the ring, read a k tile ahead
+               make_a[i,k,s,m]           threads compute fragments of what is in a ring, to multiply
+                                         them from registers
                send[i] combine[i,q]      with a sum that the blocks of a cluster share: parts
                                          -> totals (`partial_sums`)
                finish[i,p] store[i,p]    sums -> panel; one thread has the copy engine store it
@@ -16,7 +19,7 @@ tiles of its own: `k` counts those of a block.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polygen.hardware.units import unit
 from polygen.poly.fold_parts import folded, passed
@@ -29,6 +32,7 @@ from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
 _THREADS, _COPY_ENGINE, _STORE_ENGINE = "threads", "tma.load", "tma.store"
+_MULTIPLIED = "multiplied"  # closes the steps of a k tile
 
 
 def by_roles(tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLoop) -> TileProgram:
@@ -133,10 +137,14 @@ def _main(shape: RoleShape) -> Part:
     own = f"{shape.own(consumer)} and {k}"
     rings = {ring.name: ring for ring in main.rings}
     inside = f"0 <= s < {tiles.k_steps} and 0 <= m < {tiles.atoms[0]}"
+    making, ahead = _making(shape, f"{own} and {inside}"), _beside(shape, own)
     products, sums = [], []
     for product in main.products:
         total = f"{product.called('sum')}[{shape.owner('i')},m]"
-        tiles_read = (_used(shape, rings[x]) for x in (product.left, product.right))
+        tiles_read = (
+            _fragment(shape, rings[x]) if rings[x].fragment else _used(shape, rings[x])
+            for x in (product.left, product.right)
+        )
         products.append(
             TileStatement(
                 product.called("multiply"),
@@ -152,20 +160,101 @@ def _main(shape: RoleShape) -> Part:
         )
         sums.append(Buffer(product.called("sum"), "register", 1, len(consumer.agents)))
     threads = unit(_THREADS)
-    commit = TileStatement("commit", ("i", "k"), own, (), (), "commit", threads, consumer)
+    # Fragments are written again a few steps later: each step is a group.
+    closed: tuple[str, ...] = ("i", "k")
+    steps_closed = own
+    if making.statements:
+        closed, steps_closed = ("i", "k", "s"), f"{own} and 0 <= s < {tiles.k_steps}"
+    commit = TileStatement("commit", closed, steps_closed, (), (), "commit", threads, consumer)
+    closing = [commit]
+    if making.statements:  # and what counts slots is once in a k tile
+        whole = TileStatement(_MULTIPLIED, ("i", "k"), own, (), (), "close", threads, consumer)
+        closing = [replace(commit, group=whole.name), whole]
     stages = shape.schedule.pipeline.stages
     buffers = tuple(
         Buffer(f"ring_{ring.name}", "shared", 2, len(shape.rank), stages) for ring in main.rings
     )
-    multiply = loop("s", loop("m", steps(*(p.name for p in products))))
+    each = loop("m", steps(*(p.name for p in products)))
+    multiply = steps(loop("s", each), "commit")
+    if making.statements:
+        multiply = steps(loop("s", flat(steps(making.order, each, "commit"))), _MULTIPLIED)
     return Part(
-        (*filling.statements, *products, commit),
-        (*buffers, *filling.buffers, *sums),
-        loop("k", flat(steps(filling.order, multiply, "commit"))),
+        (*filling.statements, *ahead.statements, *making.statements, *products, *closing),
+        (*buffers, *filling.buffers, *ahead.buffers, *making.buffers, *sums),
+        loop("k", flat(steps(filling.order, ahead.order, multiply))),
         loop(
-            "k", flat(steps(filling.schedule, multiply, "commit")), "separate[x]", **filling.early
+            "k",
+            flat(steps(filling.schedule, ahead.schedule, multiply)),
+            "separate[x]",
+            **filling.early,
+            **ahead.early,
         ),
     )
+
+
+def _fragment(shape: RoleShape, ring: Ring) -> str:
+    """A fragment of an instruction, in the registers of its consumer."""
+    return f"fragment_{ring.name}[{shape.owner('i', 'k', 's')},m]"
+
+
+def _beside(shape: RoleShape, own: str) -> _Filling:
+    """What consumers read beside rings, a k tile ahead: it waits in registers of its own."""
+    consumer, threads = shape.consumer, unit(_THREADS)
+    statements, buffers, early = [], [], {}
+    order: list[Node] = []
+    schedule: list[Node] = []
+    for ring in shape.main.rings:
+        if not ring.beside:
+            continue
+        cell = f"[{shape.owner('i', 'k')}]"
+        coming, there = f"ahead_{ring.name}", f"beside_{ring.name}"
+        read, take = f"read_{ring.name}", f"take_{ring.name}"
+        for name, reads, writes in (
+            (read, (_tile(consumer),), f"{coming}{cell}"),
+            (take, (f"{coming}{cell}",), f"{there}{cell}"),
+        ):
+            statements.append(
+                TileStatement(name, ("i", "k"), own, reads, (writes,), "move", threads, consumer)
+            )
+        buffers += [Buffer(name, "register", 2, len(consumer.agents)) for name in (coming, there)]
+        order += [Leaf(read), Leaf(take)]
+        schedule += [Leaf(take), Leaf(read)]
+        early[read] = "k - 1"
+    return _Filling(
+        tuple(statements), tuple(buffers), Steps(tuple(order)), Steps(tuple(schedule)), early
+    )
+
+
+def _making(shape: RoleShape, bounds: str) -> Part:
+    """Fragments that consumers compute, some steps before they are written again."""
+    statements, buffers = [], []
+    consumer = shape.consumer
+    for ring in shape.main.rings:
+        if not ring.fragment:
+            continue
+        reads: tuple[str, ...] = (_tile(consumer), _used(shape, ring))
+        if ring.beside:
+            reads = (*reads, f"beside_{ring.name}[{shape.owner('i', 'k')}]")
+        name = f"make_{ring.name}"
+        statements.append(
+            TileStatement(
+                name,
+                ("i", "k", "s", "m"),
+                bounds,
+                reads,
+                (_fragment(shape, ring),),
+                "move",
+                unit(_THREADS),
+                consumer,
+                group=_MULTIPLIED,
+            )
+        )
+        slots, owners = shape.schedule.pipeline.fragments, len(consumer.agents)
+        slot = (("i", "k", "s"), f"s mod {slots}")
+        held = f"fragment_{ring.name}"
+        buffers.append(Buffer(held, "register", 3, owners, slots, slot=slot))
+    order = loop("m", steps(*(s.name for s in statements)))
+    return Part(tuple(statements), tuple(buffers), order, order)
 
 
 @dataclass(frozen=True, slots=True)

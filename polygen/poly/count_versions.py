@@ -5,7 +5,7 @@ them.
    order of the tree.
 2. Leaves share a counter as long as each is done with a version before any of them meets the next.
 3. It goes up behind the last of them; where that has several instances a version, at the leaf that
-   closes their group.
+   closes their group, or the groups of its steps.
 """
 
 from __future__ import annotations
@@ -139,16 +139,15 @@ def _advances(work: Derivation, last: _Use) -> _Use:
     found: _Use = {}
     for leaf, cells in last.items():
         agents = len(work.facts[leaf].place.agents)
-        if tagged_once(cells, agents):
-            found[leaf] = cells
-            continue
-        group = work.facts[leaf].group
-        if not group:
-            raise IllegalSchedule(
-                f"{leaf} meets a version several times, and nothing closes them as a group",
-                where=str(cells.get_tuple_name(_OUT)),
-            )
-        loops = agents + len(work.leaf(group).loops)
-        short = cells.project_out(_IN, loops, cells.dim(_IN) - loops)
+        group, short = leaf, cells
+        while not tagged_once(short, agents):  # of steps, what closes those of a version in turn
+            group = work.facts[group].group
+            if not group:
+                raise IllegalSchedule(
+                    f"{leaf} meets a version several times, and nothing closes them as a group",
+                    where=str(cells.get_tuple_name(_OUT)),
+                )
+            loops = agents + len(work.leaf(group).loops)
+            short = cells.project_out(_IN, loops, cells.dim(_IN) - loops)
         found[group] = short.set_tuple_name(_IN, group)
     return found

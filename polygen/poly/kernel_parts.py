@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from polygen.poly.fills import Held, held, shifted
 from polygen.poly.match import Match
+from polygen.poly.register_operands import kept
 from polygen.poly.tile_program import Buffer, TileStatement
 from polygen.poly.tile_tree import Node, Steps
 from polygen.poly.tiling import Panels, RowVectors, called
@@ -23,12 +24,16 @@ class Ring:
         side: "m" or "n": the dim of the output that the operand carries.
         pieces: of a tile, that each thread of the producer writes; 0: the copy engine fills it.
         computed: whether its elements are computed by the threads that write them.
+        fragment: whether consumers compute fragments of its elements, and multiply those.
+        beside: whether they read something for that a k tile ahead.
     """
 
     name: str
     side: str
     pieces: int = 0
     computed: bool = False
+    fragment: bool = False
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +70,25 @@ class MainLoop:
     held: Held = field(default_factory=shifted)
 
 
-def main_loop(match: Match, pieces: Mapping[str, int] | None = None) -> MainLoop:
+def main_loop(match: Match, pieces: Mapping[str, int] | None = None, depth: int = 1) -> MainLoop:
     """A ring for every operand; products are numbered where there are several.
 
     Args:
         match: the operands.
         pieces: of those that threads fill.
+        depth: indices of k of a tile.
     """
     several, filled = len(match.products) > 1, pieces or {}
     return MainLoop(
         tuple(
-            Ring(name, operand.role, filled.get(name, 0), operand.computed is not None)
+            Ring(
+                name,
+                operand.role,
+                filled.get(name, 0),
+                operand.computed is not None,
+                operand.fragment is not None,
+                bool(kept(operand, depth)),
+            )
             for name, operand in match.operands
         ),
         tuple(

@@ -119,7 +119,7 @@ def map_program(
     """
     tiles = tiling(schedule, atom)
     parts = require_reassociable((one.contraction for one in matched.products), tiles.split)
-    main = main_loop(matched, ring_pieces(schedule, matched, tiles))
+    main = main_loop(matched, ring_pieces(schedule, matched, tiles), tiles.cta[2])
     statements = roles(scop, fusion, matched, [product.name for product in main.products], passes)
     blocks = isl.UnionMap(space(scop.parameters) + block_map(statements, tiles, schedule))
     blocks = blocks.intersect_domain(scop.domain)

@@ -16,12 +16,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polygen.errors import UnsupportedProgram
+from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Contraction, Dim, Program, Tensor
 from polygen.poly.elements import Along as Along
 from polygen.poly.elements import along as along
 from polygen.poly.elements import axis_of as axis_of
 from polygen.poly.fusion import Fusion
-from polygen.poly.prologue import Prologue, Prologues, operand_array, prologue
+from polygen.poly.prologue import Fragment, Prologue, Prologues, operand_array, prologue
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class Operand:
     extents: tuple[tuple[str, Dim], ...]  # of its dims, by name
     # How its elements are computed: the tensor then is none that is stored.
     computed: Prologue | None = None
+    # How consumers compute what they multiply from its elements, in their registers.
+    fragment: Fragment | None = None
 
     @property
     def inner(self) -> Along:
@@ -70,6 +73,16 @@ class Operand:
         start = (1 if self.inner.group else self.inner.offset) * self.tensor.dtype.bytes
         bits = self.tensor.alignment | start
         return bits & -bits
+
+    @property
+    def multiplied(self) -> DType:
+        """The type that the instruction takes."""
+        return self.tensor.dtype if self.fragment is None else self.fragment.prologue.dtype
+
+    @property
+    def packed(self) -> int:
+        """Indices of k that one stored element holds."""
+        return 1 if self.fragment is None else self.fragment.packed
 
     def extent(self, dim: str) -> Dim:
         """The size of the problem along one of its dims."""

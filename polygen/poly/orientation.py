@@ -15,6 +15,7 @@ from dataclasses import replace
 from polygen.poly.match import Along, Match, Operand
 from polygen.poly.pointwise import Element, Pointwork
 from polygen.poly.prologue import Prologue
+from polygen.poly.register_operands import in_registers
 from polygen.schedule.model import Schedule
 
 _OTHER = {"m": "n", "n": "m"}
@@ -22,8 +23,13 @@ _SIDE = {"m": "a", "n": "b"}
 
 
 def oriented(match: Match, schedule: Schedule) -> Match:
-    """The products as a schedule has them run: as they are matched, or with operands exchanged."""
-    return exchanged(match) if schedule.exchange else match
+    """The products as a schedule has them run: as they are matched, or with operands exchanged.
+
+    Raises:
+        ScheduleError: consumers cannot compute the left operand as the schedule says.
+    """
+    found = exchanged(match) if schedule.exchange else match
+    return in_registers(found, schedule) if schedule.from_registers else found
 
 
 def oriented_work(work: Pointwork, schedule: Schedule) -> Pointwork:

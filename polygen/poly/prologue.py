@@ -69,6 +69,25 @@ class Prologue:
         return self.statements[-1].dtype
 
 
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """How consumers compute an operand's fragments from the elements in its ring.
+
+    Attributes:
+        value: what the program calls the operand.
+        prologue: how an element is computed; it reads them, and other arrays.
+        name: the variable that holds the ring's element.
+        packed: indices of k that have one of them, as of numbers of four bits.
+        depth: the size of the problem along k; the operand's own counts stored elements.
+    """
+
+    value: str
+    prologue: Prologue
+    name: str
+    packed: int
+    depth: Dim
+
+
 def prologues(program: Program) -> dict[str, tuple[Pointwise, ...]]:
     """The statements that compute an operand, by its value, in their order.
 

@@ -34,7 +34,7 @@ from polygen.hardware.atom import Atom, atom_names
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import swizzle_names
 from polygen.schedule.lanes import lane_problems, meant_for_warps
-from polygen.schedule.model import LANES, Epilogue, Launches, Schedule
+from polygen.schedule.model import LANES, Epilogue, Launches, Roles, Schedule
 
 FORMAT = 1
 
@@ -48,6 +48,7 @@ _CHOICES: dict[str, Callable[[], tuple[str, ...]]] = {
     "epilogue.through": lambda: ("smem", "registers", "tma", "lines"),
     "epilogue.rows": lambda: ("after", "tile"),
     "roles.form": lambda: ("none", "cooperative", "pingpong"),
+    "roles.computes": lambda: ("producer", "consumer"),
 }
 _PERMUTATIONS = {
     "pipeline.order": ("copy", "mma"),
@@ -105,8 +106,8 @@ def loads(text: str, where: str) -> Schedule:
 def dumps(schedule: Schedule) -> str:
     """The TOML text of a schedule, in the record's order; `loads` gives it back.
 
-    It has every field, but `launch` and `epilogue.rows` only where they are not the default, and
-    `exchange` only where it is so.
+    It has every field, but `launch`, `exchange`, `epilogue.rows` and `roles.computes` only where
+    they are not the default.
     """
     table = _converter().unstructure(schedule)
     if schedule.launch == Launches():
@@ -372,6 +373,9 @@ def _converter() -> cattrs.Converter:
     converter.register_structure_hook(str, lambda value, _: _exactly(str, "a string", value))
     converter.register_structure_hook_func(
         lambda kind: kind == tuple[str, ...], lambda value, _: _strings(value)
+    )
+    converter.register_unstructure_hook(
+        Roles, make_dict_unstructure_fn(Roles, converter, computes=override(omit_if_default=True))
     )
     converter.register_unstructure_hook(
         Schedule,

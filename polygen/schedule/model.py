@@ -84,6 +84,10 @@ class Roles:
     form: str = "none"
     producer_registers: int = 40  # per thread of the producer's warpgroup
     consumer_registers: int = 232  # per thread of the consumers
+    # Who computes operands that are computed: "producer": its threads, who write them to the rings;
+    # "consumer": it reads what the copy engine has brought, computes fragments of the left operand
+    # in its registers, and multiplies from there
+    computes: str = "producer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +183,11 @@ class Schedule:
     def for_few_rows(self) -> bool:
         """Whether it is one of those that only few rows of a result are worth."""
         return self.exchange or self.by_lanes
+
+    @property
+    def from_registers(self) -> bool:
+        """Whether left operands are fragments that consumers compute in their registers."""
+        return self.specialised and self.roles.computes == "consumer"
 
     @property
     def by_lanes(self) -> bool:

@@ -37,6 +37,8 @@ class Problem:
         operand_functions: functions beyond arithmetic in an element of all of these together.
         held: words that threads which fill rings hold of a chunk, and registers beside them; zeros:
             of rows that they shift into place, or there are none.
+        stored_bits: of these operands' elements as their rings have them where consumers compute,
+            all together; zeros: they cannot.
         uneven: whether these are groups of rows below one another, of which `m` is the mean.
         folds: terms of a result that are folded: into sums and the like, with indices, and with
             exponentials.
@@ -65,6 +67,7 @@ class Problem:
     source_bytes: tuple[int, int] = (0, 0)
     operand_functions: tuple[int, int] = (0, 0)
     held: tuple[int, int] = (0, 0)
+    stored_bits: tuple[int, int] = (0, 0)
     uneven: bool = False
     folds: tuple[int, int, int] = (0, 0, 0)
 
@@ -98,6 +101,7 @@ class Problem:
             computed=self.computed[::-1],
             source_bytes=self.source_bytes[::-1],
             operand_functions=self.operand_functions[::-1],
+            stored_bits=self.stored_bits[::-1],
         )
 
     @property

@@ -94,13 +94,17 @@ def choose(
         f"shipped {chosen.name}, fastest of {len(fitting)} by the cost model for "
         f"{problem.m}x{problem.n}x{problem.k}: {_run(device, best, problem)}"
     )
+    computed = problem.under(chosen).computed
     by_hand = problem.threaded
     if chosen.launch.realign:
         by_hand = problem.uncopied
         origin += "; operands that tensor maps cannot describe are copied first, to whole lines"
     if chosen.specialised and sum(by_hand) > sum(problem.computed):
         origin += "; threads fill rings: tensor maps cannot describe all operands"
-    if any(problem.computed):
+    if chosen.from_registers:
+        origin += "; consumers compute the left operand in their registers"
+        computed = (0, computed[1])
+    if any(computed):
         origin += "; threads compute operands on their way to shared memory"
     if chosen.specialised and chosen.epilogue.through == "lines":
         origin += "; results are stored line by line: tensor maps cannot describe the epilogue"
@@ -117,8 +121,15 @@ def copied_first(device: Device) -> Launches:
 
 
 def _weighed(device: Device, problem: Problem) -> list[Schedule]:
-    """The shipped schedules, and where threads would fill rings those with a copy before them."""
-    found = list(shipped(device))
+    """The shipped schedules, and where threads would fill rings those with a copy before them.
+
+    Without those whose consumers would compute an operand that is none of theirs.
+    """
+    found = [
+        one
+        for one in shipped(device)
+        if not one.from_registers or problem.under(one).stored_bits[0]
+    ]
     if any(problem.copied):
         found += [replace(one, launch=copied_first(device)) for one in found if one.specialised]
     return found

@@ -409,6 +409,8 @@ def schedule_name(schedule: Schedule) -> str:
         parts.append("exchanged")
     if schedule.launch.realign:
         parts.append("copied")
+    if schedule.from_registers:
+        parts.append("made")
     return "_".join(parts)
 
 

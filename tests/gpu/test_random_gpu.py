@@ -21,7 +21,7 @@ from random_programs import (
     roomy_program,
     run_random,
 )
-from random_prologues import prologue_program
+from random_prologues import compile_fragments, fragment_program, prologue_program
 
 from polygen.runtime.environment import current_arch
 
@@ -30,6 +30,7 @@ COUNT = int(os.environ.get("POLYGEN_RANDOM_COUNT", "500"))
 KINDS = (
     "any", "roomy", "odd", "products", "roomy products", "prologues", "odd prologues", "folds",
     "role folds", "rows of folds", "role rows of folds", "narrow",
+    "made prologues",
 )  # fmt: skip
 FIRST = int(os.environ.get("POLYGEN_RANDOM_FIRST", "0"))
 
@@ -92,13 +93,17 @@ def _one(given: tuple[str, int, bool]) -> str:
         "role rows of folds": (partial(row_program, roles=True), compile_rows),
         "prologues": (prologue_program, compile_program),
         "odd prologues": (partial(prologue_program, odd=True), compile_program),
+        "made prologues": (fragment_program, compile_fragments),
         "roomy products": (partial(product_program, roomy=True), compile_products),
     }[kind]
     case = make(seed)
     if not exact and not has_float_bound(case):
         return ""
     try:
-        return run_random(case, str(current_arch()), _on_gpu, exact, compiled)
+        kernel = compiled(case, str(current_arch()))
+        if kernel is None:  # the copy engine brings none of the arrays that consumers would read
+            return ""
+        return run_random(case, str(current_arch()), _on_gpu, exact, lambda *_: kernel)
     except Exception as error:
         return f"{case}\n  {type(error).__name__}: {error}"
 

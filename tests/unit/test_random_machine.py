@@ -17,7 +17,7 @@ from random_programs import (
     run_random,
     stored_numpy,
 )
-from random_prologues import prologue_program
+from random_prologues import compile_fragments, fragment_program, prologue_program
 
 
 def _on_machine(kernel: Any, operands: list[Any]) -> list[Any]:
@@ -67,6 +67,19 @@ PROLOGUES = [n if n < 8 else pytest.param(n, marks=pytest.mark.slow) for n in ra
 def test_computed_operands_are_exact_on_the_machine(seed: int, odd: bool) -> None:
     arch = ("sm_80", "sm_90a")[seed % 2]
     assert run_random(prologue_program(seed, odd=odd), arch, _on_machine) == ""
+
+
+FRAGMENTS = [n if n < 12 else pytest.param(n, marks=pytest.mark.slow) for n in range(48)]
+
+
+@pytest.mark.parametrize("seed", FRAGMENTS)
+def test_operands_that_consumers_compute_are_exact_on_the_machine(seed: int) -> None:
+    """Where the ring can have one of their arrays: a third of the seeds."""
+    case = fragment_program(seed)
+    kernel = compile_fragments(case, "sm_90a")
+    if kernel is None:
+        pytest.skip("the copy engine brings none of the arrays")
+    assert run_random(case, "sm_90a", _on_machine, compiled=lambda *_: kernel) == ""
 
 
 @pytest.mark.parametrize("kind", ["any", "roomy"])

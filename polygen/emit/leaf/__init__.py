@@ -12,6 +12,7 @@ from polygen.emit.leaf import (  # noqa: F401 - importing registers
     lines,
     load_threads,
     locate,
+    make_fragments,
     mbarrier,
     move_cp_async,
     move_threads,

@@ -8,27 +8,31 @@ outside of the operand become zeros after the function, which may be anything th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from polygen.emit.ctext import pointwise
 from polygen.emit.element_types import converted
 from polygen.emit.functions import FAST_BITS
 from polygen.emit.leaves import plus, scaled
 from polygen.emit.names import c_name
 from polygen.errors import UnsupportedProgram
+from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Tensor
 from polygen.hardware.conversion import Conversion, conversions, is_exact
 from polygen.lower.computed import Computed, Fetch
+from polygen.lower.fragments import Make
 from polygen.poly.elements import Along, Compute
 
 _WORD_BYTES = 4
 _HALVES = 2  # numbers of four bits in a byte
 # Words of a chunk from its elements: word i from the floats that are computed.
-_PACKED = {
+PACKED = {
     "bf16": "pack_bf16(made[2 * i], made[2 * i + 1])",
     "f16": "pack_f16(made[2 * i], made[2 * i + 1])",
     "tf32": "__float_as_uint(made[i])",
 }
 # The copy engine rounds tf32 on its way; where no fragment load does, who computes it has to.
-_ROUND_TF32 = 'asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(w[i]) : "f"(made[i]));'
+ROUND_TF32 = 'asm("cvt.rn.tf32.f32 %0, %1;" : "=r"({to}[i]) : "f"(made[i]));'
 
 
 def stored_type(tensor: Tensor) -> str:
@@ -50,23 +54,45 @@ def lines(of: Computed, words: str = "held") -> tuple[list[str], tuple[str, ...]
     names = {fetch.name: fetch.name for fetch in of.fetches}
     names |= {name: name for name, _ in of.coordinates}
     stored = {fetch.name: fetch.tensor.dtype.name for fetch in of.fetches}
-    kept = []
+    halves = {}
     for statement in of.statements:
-        source = statement.args[0]
         half = _half(of, statement)
         if half is not None:
             kind, fetch = half
             word = f"({words})[{plus('e / 8', fetch.first)}]"
-            names[statement.result], stored[statement.result] = f"from_{kind}({word}, e % 8)", kind
+            halves[statement.result] = (kind, f"from_{kind}({word}, e % 8)")
+    return element_lines(of.statements, names, stored, halves, of.dtype)
+
+
+def element_lines(
+    statements: tuple[Compute, ...],
+    names: dict[str, str],
+    stored: dict[str, str],
+    halves: dict[str, tuple[str, str]],
+    dtype: DType,
+) -> tuple[list[str], tuple[str, ...]]:
+    """The statements on element `e`, which becomes ``made[e]``, and the helper files they need.
+
+    Args:
+        statements: in order; the last rounds to `dtype`.
+        names: value or read -> C expression of its element.
+        stored: read -> the type that it is stored as.
+        halves: value -> its type of four bits, and the C expression that takes it out of a byte.
+        dtype: what is multiplied.
+    """
+    result, kept = statements[-1].result, []
+    for statement in statements:
+        source = statement.args[0]
+        if statement.result in halves:
+            stored[statement.result], names[statement.result] = halves[statement.result]
             continue
         kind = stored.get(source, "") if isinstance(source, str) else ""
         exact = bool(kind) and is_exact(kind, statement.dtype)
-        if statement.function == "cast" and exact and statement.result != of.result:
+        if statement.function == "cast" and exact and statement.result != result:
             names[statement.result] = names[str(source)]  # rounding changes none of its numbers
         else:
             kept.append(statement)
-    fast = of.dtype.bits <= FAST_BITS
-    return pointwise(tuple(kept), names, {of.result: "made[e]"}, fast)
+    return pointwise(tuple(kept), names, {result: "made[e]"}, dtype.bits <= FAST_BITS)
 
 
 def _half(of: Computed, statement: Compute) -> tuple[str, Fetch] | None:
@@ -142,9 +168,9 @@ def makes(
     """
     text, _ = lines(of, words)
     kind, size = of.dtype.name, of.dtype.bytes
-    pack = f"w[i] = {_PACKED[kind]};"
+    pack = f"w[i] = {PACKED[kind]};"
     if kind == "tf32" and rounded:
-        pack = _ROUND_TF32
+        pack = ROUND_TF32.format(to="w")
     elements = [f"const float {f.name} = {_element(f, words)};" for f in of.fetches]
     places = [
         f"const float {name} = {_coordinate(of, place, row, column)};"
@@ -192,28 +218,35 @@ def _coordinate(of: Computed, place: Along, row: str, column: str) -> str:
     return f"(float)({plus(text, place.offset)})"
 
 
-def conversion_records(computed: list[Computed]) -> list[dict[str, object]]:
+def conversion_records(computed: list[Computed], made: Sequence[Make]) -> list[dict[str, object]]:
     """The conversions that operands need, for the template.
+
+    Args:
+        computed: by who copies them.
+        made: by consumers.
 
     Raises:
         UnsupportedProgram: there is none for a type.
     """
     known = conversions()
     found: dict[str, dict[str, object]] = {}
-    for fetch in (fetch for one in computed for fetch in one.fetches):
-        kind = stored_type(fetch.tensor)
-        if fetch.tensor.dtype.bytes > 1:
+    tensors = [fetch.tensor for one in computed for fetch in one.fetches]
+    tensors += [tensor for one in made for tensor in (one.tensor, *(b.tensor for b in one.beside))]
+    for tensor in tensors:
+        kind = stored_type(tensor)
+        if tensor.dtype.bytes > 1:
             continue
         if kind not in known:
             raise UnsupportedProgram(
-                f"nothing converts {fetch.tensor.dtype}",
-                where=fetch.tensor.name,
+                f"nothing converts {tensor.dtype}",
+                where=tensor.name,
                 nearest=f"Use {', '.join(known)}",
             )
         found[kind] = _conversion(known[kind])
-    for one in computed:
-        for half in filter(None, (_half(one, statement) for statement in one.statements)):
-            found[half[0]] = _conversion(known[half[0]])
+    halves = [h[0] for one in computed for h in (_half(one, s) for s in one.statements) if h]
+    halves += [kind for one in made for kind in one.halves.values()]
+    for kind in halves:
+        found[kind] = _conversion(known[kind])
     return [found[kind] for kind in sorted(found)]
 
 

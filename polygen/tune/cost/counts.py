@@ -25,6 +25,7 @@ from polygen.poly.results import own_columns, panel_columns
 from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted, Problem
 
+_BYTE = 8  # bits
 _SUM_BYTES = 4  # of sums that blocks share
 _READ_TOGETHER = 2 * chunk_bytes()  # of computed operands, by a thread that multiplies as well
 
@@ -87,6 +88,9 @@ class Counts:
         indexed: into the place of the largest or the smallest.
         exponentials: into sums of exponentials.
         unstored: 1 if nothing but folds leaves.
+        converted: elements of fragments that consumers compute, per k tile.
+        converted_functions: functions beyond arithmetic in them.
+        making_steps: fragments that one consumer computes after each other, per k tile.
     """
 
     roles: int
@@ -139,6 +143,9 @@ class Counts:
     indexed: int = 0
     exponentials: int = 0
     unstored: int = 0
+    converted: int = 0
+    converted_functions: int = 0
+    making_steps: int = 0
 
     @property
     def tiles(self) -> int:
@@ -172,15 +179,26 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
     workers = (cta.m // warp.m) * (cta.n // warp.n)
     lefts, rights = problem.operands
     left, right = lefts * cta.m * cta.k * size, rights * cta.n * cta.k * size
+    makes = schedule.from_registers
+    if makes:  # the copy engine brings what consumers compute the left operand from
+        given = lefts - problem.computed[0]
+        left = (given * size * _BYTE + problem.stored_bits[0]) * cta.m * cta.k // _BYTE
     # A tile that is larger than the whole operand is filled up with zeros.
     # Of groups below one another it goes on into the next.
     rows, columns = min(cta.m, _there(problem)), min(cta.n, problem.n)
     copied = roles and schedule.launch.realign and any(problem.copied)
     by_hand = (problem.uncopied if copied else problem.threaded) if roles else (0, 0)
+    if makes:
+        by_hand = (by_hand[0] - problem.computed[0], by_hand[1])
     all_copied = copied and problem.copied == problem.operands
     moved = (lefts - by_hand[0], rights - by_hand[1])
     fetched = (moved[0] * rows // cluster.n + moved[1] * columns // cluster.m) * cta.k * size
+    if makes:
+        fetched += (left - moved[0] * size * cta.m * cta.k) * rows // cta.m
     tile = (cta.m * cta.k, cta.n * cta.k)
+    own_elements = workers * warp.m * cta.k if makes else 0
+    if makes:
+        tile = (0, tile[1])
     made = sum(count * own for count, own in zip(problem.computed, tile, strict=True)) * size
     threaded = sum(count * own for count, own in zip(by_hand, tile, strict=True)) * size
     by_roles = made if roles else 0
@@ -191,9 +209,13 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         instructions = problem.products * workers * tall_blocks * steps
         operand_reads = workers * tall_blocks * (device.warpgroup_rows + warp.n) * cta.k * size
         operand_reads *= problem.products
+        if makes:  # fragments are read once for all products, as they are stored
+            operand_reads -= problem.products * workers * warp.m * cta.k * size
+            operand_reads += problem.stored_bits[0] * workers * warp.m * cta.k // _BYTE
         panels, waits = _way_out(device, schedule, problem, by_hand)
+        making = problem.computed[0] * tall_blocks * steps if makes else 0
     else:
-        instructions = 0
+        instructions = making = 0
         ways = [
             _conflicts(schedule, inner, extent, cta.k, size)
             for inner, extent in zip(problem.k_inner, (cta.m, cta.n), strict=True)
@@ -262,6 +284,9 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         copied=problem.copied_bytes if copied else 0,
         exchanged=schedule.exchange,
         lanes=schedule.by_lanes,
+        converted=problem.computed[0] * own_elements,
+        converted_functions=problem.operand_functions[0] * own_elements,
+        making_steps=making,
         loaded=workers * (lefts * warp.m + rights * warp.n) * cta.k if schedule.by_lanes else 0,
         folded=cta.m * cta.n * problem.folds[0],
         indexed=cta.m * cta.n * problem.folds[1],

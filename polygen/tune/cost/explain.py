@@ -120,10 +120,15 @@ def _copies(c: Counts, p: CostParameters) -> str:
 
 def _made(c: Counts, p: CostParameters) -> list[str]:
     """What threads compute of a k tile."""
-    if not c.made:
-        return []
-    functions = f" with {c.made_functions} functions" if c.made_functions else ""
-    return [f"{c.made} B{functions} computed by threads, {p.compute_rate:.0f} B a cycle"]
+    found = []
+    if c.made:
+        functions = f" with {c.made_functions} functions" if c.made_functions else ""
+        found = [f"{c.made} B{functions} computed by threads, {p.compute_rate:.0f} B a cycle"]
+    if c.converted:
+        functions = f" with {c.converted_functions} functions" if c.converted_functions else ""
+        rate = f"{p.fragment_rate:.0f} a cycle"
+        found.append(f"{c.converted} elements{functions} computed by consumers, {rate}")
+    return found
 
 
 def _latency(c: Counts, p: CostParameters) -> str:

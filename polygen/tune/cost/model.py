@@ -128,7 +128,8 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     # What threads shift into place goes through the same pipe: reads of both chunks around a piece,
     # and its write.
     shared = c.resident * (c.operand_reads + p.thread_passes * c.threaded) / p.shared_rate
-    product = np.maximum(multiply, shared) + c.instructions * p.instruction
+    convert = c.resident * _converting(p, c)
+    product = np.maximum.reduce([multiply, shared, convert]) + c.instructions * p.instruction
     in_step = np.where(c.blocks > 2, p.wide_cluster_loss, p.cluster_loss)
     product = product * (1 + np.where(c.blocks > c.split, in_step, 0.0))
     boxes = c.box_rows / p.box_rate
@@ -136,7 +137,7 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
         c.astride > 0, np.maximum(boxes, c.fetched / p.fetch_rate_astride), boxes
     )
     finish, zeros = _finish(p, c), c.outside / p.outside_rate
-    least = p.step + zeros
+    least = np.maximum(p.step, c.making_steps * p.fragment_latency) + zeros
     by_hand = np.maximum(c.thread_rounds * p.thread_latency, c.resident * _making(p, c))
 
     def waiting(busy: Column) -> tuple[Column, Column]:
@@ -173,6 +174,12 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
         "latency": k_tiles * waited,
         "way out": np.where(c.pingpong > 0, np.ceil(c.rounds / 2), c.rounds) * finish,
     }
+
+
+def _converting(p: CostParameters, c: Columns) -> Column:
+    """Cycles in which the consumers of a block compute the fragments of a k tile."""
+    functions = c.converted_functions / p.compute_function_rate
+    return np.asarray(c.converted / p.fragment_rate + functions)
 
 
 def _making(p: CostParameters, c: Columns) -> Column:

@@ -57,16 +57,21 @@ def folding(schedule):
 FOLDS = {"folds": UNUSUAL["registers"], "folds_of_panels": roles("pingpong")}
 
 
-def computed_plan():
-    """A kernel whose warps compute an operand."""
-    fused = pg.fuse(lambda x, w: pg.silu(x) @ w.T, name="leaf")
-    kernel = fused.compile("bf16[M,K]", "bf16[N,K]", arch="sm_80", schedule=small())
+MADE = replace(roles(), roles=Roles("cooperative", 40, 200, "consumer"))
+COMPUTED = {"computed": ("sm_80", small()), "made": ("sm_90a", MADE)}
+
+
+def computed_plan(arch, schedule):
+    """A kernel whose warps, or whose consumers, compute an operand."""
+    fused = pg.fuse(lambda x, g, w: pg.silu(x * g) @ w.T, name="leaf")
+    kernel = fused.compile("bf16[M,K]", "bf16[K]", "bf16[N,K]", arch=arch, schedule=schedule)
     return kernel.passes.plan
 
 
 @pytest.fixture(scope="module")
 def plans():
-    found = {name: plan_of(name) for name in KERNELS} | {"computed": computed_plan()}
+    found = {name: plan_of(name) for name in KERNELS}
+    found |= {name: computed_plan(*given) for name, given in COMPUTED.items()}
     return found | {name: folding(schedule) for name, schedule in FOLDS.items()}
 
 
@@ -75,7 +80,7 @@ def test_no_leaf_is_in_the_table_for_nothing(plans):
     assert met == set(kinds())
 
 
-@pytest.mark.parametrize("name", [*KERNELS, "computed", *FOLDS])
+@pytest.mark.parametrize("name", [*KERNELS, *COMPUTED, *FOLDS])
 def test_a_leaf_names_the_iterators_that_it_reads(plans, name):
     plan = plans[name]
     for leaf in plan.leaves:

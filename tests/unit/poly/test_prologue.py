@@ -127,9 +127,12 @@ def test_chains_are_left_to_be_refused():
 
 
 def test_a_plan_says_who_computes_what():
-    for arch, words in (("sm_80", "by all warps on its way"), ("sm_90a", "the producer's threads")):
+    for arch, rows, words in (
+        ("sm_80", "", "by all warps on its way"),
+        ("sm_90a", "@2", "the producer's threads"),
+    ):
         kernel = pg.fuse(lambda x, w: pg.silu(x) @ w.T, name="shown").compile(
-            "bf16[M,K]", "bf16[N,K]", arch=arch
+            f"bf16[M,K]{rows}", "bf16[N,K]", arch=arch
         )
         text = kernel.show("plan")
         assert "computed operands:\n  operand a: v1[m, k], bf16, computed by" in text
@@ -137,3 +140,14 @@ def test_a_plan_says_who_computes_what():
         assert "reads x_0 = x[m, k]: x: bf16[M, K]" in text
         assert "v1 by P0, P1" in text and "threads compute operands" in kernel.schedule_origin
         assert "computed by threads" in kernel.show("cost")
+
+
+def test_a_plan_says_what_consumers_compute():
+    kernel = pg.fuse(lambda x, w: pg.silu(x) @ w.T, name="shown").compile(
+        "bf16[M,K]", "bf16[N,K]", arch="sm_90a"
+    )
+    text = kernel.show("plan")
+    assert "operand a: v1, bf16, computed by consumers in their registers of x[m, k]" in text
+    assert "v0 = silu(x_0)  (f32)" in text and "v1 by P0, P1" in text
+    assert "consumers compute the left operand" in kernel.schedule_origin
+    assert "elements with 8192 functions computed by consumers" in kernel.show("cost")

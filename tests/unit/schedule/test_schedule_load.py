@@ -85,6 +85,7 @@ ENDINGS = {
     r"_(spread)": lambda s: (s.pipeline.copies,),
     r"_(registers|lines)": lambda s: (s.epilogue.through,),
     r"_(exchanged)": lambda s: ("exchanged",) if s.exchange else (),
+    r"_(made)": lambda s: ("made",) if s.from_registers else (),
 }
 
 
@@ -109,6 +110,7 @@ def test_shipped_files_are_named_after_their_content(path):
     assert (r"_c(\d+)x(\d+)" in said) == (found.cluster.tiles > 1)
     assert (r"_k(\d+)" in said) == (found.cluster.k > 1)
     assert (r"_(exchanged)" in said) == found.exchange
+    assert (r"_(made)" in said) == found.from_registers
     name = "wgmma_m64k16_f32_bf16" if found.specialised else "m16n8k16_f32_bf16"
     name = "dot_k256_f32_bf16" if found.by_lanes else name
     check_structure(found, atom(name), found.name)

@@ -33,6 +33,14 @@ PROBLEMS = (
         4096, 4096, 4096, threaded=(1, 0), computed=(1, 0), source_bytes=(1 << 25, 0),
         operand_functions=(1, 0), held=(8, 64),
     ),
+    Problem(
+        16, 8192, 8192, threaded=(0, 1), computed=(0, 1), source_bytes=(0, 1 << 26),
+        held=(5, 64), stored_bits=(0, 8),
+    ),
+    Problem(
+        4096, 4096, 4096, threaded=(1, 0), computed=(1, 0), source_bytes=(1 << 25, 0),
+        held=(8, 64), stored_bits=(16, 0),
+    ),
 )  # fmt: skip
 
 
@@ -53,12 +61,13 @@ BETTER = (
     "way_out_rate", "warp_function_rate", "exchange_rate", "warp_memory",
     "lane_rate", "lane_load_rate", "producer_rate", "compute_rate", "compute_function_rate",
     "fold_rate",
+    "fragment_rate",
 )  # fmt: skip
 WORSE = (
     "droop", "written_share", "start", "instruction", "step", "latency", "crowding", "cluster_loss",
     "wide_cluster_loss", "tile", "panel", "panel_turn", "registers", "line", "across",
     "thread_latency", "thread_passes", "warp_start", "warp_latency", "warp_crowding",
-    "full_rate_warps", "barrier", "round", "exchange", "copy_start",
+    "full_rate_warps", "barrier", "round", "exchange", "copy_start", "fragment_latency",
     "unstored", "fold", "fold_index", "fold_exponential",
 )  # fmt: skip
 

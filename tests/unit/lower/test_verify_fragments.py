@@ -1,0 +1,145 @@
+"""Fragments computed of other elements, or otherwise, than the program says are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+
+import pytest
+
+import polygen as pg
+from polygen.errors import VerifyError
+from polygen.hardware.atom import atom
+from polygen.hardware.fragment_load import atom_load
+from polygen.lower.fragments import Make
+from polygen.lower.plan import KernelPlan
+from polygen.lower.verify import verify
+from polygen.lower.work import Product
+from polygen.schedule.load import load_schedule, schedules_folder
+
+
+@cache
+def plan() -> KernelPlan:
+    """Numbers of four bits with scales by group and by row, whose sums two blocks share."""
+    name = "cooperative_128x16x128_w64_s5_k2_registers_f4_exchanged_made.toml"
+    schedule = load_schedule(schedules_folder() / "sm_90a" / name)
+
+    def function(x, q, s, r):
+        weights = pg.unpack(q, "i4").astype("bf16") * pg.repeat(s, 32, axis=1)
+        return x @ (weights * r[:, None]).T
+
+    types = ("bf16[M,512]", "u8[N,256]", "bf16[N,16]", "f32[N]")
+    return pg.fuse(function).compile(*types, arch="sm_90a", schedule=schedule).passes.plan
+
+
+@cache
+def loaded() -> KernelPlan:
+    """Elements of 16 bits, which are loaded as fragments, and a vector along k."""
+    name = "cooperative_128x256x64_f4_made.toml"
+    schedule = load_schedule(schedules_folder() / "sm_90a" / name)
+    types = ("bf16[M,K]", "bf16[K]", "bf16[N,K]")
+    function = pg.fuse(lambda x, g, w: (x * g) @ w.T)
+    return function.compile(*types, arch="sm_90a", schedule=schedule).passes.plan
+
+
+def changed(one, kind, **values):
+    """The plan with other values in the records of one kind."""
+    leaves = tuple(
+        dataclasses.replace(leaf, work=dataclasses.replace(leaf.work, **values))
+        if isinstance(leaf.work, kind)
+        else leaf
+        for leaf in one.leaves
+    )
+    return dataclasses.replace(one, leaves=leaves)
+
+
+def test_the_plan_itself_is_sound():
+    assert verify(plan()).entry
+
+
+MISTAKES = {
+    "another lane's row": ({"lane_row": "lane / 8"}, "the instruction takes it as"),
+    "another lane's k": ({"lane_k": "lane % 4"}, "the instruction takes it as"),
+    "rows of other elements": ({"row_of": "e % 2 * 8"}, "the instruction takes it as"),
+    "k of other elements": ({"k_of": "e % 2 * 1 + e / 4 % 2 * 4"}, "the instruction takes it as"),
+    "elements that are not adjacent": ({"access": 4}, "are not adjacent"),
+    "no swizzle": ({"place": "row * 64 + byte"}, "other bytes than the copy engine writes"),
+    "blocks that cut": ({"block": 16, "block_of": "e / 4 % 2 * 8"}, "outside of blocks"),
+    "numbers of another type": ({"packed": 1}, "makes bf16"),
+    "the ring of the other operand": ({"buffer": "ring_b"}, "other bytes than the copy engine"),
+    "another tile": ({"tile": (64, 128)}, "ends at"),
+    "k tiles of the other block": ({"k_tile": "k"}, "k tile k of block 1"),
+    "rows of the other consumer": ({"part": ""}, "rows of consumer 1"),
+    "no rounding": ({"statements": ()}, "other statements"),
+    "nothing beside": ({"beside": ()}, "reads ()"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_refused(name):
+    values, words = MISTAKES[name]
+    with pytest.raises(VerifyError) as caught:
+        verify(changed(plan(), Make, **values))
+    assert words in str(caught.value), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "values, words",
+    [
+        ({"per": (1, 16)}, "in groups of (1, 16)"),
+        ({"row_step": "0"}, "is accessed at"),
+        ({"k_step": "2"}, "is accessed at"),
+        ({"base": ("1",)}, "is accessed at"),
+    ],
+)
+def test_other_addresses_beside_are_refused(values, words):
+    made = plan().of(Make)[0]
+    first, *others = made.beside
+    beside = (dataclasses.replace(first, **values), *others)
+    with pytest.raises(VerifyError) as caught:
+        verify(changed(plan(), Make, beside=beside))
+    assert words in str(caught.value), str(caught.value)
+
+
+def test_a_product_that_takes_the_ring_is_refused():
+    with pytest.raises(VerifyError, match="works on ring_a"):
+        verify(changed(plan(), Product, fragment=""))
+
+
+@pytest.mark.parametrize(
+    "number, values, words",
+    [
+        (0, {"kept": "0"}, "s is read 0 times ahead"),
+        (1, {"kept": ""}, "r is read"),
+        (1, {"count": 2}, "r is read 2 times ahead"),
+        (1, {"kept": "m * 2"}, "words of r are of others"),
+        (1, {"kept": "m * 2 + e % 2"}, "words of r are of others"),
+        (1, {"first": 7}, "words of r are of others"),
+    ],
+)
+def test_other_words_are_refused(number, values, words):
+    beside = list(plan().of(Make)[0].beside)
+    beside[number] = dataclasses.replace(beside[number], **values)
+    with pytest.raises(VerifyError) as caught:
+        verify(changed(plan(), Make, beside=tuple(beside)))
+    assert words in str(caught.value), str(caught.value)
+
+
+def test_loads_of_other_fragments_are_refused():
+    made = loaded().of(Make)[0]
+    assert made.load is not None and made.load.name == "a_k"
+    turned = atom_load(atom("m16n8k16_f32_bf16"), "a", k_contiguous=False)
+    with pytest.raises(VerifyError, match="a_m loads other fragments"):
+        verify(changed(loaded(), Make, load=turned))
+    moved = dataclasses.replace(made.load, row_of_lane="lane % 8")
+    verify(loaded())
+    with pytest.raises(VerifyError, match=r"other fragments|other addresses"):
+        verify(changed(loaded(), Make, load=moved, place="row * 128 + byte"))
+
+
+def test_runs_that_no_access_reads_are_refused():
+    made = loaded().of(Make)[0]
+    assert [one.run for one in made.beside] == [2]
+    beside = (dataclasses.replace(made.beside[0], run=16),)
+    with pytest.raises(VerifyError, match="words of g are of others"):
+        verify(changed(loaded(), Make, beside=beside))

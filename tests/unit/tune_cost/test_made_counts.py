@@ -1,0 +1,73 @@
+"""What the cost model counts of fragments that consumers compute, against kernels' own plans."""
+
+from __future__ import annotations
+
+import pytest
+
+import polygen as pg
+from polygen.decide import candidates
+from polygen.lower.fragments import Make
+from polygen.schedule.load import load_schedule, schedules_folder
+from polygen.schedule.problem import Fitted
+from polygen.tune.cost import counts
+
+SIZES = {"M": 4096, "N": 8192, "K": 8192}
+CASES = {
+    "bf16": (
+        lambda x, g, w: (x * g) @ w.T, ("bf16[M,K]", "bf16[K]", "bf16[N,K]"),
+        "cooperative_128x256x64_f4_made",
+    ),
+    "s8": (
+        lambda x, q: x @ q.astype("bf16").T, ("bf16[M,K]", "s8[N,K]"),
+        "cooperative_128x32x64_w64_s9_k2_lines_f4_exchanged_made",
+    ),
+    "i4": (
+        lambda x, q: x @ pg.unpack(q, "i4").astype("bf16").T, ("bf16[M,8192]", "u8[N,4096]"),
+        "cooperative_64x64x128_s6_lines_f4_exchanged_made",
+    ),
+    "turns": (
+        lambda x, w: pg.silu(x) @ w.T, ("bf16[M,K]", "bf16[N,K]"),
+        "pingpong_128x128x64_s5_e3p2_made",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=CASES)
+def counted(request):
+    function, types, name = CASES[request.param]
+    schedule = load_schedule(schedules_folder() / "sm_90a" / f"{name}.toml")
+    fused, text = pg.fuse(function, name="made"), ",".join(types)
+    sizes = {dim: size for dim, size in SIZES.items() if dim in text}
+    kernel = fused.compile(*types, arch="sm_90a", sizes=sizes, schedule=schedule)
+    plan = kernel.passes.plan
+    problem, _ = candidates(plan.program, plan.device, sizes)
+    fitted = Fitted(plan.schedule, plan.resources.blocks_per_multiprocessor)
+    return plan, counts(plan.device, fitted, problem)
+
+
+def test_copies_bring_what_is_stored(counted):
+    plan, c = counted
+    (full,) = (one for one in plan.syncs if one.name == "full_ring")
+    assert c.fetched == c.filled == full.bytes
+    assert (c.made, c.threaded, c.outside) == (0, 0, 0)
+
+
+def test_fragments_of_a_k_tile(counted):
+    plan, c = counted
+    work = plan.of(Make)[0]
+    tiles = plan.tiles
+    assert c.making_steps == tiles.k_steps * tiles.atoms[0]
+    own = plan.device.group_threads * work.elements * c.making_steps
+    assert c.converted == tiles.warp_count * own
+    costly = sum(one.function == "silu" for one in work.statements)
+    assert c.converted_functions == costly * c.converted
+
+
+def test_shared_memory_is_read_as_it_is_stored(counted):
+    """A fragment once, by the consumer that makes it; the right operand by every instruction."""
+    plan, c = counted
+    tiles, work = plan.tiles, plan.of(Make)[0]
+    stored = work.tensor.dtype.bits // work.packed
+    left = tiles.warp_count * tiles.warp[0] * tiles.cta[2] * stored // 8
+    right = tiles.warp_count * tiles.atoms[0] * tiles.warp[1] * tiles.cta[2] * 2
+    assert c.operand_reads == left + right
