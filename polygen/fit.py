@@ -18,10 +18,17 @@ from dataclasses import replace
 
 from polygen.errors import PolygenError, ResourceError, ScheduleError, UnsupportedProgram
 from polygen.frontend.dtypes import DType
-from polygen.hardware.atom import Atom, atom, atoms_for
+from polygen.hardware.atom import Atom, atom, atom_names, atoms_for
 from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import spans
-from polygen.lower.legal import check_folds, check_groups, check_lanes, check_launch, check_roles
+from polygen.lower.legal import (
+    check_copies,
+    check_folds,
+    check_groups,
+    check_lanes,
+    check_launch,
+    check_roles,
+)
 from polygen.lower.memory import memory, needed, rings, workers
 from polygen.lower.registers import doubt, registers_needed, sums_held
 from polygen.lower.resources import filling_roles, registers_available, resources
@@ -37,9 +44,8 @@ from polygen.schedule.model import LANES, Schedule
 from polygen.schedule.problem import Fitted
 
 _FEWEST_STAGES = 2
-_USUAL_BYTES = 2  # of an element
+_USUAL_BYTES, _USUAL_BITS = 2, 16  # of an element
 _OTHERWISE = {
-    "warp": "Use f16, bf16 or tf32 operands with f32 sums",
     "warpgroup": "Use a schedule without roles",
     "lanes": 'Use f16 or bf16 operands with f32 sums, or atom = "auto"',
 }
@@ -67,9 +73,21 @@ def instruction_for(matched: Match, device: Device, schedule: Schedule) -> Atom:
         raise UnsupportedProgram(
             f"{device} has no {scope} instruction for {a} x {b} with {c} sums",
             where=contraction.name,
-            nearest=_OTHERWISE[scope],
+            nearest=_nearest(device, scope, a),
         )
     return fitting[0]
+
+
+def _nearest(device: Device, scope: str, wanted: DType) -> str:
+    """What to change where a device has no instruction of a scope for a type of operands."""
+    instead = _OTHERWISE.get(scope)
+    if instead:
+        return instead
+    names = atom_names()
+    found = [one for one in map(atom, names) if one.scope == scope and one.runs_on(device)]
+    alike = [one for one in found if one.a.dtype.kind == wanted.kind] or found
+    best = min(alike, key=lambda one: abs(one.a.dtype.bits - min(wanted.bits, _USUAL_BITS)))
+    return f"Use {best.a.dtype} operands with {best.c.dtype} sums"
 
 
 def _types(matched: Match) -> tuple[DType, DType, DType]:
@@ -114,6 +132,7 @@ def fitting(
         found, out = oriented(matched, candidate), oriented_work(work, candidate)
         try:
             check_launch(candidate, device)
+            check_copies(candidate, device)
             check_groups(candidate, matched)
             check_folds(candidate, work)
             instruction = instruction_for(found, device, candidate)

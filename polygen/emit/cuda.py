@@ -26,6 +26,7 @@ from polygen.emit.leaves import extent_names, matrix_coordinates, size_name
 from polygen.emit.places import places
 from polygen.emit.row_groups import count, declared, find, of_group
 from polygen.emit.source import KernelSource
+from polygen.hardware.device import Device
 from polygen.lower.plan import Buffer, KernelPlan
 from polygen.lower.work import Placed
 from polygen.schedule.load import dumps
@@ -52,7 +53,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         **_frame(plan),
         "header": header(plan, command),
         "types": made,
-        "helpers": tuple(dict.fromkeys((*_helpers(plan), *called))),
+        "helpers": _for_device(plan.device, (*_helpers(plan), *called)),
         "combining": functions,
         "parameters": ", ".join(parameter(plan, argument) for argument in plan.arguments),
         "places": places(plan),
@@ -77,6 +78,15 @@ def _helpers(plan: KernelPlan) -> tuple[str, ...]:
     """The files of functions that statements call, behind and before the products."""
     before = [name for c in copies(plan) if c.computed for name in computed_lines(c.computed)[1]]
     return tuple(dict.fromkeys((*statements(plan.epilogue)[1], *before)))
+
+
+def _for_device(device: Device, helpers: tuple[str, ...]) -> tuple[str, ...]:
+    """The files of functions, each once, in the forms that the target has."""
+    lacks_nan = not device.has("minmax_nan")
+    return tuple(
+        f"{one}_by_select" if lacks_nan and one in ("maximum", "minimum") else one
+        for one in dict.fromkeys(helpers)
+    )
 
 
 def _options(plan: KernelPlan) -> tuple[str, ...]:

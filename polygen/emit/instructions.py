@@ -20,7 +20,8 @@ from polygen.lower.work import Boxes, Copy, Fill, Load, Move, Product, Stream
 _ORDER = (
     "copies", "fragment_loads", "round_to_tf32", "mma", "words", "places", "tensor_map",
     "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load", "box_load_once",
-    "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces", "pack", "computed",
+    "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces", "pack", "pack_apart",
+    "chunks", "computed", "staged",
     "wgmma", "cursor", "partial_sums", "row_groups", "dots",
 )  # fmt: skip
 _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
@@ -48,7 +49,9 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         needed.add("panels_in")
     computed = [c.computed for c in copies(plan) if c.computed is not None]
     if computed:
-        needed |= {"pack", "computed"}
+        needed |= {"pack", "chunks", "computed"}
+    if "pack" in needed and not plan.device.has("cvt_pairs"):
+        needed = needed - {"pack"} | {"pack_apart"}
     unit = plan.leaf_of(Product).unit
     products = {"mma.sync": lambda: [_multiply(plan)], "wgmma": lambda: _products(plan)}
     return {

@@ -74,14 +74,14 @@ class FragmentLoad:
         return 8 * self.matrices if self.uses_ldmatrix else 32
 
 
-def atom_load(of: Atom, operand: str, k_contiguous: bool, pair: bool = True) -> FragmentLoad | None:
+def atom_load(of: Atom, operand: str, k_contiguous: bool, count: int = 4) -> FragmentLoad | None:
     """The load that fills the fragments of one operand.
 
     Args:
         of: the atom.
         operand: ``"a"`` or ``"b"``.
         k_contiguous: whether k is the contiguous dimension in shared memory.
-        pair: for operand b, prefer one instruction for two neighbouring n tiles.
+        count: tiles of the instruction beside each other; one load may serve several of them.
 
     Returns:
         None when no instruction loads that storage order: 8-bit elements not contiguous along k.
@@ -89,17 +89,17 @@ def atom_load(of: Atom, operand: str, k_contiguous: bool, pair: bool = True) -> 
     Raises:
         HardwareDataError: an entry's address formula contradicts its relation.
     """
-    return _atom_load(of.name, operand, k_contiguous, pair)
+    return _atom_load(of.name, operand, k_contiguous, count)
 
 
 @functools.cache
-def _atom_load(name: str, operand: str, k_contiguous: bool, pair: bool) -> FragmentLoad | None:
+def _atom_load(name: str, operand: str, k_contiguous: bool, count: int) -> FragmentLoad | None:
     contiguous = "k" if k_contiguous else "mn"
     for load_name, table in read(FILE)["loads"].items():
         if (table["operand"], table["contiguous"]) != (operand, contiguous):
             continue
         built = build(load_name, table, atom(name))
-        if (built.subtiles == 1 or pair) and delivers(table, atom(name)):
+        if built.subtiles and count % built.subtiles == 0 and delivers(table, atom(name)):
             return built
     return None
 

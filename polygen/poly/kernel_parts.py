@@ -23,12 +23,14 @@ class Ring:
         side: "m" or "n": the dim of the output that the operand carries.
         pieces: of a tile, that each thread of the producer writes; 0: the copy engine fills it.
         computed: whether its elements are computed by the threads that write them.
+        staged: whether threads hold a tile in registers on its way.
     """
 
     name: str
     side: str
     pieces: int = 0
     computed: bool = False
+    staged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +67,26 @@ class MainLoop:
     held: Held = field(default_factory=shifted)
 
 
-def main_loop(match: Match, pieces: Mapping[str, int] | None = None) -> MainLoop:
+def main_loop(
+    match: Match, pieces: Mapping[str, int] | None = None, *, staged: bool = False
+) -> MainLoop:
     """A ring for every operand; products are numbered where there are several.
 
     Args:
         match: the operands.
         pieces: of those that threads fill.
+        staged: whether copies of arguments pass through registers, in two statements.
     """
     several, filled = len(match.products) > 1, pieces or {}
     return MainLoop(
         tuple(
-            Ring(name, operand.role, filled.get(name, 0), operand.computed is not None)
+            Ring(
+                name,
+                operand.role,
+                filled.get(name, 0),
+                operand.computed is not None,
+                staged and operand.computed is None,
+            )
             for name, operand in match.operands
         ),
         tuple(

@@ -14,6 +14,19 @@ LANE = np.arange(32)[:, None]
 GROUP, THREAD = LANE // 4, LANE % 4
 
 
+def expected_of_short(kind, operand):
+    """m16n8k8 of 16-bit elements and m8n8k16 of 8-bit ones: 16 bytes along k."""
+    per, wide = 32 // int(kind), 4 if kind == "16" else 2
+    count = {"a": per * wide // 2, "b": per, "c": wide}[operand]
+    e = np.arange(count)[None, :]
+    match operand:
+        case "a":
+            return GROUP + 8 * (e // per), per * THREAD + e % per
+        case "b":
+            return per * THREAD + e, GROUP + 0 * e
+    return GROUP + 8 * (e // 2), 2 * THREAD + e % 2
+
+
 def expected(kind, operand):
     count = {("16", "a"): 8, ("16", "b"): 4, ("32", "a"): 4, ("32", "b"): 2}
     count |= {("8", "a"): 16, ("8", "b"): 8}
@@ -46,7 +59,8 @@ WARPGROUP = [name for name in atom_names() if atom(name).scope == "warpgroup"]
 @pytest.mark.parametrize("operand", ["a", "b", "c"])
 def test_table_equals_the_published_formula(name, operand):
     found = atom(name)
-    rows, columns = expected(str(found.a.dtype.bits), operand)
+    short = found.k * found.a.dtype.bits == 128
+    rows, columns = (expected_of_short if short else expected)(str(found.a.dtype.bits), operand)
     table = found.fragment(operand).table
     assert np.array_equal(table[..., 0], np.broadcast_to(rows, table.shape[:2]))
     assert np.array_equal(table[..., 1], np.broadcast_to(columns, table.shape[:2]))
@@ -172,9 +186,18 @@ def test_choice_by_dtype_and_feature():
     assert [a.name for a in atoms_for(ampere, "f16", "f16")] == [
         "m16n8k16_f32_f16",
         "m16n8k16_f16_f16",
+        "m16n8k8_f32_f16",
+        "m16n8k8_f16_f16",
         "dot_k256_f32_f16",
     ]
-    assert [a.name for a in atoms_for(ampere, "f16", "f16", "f16")] == ["m16n8k16_f16_f16"]
+    assert [a.name for a in atoms_for(ampere, "f16", "f16", "f16")] == [
+        "m16n8k16_f16_f16",
+        "m16n8k8_f16_f16",
+    ]
+    turing = device("sm_75")
+    assert atoms_for(turing, "f16", "f16", "f32")[0].name == "m16n8k8_f32_f16"
+    assert [a.name for a in atoms_for(turing, "s8", "s8")] == ["m8n8k16_s32_s8"]
+    assert [a.scope for a in atoms_for(turing, "bf16", "bf16")] == ["lanes"]
     assert atoms_for(ampere, "e4m3", "e4m3") == ()
     assert [a.name for a in atoms_for(ada, "e4m3", "e4m3")] == ["m16n8k32_f32_e4m3"]
     assert [a.scope for a in atoms_for(device("sm_90"), "bf16", "bf16")] == ["warp", "lanes"]
