@@ -20,6 +20,7 @@ from polygen.errors import PolygenError, ResourceError, ScheduleError, Unsupport
 from polygen.frontend.dtypes import DType
 from polygen.hardware.atom import Atom, atom, atom_names, atoms_for
 from polygen.hardware.device import Device
+from polygen.hardware.fragment_load import atom_load
 from polygen.hardware.matrix_layout import spans
 from polygen.lower.legal import (
     check_copies,
@@ -75,6 +76,35 @@ def instruction_for(matched: Match, device: Device, schedule: Schedule) -> Atom:
             where=contraction.name,
             nearest=_nearest(device, scope, a),
         )
+    return _loadable(fitting, matched) or _unlike(fitting, matched, device)
+
+
+def _loadable(fitting: tuple[Atom, ...], matched: Match) -> Atom | None:
+    """The first instruction whose fragments can be loaded from all operands as they lie."""
+    sides = [("ab"["mn".index(one.role)], one.k_contiguous) for _, one in matched.operands]
+    return next(
+        (one for one in fitting if one.scope != "warp" or all(atom_load(one, *s) for s in sides)),
+        None,
+    )
+
+
+def _unlike(fitting: tuple[Atom, ...], matched: Match, device: Device) -> Atom:
+    """What is refused where it is loaded; where each operand alone has a way, it is refused here.
+
+    Raises:
+        UnsupportedProgram: operands of one side lie in two ways, and an instruction takes one.
+    """
+    for role in "mn":
+        lying = {one.k_contiguous for one in matched.side(role)}
+        if len(lying) > 1:
+            names = ", ".join(one.tensor.name for one in matched.side(role))
+            raise UnsupportedProgram(
+                f"{names}: some have k innermost, others not",
+                where=f"{matched.contraction.name} on {device}",
+                why=f"{fitting[0].ptx} is told how its operands lie, and one instruction runs all "
+                "products of a kernel",
+                nearest="Store them alike",
+            )
     return fitting[0]
 
 

@@ -103,7 +103,7 @@ def pack_operand(machine: Machine, lanes: Lanes, *rest: Any) -> Vector:
 
 
 def pack_accumulator(machine: Machine, lanes: Lanes, *registers: Any) -> Vector:
-    """Four registers of f32 or s32, or two of packed f16, -> (warps, 16, 8); two of s32: (.., 8, 8)."""
+    """Four registers of f32 or s32, or two of packed f16, -> (warps, 16, 8); two of s32: 8 rows."""
     warps = lanes.count // 32
     stacked = np.stack([full(lanes, register).reshape(warps, 32) for register in registers], 1)
     if len(registers) == 2 and stacked.dtype.kind == "i":
