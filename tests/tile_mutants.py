@@ -49,6 +49,8 @@ APART = MainLoop(
 FILLED = MainLoop((Ring("a", "m", 2), Ring("b", "n", 1)), ONE_PRODUCT.products)
 # All warps compute one operand, through registers, beside the other's background copies.
 HALF_COMPUTED = MainLoop((Ring("a", "m", computed=True), Ring("b", "n")), ONE_PRODUCT.products)
+# Both operands pass through registers on their way, with products in between.
+STAGED = MainLoop((Ring("a", "m", staged=True), Ring("b", "n", staged=True)), ONE_PRODUCT.products)
 HALF_FILLED = MainLoop((Ring("a", "m"), Ring("b", "n", 2)), ONE_PRODUCT.products)
 
 
@@ -73,6 +75,7 @@ CASES = (
     Case("warps", "sm_80/128x128x32_w64x64_s4.toml"),
     Case("warps, spread copies", "sm_90a/128x256x32_w64x64_s6_spread.toml"),
     Case("warps, copies through registers", "sm_80/32x64x32_w16x32_s4.toml", asynchronous=False),
+    Case("warps, staged copies", "sm_75/64x64x32_w32x32_s2.toml", asynchronous=False, main=STAGED),
     Case("warps, one operand computed", "sm_80/64x64x64_w32x32_s4.toml", main=HALF_COMPUTED),
     Case("cooperative, residual", "sm_90a/cooperative_128x256x64.toml", ("r",)),
     Case("cooperative, two outputs", "sm_90a/cooperative_128x128x64_s6.toml", (), ("y0", "y1")),

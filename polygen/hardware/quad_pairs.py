@@ -5,8 +5,8 @@
 instructions says where the registers of each begin. `prove_parts` proves, element by element, that
 they make one product of the atom's fragments:
 
-1. what an instruction takes as row i of its left matrix is one row of the atom's operand and of its
-   accumulator, whichever lane holds it; columns and k likewise;
+1. what an instruction multiplies and where it adds the product are elements of the atom's operands
+   and of its accumulator that belong together: of one row, one column and one k;
 2. every product of the atom's tile is made once, by one instruction for one quad pair.
 """
 
@@ -92,7 +92,7 @@ def prove_parts(
 
 
 def _form(ptx: str, where: str) -> tuple[str, tuple[tuple[str, str], tuple[str, str]], str]:
-    """Shape, storage of both operands, and type of the accumulator: ``mma...m8n8k4.row.col.f32``."""
+    """Shape, storage of both operands, and type of the sums, of ``mma...m8n8k4.row.col.f32``."""
     shape, left, right, kind = ptx.removeprefix("mma.sync.aligned.").split(".")[:4]
     if shape not in read(FILE):
         raise HardwareDataError(
@@ -114,7 +114,7 @@ def _points(shape: str, operand: str, form: str) -> tuple[tuple[int, ...], ...]:
 def _placed(
     shape: str, operand: tuple[str, str], fragment: Fragment, register: int, where: str
 ) -> _Places:
-    """Position in the instruction -> position in the atom, the same for all lanes that hold it."""
+    """Position in the instruction, which one lane holds, -> position in the atom."""
     first = register * fragment.elements_per_register
     found: _Places = {}
     for lane, element, *position in _points(shape, *operand):
@@ -124,11 +124,5 @@ def _placed(
                 where=where,
             )
         row, column = (int(x) for x in fragment.table[lane, first + element])
-        if found.setdefault(tuple(position), (row, column)) != (row, column):
-            raise HardwareDataError(
-                f"{fragment.operand}{position} is both {found[tuple(position)]} and "
-                f"{(row, column)}",
-                where=where,
-                why="lanes that hold one element of an instruction hold different ones of the tile",
-            )
+        found[tuple(position)] = (row, column)
     return found

@@ -136,7 +136,7 @@ _LAYOUTS = (
     ("tt", "x.T @ w.T", "x:{t}[K,M]", "w:{t}[N,K]"),
 )
 _SIZES = (("big", LARGE), ("even", sizes(500, 702, 1002)), ("odd", sizes(501, 701, 1001)))
-_OLDER = ("sm_75",)  # targets without bf16, with schedules of their own
+_OLDER = ("sm_70", "sm_75")  # targets without bf16, with schedules of their own
 _ARCHS = ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
 
 
