@@ -1,8 +1,7 @@
 """Programs for targets before sm_80: those of the matrix without roles, and what else warps do.
 
-No toolkit of CUDA 13 makes code for sm_70. Where there is none of CUDA 12, its kernels are compiled
-as those of sm_75 that are told to use its instruction by name: the CUDA text is the same, but for
-the header.
+No toolkit of CUDA 13 makes code for sm_70. Where there is none of CUDA 12, the text of its kernels
+is compiled for sm_75, which knows its instructions.
 """
 
 from __future__ import annotations
@@ -114,10 +113,20 @@ def compiler_of(arch: str) -> bool:
 
 def runnable(program: Program, arch: str) -> Kernel:
     """The kernel for a target, by whatever compiler is here."""
-    if compiler_of(arch):
-        return program.kernel(arch)
-    plan = program.kernel(arch).passes.plan
-    return program.kernel(TURING, replace(plan.schedule, atom=plan.atom.name))
+    return compilable(program.kernel(arch))
+
+
+def compilable(kernel: Kernel) -> Kernel:
+    """The kernel itself, or the same for a target that the compiler here makes code for."""
+    return kernel if compiler_of(kernel.passes.plan.device.name) else as_for(TURING, kernel)
+
+
+def as_for(arch: str, kernel: Kernel) -> Kernel:
+    """The kernel with its text compiled for another target, which knows its instructions too."""
+    made, realigned = kernel._generated, kernel._realigned
+    kernel._generated = replace(made, source=replace(made.source, arch=arch))
+    kernel._realigned = lambda mismatch: as_for(arch, realigned(mismatch))  # type: ignore[method-assign]
+    return kernel
 
 
 def by_warps(arch: str) -> tuple[Schedule, ...]:

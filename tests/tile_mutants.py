@@ -637,6 +637,21 @@ EQUIVALENT = (
         "the rings of the two operands do not depend on each other",
     ),
     Equivalent(
+        ("fetch_a after fetch_b", "fetch_b before fetch_a"),
+        ("warps, staged",),
+        "the registers in which tiles of the two operands wait do not depend on each other",
+    ),
+    Equivalent(
+        ("bar_load_a before fetch_b", "fetch_b after bar_load_a"),
+        ("warps, staged",),
+        "a fetch writes registers of its own thread, and the barrier is for what lies in the rings",
+    ),
+    Equivalent(
+        ("prepare before fetch_a",),
+        ("warps, staged",),
+        "registers of one thread that nothing else touches",
+    ),
+    Equivalent(
         ("copy_a before load_a",),
         ("warps", "warps, copies"),
         "a copy is behind the barrier all the same, and its slot is that of an earlier k tile",
