@@ -34,7 +34,7 @@ from polygen.lower.memory import memory, needed, rings, workers
 from polygen.lower.registers import doubt, registers_needed, sums_held
 from polygen.lower.resources import filling_roles, registers_available, resources
 from polygen.poly.fills import held, ring_pieces, rounds
-from polygen.poly.match import Match
+from polygen.poly.match import Match, Operand
 from polygen.poly.orientation import oriented, oriented_work
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.realign import behind_copy
@@ -81,23 +81,29 @@ def instruction_for(matched: Match, device: Device, schedule: Schedule) -> Atom:
 
 def _loadable(fitting: tuple[Atom, ...], matched: Match) -> Atom | None:
     """The first instruction whose fragments can be loaded from all operands as they lie."""
-    sides = [("ab"["mn".index(one.role)], one.k_contiguous) for _, one in matched.operands]
+    sides = [_side(operand) for _, operand in matched.operands]
     return next(
         (one for one in fitting if one.scope != "warp" or all(atom_load(one, *s) for s in sides)),
         None,
     )
 
 
+def _side(operand: Operand) -> tuple[str, bool]:
+    """Which operand of an instruction it is, and whether k is innermost."""
+    return "ab"["mn".index(operand.role)], operand.k_contiguous
+
+
 def _unlike(fitting: tuple[Atom, ...], matched: Match, device: Device) -> Atom:
-    """What is refused where it is loaded; where each operand alone has a way, it is refused here.
+    """Some instruction, where an operand that none loads is refused when its load is looked for.
 
     Raises:
-        UnsupportedProgram: operands of one side lie in two ways, and an instruction takes one.
+        UnsupportedProgram: each operand has an instruction, and all together have none.
     """
     for role in "mn":
-        lying = {one.k_contiguous for one in matched.side(role)}
-        if len(lying) > 1:
-            names = ", ".join(one.tensor.name for one in matched.side(role))
+        operands = matched.side(role)
+        alone = all(any(atom_load(one, *_side(o)) for one in fitting) for o in operands)
+        if alone and len({operand.k_contiguous for operand in operands}) > 1:
+            names = ", ".join(operand.tensor.name for operand in operands)
             raise UnsupportedProgram(
                 f"{names}: some have k innermost, others not",
                 where=f"{matched.contraction.name} on {device}",

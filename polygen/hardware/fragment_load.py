@@ -100,9 +100,15 @@ def _atom_load(name: str, operand: str, k_contiguous: bool, count: int) -> Fragm
         if (table["operand"], table["contiguous"]) != (operand, contiguous):
             continue
         built = build(load_name, table, atom(name))
-        if built.subtiles and count % built.subtiles == 0 and delivers(table, atom(name)):
+        if built.subtiles and count % built.subtiles == 0 and _is_right(load_name, name):
             return built
     return None
+
+
+@functools.cache
+def _is_right(load_name: str, name: str) -> bool:
+    """Whether a load fills an atom's fragment, proved once whatever stands beside it."""
+    return delivers(read(FILE)["loads"][load_name], atom(name))
 
 
 def build(name: str, table: dict[str, Any], of: Atom) -> FragmentLoad:
