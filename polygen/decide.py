@@ -32,7 +32,14 @@ from polygen.hardware.device import Device, common_facts
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.invariance import LADDER, in_k_tiles, of_class, shared
 from polygen.lower.cover import check_rows, is_covering
-from polygen.lower.legal import check_folds, check_groups, check_launch, check_roles
+from polygen.lower.legal import (
+    check_copies,
+    check_folds,
+    check_groups,
+    check_launch,
+    check_roles,
+    check_types,
+)
 from polygen.poly.fills import by_threads, held
 from polygen.poly.folds import split_folds
 from polygen.poly.fusion import fuse
@@ -142,6 +149,7 @@ def decide(
         origin = f"file {schedule}"
     else:
         instruction_for(matched, device, Schedule())  # refuses what no instruction takes at all
+        check_types(program, device)
         problem = _problem(program, matched, work, sizes)
         offers = _offers(program, device, sizes, problem)
         careful = fitting(matched, device, work, careful=True)
@@ -170,8 +178,10 @@ def decide(
     matched, work = prospect.matched, prospect.work
     as_run = prospect.under(decided)
     instruction = instruction_for(as_run.matched, device, decided)
+    check_types(program, device)
     check_structure(decided, instruction, f"schedule {decided.name}")
     check_launch(decided, device)
+    check_copies(decided, device)
     check_groups(decided, matched)
     check_folds(decided, work)
     check_rows(decided, matched, work)

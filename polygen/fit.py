@@ -18,16 +18,24 @@ from dataclasses import replace
 
 from polygen.errors import PolygenError, ResourceError, ScheduleError, UnsupportedProgram
 from polygen.frontend.dtypes import DType
-from polygen.hardware.atom import Atom, atom, atoms_for
+from polygen.hardware.atom import Atom, atom, atom_names, atoms_for
 from polygen.hardware.device import Device
+from polygen.hardware.fragment_load import atom_load
 from polygen.hardware.matrix_layout import spans
 from polygen.lower.cover import check_rows, covering
-from polygen.lower.legal import check_folds, check_groups, check_lanes, check_launch, check_roles
+from polygen.lower.legal import (
+    check_copies,
+    check_folds,
+    check_groups,
+    check_lanes,
+    check_launch,
+    check_roles,
+)
 from polygen.lower.memory import memory, needed, rings, workers
 from polygen.lower.registers import doubt, registers_needed, sums_held
 from polygen.lower.resources import filling_roles, registers_available, resources
 from polygen.poly.fills import held, ring_pieces, rounds
-from polygen.poly.match import Match
+from polygen.poly.match import Match, Operand
 from polygen.poly.orientation import oriented, oriented_work
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.realign import behind_copy
@@ -38,9 +46,8 @@ from polygen.schedule.model import LANES, Schedule
 from polygen.schedule.problem import Fitted
 
 _FEWEST_STAGES = 2
-_USUAL_BYTES = 2  # of an element
+_USUAL_BYTES, _USUAL_BITS = 2, 16  # of an element
 _OTHERWISE = {
-    "warp": "Use f16, bf16 or tf32 operands with f32 sums",
     "warpgroup": "Use a schedule without roles",
     "lanes": 'Use f16 or bf16 operands with f32 sums, or atom = "auto"',
 }
@@ -68,9 +75,56 @@ def instruction_for(matched: Match, device: Device, schedule: Schedule) -> Atom:
         raise UnsupportedProgram(
             f"{device} has no {scope} instruction for {a} x {b} with {c} sums",
             where=contraction.name,
-            nearest=_OTHERWISE[scope],
+            nearest=_nearest(device, scope, a),
         )
+    return _loadable(fitting, matched) or _unlike(fitting, matched, device)
+
+
+def _loadable(fitting: tuple[Atom, ...], matched: Match) -> Atom | None:
+    """The first instruction whose fragments can be loaded from all operands as they lie."""
+    sides = [_side(operand) for _, operand in matched.operands]
+    return next(
+        (one for one in fitting if one.scope != "warp" or all(atom_load(one, *s) for s in sides)),
+        None,
+    )
+
+
+def _side(operand: Operand) -> tuple[str, bool]:
+    """Which operand of an instruction it is, and whether k is innermost."""
+    return "ab"["mn".index(operand.role)], operand.k_contiguous
+
+
+def _unlike(fitting: tuple[Atom, ...], matched: Match, device: Device) -> Atom:
+    """Some instruction, where an operand that none loads is refused when its load is looked for.
+
+    Raises:
+        UnsupportedProgram: each operand has an instruction, and all together have none.
+    """
+    for role in "mn":
+        operands = matched.side(role)
+        alone = all(any(atom_load(one, *_side(o)) for one in fitting) for o in operands)
+        if alone and len({operand.k_contiguous for operand in operands}) > 1:
+            names = ", ".join(operand.tensor.name for operand in operands)
+            raise UnsupportedProgram(
+                f"{names}: some have k innermost, others not",
+                where=f"{matched.contraction.name} on {device}",
+                why=f"{fitting[0].ptx} is told how its operands lie, and one instruction runs all "
+                "products of a kernel",
+                nearest="Store them alike",
+            )
     return fitting[0]
+
+
+def _nearest(device: Device, scope: str, wanted: DType) -> str:
+    """What to change where a device has no instruction of a scope for a type of operands."""
+    instead = _OTHERWISE.get(scope)
+    if instead:
+        return instead
+    names = atom_names()
+    found = [one for one in map(atom, names) if one.scope == scope and one.runs_on(device)]
+    alike = [one for one in found if one.a.dtype.kind == wanted.kind] or found
+    best = min(alike, key=lambda one: abs(one.a.dtype.bits - min(wanted.bits, _USUAL_BITS)))
+    return f"Use {best.a.dtype} operands with {best.c.dtype} sums"
 
 
 def _types(matched: Match) -> tuple[DType, DType, DType]:
@@ -121,6 +175,7 @@ def fitting(
         try:
             found = oriented(matched, candidate)
             check_launch(candidate, device)
+            check_copies(candidate, device)
             check_groups(candidate, matched)
             check_folds(candidate, work)
             check_rows(candidate, found, out)

@@ -32,7 +32,7 @@ from polygen.poly.match import match
 from polygen.poly.pointwise import pointwork
 from polygen.poly.prologue import prologues, prove_prologues, without_prologues
 from polygen.poly.realign import program_behind, prove_copy, realign
-from polygen.poly.results import copies_in_background, panels, row_vectors
+from polygen.poly.results import copies_in_background, copies_staged, panels, row_vectors
 from polygen.poly.row_passes import split_for
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import Scop, scop
@@ -146,6 +146,7 @@ def _generate(
         decided,
         instruction,
         asynchronous=copies_in_background(matched, device),
+        staged=copies_staged(device),
         rows=row_vectors(products, decided),
         panels=panels(decided, prospect.work),
         derived=synchronised,

@@ -173,6 +173,15 @@ def odd_program(seed: int, largest: int = 1500) -> Random:
     return replace(random_program(rng.randrange(1 << 30), largest), seed=seed, with_roles=True)
 
 
+def older_program(seed: int, largest: int = 1500) -> Random:
+    """A program in f16 and f32, the types of floats that targets before sm_80 have."""
+    case = random_program(random.Random(f"older {seed}").randrange(1 << 30), largest)
+    halves = {"bf16": "f16", "tf32": "f16"}
+    signature = tuple(re.sub(r"^(bf16|tf32)", "f16", text) for text in case.signature)
+    out = case.out_dtype and tuple(halves.get(kind, kind) for kind in case.out_dtype)
+    return replace(case, seed=seed, signature=signature, out_dtype=out)
+
+
 def split_outputs(expression: str) -> list[str]:
     """The outputs of an expression: the elements of an outermost tuple."""
     tree = ast.parse(expression, mode="eval").body

@@ -53,6 +53,8 @@ HALF_COMPUTED = MainLoop((Ring("a", "m", computed=True), Ring("b", "n")), ONE_PR
 FRAGMENTS = MainLoop(
     (Ring("a", "m", fragment=True, beside=True), Ring("b", "n")), ONE_PRODUCT.products
 )
+# Both operands pass through registers on their way, with products in between.
+STAGED = MainLoop((Ring("a", "m", staged=True), Ring("b", "n", staged=True)), ONE_PRODUCT.products)
 HALF_FILLED = MainLoop((Ring("a", "m"), Ring("b", "n", 2)), ONE_PRODUCT.products)
 
 
@@ -77,6 +79,7 @@ CASES = (
     Case("warps", "sm_80/128x128x32_w64x64_s4.toml"),
     Case("warps, spread copies", "sm_90a/128x256x32_w64x64_s6_spread.toml"),
     Case("warps, copies through registers", "sm_80/32x64x32_w16x32_s4.toml", asynchronous=False),
+    Case("warps, staged copies", "sm_75/64x64x32_w32x32_s2.toml", asynchronous=False, main=STAGED),
     Case("warps, one operand computed", "sm_80/64x64x64_w32x32_s4.toml", main=HALF_COMPUTED),
     Case("cooperative, residual", "sm_90a/cooperative_128x256x64.toml", ("r",)),
     Case("cooperative, two outputs", "sm_90a/cooperative_128x128x64_s6.toml", (), ("y0", "y1")),
@@ -642,6 +645,21 @@ EQUIVALENT = (
         ("copy_a after copy_b", "copy_b before copy_a"),
         ("warps",),
         "the rings of the two operands do not depend on each other",
+    ),
+    Equivalent(
+        ("fetch_a after fetch_b", "fetch_b before fetch_a"),
+        ("warps, staged",),
+        "the registers in which tiles of the two operands wait do not depend on each other",
+    ),
+    Equivalent(
+        ("bar_load_a before fetch_b", "fetch_b after bar_load_a"),
+        ("warps, staged",),
+        "a fetch writes registers of its own thread, and the barrier is for what lies in the rings",
+    ),
+    Equivalent(
+        ("prepare before fetch_a",),
+        ("warps, staged",),
+        "registers of one thread that nothing else touches",
     ),
     Equivalent(
         ("copy_a before load_a",),

@@ -28,6 +28,7 @@ from polygen.emit.leaves import extent_names, matrix_coordinates, size_name
 from polygen.emit.places import places
 from polygen.emit.row_groups import count, declared, find, of_group
 from polygen.emit.source import KernelSource
+from polygen.hardware.device import Device
 from polygen.lower.fragments import Make
 from polygen.lower.plan import Buffer, KernelPlan
 from polygen.lower.work import Placed
@@ -54,7 +55,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         **_frame(plan),
         "header": header(plan, command),
         **types(plan),
-        "helpers": tuple(dict.fromkeys((*_helpers(plan), *called))),
+        "helpers": _for_device(plan.device, (*_helpers(plan), *called)),
         "combining": functions,
         "kept": kept_declared(plan),
         "parameters": ", ".join(parameter(plan, argument) for argument in plan.arguments),
@@ -82,6 +83,15 @@ def _helpers(plan: KernelPlan) -> tuple[str, ...]:
     before += [name for work in plan.of(Make) for name in made_lines(work)[1]]
     passes = [name for e in plan.epilogue.before for name in statements(plan, e)[1]]
     return tuple(dict.fromkeys((*statements(plan, plan.epilogue)[1], *passes, *before)))
+
+
+def _for_device(device: Device, helpers: tuple[str, ...]) -> tuple[str, ...]:
+    """The files of functions, each once, in the forms that the target has."""
+    lacks_nan = not device.has("minmax_nan")
+    return tuple(
+        f"{one}_by_select" if lacks_nan and one in ("maximum", "minimum") else one
+        for one in dict.fromkeys(helpers)
+    )
 
 
 def _options(plan: KernelPlan) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from polygen.emit.leaf.load_threads import load_function
 from polygen.emit.leaf.move_cp_async import copy_function
 from polygen.emit.leaf.multiply_wgmma import product_functions, product_wrapper
 from polygen.emit.leaves import sum_register
+from polygen.hardware.quad_pairs import part_registers
 from polygen.lower.fragments import Make
 from polygen.lower.plan import Buffer, KernelPlan, Rows
 from polygen.lower.result_work import Finish, Store
@@ -21,8 +22,8 @@ from polygen.lower.work import Boxes, Copy, Fill, Load, Move, Product, Stream
 _ORDER = (
     "copies", "fragment_loads", "round_to_tf32", "mma", "words", "places", "tensor_map",
     "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load", "box_load_once",
-    "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces", "pack", "computed",
-    "shared_words",
+    "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces", "pack", "pack_apart",
+    "chunks", "computed", "staged", "shared_words",
     "wgmma", "cursor", "partial_sums", "row_groups", "dots",
 )  # fmt: skip
 _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
@@ -52,7 +53,9 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
     if any(work.load is not None for work in plan.of(Make)):
         needed.add("fragment_loads")
     if computed or plan.of(Make):
-        needed |= {"pack", "computed"}
+        needed |= {"pack", "chunks", "computed"}
+    if "pack" in needed and not plan.device.has("cvt_pairs"):
+        needed = needed - {"pack"} | {"pack_apart"}
     unit = plan.leaf_of(Product).unit
     products = {"mma.sync": lambda: [_multiply(plan)], "wgmma": lambda: _products(plan)}
     return {
@@ -169,19 +172,20 @@ def _fragment_loads(plan: KernelPlan) -> list[dict[str, Any]]:
     loads = [work.load for work in plan.of(Load)]
     loads += [work.load for work in plan.of(Make) if work.load is not None]
     for load in loads:
-        name, count = load_function(load), load.matrices
+        name, count = load_function(load), load.results
         results = ", ".join(f"%{i}" for i in range(count))
+        words = "one 32-bit word" if count == 1 else f"{count} adjacent 32-bit words"
         found[name] = {
             "function": name,
             "ptx": load.ptx,
             "comment": (
                 f"{count} matrices of 8 x 16 bytes; each lane gives the address of one row"
                 if load.uses_ldmatrix
-                else "one 32-bit word per lane"
+                else f"{words} per lane"
             ),
             "parameters": ", ".join(f"unsigned& r{i}" for i in range(count)),
             "constraints": ", ".join(f'"=r"(r{i})' for i in range(count)),
-            "results": f"{{{results}}}" if load.uses_ldmatrix else results,
+            "results": f"{{{results}}}" if load.uses_ldmatrix or count > 1 else results,
             "count": count,
         }
     return [found[name] for name in sorted(found)]
@@ -192,14 +196,20 @@ def _multiply(plan: KernelPlan) -> dict[str, Any]:
     atom = plan.atom
     c, a, b = atom.c.registers, atom.a.registers, atom.b.registers
     kind, letter = sum_register(atom.c.dtype)
+    sizes = part_registers(atom.ptx) if atom.parts else (c, a, b)
     groups, first = [], 0
-    for size in (c, a, b):
+    for size in sizes:
         groups.append("{" + ", ".join(f"%{first + i}" for i in range(size)) + "}")
         first += size
-    inputs = [f'"r"(a[{i}])' for i in range(a)] + [f'"r"(b[{i}])' for i in range(b)]
+
+    def named(register: str, begins: int, count: int, name: str) -> str:
+        return ", ".join(f'"{register}"({name}[{begins + i}])' for i in range(count))
+
+    several = f", {len(atom.parts)} instructions" if atom.parts else ""
     return {
         "comment": (
             f"{atom.name}: c[{atom.m},{atom.n}] += a[{atom.m},{atom.k}] * b[{atom.k},{atom.n}]"
+            f"{several}"
         ),
         "ptx": atom.ptx,
         "c_type": kind,
@@ -207,8 +217,15 @@ def _multiply(plan: KernelPlan) -> dict[str, Any]:
         "a": a,
         "b": b,
         "operands": ", ".join([*groups, groups[0]]),
-        "outputs": ", ".join(f'"+{letter}"(c[{i}])' for i in range(c)),
-        "inputs": ", ".join(inputs),
+        "parts": [
+            {
+                "outputs": named(f"+{letter}", own_c, sizes[0], "c"),
+                "inputs": ", ".join(
+                    [named("r", own_a, sizes[1], "a"), named("r", own_b, sizes[2], "b")]
+                ),
+            }
+            for own_c, own_a, own_b in atom.parts or ((0, 0, 0),)
+        ],
     }
 
 

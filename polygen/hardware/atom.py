@@ -4,9 +4,10 @@ An entry of ``data/atoms.toml`` gives each operand's fragment as an isl map from
 the position in the operand. Loading one enumerates its maps and proves, point by point:
 
 1. every (lane, element) has exactly one position;
-2. no two share a position;
+2. no two share a position, or as many as the entry says that there are copies;
 3. together they cover the operand's box;
-4. elements x element bits = registers x 32.
+4. elements x element bits = registers x 32;
+5. where an atom is several instructions, that these make its product (`hardware.quad_pairs`).
 
 The proof is by enumeration because isl's own coverage test can explode on bit-shuffling maps.
 """
@@ -24,6 +25,7 @@ from polygen.errors import DTypeError, HardwareDataError, VerifyError
 from polygen.frontend.dtypes import DType, dtype
 from polygen.hardware.data_file import Integers, read, take
 from polygen.hardware.device import Device, common_facts
+from polygen.hardware.quad_pairs import Part, prove_parts
 
 FILE = "atoms.toml"
 REGISTER_BITS = 32
@@ -41,6 +43,7 @@ class Fragment:
     elements: int  # per lane, packed into the registers in order
     shape: tuple[int, int]  # rows, columns of the operand
     map: str  # isl relation: (lane, element) -> (row, column)
+    copies: int  # slots that hold each element
     table: Integers = field(repr=False, compare=False)  # [lanes, elements, 2] -> row, column
 
     @property
@@ -51,7 +54,7 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """One MMA instruction: ``c[m,n] += a[m,k] * b[k,n]``."""
+    """One MMA instruction, or a few that belong together: ``c[m,n] += a[m,k] * b[k,n]``."""
 
     name: str
     ptx: str  # mnemonic
@@ -66,6 +69,7 @@ class Atom:
     requires: tuple[str, ...]  # device features
     source: str
     exchangeable: bool  # both operands are treated alike: exchanged, they give the same bits
+    parts: tuple[Part, ...]  # instructions, by their first registers of c, a and b; (): it is one
     a: Fragment
     b: Fragment
     c: Fragment
@@ -148,6 +152,9 @@ def build(name: str, table: dict[str, Any]) -> Atom:
     parts = {
         operand: _fragment(operand, table, shape, lanes, f"{where}.{operand}") for operand in "abc"
     }
+    own = tuple((int(c), int(a), int(b)) for c, a, b in table.get("parts", ()))
+    if own:
+        prove_parts(take(table, "ptx", where), own, parts["a"], parts["b"], parts["c"], where)
     return Atom(
         name=name,
         ptx=take(table, "ptx", where),
@@ -160,6 +167,7 @@ def build(name: str, table: dict[str, Any]) -> Atom:
         requires=tuple(take(table, "requires", where)),
         source=take(table, "source", where),
         exchangeable="exchangeable" in table,
+        parts=own,
         a=parts["a"],
         b=parts["b"],
         c=parts["c"],
@@ -183,10 +191,10 @@ def _fragment(
     rows, columns = (take(shape, axis, where) for axis in _AXES[operand])
     if registers == 0:  # the operand is read from shared memory
         nothing = np.zeros((0, 0, 2), np.int64)
-        return Fragment(operand, element, 0, 0, (rows, columns), "", nothing)
-    text = take(entry, "map", where)
+        return Fragment(operand, element, 0, 0, (rows, columns), "", 1, nothing)
+    text, copies = take(entry, "map", where), int(entry.get("copies", 1))
     parted = bool(entry.get("parts", False))
-    elements = rows * columns if parted else rows * columns // lanes
+    elements = rows * columns if parted else rows * columns * copies // lanes
     if elements * element.bits != registers * REGISTER_BITS:
         raise HardwareDataError(
             f"{elements} elements of {element.bits} bits do not fill {registers} registers",
@@ -195,8 +203,8 @@ def _fragment(
         )
     if parted:
         return _parted(operand, element, registers, elements, (rows, columns), lanes, entry, where)
-    proved = _prove(text, lanes, elements, (rows, columns), where)
-    return Fragment(operand, element, registers, elements, (rows, columns), text, proved)
+    proved = _prove(text, lanes, elements, (rows, columns), where, copies)
+    return Fragment(operand, element, registers, elements, (rows, columns), text, copies, proved)
 
 
 def _parted(
@@ -222,16 +230,21 @@ def _parted(
     if not np.array_equal(table, np.broadcast_to(table[0], table.shape)):
         raise HardwareDataError("lanes hold parts of different elements", where=where)
     table.setflags(write=False)
-    return Fragment(operand, element, registers, elements, shape, entry["map"], table)
+    return Fragment(operand, element, registers, elements, shape, entry["map"], 1, table)
 
 
-def _prove(text: str, lanes: int, elements: int, shape: tuple[int, int], where: str) -> Integers:
-    """The map as a table, after proving that it is a bijection onto the operand."""
+def _prove(
+    text: str, lanes: int, elements: int, shape: tuple[int, int], where: str, copies: int = 1
+) -> Integers:
+    """The map as a table, after proving that it holds every element of the operand `copies` times.
+
+    With one copy that is a bijection.
+    """
     try:
         pairs = isl.points(isl.Map(text))
     except (isl.Error, VerifyError) as error:
         raise HardwareDataError(f"not an isl map: {error}", where=where) from None
-    holder: dict[tuple[int, ...], tuple[int, ...]] = {}
+    holders: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
     placed: dict[tuple[int, ...], tuple[int, ...]] = {}
     for lane, element, *position in pairs:
         slot = (lane, element)
@@ -244,12 +257,15 @@ def _prove(text: str, lanes: int, elements: int, shape: tuple[int, int], where: 
             )
         if not all(0 <= x < size for x, size in zip(at, shape, strict=True)):
             raise HardwareDataError(f"slot {slot} holds {at}, outside {shape}", where=where)
-        if at in holder:
+        held = holders.setdefault(at, [])
+        if len(held) == copies:
+            more = "both" if copies == 1 else f"and {copies - 1} more"
             raise HardwareDataError(
-                f"not injective: slots {holder[at]} and {slot} both hold {at}", where=where
+                f"not injective: slots {held[0]} and {slot} {more} hold {at}", where=where
             )
-        placed[slot], holder[at] = at, slot
-    missing = set(np.ndindex(*shape)) - set(holder)
+        held.append(slot)
+        placed[slot] = at
+    missing = set(np.ndindex(*shape)) - {at for at, held in holders.items() if len(held) == copies}
     if missing:
         raise HardwareDataError(
             f"does not cover the operand: no slot holds {min(missing)}", where=where

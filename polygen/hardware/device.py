@@ -85,6 +85,7 @@ class Device:
 
 _HEAD = ("name", "display", "examples", "features", "compile_target", "schedule_families")
 _FACTS = tuple(f.name for f in fields(Device) if f.name not in (*_HEAD, "sources"))
+_MAY_BE_ZERO = ("shared_reserved_per_block",)
 
 
 def devices() -> tuple[Device, ...]:
@@ -153,7 +154,8 @@ def build(name: str, table: dict[str, Any], common: dict[str, Any]) -> Device:
         common: the table of facts shared by all; the device's own facts win.
 
     Raises:
-        HardwareDataError: a fact is missing, unknown, or not a positive integer.
+        HardwareDataError: a fact is missing, unknown, or not a positive integer; what is reserved
+            may be nothing.
     """
     where = f"hardware/data/{FILE}, {name}"
     found = _facts(common, where) | _facts(take(table, "facts", where), where)
@@ -179,7 +181,7 @@ def _facts(by_source: dict[str, Any], where: str) -> dict[str, tuple[int, str]]:
     found: dict[str, tuple[int, str]] = {}
     for source, numbers in by_source.items():
         for fact, number in numbers.items():
-            if type(number) is not int or number <= 0:
+            if type(number) is not int or number < (fact not in _MAY_BE_ZERO):
                 raise HardwareDataError(
                     f"{fact} = {number!r} is not a positive integer", where=where
                 )

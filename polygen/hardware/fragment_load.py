@@ -45,8 +45,9 @@ class FragmentLoad:
     ptx: str  # mnemonic
     transposed: bool
     matrices: int  # 8 x 16-byte matrices per instruction; 1 for a plain load
+    results: int  # registers that one instruction fills
     count: int  # instructions per tile
-    unit_bytes: int  # bytes a lane's address covers: 16 for ldmatrix, 4 for a plain load
+    unit_bytes: int  # bytes a lane's address covers: 16 for ldmatrix, 4 or 16 for a plain load
     tile_mn: int  # elements of the tile along m (operand a) or n (operand b)
     tile_k: int  # elements along k: the atom's k
     subtiles: int  # atom tiles along m or n in one tile
@@ -57,7 +58,7 @@ class FragmentLoad:
 
     @property
     def uses_ldmatrix(self) -> bool:
-        """False for plain 32-bit loads."""
+        """False for plain loads."""
         return self.ptx.startswith("ldmatrix")
 
     def lane_addresses(self, instruction: int = 0) -> tuple[Integers, Integers]:
@@ -74,14 +75,14 @@ class FragmentLoad:
         return 8 * self.matrices if self.uses_ldmatrix else 32
 
 
-def atom_load(of: Atom, operand: str, k_contiguous: bool, pair: bool = True) -> FragmentLoad | None:
+def atom_load(of: Atom, operand: str, k_contiguous: bool, count: int = 4) -> FragmentLoad | None:
     """The load that fills the fragments of one operand.
 
     Args:
         of: the atom.
         operand: ``"a"`` or ``"b"``.
         k_contiguous: whether k is the contiguous dimension in shared memory.
-        pair: for operand b, prefer one instruction for two neighbouring n tiles.
+        count: tiles of the instruction beside each other; one load may serve several of them.
 
     Returns:
         None when no instruction loads that storage order: 8-bit elements not contiguous along k.
@@ -89,19 +90,25 @@ def atom_load(of: Atom, operand: str, k_contiguous: bool, pair: bool = True) -> 
     Raises:
         HardwareDataError: an entry's address formula contradicts its relation.
     """
-    return _atom_load(of.name, operand, k_contiguous, pair)
+    return _atom_load(of.name, operand, k_contiguous, count)
 
 
 @functools.cache
-def _atom_load(name: str, operand: str, k_contiguous: bool, pair: bool) -> FragmentLoad | None:
+def _atom_load(name: str, operand: str, k_contiguous: bool, count: int) -> FragmentLoad | None:
     contiguous = "k" if k_contiguous else "mn"
     for load_name, table in read(FILE)["loads"].items():
         if (table["operand"], table["contiguous"]) != (operand, contiguous):
             continue
         built = build(load_name, table, atom(name))
-        if (built.subtiles == 1 or pair) and delivers(table, atom(name)):
+        if built.subtiles and count % built.subtiles == 0 and _is_right(load_name, name):
             return built
     return None
+
+
+@functools.cache
+def _is_right(load_name: str, name: str) -> bool:
+    """Whether a load fills an atom's fragment, proved once whatever stands beside it."""
+    return delivers(read(FILE)["loads"][load_name], atom(name))
 
 
 def build(name: str, table: dict[str, Any], of: Atom) -> FragmentLoad:
@@ -124,6 +131,7 @@ def build(name: str, table: dict[str, Any], of: Atom) -> FragmentLoad:
         ptx=instruction["ptx"],
         transposed=instruction["transposed"],
         matrices=instruction["matrices"],
+        results=_results(instruction),
         count=take(table, "count", where),
         unit_bytes=instruction["unit_bytes"],
         tile_mn=subtiles * (of.m if operand == "a" else of.n),
@@ -134,7 +142,7 @@ def build(name: str, table: dict[str, Any], of: Atom) -> FragmentLoad:
         offsets=tuple((int(row), int(unit)) for row, unit in take(table, "offsets", where)),
         register_map=registers,
     )
-    if len(load.offsets) != load.count or len(registers) != load.count * load.matrices:
+    if len(load.offsets) != load.count or len(registers) != load.count * load.results:
         raise HardwareDataError("count, offsets and registers do not fit together", where=where)
     _prove_addresses(load, instruction, take(table, "placement", where), where)
     return load
@@ -145,11 +153,11 @@ def delivers(table: dict[str, Any], of: Atom) -> bool:
     operand, k_contiguous = table["operand"], table["contiguous"] == "k"
     size = of.fragment(operand).dtype.bytes
     instruction = _instruction(table, operand)
-    matrices = instruction["matrices"]
+    matrices, results = instruction["matrices"], _results(instruction)
     with isl.operations_budget(what=f"the load of {of.name}.{operand}"):
         repeat = isl.Map(
-            f"{{ R[l,r,b] -> [R[l,s,b] -> I[i]] : 0<=i<{table['count']} and r=s+{matrices}i "
-            f"and 0<=s<{matrices} }}"
+            f"{{ R[l,r,b] -> [R[l,s,b] -> I[i]] : 0<=i<{table['count']} and r=s+{results}i "
+            f"and 0<=s<{results} }}"
         )
         result = isl.Map(instruction["result"]).product(isl.Map("{ I[i] -> I[i] }"))
         number = isl.Map(f"{{ [M[q,y,x] -> I[i]] -> M[p,y,x] : p=q+{matrices}i }}")
@@ -176,6 +184,12 @@ def _wanted(table: dict[str, Any], of: Atom) -> isl.Map:
     extent = of.m if operand == "a" else of.n
     flat = isl.Map(f"{{ [{head} -> Z[u,z]] -> T[i+{extent}u,k,z] }}")
     return slots.apply_range(positions).apply_range(flat)
+
+
+def _results(instruction: dict[str, Any]) -> int:
+    """Registers that an instruction fills: one for each matrix, if the data does not say."""
+    found: int = instruction.get("registers", instruction["matrices"])
+    return found
 
 
 def _instruction(table: dict[str, Any], where: str) -> dict[str, Any]:

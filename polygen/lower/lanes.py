@@ -33,11 +33,14 @@ def closed_form(values: np.ndarray[Any, Any]) -> str:
     """A formula over `lane` that equals `values` for all 32 lanes, found and proved by trying.
 
     Raises:
-        ScheduleError: none of the forms ``factor * ((lane / divisor) % modulus)`` fits.
+        ScheduleError: no sum of forms ``factor * ((lane / divisor) % modulus)`` fits.
     """
     if not values.any():
         return "0"
-    divisor, modulus, factor = _quotient(values)
+    found = _quotient(values)
+    if found is None:
+        return " + ".join(closed_form(part) for part in _runs(values))
+    divisor, modulus, factor = found
     text = "lane" if divisor == 1 else f"(lane / {divisor})"
     if divisor * modulus < len(_LANES):
         text = f"({text} % {modulus})"
@@ -58,13 +61,32 @@ def flat_form(values: np.ndarray[Any, Any]) -> str:
     raise ScheduleError("the accumulator fragment has no simple closed form", where="epilogue")
 
 
-def _quotient(values: np.ndarray[Any, Any]) -> tuple[int, int, int]:
+def _runs(values: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+    """The values as a sum, each part of a run of bits of `lane` that weigh twice as much each time.
+
+    Raises:
+        ScheduleError: a bit weighs another thing beside others than alone.
+    """
+    bits = [bit for bit in range(len(_LANES).bit_length() - 1) if values[1 << bit]]
+    parts: list[np.ndarray[Any, Any]] = []
+    for bit in bits:
+        own = (_LANES >> bit & 1) * values[1 << bit]
+        if parts and values[1 << bit] == 2 * values[1 << bit >> 1]:
+            parts[-1] = parts[-1] + own
+        else:
+            parts.append(own)
+    if len(parts) < 2 or not np.array_equal(sum(parts), values):
+        raise ScheduleError("the accumulator fragment has no simple closed form", where="epilogue")
+    return parts
+
+
+def _quotient(values: np.ndarray[Any, Any]) -> tuple[int, int, int] | None:
     for divisor in (1, 2, 4, 8, 16):
         for modulus in (2, 4, 8, 16, 32):
             for factor in (1, 2, 4, 8):
                 if np.array_equal(factor * ((_LANES // divisor) % modulus), values):
                     return divisor, modulus, factor
-    raise ScheduleError("the accumulator fragment has no simple closed form", where="epilogue")
+    return None
 
 
 @dataclass(frozen=True, slots=True)

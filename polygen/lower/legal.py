@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from polygen.errors import ScheduleError, UnsupportedProgram
+from polygen.frontend.program import Program
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import chunk_bytes
@@ -17,6 +18,7 @@ from polygen.poly.match import Match
 from polygen.poly.partial_sums import require_reassociable
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.register_operands import tile_extents
+from polygen.poly.results import copies_staged
 from polygen.poly.tiling import tiling
 from polygen.schedule.model import Cluster, Schedule
 
@@ -35,6 +37,42 @@ def check_launch(schedule: Schedule, device: Device) -> None:
             where=f"schedule {schedule.name}",
             why="its kernels cannot wait for the grids before them",
             nearest="Use launch.dependent = false, or a target from sm_90 on",
+        )
+
+
+def check_types(program: Program, device: Device) -> None:
+    """Refuse numbers that a device has no conversion to.
+
+    Raises:
+        UnsupportedProgram: with the nearest type that it has.
+    """
+    if device.has("bf16"):
+        return
+    made = [(tensor.name, tensor.dtype) for tensor in program.outputs]
+    made += [(one.write.name, one.dtype) for one in program.pointwise if one.function == "cast"]
+    for name, dtype in made:
+        if dtype.name == "bf16":
+            raise UnsupportedProgram(
+                f"{name}: nothing on {device} rounds to {dtype}",
+                where=program.name,
+                why="conversions to it began with sm_80",
+                nearest="Use f16 or f32, in the signature or as out_dtype",
+            )
+
+
+def check_copies(schedule: Schedule, device: Device) -> None:
+    """Refuse copies between the MMA steps where they pass through registers.
+
+    Raises:
+        ScheduleError: with the field to change.
+    """
+    if copies_staged(device) and schedule.pipeline.copies != "whole" and not schedule.by_lanes:
+        raise ScheduleError(
+            f'pipeline.copies = "{schedule.pipeline.copies}" on {device}',
+            where=f"schedule {schedule.name}",
+            why="without copies in the background a tile passes through registers, all of it "
+            "at once",
+            nearest='Use pipeline.copies = "whole", or a target from sm_80 on',
         )
 
 

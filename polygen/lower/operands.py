@@ -1,8 +1,8 @@
 """Operands: how their tiles come into shared memory, lie there, and are read.
 
 1. Threads copy 16, 8 or 4 bytes in the background, or 2 through registers, as alignment allows, and
-   load fragments with what the data proves equal to the instruction's. What is computed they
-   compute, 16 bytes at a time.
+   load fragments with what the data proves equal to the instruction's. What is staged they write
+   16 bytes at a time, whatever accesses read them; so they do with what they compute.
 2. The copy engine moves boxes of one swizzle span through tensor maps; the layout is proved equal
    to what the instruction's matrix descriptors read. A tile's stored rows are cut among the blocks
    of the cluster that share it; each moves its part of every box to all of them.
@@ -24,15 +24,24 @@ from polygen.lower.accesses import base, corner, elements_along, map_axes, row_s
 from polygen.lower.computed import computed
 from polygen.lower.given import Given
 from polygen.lower.work import Boxes, Copy, Load
-from polygen.poly.by_warps import copy_parts
+from polygen.poly.by_warps import copy_parts, staging
 from polygen.poly.match import Operand
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
 
 # --- by threads ----------------------------------------------------------------------------------
-def copy(given: Given, name: str, operand: Operand, asynchronous: bool) -> Copy:
+def copy(
+    given: Given, name: str, operand: Operand, asynchronous: bool, *, staged: bool = False
+) -> Copy:
     """The copies of one operand's footprint.
+
+    Args:
+        given: the kernel.
+        name: of the operand.
+        operand: what is copied.
+        asynchronous: whether copies run in the background.
+        staged: whether they pass through registers in two statements.
 
     Raises:
         ScheduleError: stored rows are no whole chunks.
@@ -49,7 +58,7 @@ def copy(given: Given, name: str, operand: Operand, asynchronous: bool) -> Copy:
         tensor=tensor,
         buffer=f"ring_{name}",
         element_bytes=size,
-        width=min(chunk_bytes(), operand.alignment) if asynchronous or made else size,
+        width=min(chunk_bytes(), operand.alignment) if asynchronous or staged or made else size,
         asynchronous=asynchronous and made is None,
         k_contiguous=operand.k_contiguous,
         role=operand.role,
@@ -62,6 +71,7 @@ def copy(given: Given, name: str, operand: Operand, asynchronous: bool) -> Copy:
         spread=columns,
         base=() if made else base(tensor, operand.index),
         computed=made,
+        staging=staging(name) if staged and made is None else "",
     )
     if found.columns * size % chunk_bytes():
         dim = "tile.cta.k" if operand.k_contiguous else f"tile.cta.{operand.role}"
@@ -84,7 +94,7 @@ def load(given: Given, name: str, operand: Operand) -> Load:
     tensor, side = operand.tensor, 0 if operand.role == "m" else 1
     tiles, atom = given.tiles, given.atom
     count = tiles.atoms[side]
-    found = atom_load(atom, "ab"[side], operand.k_contiguous, pair=count % 2 == 0)
+    found = atom_load(atom, "ab"[side], operand.k_contiguous, count)
     if found is None:
         k = str(operand.extent("k"))
         raise UnsupportedProgram(

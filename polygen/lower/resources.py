@@ -8,14 +8,18 @@ from polygen.errors import ResourceError
 from polygen.hardware.atom import Atom
 from polygen.hardware.data_file import read
 from polygen.hardware.device import Device
+from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.memory import workers
 from polygen.lower.plan import Resources
 from polygen.lower.registers import fragments_held, sums_held
 from polygen.poly.by_lanes import held as held_by_lanes
 from polygen.poly.fills import figures, held, piece_registers, ring_pieces
 from polygen.poly.match import Match
+from polygen.poly.results import copies_staged
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Roles, Schedule
+
+_WORD_BYTES = 4
 
 
 def thread_count(schedule: Schedule, tiles: Tiling, device: Device) -> int:
@@ -68,6 +72,7 @@ def resources(
         for slots, part in zip(_fragment_slots(schedule, atom, tiles), (left, right), strict=True)
     )
     fragments += fragments_held(schedule, matched, tiles, atom)
+    fragments += _staged(schedule, matched, tiles, device)
     registers = sums + fragments + int(read("registers.toml")["addresses"][atom.scope])
     if schedule.specialised:
         one = tiles.atoms[1] * atom.c.registers
@@ -107,15 +112,35 @@ def _check_shared(
 ) -> None:
     """Registers that the compiler divides among the threads of all resident blocks."""
     available = registers_available(schedule, device, threads)
+    on_the_way = " and tiles on their way" if copies_staged(device) else ""
     if registers > available:
         raise ResourceError(
             f"about {registers} registers per thread, at most {available} are available",
             where=f"schedule {schedule.name}",
-            why=f"{parts[0]} for sums, {parts[1]} for fragments, "
+            why=f"{parts[0]} for sums, {parts[1]} for fragments{on_the_way}, "
             f"about {registers - sum(parts)} for addresses, "
             f"with {schedule.min_blocks} block(s) of {threads} threads per multiprocessor",
             nearest="Reduce tile.warp, pipeline.fragments or min_blocks",
         )
+
+
+def _staged(schedule: Schedule, matched: Match, tiles: Tiling, device: Device) -> int:
+    """Registers in which threads hold tiles on their way to shared memory, where they do."""
+    if schedule.specialised or schedule.by_lanes or not copies_staged(device):
+        return 0
+    threads = thread_count(schedule, tiles, device)
+    return sum(
+        -(
+            -(
+                tiles.cta[0 if operand.role == "m" else 1]
+                * tiles.cta[2]
+                * operand.tensor.dtype.bytes
+            )
+            // (chunk_bytes() * threads)
+        )
+        * (chunk_bytes() // _WORD_BYTES)
+        for _, operand in matched.copied
+    )
 
 
 def _resident(
@@ -127,8 +152,9 @@ def _resident(
     registers: int,
 ) -> int:
     """Blocks of one multiprocessor."""
+    shared = max(1, shared_bytes + device.shared_reserved_per_block)  # lanes need none
     blocks = min(
-        device.shared_per_multiprocessor // (shared_bytes + device.shared_reserved_per_block),
+        device.shared_per_multiprocessor // shared,
         device.warps_per_multiprocessor // tiles.warp_count,
         device.blocks_per_multiprocessor,
         device.registers_per_multiprocessor // (threads * registers),

@@ -133,7 +133,9 @@ def _buffers(leaf: Leaf) -> list[str] | None:
         rings = [source.copy.buffer for source in work.sources]
         return ["pieces"] if leaf.op == "get" else ["pieces", *rings]
     if isinstance(work, Copy):
-        return [work.buffer]
+        if leaf.op == "fetch_chunks":
+            return [work.staging]
+        return [*([work.staging] if work.staging else []), work.buffer]
     if isinstance(work, Stream):
         return [f"fragment_{work.operand}"]
     if isinstance(work, Load):

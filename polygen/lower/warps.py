@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower import layout
 from polygen.lower.folds import around
 from polygen.lower.given import Given
@@ -17,7 +18,7 @@ from polygen.lower.plan import Buffer, Inside, Leaf, Place
 from polygen.lower.result_work import Epilogue
 from polygen.lower.synchronise import AGENTS, placed, sync_leaves
 from polygen.lower.work import Clear, Copy, Groups, Load, Product
-from polygen.poly.results import copies_in_background
+from polygen.poly.results import copies_in_background, copies_staged
 
 _PLACE = "warps"
 
@@ -29,9 +30,12 @@ def inside(given: Given, out: Epilogue) -> Inside:
         ScheduleError: a swizzle or a tile does not fit.
         UnsupportedProgram: no instruction loads an operand's storage order.
     """
-    background = copies_in_background(given.match, given.device)
+    background, staged = (
+        copies_in_background(given.match, given.device),
+        copies_staged(given.device),
+    )
     moved = [
-        (copy(given, name, operand, background), load(given, name, operand))
+        (copy(given, name, operand, background, staged=staged), load(given, name, operand))
         for name, operand in given.match.operands
     ]
     tree, count = given.tree, given.tiles.warp_count
@@ -57,7 +61,8 @@ def _with_layout(
     else:
         one, loaded = next(pair for pair in moved if pair[0].buffer == buffer.name)
         row_bytes, wanted = one.columns * one.element_bytes, given.schedule.smem.swizzle
-        rows = layout.ring(buffer.name, one.rows, row_bytes, one.width, loaded.load, wanted)
+        width = chunk_bytes() if one.staging else one.width
+        rows = layout.ring(buffer.name, one.rows, row_bytes, width, loaded.load, wanted)
     return replace(buffer, layout=rows)
 
 
@@ -70,9 +75,14 @@ def _leaves(
     clear = Clear(tuple(one.called("sum") for one in products))
     found = [Leaf("zero", "zero", "threads", (), clear)]
     found += [
+        Leaf(f"fetch_{c.operand}", "fetch_chunks", "threads", ("k", "p"), c)
+        for c, _ in moved
+        if c.staging
+    ]
+    found += [
         Leaf(
             f"copy_{c.operand}",
-            "compute_copy" if c.computed else "move",
+            "compute_copy" if c.computed else "write_chunks" if c.staging else "move",
             "cp.async" if c.asynchronous else "threads",
             ("k", "p"),
             c,

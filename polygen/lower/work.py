@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from polygen.frontend.program import Dim, Tensor
 from polygen.hardware.fragment_load import FragmentLoad
+from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.computed import Computed
 from polygen.lower.launch import MapAxis
 from polygen.poly.match import RowGroups
@@ -119,7 +120,10 @@ class Locate:
 # --- operands ------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Global memory -> ring: one k tile of one operand, by all threads of the block."""
+    """Global memory -> ring: one k tile of one operand, by all threads of the block.
+
+    A staged one passes through registers: one leaf fetches chunks, another writes them.
+    """
 
     operand: str  # "a", "b", ...
     tensor: Tensor
@@ -138,6 +142,7 @@ class Copy:
     spread: str  # elements between neighbours of a stored row: "1" where they are adjacent
     base: tuple[str, ...]  # terms that lead to the block's matrix
     computed: Computed | None = None  # how its elements are made, which nobody stores
+    staging: str = ""  # the registers in which threads hold their chunks of a tile; "": none
 
     @property
     def rows(self) -> int:
@@ -148,6 +153,11 @@ class Copy:
     def columns(self) -> int:
         """Elements of a stored row."""
         return self.tile_k if self.k_contiguous else self.tile
+
+
+def chunk_passes(c: Copy, threads: int) -> int:
+    """Chunks of a tile that each of so many threads moves."""
+    return -(-c.rows * c.columns * c.element_bytes // (chunk_bytes() * threads))
 
 
 @dataclass(frozen=True, slots=True)

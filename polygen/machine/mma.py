@@ -6,7 +6,8 @@ With lane l, ``g = l / 4`` and ``t = l % 4``, a 32-bit register holds ``per`` ne
 - B, register v, element w: k ``per t + w + 4 per v``, column ``g``;
 - C and D, element e: row ``g + 8 (e >> 1)``, column ``2 t + (e & 1)``.
 
-This one rule covers m16n8k4 and k8 (tf32), k8 and k16 (16-bit), k16 and k32 (8-bit). m8n8k4 works
+This one rule covers m16n8k4 and k8 (tf32), k8 and k16 (16-bit), k16 and k32 (8-bit), and the upper
+half of it m8n8k16 (8-bit integers). m8n8k4 works
 on four quad-pairs of lanes and has its own rule. Operands are widened to float32, multiplied as
 stacks of small matrices, and accumulated in float32, float16 or int32.
 """
@@ -48,16 +49,19 @@ def operand_table(side: str, rows: int, columns: int, bits: int) -> Vector:
 
 
 @cache
-def accumulator_table() -> Vector:
-    """Entry 32 e + l: where accumulator element e of lane l lies in a row-major 16 × 8 matrix."""
-    lane, e = np.arange(32)[None, :], np.arange(4)[:, None]
+def accumulator_table(elements: int = 4) -> Vector:
+    """Entry 32 e + l: where accumulator element e of lane l lies in a row-major matrix.
+
+    It is 16 × 8, or 8 × 8 where lanes have two elements.
+    """
+    lane, e = np.arange(32)[None, :], np.arange(elements)[:, None]
     return ((lane // 4 + 8 * (e >> 1)) * 8 + 2 * (lane % 4) + (e & 1)).ravel()
 
 
 @cache
-def inverse_accumulator() -> Vector:
-    """For every place of the 16 × 8 matrix, the entry 32 e + l that holds it."""
-    return np.argsort(accumulator_table())
+def inverse_accumulator(elements: int = 4) -> Vector:
+    """For every place of the matrix, the entry 32 e + l that holds it."""
+    return np.argsort(accumulator_table(elements))
 
 
 def widen(words: Vector, kind: str) -> Vector:
@@ -99,9 +103,11 @@ def pack_operand(machine: Machine, lanes: Lanes, *rest: Any) -> Vector:
 
 
 def pack_accumulator(machine: Machine, lanes: Lanes, *registers: Any) -> Vector:
-    """Four registers of f32 or s32, or two of packed f16, -> (warps, 16, 8)."""
+    """Four registers of f32 or s32, or two of packed f16, -> (warps, 16, 8); two of s32: 8 rows."""
     warps = lanes.count // 32
     stacked = np.stack([full(lanes, register).reshape(warps, 32) for register in registers], 1)
+    if len(registers) == 2 and stacked.dtype.kind == "i":
+        return stacked.reshape(warps, 64).take(inverse_accumulator(2), axis=1).reshape(warps, 8, 8)
     if len(registers) == 2:  # (warps, 2, 32) words -> (warps, 4, 32) halves
         halves = stacked.view("f2").reshape(warps, 2, 32, 2).transpose(0, 1, 3, 2)
         stacked = halves.astype("f4")
@@ -109,10 +115,11 @@ def pack_accumulator(machine: Machine, lanes: Lanes, *registers: Any) -> Vector:
 
 
 def unpack_accumulator(matrix: Vector) -> Vector:
-    """(warps, 16, 8) -> (4, lanes)."""
-    warps = len(matrix)
-    lanes = matrix.reshape(warps, 128).take(accumulator_table(), axis=1).reshape(warps, 4, 32)
-    return np.ascontiguousarray(lanes.transpose(1, 0, 2)).reshape(4, warps * 32)
+    """(warps, 16, 8) -> (4, lanes); (warps, 8, 8) -> (2, lanes)."""
+    warps, count = len(matrix), matrix.shape[1] // 4
+    flat = matrix.reshape(warps, count * 32)
+    lanes = flat.take(accumulator_table(count), axis=1).reshape(warps, count, 32)
+    return np.ascontiguousarray(lanes.transpose(1, 0, 2)).reshape(count, warps * 32)
 
 
 def unpack_halves(matrix: Vector) -> Vector:

@@ -21,18 +21,21 @@ def multiply(w: Writer, one: Instruction) -> None:
     if shape == "m8n8k4" and kinds[1:3] == ("f16", "f16"):
         _quad_pair(w, one, kinds)
         return
-    match = re.fullmatch(r"m16n8k(\d+)", shape)
+    match = re.fullmatch(r"m(8|16)n8k(\d+)", shape)
     d_kind, a_kind, b_kind, c_kind = kinds
-    if match is None or int(match[1]) not in _LEGAL_K.get(a_kind, ()) or b_kind not in BITS:
+    if match is None or int(match[2]) not in _LEGAL_K.get(a_kind, ()) or b_kind not in BITS:
+        raise w.refuse(one)
+    rows = int(match[1])
+    if rows == 8 and (shape != "m8n8k16" or d_kind != "s32"):
         raise w.refuse(one)
     if "row" not in one.parts or "col" not in one.parts or d_kind != c_kind:
         raise w.refuse(one, why="only .row.col with equal accumulator types is modelled")
     known = {"sync", "aligned", shape, "row", "col", "satfinite", "kind::f8f6f4"}
     if set(one.parts[1:-4]) - known or (d_kind == "s32" and "satfinite" in one.parts):
         raise w.refuse(one, why="a modifier is not modelled")
-    k = int(match[1])
+    k = int(match[2])
     d, a, b, c = one.operands
-    first = _operand(w, items(a), "a", 16, k, a_kind)
+    first = _operand(w, items(a), "a", rows, k, a_kind)
     second = _operand(w, items(b), "b", k, 8, b_kind)
     third = _accumulator(w, items(c), c_kind)
     product = w.fresh(f"multiply({first}, {second}, {third})")

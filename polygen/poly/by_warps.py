@@ -1,6 +1,7 @@
 """The program of a kernel whose warps do everything: copies, fragment loads, products, epilogue.
 
-    copy_a[k,p] copy_b[k,p]   every warp its share, by cp.async or through registers
+    fetch_a[k,p] fetch_b[k,p] where copies are staged: every warp its share, memory -> registers
+    copy_a[k,p] copy_b[k,p]   every warp its share, by cp.async or through registers -> ring
     load_a[k,s] load_b[k,s]   ring -> fragments
     mma[k,s,m,n]              fragments -> sums
     stage[m] store[r]         sums -> scratch -> results, or store[m] from the fragments
@@ -8,9 +9,15 @@
 Time of the main loop is `t`: a copy of k tile k runs at t = k, the products that need it at t = k +
 distance. Fragment loads run `lookahead` MMA steps ahead. Prologue, steady state and tail are not
 written anywhere: they are the pieces into which isl splits the loop.
+
+A staged copy is two statements, so that products stand between them and hide the way from memory:
+with the MMAs first, `fetch` runs before them and `copy` behind; with the copy first, what was
+fetched one step before is copied, and the next is fetched.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from polygen.hardware.device import common_facts
 from polygen.hardware.units import unit
@@ -62,6 +69,7 @@ def by_warps(
         flat(steps("zero", *(phases[name] for name in schedule.loops.phases))),
         fields=(
             ("ring", "pipeline.stages, pipeline.distance or pipeline.order"),
+            ("staged", "pipeline.distance or pipeline.order"),
             ("fragment", "pipeline.fragments, pipeline.lookahead or loops.mma"),
             ("sum", "loops.phases, loops.k or loops.mma"),
             ("scratch", "loops.phases"),
@@ -84,13 +92,17 @@ def _main(
     held = min(pipeline.fragments, tiles.k_steps)  # no more than there are steps are ever in use
     for ring in main.rings:
         background = asynchronous and not ring.computed
-        statements += _copy_and_load(tiles, schedule, warps, ring.name, asynchronous=background)
+        statements += _copy_and_load(
+            tiles, schedule, warps, ring.name, asynchronous=background, staged=ring.staged
+        )
         slots = (("k",), f"k mod {pipeline.stages}")
         registers = (("k", "s"), f"s mod {held}")
         buffers += [
             Buffer(f"ring_{ring.name}", "shared", 1, 0, pipeline.stages, slot=slots),
             Buffer(f"fragment_{ring.name}", "register", 2, 1, held, slot=registers),
         ]
+        if ring.staged:
+            buffers.append(Buffer(staging(ring.name), "register", 1, 1, 1, slot=(("k",), "0")))
     for product in main.products:
         total = f"{product.called('sum')}[w,m,n]"
         fragments = (f"fragment_{product.left}[k,s,w]", f"fragment_{product.right}[k,s,w]")
@@ -111,7 +123,8 @@ def _main(
         bounds = f"0 <= t < k_tiles + {pipeline.distance}"
         threads = unit(_THREADS)
         statements.append(TileStatement("commit", ("t",), bounds, (), (), "commit", threads, warps))
-    copies = [loop("p", f"copy_{ring.name}") for ring in main.rings]
+    copies = [loop("p", f"fetch_{ring.name}") for ring in main.rings if ring.staged]
+    copies += [loop("p", f"copy_{ring.name}") for ring in main.rings]
     loads = [Leaf(f"load_{ring.name}") for ring in main.rings]
     multiply = [_nest(product, ("m", "n")) for product in main.products]
     order = loop("k", steps(*copies, loop("s", steps(*loads, *multiply))))
@@ -123,16 +136,22 @@ def _main(
     )
 
 
+def staging(ring: str) -> str:
+    """The registers in which a warp's share of an operand's tile waits for its slot of the ring."""
+    return f"staged_{ring}"
+
+
 def _copy_and_load(
-    tiles: Tiling, schedule: Schedule, warps: Place, ring: str, *, asynchronous: bool
-) -> tuple[TileStatement, TileStatement]:
+    tiles: Tiling, schedule: Schedule, warps: Place, ring: str, *, asynchronous: bool, staged: bool
+) -> tuple[TileStatement, ...]:
     """Global memory -> ring, by all warps; ring -> the fragments of each warp."""
     parts = copy_parts(tiles, schedule)
+    held = (f"{staging(ring)}[k,w,p]",) if staged else ()
     copy = TileStatement(
         f"copy_{ring}",
         ("k", "p"),
         f"0 <= k < k_tiles and 0 <= p < {parts}",
-        (),
+        held,
         (f"ring_{ring}[k,w,p]",),
         "move",
         unit("cp.async" if asynchronous else _THREADS),
@@ -150,7 +169,10 @@ def _copy_and_load(
         unit(_THREADS),
         warps,
     )
-    return copy, load
+    if not staged:
+        return copy, load
+    fetch = replace(copy, name=f"fetch_{ring}", reads=(), writes=held)
+    return fetch, copy, load
 
 
 def _nest(product: Product, dims: tuple[str, ...]) -> Node:
@@ -163,12 +185,19 @@ def _nest(product: Product, dims: tuple[str, ...]) -> Node:
 
 
 def _pipelined(tiles: Tiling, schedule: Schedule, main: MainLoop, *, asynchronous: bool) -> Loop:
-    """The k loop: a copy of k tile k runs at t = k, the products with it at t = k + distance."""
+    """The k loop: a copy of k tile k runs at t = k, the products with it at t = k + distance.
+
+    With the copy first, staged ones run a step later than what they wait for is fetched.
+    """
     pipeline, forward = schedule.pipeline, schedule.loops.k == "forward"
     at = "k" if forward else "k_tiles - 1 - k"
     later = f"{at} + {pipeline.distance}"
     commit = ("commit",) if asynchronous else ()
+    staged = [ring.name for ring in main.rings if ring.staged]
     times = {f"copy_{ring.name}": at for ring in main.rings}
+    times |= {f"fetch_{name}": at for name in staged}
+    if pipeline.order[0] == "copy":
+        times |= {f"copy_{name}": f"{at} + 1" for name in staged}
     times |= {f"load_{ring.name}": later for ring in main.rings}
     across = f" + floor((s + {pipeline.lookahead})/{tiles.k_steps})"
     when = later + across if runs_across(schedule) else later
@@ -178,7 +207,10 @@ def _pipelined(tiles: Tiling, schedule: Schedule, main: MainLoop, *, asynchronou
     else:
         groups: dict[str, tuple[Node | str, ...]] = {
             "copy": (*(f"copy_{ring.name}" for ring in main.rings), *commit),
-            "mma": (_products(tiles, schedule, main, spread=False),),
+            "mma": (
+                *(f"fetch_{name}" for name in staged),
+                _products(tiles, schedule, main, spread=False),
+            ),
         }
         body = steps(*(part for name in pipeline.order for part in groups[name]))
     return loop("t", flat(body), "separate[x]", **times)

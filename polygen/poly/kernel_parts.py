@@ -26,6 +26,7 @@ class Ring:
         computed: whether its elements are computed by the threads that write them.
         fragment: whether consumers compute fragments of its elements, and multiply those.
         beside: whether they read something for that a k tile ahead.
+        staged: whether threads hold a tile in registers on its way.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Ring:
     computed: bool = False
     fragment: bool = False
     beside: bool = False
+    staged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +72,20 @@ class MainLoop:
     held: Held = field(default_factory=shifted)
 
 
-def main_loop(match: Match, pieces: Mapping[str, int] | None = None, depth: int = 1) -> MainLoop:
+def main_loop(
+    match: Match,
+    pieces: Mapping[str, int] | None = None,
+    depth: int = 1,
+    *,
+    staged: bool = False,
+) -> MainLoop:
     """A ring for every operand; products are numbered where there are several.
 
     Args:
         match: the operands.
         pieces: of those that threads fill.
         depth: indices of k of a tile.
+        staged: whether copies of arguments pass through registers, in two statements.
     """
     several, filled = len(match.products) > 1, pieces or {}
     return MainLoop(
@@ -88,6 +97,7 @@ def main_loop(match: Match, pieces: Mapping[str, int] | None = None, depth: int 
                 operand.computed is not None,
                 operand.fragment is not None,
                 bool(kept(operand, depth)),
+                staged and operand.computed is None,
             )
             for name, operand in match.operands
         ),

@@ -89,6 +89,7 @@ def map_program(
     atom: Atom,
     *,
     asynchronous: bool,
+    staged: bool = False,
     rows: RowVectors,
     panels: Panels | None = None,
     derived: Callable[[TileProgram], Synchronised] = derive,
@@ -105,6 +106,7 @@ def map_program(
         schedule: the decisions.
         atom: the MMA instruction.
         asynchronous: whether copies run in the background until waited for.
+        staged: whether they pass through registers, with products in between.
         rows: how a staged epilogue walks a warp tile.
         panels: what the epilogue of a schedule with roles moves.
         derived: what synchronises a tile program, derived or kept from before: it is proved again.
@@ -119,7 +121,7 @@ def map_program(
     """
     tiles = tiling(schedule, atom)
     parts = require_reassociable((one.contraction for one in matched.products), tiles.split)
-    main = main_loop(matched, ring_pieces(schedule, matched, tiles), tiles.cta[2])
+    main = main_loop(matched, ring_pieces(schedule, matched, tiles), tiles.cta[2], staged=staged)
     statements = roles(scop, fusion, matched, [product.name for product in main.products], passes)
     blocks = isl.UnionMap(space(scop.parameters) + block_map(statements, tiles, schedule))
     blocks = blocks.intersect_domain(scop.domain)

@@ -1,6 +1,7 @@
 """How operands come and results leave: what each way is able to move, and in which portions.
 
-1. Copies run in the background if rows of every operand allow it; both share the loop's waits.
+1. Copies run in the background if rows of every operand allow it; both share the loop's waits. A
+   device that has no such copies stages all of them in registers.
 2. A staged epilogue walks a warp tile in vectors of adjacent results.
 3. With panels the copy engine moves every matrix of the epilogue, which it can if rows are aligned
    and n is innermost. Otherwise threads move the panels, line by line, or the schedule stores from
@@ -41,6 +42,11 @@ def copies_in_background(match: Match, device: Device) -> bool:
             for operand in copied
         )
     )
+
+
+def copies_staged(device: Device) -> bool:
+    """Whether copies by warps pass through registers, with products between their two halves."""
+    return not device.has("cp_async")
 
 
 def vector_length(outputs: tuple[DType, ...]) -> int:

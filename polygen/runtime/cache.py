@@ -76,7 +76,7 @@ def key(source: KernelSource, *, allow_spills: bool = False) -> str:
     """
     parts = (
         _MAGIC.decode(),
-        nvrtc.compiler_identity(),
+        nvrtc.compiler_identity(source.arch),
         nvrtc.options(source),
         source.arch,
         source.entry,

@@ -28,14 +28,17 @@ def options(source: KernelSource) -> tuple[str, ...]:
 
 
 @functools.cache
-def compiler_identity() -> str:
+def compiler_identity(target: str = "") -> str:
     """Name the NVRTC build: builds that could make different cubins have different names.
 
+    Args:
+        target: what it compiles for; old ones are left to an older NVRTC.
+
     Raises:
-        ToolchainMissing: NVRTC is not installed.
+        ToolchainMissing: NVRTC is not installed, or none that still makes code for the target.
         ToolchainBroken: it is, and does not load.
     """
-    return identity()
+    return identity(target)
 
 
 def compiler_version() -> str:
@@ -59,12 +62,12 @@ def compile_source(source: KernelSource, *, allow_spills: bool = False) -> Artif
         PTX, cubin, resources and log.
 
     Raises:
-        ToolchainMissing: NVRTC is not installed.
+        ToolchainMissing: NVRTC is not installed, or none that still makes code for the target.
         ToolchainBroken: it is, and does not load.
         CompileError: NVRTC rejects the source, the kernel spills or uses local memory, or the
             compiler reports a potential performance loss. Its ``log`` is the compiler's log.
     """
-    made = library().compile(source.text, f"{source.entry}.cu", options(source))
+    made = library(source.arch).compile(source.text, f"{source.entry}.cu", options(source))
     if not made.ok:
         raise compilelog.rejection(source, made.log, made.ptx)
     log = compilelog.without_timings(made.log)

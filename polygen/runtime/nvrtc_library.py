@@ -2,6 +2,7 @@
 
 1. Candidates are the library in NVIDIA's packages, then in an installed toolkit, then whatever the
    loader finds under the usual names; the first that loads is used for the rest of the process.
+   Targets that it no longer makes code for go to the next one that does.
 2. Nothing installed is `ToolchainMissing`: kernels can be generated, not compiled. A library that
    is there but does not load is `ToolchainBroken`: that is for the user to mend.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +49,7 @@ class Library:
     Attributes:
         path: the file, as the loader names it.
         version: major and minor.
+        targets: the numbers of the architectures that it makes code for; 70 is ``sm_70``.
     """
 
     def __init__(self, handle: ctypes.CDLL) -> None:
@@ -54,6 +57,7 @@ class Library:
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
         self.version = (major.value, minor.value)
+        self.targets = self._targets()
         self.path = _file_of(handle)
         # NVRTC opens its other half by bare name, which the loader finds only if it is loaded.
         builtins = self.path.with_name(f"libnvrtc-builtins.so.{major.value}.{minor.value}")
@@ -83,6 +87,13 @@ class Library:
         finally:
             self._handle.nvrtcDestroyProgram(ctypes.byref(program))
 
+    def _targets(self) -> tuple[int, ...]:
+        count = ctypes.c_int()
+        self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
+        found = (ctypes.c_int * count.value)()
+        self._call("nvrtcGetSupportedArchs", found)
+        return tuple(found)
+
     def _read(self, what: str, program: _PROGRAM) -> bytes:
         """A result of a compilation; empty where NVRTC has none."""
         size = ctypes.c_size_t()
@@ -101,24 +112,32 @@ class Library:
 
 
 @functools.cache
-def library() -> Library:
+def library(target: str = "") -> Library:
     """NVRTC, once it is found and loads.
 
+    Args:
+        target: what it has to make code for, ``sm_70``; "": whatever it is.
+
     Raises:
-        ToolchainMissing: there is none.
+        ToolchainMissing: there is none, or none that still makes code for the target.
         ToolchainBroken: there is one, and it does not load.
     """
     broken: list[tuple[Path, str]] = []
-    for path in candidates():
-        try:
-            return Library(ctypes.CDLL(str(path)))
-        except OSError as reason:
-            broken.append((path, str(reason)))
-    for name in _NAMES:
-        try:
-            return Library(ctypes.CDLL(name))
-        except OSError:  # not where the loader looks
-            continue
+    first, number = None, int(re.sub(r"\D", "", target) or 0)
+    for found in _loaded(broken):
+        if not number or number >= min(found.targets):  # a newer one's refusal is its own to say
+            return found
+        first = first or found
+    if first is not None:
+        oldest = ".".join(map(str, first.version))
+        raise ToolchainMissing(
+            f"NVRTC {oldest} makes no code for {target}",
+            where=str(first.path),
+            why=f"its targets begin with sm_{min(first.targets)}; CUDA 12 is the last that goes "
+            "back further",
+            nearest=f"`pip install 'polygen[cuda12]'` in an environment of its own, or `pip "
+            f"install '{PACKAGES[12]}'` beside it; no GPU is needed",
+        )
     install = f"pip install '{PACKAGES[toolkit.cupy_major() or max(PACKAGES)]}'"
     if broken:
         path, why = broken[0]
@@ -135,13 +154,27 @@ def library() -> Library:
     )
 
 
+def _loaded(broken: list[tuple[Path, str]]) -> Iterator[Library]:
+    """The libraries that load, best first; files that do not are added to `broken`."""
+    for path in candidates():
+        try:
+            yield Library(ctypes.CDLL(str(path)))
+        except OSError as reason:
+            broken.append((path, str(reason)))
+    for name in _NAMES:
+        try:
+            yield Library(ctypes.CDLL(name))
+        except OSError:  # not where the loader looks
+            continue
+
+
 def candidates() -> Iterator[Path]:
     """The files that may be NVRTC, best first."""
     for folder in toolkit.existing("lib", "lib64"):
         yield from sorted(folder.glob("libnvrtc.so*"), reverse=True)[:1]
 
 
-def identity() -> str:
+def identity(target: str = "") -> str:
     """Name the build: builds that could make different cubins have different names.
 
     The library itself only tells major and minor; the versions of the packages and the sizes of its
@@ -150,7 +183,7 @@ def identity() -> str:
     Raises:
         ToolchainMissing, ToolchainBroken: as for `library`.
     """
-    found = library()
+    found = library(target)
     parts = ["NVRTC", *map(str, found.version)]
     for requirement in PACKAGES.values():
         package = requirement.partition("=")[0]

@@ -136,6 +136,7 @@ _LAYOUTS = (
     ("tt", "x.T @ w.T", "x:{t}[K,M]", "w:{t}[N,K]"),
 )
 _SIZES = (("big", LARGE), ("even", sizes(500, 702, 1002)), ("odd", sizes(501, 701, 1001)))
+_OLDER = ("sm_70", "sm_75")  # targets without bf16, with schedules of their own
 _ARCHS = ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
 
 
@@ -155,9 +156,12 @@ def matrix() -> Iterator[Case]:
     for arch in _ARCHS:
         yield Case(f"target_{arch}", "gelu(x @ w.T + b)", XWB, arch, LARGE)
     for path in sorted((ROOT / "schedules").glob("*/*.toml")):
-        where = str(path.relative_to(ROOT))
-        name = f"schedule_{path.stem}"
-        yield Case(name, "gelu(x @ w.T + b)", XWB, "sm_90a", LARGE, schedule=where)
+        where, family = str(path.relative_to(ROOT)), path.parent.name
+        name, arch, operands = f"schedule_{path.stem}", "sm_90a", XWB
+        if family in _OLDER:
+            name, arch = f"schedule_{family}_{path.stem}", family
+            operands = tuple(one.replace("bf16", "f16") for one in XWB)
+        yield Case(name, "gelu(x @ w.T + b)", operands, arch, LARGE, schedule=where)
 
 
 def _names(expression: str) -> set[str]:

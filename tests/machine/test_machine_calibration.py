@@ -33,6 +33,9 @@ MMA = (
     "exact", "tf32_ignores_low_bits", "quad_pairs", "ldmatrix_and_stmatrix", "random_floats",
     "tf32_operands", "rounding_to_tf32",
 )  # fmt: skip
+# Not recorded yet. POLYGEN_RECORD=tests/machine/calibration pytest -m gpu -k "narrow or of_floats"
+# tests/machine/test_machine_calibration.py writes their files; then they belong to `MMA`.
+UNRECORDED = [(mma, ("narrow_integers", "quad_pairs_of_floats"))]
 WGMMA = (
     "widths", "types_and_swizzles", "majors", "a_from_registers", "signs_and_scale",
     "random_floats", "tf32_operands",
@@ -133,7 +136,7 @@ def recording():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("module, function, arguments", list(cases(CHOSEN)))
+@pytest.mark.parametrize("module, function, arguments", list(cases(CHOSEN + UNRECORDED)))
 def test_gpu_agrees(
     module, function, arguments, monkeypatch, compile_ptx, read_kernel, request, recording
 ):
@@ -164,7 +167,7 @@ def test_recorded_gpu_agrees(
 def test_files_that_are_recorded_are_compared():
     recorded = {path.stem for path in FOLDER.glob("*.npz")}
     known = {file_of(*case.values[:2]) for case in cases(CHOSEN)}
-    assert recorded == known
+    assert recorded == known, "what is recorded belongs to the tests that are chosen"
 
 
 def test_what_the_cases_cover():

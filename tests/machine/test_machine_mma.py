@@ -231,6 +231,53 @@ def test_quad_pairs(compile_ptx, a_layout, b_layout, sums):
     np.testing.assert_array_equal(got, wanted[place])
 
 
+@pytest.mark.parametrize("layouts", ["row.col", "row.row", "col.row", "col.col"])
+def test_quad_pairs_of_floats(compile_ptx, layouts):
+    """Every mantissa bit takes part; sums are within what their type and length allow."""
+    a, b = floats((32, 4), np.float16, 5), floats((32, 4), np.float16, 6)
+    text = source(f"m8n8k4.{layouts}.f32.f16.f16.f32", 2, 2, 8, True)
+    lane, e = np.arange(32)[:, None], np.arange(4)[None, :]
+    q, u, h = lane // 4 % 4, lane % 4, lane // 16
+    left, right = layouts.split(".")
+    each_a, each_b = np.zeros((4, 8, 4)), np.zeros((4, 4, 8))
+    each_a[(q, u + 4 * h, e) if left == "row" else (q, e + 4 * h, u)] = a
+    each_b[(q, u, e + 4 * h) if right == "row" else (q, e, u + 4 * h)] = b
+    eight = np.arange(8)[None, :]
+    place = (
+        q,
+        lane % 2 + eight // 2 % 2 * 2 + 4 * h,
+        eight // 4 * 4 + lane // 2 % 2 * 2 + eight % 2,
+    )
+    start = floats((32, 8), np.float32, 7)
+    wanted = start + 2 * (each_a @ each_b)[place]
+    sums = np.abs(start) + 2 * (np.abs(each_a) @ np.abs(each_b))[place]
+    limit = sums * (2 * 4 + 2) * 2.0**-23
+    pack = [np.ascontiguousarray(one).view(np.uint32) for one in (a, b)]
+    launch = Launch((1, 1, 1), (32, 1, 1), 0, (*pack, start.copy()))
+    report = run_within(compile_ptx(text), launch, (None, None, limit))
+    assert report.ok, str(report)
+    assert (np.abs(report.arrays[2] - wanted) <= limit).all()
+
+
+@pytest.mark.parametrize("largest", [5, 128])
+def test_narrow_integers(compile_ptx, largest):
+    """m8n8k16: a register of each operand, two of the sums."""
+    random = np.random.default_rng(9)
+    a = random.integers(-largest, largest, (8, 16)).astype(np.int8)
+    b = random.integers(-largest, largest, (16, 8)).astype(np.int8)
+    c = random.integers(-9, 9, (8, 8)).astype(np.int32)
+    four, two = np.arange(4)[None, :], np.arange(2)[None, :]
+    ra, rb = a[G, 4 * T + four], b[4 * T + four, G]
+    text = source("m8n8k16.row.col.s32.s8.s8.s32", 1, 1, 2, False)
+    pack = [np.ascontiguousarray(one).view(np.uint32) for one in (ra, rb)]
+    rc = np.ascontiguousarray(c[G, 2 * T + two])
+    launch = Launch((1, 1, 1), (32, 1, 1), 0, (*pack, rc.view(np.uint32)))
+    report = run(compile_ptx(text), launch)
+    assert report.ok, str(report)
+    wanted = c + 2 * (a.astype(np.int32) @ b.astype(np.int32))
+    np.testing.assert_array_equal(report.arrays[2].view(np.int32), wanted[G, 2 * T + two])
+
+
 def test_divergent_mma_is_a_finding(compile_ptx):
     text = source("m16n8k16.row.col.f32.f16.f16.f32", 4, 2, 4, True)
     text = text.replace("asm volatile", "if (l < 16) asm volatile", 1)

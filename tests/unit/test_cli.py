@@ -297,7 +297,7 @@ def test_the_bound_takes_tf32_operands_rounded_and_not_cut():
 def test_targets(capsys):
     assert main(["targets"]) == 0
     table = capsys.readouterr().out.splitlines()
-    assert len(table) == 1 + len(devices()) and "mma_sync" in table[1]
+    assert len(table) == 1 + len(devices()) and "mma_m8n8k4" in table[1]
     assert main(["targets", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [d["name"] for d in found] == [d.name for d in devices()]

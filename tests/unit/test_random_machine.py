@@ -6,12 +6,15 @@ import os
 from typing import Any
 
 import pytest
+from older_targets import TURING, VOLTA, compilable
 from random_folds import compile_rows, fold_program, row_program
 from random_products import compile_products, product_program
 from random_programs import (
+    compile_program,
     has_float_bound,
     narrow_program,
     odd_program,
+    older_program,
     random_program,
     roomy_program,
     run_random,
@@ -56,6 +59,17 @@ ODD = [seed if seed < 4 else pytest.param(seed, marks=pytest.mark.slow) for seed
 @pytest.mark.parametrize("seed", ODD)
 def test_rows_at_any_address_are_exact_on_the_machine_with_roles(seed: int) -> None:
     assert run_random(odd_program(seed, largest=140), "sm_90a", _on_machine) == ""
+
+
+MORE_OLDER = int(os.environ.get("POLYGEN_OLDER", "16"))
+OLDER = [n if n < 4 else pytest.param(n, marks=pytest.mark.slow) for n in range(MORE_OLDER)]
+
+
+@pytest.mark.parametrize("arch", [TURING, VOLTA])
+@pytest.mark.parametrize("seed", OLDER)
+def test_random_programs_are_exact_on_the_machine_for_older_targets(seed: int, arch: str) -> None:
+    made = {"compiled": lambda case, arch: compilable(compile_program(case, arch))}
+    assert run_random(older_program(seed, largest=140), arch, _on_machine, **made) == ""
 
 
 MORE_PROLOGUES = int(os.environ.get("POLYGEN_PROLOGUES", "16"))

@@ -15,6 +15,7 @@ from polygen.emit.leaf import (  # noqa: F401 - importing registers
     make_fragments,
     mbarrier,
     move_cp_async,
+    move_staged,
     move_threads,
     move_tma,
     multiply_mma_sync,

@@ -12,7 +12,7 @@ from polygen.lower.work import Copy
 _UNROLLED = " 2"  # passes: each reads in the background of the other
 
 
-@leaf("compute_copy", "threads", Copy, ("k", "p"), needs=("pack", "computed", "places"))
+@leaf("compute_copy", "threads", Copy, ("k", "p"), needs=("pack", "chunks", "computed", "places"))
 def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
     assert c.computed is not None
     of, elements = c.computed, c.computed.elements

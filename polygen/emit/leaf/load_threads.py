@@ -18,7 +18,7 @@ SHARED_ALIGNMENT = 128  # bytes that a kernel declares for its shared memory, wi
 def load_function(load: FragmentLoad) -> str:
     """The name of the load instruction's wrapper."""
     if not load.uses_ldmatrix:
-        return "load_word"
+        return "load_word" if load.results == 1 else f"load_words_{load.results}"
     return f"load_matrices_{load.matrices}{'_transposed' if load.transposed else ''}"
 
 
@@ -31,11 +31,11 @@ def _(plan: KernelPlan, one: Leaf, work: Load) -> Text:
         registers = [f"{slot}[i][{r}]" for _, r in form.register_map]
     instructions: list[dict[str, Any]] = []
     for number in range(form.count):
-        first = number * form.matrices
+        first = number * form.results
         instructions.append(
             {
                 "function": load_function(form),
-                "results": ", ".join(registers[first : first + form.matrices]),
+                "results": ", ".join(registers[first : first + form.results]),
                 "address": _address(buffer, work, number),
             }
         )

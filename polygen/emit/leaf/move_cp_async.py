@@ -83,7 +83,7 @@ def positions(plan: KernelPlan, c: Copy) -> tuple[str, str, str, str]:
     return *starts, rows, columns
 
 
-def _from(c: Copy, row: str, column: str) -> str:
+def chunk_source(c: Copy, row: str, column: str) -> str:
     """The address of an element of a tile's rows."""
     steps = ((row, c.stride), (column, c.spread))
     parts = [scaled(variable, step) for variable, step in steps if step != "0"]
@@ -99,7 +99,7 @@ def _regular(plan: KernelPlan, c: Copy, elements: int, per_row: int) -> tuple[li
         f"const int rows_left = {row_extent} - ({row_base} + row);",
         _left(c, elements, f"{column_extent} - ({column_base} + column)"),
         f"const {c_type(c.tensor.dtype)}* from = "
-        f"{_from(c, f'({row_base} + row)', f'({column_base} + column)')};",
+        f"{chunk_source(c, f'({row_base} + row)', f'({column_base} + column)')};",
         f"const unsigned to = slot + place_{c.buffer}(row, column * {c.element_bytes});",
     ]
     later = "from" if c.stride == "0" else f"from + (long long)(i * {rows}) * {c.stride}"
@@ -129,7 +129,7 @@ def general_position(
         f"const int piece = i * {plan.launch.threads} + thread;",
         f"const int row = piece / {per_row}, column = piece % {per_row} * {elements};",
         f"const int from_row = {row_base} + row, from_column = {column_base} + column;",
-        f"const {c_type(c.tensor.dtype)}* from = {_from(c, 'from_row', 'from_column')};",
+        f"const {c_type(c.tensor.dtype)}* from = {chunk_source(c, 'from_row', 'from_column')};",
         f"const unsigned to = slot + place_{c.buffer}(row, column * {c.element_bytes});",
     ]
     return lines, (row_extent, f"{column_extent} - from_column")

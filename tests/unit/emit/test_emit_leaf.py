@@ -68,10 +68,18 @@ def computed_plan(arch, schedule):
     return kernel.passes.plan
 
 
+def staged_plan():
+    """A kernel whose copies pass through registers."""
+    fused = pg.fuse(lambda x, w: x @ w.T, name="leaf")
+    kernel = fused.compile("f16[M,K]", "f16[N,K]", arch="sm_75", schedule=small())
+    return kernel.passes.plan
+
+
 @pytest.fixture(scope="module")
 def plans():
     found = {name: plan_of(name) for name in KERNELS}
     found |= {name: computed_plan(*given) for name, given in COMPUTED.items()}
+    found |= {"staged": staged_plan()}
     return found | {name: folding(schedule) for name, schedule in FOLDS.items()}
 
 
@@ -80,7 +88,7 @@ def test_no_leaf_is_in_the_table_for_nothing(plans):
     assert met == set(kinds())
 
 
-@pytest.mark.parametrize("name", [*KERNELS, *COMPUTED, *FOLDS])
+@pytest.mark.parametrize("name", [*KERNELS, *COMPUTED, "staged", *FOLDS])
 def test_a_leaf_names_the_iterators_that_it_reads(plans, name):
     plan = plans[name]
     for leaf in plan.leaves:

@@ -14,6 +14,19 @@ LANE = np.arange(32)[:, None]
 GROUP, THREAD = LANE // 4, LANE % 4
 
 
+def expected_of_short(kind, operand):
+    """m16n8k8 of 16-bit elements and m8n8k16 of 8-bit ones: 16 bytes along k."""
+    per, wide = 32 // int(kind), 4 if kind == "16" else 2
+    count = {"a": per * wide // 2, "b": per, "c": wide}[operand]
+    e = np.arange(count)[None, :]
+    match operand:
+        case "a":
+            return GROUP + 8 * (e // per), per * THREAD + e % per
+        case "b":
+            return per * THREAD + e, GROUP + 0 * e
+    return GROUP + 8 * (e // 2), 2 * THREAD + e % 2
+
+
 def expected(kind, operand):
     count = {("16", "a"): 8, ("16", "b"): 4, ("32", "a"): 4, ("32", "b"): 2}
     count |= {("8", "a"): 16, ("8", "b"): 8}
@@ -38,7 +51,8 @@ def expected(kind, operand):
             return 4 * THREAD + (e & 3) + 16 * (e >= 4), GROUP + zero
 
 
-WARP = [name for name in atom_names() if atom(name).scope == "warp"]
+QUADS = [name for name in atom_names() if atom(name).parts]
+WARP = [name for name in atom_names() if atom(name).scope == "warp" and name not in QUADS]
 WARPGROUP = [name for name in atom_names() if atom(name).scope == "warpgroup"]
 
 
@@ -46,7 +60,8 @@ WARPGROUP = [name for name in atom_names() if atom(name).scope == "warpgroup"]
 @pytest.mark.parametrize("operand", ["a", "b", "c"])
 def test_table_equals_the_published_formula(name, operand):
     found = atom(name)
-    rows, columns = expected(str(found.a.dtype.bits), operand)
+    short = found.k * found.a.dtype.bits == 128
+    rows, columns = (expected_of_short if short else expected)(str(found.a.dtype.bits), operand)
     table = found.fragment(operand).table
     assert np.array_equal(table[..., 0], np.broadcast_to(rows, table.shape[:2]))
     assert np.array_equal(table[..., 1], np.broadcast_to(columns, table.shape[:2]))
@@ -117,6 +132,77 @@ def test_record_fits_its_name(name):
     assert atom(name) is found
 
 
+@pytest.mark.parametrize("name", QUADS)
+def test_quad_pairs_multiply_as_numpy_does(name):
+    """Every instruction by the PTX ISA's formulas, on registers that the fragments fill."""
+    of = atom(name)
+    a, b = (np.random.default_rng(3).integers(-4, 5, one.shape) for one in (of.a, of.b))
+    held = [x[one.table[..., 0], one.table[..., 1]] for x, one in ((a, of.a), (b, of.b))]
+    sums = np.zeros((32, of.c.elements), int)
+    _, left, right, kind = of.ptx.removeprefix("mma.sync.aligned.").split(".")[:4]
+    lane, e = np.arange(32)[:, None], np.arange(4)[None, :]
+    q, u, h = lane // 4 % 4, lane % 4, lane // 16
+    eight = np.arange(8)[None, :]
+    place = (u + 4 * h, eight)
+    if kind == "f32":
+        place = (
+            lane % 2 + eight // 2 % 2 * 2 + 4 * h,
+            eight // 4 * 4 + lane // 2 % 2 * 2 + eight % 2,
+        )
+    for first_c, first_a, first_b in of.parts:
+        own_a, own_b = (
+            x[:, 2 * r : 2 * r + 4] for x, r in zip(held, (first_a, first_b), strict=True)
+        )
+        each_a, each_b = np.zeros((4, 8, 4), int), np.zeros((4, 4, 8), int)
+        each_a[(q, u + 4 * h, e) if left == "row" else (q, e + 4 * h, u)] = own_a
+        each_b[(q, u, e + 4 * h) if right == "row" else (q, e, u + 4 * h)] = own_b
+        first = first_c * (1 if kind == "f32" else 2)
+        sums[:, first : first + 8] += (each_a @ each_b)[q, *place]
+    assert np.array_equal(sums, (a @ b)[of.c.table[..., 0], of.c.table[..., 1]])
+    assert (of.a.copies, of.b.copies, of.c.copies) == (2, 2, 1)
+    assert of.name == f"quads_m{of.m}n{of.n}k{of.k}_{of.c.dtype}_f16"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"parts": [[0, 0, 0]]}, r"nothing adds a\[0,4\]"),
+        ({"parts": [[0, 0, 0], [0, 2, 2], [0, 0, 0]]}, "is added twice"),
+        ({"parts": [[0, 0, 0], [0, 2, 0]]}, r"adds a\[0,4\] \* b\[0,0\] to c\[0,0\]"),
+        ({"parts": [[0, 0, 0], [0, 4, 2]]}, "register 4 of a is outside of 4"),
+        ({"parts": [[4, 0, 0], [0, 2, 2]]}, "outside of 8"),
+        ({"ptx": "mma.sync.aligned.m8n8k4.col.col.f32.f16.f16.f32"}, r"adds a\[1,0\] \* b\[1,0\]"),
+        (
+            {"ptx": "mma.sync.aligned.m8n8k4.row.col.f16.f16.f16.f16"},
+            r"a\[0,0\] \* b\[0,2\] to c\[2,0\]",
+        ),
+        ({"ptx": "mma.sync.aligned.m16n8k4.row.col.f32.f16.f16.f32"}, "nothing is known of the pa"),
+    ],
+)
+def test_parts_that_make_no_product_are_refused(change, message):
+    table = copy.deepcopy(read(FILE)["quads_m16n16k8_f32_f16"])
+    with pytest.raises(HardwareDataError, match=message):
+        build("changed", table | change)
+
+
+def test_an_accumulator_that_lies_otherwise_is_refused():
+    table = copy.deepcopy(read(FILE)["quads_m32n32k4_f32_f16"])
+    text = table["c"]["map"]
+    table["c"]["map"] = text.replace("4*floor(e/16)", "4*(floor(e/8) mod 2)").replace(
+        "4*(floor(e/8) mod 2)+8*(floor(l/4) mod 2)", "4*floor(e/16)+8*(floor(l/4) mod 2)"
+    )
+    assert table["c"]["map"] != text
+    with pytest.raises(HardwareDataError, match=r"adds a\[0,0\] \* b\[0,4\] to c\[4,0\]"):
+        build("changed", table)
+
+
+def test_copies_are_counted():
+    table = copy.deepcopy(read(FILE)["quads_m16n16k8_f32_f16"])
+    table["a"]["map"] = table["a"]["map"].replace("floor(l/8) mod 2", "0 mod 2")
+    with pytest.raises(HardwareDataError, match="and 1 more hold"):
+        build("changed", table)
+
+
 @pytest.mark.parametrize("name", [n for n in atom_names() if atom(n).scope == "lanes"])
 def test_lanes_have_whole_chunks_and_a_part_of_every_sum(name):
     found, chunk = atom(name), 16
@@ -172,9 +258,22 @@ def test_choice_by_dtype_and_feature():
     assert [a.name for a in atoms_for(ampere, "f16", "f16")] == [
         "m16n8k16_f32_f16",
         "m16n8k16_f16_f16",
+        "m16n8k8_f32_f16",
+        "m16n8k8_f16_f16",
+        *QUADS,
         "dot_k256_f32_f16",
     ]
-    assert [a.name for a in atoms_for(ampere, "f16", "f16", "f16")] == ["m16n8k16_f16_f16"]
+    assert [a.name for a in atoms_for(ampere, "f16", "f16", "f16")] == [
+        "m16n8k16_f16_f16",
+        "m16n8k8_f16_f16",
+        *(name for name in QUADS if "_f16_f16" in name),
+    ]
+    volta = atoms_for(device("sm_70"), "f16", "f16")
+    assert [a.name for a in volta] == [*QUADS, "dot_k256_f32_f16"] and len(QUADS) == 8
+    turing = device("sm_75")
+    assert atoms_for(turing, "f16", "f16", "f32")[0].name == "m16n8k8_f32_f16"
+    assert [a.name for a in atoms_for(turing, "s8", "s8")] == ["m8n8k16_s32_s8"]
+    assert [a.scope for a in atoms_for(turing, "bf16", "bf16")] == ["lanes"]
     assert atoms_for(ampere, "e4m3", "e4m3") == ()
     assert [a.name for a in atoms_for(ada, "e4m3", "e4m3")] == ["m16n8k32_f32_e4m3"]
     assert [a.scope for a in atoms_for(device("sm_90"), "bf16", "bf16")] == ["warp", "lanes"]

@@ -24,8 +24,9 @@ def execute(load, tile):
     for instruction in range(load.count):
         rows, offsets = load.lane_addresses(instruction)
         if not load.uses_ldmatrix:
-            words = [memory[r, o : o + WORD_BYTES] for r, o in zip(rows, offsets, strict=True)]
-            results.append(np.array(words))
+            for first in range(0, WORD_BYTES * load.results, WORD_BYTES):
+                places = zip(rows, offsets + first, strict=True)
+                results.append(np.array([memory[r, o : o + WORD_BYTES] for r, o in places]))
             continue
         for matrix in range(load.matrices):
             lanes = range(8 * matrix, 8 * matrix + 8)
@@ -39,23 +40,28 @@ def execute(load, tile):
 
 WARP = [name for name in atom_names() if atom(name).scope == "warp"]
 CASES = [
-    (name, operand, k_contiguous, pair)
+    (name, operand, k_contiguous, count)
     for name in WARP
     for operand in "ab"
     for k_contiguous in (True, False)
-    for pair in (True, False)
-    if operand == "b" or pair
+    for count in (4, 2, 1)
 ]
 
 
-@pytest.mark.parametrize(("name", "operand", "k_contiguous", "pair"), CASES)
-def test_load_delivers_the_fragment(name, operand, k_contiguous, pair):
+@pytest.mark.parametrize(("name", "operand", "k_contiguous", "count"), CASES)
+def test_load_delivers_the_fragment(name, operand, k_contiguous, count):
     of = atom(name)
-    load = atom_load(of, operand, k_contiguous, pair)
+    load = atom_load(of, operand, k_contiguous, count)
     fragment = of.fragment(operand)
+    told = of.ptx.split(".")[3:6]  # of several instructions: how operands lie
+    lies = {"a": ("row", "col"), "b": ("col", "row")}[operand][not k_contiguous]
+    if of.parts and told["ab".index(operand) + 1] != lies:
+        assert load is None
+        return
     if not k_contiguous and fragment.dtype.bytes == 1:
         assert load is None
         return
+    assert count % load.subtiles == 0
     tile = stored_tile(load, fragment)
     registers = execute(load, tile)
     logical = tile if load.k_contiguous else tile.T  # [m or n, k]
@@ -73,10 +79,13 @@ def test_choice_of_instruction():
     assert atom_load(half, "a", True).ptx.startswith("ldmatrix.sync.aligned.m8n8.x4.shared")
     assert atom_load(half, "a", False).transposed
     assert not atom_load(half, "b", True).transposed
-    assert (atom_load(half, "b", True).tile_mn, atom_load(half, "b", True, pair=False).tile_mn) == (
-        16,
-        8,
-    )
+    assert [atom_load(half, "b", True, count).tile_mn for count in (4, 2, 1)] == [16, 16, 8]
+    short, byte = atom("m16n8k8_f32_f16"), atom("m8n8k16_s32_s8")
+    for count in (1, 2, 4):  # instructions' tiles that one load serves, as many as there are
+        assert atom_load(short, "b", False, count).tile_mn == 8 * count
+        assert atom_load(byte, "a", True, count).tile_mn == 8 * count
+    assert atom_load(short, "a", True, 6).ptx.startswith("ldmatrix.sync.aligned.m8n8.x4.shared")
+    assert atom_load(short, "b", True, 6).subtiles == 2
     assert atom_load(tf32, "a", True).uses_ldmatrix
     assert not atom_load(tf32, "a", False).uses_ldmatrix
     assert atom_load(tf32, "b", False).unit_bytes == 4

@@ -35,7 +35,7 @@ def compiled(monkeypatch):
         return artifact()
 
     monkeypatch.setattr(nvrtc, "compile_source", compile_source)
-    monkeypatch.setattr(nvrtc, "compiler_identity", lambda: "test compiler")
+    monkeypatch.setattr(nvrtc, "compiler_identity", lambda *_: "test compiler")
     return asked
 
 
@@ -63,7 +63,7 @@ def test_a_real_kernel_survives_the_round_trip(folder):
 
 
 def test_everything_that_matters_is_in_the_key(monkeypatch):
-    monkeypatch.setattr(nvrtc, "compiler_identity", lambda: "test compiler")
+    monkeypatch.setattr(nvrtc, "compiler_identity", lambda *_: "test compiler")
     base = source()
     keys = {
         cache.key(base),
@@ -76,7 +76,7 @@ def test_everything_that_matters_is_in_the_key(monkeypatch):
     }
     with knobs.scope(line_info=True):
         keys.add(cache.key(base))
-    monkeypatch.setattr(nvrtc, "compiler_identity", lambda: "another compiler")
+    monkeypatch.setattr(nvrtc, "compiler_identity", lambda *_: "another compiler")
     keys.add(cache.key(base))
     monkeypatch.setattr(cache, "_MAGIC", b"polygen artifact 2\n")
     keys.add(cache.key(base))
@@ -155,7 +155,7 @@ def compile_source(given, *, allow_spills=False):
     return artifact()
 
 nvrtc.compile_source = compile_source
-nvrtc.compiler_identity = lambda: "test compiler"
+nvrtc.compiler_identity = lambda *_: "test compiler"
 {extra}
 with knobs.scope(cache_dir=__import__("pathlib").Path({folder!r})):
     assert cache.compile_cached(source()) == artifact()
