@@ -10,7 +10,7 @@ from polygen.emit.leaf.computed_chunk import conversion_records
 from polygen.emit.leaf.dots import chunk_read
 from polygen.emit.leaf.load_threads import load_function
 from polygen.emit.leaf.move_cp_async import copy_function
-from polygen.emit.leaf.multiply_wgmma import product_functions
+from polygen.emit.leaf.multiply_wgmma import product_functions, product_wrapper
 from polygen.emit.leaves import sum_register
 from polygen.lower.plan import Buffer, KernelPlan, Rows
 from polygen.lower.result_work import Finish, Store
@@ -204,31 +204,8 @@ def _multiply(plan: KernelPlan) -> dict[str, Any]:
 
 def _products(plan: KernelPlan) -> list[dict[str, Any]]:
     """The product instruction of a warpgroup, for each way in which operands lie."""
-    atom, columns = plan.atom, plan.tiles.warp[1]
-    per_group = atom.c.registers
-    groups = columns // atom.n
-    count = groups * per_group
-    kind, letter = sum_register(atom.c.dtype)
-    outputs = (f'"+{letter}"(c[{g}][{e}])' for g in range(groups) for e in range(per_group))
-    common = {
-        "comment": (
-            f"{atom.name}: c[{atom.m},{columns}] = a * b (+ c if accumulate), by a warpgroup"
-        ),
-        "c_type": kind,
-        "blocks": groups,
-        "count": count,
-        "registers": per_group,
-        "ptx": atom.ptx.format(n=columns),
-        "sums": ", ".join(f"%{i}" for i in range(count)),
-        "first": f"%{count}",
-        "second": f"%{count + 1}",
-        "accumulate": f"%{count + 2}",
-        "outputs": ", ".join(outputs),
-    }
-    found = []
-    for majors, function in product_functions(plan).items():
-        immediates = "1, 1"
-        if "mn" in atom.majors:
-            immediates += "".join(f", {int(major != 'k')}" for major in majors)
-        found.append(common | {"function": function, "immediates": immediates})
-    return found
+    columns = plan.tiles.warp[1]
+    return [
+        product_wrapper(plan.atom, columns, form, function)
+        for form, function in product_functions(plan).items()
+    ]

@@ -274,6 +274,9 @@ class Product:
     total: str  # the sums that it is added to
     counter: str = ""  # of the rings' slots; "" where the loops say them
     parts: tuple[str, str] = ("", "")  # bytes where the agent's part of an operand begins
+    # The registers of the step that hold the left operand's fragment, as a formula over the loops;
+    # "" where it is in its ring.
+    fragment: str = ""
 
     @property
     def buffers(self) -> tuple[str, str]:

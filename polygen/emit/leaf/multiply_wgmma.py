@@ -1,11 +1,21 @@
-"""Products of a warpgroup on two tiles in shared memory (``wgmma``), through matrix descriptors."""
+"""Products of a warpgroup (``wgmma``): tiles in shared memory are named by matrix descriptors.
+
+The right operand is always in shared memory; the left one is there, or in the registers of the
+threads, as a fragment of one instruction.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 from polygen.emit.leaf.table import Text, block, leaf
+from polygen.emit.leaves import sum_register
+from polygen.hardware.atom import Atom
 from polygen.hardware.matrix_layout import ADDRESS_MASK, MatrixLayout
 from polygen.lower.plan import Buffer, KernelPlan, Leaf
 from polygen.lower.work import Nothing, Product
+
+REGISTERS = "registers"  # where the left operand lies, beside the ways of lying in shared memory
 
 
 @leaf("fence", "wgmma", Nothing)
@@ -15,42 +25,94 @@ def _(plan: KernelPlan, one: Leaf, work: Nothing) -> Text:
 
 @leaf("multiply", "wgmma", Product, ("k", "s", "m"), needs=("warm", "pack", "wgmma", "cursor"))
 def _(plan: KernelPlan, one: Leaf, work: Product) -> Text:
-    a, b = (plan.buffer(name) for name in work.buffers)
-    function = product_functions(plan)[_majors(plan, work)]
-    lows = [f"low_{name}{work.total.removeprefix('sum')}" for name in "ab"]
-    low_a, low_b = (_low(ring, part) for ring, part in zip((a, b), work.parts, strict=True))
-    start_a, start_b = (
-        f"{work.counter}.slot * {ring.slot_bytes} + {_step(ring.matrix)}" for ring in (a, b)
-    )
-    high_a, high_b = (f"0x{ring.matrix.descriptor >> 32:x}u" for ring in (a, b))
-    words = (
-        f"(unsigned long long){high_a} << 32 | address_a, "
-        f"(unsigned long long){high_b} << 32 | address_b"
-    )
+    function = product_functions(plan)[_form(plan, work)]
+    own = work.total.removeprefix("sum")
+    in_shared = [(n, name) for n, name in enumerate("ab") if not (work.fragment and n == 0)]
+    words, addresses, lows = {"a": work.fragment}, [], []
+    for number, name in in_shared:
+        ring = plan.buffer(work.buffers[number])
+        start = f"{work.counter}.slot * {ring.slot_bytes} + {_step(ring.matrix)}"
+        rows = f" + m * {ring.matrix.block}" if number == 0 else ""
+        lows.append(f"low_{name}{own} = {_low(ring, work.parts[number])}")
+        addresses.append(
+            f"const unsigned address_{name} = low_{name}{own} + (unsigned)({start}{rows}) / 16;"
+        )
+        high = f"0x{ring.matrix.descriptor >> 32:x}u"
+        words[name] = f"(unsigned long long){high} << 32 | address_{name}"
+    left = work.fragment or work.buffers[0]
     return Text(
         block(
-            f"const unsigned address_a = {lows[0]} + "
-            f"(unsigned)({start_a} + m * {a.matrix.block}) / 16;",
-            f"const unsigned address_b = {lows[1]} + (unsigned)({start_b}) / 16;",
-            f"{function}({work.total}[m], {words}, k > 0 || s > 0);",
+            *addresses,
+            f"{function}({work.total}[m], {words['a']}, {words['b']}, k > 0 || s > 0);",
         ),
-        f"{one.statement}[i,k,s,m]: {work.total}[m] += {a.name} * {b.name}, "
+        f"{one.statement}[i,k,s,m]: {work.total}[m] += {left} * {work.buffers[1]}, "
         "proved to read what the copies wrote",
-        (f"const unsigned {lows[0]} = {low_a}, {lows[1]} = {low_b};",),
+        (f"const unsigned {', '.join(lows)};",),
     )
 
 
 def product_functions(plan: KernelPlan) -> dict[tuple[str, ...], str]:
-    """The innermost dims of both operands -> the wrapper of the instruction that reads them so."""
-    forms = dict.fromkeys(_majors(plan, work) for work in plan.of(Product))
+    """Where both operands lie (`_form`) -> the wrapper of the instruction that takes them so."""
+    forms = dict.fromkeys(_form(plan, work) for work in plan.of(Product))
     return {
-        majors: f"multiply_matrices_{number}" if number else "multiply_matrices"
-        for number, majors in enumerate(forms)
+        form: f"multiply_matrices_{number}" if number else "multiply_matrices"
+        for number, form in enumerate(forms)
     }
 
 
-def _majors(plan: KernelPlan, work: Product) -> tuple[str, ...]:
-    return tuple(plan.buffer(name).matrix.major for name in work.buffers)
+def _form(plan: KernelPlan, work: Product) -> tuple[str, ...]:
+    """The innermost dim of each operand in shared memory, or that the left is in registers."""
+    first, second = work.buffers
+    left = REGISTERS if work.fragment else plan.buffer(first).matrix.major
+    return (left, plan.buffer(second).matrix.major)
+
+
+def product_wrapper(
+    atom: Atom, columns: int, form: tuple[str, ...], function: str
+) -> dict[str, Any]:
+    """The product instruction of a warpgroup, for the template of its wrapper.
+
+    Args:
+        atom: the instruction.
+        columns: of the result.
+        form: where both operands lie: "k" or "mn", what is innermost in shared memory; of the left
+            one `REGISTERS` too.
+        function: the wrapper's name.
+    """
+    left, per_group = form[0], atom.c.registers
+    groups = columns // atom.n
+    count = groups * per_group
+    kind, letter = sum_register(atom.c.dtype)
+    outputs = (f'"+{letter}"(c[{g}][{e}])' for g in range(groups) for e in range(per_group))
+    own = atom.a.registers if left == REGISTERS else 1
+    first = f"%{count}"
+    parameter, inputs = "unsigned long long a", '"l"(a)'
+    if left == REGISTERS:
+        first = "{" + ", ".join(f"%{count + i}" for i in range(own)) + "}"
+        parameter = f"const unsigned (&a)[{own}]"
+        inputs = ", ".join(f'"r"(a[{i}])' for i in range(own))
+    immediates = "1, 1"
+    if "mn" in atom.majors:  # what is in registers has no transpose
+        immediates += "".join(f", {int(major != 'k')}" for major in form if major != REGISTERS)
+    where = "a in registers, " if left == REGISTERS else ""
+    return {
+        "function": function,
+        "comment": (
+            f"{atom.name}: c[{atom.m},{columns}] = a * b (+ c if accumulate), {where}by a warpgroup"
+        ),
+        "c_type": kind,
+        "blocks": groups,
+        "registers": per_group,
+        "ptx": atom.ptx.format(n=columns),
+        "sums": ", ".join(f"%{i}" for i in range(count)),
+        "left": parameter,
+        "first": first,
+        "second": f"%{count + own}",
+        "accumulate": f"%{count + own + 1}",
+        "immediates": immediates,
+        "outputs": ", ".join(outputs),
+        "inputs": inputs,
+    }
 
 
 def _low(ring: Buffer, own: str) -> str:
