@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from polygen import knobs
+from polygen.chained import decide_chain, is_chain
 from polygen.emit.functions import is_costly
 from polygen.errors import InvarianceError, ScheduleError
 from polygen.fit import fitting, instruction_for
@@ -95,6 +96,9 @@ def decision(
     Raises:
         PolygenError: no kernel can be made of the program.
     """
+    if is_chain(program):
+        chosen = decide_chain(program, device, "auto")
+        return chosen.schedule, chosen.origin
     _, schedule, origin = decide(program, prospect(program), device, sizes, "auto", sums=sums)
     return schedule, origin
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from polygen.brief import Brief
+from polygen.chained import decide_chain, is_chain, map_and_lower
 from polygen.decide import ISL_LOCK, Prospect, decide
 from polygen.emit.cuda import emit
 from polygen.emit.functions import is_costly
@@ -124,6 +125,8 @@ def _generate(
     skip: frozenset[str],
     sums: str,
 ) -> Passes:
+    if is_chain(program):
+        return _chain(program, device, schedule, command)
     products, model, fusion, prospect = _analysed(program)
     instruction, decided, origin = decide(program, prospect, device, sizes, schedule, skip, sums)
     copy = realign(program, prospect.matched, decided)
@@ -156,6 +159,16 @@ def _generate(
     if copy is not None:
         plan = replace(plan, realign=copy, proofs=(*plan.proofs, *prove_copy()))
     return Passes(asked, model, tree, plan, emit(plan, command), origin, command)
+
+
+def _chain(
+    program: Program, device: Device, schedule: Schedule | Path | str, command: str
+) -> Passes:
+    """All passes of a chain of products."""
+    decided = decide_chain(program, device, schedule)
+    model, tree, plan = map_and_lower(program, device, decided, synchronised)
+    verify(plan)
+    return Passes(program, model, tree, plan, emit(plan, command), decided.origin, command)
 
 
 def _analysed(program: Program) -> tuple[Program, Scop, Fusion, Prospect]:

@@ -22,6 +22,7 @@ from polygen.emit.launcher import launcher, parameter, plan_conditions
 from polygen.emit.leaf.computed_chunk import lines as computed_lines
 from polygen.emit.leaf.elements import statements, types
 from polygen.emit.leaf.load_threads import SHARED_ALIGNMENT
+from polygen.emit.leaf.scan import scan_helpers, scan_monoids, scan_reads
 from polygen.emit.leaves import extent_names, matrix_coordinates, size_name
 from polygen.emit.places import places
 from polygen.emit.row_groups import count, declared, find, of_group
@@ -44,8 +45,8 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
     Raises:
         VerifyError: a leaf is none that the table knows.
     """
-    made = types(plan.epilogue)  # first: it refuses what cannot be written
-    functions, called = combining(plan)
+    made = types(plan.epilogue, scan_reads(plan))  # first: it refuses what cannot be written
+    functions, called = combining(plan, scan_monoids(plan))
     context = {
         **launcher(plan),
         **instructions(plan),
@@ -76,7 +77,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
 def _helpers(plan: KernelPlan) -> tuple[str, ...]:
     """The files of functions that statements call, behind and before the products."""
     before = [name for c in copies(plan) if c.computed for name in computed_lines(c.computed)[1]]
-    return tuple(dict.fromkeys((*statements(plan.epilogue)[1], *before)))
+    return tuple(dict.fromkeys((*statements(plan.epilogue)[1], *before, *scan_helpers(plan))))
 
 
 def _options(plan: KernelPlan) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ _ORDER = (
     "copies", "fragment_loads", "round_to_tf32", "mma", "words", "places", "tensor_map",
     "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load", "box_load_once",
     "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces", "pack", "computed",
-    "wgmma", "cursor", "partial_sums", "row_groups", "dots",
+    "wgmma", "scan", "cursor", "partial_sums", "row_groups", "dots",
 )  # fmt: skip
 _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
 

@@ -30,6 +30,7 @@ from polygen.poly.pointwise import pointwork
 from polygen.poly.prologue import without_prologues
 from polygen.poly.raster import prove_linear_raster, prove_raster
 from polygen.poly.row_groups import prove_row_groups
+from polygen.rewrite.chain import products_in_chain
 from polygen.schedule.model import Schedule
 
 
@@ -157,7 +158,7 @@ def arguments(program: Program, maps: tuple[Argument, ...] = ()) -> tuple[Argume
         for t in tensors
         for axis in t.order[:-1]
     ]
-    if program.folds:
+    if program.folds and products_in_chain(program) is None:
         found.append(Argument(workspace_argument(program), "workspace"))
     found += maps
     names = [argument.name for argument in found]

@@ -27,6 +27,7 @@ from polygen.lower.launch import Following as Following
 from polygen.lower.launch import Launch as Launch
 from polygen.lower.launch import MapAxis as MapAxis
 from polygen.lower.result_work import Epilogue, Finish, Folding, Lines, Store, Warm
+from polygen.lower.scan_work import RowStore, Scan
 from polygen.lower.work import (
     Clear,
     Combine,
@@ -72,6 +73,8 @@ Work: TypeAlias = (
     | Nothing
     | Placed
     | Product
+    | RowStore
+    | Scan
     | Send
     | Signal
     | Skip
@@ -231,6 +234,7 @@ class KernelPlan:
     sums: Sums
     following: Following | None = None  # what makes results of parts of folds
     realign: Realign | None = None  # the copy that goes before; `program` is that of what follows
+    scores: Match | None = None  # of a chain, its first product; `match` is the second's
 
     @property
     def extents(self) -> tuple[tuple[str, Dim], ...]:

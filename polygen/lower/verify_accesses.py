@@ -23,6 +23,7 @@ from polygen.lower.fill import prove
 from polygen.lower.launch import stride_argument
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Epilogue, Finish, Folding, Lines, Read, Store, Warm, Write
+from polygen.lower.scan_work import RowStore
 from polygen.lower.verify_computed import check_computed
 from polygen.lower.work import (
     Boxes,
@@ -36,6 +37,7 @@ from polygen.lower.work import (
     Send,
     Stream,
 )
+from polygen.poly.chain_match import renamed
 from polygen.poly.match import Along
 
 _C_ONLY = re.compile(r"\(long long\)|(?<=\d)LL")
@@ -121,6 +123,8 @@ def _buffers(leaf: Leaf) -> list[str] | None:
     if isinstance(work, Move):
         return [boxes.buffer for boxes in work.boxes]
     if isinstance(work, Product):
+        if work.fragment:
+            return [work.fragment.partition("[")[0], work.buffers[1], work.total]
         if work.counter:
             return [*work.buffers, work.total]
         return [*(f"fragment_{name}" for name in work.operands), work.total]
@@ -151,7 +155,8 @@ def _check_sums(plan: KernelPlan) -> None:
         (one.contraction.write.name, totals.get((one.left, one.right)))
         for one in plan.match.products
     ]
-    if list(plan.epilogue.sums) != wanted:
+    states = [pair for work in plan.of(RowStore) for pair in work.states]
+    if list(plan.epilogue.sums) != [*wanted, *((name, name) for name, _ in states)]:
         raise VerifyError(f"sums are read as {plan.epilogue.sums}", where=plan.entry)
 
 
@@ -359,6 +364,9 @@ def _accessed(plan: KernelPlan, of: Boxes) -> tuple[tuple[Along, ...], tuple[int
     for name, operand in plan.match.operands:
         if of.buffer == f"ring_{name}":
             return operand.index, plan.tiles.cta
+    for name, operand in plan.scores.operands if plan.scores is not None else ():
+        if of.buffer == f"ring_{name}":
+            return renamed(operand.index), plan.tiles.cta
     kind, _, name = of.buffer.partition("_")
     elements = plan.work.reads if kind == "panel" else plan.work.writes
     return next(e.index for e in elements if e.name == name), plan.tiles.cta

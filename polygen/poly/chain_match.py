@@ -86,7 +86,7 @@ def match_chain(chain: Chain) -> ChainMatch:
         scores,
         values,
         fusion,
-        _without(before, states),
+        _own(_without(before, states)),
         _with_rows(_without(after, states), chain),
         tuple(dict.fromkeys(known)),
     )
@@ -101,6 +101,18 @@ def _matched(program: Program) -> tuple[Fusion, Match]:
 
 def _without(work: Pointwork, states: set[str]) -> Pointwork:
     return replace(work, reads=tuple(r for r in work.reads if r.tensor.name not in states))
+
+
+def _own(work: Pointwork) -> Pointwork:
+    """What is written and read again is a value, and no array."""
+    made = {write.name for write in work.writes}
+    names = {read.name: read.tensor.name for read in work.reads if read.tensor.name in made}
+    statements = tuple(
+        replace(s, args=tuple(names.get(a, a) if isinstance(a, str) else a for a in s.args))
+        for s in work.statements
+    )
+    reads = tuple(read for read in work.reads if read.name not in names)
+    return replace(work, reads=reads, statements=statements)
 
 
 def _with_rows(work: Pointwork, chain: Chain) -> Pointwork:

@@ -6,6 +6,7 @@ elements out. At ragged edges, and for arrays that no word access can read, an e
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from polygen.emit.ctext import pointwise
@@ -46,9 +47,10 @@ def epilogue_type(tensor: Tensor) -> str:
     return name
 
 
-def types(e: Epilogue) -> list[dict[str, Any]]:
-    """The element types of the epilogue's operands and outputs."""
-    tensors = [r.tensor for r in e.reads if r.tensor.dims] + [w.tensor for w in e.writes]
+def types(e: Epilogue, more: Sequence[Read] = ()) -> list[dict[str, Any]]:
+    """The element types of the epilogue's operands and outputs, and of what else is read so."""
+    tensors = [r.tensor for r in (*e.reads, *more) if r.tensor.dims]
+    tensors += [w.tensor for w in e.writes]
     return [
         {
             "name": name,
@@ -136,7 +138,8 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
     lines.append(f"compute({', '.join([*totals, *map(_alone, e.reads), *places, *results])});")
     for write, name in zip(e.writes, stored, strict=True):
         place = position(write, "row", "(column + e)")
-        lines.append(f"*({place}) = to_{epilogue_type(write.tensor)}({name});")
+        once = "if (column + e == 0) " if write.kind == "row" else ""
+        lines.append(f"{once}*({place}) = to_{epilogue_type(write.tensor)}({name});")
     return Text(
         block(*lines),
         "Results at the edge of the arrays, one at a time: element e of a vector at (row, column).",
@@ -234,5 +237,7 @@ def _store(write: Write, e: Epilogue) -> str:
     if write.kind == "vector":
         place = position(write, "row", "column")
         return f"write_{name}<{e.vector}, {max(write.width, _WORD_BYTES)}>({place}, {out});"
+    if write.kind == "row":  # one element a row
+        return f"if (column == 0) *({position(write, 'row', '0')}) = to_{name}({out}[0]);"
     place = position(write, "row", "(column + e)")
     return f"for (int e = 0; e < {e.vector}; ++e) *({place}) = to_{name}({out}[e]);"
