@@ -29,6 +29,7 @@ from polygen.emit.row_groups import count, declared, find, of_group
 from polygen.emit.source import KernelSource
 from polygen.lower.plan import Buffer, KernelPlan
 from polygen.lower.work import Placed
+from polygen.poly.key_tiles import FIRST, KeyTiles
 from polygen.schedule.load import dumps
 from polygen.schedule.sums import reproducible
 
@@ -157,6 +158,8 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
             "find": find(plan, groups, 1, "b_m", "find_together"),
             "of_group": ", ".join(f"{name} = {value}" for name, value in held),
         }
+    if plan.key_tiles is not None:
+        return record | _one_range(plan, plan.key_tiles)
     if not plan.launch.persistent:
         return record | {
             "frame": [*_triggered(plan), "one_tile", "places"],
@@ -165,6 +168,29 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
             "matrix": matrix_coordinates(plan.batches),
         }
     return record | _persistent(plan)
+
+
+def _one_range(plan: KernelPlan, visited: KeyTiles) -> dict[str, Any]:
+    """One tile of rows of a block, with the tiles of keys that it visits."""
+    first = visited.first("b_m", "key_tiles")
+    return {
+        "frame": ["one_range", "barriers", "start_block", "places"],
+        "attributes": "",
+        "matrix": matrix_coordinates(plan.batches),
+        "group_warps": plan.device.warpgroup_warps,
+        "key_first": first,
+        "key_count": visited.number("b_m", "key_tiles", FIRST),
+        **_barrier_frame(plan),
+    }
+
+
+def _barrier_frame(plan: KernelPlan) -> dict[str, Any]:
+    """What initialises the barriers."""
+    return {
+        "barrier_inits": [_init(plan.buffer(p.buffer), p) for p in plan.syncs if p.buffer],
+        "maps": [a.name for a in plan.arguments if a.kind == "map"],
+        "first_producer_thread": plan.places[0].first_warp * plan.device.warp_size,
+    }
 
 
 def _triggered(plan: KernelPlan) -> list[str]:
@@ -191,9 +217,7 @@ def _persistent(plan: KernelPlan) -> dict[str, Any]:
         "all_matrices": "".join(f" * {size_name(extent)}" for extent in plan.launch.batches),
         "super_n": super_n,
         "super_n_less_1": super_n - 1,
-        "barrier_inits": [_init(plan.buffer(p.buffer), p) for p in plan.syncs if p.buffer],
-        "maps": [a.name for a in plan.arguments if a.kind == "map"],
-        "first_producer_thread": plan.places[0].first_warp * plan.device.warp_size,
+        **_barrier_frame(plan),
     }
 
 

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,14 +42,15 @@ from polygen.lower.synchronise import (
     placed,
     sync_leaves,
 )
-from polygen.lower.work import Boxes, Groups, Locate, Move, Placed, Product
+from polygen.lower.work import Boxes, Groups, Locate, Move, Nothing, Placed, Product
 from polygen.poly.by_chain import ChainShape
 from polygen.poly.chain_match import VALUES, WEIGHTS, ChainMatch
+from polygen.poly.key_tiles import FIRST, KeyTiles, prove_key_tiles
 from polygen.poly.legality import Proof
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.match import Operand
 from polygen.poly.pointwise import Compute
-from polygen.poly.raster import prove_linear_raster
+from polygen.poly.raster import prove_linear_raster, prove_raster
 from polygen.schedule.model import Schedule
 
 _GROUP = AGENTS["consumer"]
@@ -185,6 +187,10 @@ def lower_chain(
         taken.threads, taken.shared_bytes, persistent=device.multiprocessors,
         batches=tuple(extent for _, extent in matched.values.batches),
     )  # fmt: skip
+    visited, more = key_tiles(matched, shape), ()
+    if visited is not None:  # each block has as many tiles of keys as its rows want
+        launch = replace(launch, persistent=0)
+        more = prove_key_tiles(visited, matched.values.depths[0], atom.m)
     rows, columns, keys = shape.tiles.cta
     return KernelPlan(
         entry=f"pg_{program.name}",
@@ -205,11 +211,21 @@ def lower_chain(
         places=_places(given, shape),
         syncs=syncs,
         frame=sync.frame,
-        proofs=(*tree.proofs, carried_proof(atom), *prove_linear_raster(schedule.raster.group)),
+        proofs=(
+            *tree.proofs, carried_proof(atom), *more,
+            *(prove_linear_raster(1) if visited is None else (prove_raster(1),)),
+        ),
         resources=taken,
         sums=tree.sums,
         scores=matched.scores,
-    )
+        key_tiles=visited,
+    )  # fmt: skip
+
+
+def key_tiles(matched: ChainMatch, shape: ChainShape) -> KeyTiles | None:
+    """The tiles of keys that a tile of rows visits; None: all."""
+    found = matched.chain.range
+    return None if found is None else KeyTiles(found, shape.tiles.cta[0], shape.tiles.cta[2])
 
 
 def _places(given: Given, shape: ChainShape) -> tuple[Place, ...]:
@@ -294,10 +310,22 @@ class _Leaves:
         raster, batches = self.given.schedule.raster, self.matched.values.batches
         locate = Locate("m", "n", raster.group, (1, 1), batches, None)
         found = [Leaf("locate", "locate", "threads", _TILE, locate)]
+        if self._visited is not None:
+            found = [Leaf("locate", "located", "threads", _TILE, Nothing())]
         found += [self._fill(name, operand) for name, operand in self.matched.operands]
         consumer = [*self._between(), *self._products(), *self._end()]
         found += [replace(leaf, place="consumer") for leaf in consumer]
         return [*found, *sync_leaves(self.given, self.syncs, "")]
+
+    @property
+    def _visited(self) -> KeyTiles | None:
+        return key_tiles(self.matched, self.shape)
+
+    @property
+    def _key(self) -> str:
+        """Where key tile `k` begins."""
+        first = f"({FIRST} + k)" if self._visited is not None else "k"
+        return f"{first} * {self.shape.tiles.cta[2]}"
 
     def _buffer(self, name: str) -> Buffer:
         return next(b for b in self.buffers if b.name == name)
@@ -314,12 +342,12 @@ class _Leaves:
     def _boxes(self, name: str, operand: Operand) -> Boxes:
         """The boxes of one operand's tile."""
         layout = self._buffer(f"ring_{name}").matrix
-        rows, columns, keys = self.shape.tiles.cta
+        rows, columns, _ = self.shape.tiles.cta
         first = name != VALUES
         starts = {
             "m": f"b_m * {rows}",
-            "n": f"k * {keys}" if first else f"b_n * {columns}",
-            "k": "0" if first else f"k * {keys}",
+            "n": self._key if first else f"b_n * {columns}",
+            "k": "0" if first else self._key,
         }
         box = (layout.rows, layout.span // operand.tensor.dtype.bytes)
         sides = (operand.role, "k") if operand.k_contiguous else ("k", operand.role)
@@ -402,7 +430,7 @@ class _Leaves:
             half_rows=int(table[0, -1, 0] - table[0, 0, 0]),
             masks=_masks(table),
             first_row=f"{self.out.row_base} + m * {atom.m} + {closed_form(table[:, 0, 0])}",
-            first_key=f"k * {tiles.cta[2]} + {closed_form(table[:, 0, 1])}",
+            first_key=f"{self._key} + {closed_form(table[:, 0, 1])}",
             keys=matched.values.depths[0],
             tile=tiles.cta[2],
             dtype=matched.values.operand(VALUES).tensor.dtype.name,
@@ -415,7 +443,16 @@ class _Leaves:
                 for w in matched.after.writes
                 if w.kind != "row"
             ),
+            inside=self._inside(),
         )
+
+    def _inside(self) -> str:
+        """When no key of a tile is masked by a range."""
+        visited, tiles = self._visited, self.shape.tiles
+        if visited is None or not visited.range.inside:
+            return ""
+        row = f"b_m * {tiles.cta[0]} + w_m * {tiles.warp[0]} + m * {self.given.atom.m}"
+        return visited.within(row, self.given.atom.m, self._key)
 
     def _terms(self) -> tuple[Terms | None, Terms]:
         """What is computed of a score, split at the reference."""
@@ -466,7 +503,28 @@ class _Leaves:
             tuple(elements[name] for name in elements if name in used),
             tuple((name, place) for name, place in work.coordinates if name in used),
             tuple(results),
+            self._unmasked(statements, results),
         )
+
+    def _unmasked(
+        self, statements: Sequence[Compute], results: Sequence[str]
+    ) -> tuple[Compute, ...]:
+        """The statements where the mask lets everything through; none if they are the same."""
+        inside = self.matched.chain.range
+        if inside is None or not inside.inside:
+            return ()
+        changed = [
+            Compute(s.result, "cast", (inside.inside,), F32) if s.result == inside.value else s
+            for s in statements
+        ]
+        if changed == list(statements):
+            return ()
+        needs, found = set(results), []
+        for one in reversed(changed):
+            if one.result in needs:
+                found.append(one)
+                needs |= {arg for arg in one.args if isinstance(arg, str)}
+        return tuple(reversed(found))
 
     def _reads(self) -> tuple[Read, ...]:
         """The reads at (row, key), with their strides."""

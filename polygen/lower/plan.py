@@ -48,6 +48,7 @@ from polygen.lower.work import (
 )
 from polygen.poly.ast import Block, LoopAst, Marked
 from polygen.poly.frame import Frame
+from polygen.poly.key_tiles import KeyTiles
 from polygen.poly.legality import Proof
 from polygen.poly.match import Match
 from polygen.poly.pointwise import Pointwork
@@ -235,6 +236,7 @@ class KernelPlan:
     following: Following | None = None  # what makes results of parts of folds
     realign: Realign | None = None  # the copy that goes before; `program` is that of what follows
     scores: Match | None = None  # of a chain, its first product; `match` is the second's
+    key_tiles: KeyTiles | None = None  # of a chain, which tiles of keys a tile of rows visits
 
     @property
     def extents(self) -> tuple[tuple[str, Dim], ...]:

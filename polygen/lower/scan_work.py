@@ -32,6 +32,7 @@ class Terms:
     reads: tuple[Read, ...]
     coordinates: tuple[tuple[str, Along], ...]
     results: tuple[str, ...]
+    unmasked: tuple[Compute, ...] = ()  # the statements where no key of a tile is masked
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,8 @@ class Scan:
         fragment: per k step of the second product and register of its operand: the pair of scores
             that it holds, (group, element) of the first, beside the second.
         fast: whether functions take their fast forms.
+        inside: beside the end of the keys, when no key of a tile is masked for a consumer's rows of
+            instruction `m`: a condition, or "".
     """
 
     advance: Terms | None
@@ -103,6 +106,7 @@ class Scan:
     dtype: str
     fragment: tuple[tuple[tuple[int, int], ...], ...]
     fast: bool
+    inside: str = ""
 
     @property
     def reference(self) -> ScanState | None:

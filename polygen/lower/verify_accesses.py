@@ -38,6 +38,7 @@ from polygen.lower.work import (
     Stream,
 )
 from polygen.poly.chain_match import renamed
+from polygen.poly.key_tiles import FIRST
 from polygen.poly.match import Along
 
 _C_ONLY = re.compile(r"\(long long\)|(?<=\d)LL")
@@ -304,7 +305,7 @@ def _check_boxes(plan: KernelPlan, of: Boxes, leaf: Leaf) -> None:
         raise VerifyError(f"{of.map} is no map of {leaf.statement}'s boxes", where=plan.entry)
     index, tile = _accessed(plan, of)
     batches = [dim for dim, _ in plan.batches]
-    own = {name: 0 for name in ("group", "owner", "p")}
+    own = {name: 0 for name in ("group", "owner", "p", FIRST)}
     # Of blocks that share sums each has a range of k tiles, and of columns to finish.
     split = plan.tiles.split
     ranges = [{"rank": r, "k_tiles": n} for r in range(split) for n in range(2)]

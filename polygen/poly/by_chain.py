@@ -31,7 +31,6 @@ from polygen.poly.tile_tree import loop, steps
 from polygen.poly.tiling import Tiling
 
 _THREADS, _COPY_ENGINE, _PRODUCTS = "threads", "tma.load", "wgmma"
-RINGS = ("a", "b", "c")  # the first product's operands, then the second's right one
 
 
 @dataclass(frozen=True, slots=True)

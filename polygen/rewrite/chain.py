@@ -41,6 +41,7 @@ from polygen.frontend.program import (
     Tensor,
 )
 from polygen.rewrite.factors import factors_out
+from polygen.rewrite.key_range import KeyRange, key_range
 from polygen.rewrite.separation import Factor, correction, separated
 from polygen.rewrite.simplify import Fresh, each_once, log_sums_in_parts, needed
 from polygen.rewrite.values import Values
@@ -80,6 +81,7 @@ class Chain:
         weight: the second product's operand.
         rows: outputs of one element a row: these names are matrices in `values`, alike in a row.
         steps: how it was derived, in sentences.
+        range: the keys of a row, where a mask says so.
     """
 
     scores: Program
@@ -90,6 +92,7 @@ class Chain:
     weight: str
     rows: tuple[Tensor, ...]
     steps: tuple[str, ...]
+    range: KeyRange | None = None
 
     def __str__(self) -> str:
         lines = [f"{at}. {step}" for at, step in enumerate(self.steps, 1)]
@@ -325,10 +328,17 @@ class _Rewriting:
             "becomes a scan" + (", rescaled by c" if factors else "")
         )
         self.steps.append("a scan steps by blocks of keys: combining is associative")
+        (masked,) = (s.term for s in states[:1]) if reference else (self.operand.name,)
+        folded = [(s.term, s.monoid) for s in states]
+        inside = key_range(self.values, masked, folded, self.operand.name)
+        if inside is not None:
+            self.steps.append(
+                f"row i has the keys {inside}: what {inside.value} is at others adds nothing"
+            )
         scores, weight = self._scores([s.term for s in states])
         values, rows = self._after([s.value for s in states])
         return Chain(
-            scores, values, tuple(states), name, factors, weight, rows, tuple(self.steps)
+            scores, values, tuple(states), name, factors, weight, rows, tuple(self.steps), inside
         )
 
     def _factors(self, reference: Fold | None) -> tuple[Factor, ...]:

@@ -30,12 +30,15 @@ def _called(name: str) -> str:
     return f"{name}_out"
 
 
-def terms_lines(scan: Scan, terms: Terms) -> tuple[list[str], tuple[str, ...]]:
+def terms_lines(
+    scan: Scan, terms: Terms, *, masked: bool = True
+) -> tuple[list[str], tuple[str, ...]]:
     """The statements on one score, and the helper files they need."""
     names = dict(terms.given) | {name: name for name, _ in terms.coordinates}
     names |= {r.name: c_name(r.tensor.name) if r.kind == "scalar" else r.name for r in terms.reads}
     outputs = {name: _called(name) for name in terms.results}
-    return pointwise(terms.statements, names, outputs, scan.fast)
+    statements = terms.statements if masked or not terms.unmasked else terms.unmasked
+    return pointwise(statements, names, outputs, scan.fast)
 
 
 def scan_helpers(plan: KernelPlan) -> list[str]:
@@ -66,11 +69,20 @@ def _function(name: str, scan: Scan, terms: Terms) -> list[str]:
     parameters += [f"float {read.name}" for read in terms.reads if read.kind != "scalar"]
     parameters += [f"float {name}" for name, _ in terms.coordinates]
     parameters += [f"float& {_called(name)}" for name in terms.results]
-    return [
-        f"auto {name} = [&]({', '.join(parameters)}) __attribute__((always_inline)) {{",
-        *(f"  {line}" for line in terms_lines(scan, terms)[0]),
-        "};",
-    ]
+    found = []
+    for masked in (True, *((False,) if terms.unmasked else ())):
+        called = name if masked else _unmasked(name)
+        found += [
+            f"auto {called} = [&]({', '.join(parameters)}) __attribute__((always_inline)) {{",
+            *(f"  {line}" for line in terms_lines(scan, terms, masked=masked)[0]),
+            "};",
+        ]
+    return found
+
+
+def _unmasked(function: str) -> str:
+    """The function where no key of a tile is masked."""
+    return f"{function}_unmasked"
 
 
 def _by_row(terms: Terms) -> list[str]:
@@ -129,7 +141,8 @@ def _elements(
         lines = [_UNROLL, f"for (int n = 0; n < {scan.score_groups}; ++n) {{"]
         for element, (_, offset) in enumerate(scan.elements):
             arguments = ", ".join([*_arguments(scan, terms, element), *results])
-            lines += ["  {", f"    float {', '.join(results)};", f"    {function}({arguments});"]
+            called = _unmasked(function) if terms.unmasked and not edge else function
+            lines += ["  {", f"    float {', '.join(results)};", f"    {called}({arguments});"]
             if edge:
                 place = plus(f"first_key + n * {scan.group_columns}", offset)
                 outside = " ".join(
@@ -141,8 +154,9 @@ def _elements(
             lines.append("  }")
         return [*lines, "}"]
 
+    inside = f" && {scan.inside}" if scan.inside and terms.unmasked else ""
     return [
-        "if (whole) {",
+        f"if (whole{inside}) {{",
         *(_in(line) for line in body(False)),
         "} else {",
         *(_in(line) for line in body(True)),
@@ -159,7 +173,7 @@ def _tile(plan: KernelPlan, scan: Scan) -> list[str]:
     return [
         f"const int keys = {size_name(scan.keys)}, rows = {extent_names(plan)['m']};",
         f"const int first_key = {scan.first_key}, half_rows = {scan.half_rows};",
-        f"const bool whole = (k + 1) * {scan.tile} <= keys;",
+        f"const bool whole = {scan.first_key.rpartition(' + ')[0]} + {scan.tile} <= keys;",
     ]
 
 
