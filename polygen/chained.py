@@ -3,8 +3,8 @@
 1. The program is rewritten as one loop over keys (`polygen.rewrite.chain`); what is no chain goes
    the way of all others.
 2. A block's tile has 64 rows for each consumer and all columns; it takes as many keys at a time as
-   registers and shared memory hold. A schedule that is given says so by its tile: m rows, n columns,
-   k keys.
+   registers and shared memory hold. A schedule that is given says so by its tile: m rows, n
+   columns, k keys.
 3. Tiles, proofs and plan are made as for any kernel.
 """
 
@@ -37,7 +37,16 @@ from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import tiling
 from polygen.rewrite.chain import chain, products_in_chain
 from polygen.schedule.load import load_schedule
-from polygen.schedule.model import CtaTile, Epilogue, Pipeline, Raster, Roles, Schedule, Tile, WarpTile
+from polygen.schedule.model import (
+    CtaTile,
+    Epilogue,
+    Pipeline,
+    Raster,
+    Roles,
+    Schedule,
+    Tile,
+    WarpTile,
+)
 
 _KEYS = (128, 96, 64, 32, 16)  # of a tile, the most first
 _CONSUMERS = 2
@@ -118,9 +127,7 @@ def map_and_lower(
     found = matched(program)
     kind = decided.atom.name
     model, tree = map_chain(found, decided.shape, kind, derived)
-    plan = lower_chain(
-        program, found, tree, decided.shape, decided.schedule, decided.atom, device
-    )
+    plan = lower_chain(program, found, tree, decided.shape, decided.schedule, decided.atom, device)
     return model, tree, plan
 
 
@@ -221,4 +228,3 @@ def _check(
     made = layouts(found, shape, atom, f"schedule {schedule.name}")
     rings = chain_memory(found, shape, made, [("barriers", 4 * shape.stages + 2, 1)])
     chain_resources(found, shape, schedule, device, needed(rings))
-

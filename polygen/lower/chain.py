@@ -187,7 +187,8 @@ def lower_chain(
         taken.threads, taken.shared_bytes, persistent=device.multiprocessors,
         batches=tuple(extent for _, extent in matched.values.batches),
     )  # fmt: skip
-    visited, more = key_tiles(matched, shape), ()
+    visited = key_tiles(matched, shape)
+    more: tuple[Proof, ...] = ()
     if visited is not None:  # each block has as many tiles of keys as its rows want
         launch = replace(launch, persistent=0)
         more = prove_key_tiles(visited, matched.values.depths[0], atom.m)
@@ -376,7 +377,9 @@ class _Leaves:
             begins="s > 0",
         )  # fmt: skip
         multiply = Product(
-            (WEIGHTS, VALUES), "sum", counter_of(tree, "multiply", f"ring_{VALUES}"),
+            (WEIGHTS, VALUES),
+            "sum",
+            counter_of(tree, "multiply", f"ring_{VALUES}"),
             fragment="weights[m][s]",
         )
         return [
@@ -439,9 +442,7 @@ class _Leaves:
                 for step in range(tiles.k_steps)
             ),
             fast=all(
-                w.tensor.dtype.bits <= _FAST_BITS
-                for w in matched.after.writes
-                if w.kind != "row"
+                w.tensor.dtype.bits <= _FAST_BITS for w in matched.after.writes if w.kind != "row"
             ),
             inside=self._inside(),
         )
@@ -541,15 +542,11 @@ def _elements(atom: Atom) -> tuple[tuple[int, int], ...]:
     """Per element of a thread in a group of columns: which of its rows, and its column."""
     table = atom.c.table[0]
     rows = sorted({int(row) for row in table[:, 0]})
-    return tuple(
-        (rows.index(int(row)), int(column - table[0, 1])) for row, column in table
-    )
+    return tuple((rows.index(int(row)), int(column - table[0, 1])) for row, column in table)
 
 
 def _masks(table: np.ndarray[Any, Any]) -> tuple[int, ...]:
     """Bits in which the numbers of lanes differ that have elements of the same rows."""
     lanes = np.arange(len(table))
     bits = [1 << bit for bit in range(len(table).bit_length() - 1)]
-    return tuple(
-        bit for bit in bits if np.array_equal(table[lanes ^ bit][:, :, 0], table[:, :, 0])
-    )
+    return tuple(bit for bit in bits if np.array_equal(table[lanes ^ bit][:, :, 0], table[:, :, 0]))

@@ -27,7 +27,7 @@ from polygen.hardware.units import unit
 from polygen.poly.frames import Frames, Held
 from polygen.poly.kernel_parts import flat
 from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
-from polygen.poly.tile_tree import loop, steps
+from polygen.poly.tile_tree import Node, loop, steps
 from polygen.poly.tiling import Tiling
 
 _THREADS, _COPY_ENGINE, _PRODUCTS = "threads", "tma.load", "wgmma"
@@ -83,7 +83,9 @@ def by_chain(shape: ChainShape) -> TileProgram:
     score, multiply = (loop("s", loop("m", name)) for name in ("score", "multiply"))
     first = ("fill_b", score, "commit_score")
     second = ("fill_c", multiply, "commit_multiply")
-    body = (*first, *second, *between) if shape.lag else (*first, *between, *second)
+    body: tuple[Node | str, ...] = (
+        (*first, *second, *between) if shape.lag else (*first, *between, *second)
+    )
     begin = ("locate_producer", "locate_consumer", "fill_a")
     end = (*(("complete",) if shape.states else ()), loop("m", "store"))
     every = loop("k", flat(steps(*first, *between, *second)))
@@ -213,9 +215,7 @@ def _between(shape: ChainShape) -> tuple[TileStatement, ...]:
 
     found = []
     if shape.referenced:
-        found.append(
-            statement("advance", (located, scores, seen), (scores, states, correction))
-        )
+        found.append(statement("advance", (located, scores, seen), (scores, states, correction)))
     own = (states,) if shape.states else ()
     before = ((states,) if shape.referenced else (seen,)) if shape.states else ()
     corrects = (correction,) if shape.referenced else ()

@@ -27,7 +27,7 @@ from polygen.poly.place_trees import place_trees
 from polygen.poly.refine import refine
 from polygen.poly.scop import Scop, must_flow, reuse_dependences, space
 from polygen.poly.tile_program import TileProgram
-from polygen.poly.tiling import Panels, Tiling
+from polygen.poly.tiling import Panels
 from polygen.schedule.sums import ASCENDING, FROM_FIRST, Sums, sum_order
 
 
@@ -111,9 +111,7 @@ def _elements(matched: ChainMatch, shape: ChainShape) -> tuple[_Element, ...]:
     z, keys = _batches(matched), shape.tiles.cta[2]
     m, columns, depth = matched.values.m, matched.columns, matched.depth
     row = ",".join((*z, "i"))
-    outer = " and ".join(
-        [*(f"0 <= {d} < {n}" for d, n in matched.values.batches), f"0 <= i < {m}"]
-    )
+    outer = " and ".join([*(f"0 <= {d} < {n}" for d, n in matched.values.batches), f"0 <= i < {m}"])
     key = f"{outer} and 0 <= j < {matched.values.depths[0]}"
     column, block = f"0 <= e < {columns}", f"floor(j/{keys})"
     rows = shape.tiles.warp[0]

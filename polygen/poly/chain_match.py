@@ -137,18 +137,16 @@ def _named(values: Match) -> Match:
     )
 
 
-def _require_same_rows(
-    chain: Chain, scores: Match, values: Match, before: Pointwork
-) -> None:
+def _require_same_rows(chain: Chain, scores: Match, values: Match, before: Pointwork) -> None:
     """Rows, keys and matrices of what is scored are those of what is multiplied."""
     scored = next(write.index for write in before.writes if write.name == chain.weight)
     (product,) = values.products
     operand = values.operand(product.left)
     turned = {"n": "k"}
     wanted = tuple(replace(one, dim=turned.get(one.dim, one.dim)) for one in scored)
-    if operand.tensor.name == chain.weight and operand.index == wanted:
-        if scores.batches == values.batches:
-            return
+    same = operand.tensor.name == chain.weight and operand.index == wanted
+    if same and scores.batches == values.batches:
+        return
     raise UnsupportedProgram(
         f"{chain.weight}[{', '.join(map(str, wanted))}] is multiplied as "
         f"[{', '.join(map(str, operand.index))}]",

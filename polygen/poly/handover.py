@@ -193,8 +193,8 @@ def _arrivals(
         )
     if not lag:
         domain = cells.domain()
-        before = dict(work.program.releases).get(lead, "") if one.kind == "empty" else ""
-        at, behind = ((before,), False) if before else (near, True)
+        front = dict(work.program.releases).get(lead, "") if one.kind == "empty" else ""
+        at, behind = ((front,), False) if front else (near, True)
         work.put(
             name, "arrive", loops, domain, place, at, level, when, after=behind, executes=threads
         )

@@ -1,6 +1,6 @@
 """Chains of products: the sums of one, after pointwise work and folds, are an operand of the next.
 
-    v0[i,j] += q[i,k] * k[j,k]        v8[i,e] += f(v0[i,j], m[i]) * v[j,e]        m, l: folds over j
+    v0[i,j] += q[i,k] * k[j,k]     v8[i,e] += f(v0[i,j], m[i]) * v[j,e]     m, l: folds over j
 
 One loop over the keys j runs everything, if nothing in it needs what only the end of the loop
 knows. Dependences alone say no: the maximum of a row is known behind its last key, and all terms
@@ -201,9 +201,7 @@ class _Rewriting:
         self.second = next(
             s for s in statements if isinstance(s, Contraction) and s.name == self.second.name
         )
-        self.operand = next(
-            a for a in self.second.reads if a.name not in self.program.tensors
-        )
+        self.operand = next(a for a in self.second.reads if a.name not in self.program.tensors)
         self.folds = [s for s in statements if isinstance(s, Fold)]
         values = Values(tuple(statements))
         states = [fold.write.name for fold in self.folds]
@@ -434,12 +432,15 @@ class _Rewriting:
                 if tensor is not None:
                     rows.append(tensor)
                     at = outputs.index(tensor)
-                    whole = (*tensor.dims, dict(self.second.domain)[self.second.write.iterators[-1]])
+                    whole = (
+                        *tensor.dims,
+                        dict(self.second.domain)[self.second.write.iterators[-1]],
+                    )
                     outputs[at] = self._array(tensor.name, whole, tensor.dtype)
                 continue
-            if self.second.write.name not in self.values.behind(one.write.name):
-                if self._only_pairs(one):
-                    continue
+            behind = self.values.behind(one.write.name)
+            if self.second.write.name not in behind and self._only_pairs(one):
+                continue
             assert isinstance(one, Pointwise)
             statements.append(self._reading_rows(one, lifted))
         kept = needed(statements, self.outputs)
@@ -530,4 +531,3 @@ class _Rewriting:
             f"{self.program.name}_{what}", self.program.source, tuple(inputs), outputs,
             tuple(statements),
         )  # fmt: skip
-

@@ -1,4 +1,6 @@
-"""A factor that a sum does not run over leaves it: sum_k (a[k] * r) * v[k] = (sum_k a[k] * v[k]) * r.
+"""A factor that is the same for all terms of a sum leaves it.
+
+    sum over k of (a[k] * r) * v[k]   =   (sum over k of a[k] * v[k]) * r
 
 It holds for products and quotients, through a choice whose other side is 0, and through rounding,
 which is then of `a[k]` and not of its product. The quotient by a sum of terms that are all 0, as in

@@ -127,7 +127,7 @@ def _bound(values: Values, condition: Argument) -> tuple[str, int] | None:
     if any(form is None for form in forms):
         return None
     sign, less = _COMPARISONS[writer.function]
-    row, key, number = (sign * (a - b) for a, b in zip(*forms, strict=True))  # type: ignore[arg-type]
+    row, key, number = (sign * (a - b) for a, b in zip(*forms, strict=True))
     # row * i + key * j + number >= 0, in whole numbers
     number = math.floor(number) if not less else math.ceil(number) - 1
     if (row, key) == (1, -1):
@@ -135,9 +135,7 @@ def _bound(values: Values, condition: Argument) -> tuple[str, int] | None:
     return ("lower", -number) if (row, key) == (-1, 1) else None
 
 
-def _linear(
-    values: Values, arg: Argument, at: Pointwise
-) -> tuple[float, float, float] | None:
+def _linear(values: Values, arg: Argument, at: Pointwise) -> tuple[float, float, float] | None:
     """An argument as ``a * row + b * key + c``; None if it is none, or a row of another axis."""
     if isinstance(arg, Constant):
         return (0.0, 0.0, arg.value) if math.isfinite(arg.value) else None

@@ -196,9 +196,7 @@ def separated(
     return factors
 
 
-def _counterexample(
-    values: Values, term: str, state: str, factors: Sequence[Factor] | None
-) -> str:
+def _counterexample(values: Values, term: str, state: str, factors: Sequence[Factor] | None) -> str:
     """Numbers under which f(x, m') f(x0, m) is not f(x, m) f(x0, m'); "" if none is found."""
     choose = random.Random(0)
     inputs = sorted(

@@ -23,6 +23,7 @@ class Fresh:
         self._taken = {name for s in statements for name in (s.name, s.write.name)} | set(taken)
 
     def __call__(self, letter: str) -> str:
+        """A letter and the least number that make a new name."""
         number = 0
         while f"{letter}{number}" in self._taken:
             number += 1

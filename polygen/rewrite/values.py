@@ -1,4 +1,4 @@
-"""The values of a program by name: who makes each, what it depends on, and what it is in numbers."""
+"""The values of a program by name: who makes each, what it depends on, its number at a point."""
 
 from __future__ import annotations
 
@@ -55,9 +55,7 @@ class Values:
                 seen[value] = _fixed(value)
         return seen[value]
 
-    def _operand(
-        self, arg: Argument, known: Mapping[str, float], seen: dict[str, float]
-    ) -> float:
+    def _operand(self, arg: Argument, known: Mapping[str, float], seen: dict[str, float]) -> float:
         if isinstance(arg, Constant):
             return arg.value
         if isinstance(arg, Access):

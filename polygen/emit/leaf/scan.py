@@ -187,6 +187,12 @@ def _over_rows(scan: Scan, *lines: str) -> list[str]:
     ]
 
 
+def _nothing(identity: str) -> str:
+    """What terms of both rows are combined into."""
+    each = "{" + ", ".join([identity] * _TURNS) + "}"
+    return f"{{{each}, {each}}}"
+
+
 def _text(lines: Sequence[str], comment: str, declarations: Sequence[str] = ()) -> Text:
     body = "\n".join(line if line.startswith("#") else f"  {line}" for line in lines)
     return Text(body, comment, tuple(declarations))
@@ -211,7 +217,7 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
             scan,
             *_by_row(terms),
             "made(scores[m]);",
-            f"float now[2][{_TURNS}] = {{{', '.join(['{' + ', '.join([nothing] * _TURNS) + '}'] * 2)}}};",
+            f"float now[2][{_TURNS}] = {_nothing(nothing)};",
             *_elements(scan, terms, "term_of_reference", [nothing], use),
             _UNROLL,
             "for (int row = 0; row < 2; ++row) {",
@@ -252,7 +258,7 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
             beyond[at] = identities(state.monoid)[0]
 
     def use(element: int) -> list[str]:
-        row, offset = scan.elements[element]
+        row, _ = scan.elements[element]
         return [
             combined(s.monoid, [f"part_{s.value}[{row}][n % {_TURNS}]"], [value_of[s.term]])
             for s in scan.summed
@@ -261,9 +267,10 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
     parts, ends = [], []
     for s in scan.summed:
         (nothing,) = identities(s.monoid)
-        each = "{" + ", ".join([nothing] * _TURNS) + "}"
-        parts.append(f"float part_{s.value}[2][{_TURNS}] = {{{each}, {each}}};")
-        scaled = f"{s.register}[m][row] * correction[m][row]" if s.rescaled else f"{s.register}[m][row]"
+        parts.append(f"float part_{s.value}[2][{_TURNS}] = {_nothing(nothing)};")
+        scaled = (
+            f"{s.register}[m][row] * correction[m][row]" if s.rescaled else f"{s.register}[m][row]"
+        )
         ends += [
             f"  float sum_{s.value} = k == 0 ? {nothing} : {scaled};",
             *(
@@ -292,7 +299,9 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
     declared = [f"float {s.register}[{scan.rows}][2];" for s in scan.summed]
     declared += _function("terms_of_score", scan, terms)
     under = f" under {reference.value}" if reference is not None else ""
-    return _text(lines, f"{one.statement}[i,k]: what is multiplied{under}, and states of rows", declared)
+    return _text(
+        lines, f"{one.statement}[i,k]: what is multiplied{under}, and states of rows", declared
+    )
 
 
 @leaf("rescale", "threads", Scan, ("k",), needs=("scan",))
@@ -322,7 +331,9 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
     per_step = scan.fragment[1][0][0] - scan.fragment[0][0][0] if steps > 1 else 0
     body = []
     for register, (group, element) in enumerate(scan.fragment[0]):
-        assert all(f[register] == (group + s * per_step, element) for s, f in enumerate(scan.fragment))
+        assert all(
+            f[register] == (group + s * per_step, element) for s, f in enumerate(scan.fragment)
+        )
         at = plus(f"s * {per_step}", group)
         first, second = (f"scores[m][{at}][{element + e}]" for e in range(2))
         body.append(f"  weights[m][s][{register}] = pack_{scan.dtype}({first}, {second});")
@@ -422,4 +433,3 @@ def _value(expression: Expression, state: Any) -> Any:
         name, *operands = expression
         return state.apply(str(name), *(_value(one, state) for one in operands))  # type: ignore[arg-type]
     return state if expression == STATE else expression
-
