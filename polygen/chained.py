@@ -89,13 +89,19 @@ def matched(program: Program) -> ChainMatch:
     return match_chain(found)
 
 
-def decide_chain(program: Program, device: Device, schedule: Schedule | Path | str) -> Decided:
+def decide_chain(
+    program: Program,
+    device: Device,
+    schedule: Schedule | Path | str,
+    skip: frozenset[str] = frozenset(),
+) -> Decided:
     """The schedule and the instruction of a chain.
 
     Args:
         program: a chain.
         device: the target.
         schedule: a record, a file, or "auto".
+        skip: names of schedules not to choose: their kernels spill.
 
     Raises:
         PolygenError: no kernel can be made of the program, or none with this schedule.
@@ -103,7 +109,7 @@ def decide_chain(program: Program, device: Device, schedule: Schedule | Path | s
     found = matched(program)
     atom = _instruction(found, device)
     if schedule == "auto":
-        return _fitting(found, atom, device)
+        return _fitting(found, atom, device, skip)
     if isinstance(schedule, Schedule):
         given, origin = schedule, f"given: {schedule.name}"
     else:
@@ -156,11 +162,15 @@ def _instruction(found: ChainMatch, device: Device) -> Atom:
     return atoms[0]
 
 
-def _fitting(found: ChainMatch, atom: Atom, device: Device) -> Decided:
+def _fitting(found: ChainMatch, atom: Atom, device: Device, skip: frozenset[str]) -> Decided:
     """The schedule with the most keys in a tile that fits the device."""
     columns = -(-found.columns // atom.k) * atom.k
     rows = atom.m
-    last: ResourceError | None = None
+    last = ResourceError(
+        f"schedules {', '.join(sorted(skip))} spill",
+        where=found.chain.values.name,
+        nearest="Compute less at every score, or pass it as an array",
+    )
     for keys in _KEYS:
         schedule = Schedule(
             name=f"chain_{_CONSUMERS * rows}x{columns}x{keys}",
@@ -171,6 +181,8 @@ def _fitting(found: ChainMatch, atom: Atom, device: Device) -> Decided:
             raster=Raster("m", 1),
             epilogue=Epilogue("registers"),
         )
+        if schedule.name in skip:
+            continue
         shape = _shape(found, atom, schedule)
         try:
             _check(found, shape, atom, schedule, device)
@@ -178,7 +190,6 @@ def _fitting(found: ChainMatch, atom: Atom, device: Device) -> Decided:
             last = reason
             continue
         return Decided(atom, schedule, shape, "derived: as many keys as fit")
-    assert last is not None
     raise last
 
 

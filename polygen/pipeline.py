@@ -126,7 +126,7 @@ def _generate(
     sums: str,
 ) -> Passes:
     if is_chain(program):
-        return _chain(program, device, schedule, command)
+        return _chain(program, device, schedule, command, skip)
     products, model, fusion, prospect = _analysed(program)
     instruction, decided, origin = decide(program, prospect, device, sizes, schedule, skip, sums)
     copy = realign(program, prospect.matched, decided)
@@ -162,10 +162,14 @@ def _generate(
 
 
 def _chain(
-    program: Program, device: Device, schedule: Schedule | Path | str, command: str
+    program: Program,
+    device: Device,
+    schedule: Schedule | Path | str,
+    command: str,
+    skip: frozenset[str],
 ) -> Passes:
     """All passes of a chain of products."""
-    decided = decide_chain(program, device, schedule)
+    decided = decide_chain(program, device, schedule, skip)
     model, tree, plan = map_and_lower(program, device, decided, synchronised)
     verify(plan)
     return Passes(program, model, tree, plan, emit(plan, command), decided.origin, command)

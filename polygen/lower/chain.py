@@ -219,6 +219,7 @@ def lower_chain(
         resources=taken,
         sums=tree.sums,
         scores=matched.scores,
+        scored=matched.before,
         key_tiles=visited,
     )  # fmt: skip
 

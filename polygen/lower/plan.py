@@ -236,6 +236,7 @@ class KernelPlan:
     following: Following | None = None  # what makes results of parts of folds
     realign: Realign | None = None  # the copy that goes before; `program` is that of what follows
     scores: Match | None = None  # of a chain, its first product; `match` is the second's
+    scored: Pointwork | None = None  # of a chain, what is computed at every (row, key)
     key_tiles: KeyTiles | None = None  # of a chain, which tiles of keys a tile of rows visits
 
     @property

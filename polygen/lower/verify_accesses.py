@@ -24,6 +24,7 @@ from polygen.lower.launch import stride_argument
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Epilogue, Finish, Folding, Lines, Read, Store, Warm, Write
 from polygen.lower.scan_work import RowStore
+from polygen.lower.verify_chain import check_scans
 from polygen.lower.verify_computed import check_computed
 from polygen.lower.work import (
     Boxes,
@@ -69,6 +70,7 @@ def check_accesses(plan: KernelPlan) -> None:
     _check_sums(plan)
     _check_shares(plan)
     _check_elements(plan, plan.epilogue)
+    check_scans(plan, _check_address)
     groups = plan.match.groups
     batches = () if groups else plan.batches
     wanted = tuple(extent for _, extent in batches)

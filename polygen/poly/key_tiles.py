@@ -6,6 +6,7 @@ block has one tile of rows then, so that its loops run over as many tiles of key
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from polygen import isl
@@ -15,6 +16,22 @@ from polygen.poly.legality import Proof
 from polygen.rewrite.key_range import KeyRange
 
 FIRST = "k_first"  # the first tile of keys
+
+
+Divided = Callable[[str, int], str]
+
+
+def _in_c(text: str, by: int) -> str:
+    """Of what is not negative."""
+    return f"{text} / {by}"
+
+
+def _in_isl(text: str, by: int) -> str:
+    return f"floor(({text})/{by})"
+
+
+def _plus(number: int) -> str:
+    return f"{'+' if number >= 0 else '-'} {abs(number)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,28 +48,34 @@ class KeyTiles:
     rows: int
     keys: int
 
-    def first(self, tile: str, count: str) -> str:
-        """The first tile, in C; `count`: how many tiles of keys there are."""
+    def first(self, tile: str, count: str, divided: Divided = _in_c) -> str:
+        """The first tile.
+
+        Args:
+            tile: of rows.
+            count: how many tiles of keys there are.
+            divided: how a quotient of whole numbers is written.
+        """
         if self.range.lower is None:
             return "0"
-        start = f"{tile} * {self.rows}{self.range.lower:+d}"
-        return f"min(max({start}, 0) / {self.keys}, {count} - 1)"
+        start = f"max({tile} * {self.rows} {_plus(self.range.lower)}, 0)"
+        return f"min({divided(start, self.keys)}, {count} - 1)"
 
-    def number(self, tile: str, count: str, first: str) -> str:
-        """How many tiles, in C."""
+    def number(self, tile: str, count: str, first: str, divided: Divided = _in_c) -> str:
+        """How many tiles from the first one on; other arguments as of `first`."""
         end = count
         if self.range.upper is not None:
-            last = f"{tile} * {self.rows}{self.rows - 1 + self.range.upper:+d}"
-            end = f"min({count}, max({last}, 0) / {self.keys} + 1)"
+            last = f"max({tile} * {self.rows} {_plus(self.rows - 1 + self.range.upper)}, 0)"
+            end = f"min({count}, {divided(last, self.keys)} + 1)"
         return f"max({end} - {first}, 1)"
 
     def within(self, row: str, span: int, key: str) -> str:
         """When all keys of the tile that begins at `key` are those of `span` rows from `row`."""
         parts = []
         if self.range.upper is not None:
-            parts.append(f"{key} + {self.keys - 1} <= {row}{self.range.upper:+d}")
+            parts.append(f"{key} + {self.keys - 1} <= {row} {_plus(self.range.upper)}")
         if self.range.lower is not None:
-            parts.append(f"{key} >= {row}{span - 1 + self.range.lower:+d}")
+            parts.append(f"{key} >= {row} {_plus(span - 1 + self.range.lower)}")
         return " && ".join(parts)
 
 
@@ -70,29 +93,24 @@ def prove_key_tiles(tiles: KeyTiles, keys: Dim, span: int) -> tuple[Proof, ...]:
     """
     parameters = f"[{keys}] -> " if isinstance(keys, str) else ""
     lower, upper = tiles.range.lower, tiles.range.upper
-    bounds = ["i >= 0", "0 <= j", f"j < {keys}"]
-    bounds += [f"j >= i + {lower}"] if lower is not None else []
-    bounds += [f"j <= i + {upper}"] if upper is not None else []
-    block, size = f"{tiles.rows}*floor(i/{tiles.rows})", tiles.keys
-    last = f"floor(({keys} - 1)/{size})"
-    visited = ["0 <= i", f"floor(j/{size}) <= {last}"]
-    if lower is not None:  # max(start, 0) / keys, or the last tile
-        start = f"{block} + {lower}"
-        visited.append(f"(j >= {size}*floor(({start})/{size}) or {start} < 0)")
-    if upper is not None:
-        visited.append(f"(floor(j/{size}) <= floor(({block} + {tiles.rows - 1 + upper})/{size}))")
-    wanted = isl.Set(f"{parameters}{{ [i,j] : {' and '.join(bounds)} }}")
-    have = isl.Set(f"{parameters}{{ [i,j] : {' and '.join(visited)} }}")
-    rest = wanted.subtract(have)
+    mask = ["1 = 1"]
+    mask += [f"j >= i {_plus(lower)}"] if lower is not None else []
+    mask += [f"j <= i {_plus(upper)}"] if upper is not None else []
+    tile, count = f"floor(i/{tiles.rows})", f"floor(({keys} + {tiles.keys - 1})/{tiles.keys})"
+    first = tiles.first(tile, count, _in_isl)
+    number = tiles.number(tile, count, first, _in_isl)
+    own = f"floor(j/{tiles.keys})"
+    wanted = isl.Set(
+        f"{parameters}{{ [i,j] : i >= 0 and 0 <= j < {keys} and {' and '.join(mask)} }}"
+    )
+    visited = f"{own} >= {first} and {own} < {first} + {number}"
+    rest = wanted.subtract(isl.Set(f"{parameters}{{ [i,j] : {visited} }}"))
     if not rest.is_empty():
         raise VerifyError(f"{isl.sample_point(rest)} is in no tile that is visited", where="keys")
-    row, key = f"{span}*floor(i/{span})", f"{size}*floor(j/{size})"
-    whole = ["i >= 0", "j >= 0"]
-    whole += [f"{key} + {size - 1} <= {row} + {upper}"] if upper is not None else []
-    whole += [f"{key} >= {row} + {span - 1 + lower}"] if lower is not None else []
-    mask = [part for part in bounds if "i +" in part]
-    inside = isl.Set(f"{{ [i,j] : {' and '.join(whole)} }}")
-    rest = inside.subtract(isl.Set(f"{{ [i,j] : {' and '.join(mask) or '1 = 1'} }}"))
+    row, key = f"{span}*floor(i/{span})", f"{tiles.keys}*floor(j/{tiles.keys})"
+    whole = tiles.within(row, span, key).replace(" && ", " and ")
+    inside = isl.Set(f"{{ [i,j] : i >= 0 and j >= 0 and {whole} }}")
+    rest = inside.subtract(isl.Set(f"{{ [i,j] : {' and '.join(mask)} }}"))
     if not rest.is_empty():
         raise VerifyError(f"{isl.sample_point(rest)} is masked, in a tile without", where="keys")
     return (

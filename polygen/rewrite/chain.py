@@ -7,7 +7,7 @@ knows. Dependences alone say no: the maximum of a row is known behind its last k
 read it. The rewrite makes every fold a *scan* over j, whose state is known at each key:
 
     m[i,j] = max(m[i,j-1], x[i,j])
-    l[i,j] = l[i,j-1] * c(m[i,j-1], m[i,j]) + f(x[i,j], m[i,j])           c(m, m') = f(x, m') / f(x, m)
+    l[i,j] = l[i,j-1] * c(m[i,j-1], m[i,j]) + f(x[i,j], m[i,j])      c(m, m') = f(x, m') / f(x, m)
 
 1. Log-sum-exp is written as a maximum and a sum; equal statements are one (`simplify`).
 2. What does not vary along j leaves the second product (`factors`).

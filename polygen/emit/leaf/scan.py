@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from polygen.emit.ctext import definition, pointwise
+from polygen.emit.exponentials import by_powers_of_two
 from polygen.emit.folds import combined, exchanged, identities
 from polygen.emit.leaf.elements import epilogue_type, outcomes, vector_record
 from polygen.emit.leaf.table import Text, filled, leaf
@@ -38,6 +39,8 @@ def terms_lines(
     names |= {r.name: c_name(r.tensor.name) if r.kind == "scalar" else r.name for r in terms.reads}
     outputs = {name: _called(name) for name in terms.results}
     statements = terms.statements if masked or not terms.unmasked else terms.unmasked
+    if scan.fast:
+        statements = by_powers_of_two(statements)
     return pointwise(statements, names, outputs, scan.fast)
 
 
