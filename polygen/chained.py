@@ -177,7 +177,7 @@ def _fitting(found: ChainMatch, atom: Atom, device: Device, skip: frozenset[str]
             device=device.name,
             tile=Tile(CtaTile(_CONSUMERS * rows, columns, keys), WarpTile(rows, columns)),
             pipeline=Pipeline(stages=_STAGES, in_flight=1),
-            roles=Roles("cooperative", *_REGISTERS),
+            roles=Roles("pingpong", *_REGISTERS),
             raster=Raster("m", 1),
             epilogue=Epilogue("registers"),
         )
@@ -213,7 +213,7 @@ def _shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape:
             f"keys, a multiple of {atom.k} up to {atom.n_most}",
         ),
         "pipeline.in_flight": (schedule.pipeline.in_flight in (0, 1), "0 or 1"),
-        "roles.form": (schedule.roles.form == "cooperative", '"cooperative"'),
+        "roles.form": (schedule.specialised, '"cooperative" or "pingpong"'),
         "epilogue.through": (schedule.epilogue.through == "registers", '"registers"'),
         "cluster": (schedule.cluster.blocks == 1, "clusters of 1"),
     }
@@ -229,7 +229,7 @@ def _shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape:
     chain_of = found.chain
     return ChainShape(
         tiling(schedule, atom), depth, schedule.pipeline.stages, schedule.pipeline.in_flight,
-        bool(chain_of.reference), bool(chain_of.states),
+        bool(chain_of.reference), bool(chain_of.states), schedule.roles.form == "pingpong",
     )  # fmt: skip
 
 

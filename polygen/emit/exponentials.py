@@ -33,7 +33,14 @@ def by_powers_of_two(statements: Sequence[Compute]) -> tuple[Compute, ...]:
         sides = []
         for side, operand in zip("ab", inner.args, strict=True):
             name = f"{inner.result}_{side}"
-            found.append(Compute(name, "mul", (operand, _LOG2_E), F32))
+            scaled = made.get(operand) if isinstance(operand, str) else None
+            factor = _LOG2_E
+            if scaled is not None and scaled.function == "mul" and uses[scaled.result] == 1:
+                other, number = scaled.args
+                if isinstance(number, float):
+                    operand, factor = other, number * _LOG2_E
+                    replaced.add(scaled.result)
+            found.append(Compute(name, "mul", (operand, factor), F32))
             sides.append(name)
         found.append(Compute(f"{inner.result}_d", "sub", tuple(sides), F32))
         found.append(Compute(one.result, "exp2", (f"{inner.result}_d",), one.dtype))

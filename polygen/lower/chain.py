@@ -165,7 +165,9 @@ def lower_chain(
     sync = tree.synchronised
     made = layouts(matched, shape, atom, f"schedule {schedule.name}")
     barriers = [
-        (one.name, one.slots, owners(sync, one)) for one in sync.syncs if one.kind == "mbarrier"
+        (one.name, one.slots, owners(sync, one))
+        for one in sync.syncs
+        if one.kind in ("mbarrier", "turn")
     ]
     buffers = chain_memory(matched, shape, made, barriers)
     copied = {f"fill_{name}": layout.bytes for name, layout in made.items()}
@@ -460,8 +462,9 @@ class _Leaves:
         """What is computed of a score, split at the reference."""
         matched, chain = self.matched, self.matched.chain
         score = matched.scores.products[0].contraction.write.name
-        own = dict(matched.states)
-        given = {name: "reference" for name, value in own.items() if value == chain.reference}
+        used = {arg for s in matched.before.statements for arg in s.args}
+        own = [name for name, value in matched.states if value == chain.reference]
+        given = {name: "reference" for name in own if name in used}
         if not chain.reference:
             wanted = (chain.weight, *dict.fromkeys(s.term for s in chain.states))
             return None, self._part(wanted, {score: "score"})

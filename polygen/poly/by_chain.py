@@ -44,6 +44,8 @@ class ChainShape:
         lag: tiles by which the second product is behind the first: 0 or 1.
         referenced: whether terms are made with a reference.
         states: whether there are any.
+        turns: whether consumers issue their products one after another, so that one multiplies
+            while the others weigh.
     """
 
     tiles: Tiling
@@ -52,6 +54,7 @@ class ChainShape:
     lag: int
     referenced: bool
     states: bool
+    turns: bool = False
 
     @property
     def consumers(self) -> int:
@@ -106,6 +109,7 @@ def by_chain(shape: ChainShape) -> TileProgram:
             ("weights", "pipeline.in_flight"),
         ),
         releases=releases,
+        turns=(("score", "commit_multiply"),) if shape.turns else (),
     )
 
 

@@ -42,6 +42,7 @@ from polygen.frontend.program import (
 )
 from polygen.rewrite.factors import factors_out
 from polygen.rewrite.key_range import KeyRange, key_range
+from polygen.rewrite.positive_factors import factors_behind_folds
 from polygen.rewrite.separation import Factor, correction, separated
 from polygen.rewrite.simplify import Fresh, each_once, log_sums_in_parts, needed
 from polygen.rewrite.values import Values
@@ -197,7 +198,9 @@ class _Rewriting:
         statements, count = log_sums_in_parts(self.program.statements, self.fresh)
         if count:
             self.steps.append("logsumexp(x) = m + log(sum of exp(x - m)), for any m: m = max of x")
-        statements = self._sums_as_values(each_once(statements, self.outputs))
+        statements, steps = factors_behind_folds(each_once(statements, self.outputs), self.fresh)
+        self.steps += steps
+        statements = self._sums_as_values(statements)
         self.second = next(
             s for s in statements if isinstance(s, Contraction) and s.name == self.second.name
         )
@@ -386,7 +389,20 @@ class _Rewriting:
         """The first product, and what is made of it at (row, key)."""
         states = {fold.write.name for fold in self.folds}
         wanted = [*terms, self.operand.name]
-        statements = [s for s in needed(self.statements, wanted) if not isinstance(s, Fold)]
+        pairs = self.values.writers[self.operand.name].write.iterators
+        domain = self.values.writers[self.operand.name].domain
+        statements: list[Statement] = []
+        lifted: set[str] = set()
+        for one in needed(self.statements, wanted):
+            if isinstance(one, Fold):
+                continue
+            if isinstance(one, Pointwise) and self._is_lifted(one):
+                lifted.add(one.write.name)
+                statements.append(self._lift(one, lifted, pairs, dict(domain)))
+            elif isinstance(one, Pointwise):
+                statements.append(self._reading_rows(one, lifted))
+            else:
+                statements.append(one)
         self._require_pairs(statements)
         whole = (*self.extents, self.keys)
         outputs = tuple(
@@ -427,7 +443,8 @@ class _Rewriting:
             if self._is_lifted(one):
                 assert isinstance(one, Pointwise)
                 lifted.add(one.write.name)
-                statements.append(self._lift(one, lifted))
+                columns = self.second.write.iterators
+                statements.append(self._lift(one, lifted, columns, dict(self.second.domain)))
                 tensor = self.program.tensors.get(one.write.name)
                 if tensor is not None:
                     rows.append(tensor)
@@ -474,11 +491,16 @@ class _Rewriting:
             return False
         return self.values.depends(one.write, [fold.write.name for fold in self.folds])
 
-    def _lift(self, one: Pointwise, lifted: set[str]) -> Pointwise:
-        """A statement of rows at every column of its row."""
-        names = dict(zip(one.write.iterators, self.rows, strict=True))
-        column = self.second.write.iterators[-1]
-        sizes = dict(self.second.domain)
+    def _lift(
+        self,
+        one: Pointwise,
+        lifted: set[str],
+        iterators: tuple[str, ...],
+        sizes: dict[str, Dim],
+    ) -> Pointwise:
+        """A statement of rows at every column of its row, or at every key."""
+        *rows, column = iterators
+        names = dict(zip(one.write.iterators, rows, strict=True))
 
         def argument(arg: Argument) -> Argument:
             if not isinstance(arg, Access):
@@ -493,8 +515,8 @@ class _Rewriting:
                 index = (*index, column)
             return replace(arg, index=index)
 
-        domain = tuple((it, sizes[it]) for it in self.second.write.iterators)
-        write = Access(one.write.name, self.second.write.iterators)
+        domain = tuple((it, sizes[it]) for it in iterators)
+        write = Access(one.write.name, iterators)
         return replace(one, domain=domain, write=write, args=tuple(map(argument, one.args)))
 
     def _reading_rows(self, one: Pointwise, lifted: set[str]) -> Pointwise:
