@@ -56,7 +56,7 @@ from polygen.schedule.model import Schedule
 _GROUP = AGENTS["consumer"]
 _STEP, _TILE = ("i", "k"), ("i",)
 _FAST_BITS = 16
-_BESIDE = 40  # registers of a consumer beside scores, weights and sums
+_BESIDE = 32  # registers of a consumer beside scores, weights and sums
 
 
 def layouts(
