@@ -35,11 +35,10 @@ def factors_behind_folds(
             continue
         scaled = replace(writer, function="mul", args=(inner, Constant(factor)))
         own = replace(arg, name=inner.name)  # type: ignore[type-var]
-        bare = replace(
-            fold, name=fresh("R"), write=replace(fold.write, name=fresh("w")), args=(own,)
-        )
+        bare = replace(fold, write=replace(fold.write, name=fresh("w")), args=(own,))
         kept = tuple(item for item in fold.domain if item[0] in fold.write.iterators)
-        result = Pointwise(fold.name, kept, fold.write, "mul", (bare.write, Constant(factor)), F32)
+        scale = (bare.write, Constant(factor))
+        result = Pointwise(fresh("R"), kept, fold.write, "mul", scale, F32)
         changed: list[Statement] = []
         for one in found:
             if one is writer:

@@ -100,7 +100,7 @@ def _schedule(rows=128, columns=64, keys=128, warp=64, registers=240, **more) ->
         (_schedule(warp=32), "tile.warp.m"),
         (_schedule(keys=24), "tile.cta.k"),
         (_schedule(pipeline=Pipeline(stages=2, in_flight=2)), "pipeline.in_flight"),
-        (_schedule(roles=Roles("pingpong")), "roles.form"),
+        (_schedule(roles=Roles("none")), "roles.form"),
         (_schedule(epilogue=Epilogue("tma")), "epilogue.through"),
     ],
 )

@@ -115,15 +115,14 @@ def test_masks_by_rows_and_keys(seen) -> None:
 
 
 def test_tiles_outside_a_mask_are_never_visited() -> None:
-    arrays = _arrays(5, (1, 512, 64), (1, 512, 64), (1, 512, 64))
+    arrays = _arrays(5, (1, 256, 64), (1, 1024, 64), (1, 1024, 64))
     signature = ("bf16[B,S,64]", "bf16[B,T,64]", "bf16[B,T,64]")
     count = {}
     for name, function in (("all", softmax), ("causal", _masked(lambda i, j: i >= j))):
         kernel = pg.fuse(function).compile(*signature, arch="sm_90a")
-        ptx_moves = kernel.emulation(*arrays).report.instructions
-        count[name] = ptx_moves
-    # 4 + 3 + 2 + 1 tiles of 16; masked ones and the ends of rows cost more.
-    assert count["causal"] < 0.85 * count["all"]
+        count[name] = kernel.emulation(*arrays).report.instructions
+    # 1 + 2 tiles of 16; masked ones and the ends of rows cost more.
+    assert count["causal"] < 0.5 * count["all"]
 
 
 def test_equal_large_and_absent_scores() -> None:

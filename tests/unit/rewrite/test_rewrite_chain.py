@@ -47,8 +47,10 @@ def test_softmax_is_a_maximum_with_two_sums_that_it_rescales() -> None:
     kinds = [(s.monoid, s.rescaled) for s in found.states]
     assert kinds == [("max", False), ("sum", True)]
     assert found.reference == found.states[0].value
-    assert correction(found.correction) == "exp(neg(m') - neg(m))"
-    assert "the same for all keys" in found.steps[0]
+    factor = "exp(neg(mul(m', 0.125)) - neg(mul(m, 0.125)))"
+    assert correction(found.correction) == factor
+    assert "a positive factor leaves a maximum" in found.steps[0]
+    assert "the same for all keys" in found.steps[1]
 
 
 def test_log_sum_exp_shares_the_states_of_softmax() -> None:
@@ -81,7 +83,7 @@ def _scanned(found: Chain, program: Program, arrays: dict[str, np.ndarray], bloc
                 strict=True,
             )
         )
-        c = np.exp(old - new)
+        c = np.exp(0.125 * (old - new))
         for state in found.states[1:]:
             states[state.value] = states.get(state.value, 0.0) * c + terms[state.term].sum(-1)
         more = terms[found.weight] @ part["v"]
