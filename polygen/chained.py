@@ -70,6 +70,18 @@ def is_chain(program: Program) -> bool:
     return products_in_chain(program) is not None
 
 
+def whole_dims(program: Program) -> tuple[str, ...]:
+    """The sizes that a chain's kernel has to know as numbers: its tile holds the whole of them."""
+    found = products_in_chain(program)
+    if found is None:
+        return ()
+    first, second, _ = found
+    sizes = dict(first.domain)
+    extents = [sizes[it] for it in sizes if it not in first.write.iterators]
+    extents.append(dict(second.domain)[second.write.iterators[-1]])
+    return tuple(dict.fromkeys(one for one in extents if isinstance(one, str)))
+
+
 @functools.lru_cache(maxsize=_MOST_CHAINS)
 def matched(program: Program) -> ChainMatch:
     """A chain in the kernel's dims.

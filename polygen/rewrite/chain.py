@@ -97,7 +97,7 @@ class Chain:
 
     def __str__(self) -> str:
         lines = [f"{at}. {step}" for at, step in enumerate(self.steps, 1)]
-        return "\n".join([*lines, str(self.scores), str(self.values)])
+        return "\n".join([*lines, "", str(self.scores), "", str(self.values)])
 
 
 def products_in_chain(program: Program) -> tuple[Contraction, Contraction, Access] | None:
@@ -148,6 +148,12 @@ class _Rewriting:
     # --- what a chain is ------------------------------------------------------------------------
     def _require_form(self) -> None:
         program, first, second = self.program, self.first, self.second
+        if program.ends:
+            raise self._refusal(
+                "chains of products are not generated yet for rows in groups",
+                "a loop over keys has the same keys for all rows of a tile",
+                "Make two functions",
+            )
         if len(program.contractions) > 2:
             raise self._refusal(
                 f"{len(program.contractions)} products, of which one reads another's sums",
@@ -233,12 +239,15 @@ class _Rewriting:
     def _sums_as_values(self, statements: list[Statement]) -> list[Statement]:
         """The program with a copy of the first product's sums, where they are folded themselves."""
         name = self.first.write.name
-        reader = next(
-            (s for s in statements if isinstance(s, Fold) and s.args[0] == self._sum_in(s)), None
-        )
-        if reader is None:
+        readers = [s for s in statements if isinstance(s, Fold) and s.args[0] == self._sum_in(s)]
+        if not readers and self.operand.name != name:
             return statements
-        copy = self.fresh.pointwise(reader, "cast", (reader.args[0],))
+        first = next(s for s in statements if s.write.name == name)
+        own = first.write.iterators
+        at = tuple(item for item in first.domain if item[0] in own)
+        copy = Pointwise(
+            self.fresh("R"), at, Access(self.fresh("w"), own), "cast", (first.write,), F32
+        )
 
         def argument(arg: Argument) -> Argument:
             if isinstance(arg, Access) and arg.name == name:
@@ -248,7 +257,8 @@ class _Rewriting:
         found: list[Statement] = []
         for one in statements:
             if isinstance(one, Contraction):
-                found.append(one)
+                lhs, rhs = (replace(a, name=argument(a).name) for a in one.reads)  # type: ignore[union-attr]
+                found.append(replace(one, lhs=lhs, rhs=rhs))
             else:
                 found.append(replace(one, args=tuple(map(argument, one.args))))
             if one.write.name == name:
@@ -409,7 +419,7 @@ class _Rewriting:
             self._array(name, whole, self._operand_type() if name == wanted[-1] else F32)
             for name in dict.fromkeys(wanted)
         )
-        return self._program("scores", statements, states, outputs), wanted[-1]
+        return self._program(statements, states, outputs), wanted[-1]
 
     def _operand_type(self) -> DType:
         return self.program.tensors[self._other().name].dtype
@@ -469,7 +479,7 @@ class _Rewriting:
                 "Return it from a function of its own",
             )
         inputs = {*states, self.operand.name}
-        made = self._program("values", kept, inputs, tuple(outputs))
+        made = self._program(kept, inputs, tuple(outputs))
         return made, tuple(rows)
 
     def _only_pairs(self, one: Statement) -> bool:
@@ -536,7 +546,6 @@ class _Rewriting:
 
     def _program(
         self,
-        what: str,
         statements: Sequence[Statement],
         made: set[str],
         outputs: tuple[Tensor, ...],
@@ -550,6 +559,6 @@ class _Rewriting:
             else:
                 inputs.append(self._array(name, self.extents, F32))
         return Program(
-            f"{self.program.name}_{what}", self.program.source, tuple(inputs), outputs,
+            self.program.name, self.program.source, tuple(inputs), outputs,
             tuple(statements),
         )  # fmt: skip

@@ -26,7 +26,9 @@ def factors_behind_folds(
     for fold in [s for s in statements if isinstance(s, Fold) and s.function in _SELECT]:
         values = Values(tuple(found))
         (arg,) = fold.args
-        writer = values.writers.get(arg.name) if isinstance(arg, Access) else None
+        if not isinstance(arg, Access):
+            continue
+        writer = values.writers.get(arg.name)
         if not isinstance(writer, Pointwise):
             continue
         made: list[Statement] = []
@@ -34,7 +36,7 @@ def factors_behind_folds(
         if factor == 1.0 or not isinstance(inner, Access):
             continue
         scaled = replace(writer, function="mul", args=(inner, Constant(factor)))
-        own = replace(arg, name=inner.name)  # type: ignore[type-var]
+        own = replace(arg, name=inner.name)
         bare = replace(fold, write=replace(fold.write, name=fresh("w")), args=(own,))
         kept = tuple(item for item in fold.domain if item[0] in fold.write.iterators)
         scale = (bare.write, Constant(factor))
