@@ -13,9 +13,10 @@ from typing import Any
 from polygen.emit.ctext import definition, pointwise
 from polygen.emit.exponentials import by_powers_of_two
 from polygen.emit.folds import combined, exchanged, identities
-from polygen.emit.leaf.elements import epilogue_type, outcomes, vector_record
+from polygen.emit.leaf.elements import outcomes, vector_record
+from polygen.emit.leaf.score_reads import arguments, by_row, pair_reads
 from polygen.emit.leaf.table import Text, filled, leaf
-from polygen.emit.leaves import coordinate, extent_names, pair_of_sums, plus, position, size_name
+from polygen.emit.leaves import extent_names, pair_of_sums, plus, size_name
 from polygen.emit.names import c_name
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Read
@@ -88,44 +89,6 @@ def _unmasked(function: str) -> str:
     return f"{function}_unmasked"
 
 
-def _by_row(terms: Terms) -> list[str]:
-    """What is the same for a whole row, for both rows of instruction `m`."""
-    lines = []
-    rows = ("first_row", "first_row + half_rows")
-    for read in terms.reads:
-        if read.kind == "row":
-            from_ = f"from_{epilogue_type(read.tensor)}"
-            at = [f"{from_}(__ldg({position(read, f'min({row}, rows - 1)', '0')}))" for row in rows]
-            lines.append(f"const float {read.name}_of[2] = {{{', '.join(at)}}};")
-    for name, along in terms.coordinates:
-        if along.dim != "n":
-            both = ", ".join(coordinate(along, row, "") for row in rows)
-            lines.append(f"const float {name}_of[2] = {{{both}}};")
-        else:
-            lines.append(f"const float {name}_first = {coordinate(along, '', 'first_key')};")
-    return lines
-
-
-def _arguments(scan: Scan, terms: Terms, element: int) -> list[str]:
-    """What the function is called with for an element of group `n`."""
-    row, offset = scan.elements[element]
-    column = plus(f"n * {scan.group_columns}", offset)
-    held = {"score": f"scores[m][n][{element}]", "reference": f"reference[{row}]"}
-    found = [held[name] for _, name in terms.given]
-    for read in terms.reads:
-        if read.kind == "row":
-            found.append(f"{read.name}_of[{row}]")
-        elif read.kind != "scalar":
-            from_ = f"from_{epilogue_type(read.tensor)}"
-            at = f"min(first_row + {row} * half_rows, rows - 1)" if read.m_stride != "0" else "0"
-            place = position(read, at, f"min(first_key + {column}, keys - 1)")
-            found.append(f"{from_}(__ldg({place}))")
-    for name, along in terms.coordinates:
-        step = f"{along.scale} * ({column})" if along.scale != 1 else column
-        found.append(f"{name}_first + {step}" if along.dim == "n" else f"{name}_of[{row}]")
-    return found
-
-
 def _elements(
     scan: Scan, terms: Terms, function: str, beyond: Sequence[str], use: Callable[[int], list[str]]
 ) -> list[str]:
@@ -143,18 +106,23 @@ def _elements(
     def body(edge: bool) -> list[str]:
         lines = [_UNROLL, f"for (int n = 0; n < {scan.score_groups}; ++n) {{"]
         for element, (_, offset) in enumerate(scan.elements):
-            arguments = ", ".join([*_arguments(scan, terms, element), *results])
+            if element % 2 == 0:
+                lines += [
+                    "  {",
+                    *(f"    {line}" for line in pair_reads(scan, terms, element, edge)),
+                ]
+            given = ", ".join([*arguments(scan, terms, element), *results])
             called = _unmasked(function) if terms.unmasked and not edge else function
-            lines += ["  {", f"    float {', '.join(results)};", f"    {called}({arguments});"]
+            lines += ["    {", f"      float {', '.join(results)};", f"      {called}({given});"]
             if edge:
                 place = plus(f"first_key + n * {scan.group_columns}", offset)
                 outside = " ".join(
                     f"{name} = {value};" for name, value in zip(results, beyond, strict=True)
                 )
-                lines.append(f"    if ({place} >= keys) {{ {outside} }}")
-            lines += [f"    scores[m][n][{element}] = {results[0]};"]
-            lines += [f"    {line}" for line in use(element)]
-            lines.append("  }")
+                lines.append(f"      if ({place} >= keys) {{ {outside} }}")
+            lines += [f"      scores[m][n][{element}] = {results[0]};"]
+            lines += [f"      {line}" for line in use(element)]
+            lines += ["    }", *(["  }"] if element % 2 else [])]
         return [*lines, "}"]
 
     inside = f" && {scan.inside}" if scan.inside and terms.unmasked else ""
@@ -218,7 +186,7 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
         *_tile(plan, scan),
         *_over_rows(
             scan,
-            *_by_row(terms),
+            *by_row(terms),
             "made(scores[m]);",
             f"float now[2][{_TURNS}] = {_nothing(nothing)};",
             *_elements(scan, terms, "term_of_reference", [nothing], use),
@@ -292,7 +260,7 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
         *_tile(plan, scan),
         *_over_rows(
             scan,
-            *_by_row(terms),
+            *by_row(terms),
             *head,
             *parts,
             *_elements(scan, terms, "terms_of_score", beyond, use),
