@@ -23,6 +23,7 @@ from polygen.errors import (
 )
 from polygen.frontend.program import Program
 from polygen.hardware.atom import Atom, atoms_for
+from polygen.hardware.data_file import read, take
 from polygen.hardware.device import Device
 from polygen.lower.chain import chain_memory, chain_resources, layouts, lower_chain
 from polygen.lower.memory import needed
@@ -48,9 +49,7 @@ from polygen.schedule.model import (
     WarpTile,
 )
 
-_KEYS = (128, 96, 64, 32, 16)  # of a tile, the most first
-_CONSUMERS = 2
-_REGISTERS = (24, 240)  # of a producer's and of a consumer's thread
+_FILE = "chains.toml"
 _STAGES = 2
 _MOST_CHAINS = 64
 
@@ -175,23 +174,27 @@ def _instruction(found: ChainMatch, device: Device) -> Atom:
 
 
 def _fitting(found: ChainMatch, atom: Atom, device: Device, skip: frozenset[str]) -> Decided:
-    """The schedule with the most keys in a tile that fits the device."""
-    columns = -(-found.columns // atom.k) * atom.k
-    rows = atom.m
+    """The first schedule of the data that fits the chain and the device."""
+    columns, rows = -(-found.columns // atom.k) * atom.k, atom.m
     last = ResourceError(
         f"schedules {', '.join(sorted(skip))} spill",
         where=found.chain.values.name,
         nearest="Compute less at every score, or pass it as an array",
     )
-    for keys in _KEYS:
+    for one in take(read(_FILE), "tiles", _FILE):
+        ranges = one.get("ranges", found.chain.range is not None)
+        if columns > one["columns_most"] or ranges != (found.chain.range is not None):
+            continue
+        consumers, keys, turns = one["consumers"], one["keys"], one["turns"]
+        name = f"chain_{consumers * rows}x{columns}x{keys}_r{one['rows']}{'_t' * turns}"
         schedule = Schedule(
-            name=f"chain_{_CONSUMERS * rows}x{columns}x{keys}",
+            name=name,
             device=device.name,
-            tile=Tile(CtaTile(_CONSUMERS * rows, columns, keys), WarpTile(rows, columns)),
+            tile=Tile(CtaTile(consumers * rows, columns, keys), WarpTile(rows, columns)),
             pipeline=Pipeline(stages=_STAGES, in_flight=1),
-            roles=Roles("pingpong", *_REGISTERS),
+            roles=Roles("pingpong" if turns else "cooperative", *one["registers"]),
             raster=Raster("m", 1),
-            epilogue=Epilogue("registers"),
+            epilogue=Epilogue("registers", prefetch=one["rows"]),
         )
         if schedule.name in skip:
             continue
@@ -201,7 +204,7 @@ def _fitting(found: ChainMatch, atom: Atom, device: Device, skip: frozenset[str]
         except ResourceError as reason:
             last = reason
             continue
-        return Decided(atom, schedule, shape, "derived: as many keys as fit")
+        return Decided(atom, schedule, shape, "shipped: the first tile that fits")
     raise last
 
 
@@ -242,6 +245,7 @@ def _shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape:
     return ChainShape(
         tiling(schedule, atom), depth, schedule.pipeline.stages, schedule.pipeline.in_flight,
         bool(chain_of.reference), bool(chain_of.states), schedule.roles.form == "pingpong",
+        1 if chain_of.range is not None else schedule.epilogue.prefetch,
     )  # fmt: skip
 
 

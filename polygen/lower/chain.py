@@ -91,7 +91,7 @@ def chain_memory(
     """The buffers of a chain with their offsets."""
     found = []
     for name, operand in matched.operands:
-        slots = 1 if name == "a" else shape.stages
+        slots = shape.row_slots if name == "a" else shape.stages
         each = -(-made[name].bytes // pattern_bytes()) * pattern_bytes()
         found.append(
             Buffer(
@@ -139,9 +139,9 @@ def chain_resources(
             f"{shared} bytes of shared memory, {device} has at most "
             f"{device.shared_per_block_optin} per block",
             where=where,
-            why=f"a tile of {tiles.cta[0]} rows, and {shape.stages} of {tiles.cta[2]} keys and "
-            "values",
-            nearest="Reduce pipeline.stages or tile.cta.k",
+            why=f"{shape.row_slots} tile(s) of {tiles.cta[0]} rows, and {shape.stages} of "
+            f"{tiles.cta[2]} keys and values",
+            nearest="Reduce pipeline.stages, tile.cta.k or epilogue.prefetch, the tiles of rows",
         )
     return Resources(threads, shared, device.shared_per_block_optin, registers, 1)
 

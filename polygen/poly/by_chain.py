@@ -46,6 +46,8 @@ class ChainShape:
         states: whether there are any.
         turns: whether consumers issue their products one after another, so that one multiplies
             while the others weigh.
+        row_slots: slots of the ring of rows: with two the next tile's come while this one's are
+            used.
     """
 
     tiles: Tiling
@@ -55,6 +57,7 @@ class ChainShape:
     referenced: bool
     states: bool
     turns: bool = False
+    row_slots: int = 1
 
     @property
     def consumers(self) -> int:
@@ -132,7 +135,7 @@ def _buffers(shape: ChainShape) -> tuple[Buffer, ...]:
     found = [
         Buffer("tile_producer", "scalar", 1, 0),
         Buffer("tile_consumer", "scalar", 1, 1),
-        Buffer("ring_a", "shared", 1, 0, 1),
+        Buffer("ring_a", "shared", 1, 0, shape.row_slots),
         Buffer("ring_b", "shared", 2, 0, shape.stages),
         Buffer("ring_c", "shared", 2, 0, shape.stages),
         Buffer("scores", "register", 2, 1),
