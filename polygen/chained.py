@@ -11,8 +11,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from polygen.errors import (
@@ -21,7 +21,15 @@ from polygen.errors import (
     ScheduleError,
     UnsupportedProgram,
 )
-from polygen.frontend.program import Program
+from polygen.frontend.program import (
+    Argument,
+    Contraction,
+    Dim,
+    Extent,
+    Program,
+    Statement,
+    Tensor,
+)
 from polygen.hardware.atom import Atom, atoms_for
 from polygen.hardware.data_file import read, take
 from polygen.hardware.device import Device
@@ -79,6 +87,40 @@ def whole_dims(program: Program) -> tuple[str, ...]:
     extents = [sizes[it] for it in sizes if it not in first.write.iterators]
     extents.append(dict(second.domain)[second.write.iterators[-1]])
     return tuple(dict.fromkeys(one for one in extents if isinstance(one, str)))
+
+
+def with_numbers(program: Program, sizes: Mapping[str, int]) -> Program:
+    """A program whose kernel is for some sizes alone, with these as numbers.
+
+    Args:
+        program: a chain, or any other, which stays as it is.
+        sizes: of its symbolic dims.
+    """
+    fixed = {name: sizes[name] for name in whole_dims(program) if name in sizes}
+    if not fixed:
+        return program
+
+    def dim(extent: Dim) -> Dim:
+        return fixed.get(extent, extent) if isinstance(extent, str) else extent
+
+    def tensor(one: Tensor) -> Tensor:
+        return replace(one, dims=tuple(map(dim, one.dims)))
+
+    def argument(one: Argument) -> Argument:
+        return replace(one, dims=tuple(map(dim, one.dims))) if isinstance(one, Extent) else one
+
+    def statement(one: Statement) -> Statement:
+        domain = tuple((iterator, dim(extent)) for iterator, extent in one.domain)
+        if isinstance(one, Contraction):
+            return replace(one, domain=domain)
+        return replace(one, domain=domain, args=tuple(map(argument, one.args)))
+
+    return replace(
+        program,
+        inputs=tuple(map(tensor, program.inputs)),
+        outputs=tuple(map(tensor, program.outputs)),
+        statements=tuple(map(statement, program.statements)),
+    )
 
 
 @functools.lru_cache(maxsize=_MOST_CHAINS)
