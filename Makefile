@@ -11,7 +11,7 @@ KERNEL := "gelu(x @ w.T + b)" "x:bf16[M,K]" "w:bf16[N,K]" "b:bf16[N]" \
           --arch sm_90a --size M=4096 N=4096 K=1024
 SHOW := $(BIN)/polygen show $(KERNEL) --stage
 
-.PHONY: setup demo test slow-test lint sizes gpu-test bench bench-host docs goldens clean
+.PHONY: setup demo test slow-test lint sizes gpu-test bench bench-host docs html gallery goldens clean
 
 setup: $(STAMP)
 
@@ -79,6 +79,18 @@ docs: setup
 	$(BIN)/python -c 'import matplotlib' 2>/dev/null || $(BIN)/pip install --quiet -e '.[bench]'
 	$(BIN)/python docs/make_tables.py
 	$(BIN)/python docs/generation_time.py
+	$(BIN)/python docs/make_gallery.py
+
+# The site with its reference, in build/html.
+html: setup
+	$(BIN)/python -c 'import sphinx, myst_parser, furo' 2>/dev/null || $(BIN)/pip install --quiet -e '.[docs]'
+	$(BIN)/python -m sphinx -q -W --keep-going -c docs/site . build/html
+	@echo build/html/index.html
+
+# docs/gallery.md and its pictures, and the picture of docs/page.md where there is a browser.
+gallery: setup
+	$(BIN)/python docs/make_gallery.py --pictures
+	-$(BIN)/python docs/page_picture.py
 
 goldens: setup
 	$(BIN)/pytest tests/golden --update-goldens

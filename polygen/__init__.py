@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from polygen.api import Fused, fuse
     from polygen.errors import PolygenError
     from polygen.frontend import random
-    from polygen.frontend.coordinates import indices, repeat
+    from polygen.frontend.coordinates import indices, repeat, tril, triu
     from polygen.frontend.folds import averaged as mean
     from polygen.frontend.folds import every as all
     from polygen.frontend.folds import index_of_largest as argmax
@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         trunc,
         where,
     )
+    from polygen.frontend.functions import round_half_even as rint
     from polygen.frontend.functions import round_half_even as round
     from polygen.frontend.groups import check_ends, grouped_matmul, per_group
     from polygen.frontend.packed import unpack
@@ -146,6 +147,7 @@ __all__ = [
     "reciprocal",
     "relu",
     "repeat",
+    "rint",
     "rms_norm",
     "round",
     "rsqrt",
@@ -162,6 +164,8 @@ __all__ = [
     "sum",
     "tan",
     "tanh",
+    "tril",
+    "triu",
     "trunc",
     "unpack",
     "where",
@@ -186,6 +190,8 @@ _HOMES = {
     "grouped_matmul": "polygen.frontend.groups",
     "indices": "polygen.frontend.coordinates",
     "repeat": "polygen.frontend.coordinates",
+    "tril": "polygen.frontend.coordinates",
+    "triu": "polygen.frontend.coordinates",
     "unpack": "polygen.frontend.packed",
     "matmul": "polygen.frontend.products",
     "per_group": "polygen.frontend.groups",
@@ -204,7 +210,7 @@ _FOLDS = {
     **{name: name for name in ("logsumexp", "softmax", "rms_norm", "layer_norm")},
 }
 _HOMES |= dict.fromkeys(_FOLDS, "polygen.frontend.folds")
-_RENAMED = {"abs": "absolute", "round": "round_half_even"} | _FOLDS
+_RENAMED = {"abs": "absolute", "round": "round_half_even", "rint": "round_half_even"} | _FOLDS
 
 
 if not TYPE_CHECKING:  # a type checker is to refuse names that do not exist

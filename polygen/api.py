@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from polygen import knobs
+from polygen.brief import table
 from polygen.chained import with_numbers
 from polygen.decide import decision
 from polygen.errors import ArgumentError, DTypeError, SignatureError, ToolchainMissing
@@ -68,6 +69,15 @@ class Fused:
 
     def __repr__(self) -> str:
         return f"<fused {self.name}({', '.join(self._parameters)})>"
+
+    def _repr_html_(self) -> str:
+        return table(
+            [
+                ("computes", self.source),
+                ("operands", ", ".join(self._parameters)),
+                ("kernels", f"{len(self._variants)} compiled so far"),
+            ]
+        )
 
     def reference(self, *operands: Any) -> Any:
         """The function itself, unfused, in float64.

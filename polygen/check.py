@@ -199,17 +199,24 @@ def compare(
     """The first element that differs by more than allowed, and the largest relative error.
 
     Inexact functions may differ by two units in the last place of the output, or by 2^-18 of f32
-    arithmetic; and where `in_single`, which is `expected` by f32 arithmetic, is farther off (the
-    sine of a large product, a number rounded to a whole one), from that or what lies between.
+    arithmetic; whole numbers besides by one, conditions not at all; and where `in_single`, which
+    is `expected` by f32 arithmetic, is farther off (the sine of a large product, a number rounded
+    to a whole one), from that or what lies between.
     """
-    a, b = found.astype(np.float64), expected.astype(np.float64)
-    allowed = 0.0 if exact else max(2.0**-tensor.dtype.mantissa, 2.0**-18)
+    kind = tensor.dtype.kind
+    a = (found.view(np.uint8) if kind == "bool" else found).astype(np.float64)
+    b = expected.astype(np.float64)
+    allowed = max(2.0**-tensor.dtype.mantissa, 2.0**-18) if kind == "float" else 2.0**-18
+    allowed = 0.0 if exact or kind == "bool" else allowed
     scale = np.maximum(np.abs(b), 1.0)
     c = b if exact or in_single is None else in_single.astype(np.float64)
     with np.errstate(invalid="ignore"):
         numbers = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
         b = np.where(numbers, np.clip(a, np.fmin(b, c), np.fmax(b, c)), b)
-        error = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b) / scale)
+        apart = np.abs(a - b)
+        if kind == "int" and not exact:
+            apart = np.maximum(apart - 1, 0)  # a value between two may be rounded to either
+        error = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, apart / scale)
     error = np.where(np.isnan(error), np.inf, error)
     worst = float(error.max(initial=0.0))
     if worst <= allowed:

@@ -19,6 +19,7 @@ from polygen.generated import Generated, keep
 from polygen.hardware.device import Device, device
 from polygen.runtime.artifact import Artifact, Resources
 from polygen.runtime.cache import compile_cached
+from polygen.runtime.files import write_text_atomic
 from polygen.runtime.sass import disassemble
 from polygen.schedule.model import Schedule
 from polygen.schedule.sums import Sums, reproducible
@@ -157,6 +158,26 @@ class Described:
             "plan": lambda: show_plan(passes.plan, passes.origin),
             "cost": lambda: show_cost(passes.program, passes.plan, self._sizes, passes.origin),
         }[stage]()
+
+    def page(self, path: str | Path | None = None) -> str:
+        """All of it as one HTML page: stages, barriers, shared memory, timeline, roofline.
+
+        Args:
+            path: where to write the page, whole or not at all; None: it is only returned.
+
+        Returns:
+            The text of the page, which needs no network and no other file.
+
+        Raises:
+            ToolchainMissing: isl is not installed.
+            CacheError: the file cannot be written.
+        """
+        with needs_isl():
+            from polygen.page import page  # noqa: PLC0415
+        text = page(self.passes, self._sizes)
+        if path is not None:
+            write_text_atomic(path, text)
+        return text
 
     def __repr__(self) -> str:
         return f"<kernel {self._generated.source.entry} for {self._generated.target}>"

@@ -27,6 +27,7 @@ from polygen.schedule import realign
 
 Array = np.ndarray[Any, Any]
 
+_NO_RESULT = 0xA5  # bytes of an output that holds no floats, before it is written
 _NAN_BYTE = 0xFF  # of it NaNs of all element types are made
 _ARRAYS = ("pointer", "map", "workspace")  # arguments that a report has an array of
 
@@ -231,7 +232,10 @@ def _view(array: Array, tensor: Tensor) -> ArrayView:
 
 
 def _poisoned(shape: tuple[int, ...], tensor: Tensor) -> Array:
-    """An output filled with NaN, or the least integer: an element never written shows."""
+    """An output filled with NaN, or what is no result: an element never written shows."""
     kind = tensor.dtype.numpy
-    poison = np.nan if tensor.dtype.kind == "float" else np.iinfo(kind).min
-    return in_order(np.full(shape, poison, kind), tensor.order)
+    if tensor.dtype.kind == "float":
+        poisoned = np.full(shape, np.nan, kind)
+    else:
+        poisoned = np.full((*shape, kind.itemsize), _NO_RESULT, np.uint8).view(kind)[..., 0]
+    return in_order(poisoned, tensor.order)

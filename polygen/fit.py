@@ -194,10 +194,15 @@ def _fit_roles(
     if filled and work.matrices and schedule.epilogue.through == "tma":
         schedule = replace(schedule, epilogue=by_hand)
     check_roles(schedule, matched, instruction, work)
-    try:
-        panels(schedule, work)
-    except ScheduleError:
-        schedule = replace(schedule, epilogue=by_hand)
+    by_registers = replace(by_hand, through="registers", columns=0)
+    for way in (schedule.epilogue, by_hand, by_registers):
+        schedule = replace(schedule, epilogue=way)
+        try:
+            panels(schedule, work)
+            break
+        except ScheduleError:
+            if way is by_registers:
+                raise
     schedule, spare = _with_registers(schedule, matched, work, tiles, instruction, careful)
     while True:
         size = needed(memory(schedule, matched, work, tiles))
@@ -263,7 +268,8 @@ def _with_registers(
     """
     given, tma = schedule.roles.consumer_registers, schedule.epilogue.through == "tma"
     allowed = given if careful else given + doubt()
-    for columns in (schedule.epilogue.columns, *(narrower(schedule) if tma and careful else ())):
+    others = narrower(schedule, work) if tma and careful else ()
+    for columns in (schedule.epilogue.columns, *others):
         changed = replace(schedule, epilogue=replace(schedule.epilogue, columns=columns))
         needed = registers_needed(changed, matched, tiles, instruction, work)
         if needed <= allowed:

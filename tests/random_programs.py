@@ -22,7 +22,7 @@ from polygen.api import Fused, fuse
 from polygen.cli.accuracy import expected
 from polygen.decide import candidates
 from polygen.errors import PolygenError
-from polygen.frontend.dtypes import U8, dtype
+from polygen.frontend.dtypes import BOOL, U8, dtype
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.parse import parse_expression
 from polygen.frontend.program import Tensor
@@ -149,6 +149,24 @@ def roomy_program(seed: int, largest: int = 1500) -> Random:
     )  # fmt: skip
 
 
+NARROW = ("s8", "u8", "bool", "e4m3", "e5m2", "s32")
+
+
+def narrow_program(seed: int, largest: int = 1500) -> Random:
+    """A program whose outputs and epilogue operands have whole numbers, conditions and bytes."""
+    rng = random.Random(f"narrow {seed}")
+    make = rng.choice([random_program, roomy_program, odd_program])
+    case = make(rng.randrange(1 << 30), largest)
+    signature = tuple(
+        re.sub(r"^(b?f16|f32)(?=\[)", rng.choice(["s8", "bool", "s32", "e4m3", "bf16"]), text)
+        if name not in "xw" and rng.random() < 0.7
+        else text
+        for name, text in zip(case.names, case.signature, strict=True)
+    )
+    out = tuple(rng.choice([*NARROW, "f32"]) for _ in split_outputs(case.expression))
+    return replace(case, seed=seed, signature=signature, out_dtype=out)
+
+
 def odd_program(seed: int, largest: int = 1500) -> Random:
     """Any program, for a schedule with roles: threads move what tensor maps cannot describe."""
     rng = random.Random(f"odd {seed}")
@@ -271,7 +289,7 @@ def values(case: Random, kernel: Kernel) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for tensor in kernel.program.inputs:
         shape = tuple(d if isinstance(d, int) else case.sizes[d] for d in tensor.dims)
-        least, end = (0, 256) if tensor.dtype == U8 else (-2, 3)
+        least, end = {U8: (0, 256), BOOL: (0, 2)}.get(tensor.dtype, (-2, 3))
         data = rng.integers(least, end, shape).astype(np.float64)
         made[tensor.name] = data if shape else float(data)
     return made

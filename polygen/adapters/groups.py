@@ -16,7 +16,7 @@ from polygen.adapters.graphs import Graph, Group, Node, Rule, Shape, placed, sam
 from polygen.adapters.rules import RULES, domain_of, is_absorbed
 from polygen.errors import PolygenError, UnsupportedProgram
 from polygen.frontend.build import MAX_OUTPUTS, build_program
-from polygen.frontend.dtypes import F32, STORED, TF32, DType
+from polygen.frontend.dtypes import F32, REALS, TF32, DType
 from polygen.frontend.program import Program, Tensor
 
 
@@ -161,7 +161,7 @@ def _require_plain(graph: Graph, group: Group) -> None:
     if len(group.outputs) > MAX_OUTPUTS:
         raise UnsupportedProgram(f"{len(group.outputs)} results", nearest=f"At most {MAX_OUTPUTS}")
     for output in group.outputs:
-        if graph[output].dtype not in STORED:
+        if graph[output].dtype not in REALS:
             raise UnsupportedProgram(f"the result {output} is no float")
     shapes = dict(group.operands)
     for member in group.members:

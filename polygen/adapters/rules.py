@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from polygen.adapters.graphs import Graph, Node, Pattern, Rule, Shape, placed, same
 from polygen.frontend import functions as f
-from polygen.frontend.dtypes import BOOL, STORED
+from polygen.frontend.dtypes import BOOL, REALS
 
 NOTHING: frozenset[str] = frozenset()
 RULES: list[Rule] = []
@@ -70,11 +70,11 @@ def fits(graph: Graph, group: frozenset[str], node: Node) -> bool:
         if name in group:
             readable = same(argument.shape, node.shape)
         else:
-            readable = argument.dtype in STORED and bool(argument.shape)
+            readable = argument.dtype in REALS and bool(argument.shape)
             readable = readable and placed(argument.shape, node.shape, domain) is not None
         if not readable:
             return False
-    return node.dtype in STORED or node.dtype == BOOL
+    return node.dtype in REALS or node.dtype == BOOL
 
 
 @rule

@@ -7,6 +7,7 @@ alone.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import itertools
 import shlex
@@ -14,11 +15,17 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from polygen import knobs
 from polygen.cli import streams
-from polygen.cli.arguments import parser
 from polygen.cli.output import error_json, print_json
-from polygen.errors import OutputError, PolygenError, TraceError, readable, told
+from polygen.errors import (
+    OutputError,
+    PolygenError,
+    ToolchainMissing,
+    TraceError,
+    readable,
+    told,
+)
+from polygen.knobs import current as knobs  # (not as a name of polygen: that loads NumPy)
 
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 
@@ -56,7 +63,7 @@ def _guarded(words: list[str]) -> int:
 
 def _run(words: list[str]) -> int:
     try:
-        options = parser().parse_args(words)
+        options = _options(words)
     except SystemExit as stop:  # argparse has printed the help or the version
         return stop.code if isinstance(stop.code, int) else REFUSED
     options.command = command_line(words)
@@ -64,6 +71,28 @@ def _run(words: list[str]) -> int:
         return int(options.run(options))
     except SystemExit as stop:  # of the user's code: it would be a success without a result
         raise TraceError(f"the program ends polygen by sys.exit({stop.code!r})") from stop
+
+
+def _options(words: list[str]) -> argparse.Namespace:
+    """The command line, read.
+
+    Raises:
+        ToolchainMissing: a package that polygen cannot do without is not installed.
+    """
+    try:
+        from polygen.cli.arguments import parser  # noqa: PLC0415 (loads everything there is)
+    except ImportError as reason:
+        from polygen.cli import doctor  # noqa: PLC0415 (the one command that runs all the same)
+
+        found = doctor.alone(words)
+        if found is None:
+            raise ToolchainMissing(
+                "a package that polygen needs is missing",
+                why=str(reason),
+                nearest="`polygen doctor` says which, and what mends it",
+            ) from reason
+        return found
+    return parser().parse_args(words)
 
 
 def _report(error: Exception, words: list[str]) -> int:
@@ -105,6 +134,6 @@ def _debug(words: Sequence[str]) -> bool:
     if "--debug" in words:
         return True
     try:
-        return knobs.current().debug
+        return knobs().debug
     except PolygenError:  # another variable is malformed; that is the error being reported
         return False

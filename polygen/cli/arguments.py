@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from polygen import __version__
-from polygen.cli import bench, commands, completion, trial, tune
+from polygen.cli import bench, commands, completion, doctor, trial, tune
 from polygen.cli.check_formats import FORMATS
 from polygen.errors import UsageError
 from polygen.frontend.shapes import LARGEST_SIZE
@@ -175,8 +175,11 @@ def parser() -> Parser:
     generate.add_argument(
         "--force", action="store_true", help="take the place of another kernel of this name"
     )
-    show = add("show", commands.show, "print one stage of the pipeline", kernel, json)
-    show.add_argument("--stage", choices=STAGES, default="plan", help="default: plan")
+    show = add(
+        "show", commands.show, "print one stage of the pipeline, or write a page", kernel, json
+    )
+    show.add_argument("--stage", choices=STAGES, help="default: plan")
+    show.add_argument("--html", metavar="FILE", help="write all stages, with pictures, as one page")
     text = "prove a kernel, and run its PTX on NumPy; no GPU"
     check = add("check", commands.check, text, _kernel_options(operands_optional=True), json)
     check.add_argument(
@@ -194,6 +197,7 @@ def parser() -> Parser:
     tune.add_options(add("tune", tune.run, text, _kernel_options(optional=True), json))
     add("targets", commands.targets, "list the target architectures", json)
     add("env", commands.env, "describe this machine: versions, GPUs, compiler", json)
+    doctor.add_options(add(doctor.NAME, doctor.run, doctor.TEXT, json))
     cache = add("cache", commands.cache, "describe or empty the cache of compiled kernels", json)
     cache.add_argument("action", choices=("info", "clear"))
     text = "print a script that completes polygen's words in a shell"

@@ -75,13 +75,25 @@ def sums_json(sums: Sums) -> dict[str, object]:
 
 
 def show(options: argparse.Namespace) -> int:
-    """Print one stage of the pipeline."""
+    """Print one stage of the pipeline, or write the page that has all of them."""
+    if options.html is not None and options.stage is not None:
+        raise UsageError(
+            "--html and --stage", where="show", why="the page has all stages", nearest="Give one"
+        )
     made = load.kernel(options)
-    text = made.show(options.stage)
-    if options.json:  # described afterwards: compiling may replace an automatic choice
-        print_json({"stage": options.stage, **_described(made), "text": text})
+    if options.html is not None:
+        made.page(options.html)
+        if options.json:
+            print_json({"page": options.html, **_described(made)})
+        else:
+            print_pairs([("page", options.html), *_named(made).items()])
         return 0
-    language = LANGUAGES.get(options.stage)
+    stage = options.stage or "plan"
+    text = made.show(stage)
+    if options.json:  # described afterwards: compiling may replace an automatic choice
+        print_json({"stage": stage, **_described(made), "text": text})
+        return 0
+    language = LANGUAGES.get(stage)
     if language and fancy():
         print_code(text, language)
     else:

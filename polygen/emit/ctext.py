@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from polygen.emit.functions import (
@@ -14,6 +14,7 @@ from polygen.emit.functions import (
     literal,
 )
 from polygen.errors import UnsupportedProgram
+from polygen.frontend.dtypes import S32
 from polygen.frontend.functions import applied
 from polygen.poly.ast import Binary, Block, Call, Const, Expr, For, If, LoopAst, Marked
 from polygen.poly.pointwise import Compute
@@ -85,7 +86,11 @@ def _for(node: For, comments: dict[str, str], depth: int, unroll: bool) -> list[
 
 
 def pointwise(
-    statements: tuple[Compute, ...], elements: dict[str, str], outputs: dict[str, str], fast: bool
+    statements: tuple[Compute, ...],
+    elements: dict[str, str],
+    outputs: dict[str, str],
+    fast: bool,
+    whole: Collection[str] = (),
 ) -> tuple[list[str], tuple[str, ...]]:
     """The pointwise statements on element `e`, one temporary per primitive.
 
@@ -94,11 +99,14 @@ def pointwise(
         elements: value or read -> C expression of its element.
         outputs: output tensor -> C lvalue of its element.
         fast: take fast forms.
+        whole: elements that are the bits of whole numbers.
 
     Returns:
         Lines of C, and the helper files they need.
     """
-    writer = _Pointwise(dict(elements), outputs, fast)
+    numbers = {name: f"(float)__float_as_int({elements[name]})" for name in whole}
+    bits = {name: elements[name] for name in whole}
+    writer = _Pointwise(dict(elements) | numbers, outputs, fast, bits=bits)
     for statement in statements:
         writer.statement(statement)
     return writer.lines, tuple(dict.fromkeys(writer.helpers))
@@ -130,9 +138,11 @@ def definition(
 
 class _Pointwise:
     def __init__(
-        self, names: dict[str, str], outputs: dict[str, str], fast: bool, prefix: str = ""
-    ) -> None:
+        self, names: dict[str, str], outputs: dict[str, str], fast: bool, prefix: str = "",
+        bits: dict[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self.names, self.outputs, self.fast, self.prefix = names, outputs, fast, prefix
+        self.bits = bits or {}
         self.lines: list[str] = []
         self.helpers: list[str] = []
         self.temporaries = 0
@@ -144,6 +154,8 @@ class _Pointwise:
         ]
         if statement.function == "cast":
             value = self._operand(arguments[0])
+            if statement.dtype == S32:
+                value = self.bits.get(str(statement.args[0]), f"round_s32({value})")
             if statement.result in self.outputs:
                 self.lines.append(f"{self.outputs[statement.result]} = {value};")
                 return

@@ -46,14 +46,13 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
     Raises:
         VerifyError: a leaf is none that the table knows.
     """
-    made = types(plan.epilogue, scan_reads(plan))  # first: it refuses what cannot be written
     functions, called = combining(plan, scan_monoids(plan))
     context = {
         **launcher(plan),
         **instructions(plan),
         **_frame(plan),
         "header": header(plan, command),
-        "types": made,
+        **types(plan, scan_reads(plan)),
         "helpers": tuple(dict.fromkeys((*_helpers(plan), *called))),
         "combining": functions,
         "parameters": ", ".join(parameter(plan, argument) for argument in plan.arguments),
@@ -78,7 +77,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
 def _helpers(plan: KernelPlan) -> tuple[str, ...]:
     """The files of functions that statements call, behind and before the products."""
     before = [name for c in copies(plan) if c.computed for name in computed_lines(c.computed)[1]]
-    return tuple(dict.fromkeys((*statements(plan.epilogue)[1], *before, *scan_helpers(plan))))
+    return tuple(dict.fromkeys((*statements(plan)[1], *before, *scan_helpers(plan))))
 
 
 def _options(plan: KernelPlan) -> tuple[str, ...]:

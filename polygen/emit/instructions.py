@@ -52,6 +52,11 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
     unit = plan.leaf_of(Product).unit
     products = {"mma.sync": lambda: [_multiply(plan)], "wgmma": lambda: _products(plan)}
     return {
+        "byte_panels": any(
+            panel.element_bytes == 1
+            for finish in plan.of(Finish)
+            for panel in (*finish.operands, *finish.results)
+        ),
         "instructions": [part for part in _ORDER if part in needed],
         "copy_instructions": _copies(plan),
         "conversions": conversion_records(computed),

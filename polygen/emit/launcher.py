@@ -39,6 +39,9 @@ _MAP_TYPES = {
     "e4m3": "UINT8",
     "e5m2": "UINT8",
     "s8": "UINT8",
+    "u8": "UINT8",
+    "bool": "UINT8",
+    "s32": "INT32",
 }
 
 

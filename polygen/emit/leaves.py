@@ -14,7 +14,6 @@ from polygen.lower.work import Boxes
 from polygen.poly.match import Along
 
 _C_TYPES = {"f16": "unsigned short", "bf16": "unsigned short", "f32": "float", "tf32": "float"}
-_C_TYPES |= {"s32": "int"}  # indices, which only results of folds are
 # Registers of sums, and the letter under which instructions in CUDA take them.
 _SUMS = {"f32": ("float", "f"), "f16": ("unsigned", "r"), "s32": ("int", "r")}
 _C_BYTES = {
@@ -22,6 +21,7 @@ _C_BYTES = {
     "e5m2": "unsigned char",
     "s8": "signed char",
     "u8": "unsigned char",
+    "bool": "unsigned char",
     "s32": "int",
 }
 
@@ -39,7 +39,7 @@ def sum_register(dtype: DType) -> tuple[str, str]:
 def pair_of_sums(
     dtype: DType, registers: str, each: tuple[object, object], packed: object
 ) -> tuple[str, str]:
-    """Two adjacent sums as floats.
+    """Two adjacent sums as floats; whole numbers of 32 bits as the floats that these bits are.
 
     Args:
         dtype: of the sums; two of f16 share a register.
@@ -51,7 +51,7 @@ def pair_of_sums(
     shared = f"{registers}[{packed}]"
     return {
         "f32": (first, second),
-        "s32": (f"(float){first}", f"(float){second}"),
+        "s32": (f"__int_as_float({first})", f"__int_as_float({second})"),  # as they are
         "f16": (
             f"from_f16((unsigned short){shared})",
             f"from_f16((unsigned short)({shared} >> 16))",

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from polygen.errors import DTypeError, PolygenError, SignatureError, TraceError, told
-from polygen.frontend.dtypes import NAMED, S32, STORED, DType
+from polygen.frontend.dtypes import STORED, DType
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.expr import InputNode, Node
 from polygen.frontend.grouping import ends_of, in_groups
@@ -79,7 +79,6 @@ def build_program(
         inputs = tuple(_read_alone(tensor, ends) for tensor in inputs)
         group = builder.iterators.group()
         statements = in_groups(statements, (*inputs, *outputs), ends, group)
-    _refuse_integers(inputs, ends)
     read = {access.name for statement in statements for access in statement.reads}
     read |= {ends.tensor.name} if ends is not None else set()
     unused = [tensor.name for tensor in inputs if tensor.name not in read]
@@ -95,17 +94,6 @@ def _read_alone(tensor: Tensor, ends: InputNode) -> Tensor:
     return (
         replace(tensor, alignment=tensor.dtype.bytes) if tensor.name == ends.tensor.name else tensor
     )
-
-
-def _refuse_integers(inputs: Sequence[Tensor], ends: InputNode | None) -> None:
-    for tensor in inputs:
-        if tensor.dtype == S32 and (ends is None or tensor.name != ends.tensor.name):
-            raise DTypeError(
-                f"an argument cannot be {tensor.dtype}",
-                where=f"argument {tensor.name}",
-                why="only the ends of groups are",
-                nearest=f"Known: {', '.join(NAMED)}",
-            )
 
 
 def _run(function: Callable[..., Any], name: str, arguments: Sequence[Traced]) -> Any:

@@ -53,3 +53,37 @@ def indices(value: Any) -> tuple[Any, ...]:
     array = np.asarray(value)
     kind = type(value) if isinstance(value, np.ndarray) else np.ndarray
     return tuple(one.view(kind) for one in np.indices(array.shape, dtype=np.float64))
+
+
+def tril(value: Any, k: int = 0) -> Any:
+    """The elements on and below a diagonal, zeros above it, as ``np.tril``.
+
+    Args:
+        value: a traced value, or an array, of two axes or more; the last two are rows and columns.
+        k: the diagonal: 0 is the main one, positive numbers are above it.
+
+    Returns:
+        A value of the same shape.
+
+    Raises:
+        ShapeError: the value has fewer axes.
+        TraceError: the diagonal is no whole number.
+    """
+    return value.triangle(k, below=True) if isinstance(value, Traced) else np.tril(value, k)
+
+
+def triu(value: Any, k: int = 0) -> Any:
+    """The elements on and above a diagonal, zeros below it, as ``np.triu``.
+
+    Args:
+        value: a traced value, or an array, of two axes or more; the last two are rows and columns.
+        k: the diagonal: 0 is the main one, positive numbers are above it.
+
+    Returns:
+        A value of the same shape.
+
+    Raises:
+        ShapeError: the value has fewer axes.
+        TraceError: the diagonal is no whole number.
+    """
+    return value.triangle(k, below=False) if isinstance(value, Traced) else np.triu(value, k)

@@ -43,14 +43,14 @@ F32 = DType("f32", 32, "float32", 23, "float")
 E4M3 = DType("e4m3", 8, "float8_e4m3fn", 3, "float")
 E5M2 = DType("e5m2", 8, "float8_e5m2", 2, "float")
 S8 = DType("s8", 8, "int8", 0, "int")
-U8 = DType("u8", 8, "uint8", 0, "int")  # of what operands are computed from
+U8 = DType("u8", 8, "uint8", 0, "int")
 S32 = DType("s32", 32, "int32", 0, "int")
 BOOL = DType("bool", 8, "bool", 0, "bool")
 
-STORED = (F16, BF16, F32)  # what kernels write
+STORED = (F16, BF16, F32, E4M3, E5M2, S8, U8, S32, BOOL)  # what kernels write
+REALS = (F16, BF16, F32)  # of these, what other libraries round to as polygen does
 
-NAMED = {d.name: d for d in (F16, BF16, TF32, F32, E4M3, E5M2, S8, U8)}
-_INTERNAL = {d.name: d for d in (S32, BOOL)}
+NAMED = {d.name: d for d in (F16, BF16, TF32, F32, E4M3, E5M2, S8, U8, S32, BOOL)}
 _ALIASES = {
     "float16": F16,
     "half": F16,
@@ -60,6 +60,8 @@ _ALIASES = {
     "float8_e4m3fn": E4M3,
     "float8_e5m2": E5M2,
     "int8": S8,
+    "uint8": U8,
+    "int32": S32,
 }
 
 
@@ -82,7 +84,7 @@ def dtype(spec: object, known: Sequence[DType] = tuple(NAMED.values())) -> DType
         except TypeError:
             text = str(spec)  # torch.float16
             name = text.rpartition(".")[2] if text.replace(".", "_").isidentifier() else echo(spec)
-    found = NAMED.get(name) or _ALIASES.get(name) or _INTERNAL.get(name)
+    found = NAMED.get(name) or _ALIASES.get(name)
     if found is None:
         raise DTypeError(f"unknown dtype {name!r}", nearest=f"Known: {', '.join(map(str, known))}")
     return found

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from polygen.errors import DTypeError, ExpressionError
-from polygen.frontend.coordinates import indices, repeat
+from polygen.frontend.coordinates import indices, repeat, tril, triu
 from polygen.frontend.dtypes import STORED
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.folding import METHODS
@@ -86,11 +86,13 @@ def _special() -> dict[str, Callable[..., Any]]:
 
 _FUNCTIONS = PUBLIC | _special()
 _FUNCTIONS |= {"indices": indices, "repeat": repeat, "unpack": unpack}
+_FUNCTIONS |= {"tril": tril, "triu": triu}
 _FUNCTIONS |= {"dropout": dropout, "uniform": uniform}
 _FUNCTIONS |= {"grouped_matmul": grouped_matmul, "per_group": per_group}
 _FUNCTIONS |= FOLDS
 # Those with arguments that are no arrays.
 _LITERALS = ("einsum", "swapaxes", "transpose", "permute_dims", "unpack", "repeat", *FOLDS)
+_LITERALS += ("tril", "triu")
 _KNOWN = 'Known: .T, .mT, .swapaxes(1, 2), .transpose(0, 2, 1), .astype("f16")'
 
 

@@ -11,7 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from polygen.errors import DTypeError, ShapeError, SignatureError, in_digits
-from polygen.frontend.dtypes import BF16, E4M3, E5M2, F16, F32, NAMED, S8, S32, TF32, U8, DType
+from polygen.frontend.dtypes import (
+    BF16,
+    BOOL,
+    E4M3,
+    E5M2,
+    F16,
+    F32,
+    NAMED,
+    S8,
+    S32,
+    TF32,
+    U8,
+    DType,
+)
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.expr import Dims
 from polygen.frontend.program import Dim, Tensor
@@ -39,7 +52,7 @@ def check_tensor(tensor: Tensor) -> Tensor:
     where = f"argument {tensor.name or '?'}"
     for dim in tensor.dims:
         _check_dim(dim, where)
-    if tensor.dtype.name not in NAMED and tensor.dtype != S32:
+    if tensor.dtype.name not in NAMED:
         raise DTypeError(
             f"an argument cannot be {tensor.dtype}",
             where=where,
@@ -222,10 +235,10 @@ def check_matmul_dtypes(lhs: tuple[str, DType], rhs: tuple[str, DType]) -> None:
                 why="tensor cores multiply tf32, not f32",
                 nearest="Say tf32[...] in the signature; the array stays float32",
             )
-        if dtype == U8:
+        if dtype in (U8, S32, BOOL):
             raise DTypeError(
-                f"{text}: {operand} is u8",
-                why="bytes are what operands are computed from",
+                f"{text}: {operand} is {dtype}",
+                why="it is what operands are computed from",
                 nearest=f'Write {operand}.astype("bf16")',
             )
         known = ", ".join(map(str, MATMUL_DTYPES))

@@ -31,7 +31,6 @@ from polygen.frontend.expr import (
     ScalarNode,
     ViewNode,
     describe,
-    describe_cast,
 )
 from polygen.frontend.iterators import Iterators
 from polygen.frontend.monoids import INDEX, MONOIDS, VALUE
@@ -201,17 +200,13 @@ class Builder:
         if dtype is None and isinstance(node, ApplyNode) and node.function == "cast":
             dtype = node.dtype
         if dtype is None and node.dtype == BOOL:
-            raise DTypeError(
-                f"output {describe(root)} is bool",
-                where=name,
-                nearest=f"Write `{describe_cast(root, F32, depth=8)}`",
-            )
+            dtype = BOOL
         if dtype is None and _is_folded(node):
             dtype = S32 if node.dtype == S32 else F32
         if dtype is None:
             operand = self.first[root].operand
             dtype = default_output(operand, bare=isinstance(node, ProductNode))
-        if dtype in (TF32, BOOL):
+        if dtype == TF32:
             raise DTypeError(f"an output cannot be {dtype}", where=name, nearest=f"Use {F32}")
         return dtype
 

@@ -20,7 +20,7 @@ from polygen.frontend.folding import METHODS, folded, refuse_keywords
 from polygen.frontend.functions import ALIASES, TABLE, closest
 from polygen.frontend.shapes import shape_text
 from polygen.frontend.trace import Trace
-from polygen.frontend.views import permutation, repetition, subscript, swapped
+from polygen.frontend.views import diagonal, permutation, repetition, subscript, swapped
 
 _NEEDS_VALUE = "a traced value has no number yet: the function is run once, for every input at once"
 
@@ -165,6 +165,13 @@ class Traced(Symbolic):
     def repeat(self, repeats: Any, axis: Any = None) -> Traced:
         """Every element along an axis `repeats` times, one after the other."""
         return self._of(self.trace.repeat(self.node, *repetition(repeats, axis, self.node.dims)))
+
+    def triangle(self, k: Any, *, below: bool) -> Any:
+        """The elements on a diagonal and below it, or above it; zeros elsewhere."""
+        first = diagonal(k, describe(self.node), self.node.dims)
+        row, column = self.indices()[-2:]
+        inside = column <= row + first if below else column >= row + first
+        return self.apply("where", inside, self, 0.0)
 
     def __getitem__(self, key: Any) -> Traced:
         return self._of(
@@ -366,4 +373,6 @@ _ARRAY_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "amax": _reduction("max"),
     "amin": _reduction("min"),
     "repeat": lambda a, repeats, axis=None: a.repeat(repeats, axis),
+    "tril": lambda m, k=0: m.triangle(k, below=True),
+    "triu": lambda m, k=0: m.triangle(k, below=False),
 }

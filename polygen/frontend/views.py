@@ -16,6 +16,8 @@ from polygen.frontend.functions import INDEX_HINT
 from polygen.frontend.program import Dim
 from polygen.frontend.shapes import shape_text
 
+_ROWS_AND_COLUMNS = 2
+
 
 def subscript(key: Any, text: str, dims: Dims) -> tuple[list[Reach], list[Dim]]:
     """What indexing by `key` reads, and the dims that remain.
@@ -112,6 +114,32 @@ def _symbolic(dim: str, where: str, shown: str) -> TraceError:
         f"{where} with {shown}",
         why=f"which elements that keeps depends on {dim}, whose number is known only at run time",
         nearest=f"Write the number in the place of {dim} in the signature, or make {dim} static",
+    )
+
+
+def diagonal(k: Any, text: str, dims: Dims) -> int:
+    """The number of a diagonal, 0 for the main one.
+
+    Args:
+        k: as ``np.tril`` takes it.
+        text: the value, for messages.
+        dims: of the value.
+
+    Raises:
+        ShapeError: the value has no rows and columns.
+        TraceError: the diagonal is no whole number.
+    """
+    if len(dims) < _ROWS_AND_COLUMNS:
+        raise ShapeError(
+            f"a triangle of {text} {shape_text(dims)}", nearest="It needs rows and columns"
+        )
+    try:
+        if not isinstance(k, bool):
+            return index(k)
+    except TypeError:
+        pass
+    raise TraceError(
+        f"the diagonal {shortened(repr(k))}", nearest="Write a whole number, as np.tril(v, 1)"
     )
 
 

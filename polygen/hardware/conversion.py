@@ -20,7 +20,7 @@ from polygen.frontend.dtypes import DType
 from polygen.hardware.data_file import read
 
 FILE = "conversions.toml"
-_BITS = {"s8": 8, "u8": 8, "e4m3": 8, "e5m2": 8, "i4": 4, "u4": 4}
+_BITS = {"s8": 8, "u8": 8, "e4m3": 8, "e5m2": 8, "i4": 4, "u4": 4, "bool": 8}
 _UNSIGNED = re.compile(r"(?<=[0-9A-Fa-f])u\b")
 
 
@@ -69,6 +69,8 @@ def meaning(name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
     """The number that the stored bits of a type are, for all of them."""
     bits = _BITS[name]
     stored = np.arange(1 << bits, dtype=np.int64)
+    if name == "bool":
+        return np.asarray(stored != 0, np.float32)
     if name[0] in "si":
         stored = np.where(stored >= 1 << bits - 1, stored - (1 << bits), stored)
     if name[0] != "e":

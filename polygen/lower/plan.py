@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
+from polygen.brief import Brief
 from polygen.frontend.program import Dim, Program
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
@@ -209,8 +210,8 @@ class Resources:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class KernelPlan:
+@dataclass(frozen=True, slots=True, repr=False)
+class KernelPlan(Brief):
     """One kernel, decided down to the instruction."""
 
     entry: str
@@ -273,6 +274,16 @@ class KernelPlan:
     def epilogue(self) -> Epilogue:
         """The fused pointwise statements."""
         return self.of(Epilogue)[0]
+
+    def __str__(self) -> str:
+        sections: tuple[tuple[str, tuple[object, ...]], ...] = (
+            ("places", tuple(f"{p.name}: {p.warps} warp(s)" for p in self.places)),
+            ("shared memory", self.buffers),
+            ("barriers", self.syncs),
+            ("resources", (self.resources,)),
+        )
+        parts = (f"{name}:\n  " + "\n  ".join(map(str, what)) for name, what in sections if what)
+        return "\n".join([f"{self.entry}: {self.mapping}", *parts])
 
     @property
     def loops(self) -> LoopAst:

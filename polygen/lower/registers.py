@@ -40,7 +40,7 @@ def panel_words(schedule: Schedule, work: Pointwork, atom: Atom) -> int:
     words = 0
     for one in work.reads:
         if one.whole:
-            words += groups * _HALVES * _HALVES * one.tensor.dtype.bytes // _WORD
+            words += groups * _HALVES * max(1, _HALVES * one.tensor.dtype.bytes // _WORD)
         elif one.kind in ("vector", "strided"):
             words += groups * _HALVES
         elif one.kind == "row":

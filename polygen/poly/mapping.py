@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from polygen import isl
+from polygen.brief import Brief
 from polygen.errors import VerifyError
 from polygen.hardware.atom import Atom
 from polygen.poly import ast
@@ -49,8 +50,8 @@ from polygen.schedule.model import Schedule
 from polygen.schedule.sums import Sums
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleTree:
+@dataclass(frozen=True, slots=True, repr=False)
+class ScheduleTree(Brief):
     """A legal schedule: the trees of all places, what synchronises them, and what was proved."""
 
     fusion: Fusion

@@ -15,8 +15,9 @@ from polygen.errors import ScheduleError
 from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Program
 from polygen.hardware.device import Device, common_facts
+from polygen.hardware.matrix_layout import spans
 from polygen.poly.match import Match
-from polygen.poly.pointwise import Pointwork
+from polygen.poly.pointwise import Element, Pointwork
 from polygen.poly.tiling import Panels, RowVectors
 from polygen.schedule.model import Schedule
 
@@ -79,10 +80,18 @@ def own_columns(schedule: Schedule) -> int:
     return schedule.tile.warp.n // schedule.cluster.k
 
 
-def narrower(schedule: Schedule) -> tuple[int, ...]:
+def narrower(schedule: Schedule, work: Pointwork) -> tuple[int, ...]:
     """The widths of panels below the schedule's own, widest first."""
     own, now = own_columns(schedule), panel_columns(schedule)
-    return tuple(c for c in _PANEL_COLUMNS if c < now and own % c == 0)
+    return tuple(
+        c for c in _PANEL_COLUMNS if c < now and own % c == 0 and _too_narrow(c, work) is None
+    )
+
+
+def _too_narrow(columns: int, work: Pointwork) -> Element | None:
+    """The first matrix whose rows in panels of a width are not whole spans of a swizzle."""
+    moved = (*work.matrices, *work.writes)
+    return next((one for one in moved if columns * one.tensor.dtype.bytes % spans()[-1]), None)
 
 
 def panels(schedule: Schedule, work: Pointwork) -> Panels | None:
@@ -127,5 +136,14 @@ def panels(schedule: Schedule, work: Pointwork) -> Panels | None:
             where=f"schedule {schedule.name}, epilogue.columns",
             why="panels of one width cover a consumer's columns",
             nearest=f"Use {' or '.join(fitting)}" if fitting else "Leave it out",
+        )
+    narrow = _too_narrow(columns, work)
+    if narrow is not None:
+        raise ScheduleError(
+            f"panels of {columns} columns of {narrow.tensor}",
+            where=f"schedule {schedule.name}, epilogue.columns",
+            why=f"their rows are not whole spans of {spans()[-1]} bytes",
+            nearest=f"Use {spans()[-1] // narrow.tensor.dtype.bytes} columns or more, or "
+            'epilogue.through = "registers"',
         )
     return Panels(columns, tuple(r.name for r in work.matrices), tuple(w.name for w in work.writes))

@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polygen import isl
+from polygen.brief import Brief
 from polygen.errors import SignatureError
 from polygen.frontend.program import Access, Contraction, Dim, Program, Statement
 
@@ -72,8 +73,8 @@ class Group:
         return tuple(s.write for s in self.statements)
 
 
-@dataclass(frozen=True, slots=True)
-class Scop:
+@dataclass(frozen=True, slots=True, repr=False)
+class Scop(Brief):
     """Domains, accesses and dependences; every set is parametric in the symbolic sizes."""
 
     parameters: tuple[str, ...]  # the symbolic sizes

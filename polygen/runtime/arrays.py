@@ -155,7 +155,7 @@ def known(name: str) -> DType | str:
     try:
         return dtypes.dtype(name)
     except DTypeError:
-        return dtypes.S32 if name == dtypes.S32.storage else name
+        return name
 
 
 def accepts(declared: DType, given: DType | str) -> bool:

@@ -22,7 +22,7 @@ def disassemble(cubin: bytes) -> str:
         ToolchainMissing: neither nvdisasm nor cuobjdump is installed.
         ToolchainBroken: the tool does not run, or fails.
     """
-    tool = _find()
+    tool = find()
     if tool is None:
         raise ToolchainMissing(
             f"no disassembler: looked for {' and '.join(_TOOLS)}",
@@ -48,7 +48,7 @@ def disassemble(cubin: bytes) -> str:
     return done.stdout
 
 
-def _find() -> str | None:
+def find() -> str | None:
     """The first tool on PATH, else in a package or toolkit."""
     folders = [os.environ.get("PATH") or os.defpath, *map(str, toolkit.existing("bin"))]
     found = (shutil.which(tool, path=os.pathsep.join(folders)) for tool in _TOOLS)

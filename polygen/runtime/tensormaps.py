@@ -28,6 +28,7 @@ _MOST_ENCODED = 1024  # maps kept per combination of shapes
 
 # cuda.h: CUtensorMapDataType; fp8 travels as bytes
 _TYPES = {"f16": 6, "bf16": 9, "f32": 7, "tf32": 11, "e4m3": 0, "e5m2": 0, "s8": 0}
+_TYPES |= {"u8": 0, "bool": 0, "s32": 3}
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}  # cuda.h: CUtensorMapSwizzle
 # Promotion to 128 bytes: 256 fetch too much where rows do not start at a multiple of them.
 _INTERLEAVE_NONE, _PROMOTE_128_BYTES, _FILL_WITH_ZEROS = 0, 2, 0

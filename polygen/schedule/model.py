@@ -7,7 +7,11 @@ the dependences (`polygen.poly.legality`), whether it *fits* a device by the res
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+from polygen.brief import table
 
 LANES = "dot"  # an atom: the device's first whose lanes multiply by themselves
 
@@ -177,3 +181,20 @@ class Schedule:
     def by_lanes(self) -> bool:
         """Whether lanes multiply, without tensor cores: rows stream through registers."""
         return self.atom.startswith(LANES)
+
+    def _repr_html_(self) -> str:
+        """Its name and device, and every field that is not as usual."""
+        usual = dict(_leaves(Schedule()))
+        changed = [(path, str(v)) for path, v in _leaves(self) if v != usual[path]]
+        head = [("name", self.name), ("device", self.device)]
+        return table([*head, *(pair for pair in changed if pair[0] not in ("name", "device"))])
+
+
+def _leaves(record: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The fields of a record and of the records in it, by their paths."""
+    for one in fields(record):
+        value = getattr(record, one.name)
+        if is_dataclass(value):
+            yield from _leaves(value, f"{path}{one.name}.")
+        else:
+            yield path + one.name, value

@@ -18,7 +18,6 @@ from polygen.errors import (
     SignatureError,
     ToolchainMissing,
     UnknownTarget,
-    UnsupportedProgram,
 )
 from polygen.runtime.environment import current_arch
 
@@ -84,11 +83,6 @@ def test_descriptions_that_are_no_text():
 )
 def test_descriptions_that_cannot_be(text, error, fragment):
     refuses(error, fragment, signature=(text, *SIGNATURE[1:]))
-
-
-def test_the_default_output_of_integers_cannot_be_written_yet():
-    with pytest.raises(UnsupportedProgram, match=r"y0: .*s32.*out_dtype"):
-        pg.fuse(lambda x, w: x @ w.T, name="t").compile("s8[M,K]", "s8[N,K]", arch="sm_80")
 
 
 def test_inner_dims_that_differ():

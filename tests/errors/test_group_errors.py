@@ -50,20 +50,6 @@ def test_ends_that_are_computed():
     )
 
 
-def test_whole_numbers_that_are_no_ends():
-    match = "argument r: an argument cannot be s32.*only the ends of groups are"
-    refused(DTypeError, match, lambda x, w, r: x @ w + r, X, "bf16[K,N]", "s32[N]")
-    refused(
-        DTypeError,
-        match,
-        lambda x, w, ends, r: pg.grouped_matmul(x, w, ends) + r,
-        X,
-        W,
-        ENDS,
-        "s32[N]",
-    )
-
-
 def test_two_tables_of_groups():
     refused(
         UnsupportedProgram,

@@ -78,7 +78,7 @@ NODES = [
     "x @ w", "w @ x", "x.T @ w", "x", "x.T", "x + w", "relu(x)", "1", "1.5", "x @ w.T, 3",
     "x @ w.T, x", "(x @ w.T, (x @ w.T, 1))", ", ".join(["x @ w.T"] * 9), "x @ w.T + x", "2 @ 3",
     "x @ 2", "2 @ w", "x @ w.T @ x", "relu(x @ w.T) @ w", "x @ (w.T @ w)", "x.astype('f16') @ w.T",
-    "x @ w.T == x", "x @ w.T > 0", "(x @ w.T > 0) & 1", "~(x @ w.T)", "(x @ w.T) | 2",
+    "x @ w.T == x", "(x @ w.T) & 1", "~(x @ w.T)", "(x @ w.T) | 2",
     "exp(x @ w.T > 0)", "(x @ w.T > 0) + (x @ w.T > 1)",
 ]  # fmt: skip
 NAMES = [
@@ -95,8 +95,8 @@ NAMES = [
     "gelu(x @ w.T, approximate=1)", "leaky_relu(x @ w.T, slop=0.1)", "relu(x=x @ w.T, x=w)",
     "relu(y=x @ w.T)", "add(x @ w.T)", "add(x @ w.T, 1, 2)", "x.astype()",
     "(x @ w.T).astype('f99')",
-    "(x @ w.T).astype(f16)", "(x @ w.T).astype('tf32')", "(x @ w.T).astype('s8')",
-    "(x @ w.T).astype('e4m3')", "(x @ w.T).astype('bool')", "(x @ w.T).astype('f16', 'f32')",
+    "(x @ w.T).astype(f16)", "(x @ w.T).astype('tf32')", "(x @ w.T).astype('s4')",
+    "(x @ w.T).astype('i4')", "(x @ w.T).astype('f64')", "(x @ w.T).astype('f16', 'f32')",
     "(x @ w.T).astype(dtype='f16')", "(x @ w.T).astype(16)", "(x @ w.T).astype('')",
     LONG, f"{LONG}(x)", f"x.{LONG}", f"np.{LONG}(x)", f"x @ w.T + '{LONG[:3000]}'",
     f"(x @ w.T).astype('{LONG[:3000]}')", f"relu({LONG[:3000]}=x)",
@@ -179,7 +179,7 @@ OPTIONS = [
      ["--arch", "gfx942"], ["--arch", LONG], ["--arch", "\x1b[2J"],
      ["--arch", "../sm_80"], ["--arch", "sm_9999999999"],
     ["--out-dtype"], ["--out-dtype", "f64"], ["--out-dtype", ""], ["--out-dtype", "tf32"],
-    ["--out-dtype", "bool"], ["--out-dtype", "s8"], ["--out-dtype", "f16", "f16"],
+    ["--out-dtype", "bool8"], ["--out-dtype", "s16"], ["--out-dtype", "f16", "f16"],
     ["--out-dtype", LONG], ["--out-dtype", "float64"], ["--acc-dtype"], ["--acc-dtype", "f16"],
     ["--acc-dtype", "s32"], ["--acc-dtype", "f64"], ["--acc-dtype", ""], ["--acc-dtype", LONG],
     ["--schedule"], ["--schedule", ""], ["--schedule", "nowhere.toml"], ["--schedule", "/"],

@@ -14,6 +14,7 @@ import polygen as pg
 from polygen.check import CheckReport
 from polygen.machine import Finding
 from polygen.runtime.artifact import Artifact
+from polygen.schedule.model import Pipeline
 from polygen.tune.records import Measurement
 from polygen.tune.search import Tuning
 
@@ -35,6 +36,9 @@ def records(kernel):
         kernel.program,
         kernel.artifact,
         kernel.passes.source,
+        kernel.passes.scop,
+        kernel.passes.tree,
+        kernel.passes.plan,
         emulation,
         emulation.report,
         CheckReport((), (("M", 8),), "equals NumPy", ()),
@@ -61,6 +65,24 @@ def test_a_kernel_in_a_notebook(kernel):
     assert html.startswith("<table>") and html.count("<tr>") == 7
     assert "x @ w.T &lt; 3" in html and "bf16[N, K]" in html and "sm_80" in html
     assert "deterministic" in html
+
+
+def test_a_function_in_a_notebook(kernel):
+    fused = pg.fuse(lambda x, w: pg.where(x @ w.T < 3, 1.0, 2.0))
+    html = fused._repr_html_()
+    assert html.startswith("<table>") and "&lt; 3" in html and "x, w" in html
+
+
+def test_a_schedule_in_a_notebook_has_what_is_not_usual():
+    schedule = pg.Schedule("mine", pipeline=Pipeline(stages=7))
+    html = schedule._repr_html_()
+    assert html.startswith("<table>") and html.count("<tr>") == 3
+    assert "mine" in html and "pipeline.stages" in html and ">7<" in html
+
+
+def test_a_plan_in_words(kernel):
+    text = str(kernel.passes.plan)
+    assert "places:" in text and "ring_a: " in text and "barriers:" in text
 
 
 def test_a_verdict_is_in_the_line(records):

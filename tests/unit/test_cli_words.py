@@ -107,7 +107,8 @@ def test_cache_counts(capsys, tmp_path):
 
 # --- completion
 COMMANDS = [
-    "generate", "show", "check", "run", "bench", "tune", "targets", "env", "cache", "completion",
+    "generate", "show", "check", "run", "bench", "tune", "targets", "env", "doctor", "cache",
+    "completion",
 ]  # fmt: skip
 
 

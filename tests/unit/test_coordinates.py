@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import polygen as pg
-from polygen.errors import ShapeError, VerifyError
+from polygen.errors import ShapeError, TraceError, VerifyError
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.parse import parse_expression
 from polygen.frontend.program import Affine, Coordinate
@@ -183,3 +183,21 @@ def test_a_number_has_no_coordinates():
     with pytest.raises(ShapeError) as caught:
         pg.fuse(lambda x, w, s: x @ w + pg.indices(s)[0]).program("f16[M,K]", "f16[K,N]", "f32")
     assert "single number" in str(caught.value) and "the product" in str(caught.value)
+
+
+@pytest.mark.parametrize("k", [-3, 0, 5])
+def test_triangles_are_those_of_numpy(k):
+    fused = pg.fuse(lambda x, w: (np.tril(x @ w.T, k), pg.triu(x @ w.T, k)), name="triangles")
+    kernel = fused.compile("f16[M,16]", "f16[N,16]", arch="sm_90a", sizes={"M": 33, "N": 40})
+    rng = np.random.default_rng(k + 9)
+    x, w = (rng.integers(-3, 4, (n, 16)).astype(np.float16) for n in (33, 40))
+    low, high = kernel.emulate(x, w)
+    np.testing.assert_array_equal(low, np.tril(x @ w.T, k))
+    np.testing.assert_array_equal(high, np.triu(x @ w.T, k))
+
+
+def test_triangles_that_are_none():
+    with pytest.raises(TraceError, match=r"the diagonal 0.5.*Write a whole number"):
+        pg.fuse(lambda x, w: pg.tril(x @ w, 0.5)).program("f16[M,K]", "f16[K,N]")
+    with pytest.raises(ShapeError, match=r"a triangle of x @ w \[M\]. It needs rows and columns"):
+        pg.fuse(lambda x, w: pg.tril(x @ w)).program("f16[M,K]", "f16[K]")

@@ -10,6 +10,7 @@ from random_folds import fold_program
 from random_products import compile_products, product_program
 from random_programs import (
     has_float_bound,
+    narrow_program,
     odd_program,
     random_program,
     roomy_program,
@@ -38,6 +39,15 @@ ROOMY = [seed if seed < 10 else pytest.param(seed, marks=pytest.mark.slow) for s
 @pytest.mark.parametrize("seed", ROOMY)
 def test_roomy_programs_are_exact_on_the_machine(seed: int) -> None:
     assert run_random(roomy_program(seed, largest=140), "sm_90a", _on_machine) == ""
+
+
+NARROW = [n if n < 10 else pytest.param(n, marks=pytest.mark.slow) for n in range(24)]
+
+
+@pytest.mark.parametrize("seed", NARROW)
+def test_narrow_results_and_operands_are_exact_on_the_machine(seed: int) -> None:
+    arch = ("sm_90a", "sm_80", "sm_89")[seed % 3]
+    assert run_random(narrow_program(seed, largest=140), arch, _on_machine) == ""
 
 
 ODD = [seed if seed < 4 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(8)]

@@ -9,6 +9,7 @@ outside of the operand become zeros after the function, which may be anything th
 from __future__ import annotations
 
 from polygen.emit.ctext import pointwise
+from polygen.emit.element_types import converted
 from polygen.emit.functions import FAST_BITS
 from polygen.emit.leaves import plus, scaled
 from polygen.emit.names import c_name
@@ -176,7 +177,7 @@ def _element(fetch: Fetch, words: str) -> str:
         at = element if per_word == 1 else f"{element} / {per_word}"
         word, inside = f"({words})[{plus(at, fetch.first)}]", f"{element} % {per_word}"
     if size == _WORD_BYTES:
-        return f"__uint_as_float({word})"
+        return f"(float)(int){word}" if kind == "s32" else f"__uint_as_float({word})"
     if size == 2:
         shift = "" if inside == "0" else f" >> {inside} * 16"
         return f"from_{kind}((unsigned short)({word}{shift}))"
@@ -218,16 +219,11 @@ def conversion_records(computed: list[Computed]) -> list[dict[str, object]]:
 
 def _conversion(one: Conversion) -> dict[str, object]:
     """A conversion, for the template."""
-    value = f"__uint_as_float({one.pattern})"
-    if one.kind == "f16":
-        value = f"from_f16((unsigned short)({one.pattern}))"
-    value += f" - {one.less}f" if one.less else ""
-    value += f" * {one.times}f" if one.times != 1.0 else ""
     return {
         "name": one.name,
         "count": 1 << one.bits,
         "bits": one.bits,
         "mask": (1 << one.bits) - 1,
         "nan": one.nan,
-        "value": value,
+        "value": converted(one),
     }

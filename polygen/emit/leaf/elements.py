@@ -10,57 +10,35 @@ from collections.abc import Sequence
 from typing import Any
 
 from polygen.emit.ctext import pointwise
+from polygen.emit.element_types import name_of, type_records
 from polygen.emit.folds import combined
 from polygen.emit.functions import FAST_BITS, literal
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import coordinate, position
 from polygen.emit.names import c_name
-from polygen.errors import UnsupportedProgram
+from polygen.frontend.dtypes import S32
 from polygen.frontend.program import Tensor
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Epilogue, Read, Write
 
-_C_TYPES = {"f16": "unsigned short", "bf16": "unsigned short", "f32": "float"}
-# Element e of the words of a vector, and the words of a vector v.
-_EXTRACT = {2: "(unsigned short)(words[e / 2] >> e % 2 * 16)", 4: "__uint_as_float(words[e])"}
-_PACK = {
-    2: "to_{0}(v[2 * i]) | (unsigned)to_{0}(v[2 * i + 1]) << 16",
-    4: "__float_as_uint(v[i])",
-}
-_BYTES = {"f16": 2, "bf16": 2, "f32": 4}
 _WORD_BYTES = 4
 
 
 def epilogue_type(tensor: Tensor) -> str:
-    """The name under which the epilogue reads and writes a tensor's dtype.
+    """The name under which the epilogue reads and writes a tensor's dtype."""
+    return name_of(tensor.dtype)
 
-    Raises:
-        UnsupportedProgram: the epilogue has no conversion for it.
+
+def types(plan: KernelPlan, more: Sequence[Read] = ()) -> dict[str, Any]:
+    """The element types of the epilogue's operands and outputs, of what else is read so, and those
+    that are rounded to.
     """
-    name = "f32" if tensor.dtype.name == "tf32" else tensor.dtype.name
-    if name not in _C_TYPES:
-        raise UnsupportedProgram(
-            f"the epilogue cannot read or write {tensor.dtype}",
-            where=tensor.name,
-            nearest="Use f16, bf16 or f32, in the signature or as out_dtype",
-        )
-    return name
-
-
-def types(e: Epilogue, more: Sequence[Read] = ()) -> list[dict[str, Any]]:
-    """The element types of the epilogue's operands and outputs, and of what else is read so."""
+    e = plan.epilogue
     tensors = [r.tensor for r in (*e.reads, *more) if r.tensor.dims]
     tensors += [w.tensor for w in e.writes]
-    return [
-        {
-            "name": name,
-            "c": _C_TYPES[name],
-            "bytes": _BYTES[name],
-            "extract": _EXTRACT[_BYTES[name]],
-            "pack": _PACK[_BYTES[name]].format(name),
-        }
-        for name in sorted(set(map(epilogue_type, tensors)))
-    ]
+    casts = [s.dtype for s in plan.program.pointwise if s.function == "cast"]
+    outputs = [tensor.dtype for tensor in plan.program.outputs]
+    return type_records((t.dtype for t in tensors), (*casts, *outputs), plan.device)
 
 
 # --- the fused statements ------------------------------------------------------------------------
@@ -103,11 +81,13 @@ def combined_at(e: Epilogue, places: list[str], at: int) -> list[str]:
     return lines
 
 
-def statements(e: Epilogue) -> tuple[list[str], tuple[str, ...]]:
+def statements(plan: KernelPlan) -> tuple[list[str], tuple[str, ...]]:
     """The statements as lines of C, and the helper files they need."""
+    e = plan.epilogue
     read, written = _values(e)
+    whole = [name for name, _ in e.sums] if plan.atom.c.dtype == S32 else []
     fast = not e.folds and all(w.tensor.dtype.bits <= FAST_BITS for w in e.writes)
-    return pointwise(e.statements, read, written, fast)
+    return pointwise(e.statements, read, written, fast, whole)
 
 
 @leaf("compute", "threads", Epilogue)
@@ -116,7 +96,7 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
     parameters = [f"float {name}" for name in read.values()]
     parameters += [f"float& {name}" for name in written.values()]
     return Text(
-        block(*statements(e)[0]),
+        block(*statements(plan)[0]),
         "The fused pointwise statements, on one element.",
         parameters=", ".join(parameters),
     )
@@ -160,9 +140,7 @@ def vector_record(e: Epilogue) -> dict[str, Any]:
     accesses: list[Read | Write] = [*e.reads, *e.writes]
     return {
         "vector": e.vector,
-        "by_words": all(
-            access.width >= _WORD_BYTES for access in accesses if access.kind == "vector"
-        ),
+        "by_words": all(access.width >= _WORD_BYTES for access in accesses if in_words(access, e)),
         "declarations": _declarations(e),
         "fetches": [line for r in e.reads if not is_hoisted(e, r) for line in _fetch(r, e)],
         "arguments": ", ".join(
@@ -177,8 +155,13 @@ def vector_record(e: Epilogue) -> dict[str, Any]:
 
 def is_hoisted(e: Epilogue, read: Read) -> bool:
     """Whether a read is the same in every row: no m in it, and lanes keep their column."""
-    same = e.fixed_column and read.m_stride == "0" and read.kind == "vector"
+    same = e.fixed_column and read.m_stride == "0" and in_words(read, e)
     return same and read.width >= _WORD_BYTES
+
+
+def in_words(access: Read | Write, e: Epilogue) -> bool:
+    """Whether a vector of an array is adjacent elements that are a word or more."""
+    return access.kind == "vector" and word_count(access, e) > 0
 
 
 def read_vector(read: Read, words: str, e: Epilogue) -> str:
@@ -195,12 +178,12 @@ def word_count(access: Read | Write, e: Epilogue) -> int:
 def _declarations(e: Epilogue) -> list[str]:
     lines = []
     for read in e.reads:
-        if read.kind == "vector" and not is_hoisted(e, read):
+        if in_words(read, e) and not is_hoisted(e, read):
             lines.append(f"unsigned {read.name}_words[{e.batch}][{word_count(read, e)}];")
-        elif read.kind == "strided":
-            lines.append(f"float {read.name}_elements[{e.batch}][{e.vector}];")
         elif read.kind == "row":
             lines.append(f"float {read.name}_element[{e.batch}];")
+        elif read.kind in ("strided", "vector") and not is_hoisted(e, read):
+            lines.append(f"float {read.name}_elements[{e.batch}][{e.vector}];")
     return lines
 
 
@@ -208,7 +191,7 @@ def _fetch(read: Read, e: Epilogue) -> list[str]:
     name = read.name
     if read.kind == "scalar":
         return []
-    if read.kind == "vector":
+    if in_words(read, e):
         return [read_vector(read, f"{name}_words[i]", e)]
     from_ = f"from_{epilogue_type(read.tensor)}"
     if read.kind == "row":
@@ -226,7 +209,7 @@ def _element(read: Read, e: Epilogue) -> str:
         return c_name(read.tensor.name)
     if read.kind == "row":
         return f"{name}_element[i]"
-    if read.kind == "strided":
+    if not in_words(read, e):
         return f"{name}_elements[i][e]"
     words = f"{name}_words" if is_hoisted(e, read) else f"{name}_words[i]"
     return f"element_{epilogue_type(read.tensor)}({words}, e)"
@@ -234,7 +217,7 @@ def _element(read: Read, e: Epilogue) -> str:
 
 def _store(write: Write, e: Epilogue) -> str:
     name, out = epilogue_type(write.tensor), f"{write.tensor.name}_out"
-    if write.kind == "vector":
+    if in_words(write, e):
         place = position(write, "row", "column")
         return f"write_{name}<{e.vector}, {max(write.width, _WORD_BYTES)}>({place}, {out});"
     if write.kind == "row":  # one element a row

@@ -10,6 +10,7 @@ from __future__ import annotations
 from polygen.emit.leaf.elements import combined_at, epilogue_type, outcomes
 from polygen.emit.leaf.table import Text, block, filled, leaf
 from polygen.emit.leaves import (
+    c_type,
     coordinate,
     coordinates,
     extent_names,
@@ -18,10 +19,14 @@ from polygen.emit.leaves import (
     slot_address,
 )
 from polygen.emit.names import c_name
+from polygen.frontend.dtypes import S32
 from polygen.lower.epilogue import column_reads
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Finish, Panel, Read, Store, Warm
 from polygen.poly.match import Along
+
+_WORD_BYTES = 4
+_PAIRS = {1: "unsigned short", 2: "unsigned"}  # what holds two elements, by their size
 
 
 @leaf("prepare", "cache", Warm)
@@ -145,7 +150,7 @@ def _column_room(read: Read, work: Finish) -> str:
 
     Whether the panel lies inside the array or at its edge, words are taken apart in one place.
     """
-    if read.tensor.dtype.bytes == 2:
+    if read.tensor.dtype.bytes < _WORD_BYTES:
         return f"unsigned {read.name}_words[{work.blocks}];"
     return f"float {read.name}_values[{work.blocks}][2];"
 
@@ -156,12 +161,13 @@ def _column_read(read: Read) -> list[str]:
     if read.kind != "vector" or read.width < 2 * size:
         return _column_pair(read, "column", "(column + 1)")
     pointer = position(read, "0", "column")
-    if size == 2:
-        return [f"{name}_words[j] = __ldg(reinterpret_cast<const unsigned*>({pointer}));"]
+    if size < _WORD_BYTES:
+        pair = _PAIRS[size]
+        return [f"{name}_words[j] = __ldg(reinterpret_cast<const {pair}*>({pointer}));"]
     return [
         f"const uint2 {name}_words = __ldg(reinterpret_cast<const uint2*>({pointer}));",
-        f"{name}_values[j][0] = __uint_as_float({name}_words.x);",
-        f"{name}_values[j][1] = __uint_as_float({name}_words.y);",
+        f"{name}_values[j][0] = {_from_word(read, f'{name}_words.x')};",
+        f"{name}_values[j][1] = {_from_word(read, f'{name}_words.y')};",
     ]
 
 
@@ -173,8 +179,11 @@ def _column_clamped(read: Read) -> list[str]:
 def _column_pair(read: Read, *columns: str) -> list[str]:
     """Two elements, each by itself."""
     low, high = (f"__ldg({position(read, '0', column)})" for column in columns)
-    if read.tensor.dtype.bytes == 2:
-        return [f"{read.name}_words[j] = {low} | (unsigned){high} << 16;"]
+    size = read.tensor.dtype.bytes
+    if size < _WORD_BYTES:
+        if size == 1:
+            low, high = f"(unsigned char){low}", f"(unsigned char){high}"
+        return [f"{read.name}_words[j] = {low} | (unsigned){high} << {8 * size};"]
     return [f"{read.name}_values[j][{e}] = {value};" for e, value in enumerate((low, high))]
 
 
@@ -206,6 +215,16 @@ def _panel_read(plan: KernelPlan, work: Finish, panel: Panel) -> list[str]:
     if panel.element_bytes == 2:
         words = f"unsigned {name}_words[{blocks}][2];"
         return [words, _base(plan, panel), *_matrices("matrices_read", work, panel)]
+    if panel.element_bytes == 1:
+        return [
+            f"unsigned {name}_words[{blocks}][2];",
+            _base(plan, panel),
+            "#pragma unroll",
+            f"for (int j = 0; j < {blocks}; ++j)",
+            "#pragma unroll",
+            f"  for (int half = 0; half < 2; ++half) {name}_words[j][half] = "
+            f"two_read({_pair_at(panel)});",
+        ]
     return [
         f"unsigned {name}_words[{blocks}][2][2];",
         _base(plan, panel),
@@ -253,6 +272,9 @@ def _compute(plan: KernelPlan, work: Finish) -> list[str]:
         if panel.element_bytes == 2:
             kind = epilogue_type(panel.tensor)
             lines.append(f"{name}_words[j][half] = pack_{kind}({out}[0], {out}[1]);")
+        elif panel.element_bytes == 1:
+            both = f"two_to_{epilogue_type(panel.tensor)}({out}[0], {out}[1])"
+            lines.append(f"two_write({_pair_at(panel)}, {both});")
         else:
             lines.append(f"pair_write({_pair_at(panel)}, {out}[0], {out}[1]);")
     return [*lines, *(_folded(work) if work.epilogue.folds else [])]
@@ -265,12 +287,18 @@ def _element(read: Read, operands: dict[str, Panel], e: int) -> str:
     if read.kind == "row":
         return f"{name}_element[half]"
     in_panel = "[half]" if name in operands else ""
-    if read.tensor.dtype.bytes == 2:
-        word = f"{name}_words[j]{in_panel}" + (" >> 16" if e else "")
-        return f"from_{epilogue_type(read.tensor)}((unsigned short)({word}))"
+    size = read.tensor.dtype.bytes
+    if size < _WORD_BYTES:
+        word = f"{name}_words[j]{in_panel}" + (f" >> {8 * size}" if e else "")
+        return f"from_{epilogue_type(read.tensor)}(({c_type(read.tensor.dtype)})({word}))"
     if name not in operands:
         return f"{name}_values[j][{e}]"
-    return f"__uint_as_float({name}_words[j][half][{e}])"
+    return _from_word(read, f"{name}_words[j][half][{e}]")
+
+
+def _from_word(read: Read, word: str) -> str:
+    """An element of four bytes as a float."""
+    return f"from_s32((int){word})" if read.tensor.dtype == S32 else f"__uint_as_float({word})"
 
 
 def _panel_written(work: Finish, panel: Panel) -> list[str]:

@@ -51,7 +51,10 @@ def test_words_that_a_thread_holds_of_a_panel(expression, columns, words):
 
 
 def test_panels_are_as_wide_as_registers_hold():
-    assert (panel_columns(WIDE), narrower(WIDE)) == (64, (32, 16))
+    work = prospect(program_of("x @ w.T + b", None)).work
+    assert (panel_columns(WIDE), narrower(WIDE, work)) == (64, (32, 16))
+    work = prospect(program_of('(x @ w.T + b).astype("s8")', None)).work  # 32 bytes are a span
+    assert (panel_columns(WIDE), narrower(WIDE, work)) == (64, (32,))
     plain, hungry = fit("x @ w.T + b"), fit(HUNGRY)
     assert isinstance(plain, Fitted) and isinstance(hungry, Fitted)
     assert plain.schedule.epilogue == WIDE.epilogue

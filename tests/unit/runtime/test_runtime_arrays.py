@@ -48,7 +48,12 @@ def test_a_cupy_bfloat16_array():
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("bfloat16", dtypes.BF16), ("float8_e4m3fn", dtypes.E4M3), ("uint8", "uint8")],
+    [
+        ("bfloat16", dtypes.BF16),
+        ("float8_e4m3fn", dtypes.E4M3),
+        ("uint8", dtypes.U8),
+        ("int16", "int16"),
+    ],
 )
 def test_a_torch_tensor(name, expected):
     view = describe(Tensor((4, 6), (1, 4), name, index=2))

@@ -1,0 +1,9 @@
+"""A kernel as one HTML page that stands alone: no network, no other file.
+
+`page` gathers what the passes hold (`content`), works the pictures out (`timeline`, `pictures`) and
+fills the template. Nothing here decides anything about a kernel.
+"""
+
+from polygen.page.render import page
+
+__all__ = ["page"]

@@ -1,0 +1,100 @@
+"""The examples run on the PTX machine and check themselves; the gallery is made of them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+# What each is about, beside the results that it compares.
+SAYS = {
+    "linear_gelu": "pingpong",
+    "gated_mlp": "pingpong",
+    "batched_heads": "without a GPU: B = 1",
+    "grouped_experts": "rows of each expert: [",
+    "int8_weights": "threads compute operands",
+    "logits_logsumexp": "y1: right, largest error 0, allowed 0",
+    "kmeans_assignment": "y0: right, largest error 0, allowed 0",
+    "odd_rows": "rows are aligned to bytes: {'x': 2, 'w': 2, 'y0': 2}",
+    "residual_statistics": "y1: right",
+    "few_rows": "dots_",
+    "edit_schedule": "refused: ring_a: the schedule breaks a dependence: load_a[0,0,0] -> copy_a[",
+    "saved_from_c": "saved: pg_up.cu, pg_up.cubin, pg_up.h, pg_up.json, pg_up.ptx",
+}
+
+
+@pytest.fixture(autouse=True)
+def _as_if_run_there(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    before = set(sys.modules)
+    import gallery
+
+    monkeypatch.setattr(gallery, "current_arch", lambda: None)  # also where there is a GPU
+    yield
+    for name in set(sys.modules) - before:
+        if name in SAYS or name == "gallery":
+            del sys.modules[name]
+
+
+def make_gallery():
+    path = ROOT / "docs" / "make_gallery.py"
+    spec = importlib.util.spec_from_file_location("make_gallery", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_an_example_runs_without_a_gpu_and_is_right(name, capsys):
+    importlib.import_module(name).main()
+    out = capsys.readouterr().out
+    assert "y0: right, largest error" in out and "WRONG" not in out
+    assert SAYS[name] in out
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "right"),
+    [
+        (np.float32([1, 2]), [1, 2], True),
+        (np.float32([1, 2.1]), [1, 2], False),
+        (np.float32([1, np.nan]), [1, 2], False),
+        (np.int32([3, 4]), [3, 4], True),
+        (np.int32([3, 5]), [3, 4], False),
+    ],
+)
+def test_a_wrong_result_ends_an_example(found, wanted, right, capsys):
+    import gallery
+
+    kernel = SimpleNamespace(program=SimpleNamespace(outputs=[SimpleNamespace(name="y0")]))
+    if right:
+        gallery.check(found, wanted, kernel)
+    else:
+        with pytest.raises(SystemExit):
+            gallery.check(found, wanted, kernel)
+    assert ("WRONG" in capsys.readouterr().out) is not right
+
+
+def test_the_gallery_has_every_example():
+    made = make_gallery()
+    files = {path.stem for path in EXAMPLES.glob("*.py")} - {"gallery"}
+    assert set(made.KERNELS) == set(SAYS) and len(SAYS) == 12
+    assert files == {*made.KERNELS, *made.LIBRARIES}
+
+
+def test_every_example_says_what_it_replaces():
+    made = make_gallery()
+    for name in made.KERNELS:
+        first, *rest = made.paragraphs(name)
+        assert "\n" not in first and any(part.startswith("Replaces: ") for part in rest), name
+
+
+def test_the_gallery_is_made_of_the_docstrings():
+    made = make_gallery()
+    assert made.PAGE.read_text() == made.text(), f"run {made.COMMAND}"
