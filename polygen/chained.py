@@ -218,12 +218,21 @@ def _instruction(found: ChainMatch, device: Device) -> Atom:
 def _fitting(found: ChainMatch, atom: Atom, device: Device, skip: frozenset[str]) -> Decided:
     """The first schedule of the data that fits the chain and the device."""
     columns, rows = -(-found.columns // atom.k) * atom.k, atom.m
+    tiles = take(read(_FILE), "tiles", _FILE)
+    most = max(one["columns_most"] for one in tiles)
+    if columns > most:
+        raise UnsupportedProgram(
+            f"a chain with {found.columns} columns",
+            where=found.chain.values.name,
+            why=f"a consumer holds the sums of all columns of its rows, at most {most}",
+            nearest=f"Multiply by parts of v, of {most} columns",
+        )
     last = ResourceError(
         f"schedules {', '.join(sorted(skip))} spill",
         where=found.chain.values.name,
         nearest="Compute less at every score, or pass it as an array",
     )
-    for one in take(read(_FILE), "tiles", _FILE):
+    for one in tiles:
         ranges = one.get("ranges", found.chain.range is not None)
         if columns > one["columns_most"] or ranges != (found.chain.range is not None):
             continue

@@ -466,10 +466,14 @@ class _Leaves:
         own = [name for name, value in matched.states if value == chain.reference]
         given = {name: "reference" for name in own if name in used}
         if not chain.reference:
+            if any(s.term == chain.weight for s in chain.states):
+                raise self._both(chain.weight)
             wanted = (chain.weight, *dict.fromkeys(s.term for s in chain.states))
             return None, self._part(wanted, {score: "score"})
         (x,) = (s.term for s in chain.states if s.value == chain.reference)
         rest = dict.fromkeys(s.term for s in chain.states if s.value != chain.reference)
+        if chain.weight in rest:
+            raise self._both(chain.weight)
         advance = self._part((x,), {score: "score"})
         weigh = self._part((chain.weight, *rest), {x: "score", **given})
         if any(score == arg for s in weigh.statements for arg in s.args):
@@ -480,6 +484,14 @@ class _Leaves:
                 nearest=f"Make {chain.weight} of {x} alone",
             )
         return advance, weigh
+
+    def _both(self, weight: str) -> UnsupportedProgram:
+        return UnsupportedProgram(
+            f"{weight} is folded and multiplied",
+            where=self.matched.chain.scores.name,
+            why="behind the last key it is 0 for the product, which the fold need not be",
+            nearest="Fold the value before it is rounded",
+        )
 
     def _part(self, wanted: tuple[str, ...], given: dict[str, str]) -> Terms:
         """The statements behind some values, up to those that are given."""

@@ -18,6 +18,7 @@ from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Access, Affine, Argument, Constant, Coordinate, Pointwise
 from polygen.rewrite.values import Values
 
+_TRIED = (0.7310, 1.3717, 0.2913)  # numbers for what a key outside is computed with
 _COMPARISONS = {"ge": (1, 0), "gt": (1, -1), "le": (-1, 0), "lt": (-1, -1)}  # sign, less for strict
 
 
@@ -94,7 +95,7 @@ def _contributes_nothing(
     values: Values, given: Mapping[str, float], states: Sequence[tuple[str, str]], weight: str
 ) -> bool:
     """Whether a key outside is nothing to all that is summed and folded."""
-    for reference in (0.75, 1.5):
+    for reference in _TRIED:
         known = dict(given)
         for name in values.behind(weight).union(*(values.behind(t) for t, _ in states)):
             writer = values.writers.get(name)

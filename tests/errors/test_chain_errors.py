@@ -61,6 +61,20 @@ def test_a_head_dim_without_a_number() -> None:
     assert "as a number in the signature" in text
 
 
+def test_more_columns_than_registers_hold() -> None:
+    text = _refused(softmax, "bf16[S,64]", "bf16[T,64]", "bf16[T,320]")
+    assert "320 columns" in text and "256 columns" in text
+
+
+def test_what_is_multiplied_and_folded() -> None:
+    def function(q, k, v):
+        p = pg.sigmoid((q @ k.mT) * 0.1).astype("bf16")
+        return p @ v, pg.max(p, axis=-1)
+
+    text = _refused(function)
+    assert "is folded and multiplied" in text
+
+
 def test_rows_that_no_tensor_map_takes() -> None:
     text = _refused(softmax, "bf16[S,64]@2", "bf16[T,64]", "bf16[T,64]")
     assert "cannot move it" in text
