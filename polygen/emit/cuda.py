@@ -22,7 +22,7 @@ from polygen.emit.launcher import launcher, parameter, plan_conditions
 from polygen.emit.leaf.computed_chunk import lines as computed_lines
 from polygen.emit.leaf.elements import statements, types
 from polygen.emit.leaf.load_threads import SHARED_ALIGNMENT
-from polygen.emit.leaf.scan import scan_helpers, scan_monoids, scan_reads
+from polygen.emit.leaf.scan import scan_combining, scan_helpers, scan_reads
 from polygen.emit.leaves import extent_names, matrix_coordinates, size_name
 from polygen.emit.places import places
 from polygen.emit.row_groups import count, declared, find, of_group
@@ -46,7 +46,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
     Raises:
         VerifyError: a leaf is none that the table knows.
     """
-    functions, called = combining(plan, scan_monoids(plan))
+    functions, called = combining(plan)
     context = {
         **launcher(plan),
         **instructions(plan),
@@ -54,7 +54,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         "header": header(plan, command),
         **types(plan, scan_reads(plan)),
         "helpers": tuple(dict.fromkeys((*_helpers(plan), *called))),
-        "combining": functions,
+        "combining": [*functions, *scan_combining(plan)],
         "parameters": ", ".join(parameter(plan, argument) for argument in plan.arguments),
         "places": places(plan),
     }

@@ -91,15 +91,10 @@ def exchanged(monoid: str, names: Sequence[str], masks: Sequence[int]) -> list[s
     ]
 
 
-def combining(plan: KernelPlan, more: Sequence[str] = ()) -> tuple[list[str], list[str]]:
-    """Functions that combine, in C, and the helpers that they and the results call.
-
-    Args:
-        plan: the kernel.
-        more: monoids beside those of its folds.
-    """
+def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
+    """Functions that combine, in C, and the helpers that they and the results call."""
     lines, helpers = [], []
-    for name in dict.fromkeys((*(part.monoid for part in plan.epilogue.folds), *more)):
+    for name in dict.fromkeys(part.monoid for part in plan.epilogue.folds):
         monoid = MONOIDS[name]
         left, right = ([f"{side}{at}" for at in range(len(monoid.identity))] for side in "ab")
         body, results, needs = definition(monoid.combine, [*left, *right], fast=monoid.short)

@@ -28,7 +28,7 @@ from polygen.lower.build import arguments
 from polygen.lower.epilogue import epilogue, own_part
 from polygen.lower.given import Given
 from polygen.lower.lanes import closed_form
-from polygen.lower.memory import barriers_of, in_order, needed
+from polygen.lower.memory import needed
 from polygen.lower.operands import major
 from polygen.lower.plan import Argument, Buffer, KernelPlan, Launch, Leaf, Place, Resources
 from polygen.lower.result_work import Epilogue, Read
@@ -99,7 +99,14 @@ def chain_memory(
                 note=operand.tensor.name,
             )
         )  # fmt: skip
-    return in_order([*found, *(barriers_of(*one) for one in barriers)])
+    size = common_facts()["mbarrier_bytes"]
+    for name, slots, own in barriers:
+        found.append(Buffer(name, "barrier", 0, slots, size, size, own))
+    offset, ordered = 0, []
+    for buffer in found:
+        ordered.append(replace(buffer, offset=offset))
+        offset = ordered[-1].end
+    return tuple(ordered)
 
 
 def chain_resources(

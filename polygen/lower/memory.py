@@ -68,8 +68,8 @@ def memory(
     found += _landings(schedule, matched, tiles)
     if barriers is None and schedule.specialised:
         found.append(Buffer("barriers", "barrier", 0, 1, pattern_bytes(), _BARRIER_BYTES))
-    found += [barriers_of(*one) for one in barriers or ()]
-    return in_order(found)
+    found += [_barriers(*one) for one in barriers or ()]
+    return _placed(found)
 
 
 def needed(buffers: Sequence[Buffer]) -> int:
@@ -77,8 +77,8 @@ def needed(buffers: Sequence[Buffer]) -> int:
     return max((buffer.end for buffer in buffers), default=0)
 
 
-def in_order(buffers: list[Buffer]) -> tuple[Buffer, ...]:
-    """Offsets: one behind the other, but for those that overlay the ones before them."""
+def _placed(buffers: list[Buffer]) -> tuple[Buffer, ...]:
+    """One behind the other, but for those that overlay the ones before them."""
     offset, found = 0, []
     for buffer in buffers:
         found.append(replace(buffer, offset=0 if buffer.overlay else offset))
@@ -133,6 +133,5 @@ def _landings(schedule: Schedule, matched: Match, tiles: Tiling) -> list[Buffer]
     ]  # fmt: skip
 
 
-def barriers_of(name: str, slots: int, owners: int) -> Buffer:
-    """The mbarriers of one synchronisation, not placed yet."""
+def _barriers(name: str, slots: int, owners: int) -> Buffer:
     return Buffer(name, "barrier", 0, slots, _BARRIER_BYTES, _BARRIER_BYTES, owners)

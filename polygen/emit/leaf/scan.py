@@ -18,6 +18,7 @@ from polygen.emit.leaf.score_reads import arguments, by_row, pair_reads
 from polygen.emit.leaf.table import Text, filled, leaf
 from polygen.emit.leaves import extent_names, pair_of_sums, plus, size_name
 from polygen.emit.names import c_name
+from polygen.frontend.monoids import MONOIDS
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Read
 from polygen.lower.scan_work import RowStore, Scan, Terms
@@ -53,12 +54,28 @@ def scan_helpers(plan: KernelPlan) -> list[str]:
             if terms is not None:
                 found += terms_lines(scan, terms)[1]
         found += _correction(scan)[2]
+        found += [name for state in scan.states for name in _combine(state.monoid)[2]]
     return found
 
 
-def scan_monoids(plan: KernelPlan) -> list[str]:
-    """How states are combined."""
-    return [state.monoid for scan in plan.of(Scan) for state in scan.states]
+def scan_combining(plan: KernelPlan) -> list[str]:
+    """Functions that combine terms into states, in C."""
+    lines = []
+    for name in dict.fromkeys(state.monoid for scan in plan.of(Scan) for state in scan.states):
+        body, (value,), _ = _combine(name)
+        lines += [
+            f"__device__ __forceinline__ void combine_{name}(float& a, const float b) {{",
+            *(f"  {line}" for line in body),
+            f"  a = {value};",
+            "}",
+        ]
+    return lines
+
+
+def _combine(monoid: str) -> tuple[list[str], list[str], list[str]]:
+    """Two numbers combined: lines of C, the result, and helper files."""
+    known = MONOIDS[monoid]
+    return definition(known.combine, ["a", "b"], fast=known.short)
 
 
 def scan_reads(plan: KernelPlan) -> list[Read]:
