@@ -278,7 +278,7 @@ def _shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape:
             cta.k % atom.k == 0 and cta.k <= atom.n_most,
             f"keys, a multiple of {atom.k} up to {atom.n_most}",
         ),
-        "pipeline.in_flight": (schedule.pipeline.in_flight in (0, 1), "0 or 1"),
+        "pipeline.in_flight": (schedule.pipeline.in_flight == 1, "1"),
         "roles.form": (schedule.specialised, '"cooperative" or "pingpong"'),
         "epilogue.through": (schedule.epilogue.through == "registers", '"registers"'),
         "cluster": (schedule.cluster.blocks == 1, "clusters of 1"),
@@ -294,7 +294,7 @@ def _shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape:
     depth = -(-found.depth // atom.k) * atom.k
     chain_of = found.chain
     return ChainShape(
-        tiling(schedule, atom), depth, schedule.pipeline.stages, schedule.pipeline.in_flight,
+        tiling(schedule, atom), depth, schedule.pipeline.stages,
         bool(chain_of.reference), bool(chain_of.states), schedule.roles.form == "pingpong",
         1 if chain_of.range is not None else schedule.epilogue.prefetch,
     )  # fmt: skip

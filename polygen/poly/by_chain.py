@@ -14,7 +14,7 @@
 Blocks are persistent: `i` counts the tiles of rows of one, `k` the tiles of keys, `s` instructions
 along what is summed, `m` those along the rows of a consumer.
 
-The second product may lag a tile: it runs while the next tile is scored and weighed. Then the last
+The second product lags a tile: it runs while the next tile is scored and weighed. So the last
 uses of rings stand where something else waits for them, so that both products are in flight.
 """
 
@@ -27,7 +27,7 @@ from polygen.hardware.units import unit
 from polygen.poly.frames import Frames, Held
 from polygen.poly.kernel_parts import flat
 from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
-from polygen.poly.tile_tree import Node, loop, steps
+from polygen.poly.tile_tree import loop, steps
 from polygen.poly.tiling import Tiling
 
 _THREADS, _COPY_ENGINE, _PRODUCTS = "threads", "tma.load", "wgmma"
@@ -41,7 +41,6 @@ class ChainShape:
         tiles: rows, columns of results and keys of a block's tile; those of a consumer.
         depth: elements that the first product sums over, as the tile holds them.
         stages: slots of the rings of keys and of values.
-        lag: tiles by which the second product is behind the first: 0 or 1.
         referenced: whether terms are made with a reference.
         states: whether there are any.
         turns: whether consumers issue their products one after another, so that one multiplies
@@ -53,7 +52,6 @@ class ChainShape:
     tiles: Tiling
     depth: int
     stages: int
-    lag: int
     referenced: bool
     states: bool
     turns: bool = False
@@ -84,21 +82,18 @@ class ChainShape:
 
 def by_chain(shape: ChainShape) -> TileProgram:
     """The program."""
-    lag = {name: "k + 1" for name in ("fill_c", "multiply", "commit_multiply") if shape.lag}
+    lag = {name: "k + 1" for name in ("fill_c", "multiply", "commit_multiply")}
     between = [s.name for s in _between(shape)]
     score, multiply = (loop("s", loop("m", name)) for name in ("score", "multiply"))
     first = ("fill_b", score, "commit_score")
     second = ("fill_c", multiply, "commit_multiply")
-    body: tuple[Node | str, ...] = (
-        (*first, *second, *between) if shape.lag else (*first, *between, *second)
-    )
     begin = ("locate_producer", "locate_consumer", "fill_a")
     end = (*(("complete",) if shape.states else ()), loop("m", "store"))
     every = loop("k", flat(steps(*first, *between, *second)))
-    runs = loop("k", flat(steps(*body)), "separate[x]", **lag)
-    releases = (("ring_b", between[0]), ("ring_c", between[-1])) if shape.lag else ()
-    if shape.lag and shape.referenced:
-        releases = (("ring_b", "advance"), ("ring_c", "rescale"))
+    runs = loop("k", flat(steps(*first, *second, *between)), "separate[x]", **lag)
+    # Where what a product makes is needed first: until then the other one may run as well.
+    second_needed = "rescale" if shape.referenced else "convert"
+    releases = (("ring_b", between[0]), ("ring_c", second_needed))
     return TileProgram(
         ("k_tiles", "tiles"),
         "k_tiles >= 1 and tiles >= 0",
@@ -194,8 +189,7 @@ def _products(shape: ChainShape) -> tuple[TileStatement, ...]:
     )  # fmt: skip
     # Behind the first scores of a row tile nothing is multiplied yet: the group is empty, and as
     # many groups follow the scores as later on.
-    first = "-1" if shape.lag else "0"
-    behind = f"0 <= i < tiles and {first} <= k < k_tiles"
+    behind = "0 <= i < tiles and -1 <= k < k_tiles"
     commits = (("commit_score", keys), ("commit_multiply", behind))
     return (
         score,

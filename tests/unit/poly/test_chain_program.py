@@ -22,8 +22,10 @@ from polygen.rewrite.key_range import KeyRange
 TILES = Tiling((128, 128, 128), (64, 128), (64, 8, 16))
 
 
-def _shape(lag: int = 1, *, referenced: bool = True, states: bool = True) -> ChainShape:
-    return ChainShape(TILES, 128, 2, lag, referenced, states)
+def _shape(
+    *, referenced: bool = True, states: bool = True, turns: bool = False, row_slots: int = 1
+) -> ChainShape:
+    return ChainShape(TILES, 128, 2, referenced, states, turns, row_slots)
 
 
 def _emitted(program: TileProgram) -> Emitted:
@@ -34,16 +36,16 @@ def _emitted(program: TileProgram) -> Emitted:
     )
 
 
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize(("turns", "slots"), [(False, 1), (True, 2)])
 @pytest.mark.parametrize("kind", [(True, True), (False, True), (False, False)])
-def test_every_form_is_proved(lag: int, kind: tuple[bool, bool]) -> None:
-    shape = _shape(lag, referenced=kind[0], states=kind[1])
+def test_every_form_is_proved(turns: bool, slots: int, kind: tuple[bool, bool]) -> None:
+    shape = _shape(referenced=kind[0], states=kind[1], turns=turns, row_slots=slots)
     assert len(refine(_emitted(by_chain(shape)))) == 9
     assert bool(check_frames(by_chain(shape), frames(shape))) == kind[0]
 
 
 def test_both_products_are_in_flight() -> None:
-    made = derive(by_chain(_shape(1)))
+    made = derive(by_chain(_shape()))
     pending = {s.name: s.pending for s in made.syncs if s.kind == "retire"}
     assert pending == {"retire_empty_ring_b": 1, "retire_empty_ring_c": 0}
     order = leaves(made.tree)
@@ -52,7 +54,7 @@ def test_both_products_are_in_flight() -> None:
 
 
 def test_a_wait_that_leaves_one_group_more_is_refused() -> None:
-    emitted = _emitted(by_chain(_shape(1)))
+    emitted = _emitted(by_chain(_shape()))
     for name in ("retire_empty_ring_b", "retire_empty_ring_c"):
         syncs = tuple(
             replace(s, pending=s.pending + 1) if s.name == name else s for s in emitted.syncs
@@ -62,7 +64,7 @@ def test_a_wait_that_leaves_one_group_more_is_refused() -> None:
 
 
 def test_without_the_rescale_sums_mix_references() -> None:
-    program = by_chain(_shape(1))
+    program = by_chain(_shape())
     gone = replace(
         program,
         statements=tuple(s for s in program.statements if s.name != "rescale"),
@@ -72,12 +74,12 @@ def test_without_the_rescale_sums_mix_references() -> None:
     )
     refine(_emitted(gone))  # no dependence misses it: what it multiplies is algebra
     with pytest.raises(VerifyError, match="another reference"):
-        check_frames(gone, frames(_shape(1)))
+        check_frames(gone, frames(_shape()))
 
 
 @pytest.mark.parametrize(("ring", "before"), [("ring_c", "score"), ("ring_b", "commit_score")])
 def test_rings_released_before_their_last_use_are_refused(ring: str, before: str) -> None:
-    program = by_chain(_shape(1))
+    program = by_chain(_shape())
     releases = tuple((r, before if r == ring else at) for r, at in program.releases)
     with pytest.raises((IllegalSchedule, VerifyError)):
         refine(_emitted(replace(program, releases=releases)))
