@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 import polygen as pg
+from polygen.decide import candidates
 from polygen.errors import InvarianceError, ResourceError, ScheduleError, UnsupportedProgram
+from polygen.hardware.device import device
 from polygen.schedule.model import CtaTile, Epilogue, Pipeline, Roles, Schedule, Tile, WarpTile
 
 SIGNATURE = ("bf16[B,S,64]", "bf16[B,T,64]", "bf16[B,T,64]")
@@ -89,6 +91,12 @@ def test_types_and_targets_without_an_instruction() -> None:
     assert "f16 and bf16" in text
     text = _refused(softmax, "f16[S,64]", "f16[T,64]", "bf16[T,64]")
     assert "one type" in text
+
+
+def test_tuning() -> None:
+    program = pg.fuse(softmax).program(*SIGNATURE)
+    with pytest.raises(UnsupportedProgram, match="is not tuned"):
+        candidates(program, device("sm_90a"), {})
 
 
 def test_promises_of_bits() -> None:
