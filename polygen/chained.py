@@ -33,7 +33,8 @@ from polygen.frontend.program import (
 from polygen.hardware.atom import Atom, atoms_for
 from polygen.hardware.data_file import read, take
 from polygen.hardware.device import Device
-from polygen.lower.chain import chain_memory, chain_resources, layouts, lower_chain
+from polygen.lower.chain import lower_chain
+from polygen.lower.chain_memory import chain_memory, chain_resources, layouts
 from polygen.lower.memory import needed
 from polygen.lower.plan import KernelPlan
 from polygen.poly.by_chain import ChainShape

@@ -121,12 +121,13 @@ class Checked(Protocol):
         """Choose the variant that the alignment of these arrays needs."""
 
 
-def check_kernel(kernel: Checked, sizes: dict[str, int]) -> CheckReport:
+def check_kernel(kernel: Checked, sizes: dict[str, int], workers: int = 1) -> CheckReport:
     """Check a kernel, or the variant of it that a call with these sizes would use.
 
     Args:
         kernel: compiled here, if it has not been.
         sizes: of the run, and pitches; dims not named get those of `trial_sizes`.
+        workers: processes at most.
     """
     check_sizes(kernel.program, sizes)
     _ = kernel.ptx  # first: it may replace the passes
@@ -143,7 +144,7 @@ def check_kernel(kernel: Checked, sizes: dict[str, int]) -> CheckReport:
             "the sizes are outside the alignment class of this kernel; ran its variant for "
             f"arrays aligned to {classes} bytes"
         )
-    return check(passes.plan, passes.source, ptx, chosen, notes=tuple(notes))
+    return check(passes.plan, passes.source, ptx, chosen, notes=tuple(notes), workers=workers)
 
 
 def check(
@@ -153,6 +154,7 @@ def check(
     sizes: dict[str, int] | None,
     seed: int = 0,
     notes: tuple[str, ...] = (),
+    workers: int = 1,
 ) -> CheckReport:
     """Run the PTX on integer data and compare it with the program's meaning.
 
@@ -163,6 +165,7 @@ def check(
         sizes: of the run; None: `trial_sizes`.
         seed: of the data.
         notes: for the report.
+        workers: processes at most that run the blocks.
     """
     program = plan.program
     chosen = {**trial_sizes(plan), **(sizes or {})}
@@ -170,7 +173,7 @@ def check(
     arrays = {t.name: value for t, value in zip(program.inputs, operands, strict=True)}
     wanted = evaluate(program, arrays, chosen)
     in_single = evaluate(program, arrays, chosen, single=True)
-    done = emulate(program, few_blocks(source), ptx, operands, profile=True)
+    done = emulate(program, few_blocks(source), ptx, operands, profile=True, workers=workers)
     results = done.results if isinstance(done.results, tuple) else (done.results,)
     findings = list(done.report.findings)
     exact = is_exact(program)

@@ -303,7 +303,7 @@ class Kernel(Described):
             return self._sibling(mismatch).fitting(*operands)
         return self
 
-    def check(self, sizes: dict[str, int] | None = None) -> CheckReport:
+    def check(self, sizes: dict[str, int] | None = None, *, workers: int = 1) -> CheckReport:
         """The proofs, and a run of the compiled PTX on integer data compared with NumPy.
 
         Sizes outside this kernel's alignment class are run with the variant that a call would use,
@@ -311,13 +311,14 @@ class Kernel(Described):
 
         Args:
             sizes: of the run; dims not named get a small size that crosses tile boundaries.
+            workers: processes at most that run the blocks; the report is the same.
 
         Returns:
             A report; ``report.ok`` says whether ``report.findings`` is empty.
         """
         with needs_isl():
             from polygen.check import check_kernel  # noqa: PLC0415
-        return check_kernel(self, sizes or {})
+        return check_kernel(self, sizes or {}, workers)
 
 
 def _unpickled(data: bytes) -> Kernel:

@@ -117,6 +117,13 @@ def size(text: str) -> tuple[str, int]:
     return found[1], int(found[2])
 
 
+def positive(text: str) -> int:
+    """A number of at least one."""
+    if not re.fullmatch(r"0*[1-9]\d{0,5}", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 999999")
+    return int(text)
+
+
 class _Sizes(argparse.Action):
     """Collects sizes of one or several ``--size``; a name has one."""
 
@@ -187,6 +194,13 @@ def parser() -> Parser:
     )
     check.add_argument(
         "--explain", action="store_true", help="tell each finding of a kernel file as a story"
+    )
+    check.add_argument(
+        "--workers",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="processes that run the blocks; the report is the same; default: 1",
     )
     check.epilog = EPILOG.format(command="check") + FILES
     run = add("run", trial.run, "run a kernel on this GPU, compare and time it", kernel, json)

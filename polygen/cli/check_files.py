@@ -72,6 +72,7 @@ def check(options: argparse.Namespace) -> int:
         seed=launch.seed,
         profile=launch.profile,
         progress=_progress if sys.stderr.isatty() else None,
+        workers=options.workers,
     )
     findings = (*report.findings, *wrong_values(report.arrays, expected))
     compared = sum(one is not None for one in expected)

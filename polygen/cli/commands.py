@@ -115,7 +115,7 @@ def check(options: argparse.Namespace) -> int:
         if value:
             raise UsageError(f"{flag} is about kernel files", where="check", nearest="Try --json")
     kernel = load.kernel(options)
-    report = kernel.check()
+    report = kernel.check(workers=options.workers)
     if options.json:
         print_json(check_json(report) | sums_json(kernel.sums))
     else:

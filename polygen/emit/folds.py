@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from polygen.emit.ctext import definition, pointwise
+from polygen.emit.element_types import name_of
 from polygen.emit.functions import literal
-from polygen.emit.leaves import c_type, scaled, size_name
+from polygen.emit.leaves import scaled, size_name
 from polygen.emit.names import c_name
-from polygen.frontend.dtypes import S32, DType
+from polygen.frontend.dtypes import DType
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Access, Constant, Dim, Extent, Pointwise, Tensor
 from polygen.lower.launch import (
@@ -263,6 +264,4 @@ def _address(tensor: Tensor, extents: Sequence[Dim]) -> str:
 
 
 def _stored(dtype: DType, value: str) -> str:
-    if dtype == S32:
-        return f"({c_type(dtype)}){value}"
-    return f"to_{'f32' if dtype.name == 'tf32' else dtype.name}({value})"
+    return f"to_{name_of(dtype)}({value})"

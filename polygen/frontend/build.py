@@ -18,6 +18,7 @@ from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.expr import InputNode, Node
 from polygen.frontend.grouping import ends_of, in_groups
 from polygen.frontend.iterators import Iterators
+from polygen.frontend.packed import stored, taken_apart
 from polygen.frontend.program import Program, Tensor
 from polygen.frontend.shapes import check_tensor
 from polygen.frontend.statements import Builder
@@ -58,9 +59,12 @@ def build_program(
         SignatureError: `tensors` does not fit the function's parameters.
         UnsupportedProgram: no contraction, or an einsum that is none.
     """
-    inputs = _named(function, tensors)
+    described = _named(function, tensors)
+    inputs = tuple(map(stored, described))
     trace = Trace()
-    result = _run(function, name, [Traced(trace, trace.input(tensor)) for tensor in inputs])
+    arguments = [Traced(trace, trace.input(tensor)) for tensor in inputs]
+    seen = [taken_apart(*pair) for pair in zip(arguments, described, strict=True)]
+    result = _run(function, name, seen)
     roots = _roots(result, trace)
     wanted = _wanted(out_dtypes, len(roots))
     names = [str(name) for tensor in inputs for name in (tensor.name, *tensor.dims)]

@@ -47,10 +47,13 @@ U8 = DType("u8", 8, "uint8", 0, "int")
 S32 = DType("s32", 32, "int32", 0, "int")
 BOOL = DType("bool", 8, "bool", 0, "bool")
 
+I4 = DType("i4", 4, "uint8", 0, "int")  # in descriptions of arguments, which hold two in a byte
+U4 = DType("u4", 4, "uint8", 0, "int")
+
 STORED = (F16, BF16, F32, E4M3, E5M2, S8, U8, S32, BOOL)  # what kernels write
 REALS = (F16, BF16, F32)  # of these, what other libraries round to as polygen does
 
-NAMED = {d.name: d for d in (F16, BF16, TF32, F32, E4M3, E5M2, S8, U8, S32, BOOL)}
+NAMED = {d.name: d for d in (F16, BF16, TF32, F32, E4M3, E5M2, S8, U8, I4, U4, S32, BOOL)}
 _ALIASES = {
     "float16": F16,
     "half": F16,

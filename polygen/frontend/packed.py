@@ -5,18 +5,59 @@ Element k of an axis is in byte ``k // 2``: in the low half if k is even, else i
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from polygen.errors import DTypeError
+from polygen.errors import DTypeError, ShapeError
 from polygen.frontend.coordinates import indices, repeat
 from polygen.frontend.dtypes import U8
 from polygen.frontend.expr import describe
 from polygen.frontend.nibbles import nibble_i4, nibble_u4
+from polygen.frontend.program import Tensor
+from polygen.frontend.shapes import shape_text
 from polygen.frontend.traced import Traced
 
 FOUR_BITS = ("i4", "u4")
+_TWO = 2  # numbers in a byte
+
+
+def stored(tensor: Tensor) -> Tensor:
+    """An argument as a kernel takes it: numbers of four bits as bytes that hold two neighbours.
+
+    ``q: i4[N,4096]`` is ``q: u8[N,2048]``, of which the function sees the numbers.
+
+    Args:
+        tensor: as described.
+
+    Returns:
+        The same tensor where its type has eight bits or more.
+
+    Raises:
+        ShapeError: an odd number of elements in a row, or one that is known at run time only.
+    """
+    if tensor.dtype.name not in FOUR_BITS:
+        return tensor
+    dims, axis = list(tensor.dims), tensor.order[-1] if tensor.order else 0
+    count = dims[axis] if dims else 1
+    if not isinstance(count, int) or count % _TWO:
+        raise ShapeError(
+            f"{tensor.dtype} packed along {count} elements",
+            where=f"argument {tensor.name} {shape_text(tensor.dims)}",
+            why="two neighbours share a byte",
+            nearest=f"Write an even number in the place of {count}"
+            + (f', or make it one: static=("{count}",)' if isinstance(count, str) else ""),
+        )
+    dims[axis] = count // _TWO
+    return replace(tensor, dtype=U8, dims=tuple(dims))
+
+
+def taken_apart(value: Traced, described: Tensor) -> Any:
+    """What the function sees of an argument: of bytes the numbers that they hold."""
+    if described.dtype.name not in FOUR_BITS:
+        return value
+    return unpack(value, described.dtype.name, described.order[-1])
 
 
 def unpack(value: Any, dtype: str, axis: int = -1) -> Any:

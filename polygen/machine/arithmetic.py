@@ -10,6 +10,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from polygen.machine.rounding import directed_narrow
+
 Array = Any  # a NumPy vector, or a NumPy scalar when the value is uniform
 
 
@@ -160,11 +162,6 @@ def distance_to_top(position: Array, bits: int) -> Array:
     return np.where(missing, position, np.uint32(bits - 1) - position)
 
 
-def low24(a: Array) -> Array:
-    """The low 24 bits, with sign for signed types."""
-    return (a << a.dtype.type(8)) >> a.dtype.type(8)
-
-
 def dot_four(a: Array, b: Array, c: Array, a_signed: bool, b_signed: bool) -> Array:
     """``dp4a``: c plus the dot product of four bytes each."""
     total: Array = c.astype("i8")
@@ -179,7 +176,7 @@ def dot_four(a: Array, b: Array, c: Array, a_signed: bool, b_signed: bool) -> Ar
 def flush(a: Array) -> Array:
     """``.ftz``: subnormal values become zeros of the same sign."""
     tiny = np.abs(a) < np.float32(1.1754944e-38)
-    return np.where(tiny, np.copysign(np.float32(0), a), a)
+    return np.where(tiny, np.copysign(np.float32(0), a), a) if np.count_nonzero(tiny) else a
 
 
 def clamp_unit(a: Array) -> Array:
@@ -199,42 +196,14 @@ def greater(a: Array, b: Array, nan: bool) -> Array:
     return np.where((found == 0) & (a == b), a + b, found)
 
 
-def fused(a: Array, b: Array, c: Array) -> Array:
-    """``fma.rn.f32``, rounded once: the float64 sum is corrected where it sits on a tie."""
-    product = a.astype("f8") * b.astype("f8")
-    addend = c.astype("f8")
-    total = product + addend
-    tie = (total.view("u8") & np.uint64(0x1FFFFFFF)) == np.uint64(0x10000000)
-    if np.any(tie):  # the part float64 dropped decides which way the tie goes
-        rest = total - product
-        error = (product - (total - rest)) + (addend - rest)
-        toward = np.where(error > 0, np.inf, -np.inf)
-        total = np.where(tie & (error != 0), np.nextafter(total, toward), total)
-    return total.astype("f4")
-
-
-def fused_wide(a: Array, b: Array, c: Array) -> Array:
-    """``fma.rn.f64``, with the rounding of the long double where the platform has one."""
-    wide = a.astype(np.longdouble) * b.astype(np.longdouble) + c.astype(np.longdouble)
-    return wide.astype("f8")
-
-
-def directed(exact: Array, mode: str) -> Array:
-    """Round float64 values to float32 toward ``rz`` zero, ``rm`` minus or ``rp`` plus infinity."""
-    near = exact.astype("f4")
-    back = near.astype("f8")
-    if mode == "rz":
-        wrong, toward = np.abs(back) > np.abs(exact), np.float32(0)
-    elif mode == "rm":
-        wrong, toward = back > exact, np.float32(-np.inf)
-    else:
-        wrong, toward = back < exact, np.float32(np.inf)
-    return np.where(wrong, np.nextafter(near, toward), near)
-
-
 def ordered(a: Array, b: Array) -> Array:
     """True where neither operand is NaN."""
     return (a == a) & (b == b)
+
+
+def with_sign_of_product(size: Array, a: Array, b: Array) -> Array:
+    """``.xorsign.abs``: a magnitude with the sign of a times b."""
+    return np.where(np.signbit(a) ^ np.signbit(b), -size, size)
 
 
 # --- 16- and 8-bit formats -------------------------------------------------------------------
@@ -245,20 +214,18 @@ def from_bf16(bits: Array) -> Array:
 
 def to_bf16(a: Array, mode: str = "rn") -> Array:
     """float32 to bf16 bits; ``rn`` to nearest even or ``rz`` toward zero."""
-    bits = a.view("u4")
-    upper = bits >> np.uint32(16)
-    rounded = (bits + np.uint32(0x7FFF) + (upper & np.uint32(1))) >> np.uint32(16)
-    chosen = upper if mode == "rz" else rounded
-    return np.where(a != a, np.uint32(0x7FFF), chosen).astype("u2")
+    if mode == "rz":
+        bits = (a.view("u4") >> np.uint32(16)).astype("u2")
+    else:
+        bits = a.astype(ml_dtypes.bfloat16).view("u2")
+    missing = a != a
+    return np.where(missing, np.uint16(0x7FFF), bits) if np.count_nonzero(missing) else bits
 
 
 def to_half(a: Array, mode: str = "rn") -> Array:
     """float32 or float64 to float16."""
     near = a.astype("f2")
-    if mode == "rn":
-        return near
-    beyond = np.abs(near.astype(a.dtype)) > np.abs(a)
-    return (near.view("u2") - beyond.astype("u2")).view("f2")
+    return near if mode == "rn" else directed_narrow(a.astype("f8"), near, mode)
 
 
 def to_tf32(a: Array, mode: str = "rna") -> Array:

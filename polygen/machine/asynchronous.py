@@ -112,6 +112,8 @@ def copy_async(
         source, valid = source[good], valid[good]
     origin = _sources(machine, lanes, source, valid, size, position)
     grids.check(machine, lanes.pick(valid > 0), origin[valid > 0], 1, position, writes=False)
+    if machine.footprint is not None:
+        machine.footprint.touch(origin[valid > 0], size, False)
     if machine.stores is not None:
         whole = valid == size
         if whole.all():

@@ -44,6 +44,8 @@ def operands(w: Writer, one: Instruction) -> str:
     """Source of ``(barrier, count, predicate)``; the count is None when not given."""
     parts = [part for part in one.parts if part not in ("aligned", "cta")]
     if parts[1] == "cluster":
+        if parts[2] not in ("arrive", "wait"):
+            raise w.refuse(one)
         return "None"
     given = list(one.operands)
     predicate = "None"

@@ -1,13 +1,13 @@
-"""Bulk copies: TMA loads, stores and reductions of tensor boxes, and linear ``cp.async.bulk``.
+"""Bulk copies into shared memory: TMA loads of tensor boxes, and linear ``cp.async.bulk``.
 
 1. A load is queued at issue and its target bytes are *in flight* until it lands; landing writes the
    data, tells the mbarrier its bytes, and publishes the copy engine's clock.
 2. ``early`` lands at issue, ``late`` only when nobody else can run and then in random order,
    ``random`` at some scheduling step in between.
-3. A store belongs to its thread's bulk group; shared memory is *being read* until the wait that
-   covers the group; ``late`` moves the data only then.
-4. Out-of-bounds parts of a box read as fill and are dropped by stores; a load always delivers the
-   bytes of the whole box. A map of tf32 rounds what it loads.
+3. Out-of-bounds parts of a box read as fill; a load always delivers the bytes of the whole box. A
+   map of tf32 rounds what it loads.
+
+Stores are in `bulk_stores`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Bulk:
         self.group = np.zeros(threads, np.int64)
 
 
-def _map(machine: Machine, lanes: Lanes, lane: int, address: int, position: int) -> PlacedMap:
+def map_at(machine: Machine, lanes: Lanes, lane: int, address: int, position: int) -> PlacedMap:
     """The map at a generic address: a parameter, or in global memory."""
     number, wrong = -1, "that is not a TensorMap argument"
     for base, data, room in (
@@ -91,7 +91,7 @@ def _map(machine: Machine, lanes: Lanes, lane: int, address: int, position: int)
     return machine.tensor_maps[number]
 
 
-def _corner(
+def corner_of(
     machine: Machine,
     lanes: Lanes,
     lane: int,
@@ -119,7 +119,7 @@ def _corner(
     return corner
 
 
-def _offset(machine: Machine, lanes: Lanes, lane: int, address: Any) -> tuple[int, int]:
+def shared_place(machine: Machine, lanes: Lanes, lane: int, address: Any) -> tuple[int, int]:
     """(CTA in the wave, shared offset) of a possibly mapped address."""
     wide = int(
         mbarrier.plain_address(
@@ -132,9 +132,10 @@ def _offset(machine: Machine, lanes: Lanes, lane: int, address: Any) -> tuple[in
     return (first + rank if rank >= 0 else own), wide & MASK
 
 
-def _check_target(
+def check_target(
     machine: Machine, lanes: Lanes, lane: int, offset: int, size: int, align: int, position: int
 ) -> None:
+    """Report a place of a copy in shared memory that is not aligned; stop outside of it."""
     machine.alignment.need(offset, align, position)
     if offset % align:
         machine.findings.add(
@@ -168,16 +169,16 @@ def load_tensor(machine: Machine, lanes: Lanes, *rest: Any) -> None:
     target, maps, barrier, mask, *coordinates, position = rest
     addresses = full(lanes, maps)
     for lane in range(lanes.count):
-        placed = _map(machine, lanes, lane, int(addresses[lane]), position)
-        corner = _corner(machine, lanes, lane, placed, tuple(coordinates), position)
-        if machine.grids is not None:
+        placed = map_at(machine, lanes, lane, int(addresses[lane]), position)
+        corner = corner_of(machine, lanes, lane, placed, tuple(coordinates), position)
+        if machine.grids is not None or machine.footprint is not None:
             at, inside = tensormap.elements(placed, corner)
             grids.check_box(
                 machine, lanes, lane, at[inside], placed.element, position, writes=False
             )
         data = _fetch(machine, placed, corner)
-        cta, offset = _offset(machine, lanes, lane, target)
-        _check_target(machine, lanes, lane, offset, placed.box_bytes, ALIGNMENT, position)
+        cta, offset = shared_place(machine, lanes, lane, target)
+        check_target(machine, lanes, lane, offset, placed.box_bytes, ALIGNMENT, position)
         machine.alignment.need(offset, placed.swizzle * 8, position)
         chunks = tensormap.shared_chunks(placed, offset)
         _send(machine, lanes, lane, cta, chunks, data, barrier, mask, position)
@@ -192,16 +193,17 @@ def load_linear(machine: Machine, lanes: Lanes, *rest: Any) -> None:
     sources, sizes = full(lanes, source), full(lanes, size)
     for lane in range(lanes.count):
         amount = int(sizes[lane])
-        cta, offset = _offset(machine, lanes, lane, target)
-        _check_target(machine, lanes, lane, offset, amount, 16, position)
-        data = _linear_source(machine, lanes, lane, int(sources[lane]), amount, space, position)
+        cta, offset = shared_place(machine, lanes, lane, target)
+        check_target(machine, lanes, lane, offset, amount, 16, position)
+        data = linear_source(machine, lanes, lane, int(sources[lane]), amount, space, position)
         chunks = offset + 16 * np.arange(amount // 16)
         _send(machine, lanes, lane, cta, chunks, data, barrier, mask, position)
 
 
-def _linear_source(
+def linear_source(
     machine: Machine, lanes: Lanes, lane: int, address: int, amount: int, space: str, position: int
 ) -> Vector:
+    """The (chunks, 16) bytes at an address; stops where they leave their buffer."""
     if space == "shared":
         begin = int(lanes.cta[lane]) * machine.shared_bytes + (address & MASK)
         at = begin + 16 * np.arange(amount // 16)
@@ -238,7 +240,7 @@ def _send(
     position: int,
 ) -> None:
     """Queue a load to one CTA, or to every CTA of a multicast mask."""
-    home, offset = _offset(machine, lanes, lane, barrier)
+    home, offset = shared_place(machine, lanes, lane, barrier)
     targets = [(cta, home)]
     if mask is not None:
         first = cta // machine.geometry.cluster * machine.geometry.cluster
@@ -263,9 +265,7 @@ def _send(
             engine = shadow.loader(to, place)
             shadow.check_initialised_barrier(one, place, row, position)
             many = lanes.pick(np.full(len(at), lane))
-            shadow.write(
-                many, at, 16, position, flight=True, rows=np.repeat(row, len(at)), actor=engine
-            )
+            shadow.write(many, at, 16, position, flight=True, rows=row, actor=engine)
         queue(machine, Load(at, data, place, engine, position))
 
 
@@ -283,8 +283,7 @@ def _land(machine: Machine, load: Load) -> None:
     if machine.shadow is not None:
         shadow = machine.shadow
         shadow.tick(np.array([load.engine]))
-        rows = np.full(len(load.chunks), load.engine)
-        shadow.land(rows, load.chunks, 16, load.position)
+        shadow.land(np.array([load.engine]), load.chunks, 16, load.position)
     mbarrier.complete_bytes(
         machine, load.barrier, load.data.size, load.engine, load.position, load.released
     )
@@ -299,177 +298,21 @@ def land_one(machine: Machine) -> bool:
     return True
 
 
-# --- stores --------------------------------------------------------------------------------------
-def store_tensor(machine: Machine, lanes: Lanes, *rest: Any) -> None:
-    """TMA store or reduction; rest: source, map, operation, coordinates..., position."""
-    source, maps, operation, *coordinates, position = rest
-    addresses = full(lanes, maps)
-    for lane in range(lanes.count):
-        placed = _map(machine, lanes, lane, int(addresses[lane]), position)
-        cta, offset = _offset(machine, lanes, lane, source)
-        _check_target(machine, lanes, lane, offset, placed.box_bytes, ALIGNMENT, position)
-        machine.alignment.need(offset, placed.swizzle * 8, position)
-        chunks = cta * machine.shared_bytes + tensormap.shared_chunks(placed, offset)
-        corner = _corner(machine, lanes, lane, placed, tuple(coordinates), position)
-        if min(corner, default=0) < 0:  # an H200 stops there: "an illegal instruction"
-            machine.findings.add(
-                "out-of-bounds-global",
-                f"{lanes.name(lane)} stores a box that begins at {list(corner)}, before "
-                f"{placed.name}: loads may, stores are clipped at the far ends alone",
-                position,
-            )
-            raise Stop
-        at, inside = tensormap.elements(placed, corner)
-        written = inside
-        if placed.dims[0] * placed.element % 16 and not operation:
-            at, written = tensormap.elements(placed, corner, whole_chunks=True)
-            _check_ends(machine, lanes, lane, placed, at[written & ~inside], position)
-        grids.check_box(machine, lanes, lane, at[written], placed.element, position, writes=True)
-        _take(
-            machine, lanes, lane, chunks, at, (inside, written), placed.dtype, operation, position
-        )
+def land_next(machine: Machine) -> bool:
+    """Land a queued load in every cluster that has some; False when none is queued.
 
-
-def _check_ends(
-    machine: Machine, lanes: Lanes, lane: int, placed: PlacedMap, past: Vector, position: int
-) -> None:
-    """Report a store that writes past its rows, where there is nothing it may write."""
-    lost = past[machine.memory.room[past] < placed.element]
-    if len(lost):
-        machine.findings.add(
-            "out-of-bounds-global",
-            f"{lanes.name(lane)} stores a box of {placed.name}, whose rows of "
-            f"{placed.dims[0] * placed.element} bytes are no multiple of 16: stores write whole "
-            f"16 bytes, here {machine.memory.describe(int(lost[0]))}",
-            position,
-            count=len(lost),
-        )
-
-
-def store_linear(machine: Machine, lanes: Lanes, *rest: Any) -> None:
-    """``cp.async.bulk`` and its reductions to global memory.
-
-    rest: target, source, size, operation, element type, position.
+    Which, is random, and the same in clusters that have as many: blocks that do the same go on
+    together, and share the work of the machine.
     """
-    target, source, size, operation, kind, position = rest
-    dtype = np.dtype(kind)
-    targets, sizes = full(lanes, target), full(lanes, size)
-    for lane in range(lanes.count):
-        amount = int(sizes[lane])
-        cta, offset = _offset(machine, lanes, lane, source)
-        _check_target(machine, lanes, lane, offset, amount, 16, position)
-        _linear_source(machine, lanes, lane, int(targets[lane]), amount, "global", position)
-        chunks = cta * machine.shared_bytes + offset + 16 * np.arange(amount // 16)
-        at = int(targets[lane]) - BASE + np.arange(0, amount, dtype.itemsize)
-        grids.check_box(machine, lanes, lane, at, dtype.itemsize, position, writes=True)
-        all_of_it = np.ones(len(at), bool)
-        _take(machine, lanes, lane, chunks, at, (all_of_it, all_of_it), dtype, operation, position)
-
-
-def _take(
-    machine: Machine,
-    lanes: Lanes,
-    lane: int,
-    chunks: Vector,
-    target: Vector,
-    parts: tuple[Vector, Vector],
-    dtype: Any,
-    operation: str,
-    position: int,
-) -> None:
-    """Queue a store; its shared bytes are being read until its group is waited for.
-
-    `parts`: the elements that it is to store, and those that it does store. What is clipped is not
-    read.
-    """
-    thread = int(lanes.index[lane])
-    shadow, engine = machine.shadow, 0
-    wanted, inside = parts
-    per = 16 // np.dtype(dtype).itemsize
-    used = inside.reshape(-1, per).any(1)
-    chunks, target = chunks[used], target.reshape(-1, per)[used].ravel()
-    inside, wanted = (one.reshape(-1, per)[used] for one in (inside, wanted))
-    if shadow is not None:
-        engine = shadow.engine(int(lanes.cta[lane]))
-        row, all_of_it = shadow.row_of[thread], wanted.all(1)
-        size = np.dtype(dtype).itemsize
-        rest = (chunks[~all_of_it, None] + size * np.arange(per))[wanted[~all_of_it]]
-        for at, width in ((chunks[all_of_it], 16), (rest, size)):
-            many = lanes.pick(np.full(len(at), lane))
-            shadow.check_async(many, at, position, np.full(len(at), row), width)
-        shadow.start_reading(chunks)
-    inside = inside.ravel()
-    store = Store(
-        thread,
-        int(machine.bulk.group[thread]),
-        chunks,
-        target,
-        inside,
-        dtype,
-        operation,
-        engine,
-        position,
-    )
-    if machine.completion == "early" or (
-        machine.completion == "random" and machine.random.random() < 0.5
-    ):
-        _move(machine, store)
-    machine.bulk.stores.append(store)
-
-
-def _move(machine: Machine, store: Store) -> None:
-    """Copy (or combine) the elements into global memory."""
-    raw = machine.shared.reshape(-1, 16)[store.chunks // 16].ravel()
-    values = raw.view(store.dtype)[store.inside]
-    width = np.dtype(store.dtype).itemsize
-    index = store.target[store.inside] // width
-    memory = machine.memory.bytes.view(store.dtype)
-    if not store.operation:
-        memory[index] = values
-    else:
-        update = {"add": np.add, "min": np.minimum, "max": np.maximum,
-                  "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}  # fmt: skip
-        memory[index] = update[store.operation](memory[index], values)
-    store.moved = True
-
-
-def commit(machine: Machine, lanes: Lanes) -> None:
-    """``cp.async.bulk.commit_group``."""
-    machine.bulk.group[lanes.index] += 1
-
-
-def wait(machine: Machine, lanes: Lanes, pending: int) -> None:
-    """``cp.async.bulk.wait_group[.read]``."""
-    member = set(lanes.index.tolist())
-    left = []
-    for store in machine.bulk.stores:
-        covered = (
-            store.thread in member and store.group < machine.bulk.group[store.thread] - pending
-        )
-        if not covered:
-            left.append(store)
-            continue
-        if not store.moved:
-            _move(machine, store)
-        if machine.shadow is not None:
-            machine.shadow.finish_reading(store.chunks, store.engine, store.position)
-            rows = machine.shadow.row_of[[store.thread]]
-            machine.shadow.learn(rows, store.engine)
-    machine.bulk.stores = left
-
-
-def drain(machine: Machine) -> None:
-    """Kernel end: what is still under way finishes; loads and reads nobody waited for are found."""
-    while land_one(machine):
-        pass
-    mbarrier.check_awaited(machine)
-    for store in machine.bulk.stores:
-        lanes = Lanes(machine.geometry, np.array([store.thread]))
-        machine.findings.add(
-            "in-flight-access",
-            f"{lanes.name(0)} ends without waiting for its bulk store to read shared memory",
-            store.position,
-        )
-        if not store.moved:
-            _move(machine, store)
-    machine.bulk.stores = []
+    if not machine.bulk.loads:
+        return False
+    queued: dict[int, list[Load]] = {}
+    for load in machine.bulk.loads:
+        queued.setdefault(machine.cluster_of(load.barrier), []).append(load)
+    chance = machine.random.random()
+    chosen = [loads[int(chance * len(loads))] for loads in queued.values()]
+    left = {id(load) for load in chosen}
+    machine.bulk.loads = [load for load in machine.bulk.loads if id(load) not in left]
+    for load in chosen:
+        _land(machine, load)
+    return True

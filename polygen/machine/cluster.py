@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polygen.machine.clocks import CODE
+from polygen.machine.lane_clocks import ACTOR, ACTORS
 from polygen.machine.lanes import Geometry, Lanes, Vector
-from polygen.machine.races import ACTOR, ACTORS, CODE, NEVER
+from polygen.machine.races import NEVER
 
 if TYPE_CHECKING:
     from polygen.machine.state import Machine
@@ -154,7 +156,7 @@ def check_ends(machine: Machine) -> None:
             if rank == cta % geometry.cluster:
                 continue
             for column in (rank * shadow.per_cta + warps).tolist():
-                last = int(shadow.read_at[mine, column].max())
+                last = int(shadow.read_at[column, mine].max())
                 written = shadow.written[mine]
                 theirs = written[(written < NEVER) & ((written >> ACTOR & ACTORS) == column)]
                 last = max(last, int(theirs.max(initial=0)))

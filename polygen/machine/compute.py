@@ -6,6 +6,7 @@ computed in float32 and rounded once; packed pairs are vectors of twice the leng
 
 from __future__ import annotations
 
+from polygen.machine import small_parts
 from polygen.machine.module import DTYPES, Instruction, type_bytes
 from polygen.machine.writer import Writer, opcode
 
@@ -41,6 +42,7 @@ FLOATING = {
     "copysign": "N.copysign({1}, {0})",
 }
 _MODES = ("rz", "rm", "rp")
+_MODIFIERS = {"rn", *_MODES, "ftz", "sat", "approx", "full", "NaN", "xorsign", "abs"}
 
 
 def _sources(one: Instruction) -> tuple[str, ...]:
@@ -62,6 +64,13 @@ def arithmetic(w: Writer, one: Instruction) -> None:
     if kind in FLOATS:
         _floating(w, one, kind)
         return
+    packed = next((part for part in one.parts if part in ("u16x2", "s16x2")), "")
+    if packed:
+        small_parts.pairs(w, one, packed)
+        return
+    if small_parts.carries(one):
+        small_parts.with_carry(w, one)
+        return
     name, sources = one.parts[0], _sources(one)
     uniform = w.is_uniform(*sources)
     dtype = DTYPES[kind]
@@ -71,12 +80,15 @@ def arithmetic(w: Writer, one: Instruction) -> None:
         return
     if name not in INTEGER:
         raise w.refuse(one)
-    _known(w, one, {"sat"})
+    allowed = {"add": {"sat"}, "sub": {"sat"}, "min": {"relu"}, "max": {"relu"}}
+    _known(w, one, allowed.get(name, set()))
     read = [w.read(source, dtype) for source in sources]
     if "sat" in one.parts:
         text = f"saturate_add({read[0]}, {read[1]}, {1 if name == 'add' else -1})"
     else:
         text = INTEGER[name].format(*read)
+    if "relu" in one.parts:
+        text = f"N.maximum({text}, 0)"
     w.write(one.operands[0], dtype, text, uniform)
 
 
@@ -147,28 +159,54 @@ def _floating(w: Writer, one: Instruction, kind: str) -> None:
     name = one.parts[0]
     if name not in FLOATING:
         raise w.refuse(one)
-    _known(w, one, {"rn", "rz", "rm", "rp", "ftz", "sat", "approx", "full", "NaN"})
+    _known(w, one, _MODIFIERS)
     names, uniform = _float_operands(w, one, kind)
     if len(names) > 2:
         raise w.refuse(one, why="three-operand forms are not modelled")
     mode = next((part for part in _MODES if part in one.parts), "")
     text = FLOATING[name].format(*names)
+    if "abs" in one.parts[1:]:
+        if name not in ("min", "max") or kind != "f32":
+            raise w.refuse(one)
+        size = FLOATING[name].format(*(f"abs({text_})" for text_ in names))
+        text = f"with_sign_of_product({size}, {names[0]}, {names[1]})"
     if name in ("min", "max") and "NaN" in one.parts:
         text = text.replace("False", "True")
     elif mode:
-        if kind != "f32":
-            raise w.refuse(one, why=f"directed rounding of {kind} is not modelled")
-        wide = [f"{text_}.astype(D_f8)" for text_ in names]
-        text = f"directed({FLOATING[name].format(*wide)}, {mode!r})"
+        text = _directed(w, one, kind, names, mode)
     elif kind == "f64" and name in ("rcp", "rsqrt"):
         text = text.replace("one /", "1.0 /")
     _finish(w, one, kind, text, uniform)
+
+
+def _directed(w: Writer, one: Instruction, kind: str, names: list[str], mode: str) -> str:
+    """The expression of a result that is not rounded to the nearest."""
+    name = one.parts[0]
+    if kind == "f64":
+        called = "fma" if name == "mad" else name
+        return f"directed_wide({called!r}, {mode!r}, {', '.join(names)})"
+    if kind != "f32":
+        raise w.refuse(one, why=f"directed rounding of {kind} is not modelled")
+    wide = [f"{text}.astype(D_f8)" for text in names]
+    if name in ("add", "sub"):
+        return f"directed_sum({wide[0]}, {'-' if name == 'sub' else ''}{wide[1]}, {mode!r})"
+    if name in ("fma", "mad"):
+        return f"directed_sum({wide[0]} * {wide[1]}, {wide[2]}, {mode!r})"
+    return f"directed({FLOATING[name].format(*wide)}, N.float64(0), {mode!r})"
 
 
 @opcode("fma", "mad")
 def multiply_add(w: Writer, one: Instruction) -> None:
     """``fma`` of floats and ``mad`` of integers or floats."""
     kind = one.parts[-1]
+    if small_parts.carries(one):
+        small_parts.with_carry(w, one)
+        return
+    if one.parts[1:] == ("hi", "sat", "s32"):
+        names = [w.read(source, "i4") for source in _sources(one)]
+        text = f"saturated_high({', '.join(names)})"
+        w.write(one.operands[0], "i4", text, w.is_uniform(*_sources(one)))
+        return
     if kind not in FLOATS:
         _known(w, one, {"lo", "hi", "wide"})
         _multiply(w, one, DTYPES[kind], one.operands[1:3], one.operands[3])
@@ -176,16 +214,14 @@ def multiply_add(w: Writer, one: Instruction) -> None:
     _known(w, one, {"rn", "rz", "rm", "rp", "ftz", "sat", "relu"})
     names, uniform = _float_operands(w, one, kind)
     mode = next((part for part in _MODES if part in one.parts), "")
-    if kind == "f64":
+    if mode:
+        text = _directed(w, one, kind, names, mode)
+    elif kind == "f64":
         text = f"fused_wide({', '.join(names)})"
-    elif mode:
-        a, b, c = (f"{name}.astype(D_f8)" for name in names)
-        text = f"directed({a} * {b} + {c}, {mode!r})"
     elif kind == "f32":
         text = f"fused({', '.join(names)})"
-    else:  # both factors have at most 11 bits: float64 holds the exact sum closely enough
-        a, b, c = (f"{name}.astype(D_f8)" for name in names)
-        text = f"({a} * {b} + {c}).astype(D_f4)"
+    else:
+        text = f"fused_narrow({', '.join(names)}, {'bf16' in kind})"
     _finish(w, one, kind, text, uniform)
 
 
@@ -226,6 +262,8 @@ _FIELDS = {
 def bit_fields(w: Writer, one: Instruction) -> None:
     """Bit fields and bit counts; the first operands have the type, the rest are u32."""
     _known(w, one, {"shiftamt"} if one.parts[0] == "bfind" else set())
+    if type_bytes(one.parts[-1]) < 4:
+        raise w.refuse(one, why="it is for 32 and 64 bits")
     function, typed = _FIELDS[one.parts[0]]
     dtype, sources = DTYPES[one.parts[-1]], _sources(one)
     names = [w.read(text, dtype if at < typed else "u4") for at, text in enumerate(sources)]
@@ -237,27 +275,13 @@ def bit_fields(w: Writer, one: Instruction) -> None:
     w.write(one.operands[0], result, text, w.is_uniform(*sources))
 
 
-@opcode("sad", "mul24", "mad24", "dp4a")
-def integer_specials(w: Writer, one: Instruction) -> None:
-    """Sum of absolute differences, 24-bit products, dot products of four bytes."""
-    name, sources = one.parts[0], _sources(one)
-    signed = [part.startswith("s") for part in one.parts if part in ("s32", "u32")]
-    if name == "dp4a":
-        dtype = "i4" if any(signed) else "u4"
-        names = [w.read(sources[0], "u4"), w.read(sources[1], "u4"), w.read(sources[2], dtype)]
-        text = f"dot_four({', '.join(names)}, {signed[0]}, {signed[1]})"
-    else:
-        if name != "sad" and "lo" not in one.parts:
-            raise w.refuse(one)
-        dtype = DTYPES[one.parts[-1]]
-        names = [w.read(source, dtype) for source in sources]
-        if name == "sad":
-            a, b, c = names
-            text = f"{c} + N.maximum({a}, {b}) - N.minimum({a}, {b})"
-        else:
-            text = f"low24({names[0]}) * low24({names[1]})"
-            text += f" + {names[2]}" if name == "mad24" else ""
-    w.write(one.operands[0], dtype, text, w.is_uniform(*sources))
+@opcode("sad")
+def absolute_difference(w: Writer, one: Instruction) -> None:
+    """Sum of an absolute difference."""
+    dtype = DTYPES[one.parts[-1]]
+    a, b, c = (w.read(source, dtype) for source in _sources(one))
+    text = f"{c} + N.maximum({a}, {b}) - N.minimum({a}, {b})"
+    w.write(one.operands[0], dtype, text, w.is_uniform(*_sources(one)))
 
 
 @opcode("shf")
@@ -267,17 +291,6 @@ def funnel(w: Writer, one: Instruction) -> None:
     side = "left" if one.parts[1] == "l" else "right"
     text = f"funnel_{side}({', '.join(names)}, {'clamp' in one.parts})"
     w.write(one.operands[0], "u4", text, w.is_uniform(*_sources(one)))
-
-
-@opcode("prmt")
-def permute(w: Writer, one: Instruction) -> None:
-    """Byte permutation, default mode."""
-    if one.parts != ("prmt", "b32"):
-        raise w.refuse(one, why="only the default mode of prmt is modelled")
-    names = [w.read(source, "u4") for source in _sources(one)]
-    w.write(
-        one.operands[0], "u4", f"permute_bytes({', '.join(names)})", w.is_uniform(*_sources(one))
-    )
 
 
 @opcode("lop3")

@@ -14,6 +14,9 @@ _EIGHT = {"e4m3x2": "e4m3", "e5m2x2": "e5m2"}
 @opcode("cvt")
 def convert(w: Writer, one: Instruction) -> None:
     """``cvt.rounding.flags.target.source``."""
+    if one.parts[1:3] == ("pack", "sat"):
+        _pack(w, one)
+        return
     target, source = one.parts[-2], one.parts[-1]
     flags = set(one.parts[1:-2])
     unknown = flags - {
@@ -38,6 +41,17 @@ def convert(w: Writer, one: Instruction) -> None:
         _to_integer(w, one, target, source, flags)
     else:
         _to_float(w, one, target, source, flags)
+
+
+def _pack(w: Writer, one: Instruction) -> None:
+    """``cvt.pack.sat.target.s32[.b32]``."""
+    target = one.parts[3]
+    if target not in ("u16", "s16", "u8", "s8") or one.parts[4] != "s32":
+        raise w.refuse(one, why="it packs 16 or 8 bits each")
+    a, b, *below = one.operands[1:]
+    names = [w.read(a, "i4"), w.read(b, "i4"), w.read(below[0], "u4") if below else "u4(0)"]
+    text = f"packed_bytes({', '.join(names)}, {DTYPES[target]!r})"
+    w.write(one.operands[0], "u4", text, w.is_uniform(*one.operands[1:]))
 
 
 def _integers(w: Writer, one: Instruction, target: str, source: str) -> None:
@@ -80,10 +94,11 @@ def _to_float(w: Writer, one: Instruction, target: str, source: str, flags: set[
     operand, mode = one.operands[1], _mode(flags)
     if source in _INTEGERS:
         name = w.read(operand, DTYPES[source])
-        if mode not in ("rn",) and target != "f64":
-            name = w.fresh(f"{name}.astype(D_f8)")
-            source = "f64"
-        elif target in ("bf16", "f16"):
+        if mode != "rn" and target in ("f32", "f64"):
+            text = f"directed_whole({name}, {mode!r}, {DTYPES[target]!r})"
+            w.write(one.operands[0], DTYPES[target], text, w.is_uniform(operand))
+            return
+        if target in ("bf16", "f16"):
             name = w.fresh(f"{name}.astype(D_f8)")
     else:
         name = _float(w, source, operand)
@@ -105,14 +120,14 @@ def _narrowed(w: Writer, one: Instruction, target: str, name: str, mode: str) ->
         return f"{name}.astype(D_f8)"
     if target == "f32":
         if mode in ("rz", "rm", "rp"):
-            return f"directed({name}.astype(D_f8), {mode!r})"
+            return f"directed({name}.astype(D_f8), N.float64(0), {mode!r})"
         return f"{name}.astype(D_f4)"
     if target == "tf32":
         return f"to_tf32({name}, {mode!r})"
-    if mode not in ("rn", "rz"):
-        raise w.refuse(one, why=f"the rounding .{mode} to {target} is not modelled")
     if target == "f16":
         return f"to_half({name}, {mode!r})"
+    if mode not in ("rn", "rz"):
+        raise w.refuse(one, why=f"the rounding .{mode} to {target} is not modelled")
     if target == "bf16":
         return f"to_bf16({name}.astype(D_f4), {mode!r})"
     raise w.refuse(one)

@@ -155,6 +155,19 @@ def match_any(
     return (_back(lanes, bits),)
 
 
+def match_all(
+    machine: Machine, lanes: Lanes, value: Any, mask: Any, position: int
+) -> tuple[Vector, Vector]:
+    """``match.all.sync``: the member lanes if all of them hold one value, and whether they do."""
+    members = _members(machine, lanes, mask, position)
+    data = _matrix(machine, lanes, value)
+    first = np.take_along_axis(data, members.argmax(1)[:, None], 1)
+    same = ((data == first) | ~members).all(1, keepdims=True)
+    bits = (members << _LANE.astype("u8")).sum(1, keepdims=True)
+    answer = np.where(same, bits, 0).astype("u4")
+    return tuple(_back(lanes, np.broadcast_to(one, data.shape)) for one in (answer, same))
+
+
 def elect(machine: Machine, lanes: Lanes, mask: Any, position: int) -> tuple[Vector, Vector]:
     """``elect.sync``: the lowest member lane, and whether this lane is it."""
     members = _members(machine, lanes, mask, position)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from polygen.machine.module import DTYPES, Kernel, type_bytes
+
+_NAMES = re.compile(r"[%\w$]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,8 @@ class Facts:
         releases: positions of strong writes that leave what their thread knows.
         narrow: positions of those of the scope of a block.
         mapped: addresses of other blocks' shared memory are made.
+        proxy_fences: there are fences for the async proxy.
+        mentioned: every name in an operand: registers, variables, labels.
     """
 
     granule: int
@@ -32,6 +37,8 @@ class Facts:
     acquires: frozenset[int] = frozenset()
     releases: frozenset[int] = frozenset()
     narrow: frozenset[int] = frozenset()
+    proxy_fences: bool = False
+    mentioned: frozenset[str] = frozenset()
 
 
 def facts(kernel: Kernel) -> Facts:
@@ -48,6 +55,12 @@ def facts(kernel: Kernel) -> Facts:
         _having(kernel, {"acquire", "acq_rel"}),
         _having(kernel, {"release", "acq_rel"}),
         _having(kernel, {"cta"}),
+        any(one.parts[0] == "fence" and "proxy" in one.parts for one in code),
+        frozenset(
+            name
+            for operand in {operand for one in code for operand in one.operands}
+            for name in _NAMES.findall(operand)
+        ),
     )
 
 

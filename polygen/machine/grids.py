@@ -95,7 +95,9 @@ def wait(machine: Machine, lanes: Lanes) -> None:
 def check(
     machine: Machine, lanes: Lanes, at: Vector, size: int, position: int, *, writes: bool
 ) -> None:
-    """Report accesses to global memory that come before their thread's wait, if any may."""
+    """Note accesses to global memory, and report those that come before their thread's wait."""
+    if machine.footprint is not None:
+        machine.footprint.touch(at, size, writes)
     if machine.grids is not None and len(at):
         machine.grids.check(machine, lanes, at, size, position, writes=writes)
 
@@ -104,6 +106,8 @@ def check_box(
     machine: Machine, lanes: Lanes, lane: int, at: Vector, size: int, position: int, *, writes: bool
 ) -> None:
     """Likewise, what one lane has the copy engine do."""
+    if machine.footprint is not None:
+        machine.footprint.touch(at, size, writes)
     if machine.grids is not None and len(at):
         many = lanes.pick(np.full(len(at), lane))
         machine.grids.check(machine, many, at.ravel(), size, position, writes=writes)

@@ -114,6 +114,8 @@ def rank_of(w: Writer, one: Instruction) -> None:
 def registers(w: Writer, one: Instruction) -> None:
     """``setmaxnreg``: registers are counted, though they do not exist here."""
     count = int(one.operands[0], 0)
+    if one.parts[1] not in ("inc", "dec"):
+        raise w.refuse(one)
     if count % 8 or not 24 <= count <= 256:
         raise w.refuse(one, why=f"{count} registers", nearest="A multiple of 8 from 24 to 256")
     w.call("registers.resize", [], f", {count}, {one.parts[1] == 'inc'}, {w.position}")
@@ -130,9 +132,9 @@ def bulk(w: Writer, one: Instruction) -> None:
     """``cp.async.bulk`` and ``cp.reduce.async.bulk`` in all forms."""
     parts = [part for part in one.parts if part not in ("cp", "async", "bulk")]
     if "commit_group" in parts:
-        w.call("bulk.commit", [], "")
+        w.call("bulk_stores.commit", [], "")
     elif "wait_group" in parts:
-        w.call("bulk.wait", [], f", {int(one.operands[0], 0)}")
+        w.call("bulk_stores.wait", [], f", {int(one.operands[0], 0)}")
     elif "prefetch" in parts:
         return
     elif "tensor" in parts:
@@ -166,7 +168,7 @@ def _tensor(w: Writer, one: Instruction, parts: list[str]) -> None:
         arrays = [w.address(one.operands[1]), maps]
         operation = _operation(w, one, parts)
         text = w.constant(operation)
-        w.call("bulk.store_tensor", [*arrays, text, *coordinates], f", {w.position}")
+        w.call("bulk_stores.store_tensor", [*arrays, text, *coordinates], f", {w.position}")
         return
     arrays = [w.address(one.operands[0]), maps, w.address(one.operands[2])]
     multicast = any(part.startswith("multicast") for part in parts)
@@ -185,7 +187,7 @@ def _linear(w: Writer, one: Instruction, parts: list[str]) -> None:
     size = _word(w, one.operands[2])
     if spaces[0] == "global":
         tail = f", {operation!r}, {kind!r}, {w.position}"
-        w.call("bulk.store_linear", [target, source, size], tail)
+        w.call("bulk_stores.store_linear", [target, source, size], tail)
         return
     if operation:
         raise w.refuse(one, why="linear bulk reductions into shared memory are not modelled")

@@ -14,7 +14,7 @@ import numpy as np
 
 from polygen.machine.lanes import Lanes, Vector
 
-ACTOR = 23  # as in `polygen.machine.races`
+ACTOR = 23  # of records: see `polygen.machine.clocks`
 ACTORS = 1023
 
 

@@ -89,6 +89,14 @@ class Lanes:
         return None if fine.all() else fine
 
     @cached_property
+    def warps(self) -> int:
+        """How many warps have some of the lanes."""
+        if self.everyone:
+            return self.count // 32
+        warp = self.index >> 5
+        return int(np.count_nonzero(warp[1:] != warp[:-1])) + (self.count > 0)
+
+    @cached_property
     def complete(self) -> bool:
         """Whether every warp of the set has all 32 lanes in it."""
         return self.count % 32 == 0 and bool((self.rows * 32 == self.index[::32]).all())

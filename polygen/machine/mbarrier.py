@@ -6,10 +6,8 @@
    barrier of the warp has ordered; the end of a phase publishes it; a successful wait takes it
    over. Arrivals count one by one: who comes after the last of a phase belongs to the next. A bulk
    copy that completes bytes releases what its loader wrote.
-3. A wait may return false until its threads know that the phase is over: the first of every warp
-   at every instruction does, and one in eight of the others, by the seed. Asked again for the same
-   phase it parks its threads (a real ``try_wait`` would spin). When nobody can run, parked waits
-   fail once, so that code that only peeks goes on; if that changes nothing, it is a deadlock.
+
+Waits are in `mbarrier_waits`.
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from polygen.machine.state import Machine
 
 MOST_BYTES = (1 << 20) - 1
-FAILING = 1 / 8  # of the waits that may fail, after the first of a warp at an instruction
 
 
 @dataclass(slots=True)
@@ -79,7 +76,7 @@ def plain_address(machine: Machine, lanes: Lanes, address: Any) -> Vector:
     return np.where(wide >= np.uint64(WINDOW_SHARED), wide - np.uint64(WINDOW_SHARED), wide)
 
 
-def _places(machine: Machine, lanes: Lanes, address: Any, position: int) -> Vector:
+def places_of(machine: Machine, lanes: Lanes, address: Any, position: int) -> Vector:
     """Absolute bytes of 8-byte objects; a bad address ends the run."""
     at, good = locate_shared(machine, lanes, plain_address(machine, lanes, address), 8, position)
     if good is not None:
@@ -87,18 +84,19 @@ def _places(machine: Machine, lanes: Lanes, address: Any, position: int) -> Vect
     return at
 
 
-def _name(machine: Machine, at: int) -> str:
+def name_of(machine: Machine, at: int) -> str:
+    """An object in words."""
     return f"the mbarrier at shared byte {at % machine.shared_bytes - RESERVED}"
 
 
-def _object(machine: Machine, lanes: Lanes, chosen: Vector, at: int, position: int) -> Barrier:
+def object_at(machine: Machine, lanes: Lanes, chosen: Vector, at: int, position: int) -> Barrier:
     """The object at a place, for the lanes at the places `chosen`."""
     lane = int(chosen[0])
     found = machine.mbarriers.objects.get(at)
     if found is None:
         machine.findings.add(
             "uninitialised-shared-read",
-            f"{lanes.name(lane)} uses {_name(machine, at)}, which was never initialised",
+            f"{lanes.name(lane)} uses {name_of(machine, at)}, which was never initialised",
             position,
         )
         raise Stop
@@ -112,7 +110,7 @@ def _object(machine: Machine, lanes: Lanes, chosen: Vector, at: int, position: i
 
 def initialise(machine: Machine, lanes: Lanes, address: Any, count: Any, position: int) -> None:
     """``mbarrier.init``."""
-    places, counts = _places(machine, lanes, address, position), full(lanes, count)
+    places, counts = places_of(machine, lanes, address, position), full(lanes, count)
     if machine.shadow is not None:
         machine.shadow.write(lanes, places, 8, position)
     for at, number in zip(places.tolist(), counts.tolist(), strict=True):
@@ -123,11 +121,11 @@ def initialise(machine: Machine, lanes: Lanes, address: Any, count: Any, positio
 
 def invalidate(machine: Machine, lanes: Lanes, address: Any, position: int) -> None:
     """``mbarrier.inval``."""
-    for at in _places(machine, lanes, address, position).tolist():
+    for at in places_of(machine, lanes, address, position).tolist():
         machine.mbarriers.objects.pop(at, None)
 
 
-def _groups(places: Vector, *values: Vector) -> list[tuple[int, Vector]]:
+def by_object(places: Vector, *values: Vector) -> list[tuple[int, Vector]]:
     """Lanes by object, in thread order: (object, lane places)."""
     return [(int(at), np.flatnonzero(places == at)) for at in np.unique(places)]
 
@@ -147,12 +145,12 @@ def arrive(
     Returns:
         The phase before the arrival, as an opaque state.
     """
-    places = _places(machine, lanes, address, position)
+    places = places_of(machine, lanes, address, position)
     amounts, bytes_ = full(lanes, amount), full(lanes, expected)
     state = np.zeros(lanes.count, "u8")
-    for at, chosen in _groups(places):
+    for at, chosen in by_object(places):
         _check_alive(machine, lanes, int(chosen[0]), at, position)
-        barrier = _object(machine, lanes, chosen, at, position)
+        barrier = object_at(machine, lanes, chosen, at, position)
         for lane in chosen.tolist():
             state[lane] = barrier.phase
             if machine.shadow is not None and release:
@@ -190,9 +188,9 @@ def expect_bytes(
     machine: Machine, lanes: Lanes, address: Any, expected: Any, sign: int, position: int
 ) -> None:
     """``mbarrier.expect_tx`` (sign 1) and ``mbarrier.complete_tx`` (sign -1)."""
-    places, bytes_ = _places(machine, lanes, address, position), full(lanes, expected)
+    places, bytes_ = places_of(machine, lanes, address, position), full(lanes, expected)
     for lane, at in enumerate(places.tolist()):
-        barrier = _object(machine, lanes, np.array([lane]), at, position)
+        barrier = object_at(machine, lanes, np.array([lane]), at, position)
         barrier.bytes += sign * int(bytes_[lane])
         _complete(machine, at, barrier, position)
 
@@ -237,14 +235,14 @@ def _complete(machine: Machine, at: int, barrier: Barrier, position: int) -> Non
     if barrier.pending < 0:
         machine.findings.add(
             "barrier-count",
-            f"{_name(machine, at)} expects {barrier.count} arrivals and got more in one phase",
+            f"{name_of(machine, at)} expects {barrier.count} arrivals and got more in one phase",
             position,
             barrier.position,
         )
     if abs(barrier.bytes) > MOST_BYTES:
         machine.findings.add(
             "barrier-count",
-            f"{_name(machine, at)} has {barrier.bytes} pending bytes, beyond the limit",
+            f"{name_of(machine, at)} has {barrier.bytes} pending bytes, beyond the limit",
             position,
             barrier.position,
         )
@@ -263,12 +261,12 @@ def _complete(machine: Machine, at: int, barrier: Barrier, position: int) -> Non
     waiting, barrier.waiters = barrier.waiters, []
     for waiter in waiting:
         if barrier.phase & 1 != waiter.parity:
-            _let_go(machine, barrier, waiter, True)
+            let_go(machine, barrier, waiter, True)
         else:
             barrier.waiters.append(waiter)
 
 
-def _let_go(machine: Machine, barrier: Barrier, waiter: Waiter, success: bool) -> None:
+def let_go(machine: Machine, barrier: Barrier, waiter: Waiter, success: bool) -> None:
     """Resume parked threads, with the outcome in their predicate."""
     if waiter.target >= 0:
         machine.registers[waiter.target][waiter.threads] = success
@@ -276,125 +274,6 @@ def _let_go(machine: Machine, barrier: Barrier, waiter: Waiter, success: bool) -
         done = barrier.done_clock, barrier.done_fenced
         machine.shadow.single.learn(waiter.threads, ~machine.exited, *done)
     machine.mbarriers.free.append((waiter.block, waiter.threads))
-
-
-def wait(
-    machine: Machine,
-    lanes: Lanes,
-    address: Any,
-    which: Any,
-    target: int,
-    then: int,
-    position: int,
-) -> None:
-    """``mbarrier.try_wait`` and ``test_wait``: threads go to `then`, now or when the phase ends.
-
-    A state is the number of the phase it was taken in, so its lowest bit is that phase's parity.
-    """
-    places = _places(machine, lanes, address, position)
-    parities = full(lanes, which).astype("i8") & 1
-    for at, chosen in _groups(places):
-        if at // machine.shared_bytes != int(lanes.cta[chosen[0]]):
-            machine.findings.add(
-                "out-of-bounds-shared",
-                f"{lanes.name(int(chosen[0]))} waits on an mbarrier of another block",
-                position,
-            )
-            raise Stop
-        barrier = _object(machine, lanes, chosen, at, position)
-        for parity in (0, 1):
-            some = chosen[parities[chosen] == parity]
-            if not len(some):
-                continue
-            waiter = Waiter(lanes.index[some], parity, then, position, target)
-            over = barrier.phase & 1 != parity
-            fails = _fails(machine, barrier, over, waiter.threads, at, position)
-            if fails.any():
-                told = Waiter(waiter.threads[fails], parity, then, position, target)
-                _let_go(machine, barrier, told, False)
-                waiter.threads = waiter.threads[~fails]
-            if over:
-                _let_go(machine, barrier, waiter, True)
-            elif len(waiter.threads):
-                barrier.waiters.append(waiter)
-
-
-def _fails(
-    machine: Machine, barrier: Barrier, over: bool, threads: Vector, at: int, position: int
-) -> Vector:
-    """Which threads a wait tells that the phase is not over, though they would wait or go on.
-
-    It may tell those whom nothing has told that it is over: they might have come earlier. It tells
-    nobody twice of the same phase, so that loops of few tries go on.
-    """
-    mbarriers = machine.mbarriers
-    failed = mbarriers.failed.setdefault(position, np.zeros(len(mbarriers.denied) // 32, bool))
-    key, warps = at << 32 | barrier.phase, threads // 32
-    chosen = ~failed[warps] | (mbarriers.random.random() < FAILING)
-    chosen &= mbarriers.denied[threads] != key
-    if over:
-        if machine.shadow is None or barrier.done_clock is None:
-            return np.zeros(len(threads), bool)
-        single = machine.shadow.single
-        for place in np.flatnonzero(chosen).tolist():
-            clock, _ = single.of(int(threads[place]))
-            chosen[place] = not (clock >= barrier.done_clock).all()
-    failed[warps[chosen]] = True
-    mbarriers.denied[threads] = key
-    return chosen
-
-
-def fail_waits(machine: Machine) -> bool:
-    """Nobody can run: let the parked waits fail once; False when that was tried already."""
-    mbarriers = machine.mbarriers
-    parked = [barrier for barrier in mbarriers.objects.values() if barrier.waiters]
-    if not parked or mbarriers.failed_at == mbarriers.progress:
-        return False
-    mbarriers.failed_at = mbarriers.progress
-    for barrier in parked:
-        waiting, barrier.waiters = barrier.waiters, []
-        for waiter in waiting:
-            _let_go(machine, barrier, waiter, False)
-    return True
-
-
-def check_awaited(machine: Machine) -> None:
-    """No block may end before the loads into its memory: one of its threads must have waited."""
-    shadow, warps = machine.shadow, machine.geometry.warps
-    if shadow is None:
-        return
-    for cta, loaders in enumerate(shadow.loaders):
-        mine = slice(cta * shadow.per_cta, cta * shadow.per_cta + warps)
-        for at in loaders:
-            row = shadow.loader(cta, at)
-            column = shadow.column[row]
-            if shadow.clock[row, column] > shadow.single.most(mine, int(column)):
-                machine.findings.add(
-                    "in-flight-access",
-                    f"a block ends, and none of its threads has waited for the last bulk load of "
-                    f"{_name(machine, at)}",
-                    machine.mbarriers.objects[at].position,
-                )
-
-
-def describe_waits(machine: Machine) -> bool:
-    """Report every parked wait as part of a deadlock; False when there is none."""
-    found = False
-    for at, barrier in machine.mbarriers.objects.items():
-        for waiter in barrier.waiters:
-            found = True
-            lanes = Lanes(machine.geometry, waiter.threads)
-            phase = barrier.phase
-            missing = f"{barrier.pending} arrivals and {barrier.bytes} bytes are missing"
-            machine.findings.add(
-                "deadlock",
-                f"{lanes.name(0)} waits for parity {waiter.parity} of {_name(machine, at)}, "
-                f"which is in phase {phase}: {missing}",
-                waiter.position,
-                barrier.position,
-                len(waiter.threads),
-            )
-    return found
 
 
 def map_address(machine: Machine, lanes: Lanes, address: Any, rank: Any) -> tuple[Vector]:

@@ -308,8 +308,9 @@ def store(
         values = [value[good] if getattr(value, "ndim", 0) else value for value in values]
         if not len(good):
             return
+    met = False
     if space == "shared" and machine.shadow is not None:
-        machine.shadow.write(lanes, at, size, position)
+        met = machine.shadow.write(lanes, at, size, position)
     facts = machine.program.facts
     if machine.order is not None and position in facts.strong:
         machine.order.write(lanes, space, at, position in facts.releases, position)
@@ -322,6 +323,19 @@ def store(
         machine.stores.collide(machine, lanes, at, new, position)
         return
     scatter(lanes, memory, at, dtype, tuple(values))
+    if met:
+        _collide(machine, lanes, at, as_bytes(lanes, tuple(values), dtype), position)
+
+
+def _collide(machine: Machine, lanes: Lanes, at: Vector, new: Vector, position: int) -> None:
+    """Lanes of a warp have stored to the same shared bytes: report those whose value is lost."""
+    lost = (machine.shared[at[:, None] + np.arange(new.shape[1])] != new).any(1)
+    if lost.any():
+        lane = int(lost.argmax())
+        where = int(at[lane]) % machine.shared_bytes - RESERVED
+        words = f"{lanes.name(lane)} and another lane of its warp store different values to shared "
+        words += f"byte {where} with one instruction"
+        machine.findings.add("race-write-write", words, position, count=int(lost.sum()))
 
 
 def split(lanes: Lanes, address: Vector) -> list[tuple[str, Vector, Any]]:

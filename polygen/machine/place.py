@@ -17,8 +17,9 @@ import numpy as np
 
 from polygen.errors import LaunchError
 from polygen.machine import tensormap
+from polygen.machine.blocks import Program
 from polygen.machine.memory import BASE, Buffer, GlobalMemory
-from polygen.machine.module import Kernel, Module, Variable, type_bytes
+from polygen.machine.module import Module, Variable, type_bytes
 from polygen.machine.special import WORKSPACE, WORKSPACE_BYTES, cooperates
 from polygen.machine.state import Placed
 from polygen.machine.tensormap import TensorMap
@@ -61,8 +62,9 @@ def _memory(array: np.ndarray[Any, Any]) -> Hashable:
     return (array.ctypes.data, array.itemsize, *sorted(pair for pair in steps if pair[1] > 1))
 
 
-def place_arguments(module: Module, kernel: Kernel, arguments: tuple[Any, ...]) -> Placed:
+def place_arguments(module: Module, program: Program, arguments: tuple[Any, ...]) -> Placed:
     """Lay out global memory and the parameter bytes."""
+    kernel = program.kernel
     memory, symbols, buffers = GlobalMemory(), {}, []
     fixed: list[tuple[Variable, Buffer]] = []
     for one in (*module.variables, *kernel.variables):
@@ -70,7 +72,7 @@ def place_arguments(module: Module, kernel: Kernel, arguments: tuple[Any, ...]) 
             buffer = memory.reserve_bytes(one.name, one.initial, one.size, max(one.align, 16))
             symbols[one.name] = BASE + buffer.offset
             fixed.append((one, buffer))
-    if cooperates(kernel):
+    if cooperates(program.facts.mentioned):
         buffer = memory.reserve_bytes(WORKSPACE, b"", WORKSPACE_BYTES, 16)
         symbols[WORKSPACE] = BASE + buffer.offset
     data, offsets = b"", {}

@@ -26,7 +26,8 @@ class Profiler:
     def __init__(self) -> None:
         self.rows: dict[tuple[int, str], list[int]] = {}
 
-    def _add(self, position: int, space: str, executions: int, actual: int, ideal: int) -> None:
+    def add(self, position: int, space: str, executions: int, actual: int, ideal: int) -> None:
+        """Count executions of an instruction by warps."""
         row = self.rows.setdefault((position, space), [0, 0, 0])
         row[0] += executions
         row[1] += actual
@@ -52,7 +53,7 @@ class Profiler:
         row, column = np.nonzero(words >= 0)
         banks = np.bincount(row * 32 + words[row, column] % 32, minlength=len(words) * 32)
         actual = int(banks.reshape(-1, 32).max(1).sum())
-        self._add(position, "shared", warps, actual, len(phases))
+        self.add(position, "shared", warps, actual, len(phases))
 
     def global_access(self, lanes: Lanes, at: Vector, size: int, position: int) -> None:
         """Count one global access of `size` bytes per lane."""
@@ -61,7 +62,7 @@ class Profiler:
         actual = int((_distinct(sectors) >= 0).sum())
         distinct = (_distinct(grid.copy()) >= 0).sum(1)
         ideal = int((-(-distinct * size // 32)).sum())
-        self._add(position, "global", len(grid), actual, ideal)
+        self.add(position, "global", len(grid), actual, ideal)
 
     def finish(self, findings: Findings) -> tuple[AccessProfile, ...]:
         """The profile, in program order."""

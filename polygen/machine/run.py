@@ -1,7 +1,8 @@
 """Run a launch: place the arguments, then execute wave after wave of CTAs.
 
 1. Arguments go into global memory (arrays) and into the parameter bytes (everything else).
-2. CTAs run in waves, as many at a time as keep the vectors within the cache; a cluster stays whole.
+2. CTAs run in waves (`waves`), as many at a time as keep the vectors within the cache; a cluster
+   stays whole.
 3. The scheduler keeps the threads that can run, grouped by block, and runs the lowest block first:
    structured code reconverges by itself. Threads at a barrier are parked.
 4. When nobody can run, one pending asynchronous operation completes; when there is none and threads
@@ -14,7 +15,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,22 +26,19 @@ from polygen.machine import alignment
 from polygen.machine.blocks import analyse
 from polygen.machine.calls import flattened
 from polygen.machine.grids import Behind, Grids
-from polygen.machine.lanes import Geometry
 from polygen.machine.memory import OWN, SLOT
 from polygen.machine.module import Kernel, Module
 from polygen.machine.parse import parse
 from polygen.machine.place import place_arguments
 from polygen.machine.profile import Profiler
-from polygen.machine.report import Findings, Report, Stop
-from polygen.machine.scheduler import Scheduler
+from polygen.machine.report import Report
 from polygen.machine.special import RESERVED, cooperates
-from polygen.machine.state import Machine, Options, Placed, local_bytes, place_shared, shadow_bytes
-from polygen.machine.stores import Again, GlobalStores
+from polygen.machine.state import Options, Placed, local_bytes, place_shared, shadow_bytes
+from polygen.machine.stores import GlobalStores
 from polygen.machine.tensormap import TensorMap
 from polygen.machine.translate import Translation
+from polygen.machine.waves import Task, cut, run_waves
 
-WAVE_THREADS = 8192  # threads per wave: large enough to amortise, small enough for the cache
-SHADOW_LIMIT = 128 << 20  # bytes of race-detection state per wave
 MOST_GRID = (2**31 - 1, 2**16 - 1, 2**16 - 1)
 MOST_BLOCKS = 1 << 22
 COMPLETIONS = ("late", "early", "random")
@@ -173,28 +171,6 @@ def _check_shared(kernel: Kernel, launch: Launch, end: int, limit: int) -> None:
         )
 
 
-def _waves(
-    launch: Launch, cluster: tuple[int, int, int], shadow_bytes: int, together: bool
-) -> list[Any]:
-    """CTA numbers in launch order, cut into waves; CTAs of a cluster are neighbours.
-
-    With `together` all are in one, as those of a cooperative launch.
-    """
-    gx, gy, gz = launch.grid
-    threads = int(np.prod(launch.block))
-    cx, cy, cz = cluster
-    z, y, x = np.meshgrid(np.arange(gz), np.arange(gy), np.arange(gx), indexing="ij")
-    rank = x % cx + cx * (y % cy + cy * (z % cz))
-    group = x // cx + gx // cx * (y // cy + gy // cy * (z // cz))
-    order = np.lexsort((rank.ravel(), group.ravel()))
-    if together:
-        return [order]
-    size = cx * cy * cz
-    count = WAVE_THREADS // (-(-threads // 32) * 32 * size)
-    count = max(1, min(count, SHADOW_LIMIT // (shadow_bytes * size))) * size
-    return [order[begin : begin + count] for begin in range(0, len(order), count)]
-
-
 def run(
     ptx_text: str,
     launch: Launch,
@@ -206,6 +182,7 @@ def run(
     max_steps: int = 1_000_000,
     progress: Callable[[int, int], None] | None = None,
     behind: Behind | None = None,
+    workers: int = 1,
 ) -> Report:
     """Execute a kernel on NumPy and judge it.
 
@@ -219,6 +196,8 @@ def run(
         max_steps: block executions per wave before the run is taken for an endless loop.
         progress: called with the number of CTAs that have run and of all, after every wave.
         behind: of a dependent launch, what may still run when it begins; None: nothing.
+        workers: processes at most. The report is the same for any number; where blocks depend on
+            each other, where they fit one wave, and on systems without ``fork`` there is one.
 
     Returns:
         The arrays after the run and everything that was found.
@@ -238,71 +217,39 @@ def run(
             _TRANSLATIONS[key] = Translation(analyse(flattened(kernel, module.functions), names))
     program = _TRANSLATIONS[key].program
     kernel = program.kernel
-    symbols, first, end = place_shared(kernel, module.variables, launch.shared_bytes)
+    symbols, first, end = place_shared(program, module.variables, launch.shared_bytes)
     _check_shared(kernel, launch, end, _shared_limit(module.target))
-    watched: frozenset[int] = frozenset()
-    while True:
-        placed = place_arguments(module, kernel, launch.arguments)
-        own = OWN << SLOT if np.prod(kernel.cluster) > 1 else 0
+    own = OWN << SLOT if np.prod(kernel.cluster) > 1 else 0
+    blocks = int(np.prod(launch.grid))
+
+    def place(watched: frozenset[int]) -> Placed:
+        placed = place_arguments(module, program, launch.arguments)
         placed.alignment = alignment.dynamic_array(kernel, module.variables, symbols)
         placed.symbols.update({name: at | own for name, at in symbols.items()})
         if checks:
-            memory, blocks = placed.memory, int(np.prod(launch.grid))
+            memory = placed.memory
             placed.stores = GlobalStores(
                 program.facts, memory.size, tuple(memory.buffers), blocks, watched
             )
         if behind is not None:
             placed.grids = Grids(behind, arrays_of(launch), placed.buffers)
-        shared = (first, end, launch.shared_bytes)
-        options = Options(completion, seed, checks, Profiler() if profile else None)
-        try:
-            return _execute(
-                _TRANSLATIONS[key], launch, placed, shared, options, max_steps, progress
-            )
-        except Again as again:
-            watched = again.buffers
+        return placed
 
-
-def _execute(
-    translation: Translation,
-    launch: Launch,
-    placed: Placed,
-    shared: tuple[int, int, int],
-    options: Options,
-    max_steps: int,
-    progress: Callable[[int, int], None] | None,
-) -> Report:
-    """Run wave after wave."""
-    program, threads = translation.program, int(np.prod(launch.block))
-    kernel, profiler = program.kernel, options.profiler
-    shadow = shadow_bytes(program, shared[1], threads) if options.checks else 1
+    threads = int(np.prod(launch.block))
+    shadow = shadow_bytes(program, end, threads) if checks else 1
     shadow += threads * local_bytes(kernel)
-    findings = Findings(kernel)
-    instructions, done = 0, 0
-    with np.errstate(all="ignore"):
-        for wave, ctas in enumerate(_waves(launch, kernel.cluster, shadow, cooperates(kernel))):
-            if placed.stores is not None:
-                placed.stores.begin(ctas)
-            if placed.grids is not None:
-                placed.grids.begin(Geometry(launch.grid, launch.block, ctas, kernel.cluster).total)
-            machine = Machine(
-                program,
-                Geometry(launch.grid, launch.block, ctas, kernel.cluster),
-                placed,
-                findings,
-                shared,
-                replace(options, seed=options.seed + wave),
-            )
-            try:
-                Scheduler(machine, translation, max_steps).run()
-            except Stop:
-                break
-            finally:
-                instructions += machine.instructions
-            done += len(ctas)
-            if progress is not None:
-                progress(done, int(np.prod(launch.grid)))
+    together = cooperates(program.facts.mentioned)
+    task = Task(
+        _TRANSLATIONS[key],
+        launch.grid,
+        launch.block,
+        cut(launch.grid, launch.block, kernel.cluster, shadow, together),
+        (first, end, launch.shared_bytes),
+        Options(completion, seed, checks, Profiler() if profile else None),
+        max_steps,
+    )
+    found, placed = run_waves(task, place, workers, progress)
     arrays = tuple(placed.memory.view(buffer).copy() for buffer in placed.buffers)
-    rows = profiler.finish(findings) if profiler is not None else ()
+    rows = found.profiler.finish(found.findings) if found.profiler is not None else ()
     said = alignment.notes(kernel, placed.alignment)
-    return Report(arrays, findings.finish(), rows, instructions, said)
+    return Report(arrays, found.findings.finish(), rows, found.instructions, said)

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polygen.errors import PtxError, StepLimit
-from polygen.machine import asynchronous, bulk, cluster, mbarrier, registers, wgmma
+from polygen.machine import (
+    asynchronous,
+    bulk,
+    bulk_stores,
+    cluster,
+    mbarrier_waits,
+    registers,
+    wgmma,
+)
 from polygen.machine.blocks import width
 from polygen.machine.lanes import Lanes, Vector
 from polygen.machine.module import Instruction
@@ -59,7 +67,7 @@ class Scheduler:
             elif not self._unblock():
                 break
         asynchronous.drain(machine)
-        bulk.drain(machine)
+        bulk_stores.drain(machine)
         wgmma.unfinished(machine)
         registers.unfinished(machine)
         cluster.check_ends(machine)
@@ -144,8 +152,7 @@ class Scheduler:
                 line=first.line,
                 why=f"{type(error).__name__} before line {last.line}: {error}",
             ) from error
-        warps = lanes.count // 32 if lanes.everyone else len(np.unique(lanes.index >> 5))
-        machine.instructions += (block.end - block.begin) * warps
+        machine.instructions += (block.end - block.begin) * lanes.warps
         one = block.terminator
         if one is None:
             self.push(number + 1, lanes)
@@ -185,7 +192,7 @@ class Scheduler:
         if one.parts[0] == "mbarrier":
             slot = machine.program.stored.get(one.operands[0], -1)
             address, phase = given
-            mbarrier.wait(machine, lanes, address, phase, slot, number + 1, position)
+            mbarrier_waits.wait(machine, lanes, address, phase, slot, number + 1, position)
             return
         if "cluster" in one.parts[1:2]:
             self._cluster(number, lanes, one, position)
@@ -222,8 +229,8 @@ class Scheduler:
     def _unblock(self) -> bool:
         """Let something happen; False when the wave is over."""
         machine = self.machine
-        happened = asynchronous.finish_arrivals(machine) or bulk.land_one(machine)
-        if happened or mbarrier.fail_waits(machine):
+        happened = asynchronous.finish_arrivals(machine) or bulk.land_next(machine)
+        if happened or mbarrier_waits.fail_waits(machine):
             self._collect()
             return True
         if self.held:
@@ -265,7 +272,7 @@ class Scheduler:
     def _report_waits(self) -> bool:
         """Report everybody parked as a deadlock; False when nobody is."""
         machine = self.machine
-        found = mbarrier.describe_waits(machine)
+        found = mbarrier_waits.describe_waits(machine)
         found = machine.clusters.describe_waits(machine) or found
         for (cta, number), barrier in machine.barriers.open.items():
             if not barrier.parked:

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polygen.machine.module import Kernel
-
 if TYPE_CHECKING:
     from polygen.machine.state import Machine
 
@@ -53,22 +51,14 @@ def is_uniform(operand: str) -> bool:
     return operand.startswith(_UNIFORM)
 
 
-def cooperates(kernel: Kernel) -> bool:
+def cooperates(mentioned: frozenset[str]) -> bool:
     """Whether a kernel reads the workspace of a cooperative launch: all its blocks run at once."""
-    return any(_names(kernel, operand) for operand in ("%envreg1", "%envreg2"))
+    return not mentioned.isdisjoint(("%envreg1", "%envreg2"))
 
 
-def uses_reserved(kernel: Kernel) -> bool:
+def uses_reserved(mentioned: frozenset[str]) -> bool:
     """Whether a kernel asks where the reserved bytes of shared memory are."""
-    return any(
-        operand.startswith("%reserved_smem")
-        for one in kernel.instructions
-        for operand in one.operands
-    )
-
-
-def _names(kernel: Kernel, operand: str) -> bool:
-    return any(operand in one.operands for one in kernel.instructions)
+    return any(name.startswith("%reserved_smem") for name in mentioned)
 
 
 class Specials:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +14,7 @@ from polygen.machine.barriers import Barriers
 from polygen.machine.blocks import Program
 from polygen.machine.bulk import Bulk
 from polygen.machine.cluster import Clusters
+from polygen.machine.footprint import Footprint
 from polygen.machine.grids import Grids
 from polygen.machine.lanes import Geometry, Lanes, Vector
 from polygen.machine.mbarrier import Mbarriers
@@ -39,7 +39,7 @@ from polygen.machine.wgmma import Groups
 
 
 def place_shared(
-    kernel: Kernel, variables: tuple[Variable, ...], dynamic: int
+    program: Program, variables: tuple[Variable, ...], dynamic: int
 ) -> tuple[dict[str, int], int, int]:
     """Addresses of the shared variables: (symbols, first byte, end).
 
@@ -47,12 +47,7 @@ def place_shared(
     dynamic array. It may have more alignment than it asks for: see `alignment`.
     """
     symbols: dict[str, int] = {}
-    named = {
-        name
-        for one in kernel.instructions
-        for operand in one.operands
-        for name in re.findall(r"[%\w$]+", operand)
-    }
+    kernel, named = program.kernel, program.facts.mentioned
     mine = [one for one in (*variables, *kernel.variables) if one.space == "shared"]
     fixed = [one for one in mine if one.size and one.name in named]  # the others are of others
     extern = [one for one in mine if not one.size]
@@ -65,7 +60,7 @@ def place_shared(
     top = -(-top // align) * align
     for one in extern:
         symbols[one.name] = top
-    return symbols, 0 if uses_reserved(kernel) else first, top + dynamic
+    return symbols, 0 if uses_reserved(named) else first, top + dynamic
 
 
 def shadow_bytes(program: Program, shared_end: int, threads: int) -> int:
@@ -92,6 +87,7 @@ class Placed:
     alignment: Alignment = field(default_factory=lambda: Alignment(-1, 1))
     stores: GlobalStores | None = None
     grids: Grids | None = None
+    footprint: Footprint | None = None  # of waves that run apart: see `waves`
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +116,7 @@ class Machine:
         self.memory, self.tensor_maps = placed.memory, placed.maps
         self.alignment = placed.alignment
         self.stores = placed.stores if options.checks else None
-        self.grids = placed.grids
+        self.grids, self.footprint = placed.grids, placed.footprint
         self.completion, self.profiler = options.completion, options.profiler
         self.random = random.Random(options.seed)
         self.shared_first, self.shared_end, self.dynamic = shared
@@ -153,7 +149,7 @@ class Machine:
         self.exited = ~geometry.exists
         self.everyone = Lanes(geometry, np.arange(geometry.total), bool(geometry.exists.all()))
         self.registers = self._storage()
-        self.unwritten: dict[str, Vector] = {}  # by register, per thread: see `unwritten`
+        self.unwritten: dict[str, Any] = {}  # by register, per thread or False: see `unwritten`
         self.instructions = 0
         self.special = Specials(self).value
 
@@ -161,7 +157,13 @@ class Machine:
         facts = self.program.facts
         more = 2 * warps_of(self.geometry) if facts.strong else 0
         return Shadow(
-            self.geometry, self.shared_bytes, facts.granule, self.findings, facts.atomic, more
+            self.geometry,
+            self.shared_bytes,
+            facts.granule,
+            self.findings,
+            facts.atomic,
+            more,
+            facts.proxy_fences,
         )
 
     def _place_locals(self) -> dict[str, int]:
@@ -191,6 +193,10 @@ class Machine:
     def parameter(self, name: str, offset: int, dtype: Any) -> Any:
         """A scalar out of the kernel parameters."""
         return np.frombuffer(self.parameter_text, dtype, 1, self.offsets[name] + offset)[0]
+
+    def cluster_of(self, at: int) -> int:
+        """The cluster in the wave that has an absolute shared byte."""
+        return at // (self.shared_bytes * self.geometry.cluster)
 
     def live_warps(self, cta: int) -> int:
         """Warps of a CTA with a thread that has not exited."""

@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polygen.machine.clocks import CODE
 from polygen.machine.facts import Facts
+from polygen.machine.lane_clocks import ACTOR, ACTORS
 from polygen.machine.lanes import Lanes, Vector
 from polygen.machine.memory import Buffer
-from polygen.machine.races import ACTOR, ACTORS, CODE, Shadow
+from polygen.machine.races import Shadow
 
 if TYPE_CHECKING:
     from polygen.machine.state import Machine
@@ -155,7 +157,7 @@ class GlobalStores:
     ) -> tuple[Vector, Vector]:
         first = lanes.cta // machine.geometry.cluster * machine.geometry.cluster
         owner = machine.geometry.ctas[first].astype(np.int32)[:, None]
-        return shadow.now(rows, position, lanes.index & 31), owner
+        return shadow.mark(lanes, rows, position), owner
 
     def _unordered(
         self,
@@ -170,7 +172,7 @@ class GlobalStores:
         """Which recorded accesses nothing orders before those of the lanes."""
         last, owner, rows = records.time[cells], records.owner[cells], shadow.rows(lanes)
         near = owner == mine
-        wrong = near & (last > shadow.clock[rows[:, None], (last >> ACTOR) & ACTORS])
+        wrong = near & (last > shadow.seen(rows, last))
         wrong = shadow.single.excuse(wrong, lanes.index, last)
         wrong |= near & shadow.beside(last, mark)
         far = ~near & (owner >= 0)

@@ -19,7 +19,9 @@ from polygen.machine import (
     asynchronous,
     atomics,
     barriers,
+    bits,
     bulk,
+    bulk_stores,
     compute,
     convert,
     exchange,
@@ -32,7 +34,9 @@ from polygen.machine import (
     order,
     registers,
     remote,
+    rounding,
     select,
+    small_parts,
     transfer,
     unwritten,
     warp,
@@ -51,6 +55,7 @@ FAMILIES = (
     hopper,
     move,
     select,
+    small_parts,
     transfer,
     warp,
     wmma,
@@ -102,11 +107,19 @@ def _namespace() -> dict[str, object]:
         names[f"D_{kind}".replace("?", "b")] = np.dtype(kind)
         if kind != "?":
             names[kind] = np.dtype(kind).type
-    for module in (arithmetic, atomics, memory, mma, exchange, asynchronous, barriers):
+    numeric = (arithmetic, rounding, bits)
+    for module in (*numeric, atomics, memory, mma, exchange, asynchronous, barriers):
         for name, value in vars(module).items():
             if callable(value) and getattr(value, "__module__", "") == module.__name__:
                 names[name] = value
-    names.update(mbarrier=mbarrier, bulk=bulk, wgmma=wgmma, wmma=wmma, registers=registers)
+    names.update(
+        mbarrier=mbarrier,
+        bulk=bulk,
+        bulk_stores=bulk_stores,
+        wgmma=wgmma,
+        wmma=wmma,
+        registers=registers,
+    )
     names.update(grids=grids)
     names.update(order=order, remote=remote, accumulators=accumulators, unwritten=unwritten)
     names.update(

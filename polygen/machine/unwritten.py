@@ -57,6 +57,7 @@ class Step:
         either: the two operands of ``selp``, of which one counts; else empty.
         sink: whether an unwritten operand is a finding.
         position: of the instruction.
+        names: all of these registers.
     """
 
     reads: tuple[str, ...]
@@ -66,6 +67,7 @@ class Step:
     either: tuple[str, ...]
     sink: bool
     position: int
+    names: frozenset[str]
 
 
 def _reads(one: Instruction, kernel: Kernel) -> list[str]:
@@ -177,6 +179,7 @@ def watch(w: Writer, one: Instruction, doubt: Doubt) -> None:
         either,
         first in _SINKS,
         w.position,
+        frozenset({*reads, *written, predicate, *either} & followed),
     )
     w.emit(f"unwritten.step(M, L, {w.constant(doubt)}, {w.constant(step)}, {guard}, {choice})")
 
@@ -194,16 +197,20 @@ def step(machine: Machine, lanes: Lanes, doubt: Doubt, one: Step, guard: Any, ch
     """
     if machine.shadow is None:
         return
+    known = machine.unwritten
+    if not any(known.get(name, name in doubt.registers) is not False for name in one.names):
+        return
 
     def flags(name: str) -> Vector:
-        found = machine.unwritten.get(name)
-        if found is None:
-            found = np.full(machine.geometry.total, name in doubt.registers)
-            machine.unwritten[name] = found
+        found = known.get(name, name in doubt.registers)
+        if isinstance(found, bool):
+            found = known[name] = np.full(machine.geometry.total, found)
         return found
 
     def now(name: str) -> Any:
-        return flags(name)[lanes.index] if name in doubt.followed else np.bool_(False)
+        if known.get(name, name in doubt.registers) is False:
+            return np.bool_(False)
+        return flags(name)[lanes.index]
 
     here = np.ones(lanes.count, bool) if guard is None else full(lanes, guard)
     tainted = np.zeros(lanes.count, bool)
@@ -235,3 +242,5 @@ def step(machine: Machine, lanes: Lanes, doubt: Doubt, one: Step, guard: Any, ch
     for name in one.writes:
         column = flags(name)
         column[lanes.index] = np.where(here, tainted, column[lanes.index])
+        if not column.any():
+            known[name] = False

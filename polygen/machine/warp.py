@@ -174,9 +174,13 @@ def reduce(w: Writer, one: Instruction) -> None:
 
 @opcode("match")
 def match(w: Writer, one: Instruction) -> None:
-    """``match.any.sync``."""
-    if one.parts[1] != "any":
-        raise w.refuse(one)
+    """``match.any.sync`` and ``match.all.sync``."""
+    dtype = DTYPES[one.parts[-1]]
+    if one.parts[1] == "all":
+        target, same = _pair(one.operands[0])
+        arrays = [w.read(one.operands[1], dtype), w.read(one.operands[2], "u4")]
+        _two(w, "match_all", arrays, f", {w.position}", target, same)
+        return
     arrays = [w.read(one.operands[1], DTYPES[one.parts[-1]]), w.read(one.operands[2], "u4")]
     w.call("match_any", arrays, f", {w.position}", (one.operands[0],), "u4")
 

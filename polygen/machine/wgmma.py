@@ -19,7 +19,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,7 +45,7 @@ class Flight:
 
     unit: tuple[int, int]  # CTA, warpgroup
     group: int
-    chunks: list[Vector]
+    cells: Vector  # of shared memory that it reads
     position: int
     sums: set[str]  # registers that hold its accumulators, and copies of them
     left: frozenset[str]  # registers that hold A
@@ -94,6 +94,17 @@ def _pattern(rows: int, k_bytes: int, span: int, lbo: int, sbo: int, transposed:
     return m // 8 * sbo + k // 8 * lbo + k % 8 * 16
 
 
+@lru_cache(4096)
+def _addresses(
+    start: int, rows: int, span: int, lbo: int, sbo: int, transposed: bool
+) -> tuple[Vector, int, int]:
+    """Shared bytes of an operand's chunks in its CTA, the first and the last of them."""
+    at = start + _pattern(rows, 32, span, lbo, sbo, transposed)
+    if span:
+        at = swizzled(at, span)
+    return at, int(at.min()), int(at.max())
+
+
 def _operand(
     machine: Machine,
     lanes: Lanes,
@@ -125,20 +136,18 @@ def _operand(
                 f"{span * 8} bytes and the base offset is {base}",
                 position,
             )
-        at = start + _pattern(rows, 32, span, lbo, sbo, transposed)
-        if span:
-            at = swizzled(at, span)
-        if at.min() < machine.shared_first or at.max() + 16 > machine.shared_end:
+        at, first, last = _addresses(start, rows, span, lbo, sbo, transposed)
+        if first < machine.shared_first or last + 16 > machine.shared_end:
             machine.findings.add(
                 "out-of-bounds-shared",
                 f"the descriptor of {lanes.name(128 * number)} reaches shared byte "
-                f"{int(at.max()) - RESERVED}",
+                f"{last - RESERVED}",
                 position,
             )
             raise Stop
         chunks.append(cta * machine.shared_bytes + at)
     memory = machine.shared.view("u4").reshape(-1, 4)
-    words = memory[np.stack(chunks) // 16]
+    words = memory[np.stack(chunks) >> 4]
     if transposed:  # (groups, row chunks, k, 8 rows) -> (groups, rows, k)
         elements = widen(words.reshape(*words.shape[:-2], -1), kind)
         elements = elements.reshape(len(groups), rows // 8, 16, 8).transpose(0, 1, 3, 2)
@@ -220,8 +229,10 @@ def multiply(machine: Machine, lanes: Lanes, *rest: Any) -> Vector:
         product = product.astype("i4")
     if old is None:
         return product
-    keep = full(lanes, scale)[::128].astype(bool)[:, None, None]
-    total = np.where(keep, old, old.dtype.type(0)) + product
+    keep = full(lanes, scale)[::128].astype(bool)
+    if not keep.all():
+        old = np.where(keep[:, None, None], old, old.dtype.type(0))
+    total = old + product
     return total.astype("f2").astype("f4") if d_kind == "f16" else total
 
 
@@ -234,26 +245,27 @@ def _track(
     position: int,
 ) -> None:
     """Check the reads and keep the product in flight."""
+    shadow = machine.shadow
     for number, unit in enumerate(groups):
         group = machine.groups.committed.get(unit, 0)
+        cells = np.zeros((0, 1), np.int64)
+        if shadow is not None:
+            cells = shadow.cells(np.concatenate(reads[number]), 16)
         machine.groups.flights.append(
             Flight(
                 unit,
                 group,
-                reads[number],
+                cells,
                 position,
                 set(registers.sums),
                 registers.left,
                 registers.shape,
             )
         )
-        shadow = machine.shadow
-        if shadow is None:
-            continue
-        rows = np.unique(shadow.row_of[lanes.index[128 * number : 128 * number + 128]])
-        for chunks in reads[number]:
-            shadow.check_group(lanes, 128 * number, chunks, position, rows)
-            shadow.start_reading(chunks)
+        if shadow is not None:
+            rows = shadow.row_of[lanes.index[128 * number : 128 * number + 128 : 32]]
+            shadow.check_group(lanes, 128 * number, cells, position, rows)
+            shadow.start_reading(cells)
 
 
 def fence(machine: Machine, lanes: Lanes, position: int) -> None:
@@ -281,12 +293,11 @@ def wait(machine: Machine, lanes: Lanes, pending: int, position: int) -> None:
             continue
         if shadow is not None:
             row = shadow.matrix_unit(*flight.unit)
-            for chunks in flight.chunks:
-                shadow.finish_reading(chunks, row, flight.position)
+            shadow.finish_reading(flight.cells, row, flight.position)
     machine.groups.flights = left
     if shadow is not None:
         for number, unit in enumerate(here):
-            rows = np.unique(shadow.row_of[lanes.index[128 * number : 128 * number + 128]])
+            rows = shadow.row_of[lanes.index[128 * number : 128 * number + 128 : 32]]
             shadow.learn(rows, shadow.matrix_unit(*unit))
 
 

@@ -63,6 +63,7 @@ class Writer:
         self.fragments: dict[tuple[object, ...], str] = {}  # packed matrix operands by their values
         self.guard = ""  # variable holding the predicate of the current instruction
         self.position = 0  # index of the current instruction, for findings
+        self.carry = ""  # variable holding the carry
         self.dirty: dict[str, None] = {}
         self.counter = 0
         self.accesses: dict[Any, Any] | None = None  # to registers of wgmma: see `accumulators`

@@ -79,7 +79,7 @@ def compile_text(text: str, path: Path, arch: str) -> str:
         ToolchainBroken: it is, and does not load.
     """
     folders = (path.resolve().parent, *toolkit.existing("include"), *toolkit.libraries())
-    options = (f"-arch={arch}", "--std=c++17", "-default-device", "-lineinfo")
+    options = (f"-arch={arch}", "--std=c++17", "-default-device", "-device-int128", "-lineinfo")
     made = library().compile(text, path.name, (*options, *(f"-I{folder}" for folder in folders)))
     if made.ok:
         return made.ptx

@@ -77,6 +77,14 @@ REFUSED = {
         lambda x, q: x @ pg.unpack(q, "i4").T, (X, "s8[N,128]"), DTypeError,
         ("unpack of q, which is s8", "Describe it as u8"),
     ),
+    "numbers described as packed along an odd size": (
+        lambda x, q: x @ q.astype("bf16").T, ("bf16[M,255]", "i4[N,255]"), ShapeError,
+        ("argument q [N, 255]: i4 packed along 255", "Write an even number"),
+    ),
+    "numbers described as packed along a symbolic size": (
+        lambda x, q: x @ q.astype("bf16").T, ("bf16[M,K]", "u4[N,K]"), ShapeError,
+        ("u4 packed along K", 'static=("K",)'),
+    ),
     "numbers of five bits": (
         lambda x, q: x @ pg.unpack(q, "i5").T, (X, "u8[N,128]"), DTypeError,
         ("unpack to 'i5'", "i4 or u4"),

@@ -243,6 +243,9 @@ def test_types(wrong, suggestions):
             error = refusal(compiled, "x @ w.T", **signature)
             assert error.nearest == 'Write x.astype("bf16")'
             assert compiled('x.astype("bf16") @ w.astype("bf16").T', **signature)
+        elif name in ("i4", "u4"):
+            signature = {"x": "bf16[M,64]", "w": f"{name}[N,64]"}
+            assert compiled('x @ w.astype("bf16").T', **signature)
         else:
             assert compiled("x @ w.T", **signature)
 

@@ -201,3 +201,24 @@ def test_packed_numbers_in_numpy_are_those_of_the_program():
     q, numbers = packed(8, 32)
     for kind in ("i4", "u4"):
         np.testing.assert_array_equal(pg.unpack(q.astype(float), kind), meaning(kind)[numbers])
+
+
+@pytest.mark.parametrize("name", ["i4", "u4"])
+def test_numbers_of_four_bits_are_described_as_they_are(name):
+    """``i4[N,K]`` is bytes that hold two neighbours each; the function sees the numbers."""
+    fused = pg.fuse(
+        lambda x, q, s: x @ (q.astype("bf16") * pg.repeat(s, 32, axis=1)).T, name="four"
+    )
+    kernel = fused.compile("bf16[M,64]", f"{name}[N,64]", "bf16[N,2]", arch="sm_90a")
+    assert [str(t) for t in kernel.program.inputs][1] == "q: u8[N, 32]"
+    apart = fused.compile("bf16[M,K]", f"{name}[N,K]", "bf16[N,2]", arch="sm_90a", static="K",
+                          sizes={"K": 64})  # fmt: skip
+    assert apart.program == kernel.program
+    rng = np.random.default_rng(2)
+    numbers = rng.integers(-8, 8, (24, 64)) if name == "i4" else rng.integers(0, 16, (24, 64))
+    held = (numbers & 15).astype(np.uint8)
+    x = rng.integers(-2, 3, (16, 64)).astype(ml_dtypes.bfloat16)
+    s = np.exp2(rng.integers(-1, 2, (24, 2))).astype(ml_dtypes.bfloat16)
+    wanted = x.astype(np.float64) @ (numbers * np.repeat(s.astype(np.float64), 32, axis=1)).T
+    found = kernel.emulate(x, held[:, ::2] | held[:, 1::2] << 4, s)
+    np.testing.assert_array_equal(found, wanted.astype(ml_dtypes.bfloat16))

@@ -98,7 +98,7 @@ FAULTS = [
      {"uninitialised-shared-read"}),
     ("producer parity", "(t / STAGES & 1) ^ 1)", "t / STAGES & 1)", {"deadlock"}),
     ("parity never flips", "barrier_wait(full, t / STAGES & 1)", "barrier_wait(full, 0)",
-     {"in-flight-access", "race-write-read"}),
+     {"in-flight-access", "race-write-read", "deadlock"}),
     ("empty count too large", "barrier_init(barriers + s * 16 + 8, 2)", "barrier_init(barriers + s * 16 + 8, 3)",
      {"deadlock"}),
     ("empty count too small", "barrier_init(barriers + s * 16 + 8, 2)", "barrier_init(barriers + s * 16 + 8, 1)",

@@ -394,3 +394,18 @@ def test_struct_parameter_through_a_pointer(compile_ptx):
     report = once(compile_ptx(source), np.zeros(32, np.int32), values.tobytes(), 1)
     assert report.ok, str(report)
     assert report.arrays[0][:8].tolist() == (values + np.roll(values, -1)).tolist()
+
+
+@pytest.mark.parametrize(
+    "value, found", [("t", {"race-write-write"}), ("7", set()), ("t / 32", set())]
+)
+def test_lanes_that_store_different_values_to_one_place(compile_ptx, value, found):
+    source = """
+extern "C" __global__ void k(int* out) {
+  __shared__ int s[4]; const int t = threadIdx.x;
+  ((volatile int*)s)[t / 32] = VALUE;
+  __syncthreads(); out[t] = s[t / 32];
+}"""
+    ptx = compile_ptx(source.replace("VALUE", value))
+    report = run(ptx, Launch((1, 1, 1), (64, 1, 1), 0, (np.zeros(64, np.int32),)))
+    assert {finding.code for finding in report.findings} == found, str(report)

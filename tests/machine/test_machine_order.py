@@ -81,7 +81,10 @@ COPIES = """
     [
         ("wait(one, 0); wait(two, 0);", set()),
         ("wait(one, 0);", {"in-flight-access", "race-write-read"}),
-        ("wait(one, 0); if (warp == 0) wait(two, 0);", {"race-write-read"}),
+        (
+            "wait(one, 0); if (warp == 0) wait(two, 0);",
+            {"in-flight-access", "race-write-read"},
+        ),
     ],
 )
 def test_copies_complete_in_any_order(compile_ptx, wait, found, completion):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -16,12 +15,10 @@ from polygen.cli import main
 from polygen.cli.check_arrays import arguments
 from polygen.cli.check_launch import ArrayArgument, LaunchFile, MapArgument, load_launch
 from polygen.errors import CompileError, LaunchFileError
-from polygen.machine import TensorMap
-from polygen.machine import run as _run
+from polygen.machine import TensorMap, waves
 from polygen.runtime import toolkit
 from polygen.runtime.outside import compile_ptx
 
-run_module = sys.modules[_run.__module__]
 KERNELS = Path(__file__).parents[1] / "machine" / "kernels"
 LAUNCH = str(KERNELS / "sum.toml")
 ONE = 'format = 1\narch = "sm_80"\ngrid = [1]\nblock = [32]\n'
@@ -61,11 +58,27 @@ def test_the_kernel_with_the_barrier_is_silent(capsys):
 def test_progress_is_for_terminals(capsys, monkeypatch):
     words = ["check", str(KERNELS / "sum.cu"), LAUNCH]
     assert main(words) == 0 and capsys.readouterr().err == ""
-    monkeypatch.setattr(run_module, "WAVE_THREADS", 256)
+    monkeypatch.setattr(waves, "WAVE_THREADS", 256)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     assert main(words) == 0
     said = capsys.readouterr().err
     assert "1 of 4 blocks" in said and said.endswith("3 of 4 blocks\r\x1b[K")
+
+
+def test_processes_change_nothing_in_the_report(capsys, monkeypatch):
+    monkeypatch.setattr(waves, "WAVE_THREADS", 256)
+    words = ["check", str(KERNELS / "sum_race.cu"), LAUNCH]
+    assert main(words) == 1
+    alone = capsys.readouterr().out
+    monkeypatch.setattr(waves, "_one_by_one", None)
+    assert main([*words, "--workers", "3"]) == 1
+    assert capsys.readouterr().out == alone
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "two", "1e3"])
+def test_a_number_of_processes_is_one(number, capsys):
+    assert main(["check", "sum.cu", LAUNCH, "--workers", number]) == 2
+    assert "is not a number from 1 to 999999" in capsys.readouterr().err
 
 
 def test_json_holds_the_same(capsys):
