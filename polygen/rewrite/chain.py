@@ -28,12 +28,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
-from polygen.frontend.dtypes import F32, S32, DType
+from polygen.frontend.dtypes import F32, S32
 from polygen.frontend.program import (
     Access,
     Argument,
     Contraction,
-    Dim,
     Fold,
     Pointwise,
     Program,
@@ -45,6 +44,7 @@ from polygen.rewrite.key_range import KeyRange, key_range
 from polygen.rewrite.positive_factors import factors_behind_folds
 from polygen.rewrite.separation import Factor, correction, separated
 from polygen.rewrite.simplify import Fresh, each_once, log_sums_in_parts, needed
+from polygen.rewrite.two_programs import TwoPrograms
 from polygen.rewrite.values import Values
 
 _REFERENCES = ("max",)  # folds that terms may be made with: nothing of them is -inf, which none is
@@ -130,7 +130,7 @@ def chain(program: Program) -> Chain | None:
     return _Rewriting(program, *found).chain()
 
 
-class _Rewriting:
+class _Rewriting(TwoPrograms):
     def __init__(
         self, program: Program, first: Contraction, second: Contraction, operand: Access
     ) -> None:
@@ -149,13 +149,13 @@ class _Rewriting:
     def _require_form(self) -> None:
         program, first, second = self.program, self.first, self.second
         if program.ends:
-            raise self._refusal(
+            raise self.refusal(
                 "chains of products are not generated yet for rows in groups",
                 "a loop over keys has the same keys for all rows of a tile",
                 "Make two functions",
             )
         if len(program.contractions) > 2:
-            raise self._refusal(
+            raise self.refusal(
                 f"{len(program.contractions)} products, of which one reads another's sums",
                 "one loop runs two products, the second over what the first one gives",
                 "Make two functions",
@@ -163,7 +163,7 @@ class _Rewriting:
         for product in program.contractions:
             for access in product.reads:
                 if access.name not in program.tensors and access != self.operand:
-                    raise self._refusal(
+                    raise self.refusal(
                         f"{product.name} multiplies {access.name}, which is computed",
                         "operands of a chain are arguments, but for what leads from the first "
                         "product to the second",
@@ -171,32 +171,25 @@ class _Rewriting:
                     )
         own = second.write.iterators
         summed = [it for it, _ in second.domain if it not in own]
-        row, other = self.operand.iterators, self._other().iterators
+        row, other = self.operand.iterators, self.other().iterators
         if (
             len(summed) != 1
             or row != (*own[:-1], summed[0])
             or own[-1] not in other
             or summed[0] not in other
         ):
-            raise self._refusal(
+            raise self.refusal(
                 f"{second.name}: {second} does not multiply the rows of {self.operand.name}",
                 "a chain keeps rows of the first product where they are, in the registers of their "
                 "threads",
                 "Write it as f(q @ k.mT) @ v",
             )
         if first.dtype != F32 or second.dtype != F32:
-            raise self._refusal(
+            raise self.refusal(
                 f"sums in {first.dtype} and {second.dtype}",
                 "chains sum in f32",
                 "Leave acc_dtype out",
             )
-
-    def _other(self) -> Access:
-        """The operand of the second product that is an argument."""
-        return next(access for access in self.second.reads if access != self.operand)
-
-    def _refusal(self, what: str, why: str, nearest: str) -> UnsupportedProgram:
-        return UnsupportedProgram(what, where=self.program.name, why=why, nearest=nearest)
 
     # --- the rewrite ----------------------------------------------------------------------------
     def chain(self) -> Chain:
@@ -289,7 +282,7 @@ class _Rewriting:
                 or fold.dtype == S32
                 or len(fold.args) != 1
             ):
-                raise self._refusal(
+                raise self.refusal(
                     f"{fold.name}: {fold}",
                     f"the loop of a chain folds over its keys, {self.keys}, one value a row",
                     f"Return {fold.args[0]} and fold it in a second function",
@@ -335,7 +328,7 @@ class _Rewriting:
             step = f"{fold.write.name} = {fold.function} of {arg.name} becomes a scan"
             self.steps.append(step + (", rescaled by c" if rescaled else ""))
         self.steps.append(
-            f"{self.second.write.name} = sum of {self.operand.name} * {self._other().name} "
+            f"{self.second.write.name} = sum of {self.operand.name} * {self.other().name} "
             "becomes a scan" + (", rescaled by c" if factors else "")
         )
         self.steps.append("a scan steps by blocks of keys: combining is associative")
@@ -346,8 +339,8 @@ class _Rewriting:
             self.steps.append(
                 f"row i has the keys {inside}: what {inside.value} is at others adds nothing"
             )
-        scores, weight = self._scores([s.term for s in states])
-        values, rows = self._after([s.value for s in states])
+        scores, weight = self.scores([s.term for s in states])
+        values, rows = self.after([s.value for s in states])
         return Chain(
             scores, values, tuple(states), name, factors, weight, rows, tuple(self.steps), inside
         )
@@ -393,172 +386,3 @@ class _Rewriting:
             why="a step of the loop has one correction",
             nearest="Make two functions",
         )
-
-    # --- the two programs -----------------------------------------------------------------------
-    def _scores(self, terms: Sequence[str]) -> tuple[Program, str]:
-        """The first product, and what is made of it at (row, key)."""
-        states = {fold.write.name for fold in self.folds}
-        wanted = [*terms, self.operand.name]
-        pairs = self.values.writers[self.operand.name].write.iterators
-        domain = self.values.writers[self.operand.name].domain
-        statements: list[Statement] = []
-        lifted: set[str] = set()
-        for one in needed(self.statements, wanted):
-            if isinstance(one, Fold):
-                continue
-            if isinstance(one, Pointwise) and self._is_lifted(one):
-                lifted.add(one.write.name)
-                statements.append(self._lift(one, lifted, pairs, dict(domain)))
-            elif isinstance(one, Pointwise):
-                statements.append(self._reading_rows(one, lifted))
-            else:
-                statements.append(one)
-        self._require_pairs(statements)
-        whole = (*self.extents, self.keys)
-        outputs = tuple(
-            self._array(name, whole, self._operand_type() if name == wanted[-1] else F32)
-            for name in dict.fromkeys(wanted)
-        )
-        return self._program(statements, states, outputs), wanted[-1]
-
-    def _operand_type(self) -> DType:
-        return self.program.tensors[self._other().name].dtype
-
-    def _require_pairs(self, statements: Sequence[Statement]) -> None:
-        """Everything before the second product is at (row, key)."""
-        for one in statements:
-            sizes = dict(one.domain)
-            along = tuple(sizes[it] for it in one.write.iterators)
-            if along != (*self.extents, self.keys):
-                raise self._refusal(
-                    f"{one.name} over [{', '.join(map(str, along))}]",
-                    f"before the second product everything has a row and a key, "
-                    f"[{', '.join(map(str, (*self.extents, self.keys)))}]",
-                    "Compute it before, and pass it",
-                )
-
-    def _after(self, states: Sequence[str]) -> tuple[Program, tuple[Tensor, ...]]:
-        """The second product, and what is made of it and of the states."""
-        pairs = self.values.behind(self.operand.name)
-        statements: list[Statement] = []
-        rows: list[Tensor] = []
-        lifted: set[str] = set()
-        outputs = list(self.program.outputs)
-        for one in self.statements:
-            if isinstance(one, Fold) or (one.write.name in pairs and not self._is_lifted(one)):
-                continue
-            if one is self.second:
-                statements.append(one)
-                continue
-            if self._is_lifted(one):
-                assert isinstance(one, Pointwise)
-                lifted.add(one.write.name)
-                columns = self.second.write.iterators
-                statements.append(self._lift(one, lifted, columns, dict(self.second.domain)))
-                tensor = self.program.tensors.get(one.write.name)
-                if tensor is not None:
-                    rows.append(tensor)
-                    at = outputs.index(tensor)
-                    whole = (
-                        *tensor.dims,
-                        dict(self.second.domain)[self.second.write.iterators[-1]],
-                    )
-                    outputs[at] = self._array(tensor.name, whole, tensor.dtype)
-                continue
-            behind = self.values.behind(one.write.name)
-            if self.second.write.name not in behind and self._only_pairs(one):
-                continue
-            assert isinstance(one, Pointwise)
-            statements.append(self._reading_rows(one, lifted))
-        kept = needed(statements, self.outputs)
-        missing = [t.name for t in outputs if t.name not in {s.write.name for s in kept}]
-        if missing:
-            raise self._refusal(
-                f"{missing[0]} is returned of what lies between the products",
-                "what has a row and a key stays on chip",
-                "Return it from a function of its own",
-            )
-        inputs = {*states, self.operand.name}
-        made = self._program(kept, inputs, tuple(outputs))
-        return made, tuple(rows)
-
-    def _only_pairs(self, one: Statement) -> bool:
-        """Whether a statement runs over rows and keys, for the first program alone."""
-        sizes = dict(one.domain)
-        along = tuple(sizes[it] for it in one.write.iterators)
-        wanted = {
-            access.name
-            for s in self.statements
-            if self.second.write.name in self.values.behind(s.write.name)
-            for access in s.reads
-            if s is not self.second
-        }
-        return along == (*self.extents, self.keys) and one.write.name not in wanted
-
-    def _is_lifted(self, one: Statement) -> bool:
-        """Whether a statement has one value a row."""
-        if not isinstance(one, Pointwise) or len(one.write.index) != len(self.rows):
-            return False
-        return self.values.depends(one.write, [fold.write.name for fold in self.folds])
-
-    def _lift(
-        self,
-        one: Pointwise,
-        lifted: set[str],
-        iterators: tuple[str, ...],
-        sizes: dict[str, Dim],
-    ) -> Pointwise:
-        """A statement of rows at every column of its row, or at every key."""
-        *rows, column = iterators
-        names = dict(zip(one.write.iterators, rows, strict=True))
-
-        def argument(arg: Argument) -> Argument:
-            if not isinstance(arg, Access):
-                if getattr(arg, "iterators", ()):
-                    raise self._refusal(
-                        f"{one.name} reads where a row is", "rows have no coordinates here",
-                        "Add what depends on the row outside",
-                    )  # fmt: skip
-                return arg
-            index = tuple(names.get(i, i) if isinstance(i, str) else i for i in arg.index)
-            if arg.name in lifted:
-                index = (*index, column)
-            return replace(arg, index=index)
-
-        domain = tuple((it, sizes[it]) for it in iterators)
-        write = Access(one.write.name, iterators)
-        return replace(one, domain=domain, write=write, args=tuple(map(argument, one.args)))
-
-    def _reading_rows(self, one: Pointwise, lifted: set[str]) -> Pointwise:
-        """A statement that reads values of rows, at every column."""
-
-        def argument(arg: Argument) -> Argument:
-            if not isinstance(arg, Access) or arg.name not in lifted:
-                return arg
-            (column,) = [it for it, _ in one.domain if it not in arg.iterators]
-            return replace(arg, index=(*arg.index, column))
-
-        return replace(one, args=tuple(map(argument, one.args)))
-
-    def _array(self, name: str, dims: tuple[Dim, ...], dtype: DType) -> Tensor:
-        """A value as an array that nobody stores."""
-        return Tensor(name, dtype, dims, tuple(range(len(dims))))
-
-    def _program(
-        self,
-        statements: Sequence[Statement],
-        made: set[str],
-        outputs: tuple[Tensor, ...],
-    ) -> Program:
-        read = {access.name for s in statements for access in s.reads}
-        inputs = [t for t in self.program.inputs if t.name in read]
-        for name in sorted(read & made):
-            if name == self.operand.name:
-                whole = (*self.extents, self.keys)
-                inputs.append(self._array(name, whole, self._operand_type()))
-            else:
-                inputs.append(self._array(name, self.extents, F32))
-        return Program(
-            self.program.name, self.program.source, tuple(inputs), outputs,
-            tuple(statements),
-        )  # fmt: skip
