@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+import cpp_lines
 import numpy as np
 import pytest
 from cpp_lines import SNIPPETS
