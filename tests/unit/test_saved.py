@@ -85,7 +85,7 @@ sys.modules["islpy"] = None  # importing it fails
 from polygen.runtime import nvrtc
 from polygen.schedule.model import Launches
 from polygen.errors import ToolchainMissing
-def missing():
+def missing(*_):
     raise ToolchainMissing("no compiler")
 nvrtc.library = missing
 import ctypes
@@ -143,7 +143,7 @@ def test_what_was_asked_for_comes_back(tmp_path):
 # --- without a compiler ---------------------------------------------------------------------------
 @pytest.fixture
 def no_compiler(monkeypatch):
-    def missing():
+    def missing(*_):
         raise ToolchainMissing("no compiler")
 
     nvrtc.compiler_identity.cache_clear()
