@@ -23,7 +23,7 @@ _ORDER = (
     "copies", "fragment_loads", "round_to_tf32", "mma", "words", "places", "tensor_map",
     "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load", "box_load_once",
     "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces", "pack", "pack_apart",
-    "chunks", "computed", "staged", "shared_words",
+    "chunks", "gathered", "computed", "staged", "shared_words",
     "wgmma", "cursor", "partial_sums", "row_groups", "dots",
 )  # fmt: skip
 _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
@@ -54,6 +54,8 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         needed.add("fragment_loads")
     if computed or plan.of(Make):
         needed |= {"pack", "chunks", "computed"}
+    if any(fetch.rows is not None for one in computed for fetch in one.fetches):
+        needed.add("gathered")
     if "pack" in needed and not plan.device.has("cvt_pairs"):
         needed = needed - {"pack"} | {"pack_apart"}
     unit = plan.leaf_of(Product).unit

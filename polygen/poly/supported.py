@@ -27,6 +27,7 @@ def require_supported(program: Program) -> None:
     for product in program.contractions:
         for access in product.reads:
             _require_argument(program, product, access)
+    require_rows_known(program)
     extents = {s.write.name: _written(s) for s in program.statements}
     for statement in program.pointwise:
         _require_whole(program, statement, extents)
@@ -57,6 +58,27 @@ def _require_argument(program: Program, product: Contraction, access: Access) ->
         why=f"{source.name}: {source}; {product.name}: {product}",
         nearest=f"Make two functions, the first one returning {source.write.name}",
     )
+
+
+def require_rows_known(program: Program) -> None:
+    """Refuse rows by index anywhere but in what operands are computed from.
+
+    Args:
+        program: without the statements that compute operands.
+
+    Raises:
+        UnsupportedProgram: with the statement.
+    """
+    for statement in program.statements:
+        for access in statement.reads:
+            if access.indexed_by:
+                raise UnsupportedProgram(
+                    f"{statement.name} reads {access}: rows by index are read only in what "
+                    "operands are computed from",
+                    where=program.name,
+                    why=f"{statement.name}: {statement}",
+                    nearest=f"Pass {access.name} with its rows in the order of the result's",
+                )
 
 
 def _require_each_once(program: Program, statement: Statement) -> None:

@@ -29,6 +29,7 @@ from polygen.frontend.program import (
     Constant,
     Contraction,
     Coordinate,
+    Gathered,
     Pointwise,
     Program,
     Statement,
@@ -125,7 +126,8 @@ def sampled(
             if isinstance(index, int):
                 array = xp.take(array, index, axis=axis)
                 continue
-            assert not isinstance(index, Within)  # of one group at a time
+            # Of one group at a time; rows by index are in operands that are computed.
+            assert not isinstance(index, (Within, Gathered))
             at = index if isinstance(index, Affine) else Affine(index, 1, 0)
             extent = extents[at.iterator]
             if at.iterator == along[statement.name]:

@@ -133,7 +133,6 @@ def test_what_needs_a_number(function, fragments):
         (lambda x, w: (x @ w)[1:], ("indexing", "with 1:", "depends on M", "in the signature")),
         (lambda x, w: (x @ w)[:, ::2], ("with ::2", "depends on N")),
         (lambda x, w: (x @ w)[..., :64], ("with :64", "depends on N")),
-        (lambda x, w: (x @ w)[x], ("indexing of x @ w", "<traced x", "v[:, ::2]")),
         (lambda x, w: (x @ w)[: x[0, 0]], ("indexing of x @ w", "v[:, ::2]")),
         (lambda x, w: (x @ w)[True], ("indexing of x @ w", "with True")),
         (lambda x, w: (x @ w)[0.5:], ("indexing of x @ w", "with 0.5:")),
