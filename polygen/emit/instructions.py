@@ -54,7 +54,12 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         needed.add("fragment_loads")
     if computed or plan.of(Make):
         needed |= {"pack", "chunks", "computed"}
-    if any(fetch.rows is not None for one in computed for fetch in one.fetches):
+    by_index = [fetch.rows for one in computed for fetch in one.fetches]
+    by_index += [
+        rows for e in (*plan.epilogue.before, plan.epilogue) for read in e.reads
+        for rows in read.rows
+    ]  # fmt: skip
+    if any(rows is not None for rows in by_index):
         needed.add("gathered")
     if "pack" in needed and not plan.device.has("cvt_pairs"):
         needed = needed - {"pack"} | {"pack_apart"}

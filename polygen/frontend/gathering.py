@@ -35,6 +35,7 @@ from polygen.frontend.expr import (
     ViewNode,
     describe,
 )
+from polygen.frontend.functions import INDEX_HINT
 from polygen.frontend.program import Dim, Gathered, Index, Within
 from polygen.frontend.shapes import shape_text
 
@@ -92,6 +93,10 @@ def require_rows(node: Node) -> InputNode:
         UnsupportedProgram: it is computed, or a view.
     """
     text = describe(node)
+    if not node.dims:
+        raise ShapeError(
+            f"the index {text} is one number, known only at run time", nearest=INDEX_HINT
+        )
     if node.dtype != S32:
         raise DTypeError(
             f"the index {text} is {node.dtype}",

@@ -8,11 +8,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from polygen.errors import VerifyError
 from polygen.frontend.dtypes import F32, TF32, DType
-from polygen.frontend.program import Access, Gathered
+from polygen.frontend.program import Access, Gathered, Pointwise
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.computed import Computed, Fetch, group, rows_of
 from polygen.lower.plan import KernelPlan
@@ -69,8 +69,9 @@ def check_computed(plan: KernelPlan, c: Copy, check_address: Address) -> None:
                 [*fetch.base, f"{row} * {fetch.row_step}", f"{column} * {fetch.column_step}"]
             )
             # Of rows by index `row` is the number that stands in the vector, which is any.
-            index = tuple(Along(along.dim) if along.rows else along for along in one.index)
-            check_address(fetch, index, text, dict(zip(dims, ("row", "column"), strict=True)))
+            check_address(
+                fetch, one.addressed, text, dict(zip(dims, ("row", "column"), strict=True))
+            )
         first += fetch.words
 
 
@@ -85,8 +86,8 @@ def check_statements(plan: KernelPlan, made: Prologue, value: str) -> None:
     Raises:
         VerifyError: with both.
     """
-    _check_rows(plan, made, value)
     statements = prologues(plan.program)[value]
+    check_rows(plan, made.reads, statements, value)
     functions = [(s.write.name, s.function, s.dtype) for s in statements]
     own = [(s.result, s.function, s.dtype) for s in made.statements]
     # A value of f32 is multiplied as tf32, which no statement of the program says.
@@ -96,19 +97,31 @@ def check_statements(plan: KernelPlan, made: Prologue, value: str) -> None:
         )
 
 
-def _check_rows(plan: KernelPlan, made: Prologue, value: str) -> None:
-    """Arrays are read by index where the program's statements read them so, by the same vectors."""
-    arrays = plan.program.tensors
+def check_rows(
+    plan: KernelPlan, reads: Iterable[Element], statements: Iterable[Pointwise], what: str
+) -> None:
+    """Arrays are read by index where the program's statements read them so, by the same vectors.
+
+    Args:
+        plan: the kernel.
+        reads: what the match says that they read.
+        statements: the program's.
+        what: is computed, for messages.
+
+    Raises:
+        VerifyError: with both.
+    """
+    arrays, listed = plan.program.tensors, tuple(reads)
     wanted = {
         (access.name, tuple(i.rows if isinstance(i, Gathered) else "" for i in access.index))
-        for statement in prologues(plan.program)[value]
+        for statement in statements
         for access in statement.args
         if isinstance(access, Access) and access.name in arrays
     }
-    found = {(one.tensor.name, tuple(along.rows for along in one.index)) for one in made.reads}
+    found = {(one.tensor.name, tuple(along.rows for along in one.index)) for one in listed}
     kept = {
-        (index.rows, index.extent, arrays[one.tensor.name].dims[axis])
-        for one in made.reads
+        (index.rows, index.extent, one.tensor.dims[axis])
+        for one in listed
         for axis, index in enumerate(one.index)
         if index.rows
     }
@@ -119,7 +132,7 @@ def _check_rows(plan: KernelPlan, made: Prologue, value: str) -> None:
     )
     if found != wanted or not inside:
         raise VerifyError(
-            f"{value} is computed of {sorted(found)}, in the program of {sorted(wanted)}; rows by "
+            f"{what} is computed of {sorted(found)}, in the program of {sorted(wanted)}; rows by "
             f"index end at {sorted(map(str, kept))}",
             where=plan.entry,
         )

@@ -66,7 +66,8 @@ def along(index: Index, dims: dict[str, str]) -> Along:
         return Along("", 0, index)
     if isinstance(index, Within):
         return Along(dims[index.iterator], group=dims[index.group])
-    assert not isinstance(index, Gathered)  # which operands that are computed have alone
+    if isinstance(index, Gathered):
+        return replace(along(index.place, dims), rows=index.rows, extent=index.extent)
     if isinstance(index, Affine):
         return Along(dims[index.iterator], index.scale, index.offset, index.per)
     return Along(dims[index])
@@ -127,6 +128,7 @@ class Element:
             return "row"
         along = self.index[column]
         adjacent = column == self.tensor.contiguous_axis and (along.scale, along.per) == (1, 1)
+        adjacent = adjacent and not along.rows
         return "vector" if adjacent else "strided"
 
     @property
@@ -143,6 +145,11 @@ class Element:
         start = (1 if inner.group or inner.rows else inner.offset) * self.tensor.dtype.bytes
         bits = self.tensor.alignment | start
         return bits & -bits
+
+    @property
+    def addressed(self) -> tuple[Along, ...]:
+        """The index where vectors say which row: that number itself in the place of the dim's."""
+        return tuple(Along(one.dim) if one.rows else one for one in self.index)
 
     def axis(self, dim: str) -> int | None:
         """The tensor axis along a dim; None: it has none."""

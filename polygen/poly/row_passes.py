@@ -52,9 +52,9 @@ def split_for(program: Program, *, in_tile: bool) -> Split:
 
     Raises:
         UnsupportedProgram: a result of a fold is used where it is not known; with the dependence.
-            Or rows are read by index behind a product.
+            Or rows are read by index behind a product, beside folds.
     """
-    if program.gathered:  # which what comes behind the kernel could not read either
+    if program.gathered and program.folds:
         require_rows_known(without_prologues(program))
     split = split_folds(program)
     return _Covering(program, split).split() if in_tile and split.rows else split

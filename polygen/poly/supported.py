@@ -27,7 +27,6 @@ def require_supported(program: Program) -> None:
     for product in program.contractions:
         for access in product.reads:
             _require_argument(program, product, access)
-    require_rows_known(program)
     extents = {s.write.name: _written(s) for s in program.statements}
     for statement in program.pointwise:
         _require_whole(program, statement, extents)
@@ -61,10 +60,10 @@ def _require_argument(program: Program, product: Contraction, access: Access) ->
 
 
 def require_rows_known(program: Program) -> None:
-    """Refuse rows by index anywhere but in what operands are computed from.
+    """Refuse rows by index behind products whose results are folded.
 
     Args:
-        program: without the statements that compute operands.
+        program: without the statements that compute operands, and with folds.
 
     Raises:
         UnsupportedProgram: with the statement.
@@ -73,10 +72,9 @@ def require_rows_known(program: Program) -> None:
         for access in statement.reads:
             if access.indexed_by:
                 raise UnsupportedProgram(
-                    f"{statement.name} reads {access}: rows by index are read only in what "
-                    "operands are computed from",
+                    f"{statement.name} reads {access}: rows by index beside folds",
                     where=program.name,
-                    why=f"{statement.name}: {statement}",
+                    why=f"{statement.name}: {statement}; what comes behind a kernel reads no index",
                     nearest=f"Pass {access.name} with its rows in the order of the result's",
                 )
 

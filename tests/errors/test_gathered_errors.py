@@ -31,6 +31,10 @@ REFUSED = {
         lambda x, r, w: x[r] @ w.T, (X, "s32[B,T]", W), ShapeError,
         ("the index r is [B, T]", "Pass a vector, s32[T]"),
     ),
+    "an index that is one number": (
+        lambda x, r, w: x[r] @ w.T, (X, "f32", W), ShapeError,
+        ("the index r is one number", "the rows that an argument names, as x[rows]"),
+    ),
     "an index that is computed": (
         lambda x, r, w: x[(r + 1).astype("s32")] @ w.T, (X, R, W), UnsupportedProgram,
         ('the index (r + 1).astype("s32") is no argument', "x[rows][::2]"),
@@ -81,13 +85,19 @@ REFUSED = {
         lambda x, r, w: x[r][0] @ w.T, (X, R, W), UnsupportedProgram,
         ("one of the rows that r names", "as many elements as there are rows"),
     ),
-    "rows behind the product": (
-        lambda x, r, w: x @ w.T + x[r], (X, "s32[S]", "bf16[K,K]"), UnsupportedProgram,
-        ("reads x[r[i],j]", "only in what operands are computed from", "Pass x with its rows"),
+    "matrices of the result by index": (
+        lambda x, r, w, s: x @ w.mT * s[r][:, None, None],
+        ("bf16[B,M,K]", "s32[B]", "bf16[B,N,K]", "f32[S]"), UnsupportedProgram,
+        ("is read at r[z0]", "along the rows or columns of matrices", "Pass s with a matrix"),
+    ),
+    "matrices of an operand by index": (
+        lambda x, r, w, s: (x * s[r][:, None, None]) @ w.mT,
+        ("bf16[B,M,K]", "s32[B]", "bf16[B,N,K]", "f32[S]"), UnsupportedProgram,
+        ("reads r[z0]", "all from one row by index"),
     ),
     "rows behind a fold": (
         lambda x, r, w: pg.softmax(x @ w.T, axis=1) + x[r], (X, "s32[S]", "bf16[K,K]"),
-        UnsupportedProgram, ("only in what operands are computed from",),
+        UnsupportedProgram, ("reads x[r[i],j]: rows by index beside folds", "Pass x with its rows"),
     ),
     "rows of 8-bit elements": (
         lambda x, r, w: x[r] @ w.T, ("e4m3[S,K]", R, "e4m3[N,K]"), UnsupportedProgram,
@@ -116,6 +126,15 @@ def test_what_is_refused(name):
         pg.fuse(function, name="sample").compile(*signature, arch="sm_90a")
     for fragment in fragments:
         assert fragment in str(caught.value), str(caught.value)
+
+
+def test_the_copy_engine_brings_no_rows_by_index():
+    one = load_schedule(schedules_folder() / "sm_90a/cooperative_128x64x64.toml")
+    one = dataclasses.replace(one, epilogue=dataclasses.replace(one.epilogue, through="tma"))
+    with pytest.raises(ScheduleError, match="cannot move rows by index"):
+        pg.fuse(lambda x, w, b, r: x @ w.T + b[r]).compile(
+            "bf16[M,K]", W, "bf16[S,N]", "s32[M]", arch="sm_90a", schedule=one
+        )
 
 
 def test_consumers_compute_no_rows_by_index():

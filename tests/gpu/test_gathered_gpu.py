@@ -30,6 +30,10 @@ LAYERS: dict[str, tuple[Any, tuple[str, ...], dict[str, int]]] = {
         ("f16[S,K]", "s32[T]", "f16[N,K]", "f16[K]", "f32[S]"),
         {"S": 100, "T": 1030, "N": 264, "K": 192},
     ),
+    "a table behind the product": (
+        lambda x, r, w, b: x @ w.T + b[r], ("f16[M,K]", "s32[M]", "f16[N,K]", "f32[E,N]"),
+        {"M": 1030, "N": 520, "K": 256, "E": 17},
+    ),
     "rows that are summed": (
         lambda x, r, w: x @ w[r], ("f16[M,T]", "s32[T]", "f16[V,N]"),
         {"M": 129, "T": 300, "N": 520, "V": 70},

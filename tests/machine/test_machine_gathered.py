@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 import polygen as pg
+from polygen.hardware.device import device
+from polygen.schedule.load import shipped
 
 ARCHS = ("sm_80", "sm_90a")
 
@@ -111,6 +113,31 @@ CASES = {
         {"x": ("bf16[S,K]", 11, 24), "r": ("s32[T]", 13, 11), "u": ("bf16[N,K]", 16, 24),
          "v": ("bf16[N,K]", 16, 24), "s": ("f32[T]", 13)},
     ),
+    "a row of a table for each row of the result": (
+        lambda x, w, b, r: x @ w.T + b[r],
+        {"x": ("bf16[M,K]", 29, 40), "w": ("bf16[N,K]", 24, 40), "b": ("f32[E,N]", 7, 24),
+         "r": ("s32[M]", 29, 7)},
+    ),
+    "a narrow one at any address, of an odd pitch": (
+        lambda x, w, b, r: pg.relu(x @ w.T - b[r]),
+        {"x": ("bf16[M,K]", 29, 40), "w": ("bf16[N,K]", 23, 40), "b": ("bf16[E,N]@2", 7, 23),
+         "r": ("s32[M]", 29, 7)},
+    ),
+    "numbers for rows and for columns of the result": (
+        lambda x, w, s, c, r, q: (x @ w.T) * s[r][:, None] + c[q],
+        {"x": ("bf16[M,K]", 29, 40), "w": ("bf16[N,K]", 24, 40), "s": ("f32[E]", 7),
+         "c": ("f32[F]", 5), "r": ("s32[M]", 29, 7), "q": ("s32[N]", 24, 5)},
+    ),
+    "columns of a table for columns of the result": (
+        lambda x, w, b, q: x @ w.T + b.T[q].T,
+        {"x": ("bf16[M,K]", 29, 40), "w": ("bf16[N,K]", 24, 40), "b": ("f32[M,E]", 29, 5),
+         "q": ("s32[N]", 24, 5)},
+    ),
+    "before the product and behind it": (
+        lambda x, w, b, r: x[r] @ w.T + b[r],
+        {"x": ("bf16[S,K]", 7, 40), "w": ("bf16[N,K]", 24, 40), "b": ("f32[S,N]", 7, 24),
+         "r": ("s32[T]", 29, 7)},
+    ),
 }  # fmt: skip
 _STORED = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "s8": S8}
 
@@ -129,6 +156,34 @@ def test_programs_with_rows_by_index(name, arch):
             else ints(*shape, seed=seed, dtype=_STORED.get(kind, F32))
         )  # fmt: skip
     np.testing.assert_array_equal(run(kernel, *operands), fused.reference(*operands))
+
+
+def schedules(arch):
+    """Ways out of a kernel: by panels of both kinds of copies, from registers, exchanged, lanes."""
+    every = shipped(device(arch))
+    named = [
+        next((s for s in every if kind(s)), None)
+        for kind in (
+            lambda s: s.epilogue.through == "lines" and not s.exchange and s.cluster.k == 1,
+            lambda s: s.epilogue.through == "registers" and s.exchange and not s.from_registers,
+            lambda s: s.by_lanes,
+        )
+    ]
+    return ["auto", *filter(None, named)]
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_a_table_behind_the_product_by_numbers_outside(arch):
+    """Whoever stores the result, and where rows and columns of it end inside tiles."""
+    fused = pg.fuse(lambda x, w, b, r: x @ w.T + b[r], name="table")
+    x, w, b = ints(21, 40), ints(24, 40, seed=1), ints(7, 24, seed=2, dtype=F32)
+    r = named(21, 7)
+    r[3:7] = (-1, 7, -(2**31), 2**31 - 1)
+    wanted = fused.reference(x, w, b, np.clip(r, 0, 6))
+    for one in schedules(arch):
+        kernel = fused.compile("bf16[M,K]", "bf16[N,K]", "f32[E,N]", "s32[M]", arch=arch,
+                               out_dtype="f32", schedule=one)  # fmt: skip
+        np.testing.assert_array_equal(run(kernel, x, w, b, r), wanted)
 
 
 @pytest.mark.parametrize("arch", ARCHS)

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from polygen.emit.ctext import pointwise
 from polygen.emit.element_types import converted
 from polygen.emit.functions import FAST_BITS
-from polygen.emit.leaves import plus, scaled, size_name
+from polygen.emit.leaves import plus, row_at, scaled
 from polygen.emit.names import c_name
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Tensor
 from polygen.hardware.conversion import Conversion, conversions, is_exact
-from polygen.lower.computed import Computed, Fetch, Rows
+from polygen.lower.computed import Computed, Fetch
 from polygen.lower.fragments import Make
 from polygen.poly.elements import Along, Compute
 
@@ -148,17 +148,10 @@ def _address(fetch: Fetch, row: str, column: str) -> str:
         column if fetch.per[1] == 1 else f"({column} / {fetch.per[1]})",
     )
     if fetch.rows is not None:
-        names = (_row_at(fetch.rows, names[0]), names[1])
+        names = (row_at(fetch.rows, names[0]), names[1])
     steps = zip(names, (fetch.row_step, fetch.column_step), strict=True)
     parts = [scaled(variable, step) for variable, step in steps if step != "0"]
     return " + ".join([c_name(fetch.tensor.name), *fetch.base, *parts])
-
-
-def _row_at(rows: Rows, row: str) -> str:
-    """Which row of an array a stored row reads."""
-    row = row if rows.per == 1 else f"({row} / {rows.per})"
-    place = plus(row if rows.scale == 1 else f"{row} * {rows.scale}", rows.offset)
-    return f"row_at({c_name(rows.vector)}, {place}, {size_name(rows.extent)})"
 
 
 def makes(

@@ -10,6 +10,7 @@ from polygen import fuse
 from polygen.errors import VerifyError
 from polygen.lower.computed import Rows
 from polygen.lower.plan import KernelPlan
+from polygen.lower.result_work import Epilogue, Lines
 from polygen.lower.verify import verify
 from polygen.poly.elements import Along
 
@@ -72,6 +73,70 @@ def test_other_rows_are_refused(name, arch):
     change, message = MUTANTS[name]
     with pytest.raises(VerifyError, match=message):
         verify(changed(plan(arch), "a", change))
+
+
+def behind(x, w, b, r, q, c):
+    """Rows of a table and numbers of columns, behind the product."""
+    return x @ w.T + b[r] + c[q]
+
+
+@cache
+def plan_behind(arch: str) -> KernelPlan:
+    signature = ("bf16[M,K]", "bf16[N,K]", "f32[E,N]", "s32[M]", "s32[N]", "f32[E]")
+    return fuse(behind, name="behind").compile(*signature, arch=arch).passes.plan
+
+
+def with_read(of: KernelPlan, name: str, **changes) -> KernelPlan:
+    """The plan whose leaves all read one array of the epilogue otherwise."""
+
+    made = {
+        read: dataclasses.replace(read, **changes) if read.tensor.name == name else read
+        for read in of.epilogue.reads
+    }  # leaves that share a read go on sharing it
+
+    def change(work):
+        if isinstance(work, Epilogue):
+            return dataclasses.replace(work, reads=tuple(made[read] for read in work.reads))
+        if isinstance(work, Lines):
+            moved = (
+                dataclasses.replace(m, access=made.get(m.access, m.access)) for m in work.moved
+            )
+            return dataclasses.replace(work, moved=tuple(moved))
+        if hasattr(work, "epilogue"):
+            return dataclasses.replace(work, epilogue=change(work.epilogue))
+        return work
+
+    leaves = (dataclasses.replace(leaf, work=change(leaf.work)) for leaf in of.leaves)
+    return dataclasses.replace(of, leaves=tuple(leaves))
+
+
+NUMBERS = rows(extent="E")
+READS = {
+    "an index that is forgotten": ("b", {"rows": (None, None)}),
+    "rows of another index": ("b", {"rows": (rows(vector="q", extent="E"), None)}),
+    "the next row's number": ("b", {"rows": (rows(offset=1, extent="E"), None)}),
+    "columns for rows": ("b", {"rows": (None, NUMBERS)}),
+    "rows for columns": ("c", {"rows": (rows(vector="q", extent="E"), None)}),
+}
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("name", READS)
+def test_other_rows_behind_a_product_are_refused(name, arch):
+    array, changes = READS[name]
+    with pytest.raises(VerifyError, match=f"{array} is read at"):
+        verify(with_read(plan_behind(arch), array, **changes))
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_a_result_of_other_rows_than_the_programs_is_refused(arch):
+    of = plan_behind(arch)
+    reads = tuple(
+        dataclasses.replace(r, index=tuple(Along(i.dim) if i.rows else i for i in r.index))
+        for r in of.work.reads
+    )
+    with pytest.raises(VerifyError, match=r"the result is computed of .* in the program of"):
+        verify(dataclasses.replace(of, work=dataclasses.replace(of.work, reads=reads)))
 
 
 MATCHES = {
