@@ -316,12 +316,19 @@ def _not_of_rows(value: str, by_index: list[Along], dtype: DType) -> Unsupported
 def prove_prologues(program: Program) -> tuple[Proof, ...]:
     """Prove that every element of a computed operand is one that the statements compute.
 
+    And that rows by index, before products and behind them, are rows of their arrays.
+
     Raises:
         VerifyError: a product reads an element that none computes, with its instance.
     """
     found = prologues(program)
     prefix = space(tuple(dict.fromkeys(d for d in _extents(program) if isinstance(d, str))))
-    proofs = []
+    proofs = [
+        _prove_inside(statement, access)
+        for statement in program.pointwise
+        for access in statement.reads
+        if access.indexed_by
+    ]
     for value, statements in found.items():
         written = _instances(statements[-1], statements[-1].write, prefix)
         for product in program.contractions:
@@ -343,9 +350,6 @@ def prove_prologues(program: Program) -> tuple[Proof, ...]:
                         where=program.name,
                     )
         names = ", ".join(s.name for s in statements)
-        proofs += [
-            _prove_inside(s, access) for s in statements for access in s.reads if access.indexed_by
-        ]
         proofs.append(
             Proof(
                 "every element of a computed operand has one instance that computes it, from "
