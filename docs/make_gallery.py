@@ -36,6 +36,7 @@ KERNELS = (
     "grouped_experts",
     "int8_weights",
     "logits_logsumexp",
+    "attention",
     "kmeans_assignment",
     "odd_rows",
     "residual_statistics",
@@ -186,9 +187,12 @@ def picture(kernel: Any, sizes: dict[str, int]) -> str:
     said = [
         f"{kernel.program.source} for {', '.join(f'{n} = {v}' for n, v in sizes.items())}: "
         f"{kernel.schedule.name}",
-        f"predicted: {made.point.predicted:.0f} TFLOP/s at {made.point.intensity:.0f} operations "
-        f"per byte, {made.point.predicted / made.point.roof:.0%} of the roof",
     ]
+    if made.point is not None:
+        said.append(
+            f"predicted: {made.point.predicted:.0f} TFLOP/s at {made.point.intensity:.0f} "
+            f"operations per byte, {made.point.predicted / made.point.roof:.0%} of the roof"
+        )
     width, height = max(made.timeline.width, 900.0), made.timeline.height
     captions = "".join(
         f'<text x="0" y="{height + 20 + 16 * row}">{escape(line)}</text>'

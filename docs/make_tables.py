@@ -22,6 +22,8 @@ from polygen.tune.measured import read_record
 
 FOLDER = Path(__file__).resolve().parent
 README, TUNING, MODEL = FOLDER.parent / "README.md", FOLDER / "tuning.md", FOLDER / "cost-model.md"
+GALLERY = "gallery"  # plots of docs/make_gallery.py
+ATTENTION = FOLDER / "attention.md"
 BEGIN, END = "<!-- made by docs/make_tables.py -->", "<!-- end -->"
 TITLE = """# Performance
 
@@ -158,6 +160,32 @@ def model(folder: Path = FOLDER / "results") -> str:
     return "\n".join(lines)
 
 
+def attention(folder: Path = FOLDER / "results") -> str:
+    """The table of docs/attention.md: chains beside PyTorch's backends."""
+    lines = [
+        "| batch, heads, length, head dim | scores | polygen | cuDNN | FlashAttention-2 | of "
+        "cuDNN |",
+        "|---|---|---|---|---|---|",
+    ]
+    ratios = []
+    for row in json.loads((folder / "h200_attention.json").read_text())["rows"]:
+        shape = (row[name] for name in ("batch", "heads", "queries", "head_dim"))
+        work = 4.0 * row["batch"] * row["heads"] * row["queries"] * row["keys"] * row["head_dim"]
+        work *= 0.5 if row["causal"] else 1.0
+        rates = {name: f"{work / us / 1e6:.0f}" for name, us in row["us"].items()}
+        cells = [rates.get(name, "") for name in ("polygen", "cudnn", "flash")]
+        ratio = row["us"]["cudnn"] / row["us"]["polygen"] if "cudnn" in row["us"] else None
+        ratios += [] if ratio is None else [ratio]
+        cells.append("" if ratio is None else f"{ratio:.3f}")
+        lines.append(f"| {', '.join(map(str, shape))} | {row['scores']} | {' | '.join(cells)} |")
+    mean = statistics.geometric_mean(ratios)
+    lines += [
+        "",
+        f"Geometric mean of {len(ratios)} rows beside cuDNN: {mean:.3f}; least {min(ratios):.3f}.",
+    ]
+    return "\n".join(lines)
+
+
 def with_made(text: str, made: str) -> str:
     """A document with its generated part replaced."""
     before, _, rest = text.partition(BEGIN)
@@ -170,7 +198,7 @@ def with_made(text: str, made: str) -> str:
 def main() -> None:
     """Write everything."""
     (FOLDER / "performance.md").write_text(render())
-    for path, made in ((README, speed), (TUNING, tuner), (MODEL, model)):
+    for path, made in ((README, speed), (TUNING, tuner), (MODEL, model), (ATTENTION, attention)):
         path.write_text(with_made(path.read_text(), made()))
     name, record = next(iter(records(FOLDER / "results").items()))
     try:
@@ -179,6 +207,8 @@ def main() -> None:
         print("no plots: matplotlib is not installed; pip install -e '.[bench]'")
         return
     for path in (FOLDER / "plots").glob("*/*.svg"):
+        if path.parent.name == GALLERY:
+            continue
         if path.parent != plots_folder(name) or path.name not in drawn:
             path.unlink()
 

@@ -11,6 +11,7 @@ from typing import Any, overload
 
 from polygen import knobs
 from polygen.brief import table
+from polygen.chained import with_numbers
 from polygen.decide import decision
 from polygen.errors import ArgumentError, DTypeError, SignatureError, ToolchainMissing
 from polygen.frontend import evaluate, given
@@ -254,6 +255,7 @@ class Fused:
         check_axes(self._invariant, {tensor.name: len(tensor.dims) for tensor in tensors})
         sizes = {symbol: extent for extent, symbol in names.items()} | invariant
         program = build_program(self.function, self.name, self.source, tensors)
+        program = with_numbers(program, {symbol: extent for extent, symbol in names.items()})
         program = with_invariant(program, tuple(invariant))
         check_stored(program)
         sizes = {name: value for name, value in sizes.items() if name in program.sizes} | apart

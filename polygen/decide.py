@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from polygen import knobs
+from polygen.chained import decide_chain, is_chain
 from polygen.emit.functions import is_costly
 from polygen.errors import InvarianceError, ScheduleError, UnsupportedProgram
 from polygen.fit import fitting, instruction_for
@@ -117,6 +118,9 @@ def decision(
     Raises:
         PolygenError: no kernel can be made of the program.
     """
+    if is_chain(program):
+        chosen = decide_chain(program, device, "auto")
+        return chosen.schedule, chosen.origin
     _, schedule, origin = decide(program, prospect(program), device, sizes, "auto", sums=sums)
     return schedule, origin
 
@@ -313,6 +317,13 @@ def candidates(
     Raises:
         PolygenError: no kernel can be made of the program.
     """
+    if is_chain(program):
+        raise UnsupportedProgram(
+            "a chain of products is not tuned",
+            where=program.name,
+            why="its schedule follows from what registers and shared memory hold",
+            nearest="Give a schedule of your own, whose tile.cta.k is the keys of a tile",
+        )
     found = _analysed(program)
     problem = _problem(program, found.matched, found.work, sizes)
     fit = fitting(found.matched, device, found.work, careful=False)

@@ -131,7 +131,7 @@ class Described:
         return self.artifact.resources
 
     def show(self, stage: str = "plan") -> str:
-        """One stage as text: program, scop, tree, ast, plan, cost, cuda, ptx or sass.
+        """One stage as text: program, rewrite, scop, tree, ast, plan, cost, cuda, ptx or sass.
 
         "cost" explains the predicted time at the sizes to optimise for.
 
@@ -143,7 +143,7 @@ class Described:
             return _TEXTS[stage](self)
         with needs_isl():
             from polygen.poly import ast  # noqa: PLC0415
-            from polygen.show import STAGES, show_cost, show_plan  # noqa: PLC0415
+            from polygen.show import STAGES, show_cost, show_plan, show_rewrite  # noqa: PLC0415
         if stage not in STAGES:
             raise PolygenError(
                 f"unknown stage {stage!r}", where="show", nearest=f"Stages: {', '.join(STAGES)}"
@@ -151,6 +151,7 @@ class Described:
         passes = self.passes
         return {
             "program": lambda: f"{passes.program}\n\n{passes.tree.fusion}\n\n{passes.tree.match}",
+            "rewrite": lambda: show_rewrite(passes.program),
             "scop": lambda: str(passes.scop),
             "tree": lambda: str(passes.tree),
             "ast": lambda: ast.text(passes.plan.loops),

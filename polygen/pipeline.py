@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from polygen.brief import Brief
+from polygen.chained import decide_chain, is_chain, map_and_lower
 from polygen.decide import ISL_LOCK, Prospect, decide
 from polygen.emit.cuda import emit
 from polygen.emit.functions import is_costly
@@ -126,6 +127,8 @@ def _generate(
     skip: frozenset[str],
     sums: str,
 ) -> Passes:
+    if is_chain(program):
+        return _chain(program, device, schedule, command, skip)
     products, model, fusion, prospect, passes = _analysed(program)
     instruction, decided, origin = decide(program, prospect, device, sizes, schedule, skip, sums)
     copy = realign(program, prospect.matched, decided)
@@ -161,6 +164,20 @@ def _generate(
     if copy is not None:
         plan = replace(plan, realign=copy, proofs=(*plan.proofs, *prove_copy()))
     return Passes(asked, model, tree, plan, emit(plan, command), origin, command)
+
+
+def _chain(
+    program: Program,
+    device: Device,
+    schedule: Schedule | Path | str,
+    command: str,
+    skip: frozenset[str],
+) -> Passes:
+    """All passes of a chain of products."""
+    decided = decide_chain(program, device, schedule, skip)
+    model, tree, plan = map_and_lower(program, device, decided, synchronised)
+    verify(plan)
+    return Passes(program, model, tree, plan, emit(plan, command), decided.origin, command)
 
 
 def _analysed(

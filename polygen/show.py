@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+from polygen.chained import is_chain, matched
 from polygen.decide import candidates
 from polygen.frontend.program import Program
 from polygen.hardware.cost_parameters import cost_parameters
 from polygen.lower.plan import KernelPlan, Leaf, Place
 from polygen.lower.result_work import Finish
+from polygen.lower.scan_work import Scan
 from polygen.lower.work import Copy, Load, Move, Placed
 from polygen.poly import ast
 from polygen.poly.elements import Compute
 from polygen.poly.match import Operand
 from polygen.poly.prologue import Prologue
+from polygen.rewrite.separation import correction
 from polygen.schedule.problem import Fitted
 from polygen.schedule.sums import reproducible
 from polygen.tune.cost import cost
 from polygen.tune.cost.explain import explain
 
-STAGES = ("program", "scop", "tree", "ast", "plan", "cost", "cuda", "ptx", "sass")
+STAGES = ("program", "rewrite", "scop", "tree", "ast", "plan", "cost", "cuda", "ptx", "sass")
+
+
+def show_rewrite(program: Program) -> str:
+    """How a chain of products became one loop over keys, step by step."""
+    if not is_chain(program):
+        return f"{program.source}: nothing is rewritten, no product reads what another sums"
+    found = matched(program)
+    return f"{program}\n\n{found.chain}\n\n{found.scores}\n{found.values}"
 
 
 def show_cost(program: Program, plan: KernelPlan, sizes: dict[str, int], origin: str) -> str:
     """Where the time of a program's plan goes at the sizes it was optimised for, by the model."""
     device = plan.device
+    if plan.scores is not None:
+        return (
+            f"{program.source}\nschedule: {origin}\nthe model knows no time of chains of products"
+        )
     problem, _ = candidates(program, device, sizes)
     fitted = Fitted(plan.schedule, plan.resources.blocks_per_multiprocessor)
     found = cost(device, fitted, problem)
@@ -51,6 +66,7 @@ def show_plan(plan: KernelPlan, origin: str) -> str:
         ("computed operands", _computed(plan)),
         ("boxes", [_boxes(leaf) for leaf in plan.leaves if isinstance(leaf.work, Move)]),
         ("fragment loads", [_load(load) for load in plan.of(Load)]),
+        ("between the products", _between(plan)),
         ("epilogue", _epilogue(plan)),
         ("sums", [reproducible(plan.sums), *map(str, (*plan.sums.orders, *plan.sums.folds))]),
         ("barriers", [line for placed in plan.syncs for line in _barrier(placed)]),
@@ -163,6 +179,22 @@ def _load(load: Load) -> str:
         f"{load.tiles} x {load.load.count} of "
         f"{load.load.ptx}, ring of {load.slots}; proved equal to the instruction's fragment"
     )
+
+
+def _between(plan: KernelPlan) -> list[str]:
+    """What a chain computes of every score, and its states."""
+    if plan.scores is None:
+        return []
+    scan = plan.of(Scan)[0]
+    found = [f"{state.value}: {state.monoid}" for state in scan.states]
+    if scan.reference is not None:
+        found[0] += f", the reference; c(m, m') = {correction(scan.factors)}"
+    for name, terms in (("advance", scan.advance), ("weigh", scan.weigh)):
+        if terms is not None:
+            found += [f"{name}: {line}" for line in _compute_lines(terms.statements)]
+    if plan.key_tiles is not None:
+        found.append(f"keys {plan.key_tiles.range}: a block visits the tiles that have some")
+    return found
 
 
 def _epilogue(plan: KernelPlan) -> list[str]:

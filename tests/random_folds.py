@@ -106,6 +106,11 @@ def compile_rows(case: Random, arch: str) -> Kernel:
     try:
         made = fused.compile(*case.signature, schedule=own, **options)
         made.artifact  # noqa: B018  (may spill)
-    except PolygenError:  # rows are longer, run along m, or are of several axes
+    except PolygenError:  # rows run along m, or are of several axes
         return kernel
-    return made
+    longer = (
+        case.sizes.get(str(one.dim), 0) > one.multiple
+        for one in made.passes.source.conditions
+        if one.kind == "cover"
+    )
+    return kernel if any(longer) else made

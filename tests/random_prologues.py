@@ -16,7 +16,7 @@ from dataclasses import replace
 from random_programs import PRIMES, ROUND, Random
 
 from polygen import fuse
-from polygen.errors import ScheduleError, UnsupportedProgram
+from polygen.errors import ScheduleError, SpillError, UnsupportedProgram
 from polygen.frontend.parse import parse_expression
 from polygen.kernel import Kernel
 from polygen.schedule.model import (
@@ -114,12 +114,14 @@ def compile_fragments(case: Random, arch: str) -> Kernel | None:
     schedule = FRAGMENTS[case.seed % len(FRAGMENTS)]
     for exchange in (False, True):
         try:
-            return fused.compile(
+            made = fused.compile(
                 *case.signature, arch=arch, schedule=replace(schedule, exchange=exchange),
                 out_dtype=case.out_dtype,
             )  # fmt: skip
-        except (ScheduleError, UnsupportedProgram):
+            made.artifact  # noqa: B018  (may spill)
+        except (ScheduleError, UnsupportedProgram, SpillError):
             continue
+        return made
     return None
 
 

@@ -50,7 +50,7 @@ def in_a_shell(code, folder):
     command.chmod(0o755)
     environment = os.environ | {
         "PATH": f"{home}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
     }
     words = ["bash", "-euo", "pipefail", "-c", code]
     done = subprocess.run(words, capture_output=True, text=True, cwd=folder, env=environment)

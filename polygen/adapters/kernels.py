@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from polygen.api import target
+from polygen.chained import with_numbers
 from polygen.decide import decision
 from polygen.frontend.program import Program
 from polygen.generated import content
@@ -45,6 +46,7 @@ class Kernels:
         Raises:
             PolygenError: no kernel can be made of the program.
         """
+        program = with_numbers(program, sizes)
         known = {name: sizes[name] for name in program.sizes}
         program, device = with_sizes(program, known), target(None)
         if schedule is None:

@@ -24,6 +24,7 @@ from polygen.emit.leaf.computed_chunk import lines as computed_lines
 from polygen.emit.leaf.elements import statements, types
 from polygen.emit.leaf.load_threads import SHARED_ALIGNMENT
 from polygen.emit.leaf.make_fragments import made_lines
+from polygen.emit.leaf.scan import scan_combining, scan_helpers, scan_reads
 from polygen.emit.leaves import extent_names, matrix_coordinates, size_name
 from polygen.emit.places import places
 from polygen.emit.row_groups import count, declared, find, of_group
@@ -32,6 +33,7 @@ from polygen.hardware.device import Device
 from polygen.lower.fragments import Make
 from polygen.lower.plan import Buffer, KernelPlan
 from polygen.lower.work import Placed
+from polygen.poly.key_tiles import FIRST, KeyTiles
 from polygen.schedule.load import dumps
 from polygen.schedule.sums import reproducible
 
@@ -54,9 +56,9 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         **instructions(plan),
         **_frame(plan),
         "header": header(plan, command),
-        **types(plan),
+        **types(plan, scan_reads(plan)),
         "helpers": _for_device(plan.device, (*_helpers(plan), *called)),
-        "combining": functions,
+        "combining": [*functions, *scan_combining(plan)],
         "kept": kept_declared(plan),
         "parameters": ", ".join(parameter(plan, argument) for argument in plan.arguments),
         "places": places(plan),
@@ -82,7 +84,9 @@ def _helpers(plan: KernelPlan) -> tuple[str, ...]:
     before = [name for c in copies(plan) if c.computed for name in computed_lines(c.computed)[1]]
     before += [name for work in plan.of(Make) for name in made_lines(work)[1]]
     passes = [name for e in plan.epilogue.before for name in statements(plan, e)[1]]
-    return tuple(dict.fromkeys((*statements(plan, plan.epilogue)[1], *passes, *before)))
+    return tuple(
+        dict.fromkeys((*statements(plan, plan.epilogue)[1], *passes, *before, *scan_helpers(plan)))
+    )
 
 
 def _for_device(device: Device, helpers: tuple[str, ...]) -> tuple[str, ...]:
@@ -171,6 +175,8 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
             "find": find(plan, groups, 1, "b_m", "find_together"),
             "of_group": ", ".join(f"{name} = {value}" for name, value in held),
         }
+    if plan.key_tiles is not None:
+        return record | _one_range(plan, plan.key_tiles)
     if not plan.launch.persistent:
         return record | {
             "frame": [*_triggered(plan), "one_tile", "places"],
@@ -179,6 +185,29 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
             "matrix": matrix_coordinates(plan.batches),
         }
     return record | _persistent(plan)
+
+
+def _one_range(plan: KernelPlan, visited: KeyTiles) -> dict[str, Any]:
+    """One tile of rows of a block, with the tiles of keys that it visits."""
+    first = visited.first("b_m", "key_tiles")
+    return {
+        "frame": ["one_range", "barriers", "start_block", "places"],
+        "attributes": "",
+        "matrix": matrix_coordinates(plan.batches),
+        "group_warps": plan.device.warpgroup_warps,
+        "key_first": first,
+        "key_count": visited.number("b_m", "key_tiles", FIRST),
+        **_barrier_frame(plan),
+    }
+
+
+def _barrier_frame(plan: KernelPlan) -> dict[str, Any]:
+    """What initialises the barriers."""
+    return {
+        "barrier_inits": [_init(plan.buffer(p.buffer), p) for p in plan.syncs if p.buffer],
+        "maps": [a.name for a in plan.arguments if a.kind == "map"],
+        "first_producer_thread": plan.places[0].first_warp * plan.device.warp_size,
+    }
 
 
 def _triggered(plan: KernelPlan) -> list[str]:
@@ -205,9 +234,7 @@ def _persistent(plan: KernelPlan) -> dict[str, Any]:
         "all_matrices": "".join(f" * {size_name(extent)}" for extent in plan.launch.batches),
         "super_n": super_n,
         "super_n_less_1": super_n - 1,
-        "barrier_inits": [_init(plan.buffer(p.buffer), p) for p in plan.syncs if p.buffer],
-        "maps": [a.name for a in plan.arguments if a.kind == "map"],
-        "first_producer_thread": plan.places[0].first_warp * plan.device.warp_size,
+        **_barrier_frame(plan),
     }
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from polygen.emit.leaves import c_type
-from polygen.frontend.dtypes import NAMED, TF32, DType
+from polygen.frontend.dtypes import NAMED, S32, TF32, DType
 from polygen.hardware.conversion import Conversion, conversions
 from polygen.hardware.device import Device
 
@@ -87,6 +87,11 @@ def element_type(dtype: DType, device: Device) -> ElementType:
     if device.has("cvt_fp8"):
         return ElementType(dtype, converted(one), one.nan, (f"{name}_converted",))
     return ElementType(dtype, converted(one), one.nan, (name, "two"), ("fp8",))
+
+
+def of_word(dtype: DType, word: str) -> str:
+    """An element of four bytes, held as a word, as a float."""
+    return f"(float)(int){word}" if dtype == S32 else f"__uint_as_float({word})"
 
 
 def converted(one: Conversion) -> str:

@@ -38,7 +38,8 @@ from polygen.poly.pointwise import Compute
 def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
     """Functions that combine, in C, and the helpers that they and the results call."""
     lines, helpers = [], []
-    late = (fold for one in split_of(plan).rows for fold in one.folds)
+    rows = split_of(plan).rows if plan.following is not None else ()
+    late = (fold for one in rows for fold in one.folds)
     passes = (one for e in plan.epilogue.before for one in e.folds)
     made = [one.monoid for one in (*plan.epilogue.folds, *passes)]
     made += [one.function for one in late]

@@ -24,7 +24,7 @@ _ORDER = (
     "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load", "box_load_once",
     "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces", "pack", "pack_apart",
     "chunks", "gathered", "computed", "staged", "shared_words",
-    "wgmma", "cursor", "partial_sums", "row_groups", "dots",
+    "wgmma", "scan", "cursor", "partial_sums", "row_groups", "dots",
 )  # fmt: skip
 _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
 

@@ -100,7 +100,10 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
     if not in_panels or plan.epilogue.folds or plan.epilogue.before:
         own = ("group" if count > 1 else "0" for count in plan.tiles.warps)
         quarter += "".join(f", w_{axis} = {part}" for axis, part in zip("mn", own, strict=True))
-    cleared = ", ".join(f"{total}{shape} = {{}}" for total in totals)
+    wide = {work.total: work.columns // atom.n or columns for work in plan.of(Product)}
+    cleared = ", ".join(
+        f"{total}[{rows}][{wide[total]}][{atom.c.registers}] = {{}}" for total in totals
+    )
     whole = [
         f"{kind} {one.completed}[{one.rows}][{one.groups}][{atom.c.registers}];" for one in landings
     ]

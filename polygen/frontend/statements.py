@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from polygen.errors import DTypeError, UnsupportedProgram
-from polygen.frontend.dtypes import BOOL, F32, S32, TF32, DType
+from polygen.frontend.dtypes import BOOL, F32, S32, STORED, TF32, DType
 from polygen.frontend.expr import (
     ApplyNode,
     CoordinateNode,
@@ -233,7 +233,7 @@ class Builder:
         if dtype is None:
             operand = self.first[root].operand
             dtype = default_output(operand, bare=isinstance(node, ProductNode))
-        if dtype == TF32:
+        if dtype not in STORED:
             raise DTypeError(f"an output cannot be {dtype}", where=name, nearest=f"Use {F32}")
         return dtype
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from polygen.errors import DTypeError, ShapeError, TraceError
-from polygen.frontend.dtypes import BOOL, F32, TF32, DType
+from polygen.frontend.dtypes import BOOL, F32, STORED, TF32, DType
 from polygen.frontend.expr import (
     GROUPED,
     ApplyNode,
@@ -164,6 +164,12 @@ class Trace:
                 describe_cast(node, dtype),
                 why="tf32 is how a matmul reads f32 storage, not a value's type",
                 nearest='Use .astype("f32")',
+            )
+        if dtype not in STORED:
+            raise DTypeError(
+                describe_cast(node, dtype),
+                why="values are whole bytes",
+                nearest=f"Use {', '.join(map(str, STORED))}",
             )
         if dtype == BOOL:
             return self._condition(node)

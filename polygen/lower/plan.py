@@ -29,6 +29,7 @@ from polygen.lower.launch import Following as Following
 from polygen.lower.launch import Launch as Launch
 from polygen.lower.launch import MapAxis as MapAxis
 from polygen.lower.result_work import Epilogue, Finish, Folding, Lines, Meeting, Store, Warm
+from polygen.lower.scan_work import RowStore, Scan
 from polygen.lower.work import (
     Clear,
     Combine,
@@ -49,6 +50,7 @@ from polygen.lower.work import (
 )
 from polygen.poly.ast import Block, LoopAst, Marked
 from polygen.poly.frame import Frame
+from polygen.poly.key_tiles import KeyTiles
 from polygen.poly.legality import Proof
 from polygen.poly.match import Match
 from polygen.poly.pointwise import Pointwork
@@ -76,6 +78,8 @@ Work: TypeAlias = (
     | Nothing
     | Placed
     | Product
+    | RowStore
+    | Scan
     | Send
     | Signal
     | Skip
@@ -235,6 +239,9 @@ class KernelPlan(Brief):
     sums: Sums
     following: Following | None = None  # what makes results of parts of folds
     realign: Realign | None = None  # the copy that goes before; `program` is that of what follows
+    scores: Match | None = None  # of a chain, its first product; `match` is the second's
+    scored: Pointwork | None = None  # of a chain, what is computed at every (row, key)
+    key_tiles: KeyTiles | None = None  # of a chain, which tiles of keys a tile of rows visits
 
     @property
     def extents(self) -> tuple[tuple[str, Dim], ...]:

@@ -36,6 +36,8 @@ from polygen.lower.result_work import (
     Warm,
     Write,
 )
+from polygen.lower.scan_work import RowStore
+from polygen.lower.verify_chain import check_scans
 from polygen.lower.verify_computed import check_computed, check_rows
 from polygen.lower.verify_fragments import check_fragments
 from polygen.lower.work import (
@@ -50,6 +52,8 @@ from polygen.lower.work import (
     Send,
     Stream,
 )
+from polygen.poly.chain_match import renamed
+from polygen.poly.key_tiles import FIRST
 from polygen.poly.match import Along
 from polygen.poly.pointwise import Element, Pointwork
 from polygen.poly.prologue import without_prologues
@@ -90,6 +94,7 @@ def check_accesses(plan: KernelPlan) -> None:
     for one, work in zip(plan.epilogue.before, plan.work.before, strict=True):
         _check_elements(plan, one, work)
     _check_passes(plan, plan.epilogue)
+    check_scans(plan, _check_address)
     groups = plan.match.groups
     batches = () if groups else plan.batches
     wanted = tuple(extent for _, extent in batches)
@@ -153,7 +158,7 @@ def _buffers(leaf: Leaf) -> list[str] | None:
         return [work.buffer, *([there] if work.words else []), f"fragment_{work.operand}"]
     if isinstance(work, Product):
         if work.fragment:
-            return [f"fragment_{work.operands[0]}", work.buffers[1], work.total]
+            return [work.fragment.partition("[")[0], work.buffers[1], work.total]
         if work.counter:
             return [*work.buffers, work.total]
         return [*(f"fragment_{name}" for name in work.operands), work.total]
@@ -191,7 +196,8 @@ def _check_sums(plan: KernelPlan) -> None:
         (one.contraction.write.name, totals.get((one.left, one.right)))
         for one in plan.match.products
     ]
-    if list(plan.epilogue.sums) != wanted:
+    states = [pair for work in plan.of(RowStore) for pair in work.states]
+    if list(plan.epilogue.sums) != [*wanted, *((name, name) for name, _ in states)]:
         raise VerifyError(f"sums are read as {plan.epilogue.sums}", where=plan.entry)
 
 
@@ -355,7 +361,7 @@ def _check_boxes(plan: KernelPlan, of: Boxes, leaf: Leaf) -> None:
         raise VerifyError(f"{of.map} is no map of {leaf.statement}'s boxes", where=plan.entry)
     index, tile = _accessed(plan, of)
     batches = [dim for dim, _ in plan.batches]
-    own = {name: 0 for name in ("group", "owner", "p")}
+    own = {name: 0 for name in ("group", "owner", "p", FIRST)}
     # Of blocks that share sums each has a range of k tiles, and of columns to finish.
     split = plan.tiles.split
     ranges = [{"rank": r, "k_tiles": n} for r in range(split) for n in range(2)]
@@ -416,6 +422,9 @@ def _accessed(plan: KernelPlan, of: Boxes) -> tuple[tuple[Along, ...], tuple[int
         if of.buffer == f"ring_{name}":
             rows, columns, depth = plan.tiles.cta
             return operand.index, (rows, columns, depth // operand.packed)
+    for name, operand in plan.scores.operands if plan.scores is not None else ():
+        if of.buffer == f"ring_{name}":
+            return renamed(operand.index), plan.tiles.cta
     kind, _, name = of.buffer.partition("_")
     elements = plan.work.reads if kind == "panel" else plan.work.writes
     return next(e.index for e in elements if e.name == name), plan.tiles.cta

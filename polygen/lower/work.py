@@ -288,6 +288,9 @@ class Product:
     # The registers of the step that hold the left operand's fragment, as a formula over the loops;
     # "" where it is in its ring.
     fragment: str = ""
+    left_counter: str = ""  # of the left ring's slots, where it is another one
+    columns: int = 0  # of the sums; 0: those of a warp's tile
+    begins: str = "k > 0 || s > 0"  # when sums are added to, and not overwritten
 
     @property
     def buffers(self) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from polygen.decide import candidates
+from polygen.decide import TYPICAL_SIZE, candidates
 from polygen.hardware.cost_parameters import cost_parameters
 from polygen.lower.work import Placed
 from polygen.page.pictures import (
@@ -160,6 +160,11 @@ def _notes(passes: Passes) -> list[str]:
 def _predicted(passes: Passes, sizes: dict[str, int]) -> tuple[int, Roofline | None, str]:
     """The k tiles of a problem, its point under the roofs, and the model's explanation."""
     plan = passes.plan
+    if plan.scores is not None:  # the model knows no chains
+        keys = plan.match.depths[0]
+        count = keys if isinstance(keys, int) else sizes.get(keys, TYPICAL_SIZE)
+        text = show_cost(passes.program, plan, sizes, passes.origin)
+        return -(-count // plan.tiles.cta[2]), None, text
     problem, _ = candidates(passes.program, plan.device, sizes)
     fitted = Fitted(plan.schedule, plan.resources.blocks_per_multiprocessor)
     found = cost(plan.device, fitted, problem)

@@ -162,9 +162,32 @@ class AgentOrder:
         """Pairs: a group, complete at a wait that leaves `pending` groups."""
         found = self.known.retired.get((group, retire, pending))
         if found is None:
-            found = isl.composed(self.closed_later(group, pending), self.before(group, retire))
+            closers = self._closers(group)
+            if pending and len(closers) > 1:
+                found = self._retired_among(closers, group, retire, pending)
+            else:
+                found = isl.composed(self.closed_later(group, pending), self.before(group, retire))
             self.known.retired[group, retire, pending] = found
         return found
+
+    def _closers(self, group: str) -> tuple[str, ...]:
+        """What closes groups of the same unit at the same place: waits count all of them."""
+        own = [f for f in self.leaves.values() if f.by_groups and f.group]
+        kinds = {(f.place, f.unit) for f in own if f.group == group}
+        return tuple(dict.fromkeys(f.group for f in own if (f.place, f.unit) in kinds))
+
+    def _retired_among(
+        self, closers: tuple[str, ...], group: str, retire: str, pending: int
+    ) -> isl.Map:
+        """`retired_at`, where several statements close groups: as many of any of them follow."""
+        found: isl.Map | None = None
+        for closer in closers:
+            after = isl.composed(
+                self.next_of(group, closer), self.retired_at(closer, retire, pending - 1)
+            )
+            found = after if found is None else found.union(after)
+        assert found is not None
+        return found.coalesce()
 
     def complete_at(self, leaf: str, retire: str, pending: int) -> isl.Map:
         """Pairs: complete at a wait that leaves `pending` groups."""

@@ -193,8 +193,10 @@ def _arrivals(
         )
     if not lag:
         domain = cells.domain()
+        front = dict(work.program.releases).get(lead, "") if one.kind == "empty" else ""
+        at, behind = ((front,), False) if front else (near, True)
         work.put(
-            name, "arrive", loops, domain, place, near, level, when, after=True, executes=threads
+            name, "arrive", loops, domain, place, at, level, when, after=behind, executes=threads
         )
         _retire_before(work, name, sources, cells)
         return [(name, targets.intersect_domain(domain))]

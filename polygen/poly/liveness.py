@@ -37,7 +37,7 @@ def check_live(order: Order, emitted: Emitted) -> None:
     turn = next((s for s in order.syncs if s.kind == "turn"), None)
     meets = any(s.kind == "bar" and s.scope == "place" for s in order.syncs)
     if wrong is not None and turn is not None and not meets:
-        column = _column(vectors[turn.wait])
+        column = _column(vectors[turn.wait], len(known[turn.wait].loops))
         wrong = _backward(
             order, {name: _in_turns(order, turn, name, t, column) for name, t in plain.items()}
         )
@@ -45,9 +45,10 @@ def check_live(order: Order, emitted: Emitted) -> None:
         raise VerifyError(f"live: {wrong}", where=_WHERE)
 
 
-def _column(vector: tuple[str, ...]) -> int:
-    """How many coordinates of time come before what the first loop around a leaf repeats."""
-    return 1 + next(n for n, item in enumerate(vector) if not item.lstrip("-").isdigit())
+def _column(vector: tuple[str, ...], loops: int) -> int:
+    """How many coordinates of time come before what the loops around a leaf repeat."""
+    around = [n for n, item in enumerate(vector) if not item.lstrip("-").isdigit()]
+    return 1 + around[loops - 1]
 
 
 def _in_turns(order: Order, turn: Sync, name: str, timed: isl.Map, column: int) -> isl.Map:

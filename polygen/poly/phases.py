@@ -13,7 +13,7 @@ from polygen.errors import IllegalSchedule
 from polygen.poly.derivation import Derivation
 from polygen.poly.handover import text
 from polygen.poly.happens_before import Order, signals_of
-from polygen.poly.tile_program import Sync
+from polygen.poly.tile_program import Place, Sync
 from polygen.poly.versions import TileModel, union_of_maps
 
 _SET, _IN, _OUT = isl.dim_type.set, isl.dim_type.in_, isl.dim_type.out
@@ -34,6 +34,8 @@ def tell_apart(work: Derivation) -> None:
                     f"{isl.sample_pair(rest)}",
                     where=sync.buffers[0],
                 )
+    for first, last in work.program.turns:
+        _asked(work, first, last)
 
 
 def met(model: TileModel, buffer: str, cells: isl.Map, agents: int) -> tuple[isl.Set, isl.Set]:
@@ -187,33 +189,62 @@ def _turns(work: Derivation, sync: Sync) -> None:
     """A token that the agents of a place pass round, one step of the outermost loop each."""
     if any(s.kind == "turn" for s in work.syncs):
         return
-    name, wait = "turn", "wait_turn"
     place = work.facts[sync.wait].place
     (variable,) = (one.variable for one in work.loops(sync.wait)[:1])
     agents = len(place.agents)
     own = work.domain(sync.wait)
     own = own.project_out(_SET, agents + 1, own.dim(_SET) - agents - 1)
     users = [s for b in sync.buffers for s in work.model.reads[b] if work.facts[s].place == place]
-    work.put(wait, "wait", (variable,), own, place, (sync.wait,), 1, (variable,))
+    enforces = f"{sync.wait} begins when the phase before its own is over, for its parity bit"
+    _pass_round(work, place, (variable,), own, (sync.wait, users[-1]), enforces)
+
+
+def _asked(work: Derivation, first: str, last: str) -> None:
+    """A token from one statement to another, in every iteration of the loops that they share."""
+    place = work.facts[first].place
+    around = [
+        a.variable for a, b in zip(work.loops(first), work.loops(last), strict=False) if a == b
+    ]
+    loops, agents = tuple(around), len(place.agents)
+    own = work.domain(first)
+    own = own.project_out(_SET, agents + len(loops), own.dim(_SET) - agents - len(loops))
+    enforces = f"nothing: agents run from {first} to {last} one after another, to keep units busy"
+    # A fence stays with the products that it is for: the wait stands before it.
+    fence = f"fence_{first}"
+    before = fence if fence in work.leaves else first
+    _pass_round(work, place, loops, own, (before, last), enforces)
+
+
+def _pass_round(
+    work: Derivation,
+    place: Place,
+    loops: tuple[str, ...],
+    own: isl.Set,
+    between: tuple[str, str],
+    enforces: str,
+) -> None:
+    """The wait for a token, and passing it on.
+
+    Args:
+        work: so far.
+        place: whose agents take turns.
+        loops: a turn is an iteration of these.
+        own: the turns of each agent.
+        between: the leaf before which it waits, and that behind which it passes the token on.
+        enforces: what it is for.
+    """
+    name, wait, level = "turn", "wait_turn", len(loops)
+    work.put(wait, "wait", loops, own, place, (between[0],), level, loops)
     work.put(
-        "arrive_turn",
-        "arrive",
-        (variable,),
-        own,
-        place,
-        (users[-1],),
-        1,
-        (variable,),
-        after=True,
+        "arrive_turn", "arrive", loops, own, place, (between[1],), level, loops, after=True,
         executes="one",
-    )
-    versions = (variable, *place.agents[place.blocks :])
+    )  # fmt: skip
+    versions = (*loops, *place.agents[place.blocks :])
     owner = place.agents[: place.blocks]
-    head = ",".join((*place.agents, variable))
+    head = ",".join((*place.agents, *loops))
     cells = work.model.map(f"arrive_turn[{head}] -> {name}[{','.join((*versions, *owner))}]")
     cells = cells.intersect_domain(work.domain("arrive_turn"))
     work.model.add_token(name, cells.range(), len(versions))
     signals = (("arrive_turn", text(cells)),)
     waits_for = text(cells.set_tuple_name(_IN, wait))
-    enforces = f"{sync.wait} begins when the phase before its own is over, for its parity bit"
     work.add(Sync("turn", name, wait, signals, waits_for, (name,), 1, -1, 1, enforces=(enforces,)))

@@ -213,11 +213,11 @@ def _fence_before_group(work: Derivation, need: Dependence) -> None:
     assert need.fence is not None
     name, target = f"fence_{need.target.name}", need.target.name
     level = len(work.leaf(need.target.group).loops)
-    loops, _ = work.iterations(target, level, everyone=False)
+    loops, when = work.leaf(target).loops[:level], work.times_like(target, level)
     domain = work.domain(target).project_out(
         _SET, len(need.target.place.agents) + level, len(need.target.loops) - level
     )
-    work.put(name, "fence", loops, domain, need.target.place, (target,), level, loops)
+    work.put(name, "fence", loops, domain, need.target.place, (target,), level, when)
     work.add(Sync("fence", name, name, unit=need.fence.name))
 
 

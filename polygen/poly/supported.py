@@ -60,10 +60,10 @@ def _require_argument(program: Program, product: Contraction, access: Access) ->
 
 
 def require_rows_known(program: Program) -> None:
-    """Refuse rows by index behind products whose results are folded.
+    """Refuse rows by index in chains, and behind products whose results are folded.
 
     Args:
-        program: without the statements that compute operands, and with folds.
+        program: a chain; or with folds, without the statements that compute operands.
 
     Raises:
         UnsupportedProgram: with the statement.
@@ -72,9 +72,10 @@ def require_rows_known(program: Program) -> None:
         for access in statement.reads:
             if access.indexed_by:
                 raise UnsupportedProgram(
-                    f"{statement.name} reads {access}: rows by index beside folds",
+                    f"{statement.name} reads {access}: rows by index in a chain, or behind a "
+                    "product beside folds",
                     where=program.name,
-                    why=f"{statement.name}: {statement}; what comes behind a kernel reads no index",
+                    why=f"{statement.name}: {statement}",
                     nearest=f"Pass {access.name} with its rows in the order of the result's",
                 )
 

@@ -129,6 +129,10 @@ class TileProgram:
         order: the sequential meaning.
         schedule: what runs.
         lags: (buffer, steps) by which its release is late in the innermost loop.
+        releases: (buffer, statement) in front of which it is released, where that is not behind
+            its last use: what is still running is waited for there, and not before.
+        turns: (statement, statement) from the first of which to the second the agents of a place go
+            one after another: no dependence asks for it, it keeps units of execution busy.
         fields: (buffer, schedule fields that a refusal through it points to).
         dependent: whether it may begin while the grids before it still run.
     """
@@ -142,6 +146,8 @@ class TileProgram:
     lags: tuple[tuple[str, int], ...] = ()
     fields: tuple[tuple[str, str], ...] = ()
     dependent: bool = False
+    releases: tuple[tuple[str, str], ...] = ()
+    turns: tuple[tuple[str, str], ...] = ()
 
     @property
     def prefix(self) -> str:

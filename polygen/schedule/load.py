@@ -314,7 +314,8 @@ def _leaves(table: dict[str, Any], prefix: str) -> list[tuple[str, Any]]:
 
 
 def _not_a_choice(path: str, value: str, legal: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(value, legal, 1, cutoff=0.5)
+    begun = [name for name in legal if value and name.startswith(value)]
+    near = begun or difflib.get_close_matches(value, legal, 1, cutoff=0.5)
     hint = f"Nearest legal: {near[0]!r}. " if near else ""
     return f"{path}: {value!r} is unknown. {hint}Legal: {', '.join(legal)}"
 

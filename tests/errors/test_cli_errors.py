@@ -70,7 +70,7 @@ def test_wrong_usage(capsys, words, pieces):
         ([*GOOD, "--out-dtype", "b16"], ["'b16'"]),
         ([*GOOD, "--out-dtype", "f16", "f16"], ["2 dtypes for 1 output"]),
         ([*GOOD, "--acc-dtype", "f16"], ["f16"]),
-        ([*GOOD[:-1], "sm_9"], ["unknown architecture 'sm_9'", "Known: sm_80"]),
+        ([*GOOD[:-1], "sm_9"], ["unknown architecture 'sm_9'", "Known: sm_70"]),
         ([*GOOD, "--schedule", "nowhere.toml"], ["nowhere.toml"]),
         (["nowhere.py:f", *XW], ["nowhere.py: no such file"]),
         (["model.py", *XW], ["a file without a function", "model.py:FUNCTION"]),

@@ -97,7 +97,13 @@ REFUSED = {
     ),
     "rows behind a fold": (
         lambda x, r, w: pg.softmax(x @ w.T, axis=1) + x[r], (X, "s32[S]", "bf16[K,K]"),
-        UnsupportedProgram, ("reads x[r[i],j]: rows by index beside folds", "Pass x with its rows"),
+        UnsupportedProgram,
+        ("reads x[r[i],j]: rows by index in a chain, or behind", "Pass x with its rows"),
+    ),
+    "rows in a chain": (
+        lambda q, r, k, v: pg.softmax(q[r] @ k.T, axis=-1) @ v,
+        ("bf16[S,64]", R, "bf16[L,64]", "bf16[L,64]"),
+        UnsupportedProgram, ("reads q[r[i],j]: rows by index in a chain",),
     ),
     "rows of 8-bit elements": (
         lambda x, r, w: x[r] @ w.T, ("e4m3[S,K]", R, "e4m3[N,K]"), UnsupportedProgram,

@@ -154,15 +154,15 @@ NOT_YET = {
     ),
     "chain": (
         "(x @ w) @ u", {"x": "f16[M,K]", "w": "f16[K,N]", "u": "f16[N,P]"},
-        ("S2 multiplies what S0 sums: chains of products", "the first one returning v0"),
+        ("a product of a chain sums over K", "Give K as a number"),
     ),
     "chain of f32": (
         "(x @ w) @ u", {"x": "tf32[M,K]", "w": "tf32[K,N]", "u": "tf32[N,P]"},
-        ("S1 multiplies what S0 sums: chains of products",),
+        ("a product of a chain sums over K",),
     ),
     "chain with work between": (
         "x @ u + gelu(x @ w) @ w", {"x": "f16[M,K]", "w": "f16[K,K]", "u": "f16[K,K]"},
-        ("S4 multiplies what S1 sums: chains of products",),
+        ("3 products, of which one reads another's sums", "Make two functions"),
     ),
     "two output domains": (
         "(x @ w, x @ u)", {"x": "f16[M,K]", "w": "f16[K,N]", "u": "f16[K,P]"},

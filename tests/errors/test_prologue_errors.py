@@ -103,7 +103,7 @@ REFUSED = {
     ),
     "a sum before the product": (
         lambda x, w: (x / (x @ x.T)) @ w, ("bf16[M,M]", "bf16[M,N]"), UnsupportedProgram,
-        ("multiplies what S0 sums: chains of products", "Make two functions"),
+        ("a product of a chain sums over M", "Give M as a number"),
     ),
 }  # fmt: skip
 

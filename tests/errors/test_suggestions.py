@@ -97,7 +97,7 @@ def test_code_in_expressions(text):
         ("(x @ w.T) & 1", "& | ~ combine", "where((x @ w.T > 1) & ~(r > 0) | (r < 3), 1, 0)"),
         ('(x @ w.T).astype("tf32")', 'Use .astype("f32")', '(x @ w.T).astype("f32")'),
         ("std(x @ w.T)", "compute std outside", None),
-        ("x @ w.T @ r.T", "the first one returning v0", "x @ w.T"),
+        ("x @ w.T @ r.T", "Give K as a number in the signature", "x @ w.T"),
         ("x @ w.T * np.tau", "Known: pi, e, inf", "(x @ w.T * np.pi + np.e) * np.inf"),
         ("x.shape", '.transpose(0, 2, 1), .astype("f16")', '(x @ w.T).astype("f16")'),
         ("x @ w.T * 2j", "a number", "x @ w.T * 2"),

@@ -22,7 +22,9 @@ EXAMPLES = sorted(
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_runs_and_is_right(name, tmp_path):
     words = [sys.executable, str(ROOT / "examples" / f"{name}.py")]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    }
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "y0: right" in done.stdout

@@ -31,11 +31,8 @@ from polygen.machine import Launch, run
 
 MMA = (
     "exact", "tf32_ignores_low_bits", "quad_pairs", "ldmatrix_and_stmatrix", "random_floats",
-    "tf32_operands", "rounding_to_tf32",
+    "tf32_operands", "rounding_to_tf32", "narrow_integers", "quad_pairs_of_floats",
 )  # fmt: skip
-# Not recorded yet. POLYGEN_RECORD=tests/machine/calibration pytest -m gpu -k "narrow or of_floats"
-# tests/machine/test_machine_calibration.py writes their files; then they belong to `MMA`.
-UNRECORDED = [(mma, ("narrow_integers", "quad_pairs_of_floats"))]
 WGMMA = (
     "widths", "types_and_swizzles", "majors", "a_from_registers", "signs_and_scale",
     "random_floats", "tf32_operands",
@@ -136,7 +133,7 @@ def recording():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("module, function, arguments", list(cases(CHOSEN + UNRECORDED)))
+@pytest.mark.parametrize("module, function, arguments", list(cases(CHOSEN)))
 def test_gpu_agrees(
     module, function, arguments, monkeypatch, compile_ptx, read_kernel, request, recording
 ):

@@ -41,9 +41,9 @@ class Machine:
             self.generated.append(dict(sizes))
             return generate(program, device, sizes, *rest)
 
-        def analysed(program):
+        def analysed(program, **rest):
             self.analysed.append(program)
-            return scop(program)
+            return scop(program, **rest)
 
         def compile_cached(source):
             self.compiled.append(source)

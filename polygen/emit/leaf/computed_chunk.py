@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from polygen.emit.ctext import pointwise
-from polygen.emit.element_types import converted
+from polygen.emit.element_types import converted, of_word
 from polygen.emit.functions import FAST_BITS
 from polygen.emit.leaves import plus, row_at, scaled
 from polygen.emit.names import c_name
@@ -205,7 +205,7 @@ def _element(fetch: Fetch, words: str) -> str:
         at = element if per_word == 1 else f"{element} / {per_word}"
         word, inside = f"({words})[{plus(at, fetch.first)}]", f"{element} % {per_word}"
     if size == _WORD_BYTES:
-        return f"(float)(int){word}" if kind == "s32" else f"__uint_as_float({word})"
+        return of_word(fetch.tensor.dtype, word)
     if size == 2:
         shift = "" if inside == "0" else f" >> {inside} * 16"
         return f"from_{kind}((unsigned short)({word}{shift}))"

@@ -6,6 +6,7 @@ elements out. At ragged edges, and for arrays that no word access can read, an e
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from polygen.emit.ctext import pointwise
@@ -28,10 +29,13 @@ def epilogue_type(tensor: Tensor) -> str:
     return name_of(tensor.dtype)
 
 
-def types(plan: KernelPlan) -> dict[str, Any]:
-    """The element types of the epilogue's operands and outputs, and those that are rounded to."""
+def types(plan: KernelPlan, more: Sequence[Read] = ()) -> dict[str, Any]:
+    """The element types of the epilogue's operands and outputs, of what else is read so, and those
+    that are rounded to.
+    """
     e = plan.epilogue
-    tensors = [r.tensor for r in e.reads if r.tensor.dims] + [w.tensor for w in e.writes]
+    tensors = [r.tensor for r in (*e.reads, *more) if r.tensor.dims]
+    tensors += [w.tensor for w in e.writes]
     casts = [s.dtype for s in plan.program.pointwise if s.function == "cast"]
     outputs = [tensor.dtype for tensor in plan.program.outputs]
     return type_records((t.dtype for t in tensors), (*casts, *outputs), plan.device)
@@ -118,7 +122,8 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
     lines.append(f"compute{e.suffix}({given});")
     for write, name in zip(e.writes, stored, strict=True):
         place = position(write, "row", "(column + e)")
-        lines.append(f"*({place}) = to_{epilogue_type(write.tensor)}({name});")
+        once = "if (column + e == 0) " if write.kind == "row" else ""
+        lines.append(f"{once}*({place}) = to_{epilogue_type(write.tensor)}({name});")
     return Text(
         block(*lines),
         "Results at the edge of the arrays, one at a time: element e of a vector at (row, column).",
@@ -220,5 +225,7 @@ def _store(write: Write, e: Epilogue) -> str:
     if in_words(write, e):
         place = position(write, "row", "column")
         return f"write_{name}<{e.vector}, {max(write.width, _WORD_BYTES)}>({place}, {out});"
+    if write.kind == "row":  # one element a row
+        return f"if (column == 0) *({position(write, 'row', '0')}) = to_{name}({out}[0]);"
     place = position(write, "row", "(column + e)")
     return f"for (int e = 0; e < {e.vector}; ++e) *({place}) = to_{name}({out}[e]);"

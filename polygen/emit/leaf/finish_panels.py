@@ -7,6 +7,7 @@ and bytes to XOR for every j.
 
 from __future__ import annotations
 
+from polygen.emit.element_types import of_word
 from polygen.emit.leaf.elements import combined_at, epilogue_type, outcomes
 from polygen.emit.leaf.table import Text, block, filled, leaf
 from polygen.emit.leaves import (
@@ -19,7 +20,6 @@ from polygen.emit.leaves import (
     slot_address,
 )
 from polygen.emit.names import c_name
-from polygen.frontend.dtypes import S32
 from polygen.lower.epilogue import column_reads
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Finish, Panel, Read, Store, Warm
@@ -166,8 +166,8 @@ def _column_read(read: Read) -> list[str]:
         return [f"{name}_words[j] = __ldg(reinterpret_cast<const {pair}*>({pointer}));"]
     return [
         f"const uint2 {name}_words = __ldg(reinterpret_cast<const uint2*>({pointer}));",
-        f"{name}_values[j][0] = {_from_word(read, f'{name}_words.x')};",
-        f"{name}_values[j][1] = {_from_word(read, f'{name}_words.y')};",
+        f"{name}_values[j][0] = {of_word(read.tensor.dtype, f'{name}_words.x')};",
+        f"{name}_values[j][1] = {of_word(read.tensor.dtype, f'{name}_words.y')};",
     ]
 
 
@@ -297,12 +297,7 @@ def _element(read: Read, operands: dict[str, Panel], e: int) -> str:
         return f"from_{epilogue_type(read.tensor)}(({c_type(read.tensor.dtype)})({word}))"
     if name not in operands:
         return f"{name}_values[j][{e}]"
-    return _from_word(read, f"{name}_words[j][half][{e}]")
-
-
-def _from_word(read: Read, word: str) -> str:
-    """An element of four bytes as a float."""
-    return f"from_s32((int){word})" if read.tensor.dtype == S32 else f"__uint_as_float({word})"
+    return of_word(read.tensor.dtype, f"{name}_words[j][half][{e}]")
 
 
 def _panel_written(work: Finish, panel: Panel) -> list[str]:

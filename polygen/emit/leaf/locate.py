@@ -6,7 +6,7 @@ from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import matrix_coordinates
 from polygen.emit.row_groups import declared, find, of_group
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.work import Locate
+from polygen.lower.work import Locate, Nothing
 
 
 @leaf("locate", "threads", Locate, ("i",))
@@ -43,3 +43,8 @@ def _(plan: KernelPlan, one: Leaf, work: Locate) -> Text:
     )
     declarations = (f"int {', '.join(f'{name} = 0' for name in names)};", *walk)
     return Text(block(*lines), comment, declarations)
+
+
+@leaf("located", "threads", Nothing, ("i",))
+def _(plan: KernelPlan, one: Leaf, work: Nothing) -> Text:
+    return Text("", f"{one.statement}[i]: a block has one tile of rows", inline=True)

@@ -8,6 +8,7 @@ without a branch, as the compiler lets no fragments be made in branches while pr
 
 from __future__ import annotations
 
+from polygen.emit.element_types import of_word
 from polygen.emit.leaf.computed_chunk import PACKED, ROUND_TF32, element_lines, stored_type
 from polygen.emit.leaf.load_threads import load_function
 from polygen.emit.leaf.table import Text, block, leaf
@@ -216,7 +217,7 @@ def _float(tensor: Tensor, word: str, place: str) -> str:
     """One of the elements that a word holds, as a float."""
     kind, size = stored_type(tensor), tensor.dtype.bytes
     if size == _WORD_BYTES:
-        return f"__uint_as_float({word})"
+        return of_word(tensor.dtype, word)
     if size == 2:
         shift = "" if place == "0" else f" >> {place} * 16"
         return f"from_{kind}((unsigned short)({word}{shift}))"

@@ -41,13 +41,15 @@ def _(plan: KernelPlan, one: Leaf, work: Turn) -> Text:
     return Text(
         block(f"barrier_wait({own}, {parity});", f"{parity} ^= 1;"),
         f"{name}: {work.placed.reason}",
-        (f"unsigned {parity} = 1 - group;",),
+        (f"unsigned {parity} = {'1 - group' if barrier.owners == 2 else 'group == 0'};",),
     )
 
 
 @leaf("arrive", "turn", Turn, needs=_NEEDS)
 def _(plan: KernelPlan, one: Leaf, work: Turn) -> Text:
-    other = indexed_address(plan.buffer(work.placed.buffer), "(1 - group)")
+    barrier = plan.buffer(work.placed.buffer)
+    following = "(1 - group)" if barrier.owners == 2 else f"((group + 1) % {barrier.owners})"
+    other = indexed_address(barrier, following)
     first = f"thread % {plan.device.group_threads} == 0"
     return Text(block(f"if ({first}) barrier_arrive({other});"))
 

@@ -10,7 +10,7 @@ from polygen.lower.work import Boxes, Move
 _NEEDS = ("tensor_map", "mbarrier", "mbarrier_wait", "box_load", "cursor")
 
 
-@leaf("move", "tma", Move, ("k",), ("p",), needs=_NEEDS)
+@leaf("move", "tma", Move, ("k",), ("p",), ("i",), needs=_NEEDS)
 def _(plan: KernelPlan, one: Leaf, work: Move) -> Text:
     slot, agent = f"{work.counter}.slot", plan.place(one.place).agent
     barrier, ring = plan.buffer(work.full.buffer), plan.buffer(work.boxes[0].buffer)

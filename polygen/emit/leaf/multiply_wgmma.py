@@ -31,7 +31,8 @@ def _(plan: KernelPlan, one: Leaf, work: Product) -> Text:
     words, addresses, lows = {"a": work.fragment}, [], []
     for number, name in in_shared:
         ring = plan.buffer(work.buffers[number])
-        start = f"{work.counter}.slot * {ring.slot_bytes} + {_step(ring.matrix)}"
+        counter = work.left_counter if number == 0 and work.left_counter else work.counter
+        start = f"{counter}.slot * {ring.slot_bytes} + {_step(ring.matrix)}"
         rows = f" + m * {ring.matrix.block}" if number == 0 else ""
         lows.append(f"low_{name}{own} = {_low(ring, work.parts[number])}")
         addresses.append(
@@ -43,7 +44,7 @@ def _(plan: KernelPlan, one: Leaf, work: Product) -> Text:
     return Text(
         block(
             *addresses,
-            f"{function}({work.total}[m], {words['a']}, {words['b']}, k > 0 || s > 0);",
+            f"{function}({work.total}[m], {words['a']}, {words['b']}, {work.begins});",
         ),
         f"{one.statement}[i,k,s,m]: {work.total}[m] += {left} * {work.buffers[1]}, "
         "proved to read what the copies wrote",
@@ -52,7 +53,9 @@ def _(plan: KernelPlan, one: Leaf, work: Product) -> Text:
 
 
 def product_functions(plan: KernelPlan) -> dict[tuple[str, ...], str]:
-    """Where both operands lie (`_form`) -> the wrapper of the instruction that takes them so."""
+    """Where both operands lie, and how wide sums are (`_form`) -> the wrapper of the instruction
+    that takes them so.
+    """
     forms = dict.fromkeys(_form(plan, work) for work in plan.of(Product))
     return {
         form: f"multiply_matrices_{number}" if number else "multiply_matrices"
@@ -64,7 +67,8 @@ def _form(plan: KernelPlan, work: Product) -> tuple[str, ...]:
     """The innermost dim of each operand in shared memory, or that the left is in registers."""
     first, second = work.buffers
     left = REGISTERS if work.fragment else plan.buffer(first).matrix.major
-    return (left, plan.buffer(second).matrix.major)
+    columns = (str(work.columns),) if work.columns else ()
+    return (left, plan.buffer(second).matrix.major, *columns)
 
 
 def product_wrapper(
@@ -74,12 +78,13 @@ def product_wrapper(
 
     Args:
         atom: the instruction.
-        columns: of the result.
+        columns: of the result, unless its form says how many.
         form: where both operands lie: "k" or "mn", what is innermost in shared memory; of the left
             one `REGISTERS` too.
         function: the wrapper's name.
     """
     left, per_group = form[0], atom.c.registers
+    columns = int(form[2]) if len(form) > 2 else columns
     groups = columns // atom.n
     count = groups * per_group
     kind, letter = sum_register(atom.c.dtype)
@@ -93,7 +98,7 @@ def product_wrapper(
         inputs = ", ".join(f'"r"(a[{i}])' for i in range(own))
     immediates = "1, 1"
     if "mn" in atom.majors:  # what is in registers has no transpose
-        immediates += "".join(f", {int(major != 'k')}" for major in form if major != REGISTERS)
+        immediates += "".join(f", {int(major != 'k')}" for major in form[:2] if major != REGISTERS)
     where = "a in registers, " if left == REGISTERS else ""
     return {
         "function": function,

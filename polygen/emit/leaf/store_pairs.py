@@ -27,21 +27,26 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
 
 @leaf("store_pairs", "threads", Epilogue, ("m",))
 def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
+    record = pairs_record(plan, e, _pairs(plan, e))
+    does = "terms of rows" if e.suffix else "straight"
+    comment = f"{one.statement}[m]: {does} from the fragments, two adjacent results at a time"
+    return Text(filled("store_pairs_threads", record), comment)
+
+
+def pairs_record(plan: KernelPlan, e: Epilogue, pairs: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the template needs of pairs of neighbours that leave the fragments."""
     extents = extent_names(plan)
-    record = vector_record(e) | {
+    return vector_record(e) | {
         "m_extent": extents["m"],
         "n_extent": extents["n"],
         "row_base": e.row_base,
         "column_base": e.column_base,
         "atoms_n": plan.tiles.columns // plan.atom.n,
-        "pairs": _pairs(plan, e),
+        "pairs": pairs,
         "terms": [f"{name}_out" for name in outcomes(e)[len(e.writes) :]],
         "suffix": e.suffix,
         "known": [fold.value for fold in e.known],
     }
-    does = "terms of rows" if e.suffix else "straight"
-    comment = f"{one.statement}[m]: {does} from the fragments, two adjacent results at a time"
-    return Text(filled("store_pairs_threads", record), comment)
 
 
 def _pairs(plan: KernelPlan, e: Epilogue) -> list[dict[str, Any]]:

@@ -111,6 +111,13 @@ __device__ __forceinline__ unsigned short to_bf16(float value) {
 }
 __device__ __forceinline__ float from_f32(float value) { return value; }
 __device__ __forceinline__ float to_f32(float value) { return value; }
+__device__ __forceinline__ float from_s32(int bits) {
+  const int b = bits;
+  return (float)b;
+}
+// Whole numbers of 32 bits travel as the floats that their bits are.
+__device__ __forceinline__ float round_s32(float value) { return __int_as_float(__float2int_rn(value)); }
+__device__ __forceinline__ int to_s32(float bits) { return __float_as_int(bits); }
 
 // ---- words of global memory, WIDTH bytes at a time ----
 template <int WORDS, int WIDTH>
@@ -598,8 +605,8 @@ pg_roles_folds_folds(const unsigned short* __restrict__ x, const unsigned short*
   for (int fold_w = 1; fold_w < 8; ++fold_w)
     combine_argmax(v5_part0, v5_part1, fold_v5_part0[fold_w][threadIdx.x % 32], fold_v5_part1[fold_w][threadIdx.x % 32]);
   float y2_result;
-  y2_result = v5_part1;
-  *(y2 + fold_result) = (int)y2_result;
+  y2_result = round_s32(v5_part1);
+  *(y2 + fold_result) = to_s32(y2_result);
 }
 
 #ifndef __CUDACC_RTC__

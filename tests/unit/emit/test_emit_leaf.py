@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from matrix import UNUSUAL, case, roles, small
+from matrix import UNUSUAL, case, roles, small, tiled
 
 import polygen as pg
 from polygen.emit.leaf import kind_of, kinds
@@ -59,12 +60,41 @@ FOLDS = {"folds": UNUSUAL["registers"], "folds_of_panels": roles("pingpong")}
 
 MADE = replace(roles(), roles=Roles("cooperative", 40, 200, "consumer"))
 COMPUTED = {"computed": ("sm_80", small()), "made": ("sm_90a", MADE)}
+BESIDE = replace(  # two consumers that have halves of a row each
+    roles("two", through="registers"), tile=Tile(CtaTile(64, 128, 64), WarpTile(64, 64))
+)
+IN_TILES = Epilogue(through="registers", rows="tile")
+COVERING = {
+    "rows of a warp": ("sm_80", tiled((32, 96, 32), (16, 96), epilogue=IN_TILES)),
+    "rows by warps": ("sm_80", tiled((32, 96, 32), (16, 48), epilogue=IN_TILES)),
+    "rows by consumers": ("sm_90a", replace(BESIDE, epilogue=IN_TILES)),
+}
 
 
 def computed_plan(arch, schedule):
     """A kernel whose warps, or whose consumers, compute an operand."""
     fused = pg.fuse(lambda x, g, w: pg.silu(x * g) @ w.T, name="leaf")
     kernel = fused.compile("bf16[M,K]", "bf16[K]", "bf16[N,K]", arch=arch, schedule=schedule)
+    return kernel.passes.plan
+
+
+def covering_plan(arch, schedule):
+    """A kernel whose tiles cover rows that several agents share."""
+    fused = pg.fuse(lambda x, w: x @ w.T - (x @ w.T).max(axis=1, keepdims=True), name="leaf")
+    kernel = fused.compile("bf16[M,K]", "bf16[N,K]", arch=arch, schedule=schedule)
+    return kernel.passes.plan
+
+
+def chain_plan():
+    """Attention, with what is known of rows beside it."""
+
+    def function(q, k, v):
+        scores = q @ k.mT
+        i, j = pg.indices(scores)[-2:]
+        scores = pg.where(i >= j, scores, -np.inf)
+        return pg.softmax(scores) @ v, pg.logsumexp(scores, axis=-1)
+
+    kernel = pg.fuse(function, name="leaf").compile(*["bf16[B,S,64]"] * 3, arch="sm_90a")
     return kernel.passes.plan
 
 
@@ -79,7 +109,8 @@ def staged_plan():
 def plans():
     found = {name: plan_of(name) for name in KERNELS}
     found |= {name: computed_plan(*given) for name, given in COMPUTED.items()}
-    found |= {"staged": staged_plan()}
+    found |= {"staged": staged_plan(), "chain": chain_plan()}
+    found |= {name: covering_plan(*given) for name, given in COVERING.items()}
     return found | {name: folding(schedule) for name, schedule in FOLDS.items()}
 
 
@@ -88,7 +119,7 @@ def test_no_leaf_is_in_the_table_for_nothing(plans):
     assert met == set(kinds())
 
 
-@pytest.mark.parametrize("name", [*KERNELS, *COMPUTED, "staged", *FOLDS])
+@pytest.mark.parametrize("name", [*KERNELS, *COMPUTED, *COVERING, "staged", "chain", *FOLDS])
 def test_a_leaf_names_the_iterators_that_it_reads(plans, name):
     plan = plans[name]
     for leaf in plan.leaves:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+import cpp_lines
 import numpy as np
 import pytest
-import snippets
-from snippets import SNIPPETS
+from cpp_lines import SNIPPETS
 
 from polygen.errors import PolygenError, PtxError
 from polygen.machine import Launch, run
@@ -82,15 +82,15 @@ RULES = {
 def ptx(refused: bool) -> str:
     """All lines as kernels of one module; those that are refused in another."""
     chosen = [
-        snippets.source(number, body)
+        cpp_lines.source(number, body)
         for number, (body, _) in enumerate(SNIPPETS)
         if bool(refusal(body)) == refused
     ]
-    return compile_text(snippets.PRELUDE + "".join(chosen), Path("k.cu"), "sm_90")
+    return compile_text(cpp_lines.PRELUDE + "".join(chosen), Path("k.cu"), "sm_90")
 
 
 def refusal(body: str) -> str:
-    return next((said for word, said in snippets.REFUSED.items() if word in body), "")
+    return next((said for word, said in cpp_lines.REFUSED.items() if word in body), "")
 
 
 def launch(number: int) -> Launch:
@@ -124,6 +124,6 @@ def test_a_line_of_cpp(number):
 
 
 def test_a_file_that_cannot_be_compiled_is_refused():
-    text = snippets.PRELUDE + snippets.source(0, "out = nothing_there(a)")
+    text = cpp_lines.PRELUDE + cpp_lines.source(0, "out = nothing_there(a)")
     with pytest.raises(PolygenError, match="nothing_there"):
         compile_text(text, Path("k.cu"), "sm_90")

@@ -1,0 +1,312 @@
+"""Chains of products from `Program` to `KernelPlan`: the decisions, and the passes in their order.
+
+1. The program is rewritten as one loop over keys (`polygen.rewrite.chain`); what is no chain goes
+   the way of all others.
+2. A block's tile has 64 rows for each consumer and all columns; it takes as many keys at a time as
+   registers and shared memory hold. A schedule that is given says so by its tile: m rows, n
+   columns, k keys.
+3. Tiles, proofs and plan are made as for any kernel.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from polygen.errors import (
+    InvarianceError,
+    ResourceError,
+    ScheduleError,
+    UnsupportedProgram,
+)
+from polygen.frontend.program import (
+    Argument,
+    Contraction,
+    Dim,
+    Extent,
+    Program,
+    Statement,
+    Tensor,
+)
+from polygen.hardware.atom import Atom, atoms_for
+from polygen.hardware.data_file import read, take
+from polygen.hardware.device import Device
+from polygen.lower.chain import lower_chain
+from polygen.lower.chain_memory import chain_memory, chain_resources, layouts
+from polygen.lower.memory import needed
+from polygen.lower.plan import KernelPlan
+from polygen.poly.by_chain import ChainShape
+from polygen.poly.chain_map import map_chain
+from polygen.poly.chain_match import ChainMatch, match_chain
+from polygen.poly.derive_syncs import Synchronised
+from polygen.poly.mapping import ScheduleTree
+from polygen.poly.scop import Scop
+from polygen.poly.supported import require_rows_known
+from polygen.poly.tile_program import TileProgram
+from polygen.poly.tiling import tiling
+from polygen.rewrite.chain import chain, products_in_chain
+from polygen.schedule.load import load_schedule
+from polygen.schedule.model import (
+    CtaTile,
+    Epilogue,
+    Pipeline,
+    Raster,
+    Roles,
+    Schedule,
+    Tile,
+    WarpTile,
+)
+
+_FILE = "chains.toml"
+_STAGES = 2
+_MOST_CHAINS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The decisions for one chain."""
+
+    atom: Atom
+    schedule: Schedule
+    shape: ChainShape
+    origin: str
+
+
+def is_chain(program: Program) -> bool:
+    """Whether a product of a program reads what another sums."""
+    return products_in_chain(program) is not None
+
+
+def whole_dims(program: Program) -> tuple[str, ...]:
+    """The sizes that a chain's kernel has to know as numbers: its tile holds the whole of them."""
+    found = products_in_chain(program)
+    if found is None:
+        return ()
+    first, second, _ = found
+    sizes = dict(first.domain)
+    extents = [sizes[it] for it in sizes if it not in first.write.iterators]
+    extents.append(dict(second.domain)[second.write.iterators[-1]])
+    return tuple(dict.fromkeys(one for one in extents if isinstance(one, str)))
+
+
+def with_numbers(program: Program, sizes: Mapping[str, int]) -> Program:
+    """A program whose kernel is for some sizes alone, with these as numbers.
+
+    Args:
+        program: a chain, or any other, which stays as it is.
+        sizes: of its symbolic dims.
+    """
+    fixed = {name: sizes[name] for name in whole_dims(program) if name in sizes}
+    if not fixed:
+        return program
+
+    def dim(extent: Dim) -> Dim:
+        return fixed.get(extent, extent) if isinstance(extent, str) else extent
+
+    def tensor(one: Tensor) -> Tensor:
+        return replace(one, dims=tuple(map(dim, one.dims)))
+
+    def argument(one: Argument) -> Argument:
+        return replace(one, dims=tuple(map(dim, one.dims))) if isinstance(one, Extent) else one
+
+    def statement(one: Statement) -> Statement:
+        domain = tuple((iterator, dim(extent)) for iterator, extent in one.domain)
+        if isinstance(one, Contraction):
+            return replace(one, domain=domain)
+        return replace(one, domain=domain, args=tuple(map(argument, one.args)))
+
+    return replace(
+        program,
+        inputs=tuple(map(tensor, program.inputs)),
+        outputs=tuple(map(tensor, program.outputs)),
+        statements=tuple(map(statement, program.statements)),
+    )
+
+
+@functools.lru_cache(maxsize=_MOST_CHAINS)
+def matched(program: Program) -> ChainMatch:
+    """A chain in the kernel's dims.
+
+    Raises:
+        UnsupportedProgram: no loop over keys runs it; with the dependence. Or rows are read by
+            index.
+    """
+    require_rows_known(program)
+    found = chain(program)
+    assert found is not None
+    if program.invariant:
+        raise InvarianceError(
+            "a chain of products",
+            where=f"{program.name}, invariant in {', '.join(program.invariant)}",
+            why="in which order its keys enter the sums is not proved for all sizes at once",
+            nearest="Leave invariant out",
+        )
+    return match_chain(found)
+
+
+def decide_chain(
+    program: Program,
+    device: Device,
+    schedule: Schedule | Path | str,
+    skip: frozenset[str] = frozenset(),
+) -> Decided:
+    """The schedule and the instruction of a chain.
+
+    Args:
+        program: a chain.
+        device: the target.
+        schedule: a record, a file, or "auto".
+        skip: names of schedules not to choose: their kernels spill.
+
+    Raises:
+        PolygenError: no kernel can be made of the program, or none with this schedule.
+    """
+    found = matched(program)
+    atom = _instruction(found, device)
+    if schedule == "auto":
+        return _fitting(found, atom, device, skip)
+    if isinstance(schedule, Schedule):
+        given, origin = schedule, f"given: {schedule.name}"
+    else:
+        given, origin = load_schedule(Path(schedule)), f"file {schedule}"
+    shape = _shape(found, atom, given)
+    _check(found, shape, atom, given, device)
+    return Decided(atom, given, shape, origin)
+
+
+def map_and_lower(
+    program: Program,
+    device: Device,
+    decided: Decided,
+    derived: Callable[[TileProgram], Synchronised],
+) -> tuple[Scop, ScheduleTree, KernelPlan]:
+    """The proved tree of a chain, and its plan.
+
+    Raises:
+        VerifyError: what would be emitted does not do what the program says.
+    """
+    found = matched(program)
+    kind = decided.atom.name
+    model, tree = map_chain(found, decided.shape, kind, derived)
+    plan = lower_chain(program, found, tree, decided.shape, decided.schedule, decided.atom, device)
+    return model, tree, plan
+
+
+def _instruction(found: ChainMatch, device: Device) -> Atom:
+    """The device's instruction of a warpgroup that multiplies the operands' type."""
+    types = {operand.tensor.dtype.name for _, operand in found.operands}
+    where = found.chain.values.name
+    if len(types) > 1:
+        raise UnsupportedProgram(
+            f"operands of types {', '.join(sorted(types))}",
+            where=where,
+            why="both products of a chain are made by one instruction",
+            nearest="Pass operands of one type",
+        )
+    (name,) = types
+    atoms = [a for a in atoms_for(device, name, name, "f32") if a.scope == "warpgroup"]
+    atoms = [a for a in atoms if a.a.elements_per_register == 2 and "mn" in a.majors]
+    if not atoms:
+        raise UnsupportedProgram(
+            f"a chain of products of {name} on {device}",
+            where=where,
+            why="chains run on warpgroup instructions that take their left operand from registers, "
+            "of f16 and bf16, from sm_90a on; other targets have none, or none of this type",
+            nearest='Use arch="sm_90a" and f16 or bf16, or make two functions',
+        )
+    return atoms[0]
+
+
+def _fitting(found: ChainMatch, atom: Atom, device: Device, skip: frozenset[str]) -> Decided:
+    """The first schedule of the data that fits the chain and the device."""
+    columns, rows = -(-found.columns // atom.k) * atom.k, atom.m
+    tiles = take(read(_FILE), "tiles", _FILE)
+    most = max(one["columns_most"] for one in tiles)
+    if columns > most:
+        raise UnsupportedProgram(
+            f"a chain with {found.columns} columns",
+            where=found.chain.values.name,
+            why=f"a consumer holds the sums of all columns of its rows, at most {most}",
+            nearest=f"Multiply by parts of v, of {most} columns",
+        )
+    last = ResourceError(
+        f"schedules {', '.join(sorted(skip))} spill",
+        where=found.chain.values.name,
+        nearest="Compute less at every score, or pass it as an array",
+    )
+    for one in tiles:
+        ranges = one.get("ranges", found.chain.range is not None)
+        if columns > one["columns_most"] or ranges != (found.chain.range is not None):
+            continue
+        consumers, keys, turns = one["consumers"], one["keys"], one["turns"]
+        name = f"chain_{consumers * rows}x{columns}x{keys}_r{one['rows']}{'_t' * turns}"
+        schedule = Schedule(
+            name=name,
+            device=device.name,
+            tile=Tile(CtaTile(consumers * rows, columns, keys), WarpTile(rows, columns)),
+            pipeline=Pipeline(stages=_STAGES, in_flight=1),
+            roles=Roles("pingpong" if turns else "cooperative", *one["registers"]),
+            raster=Raster("m", 1),
+            epilogue=Epilogue("registers", prefetch=one["rows"]),
+        )
+        if schedule.name in skip:
+            continue
+        shape = _shape(found, atom, schedule)
+        try:
+            _check(found, shape, atom, schedule, device)
+        except ResourceError as reason:
+            last = reason
+            continue
+        return Decided(atom, schedule, shape, "shipped: the first tile that fits")
+    raise last
+
+
+def _shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape:
+    """The tile program's shape.
+
+    Raises:
+        ScheduleError: the tiles are none of a chain.
+    """
+    cta, warp = schedule.tile.cta, schedule.tile.warp
+    wanted = {
+        "tile.warp.n": (warp.n == cta.n, f"tile.cta.n = {cta.n}"),
+        "tile.cta.n": (
+            found.columns <= cta.n <= atom.n_most and cta.n % atom.k == 0,
+            f"a multiple of {atom.k} from {found.columns} to {atom.n_most}",
+        ),
+        "tile.warp.m": (warp.m % atom.m == 0, f"a multiple of {atom.m}"),
+        "tile.cta.m": (cta.m % warp.m == 0, f"a multiple of tile.warp.m = {warp.m}"),
+        "tile.cta.k": (
+            cta.k % atom.k == 0 and cta.k <= atom.n_most,
+            f"keys, a multiple of {atom.k} up to {atom.n_most}",
+        ),
+        "pipeline.in_flight": (schedule.pipeline.in_flight == 1, "1"),
+        "roles.form": (schedule.specialised, '"cooperative" or "pingpong"'),
+        "epilogue.through": (schedule.epilogue.through == "registers", '"registers"'),
+        "cluster": (schedule.cluster.blocks == 1, "clusters of 1"),
+    }
+    for field, (fits, nearest) in wanted.items():
+        if not fits:
+            raise ScheduleError(
+                f"{field} does not fit a chain of products",
+                where=f"schedule {schedule.name}",
+                why="a tile has all columns of its rows, and k counts keys",
+                nearest=f"Use {nearest}",
+            )
+    depth = -(-found.depth // atom.k) * atom.k
+    chain_of = found.chain
+    return ChainShape(
+        tiling(schedule, atom), depth, schedule.pipeline.stages,
+        bool(chain_of.reference), bool(chain_of.states), schedule.roles.form == "pingpong",
+        1 if chain_of.range is not None else schedule.epilogue.prefetch,
+    )  # fmt: skip
+
+
+def _check(
+    found: ChainMatch, shape: ChainShape, atom: Atom, schedule: Schedule, device: Device
+) -> None:
+    made = layouts(found, shape, atom, f"schedule {schedule.name}")
+    rings = chain_memory(found, shape, made, [("barriers", 4 * shape.stages + 2, 1)])
+    chain_resources(found, shape, schedule, device, needed(rings))

@@ -1,0 +1,415 @@
+"""Between two products: terms of the reference, what is weighed under it, states, the rescale.
+
+A thread has elements of two rows of an instruction: index [m][row] of states and corrections. Terms
+of a row are combined in two registers by turns, so that they wait less for each other. Tiles that
+reach beyond the last key have code of their own: there terms are what combines to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from polygen.emit.ctext import definition, pointwise
+from polygen.emit.exponentials import by_powers_of_two
+from polygen.emit.folds import combined, exchanged, identities
+from polygen.emit.leaf.score_reads import arguments, by_row, pair_reads
+from polygen.emit.leaf.store_pairs import pairs_record
+from polygen.emit.leaf.table import Text, filled, leaf
+from polygen.emit.leaves import extent_names, pair_of_sums, plus, size_name
+from polygen.emit.names import c_name
+from polygen.frontend.monoids import MONOIDS
+from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.result_work import Read
+from polygen.lower.scan_work import RowStore, Scan, Terms
+from polygen.rewrite.separation import STATE, Expression, Factor
+
+_TURNS = 2
+_UNROLL = "#pragma unroll"
+
+
+# --- what is computed of one score ---------------------------------------------------------------
+def _called(name: str) -> str:
+    return f"{name}_out"
+
+
+def terms_lines(
+    scan: Scan, terms: Terms, *, masked: bool = True
+) -> tuple[list[str], tuple[str, ...]]:
+    """The statements on one score, and the helper files they need."""
+    names = dict(terms.given) | {name: name for name, _ in terms.coordinates}
+    names |= {r.name: c_name(r.tensor.name) if r.kind == "scalar" else r.name for r in terms.reads}
+    outputs = {name: _called(name) for name in terms.results}
+    statements = terms.statements if masked or not terms.unmasked else terms.unmasked
+    if scan.fast:
+        statements = by_powers_of_two(statements)
+    return pointwise(statements, names, outputs, scan.fast)
+
+
+def scan_helpers(plan: KernelPlan) -> list[str]:
+    """Helper files that scans call."""
+    found: list[str] = []
+    for scan in plan.of(Scan):
+        for terms in (scan.advance, scan.weigh):
+            if terms is not None:
+                found += terms_lines(scan, terms)[1]
+        found += _correction(scan)[2]
+        found += [name for state in scan.states for name in _combine(state.monoid)[2]]
+    return found
+
+
+def scan_combining(plan: KernelPlan) -> list[str]:
+    """Functions that combine terms into states, in C."""
+    lines = []
+    for name in dict.fromkeys(state.monoid for scan in plan.of(Scan) for state in scan.states):
+        body, (value,), _ = _combine(name)
+        lines += [
+            f"__device__ __forceinline__ void combine_{name}(float& a, const float b) {{",
+            *(f"  {line}" for line in body),
+            f"  a = {value};",
+            "}",
+        ]
+    return lines
+
+
+def _combine(monoid: str) -> tuple[list[str], list[str], list[str]]:
+    """Two numbers combined: lines of C, the result, and helper files."""
+    known = MONOIDS[monoid]
+    return definition(known.combine, ["a", "b"], fast=known.short)
+
+
+def scan_reads(plan: KernelPlan) -> list[Read]:
+    """The arrays that scores are computed with."""
+    parts = [terms for scan in plan.of(Scan) for terms in (scan.advance, scan.weigh)]
+    return [read for terms in parts if terms is not None for read in terms.reads]
+
+
+def _function(name: str, scan: Scan, terms: Terms) -> list[str]:
+    """A function of one score, declared in front of its leaf."""
+    parameters = [f"float {name}" for _, name in terms.given]
+    parameters += [f"float {read.name}" for read in terms.reads if read.kind != "scalar"]
+    parameters += [f"float {name}" for name, _ in terms.coordinates]
+    parameters += [f"float& {_called(name)}" for name in terms.results]
+    found = []
+    for masked in (True, *((False,) if terms.unmasked else ())):
+        called = name if masked else _unmasked(name)
+        found += [
+            f"auto {called} = [&]({', '.join(parameters)}) __attribute__((always_inline)) {{",
+            *(f"  {line}" for line in terms_lines(scan, terms, masked=masked)[0]),
+            "};",
+        ]
+    return found
+
+
+def _unmasked(function: str) -> str:
+    """The function where no key of a tile is masked."""
+    return f"{function}_unmasked"
+
+
+def _elements(
+    scan: Scan, terms: Terms, function: str, beyond: Sequence[str], use: Callable[[int], list[str]]
+) -> list[str]:
+    """The loop over a thread's scores of instruction `m`, for whole tiles and for the last one.
+
+    Args:
+        scan: the registers.
+        terms: what is computed.
+        function: that computes it.
+        beyond: what results are behind the last key.
+        use: lines that use an element's results.
+    """
+    results = [_called(name) for name in terms.results]
+
+    def body(edge: bool) -> list[str]:
+        lines = [_UNROLL, f"for (int n = 0; n < {scan.score_groups}; ++n) {{"]
+        for element, (_, offset) in enumerate(scan.elements):
+            if element % 2 == 0:
+                lines += [
+                    "  {",
+                    *(f"    {line}" for line in pair_reads(scan, terms, element, edge)),
+                ]
+            given = ", ".join([*arguments(scan, terms, element), *results])
+            called = _unmasked(function) if terms.unmasked and not edge else function
+            lines += ["    {", f"      float {', '.join(results)};", f"      {called}({given});"]
+            if edge:
+                place = plus(f"first_key + n * {scan.group_columns}", offset)
+                outside = " ".join(
+                    f"{name} = {value};" for name, value in zip(results, beyond, strict=True)
+                )
+                lines.append(f"      if ({place} >= keys) {{ {outside} }}")
+            lines += [f"      scores[m][n][{element}] = {results[0]};"]
+            lines += [f"      {line}" for line in use(element)]
+            lines += ["    }", *(["  }"] if element % 2 else [])]
+        return [*lines, "}"]
+
+    inside = f" && {scan.inside}" if scan.inside and terms.unmasked else ""
+    return [
+        f"if (whole{inside}) {{",
+        *(_in(line) for line in body(False)),
+        "} else {",
+        *(_in(line) for line in body(True)),
+        "}",
+    ]
+
+
+def _in(line: str) -> str:
+    return line if line.startswith("#") else f"  {line}"
+
+
+def _tile(plan: KernelPlan, scan: Scan) -> list[str]:
+    """Where the tile is."""
+    return [
+        f"const int keys = {size_name(scan.keys)}, rows = {extent_names(plan)['m']};",
+        f"const int first_key = {scan.first_key}, half_rows = {scan.half_rows};",
+        f"const bool whole = {scan.first_key.rpartition(' + ')[0]} + {scan.tile} <= keys;",
+    ]
+
+
+def _over_rows(scan: Scan, *lines: str) -> list[str]:
+    return [
+        _UNROLL,
+        f"for (int m = 0; m < {scan.rows}; ++m) {{",
+        f"  const int first_row = {scan.first_row};",
+        *(_in(line) for line in lines),
+        "}",
+    ]
+
+
+def _nothing(identity: str) -> str:
+    """What terms of both rows are combined into."""
+    each = "{" + ", ".join([identity] * _TURNS) + "}"
+    return f"{{{each}, {each}}}"
+
+
+def _text(lines: Sequence[str], comment: str, declarations: Sequence[str] = ()) -> Text:
+    body = "\n".join(line if line.startswith("#") else f"  {line}" for line in lines)
+    return Text(body, comment, tuple(declarations))
+
+
+# --- the leaves ----------------------------------------------------------------------------------
+@leaf("advance", "threads", Scan, ("k",), needs=("scan",))
+def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
+    terms, state = scan.advance, scan.reference
+    assert terms is not None and state is not None
+    (nothing,) = identities(state.monoid)
+    x, register = _called(terms.results[0]), state.register
+    correction, names, _ = _correction(scan)
+
+    def use(element: int) -> list[str]:
+        row, _ = scan.elements[element]
+        return [combined(state.monoid, [f"now[{row}][n % {_TURNS}]"], [x])]
+
+    lines = [
+        *_tile(plan, scan),
+        *_over_rows(
+            scan,
+            *by_row(terms),
+            "made(scores[m]);",
+            f"float now[2][{_TURNS}] = {_nothing(nothing)};",
+            *_elements(scan, terms, "term_of_reference", [nothing], use),
+            _UNROLL,
+            "for (int row = 0; row < 2; ++row) {",
+            f"  const float before = k == 0 ? {nothing} : {register}[m][row];",
+            f"  {combined(state.monoid, ['now[row][0]'], ['now[row][1]'])}",
+            *(f"  {line}" for line in exchanged(state.monoid, ["now[row][0]"], scan.masks)),
+            f"  {combined(state.monoid, ['now[row][0]'], ['before'])}",
+            "  // Where there is nothing yet, any number serves as the reference.",
+            f"  const float after = now[row][0] == {nothing} ? 0.0f : now[row][0];",
+            *(f"  {line}" for line in correction),
+            f"  correction[m][row] = before == {nothing} ? 0.0f : {names};",
+            f"  {register}[m][row] = now[row][0];",
+            "}",
+        ),
+    ]
+    declared = [
+        f"float {register}[{scan.rows}][2], correction[{scan.rows}][2];",
+        *_function("term_of_reference", scan, terms),
+    ]
+    comment = (
+        f"{one.statement}[i,k]: {state.value} with the keys of the tile, and what sums under the "
+        "one before are worth under it"
+    )
+    return _text(lines, comment, declared)
+
+
+@leaf("weigh", "threads", Scan, ("k",), needs=("scan",))
+def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
+    terms = scan.weigh
+    reference = scan.reference
+    beyond = ["0.0f"] * len(terms.results)
+    value_of = {name.removesuffix("_kept"): _called(name) for name in terms.results}
+    for state in scan.summed:
+        at = next(
+            n for n, name in enumerate(terms.results) if name.removesuffix("_kept") == state.term
+        )
+        if at:  # what is multiplied is 0 outside
+            beyond[at] = identities(state.monoid)[0]
+
+    def use(element: int) -> list[str]:
+        row, _ = scan.elements[element]
+        return [
+            combined(s.monoid, [f"part_{s.value}[{row}][n % {_TURNS}]"], [value_of[s.term]])
+            for s in scan.summed
+        ]
+
+    parts, ends = [], []
+    for s in scan.summed:
+        (nothing,) = identities(s.monoid)
+        parts.append(f"float part_{s.value}[2][{_TURNS}] = {_nothing(nothing)};")
+        scaled = (
+            f"{s.register}[m][row] * correction[m][row]" if s.rescaled else f"{s.register}[m][row]"
+        )
+        ends += [
+            f"  float sum_{s.value} = k == 0 ? {nothing} : {scaled};",
+            *(
+                f"  {combined(s.monoid, [f'sum_{s.value}'], [f'part_{s.value}[row][{t}]'])}"
+                for t in range(_TURNS)
+            ),
+            f"  {s.register}[m][row] = sum_{s.value};",
+        ]
+    head = ["made(scores[m]);"] if reference is None else []
+    if reference is not None:
+        (nothing,) = identities(reference.monoid)
+        held = (f"{reference.register}[m][{row}]" for row in range(2))
+        both = ", ".join(f"{name} == {nothing} ? 0.0f : {name}" for name in held)
+        head.append(f"const float reference[2] = {{{both}}};")
+    lines = [
+        *_tile(plan, scan),
+        *_over_rows(
+            scan,
+            *by_row(terms),
+            *head,
+            *parts,
+            *_elements(scan, terms, "terms_of_score", beyond, use),
+            *([_UNROLL, "for (int row = 0; row < 2; ++row) {", *ends, "}"] if ends else []),
+        ),
+    ]
+    declared = [f"float {s.register}[{scan.rows}][2];" for s in scan.summed]
+    declared += _function("terms_of_score", scan, terms)
+    under = f" under {reference.value}" if reference is not None else ""
+    return _text(
+        lines, f"{one.statement}[i,k]: what is multiplied{under}, and states of rows", declared
+    )
+
+
+@leaf("rescale", "threads", Scan, ("k",), needs=("scan",))
+def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
+    columns = ", ".join(
+        f"sum[m][n][{element}] *= correction[m][{row}]"
+        for element, (row, _) in enumerate(scan.elements)
+    )
+    lines = [
+        _UNROLL,
+        f"for (int m = 0; m < {scan.rows}; ++m) {{",
+        "  made(sum[m]);",
+        "  // A warp whose rows all keep their reference has nothing to do.",
+        "  const bool same = correction[m][0] == 1.0f && correction[m][1] == 1.0f;",
+        "  if (!__all_sync(0xffffffffu, same)) {",
+        _UNROLL,
+        f"    for (int n = 0; n < {scan.total_groups}; ++n) {columns};",
+        "  }",
+        "}",
+    ]
+    return _text(lines, f"{one.statement}[i,k]: sums for the reference of this tile")
+
+
+@leaf("convert", "threads", Scan, needs=("scan", "pack"))
+def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
+    steps, registers = len(scan.fragment), len(scan.fragment[0])
+    per_step = scan.fragment[1][0][0] - scan.fragment[0][0][0] if steps > 1 else 0
+    body = []
+    for register, (group, element) in enumerate(scan.fragment[0]):
+        assert all(
+            f[register] == (group + s * per_step, element) for s, f in enumerate(scan.fragment)
+        )
+        at = plus(f"s * {per_step}", group)
+        first, second = (f"scores[m][{at}][{element + e}]" for e in range(2))
+        body.append(f"  weights[m][s][{register}] = pack_{scan.dtype}({first}, {second});")
+    lines = [
+        _UNROLL,
+        f"for (int m = 0; m < {scan.rows}; ++m)",
+        _UNROLL,
+        f"  for (int s = 0; s < {steps}; ++s) {{",
+        *(f"  {line}" for line in body),
+        "  }",
+    ]
+    comment = (
+        f"{one.statement}[i,k]: scores -> the second product's operand, proved to be in the "
+        "registers of the same thread"
+    )
+    return _text(lines, comment, [f"unsigned weights[{scan.rows}][{steps}][{registers}];"])
+
+
+@leaf("complete", "threads", Scan, needs=("scan",))
+def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
+    lines = [_UNROLL, f"for (int m = 0; m < {scan.rows}; ++m) {{", _UNROLL]
+    lines.append("  for (int row = 0; row < 2; ++row) {")
+    for state in scan.summed:
+        register = f"{state.register}[m][row]"
+        lines += [f"    {line}" for line in exchanged(state.monoid, [register], scan.masks)]
+    lines += ["  }", "}"]
+    return _text(
+        lines if scan.summed else [], f"{one.statement}[i]: states of threads -> states of rows"
+    )
+
+
+@leaf("store_rows_of_states", "threads", RowStore, ("m",), needs=("scan",))
+def _(plan: KernelPlan, one: Leaf, work: RowStore) -> Text:
+    record = pairs_record(plan, work.epilogue, _pairs(plan, work))
+    comment = f"{one.statement}[i,m]: sums and states -> results, two adjacent ones at a time"
+    return Text("  made(sum[m]);\n" + filled("store_pairs_threads", record), comment)
+
+
+def _pairs(plan: KernelPlan, work: RowStore) -> list[dict[str, Any]]:
+    """Sums two by two, neighbours in a row, each with the states of its row."""
+    e, states, found = work.epilogue, dict(work.states), []
+    for first in range(0, len(e.element_offsets), 2):
+        (row, column), _ = e.element_offsets[first : first + 2]
+        own, _ = work.elements[first]
+        sums = []
+        for _, total in e.sums:
+            each = (f"{states[total]}[m][{own}]",) * 2 if total in states else pair_of_sums(
+                plan.atom.c.dtype, f"{total}[m][n]", (first, first + 1), first // 2
+            )  # fmt: skip
+            sums.append({"name": f"{total}s", "elements": each})
+        found.append(
+            {
+                "row": f"m * {plan.atom.m} + {plus(e.row_of_lane, row)}",
+                "column": f"n * {plan.atom.n} + {plus(e.column_of_lane, column)}",
+                "known": [],
+                "folds": [],
+                "sums": sums,
+            }
+        )
+    return found
+
+
+# --- the correction ------------------------------------------------------------------------------
+def _correction(scan: Scan) -> tuple[list[str], str, list[str]]:
+    """c(before, after): lines of C, its value, and helper files."""
+    if not scan.factors:
+        return [], "1.0f", []
+
+    def ratio(before: Any, after: Any) -> tuple[Any, ...]:
+        found = None
+        for factor in scan.factors:
+            one = _ratio(factor, before, after)
+            found = one if found is None else found.apply("mul", found, one)
+        return (found,)
+
+    lines, (value,), helpers = definition(ratio, ["before", "after"], "c_", fast=scan.fast)
+    return lines, value, list(helpers)
+
+
+def _ratio(factor: Factor, before: Any, after: Any) -> Any:
+    old, new = _value(factor.of, before), _value(factor.of, after)
+    if factor.kind in ("times", "over"):
+        return before.apply("div", *((new, old) if factor.kind == "times" else (old, new)))
+    return before.apply(factor.kind, before.apply("sub", new, old))
+
+
+def _value(expression: Expression, state: Any) -> Any:
+    if isinstance(expression, tuple):
+        name, *operands = expression
+        return state.apply(str(name), *(_value(one, state) for one in operands))  # type: ignore[arg-type]
+    return state if expression == STATE else expression

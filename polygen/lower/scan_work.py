@@ -1,0 +1,134 @@
+"""What the leaves of a chain work on: scores in registers, states of rows, the next operand.
+
+A thread holds elements of two rows of an instruction's tile, as the accumulator's fragment says.
+Texts in the records are index formulas over the names that the kernel defines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polygen.frontend.program import Dim
+from polygen.lower.result_work import Epilogue, Read
+from polygen.poly.match import Along
+from polygen.poly.pointwise import Compute
+from polygen.rewrite.separation import Factor
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is computed of one score.
+
+    Attributes:
+        statements: in order.
+        given: values that are passed, and the names of their parameters: the score, the reference.
+        reads: of arrays, at (row, key).
+        coordinates: variable, and the number that it holds.
+        results: values, the first of which takes the score's place.
+    """
+
+    statements: tuple[Compute, ...]
+    given: tuple[tuple[str, str], ...]
+    reads: tuple[Read, ...]
+    coordinates: tuple[tuple[str, Along], ...]
+    results: tuple[str, ...]
+    unmasked: tuple[Compute, ...] = ()  # the statements where no key of a tile is masked
+
+
+@dataclass(frozen=True, slots=True)
+class ScanState:
+    """A state of every row.
+
+    Attributes:
+        value: of the program.
+        monoid: how terms are combined.
+        term: which of the terms that are weighed it combines; "" for the reference.
+        rescaled: whether it is multiplied by the correction first.
+    """
+
+    value: str
+    monoid: str
+    term: str
+    rescaled: bool
+
+    @property
+    def register(self) -> str:
+        """What holds it: one for each row of an instruction that a thread has elements of."""
+        return f"state_{self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The registers between two products, and what is done with them.
+
+    Attributes:
+        advance: what makes terms of the reference; None where there is no reference.
+        weigh: what makes the second product's operand, and terms of the other states.
+        states: the reference first.
+        factors: of the correction c(m, m').
+        rows: instructions along m of a consumer.
+        row_step: rows of an instruction.
+        score_groups: groups of columns of the scores.
+        total_groups: of the second product's sums.
+        group_columns: columns of a group.
+        elements: per element of a group, of its thread: (which of its rows, columns from its
+            first).
+        half_rows: from a thread's first row to its second.
+        masks: bits in which the numbers of lanes differ that have elements of the same rows.
+        first_row: of a thread in instruction `m`.
+        first_key: of a thread in key tile `k`.
+        keys: how many there are.
+        tile: keys of a tile.
+        dtype: of the second product's operand.
+        fragment: per k step of the second product and register of its operand: the pair of scores
+            that it holds, (group, element) of the first, beside the second.
+        fast: whether functions take their fast forms.
+        inside: beside the end of the keys, when no key of a tile is masked for a consumer's rows of
+            instruction `m`: a condition, or "".
+    """
+
+    advance: Terms | None
+    weigh: Terms
+    states: tuple[ScanState, ...]
+    factors: tuple[Factor, ...]
+    rows: int
+    row_step: int
+    score_groups: int
+    total_groups: int
+    group_columns: int
+    elements: tuple[tuple[int, int], ...]
+    half_rows: int
+    masks: tuple[int, ...]
+    first_row: str
+    first_key: str
+    keys: Dim
+    tile: int
+    dtype: str
+    fragment: tuple[tuple[tuple[int, int], ...], ...]
+    fast: bool
+    inside: str = ""
+
+    @property
+    def reference(self) -> ScanState | None:
+        """The state that terms are made with."""
+        return self.states[0] if self.advance is not None else None
+
+    @property
+    def summed(self) -> tuple[ScanState, ...]:
+        """The other states."""
+        return self.states[1:] if self.advance is not None else self.states
+
+
+@dataclass(frozen=True, slots=True)
+class RowStore:
+    """Sums and states -> results, straight from the registers.
+
+    Attributes:
+        epilogue: the statements.
+        states: the variables that are states, and their registers.
+        elements: as of `Scan`.
+    """
+
+    epilogue: Epilogue
+    states: tuple[tuple[str, str], ...]
+    elements: tuple[tuple[int, int], ...]

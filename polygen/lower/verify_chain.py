@@ -1,0 +1,62 @@
+"""Checks that the leaves of a chain compute on what the program says, where it says.
+
+1. What is read at a score is at the program's address, whatever strides and coordinates.
+2. Coordinates are the program's.
+3. Every pair that becomes a register of the second product's operand is what the fragments say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from polygen.errors import VerifyError
+from polygen.frontend.program import Tensor
+from polygen.lower.chain import carried
+from polygen.lower.plan import KernelPlan
+from polygen.lower.scan_work import Scan
+from polygen.poly.match import Along
+
+Check = Callable[[KernelPlan, Tensor, tuple[Along, ...], str, Mapping[str, str]], None]
+
+
+def check_scans(plan: KernelPlan, check: Check) -> None:
+    """Check every scan of a plan.
+
+    Args:
+        plan: of a chain, or of anything else.
+        check: that a text is the address of an index.
+
+    Raises:
+        VerifyError: with what differs.
+    """
+    for scan in plan.of(Scan):
+        _check_reads(plan, scan, check)
+        groups = plan.atom.k // plan.atom.n
+        wanted = tuple(
+            tuple((step * groups + group, element) for group, element in carried(plan.atom))
+            for step in range(plan.tiles.k_steps)
+        )
+        if scan.fragment != wanted or (scan.rows, scan.tile) != (
+            plan.tiles.atoms[0],
+            plan.tiles.cta[2],
+        ):
+            raise VerifyError("scores are not the operand of the next product", where=plan.entry)
+
+
+def _check_reads(plan: KernelPlan, scan: Scan, check: Check) -> None:
+    assert plan.scored is not None
+    elements = {element.name: element for element in plan.scored.reads}
+    coordinates = dict(plan.scored.coordinates)
+    for terms in (scan.advance, scan.weigh):
+        if terms is None:
+            continue
+        for read in terms.reads:
+            if read.tensor.dims:
+                text = " + ".join(
+                    [*read.base, f"row * {read.m_stride}", f"column * {read.n_stride}"]
+                )
+                index = elements[read.name].index
+                check(plan, read.tensor, index, text, {"m": "row", "n": "column"})
+        for name, along in terms.coordinates:
+            if coordinates.get(name) != along:
+                raise VerifyError(f"{name} is {along}", where=plan.entry)

@@ -1,0 +1,245 @@
+"""The program of a chain: two products in one loop over keys, with scans between them.
+
+    producer   fill_a[i] fill_b[i,k] fill_c[i,k]   one thread has the copy engine fill rings: the
+                                                   rows of the first product, its keys, the values
+    consumer   score[i,k,s,m]     a tile of the first product: 64 rows by the keys of a tile
+               advance[i,k]       terms of the reference; its next state, and what corrects sums
+               weigh[i,k]         terms under the reference; their states
+               rescale[i,k]       the second product's sums, for the reference of this tile
+               convert[i,k]       what is weighed -> the second product's left operand, in registers
+               multiply[i,k,s,m]  the second product
+               complete[i]        states of threads -> states of rows
+               store[i,m]         sums and states -> results
+
+Blocks are persistent: `i` counts the tiles of rows of one, `k` the tiles of keys, `s` instructions
+along what is summed, `m` those along the rows of a consumer.
+
+The second product lags a tile: it runs while the next tile is scored and weighed. So the last
+uses of rings stand where something else waits for them, so that both products are in flight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polygen.hardware.device import common_facts
+from polygen.hardware.units import unit
+from polygen.poly.frames import Frames, Held
+from polygen.poly.kernel_parts import flat
+from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
+from polygen.poly.tile_tree import loop, steps
+from polygen.poly.tiling import Tiling
+
+_THREADS, _COPY_ENGINE, _PRODUCTS = "threads", "tma.load", "wgmma"
+
+
+@dataclass(frozen=True, slots=True)
+class ChainShape:
+    """What a chain's kernel is made of.
+
+    Attributes:
+        tiles: rows, columns of results and keys of a block's tile; those of a consumer.
+        depth: elements that the first product sums over, as the tile holds them.
+        stages: slots of the rings of keys and of values.
+        referenced: whether terms are made with a reference.
+        states: whether there are any.
+        turns: whether consumers issue their products one after another, so that one multiplies
+            while the others weigh.
+        row_slots: slots of the ring of rows: with two the next tile's come while this one's are
+            used.
+    """
+
+    tiles: Tiling
+    depth: int
+    stages: int
+    referenced: bool
+    states: bool
+    turns: bool = False
+    row_slots: int = 1
+
+    @property
+    def consumers(self) -> int:
+        """Warpgroups that multiply, each its own rows."""
+        return self.tiles.warps[0]
+
+    @property
+    def score_steps(self) -> int:
+        """Instructions along what the first product sums over."""
+        return self.depth // self.tiles.atom[2]
+
+    @property
+    def producer(self) -> Place:
+        """The thread that fills rings."""
+        return Place("producer")
+
+    @property
+    def consumer(self) -> Place:
+        """A warpgroup that multiplies."""
+        facts = common_facts()
+        threads = facts["warpgroup_warps"] * facts["warp_size"]
+        return Place("consumer", ("group",), (self.consumers,), threads)
+
+
+def by_chain(shape: ChainShape) -> TileProgram:
+    """The program."""
+    lag = {name: "k + 1" for name in ("fill_c", "multiply", "commit_multiply")}
+    between = [s.name for s in _between(shape)]
+    score, multiply = (loop("s", loop("m", name)) for name in ("score", "multiply"))
+    first = ("fill_b", score, "commit_score")
+    second = ("fill_c", multiply, "commit_multiply")
+    begin = ("locate_producer", "locate_consumer", "fill_a")
+    end = (*(("complete",) if shape.states else ()), loop("m", "store"))
+    every = loop("k", flat(steps(*first, *between, *second)))
+    runs = loop("k", flat(steps(*first, *second, *between)), "separate[x]", **lag)
+    # Where what a product makes is needed first: until then the other one may run as well.
+    second_needed = "rescale" if shape.referenced else "convert"
+    releases = (("ring_b", between[0]), ("ring_c", second_needed))
+    return TileProgram(
+        ("k_tiles", "tiles"),
+        "k_tiles >= 1 and tiles >= 0",
+        _buffers(shape),
+        (*_fills(shape), *_products(shape), *_between(shape), *_end(shape)),
+        loop("i", flat(steps(*begin, every, *end))),
+        loop("i", flat(steps(*begin, runs, *end))),
+        fields=(
+            ("ring", "pipeline.stages or pipeline.in_flight"),
+            ("scores", "pipeline.in_flight"),
+            ("weights", "pipeline.in_flight"),
+        ),
+        releases=releases,
+        turns=(("score", "commit_multiply"),) if shape.turns else (),
+    )
+
+
+def frames(shape: ChainShape) -> Frames:
+    """Under which tile's reference sums are taken, and left."""
+    if not shape.referenced:
+        return Frames("sum", ())
+    now, before = "[i,k]", "[i,k-1]"
+    return Frames(
+        "sum",
+        (
+            Held("rescale", before, now),
+            Held("multiply", now, now),
+            Held("store", "[i,k_tiles - 1]", ""),
+        ),
+    )
+
+
+def _buffers(shape: ChainShape) -> tuple[Buffer, ...]:
+    found = [
+        Buffer("tile_producer", "scalar", 1, 0),
+        Buffer("tile_consumer", "scalar", 1, 1),
+        Buffer("ring_a", "shared", 1, 0, shape.row_slots),
+        Buffer("ring_b", "shared", 2, 0, shape.stages),
+        Buffer("ring_c", "shared", 2, 0, shape.stages),
+        Buffer("scores", "register", 2, 1),
+        Buffer("weights", "register", 2, 1),
+        Buffer("sum", "register", 1, 1),
+    ]
+    if shape.states:
+        found.append(Buffer("states", "register", 1, 1))
+    if shape.referenced:
+        found.append(Buffer("correction", "register", 2, 1))
+    return tuple(found)
+
+
+def _tiles(place: Place) -> str:
+    return f"tile_{place.name}[{','.join(('i', *place.agents))}]"
+
+
+def _fills(shape: ChainShape) -> tuple[TileStatement, ...]:
+    threads, engine, rows = unit(_THREADS), unit(_COPY_ENGINE), "0 <= i < tiles"
+    keys = f"{rows} and 0 <= k < k_tiles"
+    producer, found = shape.producer, []
+    for place in (producer, shape.consumer):
+        found.append(
+            TileStatement(
+                f"locate_{place.name}", ("i",), rows, (), (_tiles(place),), "frame", threads,
+                place, calls="locate",
+            )
+        )  # fmt: skip
+    reads = (_tiles(producer),)
+    for ring, loops, bounds in (
+        ("a", ("i",), rows),
+        ("b", ("i", "k"), keys),
+        ("c", ("i", "k"), keys),
+    ):
+        cell = f"ring_{ring}[{','.join(loops)}]"
+        found.append(
+            TileStatement(f"fill_{ring}", loops, bounds, reads, (cell,), "move", engine, producer)
+        )
+    return tuple(found)
+
+
+def _products(shape: ChainShape) -> tuple[TileStatement, ...]:
+    consumer, threads, products = shape.consumer, unit(_THREADS), unit(_PRODUCTS)
+    keys, m = "0 <= i < tiles and 0 <= k < k_tiles", f"0 <= m < {shape.tiles.atoms[0]}"
+    scores, total = "scores[i,k,group,m]", "sum[i,group,m]"
+    loops = ("i", "k", "s", "m")
+    score = TileStatement(
+        "score", loops, f"{keys} and 0 <= s < {shape.score_steps} and {m}",
+        ("ring_a[i]", "ring_b[i,k]", f"{scores} : s > 0"), (scores,),
+        "product", products, consumer, group="commit_score",
+    )  # fmt: skip
+    multiply = TileStatement(
+        "multiply", loops, f"{keys} and 0 <= s < {shape.tiles.k_steps} and {m}",
+        ("weights[i,k,group]", "ring_c[i,k]", f"{total} : k + s > 0"), (total,),
+        "product", products, consumer, group="commit_multiply",
+    )  # fmt: skip
+    # Behind the first scores of a row tile nothing is multiplied yet: the group is empty, and as
+    # many groups follow the scores as later on.
+    behind = "0 <= i < tiles and -1 <= k < k_tiles"
+    commits = (("commit_score", keys), ("commit_multiply", behind))
+    return (
+        score,
+        multiply,
+        *(
+            TileStatement(name, ("i", "k"), bounds, (), (), "commit", threads, consumer)
+            for name, bounds in commits
+        ),
+    )
+
+
+def _between(shape: ChainShape) -> tuple[TileStatement, ...]:
+    """What runs from the scores of a tile to the second product's operand."""
+    consumer, threads, rows = shape.consumer, unit(_THREADS), f"0 <= m < {shape.tiles.atoms[0]}"
+    keys, scores = "0 <= i < tiles and 0 <= k < k_tiles", f"scores[i,k,group,m] : {rows}"
+    sums, located = f"sum[i,group,m] : {rows}", _tiles(consumer)
+    states, seen = "states[i,group]", "states[i,group] : k > 0"
+    correction = "correction[i,k,group]"
+
+    def statement(
+        name: str, reads: tuple[str, ...], writes: tuple[str, ...], bounds: str = keys
+    ) -> TileStatement:
+        return TileStatement(name, ("i", "k"), bounds, reads, writes, "map", threads, consumer)
+
+    found = []
+    if shape.referenced:
+        found.append(statement("advance", (located, scores, seen), (scores, states, correction)))
+    own = (states,) if shape.states else ()
+    before = ((states,) if shape.referenced else (seen,)) if shape.states else ()
+    corrects = (correction,) if shape.referenced else ()
+    found.append(statement("weigh", (located, scores, *before, *corrects), (scores, *own)))
+    if shape.referenced:
+        later = f"{keys} and k > 0"
+        found.append(statement("rescale", (correction, sums), (sums,), later))
+    found.append(statement("convert", (scores,), ("weights[i,k,group]",)))
+    return tuple(found)
+
+
+def _end(shape: ChainShape) -> tuple[TileStatement, ...]:
+    consumer, threads, rows = shape.consumer, unit(_THREADS), "0 <= i < tiles"
+    states = ("states[i,group]",) if shape.states else ()
+    found = []
+    if shape.states:
+        found.append(
+            TileStatement("complete", ("i",), rows, states, states, "map", threads, consumer)
+        )
+    found.append(
+        TileStatement(
+            "store", ("i", "m"), f"{rows} and 0 <= m < {shape.tiles.atoms[0]}",
+            (_tiles(consumer), "sum[i,group,m]", *states), (), "map", threads, consumer,
+        )
+    )  # fmt: skip
+    return tuple(found)

@@ -1,0 +1,307 @@
+"""`ChainMatch` -> `ScheduleTree`: the statements of a chain as polyhedra, tiles, and the proofs.
+
+1. The chain is written as element statements in the form of its scans: state b of a row is known
+   behind block b of its keys. isl computes their dependences.
+2. As the program was, with folds, one loop over keys breaks dependences; isl finds the pair. As it
+   is now, none leaves a row, and none goes backwards along the keys.
+3. Every element statement has one tile statement. The dependences are carried over to these, and
+   are proved of the trees that are emitted, as everything else about them (`refine`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from polygen import isl
+from polygen.errors import VerifyError
+from polygen.poly.by_chain import ChainShape, by_chain, frames
+from polygen.poly.chain_match import VALUES, WEIGHTS, ChainMatch
+from polygen.poly.derive_syncs import Synchronised, derive
+from polygen.poly.emitted import Emitted
+from polygen.poly.frames import check_frames
+from polygen.poly.kernel_parts import MainLoop, Product
+from polygen.poly.legality import Proof, check_blocks
+from polygen.poly.mapping import ScheduleTree
+from polygen.poly.place_trees import place_trees
+from polygen.poly.refine import refine
+from polygen.poly.scop import Scop, must_flow, reuse_dependences, space
+from polygen.poly.tile_program import TileProgram
+from polygen.poly.tiling import Panels
+from polygen.schedule.sums import ASCENDING, FROM_FIRST, Sums, sum_order
+
+
+@dataclass(frozen=True, slots=True)
+class _Element:
+    """One statement over elements: its instance, bounds, accesses, time and tile statement."""
+
+    instance: str
+    bounds: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    time: str
+    tile: str
+
+
+def map_chain(
+    matched: ChainMatch,
+    shape: ChainShape,
+    instruction: str,
+    derived: Callable[[TileProgram], Synchronised] = derive,
+) -> tuple[Scop, ScheduleTree]:
+    """Build and prove the schedule tree of a chain.
+
+    Args:
+        matched: its products.
+        shape: tiles, stages, lag.
+        instruction: that multiplies.
+        derived: what synchronises a tile program, derived or kept from before.
+
+    Raises:
+        IllegalSchedule: a dependence is broken; with a witness.
+        VerifyError: what would be emitted does not do what the program says; with a witness.
+    """
+    elements = _elements(matched, shape)
+    model = _scop(matched, elements)
+    program = by_chain(shape)
+    rows = "; ".join(
+        f"{one.instance} -> [{','.join((*_batches(matched), f'floor(i/{shape.tiles.cta[0]})'))}]"
+        for one in elements
+    )
+    prefix = space(model.parameters)
+    blocks = isl.UnionMap(f"{prefix}{{ {rows} }}").intersect_domain(model.domain)
+    apart = check_blocks(model.dependences, blocks, "tile.cta.m")
+    text = "; ".join(f"{one.instance} -> {one.tile}" for one in elements)
+    relation = isl.UnionMap(f"{space((*model.parameters, 'k_tiles'))}{{ {text} }}")
+    relation = relation.intersect_domain(model.domain)
+    count = isl.Set(_tile_count(matched, model, shape))
+    whole = _check_whole(model, program, relation, count)
+    carried = _carried(model, relation, count)
+    synchronised = derived(program)
+    trees = place_trees(program, synchronised.tree, synchronised.leaves)
+    emitted = Emitted(
+        program, synchronised.leaves, synchronised.syncs, synchronised.counters, trees,
+        synchronised.tree, synchronised.frame, carried,
+    )  # fmt: skip
+    proofs = (
+        _one_loop(matched, model, program, carried), apart, whole, *refine(emitted),
+        *check_frames(program, frames(shape)),
+    )  # fmt: skip
+    tree = ScheduleTree(
+        matched.fusion,
+        matched.values,
+        shape.tiles,
+        MainLoop((), (Product("", WEIGHTS, VALUES),)),
+        f"{{ {text} }}",
+        synchronised,
+        trees,
+        proofs,
+        Panels(0, (), ()),
+        _sums(matched, shape, instruction),
+    )
+    return model, tree
+
+
+def _batches(matched: ChainMatch) -> tuple[str, ...]:
+    return tuple(dim for dim, _ in matched.values.batches)
+
+
+def _elements(matched: ChainMatch, shape: ChainShape) -> tuple[_Element, ...]:
+    """The statements of a chain in the form of its scans: b counts blocks of keys."""
+    z, keys = _batches(matched), shape.tiles.cta[2]
+    m, columns, depth = matched.values.m, matched.columns, matched.depth
+    row = ",".join((*z, "i"))
+    outer = " and ".join([*(f"0 <= {d} < {n}" for d, n in matched.values.batches), f"0 <= i < {m}"])
+    key = f"{outer} and 0 <= j < {matched.values.depths[0]}"
+    column, block = f"0 <= e < {columns}", f"floor(j/{keys})"
+    rows = shape.tiles.warp[0]
+    group, atom = f"floor((i mod {shape.tiles.cta[0]})/{rows})", f"floor((i mod {rows})/64)"
+    step = shape.tiles.atom[2]
+    state, before = f"state[{row},{block}]", f"state[{row},{block} - 1]"
+    score, x, weight = f"v[{row},j]", f"x[{row},j]", f"p[{row},j]"
+    total, result = f"o[{row},e]", f"y[{row},e]"
+
+    def time(phase: int, *rest: str) -> str:
+        return ",".join((row, str(phase), *(*rest, "0", "0", "0", "0")[:4]))
+
+    found = [
+        _Element(
+            f"Z[{row},e]", f"{outer} and {column}", (), (total,), time(0, "e"),
+            f"multiply[{group},0,0,0,{atom}]",
+        ),
+        _Element(
+            f"score[{row},j,d]", f"{key} and 0 <= d < {depth}", (f"{score}",), (score,),
+            time(1, block, "0", "j", "d"), f"score[{group},0,{block},floor(d/{step}),{atom}]",
+        ),
+    ]  # fmt: skip
+    own = (state,) if shape.states else ()
+    if shape.referenced:
+        found.append(
+            _Element(
+                f"advance[{row},j]", key, (score, before, state), (x, state),
+                time(1, block, "1", "j"), f"advance[{group},0,{block}]",
+            )
+        )  # fmt: skip
+    found.append(
+        _Element(
+            f"weigh[{row},j]", key, (x if shape.referenced else score, *own), (weight, *own),
+            time(1, block, "2", "j"), f"weigh[{group},0,{block}]",
+        )
+    )  # fmt: skip
+    if shape.referenced:
+        found.append(
+            _Element(
+                f"rescale[{row},j,e]", f"{key} and {column} and j mod {keys} = 0 and j > 0",
+                (before, state, total), (total,), time(1, block, "3", "j", "e"),
+                f"rescale[{group},0,{block}]",
+            )
+        )  # fmt: skip
+    found += [
+        _Element(
+            f"multiply[{row},j,e]", f"{key} and {column}", (weight, total), (total,),
+            time(1, block, "4", "j", "e"),
+            f"multiply[{group},0,{block},floor((j mod {keys})/{step}),{atom}]",
+        ),
+        _Element(
+            f"store[{row},e]", f"{outer} and {column}", (total, *_last(matched, shape, row)),
+            (result,), time(2, "e"), f"store[{group},0,{atom}]",
+        ),
+    ]  # fmt: skip
+    return tuple(found)
+
+
+def _last(matched: ChainMatch, shape: ChainShape, row: str) -> tuple[str, ...]:
+    keys = matched.values.depths[0]
+    return (f"state[{row},floor(({keys} - 1)/{shape.tiles.cta[2]})]",) if shape.states else ()
+
+
+def _parameters(matched: ChainMatch) -> tuple[str, ...]:
+    extents = (matched.values.m, matched.values.depths[0], *(n for _, n in matched.values.batches))
+    return tuple(dict.fromkeys(one for one in extents if isinstance(one, str)))
+
+
+def _scop(matched: ChainMatch, elements: tuple[_Element, ...]) -> Scop:
+    parameters = _parameters(matched)
+    prefix = space(parameters)
+    positive = " and ".join(f"{name} >= 1" for name in parameters) or "1 = 1"
+    domain = isl.UnionSet(
+        f"{prefix}{{ {'; '.join(f'{one.instance} : {one.bounds}' for one in elements)} }}"
+    ).intersect_params(isl.Set(f"{prefix}{{ : {positive} }}"))
+
+    def relation(items: list[str]) -> isl.UnionMap:
+        return isl.UnionMap(f"{prefix}{{ {'; '.join(items)} }}").intersect_domain(domain)
+
+    read = relation([f"{one.instance} -> {cell}" for one in elements for cell in one.reads])
+    write = relation([f"{one.instance} -> {cell}" for one in elements for cell in one.writes])
+    order = relation([f"{one.instance} -> [{one.time}]" for one in elements])
+    flow, reuse = must_flow(read, write, order), reuse_dependences(read, write, order)
+    return Scop(parameters, (), domain, read, write, order, flow, reuse)
+
+
+def _one_loop(matched: ChainMatch, model: Scop, program: TileProgram, carried: str) -> Proof:
+    """One loop over blocks of keys keeps all dependences of the scans; folds would break one.
+
+    Raises:
+        VerifyError: it does not; with the pair.
+    """
+    image = isl.UnionMap(f"{program.prefix}{{ {carried} }}").get_map_list()
+    for at in range(image.n_map()):
+        one = image.get_at(at)
+        loops = [
+            program.statement(str(one.get_tuple_name(side))).loops
+            for side in (isl.dim_type.in_, isl.dim_type.out)
+        ]
+        if any("k" not in names for names in loops):
+            continue
+        first, then = (1 + names.index("k") for names in loops)
+        backwards = isl.Map.universe(one.get_space())
+        backwards = backwards.order_gt(isl.dim_type.in_, first, isl.dim_type.out, then)
+        wrong = one.intersect(backwards)
+        if not wrong.is_empty():
+            raise VerifyError(
+                f"a scan reads what a later block of keys leaves: {isl.sample_pair(wrong)}",
+                where="rewrite",
+            )
+    claim = "one loop over blocks of keys keeps every dependence"
+    if not matched.chain.reference:
+        return Proof(claim, "keys")
+    return Proof(f"{claim}; as folds they had {_broken(matched, model)}", "scans")
+
+
+def _broken(matched: ChainMatch, model: Scop) -> isl.InstancePair | None:
+    """A dependence that goes backwards in a loop over keys, where the reference is a fold."""
+    row = ",".join((*_batches(matched), "i"))
+    prefix, (fold, term) = space(model.parameters), _ends(matched)
+    keys = model.domain.apply(
+        isl.UnionMap(f"{prefix}{{ weigh[{row},j] -> {fold}[{row},j]; "
+                     f"weigh[{row},j] -> {term}[{row},j] }}")
+    )  # fmt: skip
+    order = isl.UnionMap(f"{prefix}{{ {fold}[{row},j] -> [{row},0,j]; "
+                         f"{term}[{row},j] -> [{row},1,j] }}")  # fmt: skip
+    write = isl.UnionMap(f"{prefix}{{ {fold}[{row},j] -> m[{row}] }}").intersect_domain(keys)
+    read = isl.UnionMap(f"{prefix}{{ {term}[{row},j] -> m[{row}] }}").intersect_domain(keys)
+    flow = isl.Map.from_union_map(must_flow(read, write, order))
+    at = len(_batches(matched)) + 1
+    later = isl.Map.universe(flow.get_space())
+    later = later.order_gt(isl.dim_type.in_, at, isl.dim_type.out, at)
+    return isl.sample_pair(flow.intersect(later))
+
+
+def _ends(matched: ChainMatch) -> tuple[str, str]:
+    """What the pair is called: the reference and what is made with it."""
+    return matched.chain.reference, matched.chain.weight
+
+
+def _tile_count(matched: ChainMatch, model: Scop, shape: ChainShape) -> str:
+    keys, step = matched.values.depths[0], shape.tiles.cta[2]
+    prefix = space((*model.parameters, "k_tiles"))
+    return f"{prefix}{{ : k_tiles = floor(({keys} + {step - 1})/{step}) }}"
+
+
+def _check_whole(
+    model: Scop, program: TileProgram, relation: isl.UnionMap, count: isl.Set
+) -> Proof:
+    """Every element has one tile statement, and that is one of the program's."""
+    counted = model.domain.intersect_params(count)
+    if not relation.is_single_valued() or not counted.is_subset(relation.domain()):
+        raise VerifyError("the tiles do not execute every instance exactly once", where="tiling")
+    names = {s.name for s in program.statements}
+    image = relation.intersect_params(count).range().get_set_list()
+    first = program.context.replace("tiles >= 0", "tiles >= 1")
+    for at in range(image.n_set()):
+        tile = image.get_at(at)
+        name = str(tile.get_tuple_name())
+        domain = isl.Set(f"{program.prefix}{{ {program.statement(name).domain} and {first} }}")
+        rest = tile.subtract(domain.fix_val(isl.dim_type.param, 1, isl.Val(1)).project_out(
+            isl.dim_type.param, 1, 1)) if name in names else tile  # fmt: skip
+        if not rest.is_empty():
+            raise VerifyError(f"{isl.sample_point(rest)} is no tile of the program", where="tiling")
+    return Proof("every element is executed by one tile of the program", "tiling")
+
+
+def _carried(model: Scop, relation: isl.UnionMap, count: isl.Set) -> str:
+    """The dependences between the tile statements of one row tile, as isl text."""
+    image = model.dependences.apply_domain(relation).apply_range(relation)
+    image = image.intersect_params(count).subtract(image.domain().identity())
+    for name in model.parameters:
+        at = int(image.get_space().find_dim_by_name(isl.dim_type.param, name))
+        image = image.project_out(isl.dim_type.param, at, 1)
+    return "; ".join(isl.pieces(image))
+
+
+def _sums(matched: ChainMatch, shape: ChainShape, instruction: str) -> Sums:
+    """In which order products add up: keys go up, tile by tile, instruction by instruction."""
+    orders = []
+    step, keys = shape.tiles.atom[2], shape.tiles.cta[2]
+    for found, groups in (
+        (matched.scores, str(shape.score_steps)),
+        (matched.values, f"{keys // step} * ceil({matched.values.depths[0]} / {keys})"),
+    ):
+        product = found.products[0].contraction
+        orders.append(
+            sum_order(
+                product.name, instruction, product.dtype, step, ASCENDING, count=groups,
+                begins=FROM_FIRST,
+            )
+        )  # fmt: skip
+    return Sums(tuple(orders))

@@ -1,0 +1,187 @@
+"""`Chain` -> its two products in the dims of the kernel, and what is computed at every element.
+
+The dims are those of the results: m counts rows, n columns, k keys, z0, z1, ... matrices. The first
+product has its keys along its own n, and sums over a dim that no tile cuts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from polygen.errors import UnsupportedProgram
+from polygen.frontend.program import Program
+from polygen.hardware.device import common_facts
+from polygen.poly.fusion import Fusion, fuse
+from polygen.poly.match import Along, Match, Operand, match
+from polygen.poly.pointwise import Element, Pointwork, pointwork
+from polygen.poly.scop import scop
+from polygen.rewrite.chain import Chain
+
+WEIGHTS, VALUES = "weights", "c"  # the second product's operands, as the tile program calls them
+
+
+@dataclass(frozen=True, slots=True)
+class ChainMatch:
+    """A chain in the kernel's dims.
+
+    Attributes:
+        chain: what is run.
+        scores: the first product; m: rows, n: keys, k: what it sums over.
+        values: the second; m: rows, n: columns, k: keys.
+        fusion: of the second program.
+        before: what is computed at every (row, key), m and n of the first product.
+        after: what is computed at every result; states are none of its reads.
+        states: what `before` and `after` call the states that they read: (variable, state).
+    """
+
+    chain: Chain
+    scores: Match
+    values: Match
+    fusion: Fusion
+    before: Pointwork
+    after: Pointwork
+    states: tuple[tuple[str, str], ...]
+
+    @property
+    def depth(self) -> int:
+        """Elements that the first product sums over."""
+        found = self.scores.depths[0]
+        assert isinstance(found, int)
+        return found
+
+    @property
+    def columns(self) -> int:
+        """Columns of a matrix of results."""
+        assert isinstance(self.values.n, int)
+        return self.values.n
+
+    @property
+    def operands(self) -> tuple[tuple[str, Operand], ...]:
+        """The arrays that are multiplied, by the name of their ring."""
+        return (*self.scores.operands, (VALUES, self.values.operand(VALUES)))
+
+
+def match_chain(chain: Chain) -> ChainMatch:
+    """Both products in the kernel's dims.
+
+    Raises:
+        UnsupportedProgram: rows or matrices of the one are not those of the other, head dims have
+            no numbers, or the copy engine cannot move an operand.
+    """
+    scores_fusion, scores = _matched(chain.scores)
+    fusion, values = _matched(chain.values)
+    before = pointwork(chain.scores, scores_fusion, scores)
+    after = pointwork(chain.values, fusion, values)
+    _require_same_rows(chain, scores, values, before)
+    _require_numbers(chain, scores, values)
+    values = _named(values)
+    states = {state.value for state in chain.states}
+    known = [
+        (read.name, read.tensor.name)
+        for read in (*before.reads, *after.reads)
+        if read.tensor.name in states
+    ]
+    found = ChainMatch(
+        chain,
+        scores,
+        values,
+        fusion,
+        _own(_without(before, states)),
+        _with_rows(_without(after, states), chain),
+        tuple(dict.fromkeys(known)),
+    )
+    _require_boxes(found)
+    return found
+
+
+def _matched(program: Program) -> tuple[Fusion, Match]:
+    fusion = fuse(program, scop(program))
+    return fusion, match(program, fusion)
+
+
+def _without(work: Pointwork, states: set[str]) -> Pointwork:
+    return replace(work, reads=tuple(r for r in work.reads if r.tensor.name not in states))
+
+
+def _own(work: Pointwork) -> Pointwork:
+    """What is written and read again is a value, and no array."""
+    made = {write.name for write in work.writes}
+    names = {read.name: read.tensor.name for read in work.reads if read.tensor.name in made}
+    statements = tuple(
+        replace(s, args=tuple(names.get(a, a) if isinstance(a, str) else a for a in s.args))
+        for s in work.statements
+    )
+    reads = tuple(read for read in work.reads if read.name not in names)
+    return replace(work, reads=reads, statements=statements)
+
+
+def _with_rows(work: Pointwork, chain: Chain) -> Pointwork:
+    """Outputs of one element a row are arrays without columns."""
+    rows = {tensor.name: tensor for tensor in chain.rows}
+
+    def write(element: Element) -> Element:
+        tensor = rows.get(element.name)
+        return element if tensor is None else Element(element.name, tensor, element.index[:-1])
+
+    return replace(work, writes=tuple(map(write, work.writes)))
+
+
+def _named(values: Match) -> Match:
+    """The second product with its operands called as in the tile program."""
+    (product,) = values.products
+    names = {product.left: WEIGHTS, product.right: VALUES}
+    return replace(
+        values,
+        products=(replace(product, left=WEIGHTS, right=VALUES),),
+        operands=tuple((names[name], operand) for name, operand in values.operands),
+    )
+
+
+def _require_same_rows(chain: Chain, scores: Match, values: Match, before: Pointwork) -> None:
+    """Rows, keys and matrices of what is scored are those of what is multiplied."""
+    scored = next(write.index for write in before.writes if write.name == chain.weight)
+    (product,) = values.products
+    operand = values.operand(product.left)
+    turned = {"n": "k"}
+    wanted = tuple(replace(one, dim=turned.get(one.dim, one.dim)) for one in scored)
+    same = operand.tensor.name == chain.weight and operand.index == wanted
+    if same and scores.batches == values.batches:
+        return
+    raise UnsupportedProgram(
+        f"{chain.weight}[{', '.join(map(str, wanted))}] is multiplied as "
+        f"[{', '.join(map(str, operand.index))}]",
+        where=chain.values.name,
+        why="rows of the first product stay in the registers of the threads that multiply them, "
+        "and results are stored with their columns innermost",
+        nearest="Write f(q @ k.mT) @ v, with a result whose last axis is that of v",
+    )
+
+
+def _require_numbers(chain: Chain, scores: Match, values: Match) -> None:
+    for what, extent in (("sums over", scores.depths[0]), ("has columns", values.n)):
+        if not isinstance(extent, int):
+            raise UnsupportedProgram(
+                f"a product of a chain {what} {extent}",
+                where=chain.values.name,
+                why="its tile holds the whole of it",
+                nearest=f'Give {extent} as a number in the signature, as in "bf16[B,S,128]"',
+            )
+
+
+def _require_boxes(found: ChainMatch) -> None:
+    row = common_facts()["tensor_map_row_bytes"]
+    for _, operand in found.operands:
+        if not operand.in_boxes or operand.alignment < row:
+            raise UnsupportedProgram(
+                f"{operand.tensor}: the copy engine cannot move it",
+                where=found.chain.values.name,
+                why=f"operands of chains come in boxes, of rows that start at multiples of {row} "
+                f"bytes; these start at multiples of {operand.alignment}",
+                nearest="Pass an array with aligned rows, without steps backwards",
+            )
+
+
+def renamed(index: tuple[Along, ...]) -> tuple[Along, ...]:
+    """An index of the first product in the dims of the kernel: its keys are k."""
+    names = {"n": "k", "k": "depth"}
+    return tuple(replace(one, dim=names.get(one.dim, one.dim)) for one in index)

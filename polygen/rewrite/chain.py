@@ -1,0 +1,388 @@
+"""Chains of products: the sums of one, after pointwise work and folds, are an operand of the next.
+
+    v0[i,j] += q[i,k] * k[j,k]     v8[i,e] += f(v0[i,j], m[i]) * v[j,e]     m, l: folds over j
+
+One loop over the keys j runs everything, if nothing in it needs what only the end of the loop
+knows. Dependences alone say no: the maximum of a row is known behind its last key, and all terms
+read it. The rewrite makes every fold a *scan* over j, whose state is known at each key:
+
+    m[i,j] = max(m[i,j-1], x[i,j])
+    l[i,j] = l[i,j-1] * c(m[i,j-1], m[i,j]) + f(x[i,j], m[i,j])      c(m, m') = f(x, m') / f(x, m)
+
+1. Log-sum-exp is written as a maximum and a sum; equal statements are one (`simplify`).
+2. What does not vary along j leaves the second product (`factors`).
+3. A fold whose result terms over j read, the *reference*, becomes a scan. Terms under another
+   reference are worth a factor more that does not depend on them (`separation`): so sums of them
+   become scans with a rescale. Else the program is refused, with numbers that show why.
+4. A scan takes blocks of keys as it takes keys: folds are monoids, and c(m, m'') = c(m, m') c(m',
+   m''). So tiles fold their own keys and take one step.
+
+What is left is two programs of one product each, over the rows and the keys and over the rows and
+the columns, that all other passes know; values of the one are arrays to the other that nobody
+stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from polygen.errors import UnsupportedProgram
+from polygen.frontend.dtypes import F32, S32
+from polygen.frontend.program import (
+    Access,
+    Argument,
+    Contraction,
+    Fold,
+    Pointwise,
+    Program,
+    Statement,
+    Tensor,
+)
+from polygen.rewrite.factors import factors_out
+from polygen.rewrite.key_range import KeyRange, key_range
+from polygen.rewrite.positive_factors import factors_behind_folds
+from polygen.rewrite.separation import Factor, correction, separated
+from polygen.rewrite.simplify import Fresh, each_once, log_sums_in_parts, needed
+from polygen.rewrite.two_programs import TwoPrograms
+from polygen.rewrite.values import Values
+
+_REFERENCES = ("max",)  # folds that terms may be made with: nothing of them is -inf, which none is
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A fold over the keys as a scan.
+
+    Attributes:
+        value: its result.
+        monoid: how terms are combined.
+        term: what a key contributes: a value of the program of scores.
+        rescaled: whether a step multiplies it by the correction first.
+    """
+
+    value: str
+    monoid: str
+    term: str
+    rescaled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A program of two products as one loop over keys.
+
+    Attributes:
+        scores: the first product, and what is made of it at every (row, key). Its outputs are no
+            arrays: the terms of states, and the second product's operand. States are inputs.
+        values: the second product, and what is made of it and of states. The operand and the states
+            are inputs that are no arrays.
+        states: of the scan, the reference first.
+        reference: the state that terms are made with; "" if there is none.
+        correction: the factors of c(m, m').
+        weight: the second product's operand.
+        rows: outputs of one element a row: these names are matrices in `values`, alike in a row.
+        steps: how it was derived, in sentences.
+        range: the keys of a row, where a mask says so.
+    """
+
+    scores: Program
+    values: Program
+    states: tuple[State, ...]
+    reference: str
+    correction: tuple[Factor, ...]
+    weight: str
+    rows: tuple[Tensor, ...]
+    steps: tuple[str, ...]
+    range: KeyRange | None = None
+
+    def __str__(self) -> str:
+        lines = [f"{at}. {step}" for at, step in enumerate(self.steps, 1)]
+        return "\n".join([*lines, "", str(self.scores), "", str(self.values)])
+
+
+def products_in_chain(program: Program) -> tuple[Contraction, Contraction, Access] | None:
+    """Two products of which the second reads what is made of the first, and that read.
+
+    Returns:
+        None where no product reads what another sums.
+    """
+    values = Values(program.statements)
+    sums = [product.write.name for product in program.contractions]
+    for product in program.contractions:
+        for access in product.reads:
+            behind = [s for s in sums if s in values.behind(access.name)]
+            if behind:
+                first = values.writers[behind[0]]
+                assert isinstance(first, Contraction)
+                return first, product, access
+    return None
+
+
+def chain(program: Program) -> Chain | None:
+    """The program as one loop over keys; None if its products are no chain.
+
+    Raises:
+        UnsupportedProgram: they are one that no loop runs; with the dependence, or what it is not.
+    """
+    found = products_in_chain(program)
+    if found is None:
+        return None
+    return _Rewriting(program, *found).chain()
+
+
+class _Rewriting(TwoPrograms):
+    def __init__(
+        self, program: Program, first: Contraction, second: Contraction, operand: Access
+    ) -> None:
+        self.program, self.first, self.second, self.operand = program, first, second, operand
+        self.outputs = [tensor.name for tensor in program.outputs]
+        self.fresh = Fresh(program.statements, [*program.tensors, *program.sizes])
+        self.steps: list[str] = []
+        self._require_form()
+        self.rows = second.write.iterators[:-1]
+        sizes = dict(second.domain)
+        self.extents = tuple(sizes[it] for it in self.rows)
+        (key,) = (it for it, _ in second.domain if it not in second.write.iterators)
+        self.keys = sizes[key]
+
+    # --- what a chain is ------------------------------------------------------------------------
+    def _require_form(self) -> None:
+        program, first, second = self.program, self.first, self.second
+        if program.ends:
+            raise self.refusal(
+                "chains of products are not generated yet for rows in groups",
+                "a loop over keys has the same keys for all rows of a tile",
+                "Make two functions",
+            )
+        if len(program.contractions) > 2:
+            raise self.refusal(
+                f"{len(program.contractions)} products, of which one reads another's sums",
+                "one loop runs two products, the second over what the first one gives",
+                "Make two functions",
+            )
+        for product in program.contractions:
+            for access in product.reads:
+                if access.name not in program.tensors and access != self.operand:
+                    raise self.refusal(
+                        f"{product.name} multiplies {access.name}, which is computed",
+                        "operands of a chain are arguments, but for what leads from the first "
+                        "product to the second",
+                        f"Compute {access.name} before, or multiply the result by it",
+                    )
+        own = second.write.iterators
+        summed = [it for it, _ in second.domain if it not in own]
+        row, other = self.operand.iterators, self.other().iterators
+        if (
+            len(summed) != 1
+            or row != (*own[:-1], summed[0])
+            or own[-1] not in other
+            or summed[0] not in other
+        ):
+            raise self.refusal(
+                f"{second.name}: {second} does not multiply the rows of {self.operand.name}",
+                "a chain keeps rows of the first product where they are, in the registers of their "
+                "threads",
+                "Write it as f(q @ k.mT) @ v",
+            )
+        if first.dtype != F32 or second.dtype != F32:
+            raise self.refusal(
+                f"sums in {first.dtype} and {second.dtype}",
+                "chains sum in f32",
+                "Leave acc_dtype out",
+            )
+
+    # --- the rewrite ----------------------------------------------------------------------------
+    def chain(self) -> Chain:
+        """All steps."""
+        statements, count = log_sums_in_parts(self.program.statements, self.fresh)
+        if count:
+            self.steps.append("logsumexp(x) = m + log(sum of exp(x - m)), for any m: m = max of x")
+        statements, steps = factors_behind_folds(each_once(statements, self.outputs), self.fresh)
+        self.steps += steps
+        statements = self._sums_as_values(statements)
+        self.second = next(
+            s for s in statements if isinstance(s, Contraction) and s.name == self.second.name
+        )
+        self.operand = next(a for a in self.second.reads if a.name not in self.program.tensors)
+        self.folds = [s for s in statements if isinstance(s, Fold)]
+        values = Values(tuple(statements))
+        states = [fold.write.name for fold in self.folds]
+        statements, second, taken = factors_out(
+            statements,
+            self.second,
+            self.operand,
+            lambda arg: values.depends(arg, states) and self._is_row(values, arg),
+            self.fresh,
+        )
+        self.second = second
+        for one in taken:
+            how = "divided by" if one.function == "div" else "multiplied by"
+            self.steps.append(
+                f"{one.value.name} is the same for all keys of a row: {second.write.name} is "
+                f"{how} it behind the sum"
+            )
+        statements = needed(statements, self.outputs)
+        self.statements = statements
+        self.values = Values(tuple(statements))
+        self.operand = next(a for a in second.reads if a.name not in self.program.tensors)
+        self.folds = [s for s in statements if isinstance(s, Fold)]
+        self._require_folds()
+        return self._split(self._reference())
+
+    def _sums_as_values(self, statements: list[Statement]) -> list[Statement]:
+        """The program with a copy of the first product's sums, where they are folded themselves."""
+        name = self.first.write.name
+        readers = [s for s in statements if isinstance(s, Fold) and s.args[0] == self._sum_in(s)]
+        if not readers and self.operand.name != name:
+            return statements
+        first = next(s for s in statements if s.write.name == name)
+        own = first.write.iterators
+        at = tuple(item for item in first.domain if item[0] in own)
+        copy = Pointwise(
+            self.fresh("R"), at, Access(self.fresh("w"), own), "cast", (first.write,), F32
+        )
+
+        def argument(arg: Argument) -> Argument:
+            if isinstance(arg, Access) and arg.name == name:
+                return replace(arg, name=copy.write.name)
+            return arg
+
+        found: list[Statement] = []
+        for one in statements:
+            if isinstance(one, Contraction):
+                lhs, rhs = (replace(a, name=argument(a).name) for a in one.reads)  # type: ignore[union-attr]
+                found.append(replace(one, lhs=lhs, rhs=rhs))
+            else:
+                found.append(replace(one, args=tuple(map(argument, one.args))))
+            if one.write.name == name:
+                found.append(copy)
+        return found
+
+    def _sum_in(self, fold: Fold) -> Access | None:
+        """How a fold reads the first product's sums; None if it does not."""
+        return next((a for a in fold.reads if a.name == self.first.write.name), None)
+
+    def _is_row(self, values: Values, arg: Argument) -> bool:
+        """Whether an argument has one value a row."""
+        if not isinstance(arg, Access):
+            return False
+        writer = values.writers.get(arg.name)
+        return writer is not None and len(writer.write.index) == len(self.rows)
+
+    def _require_folds(self) -> None:
+        after = self.second.write.name
+        for fold in self.folds:
+            sizes = dict(fold.domain)
+            gone = [sizes[it] for it in fold.folded]
+            kept = tuple(sizes[it] for it in fold.write.iterators)
+            if (
+                gone != [self.keys]
+                or kept != self.extents
+                or self.values.depends(Access(fold.write.name, ()), (after,))
+                or fold.dtype == S32
+                or len(fold.args) != 1
+            ):
+                raise self.refusal(
+                    f"{fold.name}: {fold}",
+                    f"the loop of a chain folds over its keys, {self.keys}, one value a row",
+                    f"Return {fold.args[0]} and fold it in a second function",
+                )
+
+    def _reference(self) -> Fold | None:
+        """The fold whose result terms of other folds and products read."""
+        terms = [(self.second.name, self.operand.name)]
+        terms += [(fold.name, str(a.name)) for fold in self.folds for a in fold.reads]
+        found: list[tuple[Fold, str]] = []
+        for reader, term in terms:
+            for fold in self.folds:
+                if fold.write.name in self.values.behind(term):
+                    found.append((fold, reader))
+        references = list(dict.fromkeys(fold.name for fold, _ in found))
+        if not references:
+            return None
+        reference, reader = found[0]
+        if len(references) > 1 or reference.function not in _REFERENCES:
+            (late, reader) = next(
+                ((f, r) for f, r in found if f.function not in _REFERENCES), found[-1]
+            )
+            raise UnsupportedProgram(
+                f"{reader} reads what comes of {late.write}, the {late.function} of the whole row",
+                where=f"{self.program.name}, dependence {late.name} -> {reader}",
+                why=f"in one loop over the keys {late.write.name} is known behind the last key, "
+                f"and {reader} needs it at the first; a scan corrects for a maximum that has "
+                "grown, one of each row",
+                nearest=f"Multiply or divide by {late.write.name} where it is a factor of the "
+                f"whole row, or return it from one function and use it in a second",
+            )
+        return reference
+
+    def _split(self, reference: Fold | None) -> Chain:
+        factors = self._factors(reference)
+        name = reference.write.name if reference else ""
+        states = []
+        for fold in sorted(self.folds, key=lambda one: one is not reference):
+            (arg,) = fold.args
+            assert isinstance(arg, Access)
+            rescaled = reference is not None and name in self.values.behind(arg.name)
+            states.append(State(fold.write.name, fold.function, arg.name, rescaled))
+            step = f"{fold.write.name} = {fold.function} of {arg.name} becomes a scan"
+            self.steps.append(step + (", rescaled by c" if rescaled else ""))
+        self.steps.append(
+            f"{self.second.write.name} = sum of {self.operand.name} * {self.other().name} "
+            "becomes a scan" + (", rescaled by c" if factors else "")
+        )
+        self.steps.append("a scan steps by blocks of keys: combining is associative")
+        (masked,) = (s.term for s in states[:1]) if reference else (self.operand.name,)
+        folded = [(s.term, s.monoid) for s in states]
+        inside = key_range(self.values, masked, folded, self.operand.name)
+        if inside is not None:
+            self.steps.append(
+                f"row i has the keys {inside}: what {inside.value} is at others adds nothing"
+            )
+        scores, weight = self.scores([s.term for s in states])
+        values, rows = self.after([s.value for s in states])
+        return Chain(
+            scores, values, tuple(states), name, factors, weight, rows, tuple(self.steps), inside
+        )
+
+    def _factors(self, reference: Fold | None) -> tuple[Factor, ...]:
+        """c(m, m'), the same for all that is summed under the reference."""
+        if reference is None:
+            return ()
+        name, found = reference.write.name, {}
+        terms = [(self.second.name, self.operand.name)]
+        for fold in self.folds:
+            (arg,) = fold.args
+            assert isinstance(arg, Access)
+            if name not in self.values.behind(arg.name):
+                continue
+            if fold.function != "sum":
+                raise UnsupportedProgram(
+                    f"{fold.name}: the {fold.function} of terms made with {name}",
+                    where=f"{self.program.name}, dependence {reference.name} -> {fold.name}",
+                    why="a rescale distributes over sums",
+                    nearest=f"Return {name} from one function, and fold in a second",
+                )
+            terms.append((fold.name, arg.name))
+        for reader, term in terms:
+            if name not in self.values.behind(term):
+                continue
+            made = separated(self.values, term, reference, reader, self.program.name)
+            found[made] = term
+            self.steps.append(
+                f"{term} under another {name}: a factor c(m, m') = {correction(made)}, whatever "
+                f"the key ({reader})"
+            )
+        if self.operand.name and name not in self.values.behind(self.operand.name):
+            return () if not found else self._mixed(reference, ["1", *map(correction, found)])
+        if len(found) > 1:
+            return self._mixed(reference, list(map(correction, found)))
+        return next(iter(found), ())
+
+    def _mixed(self, reference: Fold, found: Sequence[str]) -> tuple[Factor, ...]:
+        raise UnsupportedProgram(
+            f"sums that {reference.write.name} enters in different ways: {', '.join(found)}",
+            where=self.program.name,
+            why="a step of the loop has one correction",
+            nearest="Make two functions",
+        )

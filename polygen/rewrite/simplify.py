@@ -1,0 +1,109 @@
+"""Two small rewrites that make folds comparable: log-sum-exp in parts, equal statements once.
+
+    logsumexp over j of x[i,j]   ->   m[i] = max over j of x[i,j]
+                                      l[i] = sum over j of exp(x[i,j] - m[i])
+                                      m[i] + log(l[i])
+
+It holds for whatever stands for m: exp(m) leaves the sum and comes back as a term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from polygen.frontend.dtypes import F32, DType
+from polygen.frontend.program import Access, Argument, Contraction, Fold, Pointwise, Statement
+
+
+class Fresh:
+    """Names that no statement and no value has."""
+
+    def __init__(self, statements: Sequence[Statement], taken: Sequence[str] = ()) -> None:
+        self._taken = {name for s in statements for name in (s.name, s.write.name)} | set(taken)
+
+    def __call__(self, letter: str) -> str:
+        """A letter and the least number that make a new name."""
+        number = 0
+        while f"{letter}{number}" in self._taken:
+            number += 1
+        self._taken.add(f"{letter}{number}")
+        return f"{letter}{number}"
+
+    def pointwise(
+        self, like: Statement, function: str, args: Sequence[Argument], dtype: DType = F32
+    ) -> Pointwise:
+        """A statement over the domain of another, with a value of its own at each point."""
+        own = tuple(iterator for iterator, _ in like.domain)
+        write = Access(self("w"), own)
+        return Pointwise(self("R"), like.domain, write, function, tuple(args), dtype)
+
+
+def log_sums_in_parts(statements: Sequence[Statement], fresh: Fresh) -> tuple[list[Statement], int]:
+    """Every log-sum-exp as a maximum and a sum; and how many there were."""
+    found: list[Statement] = []
+    count = 0
+    for one in statements:
+        if not isinstance(one, Fold) or one.function != "logsumexp":
+            found.append(one)
+            continue
+        count += 1
+        largest = replace(
+            one, name=fresh("R"), write=replace(one.write, name=fresh("w")), function="max",
+            args=one.args[:1],
+        )  # fmt: skip
+        less = fresh.pointwise(one, "sub", (one.args[0], largest.write))
+        raised = fresh.pointwise(one, "exp", (less.write,))
+        total = replace(
+            one, name=fresh("R"), write=replace(one.write, name=fresh("w")), function="sum",
+            args=(raised.write,),
+        )  # fmt: skip
+        kept = tuple(item for item in one.domain if item[0] in one.write.iterators)
+        log = Pointwise(
+            fresh("R"), kept, replace(one.write, name=fresh("w")), "log", (total.write,), F32
+        )
+        last = Pointwise(one.name, kept, one.write, "add", (largest.write, log.write), one.dtype)
+        found += [largest, less, raised, total, log, last]
+    return found, count
+
+
+def each_once(statements: Sequence[Statement], outputs: Sequence[str]) -> list[Statement]:
+    """Equal statements as one, but for those that write outputs."""
+    known: dict[tuple[object, ...], str] = {}
+    renamed: dict[str, str] = {}
+    found: list[Statement] = []
+    for given in statements:
+        one = _reading(given, renamed)
+        if not isinstance(one, Contraction) and one.write.name not in outputs:
+            key = (type(one), one.domain, one.write.index, one.function, one.args, one.dtype)
+            earlier = known.setdefault(key, one.write.name)
+            if earlier != one.write.name:
+                renamed[one.write.name] = earlier
+                continue
+        found.append(one)
+    return found
+
+
+def _reading(one: Statement, renamed: dict[str, str]) -> Statement:
+    """A statement that reads values by other names."""
+
+    def argument(arg: Argument) -> Argument:
+        if isinstance(arg, Access):
+            return replace(arg, name=renamed.get(arg.name, arg.name))
+        return arg
+
+    if isinstance(one, Contraction):
+        lhs, rhs = (replace(a, name=renamed.get(a.name, a.name)) for a in one.reads)
+        return replace(one, lhs=lhs, rhs=rhs)
+    return replace(one, args=tuple(map(argument, one.args)))
+
+
+def needed(statements: Sequence[Statement], outputs: Sequence[str]) -> list[Statement]:
+    """The statements that outputs are made from."""
+    wanted = set(outputs)
+    found: list[Statement] = []
+    for one in reversed(statements):
+        if one.write.name in wanted:
+            wanted.update(access.name for access in one.reads)
+            found.append(one)
+    return found[::-1]

@@ -1,0 +1,232 @@
+"""A rewritten chain as two programs of one product each, that all other passes know.
+
+The first has rows and keys, the second rows and columns. What the one makes and the other reads,
+and states, are arrays that nobody stores. Statements of rows run at every key, or every column, of
+their row: they are the same there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from polygen.errors import UnsupportedProgram
+from polygen.frontend.dtypes import F32, DType
+from polygen.frontend.program import (
+    Access,
+    Argument,
+    Contraction,
+    Dim,
+    Fold,
+    Pointwise,
+    Program,
+    Statement,
+    Tensor,
+)
+from polygen.rewrite.simplify import needed
+from polygen.rewrite.values import Values
+
+
+class TwoPrograms:
+    """Makes the two programs.
+
+    Attributes:
+        program: the whole one.
+        statements: of it, rewritten.
+        values: the same by value.
+        second: the second product.
+        operand: what it reads of the first.
+        folds: over the keys.
+        rows: the second product's iterators along rows.
+        extents: of these.
+        keys: how many there are.
+        outputs: names of the whole program's.
+    """
+
+    program: Program
+    statements: list[Statement]
+    values: Values
+    second: Contraction
+    operand: Access
+    folds: list[Fold]
+    rows: tuple[str, ...]
+    extents: tuple[Dim, ...]
+    keys: Dim
+    outputs: list[str]
+
+    def other(self) -> Access:
+        """The operand of the second product that is an argument."""
+        return next(access for access in self.second.reads if access != self.operand)
+
+    def refusal(self, what: str, why: str, nearest: str) -> UnsupportedProgram:
+        """What is refused of the whole program."""
+        return UnsupportedProgram(what, where=self.program.name, why=why, nearest=nearest)
+
+    def scores(self, terms: Sequence[str]) -> tuple[Program, str]:
+        """The first product, and what is made of it at (row, key)."""
+        states = {fold.write.name for fold in self.folds}
+        wanted = [*terms, self.operand.name]
+        pairs = self.values.writers[self.operand.name].write.iterators
+        domain = self.values.writers[self.operand.name].domain
+        statements: list[Statement] = []
+        lifted: set[str] = set()
+        for one in needed(self.statements, wanted):
+            if isinstance(one, Fold):
+                continue
+            if isinstance(one, Pointwise) and self._is_lifted(one):
+                lifted.add(one.write.name)
+                statements.append(self._lift(one, lifted, pairs, dict(domain)))
+            elif isinstance(one, Pointwise):
+                statements.append(self._reading_rows(one, lifted))
+            else:
+                statements.append(one)
+        self._require_pairs(statements)
+        whole = (*self.extents, self.keys)
+        outputs = tuple(
+            self._array(name, whole, self.operand_type() if name == wanted[-1] else F32)
+            for name in dict.fromkeys(wanted)
+        )
+        return self._program(statements, states, outputs), wanted[-1]
+
+    def operand_type(self) -> DType:
+        """The type that the second product multiplies."""
+        return self.program.tensors[self.other().name].dtype
+
+    def _require_pairs(self, statements: Sequence[Statement]) -> None:
+        """Everything before the second product is at (row, key)."""
+        for one in statements:
+            sizes = dict(one.domain)
+            along = tuple(sizes[it] for it in one.write.iterators)
+            if along != (*self.extents, self.keys):
+                raise self.refusal(
+                    f"{one.name} over [{', '.join(map(str, along))}]",
+                    f"before the second product everything has a row and a key, "
+                    f"[{', '.join(map(str, (*self.extents, self.keys)))}]",
+                    "Compute it before, and pass it",
+                )
+
+    def after(self, states: Sequence[str]) -> tuple[Program, tuple[Tensor, ...]]:
+        """The second product, and what is made of it and of the states."""
+        pairs = self.values.behind(self.operand.name)
+        statements: list[Statement] = []
+        rows: list[Tensor] = []
+        lifted: set[str] = set()
+        outputs = list(self.program.outputs)
+        for one in self.statements:
+            if isinstance(one, Fold) or (one.write.name in pairs and not self._is_lifted(one)):
+                continue
+            if one is self.second:
+                statements.append(one)
+                continue
+            if self._is_lifted(one):
+                assert isinstance(one, Pointwise)
+                lifted.add(one.write.name)
+                columns = self.second.write.iterators
+                statements.append(self._lift(one, lifted, columns, dict(self.second.domain)))
+                tensor = self.program.tensors.get(one.write.name)
+                if tensor is not None:
+                    rows.append(tensor)
+                    at = outputs.index(tensor)
+                    whole = (
+                        *tensor.dims,
+                        dict(self.second.domain)[self.second.write.iterators[-1]],
+                    )
+                    outputs[at] = self._array(tensor.name, whole, tensor.dtype)
+                continue
+            behind = self.values.behind(one.write.name)
+            if self.second.write.name not in behind and self._only_pairs(one):
+                continue
+            assert isinstance(one, Pointwise)
+            statements.append(self._reading_rows(one, lifted))
+        kept = needed(statements, self.outputs)
+        missing = [t.name for t in outputs if t.name not in {s.write.name for s in kept}]
+        if missing:
+            raise self.refusal(
+                f"{missing[0]} is returned of what lies between the products",
+                "what has a row and a key stays on chip",
+                "Return it from a function of its own",
+            )
+        inputs = {*states, self.operand.name}
+        made = self._program(kept, inputs, tuple(outputs))
+        return made, tuple(rows)
+
+    def _only_pairs(self, one: Statement) -> bool:
+        """Whether a statement runs over rows and keys, for the first program alone."""
+        sizes = dict(one.domain)
+        along = tuple(sizes[it] for it in one.write.iterators)
+        wanted = {
+            access.name
+            for s in self.statements
+            if self.second.write.name in self.values.behind(s.write.name)
+            for access in s.reads
+            if s is not self.second
+        }
+        return along == (*self.extents, self.keys) and one.write.name not in wanted
+
+    def _is_lifted(self, one: Statement) -> bool:
+        """Whether a statement has one value a row."""
+        if not isinstance(one, Pointwise) or len(one.write.index) != len(self.rows):
+            return False
+        return self.values.depends(one.write, [fold.write.name for fold in self.folds])
+
+    def _lift(
+        self,
+        one: Pointwise,
+        lifted: set[str],
+        iterators: tuple[str, ...],
+        sizes: dict[str, Dim],
+    ) -> Pointwise:
+        """A statement of rows at every column of its row, or at every key."""
+        *rows, column = iterators
+        names = dict(zip(one.write.iterators, rows, strict=True))
+
+        def argument(arg: Argument) -> Argument:
+            if not isinstance(arg, Access):
+                if getattr(arg, "iterators", ()):
+                    raise self.refusal(
+                        f"{one.name} reads where a row is", "rows have no coordinates here",
+                        "Add what depends on the row outside",
+                    )  # fmt: skip
+                return arg
+            index = tuple(names.get(i, i) if isinstance(i, str) else i for i in arg.index)
+            if arg.name in lifted:
+                index = (*index, column)
+            return replace(arg, index=index)
+
+        domain = tuple((it, sizes[it]) for it in iterators)
+        write = Access(one.write.name, iterators)
+        return replace(one, domain=domain, write=write, args=tuple(map(argument, one.args)))
+
+    def _reading_rows(self, one: Pointwise, lifted: set[str]) -> Pointwise:
+        """A statement that reads values of rows, at every column."""
+
+        def argument(arg: Argument) -> Argument:
+            if not isinstance(arg, Access) or arg.name not in lifted:
+                return arg
+            (column,) = [it for it, _ in one.domain if it not in arg.iterators]
+            return replace(arg, index=(*arg.index, column))
+
+        return replace(one, args=tuple(map(argument, one.args)))
+
+    def _array(self, name: str, dims: tuple[Dim, ...], dtype: DType) -> Tensor:
+        """A value as an array that nobody stores."""
+        return Tensor(name, dtype, dims, tuple(range(len(dims))))
+
+    def _program(
+        self,
+        statements: Sequence[Statement],
+        made: set[str],
+        outputs: tuple[Tensor, ...],
+    ) -> Program:
+        read = {access.name for s in statements for access in s.reads}
+        inputs = [t for t in self.program.inputs if t.name in read]
+        for name in sorted(read & made):
+            if name == self.operand.name:
+                whole = (*self.extents, self.keys)
+                inputs.append(self._array(name, whole, self.operand_type()))
+            else:
+                inputs.append(self._array(name, self.extents, F32))
+        return Program(
+            self.program.name, self.program.source, tuple(inputs), outputs,
+            tuple(statements),
+        )  # fmt: skip

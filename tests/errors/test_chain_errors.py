@@ -1,0 +1,144 @@
+"""Chains of products that are refused: what, where, why, and what would do."""
+
+from __future__ import annotations
+
+import pytest
+
+import polygen as pg
+from polygen.decide import candidates
+from polygen.errors import InvarianceError, ResourceError, ScheduleError, UnsupportedProgram
+from polygen.hardware.device import device
+from polygen.schedule.model import CtaTile, Epilogue, Pipeline, Roles, Schedule, Tile, WarpTile
+
+SIGNATURE = ("bf16[B,S,64]", "bf16[B,T,64]", "bf16[B,T,64]")
+
+
+def softmax(q, k, v):
+    return pg.softmax((q @ k.mT) * 0.125) @ v
+
+
+def _refused(function, *signature: str, error=UnsupportedProgram, **more) -> str:
+    with pytest.raises(error) as found:
+        pg.fuse(function).compile(*(signature or SIGNATURE), **({"arch": "sm_90a"} | more))
+    return str(found.value)
+
+
+def test_three_products() -> None:
+    text = _refused(
+        lambda x, a, b, c: ((x @ a) * 2.0 @ b) * 2.0 @ c,
+        "bf16[M,64]", "bf16[64,64]", "bf16[64,64]", "bf16[64,64]",
+    )  # fmt: skip
+    assert "3 products" in text and "two functions" in text
+
+
+def test_an_operand_that_is_computed() -> None:
+    text = _refused(lambda q, k, v: pg.softmax(((q * 2.0) @ k.mT) * 0.1) @ v)
+    assert "is computed" in text and "Compute" in text
+
+
+def test_a_product_that_turns_the_rows() -> None:
+    text = _refused(
+        lambda q, k, v: pg.softmax((q @ k.mT) * 0.1).mT @ v,
+        "bf16[B,S,64]", "bf16[B,T,64]", "bf16[B,S,64]",
+    )  # fmt: skip
+    assert "does not multiply the rows" in text
+
+
+def test_a_fold_over_rows() -> None:
+    text = _refused(lambda q, k, v: pg.softmax((q @ k.mT) * 0.1, axis=-2) @ v)
+    assert "folds over its keys" in text
+
+
+def test_scores_that_are_returned() -> None:
+    def function(q, k, v):
+        p = pg.softmax((q @ k.mT) * 0.1)
+        return p @ v, p
+
+    text = _refused(function)
+    assert "stays on chip" in text
+
+
+def test_a_head_dim_without_a_number() -> None:
+    text = _refused(softmax, "bf16[S,D]", "bf16[T,D]", "bf16[T,64]")
+    assert "as a number in the signature" in text
+
+
+def test_more_columns_than_registers_hold() -> None:
+    text = _refused(softmax, "bf16[S,64]", "bf16[T,64]", "bf16[T,320]")
+    assert "320 columns" in text and "256 columns" in text
+
+
+def test_what_is_multiplied_and_folded() -> None:
+    def function(q, k, v):
+        p = pg.sigmoid((q @ k.mT) * 0.1).astype("bf16")
+        return p @ v, pg.max(p, axis=-1)
+
+    text = _refused(function)
+    assert "is folded and multiplied" in text
+
+
+def test_rows_that_no_tensor_map_takes() -> None:
+    text = _refused(softmax, "bf16[S,64]@2", "bf16[T,64]", "bf16[T,64]")
+    assert "cannot move it" in text
+
+
+def test_types_and_targets_without_an_instruction() -> None:
+    assert "sm_90a" in _refused(softmax, arch="sm_80")
+    text = _refused(
+        lambda q, k, v: pg.softmax((q @ k.mT) * 0.1).astype("e4m3") @ v,
+        "e4m3[S,64]", "e4m3[T,64]", "e4m3[T,64]",
+    )  # fmt: skip
+    assert "f16 and bf16" in text
+    text = _refused(softmax, "f16[S,64]", "f16[T,64]", "bf16[T,64]")
+    assert "one type" in text
+
+
+def test_tuning() -> None:
+    program = pg.fuse(softmax).program(*SIGNATURE)
+    with pytest.raises(UnsupportedProgram, match="is not tuned"):
+        candidates(program, device("sm_90a"), {})
+
+
+def test_promises_of_bits() -> None:
+    text = _refused(softmax, error=InvarianceError, invariant=("S",))
+    assert "a chain of products" in text
+
+
+def _schedule(rows=128, columns=64, keys=128, warp=64, registers=240, **more) -> Schedule:
+    made = {
+        "tile": Tile(CtaTile(rows, columns, keys), WarpTile(warp, columns)),
+        "pipeline": Pipeline(stages=2, in_flight=1),
+        "roles": Roles("cooperative", 24, registers),
+        "epilogue": Epilogue("registers"),
+    }
+    return Schedule("own", "sm_90a", **(made | more))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "field"),
+    [
+        (_schedule(columns=128), None),
+        (_schedule(columns=48), "tile.cta.n"),
+        (_schedule(warp=32), "tile.warp.m"),
+        (_schedule(keys=24), "tile.cta.k"),
+        (_schedule(pipeline=Pipeline(stages=2, in_flight=2)), "pipeline.in_flight"),
+        (_schedule(roles=Roles("none")), "roles.form"),
+        (_schedule(epilogue=Epilogue("tma")), "epilogue.through"),
+    ],
+)
+def test_schedules_of_other_kernels(schedule, field) -> None:
+    if field is None:  # wider than the columns: zeros
+        pg.fuse(softmax).compile(*SIGNATURE, arch="sm_90a", schedule=schedule)
+        return
+    assert field in _refused(softmax, error=ScheduleError, schedule=schedule)
+
+
+def test_what_does_not_fit() -> None:
+    text = _refused(softmax, error=ResourceError, schedule=_schedule(registers=120))
+    assert "Reduce tile.cta.k" in text
+    text = _refused(
+        softmax, error=ResourceError, schedule=_schedule(pipeline=Pipeline(stages=9, in_flight=1))
+    )
+    assert "shared memory" in text
+    text = _refused(softmax, error=ResourceError, schedule=_schedule(rows=256))
+    assert "Use fewer consumers" in text

@@ -1,0 +1,95 @@
+"""Attention kernels on a GPU, beside float64 and beside PyTorch where it is there."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import polygen as pg
+from polygen.frontend.evaluate import reference
+from polygen.hardware.device import device
+
+pytestmark = pytest.mark.gpu
+cupy = pytest.importorskip("cupy")
+bf16 = ml_dtypes.bfloat16
+
+
+def _arch() -> str:
+    capability = cupy.cuda.Device().compute_capability
+    if capability != "90":
+        pytest.skip("chains run on warpgroup instructions")
+    return device("sm_90a").name
+
+
+def _given(seed: int, *shapes: tuple[int, ...]) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(shape).astype(bf16) for shape in shapes]
+
+
+def _on_gpu(array: np.ndarray):
+    """The array on the device; bf16 as the words that hold it."""
+    torch = pytest.importorskip("torch")
+    if array.dtype == bf16:
+        return torch.from_numpy(array.view(np.int16)).cuda().view(torch.bfloat16)
+    return torch.from_numpy(array).cuda()
+
+
+def _run(function, signature, arrays, tolerance=0.02):
+    kernel = pg.fuse(function).compile(*signature, arch=_arch())
+    found = kernel(*map(_on_gpu, arrays))
+    found = found if isinstance(found, tuple) else (found,)
+    with np.errstate(all="ignore"):
+        wanted = reference(function, arrays)
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    for one, other in zip(found, wanted, strict=True):
+        values, known = one.double().cpu().numpy(), np.isfinite(other)
+        assert np.abs(values - other)[known].max() <= tolerance * max(1, np.abs(other[known]).max())
+    return found
+
+
+def softmax(q, k, v):
+    return pg.softmax((q @ k.mT) * 0.125) @ v
+
+
+@pytest.mark.parametrize(
+    ("rows", "keys", "depth"), [(1, 1, 64), (257, 513, 64), (1000, 1111, 128), (300, 200, 256)]
+)
+def test_any_lengths(rows: int, keys: int, depth: int) -> None:
+    arrays = _given(rows, (2, 3, rows, depth), (2, 3, keys, depth), (2, 3, keys, depth))
+    signature = (f"bf16[B,H,S,{depth}]", f"bf16[B,H,T,{depth}]", f"bf16[B,H,T,{depth}]")
+    _run(softmax, signature, arrays)
+
+
+def test_causal_masks_and_log_sums() -> None:
+    def function(q, k, v):
+        s = (q @ k.mT) * 0.125
+        i, j = pg.indices(s)[-2:]
+        s = pg.where(i >= j, s, -np.inf)
+        return pg.softmax(s) @ v, pg.logsumexp(s, axis=-1)
+
+    arrays = _given(5, (2, 700, 64), (2, 700, 64), (2, 700, 64))
+    _run(function, ("bf16[B,S,64]", "bf16[B,S,64]", "bf16[B,S,64]"), arrays)
+
+
+def test_heads_in_rows_and_groups_of_heads() -> None:
+    def function(q, k, v):
+        q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
+        return softmax(q, k, v).swapaxes(1, 2)
+
+    arrays = _given(6, (2, 300, 4, 64), (2, 200, 4, 64), (2, 200, 4, 64))
+    _run(function, ("bf16[B,S,H,64]", "bf16[B,T,H,64]", "bf16[B,T,H,64]"), arrays)
+    arrays = _given(7, (2, 2, 3, 300, 64), (2, 2, 1, 200, 64), (2, 2, 1, 200, 64))
+    _run(softmax, ("bf16[B,K,G,S,64]", "bf16[B,K,1,T,64]", "bf16[B,K,1,T,64]"), arrays)
+
+
+def test_many_launches_give_the_same_bits() -> None:
+    arrays = _given(8, (8, 777, 128), (8, 999, 128), (8, 999, 128))
+    kernel = pg.fuse(softmax).compile(
+        "bf16[B,S,128]", "bf16[B,T,128]", "bf16[B,T,128]", arch=_arch()
+    )
+    given = [_on_gpu(a) for a in arrays]
+    first = kernel(*given)
+    for _ in range(2000):
+        again = kernel(*given)
+    assert (first.view(again.dtype) == again).all()

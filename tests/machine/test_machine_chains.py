@@ -1,0 +1,206 @@
+"""Whole attention kernels on the PTX machine: every form, random scores, no findings."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import polygen as pg
+from polygen.frontend.evaluate import reference
+
+bf16 = ml_dtypes.bfloat16
+
+
+def _arrays(seed: int, *shapes: tuple[int, ...], dtype=bf16) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+
+
+def _run(function: Callable, signature: tuple[str, ...], arrays: list, *, tolerance: float = 0.02):
+    """The kernel's results and the function's, in float64; no findings, and near each other."""
+    kernel = pg.fuse(function).compile(*signature, arch="sm_90a")
+    done = kernel.emulation(*arrays)
+    assert done.report.findings == ()
+    found = done.results if isinstance(done.results, tuple) else (done.results,)
+    with np.errstate(all="ignore"):
+        wanted = reference(function, arrays)
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    for one, other in zip(found, wanted, strict=True):
+        known = np.isfinite(other)
+        assert np.isfinite(one.astype(np.float64)[known]).all()
+        worst = np.abs(one.astype(np.float64)[known] - other[known]).max()
+        assert worst <= tolerance * max(1.0, np.abs(other[known]).max()), worst
+    return found, wanted
+
+
+def softmax(q, k, v):
+    return pg.softmax((q @ k.mT) * 0.125) @ v
+
+
+@pytest.mark.parametrize(
+    ("rows", "keys"), [(1, 1), (64, 128), (70, 130), (129, 257), (130, 16), (3, 400)]
+)
+def test_any_lengths(rows: int, keys: int) -> None:
+    sides = ((1, rows, 64), (1, keys, 64), (1, keys, 64))
+    signature = ("bf16[B,S,64]", "bf16[B,T,64]", "bf16[B,T,64]")
+    _run(softmax, signature, _arrays(rows, *sides))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "depth", "columns"),
+    [("bf16", 128, 128), ("f16", 64, 64), ("f16", 32, 48), ("bf16", 256, 256), ("bf16", 192, 128)],
+)
+def test_head_dims(dtype: str, depth: int, columns: int) -> None:
+    kind = bf16 if dtype == "bf16" else np.float16
+    arrays = _arrays(depth, (70, depth), (90, depth), (90, columns), dtype=kind)
+    signature = (f"{dtype}[S,{depth}]", f"{dtype}[T,{depth}]", f"{dtype}[T,{columns}]")
+    _run(softmax, signature, arrays)
+
+
+def test_heads_inside_rows_are_read_in_place() -> None:
+    def function(q, k, v):
+        q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
+        return softmax(q, k, v).swapaxes(1, 2)
+
+    arrays = _arrays(1, (2, 70, 2, 64), (2, 90, 2, 64), (2, 90, 2, 64))
+    _run(function, ("bf16[B,S,H,64]", "bf16[B,T,H,64]", "bf16[B,T,H,64]"), arrays)
+
+
+def test_groups_of_heads_share_keys() -> None:
+    arrays = _arrays(2, (1, 2, 3, 70, 64), (1, 2, 1, 90, 64), (1, 2, 1, 90, 64))
+    _run(softmax, ("bf16[B,K,G,S,64]", "bf16[B,K,1,T,64]", "bf16[B,K,1,T,64]"), arrays)
+
+
+def test_log_sums_are_a_second_output() -> None:
+    def function(q, k, v):
+        s = (q @ k.mT) * 0.125
+        return pg.softmax(s) @ v, pg.logsumexp(s, axis=-1)
+
+    arrays = _arrays(3, (2, 70, 64), (2, 150, 64), (2, 150, 64))
+    found, wanted = _run(function, ("bf16[B,S,64]", "bf16[B,T,64]", "bf16[B,T,64]"), arrays)
+    assert np.abs(found[1] - wanted[1]).max() < 1e-5
+
+
+def _masked(seen: Callable) -> Callable:
+    def function(q, k, v):
+        s = (q @ k.mT) * 0.125
+        i, j = pg.indices(s)[-2:]
+        s = pg.where(seen(i, j), s, -np.inf)
+        return pg.softmax(s) @ v, pg.logsumexp(s, axis=-1)
+
+    return function
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        lambda i, j: i >= j,
+        lambda i, j: j - i <= 30,
+        lambda i, j: pg.logical_and(i >= j, i - j < 100),
+        lambda i, j: j >= i + 20,
+    ],
+    ids=["causal", "ahead", "window", "behind"],
+)
+def test_masks_by_rows_and_keys(seen) -> None:
+    arrays = _arrays(4, (1, 300, 64), (1, 280, 64), (1, 280, 64))
+    signature = ("bf16[B,S,64]", "bf16[B,T,64]", "bf16[B,T,64]")
+    found, wanted = _run(_masked(seen), signature, arrays)
+    empty = ~np.isfinite(wanted[0]).all(axis=-1)  # rows without a key
+    assert (found[0].astype(np.float64)[empty] == 0.0).all()
+    assert (found[1][empty] == -np.inf).all()
+
+
+def test_tiles_outside_a_mask_are_never_visited() -> None:
+    arrays = _arrays(5, (1, 192, 64), (1, 2560, 64), (1, 2560, 64))
+    signature = ("bf16[B,S,64]", "bf16[B,T,64]", "bf16[B,T,64]")
+    count = {}
+    for name, function in (("all", softmax), ("causal", _masked(lambda i, j: i >= j))):
+        kernel = pg.fuse(function).compile(*signature, arch="sm_90a")
+        count[name] = kernel.emulation(*arrays).report.instructions
+    # 2 tiles of 20; masked ones cost more.
+    assert count["causal"] < 0.5 * count["all"]
+
+
+def test_equal_large_and_absent_scores() -> None:
+    q, k, v = _arrays(6, (70, 64), (130, 64), (130, 64))
+    signature = ("bf16[S,64]", "bf16[T,64]", "bf16[T,64]")
+    _run(softmax, signature, [np.zeros_like(q), k, v])
+    _run(softmax, signature, [(q * bf16(30)).astype(bf16), k, v])
+    k[64:] = k[0]
+    _run(softmax, signature, [q, k, v])
+
+
+def test_no_folds_between() -> None:
+    arrays = _arrays(7, (70, 64), (64, 96), (96, 64))
+    arrays[1] = (arrays[1] * bf16(0.1)).astype(bf16)
+    signature = ("bf16[M,64]", "bf16[64,R]", "bf16[R,64]")
+    _run(lambda x, a, b: pg.gelu(x @ a) @ b, signature, arrays)
+    _run(lambda x, a, b: pg.sigmoid(x @ a) @ b, signature, arrays)
+
+
+def test_sinks_and_gates() -> None:
+    def function(q, k, v, z, g):
+        s = (q @ k.mT) * 0.2
+        m = pg.max(s, -1, True)
+        e = pg.exp(s - m)
+        return (e @ v) / (pg.sum(e, -1, True) + pg.exp(z[:, None, None] - m)) * pg.sigmoid(g)
+
+    arrays = _arrays(8, (2, 70, 64), (2, 90, 64), (2, 90, 64))
+    arrays += [np.float32([0.3, 1.0]), _arrays(9, (2, 70, 64))[0]]
+    signature = ("bf16[H,S,64]", "bf16[H,T,64]", "bf16[H,T,64]", "f32[H]", "bf16[H,S,64]")
+    _run(function, signature, arrays)
+
+
+# --- random scores -------------------------------------------------------------------------------
+def _random_scores(seed: int) -> Callable:
+    """A score program: some steps on the scaled product, any of them a mask."""
+    choose = random.Random(seed)
+    steps: list[Callable] = []
+    for _ in range(choose.randint(1, 3)):
+        number = choose.uniform(0.2, 2.0)
+        shift = choose.randint(-40, 40)
+        steps.append(
+            choose.choice(
+                [
+                    lambda s, i, j, c=number: s * c,
+                    lambda s, i, j, c=number: pg.tanh(s * (1 / c)) * c,
+                    lambda s, i, j, c=number: s + (j - i) * (c * 0.01),
+                    lambda s, i, j, c=number: pg.where(s > c, s, s * 0.5),
+                    lambda s, i, j, d=shift: pg.where(i + d >= j, s, -np.inf),
+                    lambda s, i, j, d=shift: pg.where(j + 50 >= i + d, s, -np.inf),
+                    lambda s, i, j, c=number: pg.abs(s) - c,
+                ]
+            )
+        )
+
+    def function(q, k, v):
+        s = (q @ k.mT) * 0.125
+        i, j = pg.indices(s)[-2:]
+        for step in steps:
+            s = step(s, i, j)
+        return pg.softmax(s) @ v
+
+    return function
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_scores(seed: int) -> None:
+    _random(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4, 60))
+def test_more_random_scores(seed: int) -> None:
+    _random(seed)
+
+
+def _random(seed: int) -> None:
+    choose = random.Random(seed)
+    rows, keys = choose.randint(1, 200), choose.randint(1, 300)
+    arrays = _arrays(seed, (1, rows, 64), (1, keys, 64), (1, keys, 64))
+    signature = ("bf16[B,S,64]", "bf16[B,T,64]", "bf16[B,T,64]")
+    _run(_random_scores(seed), signature, arrays)

@@ -1,0 +1,114 @@
+"""The tile program of chains: derived, proved, and refused where it is broken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from polygen.errors import IllegalSchedule, VerifyError
+from polygen.poly.by_chain import ChainShape, by_chain, frames
+from polygen.poly.derive_syncs import derive
+from polygen.poly.emitted import Emitted
+from polygen.poly.frames import check_frames
+from polygen.poly.key_tiles import KeyTiles, prove_key_tiles
+from polygen.poly.place_trees import place_trees
+from polygen.poly.refine import refine
+from polygen.poly.tile_program import TileProgram
+from polygen.poly.tile_tree import leaves, without
+from polygen.poly.tiling import Tiling
+from polygen.rewrite.key_range import KeyRange
+
+TILES = Tiling((128, 128, 128), (64, 128), (64, 8, 16))
+
+
+def _shape(
+    *, referenced: bool = True, states: bool = True, turns: bool = False, row_slots: int = 1
+) -> ChainShape:
+    return ChainShape(TILES, 128, 2, referenced, states, turns, row_slots)
+
+
+def _emitted(program: TileProgram) -> Emitted:
+    made = derive(program)
+    trees = place_trees(program, made.tree, made.leaves)
+    return Emitted(
+        program, made.leaves, made.syncs, made.counters, trees, made.tree, made.frame, ""
+    )
+
+
+@pytest.mark.parametrize(("turns", "slots"), [(False, 1), (True, 2)])
+@pytest.mark.parametrize("kind", [(True, True), (False, True), (False, False)])
+def test_every_form_is_proved(turns: bool, slots: int, kind: tuple[bool, bool]) -> None:
+    shape = _shape(referenced=kind[0], states=kind[1], turns=turns, row_slots=slots)
+    assert len(refine(_emitted(by_chain(shape)))) == 9
+    assert bool(check_frames(by_chain(shape), frames(shape))) == kind[0]
+
+
+def test_both_products_are_in_flight() -> None:
+    made = derive(by_chain(_shape()))
+    pending = {s.name: s.pending for s in made.syncs if s.kind == "retire"}
+    assert pending == {"retire_empty_ring_b": 1, "retire_empty_ring_c": 0}
+    order = leaves(made.tree)
+    assert order.index("multiply") < order.index("retire_empty_ring_b") < order.index("advance")
+    assert order.index("weigh") < order.index("retire_empty_ring_c") < order.index("rescale")
+
+
+def test_a_wait_that_leaves_one_group_more_is_refused() -> None:
+    emitted = _emitted(by_chain(_shape()))
+    for name in ("retire_empty_ring_b", "retire_empty_ring_c"):
+        syncs = tuple(
+            replace(s, pending=s.pending + 1) if s.name == name else s for s in emitted.syncs
+        )
+        with pytest.raises(VerifyError):
+            refine(replace(emitted, syncs=syncs))
+
+
+def test_without_the_rescale_sums_mix_references() -> None:
+    program = by_chain(_shape())
+    gone = replace(
+        program,
+        statements=tuple(s for s in program.statements if s.name != "rescale"),
+        order=without(program.order, "rescale"),
+        schedule=without(program.schedule, "rescale"),
+        releases=(("ring_b", "advance"),),
+    )
+    refine(_emitted(gone))  # no dependence misses it: what it multiplies is algebra
+    with pytest.raises(VerifyError, match="another reference"):
+        check_frames(gone, frames(_shape()))
+
+
+@pytest.mark.parametrize(("ring", "before"), [("ring_c", "score"), ("ring_b", "commit_score")])
+def test_rings_released_before_their_last_use_are_refused(ring: str, before: str) -> None:
+    program = by_chain(_shape())
+    releases = tuple((r, before if r == ring else at) for r, at in program.releases)
+    with pytest.raises((IllegalSchedule, VerifyError)):
+        refine(_emitted(replace(program, releases=releases)))
+
+
+@pytest.mark.parametrize(
+    "found", [(None, 0), (-99, 0), (None, -5), (20, None), (-1024, 64), (0, 0)]
+)
+@pytest.mark.parametrize("keys", ["T", 300])
+def test_every_key_of_a_range_is_visited(found, keys) -> None:
+    tiles = KeyTiles(KeyRange(*found, "x", "y"), 128, 96)
+    assert len(prove_key_tiles(tiles, keys, 64)) == 2
+
+
+class _OneLess(KeyTiles):
+    """A tile less than there is."""
+
+    def number(self, *given, **more) -> str:
+        return super().number(*given, **more).replace(" + 1)", ")")
+
+
+class _MaskOff(KeyTiles):
+    """Tiles without mask that hold one masked key."""
+
+    def within(self, row: str, span: int, key: str) -> str:
+        return super().within(row, span, key).replace("<= ", "<= 1 + ")
+
+
+@pytest.mark.parametrize("wrong", [_OneLess, _MaskOff])
+def test_a_mask_off_by_one_is_refused(wrong) -> None:
+    with pytest.raises(VerifyError):
+        prove_key_tiles(wrong(KeyRange(None, 62, "x", "y"), 128, 128), "T", 64)

@@ -1,0 +1,108 @@
+"""Chains of products from a program to a plan: decisions, numbers, what `show` says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polygen as pg
+from polygen.adapters.kernels import Kernels
+from polygen.chained import decide_chain, is_chain, matched, whole_dims, with_numbers
+from polygen.errors import ResourceError
+from polygen.hardware.device import device
+from polygen.knobs import scope
+from polygen.lower.chain import carried
+from polygen.lower.scan_work import Scan
+
+SIGNATURE = ("bf16[B,S,64]", "bf16[B,T,64]", "bf16[B,T,64]")
+
+
+def softmax(q, k, v):
+    return pg.softmax((q @ k.mT) * 0.125) @ v
+
+
+def causal(q, k, v):
+    s = (q @ k.mT) * 0.125
+    i, j = pg.indices(s)[-2:]
+    return pg.softmax(pg.where(i >= j, s, -np.inf)) @ v
+
+
+def test_sizes_of_heads_become_numbers() -> None:
+    program = pg.fuse(softmax).program("bf16[B,S,D]", "bf16[B,T,D]", "bf16[B,T,E]")
+    assert is_chain(program) and whole_dims(program) == ("D", "E")
+    fixed = with_numbers(program, {"D": 64, "E": 128, "S": 7})
+    assert fixed.sizes == ("B", "S", "T")
+    found = matched(fixed)
+    assert (found.depth, found.columns) == (64, 128)
+
+
+def test_calls_of_adapters_know_their_heads() -> None:
+    program = pg.fuse(softmax).program("bf16[B,S,D]", "bf16[B,T,D]", "bf16[B,T,D]")
+    sizes = {"B": 2, "S": 100, "T": 300, "D": 64}
+    with scope(arch="sm_90a"):
+        kernel = Kernels().find(program, sizes)
+    assert kernel.passes.plan.scores is not None
+
+
+def test_other_programs_keep_their_sizes() -> None:
+    program = pg.fuse(lambda x, w: pg.relu(x @ w)).program("bf16[M,K]", "bf16[K,N]")
+    assert with_numbers(program, {"M": 4, "N": 4, "K": 4}) is program
+
+
+def test_schedules_that_spill_are_left_out() -> None:
+    program, target = pg.fuse(softmax).program(*SIGNATURE), device("sm_90a")
+    seen: list[str] = []
+    for _ in range(20):
+        try:
+            chosen = decide_chain(program, target, "auto", frozenset(seen))
+        except ResourceError as error:
+            assert "spill" in str(error)
+            break
+        seen.append(chosen.schedule.name)
+    assert len(seen) == len(set(seen)) >= 3
+    keys = [int(name.split("x")[2].split("_")[0]) for name in seen]
+    assert keys[-1] == min(keys)
+
+
+@pytest.mark.parametrize("name", ["wgmma_m64k16_f32_bf16", "wgmma_m64k16_f32_f16"])
+def test_sums_are_the_next_operand_in_place(name: str) -> None:
+    from polygen.hardware.atom import atom
+
+    assert carried(atom(name)) == ((0, 0), (0, 2), (1, 0), (1, 2))
+
+
+def test_what_moves_between_the_products_is_refused() -> None:
+    from polygen.errors import VerifyError
+    from polygen.hardware.atom import atom
+
+    with pytest.raises(VerifyError, match="no pair of sums"):
+        carried(atom("wgmma_m64k8_f32_tf32"))
+
+
+def test_show_explains_the_derivation() -> None:
+    kernel = pg.fuse(causal).compile(*SIGNATURE, arch="sm_90a")
+    text = kernel.show("rewrite")
+    for fragment in ("becomes a scan, rescaled by c", "row i has the keys j <= i"):
+        assert fragment in text
+    plan = kernel.show("plan")
+    for fragment in ("the reference; c(m, m') =", "a block visits the tiles that have some"):
+        assert fragment in plan
+    for stage in ("program", "scop", "tree", "ast", "cost"):
+        assert kernel.show(stage)
+    product = pg.fuse(lambda x, w: x @ w).compile("bf16[M,K]", "bf16[K,N]", arch="sm_90a")
+    assert "nothing is rewritten" in product.show("rewrite")
+
+
+def test_masks_of_whole_tiles_are_left_out() -> None:
+    kernel = pg.fuse(causal).compile(*SIGNATURE, arch="sm_90a")
+    (scan, *_) = kernel.passes.plan.of(Scan)
+    assert scan.advance is not None
+    assert any(s.function == "where" for s in scan.advance.statements)
+    assert scan.advance.unmasked
+    assert not any(s.function in ("where", "ge") for s in scan.advance.unmasked)
+
+
+def test_checks_run_chains() -> None:
+    kernel = pg.fuse(causal).compile(*SIGNATURE, arch="sm_90a")
+    report = kernel.check({"B": 1, "S": 140, "T": 200})
+    assert report.ok, report
