@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     )
     from polygen.frontend.functions import round_half_even as rint
     from polygen.frontend.functions import round_half_even as round
+    from polygen.frontend.gathering import check_rows
     from polygen.frontend.groups import check_ends, grouped_matmul, per_group
     from polygen.frontend.packed import unpack
     from polygen.frontend.products import einsum, matmul
@@ -103,6 +104,7 @@ __all__ = [
     "ceil",
     "celu",
     "check_ends",
+    "check_rows",
     "clip",
     "cos",
     "dropout",
@@ -186,6 +188,7 @@ _HOMES = {
     "judge": "polygen.verdict",
     "einsum": "polygen.frontend.products",
     "check_ends": "polygen.frontend.groups",
+    "check_rows": "polygen.frontend.gathering",
     "dropout": "polygen.frontend.random",
     "grouped_matmul": "polygen.frontend.groups",
     "indices": "polygen.frontend.coordinates",

@@ -43,6 +43,7 @@ from polygen.poly.chain_match import ChainMatch, match_chain
 from polygen.poly.derive_syncs import Synchronised
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.scop import Scop
+from polygen.poly.supported import require_rows_known
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import tiling
 from polygen.rewrite.chain import chain, products_in_chain
@@ -129,8 +130,10 @@ def matched(program: Program) -> ChainMatch:
     """A chain in the kernel's dims.
 
     Raises:
-        UnsupportedProgram: no loop over keys runs it; with the dependence.
+        UnsupportedProgram: no loop over keys runs it; with the dependence. Or rows are read by
+            index.
     """
+    require_rows_known(program)
     found = chain(program)
     assert found is not None
     if program.invariant:

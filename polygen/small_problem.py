@@ -15,7 +15,7 @@ import numpy as np
 from polygen.emit.source import KernelSource
 from polygen.frontend.dtypes import U8
 from polygen.frontend.pitches import pitch_of
-from polygen.frontend.program import Program
+from polygen.frontend.program import Dim, Program
 from polygen.lower.plan import KernelPlan
 from polygen.runtime.arrays import in_order
 
@@ -137,8 +137,11 @@ def trial_ends(groups: int, rows: int, generator: np.random.Generator) -> Array:
 
 def _rows(program: Program, sizes: dict[str, int]) -> int:
     """The rows of all groups, which are those of every output."""
-    rows = program.outputs[0].dims[0]
-    return sizes[rows] if isinstance(rows, str) else rows
+    return _extent(program.outputs[0].dims[0], sizes)
+
+
+def _extent(dim: Dim, sizes: dict[str, int]) -> int:
+    return sizes[dim] if isinstance(dim, str) else dim
 
 
 def trial_operands(program: Program, sizes: dict[str, int], seed: int) -> tuple[Any, ...]:
@@ -152,6 +155,8 @@ def trial_operands(program: Program, sizes: dict[str, int], seed: int) -> tuple[
             values = np.abs(values)
         if tensor.name == program.ends:
             values = trial_ends(shape[0], _rows(program, sizes), generator)
+        if tensor.name in program.gathered:
+            values = generator.integers(0, _extent(program.gathered[tensor.name], sizes), shape)
         array = values.astype(np.float32).astype(tensor.dtype.numpy)
         pitch = sizes.get(pitch_of(tensor.name))
         operands.append(in_order(array, tensor.order, pitch) if shape else float(values))

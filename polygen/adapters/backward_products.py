@@ -20,6 +20,7 @@ from polygen.frontend.program import (
     Access,
     Contraction,
     Dim,
+    Gathered,
     Index,
     Pointwise,
     Program,
@@ -144,11 +145,13 @@ def _common(parts: Sequence[Contribution]) -> _Making:
 
 
 def _renamed(index: Sequence[Index], names: Mapping[str, str]) -> tuple[Index, ...]:
-    return tuple(
-        names[i] if isinstance(i, str) else i if isinstance(i, int)
-        else replace(i, iterator=names[i.iterator])
-        for i in index
-    )  # fmt: skip
+    def renamed(one: Index) -> Index:
+        assert not isinstance(one, Gathered)  # refused before
+        if isinstance(one, int):
+            return one
+        return names[one] if isinstance(one, str) else replace(one, iterator=names[one.iterator])
+
+    return tuple(map(renamed, index))
 
 
 def _merge(making: _Making, taken: Sequence[str]) -> None:

@@ -140,6 +140,13 @@ def _require_known(program: Program, wanted: frozenset[str]) -> None:
             why="the gradient of its matrices sums over the rows of each group",
             nearest="Compute it outside, or call it under torch.no_grad()",
         )
+    if program.gathered:
+        raise GradientError(
+            f"rows by index, which {', '.join(program.gathered)} names",
+            where=program.name,
+            why="what comes back to a row is a sum over all places that name it",
+            nearest="Index outside, or call it under torch.no_grad()",
+        )
     for product in program.contractions:
         for access in product.reads:
             if access.name not in program.tensors:

@@ -140,6 +140,11 @@ def random_operands(
             count = rows if isinstance(rows, int) else sizes[rows]
             values.append(routed_ends(shape[0], count, seed))
             continue
+        if tensor.name in program.gathered:
+            extent = program.gathered[tensor.name]
+            count = extent if isinstance(extent, int) else sizes[extent]
+            values.append(generator.integers(0, count, shape, dtype=np.int32))
+            continue
         data = generator.standard_normal(shape) * (scale if tensor.name in multiplied else 1.0)
         pitch = sizes.get(pitch_of(tensor.name))
         values.append(

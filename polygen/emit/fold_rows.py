@@ -40,6 +40,7 @@ from polygen.frontend.program import (
     Coordinate,
     Extent,
     Fold,
+    Gathered,
     Index,
     Pointwise,
     Tensor,
@@ -329,7 +330,7 @@ def _coordinates(number: str, axes: Sequence[tuple[int, str | int]]) -> list[str
 
 def _place(index: Index) -> str:
     """C text of an index."""
-    assert not isinstance(index, Within)
+    assert not isinstance(index, (Within, Gathered))
     if not isinstance(index, Affine):
         return str(index)
     inner = index.iterator if index.per == 1 else f"{index.iterator} / {index.per}"

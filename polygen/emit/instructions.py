@@ -23,7 +23,7 @@ _ORDER = (
     "copies", "fragment_loads", "round_to_tf32", "mma", "words", "places", "tensor_map",
     "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load", "box_load_once",
     "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces", "pack", "pack_apart",
-    "chunks", "computed", "staged", "shared_words",
+    "chunks", "gathered", "computed", "staged", "shared_words",
     "wgmma", "scan", "cursor", "partial_sums", "row_groups", "dots",
 )  # fmt: skip
 _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
@@ -54,6 +54,13 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         needed.add("fragment_loads")
     if computed or plan.of(Make):
         needed |= {"pack", "chunks", "computed"}
+    by_index = [fetch.rows for one in computed for fetch in one.fetches]
+    by_index += [
+        rows for e in (*plan.epilogue.before, plan.epilogue) for read in e.reads
+        for rows in read.rows
+    ]  # fmt: skip
+    if any(rows is not None for rows in by_index):
+        needed.add("gathered")
     if "pack" in needed and not plan.device.has("cvt_pairs"):
         needed = needed - {"pack"} | {"pack_apart"}
     unit = plan.leaf_of(Product).unit

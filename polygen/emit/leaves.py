@@ -8,6 +8,7 @@ from polygen.emit.names import c_name
 from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Dim
 from polygen.lower.accesses import ROWS_BEFORE, ROWS_OF_GROUP
+from polygen.lower.computed import Rows
 from polygen.lower.plan import Buffer, KernelPlan
 from polygen.lower.result_work import Read, Write
 from polygen.lower.work import Boxes
@@ -102,9 +103,19 @@ def areas(scratch: Buffer, count: int) -> list[str]:
 
 def position(access: Read | Write, row: str, column: str) -> str:
     """C text of an element's address."""
+    if isinstance(access, Read):
+        given = zip(access.rows, (row, column), strict=True)
+        row, column = (at if rows is None else row_at(rows, at) for rows, at in given)
     steps = ((row, access.m_stride), (column, access.n_stride))
     parts = [scaled(variable, stride) for variable, stride in steps if stride != "0"]
     return " + ".join([c_name(access.tensor.name), *access.base, *parts])
+
+
+def row_at(rows: Rows, row: str) -> str:
+    """Which row of an array goes with a row: the one that a vector names."""
+    row = row if rows.per == 1 else f"({row} / {rows.per})"
+    place = plus(row if rows.scale == 1 else f"{row} * {rows.scale}", rows.offset)
+    return f"row_at({c_name(rows.vector)}, {place}, {size_name(rows.extent)})"
 
 
 def coordinate(along: Along, row: str, column: str, step: str = "") -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from polygen.errors import DTypeError, PolygenError, SignatureError, TraceError, told
 from polygen.frontend.dtypes import STORED, DType
 from polygen.frontend.dtypes import dtype as to_dtype
-from polygen.frontend.expr import InputNode, Node
+from polygen.frontend.expr import Node
 from polygen.frontend.grouping import ends_of, in_groups
 from polygen.frontend.iterators import Iterators
 from polygen.frontend.packed import stored, taken_apart
@@ -80,7 +80,6 @@ def build_program(
     statements = tuple(builder.statements)
     ends = ends_of(roots)
     if ends is not None:
-        inputs = tuple(_read_alone(tensor, ends) for tensor in inputs)
         group = builder.iterators.group()
         statements = in_groups(statements, (*inputs, *outputs), ends, group)
     read = {access.name for statement in statements for access in statement.reads}
@@ -90,14 +89,14 @@ def build_program(
         raise TraceError(
             f"unused argument {', '.join(unused)}", where=name, nearest="Remove it, or use it"
         )
-    return Program(_identifier(name), source, inputs, outputs, statements)
+    program = Program(_identifier(name), source, inputs, outputs, statements)
+    alone = {program.ends, *program.gathered}
+    return replace(program, inputs=tuple(_read_alone(tensor, alone) for tensor in inputs))
 
 
-def _read_alone(tensor: Tensor, ends: InputNode) -> Tensor:
-    """The ends of groups as a kernel reads them: element by element, at any address."""
-    return (
-        replace(tensor, alignment=tensor.dtype.bytes) if tensor.name == ends.tensor.name else tensor
-    )
+def _read_alone(tensor: Tensor, alone: set[str]) -> Tensor:
+    """Ends of groups and indices as kernels read them: element by element, at any address."""
+    return replace(tensor, alignment=tensor.dtype.bytes) if tensor.name in alone else tensor
 
 
 def _run(function: Callable[..., Any], name: str, arguments: Sequence[Traced]) -> Any:

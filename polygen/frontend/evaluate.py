@@ -29,6 +29,7 @@ from polygen.frontend.program import (
     Dim,
     Extent,
     Fold,
+    Gathered,
     Pointwise,
     Program,
     Statement,
@@ -46,6 +47,14 @@ class Exact(np.ndarray[Any, Any]):
         """The values that storing in `dtype` leaves, as float64 of the same shape."""
         return round_to(self.view(np.ndarray), dtype).view(Exact)
 
+    def __getitem__(self, key: Any) -> Any:
+        """As NumPy's: an array of whole numbers names elements, although they are float64 here."""
+        keys = key if isinstance(key, tuple) else (key,)
+        found = tuple(
+            _as_index(k) if isinstance(k, Exact) and k.dtype.kind == "f" else k for k in keys
+        )
+        return super().__getitem__(found if isinstance(key, tuple) else found[0])
+
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         result = super().__array_function__(func, types, args, kwargs)
         array = isinstance(result, (np.ndarray, np.generic))  # a full sum is a NumPy scalar
@@ -53,6 +62,10 @@ class Exact(np.ndarray[Any, Any]):
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         return np.asarray(array).view(Exact)  # never a NumPy scalar, which would lose `astype`
+
+
+def _as_index(numbers: Exact) -> Array:
+    return np.asarray(numbers.view(np.ndarray).astype(np.int64))
 
 
 def exact(array: Any) -> Exact:
@@ -211,6 +224,10 @@ def _select(access: Access, values: Mapping[str, Array], ranges: Mapping[str, in
             array = array.take(index, axis)
             continue
         assert not isinstance(index, Within)  # of one group at a time
+        if isinstance(index, Gathered):  # numbers that name no row name one of the array's
+            numbers = _select(Access(index.rows, (index.place,)), values, ranges).astype(np.int64)
+            array = array.take(np.clip(numbers, 0, array.shape[axis] - 1), axis)
+            continue
         sliced = index if isinstance(index, Affine) else Affine(index, 1, 0)
         size = ranges[sliced.iterator]
         if sliced != Affine(sliced.iterator, 1, 0) or size != array.shape[axis]:
@@ -264,7 +281,7 @@ def _operand(
         at = arg.index
         if isinstance(at, int):
             return float(at)
-        assert not isinstance(at, Within)
+        assert not isinstance(at, (Within, Gathered))
         along = at if isinstance(at, Affine) else Affine(at, 1, 0)
         numbers = along.at(np.arange(ranges[along.iterator], dtype=np.float64))
         return numbers.reshape([-1 if iterator == along.iterator else 1 for iterator in iterators])

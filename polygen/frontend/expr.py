@@ -224,12 +224,16 @@ class ExtentNode:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Where a view reads one axis of its source: ``scale * floor(position / per) + offset``."""
+    """Where a view reads one axis of its source: ``scale * floor(position / per) + offset``.
+
+    With `rows` that is a place in this vector, and the element is the one that stands there.
+    """
 
     axis: int | None  # the view's axis that gives the position; None: only at `offset`
     scale: int = 1
     offset: int = 0
     per: int = 1  # neighbours that read one element
+    rows: InputNode | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -363,6 +367,8 @@ def _describe_view(node: ViewNode, depth: int) -> str:
 def _subscript(node: ViewNode, axis: int) -> str:
     """What a view takes of an axis of its source, as a subscript."""
     reach, extent = node.reaches[axis], node.source.dims[axis]
+    if reach.rows is not None:
+        return reach.rows.tensor.name
     if reach.axis is None:
         return str(reach.offset)
     size = node.dims[reach.axis]

@@ -347,8 +347,8 @@ _OUTSIDE = (
     "them beside the matrix, and compute {} outside"
 )
 INDEX_HINT = (
-    "An index adds axes, as c[:, None] and c[None, :] do to a vector, or takes a part with "
-    "constant bounds, as v[..., :64], v[:, ::2] and v[0]"
+    "An index adds axes, as c[:, None] and c[None, :] do to a vector, takes a part with constant "
+    "bounds, as v[..., :64], v[:, ::2] and v[0], or the rows that an argument names, as x[rows]"
 )
 
 

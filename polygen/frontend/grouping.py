@@ -30,6 +30,7 @@ from polygen.frontend.program import (
     Contraction,
     Coordinate,
     Dim,
+    Gathered,
     Index,
     Pointwise,
     Program,
@@ -259,6 +260,13 @@ class _Groups:
         return Access(access.name, (self.group, *access.index))
 
     def _row(self, index: Index, row: str) -> Index:
+        if isinstance(index, Gathered):
+            raise UnsupportedProgram(
+                f"rows in groups are read at {index}",
+                where="grouped_matmul",
+                why="rows of a group are adjacent",
+                nearest="Pass the rows themselves as an argument, in the order of the groups",
+            )
         if isinstance(index, Affine) and index.iterator == row:
             raise UnsupportedProgram(
                 f"rows in groups are read at {index}",

@@ -318,12 +318,15 @@ class _Reader:
 
     def _subscript(self, node: ast.Subscript) -> Evaluate:
         items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        index = tuple(self._index(item) for item in items)
+        named = [item for item in items if isinstance(item, ast.Name) and item.id in self.names]
+        fixed = {item: self._index(item) for item in items if item not in named}
 
-        def take(value: Any) -> Any:  # of the values that indices() gives, one
+        def take(value: Any, *rows: Any) -> Any:  # of the values that indices() gives, one
+            found = fixed | dict(zip(named, rows, strict=True))
+            index = tuple(found[item] for item in items)
             return value[index[0] if isinstance(value, tuple) and len(index) == 1 else index]
 
-        return self._guarded(node, take, self.read(node.value))
+        return self._guarded(node, take, self.read(node.value), *map(self.read, named))
 
     def _index(self, item: ast.expr) -> Any:
         """One item of a subscript: a slice or place that is constant, a new axis, or ``...``."""

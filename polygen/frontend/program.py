@@ -66,8 +66,31 @@ class Within:
         return f"{self.group}.{self.iterator}"
 
 
-# An iterator's name, a constant (0 on an axis of size 1), a slice, or a row of a group.
-Index = str | int | Affine | Within
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The element of an axis that a vector of numbers names: ``rows[place]``.
+
+    Which one that is only the numbers say. What stands in them may be anything: they are kept
+    inside of the axis, so that an access reaches one of its elements, any of them.
+    """
+
+    place: str | int | Affine  # in the vector
+    rows: str  # the s32 vector
+    extent: Dim  # of the axis
+
+    @property
+    def iterator(self) -> str:
+        """The iterator that its place depends on; "" at a constant one."""
+        place = self.place.iterator if isinstance(self.place, Affine) else self.place
+        return place if isinstance(place, str) else ""
+
+    def __str__(self) -> str:
+        return f"{self.rows}[{self.place}]"
+
+
+# An iterator's name, a constant (0 on an axis of size 1), a slice, a row of a group, or one that a
+# vector names.
+Index = str | int | Affine | Within | Gathered
 
 
 def affine(index: Index, scale: int, offset: int, per: int = 1) -> Index:
@@ -79,6 +102,13 @@ def affine(index: Index, scale: int, offset: int, per: int = 1) -> Index:
     if isinstance(index, int):
         return scale * (index // per) + offset
     assert not isinstance(index, Within)  # groups are made when all views are resolved
+    if isinstance(index, Gathered):
+        if (scale, offset, per) == (1, 0, 1):
+            return index
+        raise UnsupportedProgram(
+            f"{index} counts elements of a part of an axis, or of repeated ones",
+            nearest="Take x[rows] of the whole array first, and the part of the other axis of that",
+        )
     if isinstance(index, Affine):
         if per > 1 and (index.scale, index.offset) != (1, 0):
             raise UnsupportedProgram(
@@ -134,13 +164,19 @@ class Access:
     @property
     def iterators(self) -> tuple[str, ...]:
         """The iterators that occur, axis by axis; an axis indexed by a constant has none."""
-        named = (i.iterator if isinstance(i, Affine) else i for i in self.by_group)
+        placed = (i.place if isinstance(i, Gathered) else i for i in self.by_group)
+        named = (i.iterator if isinstance(i, Affine) else i for i in placed)
         return tuple(i for i in named if isinstance(i, str))
 
     @property
-    def by_group(self) -> tuple[str | int | Affine, ...]:
+    def indexed_by(self) -> tuple[Access, ...]:
+        """The reads of vectors that say which elements are meant."""
+        return tuple(Access(i.rows, (i.place,)) for i in self.index if isinstance(i, Gathered))
+
+    @property
+    def by_group(self) -> tuple[str | int | Affine | Gathered, ...]:
         """The index with rows of groups by group and row: two axes that say the same."""
-        found: list[str | int | Affine] = []
+        found: list[str | int | Affine | Gathered] = []
         for index in self.index:
             found += (index.group, index.iterator) if isinstance(index, Within) else (index,)
         return tuple(found)
@@ -227,8 +263,9 @@ class Pointwise:
 
     @property
     def reads(self) -> tuple[Access, ...]:
-        """The arguments that are arrays or values."""
-        return tuple(arg for arg in self.args if isinstance(arg, Access))
+        """The arguments that are arrays or values, and the vectors that say which of them."""
+        found = tuple(arg for arg in self.args if isinstance(arg, Access))
+        return (*found, *(vector for access in found for vector in access.indexed_by))
 
     def __str__(self) -> str:
         return f"{self.write} = {self.function}({', '.join(map(str, self.args))})"
@@ -307,6 +344,17 @@ class Program(Brief):
         return next(found, "")
 
     @property
+    def gathered(self) -> dict[str, Dim]:
+        """The arguments that say which elements others are read at, and how many there are."""
+        accesses = (access for s in self.statements for access in s.reads)
+        return {
+            index.rows: index.extent
+            for access in accesses
+            for index in access.index
+            if isinstance(index, Gathered)
+        }
+
+    @property
     def sizes(self) -> tuple[str, ...]:
         """The symbolic dims, in the order in which the arguments first name them."""
         found = [d for t in (*self.inputs, *self.outputs) for d in t.dims if isinstance(d, str)]
@@ -327,10 +375,10 @@ class Program(Brief):
 
 def realigned(program: Program, alignment: dict[str, int], ragged: tuple[str, ...] = ()) -> Program:
     """The program with other alignments (bytes by tensor) and with ragged rows where named."""
-    ends = program.ends
+    alone = {program.ends, *program.gathered}
 
     def change(tensor: Tensor) -> Tensor:
-        if tensor.name == ends:  # read element by element
+        if tensor.name in alone:  # read element by element
             return tensor
         return replace(
             tensor,

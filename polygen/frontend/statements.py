@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from polygen.errors import DTypeError, UnsupportedProgram
-from polygen.frontend.dtypes import BOOL, F32, S32, STORED, DType
+from polygen.frontend.dtypes import BOOL, F32, S32, STORED, TF32, DType
 from polygen.frontend.expr import (
     ApplyNode,
     CoordinateNode,
@@ -28,10 +28,12 @@ from polygen.frontend.expr import (
     InputNode,
     Node,
     ProductNode,
+    Reach,
     ScalarNode,
     ViewNode,
     describe,
 )
+from polygen.frontend.gathering import gathered
 from polygen.frontend.iterators import Iterators
 from polygen.frontend.monoids import INDEX, MONOIDS, VALUE
 from polygen.frontend.program import (
@@ -43,6 +45,7 @@ from polygen.frontend.program import (
     Dim,
     Extent,
     Fold,
+    Gathered,
     Index,
     Pointwise,
     Statement,
@@ -59,13 +62,19 @@ def _unview(node: Node, index: Indices) -> tuple[Node, Indices]:
     """The node under views, and the index that reaches the same element."""
     while isinstance(node, ViewNode):
         index = tuple(
-            reach.offset
-            if reach.axis is None
-            else affine(index[reach.axis], reach.scale, reach.offset, reach.per)
-            for reach in node.reaches
+            _reached(reach, index, extent)
+            for reach, extent in zip(node.reaches, node.source.dims, strict=True)
         )
         node = node.source
     return node, index
+
+
+def _reached(reach: Reach, index: Indices, extent: Dim) -> Index:
+    """What indexes an axis of a view's source."""
+    if reach.axis is None:
+        return reach.offset
+    place = affine(index[reach.axis], reach.scale, reach.offset, reach.per)
+    return place if reach.rows is None else gathered(place, reach.rows, extent)
 
 
 def _stretched(dims: Dims, index: Indices, extents: Dims) -> Indices:
@@ -92,6 +101,7 @@ class Builder:
     products: dict[ProductNode, str] = field(default_factory=dict)  # to the value's name
     first: dict[Node, ProductNode] = field(default_factory=dict)  # per output, the first it reads
     folds: dict[FoldNode, str] = field(default_factory=dict)  # to the value's name
+    rows: dict[Node, Access] = field(default_factory=dict)  # operands by index, to their values
     memo: dict[tuple[Node, Indices, Domain], Argument] = field(default_factory=dict)
 
     def collect(self, root: Node, position: int) -> None:
@@ -166,13 +176,30 @@ class Builder:
 
     def _leaf(self, node: Node, index: Indices) -> Access:
         """A product's operand: an argument, perhaps a view of one, or a value that is computed."""
+        whole, at = node, index
         node, index = _unview(node, index)
+        if any(isinstance(one, Gathered) for one in index):
+            return Access(self._rows(whole).name, at)
         if isinstance(node, InputNode):
             return Access(node.tensor.name, index)
         own = self.iterators.output(len(node.dims))
         value = self._lower(node, own, tuple(zip(own, node.dims, strict=True)))
         assert isinstance(value, Access)  # a number has no axes, and so is no operand
         return Access(value.name, index)
+
+    def _rows(self, node: Node) -> Access:
+        """The value that has the rows of an operand that are named, each at its place."""
+        if node not in self.rows:
+            own = self.iterators.output(len(node.dims))
+            domain: Domain = tuple(zip(own, node.dims, strict=True))
+            value = self._lower(node, own, domain)
+            if isinstance(value, Access) and value.index != own:
+                dtype = F32 if node.dtype == TF32 else node.dtype  # which is multiplied as tf32
+                value, given = Access(f"{self.prefix}{len(self.statements)}", own), value
+                self._write(domain, value, "cast", (given,), dtype)
+            assert isinstance(value, Access)
+            self.rows[node] = value
+        return self.rows[node]
 
     def output(self, name: str, root: Node, wanted: DType | None) -> Tensor:
         """Writes the statements of one output, and describes it.
@@ -315,5 +342,9 @@ def _behind(node: Node) -> set[Node]:
 
 def _reads_computed(node: ProductNode) -> bool:
     """Whether an operand is a value rather than an argument or a view of one."""
-    sources = (op.source if isinstance(op, ViewNode) else op for op in (node.lhs, node.rhs))
+    operands = (node.lhs, node.rhs)
+    views = [op for op in operands if isinstance(op, ViewNode)]
+    if any(reach.rows is not None for view in views for reach in view.reaches):
+        return True
+    sources = (op.source if isinstance(op, ViewNode) else op for op in operands)
     return not all(isinstance(source, InputNode) for source in sources)

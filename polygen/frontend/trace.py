@@ -38,6 +38,7 @@ from polygen.frontend.expr import (
     describe_product,
 )
 from polygen.frontend.functions import TABLE, bind, expand
+from polygen.frontend.gathering import one_row, require_rows, require_source
 from polygen.frontend.grouping import grouped_axes, require_ends, rows_of_groups
 from polygen.frontend.program import Dim, Tensor
 from polygen.frontend.shapes import (
@@ -347,6 +348,19 @@ class Trace:
         ]
         return self.reach(node, reaches, dims)
 
+    def gather(self, node: Node, rows: Node) -> Node:
+        """Records the elements of a node's first axis that a vector names, as ``node[rows]``.
+
+        Raises:
+            ShapeError: not a vector of indices, or nothing that has rows.
+            DTypeError: indices that are not s32.
+            UnsupportedProgram: indices that are no argument, or rows of a part or a product.
+        """
+        vector = require_rows(rows)
+        require_source(node, vector)
+        reaches = [Reach(n, rows=vector if n == 0 else None) for n in range(len(node.dims))]
+        return self.reach(node, reaches, [vector.dims[0], *node.dims[1:]])
+
     def reach(self, node: Node, reaches: Sequence[Reach], dims: Sequence[Dim]) -> Node:
         """Records a view, see `ViewNode`; a view of a view is one view, and no view the node."""
         if isinstance(node, ViewNode):
@@ -363,6 +377,10 @@ def _through(inner: Reach, outer: Sequence[Reach]) -> Reach:
     if inner.axis is None:
         return inner
     found = outer[inner.axis]
+    if found.rows is not None:  # rows of a whole axis: `require_source`
+        return found
+    if inner.rows is not None and found.axis is None:
+        raise one_row(inner.rows)
     if found.axis is None:
         return Reach(None, 1, inner.scale * (found.offset // inner.per) + inner.offset)
     if inner.per > 1 and (found.scale, found.offset) != (1, 0):
@@ -375,6 +393,7 @@ def _through(inner: Reach, outer: Sequence[Reach]) -> Reach:
         inner.scale * found.scale,
         inner.scale * found.offset + inner.offset,
         inner.per * found.per,
+        inner.rows,
     )
 
 

@@ -18,6 +18,7 @@ from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.expr import Node, Size, Symbolic, describe
 from polygen.frontend.folding import METHODS, folded, refuse_keywords
 from polygen.frontend.functions import ALIASES, TABLE, closest
+from polygen.frontend.gathering import index_array
 from polygen.frontend.shapes import shape_text
 from polygen.frontend.trace import Trace
 from polygen.frontend.views import diagonal, permutation, repetition, subscript, swapped
@@ -174,6 +175,9 @@ class Traced(Symbolic):
         return self.apply("where", inside, self, 0.0)
 
     def __getitem__(self, key: Any) -> Traced:
+        indices = index_array(key, describe(self.node), self.node.dims)
+        if indices is not None:
+            return self._of(self.trace.gather(self.node, self._plain(indices)))
         return self._of(
             self.trace.reach(self.node, *subscript(key, describe(self.node), self.node.dims))
         )

@@ -21,7 +21,7 @@ def elements_along(tensor: Tensor, index: tuple[Along, ...], dim: str) -> str:
     axis = next((a for a, one in enumerate(index) if one.dim == dim), None)
     if axis is None:
         return "0"
-    return _times(tensor, axis, index[axis].scale)
+    return _times(tensor, axis, index[axis].step)
 
 
 def base(tensor: Tensor, index: tuple[Along, ...]) -> tuple[str, ...]:
@@ -30,8 +30,8 @@ def base(tensor: Tensor, index: tuple[Along, ...]) -> tuple[str, ...]:
     for axis, one in enumerate(index):
         if one.dim and one.dim not in _ROLES:
             found.append(f"(long long){one.dim} * {_times(tensor, axis, one.scale)}")
-        if one.offset:
-            found.append(_times(tensor, axis, one.offset))
+        if one.start:
+            found.append(_times(tensor, axis, one.start))
         if one.group:
             found.append(f"(long long){ROWS_BEFORE} * {_times(tensor, axis, one.scale)}")
     return tuple(found)

@@ -12,12 +12,31 @@ from dataclasses import dataclass
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
-from polygen.frontend.program import Tensor
+from polygen.frontend.program import Dim, Tensor
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.accesses import base, elements_along
 from polygen.poly.elements import Along, Compute, Element
 from polygen.poly.fills import chunk_words
 from polygen.poly.match import Operand
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Where a stored row's number stands: at ``scale * floor(row / per) + offset`` of a vector.
+
+    Attributes:
+        vector: of s32.
+        scale: places from one number to the next one.
+        offset: the place of row 0's.
+        per: stored rows that have one.
+        extent: of the axis that the numbers are kept inside of.
+    """
+
+    vector: str
+    scale: int
+    offset: int
+    per: int
+    extent: Dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +50,14 @@ class Fetch:
             for the whole row, or "group": for the group of it that the chunk is in; "scalar": one
             for all.
         row_step: elements from one stored row to the next: an argument, a number, "0" for none.
+            With `rows`, from one row of the array to the next.
         column_step: likewise along a row.
         per: stored rows, and elements of a row, that have one element.
         base: terms that lead to the block's matrix.
         width: bytes of one access of a run.
         first: the word of the chunk from which on it is held.
         words: that hold it.
+        rows: which row of the array a stored row reads; None: the one of its number.
     """
 
     name: str
@@ -49,6 +70,7 @@ class Fetch:
     width: int
     first: int
     words: int
+    rows: Rows | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +132,8 @@ def _fetch(operand: Operand, one: Element, dims: tuple[str, str], first: int) ->
     if not tensor.dims:
         return Fetch(one.name, tensor, "scalar", "0", "0", (1, 1), (), 0, first, 0)
     row, column = (elements_along(tensor, one.index, dim) for dim in dims)
-    per = group(one, dims[0]), group(one, dims[1])
+    rows = rows_of(one, dims[0])
+    per = group(one, dims[0]) if rows is None else 1, group(one, dims[1])
     kind = "row" if column == "0" else "run" if column == "1" else "spaced"
     elements = chunk_bytes() // operand.tensor.dtype.bytes
     if per[1] > 1 and (per[1] >= elements or kind != "run"):
@@ -134,4 +157,14 @@ def _fetch(operand: Operand, one: Element, dims: tuple[str, str], first: int) ->
         min(chunk_bytes(), bytes_read, one.alignment) if kind == "run" else tensor.dtype.bytes,
         first,
         chunk_words(operand, one),
+        rows,
     )
+
+
+def rows_of(one: Element, dim: str) -> Rows | None:
+    """Which rows of an array are read along a dim; None: those of the dim's indices."""
+    axis = one.axis(dim)
+    index = one.index[axis] if axis is not None else None
+    if index is None or not index.rows:
+        return None
+    return Rows(index.rows, index.scale, index.offset, index.per, index.extent)

@@ -13,6 +13,7 @@ import numpy as np
 from polygen.hardware.device import common_facts
 from polygen.hardware.matrix_layout import spans
 from polygen.lower.accesses import base, corner, elements_along, map_axes
+from polygen.lower.computed import rows_of
 from polygen.lower.folds import fold_parts
 from polygen.lower.given import Given
 from polygen.lower.lanes import closed_form, flat_form, panel_lanes
@@ -77,7 +78,8 @@ def _read(element: Element, vector: int) -> Read:
     if element.kind == "scalar":
         return Read(element.name, element.tensor, "scalar", "0", "0", 0)
     width, start = _width(element, vector), base(element.tensor, element.index)
-    return Read(element.name, element.tensor, element.kind, *_strides(element), width, start)
+    rows = rows_of(element, "m"), rows_of(element, "n")
+    return Read(element.name, element.tensor, element.kind, *_strides(element), width, start, rows)
 
 
 def _strides(element: Element) -> tuple[str, str]:

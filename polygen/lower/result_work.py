@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polygen.frontend.program import Dim, Tensor
+from polygen.lower.computed import Rows
 from polygen.lower.launch import Parts
 from polygen.lower.work import Boxes
 from polygen.poly.match import Along
@@ -26,6 +27,8 @@ class Read:
     n_stride: str
     width: int  # bytes per access of a vector read
     base: tuple[str, ...] = ()  # terms that lead to the block's matrix
+    # Which of the array's rows go with those of m, and of n; None: the one of the same number.
+    rows: tuple[Rows | None, Rows | None] = (None, None)
 
 
 @dataclass(frozen=True, slots=True)

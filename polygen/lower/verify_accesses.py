@@ -19,7 +19,7 @@ from functools import partial
 from polygen.errors import VerifyError
 from polygen.frontend.program import Tensor
 from polygen.lower.accesses import ROWS_BEFORE
-from polygen.lower.computed import Fetch
+from polygen.lower.computed import Fetch, rows_of
 from polygen.lower.fill import prove
 from polygen.lower.fragments import Make
 from polygen.lower.launch import stride_argument
@@ -38,7 +38,7 @@ from polygen.lower.result_work import (
 )
 from polygen.lower.scan_work import RowStore
 from polygen.lower.verify_chain import check_scans
-from polygen.lower.verify_computed import check_computed
+from polygen.lower.verify_computed import check_computed, check_rows
 from polygen.lower.verify_fragments import check_fragments
 from polygen.lower.work import (
     Boxes,
@@ -55,7 +55,8 @@ from polygen.lower.work import (
 from polygen.poly.chain_match import renamed
 from polygen.poly.key_tiles import FIRST
 from polygen.poly.match import Along
-from polygen.poly.pointwise import Pointwork
+from polygen.poly.pointwise import Element, Pointwork
+from polygen.poly.prologue import without_prologues
 
 _C_ONLY = re.compile(r"\(long long\)|(?<=\d)LL")
 
@@ -86,6 +87,9 @@ def check_accesses(plan: KernelPlan) -> None:
                 _check_boxes(plan, boxes, leaf)
     _check_sums(plan)
     _check_shares(plan)
+    if plan.program.gathered and not plan.program.folds:  # beside which nothing is read by index
+        statements = without_prologues(plan.program).pointwise
+        check_rows(plan, plan.work.reads, statements, "the result")
     _check_elements(plan, plan.epilogue, plan.work)
     for one, work in zip(plan.epilogue.before, plan.work.before, strict=True):
         _check_elements(plan, one, work)
@@ -302,11 +306,19 @@ def _check_elements(plan: KernelPlan, e: Epilogue, work: Pointwork) -> None:
     if e.coordinates != work.coordinates:
         found = ", ".join(f"{name} = {along}" for name, along in e.coordinates)
         raise VerifyError(f"coordinates are {found or 'left out'}", where=plan.entry)
-    pairs: list[tuple[Read | Write, tuple[Along, ...]]] = [
-        *((read, element.index) for read, element in zip(e.reads, work.reads, strict=True)),
-        *((write, element.index) for write, element in zip(e.writes, work.writes, strict=True)),
+    pairs: list[tuple[Read | Write, Element]] = [
+        *zip(e.reads, work.reads, strict=True),
+        *zip(e.writes, work.writes, strict=True),
     ]
-    for access, index in pairs:
+    for access, element in pairs:
+        if isinstance(access, Read):
+            said = tuple(rows_of(element, dim) for dim in "mn")
+            if access.rows != said:
+                raise VerifyError(
+                    f"{access.tensor.name} is read at {access.rows}, and is {said}",
+                    where=plan.entry,
+                )
+        index = element.addressed
         if access.tensor.dims:
             steps = [f"row * {access.m_stride}", f"column * {access.n_stride}"]
             text = " + ".join([*access.base, *steps])

@@ -8,12 +8,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from polygen.errors import VerifyError
 from polygen.frontend.dtypes import F32, TF32, DType
+from polygen.frontend.program import Access, Gathered, Pointwise
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.lower.computed import Computed, Fetch, group
+from polygen.lower.computed import Computed, Fetch, group, rows_of
 from polygen.lower.plan import KernelPlan
 from polygen.lower.work import Copy
 from polygen.poly.elements import Along, Element
@@ -67,7 +68,10 @@ def check_computed(plan: KernelPlan, c: Copy, check_address: Address) -> None:
             text = " + ".join(
                 [*fetch.base, f"{row} * {fetch.row_step}", f"{column} * {fetch.column_step}"]
             )
-            check_address(fetch, one.index, text, dict(zip(dims, ("row", "column"), strict=True)))
+            # Of rows by index `row` is the number that stands in the vector, which is any.
+            check_address(
+                fetch, one.addressed, text, dict(zip(dims, ("row", "column"), strict=True))
+            )
         first += fetch.words
 
 
@@ -83,12 +87,54 @@ def check_statements(plan: KernelPlan, made: Prologue, value: str) -> None:
         VerifyError: with both.
     """
     statements = prologues(plan.program)[value]
+    check_rows(plan, made.reads, statements, value)
     functions = [(s.write.name, s.function, s.dtype) for s in statements]
     own = [(s.result, s.function, s.dtype) for s in made.statements]
     # A value of f32 is multiplied as tf32, which no statement of the program says.
     if own[: len(functions)] != functions or own[len(functions) :] != _rounding(functions[-1]):
         raise VerifyError(
             f"{value} is computed by {own}, in the program by {functions}", where=plan.entry
+        )
+
+
+def check_rows(
+    plan: KernelPlan, reads: Iterable[Element], statements: Iterable[Pointwise], what: str
+) -> None:
+    """Arrays are read by index where the program's statements read them so, by the same vectors.
+
+    Args:
+        plan: the kernel.
+        reads: what the match says that they read.
+        statements: the program's.
+        what: is computed, for messages.
+
+    Raises:
+        VerifyError: with both.
+    """
+    arrays, listed = plan.program.tensors, tuple(reads)
+    wanted = {
+        (access.name, tuple(i.rows if isinstance(i, Gathered) else "" for i in access.index))
+        for statement in statements
+        for access in statement.args
+        if isinstance(access, Access) and access.name in arrays
+    }
+    found = {(one.tensor.name, tuple(along.rows for along in one.index)) for one in listed}
+    kept = {
+        (index.rows, index.extent, one.tensor.dims[axis])
+        for one in listed
+        for axis, index in enumerate(one.index)
+        if index.rows
+    }
+    # Of a part that begins at the first row the numbers are kept inside of the part.
+    inside = all(
+        extent == dim or (isinstance(extent, int) and isinstance(dim, int) and extent < dim)
+        for _, extent, dim in kept
+    )
+    if found != wanted or not inside:
+        raise VerifyError(
+            f"{what} is computed of {sorted(found)}, in the program of {sorted(wanted)}; rows by "
+            f"index end at {sorted(map(str, kept))}",
+            where=plan.entry,
         )
 
 
@@ -102,6 +148,13 @@ def _check_fetch(plan: KernelPlan, of: Computed, fetch: Fetch, one: Element, fir
     where = f"{plan.entry}: {fetch.name}"
     if fetch.tensor != one.tensor:
         raise VerifyError(f"{fetch.tensor.name} is read for {one.tensor.name}", where=where)
+    said = rows_of(one, of.dims[0])
+    if fetch.rows != said or sum(bool(along.rows) for along in one.index) != (said is not None):
+        raise VerifyError(
+            f"{fetch.tensor.name} is read at {fetch.rows or 'its own rows'}, and is "
+            f"{one.tensor.name}[{', '.join(map(str, one.index))}]",
+            where=where,
+        )
     wanted = {"0": "row", "1": "run"}.get(fetch.column_step, "spaced")
     wanted = wanted if one.tensor.dims else "scalar"
     inside = group(one, of.dims[1])

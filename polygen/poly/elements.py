@@ -8,11 +8,11 @@ both written in them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
-from polygen.frontend.program import Affine, Index, Tensor, Within
+from polygen.frontend.program import Affine, Dim, Gathered, Index, Tensor, Within
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,9 @@ class Along:
         offset: the element at index 0.
         per: indices of the dim that have one element.
         group: the batch dim that counts groups of rows, where index 0 is the first row of one.
+        rows: the vector in which that is a place: the element is the one that stands there, kept
+            inside of the axis.
+        extent: of the axis, with `rows`.
     """
 
     dim: str
@@ -32,8 +35,22 @@ class Along:
     offset: int = 0
     per: int = 1
     group: str = ""
+    rows: str = ""
+    extent: Dim = 0
+
+    @property
+    def step(self) -> int:
+        """Elements of the axis for one index of the dim; of the number that stands there, one."""
+        return 1 if self.rows else self.scale
+
+    @property
+    def start(self) -> int:
+        """The element where that is 0."""
+        return 0 if self.rows else self.offset
 
     def __str__(self) -> str:
+        if self.rows:
+            return f"{self.rows}[{replace(self, rows='')}]"
         if self.group:
             return f"{self.group}.{self.dim}"
         if not self.dim:
@@ -49,6 +66,8 @@ def along(index: Index, dims: dict[str, str]) -> Along:
         return Along("", 0, index)
     if isinstance(index, Within):
         return Along(dims[index.iterator], group=dims[index.group])
+    if isinstance(index, Gathered):
+        return replace(along(index.place, dims), rows=index.rows, extent=index.extent)
     if isinstance(index, Affine):
         return Along(dims[index.iterator], index.scale, index.offset, index.per)
     return Along(dims[index])
@@ -65,6 +84,14 @@ def composed(index: Index, at: Mapping[str, Along]) -> Along:
             "from their first row on",
             nearest="Compute the rows before, and pass them",
         )
+    if isinstance(index, Gathered):
+        place = composed(index.place, at)
+        if not place.dim:
+            raise UnsupportedProgram(
+                f"{index} at one place for all elements of an operand",
+                nearest=f"Pass {index.rows} with as many elements as there are rows",
+            )
+        return replace(place, rows=index.rows, extent=index.extent)
     named = index if isinstance(index, Affine) else Affine(index, 1, 0)
     inner = at[named.iterator]
     if not inner.dim:
@@ -101,6 +128,7 @@ class Element:
             return "row"
         along = self.index[column]
         adjacent = column == self.tensor.contiguous_axis and (along.scale, along.per) == (1, 1)
+        adjacent = adjacent and not along.rows
         return "vector" if adjacent else "strided"
 
     @property
@@ -114,9 +142,14 @@ class Element:
         if not self.tensor.dims:
             return self.tensor.alignment
         inner = self.index[self.tensor.order[-1]]
-        start = (1 if inner.group else inner.offset) * self.tensor.dtype.bytes
+        start = (1 if inner.group or inner.rows else inner.offset) * self.tensor.dtype.bytes
         bits = self.tensor.alignment | start
         return bits & -bits
+
+    @property
+    def addressed(self) -> tuple[Along, ...]:
+        """The index where vectors say which row: that number itself in the place of the dim's."""
+        return tuple(Along(one.dim) if one.rows else one for one in self.index)
 
     def axis(self, dim: str) -> int | None:
         """The tensor axis along a dim; None: it has none."""

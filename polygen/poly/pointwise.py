@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from polygen.errors import UnsupportedProgram
 from polygen.frontend.program import (
     Access,
     Constant,
@@ -171,4 +172,12 @@ def _folded(fold: Fold, fusion: Fusion, match: Match) -> Folded:
 
 
 def _in_dims(access: Access, dims: dict[str, str]) -> tuple[Along, ...]:
-    return tuple(along(index, dims) for index in access.index)
+    found = tuple(along(index, dims) for index in access.index)
+    other = next((one for one in found if one.rows and one.dim not in ("m", "n")), None)
+    if other is not None:
+        raise UnsupportedProgram(
+            f"{access} is read at {other}",
+            why="behind a product, rows by index lie along the rows or columns of matrices",
+            nearest=f"Pass {access.name} with a matrix for each of the result's",
+        )
+    return found

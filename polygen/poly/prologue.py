@@ -33,6 +33,7 @@ from polygen.frontend.program import (
     Coordinate,
     Dim,
     Extent,
+    Gathered,
     Pointwise,
     Program,
     Statement,
@@ -273,17 +274,27 @@ def operand_array(
     """The array as which an operand is copied, and its index: an axis for every dim.
 
     It lies as the largest array that it is computed from lies, so that neighbours are read
-    together; types of other than 16 bits lie along k, as all instructions take them.
+    together; types of other than 16 bits lie along k, as all instructions take them. Where rows of
+    an array are read by index, they are rows of shared memory, each of which reads its own.
 
     Args:
         made: how an element is computed.
         value: its name.
         dims: that it depends on, with their extents.
         role: "m" or "n".
+
+    Raises:
+        UnsupportedProgram: elements of what lies along rows of shared memory are read by index.
     """
     whole = [r for r in made.reads if r.axis(role) is not None and r.axis("k") is not None]
     most = min(whole, key=lambda r: math.prod(one.per for one in r.index), default=None)
     inner = most.index[most.tensor.order[-1]].dim if most is not None else "k"
+    by_index = {one.dim: one for read in made.reads for one in read.index if one.rows}
+    if by_index:
+        inner = "k" if role in by_index else role
+        one_side = set(by_index) in ({role}, {"k"})
+        if not one_side or (inner == role and made.dtype.bits != 16):
+            raise _not_of_rows(value, list(by_index.values()), made.dtype)
     along_role = made.dtype.bits == 16 and inner == role
     last = [role, "k"] if not along_role else ["k", role]
     ordered = [d for d, _ in dims if d not in last] + [d for d in last if d in dict(dims)]
@@ -293,15 +304,31 @@ def operand_array(
     return tensor, tuple(Along(dim) for dim in ordered)
 
 
+def _not_of_rows(value: str, by_index: list[Along], dtype: DType) -> UnsupportedProgram:
+    return UnsupportedProgram(
+        f"the operand {value} reads {' and '.join(map(str, by_index))}",
+        why=f"threads compute adjacent elements of a row of {dtype}, all from one row by index; a "
+        "type of other than 16 bits lies along the sum",
+        nearest="Index the axis that is not summed, of one operand: x[rows] @ w.T",
+    )
+
+
 def prove_prologues(program: Program) -> tuple[Proof, ...]:
     """Prove that every element of a computed operand is one that the statements compute.
+
+    And that rows by index, before products and behind them, are rows of their arrays.
 
     Raises:
         VerifyError: a product reads an element that none computes, with its instance.
     """
     found = prologues(program)
     prefix = space(tuple(dict.fromkeys(d for d in _extents(program) if isinstance(d, str))))
-    proofs = []
+    proofs = [
+        _prove_inside(statement, access)
+        for statement in program.pointwise
+        for access in statement.reads
+        if access.indexed_by
+    ]
     for value, statements in found.items():
         written = _instances(statements[-1], statements[-1].write, prefix)
         for product in program.contractions:
@@ -333,6 +360,23 @@ def prove_prologues(program: Program) -> tuple[Proof, ...]:
     return tuple(proofs)
 
 
+def _prove_inside(statement: Statement, access: Access) -> Proof:
+    """Whatever a vector says, an element of the array is read: for every size and number."""
+    for index in access.index:
+        if not isinstance(index, Gathered):
+            continue
+        prefix = space((index.extent,) if isinstance(index.extent, str) else ())
+        kept = f"{index.extent} >= 1 and read = max(0, min(said, {index.extent} - 1))"
+        read = isl.Map(f"{prefix}{{ [said] -> [read] : {kept} }}").range()
+        outside = read.subtract(isl.Set(f"{prefix}{{ [at] : 0 <= at < {index.extent} }}"))
+        if not outside.is_empty():
+            raise VerifyError(f"{statement.name} reads {access} outside: {outside}")
+    return Proof(
+        "rows by index are rows of their array, whatever numbers stand in memory",
+        f"{access} of {statement.name}",
+    )
+
+
 def _extents(program: Program) -> list[Dim]:
     return [extent for s in program.statements for _, extent in s.domain]
 
@@ -341,5 +385,6 @@ def _instances(statement: Statement, access: Access, prefix: str) -> isl.UnionMa
     """Instance -> the cell that it accesses."""
     own = ",".join(iterator for iterator, _ in statement.domain)
     bounds = " and ".join(f"0 <= {it} < {extent}" for it, extent in statement.domain)
+    assert not access.indexed_by  # products read values that are computed, at their own points
     cell = f"{access.name}[{','.join(map(str, access.index))}]"
     return isl.UnionMap(f"{prefix}{{ {statement.name}[{own}] -> {cell} : {bounds} }}")

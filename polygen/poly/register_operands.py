@@ -71,7 +71,7 @@ def _stored(operand: Operand, made: Prologue, schedule: Schedule) -> Operand:
         where=f"schedule {schedule.name}",
         why="the copy engine brings the elements of one matrix, which are adjacent, and begin rows "
         f"at multiples of {common_facts()['tensor_map_row_bytes']} bytes; vectors and numbers of "
-        "groups are read beside them",
+        "groups are read beside them; rows by index it cannot bring",
         nearest='roles.computes = "producer"',
     )
 
@@ -82,7 +82,7 @@ def stored(operand: Operand) -> Operand | None:
     None: it is no such operand, or the copy engine cannot bring any of its arrays.
     """
     made = operand.computed
-    if made is None:
+    if made is None or any(along.rows for one in made.reads for along in one.index):
         return None
     for one in sorted(made.reads, key=_most):
         packed = _packed(one, operand.role)

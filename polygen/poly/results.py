@@ -119,6 +119,13 @@ def panels(schedule: Schedule, work: Pointwork) -> Panels | None:
                 why="a box goes on into the rows of the next group",
                 nearest='Use epilogue.through = "lines"',
             )
+        if any(along.rows for along in one.index):
+            raise ScheduleError(
+                f"{one.tensor.name}: the copy engine cannot move rows by index",
+                where=where,
+                why="a box has rows that follow each other",
+                nearest='Use epilogue.through = "lines"',
+            )
         if one.name in work.kept:
             raise ScheduleError(
                 f"{one.tensor.name}: the copy engine cannot move what is kept for the launch that "

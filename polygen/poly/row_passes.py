@@ -36,7 +36,9 @@ from polygen.frontend.program import (
     Tensor,
 )
 from polygen.poly.folds import Split, split_folds, terms
+from polygen.poly.prologue import without_prologues
 from polygen.poly.scop import Scop, space
+from polygen.poly.supported import require_rows_known
 from polygen.poly.whole_rows import Places, RowPasses, computed_index, iterator
 
 
@@ -50,7 +52,10 @@ def split_for(program: Program, *, in_tile: bool) -> Split:
 
     Raises:
         UnsupportedProgram: a result of a fold is used where it is not known; with the dependence.
+            Or rows are read by index behind a product, beside folds.
     """
+    if program.gathered and program.folds:
+        require_rows_known(without_prologues(program))
     split = split_folds(program)
     return _Covering(program, split).split() if in_tile and split.rows else split
 

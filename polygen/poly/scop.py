@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from polygen import isl
 from polygen.brief import Brief
 from polygen.errors import SignatureError
-from polygen.frontend.program import Access, Contraction, Dim, Program, Statement
+from polygen.frontend.program import Access, Contraction, Dim, Gathered, Program, Statement
 
 # Words of isl's language, which ignores their case, and the one parameter of our own.
 # fmt: off
@@ -241,5 +241,16 @@ def _bounds(domain: tuple[tuple[str, str | int], ...]) -> str:
 
 
 def _cell(access: Access) -> str:
-    """An element; of rows in groups by group and row, which no two of them share."""
-    return f"{access.name}[{','.join(map(str, access.by_group))}]"
+    """An element; of rows in groups by group and row, which no two of them share.
+
+    Where a vector says which element of an axis is meant, that may be any of them.
+    """
+    found, anywhere = [], []
+    for axis, index in enumerate(access.by_group):
+        if isinstance(index, Gathered):
+            found.append(f"any{axis}")
+            anywhere.append(f"0 <= any{axis} < {index.extent}")
+        else:
+            found.append(str(index))
+    cell = f"{access.name}[{','.join(found)}]"
+    return f"{cell} : {' and '.join(anywhere)}" if anywhere else cell

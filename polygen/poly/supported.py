@@ -59,6 +59,27 @@ def _require_argument(program: Program, product: Contraction, access: Access) ->
     )
 
 
+def require_rows_known(program: Program) -> None:
+    """Refuse rows by index in chains, and behind products whose results are folded.
+
+    Args:
+        program: a chain; or with folds, without the statements that compute operands.
+
+    Raises:
+        UnsupportedProgram: with the statement.
+    """
+    for statement in program.statements:
+        for access in statement.reads:
+            if access.indexed_by:
+                raise UnsupportedProgram(
+                    f"{statement.name} reads {access}: rows by index in a chain, or behind a "
+                    "product beside folds",
+                    where=program.name,
+                    why=f"{statement.name}: {statement}",
+                    nearest=f"Pass {access.name} with its rows in the order of the result's",
+                )
+
+
 def _require_each_once(program: Program, statement: Statement) -> None:
     """What copies and epilogues read has an element for every index."""
     for access in statement.reads:

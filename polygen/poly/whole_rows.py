@@ -30,6 +30,7 @@ from polygen.frontend.program import (
     Coordinate,
     Dim,
     Fold,
+    Gathered,
     Index,
     Pointwise,
     Program,
@@ -202,7 +203,7 @@ def computed_index(index: Index, names: Mapping[str, str]) -> Index:
     """An index over other iterators; those without one run over one index, 0."""
     if isinstance(index, int):
         return index
-    assert not isinstance(index, Within)  # rows in groups do not fold
+    assert not isinstance(index, (Within, Gathered))  # rows in groups do not fold
     named = index if isinstance(index, Affine) else Affine(index, 1, 0)
     if named.iterator not in names:
         return named.offset

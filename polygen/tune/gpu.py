@@ -268,6 +268,11 @@ def operands(
             count = sizes[rows] if isinstance(rows, str) else rows
             found[tensor.name] = xp.asarray(routed_ends(shape[0], count, seed))
             continue
+        if tensor.name in program.gathered:
+            extent = program.gathered[tensor.name]
+            count = sizes[extent] if isinstance(extent, str) else extent
+            found[tensor.name] = xp.asarray(generator.integers(0, count, shape, dtype=np.int32))
+            continue
         pitch = sizes.get(pitch_of(tensor.name))
         found[tensor.name] = _repeated(xp, stored(tensor.dtype, pool), shape, tensor, pitch)
     return found

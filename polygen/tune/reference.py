@@ -29,6 +29,7 @@ from polygen.frontend.program import (
     Constant,
     Contraction,
     Coordinate,
+    Gathered,
     Pointwise,
     Program,
     Statement,
@@ -118,6 +119,15 @@ def sampled(
     }
     values: dict[str, Array] = {}
 
+    def by_number(vector: Any, place: str | int | Affine, statement: Statement) -> Any:
+        """What stands in a vector of indices for the rows."""
+        assert not isinstance(place, int)
+        at = place if isinstance(place, Affine) else Affine(place, 1, 0)
+        extent = dict(statement.domain)[at.iterator]
+        count = sizes[extent] if isinstance(extent, str) else extent
+        own = at.iterator == along[statement.name]
+        return xp.take(vector, at.at(chosen if own else xp.arange(count)), axis=0)
+
     def part(access: Access, statement: Statement) -> Any:
         """What a statement reads of an array for the rows, in f32, an axis for every iterator."""
         array, extents = bits(operands[access.name]), dict(statement.domain)
@@ -126,6 +136,10 @@ def sampled(
                 array = xp.take(array, index, axis=axis)
                 continue
             assert not isinstance(index, Within)  # of one group at a time
+            if isinstance(index, Gathered):
+                rows = by_number(operands[index.rows], index.place, statement)
+                array = xp.take(array, xp.clip(rows, 0, array.shape[axis] - 1), axis=axis)
+                continue
             at = index if isinstance(index, Affine) else Affine(index, 1, 0)
             extent = extents[at.iterator]
             if at.iterator == along[statement.name]:

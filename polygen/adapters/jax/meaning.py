@@ -23,6 +23,7 @@ from polygen.frontend.program import (
     Contraction,
     Coordinate,
     Extent,
+    Gathered,
     Pointwise,
     Program,
     Within,
@@ -118,6 +119,9 @@ def _selected(access: Access, values: Mapping[str, Any], extents: Mapping[str, i
         elif isinstance(index, Affine):
             steps = jnp.arange(extents[index.iterator])
             array = jnp.take(array, index.at(steps), axis=axis)
+        elif isinstance(index, Gathered):
+            rows = _selected(Access(index.rows, (index.place,)), values, extents)
+            array = jnp.take(array, jnp.clip(rows, 0, array.shape[axis] - 1), axis=axis)
     return array
 
 
@@ -144,7 +148,7 @@ def _aligned(
         index = access.index
         if isinstance(index, int):
             return float(index)
-        assert not isinstance(index, Within)  # operators take no ends of groups
+        assert not isinstance(index, (Within, Gathered))  # operators take no ends of groups
         along = index if isinstance(index, Affine) else Affine(index, 1, 0)
         steps = jnp.arange(extents[along.iterator], dtype=jnp.float32)
         shape = [-1 if iterator == along.iterator else 1 for iterator in extents]

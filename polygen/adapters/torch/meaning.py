@@ -27,6 +27,7 @@ from polygen.frontend.program import (
     Coordinate,
     Extent,
     Fold,
+    Gathered,
     Index,
     Pointwise,
     Program,
@@ -197,6 +198,9 @@ def _selected(access: Access, values: Mapping[str, Any], extents: Mapping[str, A
         elif isinstance(index, Affine):
             steps = torch.arange(extents[index.iterator], device=tensor.device)
             tensor = tensor.index_select(axis, index.at(steps))
+        elif isinstance(index, Gathered):
+            rows = _selected(Access(index.rows, (index.place,)), values, extents)
+            tensor = tensor.index_select(axis, rows.clamp(0, tensor.shape[axis] - 1))
     return tensor
 
 
@@ -250,7 +254,7 @@ def _places(
     """A coordinate along its axis of the domain."""
     if isinstance(index, int):
         return torch.full((), index, dtype=working, device=device)
-    assert not isinstance(index, Within)  # operators take no ends of groups
+    assert not isinstance(index, (Within, Gathered))  # operators take no ends of groups
     along = index if isinstance(index, Affine) else Affine(index, 1, 0)
     steps = torch.arange(extents[along.iterator], dtype=working, device=device)
     shape = [-1 if iterator == along.iterator else 1 for iterator in extents]

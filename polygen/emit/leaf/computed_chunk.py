@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from polygen.emit.ctext import pointwise
 from polygen.emit.element_types import converted, of_word
 from polygen.emit.functions import FAST_BITS
-from polygen.emit.leaves import plus, scaled
+from polygen.emit.leaves import plus, row_at, scaled
 from polygen.emit.names import c_name
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
@@ -147,6 +147,8 @@ def _address(fetch: Fetch, row: str, column: str) -> str:
         row if fetch.per[0] == 1 else f"({row} / {fetch.per[0]})",
         column if fetch.per[1] == 1 else f"({column} / {fetch.per[1]})",
     )
+    if fetch.rows is not None:
+        names = (row_at(fetch.rows, names[0]), names[1])
     steps = zip(names, (fetch.row_step, fetch.column_step), strict=True)
     parts = [scaled(variable, step) for variable, step in steps if step != "0"]
     return " + ".join([c_name(fetch.tensor.name), *fetch.base, *parts])

@@ -11,7 +11,7 @@ from polygen.emit.leaves import extent_names, position, slot_address
 from polygen.hardware.matrix_layout import span_swizzle
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.result_work import Line, Lines
+from polygen.lower.result_work import Line, Lines, Read
 
 _IN_FLIGHT = 8  # registers of a thread with reads that are on their way together
 _WORD_BYTES = 4
@@ -61,8 +61,7 @@ def _(plan: KernelPlan, one: Leaf, work: Lines) -> Text:
             f"  for (int r = 0; r < {batch}; ++r) {{",
             "    const int i = j + r;",
             *(f"  {text}" for text in _portion(work, line)),
-            f"    const {_type(size)}* const from = "
-            f"(const {_type(size)}*)({position(line.access, 'to_row', 'to_column')});",
+            f"    const {_type(size)}* const from = (const {_type(size)}*)({_source(plan, line)});",
             "    held[r] = {};",
             f"    if ({_inside(plan, line)}) held[r] = __ldg((const {wide}*)from);",
         ]
@@ -90,6 +89,15 @@ def _(plan: KernelPlan, one: Leaf, work: Lines) -> Text:
         block(*lines),
         f"{one.statement}[i,p]: memory -> the panel, a line by consecutive threads, zeros outside",
     )
+
+
+def _source(plan: KernelPlan, line: Line) -> str:
+    """Where a portion is read: behind the end of rows by index, where the last one's would be."""
+    access, ends = line.access, extent_names(plan)
+    by_index = access.rows if isinstance(access, Read) else (None, None)
+    row = "to_row" if by_index[0] is None else f"min(to_row, {ends['m']} - 1)"
+    column = "to_column" if by_index[1] is None else f"min(to_column, {ends['n']} - 1)"
+    return position(access, row, column)
 
 
 def _type(size: int) -> str:

@@ -27,6 +27,10 @@ PROGRAMS = [
     ("x @ w.T", ("x:e4m3[M,K]", "w:e4m3[N,K]")),
     ("relu((x * g + 1) @ w.T) + b", ("x:bf16[M,K]", "g:bf16[K]", "w:bf16[N,K]", "b:f32[N]")),
     ("x @ (q.astype('f16') * s[:, None]).T", ("x:f16[M,K]", "q:s8[N,K]", "s:f32[N]")),
+    (
+        "relu((x[r] * s[r][:, None]) @ w.T) + t[r]",
+        ("x:bf16[M,K]", "r:s32[M]", "s:f32[M]", "w:bf16[N,K]", "t:f32[M,N]"),
+    ),
     ("(x - 1) @ w", ("x:tf32[M,K]", "w:tf32[K,N]")),
 ]
 

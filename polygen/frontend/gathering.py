@@ -1,0 +1,239 @@
+"""Rows by index: ``x[rows]``, whose row t is row ``rows[t]`` of an array.
+
+1. It is a view like any other, of which one axis is reached through a vector of numbers. Views of
+   it, and functions of what it is taken from, go through to the argument: ``(x * g)[rows]`` reads
+   what ``x[rows] * g`` does.
+2. In a statement the axis has an index that only the numbers know (`Gathered`). What stands in
+   them may be anything: they are kept inside of the axis. For numbers from 0 on and below its
+   extent that is NumPy's meaning; a row that any other number names is one of the array's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from polygen.errors import (
+    ArgumentError,
+    DTypeError,
+    PolygenError,
+    ShapeError,
+    TraceError,
+    UnsupportedProgram,
+)
+from polygen.frontend.dtypes import S32
+from polygen.frontend.expr import (
+    ApplyNode,
+    CoordinateNode,
+    Dims,
+    InputNode,
+    Node,
+    ProductNode,
+    ScalarNode,
+    Symbolic,
+    ViewNode,
+    describe,
+)
+from polygen.frontend.functions import INDEX_HINT
+from polygen.frontend.program import Dim, Gathered, Index, Within
+from polygen.frontend.shapes import shape_text
+
+_RANKS = (1, 2)  # of what is indexed
+
+
+# --- what is traced ------------------------------------------------------------------------------
+def index_array(key: Any, text: str, dims: Dims) -> Any:
+    """The vector of indices that a subscript has; None: it has none.
+
+    Args:
+        key: of the subscript.
+        text: how the value reads, for messages.
+        dims: its dims.
+
+    Raises:
+        UnsupportedProgram: several such vectors, one of another axis than the first, or one beside
+            slices and places.
+        TraceError: more indices than there are axes.
+    """
+    keys = key if isinstance(key, tuple) else (key,)
+    found = [at for at, item in enumerate(keys) if isinstance(item, Symbolic)]
+    if not found:
+        return None
+    where = f"indexing of {text} {shape_text(dims)}"
+    if len(found) > 1:
+        raise UnsupportedProgram(
+            f"{where} with {len(found)} index arrays",
+            why="one axis is read at places that numbers say: the first",
+            nearest="Write x[rows], or w[columns].T for w.T[:, columns]",
+        )
+    others = [item for item in keys if item is not keys[found[0]]]
+    if any(item is not Ellipsis and item != slice(None) for item in others):
+        raise UnsupportedProgram(
+            f"{where} with an index array beside slices, places or new axes",
+            why="rows by index are whole rows",
+            nearest="Take the part of them, as in x[rows][:, ::2] and x[rows][:, None]",
+        )
+    if found[0] > 0:
+        raise UnsupportedProgram(
+            f"{where} with an index array of another axis than the first",
+            nearest="Transpose before and behind: x.T[columns].T for x[:, columns]",
+        )
+    if len(keys) - sum(item is Ellipsis for item in keys) > len(dims):
+        raise TraceError(f"{where} with {len(keys)} indices", nearest=f"It has {len(dims)} axes")
+    return keys[0]
+
+
+def require_rows(node: Node) -> InputNode:
+    """The argument that says which rows.
+
+    Raises:
+        DTypeError: its elements are not s32.
+        ShapeError: it is no vector.
+        UnsupportedProgram: it is computed, or a view.
+    """
+    text = describe(node)
+    if not node.dims:
+        raise ShapeError(
+            f"the index {text} is one number, known only at run time", nearest=INDEX_HINT
+        )
+    if node.dtype != S32:
+        raise DTypeError(
+            f"the index {text} is {node.dtype}",
+            why="it counts rows",
+            nearest=f"Say s32{shape_text(node.dims)} in the signature, and pass int32; "
+            "pg.where selects where a condition holds",
+        )
+    if len(node.dims) != 1:
+        raise ShapeError(
+            f"the index {text} is {shape_text(node.dims)}",
+            why="an index of rows has one axis, that of the rows it names",
+            nearest="Pass a vector, s32[T]; its rows may be taken apart outside",
+        )
+    if not isinstance(node, InputNode):
+        raise UnsupportedProgram(
+            f"the index {text} is no argument",
+            why="the kernel reads which rows are meant from memory",
+            nearest="Pass it as an argument, s32[T], and take parts behind: x[rows][::2]",
+        )
+    return node
+
+
+def require_source(node: Node, rows: InputNode) -> None:
+    """Refuse to read rows by index of what has none in memory.
+
+    Raises:
+        ShapeError: no matrix and no vector, or a first axis that no array has.
+        UnsupportedProgram: a value of a product or a fold, of coordinates, of a part, or of rows by
+            index.
+    """
+    text = f"{describe(node)}[{rows.tensor.name}]"
+    axes = node.axes if isinstance(node, ViewNode) else (0,)
+    if len(node.dims) not in _RANKS or axes[0] is None:
+        raise ShapeError(
+            f"{text}: {describe(node)} is {shape_text(node.dims)}",
+            why="rows by index are those of a matrix, or elements of a vector",
+            nearest="Pass an array of two axes, such as w[V,K]",
+        )
+    stack, seen = [node], set[Node]()
+    while stack:
+        found = stack.pop()
+        if found in seen:
+            continue
+        seen.add(found)
+        if isinstance(found, ViewNode):
+            stack.append(found.source)
+        elif isinstance(found, ApplyNode):
+            stack.extend(found.args)
+        elif not isinstance(found, (InputNode, ScalarNode)):
+            raise _computed(text, found)
+    if isinstance(node, ViewNode):
+        reach = next(reach for reach in node.reaches if reach.axis == 0)
+        if reach.rows is not None:
+            raise _twice(text)
+        if (reach.scale, reach.offset, reach.per) != (1, 0, 1):
+            raise UnsupportedProgram(
+                f"{text}: rows of a part, or of repeated rows",
+                why="an index counts rows of an array, all of them",
+                nearest="Add to the numbers what the part leaves out, and index the array",
+            )
+
+
+def _computed(text: str, found: Node) -> UnsupportedProgram:
+    if isinstance(found, CoordinateNode):
+        return UnsupportedProgram(
+            f"{text} reads coordinates by index",
+            why="where an element is, numbers in memory do not say",
+            nearest="Take indices of x[rows]: they count the rows that are named",
+        )
+    product = isinstance(found, ProductNode)
+    return UnsupportedProgram(
+        f"{text} reads {describe(found)} by index",
+        why="a value lives at one point of the output, in a register",
+        nearest="Index the operand, x[rows] @ w for (x @ w)[rows]"
+        if product
+        else "Return it, and index what the kernel returns",
+    )
+
+
+def _twice(text: str) -> UnsupportedProgram:
+    return UnsupportedProgram(
+        f"{text} is an index of an index",
+        why="a row is read at one number from memory",
+        nearest="Pass first[second], computed outside, as one vector",
+    )
+
+
+def one_row(rows: InputNode) -> PolygenError:
+    """The refusal of a single one of the rows that a vector names."""
+    name = rows.tensor.name
+    return UnsupportedProgram(
+        f"one of the rows that {name} names, for all places",
+        why="rows by index lie along an axis of their own, each of which reads its own number",
+        nearest=f"Pass {name} with as many elements as there are rows",
+    )
+
+
+def gathered(place: Index, rows: InputNode, extent: Dim) -> Gathered:
+    """The index of an axis of `extent` elements that is reached through a vector.
+
+    Raises:
+        UnsupportedProgram: at a constant place, or at one that is reached so itself.
+    """
+    if isinstance(place, Gathered):
+        raise _twice(str(place))
+    if isinstance(place, int):
+        raise one_row(rows)
+    assert not isinstance(place, Within)  # groups are made when all views are resolved
+    return Gathered(place, rows.tensor.name, extent)
+
+
+# --- on arrays -----------------------------------------------------------------------------------
+def check_rows(rows: Any, count: int) -> None:
+    """Refuse indices that name no row: kernels take any, and read one of the array's rows then.
+
+    Args:
+        rows: of ``x[rows]``, on the host or on a GPU, from where they are copied: this waits for
+            the GPU.
+        count: how many rows `x` has.
+
+    Raises:
+        ArgumentError: an index that is negative, or not below `count`; with the first one.
+    """
+    held = getattr(rows, "cpu", None) or getattr(rows, "get", None)
+    values = np.asarray(held() if held else rows)
+    if values.ndim != 1 or values.dtype.kind not in "iu":
+        raise ArgumentError(
+            f"rows of {values.dtype} with {values.ndim} axes",
+            where="rows",
+            nearest="Pass whole numbers, one for each row",
+        )
+    outside = np.flatnonzero((values < 0) | (values >= count))
+    if len(outside):
+        first = int(outside[0])
+        raise ArgumentError(
+            f"row {first} is row {int(values[first])} of an array that has {count}",
+            where="rows",
+            why="rows are counted from 0, and none from the end",
+            nearest=f"Legal there: 0 to {count - 1}",
+        )

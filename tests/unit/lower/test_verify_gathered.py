@@ -1,0 +1,156 @@
+"""A plan whose copies read other rows than the program's index names is refused."""
+
+import dataclasses
+from functools import cache
+
+import pytest
+from test_verify_computed import changed, fetch
+
+from polygen import fuse
+from polygen.errors import VerifyError
+from polygen.lower.computed import Rows
+from polygen.lower.plan import KernelPlan
+from polygen.lower.result_work import Epilogue, Lines
+from polygen.lower.verify import verify
+from polygen.poly.elements import Along
+
+SIGNATURE = ("bf16[S,K]", "s32[T]", "s32[T]", "f32[S]", "bf16[N,K]")
+ARCHS = ("sm_80", "sm_90a")
+
+
+def function(x, r, q, s, w):
+    """Rows and numbers of rows by one index; another index beside it."""
+    return (x[r] * s[r][:, None] + x[q]) @ w.T
+
+
+@cache
+def plan(arch: str) -> KernelPlan:
+    return fuse(function, name="gathered").compile(*SIGNATURE, arch=arch).passes.plan
+
+
+def rows(**changes):
+    return Rows(**{"vector": "r", "scale": 1, "offset": 0, "per": 1, "extent": "S"} | changes)
+
+
+def match_with(of: KernelPlan, change) -> KernelPlan:
+    """The plan whose match says other things of what is read; copies follow it."""
+    operands = []
+    for name, one in of.match.operands:
+        if one.computed is not None:
+            reads = tuple(
+                dataclasses.replace(r, index=tuple(map(change, r.index)))
+                for r in one.computed.reads
+            )
+            one = dataclasses.replace(one, computed=dataclasses.replace(one.computed, reads=reads))
+        operands.append((name, one))
+    return dataclasses.replace(of, match=dataclasses.replace(of.match, operands=tuple(operands)))
+
+
+MUTANTS = {
+    "an index that is forgotten": (fetch("s", rows=None), "s is read at its own rows, and is s"),
+    "rows of another index": (fetch("s", rows=rows(vector="q")), "vector='q'"),
+    "the next row's number": (fetch("s", rows=rows(offset=1)), "offset=1"),
+    "every other number": (fetch("s", rows=rows(scale=2)), "scale=2"),
+    "a number for two rows": (fetch("s", rows=rows(per=2)), "per=2"),
+    "rows of another extent": (fetch("s", rows=rows(extent="T")), "extent='T'"),
+    "an index where none is": (fetch("s", rows=rows(), row_step="0"), "s is accessed at 0"),
+    "rows of another pitch": (fetch("x", row_step="(2LL * x_stride0)"), "x is accessed at"),
+    "rows read along columns": (
+        fetch("x", row_step="1", column_step="x_stride0"), "x is read as run",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_plans_are_sound(arch):
+    assert verify(plan(arch)) is plan(arch)
+    assert "row_at(r_, " in fuse(function).compile(*SIGNATURE, arch=arch).source
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("name", MUTANTS)
+def test_other_rows_are_refused(name, arch):
+    change, message = MUTANTS[name]
+    with pytest.raises(VerifyError, match=message):
+        verify(changed(plan(arch), "a", change))
+
+
+def behind(x, w, b, r, q, c):
+    """Rows of a table and numbers of columns, behind the product."""
+    return x @ w.T + b[r] + c[q]
+
+
+@cache
+def plan_behind(arch: str) -> KernelPlan:
+    signature = ("bf16[M,K]", "bf16[N,K]", "f32[E,N]", "s32[M]", "s32[N]", "f32[E]")
+    return fuse(behind, name="behind").compile(*signature, arch=arch).passes.plan
+
+
+def with_read(of: KernelPlan, name: str, **changes) -> KernelPlan:
+    """The plan whose leaves all read one array of the epilogue otherwise."""
+
+    made = {
+        read: dataclasses.replace(read, **changes) if read.tensor.name == name else read
+        for read in of.epilogue.reads
+    }  # leaves that share a read go on sharing it
+
+    def change(work):
+        if isinstance(work, Epilogue):
+            return dataclasses.replace(work, reads=tuple(made[read] for read in work.reads))
+        if isinstance(work, Lines):
+            moved = (
+                dataclasses.replace(m, access=made.get(m.access, m.access)) for m in work.moved
+            )
+            return dataclasses.replace(work, moved=tuple(moved))
+        if hasattr(work, "epilogue"):
+            return dataclasses.replace(work, epilogue=change(work.epilogue))
+        return work
+
+    leaves = (dataclasses.replace(leaf, work=change(leaf.work)) for leaf in of.leaves)
+    return dataclasses.replace(of, leaves=tuple(leaves))
+
+
+NUMBERS = rows(extent="E")
+READS = {
+    "an index that is forgotten": ("b", {"rows": (None, None)}),
+    "rows of another index": ("b", {"rows": (rows(vector="q", extent="E"), None)}),
+    "the next row's number": ("b", {"rows": (rows(offset=1, extent="E"), None)}),
+    "columns for rows": ("b", {"rows": (None, NUMBERS)}),
+    "rows for columns": ("c", {"rows": (rows(vector="q", extent="E"), None)}),
+}
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("name", READS)
+def test_other_rows_behind_a_product_are_refused(name, arch):
+    array, changes = READS[name]
+    with pytest.raises(VerifyError, match=f"{array} is read at"):
+        verify(with_read(plan_behind(arch), array, **changes))
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_a_result_of_other_rows_than_the_programs_is_refused(arch):
+    of = plan_behind(arch)
+    reads = tuple(
+        dataclasses.replace(r, index=tuple(Along(i.dim) if i.rows else i for i in r.index))
+        for r in of.work.reads
+    )
+    with pytest.raises(VerifyError, match=r"the result is computed of .* in the program of"):
+        verify(dataclasses.replace(of, work=dataclasses.replace(of.work, reads=reads)))
+
+
+MATCHES = {
+    "an index that is forgotten": lambda one: Along(one.dim) if one.rows else one,
+    "rows of another index": lambda one: dataclasses.replace(one, rows="q") if one.rows else one,
+    "an end behind the array's": lambda one: (
+        dataclasses.replace(one, extent="T") if one.rows else one
+    ),
+}
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("name", MATCHES)
+def test_a_match_that_says_other_rows_than_the_program_is_refused(name, arch):
+    """Also where copies do what it says."""
+    with pytest.raises(VerifyError, match="in the program of"):
+        verify(match_with(plan(arch), MATCHES[name]))
