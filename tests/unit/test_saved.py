@@ -87,7 +87,7 @@ from polygen.schedule.model import Launches
 from polygen.errors import ToolchainMissing
 def missing(*_):
     raise ToolchainMissing("no compiler")
-nvrtc.library = missing
+nvrtc.library = nvrtc.identity = missing
 import ctypes
 import polygen as pg
 from runtime_samples import Device, cupy_array
@@ -148,7 +148,8 @@ def no_compiler(monkeypatch):
 
     nvrtc.compiler_identity.cache_clear()
     with monkeypatch.context() as patch:
-        patch.setattr(nvrtc, "library", missing)
+        for name in ("library", "identity"):
+            patch.setattr(nvrtc, name, missing)
         yield patch
     nvrtc.compiler_identity.cache_clear()
 
