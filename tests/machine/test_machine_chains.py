@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 
@@ -187,13 +188,16 @@ def _random_scores(seed: int) -> Callable:
     return function
 
 
+MORE_SCORES = int(os.environ.get("POLYGEN_SCORES", "16"))  # random programs; 60 have been run
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_random_scores(seed: int) -> None:
     _random(seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4, 60))
+@pytest.mark.parametrize("seed", range(4, MORE_SCORES))
 def test_more_random_scores(seed: int) -> None:
     _random(seed)
 
