@@ -122,11 +122,23 @@ def compilable(kernel: Kernel) -> Kernel:
 
 
 def as_for(arch: str, kernel: Kernel) -> Kernel:
-    """The kernel with its text compiled for another target, which knows its instructions too."""
-    made, realigned = kernel._generated, kernel._realigned
-    kernel._generated = replace(made, source=replace(made.source, arch=arch))
+    """The kernel with its text compiled for another target, which knows its instructions too.
+
+    It is compiled here: a choice that spills is replaced by one whose text is for its own target.
+    """
+    realigned, tried = kernel._realigned, set[str]()
     kernel._realigned = lambda mismatch: as_for(arch, realigned(mismatch))  # type: ignore[method-assign]
-    return kernel
+    while True:
+        made = kernel._generated
+        kernel._generated = replace(made, source=replace(made.source, arch=arch))
+        tried.add(made.schedule.name)
+        try:
+            _ = kernel.artifact
+        except ToolchainMissing:
+            if kernel.schedule.name in tried:
+                raise
+        else:
+            return kernel
 
 
 def by_warps(arch: str) -> tuple[Schedule, ...]:
