@@ -1,8 +1,12 @@
-"""Tests marked ``gpu`` are skipped where there is no GPU to run on."""
+"""Tests marked ``gpu`` are skipped where there is no GPU to run on.
+
+Of those marked ``sample(n)`` one case in n runs, always the same; with POLYGEN_SAMPLE=all, all do.
+"""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 
 import progress
@@ -34,7 +38,24 @@ def pytest_configure(config: pytest.Config) -> None:
     progress.use(config)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def _sampled(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """The tests that run, and those that are left out as other cases of the same test run."""
+    run, left_out, counts = [], [], Counter[str]()
+    for item in items:
+        marker = item.get_closest_marker("sample")
+        if marker is None:
+            run.append(item)
+            continue
+        test = item.nodeid.partition("[")[0]
+        (left_out if counts[test] % marker.args[0] else run).append(item)
+        counts[test] += 1
+    return run, left_out
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if os.environ.get("POLYGEN_SAMPLE") != "all":
+        items[:], left_out = _sampled(items)
+        config.hook.pytest_deselected(items=left_out)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     reason = _missing_gpu() if marked else None
     if reason:

@@ -119,6 +119,21 @@ def require_rows(node: Node) -> InputNode:
     return node
 
 
+def behind(node: Node) -> tuple[Node, ...]:
+    """What a value is computed from, itself included, up to folds and products."""
+    stack, seen = [node], dict[Node, None]()
+    while stack:
+        found = stack.pop()
+        if found in seen:
+            continue
+        seen[found] = None
+        if isinstance(found, ViewNode):
+            stack.append(found.source)
+        elif isinstance(found, ApplyNode):
+            stack.extend(found.args)
+    return tuple(seen)
+
+
 def require_source(node: Node, rows: InputNode) -> None:
     """Refuse to read rows by index of what has none in memory.
 
@@ -135,17 +150,8 @@ def require_source(node: Node, rows: InputNode) -> None:
             why="rows by index are those of a matrix, or elements of a vector",
             nearest="Pass an array of two axes, such as w[V,K]",
         )
-    stack, seen = [node], set[Node]()
-    while stack:
-        found = stack.pop()
-        if found in seen:
-            continue
-        seen.add(found)
-        if isinstance(found, ViewNode):
-            stack.append(found.source)
-        elif isinstance(found, ApplyNode):
-            stack.extend(found.args)
-        elif not isinstance(found, (InputNode, ScalarNode)):
+    for found in behind(node):
+        if not isinstance(found, (ViewNode, ApplyNode, InputNode, ScalarNode)):
             raise _computed(text, found)
     if isinstance(node, ViewNode):
         reach = next(reach for reach in node.reaches if reach.axis == 0)

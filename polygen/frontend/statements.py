@@ -33,7 +33,7 @@ from polygen.frontend.expr import (
     ViewNode,
     describe,
 )
-from polygen.frontend.gathering import gathered
+from polygen.frontend.gathering import behind, gathered
 from polygen.frontend.iterators import Iterators
 from polygen.frontend.monoids import INDEX, MONOIDS, VALUE
 from polygen.frontend.program import (
@@ -317,27 +317,12 @@ class Builder:
 
 def _is_folded(node: Node) -> bool:
     """Whether a value is computed from results of folds."""
-    return any(isinstance(found, FoldNode) for found in _behind(node))
+    return any(isinstance(found, FoldNode) for found in behind(node))
 
 
 def _over_results(node: Node) -> bool:
     """Whether it is, and from no element of a product."""
-    return _is_folded(node) and not any(isinstance(one, ProductNode) for one in _behind(node))
-
-
-def _behind(node: Node) -> set[Node]:
-    """What a value is computed from, up to folds and products."""
-    stack, seen = [node], set[Node]()
-    while stack:
-        found = stack.pop()
-        if found in seen:
-            continue
-        seen.add(found)
-        if isinstance(found, ViewNode):
-            stack.append(found.source)
-        elif isinstance(found, ApplyNode):
-            stack.extend(found.args)
-    return seen
+    return _is_folded(node) and not any(isinstance(one, ProductNode) for one in behind(node))
 
 
 def _reads_computed(node: ProductNode) -> bool:

@@ -203,8 +203,9 @@ def test_a_harmless_change_of_roles(case, compile_ptx):
 
 
 # A third of them by `make test`; faults of one kind stand beside each other.
+SAMPLE = [pytest.mark.slow, pytest.mark.sample(3)]
 ROLE_FAULTS = [
-    pytest.param(case, id=f"{case[0]}: {case[1]}", marks=[pytest.mark.slow] if at % 3 else [])
+    pytest.param(case, id=f"{case[0]}: {case[1]}", marks=SAMPLE if at % 3 else [])
     for at, case in enumerate(role_faults.FAULTS)
 ]
 

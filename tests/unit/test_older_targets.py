@@ -17,8 +17,9 @@ BY_NAME = {one.name: one for one in PROGRAMS}
 QUICK = {
     "nn_f16", "tt_f16", "aligned_2_nt", "folded_rows", "scaled_weights", "f16_sums_tn", "bytes",
 }  # fmt: skip
+SAMPLE = [pytest.mark.slow, pytest.mark.sample(5)]
 NAMES = [
-    pytest.param(arch, one.name, marks=[] if one.name in QUICK else pytest.mark.slow)
+    pytest.param(arch, one.name, marks=[] if one.name in QUICK else SAMPLE)
     for arch in (TURING, VOLTA)
     for one in PROGRAMS
     if arch in one.only
@@ -72,9 +73,7 @@ def test_the_way_operands_lie_decides_the_tile_of_quad_pairs(layout, sums):
 
 
 SHIPPED = [
-    pytest.param(
-        arch, one, layout, marks=[] if one.tile.cta.k == 32 and n % 2 else pytest.mark.slow
-    )
+    pytest.param(arch, one, layout, marks=[] if one.tile.cta.k == 32 and n % 2 else SAMPLE)
     for arch in (TURING, VOLTA)
     for n, one in enumerate(by_warps(arch))
     for layout in LAYOUTS
@@ -92,6 +91,7 @@ def test_rings_have_no_bank_conflicts(arch, schedule, layout):
 
 
 @pytest.mark.slow
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("arch", "schedule", "layout"), [one.values for one in SHIPPED])
 def test_shipped_schedules_do_not_spill(arch, schedule, layout):
     if not compiler_of(arch):

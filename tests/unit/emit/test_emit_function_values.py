@@ -78,9 +78,12 @@ def test_special_values_are_those_of_numpy(call, dtype):
     assert not found, found[:8]
 
 
+SAMPLE = [pytest.mark.slow, pytest.mark.sample(3)]
+
+
 # docs/accuracy.md has what a sweep with every 251st found.
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("step", [99991, pytest.param(39989, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [99991, pytest.param(39989, marks=SAMPLE)])
 @pytest.mark.parametrize("call", CALLS, ids=call_name)
 def test_the_recorded_error_holds_everywhere(call, step, dtype):
     name, constants = call
@@ -102,7 +105,7 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize("step", [99991, pytest.param(12007, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [99991, pytest.param(12007, marks=SAMPLE)])
 @pytest.mark.parametrize("name", OWN)
 def test_the_recorded_error_allows_for_approximate_instructions(name, step):
     """All off by what NVIDIA documents; `expf`, whose bound is one of its own, stays as it is."""

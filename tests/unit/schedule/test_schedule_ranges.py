@@ -234,6 +234,7 @@ def test_distances(stages, distance, order, copies):
 
 
 @pytest.mark.slow
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("across", [True, False])
 @pytest.mark.parametrize(("stages", "distance", "order", "copies"), DISTANCES)
 def test_all_distances(stages, distance, order, copies, across):
@@ -279,6 +280,7 @@ def test_lookaheads(steps, fragments, lookahead, across):
 
 
 @pytest.mark.slow
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("steps", "fragments", "lookahead", "across"), LOOKAHEADS)
 def test_all_lookaheads(steps, fragments, lookahead, across):
     check_lookahead(steps, fragments, lookahead, across)
