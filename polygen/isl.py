@@ -71,6 +71,7 @@ DEFAULT_BUDGET = 20_000_000
 # computed of the same relations before. isl may rewrite in place what it computes with, into what
 # is equal and reads differently: neither arguments nor results of these are to be printed.
 _KEPT = 2048
+_FEW_TABLES = 64  # of instructions, kept as points
 
 
 @lru_cache(maxsize=_KEPT)
@@ -226,6 +227,11 @@ def count(points_of: Set) -> int:
     Raises:
         VerifyError: the set has parameters or is unbounded; isl would answer with a wrong number.
     """
+    _check_countable(points_of)
+    return int(points_of.count_val().to_python())
+
+
+def _check_countable(points_of: Set) -> None:
     if points_of.dim(dim_type.param):
         names = (
             points_of.get_dim_name(dim_type.param, i) for i in range(points_of.dim(dim_type.param))
@@ -237,7 +243,6 @@ def count(points_of: Set) -> int:
         )
     if not points_of.is_bounded():
         raise VerifyError("cannot count an unbounded set", where=str(points_of))
-    return int(points_of.count_val().to_python())
 
 
 def points(relation: Map) -> list[tuple[int, ...]]:
@@ -246,18 +251,22 @@ def points(relation: Map) -> list[tuple[int, ...]]:
     Meant for instruction-sized relations (a few thousand points); takes about 5 us a point.
     """
     wrapped = relation.wrap()
-    count(wrapped)
-    size = wrapped.dim(dim_type.set)
+    _check_countable(wrapped)
+    size, kind = wrapped.dim(dim_type.set), dim_type.set
     found: list[tuple[int, ...]] = []
     guard = CallbackGuard()
 
-    def visit(point: Point) -> None:
-        found.append(
-            tuple(point.get_coordinate_val(dim_type.set, i).to_python() for i in range(size))
-        )
+    def visit(point: Point) -> None:  # isl refuses numerators of more than 64 bits
+        found.append(tuple([point.get_coordinate_val(kind, i).get_num_si() for i in range(size)]))
 
     guard.run(lambda: wrapped.foreach_point(guard.wrap(visit)))
     return sorted(found)
+
+
+@lru_cache(maxsize=_FEW_TABLES)
+def points_said(text: str) -> tuple[tuple[int, ...], ...]:
+    """`points` of the relation that a text says: tables of instructions are asked for again."""
+    return tuple(points(Map(text)))
 
 
 @dataclass(frozen=True, slots=True)
