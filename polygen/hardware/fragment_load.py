@@ -9,8 +9,8 @@ atom's fragment map, in bytes:
  =  (lane, register, byte) -registers->  (atom tile, lane, element, byte) -fragment map-> the same
 
 Bytes make one entry serve every element size. Both sides are compared point by point, as fragments
-are: isl lists the points of each relation, of which there are some hundred. The closed-form addresses (`row`, `unit`) are proved
-equal to the address relation by enumerating the lanes.
+are: isl lists the points of each relation, of which there are some hundred. The closed-form
+addresses (`row`, `unit`) are proved equal to the address relation by enumerating the lanes.
 """
 
 from __future__ import annotations
