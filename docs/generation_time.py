@@ -26,6 +26,7 @@ from polygen.bench import plots
 from polygen.frontend.program import Program
 from polygen.hardware.device import device
 from polygen.poly.derive_syncs import derive
+from polygen.poly.emitted import read_trees
 from polygen.poly.fusion import fuse
 from polygen.poly.refine import refine
 from polygen.poly.scop import scop
@@ -76,6 +77,7 @@ def timed(make: Callable[[], object], repeats: int) -> float:
         pipeline.synchronised.cache_clear()
         derive.cache_clear()  # no generation profits from the last one
         refine.cache_clear()
+        read_trees.cache_clear()
         forget()
         start = time.process_time()
         make()

@@ -17,6 +17,7 @@ import functools
 import hashlib
 import importlib.metadata
 import json
+import os
 import sys
 import types
 import typing
@@ -161,11 +162,16 @@ def polygen_version() -> str:
 def version() -> str:
     """What makes two polygens the same: version, content of every file, packages that take part."""
     package = Path(__file__).resolve().parent
+    files = [
+        f"{folder}/{name}"
+        for folder, _, names in os.walk(package)  # in half of the time of rglob
+        for name in names
+        if name.endswith(_SOURCES)
+    ]
     found = hashlib.sha256()
-    for file in sorted(package.rglob("*")):
-        if file.suffix in _SOURCES:
-            found.update(str(file.relative_to(package)).encode() + b"\0")
-            found.update(hashlib.sha256(file.read_bytes()).digest())
+    for file in sorted(files):
+        found.update(file.removeprefix(str(package)).encode() + b"\0")
+        found.update(hashlib.sha256(Path(file).read_bytes()).digest())
     packages = []
     for name in _PACKAGES:
         try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -71,6 +72,38 @@ DEFAULT_BUDGET = 20_000_000
 # computed of the same relations before. isl may rewrite in place what it computes with, into what
 # is equal and reads differently: neither arguments nor results of these are to be printed.
 _KEPT = 2048
+_FEW_TABLES = 64  # of instructions, kept as points
+_forgetting: list[Callable[[], None]] = []
+_same_first: dict[tuple[str, int], Map] = {}  # by space: isl's spaces have no hash of content
+
+
+def _by_content(compute: Callable[..., Map]) -> Callable[..., Map]:
+    """Keep what is computed of relations.
+
+    isl's hash of a relation leaves out the names of its tuples, and leaves of one shape are many:
+    the names stand in front, so that few relations are compared.
+    """
+
+    @lru_cache(maxsize=_KEPT)
+    def kept(names: tuple[object, ...], *arguments: Any) -> Map:
+        return compute(*arguments)
+
+    @functools.wraps(compute)
+    def looked_up(*arguments: Any) -> Map:
+        names = [_named(one) for one in arguments if isinstance(one, Map)]
+        return kept(tuple(names), *arguments)
+
+    _forgetting.append(kept.cache_clear)
+    return looked_up
+
+
+def _named(relation: Map) -> tuple[str | None, str | None]:
+    """The names of a relation's tuples."""
+    inner, outer = dim_type.in_, dim_type.out
+    return (
+        relation.get_tuple_name(inner) if relation.has_tuple_name(inner) else None,
+        relation.get_tuple_name(outer) if relation.has_tuple_name(outer) else None,
+    )
 
 
 @lru_cache(maxsize=_KEPT)
@@ -85,34 +118,62 @@ def read_map(text: str) -> Map:
     return Map(text)
 
 
-@lru_cache(maxsize=_KEPT)
+@_by_content
 def composed(first: Map, second: Map) -> Map:
     """`first`, and `second` after it."""
     return first.apply_range(second).coalesce()
 
 
-@lru_cache(maxsize=_KEPT)
+@_by_content
 def without(relation: Map, other: Map) -> Map:
     """The pairs of one relation that another does not have."""
     return relation.subtract(other).coalesce()
 
 
-@lru_cache(maxsize=_KEPT)
+@_by_content
 def least(relation: Map) -> Map:
     """The lexicographically smallest image of every input."""
     return relation.lexmin().coalesce()
 
 
-@lru_cache(maxsize=_KEPT)
+@_by_content
 def last_source(relation: Map) -> Map:
     """Every output with the lexicographically largest input that it is an image of."""
     return relation.reverse().lexmax().reverse().coalesce()
 
 
+@_by_content
+def smaller(first: Map, second: Map, shared: int, equal: bool) -> Map:
+    """Pairs of inputs of two relations, the image of the first lexicographically smaller.
+
+    Args:
+        first: input -> image.
+        second: likewise, with images in the same space.
+        shared: how many first coordinates of the inputs have to be the same.
+        equal: whether images may be equal.
+    """
+    found = first.lex_le_map(second) if equal else first.lex_lt_map(second)
+    return same_first(found, shared).coalesce()
+
+
+def same_first(relation: Map, count: int) -> Map:
+    """The pairs whose first coordinates are equal."""
+    space = relation.get_space()
+    same = _same_first.get((str(space), count))
+    if same is None:
+        same = Map.universe(space)
+        for n in range(count):
+            same = same.equate(dim_type.in_, n, dim_type.out, n)
+        if len(_same_first) == _KEPT:
+            _same_first.clear()
+        _same_first[str(space), count] = same
+    return relation.intersect(same)
+
+
 def forget() -> None:
     """Forget all results that are kept: what comes next is computed as in a new process."""
-    for kept in (read_set, read_map, composed, without, least, last_source):
-        kept.cache_clear()
+    for clear in (*_forgetting, read_set.cache_clear, read_map.cache_clear, _same_first.clear):
+        clear()
 
 
 @contextlib.contextmanager
@@ -226,6 +287,11 @@ def count(points_of: Set) -> int:
     Raises:
         VerifyError: the set has parameters or is unbounded; isl would answer with a wrong number.
     """
+    _check_countable(points_of)
+    return int(points_of.count_val().to_python())
+
+
+def _check_countable(points_of: Set) -> None:
     if points_of.dim(dim_type.param):
         names = (
             points_of.get_dim_name(dim_type.param, i) for i in range(points_of.dim(dim_type.param))
@@ -237,7 +303,6 @@ def count(points_of: Set) -> int:
         )
     if not points_of.is_bounded():
         raise VerifyError("cannot count an unbounded set", where=str(points_of))
-    return int(points_of.count_val().to_python())
 
 
 def points(relation: Map) -> list[tuple[int, ...]]:
@@ -246,18 +311,22 @@ def points(relation: Map) -> list[tuple[int, ...]]:
     Meant for instruction-sized relations (a few thousand points); takes about 5 us a point.
     """
     wrapped = relation.wrap()
-    count(wrapped)
-    size = wrapped.dim(dim_type.set)
+    _check_countable(wrapped)
+    size, kind = wrapped.dim(dim_type.set), dim_type.set
     found: list[tuple[int, ...]] = []
     guard = CallbackGuard()
 
-    def visit(point: Point) -> None:
-        found.append(
-            tuple(point.get_coordinate_val(dim_type.set, i).to_python() for i in range(size))
-        )
+    def visit(point: Point) -> None:  # isl refuses numerators of more than 64 bits
+        found.append(tuple([point.get_coordinate_val(kind, i).get_num_si() for i in range(size)]))
 
     guard.run(lambda: wrapped.foreach_point(guard.wrap(visit)))
     return sorted(found)
+
+
+@lru_cache(maxsize=_FEW_TABLES)
+def points_said(text: str) -> tuple[tuple[int, ...], ...]:
+    """`points` of the relation that a text says: tables of instructions are asked for again."""
+    return tuple(points(Map(text)))
 
 
 @dataclass(frozen=True, slots=True)

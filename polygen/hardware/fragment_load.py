@@ -1,15 +1,16 @@
 """Loads of operand fragments from shared memory, matched to atoms by proof.
 
 An entry of ``data/ldmatrix.toml`` says which stored bytes end in which register. `atom_load` goes
-through the entries for an operand and storage order and takes the first that isl proves equal to
-the atom's fragment map, in bytes:
+through the entries for an operand and storage order and takes the first that is proved equal to the
+atom's fragment map, in bytes:
 
     (lane, register, byte) -result-> (matrix, row, byte) -placement-> (stored row, stored byte)
                            -storage order-> (m or n, k, byte of the element)
  =  (lane, register, byte) -registers->  (atom tile, lane, element, byte) -fragment map-> the same
 
-Bytes make one entry serve every element size. The closed-form addresses (`row`, `unit`) are proved
-equal to the address relation by enumerating the lanes.
+Bytes make one entry serve every element size. Both sides are compared point by point, as fragments
+are: isl lists the points of each relation, of which there are some hundred. The closed-form
+addresses (`row`, `unit`) are proved equal to the address relation by enumerating the lanes.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from polygen.hardware.data_file import Integers, evaluate, read, take
 
 FILE = "ldmatrix.toml"
 REGISTER_BYTES = 4
+_COORDINATES = 3  # lane, register, byte; matrix, row, byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,41 +151,51 @@ def build(name: str, table: dict[str, Any], of: Atom) -> FragmentLoad:
 
 
 def delivers(table: dict[str, Any], of: Atom) -> bool:
-    """Whether a load's relation equals the atom's fragment map (isl, a few milliseconds)."""
-    operand, k_contiguous = table["operand"], table["contiguous"] == "k"
-    size = of.fragment(operand).dtype.bytes
-    instruction = _instruction(table, operand)
+    """Whether a load's relation equals the atom's fragment map, compared byte by byte."""
+    fragment, k_contiguous = of.fragment(table["operand"]), table["contiguous"] == "k"
+    instruction = _instruction(table, table["operand"])
     matrices, results = instruction["matrices"], _results(instruction)
-    with isl.operations_budget(what=f"the load of {of.name}.{operand}"):
-        repeat = isl.Map(
-            f"{{ R[l,r,b] -> [R[l,s,b] -> I[i]] : 0<=i<{table['count']} and r=s+{results}i "
-            f"and 0<=s<{results} }}"
-        )
-        result = isl.Map(instruction["result"]).product(isl.Map("{ I[i] -> I[i] }"))
-        number = isl.Map(f"{{ [M[q,y,x] -> I[i]] -> M[p,y,x] : p=q+{matrices}i }}")
-        units = f"floor(p/{size})"  # elements along the stored row
-        coordinates = f"s,{units}" if k_contiguous else f"{units},s"
-        stored = isl.Map(f"{{ S[s,p] -> T[{coordinates},p mod {size}] }}")
-        loaded = repeat.apply_range(result).apply_range(number)
-        loaded = loaded.apply_range(isl.Map(table["placement"])).apply_range(stored)
-        return bool(loaded.is_equal(_wanted(table, of)))
+    result, placement = (_function(text) for text in (instruction["result"], table["placement"]))
+    wanted = _wanted(table, of)
+    if not result or not placement or wanted is None:
+        return False
+    size, loaded = fragment.dtype.bytes, {}
+    for (lane, register, byte), (matrix, row, at) in result.items():
+        for number in range(table["count"]):
+            stored = placement.get((matrix + number * matrices, row, at))
+            if stored is not None:
+                across, along = stored[0], stored[1] // size
+                place = (across, along) if k_contiguous else (along, across)
+                loaded[lane, register + number * results, byte] = (*place, stored[1] % size)
+    return loaded == wanted
 
 
-def _wanted(table: dict[str, Any], of: Atom) -> isl.Map:
-    """(lane, register, byte) -> (m or n, k, byte of the element), as the atom needs it."""
+def _function(text: str) -> dict[tuple[int, ...], tuple[int, ...]] | None:
+    """The points of a relation that a text says, as a table; None if it is no function."""
+    pairs = isl.points_said(text)
+    found = {pair[:_COORDINATES]: pair[_COORDINATES:] for pair in pairs}
+    return found if len(found) == len(pairs) else None
+
+
+def _wanted(table: dict[str, Any], of: Atom) -> dict[tuple[int, ...], tuple[int, ...]] | None:
+    """(lane, register, byte) -> (m or n, k, byte of the element), as the atom needs it.
+
+    Returns:
+        None where registers are none of the fragment's.
+    """
     operand = table["operand"]
     fragment, size = of.fragment(operand), of.fragment(operand).dtype.bytes
-    pieces = [
-        f"R[l,r,b] -> [F[l,e] -> Z[u,z]] : r={result} and u={tile} and 0<=b<{REGISTER_BYTES} "
-        f"and {REGISTER_BYTES * register}+b={size}e+z and 0<=z<{size}"
-        for result, (tile, register) in enumerate(table["registers"])
-    ]
-    slots = isl.Map("{ " + "; ".join(pieces) + " }")
-    positions = isl.Map(fragment.map).product(isl.Map("{ Z[u,z] -> Z[u,z] }"))
-    head = "A[i,k]" if operand == "a" else "B[k,i]"
-    extent = of.m if operand == "a" else of.n
-    flat = isl.Map(f"{{ [{head} -> Z[u,z]] -> T[i+{extent}u,k,z] }}")
-    return slots.apply_range(positions).apply_range(flat)
+    extent, axes = (of.m, [0, 1]) if operand == "a" else (of.n, [1, 0])
+    tiles, registers = np.array(table["registers"], np.int64).T
+    if registers.max() >= fragment.registers:
+        return None
+    byte = REGISTER_BYTES * registers[:, None] + np.arange(REGISTER_BYTES)
+    wanted = np.empty((len(fragment.table), *byte.shape, _COORDINATES), np.int64)
+    wanted[..., :2] = fragment.table[:, byte // size][..., axes]
+    wanted[..., 0] += extent * tiles[:, None]
+    wanted[..., 2] = byte % size
+    slots = np.ndindex(wanted.shape[:-1])
+    return dict(zip(slots, map(tuple, wanted.reshape(-1, _COORDINATES).tolist()), strict=True))
 
 
 def _results(instruction: dict[str, Any]) -> int:
@@ -202,9 +214,9 @@ def _prove_addresses(
     load: FragmentLoad, instruction: dict[str, Any], placement: str, where: str
 ) -> None:
     """The closed-form addresses equal the address relation, for every lane and instruction."""
-    stored = isl.points(isl.Map(placement))
+    stored = isl.points_said(placement)
     corner = {(q, y): (row, byte) for q, y, x, row, byte in stored if x == 0}
-    pairs = isl.points(isl.Map(instruction["address"]))
+    pairs = isl.points_said(instruction["address"])
     for number in range(load.count):
         rows, bytes_ = load.lane_addresses(number)
         for lane, matrix, row in pairs:

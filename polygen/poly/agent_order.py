@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 
 from polygen import isl
 from polygen.hardware.units import Unit
-from polygen.poly.before import earlier
+from polygen.poly.before import earlier_of_agent
 from polygen.poly.tile_program import Place, Sync, SyncStatement, TileStatement
-from polygen.poly.versions import TileModel, same_agent
+from polygen.poly.versions import TileModel
 
 _FEW = 2  # pieces of a relation whose lexmin would cost more than it saves
 
@@ -90,8 +90,8 @@ class AgentOrder:
         """Pairs of one agent, the first earlier in its tree."""
         found = self.known.before.get((first, second))
         if found is None:
-            pairs = earlier(self.times[first], self.times[second])
-            found = same_agent(pairs, len(self.leaves[first].place.agents)).coalesce()
+            agents = len(self.leaves[first].place.agents)
+            found = earlier_of_agent(self.times[first], self.times[second], agents)
             self.known.before[first, second] = found
         return found
 

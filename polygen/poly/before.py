@@ -15,7 +15,30 @@ _OUT = isl.dim_type.out
 
 
 def earlier(first: isl.Map, second: isl.Map) -> isl.Map:
-    """Pairs of instances of two leaves, the first at a smaller time.
+    """Pairs of instances of two leaves, the first at a smaller time."""
+    compared, ordered = _compared(first, second)
+    less = isl.Map.lex_le_map if ordered else isl.Map.lex_lt_map
+    return less(_kept(first, compared), _kept(second, compared))
+
+
+def earlier_of_agent(first: isl.Map, second: isl.Map, agents: int) -> isl.Map:
+    """`earlier`, of one agent.
+
+    Where leaves were put into a tree, or it was written and read again, the coordinates that are
+    compared are the same as before, and the pairs are known.
+
+    Args:
+        first: instance -> time vector.
+        second: likewise, of the same length.
+        agents: coordinates of an instance that say whose it is, its first ones.
+    """
+    compared, ordered = _compared(first, second)
+    kept = _kept(first, compared), _kept(second, compared)
+    return isl.smaller(*kept, agents, ordered)
+
+
+def _compared(first: isl.Map, second: isl.Map) -> tuple[list[int], bool]:
+    """The coordinates of time to compare, and whether equal ones say earlier.
 
     Coordinates of time that are the same number in both leaves say nothing; after one with two
     numbers none says anything any more. So that few are left to compare.
@@ -32,8 +55,7 @@ def earlier(first: isl.Map, second: isl.Map) -> isl.Map:
         elif not a.eq(b):
             ordered = bool(a.lt(b))
             break
-    less = isl.Map.lex_le_map if ordered else isl.Map.lex_lt_map
-    return less(_kept(first, compared), _kept(second, compared))
+    return compared, ordered
 
 
 def _kept(timed: isl.Map, compared: list[int]) -> isl.Map:

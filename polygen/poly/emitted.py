@@ -7,7 +7,10 @@ instances as the program.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
 
 from polygen import isl
 from polygen.errors import VerifyError
@@ -53,8 +56,11 @@ class Emitted:
         return found | {leaf.name: leaf for leaf in self.leaves}
 
 
-def read_trees(emitted: Emitted, context: isl.Set) -> dict[str, isl.Map]:
+@lru_cache(maxsize=8)
+def read_trees(emitted: Emitted, context: isl.Set) -> Mapping[str, isl.Map]:
     """Leaf -> (agents and loops -> time), from the texts of all trees.
+
+    The same texts are read once for who proves them and for who looks at the order of sums.
 
     Raises:
         VerifyError: a tree has a leaf that its place does not know.
@@ -76,7 +82,7 @@ def read_trees(emitted: Emitted, context: isl.Set) -> dict[str, isl.Map]:
                 )
             found[name] = _lifted(one, leaf).intersect_params(context)
     width = max(one.dim(_OUT) for one in found.values())
-    return {name: _padded(one, width) for name, one in found.items()}
+    return MappingProxyType({name: _padded(one, width) for name, one in found.items()})
 
 
 def _lifted(timed: isl.Map, leaf: TileStatement | SyncStatement) -> isl.Map:

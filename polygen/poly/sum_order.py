@@ -22,7 +22,7 @@ one number of k tiles: `k_tiles` stays a parameter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from polygen import isl
@@ -154,7 +154,7 @@ class _Product:
         self,
         model: TileModel,
         program: TileProgram,
-        times: dict[str, isl.Map],
+        times: Mapping[str, isl.Map],
         elements: isl.Map,
         role: Roles,
         tiles: Tiling,

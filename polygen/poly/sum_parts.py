@@ -8,7 +8,7 @@ them, and when it runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from polygen import isl
@@ -102,7 +102,7 @@ def _same_cell(cells: isl.Map, group: Sequence[int]) -> bool:
 def added_up(
     model: TileModel,
     program: TileProgram,
-    times: dict[str, isl.Map],
+    times: Mapping[str, isl.Map],
     product: TileStatement,
     split: Parts,
 ) -> str:

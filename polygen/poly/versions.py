@@ -282,7 +282,7 @@ def later_version(cells: isl.Set, versions: int, count: int) -> isl.Map:
 
 def forget() -> None:
     """Forget what was computed of programs: what comes next takes as long as in a new process."""
-    for kept in (_shared, _dependences, later_version, _same_first):
+    for kept in (_shared, _dependences, later_version):
         kept.cache_clear()
     isl.forget()
 
@@ -321,16 +321,7 @@ def with_parts(step: isl.Map, parts: int, name: str) -> isl.Map:
 
 def same_agent(relation: isl.Map, agents: int) -> isl.Map:
     """The pairs whose first coordinates are equal."""
-    return relation.intersect(_same_first(relation.get_space(), agents))
-
-
-@lru_cache(maxsize=512)
-def _same_first(space: isl.Space, agents: int) -> isl.Map:
-    """All pairs of a space whose first coordinates are equal."""
-    found = isl.Map.universe(space)
-    for n in range(agents):
-        found = found.equate(_IN, n, _OUT, n)
-    return found
+    return isl.same_first(relation, agents)
 
 
 def union_of(sets: Iterable[isl.Set]) -> isl.Set:

@@ -21,8 +21,6 @@ from polygen.frontend.dtypes import DType
 from polygen.runtime import dlpack
 from polygen.runtime.driver import Driver, cupy_driver
 
-Probe = Callable[[Any], tuple[int, Hashable]]
-
 
 @dataclass(frozen=True, slots=True)
 class ArrayView:
@@ -48,14 +46,65 @@ class ArrayView:
         return (self.shape, self.strides, self.storage, self.device, self.library, self.readonly)
 
 
-def _probe_cupy(array: Any) -> tuple[int, Hashable]:
-    data = array.data
-    return data.ptr, (array.shape, array.strides, array.dtype, data.device_id)
+# Addresses of arrays, and all that a launch depends on beside them, as many values for each array
+# of a library; None if they are not of one type.
+Read = Callable[[Sequence[Any]], tuple[list[int], list[Hashable]] | None]
 
 
-def _probe_torch(tensor: Any) -> tuple[int, Hashable]:
-    form = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, _is_differentiated(tensor))
-    return tensor.data_ptr(), form
+def _read_cupy(arrays: Sequence[Any]) -> tuple[list[int], list[Hashable]] | None:
+    kind, pointers = type(arrays[0]), []
+    forms: list[Hashable] = []
+    for array in arrays:
+        if type(array) is not kind:
+            return None
+        data = array.data
+        pointers.append(data.ptr)
+        # Steps of contiguous arrays follow from shape and type, and take longer to ask for.
+        steps = array._c_contiguous or array.strides
+        forms += array.shape, steps, array.dtype, data.device_id
+    return pointers, forms
+
+
+def _read_torch(tensors: Sequence[Any]) -> tuple[list[int], list[Hashable]] | None:
+    kind, pointers = type(tensors[0]), []
+    forms: list[Hashable] = []
+    for tensor in tensors:
+        if type(tensor) is not kind:
+            return None
+        pointers.append(tensor.data_ptr())
+        lost = tensor.requires_grad and _is_differentiated(tensor)
+        forms += tensor.shape, tensor.stride(), tensor.dtype, tensor.device, lost
+    return pointers, forms
+
+
+def _read_views(views: Sequence[ArrayView]) -> tuple[list[int], list[Hashable]] | None:
+    if any(type(view) is not ArrayView for view in views):
+        return None
+    return [view.pointer for view in views], [view.form for view in views]
+
+
+def read(arrays: Sequence[Any]) -> tuple[list[int], list[Hashable]] | None:
+    """Addresses of arrays of any libraries that are read by attributes, and all else of them.
+
+    Args:
+        arrays: one at least.
+
+    Returns:
+        None if one is of a type that is not known (`library` gets to know it), or has no such way.
+    """
+    first = READS.get(type(arrays[0]))
+    found = None if first is None else first(arrays)
+    if found is not None or len(arrays) == 1:
+        return found
+    pointers: list[int] = []
+    forms: list[Hashable] = []
+    for array in arrays:
+        one = read((array,))
+        if one is None:
+            return None
+        pointers += one[0]
+        forms += one[1]
+    return pointers, forms
 
 
 def _steps_cupy(array: Any) -> Hashable:
@@ -75,9 +124,9 @@ def _is_differentiated(tensor: Any) -> bool:
     return bool(tensor.requires_grad) and bool(sys.modules["torch"].is_grad_enabled())
 
 
-# Types whose arrays give pointer and form by a few attribute reads, and their steps by one;
+# Types whose arrays give address and form by a few attribute reads, and their steps by one;
 # `library` fills both. A view stands for an array of which nothing else is known.
-PROBES: dict[type, Probe] = {ArrayView: lambda view: (view.pointer, view.form)}
+READS: dict[type, Read] = {ArrayView: _read_views}
 _STEPS: dict[type, Callable[[Any], Hashable]] = {}
 _libraries: dict[type, str] = {}
 
@@ -90,10 +139,10 @@ def library(kind: type) -> str:
         found = {"jaxlib": "jax"}.get(found, found)
         for base in kind.__mro__:
             origin = base.__module__.partition(".")[0], base.__name__
-            if origin == ("cupy", "ndarray"):
-                found, PROBES[kind], _STEPS[kind] = "cupy", _probe_cupy, _steps_cupy
+            if origin == ("cupy", "ndarray") and hasattr(base, "_c_contiguous"):
+                found, READS[kind], _STEPS[kind] = "cupy", _read_cupy, _steps_cupy
             elif origin == ("torch", "Tensor"):
-                found, PROBES[kind], _STEPS[kind] = "torch", _probe_torch, _steps_torch
+                found, READS[kind], _STEPS[kind] = "torch", _read_torch, _steps_torch
         _libraries[kind] = found
     return found
 
@@ -127,15 +176,15 @@ def describe(
     """
     if isinstance(array, ArrayView):
         return array
-    owner, probe = library(type(array)), PROBES.get(type(array))
-    if probe is _probe_cupy:
+    owner, way = library(type(array)), READS.get(type(array))
+    if way is _read_cupy:
         item = array.dtype.itemsize
         steps = tuple(step // item for step in array.strides)
         data = array.data
         return ArrayView(
             data.ptr, array.shape, steps, known(array.dtype.name), data.device_id, "cupy"
         )
-    if probe is _probe_torch:
+    if way is _read_torch:
         return _describe_torch(array, name)
     if isinstance(array, np.ndarray | np.generic):
         raise _in_host_memory(name)

@@ -112,7 +112,7 @@ def _functions(cupy: Any) -> Driver:
 
     def device() -> int:
         try:
-            return int(context_device())
+            return context_device()  # type: ignore[no-any-return]
         except cuda.driver.CUDADriverError:  # a thread that has no context yet
             cuda.runtime.setDevice(cuda.runtime.getDevice())
             return int(context_device())
@@ -126,7 +126,7 @@ def _functions(cupy: Any) -> Driver:
         return function.ptr, function  # the function holds its module
 
     def current_stream() -> int:
-        return int(cuda.get_current_stream().ptr)
+        return cuda.get_current_stream().ptr  # type: ignore[no-any-return]
 
     def pointer_device(pointer: int) -> int:
         return int(cuda.runtime.pointerGetAttributes(pointer).device)

@@ -2,7 +2,8 @@
 
 The first call with a new combination of shapes, strides, dtypes and device binds the arrays
 (`binding`) and prepares a parameter block in C layout; later calls of that combination find it by
-one dictionary look-up, write addresses and scalars into the block, and call ``cuLaunchKernel``.
+one comparison with the call before, or one dictionary look-up, write addresses and scalars into the
+block where they are others than the block's last ones, and call ``cuLaunchKernel``.
 Nothing synchronises; with ``out`` nothing is allocated but the workspace of a kernel that has one,
 so that calls can be captured in a graph.
 """
@@ -20,7 +21,7 @@ from typing import Any
 from polygen.emit.source import KernelSource
 from polygen.errors import ArgumentError, ToolchainMissing
 from polygen.frontend.program import Tensor
-from polygen.runtime.arrays import PROBES, ArrayView, describe, library
+from polygen.runtime.arrays import READS, ArrayView, describe, library, read
 from polygen.runtime.artifact import Artifact
 from polygen.runtime.binding import Binding, bind, check_overlap, misaligned
 from polygen.runtime.driver import Driver, cupy_driver
@@ -28,9 +29,9 @@ from polygen.runtime.fold_room import address, made
 from polygen.runtime.outputs import (
     allocation_scope,
     allocator,
-    current_stream,
     deliver,
     stream_pointer,
+    stream_reader,
 )
 from polygen.runtime.recent import Recent
 from polygen.runtime.scalars import LARGEST_F32, real
@@ -43,6 +44,8 @@ _MAP_STEP = MAP_ALIGNMENT // _SLOT  # slots
 
 # Slots, addresses of the parameters, address of those, addresses of the arrays its maps describe.
 _Block = tuple[ctypes.Array[ctypes.c_int64], ctypes.Array[ctypes.c_void_p], int, list[int]]
+_MOST_BLOCKS = 16  # that wait, per combination: callers have few buffers in turns
+_MOST_PASSED = 256  # combinations of addresses that are known to be in order
 
 
 class _Prepared:
@@ -50,13 +53,14 @@ class _Prepared:
 
     A block holds the parameters of one launch in 8-byte slots (addresses of all arrays, scalars,
     constants), the tensor maps, and the table of parameter addresses that CUDA takes. Blocks that
-    are not in use wait in `_pool`; each running call has its own, so that threads do not meet.
+    are not in use wait in `_pool`, under the addresses that they hold; each running call has its
+    own, so that threads do not meet.
     """
 
     __slots__ = (
         "_constants", "_first_map", "_launches", "_maps", "_pack", "_pool", "_size", "_slots",
-        "allocate", "binding", "checks", "copies", "device", "finish", "library", "parts",
-        "passed",
+        "allocate", "binding", "checks", "copies", "device", "finish", "latest", "library",
+        "parts", "passed", "queue",
     )  # fmt: skip
 
     def __init__(
@@ -69,7 +73,8 @@ class _Prepared:
         encode: Encoder,
     ) -> None:
         self.binding, self.device = binding, binding.device
-        self.passed: list[int] | None = None  # the addresses that were last found in order
+        self.latest: list[int] | None = None  # addresses that are in order
+        self.passed: set[tuple[int, ...]] = set()  # likewise, all that are remembered
         self.checks = tuple(zip(binding.stride_bits, binding.masks, strict=True))
         rooms = [argument.name for argument in source.arguments if argument.kind == "workspace"]
         names = [*(t.name for t in tensors), *rooms, *(s.name for s in scalars)]
@@ -93,12 +98,13 @@ class _Prepared:
         # Little-endian: a 32-bit parameter is the low half of its slot.
         addresses = len(tensors) + len(rooms)
         self._pack = struct.Struct(f"<{addresses}Q" + "f4x" * len(scalars)).pack_into
-        self._pool: list[_Block] = []
+        self._pool: dict[tuple[int, ...], _Block] = {}
         self._launches = launches
         self.parts = 0  # bytes that parts of folds take
         self.allocate: tuple[Callable[[], Any], ...] = ()
         self.finish: Callable[[Any], Any] | None = None
         self.library = ""
+        self.queue: Callable[[], int] = int  # the caller's current stream, as the library sees it
         self.copies: Copies | None = None  # that go before it
 
     def _block(self) -> _Block:
@@ -113,17 +119,28 @@ class _Prepared:
 
     def submit(self, pointers: Sequence[int], scalars: Sequence[float], queue: int) -> None:
         """Launch on stream `queue`."""
-        try:
-            block = self._pool.pop()
-        except IndexError:
-            block = self._block()
-        if self._maps and block[3] != pointers:
-            place = ctypes.addressof(block[0]) + _SLOT * self._first_map
-            self._maps.write(place, block[3], pointers)
-        self._pack(block[0], 0, *pointers, *scalars)
+        key = tuple(pointers)
+        block = self._pool.pop(key, None)
+        if block is None:
+            block = self._free()
+            if self._maps:
+                place = ctypes.addressof(block[0]) + _SLOT * self._first_map
+                self._maps.write(place, block[3], pointers)
+            self._pack(block[0], 0, *pointers, *scalars)
+        elif scalars:
+            self._pack(block[0], 0, *pointers, *scalars)
         for launch in self._launches:  # in their order on the stream, with the same parameters
             launch(queue, block[2], 0)
-        self._pool.append(block)  # CUDA has copied the parameters
+        self._pool[key] = block  # CUDA has copied the parameters
+
+    def _free(self) -> _Block:
+        """A block to write addresses into: the one that waits longest, where enough do."""
+        if len(self._pool) >= _MOST_BLOCKS:
+            try:
+                return self._pool.pop(next(iter(self._pool)))
+            except (StopIteration, KeyError, RuntimeError):  # another thread was quicker
+                pass
+        return self._block()
 
 
 class Launcher:
@@ -152,6 +169,7 @@ class Launcher:
         self._tensors = (*self._inputs, *outputs)
         self._driver = driver
         self._prepared: Recent[Hashable, _Prepared] = Recent(_MOST_PREPARED)
+        self._latest: tuple[list[Hashable], _Prepared | None] = ([], None)
         self._functions: dict[tuple[int, str], tuple[int, object]] = {}
         self._resident: dict[int, int] = {}  # persistent blocks that run at once, by device
         self._lock = threading.Lock()
@@ -186,37 +204,33 @@ class Launcher:
         """
         driver = self._driver or self._find_driver()
         outs = out if out is None or type(out) is tuple or type(out) is list else (out,)
-        pointers: list[int] = []
-        forms: list[Hashable] = []
-        views: Sequence[ArrayView] = ()
-        try:
-            for array in arrays if outs is None else (*arrays, *outs):
-                pointer, form = PROBES[type(array)](array)
-                pointers.append(pointer)
-                forms.append(form)
-        except KeyError:  # a library without a fast way, or a type that is new
-            views = self._describe(arrays, outs, stream, driver)
-            pointers, forms = [v.pointer for v in views], [v.form for v in views]
-        ready = self._prepared.get(key := tuple(forms))
-        if ready is None or len(arrays) != self._count:
-            ready = self._prepare(key, arrays, outs, views, driver)
+        every = arrays if outs is None else (*arrays, *outs)
+        reads = READS.get(type(every[0])) if every else None
+        found = None if reads is None else reads(every)
+        if found is None:  # of several libraries, or one without a fast way
+            pointers, forms, views = self._read(arrays, outs, stream, driver)
+        else:
+            (pointers, forms), views = found, ()
+        latest, ready = self._latest
+        if ready is None or forms != latest or len(arrays) != self._count:
+            ready = self._prepared.get(key := tuple(forms))
+            if ready is None or len(arrays) != self._count:
+                ready = self._prepare(key, arrays, outs, views, driver)
+            self._latest = forms, ready
         device = ready.device
         if driver.device() != device:
             raise self._wrong_device(device, driver.device())
-        if stream is None:
-            queue = current_stream(ready.library, device, driver)
-        else:
-            queue = stream_pointer(stream)
+        queue = ready.queue() if stream is None else stream_pointer(stream)
         if outs is None:
             outs = self._allocate(ready, pointers, stream is not None, queue, driver)
-            ready.passed = None
-        if pointers != ready.passed:
-            if out is not None:
-                check_overlap(ready.binding, self._tensors, pointers)
-            for pointer, (bits, mask) in zip(pointers, ready.checks):  # noqa: B905 (equal, and hot)
-                if (pointer | bits) & mask:
-                    raise misaligned(ready.binding, self._tensors, pointers)
-            ready.passed = pointers  # the same arrays again need no second look
+        if pointers != ready.latest:
+            # The same addresses again need no second look.
+            if tuple(pointers) not in ready.passed:
+                self._check_addresses(ready, pointers, out)
+                if len(ready.passed) >= _MOST_PASSED:
+                    ready.passed = set()
+                ready.passed.add(tuple(pointers))
+            ready.latest = pointers
         if scalars or self._scalars:
             scalars = self._as_floats(scalars)
         if ready.parts:
@@ -244,6 +258,14 @@ class Launcher:
             with driver.stream_scope(queue):
                 outs = [ready.finish(array) for array in outs]
         return outs[0] if len(outs) == 1 else tuple(outs)
+
+    def _check_addresses(self, ready: _Prepared, pointers: Sequence[int], out: Any) -> None:
+        """Refuse outputs that overlap with other arrays, and arrays less aligned than need be."""
+        if out is not None:
+            check_overlap(ready.binding, self._tensors, pointers)
+        for pointer, (bits, mask) in zip(pointers, ready.checks, strict=True):
+            if (pointer | bits) & mask:
+                raise misaligned(ready.binding, self._tensors, pointers)
 
     def load(self, device: int | None = None) -> int:
         """Load the kernel on the current device, as the first call does; for use before a capture.
@@ -305,9 +327,19 @@ class Launcher:
         else:
             made = [make() for make in ready.allocate]
         for array in made:
-            library(type(array))  # fills PROBES
-            pointers.append(PROBES[type(array)](array)[0])
+            pointers.append(describe(array).pointer)
         return made
+
+    def _read(
+        self, arrays: Sequence[Any], outs: Sequence[Any] | None, stream: Any, driver: Driver
+    ) -> tuple[list[int], list[Hashable], Sequence[ArrayView]]:
+        """Addresses and forms of all arrays, and their views where one has no faster way."""
+        every = (*arrays, *(outs or ()))
+        found = read(every) if every else None
+        if found is not None:
+            return *found, ()
+        views = self._describe(arrays, outs, stream, driver)
+        return [view.pointer for view in views], [view.form for view in views], views
 
     def _describe(
         self, arrays: Sequence[Any], outs: Sequence[Any] | None, stream: Any, driver: Driver
@@ -364,6 +396,7 @@ class Launcher:
         )
         ready.parts = 0 if following is None else following.workspace(sizes)
         ready.library = views[0].library
+        ready.queue = stream_reader(ready.library, binding.device, driver)
         if (copy := self.source.realign) is not None:
             before = self._load(binding.device, copy.entry, 0, driver)
             ready.copies = Copies(copy, binding, self._tensors, driver, how, before)

@@ -69,11 +69,16 @@ def _torch_current_stream(torch: Any) -> Callable[[int], int]:
     return raw or (lambda device: int(torch.cuda.current_stream(device).cuda_stream))
 
 
+def stream_reader(library: str, device: int, driver: Driver) -> Callable[[], int]:
+    """Give what asks for the caller's current stream, as the library of its arrays sees it."""
+    if library == "torch":
+        return functools.partial(_torch_current_stream(sys.modules["torch"]), device)
+    return driver.current_stream
+
+
 def current_stream(library: str, device: int, driver: Driver) -> int:
     """Give the caller's current stream, as the library of its arrays sees it."""
-    if library == "torch":
-        return _torch_current_stream(sys.modules["torch"])(device)
-    return driver.current_stream()
+    return stream_reader(library, device, driver)()
 
 
 def stream_pointer(

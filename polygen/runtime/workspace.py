@@ -15,7 +15,7 @@ from typing import Any
 
 from polygen.frontend.dtypes import dtype
 from polygen.frontend.program import Tensor
-from polygen.runtime.arrays import PROBES, library
+from polygen.runtime.arrays import describe
 from polygen.runtime.binding import Binding
 from polygen.runtime.driver import Driver
 from polygen.runtime.outputs import allocation_scope, allocator
@@ -55,8 +55,7 @@ def workspace(
             held = make()
     else:
         held = make()
-    library(type(held))  # fills PROBES
-    yield PROBES[type(held)](held)[0]
+    yield describe(held).pointer
 
 
 class Copies:

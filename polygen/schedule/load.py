@@ -13,7 +13,6 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-import tomllib
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -33,6 +32,7 @@ from polygen.hardware import device as targets
 from polygen.hardware.atom import Atom, atom_names
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import swizzle_names
+from polygen.schedule import plain
 from polygen.schedule.lanes import lane_problems, meant_for_warps
 from polygen.schedule.model import LANES, Epilogue, Launches, Roles, Schedule
 
@@ -87,7 +87,7 @@ def loads(text: str, where: str) -> Schedule:
         ScheduleFileError: it has mistakes; all are listed, each with its path.
     """
     try:
-        raw = tomllib.loads(text)
+        raw = plain.loads(text)
     except (ValueError, RecursionError) as error:  # some not the parser's own: digits, brackets
         raise ScheduleFileError(where, [f"not TOML: {error}"]) from None
     problems = _format_problems(raw)

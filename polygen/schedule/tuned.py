@@ -18,6 +18,7 @@ import tomli_w
 
 from polygen.errors import ScheduleFileError
 from polygen.hardware.device import Device
+from polygen.schedule import plain
 from polygen.schedule.load import schedules_folder
 from polygen.schedule.problem import Problem
 
@@ -64,7 +65,7 @@ def read_tuned(path: Path) -> dict[Problem, Tuned]:
         ScheduleFileError: it cannot be read or has mistakes; all are listed.
     """
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = plain.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as reason:
         raise ScheduleFileError(str(path), [f"cannot be read: {reason}"]) from None
     problems = []

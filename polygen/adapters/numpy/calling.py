@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from polygen.adapters.numpy import nodes
+from polygen.adapters.numpy.alone import is_alone, run
 from polygen.adapters.numpy.arrays import Array
 from polygen.adapters.numpy.backends import NUMPY, active
 from polygen.adapters.numpy.forcing import prepare_write, value_of
-from polygen.adapters.numpy.nodes import Node, here, known
-from polygen.adapters.numpy.operations import KNOWN, operation
+from polygen.adapters.numpy.nodes import Node, here, known, noted
+from polygen.adapters.numpy.operations import KNOWN, Operation, operation
 from polygen.adapters.numpy.products import multiplied
 from polygen.adapters.numpy.settings import current
 
@@ -66,21 +66,41 @@ def recorded(name: str, operands: Sequence[Any], options: tuple[Any, ...] = ()) 
     if one is None:
         return None
     if numbers:
-        try:
-            args = [
-                arg if type(arg) is Node else dtype.type(arg).item()
-                for arg, dtype in zip(args, one.loop, strict=True)
-            ]
-        except (OverflowError, ValueError):
+        for place, arg in enumerate(args):
+            if type(arg) is not Node:
+                args[place] = read_as(arg, one.types[place])
+        if None in args:
             return None
+    return kept(one, tuple(args), depth)
+
+
+def kept(one: Operation, args: tuple[Any, ...], depth: int) -> Array:
+    """Record an operation; or run it, where recording it gains nothing.
+
+    Args:
+        one: the operation.
+        args: nodes and numbers that it reads.
+        depth: operations that are pending on the way to them.
+    """
+    place = here()
     if depth >= _DEEPEST:
         for arg in args:
             if type(arg) is Node:
                 value_of(arg)
         depth = 0
-    node = Node((one.shape, one.dtype), one, tuple(args), depth + 1, None, here())
-    nodes.remember(node)
-    return Array(node, not one.shape and name != "where")  # as in NumPy
+    elif not depth and place is not None and is_alone(place, one):
+        return Array(Node(one.form, None, (), 0, run(one, args), None), one.fixed)
+    return Array(noted(one, args, depth, place), one.fixed)
+
+
+def read_as(number: Any, kind: Any) -> Any:
+    """A number as an operation reads it that reads `kind`, a class of NumPy's; None: it cannot."""
+    if kind is np.float64 and type(number) is float:
+        return number
+    try:
+        return kind(number).item()
+    except (OverflowError, ValueError):
+        return None
 
 
 def made(operand: Any) -> Array | None:

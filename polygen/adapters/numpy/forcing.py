@@ -10,13 +10,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
-from polygen.adapters.numpy import nodes
+import numpy as np
+
+from polygen.adapters.numpy import alone, nodes
 from polygen.adapters.numpy.backends import active
 from polygen.adapters.numpy.memory import are_apart, is_same, memory_of
 from polygen.adapters.numpy.nodes import Node, known
-from polygen.adapters.numpy.operations import apply, operation
+from polygen.adapters.numpy.operations import apply, form_of, operation
 from polygen.adapters.numpy.planning import Member, Step, plan
 from polygen.adapters.numpy.products import taken
 from polygen.adapters.numpy.settings import current
@@ -42,7 +45,10 @@ class Counts:
 
 
 counts = Counts()
-_plans: Recent[Any, list[Step]] = Recent(_MOST_PLANS)
+# Steps, and what they gain, as `alone.learn` takes it.
+_Plan = tuple[list[Step], frozenset[int] | None]
+_plans: Recent[Any, _Plan] = Recent(_MOST_PLANS)
+_BY_NUMBERS: _Plan = ([], None)  # of a structure whose plans depend on its numbers and on settings
 _numbers: Recent[Any, set[tuple[Any, ...]]] = Recent(_MOST_PLANS)
 
 
@@ -77,7 +83,7 @@ def store(target: Any, node: Node) -> bool:
     backend = active()
     if node.form[0] != target.shape or not isinstance(target, backend.module.ndarray):
         return False
-    one = operation(("store", (target.shape, target.dtype), node.form))
+    one = operation(("store", form_of(target.shape, target.dtype), node.form))
     if one is None or not _is_apart(node, target, backend):
         return False
     prepare_write(target, but=frozenset(_collected(node)))
@@ -137,21 +143,18 @@ def settle_readers(of: Any, but: Collection[Node] = ()) -> None:
 
 def _collected(root: Node) -> list[Node]:
     """What is pending behind a node, each after what it reads, the node itself last."""
-    found: dict[Node, None] = {}
-    stack = [root]
-    while stack:
-        node = stack[-1]
-        if node in found:
-            stack.pop()
-            continue
-        ready = True
-        for arg in reversed(node.args):  # so that the first is on top
-            if type(arg) is Node and arg.value is None and arg not in found:
-                stack.append(arg)
-                ready = False
-        if ready:
-            found[stack.pop()] = None
-    return list(found)
+    found = [root]
+    seen = {root}
+    for node in found:  # which grows
+        for arg in node.args:
+            if type(arg) is Node and arg.value is None and arg not in seen:
+                seen.add(arg)
+                found.append(arg)
+    found.sort(key=_depth)  # what is read is less deep
+    return found
+
+
+_depth = attrgetter("depth")
 
 
 def _references(order: list[Node]) -> list[int]:
@@ -160,7 +163,7 @@ def _references(order: list[Node]) -> list[int]:
 
 
 # What counting itself adds for a node that only its list holds.
-_OWN = _references([Node(((), None), None, (), 0, None, None)])[0]  # type: ignore[arg-type]
+_OWN = _references([Node(form_of((), np.dtype(float)), None, (), 0, None, None)])[0]
 
 
 def _run(root: Node, unkept: Node | None = None) -> None:
@@ -170,10 +173,8 @@ def _run(root: Node, unkept: Node | None = None) -> None:
     values: list[Any] = []
     numbers: list[Any] = []
     key: list[Any] = []
-    with_products = False
     for place, node in enumerate(order):
-        one = node.operation
-        key.append(one)
+        key.append(node.operation)
         for arg in node.args:
             if type(arg) is Node:
                 slot = slots.get(arg)
@@ -188,7 +189,6 @@ def _run(root: Node, unkept: Node | None = None) -> None:
                 numbers.append(arg)
             key.append(slot)
         slots[node] = ~place
-        with_products = with_products or one.kind == "product"  # type: ignore[union-attr]
     last = len(order) - 1
     kept = [place for place in range(last) if counted[place] > _OWN]
     kept.append(last)
@@ -196,18 +196,34 @@ def _run(root: Node, unkept: Node | None = None) -> None:
         kept = [place for place in kept if order[place] is not unkept]
     backend = active()
     structure: Any = (tuple(key), tuple(kept), backend)
+    planned = _plans.get(structure)
+    with_products = planned is _BY_NUMBERS or (
+        planned is None and any(node.operation.kind == "product" for node in order)  # type: ignore[union-attr]
+    )
+    whole = structure
     if with_products:
+        _plans.put(structure, _BY_NUMBERS)
         structure = (*structure, current())
-    whole = (structure, tuple(numbers)) if with_products else structure
-    steps = _plans.get(whole)
-    if steps is None:
-        groups_of = structure if with_products else None
-        steps = _plans.put(whole, _planned(order, slots, values, kept, backend, groups_of))
+        whole = (structure, tuple(numbers))
+        planned = _plans.get(whole)
     first = len(values)
+    if planned is None:
+        groups_of = structure if with_products else None
+        steps = _planned(order, slots, values, kept, backend, groups_of)
+        planned = _plans.put(whole, (steps, _gained(steps, first)))
+    steps, gained = planned
+    alone.learn(order, gained)
     values.extend([None] * len(order))
     _execute(steps, values, order, first, backend)
     for place in kept:
         order[place].settle(values[first + place])
+
+
+def _gained(steps: Sequence[Step], first: int) -> frozenset[int] | None:
+    """Which operations begin kernels of several, reading nothing pending; None: none does."""
+    joined = [step for step in steps if len(step.members) > 1]
+    begun = [m for step in joined for m in step.members if max(m.reads) < first]
+    return frozenset(member.slot - first for member in begun) if joined else None
 
 
 def _planned(

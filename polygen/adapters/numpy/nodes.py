@@ -11,9 +11,7 @@ import weakref
 from types import CodeType
 from typing import Any
 
-import numpy as np
-
-from polygen.adapters.numpy.operations import Operation, Shape
+from polygen.adapters.numpy.operations import ArrayForm, Operation, form_of
 
 PACKAGE = __name__.rpartition(".")[0]
 _MOST_FORGOTTEN = 1024
@@ -36,7 +34,7 @@ class Node:
     __slots__ = ("__weakref__", "args", "borrowed", "depth", "form", "operation", "place", "value")
 
     def __init__(
-        self, form: tuple[Shape, np.dtype[Any]], operation: Operation | None, args: tuple[Any, ...],
+        self, form: ArrayForm, operation: Operation | None, args: tuple[Any, ...],
         depth: int, value: Any, place: tuple[CodeType, int] | None,
     ) -> None:  # fmt: skip
         self.form, self.operation, self.args = form, operation, args
@@ -62,21 +60,31 @@ class Node:
 
 def known(value: Any) -> Node:
     """A node of a value that is there, an array of the backend."""
-    return Node((value.shape, value.dtype), None, (), 0, value, None)
+    return Node(form_of(value.shape, value.dtype), None, (), 0, value, None)
 
 
 # --- which operations are pending -----------------------------------------------------------------
+_reference = weakref.ref
 _pending: list[weakref.ref[Node]] = []
 _borrowed: list[weakref.ref[Node]] = []
 _until = _MOST_FORGOTTEN  # look for nodes that are no more when there are so many
 
 
-def remember(node: Node) -> None:
-    """Note a pending node, so that a write to what it reads can wait for it."""
+def noted(operation: Operation, args: tuple[Any, ...], depth: int, place: Any) -> Node:
+    """A pending node, noted so that a write to what it reads can wait for it.
+
+    Args:
+        operation: what computes it.
+        args: what that reads.
+        depth: operations that are pending on the way to its operands.
+        place: that records it, from `here`.
+    """
     global _until
-    _pending.append(weakref.ref(node))
+    node = Node(operation.form, operation, args, depth + 1, None, place)
+    _pending.append(_reference(node))
     if len(_pending) > _until:
         _until = len(pending()) + _MOST_FORGOTTEN
+    return node
 
 
 def pending() -> list[Node]:
@@ -97,7 +105,7 @@ def borrowed() -> list[Node]:
 # --- places ---------------------------------------------------------------------------------------
 def here() -> tuple[CodeType, int] | None:
     """The innermost place outside of this package: the user's code."""
-    frame = sys._getframe(2)
+    frame = sys._getframe(3)  # behind who asks, and the function that does so for an operation
     while frame.f_globals.get("__package__") == PACKAGE:
         if frame.f_back is None:
             return None

@@ -10,7 +10,7 @@ say themselves what is wrong with it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,29 @@ _KINDS = frozenset("biuf")  # no complex numbers, objects, texts or times
 _MOST = 1 << 16
 
 Shape = tuple[int, ...]
-Form = Any  # (shape, dtype) of an array, int or float, or a dtype
+
+
+class ArrayForm(tuple[Shape, np.dtype[Any]]):
+    """Shape and type of an array: one object for all arrays of them, compared by being it."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__
+
+
+Form = Any  # an `ArrayForm`, int or float, or a dtype
+_forms: dict[tuple[Shape, np.dtype[Any]], ArrayForm] = {}
+
+
+def form_of(shape: Shape, dtype: np.dtype[Any]) -> ArrayForm:
+    """The form of arrays of a shape and a type."""
+    found = _forms.get((shape, dtype))
+    if found is None:
+        if len(_forms) >= _MOST:
+            _forms.clear()  # forms that are in use stay what they are, and are asked about anew
+        found = _forms[shape, dtype] = ArrayForm((shape, dtype))
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +73,9 @@ class Operation:
         shapes: of the operands; () of numbers.
         direct: whether the function itself chooses this loop for arrays and Python's numbers; not
             where a number of NumPy's is of a type that arrays are converted to.
+        form: of its result.
+        types: NumPy's classes of the types in which it reads its operands.
+        fixed: whether NumPy gives a scalar, which never changes.
     """
 
     kind: str
@@ -62,6 +87,15 @@ class Operation:
     keepdims: bool = False
     shapes: tuple[Shape, ...] = ()
     direct: bool = True
+    form: ArrayForm = field(init=False)
+    types: tuple[type, ...] = field(init=False)
+    fixed: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "form", form_of(self.shape, self.dtype))
+        put(self, "types", tuple(dtype.type for dtype in self.loop))
+        put(self, "fixed", not self.shape and self.name != "where")
 
     @property
     def size(self) -> int:

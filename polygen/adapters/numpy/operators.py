@@ -14,13 +14,15 @@ from polygen.adapters.numpy.calling import (
     before_writing,
     element,
     immediately,
+    kept,
     product,
+    read_as,
     recorded,
     unwrapped,
     wrapped,
 )
 from polygen.adapters.numpy.forcing import value_of
-from polygen.adapters.numpy.operations import FOLDS
+from polygen.adapters.numpy.operations import FOLDS, KNOWN
 from polygen.adapters.numpy.writing import astype, update, write
 
 BINARY = {
@@ -53,6 +55,18 @@ def _operand(other: Any) -> bool:
 
 def _binary(name: str) -> Callable[[Array, Any], Any]:
     def method(self: Array, other: Any) -> Any:
+        first, kind = self.node, type(other)  # what `recorded` does, of what is asked most
+        if kind is Array:
+            second = other.node
+            one = KNOWN.get((name, first.form, second.form))
+            if one is not None:
+                depth = first.depth if first.depth > second.depth else second.depth
+                return kept(one, (first, second), depth)
+        elif kind is float or kind is int:
+            one = KNOWN.get((name, first.form, kind))
+            number = None if one is None else read_as(other, one.types[1])
+            if one is not None and number is not None:
+                return kept(one, (first, number), first.depth)
         found = recorded(name, (self, other))
         if found is not None:
             return found

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from polygen.adapters.gain import predicted, unknown
@@ -32,6 +33,7 @@ from polygen.frontend.program import Program
 from polygen.runtime.arrays import storage_order
 
 _TYPES = {"float16": F16, "bfloat16": BF16, "float32": F32, "bool": BOOL}
+_NARROW = frozenset([np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)])
 _MOST_RECORDS = 256
 _LONGEST_NAME = 60
 _OPERATORS: dict[str, Callable[..., Any]] = {
@@ -74,7 +76,7 @@ def multiplied(dtype: np.dtype[Any], settings: Settings) -> bool:
     """Whether kernels may have products of this type."""
     if settings.take == "never":
         return False
-    return dtype.name in ("float16", "bfloat16") or (settings.tf32 and dtype == np.float32)
+    return dtype in _NARROW or (settings.tf32 and dtype == np.float32)
 
 
 def taken(

@@ -12,7 +12,7 @@ from runtime_samples import Device, cupy_array
 from polygen.errors import ArgumentError
 from polygen.frontend import dtypes
 from polygen.runtime import dlpack, outputs
-from polygen.runtime.arrays import PROBES, accepts, describe, in_order, library, numpy_dtype
+from polygen.runtime.arrays import READS, accepts, describe, in_order, library, numpy_dtype, read
 from polygen.runtime.driver import foreign_stream
 
 cupy = pytest.importorskip("cupy")
@@ -65,7 +65,7 @@ def test_a_torch_parameter_goes_the_same_way():
     class Parameter(Tensor):
         pass
 
-    assert library(Parameter) == "torch" and Parameter in PROBES
+    assert library(Parameter) == "torch" and Parameter in READS
 
 
 def test_the_cuda_array_interface():
@@ -282,8 +282,8 @@ def test_forms_tell_tensors_that_record_gradients(recording):
     library(TorchLike)
     forms = {}
     for requires in (False, True):
-        forms[requires] = PROBES[TorchLike](TorchLike((4, 6), (6, 1), requires_grad=requires))[1]
+        forms[requires] = read([TorchLike((4, 6), (6, 1), requires_grad=requires)])[1]
     assert forms[True] != forms[False], "a prepared launch is no way around the refusal"
     recording["on"] = False
-    without = PROBES[TorchLike](TorchLike((4, 6), (6, 1), requires_grad=True))[1]
+    without = read([TorchLike((4, 6), (6, 1), requires_grad=True)])[1]
     assert without == forms[False]

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from runtime_samples import A, Device, X, Y, artifact, cupy_array, source
 
-from polygen.runtime import environment, outputs
+from polygen.errors import ArgumentError
+from polygen.runtime import environment, launch, outputs
 from polygen.runtime.arrays import describe
 from polygen.runtime.binding import alignments, bind
 from polygen.runtime.launch import Launcher
@@ -208,3 +209,30 @@ def test_names_of_targets():
 
 def test_streams_module_needs_no_cupy_for_numbers():
     assert outputs.stream_pointer(4) == 4
+
+
+def test_buffers_in_turns_have_parameters_of_their_own(device, launcher):
+    """Blocks wait under the addresses they hold; addresses that were in order are not all."""
+    x, places = cupy_array((2, 64), 0x10000), [0x90000 + 0x1000 * n for n in range(40)]
+    for _ in range(2):
+        for place in places:
+            launcher((x,), (float(place),), cupy_array((2, 64), place))
+    assert [values[0] for *_, values in device.launches] == [*places, *places]
+    assert all(values[-1] == values[0] for *_, values in device.launches)
+    (ready,) = launcher._prepared.values()
+    assert len(ready._pool) == launch._MOST_BLOCKS and len(ready.passed) == len(places)
+    with pytest.raises(ArgumentError, match="overlap"):
+        launcher((x,), (1.0,), cupy_array((2, 64), 0x10000))
+    ready.passed = set(map(tuple, np.ndindex(launch._MOST_PASSED, 1)))  # full
+    launcher((x,), (1.0,), cupy_array((2, 64), 0xF0000))
+    assert ready.passed == {(0x10000, 0xF0000)}
+
+
+def test_contiguous_arrays_are_told_from_others_of_their_shape(device, launcher):
+    y = cupy_array((4, 64), 0x90000)
+    for strides in (None, (512, 4), None):
+        launcher((cupy_array((4, 64), 0x10000, strides=strides),), (1.0,), y)
+    assert [values[3] for *_, values in device.launches] == [64, 128, 64]
+    mixed = [describe(cupy_array((4, 64), 0x10000)), cupy_array((4, 64), 0x90000)]
+    launcher(mixed[:1], (1.0,), mixed[1])
+    assert device.launches[-1][-1] == device.launches[0][-1]
