@@ -9,6 +9,8 @@ the position in the operand. Loading one enumerates its maps and proves, point b
 4. elements x element bits = registers x 32;
 5. where an atom is several instructions, that these make its product (`hardware.quad_pairs`).
 
+An entry with `like` takes from another what it does not say itself.
+
 The proof is by enumeration because isl's own coverage test can explode on bit-shuffling maps.
 """
 
@@ -64,7 +66,8 @@ class Atom:
     # Who executes it together: "warp" or "warpgroup"; "lanes": each of a warp by itself, and their
     # parts of the sums are added up behind the last one.
     scope: str
-    n_most: int  # columns that one instruction covers at most, in steps of n
+    n_most: int  # columns that one instruction covers at most
+    widths: tuple[int, ...]  # columns that one instruction may cover
     majors: tuple[str, ...]  # how operands may lie in shared memory: "k", "mn"; () for registers
     requires: tuple[str, ...]  # device features
     source: str
@@ -96,6 +99,18 @@ def atom_names() -> tuple[str, ...]:
     return tuple(read(FILE))
 
 
+@functools.cache
+def _table(name: str) -> dict[str, Any]:
+    """The entry of that name, with what it takes from the one that it is like."""
+    own: dict[str, Any] = read(FILE)[name]
+    if "like" not in own:
+        return own
+    of = take(read(FILE), own["like"], f"hardware/data/{FILE}, {name}, like")
+    changed = {key: of[key] | own[key] for key in "abc" if key in own}
+    merged: dict[str, Any] = of | own | changed
+    return merged
+
+
 def atoms_for(
     device: Device, a: str | DType, b: str | DType, c: str | DType | None = None
 ) -> tuple[Atom, ...]:
@@ -111,7 +126,8 @@ def atoms_for(
     if c is not None:
         wanted["c"] = dtype(c).name
     found = []
-    for name, table in read(FILE).items():
+    for name in atom_names():
+        table = _table(name)
         where = f"hardware/data/{FILE}, {name}"
         types = {operand: take(table, operand, where)["dtype"] for operand in wanted}
         if types == wanted and all(device.has(f) for f in take(table, "requires", where)):
@@ -132,7 +148,7 @@ def atom(name: str) -> Atom:
             where=f"hardware/data/{FILE}",
             nearest=f"Known: {', '.join(atom_names())}",
         )
-    return build(name, read(FILE)[name])
+    return build(name, _table(name))
 
 
 def build(name: str, table: dict[str, Any]) -> Atom:
@@ -155,6 +171,12 @@ def build(name: str, table: dict[str, Any]) -> Atom:
     own = tuple((int(c), int(a), int(b)) for c, a, b in table.get("parts", ()))
     if own:
         prove_parts(take(table, "ptx", where), own, parts["a"], parts["b"], parts["c"], where)
+    widest: int = table.get("n_most", shape["n"])
+    widths = tuple(table.get("widths", range(shape["n"], widest + 1, shape["n"])))
+    if any(width % shape["n"] for width in widths) or max(widths) != widest:
+        raise HardwareDataError(
+            f"widths that are no multiples of {shape['n']} up to {widest}", where=where
+        )
     return Atom(
         name=name,
         ptx=take(table, "ptx", where),
@@ -162,7 +184,8 @@ def build(name: str, table: dict[str, Any]) -> Atom:
         n=shape["n"],
         k=shape["k"],
         scope=scope,
-        n_most=table.get("n_most", shape["n"]),
+        n_most=widest,
+        widths=widths,
         majors=tuple(table.get("majors", ())),
         requires=tuple(take(table, "requires", where)),
         source=take(table, "source", where),

@@ -149,6 +149,13 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -
             why=f"one {atom.name} covers {atom.n_most} columns",
             nearest=_fewer_columns(schedule, atom),
         )
+    if warp.n not in atom.widths:
+        raise ScheduleError(
+            f"tile.warp.n = {warp.n}",
+            where=where,
+            why=f"no {atom.name} has {warp.n} columns",
+            nearest=f"tile.warp.n = {max(one for one in atom.widths if one < warp.n)}",
+        )
     if schedule.from_registers and tiles.k_steps % schedule.pipeline.fragments:
         raise ScheduleError(
             f"pipeline.fragments = {schedule.pipeline.fragments} of {tiles.k_steps} steps",

@@ -279,6 +279,12 @@ def test_sizes_below_one(dim):
     ("function", "override", "fragments"),
     [
         (lambda x, w: x @ w, {"w": "f16[K,N]"}, ("x is bf16, w is f16", "one dtype")),
+        (
+            lambda x, w: x @ w,
+            {"x": "s8[M,K]", "w": "e4m3[K,N]"},
+            ("x is s8, w is e4m3", "s8 and u8, or e4m3 and e5m2"),
+        ),
+        (lambda x, w: x @ w, {"x": "u8[M,K]"}, ("x is u8", 'x.astype("bf16")')),
         (lambda x, w: x @ w, {"x": "f32[M,K]", "w": "f32[K,N]"}, ("x is f32", "tf32[...]")),
         (lambda x, w: x @ w, {"x": "f32[M,K]"}, ("x is f32", "signature")),
         (lambda x, w: (x @ w).astype("tf32"), {}, ("tf32", "f32")),
