@@ -63,7 +63,7 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         needed.add("gathered")
     if "pack" in needed and not plan.device.has("cvt_pairs"):
         needed = needed - {"pack"} | {"pack_apart"}
-    unit = plan.leaf_of(Product).unit
+    unit, of_sums = plan.leaf_of(Product).unit, sum_register(plan.atom.c.dtype)
     products = {"mma.sync": lambda: [_multiply(plan)], "wgmma": lambda: _products(plan)}
     return {
         "byte_panels": any(
@@ -81,6 +81,7 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
             if isinstance(b.layout, Rows)
         ],
         "products": products[unit]() if unit in products else [],
+        "sums": {"dtype": plan.atom.c.dtype.name, "type": of_sums[0], "letter": of_sums[1]},
         "dot_type": plan.atom.a.dtype.name,
         "chunk_reads": _chunk_reads(plan),
         "box_loads": _corners(plan, loaded, 3),

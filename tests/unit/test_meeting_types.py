@@ -68,3 +68,15 @@ def test_whole_numbers_are_requantised_behind_a_warpgroups_product():
     assert "wgmma" in kernel.source
     report = kernel.check({"M": 70, "N": 80, "K": 96})
     assert report.ok and "bit for bit" in report.comparison, str(report)
+
+
+def test_blocks_share_sums_of_whole_numbers():
+    kernel = pg.fuse(lambda x, w: x @ w.T, name="shared").compile(
+        "u8[M,K]", "s8[N,K]", arch="sm_90a", sizes={"M": 16, "N": 8192, "K": 8192}
+    )
+    assert kernel.schedule.cluster.k == 2 and "st.async" in kernel.source
+    x, w = np.full((9, 1280), 255, np.uint8), np.full((24, 1280), 127, np.int8)
+    w[:, 0] = np.arange(24)
+    done = kernel.emulation(x, w)
+    assert done.report.ok, str(done.report)
+    np.testing.assert_array_equal(done.results, x.astype(np.int64) @ w.T.astype(np.int64))
