@@ -40,6 +40,7 @@ from polygen.lower.legal import (
     check_launch,
     check_roles,
     check_types,
+    check_wide,
 )
 from polygen.poly.fills import by_threads, held
 from polygen.poly.folds import split_folds
@@ -186,6 +187,7 @@ def decide(
     check_structure(decided, instruction, f"schedule {decided.name}")
     check_launch(decided, device)
     check_copies(decided, device)
+    check_wide(decided, matched)
     check_groups(decided, matched)
     check_folds(decided, work)
     check_rows(decided, matched, work)

@@ -11,7 +11,7 @@ from polygen.emit.leaf.dots import chunk_read
 from polygen.emit.leaf.load_threads import load_function
 from polygen.emit.leaf.move_cp_async import copy_function
 from polygen.emit.leaf.multiply_wgmma import product_functions, product_wrapper
-from polygen.emit.leaves import sum_register
+from polygen.emit.leaves import double_of_words, sum_register
 from polygen.hardware.quad_pairs import part_registers
 from polygen.lower.fragments import Make
 from polygen.lower.plan import Buffer, KernelPlan, Rows
@@ -202,9 +202,12 @@ def _fragment_loads(plan: KernelPlan) -> list[dict[str, Any]]:
 def _multiply(plan: KernelPlan) -> dict[str, Any]:
     """The product instruction of a warp."""
     atom = plan.atom
-    c, a, b = atom.c.registers, atom.a.registers, atom.b.registers
+    c, a, b = atom.c.variables, atom.a.registers, atom.b.registers
     kind, letter = sum_register(atom.c.dtype)
+    wide = not atom.a.elements_per_register  # an element is several registers
     sizes = part_registers(atom.ptx) if atom.parts else (c, a, b)
+    if wide:
+        sizes = c, atom.a.elements, atom.b.elements
     groups, first = [], 0
     for size in sizes:
         groups.append("{" + ", ".join(f"%{first + i}" for i in range(size)) + "}")
@@ -212,6 +215,13 @@ def _multiply(plan: KernelPlan) -> dict[str, Any]:
 
     def named(register: str, begins: int, count: int, name: str) -> str:
         return ", ".join(f'"{register}"({name}[{begins + i}])' for i in range(count))
+
+    def operand(begins: int, count: int, name: str) -> str:
+        if not wide:
+            return named("r", begins, count, name)
+        return ", ".join(
+            f'"{letter}"({double_of_words(name, 2 * i, 2 * i + 1)})' for i in range(count)
+        )
 
     several = f", {len(atom.parts)} instructions" if atom.parts else ""
     return {
@@ -228,9 +238,7 @@ def _multiply(plan: KernelPlan) -> dict[str, Any]:
         "parts": [
             {
                 "outputs": named(f"+{letter}", own_c, sizes[0], "c"),
-                "inputs": ", ".join(
-                    [named("r", own_a, sizes[1], "a"), named("r", own_b, sizes[2], "b")]
-                ),
+                "inputs": f"{operand(own_a, sizes[1], 'a')}, {operand(own_b, sizes[2], 'b')}",
             }
             for own_c, own_a, own_b in atom.parts or ((0, 0, 0),)
         ],

@@ -83,7 +83,7 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
     if product is None or product.place != place.name:
         return []
     atom, (rows, columns) = plan.atom, plan.tiles.atoms
-    (kind, _), shape = sum_register(atom.c.dtype), f"[{rows}][{columns}][{atom.c.registers}]"
+    (kind, _), shape = sum_register(atom.c.dtype), f"[{rows}][{columns}][{atom.c.variables}]"
     totals = [work.total for work in plan.of(Product)]
     landings = [one for work in plan.of(Send) for one in work.landings]
     if product.unit in ("mma.sync", "dot"):

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from polygen.errors import DTypeError, PolygenError, SignatureError, TraceError, told
+from polygen.frontend.doubles import check_doubles
 from polygen.frontend.dtypes import STORED, DType
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.expr import Node
@@ -90,6 +91,7 @@ def build_program(
             f"unused argument {', '.join(unused)}", where=name, nearest="Remove it, or use it"
         )
     program = Program(_identifier(name), source, inputs, outputs, statements)
+    check_doubles(program)
     alone = {program.ends, *program.gathered}
     return replace(program, inputs=tuple(_read_alone(tensor, alone) for tensor in inputs))
 

@@ -18,6 +18,7 @@ from polygen.frontend.dtypes import (
     E5M2,
     F16,
     F32,
+    F64,
     NAMED,
     S8,
     S32,
@@ -29,7 +30,7 @@ from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.expr import Dims
 from polygen.frontend.program import Dim, Tensor
 
-MATMUL_DTYPES = (F16, BF16, TF32, E4M3, E5M2, S8, U8)
+MATMUL_DTYPES = (F16, BF16, TF32, F64, E4M3, E5M2, S8, U8)
 _MEETING = ((S8, U8), (E4M3, E5M2))  # types that one instruction multiplies by each other
 ITERATORS = ("i", "j", "k")  # of a matrix product; those of further axes avoid the dims' names
 # Kernels count in s32, and round sizes up to whole tiles, which are far smaller than the margin.
@@ -257,16 +258,16 @@ def _meeting(dtype: DType) -> tuple[DType, ...]:
 
 
 def accumulator(operand: DType, requested: object) -> DType:
-    """The accumulator's dtype: f32, f16 on request for f16 operands, s32 for s8 and u8.
+    """The accumulator's dtype: f32, f16 on request for f16, s32 for s8 and u8, f64 for f64.
 
     Raises:
         DTypeError: no tensor core accumulates so.
     """
-    whole = operand.kind == "int"
-    legal = (F32, F16) if operand == F16 else (S32,) if whole else (F32,)
+    own = S32 if operand.kind == "int" else F64 if operand == F64 else F32
+    legal = (F32, F16) if operand == F16 else (own,)
     wanted = to_dtype(requested, legal)
-    if whole and wanted in (F32, S32):  # f32 is the default, which for integers means s32
-        return S32
+    if wanted == F32:  # the default, which for integers means s32
+        return own
     if wanted not in legal:
         raise DTypeError(
             f"acc_dtype {wanted} with {operand} operands",

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from polygen.errors import DTypeError, ShapeError, TraceError
-from polygen.frontend.dtypes import BOOL, F32, STORED, TF32, DType
+from polygen.frontend.dtypes import BOOL, F32, F64, STORED, TF32, DType
 from polygen.frontend.expr import (
     GROUPED,
     ApplyNode,
@@ -80,6 +80,11 @@ class Trace:
         """When each node was made; a node is made after those it reads."""
         return {node: position for position, node in enumerate(self._nodes.values())}
 
+    def _in_double(self) -> bool:
+        """Whether an argument is f64: constants have its range."""
+        inputs = (node for node in self._nodes.values() if isinstance(node, InputNode))
+        return any(node.dtype == F64 for node in inputs)
+
     def input(self, tensor: Tensor) -> Node:
         """The node of an argument."""
         return self._intern(InputNode, tensor)
@@ -111,7 +116,8 @@ class Trace:
                 where=where,
                 nearest="Operands are arguments, values computed from them, and real numbers",
             )
-        _check_range(number, where)
+        if not self._in_double():
+            _check_range(number, where)
         return self._intern(ScalarNode, math.nan if math.isnan(number) else number)  # equal NaNs
 
     def apply(self, function: str, *args: Any) -> Node:

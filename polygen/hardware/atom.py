@@ -50,8 +50,13 @@ class Fragment:
 
     @property
     def elements_per_register(self) -> int:
-        """Elements packed into one 32-bit register."""
+        """Elements packed into one 32-bit register; 0: one takes several."""
         return self.elements // max(1, self.registers)
+
+    @property
+    def variables(self) -> int:
+        """What CUDA code holds it in, if it is sums: a register each, or an element of several."""
+        return min(self.registers, self.elements)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from polygen.errors import ScheduleError, UnsupportedProgram
+from polygen.frontend.dtypes import F64
 from polygen.frontend.program import Program
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
@@ -73,6 +74,22 @@ def check_copies(schedule: Schedule, device: Device) -> None:
             why="without copies in the background a tile passes through registers, all of it "
             "at once",
             nearest='Use pipeline.copies = "whole", or a target from sm_80 on',
+        )
+
+
+def check_wide(schedule: Schedule, match: Match) -> None:
+    """Refuse scratch areas for sums that are wider than their words.
+
+    Raises:
+        ScheduleError: with the field to change.
+    """
+    sums = match.contraction.dtype
+    if sums == F64 and schedule.epilogue.through != "registers":
+        raise ScheduleError(
+            f"epilogue.through = {schedule.epilogue.through!r} with sums of {sums}",
+            where=f"schedule {schedule.name}",
+            why="scratch areas hold words of 32 bits",
+            nearest='Use epilogue.through = "registers"',
         )
 
 
