@@ -20,9 +20,9 @@ from polygen.lower.work import Boxes, Copy, Fill, Load, Move, Product, Stream
 
 # Files of templates/instructions in their order.
 _ORDER = (
-    "copies", "fragment_loads", "round_to_tf32", "mma", "words", "places", "tensor_map",
-    "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load", "box_load_once",
-    "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces", "pack", "pack_apart",
+    "copies", "fragment_loads", "round_to_tf32", "split_to_tf32", "mma", "words", "places",
+    "tensor_map", "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load",
+    "box_load_once", "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces", "pack", "pack_apart",
     "chunks", "gathered", "computed", "staged", "shared_words",
     "wgmma", "scan", "cursor", "partial_sums", "row_groups", "dots",
 )  # fmt: skip
@@ -40,6 +40,8 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         needed.add("row_groups")
     if any(load.round_to_tf32 for load in plan.of(Load)):
         needed.add("round_to_tf32")
+    if any(load.rest for load in plan.of(Load)):
+        needed.add("split_to_tf32")
     loaded = [boxes for move in plan.of(Move) for boxes in move.boxes]
     received = [boxes for boxes in loaded if boxes.mask]
     if received:
@@ -224,6 +226,11 @@ def _multiply(plan: KernelPlan) -> dict[str, Any]:
         )
 
     several = f", {len(atom.parts)} instructions" if atom.parts else ""
+    if atom.split:
+        several = f" of {atom.pieces} parts each, {len(atom.split)} instructions"
+    # Where each instruction's registers of c, a and b begin.
+    begins = [(0, left * a, right * b) for left, right in atom.split] or atom.parts or ((0, 0, 0),)
+    total = "part" if atom.split else "c"
     return {
         "comment": (
             f"{atom.name}: c[{atom.m},{atom.n}] += a[{atom.m},{atom.k}] * b[{atom.k},{atom.n}]"
@@ -232,15 +239,16 @@ def _multiply(plan: KernelPlan) -> dict[str, Any]:
         "ptx": atom.ptx,
         "c_type": kind,
         "c": c,
-        "a": a,
-        "b": b,
+        "a": a * atom.pieces,
+        "b": b * atom.pieces,
+        "apart": bool(atom.split),
         "operands": ", ".join([*groups, groups[0]]),
         "parts": [
             {
-                "outputs": named(f"+{letter}", own_c, sizes[0], "c"),
+                "outputs": named(f"+{letter}", own_c, sizes[0], total),
                 "inputs": f"{operand(own_a, sizes[1], 'a')}, {operand(own_b, sizes[2], 'b')}",
             }
-            for own_c, own_a, own_b in atom.parts or ((0, 0, 0),)
+            for own_c, own_a, own_b in begins
         ],
     }
 

@@ -91,7 +91,8 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
         loads: list[Load | Stream] = [*plan.of(Load), *plan.of(Stream)]
         for load in loads:
             count, of = (rows, atom.a) if load.role == "m" else (columns, atom.b)
-            fragments.append(f"fragment_{load.operand}[{load.slots}][{count}][{of.registers}]")
+            held = of.registers * atom.pieces
+            fragments.append(f"fragment_{load.operand}[{load.slots}][{count}][{held}]")
         sums = ", ".join(f"{total}{shape}" for total in totals)
         return [f"unsigned {', '.join(fragments)};", f"{kind} {sums};"]
     warps = plan.device.warpgroup_warps

@@ -30,7 +30,7 @@ from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.expr import Dims
 from polygen.frontend.program import Dim, Tensor
 
-MATMUL_DTYPES = (F16, BF16, TF32, F64, E4M3, E5M2, S8, U8)
+MATMUL_DTYPES = (F16, BF16, TF32, F32, F64, E4M3, E5M2, S8, U8)
 _MEETING = ((S8, U8), (E4M3, E5M2))  # types that one instruction multiplies by each other
 ITERATORS = ("i", "j", "k")  # of a matrix product; those of further axes avoid the dims' names
 # Kernels count in s32, and round sizes up to whole tiles, which are far smaller than the margin.
@@ -229,13 +229,14 @@ def check_matmul_dtypes(lhs: tuple[str, DType], rhs: tuple[str, DType]) -> None:
     """
     text = f"{lhs[0]} @ {rhs[0]}"
     for (operand, dtype), (_, other) in ((lhs, rhs), (rhs, lhs)):
-        if dtype in MATMUL_DTYPES and (dtype != U8 or other in _meeting(U8)):
+        alone = dtype in (F32, U8)  # what other types do not meet
+        if dtype in MATMUL_DTYPES and (not alone or other in _meeting(dtype)):
             continue
         if dtype == F32:
             raise DTypeError(
-                f"{text}: {operand} is f32",
-                why="tensor cores multiply tf32, not f32",
-                nearest="Say tf32[...] in the signature; the array stays float32",
+                f"{text}: {operand} is f32, the other operand {other}",
+                why="f32 is multiplied by f32 alone, in parts of tf32",
+                nearest="Say f32[...] of both; or tf32[...], whose arrays stay float32",
             )
         if dtype in (U8, S32, BOOL):
             raise DTypeError(

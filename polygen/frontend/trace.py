@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from polygen.errors import DTypeError, ShapeError, TraceError
-from polygen.frontend.dtypes import BOOL, F32, F64, STORED, TF32, DType
+from polygen.frontend.dtypes import BOOL, F32, F64, STORED, TF32, U8, DType
 from polygen.frontend.expr import (
     GROUPED,
     ApplyNode,
@@ -57,6 +57,8 @@ from polygen.frontend.subscripts import (
     subscripts_text,
 )
 
+# Arguments whose type computed operands take that meet no argument.
+_IMPLYING = tuple(one for one in MATMUL_DTYPES if one not in (F32, F64, U8))
 _COMMUTATIVE = {"add", "mul", "minimum", "maximum"}
 _LOGICAL = {"logical_and", "logical_or", "logical_not"}
 
@@ -309,7 +311,7 @@ class Trace:
         if not computed:
             return left, right, (left.dtype, right.dtype)
         kind = given[0] if given else _multiplied_again(left)
-        if kind not in MATMUL_DTYPES or kind.bits < 16:
+        if kind not in MATMUL_DTYPES or kind == F32 or kind.bits < 16:
             operand = describe(computed[0])
             reason = f"the other operand is {kind}" if given else f"it comes from {kind}"
             named = "bf16" if kind == F32 else kind
@@ -433,7 +435,7 @@ def _multiplied_again(node: Node) -> DType:
             stack.extend(reversed(found.args))
         elif isinstance(found, FoldNode):
             stack.append(found.value)
-        elif isinstance(found, InputNode) and found.dtype in MATMUL_DTYPES:
+        elif isinstance(found, InputNode) and found.dtype in _IMPLYING:
             return found.dtype
     return F32
 

@@ -78,6 +78,8 @@ class Atom:
     source: str
     exchangeable: bool  # both operands are treated alike: exchanged, they give the same bits
     parts: tuple[Part, ...]  # instructions, by their first registers of c, a and b; (): it is one
+    # Of operands that are split: the products of their parts, in order; (): operands are whole.
+    split: tuple[tuple[int, int], ...]
     a: Fragment
     b: Fragment
     c: Fragment
@@ -85,6 +87,11 @@ class Atom:
     def runs_on(self, device: Device) -> bool:
         """Whether the device has every feature the instruction needs."""
         return all(device.has(feature) for feature in self.requires)
+
+    @property
+    def pieces(self) -> int:
+        """Parts of an element of a and b, with registers of their own."""
+        return 1 + max((part for pair in self.split for part in pair), default=0)
 
     @property
     def lanes(self) -> int:
@@ -138,6 +145,16 @@ def atoms_for(
         if types == wanted and all(device.has(f) for f in take(table, "requires", where)):
             found.append(atom(name))
     return tuple(found)
+
+
+@functools.cache
+def products_of(a: DType, b: DType) -> int:
+    """Products that instructions make of one; more than 1 where operands are split."""
+    for name in atom_names():
+        table = _table(name)
+        if (table["a"]["dtype"], table["b"]["dtype"]) == (a.name, b.name):
+            return max(1, len(table.get("split", ())))
+    return 1
 
 
 @functools.cache
@@ -196,10 +213,34 @@ def build(name: str, table: dict[str, Any]) -> Atom:
         source=take(table, "source", where),
         exchangeable="exchangeable" in table,
         parts=own,
+        split=_split(table, where),
         a=parts["a"],
         b=parts["b"],
         c=parts["c"],
     )
+
+
+def _split(table: dict[str, Any], where: str) -> tuple[tuple[int, int], ...]:
+    """The products of an element's parts, after proving which they leave out.
+
+    Part p of an element is about 2^-(11 p) of it. All products down to the smallest part's size
+    have to be there, each once: what is left out is smaller than any that is not.
+
+    Raises:
+        HardwareDataError: one is missing, or there twice.
+    """
+    found = tuple((int(left), int(right)) for left, right in table.get("split", ()))
+    if not found:
+        return ()
+    last = max(part for pair in found for part in pair)
+    wanted = {(i, j) for i in range(last + 1) for j in range(last + 1 - i)}
+    if set(found) != wanted or len(found) != len(wanted):
+        raise HardwareDataError(
+            f"split = {[list(pair) for pair in found]} of {last + 1} parts",
+            where=where,
+            nearest=f"Have each of {sorted(map(list, wanted))} once",
+        )
+    return found
 
 
 def _lanes(scope: str) -> int:

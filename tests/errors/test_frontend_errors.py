@@ -285,8 +285,12 @@ def test_sizes_below_one(dim):
             ("x is s8, w is e4m3", "s8 and u8, or e4m3 and e5m2"),
         ),
         (lambda x, w: x @ w, {"x": "u8[M,K]"}, ("x is u8", 'x.astype("bf16")')),
-        (lambda x, w: x @ w, {"x": "f32[M,K]", "w": "f32[K,N]"}, ("x is f32", "tf32[...]")),
-        (lambda x, w: x @ w, {"x": "f32[M,K]"}, ("x is f32", "signature")),
+        (
+            lambda x, w: x @ w,
+            {"x": "f32[M,K]"},
+            ("x is f32, the other operand bf16", "Say f32[...] of both; or tf32[...]"),
+        ),
+        (lambda x, w: x @ w, {"x": "f32[M,K]", "w": "tf32[K,N]"}, ("the other operand tf32",)),
         (lambda x, w: (x @ w).astype("tf32"), {}, ("tf32", "f32")),
         (
             lambda x, w: (x @ w).astype("float64"),
