@@ -15,6 +15,7 @@ import numpy as np
 from polygen.brief import Brief
 from polygen.emit.source import KernelSource
 from polygen.emulated import Emulation, emulate, launch_of
+from polygen.frontend.dtypes import F64
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Program, Tensor
 from polygen.lower.plan import KernelPlan
@@ -172,7 +173,8 @@ def check(
     operands = trial_operands(program, chosen, seed)
     arrays = {t.name: value for t, value in zip(program.inputs, operands, strict=True)}
     wanted = evaluate(program, arrays, chosen)
-    in_single = evaluate(program, arrays, chosen, single=True)
+    wide = any(one.dtype == F64 for one in program.contractions)  # nothing is computed in f32
+    in_single = wanted if wide else evaluate(program, arrays, chosen, single=True)
     done = emulate(program, few_blocks(source), ptx, operands, profile=True, workers=workers)
     results = done.results if isinstance(done.results, tuple) else (done.results,)
     findings = list(done.report.findings)
@@ -202,14 +204,15 @@ def compare(
     """The first element that differs by more than allowed, and the largest relative error.
 
     Inexact functions may differ by two units in the last place of the output, or by 2^-18 of f32
-    arithmetic; whole numbers besides by one, conditions not at all; and where `in_single`, which
-    is `expected` by f32 arithmetic, is farther off (the sine of a large product, a number rounded
-    to a whole one), from that or what lies between.
+    arithmetic, 2^-46 of f64 results; whole numbers besides by one, conditions not at all; and where
+    `in_single`, which is `expected` by f32 arithmetic, is farther off (the sine of a large product,
+    a number rounded to a whole one), from that or what lies between.
     """
     kind = tensor.dtype.kind
     a = (found.view(np.uint8) if kind == "bool" else found).astype(np.float64)
     b = expected.astype(np.float64)
-    allowed = max(2.0**-tensor.dtype.mantissa, 2.0**-18) if kind == "float" else 2.0**-18
+    arithmetic = 2.0**-46 if tensor.dtype == F64 else 2.0**-18
+    allowed = max(2.0**-tensor.dtype.mantissa, arithmetic) if kind == "float" else arithmetic
     allowed = 0.0 if exact or kind == "bool" else allowed
     scale = np.maximum(np.abs(b), 1.0)
     c = b if exact or in_single is None else in_single.astype(np.float64)

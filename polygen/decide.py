@@ -28,7 +28,7 @@ from polygen.frontend.monoids import INDEX, MONOIDS
 from polygen.frontend.pitches import row_step
 from polygen.frontend.program import Dim, Program, Tensor
 from polygen.generated import kept
-from polygen.hardware.atom import Atom
+from polygen.hardware.atom import Atom, products_of
 from polygen.hardware.device import Device, common_facts
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.invariance import LADDER, in_k_tiles, of_class, shared
@@ -40,6 +40,7 @@ from polygen.lower.legal import (
     check_launch,
     check_roles,
     check_types,
+    check_wide,
 )
 from polygen.poly.fills import by_threads, held
 from polygen.poly.folds import split_folds
@@ -186,6 +187,7 @@ def decide(
     check_structure(decided, instruction, f"schedule {decided.name}")
     check_launch(decided, device)
     check_copies(decided, device)
+    check_wide(decided, matched)
     check_groups(decided, matched)
     check_folds(decided, work)
     check_rows(decided, matched, work)
@@ -403,6 +405,7 @@ def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str,
         held=(threads.words, threads.beside) if _made((*lefts, *rights)) else (0, 0),
         uneven=matched.groups is not None,
         folds=_folds(work),
+        terms=products_of(matched.a.multiplied, matched.b.multiplied),
     )
 
 

@@ -13,11 +13,12 @@ Which of the schedules that fit is taken is not decided here (`polygen.decide`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 from polygen.errors import PolygenError, ResourceError, ScheduleError, UnsupportedProgram
-from polygen.frontend.dtypes import DType
+from polygen.frontend.dtypes import F64, DType
 from polygen.hardware.atom import Atom, atom, atom_names, atoms_for
 from polygen.hardware.device import Device
 from polygen.hardware.fragment_load import atom_load
@@ -47,6 +48,7 @@ from polygen.schedule.problem import Fitted
 
 _FEWEST_STAGES = 2
 _USUAL_BYTES, _USUAL_BITS = 2, 16  # of an element
+_WORD_BYTES = 4
 _OTHERWISE = {
     "warpgroup": "Use a schedule without roles",
     "lanes": 'Use f16 or bf16 operands with f32 sums, or atom = "auto"',
@@ -168,7 +170,8 @@ def fitting(
             if row > candidate.tile.cta.n:
                 return f"rows of {row} elements are wider than tiles of {candidate.tile.cta.n}"
             candidate = covering(candidate)
-        if work.folds and (candidate.epilogue.through == "smem" or not work.writes):
+        folded = work.folds and (candidate.epilogue.through == "smem" or not work.writes)
+        if folded or matched.contraction.dtype == F64:  # scratch areas are of words
             by_pairs = replace(candidate.epilogue, through="registers", columns=0)
             candidate = replace(candidate, epilogue=by_pairs)
         out = oriented_work(work, candidate)
@@ -193,6 +196,7 @@ def fitting(
 def _fit_warps(
     candidate: Schedule, matched: Match, device: Device, work: Pointwork, instruction: Atom
 ) -> Fitted | str:
+    candidate = _with_short_tile(candidate, matched, instruction)
     cta, warp = candidate.tile.cta, candidate.tile.warp
     if candidate.by_lanes:
         check_lanes(candidate, matched)
@@ -219,6 +223,22 @@ def _fit_warps(
             threads = tiles.warp_count * device.warp_size
             available = registers_available(fitted, device, threads)
             return Fitted(fitted, resident, available - taken.registers)
+
+
+def _with_short_tile(candidate: Schedule, matched: Match, instruction: Atom) -> Schedule:
+    """The schedule with k tiles as long in bytes as it has them, of elements wider than words."""
+    size, cta = matched.a.multiplied.bytes, candidate.tile.cta
+    if size <= _WORD_BYTES:
+        return candidate
+    k = max(cta.k * _USUAL_BYTES // size, instruction.k)
+    pipeline = candidate.pipeline
+    steps = max(k // instruction.k, 1)
+    fragments = math.gcd(steps, pipeline.fragments)
+    return replace(
+        candidate,
+        tile=replace(candidate.tile, cta=replace(cta, k=k)),
+        pipeline=replace(pipeline, fragments=fragments),
+    )
 
 
 def _with_fewer_stages(schedule: Schedule) -> Schedule | None:

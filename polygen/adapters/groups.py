@@ -14,7 +14,7 @@ from typing import Any
 from polygen.adapters.forms import Form, Same, alike, most_general
 from polygen.adapters.graphs import Graph, Group, Node, Rule, Shape, placed, same
 from polygen.adapters.rules import RULES, domain_of, is_absorbed
-from polygen.errors import PolygenError, UnsupportedProgram
+from polygen.errors import DTypeError, PolygenError, UnsupportedProgram
 from polygen.frontend.build import MAX_OUTPUTS, build_program
 from polygen.frontend.dtypes import F32, REALS, TF32, DType
 from polygen.frontend.program import Program, Tensor
@@ -140,7 +140,14 @@ def program_of(
         kind = graph[operand].dtype
         if kind is None:
             raise UnsupportedProgram(f"{operand} has elements that kernels do not read", where=name)
-        if kind == F32 and allow_tf32 and operand in multiplied:
+        if kind == F32 and operand in multiplied:
+            if not allow_tf32:
+                raise DTypeError(
+                    f"{operand} is f32",
+                    where=name,
+                    why="products of f32 are the library's own unless tf32 is allowed",
+                    nearest="Allow tf32",
+                )
             kind = TF32
         forms.append(Form(f"a{position}", kind, tuple(shape)))
     types = [graph[output].dtype for output in group.outputs]

@@ -6,6 +6,7 @@
    delta = (K / k + k) * u * sum |a| |b|. f32 values that are multiplied as tf32 are rounded to
    the nearest one first, as every kernel does; where two are as near, kernels differ, and
    delta grows by what the other one would change.
+   f32 operands that are split leave out less than 3 * 2^-22 of a product.
 2. Fast functions. Where all outputs have 16 bits or fewer, some functions are written in a short
    form whose error is recorded beside it (`polygen/emit/functions.py`).
 3. The pointwise part. The program is evaluated in float64 with the sum moved by +delta and -delta,
@@ -14,7 +15,8 @@
 4. Folds. A sum of L terms, in any order, is that of terms moved by L units u of themselves; a
    log-sum-exp that of terms moved by some u for each. Which of two terms is the larger may be
    changed by the smallest error, so that indices are not compared.
-5. f32 arithmetic of the pointwise part, and rounding to the output's type, are added.
+5. f32 arithmetic of the pointwise part, and rounding to the output's type, are added; behind sums
+   of f64 it is that of f64, and what the reference's own sums lose is added too.
 6. Operands that are computed are evaluated first, and rounded. Where an element lies so near to the
    middle between two numbers of the operand's type that the errors above may round it to the other
    one, delta grows by what that would change.
@@ -32,7 +34,7 @@ import numpy as np
 
 from polygen.emit.functions import FAST_BITS, expanded, fast_error
 from polygen.errors import UnsupportedProgram
-from polygen.frontend.dtypes import F32, TF32
+from polygen.frontend.dtypes import F32, F64, TF32
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.grouping import one_group
 from polygen.frontend.groups import bounds
@@ -53,6 +55,8 @@ from polygen.poly.prologue import prologues, without_prologues
 
 Array = np.ndarray[Any, Any]
 _POINTWISE = 2.0**-18  # relative error of a chain of f32 functions, as `Kernel.check` takes it
+_IN_DOUBLE = 2.0**-46  # of f64 functions
+_LEFT_OUT = 3 * 2.0**-22  # of a product of two f32 that are split into two parts of tf32
 _EXPONENTIAL = 8  # units that are lost when two sums of exponentials are added up
 
 
@@ -136,8 +140,9 @@ def expected(
     with np.errstate(all="ignore"):
         for tensor, value, change in zip(program.outputs, values, changes, strict=True):
             rounding = 2.0**-tensor.dtype.mantissa * np.abs(value) + _tiny(tensor)
-            allowed = change + rounding + _POINTWISE * np.maximum(np.abs(value), 1.0)
-            largest = float(np.finfo(np.float32).max)
+            step = _IN_DOUBLE if contraction.dtype == F64 else _POINTWISE
+            allowed = change + rounding + step * np.maximum(np.abs(value), 1.0)
+            largest = float(np.finfo(np.float64 if tensor.dtype == F64 else np.float32).max)
             if tensor.dtype.name == "f16":
                 largest = float(np.finfo(np.float16).max)
             compared = tensor.dtype.kind == "float" and np.abs(value) + allowed < largest
@@ -194,8 +199,13 @@ def _sum_error(
     magnitudes = {name: np.abs(value) for name, value in inputs.items()}
     alone = _alone(program, contraction)
     (total,) = evaluate(alone, magnitudes, sizes, round_outputs=False)
-    additions = reduction_size(contraction, sizes) / atom_k + atom_k
+    terms = reduction_size(contraction, sizes)
+    additions = terms / atom_k + atom_k
+    if contraction.dtype == F64:
+        additions += terms
     error = np.asarray(additions * 2.0**-contraction.dtype.mantissa * total)
+    if program.tensors[contraction.lhs.name].dtype == F32:
+        error = error + _LEFT_OUT * total
     if any(step.any() for step in ties.values()):
         further = {name: value + ties.get(name, 0.0) for name, value in magnitudes.items()}
         (most,) = evaluate(alone, further, sizes, round_outputs=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from polygen.emit.doubles import double_literal, in_double
 from polygen.emit.functions import (
     BOOLEAN,
     COMPOSITES,
@@ -15,7 +16,7 @@ from polygen.emit.functions import (
 )
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import S32
-from polygen.frontend.functions import applied
+from polygen.frontend.functions import applied, expand
 from polygen.poly.ast import Binary, Block, Call, Const, Expr, For, If, LoopAst, Marked
 from polygen.poly.pointwise import Compute
 
@@ -91,6 +92,7 @@ def pointwise(
     outputs: dict[str, str],
     fast: bool,
     whole: Collection[str] = (),
+    real: str = "float",
 ) -> tuple[list[str], tuple[str, ...]]:
     """The pointwise statements on element `e`, one temporary per primitive.
 
@@ -100,13 +102,14 @@ def pointwise(
         outputs: output tensor -> C lvalue of its element.
         fast: take fast forms.
         whole: elements that are the bits of whole numbers.
+        real: the C type in which values are computed.
 
     Returns:
         Lines of C, and the helper files they need.
     """
     numbers = {name: f"(float)__float_as_int({elements[name]})" for name in whole}
     bits = {name: elements[name] for name in whole}
-    writer = PointwiseWriter(dict(elements) | numbers, outputs, fast, bits=bits)
+    writer = PointwiseWriter(dict(elements) | numbers, outputs, fast, bits=bits, real=real)
     for statement in statements:
         writer.statement(statement)
     return writer.lines, tuple(dict.fromkeys(writer.helpers))
@@ -148,9 +151,10 @@ class PointwiseWriter:
 
     def __init__(
         self, names: dict[str, str], outputs: dict[str, str], fast: bool, prefix: str = "",
-        bits: dict[str, str] | None = None,
+        bits: dict[str, str] | None = None, real: str = "float",
     ) -> None:  # fmt: skip
         self.names, self.outputs, self.fast, self.prefix = names, outputs, fast, prefix
+        self.real = real
         self.bits = bits or {}
         self.lines: list[str] = []
         self.helpers: list[str] = []
@@ -169,9 +173,10 @@ class PointwiseWriter:
             if statement.result in self.outputs:
                 self.lines.append(f"{self.outputs[statement.result]} = {value};")
                 return
-            self._define(statement.result, "float", _rounded(value, statement.dtype.name))
+            self._define(statement.result, self.real, self._rounded(value, statement.dtype.name))
             return
-        result = expanded(statement.function, arguments, self.primitive)
+        run_down = expand if self.real == "double" else expanded
+        result = run_down(statement.function, arguments, self.primitive)
         self.names[statement.result] = self.operand(result)
 
     def primitive(self, name: str, *arguments: str | float) -> str:
@@ -180,11 +185,14 @@ class PointwiseWriter:
             raise UnsupportedProgram(f"the emitter has no primitive {name!r}", where="emit")
         constant = arguments[-1] if not isinstance(arguments[-1], str) else None
         operands = [self.operand(argument) for argument in arguments]
-        text, helpers = expression(name, operands, self.fast, constant)
+        if self.real == "double":
+            text, helpers = in_double(name, operands, constant)
+        else:
+            text, helpers = expression(name, operands, self.fast, constant)
         self.helpers += helpers
         self.temporaries += 1
         return self._define(
-            f"{self.prefix}t{self.temporaries}", "bool" if name in BOOLEAN else "float", text
+            f"{self.prefix}t{self.temporaries}", "bool" if name in BOOLEAN else self.real, text
         )
 
     def _define(self, name: str, kind: str, text: str) -> str:
@@ -192,12 +200,13 @@ class PointwiseWriter:
         self.names[name] = name
         return name
 
-    @staticmethod
-    def operand(value: str | float) -> str:
+    def operand(self, value: str | float) -> str:
         """A C expression: a name, or a number."""
-        return value if isinstance(value, str) else literal(value)
+        if isinstance(value, str):
+            return value
+        return double_literal(value) if self.real == "double" else literal(value)
 
-
-def _rounded(value: str, dtype: str) -> str:
-    """A value rounded to a narrower type and back."""
-    return value if dtype in ("f32", "tf32") else f"from_{dtype}(to_{dtype}({value}))"
+    def _rounded(self, value: str, dtype: str) -> str:
+        """A value rounded to a narrower type and back."""
+        kept = ("f64",) if self.real == "double" else ("f32", "tf32")
+        return value if dtype in kept else f"from_{dtype}(to_{dtype}({value}))"

@@ -14,24 +14,26 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from polygen.emit.leaves import c_type
+from polygen.emit.leaves import c_type, double_of_words
 from polygen.frontend.dtypes import NAMED, S32, TF32, DType
 from polygen.hardware.conversion import Conversion, conversions
 from polygen.hardware.device import Device
 
-_ALWAYS = ("f16", "bf16", "f32")
+_ALWAYS = ("f16", "bf16", "f32", "f64")  # the last in kernels that compute in it
 _EIGHT_BIT_FLOATS = ("e4m3", "e5m2")
 # Element e of the words of a vector, by the size of an element, and the words of a vector v.
 _EXTRACT = {
     1: "({c})(words[e / 4] >> e % 4 * 8)",
     2: "({c})(words[e / 2] >> e % 2 * 16)",
     4: "__uint_as_float(words[e])",
+    8: double_of_words("words", "2 * e", "2 * e + 1"),
 }
 _PACK = {
     1: "two_to_{0}(v[4 * i], v[4 * i + 1]) | "
     "(unsigned)two_to_{0}(v[4 * i + 2], v[4 * i + 3]) << 16",
     2: "to_{0}(v[2 * i]) | (unsigned)to_{0}(v[2 * i + 1]) << 16",
     4: "__float_as_uint(v[i])",
+    8: "(unsigned)(i % 2 ? __double2hiint(v[i / 2]) : __double2loint(v[i / 2]))",
 }
 
 

@@ -11,7 +11,7 @@ from polygen.emit.leaf.dots import chunk_read
 from polygen.emit.leaf.load_threads import load_function
 from polygen.emit.leaf.move_cp_async import copy_function
 from polygen.emit.leaf.multiply_wgmma import product_functions, product_wrapper
-from polygen.emit.leaves import sum_register
+from polygen.emit.leaves import double_of_words, sum_register
 from polygen.hardware.quad_pairs import part_registers
 from polygen.lower.fragments import Make
 from polygen.lower.plan import Buffer, KernelPlan, Rows
@@ -20,9 +20,9 @@ from polygen.lower.work import Boxes, Copy, Fill, Load, Move, Product, Stream
 
 # Files of templates/instructions in their order.
 _ORDER = (
-    "copies", "fragment_loads", "round_to_tf32", "mma", "words", "places", "tensor_map",
-    "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load", "box_load_once",
-    "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces", "pack", "pack_apart",
+    "copies", "fragment_loads", "round_to_tf32", "split_to_tf32", "mma", "words", "places",
+    "tensor_map", "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load",
+    "box_load_once", "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces", "pack", "pack_apart",
     "chunks", "gathered", "computed", "staged", "shared_words",
     "wgmma", "scan", "cursor", "partial_sums", "row_groups", "dots",
 )  # fmt: skip
@@ -40,6 +40,8 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         needed.add("row_groups")
     if any(load.round_to_tf32 for load in plan.of(Load)):
         needed.add("round_to_tf32")
+    if any(load.rest for load in plan.of(Load)):
+        needed.add("split_to_tf32")
     loaded = [boxes for move in plan.of(Move) for boxes in move.boxes]
     received = [boxes for boxes in loaded if boxes.mask]
     if received:
@@ -63,7 +65,7 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         needed.add("gathered")
     if "pack" in needed and not plan.device.has("cvt_pairs"):
         needed = needed - {"pack"} | {"pack_apart"}
-    unit = plan.leaf_of(Product).unit
+    unit, of_sums = plan.leaf_of(Product).unit, sum_register(plan.atom.c.dtype)
     products = {"mma.sync": lambda: [_multiply(plan)], "wgmma": lambda: _products(plan)}
     return {
         "byte_panels": any(
@@ -81,6 +83,7 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
             if isinstance(b.layout, Rows)
         ],
         "products": products[unit]() if unit in products else [],
+        "sums": {"dtype": plan.atom.c.dtype.name, "type": of_sums[0], "letter": of_sums[1]},
         "dot_type": plan.atom.a.dtype.name,
         "chunk_reads": _chunk_reads(plan),
         "box_loads": _corners(plan, loaded, 3),
@@ -201,9 +204,12 @@ def _fragment_loads(plan: KernelPlan) -> list[dict[str, Any]]:
 def _multiply(plan: KernelPlan) -> dict[str, Any]:
     """The product instruction of a warp."""
     atom = plan.atom
-    c, a, b = atom.c.registers, atom.a.registers, atom.b.registers
+    c, a, b = atom.c.variables, atom.a.registers, atom.b.registers
     kind, letter = sum_register(atom.c.dtype)
+    wide = not atom.a.elements_per_register  # an element is several registers
     sizes = part_registers(atom.ptx) if atom.parts else (c, a, b)
+    if wide:
+        sizes = c, atom.a.elements, atom.b.elements
     groups, first = [], 0
     for size in sizes:
         groups.append("{" + ", ".join(f"%{first + i}" for i in range(size)) + "}")
@@ -212,7 +218,19 @@ def _multiply(plan: KernelPlan) -> dict[str, Any]:
     def named(register: str, begins: int, count: int, name: str) -> str:
         return ", ".join(f'"{register}"({name}[{begins + i}])' for i in range(count))
 
+    def operand(begins: int, count: int, name: str) -> str:
+        if not wide:
+            return named("r", begins, count, name)
+        return ", ".join(
+            f'"{letter}"({double_of_words(name, 2 * i, 2 * i + 1)})' for i in range(count)
+        )
+
     several = f", {len(atom.parts)} instructions" if atom.parts else ""
+    if atom.split:
+        several = f" of {atom.pieces} parts each, {len(atom.split)} instructions"
+    # Where each instruction's registers of c, a and b begin.
+    begins = [(0, left * a, right * b) for left, right in atom.split] or atom.parts or ((0, 0, 0),)
+    total = "part" if atom.split else "c"
     return {
         "comment": (
             f"{atom.name}: c[{atom.m},{atom.n}] += a[{atom.m},{atom.k}] * b[{atom.k},{atom.n}]"
@@ -221,17 +239,16 @@ def _multiply(plan: KernelPlan) -> dict[str, Any]:
         "ptx": atom.ptx,
         "c_type": kind,
         "c": c,
-        "a": a,
-        "b": b,
+        "a": a * atom.pieces,
+        "b": b * atom.pieces,
+        "apart": bool(atom.split),
         "operands": ", ".join([*groups, groups[0]]),
         "parts": [
             {
-                "outputs": named(f"+{letter}", own_c, sizes[0], "c"),
-                "inputs": ", ".join(
-                    [named("r", own_a, sizes[1], "a"), named("r", own_b, sizes[2], "b")]
-                ),
+                "outputs": named(f"+{letter}", own_c, sizes[0], total),
+                "inputs": f"{operand(own_a, sizes[1], 'a')}, {operand(own_b, sizes[2], 'b')}",
             }
-            for own_c, own_a, own_b in atom.parts or ((0, 0, 0),)
+            for own_c, own_a, own_b in begins
         ],
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from polygen.emit.names import c_name
-from polygen.frontend.dtypes import DType
+from polygen.frontend.dtypes import F64, DType
 from polygen.frontend.program import Dim
 from polygen.lower.accesses import ROWS_BEFORE, ROWS_OF_GROUP
 from polygen.lower.computed import Rows
@@ -14,9 +14,20 @@ from polygen.lower.result_work import Read, Write
 from polygen.lower.work import Boxes
 from polygen.poly.match import Along
 
-_C_TYPES = {"f16": "unsigned short", "bf16": "unsigned short", "f32": "float", "tf32": "float"}
+_C_TYPES = {
+    "f16": "unsigned short",
+    "bf16": "unsigned short",
+    "f32": "float",
+    "tf32": "float",
+    "f64": "double",
+}
 # Registers of sums, and the letter under which instructions in CUDA take them.
-_SUMS = {"f32": ("float", "f"), "f16": ("unsigned", "r"), "s32": ("int", "r")}
+_SUMS = {
+    "f32": ("float", "f"),
+    "f16": ("unsigned", "r"),
+    "s32": ("int", "r"),
+    "f64": ("double", "d"),
+}
 _C_BYTES = {
     "e4m3": "unsigned char",
     "e5m2": "unsigned char",
@@ -37,10 +48,20 @@ def sum_register(dtype: DType) -> tuple[str, str]:
     return _SUMS[dtype.name]
 
 
+def real_type(dtype: DType) -> str:
+    """The C type in which everything behind sums is computed."""
+    return "double" if dtype == F64 else "float"
+
+
+def double_of_words(words: str, low: object, high: object) -> str:
+    """A number of 64 bits, held as two words."""
+    return f"__hiloint2double({words}[{high}], {words}[{low}])"
+
+
 def pair_of_sums(
     dtype: DType, registers: str, each: tuple[object, object], packed: object
 ) -> tuple[str, str]:
-    """Two adjacent sums as floats; whole numbers of 32 bits as the floats that these bits are.
+    """Two adjacent sums as numbers; whole numbers of 32 bits as the floats that these bits are.
 
     Args:
         dtype: of the sums; two of f16 share a register.
@@ -52,6 +73,7 @@ def pair_of_sums(
     shared = f"{registers}[{packed}]"
     return {
         "f32": (first, second),
+        "f64": (first, second),
         "s32": (f"__int_as_float({first})", f"__int_as_float({second})"),  # as they are
         "f16": (
             f"from_f16((unsigned short){shared})",

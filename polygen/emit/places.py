@@ -83,7 +83,7 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
     if product is None or product.place != place.name:
         return []
     atom, (rows, columns) = plan.atom, plan.tiles.atoms
-    (kind, _), shape = sum_register(atom.c.dtype), f"[{rows}][{columns}][{atom.c.registers}]"
+    (kind, _), shape = sum_register(atom.c.dtype), f"[{rows}][{columns}][{atom.c.variables}]"
     totals = [work.total for work in plan.of(Product)]
     landings = [one for work in plan.of(Send) for one in work.landings]
     if product.unit in ("mma.sync", "dot"):
@@ -91,7 +91,8 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
         loads: list[Load | Stream] = [*plan.of(Load), *plan.of(Stream)]
         for load in loads:
             count, of = (rows, atom.a) if load.role == "m" else (columns, atom.b)
-            fragments.append(f"fragment_{load.operand}[{load.slots}][{count}][{of.registers}]")
+            held = of.registers * atom.pieces
+            fragments.append(f"fragment_{load.operand}[{load.slots}][{count}][{held}]")
         sums = ", ".join(f"{total}{shape}" for total in totals)
         return [f"unsigned {', '.join(fragments)};", f"{kind} {sums};"]
     warps = plan.device.warpgroup_warps

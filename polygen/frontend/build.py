@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from polygen.errors import DTypeError, PolygenError, SignatureError, TraceError, told
+from polygen.frontend.doubles import check_doubles
 from polygen.frontend.dtypes import STORED, DType
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.expr import Node
@@ -45,9 +46,9 @@ def build_program(
         tensors: one per argument, in call order; one without a name takes the parameter's.
         out_dtypes: None, one dtype for all outputs, or a sequence of one (or None) per output. By
             default an output that ends in `.astype` has that dtype, and another the dtype of the
-            matmul's operands (f32 for tf32, f16 for the 8-bit floats, f32 for s8, or s32 where the
-            output is the bare product).
-        acc_dtype: f32, or f16 for f16 operands; s8 operands always accumulate in s32.
+            matmul's operands (f32 for tf32, f16 for the 8-bit floats, f32 for s8 and u8, or s32
+            where the output is the bare product).
+        acc_dtype: f32, or f16 for f16 operands; s8 and u8 operands always accumulate in s32.
 
     Returns:
         The Program; outputs are named y0, y1, …, row-major.
@@ -90,6 +91,7 @@ def build_program(
             f"unused argument {', '.join(unused)}", where=name, nearest="Remove it, or use it"
         )
     program = Program(_identifier(name), source, inputs, outputs, statements)
+    check_doubles(program)
     alone = {program.ends, *program.gathered}
     return replace(program, inputs=tuple(_read_alone(tensor, alone) for tensor in inputs))
 

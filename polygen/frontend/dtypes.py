@@ -40,6 +40,7 @@ F16 = DType("f16", 16, "float16", 10, "float")
 BF16 = DType("bf16", 16, "bfloat16", 7, "float")
 TF32 = DType("tf32", 32, "float32", 10, "float")
 F32 = DType("f32", 32, "float32", 23, "float")
+F64 = DType("f64", 64, "float64", 52, "float")
 E4M3 = DType("e4m3", 8, "float8_e4m3fn", 3, "float")
 E5M2 = DType("e5m2", 8, "float8_e5m2", 2, "float")
 S8 = DType("s8", 8, "int8", 0, "int")
@@ -50,16 +51,19 @@ BOOL = DType("bool", 8, "bool", 0, "bool")
 I4 = DType("i4", 4, "uint8", 0, "int")  # in descriptions of arguments, which hold two in a byte
 U4 = DType("u4", 4, "uint8", 0, "int")
 
-STORED = (F16, BF16, F32, E4M3, E5M2, S8, U8, S32, BOOL)  # what kernels write
+STORED = (F16, BF16, F32, F64, E4M3, E5M2, S8, U8, S32, BOOL)  # what kernels write
 REALS = (F16, BF16, F32)  # of these, what other libraries round to as polygen does
 
-NAMED = {d.name: d for d in (F16, BF16, TF32, F32, E4M3, E5M2, S8, U8, I4, U4, S32, BOOL)}
+_ALL = (F16, BF16, TF32, F32, F64, E4M3, E5M2, S8, U8, I4, U4, S32, BOOL)
+NAMED = {d.name: d for d in _ALL}
 _ALIASES = {
     "float16": F16,
     "half": F16,
     "bfloat16": BF16,
     "float32": F32,
     "float": F32,
+    "float64": F64,
+    "double": F64,
     "float8_e4m3fn": E4M3,
     "float8_e5m2": E5M2,
     "int8": S8,

@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from polygen.frontend.dtypes import BOOL, TF32, DType
+from polygen.frontend.dtypes import BOOL, F64, TF32, DType
 from polygen.frontend.dtypes import dtype as to_dtype
 
 
@@ -36,6 +36,8 @@ def round_to(values: Any, dtype: object) -> np.ndarray[Any, np.dtype[np.float64]
             return np.asarray(np.asarray(values) != 0, np.float64)
         if kind.kind == "int":  # not through f32: an s32 accumulator holds more digits
             return _integer(np.asarray(values, np.float64), kind)
+        if kind == F64:  # what kernels that compute in it keep
+            return np.asarray(values, np.float64)
         single = np.asarray(values, np.float64).astype(np.float32)
         if kind.bits == 8:
             largest = float(ml_dtypes.finfo(kind.numpy).max)  # type: ignore[no-untyped-call]

@@ -18,6 +18,7 @@ from polygen.frontend.dtypes import (
     E5M2,
     F16,
     F32,
+    F64,
     NAMED,
     S8,
     S32,
@@ -29,7 +30,8 @@ from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.expr import Dims
 from polygen.frontend.program import Dim, Tensor
 
-MATMUL_DTYPES = (F16, BF16, TF32, E4M3, E5M2, S8)
+MATMUL_DTYPES = (F16, BF16, TF32, F32, F64, E4M3, E5M2, S8, U8)
+_MEETING = ((S8, U8), (E4M3, E5M2))  # types that one instruction multiplies by each other
 ITERATORS = ("i", "j", "k")  # of a matrix product; those of further axes avoid the dims' names
 # Kernels count in s32, and round sizes up to whole tiles, which are far smaller than the margin.
 LARGEST_SIZE = 2**31 - 2**16
@@ -223,17 +225,18 @@ def check_matmul_dtypes(lhs: tuple[str, DType], rhs: tuple[str, DType]) -> None:
     """Refuses operand dtypes that no tensor core multiplies.
 
     Raises:
-        DTypeError: f32 or another non-operand dtype, or two different ones.
+        DTypeError: f32 or another non-operand dtype, or two that no instruction takes together.
     """
     text = f"{lhs[0]} @ {rhs[0]}"
-    for operand, dtype in (lhs, rhs):
-        if dtype in MATMUL_DTYPES:
+    for (operand, dtype), (_, other) in ((lhs, rhs), (rhs, lhs)):
+        alone = dtype in (F32, U8)  # what other types do not meet
+        if dtype in MATMUL_DTYPES and (not alone or other in _meeting(dtype)):
             continue
         if dtype == F32:
             raise DTypeError(
-                f"{text}: {operand} is f32",
-                why="tensor cores multiply tf32, not f32",
-                nearest="Say tf32[...] in the signature; the array stays float32",
+                f"{text}: {operand} is f32, the other operand {other}",
+                why="f32 is multiplied by f32 alone, in parts of tf32",
+                nearest="Say f32[...] of both; or tf32[...], whose arrays stay float32",
             )
         if dtype in (U8, S32, BOOL):
             raise DTypeError(
@@ -243,23 +246,29 @@ def check_matmul_dtypes(lhs: tuple[str, DType], rhs: tuple[str, DType]) -> None:
             )
         known = ", ".join(map(str, MATMUL_DTYPES))
         raise DTypeError(f"{text}: {operand} is {dtype}", nearest=f"A matmul multiplies {known}")
-    if lhs[1] != rhs[1]:
+    if rhs[1] not in _meeting(lhs[1]):
         raise DTypeError(
             f"{text}: {lhs[0]} is {lhs[1]}, {rhs[0]} is {rhs[1]}",
-            nearest="Both operands of a matmul have one dtype",
+            nearest="Both operands of a matmul have one dtype, or are s8 and u8, or e4m3 and e5m2",
         )
 
 
+def _meeting(dtype: DType) -> tuple[DType, ...]:
+    """The types by which one instruction multiplies a type."""
+    return next((group for group in _MEETING if dtype in group), (dtype,))
+
+
 def accumulator(operand: DType, requested: object) -> DType:
-    """The accumulator's dtype: f32, f16 on request for f16 operands, s32 for s8.
+    """The accumulator's dtype: f32, f16 on request for f16, s32 for s8 and u8, f64 for f64.
 
     Raises:
         DTypeError: no tensor core accumulates so.
     """
-    legal = (F32, F16) if operand == F16 else (F32,) if operand != S8 else (S32,)
+    own = S32 if operand.kind == "int" else F64 if operand == F64 else F32
+    legal = (F32, F16) if operand == F16 else (own,)
     wanted = to_dtype(requested, legal)
-    if operand == S8 and wanted in (F32, S32):  # f32 is the default, which for integers means s32
-        return S32
+    if wanted == F32:  # the default, which for integers means s32
+        return own
     if wanted not in legal:
         raise DTypeError(
             f"acc_dtype {wanted} with {operand} operands",
@@ -275,6 +284,6 @@ def default_output(operand: DType, bare: bool) -> DType:
         operand: what the matmul multiplies.
         bare: the output is the contraction itself, with no pointwise function.
     """
-    if operand == S8:
+    if operand.kind == "int":
         return S32 if bare else F32
     return {TF32: F32, E4M3: F16, E5M2: F16}.get(operand, operand)

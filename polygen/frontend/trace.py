@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from polygen.errors import DTypeError, ShapeError, TraceError
-from polygen.frontend.dtypes import BOOL, F32, STORED, TF32, DType
+from polygen.frontend.dtypes import BOOL, F32, F64, STORED, TF32, U8, DType
 from polygen.frontend.expr import (
     GROUPED,
     ApplyNode,
@@ -57,6 +57,8 @@ from polygen.frontend.subscripts import (
     subscripts_text,
 )
 
+# Arguments whose type computed operands take that meet no argument.
+_IMPLYING = tuple(one for one in MATMUL_DTYPES if one not in (F32, F64, U8))
 _COMMUTATIVE = {"add", "mul", "minimum", "maximum"}
 _LOGICAL = {"logical_and", "logical_or", "logical_not"}
 
@@ -79,6 +81,11 @@ class Trace:
     def positions(self) -> dict[Node, int]:
         """When each node was made; a node is made after those it reads."""
         return {node: position for position, node in enumerate(self._nodes.values())}
+
+    def _in_double(self) -> bool:
+        """Whether an argument is f64: constants have its range."""
+        inputs = (node for node in self._nodes.values() if isinstance(node, InputNode))
+        return any(node.dtype == F64 for node in inputs)
 
     def input(self, tensor: Tensor) -> Node:
         """The node of an argument."""
@@ -111,7 +118,8 @@ class Trace:
                 where=where,
                 nearest="Operands are arguments, values computed from them, and real numbers",
             )
-        _check_range(number, where)
+        if not self._in_double():
+            _check_range(number, where)
         return self._intern(ScalarNode, math.nan if math.isnan(number) else number)  # equal NaNs
 
     def apply(self, function: str, *args: Any) -> Node:
@@ -303,7 +311,7 @@ class Trace:
         if not computed:
             return left, right, (left.dtype, right.dtype)
         kind = given[0] if given else _multiplied_again(left)
-        if kind not in MATMUL_DTYPES or kind.bits < 16:
+        if kind not in MATMUL_DTYPES or kind == F32 or kind.bits < 16:
             operand = describe(computed[0])
             reason = f"the other operand is {kind}" if given else f"it comes from {kind}"
             named = "bf16" if kind == F32 else kind
@@ -427,7 +435,7 @@ def _multiplied_again(node: Node) -> DType:
             stack.extend(reversed(found.args))
         elif isinstance(found, FoldNode):
             stack.append(found.value)
-        elif isinstance(found, InputNode) and found.dtype in MATMUL_DTYPES:
+        elif isinstance(found, InputNode) and found.dtype in _IMPLYING:
             return found.dtype
     return F32
 

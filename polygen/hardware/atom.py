@@ -9,6 +9,8 @@ the position in the operand. Loading one enumerates its maps and proves, point b
 4. elements x element bits = registers x 32;
 5. where an atom is several instructions, that these make its product (`hardware.quad_pairs`).
 
+An entry with `like` takes from another what it does not say itself.
+
 The proof is by enumeration because isl's own coverage test can explode on bit-shuffling maps.
 """
 
@@ -48,8 +50,13 @@ class Fragment:
 
     @property
     def elements_per_register(self) -> int:
-        """Elements packed into one 32-bit register."""
+        """Elements packed into one 32-bit register; 0: one takes several."""
         return self.elements // max(1, self.registers)
+
+    @property
+    def variables(self) -> int:
+        """What CUDA code holds it in, if it is sums: a register each, or an element of several."""
+        return min(self.registers, self.elements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +71,15 @@ class Atom:
     # Who executes it together: "warp" or "warpgroup"; "lanes": each of a warp by itself, and their
     # parts of the sums are added up behind the last one.
     scope: str
-    n_most: int  # columns that one instruction covers at most, in steps of n
+    n_most: int  # columns that one instruction covers at most
+    widths: tuple[int, ...]  # columns that one instruction may cover
     majors: tuple[str, ...]  # how operands may lie in shared memory: "k", "mn"; () for registers
     requires: tuple[str, ...]  # device features
     source: str
     exchangeable: bool  # both operands are treated alike: exchanged, they give the same bits
     parts: tuple[Part, ...]  # instructions, by their first registers of c, a and b; (): it is one
+    # Of operands that are split: the products of their parts, in order; (): operands are whole.
+    split: tuple[tuple[int, int], ...]
     a: Fragment
     b: Fragment
     c: Fragment
@@ -77,6 +87,11 @@ class Atom:
     def runs_on(self, device: Device) -> bool:
         """Whether the device has every feature the instruction needs."""
         return all(device.has(feature) for feature in self.requires)
+
+    @property
+    def pieces(self) -> int:
+        """Parts of an element of a and b, with registers of their own."""
+        return 1 + max((part for pair in self.split for part in pair), default=0)
 
     @property
     def lanes(self) -> int:
@@ -96,6 +111,18 @@ def atom_names() -> tuple[str, ...]:
     return tuple(read(FILE))
 
 
+@functools.cache
+def _table(name: str) -> dict[str, Any]:
+    """The entry of that name, with what it takes from the one that it is like."""
+    own: dict[str, Any] = read(FILE)[name]
+    if "like" not in own:
+        return own
+    of = take(read(FILE), own["like"], f"hardware/data/{FILE}, {name}, like")
+    changed = {key: of[key] | own[key] for key in "abc" if key in own}
+    merged: dict[str, Any] = of | own | changed
+    return merged
+
+
 def atoms_for(
     device: Device, a: str | DType, b: str | DType, c: str | DType | None = None
 ) -> tuple[Atom, ...]:
@@ -111,12 +138,23 @@ def atoms_for(
     if c is not None:
         wanted["c"] = dtype(c).name
     found = []
-    for name, table in read(FILE).items():
+    for name in atom_names():
+        table = _table(name)
         where = f"hardware/data/{FILE}, {name}"
         types = {operand: take(table, operand, where)["dtype"] for operand in wanted}
         if types == wanted and all(device.has(f) for f in take(table, "requires", where)):
             found.append(atom(name))
     return tuple(found)
+
+
+@functools.cache
+def products_of(a: DType, b: DType) -> int:
+    """Products that instructions make of one; more than 1 where operands are split."""
+    for name in atom_names():
+        table = _table(name)
+        if (table["a"]["dtype"], table["b"]["dtype"]) == (a.name, b.name):
+            return max(1, len(table.get("split", ())))
+    return 1
 
 
 @functools.cache
@@ -132,7 +170,7 @@ def atom(name: str) -> Atom:
             where=f"hardware/data/{FILE}",
             nearest=f"Known: {', '.join(atom_names())}",
         )
-    return build(name, read(FILE)[name])
+    return build(name, _table(name))
 
 
 def build(name: str, table: dict[str, Any]) -> Atom:
@@ -155,6 +193,12 @@ def build(name: str, table: dict[str, Any]) -> Atom:
     own = tuple((int(c), int(a), int(b)) for c, a, b in table.get("parts", ()))
     if own:
         prove_parts(take(table, "ptx", where), own, parts["a"], parts["b"], parts["c"], where)
+    widest: int = table.get("n_most", shape["n"])
+    widths = tuple(table.get("widths", range(shape["n"], widest + 1, shape["n"])))
+    if any(width % shape["n"] for width in widths) or max(widths) != widest:
+        raise HardwareDataError(
+            f"widths that are no multiples of {shape['n']} up to {widest}", where=where
+        )
     return Atom(
         name=name,
         ptx=take(table, "ptx", where),
@@ -162,16 +206,41 @@ def build(name: str, table: dict[str, Any]) -> Atom:
         n=shape["n"],
         k=shape["k"],
         scope=scope,
-        n_most=table.get("n_most", shape["n"]),
+        n_most=widest,
+        widths=widths,
         majors=tuple(table.get("majors", ())),
         requires=tuple(take(table, "requires", where)),
         source=take(table, "source", where),
         exchangeable="exchangeable" in table,
         parts=own,
+        split=_split(table, where),
         a=parts["a"],
         b=parts["b"],
         c=parts["c"],
     )
+
+
+def _split(table: dict[str, Any], where: str) -> tuple[tuple[int, int], ...]:
+    """The products of an element's parts, after proving which they leave out.
+
+    Part p of an element is about 2^-(11 p) of it. All products down to the smallest part's size
+    have to be there, each once: what is left out is smaller than any that is not.
+
+    Raises:
+        HardwareDataError: one is missing, or there twice.
+    """
+    found = tuple((int(left), int(right)) for left, right in table.get("split", ()))
+    if not found:
+        return ()
+    last = max(part for pair in found for part in pair)
+    wanted = {(i, j) for i in range(last + 1) for j in range(last + 1 - i)}
+    if set(found) != wanted or len(found) != len(wanted):
+        raise HardwareDataError(
+            f"split = {[list(pair) for pair in found]} of {last + 1} parts",
+            where=where,
+            nearest=f"Have each of {sorted(map(list, wanted))} once",
+        )
+    return found
 
 
 def _lanes(scope: str) -> int:

@@ -75,6 +75,7 @@ class CostParameters:
         copy_start: microseconds that a copy of operands takes before the kernel, however small.
         warp_start: as `start`, without roles.
         warp_rate: 16-bit multiply-adds per cycle of warp instructions.
+        double_rate: f64 multiply-adds per cycle of warp instructions.
         warp_shared_rate: bytes per cycle to and from shared memory, without roles.
         warp_sharpness: exponent of the norm that joins the limits of a k tile, without roles.
         warp_fetch_rate: bytes per cycle that asynchronous copies bring.
@@ -137,6 +138,7 @@ class CostParameters:
     copy_start: float
     warp_start: float
     warp_rate: float
+    double_rate: float
     warp_shared_rate: float
     warp_sharpness: float
     warp_fetch_rate: float

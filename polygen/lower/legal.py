@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from polygen.errors import ScheduleError, UnsupportedProgram
+from polygen.frontend.dtypes import F64
 from polygen.frontend.program import Program
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
@@ -73,6 +74,22 @@ def check_copies(schedule: Schedule, device: Device) -> None:
             why="without copies in the background a tile passes through registers, all of it "
             "at once",
             nearest='Use pipeline.copies = "whole", or a target from sm_80 on',
+        )
+
+
+def check_wide(schedule: Schedule, match: Match) -> None:
+    """Refuse scratch areas for sums that are wider than their words.
+
+    Raises:
+        ScheduleError: with the field to change.
+    """
+    sums = match.contraction.dtype
+    if sums == F64 and schedule.epilogue.through != "registers":
+        raise ScheduleError(
+            f"epilogue.through = {schedule.epilogue.through!r} with sums of {sums}",
+            where=f"schedule {schedule.name}",
+            why="scratch areas hold words of 32 bits",
+            nearest='Use epilogue.through = "registers"',
         )
 
 
@@ -148,6 +165,13 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -
             where=where,
             why=f"one {atom.name} covers {atom.n_most} columns",
             nearest=_fewer_columns(schedule, atom),
+        )
+    if warp.n not in atom.widths:
+        raise ScheduleError(
+            f"tile.warp.n = {warp.n}",
+            where=where,
+            why=f"no {atom.name} has {warp.n} columns",
+            nearest=f"tile.warp.n = {max(one for one in atom.widths if one < warp.n)}",
         )
     if schedule.from_registers and tiles.k_steps % schedule.pipeline.fragments:
         raise ScheduleError(

@@ -112,7 +112,8 @@ def load(given: Given, name: str, operand: Operand) -> Load:
         warp_tile=tiles.warp[side],
         element_bytes=tensor.dtype.bytes,
         slots=given.schedule.pipeline.fragments,
-        round_to_tf32=tensor.dtype.name == "tf32",
+        round_to_tf32=tensor.dtype.name == "tf32" or atom.pieces > 1,
+        rest=atom.fragment("ab"[side]).registers if atom.pieces > 1 else 0,
     )
 
 

@@ -65,8 +65,8 @@ def resources(
         )
     sums = sums_held(matched, tiles, atom)
     # Warpgroup instructions read operands from shared memory, but for those that are computed.
-    left = len(matched.side("m")) * tiles.atoms[0] * atom.a.registers
-    right = len(matched.side("n")) * tiles.atoms[1] * atom.b.registers
+    left = len(matched.side("m")) * tiles.atoms[0] * atom.a.registers * atom.pieces
+    right = len(matched.side("n")) * tiles.atoms[1] * atom.b.registers * atom.pieces
     fragments = sum(
         slots * part
         for slots, part in zip(_fragment_slots(schedule, atom, tiles), (left, right), strict=True)

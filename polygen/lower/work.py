@@ -275,6 +275,9 @@ class Load:
     element_bytes: int
     slots: int  # register ring
     round_to_tf32: bool
+    # Registers of an instruction's fragment, behind which are those of what rounding leaves; 0: it
+    # is not kept.
+    rest: int = 0
 
 
 @dataclass(frozen=True, slots=True)

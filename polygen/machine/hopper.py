@@ -225,7 +225,8 @@ def _shape(w: Writer, one: Instruction) -> tuple[int, str, str, str]:
         raise w.refuse(one)
     n, k = int(match[1]), int(match[2])
     d_kind, a_kind, b_kind = kinds
-    if k * BITS[a_kind] != _K_BITS or n % 8 or not 8 <= n <= 256:
+    coarse = d_kind == "s32" and n > 32 and n % 16
+    if k * BITS[a_kind] != _K_BITS or n % 8 or not 8 <= n <= 256 or coarse:
         raise w.refuse(one, why="this shape does not exist for the type")
     if d_kind not in ("f32", "f16", "s32"):
         raise w.refuse(one)

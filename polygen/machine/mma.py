@@ -8,7 +8,8 @@ With lane l, ``g = l / 4`` and ``t = l % 4``, a 32-bit register holds ``per`` ne
 
 This one rule covers m16n8k4 and k8 (tf32), k8 and k16 (16-bit), k16 and k32 (8-bit), and the upper
 half of it m8n8k16 (8-bit integers). m8n8k4 works
-on four quad-pairs of lanes and has its own rule. Operands are widened to float32, multiplied as
+on four quad-pairs of lanes and has its own rule, and so have the shapes of f64, m8n8k4 and
+m16n8k4 to k16: `doubles`. Operands are widened to float32, multiplied as
 stacks of small matrices, and accumulated in float32, float16 or int32.
 """
 
@@ -23,6 +24,7 @@ from polygen.machine.arithmetic import EIGHT_TO_SINGLE, from_bf16
 from polygen.machine.lanes import Lanes, Vector, full
 from polygen.machine.memory import locate_shared, spread
 from polygen.machine.report import Stop
+from polygen.machine.rounding import fused_wide
 
 if TYPE_CHECKING:
     from polygen.machine.state import Machine
@@ -176,6 +178,32 @@ def quad_pair(machine: Machine, lanes: Lanes, *rest: Any) -> tuple[Vector, ...]:
         total[:, :, e] += product[:, quad, u + 4 * h, e]
     words = total.astype("f2").view("u4").reshape(-1, 4)
     return tuple(np.ascontiguousarray(words.T))
+
+
+# --- f64: a register for each element -----------------------------------------------------------
+def doubles(machine: Machine, lanes: Lanes, *rest: Any) -> tuple[Vector, ...]:
+    """``mma`` with f64 operands; rest: A, B and C registers, how many of A, of B, position.
+
+    Every product is added by one fused step, in the order of k.
+    """
+    *registers, of_a, of_b, position = rest
+    require_complete(machine, lanes, position)
+    warps, lane = lanes.count // 32, np.arange(32)
+    held = [full(lanes, one).reshape(warps, 32) for one in registers]
+    a, b, c = held[:of_a], held[of_a : of_a + of_b], held[of_a + of_b :]
+    halves, g, t = len(c) // 2, lane >> 2, lane & 3
+    total = np.empty((warps, 8 * halves, 8))
+    left, right = np.empty((warps, 8 * halves, 4 * of_b)), np.empty((warps, 4 * of_b, 8))
+    for v, one in enumerate(a):
+        left[:, g + 8 * (v % halves), t + 4 * (v // halves)] = one
+    for v, one in enumerate(b):
+        right[:, t + 4 * v, g] = one
+    place = [(g + 8 * (e >> 1), 2 * t + (e & 1)) for e in range(len(c))]
+    for at, one in zip(place, c, strict=True):
+        total[:, *at] = one
+    for k in range(4 * of_b):
+        total = fused_wide(left[:, :, k, None], right[:, None, k, :], total)
+    return tuple(total[:, *at].reshape(-1) for at in place)
 
 
 # --- ldmatrix, stmatrix --------------------------------------------------------------------------

@@ -21,6 +21,9 @@ def multiply(w: Writer, one: Instruction) -> None:
     if shape == "m8n8k4" and kinds[1:3] == ("f16", "f16"):
         _quad_pair(w, one, kinds)
         return
+    if kinds[0] == "f64":
+        _doubles(w, one, shape)
+        return
     match = re.fullmatch(r"m(8|16)n8k(\d+)", shape)
     d_kind, a_kind, b_kind, c_kind = kinds
     if match is None or int(match[2]) not in _LEGAL_K.get(a_kind, ()) or b_kind not in BITS:
@@ -42,6 +45,20 @@ def multiply(w: Writer, one: Instruction) -> None:
     if d_kind == "f16":
         product = w.fresh(f"round_halves({product})")
     _bind(w, items(d), d_kind, product)
+
+
+def _doubles(w: Writer, one: Instruction, shape: str) -> None:
+    """``mma`` of f64, whose registers hold an element each."""
+    d, a, b, c = map(items, one.operands)
+    known = {"sync", "aligned", shape, "row", "col", "f64", "rn"}
+    size = {"m8n8k4": (8, 4), "m16n8k4": (16, 4), "m16n8k8": (16, 8), "m16n8k16": (16, 16)}
+    if shape not in size or set(one.parts[1:]) - known or one.parts.count("f64") != 4:
+        raise w.refuse(one)
+    rows, k = size[shape]
+    if (len(d), len(a), len(b), len(c)) != (rows // 4, rows * k // 32, k // 4, rows // 4):
+        raise w.refuse(one, why="the shape needs other numbers of registers")
+    values = [w.read(name, "f8") for name in (*a, *b, *c)]
+    w.call("doubles", values, f", {len(a)}, {len(b)}, {w.position}", d, "f8")
 
 
 def _operand(

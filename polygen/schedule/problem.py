@@ -42,6 +42,7 @@ class Problem:
         uneven: whether these are groups of rows below one another, of which `m` is the mean.
         folds: terms of a result that are folded: into sums and the like, with indices, and with
             exponentials.
+        terms: products of tensor cores for one of the program's: of operands that are split.
     """
 
     m: int
@@ -70,6 +71,7 @@ class Problem:
     stored_bits: tuple[int, int] = (0, 0)
     uneven: bool = False
     folds: tuple[int, int, int] = (0, 0, 0)
+    terms: int = 1
 
     @property
     def copied(self) -> tuple[int, int]:

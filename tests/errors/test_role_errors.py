@@ -90,9 +90,10 @@ def test_a_device_without_warpgroup_instructions(arch):
     refuses(UnsupportedProgram, words, roles(), arch=arch)
 
 
-def test_sums_that_no_warpgroup_instruction_has():
-    words = ["no warpgroup instruction for s8 x s8 with s32 sums", "Use a schedule without roles"]
-    refuses(UnsupportedProgram, words, roles(), "nt", "s8", "plain", options={"out_dtype": "f32"})
+def test_columns_that_no_instruction_for_whole_numbers_has():
+    narrow = with_tile((64, 40, 64), (64, 40))
+    words = ["tile.warp.n = 40", "no wgmma_m64k32_s32_s8 has 40 columns", "tile.warp.n = 32"]
+    refuses(ScheduleError, words, narrow, "nt", "s8", "plain", options={"out_dtype": "f32"})
 
 
 def test_an_instruction_of_one_warp():

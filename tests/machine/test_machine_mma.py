@@ -330,3 +330,29 @@ def test_ldmatrix_and_stmatrix(compile_ptx, count, trans):
         np.testing.assert_array_equal(pair[:, 0], matrices[q, lane // 4, 2 * (lane % 4)])
         np.testing.assert_array_equal(pair[:, 1], matrices[q, lane // 4, 2 * (lane % 4) + 1])
     np.testing.assert_array_equal(report.arrays[2], x[: 32 * count])
+
+
+@pytest.mark.parametrize(
+    ("shape", "arch"),
+    [((8, 4), "sm_80"), ((16, 4), "sm_90"), ((16, 8), "sm_90"), ((16, 16), "sm_90")],
+)
+def test_doubles(compile_ptx, shape, arch):
+    """Whole numbers of 50 bits in sums: what f32 would round is found."""
+    rows, k = shape
+    random = np.random.default_rng(k)
+    a, b = (random.integers(-(1 << 24), 1 << 24, s).astype(float) for s in ((rows, k), (k, 8)))
+    c = random.integers(-9, 9, (rows, 8)).astype(float)
+    halves, e = rows // 8, np.arange(8)[None, :]
+    of_a = np.ascontiguousarray(a[(G + 8 * (e % halves), T + 4 * (e // halves))[0][:, : rows * k // 32],
+                                  (T + 4 * (e // halves))[:, : rows * k // 32]])  # fmt: skip
+    of_b = np.ascontiguousarray(b[(T + 4 * e)[:, : k // 4], (G + 0 * e)[:, : k // 4]])
+    row, column = (one[:, : rows // 4] for one in (G + 8 * (e // 2), 2 * T + e % 2))
+    of_c = np.ascontiguousarray(c[row, column])
+    text = source(f"m{rows}n8k{k}.row.col.f64.f64.f64.f64", rows * k // 32, k // 4, rows // 4, True)
+    text = text.replace("unsigned", "double").replace("float", "double")
+    text = text.replace('"r"', '"d"').replace('"+f"', '"+d"')
+    launch = Launch((1, 1, 1), (32, 1, 1), 0, (of_a, of_b, of_c))
+    report = run(compile_ptx(text, arch), launch)
+    assert report.ok, str(report)
+    wanted = c + 2 * (a @ b)
+    np.testing.assert_array_equal(report.arrays[2].reshape(row.shape), wanted[row, column])

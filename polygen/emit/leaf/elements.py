@@ -14,7 +14,7 @@ from polygen.emit.element_types import name_of, type_records
 from polygen.emit.folds import appended, extent_text
 from polygen.emit.functions import FAST_BITS, literal
 from polygen.emit.leaf.table import Text, block, leaf
-from polygen.emit.leaves import coordinate, position
+from polygen.emit.leaves import coordinate, position, real_type
 from polygen.emit.names import c_name
 from polygen.frontend.dtypes import S32
 from polygen.frontend.program import Tensor
@@ -38,7 +38,8 @@ def types(plan: KernelPlan, more: Sequence[Read] = ()) -> dict[str, Any]:
     tensors += [w.tensor for w in e.writes]
     casts = [s.dtype for s in plan.program.pointwise if s.function == "cast"]
     outputs = [tensor.dtype for tensor in plan.program.outputs]
-    return type_records((t.dtype for t in tensors), (*casts, *outputs), plan.device)
+    records = type_records((t.dtype for t in tensors), (*casts, *outputs), plan.device)
+    return records | {"real": real_type(plan.atom.c.dtype)}
 
 
 # --- the fused statements ------------------------------------------------------------------------
@@ -89,14 +90,15 @@ def statements(plan: KernelPlan, e: Epilogue) -> tuple[list[str], tuple[str, ...
     alone = not (e.folds or e.known)
     fast = alone and all(w.tensor.dtype.bits <= FAST_BITS for w in e.writes)
     read |= {name: f"(float)({extent_text(dims)})" for name, dims in e.sizes}
-    return pointwise(e.statements, read, written, fast, whole)
+    return pointwise(e.statements, read, written, fast, whole, real_type(plan.atom.c.dtype))
 
 
 @leaf("compute", "threads", Epilogue)
 def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
     read, written = _values(e)
-    parameters = [f"float {name}" for name in read.values()]
-    parameters += [f"float& {name}" for name in written.values()]
+    real = real_type(plan.atom.c.dtype)
+    parameters = [f"{real} {name}" for name in read.values()]
+    parameters += [f"{real}& {name}" for name in written.values()]
     return Text(
         block(*statements(plan, e)[0]),
         "The fused pointwise statements, on one element.",
@@ -106,15 +108,15 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
 
 @leaf("edge", "threads", Epilogue)
 def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
-    results = [f"{name}_out" for name in outcomes(e)]
+    real, results = real_type(plan.atom.c.dtype), [f"{name}_out" for name in outcomes(e)]
     stored = results[: len(e.writes)]
     lines = []
     for read in e.reads:
         if read.kind != "scalar":
             from_ = f"from_{epilogue_type(read.tensor)}"
             place = position(read, "row", "(column + e)")
-            lines.append(f"const float {_alone(read)} = {from_}(__ldg({place}));")
-    lines += [f"float {name};" for name in stored]
+            lines.append(f"const {real} {_alone(read)} = {from_}(__ldg({place}));")
+    lines += [f"{real} {name};" for name in stored]
     totals = [total for _, total in e.sums]
     places = [coordinate(along, "row", "column + e") for _, along in e.coordinates]
     known = [fold.value for fold in e.known]
@@ -128,8 +130,8 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
         block(*lines),
         "Results at the edge of the arrays, one at a time: element e of a vector at (row, column).",
         parameters=", ".join(
-            ["int row, int column, int e", *(f"float {t}" for t in (*totals, *known))]
-            + [f"float& {term}" for term in results[len(e.writes) :]]
+            ["int row, int column, int e", *(f"{real} {t}" for t in (*totals, *known))]
+            + [f"{real}& {term}" for term in results[len(e.writes) :]]
         ),
     )
 
@@ -139,13 +141,14 @@ def _alone(read: Read) -> str:
 
 
 # --- vectors -------------------------------------------------------------------------------------
-def vector_record(e: Epilogue) -> dict[str, Any]:
+def vector_record(e: Epilogue, real: str = "float") -> dict[str, Any]:
     """What reads, computes and writes a vector of results."""
     accesses: list[Read | Write] = [*e.reads, *e.writes]
     return {
         "vector": e.vector,
         "by_words": all(access.width >= _WORD_BYTES for access in accesses if in_words(access, e)),
-        "declarations": _declarations(e),
+        "real": real,
+        "declarations": _declarations(e, real),
         "fetches": [line for r in e.reads if not is_hoisted(e, r) for line in _fetch(r, e)],
         "arguments": ", ".join(
             [*(f"{total}s[e]" for _, total in e.sums), *(_element(r, e) for r in e.reads)]
@@ -153,7 +156,7 @@ def vector_record(e: Epilogue) -> dict[str, Any]:
             + [fold.value for fold in e.known]
             + [f"{name}_out[e]" for name in outcomes(e)]
         ),
-        "results": [f"float {name}_out[{e.vector}];" for name in outcomes(e)],
+        "results": [f"{real} {name}_out[{e.vector}];" for name in outcomes(e)],
         "stores": [_store(w, e) for w in e.writes],
     }
 
@@ -180,15 +183,15 @@ def word_count(access: Read | Write, e: Epilogue) -> int:
     return e.vector * access.tensor.dtype.bytes // _WORD_BYTES
 
 
-def _declarations(e: Epilogue) -> list[str]:
+def _declarations(e: Epilogue, real: str) -> list[str]:
     lines = []
     for read in e.reads:
         if in_words(read, e) and not is_hoisted(e, read):
             lines.append(f"unsigned {read.name}_words[{e.batch}][{word_count(read, e)}];")
         elif read.kind == "row":
-            lines.append(f"float {read.name}_element[{e.batch}];")
+            lines.append(f"{real} {read.name}_element[{e.batch}];")
         elif read.kind in ("strided", "vector") and not is_hoisted(e, read):
-            lines.append(f"float {read.name}_elements[{e.batch}][{e.vector}];")
+            lines.append(f"{real} {read.name}_elements[{e.batch}][{e.vector}];")
     return lines
 
 

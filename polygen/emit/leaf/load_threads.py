@@ -43,7 +43,13 @@ def _(plan: KernelPlan, one: Leaf, work: Load) -> Text:
         "slot": slot_address(buffer, f"(k % {buffer.slots})"),
         "tiles": work.tiles,
         "instructions": instructions,
-        "rounded": registers if work.round_to_tf32 else [],
+        "rounded": registers if work.round_to_tf32 and not work.rest else [],
+        "split": [
+            (register, name.replace(f"[{r}]", f"[{work.rest + r}]"))
+            for register, name, (_, r) in zip(registers, registers, form.register_map, strict=True)
+        ]
+        if work.rest
+        else [],
     }
     comment = (
         f"{one.statement}[k,s]: {work.buffer}[k % {buffer.slots}] -> {slot}, "

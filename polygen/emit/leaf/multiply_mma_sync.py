@@ -9,7 +9,7 @@ from polygen.lower.work import Clear, Product
 
 @leaf("zero", "threads", Clear)
 def _(plan: KernelPlan, one: Leaf, work: Clear) -> Text:
-    count = plan.tiles.atoms[0] * plan.tiles.atoms[1] * plan.atom.c.registers
+    count = plan.tiles.atoms[0] * plan.tiles.atoms[1] * plan.atom.c.variables
     cleared = " = ".join(f"(&{total}[0][0][0])[i]" for total in work.totals)
     return Text(f"#pragma unroll\n  for (int i = 0; i < {count}; ++i) {cleared} = 0;")
 

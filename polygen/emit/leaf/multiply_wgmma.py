@@ -96,7 +96,8 @@ def product_wrapper(
         first = "{" + ", ".join(f"%{count + i}" for i in range(own)) + "}"
         parameter = f"const unsigned (&a)[{own}]"
         inputs = ", ".join(f'"r"(a[{i}])' for i in range(own))
-    immediates = "1, 1"
+    # Factors of 1 or -1 for both operands, which whole numbers do not have.
+    immediates = ", 1, 1" if atom.a.dtype.kind == "float" else ""
     if "mn" in atom.majors:  # what is in registers has no transpose
         immediates += "".join(f", {int(major != 'k')}" for major in form[:2] if major != REGISTERS)
     where = "a in registers, " if left == REGISTERS else ""

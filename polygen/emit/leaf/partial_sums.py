@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polygen.emit.leaf.table import Text, block, leaf
-from polygen.emit.leaves import indexed_address, slot_address
+from polygen.emit.leaves import indexed_address, slot_address, sum_register
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Combine, Landing, Nothing, Send
 
@@ -71,7 +71,7 @@ def _(plan: KernelPlan, one: Leaf, work: Combine) -> Text:
         lines.append(f"const unsigned {of.buffer}_from = {at} + q * {of.part_bytes} + {_own(of)};")
         sums = f"{of.completed}[m][j][e]"
         added = [
-            "float v[4];",
+            f"{sum_register(plan.atom.c.dtype)[0]} v[4];",
             f"sums_read({of.buffer}_from + {_place(of)}, v);",
             "#pragma unroll",
             f"for (int e = 0; e < 4; ++e) {sums} = q > 0 ? {sums} + v[e] : v[e];",

@@ -6,7 +6,7 @@ from typing import Any
 
 from polygen.emit.leaf.elements import folded, outcomes, vector_record
 from polygen.emit.leaf.table import Text, filled, leaf
-from polygen.emit.leaves import areas, extent_names, pair_of_sums, plus
+from polygen.emit.leaves import areas, extent_names, pair_of_sums, plus, real_type
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Epilogue
 
@@ -36,7 +36,7 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
 def pairs_record(plan: KernelPlan, e: Epilogue, pairs: list[dict[str, Any]]) -> dict[str, Any]:
     """What the template needs of pairs of neighbours that leave the fragments."""
     extents = extent_names(plan)
-    return vector_record(e) | {
+    return vector_record(e, real_type(plan.atom.c.dtype)) | {
         "m_extent": extents["m"],
         "n_extent": extents["n"],
         "row_base": e.row_base,

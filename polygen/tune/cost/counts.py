@@ -250,7 +250,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         ahead=_ahead(schedule),
         workers=workers,
         own=problem.products * warp.m * warp.n,
-        products=problem.products * cta.m * cta.n * cta.k,
+        products=problem.products * problem.terms * cta.m * cta.n * cta.k,
         instructions=instructions,
         filled=left + right,
         fetched=fetched,

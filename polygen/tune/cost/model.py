@@ -51,6 +51,7 @@ _NAMES = tuple(Counts.__slots__)
 _VALUES = attrgetter(*_NAMES)
 _PANEL = 64 * 64  # results: the unit in which the way out is counted
 _WORD = 2  # bytes of the elements for which rates of products are given
+_DOUBLE = 8  # bytes of elements that have a rate of their own
 
 
 class Columns:
@@ -249,6 +250,8 @@ def _warps(p: CostParameters, c: Columns) -> dict[str, Column]:
         rate = p.warp_rate * np.minimum(1.0, np.sqrt(warps / p.full_rate_warps))
         by_lanes = blocks * (c.products / p.lane_rate + c.loaded / p.lane_load_rate)
         multiply = blocks * c.products * c.element_bytes / _WORD / rate
+        doubles = blocks * c.products / np.minimum(p.double_rate, rate)
+        multiply = np.where(c.element_bytes == _DOUBLE, doubles, multiply)
         multiply = np.where(c.lanes > 0, by_lanes, multiply)
         shared = blocks * (c.operand_reads + c.filled) / p.warp_shared_rate
         shared = np.where(c.lanes > 0, 0.0, shared)

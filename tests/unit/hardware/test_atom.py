@@ -51,6 +51,18 @@ def expected(kind, operand):
             return 4 * THREAD + (e & 3) + 16 * (e >= 4), GROUP + zero
 
 
+def expected_of_doubles(rows, operand):
+    """An element of 64 bits in two registers: of a, b and c."""
+    e = np.arange(64)[None, :]
+    halves = rows // 8
+    match operand:
+        case "a":
+            return GROUP + 8 * (e % halves), THREAD + 4 * (e // halves)
+        case "b":
+            return THREAD + 4 * e, GROUP + 0 * e
+    return GROUP + 8 * (e // 2), 2 * THREAD + e % 2
+
+
 QUADS = [name for name in atom_names() if atom(name).parts]
 WARP = [name for name in atom_names() if atom(name).scope == "warp" and name not in QUADS]
 WARPGROUP = [name for name in atom_names() if atom(name).scope == "warpgroup"]
@@ -61,8 +73,12 @@ WARPGROUP = [name for name in atom_names() if atom(name).scope == "warpgroup"]
 def test_table_equals_the_published_formula(name, operand):
     found = atom(name)
     short = found.k * found.a.dtype.bits == 128
-    rows, columns = (expected_of_short if short else expected)(str(found.a.dtype.bits), operand)
     table = found.fragment(operand).table
+    if found.a.dtype.bits == 64:
+        rows, columns = expected_of_doubles(found.m, operand)
+        rows, columns = rows[:, : table.shape[1]], columns[:, : table.shape[1]]
+    else:
+        rows, columns = (expected_of_short if short else expected)(str(found.a.dtype.bits), operand)
     assert np.array_equal(table[..., 0], np.broadcast_to(rows, table.shape[:2]))
     assert np.array_equal(table[..., 1], np.broadcast_to(columns, table.shape[:2]))
 
@@ -108,10 +124,18 @@ def test_a_warpgroup_reads_its_right_operand_from_shared_memory(name):
     assert b.shape == (atom(name).k, atom(name).n)
 
 
+def types_in_a_name(of):
+    both = (of.a.dtype,) if of.a.dtype == of.b.dtype else (of.a.dtype, of.b.dtype)
+    return "_".join(map(str, (of.c.dtype, *both)))
+
+
 @pytest.mark.parametrize("name", WARPGROUP)
 def test_a_warpgroups_record_fits_its_name(name):
     found = atom(name)
-    assert found.name == f"wgmma_m{found.m}k{found.k}_{found.c.dtype}_{found.a.dtype}"
+    assert found.name == f"wgmma_m{found.m}k{found.k}_{types_in_a_name(found)}"
+    assert found.ptx.endswith(f".{found.c.dtype}.{found.a.dtype}.{found.b.dtype}")
+    steps = np.diff(found.widths)
+    assert set(steps) == ({8, 16} if found.c.dtype.name == "s32" else {8})
     assert f"m64n{{n}}k{found.k}." in found.ptx  # the columns are the schedule's
     assert (found.m, found.n, found.n_most) == (64, 8, 256)
     assert found.k * found.a.dtype.bits == 256
@@ -124,7 +148,8 @@ def test_a_warpgroups_record_fits_its_name(name):
 def test_record_fits_its_name(name):
     found = atom(name)
     assert (found.lanes, found.majors, found.n_most) == (32, (), found.n)
-    assert found.name == f"m{found.m}n{found.n}k{found.k}_{found.c.dtype}_{found.a.dtype}"
+    assert found.name == f"m{found.m}n{found.n}k{found.k}_{types_in_a_name(found)}"
+    assert f".{found.a.dtype}.{found.b.dtype}." in found.ptx
     assert f"m{found.m}n{found.n}k{found.k}" in found.ptx
     assert found.a.shape == (found.m, found.k) and found.b.shape == (found.k, found.n)
     assert found.a.elements_per_register == 32 // found.a.dtype.bits
@@ -285,3 +310,16 @@ def test_choice_by_dtype_and_feature():
     assert atoms_for(ampere, "f16", "bf16") == ()
     assert atom("m16n8k32_f32_e4m3").runs_on(ada)
     assert not atom("m16n8k32_f32_e4m3").runs_on(ampere)
+
+
+def test_an_entry_takes_from_another_what_it_does_not_say():
+    own, base = atom("wgmma_m64k32_s32_s8_u8"), atom("wgmma_m64k32_s32_s8")
+    assert (own.a.dtype.name, own.b.dtype.name, own.c.dtype.name) == ("s8", "u8", "s32")
+    assert (own.a.map, own.c.map, own.widths) == (base.a.map, base.c.map, base.widths)
+
+
+@pytest.mark.parametrize("widths", [[8, 12], [8, 16]])
+def test_widths_that_are_not_the_instructions(widths):
+    table = copy.deepcopy(read(FILE)["wgmma_m64k32_s32_s8"])
+    with pytest.raises(HardwareDataError, match="no multiples of 8 up to 256"):
+        build("changed", table | {"widths": widths})

@@ -13,7 +13,7 @@ WORD_BYTES = 4
 def stored_tile(load, fragment):
     """A stored tile whose elements are numbered; [stored rows, bytes]."""
     shape = (load.tile_mn, load.tile_k) if load.k_contiguous else (load.tile_k, load.tile_mn)
-    kind = {1: np.uint8, 2: np.uint16, 4: np.uint32}[fragment.dtype.bytes]
+    kind = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[fragment.dtype.bytes]
     return (np.arange(shape[0] * shape[1]).reshape(shape) % 251).astype(kind)
 
 
@@ -67,8 +67,15 @@ def test_load_delivers_the_fragment(name, operand, k_contiguous, count):
     logical = tile if load.k_contiguous else tile.T  # [m or n, k]
     extent = of.m if operand == "a" else of.n
     for result, (subtile, register) in enumerate(load.register_map):
-        found = np.ascontiguousarray(registers[:, result]).view(tile.dtype)
-        per = fragment.elements_per_register
+        words = registers[:, result]
+        if fragment.dtype.bytes > WORD_BYTES:  # the element that a register begins
+            if register % 2:
+                continue
+            following = load.register_map.index((subtile, register + 1))
+            words = np.concatenate([words, registers[:, following]], axis=1)
+            register //= 2
+        found = np.ascontiguousarray(words).view(tile.dtype)
+        per = max(1, fragment.elements_per_register)
         at = fragment.table[:, register * per : register * per + per]
         mn, k = (at[..., 0], at[..., 1]) if operand == "a" else (at[..., 1], at[..., 0])
         assert np.array_equal(found, logical[mn + extent * subtile, k])

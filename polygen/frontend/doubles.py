@@ -1,0 +1,64 @@
+"""Programs in double precision: sums of f64, and everything behind them computed in it.
+
+Numbers of 64 bits are products' operands, and what their results meet; nothing else computes in
+them. What a double would lose, or no kernel does with it yet, is refused by name.
+"""
+
+from __future__ import annotations
+
+from polygen.errors import DTypeError, UnsupportedProgram
+from polygen.frontend.dtypes import F32, F64
+from polygen.frontend.program import Contraction, Program
+
+_BESIDE = (F64, F32)  # what a double is read from, and stored as
+
+
+def check_doubles(program: Program) -> None:
+    """Refuse what kernels with numbers of 64 bits do not do; nothing where there are none.
+
+    Raises:
+        DTypeError: f64 where sums are of another type, or beside types that no double meets.
+        UnsupportedProgram: operands that are computed, folds, groups or rows by index of f64.
+    """
+    tensors = (*program.inputs, *program.outputs)
+    wide = any(tensor.dtype == F64 for tensor in tensors)
+    if not wide and not any(one.dtype == F64 for one in program.statements):
+        return
+    for product in program.contractions:
+        if product.dtype != F64:
+            raise DTypeError(
+                f"f64 beside {product.name}, whose sums are {product.dtype}",
+                where=program.name,
+                why="results are computed in the type of the sums, which has fewer digits",
+                nearest=f"Use {F32}, or operands of f64",
+            )
+        for access in product.reads:
+            if access.name not in program.tensors:
+                _refuse(program, product, f"the operand {access.name}, which is computed")
+    if program.folds:
+        _refuse(program, program.contractions[0], f"{program.folds[0].name}, a fold")
+    if program.ends or program.gathered:
+        _refuse(program, program.contractions[0], "rows in groups or by index")
+    for tensor in tensors:
+        if tensor.dtype not in _BESIDE:
+            raise DTypeError(
+                f"{tensor} beside products of f64",
+                where=program.name,
+                nearest=f"Use {' or '.join(map(str, _BESIDE))}",
+            )
+    for one in program.pointwise:
+        if one.function == "cast" and one.dtype not in _BESIDE:
+            raise DTypeError(
+                f"{one.write.name} is rounded to {one.dtype} beside products of f64",
+                where=program.name,
+                nearest=f"Use {' or '.join(map(str, _BESIDE))}",
+            )
+
+
+def _refuse(program: Program, product: Contraction, what: str) -> None:
+    raise UnsupportedProgram(
+        f"products of f64 with {what}",
+        where=f"{program.name}, {product.name}",
+        why="only sums of arguments, and pointwise functions behind them, are computed in f64",
+        nearest="Use tf32 or f32, or compute it outside",
+    )
