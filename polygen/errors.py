@@ -231,6 +231,10 @@ class ArgumentError(PolygenError):
     """A call's arrays do not fit the kernel: shape, dtype, strides, device, alignment."""
 
 
+class EngineError(PolygenError):
+    """The engine that moves data between processes has failed: a rank has ended, or is stuck."""
+
+
 class GradientError(PolygenError):
     """A derivative is asked for that a program does not have, or that is not derived."""
 

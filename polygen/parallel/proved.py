@@ -228,9 +228,9 @@ class _Prover:
     def _function(self) -> None:
         missing = self.domain.subtract(self.relation.domain())
         if not missing.is_empty():
-            who = str(isl.sample_pair(missing.identity())).partition(" -> ")[2]
+            absent = str(isl.sample_pair(missing.identity())).partition(" -> ")[2]
             raise IllegalPipeline(
-                f"work without a place: {who}",
+                f"work without a place: {absent}",
                 where=self.timetable.name,
                 why="every stage takes every microbatch through every phase",
                 nearest=FIXED,

@@ -22,12 +22,29 @@ from polygen.adapters.torch.operator import Operator, op
 
 if TYPE_CHECKING:
     from polygen.adapters.torch.backend import Explanation, explain, polygen
+    from polygen.adapters.torch.pipelines import Pipeline, pipeline
     from polygen.adapters.torch.rewriting import Record
 
-__all__ = ["Explanation", "Operator", "Record", "explain", "op", "pattern", "polygen", "rule"]
+__all__ = [
+    "Explanation",
+    "Operator",
+    "Pipeline",
+    "Record",
+    "explain",
+    "op",
+    "pattern",
+    "pipeline",
+    "polygen",
+    "rule",
+]
 
-_LATER = {"Explanation": "backend", "explain": "backend", "polygen": "backend"} | {
-    "Record": "rewriting"
+_LATER = {
+    "Explanation": "backend",
+    "Pipeline": "pipelines",
+    "Record": "rewriting",
+    "explain": "backend",
+    "pipeline": "pipelines",
+    "polygen": "backend",
 }
 
 
