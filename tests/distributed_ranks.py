@@ -162,6 +162,123 @@ def pipelines(rank: int, ranks: int) -> dict[str, Any]:
     return found
 
 
+def tensors(rank: int, ranks: int) -> dict[str, Any]:
+    """Layers of polygen's operators cut in two, beside one process, on whole numbers: exact."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        PrepareModuleInput,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    import polygen as pg
+    import polygen.adapters.torch as pgt
+    from polygen.errors import ArgumentError, GradientError, UnsupportedProgram
+
+    up = pgt.op(lambda x, w, b: pg.relu(x @ w.T + b), name="up_shared")
+    down = pgt.op(lambda x, w, b, r: pg.relu(x @ w.T + b + r), name="down_shared")
+    plain = pgt.op(lambda x, w: 2.0 * (x @ w.T), name="plain_shared")
+    turned = pgt.op(lambda x, w: pg.softmax(x @ w.T, axis=0), name="turned_shared")
+    mesh = init_device_mesh("cpu", (ranks,))
+    made = torch.Generator().manual_seed(2)
+
+    def whole(*shape: int) -> Any:
+        return torch.randint(-3, 4, shape, generator=made).to(torch.float64)
+
+    class Up(torch.nn.Linear):
+        def forward(self, x: Any) -> Any:
+            return up(x, self.weight, self.bias)
+
+    class Down(torch.nn.Linear):
+        def forward(self, x: Any, residual: Any = None) -> Any:
+            return down(x, self.weight, self.bias, residual)
+
+    class Mlp(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = Up(8, 16, dtype=torch.float64)
+            self.down = Down(16, 8, dtype=torch.float64)
+            for parameter in self.parameters():
+                parameter.data = whole(*parameter.shape)
+
+        def forward(self, x: Any) -> Any:
+            return self.down(self.up(x), residual=x)
+
+    found: dict[str, Any] = {}
+    mlp, x = Mlp(), whole(12, 8)
+    wanted = mlp(x)
+    wanted.square().sum().backward()
+    gradients = {name: p.grad for name, p in mlp.named_parameters()}
+    mlp.zero_grad()
+    entry = PrepareModuleInput(
+        input_layouts=Replicate(), desired_input_layouts=Replicate(), use_local_output=False
+    )
+    parallelize_module(mlp, mesh, entry)
+    styles = {"up": ColwiseParallel(use_local_output=False), "down": RowwiseParallel()}
+    parallelize_module(mlp, mesh, styles)
+    result = mlp(x)
+    result.square().sum().backward()
+    found["forward"] = torch.equal(result, wanted)
+    found["backward"] = {
+        name: [str(p.grad.placements[0]), torch.equal(p.grad.full_tensor(), gradients[name])]
+        for name, p in mlp.named_parameters()
+    }
+
+    # --- what is linear in the sums stays a part, whatever else waits for them
+    def over(tensor: Any, *placements: Any) -> Any:
+        return distribute_tensor(tensor, mesh, placements)
+
+    w, b, r = whole(6, 8), whole(6), whole(12, 6)
+    part = plain(over(x, Shard(1)), over(w, Shard(1)))
+    found["linear"] = [str(part.placements[0]), torch.equal(part.full_tensor(), 2 * x @ w.T)]
+    summed = down(over(x, Shard(1)), over(w, Shard(1)), over(b, Replicate()), over(r, Replicate()))
+    right = torch.relu(x @ w.T + b + r)
+    found["waits"] = [str(summed.placements[0]), torch.equal(summed.to_local(), right)]
+    rows = down(over(x, Shard(0)), over(w, Replicate()), over(b, Replicate()), over(r, Shard(0)))
+    found["rows"] = [str(rows.placements[0]), torch.equal(rows.full_tensor(), right)]
+    half = DTensor.from_local(x / ranks, mesh, [Partial()])
+    found["part"] = torch.equal(plain(half, over(w, Replicate())).full_tensor(), 2 * x @ w.T)
+
+    # --- chunks
+    mine = x.chunk(ranks)[rank], r.chunk(ranks)[rank]
+    found["gathered"] = [
+        torch.equal(pgt.gathered(down, mine[0], w, b, r, chunks=chunks), right) for chunks in (1, 3)
+    ]
+    part_x, part_w = (t.chunk(ranks, 1)[rank].contiguous() for t in (x, w))
+    own = right.chunk(ranks)[rank]
+    found["scattered"] = [
+        torch.equal(pgt.scattered(down, part_x, part_w, b, mine[1], shards=("r",), chunks=3), own),
+        torch.equal(pgt.scattered(down, part_x, part_w, b, r, chunks=2), own),
+        torch.equal(pgt.scattered(plain, part_x, part_w), (2 * x @ w.T).chunk(ranks)[rank]),
+    ]
+
+    # --- refused
+    def refused(kind: type[Exception], run: Callable[[], object]) -> str:
+        try:
+            run()
+        except kind as error:
+            return str(error)
+        return "accepted"
+
+    other = init_device_mesh("cpu", (1, ranks))
+    odd = whole(12, 7)
+    found["refused"] = [
+        refused(ArgumentError, lambda: plain(over(x, Shard(1)), w)),
+        refused(ArgumentError, lambda: plain(over(x, Shard(1)), distribute_tensor(
+            w, other, [Replicate(), Shard(1)]))),
+        refused(ArgumentError, lambda: plain(over(odd, Shard(1)), over(whole(6, 7), Shard(1)))),
+        refused(ArgumentError, lambda: pgt.gathered(plain, mine[0], w, chunks=4)),
+        refused(UnsupportedProgram, lambda: pgt.gathered(turned, mine[0], w)),
+        refused(ArgumentError, lambda: pgt.scattered(plain, part_x, part_w, chunks=5)),
+        refused(ArgumentError, lambda: pgt.scattered(plain, part_x, part_w, shards=("q",))),
+        refused(GradientError, lambda: pgt.gathered(plain, mine[0].clone().requires_grad_(), w)),
+    ]  # fmt: skip
+    return found
+
+
 def dies(rank: int, ranks: int) -> dict[str, Any]:
     """The last rank ends in the middle of a step; the others say so and keep what they had."""
     import torch

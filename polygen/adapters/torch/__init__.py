@@ -22,6 +22,7 @@ from polygen.adapters.torch.operator import Operator, op
 
 if TYPE_CHECKING:
     from polygen.adapters.torch.backend import Explanation, explain, polygen
+    from polygen.adapters.torch.overlap import gathered, scattered
     from polygen.adapters.torch.pipelines import Pipeline, pipeline
     from polygen.adapters.torch.rewriting import Record
 
@@ -31,11 +32,13 @@ __all__ = [
     "Pipeline",
     "Record",
     "explain",
+    "gathered",
     "op",
     "pattern",
     "pipeline",
     "polygen",
     "rule",
+    "scattered",
 ]
 
 _LATER = {
@@ -43,8 +46,10 @@ _LATER = {
     "Pipeline": "pipelines",
     "Record": "rewriting",
     "explain": "backend",
+    "gathered": "overlap",
     "pipeline": "pipelines",
     "polygen": "backend",
+    "scattered": "overlap",
 }
 
 
