@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -63,10 +64,8 @@ def register_all() -> None:
 
 
 def _handler(program_for: ProgramFor) -> Callable[..., Any]:
-    def handle(_: Any, operands: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        _checked(operands)
-        program, _sizes = program_for(operands)
-        found = shared(program, operands)
+    def handle(source: Any, operands: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        found = shared(source, program_for, operands)
         return found if len(found) > 1 else found[0]
 
     return handle
@@ -77,8 +76,7 @@ def _launched(_: Any, operands: tuple[Any, ...], options: dict[str, Any]) -> Any
     program = read(text)
     each, numbers = iter(arrays), iter(scalars)
     values = tuple(next(each) if tensor.dims else next(numbers) for tensor in program.inputs)
-    _checked(values)
-    return list(shared(program, values))
+    return list(shared(text, lambda values: (program, {}), values))
 
 
 def _checked(operands: Sequence[Any]) -> None:
@@ -101,66 +99,121 @@ def _checked(operands: Sequence[Any]) -> None:
 
 
 # --- one call -------------------------------------------------------------------------------------
-def shared(program: Program, operands: Sequence[Any]) -> tuple[Any, ...]:
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What is decided about calls with operands of the same shapes, types and placements.
+
+    Attributes:
+        program: of the whole operands.
+        wanted: per operand its placements; None of a number.
+        cut: the one that waits for sums, if there is one.
+        dim: the dim of the mesh over which it does.
+        text: of what ranks compute first, the program or what is before its sums; "" where no
+            kernel can be made of that.
+        results: per output its shape and placements.
+    """
+
+    program: Program
+    text: str
+    wanted: tuple[tuple[Any, ...] | None, ...]
+    cut: Cut | None
+    dim: int
+    results: tuple[tuple[tuple[Any, ...], tuple[Any, ...]], ...]
+
+
+_decided: Recent[Any, _Shared] = Recent(_MOST_KEPT)
+
+
+def shared(source: Any, program_for: ProgramFor, operands: Sequence[Any]) -> tuple[Any, ...]:
     """A program's outputs as DTensors.
 
     Args:
-        program: what to compute of the whole operands.
+        source: what stands for the program, with the operands' shapes and types.
+        program_for: the program, of the whole operands.
         operands: DTensors of one mesh, and numbers.
 
     Raises:
-        ArgumentError: a dim that ranks do not divide.
+        ArgumentError: a dim that ranks do not divide, plain tensors, or different meshes.
     """
-    from torch.distributed.tensor import DTensor  # noqa: PLC0415
-
-    mesh = next(o.device_mesh for o in operands if isinstance(o, DTensor))
-    sizes = sizes_for(program, operands)
-    chosen = _choice(program, operands, mesh)
-    _divisible(program.name, chosen, mesh, sizes)
-    numbers = range(len(program.inputs))
+    _checked(operands)
+    are = [isinstance(o, torch.Tensor) for o in operands]
+    mesh = next(o for o, is_tensor in zip(operands, are, strict=True) if is_tensor).device_mesh
+    key = (source, mesh, *((o.shape, o.dtype, o.placements) if is_tensor else None
+                           for o, is_tensor in zip(operands, are, strict=True)))  # fmt: skip
+    try:
+        known = _decided.get(key)
+    except TypeError:  # sizes of a trace have no hash
+        known = _decision(program_for(tuple(operands))[0], operands, mesh)
+    call = known or _decided.put(key, _decision(program_for(tuple(operands))[0], operands, mesh))
     local = []
-    for number, operand in zip(numbers, operands, strict=True):
-        if isinstance(operand, DTensor):
-            wanted = [_placement(cut.inputs[number] if cut else WHOLE) for cut in chosen]
-            if list(operand.placements) != wanted:
+    for operand, wanted in zip(operands, call.wanted, strict=True):
+        if wanted is not None:
+            if operand.placements != wanted:
                 operand = operand.redistribute(mesh, wanted)
             operand = operand._local_tensor
         local.append(operand)
-    waiting = [dim for dim, cut in enumerate(chosen) if cut is not None and cut.tail is not None]
-    if waiting:
-        (dim,) = waiting
-        cut = chosen[dim]
-        assert cut is not None
-        results = _behind_sums(program, cut, local, mesh, dim)
+    if call.cut is None:
+        results = _run(call.program, call.text, local)
     else:
-        results = run(program, local)
+        results = _behind_sums(call, call.cut, local, mesh)
     return tuple(
-        _distributed(
-            result,
-            mesh,
-            [_placement(cut.outputs[number] if cut else WHOLE) for cut in chosen],
-            [sizes[d] if isinstance(d, str) else d for d in program.outputs[number].dims],
-        )
-        for number, result in enumerate(results)
+        _distributed(result, mesh, placements, shape)
+        for result, (shape, placements) in zip(results, call.results, strict=True)
+    )
+
+
+def _decision(program: Program, operands: Sequence[Any], mesh: Any) -> _Shared:
+    sizes = sizes_for(program, operands)
+    chosen = _choice(program, operands, mesh)
+    _divisible(program.name, chosen, mesh, sizes)
+    waiting = [dim for dim, cut in enumerate(chosen) if cut is not None and cut.tail is not None]
+    cut = chosen[waiting[0]] if waiting else None
+    return _Shared(
+        program,
+        _text(cut.head if cut else program),
+        tuple(
+            tuple(_placement(cut.inputs[number] if cut else WHOLE) for cut in chosen)
+            if isinstance(operand, torch.Tensor)
+            else None
+            for number, operand in enumerate(operands)
+        ),
+        cut,
+        waiting[0] if waiting else 0,
+        tuple(
+            (
+                tuple(sizes[d] if isinstance(d, str) else d for d in tensor.dims),
+                tuple(_placement(cut.outputs[number] if cut else WHOLE) for cut in chosen),
+            )
+            for number, tensor in enumerate(program.outputs)
+        ),
     )
 
 
 def run(program: Program, operands: Sequence[Any]) -> Sequence[torch.Tensor]:
     """A program on this rank's tensors: as a kernel, or in PyTorch's operations."""
-    if refusal(program) is None:
-        return launch(text_of(program), operands)
+    return _run(program, _text(program), operands)
+
+
+def _run(program: Program, text: str, operands: Sequence[Any]) -> Sequence[torch.Tensor]:
+    if text:
+        return launch(text, operands)
     return meaning.run(program, operands, sizes_for(program, operands))
 
 
+def _text(program: Program) -> str:
+    """A program as text; "" where no kernel can be made of it."""
+    return text_of(program) if refusal(program) is None else ""
+
+
 def _behind_sums(
-    program: Program, cut: Cut, local: Sequence[Any], mesh: Any, dim: int
+    call: _Shared, cut: Cut, local: Sequence[Any], mesh: Any
 ) -> Sequence[torch.Tensor]:
     """What waits for sums over a dim of the mesh, computed of them."""
     assert cut.tail is not None
-    named = dict(zip((tensor.name for tensor in program.inputs), local, strict=True))
-    parts = run(cut.head, [named[tensor.name] for tensor in cut.head.inputs])
-    sums = [torch.distributed._functional_collectives.all_reduce(part, "sum", (mesh, dim))
-            for part in parts]  # fmt: skip
+    named = dict(zip((tensor.name for tensor in call.program.inputs), local, strict=True))
+    parts = _run(cut.head, call.text, [named[tensor.name] for tensor in cut.head.inputs])
+    engine = torch.distributed._functional_collectives
+    sums = [engine.all_reduce(part, "sum", (mesh, call.dim)) for part in parts]
     named |= {tensor.name: total for tensor, total in zip(cut.tail.inputs, sums, strict=False)}
     operands = [named[tensor.name] for tensor in cut.tail.inputs]
     return meaning.run(cut.tail, operands, sizes_for(cut.tail, operands))
@@ -174,13 +227,15 @@ def _placement(state: State) -> Any:
     return Partial("sum") if state == PART else Replicate()
 
 
-def _distributed(local: torch.Tensor, mesh: Any, placements: list[Any], shape: list[Any]) -> Any:
+def _distributed(
+    local: torch.Tensor, mesh: Any, placements: tuple[Any, ...], shape: tuple[Any, ...]
+) -> Any:
     from torch.distributed.tensor import DTensor  # noqa: PLC0415
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta  # noqa: PLC0415
 
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     meta = TensorMeta(torch.Size(shape), tuple(strides), local.dtype)
-    spec = DTensorSpec(mesh, tuple(placements), tensor_meta=meta)
+    spec = DTensorSpec(mesh, placements, tensor_meta=meta)
     return DTensor(local.contiguous(), spec, requires_grad=False)
 
 
