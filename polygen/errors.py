@@ -170,6 +170,14 @@ class ResourceError(ScheduleError):
     """A schedule needs more shared memory, registers or threads than the device has."""
 
 
+class PipelineError(ScheduleError):
+    """A timetable of a pipeline cannot be read, or is for another pipeline."""
+
+
+class IllegalPipeline(PipelineError, IllegalSchedule):
+    """A timetable is wrong for some number of microbatches; the message has a witness."""
+
+
 class InvarianceError(PolygenError):
     """Bits that must not depend on a dim would: it is summed over, a constant, or unknown to the
     program; or no kernel of the class of sums that all sizes share takes what is asked for.
@@ -221,6 +229,10 @@ class SavedKernelError(PolygenError):
 
 class ArgumentError(PolygenError):
     """A call's arrays do not fit the kernel: shape, dtype, strides, device, alignment."""
+
+
+class EngineError(PolygenError):
+    """The engine that moves data between processes has failed: a rank has ended, or is stuck."""
 
 
 class GradientError(PolygenError):

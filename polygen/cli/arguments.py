@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from polygen import __version__
-from polygen.cli import bench, commands, completion, doctor, trial, tune
+from polygen.cli import bench, commands, completion, doctor, pipelines, trial, tune
 from polygen.cli.check_formats import FORMATS
 from polygen.errors import UsageError
 from polygen.frontend.shapes import LARGEST_SIZE
@@ -30,6 +30,11 @@ example:
 FILES = """
 or a kernel from outside: polygen check FILE.cu LAUNCH.toml, polygen check FILE.ptx LAUNCH.toml;
 docs/machine.md says what a launch file holds, and polygen check FILE.cu --arch sm_90a drafts one.
+"""
+
+SCHEDULES = """
+or a schedule of a pipeline over several GPUs: polygen show --stage pipeline 1f1b --size stages=4
+ranks=4 microbatches=8; in the place of 1f1b any relation, docs/parallel.md says how.
 """
 
 # What an option of several words goes on with: a name or NAME=VALUE, which no program and no
@@ -182,10 +187,10 @@ def parser() -> Parser:
     generate.add_argument(
         "--force", action="store_true", help="take the place of another kernel of this name"
     )
-    show = add(
-        "show", commands.show, "print one stage of the pipeline, or write a page", kernel, json
-    )
-    show.add_argument("--stage", choices=STAGES, help="default: plan")
+    text = "print one stage of the pipeline, or write a page"
+    show = add("show", commands.show, text, _kernel_options(operands_optional=True), json)
+    show.add_argument("--stage", choices=(*STAGES, pipelines.STAGE), help="default: plan")
+    show.epilog = EPILOG.format(command="show") + SCHEDULES
     show.add_argument("--html", metavar="FILE", help="write all stages, with pictures, as one page")
     text = "prove a kernel, and run its PTX on NumPy; no GPU"
     check = add("check", commands.check, text, _kernel_options(operands_optional=True), json)

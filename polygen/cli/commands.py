@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 
 from polygen.check import CheckReport
-from polygen.cli import check_files, load
+from polygen.cli import check_files, load, pipelines
 from polygen.cli.output import fancy, print_code, print_json, print_pairs, print_table
 from polygen.errors import ToolchainMissing, UsageError
 from polygen.hardware.device import devices
@@ -76,6 +76,14 @@ def sums_json(sums: Sums) -> dict[str, object]:
 
 def show(options: argparse.Namespace) -> int:
     """Print one stage of the pipeline, or write the page that has all of them."""
+    if options.stage == pipelines.STAGE:
+        return pipelines.show(options)
+    if not options.signature:
+        raise UsageError(
+            "the following arguments are required: OPERAND",
+            where="show",
+            nearest="See `polygen show --help`",
+        )
     if options.html is not None and options.stage is not None:
         raise UsageError(
             "--html and --stage", where="show", why="the page has all stages", nearest="Give one"

@@ -134,7 +134,7 @@ def completed(capsys, tmp_path, *words):
         (["cache", ""], ["info", "clear", "--help", "--json", "--debug"]),
         (["completion", "b"], ["bash"]),
         (["show", "x @ w", "--st"], ["--static", "--stage"]),
-        (["show", "x @ w", "--stage", "p"], ["program", "plan", "ptx"]),
+        (["show", "x @ w", "--stage", "p"], ["program", "plan", "ptx", "pipeline"]),
         (["show", "--arch", "sm_9"], ["sm_90", "sm_90a"]),
         (["show", "x @ w", "x:"], []),
     ],

@@ -22,12 +22,34 @@ from polygen.adapters.torch.operator import Operator, op
 
 if TYPE_CHECKING:
     from polygen.adapters.torch.backend import Explanation, explain, polygen
+    from polygen.adapters.torch.overlap import gathered, scattered
+    from polygen.adapters.torch.pipelines import Pipeline, pipeline
     from polygen.adapters.torch.rewriting import Record
 
-__all__ = ["Explanation", "Operator", "Record", "explain", "op", "pattern", "polygen", "rule"]
+__all__ = [
+    "Explanation",
+    "Operator",
+    "Pipeline",
+    "Record",
+    "explain",
+    "gathered",
+    "op",
+    "pattern",
+    "pipeline",
+    "polygen",
+    "rule",
+    "scattered",
+]
 
-_LATER = {"Explanation": "backend", "explain": "backend", "polygen": "backend"} | {
-    "Record": "rewriting"
+_LATER = {
+    "Explanation": "backend",
+    "Pipeline": "pipelines",
+    "Record": "rewriting",
+    "explain": "backend",
+    "gathered": "overlap",
+    "pipeline": "pipelines",
+    "polygen": "backend",
+    "scattered": "overlap",
 }
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypedDict, Unpack, overload
 import torch
 
 from polygen.adapters.forms import Form, most_general
-from polygen.adapters.torch import autograd
+from polygen.adapters.torch import autograd, sharding
 from polygen.adapters.torch.launching import LIBRARY, NAMESPACE
 from polygen.adapters.torch.running import Operands, Runner
 from polygen.adapters.torch.tensors import forms, same_extent
@@ -70,6 +70,7 @@ class Operator:
         self._runner = Runner(self.program_for, schedule)
         self.name = self._define()
         self.overload = getattr(getattr(torch.ops, NAMESPACE), self.name).default
+        sharding.register(self.overload, self.program_for)
 
     def __repr__(self) -> str:
         return f"<operator {NAMESPACE}::{self.name}({', '.join(self.parameters)})>"

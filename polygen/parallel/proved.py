@@ -1,0 +1,430 @@
+"""`Timetable` -> `Proved`: legal, live and within its buffers for every number of microbatches.
+
+1. Domain and accesses of the pipeline are sets and relations: ``forward[s, m]`` reads what stage
+   s - 1 made and writes what s + 1 reads, and what its own backward pass keeps; gradients go back.
+   Every element is written once, so that *flow dependences* are writes composed with reads.
+2. The timetable gives every piece of work one rank and one slot, no slot of a rank twice, and all
+   work of a stage to one rank, where its parameters are.
+3. No dependence is broken: its target is in a later slot than its source. Dependences between ranks
+   are the *messages*. One leaves at the end of its source's slot, in one batch with all others of
+   its rank, sent and received, so that both ends of a message are in the same batch.
+4. What is kept between slots lies in rings, microbatch m in place m mod n: a stage's activations
+   from its forward to its last pass, and messages from their batch to the slot that reads them. The
+   least n that no two microbatches share is found, or that it grows with their number.
+5. Waits: work for messages, batches for work and for places of rings. Every wait is for something
+   earlier, in slots and batches, so that none is for itself, however many are between.
+
+Every refusal shows one pair of works with the smallest number of microbatches that has it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polygen import isl
+from polygen.errors import IllegalPipeline, PipelineError
+from polygen.parallel.timetable import BACKWARD, FORWARD, PHASES, SIZE, WEIGHTS, Timetable
+from polygen.poly.legality import Proof
+
+FIXED = "Change the relation of the schedule"
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """Where a stage keeps something, one place to a microbatch.
+
+    Attributes:
+        holds: "activations", or the phase that the messages are for.
+        stage: whose.
+        places: the least number that will do; None: one for every microbatch.
+    """
+
+    holds: str
+    stage: int
+    places: int | None
+
+    def __str__(self) -> str:
+        number = "as many as microbatches" if self.places is None else self.places
+        return f"{self.holds} of stage {self.stage}: {number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """A timetable with all that is known of it.
+
+    Attributes:
+        timetable: what was proved.
+        phases: that it has.
+        home: per stage its rank.
+        places: per phase the relation ``[stage, microbatch] -> [rank, slot]``.
+        messages: phases of source and target, and ``[stage, microbatch] -> [stage, microbatch]``:
+            the dependences between ranks.
+        rings: of activations by stage, then of messages.
+        length: slots from the first to the last, an expression in ``microbatches``.
+        proofs: what was decided, for all numbers of microbatches.
+    """
+
+    timetable: Timetable
+    phases: tuple[str, ...]
+    home: tuple[int, ...]
+    places: tuple[tuple[str, isl.Map], ...]
+    messages: tuple[tuple[str, str, isl.Map], ...]
+    rings: tuple[Ring, ...]
+    length: str
+    proofs: tuple[Proof, ...]
+
+    def __str__(self) -> str:
+        ranks = "; ".join(
+            f"rank {rank}: {', '.join(str(s) for s, home in enumerate(self.home) if home == rank)}"
+            for rank in range(self.timetable.ranks)
+        )
+        return "\n".join(
+            [str(self.timetable), f"stages of {ranks}", f"slots: {self.length}", "places:"]
+            + [f"  {ring}" for ring in self.rings]
+            + [str(proof) for proof in self.proofs]
+        )
+
+    def takes(self, microbatches: int) -> bool:
+        """Whether the timetable is for this number of microbatches."""
+        return (
+            not _condition(self.timetable)
+            .intersect(isl.Set(f"[{SIZE}] -> {{ : {SIZE} = {microbatches} }}"))
+            .is_empty()
+        )
+
+
+def prove(timetable: Timetable, buffers: int | None = None) -> Proved:
+    """Prove a timetable.
+
+    Args:
+        timetable: what to prove.
+        buffers: places that every ring may have at most, in microbatches; None: any number.
+
+    Raises:
+        PipelineError: the relation cannot be read, or is about something else.
+        IllegalPipeline: it is wrong for some number of microbatches; the message has a witness.
+    """
+    with isl.operations_budget(what=f"the proof of {timetable.name}"):
+        return _Prover(timetable, buffers).run()
+
+
+def _condition(timetable: Timetable) -> isl.Set:
+    """The numbers of microbatches that a timetable is for."""
+    text = f"{SIZE} >= 1" + (f" and {timetable.requires}" if timetable.requires else "")
+    try:
+        return isl.Set(f"[{SIZE}] -> {{ : {text} }}")
+    except isl.Error:
+        raise PipelineError(
+            f"the condition {timetable.requires!r} cannot be read",
+            where=timetable.name,
+            nearest=f"As in {SIZE} mod {timetable.ranks} = 0",
+        ) from None
+
+
+class _Prover:
+    """The steps, in order; each may refuse."""
+
+    def __init__(self, timetable: Timetable, buffers: int | None) -> None:
+        self.timetable, self.buffers = timetable, buffers
+        self.condition = _condition(timetable)
+        self.relation = self._read()
+        names = {name.partition("[")[0].strip() for name in isl.pieces(self.relation.domain())}
+        if not names <= set(PHASES) or not {FORWARD, BACKWARD} <= names:
+            raise PipelineError(
+                f"the relation is about {', '.join(sorted(names)) or 'nothing'}",
+                where=timetable.name,
+                nearest=f"Phases are forward[s,m], backward[s,m] and {WEIGHTS}[s,m], if any",
+            )
+        self.phases = tuple(phase for phase in PHASES if phase in names)
+        self.last = self.phases[-1]
+        stages = timetable.stages
+        inside = f"0 <= s < {stages} and 0 <= m < {SIZE}"
+        self.domain = self._set("; ".join(f"{p}[s, m] : {inside}" for p in self.phases))
+        self.proofs: list[Proof] = []
+
+    def run(self) -> Proved:
+        self._function()
+        self.relation = self.relation.intersect_domain(self.domain)
+        self.slot = self.relation.apply_range(self._map("[r, t] -> [t]"))
+        self.work = self.slot.apply_range(self._map("[t] -> [t, 0]"))
+        self.batch = self.slot.apply_range(self._map("[t] -> [t, 1]"))
+        self.rank = self.relation.apply_range(self._map("[r, t] -> [r]"))
+        home = self._homes()
+        self._alone()
+        flow = self._flow()
+        self._order(flow)
+        activations = self._activations()
+        messages = self._messages(flow)
+        self._live(flow)
+        return Proved(
+            self.timetable,
+            self.phases,
+            home,
+            tuple((phase, self._of(phase)) for phase in self.phases),
+            self._sent(flow),
+            (*activations, *messages),
+            self._length(),
+            tuple(self.proofs),
+        )
+
+    # --- reading and helpers
+    def _read(self) -> isl.UnionMap:
+        timetable = self.timetable
+        try:
+            found = isl.UnionMap(timetable.relation)
+            texts = isl.pieces(found)
+        except isl.Error as error:
+            raise PipelineError(
+                "the relation cannot be read",
+                where=timetable.name,
+                why=str(error).strip().splitlines()[0] if str(error).strip() else "isl's grammar",
+                nearest="As in [microbatches] -> { forward[s,m] -> [s, s + m]; … }",
+            ) from None
+        two = isl.UnionMap(f"[{SIZE}] -> {{ "
+                           + "; ".join(f"{p}[s, m] -> [r, t]" for p in PHASES) + " }")  # fmt: skip
+        space = found.get_space()
+        names = {
+            space.get_dim_name(isl.dim_type.param, n) for n in range(space.dim(isl.dim_type.param))
+        }
+        if not texts or not names <= {SIZE} or not found.is_subset(two):
+            raise PipelineError(
+                "the relation is not phase[stage, microbatch] -> [rank, slot]",
+                where=timetable.name,
+                why=f"its parameters are {', '.join(sorted(map(str, names)))}"
+                if not names <= {SIZE} else texts[0] if texts else "it is empty",
+                nearest="As in [microbatches] -> { forward[s,m] -> [s, s + m]; … }",
+            )  # fmt: skip
+        return found.intersect_params(self.condition)
+
+    def _map(self, text: str) -> isl.UnionMap:
+        return isl.UnionMap(f"[{SIZE}] -> {{ {text} }}").intersect_params(self.condition)
+
+    def _set(self, text: str) -> isl.UnionSet:
+        return isl.UnionSet(f"[{SIZE}] -> {{ {text} }}").intersect_params(self.condition)
+
+    def _of(self, phase: str) -> isl.Map:
+        """``[stage, microbatch] -> [rank, slot]`` of one phase."""
+        named = self._map(f"[s, m] -> {phase}[s, m]")
+        return isl.Map.from_union_map(named.apply_range(self.relation)).coalesce()
+
+    def _proved(self, claim: str) -> None:
+        self.proofs.append(Proof(claim, self.timetable.name))
+
+    def _refuse(self, what: str, wrong: isl.UnionMap, why: str, nearest: str = FIXED) -> None:
+        """Refuse if there is a pair that is wrong."""
+        pair = isl.sample_pair(wrong)
+        if pair is not None:
+            raise IllegalPipeline(
+                f"{what}: {pair}", where=self.timetable.name, why=why, nearest=nearest
+            )
+
+    def _after(self, first: isl.UnionMap, second: isl.UnionMap, strictly: bool) -> isl.UnionMap:
+        """Pairs (a, b) with a's time behind b's, or the same if not `strictly`."""
+        if strictly:
+            return first.lex_gt_union_map(second)
+        return first.lex_ge_union_map(second)
+
+    # --- the steps
+    def _function(self) -> None:
+        missing = self.domain.subtract(self.relation.domain())
+        if not missing.is_empty():
+            absent = str(isl.sample_pair(missing.identity())).partition(" -> ")[2]
+            raise IllegalPipeline(
+                f"work without a place: {absent}",
+                where=self.timetable.name,
+                why="every stage takes every microbatch through every phase",
+                nearest=FIXED,
+            )
+        relation = self.relation.intersect_domain(self.domain)
+        places = relation.reverse().apply_range(relation)
+        twice = places.subtract(relation.range().identity())
+        if not twice.is_empty():
+            who = isl.sample_pair(relation.intersect_range(twice.domain()))
+            raise IllegalPipeline(
+                f"work with two places: {who}, and {isl.sample_pair(twice)}",
+                where=self.timetable.name,
+                why="work is done once",
+                nearest=FIXED,
+            )
+        ranks = self._set(f"[r, t] : 0 <= r < {self.timetable.ranks}")
+        self._refuse(
+            "work on a rank that is not there",
+            relation.subtract_range(ranks),
+            f"ranks are 0 to {self.timetable.ranks - 1}",
+        )
+        self._proved("every work has one place")
+
+    def _homes(self) -> tuple[int, ...]:
+        rank = self.rank
+        same_stage = self._map("; ".join(
+            f"{a}[s, m] -> {b}[s, n]" for a in self.phases for b in self.phases))  # fmt: skip
+        same_stage = same_stage.intersect_domain(self.domain).intersect_range(self.domain)
+        self._refuse(
+            "a stage on two ranks",
+            same_stage.subtract(rank.apply_range(rank.reverse())),
+            "its parameters are on one",
+        )
+        self._proved("all work of a stage is on one rank")
+        stage = self._map("; ".join(f"{p}[s, m] -> [s]" for p in self.phases))
+        homes = isl.Map.from_union_map(stage.reverse().apply_range(rank)).project_out(
+            isl.dim_type.param, 0, 1
+        )
+        return tuple(rank for _, rank in isl.points(homes.coalesce()))
+
+    def _alone(self) -> None:
+        together = self.relation.apply_range(self.relation.reverse())
+        self._refuse(
+            "a rank has two works in one slot",
+            together.subtract(self.domain.identity()),
+            "a rank does one at a time",
+        )
+        self._proved("a rank does one work at a time")
+
+    def _flow(self) -> isl.UnionMap:
+        """From what writes an element to what reads it: an element is written once."""
+        final = self.timetable.stages - 1
+        writes = [
+            f"{FORWARD}[s, m] -> output[s, m]",
+            f"{FORWARD}[s, m] -> kept[s, m]",
+            f"{BACKWARD}[s, m] -> gradient[s, m]",
+        ]
+        reads = [
+            f"{FORWARD}[s, m] -> output[s - 1, m] : s > 0",
+            f"{BACKWARD}[s, m] -> kept[s, m]",
+            f"{BACKWARD}[s, m] -> gradient[s + 1, m] : s < {final}",
+        ]
+        if WEIGHTS in self.phases:
+            writes.append(f"{BACKWARD}[s, m] -> inner[s, m]")
+            reads += [f"{WEIGHTS}[s, m] -> inner[s, m]", f"{WEIGHTS}[s, m] -> kept[s, m]"]
+        made = self._map("; ".join(writes)).intersect_domain(self.domain)
+        read = self._map("; ".join(reads)).intersect_domain(self.domain)
+        return made.apply_range(read.reverse()).coalesce()
+
+    def _crossing(self, flow: isl.UnionMap) -> isl.UnionMap:
+        """The dependences between two ranks: what is sent."""
+        return flow.subtract(self.rank.apply_range(self.rank.reverse()))
+
+    def _sent(self, flow: isl.UnionMap) -> tuple[tuple[str, str, isl.Map], ...]:
+        found = []
+        crossing = self._crossing(flow)
+        for source in self.phases:
+            for target in self.phases:
+                named = self._map(f"[s, m] -> {source}[s, m]").apply_range(crossing)
+                between = named.apply_range(self._map(f"{target}[s, m] -> [s, m]"))
+                if not between.is_empty():
+                    found.append((source, target, isl.Map.from_union_map(between).coalesce()))
+        return tuple(found)
+
+    def _order(self, flow: isl.UnionMap) -> None:
+        broken = flow.intersect(self._after(self.slot, self.slot, strictly=False))
+        self._refuse(
+            "a dependence is broken",
+            broken,
+            "the second reads what the first makes, and is not in a later slot: "
+            "it would wait for ever",
+        )
+        self._proved("no dependence is broken")
+
+    def _least(self, start: isl.UnionMap, end: isl.UnionMap, holds: str) -> list[Ring]:
+        """The places of rings, by stage.
+
+        Args:
+            start: from ``[stage, microbatch]`` to when it is held from, ``[slot, 1]`` if that is
+                when the slot is over.
+            end: to ``[slot, 0]``, the slot in which it is read for the last time.
+            holds: what it is.
+        """
+        # Two are held at the same time if the later start is not behind the earlier end.
+        later = start.lex_le_union_map(start).intersect(end.lex_ge_union_map(start))
+        pairs = isl.Map.from_union_map(later).intersect(
+            isl.Map(f"[{SIZE}] -> {{ [s, m] -> [s, n] : m != n }}")
+        )
+        distance = isl.UnionMap(
+            "{ [[s, m] -> [s, n]] -> [s, d] : (d = n - m or d = m - n) and d > 0 }"
+        )
+        apart = isl.UnionMap.from_map(pairs).wrap().apply(distance)
+        if self.buffers is not None and not pairs.is_empty():
+            near = pairs.intersect(isl.Map(
+                f"{{ [s, m] -> [s, n] : (m - n) mod {self.buffers} = 0 }}"
+            ))  # fmt: skip
+            pair = isl.sample_pair(near)
+            if pair is not None:
+                raise IllegalPipeline(
+                    f"{holds}: {self.buffers} buffers are not enough: [stage, microbatch] {pair} "
+                    "are held at the same time in one place",
+                    where=self.timetable.name,
+                    why="the second would have to wait for the first, which waits for later work: "
+                    "a deadlock",
+                    nearest=self._nearest(apart),
+                )
+        return [Ring(holds, stage, places) for stage, places in self._places(apart, end)]
+
+    def _places(self, apart: isl.UnionSet, held: isl.UnionMap) -> list[tuple[int, int | None]]:
+        found: list[tuple[int, int | None]] = []
+        for stage in range(self.timetable.stages):
+            here = isl.UnionSet(f"{{ [{stage}, x] }}")
+            if held.intersect_domain(here).is_empty():
+                continue
+            distances = apart.intersect(here)
+            if distances.is_empty():
+                found.append((stage, 1))
+                continue
+            numbers = isl.Set.from_union_set(distances)
+            count = numbers.dim(isl.dim_type.param)
+            numbers = numbers.project_out(isl.dim_type.param, 0, count)
+            most = numbers.dim_max_val(1)
+            found.append((stage, most.to_python() + 1 if most.is_int() else None))
+        return found
+
+    def _nearest(self, apart: isl.UnionSet) -> str:
+        numbers = isl.Set.from_union_set(apart)
+        count = numbers.dim(isl.dim_type.param)
+        most = numbers.project_out(isl.dim_type.param, 0, count).dim_max_val(1)
+        if most.is_int():
+            return f"buffers={most.to_python() + 1}, or another schedule"
+        return "It takes as many as there are microbatches: another schedule, such as 1f1b"
+
+    def _activations(self) -> list[Ring]:
+        first = self._map(f"[s, m] -> {FORWARD}[s, m]").apply_range(self.work)
+        last = self._map(f"[s, m] -> {self.last}[s, m]").apply_range(self.work)
+        found = self._least(first, last, "activations")
+        self._proved("activations stay in their places until they have been read")
+        return found
+
+    def _messages(self, flow: isl.UnionMap) -> list[Ring]:
+        """The rings of what comes from other ranks, by the phase that reads it."""
+        crossing = self._crossing(flow)
+        found: list[Ring] = []
+        for phase in (FORWARD, BACKWARD):
+            to = self._set(f"{phase}[s, m]").intersect(self.domain)
+            messages = crossing.intersect_range(to)
+            if messages.is_empty():
+                continue
+            named = self._map(f"[s, m] -> {phase}[s, m]").intersect_range(messages.range())
+            source = named.apply_range(messages.reverse()).apply_range(self.batch)
+            found += self._least(source, named.apply_range(self.work), f"messages for {phase}")
+        self._proved("messages stay in their places until they have been read")
+        return found
+
+    def _live(self, flow: isl.UnionMap) -> None:
+        """Every wait is for something earlier: work in slot t is at (t, 0), its batch at (t, 1)."""
+        crossing, work, batch = self._crossing(flow), self.work, self.batch
+        # Work waits for the batch that brings what it reads; a batch for the work that makes it.
+        stuck = crossing.intersect(self._after(batch, work, strictly=False))
+        own = flow.subtract(crossing).intersect(self._after(work, work, strictly=False))
+        self._refuse(
+            "a wait that never ends",
+            stuck.union(own),
+            "the second waits for the first, which comes later",
+        )
+        made = self.domain.identity().intersect(self._after(work, batch, strictly=False))
+        self._refuse("a batch before what it sends", made, "it leaves behind the slot")
+        self._proved("every wait is for something earlier: no deadlock")
+
+    def _length(self) -> str:
+        slots = isl.Set.from_union_set(self.slot.range())
+        first, last = slots.dim_min(0), slots.dim_max(0)
+        length = last.sub(first).add_constant_val(isl.Val(1)).coalesce()
+        text = str(length.gist_params(self.condition))
+        body = text.partition("{")[2].rpartition("}")[0].strip()
+        return body.replace("[(", "").replace(")]", "")
