@@ -308,5 +308,5 @@ def _check(
     found: ChainMatch, shape: ChainShape, atom: Atom, schedule: Schedule, device: Device
 ) -> None:
     made = layouts(found, shape, atom, f"schedule {schedule.name}")
-    rings = chain_memory(found, shape, made, [("barriers", 4 * shape.stages + 2, 1)])
-    chain_resources(found, shape, schedule, device, needed(rings))
+    least = needed(chain_memory(found, shape, made))
+    chain_resources(found, shape, schedule, device, least)

@@ -106,3 +106,15 @@ def test_checks_run_chains() -> None:
     kernel = pg.fuse(causal).compile(*SIGNATURE, arch="sm_90a")
     report = kernel.check({"B": 1, "S": 140, "T": 200})
     assert report.ok, report
+
+
+def test_room_is_kept_for_the_barriers_that_are_derived() -> None:
+    from polygen.lower.chain_memory import chain_memory, layouts
+    from polygen.lower.memory import needed
+
+    program, target = pg.fuse(causal).program(*SIGNATURE), device("sm_90a")
+    chosen, found = decide_chain(program, target, "auto"), matched(program)
+    made = layouts(found, chosen.shape, chosen.atom, "")
+    plan = pg.fuse(causal).compile(*SIGNATURE, arch="sm_90a").passes.plan
+    rings = needed(chain_memory(found, chosen.shape, made, ()))
+    assert rings < plan.resources.shared_bytes <= needed(chain_memory(found, chosen.shape, made))
