@@ -93,6 +93,8 @@ def pointwise(
     fast: bool,
     whole: Collection[str] = (),
     real: str = "float",
+    *,
+    short: bool = False,
 ) -> tuple[list[str], tuple[str, ...]]:
     """The pointwise statements on element `e`, one temporary per primitive.
 
@@ -103,13 +105,15 @@ def pointwise(
         fast: take fast forms.
         whole: elements that are the bits of whole numbers.
         real: the C type in which values are computed.
+        short: take forms of one instruction, where there are any.
 
     Returns:
         Lines of C, and the helper files they need.
     """
     numbers = {name: f"(float)__float_as_int({elements[name]})" for name in whole}
     bits = {name: elements[name] for name in whole}
-    writer = PointwiseWriter(dict(elements) | numbers, outputs, fast, bits=bits, real=real)
+    known = dict(elements) | numbers
+    writer = PointwiseWriter(known, outputs, fast, bits=bits, real=real, short=short)
     for statement in statements:
         writer.statement(statement)
     return writer.lines, tuple(dict.fromkeys(writer.helpers))
@@ -151,8 +155,9 @@ class PointwiseWriter:
 
     def __init__(
         self, names: dict[str, str], outputs: dict[str, str], fast: bool, prefix: str = "",
-        bits: dict[str, str] | None = None, real: str = "float",
+        bits: dict[str, str] | None = None, real: str = "float", *, short: bool = False,
     ) -> None:  # fmt: skip
+        self.short = short
         self.names, self.outputs, self.fast, self.prefix = names, outputs, fast, prefix
         self.real = real
         self.bits = bits or {}
@@ -188,7 +193,7 @@ class PointwiseWriter:
         if self.real == "double":
             text, helpers = in_double(name, operands, constant)
         else:
-            text, helpers = expression(name, operands, self.fast, constant)
+            text, helpers = expression(name, operands, self.fast, constant, short=self.short)
         self.helpers += helpers
         self.temporaries += 1
         return self._define(

@@ -6,12 +6,13 @@ descriptors tell, proved as for any product; barriers behind them.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 
 from polygen.errors import ResourceError
 from polygen.hardware.atom import Atom
-from polygen.hardware.device import Device, common_facts
+from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import MatrixLayout, matrix_layout, pattern_bytes
+from polygen.lower.memory import barrier_buffers, placed
 from polygen.lower.operands import major
 from polygen.lower.plan import Buffer, Resources
 from polygen.poly.by_chain import ChainShape
@@ -48,9 +49,16 @@ def chain_memory(
     matched: ChainMatch,
     shape: ChainShape,
     made: dict[str, MatrixLayout],
-    barriers: list[tuple[str, int, int]],
+    barriers: Sequence[tuple[str, int, int]] | None = None,
 ) -> tuple[Buffer, ...]:
-    """The buffers of a chain with their offsets."""
+    """The buffers of a chain with their offsets.
+
+    Args:
+        matched: the operands.
+        shape: slots of the rings.
+        made: layouts of a slot, by ring.
+        barriers: name, slots and owners of those in shared memory; None before they are derived.
+    """
     found = []
     for name, operand in matched.operands:
         slots = shape.row_slots if name == "a" else shape.stages
@@ -61,14 +69,7 @@ def chain_memory(
                 note=operand.tensor.name,
             )
         )  # fmt: skip
-    size = common_facts()["mbarrier_bytes"]
-    for name, slots, own in barriers:
-        found.append(Buffer(name, "barrier", 0, slots, size, size, own))
-    offset, ordered = 0, []
-    for buffer in found:
-        ordered.append(replace(buffer, offset=offset))
-        offset = ordered[-1].end
-    return tuple(ordered)
+    return placed([*found, *barrier_buffers(barriers)])
 
 
 def chain_resources(
@@ -85,7 +86,8 @@ def chain_resources(
     scores = tiles.atoms[0] * tiles.cta[2] // 2
     registers = sums + scores + scores // 2 + _BESIDE
     given = schedule.roles
-    block = device.registers_per_multiprocessor // threads // 8 * 8 * threads
+    blocks = schedule.min_blocks
+    block = device.registers_per_multiprocessor // (threads * blocks) // 8 * 8 * threads
     total = device.group_threads * (
         given.producer_registers + shape.consumers * given.consumer_registers
     )
@@ -94,7 +96,8 @@ def chain_resources(
             f"{shape.consumers} consumers with {given.consumer_registers} registers a thread",
             where=where,
             why=f"a block has {block} registers",
-            nearest="Use fewer consumers: a smaller tile.cta.m",
+            nearest="Use fewer consumers: a smaller tile.cta.m"
+            + (", or a smaller min_blocks" if blocks > 1 else ""),
         )
     if registers > given.consumer_registers:
         raise ResourceError(
@@ -112,4 +115,13 @@ def chain_resources(
             f"{tiles.cta[2]} keys and values",
             nearest="Reduce pipeline.stages, tile.cta.k or epilogue.prefetch, the tiles of rows",
         )
-    return Resources(threads, shared, device.shared_per_block_optin, registers, 1)
+    whole = blocks * (shared + device.shared_reserved_per_block)
+    if whole > device.shared_per_multiprocessor:
+        raise ResourceError(
+            f"min_blocks = {blocks} of {shared} bytes of shared memory",
+            where=where,
+            why=f"a multiprocessor has {device.shared_per_multiprocessor}, and each block takes "
+            f"{device.shared_reserved_per_block} besides",
+            nearest="Reduce min_blocks, pipeline.stages or tile.cta.k",
+        )
+    return Resources(threads, shared, device.shared_per_block_optin, registers, blocks)

@@ -71,10 +71,23 @@ def memory(
     found += _panels(schedule, work, tiles)
     found += _landings(schedule, matched, tiles)
     found += _given(schedule, work, tiles)
-    if barriers is None and schedule.specialised:
-        found.append(Buffer("barriers", "barrier", 0, 1, pattern_bytes(), _BARRIER_BYTES))
-    found += [_barriers(*one) for one in barriers or ()]
-    return _placed(found)
+    if barriers is not None or schedule.specialised:
+        found += barrier_buffers(barriers)
+    return placed(found)
+
+
+def barrier_buffers(barriers: Sequence[tuple[str, int, int]] | None) -> list[Buffer]:
+    """Barriers, not placed yet.
+
+    Args:
+        barriers: name, slots and owners of each; None before they are derived: room for them.
+    """
+    if barriers is None:
+        return [Buffer("barriers", "barrier", 0, 1, pattern_bytes(), _BARRIER_BYTES)]
+    return [
+        Buffer(name, "barrier", 0, slots, _BARRIER_BYTES, _BARRIER_BYTES, own)
+        for name, slots, own in barriers
+    ]
 
 
 def needed(buffers: Sequence[Buffer]) -> int:
@@ -82,7 +95,7 @@ def needed(buffers: Sequence[Buffer]) -> int:
     return max((buffer.end for buffer in buffers), default=0)
 
 
-def _placed(buffers: list[Buffer]) -> tuple[Buffer, ...]:
+def placed(buffers: list[Buffer]) -> tuple[Buffer, ...]:
     """One behind the other, but for those that overlay the ones before them."""
     offset, found = 0, []
     for buffer in buffers:
@@ -150,7 +163,3 @@ def _given(schedule: Schedule, work: Pointwork, tiles: Tiling) -> list[Buffer]:
         )
         for number, one in enumerate(work.before)
     ]  # fmt: skip
-
-
-def _barriers(name: str, slots: int, owners: int) -> Buffer:
-    return Buffer(name, "barrier", 0, slots, _BARRIER_BYTES, _BARRIER_BYTES, owners)

@@ -5,7 +5,7 @@ one iterator k, which both operands read. Of the output's axes, n is one that on
 reads, m one that only the other reads, or none; all further ones count matrices: they are batch
 dims, whoever reads them. Where several axes could be n it is the one that is contiguous in the
 first output, so that a row of results can be stored with wide instructions; where several could be
-m, the last.
+m, the last that has more than one index.
 
 All products of a kernel have the same m, n and batch dims. Transposition, column-major storage and
 slices only change where an operand's elements lie; operands that are read alike are one operand.
@@ -261,11 +261,13 @@ def _axes(program: Program, fusion: Fusion) -> tuple[str, ...]:
     left = left or unread[:1]
     if not left:
         raise _no_product(program, first)
+    sizes = dict(first.domain)
+    m = next((it for it in reversed(left) if sizes[it] != 1), left[-1])
     dims, batch = [], 0
     for iterator in written:
         if iterator == n:
             dims.append("n")
-        elif iterator == left[-1]:
+        elif iterator == m:
             dims.append("m")
         else:
             dims.append(f"z{batch}")

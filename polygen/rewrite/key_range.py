@@ -149,6 +149,8 @@ def _linear(values: Values, arg: Argument, at: Pointwise) -> tuple[float, float,
         if form is not None and form.per != 1:
             return None
         scale, number = (form.scale, form.offset) if form else (1, 0)
+        if dict(at.domain).get(name) == 1:  # one index: rows are told apart by another axis
+            return (0.0, 0.0, float(number))
         axes = [it for it, _ in at.domain]
         if name == axes[-1]:
             return (0.0, float(scale), float(number))

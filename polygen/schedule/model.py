@@ -39,6 +39,9 @@ class Tile:
 
     cta: CtaTile = CtaTile()
     warp: WarpTile = WarpTile()
+    # of a chain of products: keys of a part, which a block visits; parts are combined in the launch
+    # that follows. 0: a block visits all keys of its rows
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +175,9 @@ class Schedule:
     # Whether the operands are exchanged: m of all fields above is then a result's contiguous dim,
     # and its few rows are n.
     exchange: bool = False
+    # of a chain's scores: "fast" forms as everywhere, or where there are any "short" ones, of one
+    # instruction and less accurate
+    functions: str = "fast"
     launch: Launches = Launches()
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -106,3 +108,75 @@ def test_checks_run_chains() -> None:
     kernel = pg.fuse(causal).compile(*SIGNATURE, arch="sm_90a")
     report = kernel.check({"B": 1, "S": 140, "T": 200})
     assert report.ok, report
+
+
+def test_room_is_kept_for_the_barriers_that_are_derived() -> None:
+    from polygen.lower.chain_memory import chain_memory, layouts
+    from polygen.lower.memory import needed
+
+    program, target = pg.fuse(causal).program(*SIGNATURE), device("sm_90a")
+    chosen, found = decide_chain(program, target, "auto"), matched(program)
+    made = layouts(found, chosen.shape, chosen.atom, "")
+    plan = pg.fuse(causal).compile(*SIGNATURE, arch="sm_90a").passes.plan
+    rings = needed(chain_memory(found, chosen.shape, made, ()))
+    assert rings < plan.resources.shared_bytes <= needed(chain_memory(found, chosen.shape, made))
+
+
+def test_keys_are_in_parts_where_the_grid_is_thin() -> None:
+    target = device("sm_90a")
+    program = pg.fuse(softmax).program("bf16[B,H,G,64]", "bf16[B,H,T,64]", "bf16[B,H,T,64]")
+
+    def chosen(**sizes: int) -> str:
+        return decide_chain(program, target, "auto", sizes=sizes).schedule.name
+
+    assert chosen() == "chain_192x64x128_r2_t"
+    assert chosen(G=8) == "chain_64x64x128_r1"
+    assert chosen(B=1, H=8, G=8, T=65536).startswith("chain_64x64x128_r1_p")
+    assert chosen(B=64, H=8, G=8, T=4096) == "chain_64x64x128_r1"
+    assert chosen(B=8, H=16, G=4096, T=4096) == "chain_192x64x128_r2_t"
+
+
+def test_parts_that_are_not_those_that_are_combined_are_refused() -> None:
+    from chain_samples import few_rows
+
+    from polygen.errors import VerifyError
+    from polygen.lower.key_parts import check_parts
+
+    kernel = pg.fuse(causal).compile(*SIGNATURE, arch="sm_90a", schedule=few_rows(128))
+    plan = kernel.passes.plan
+    assert len(check_parts(plan)) == 2 and plan.following is not None
+    less = replace(plan.following, parts=plan.following.parts[:-1])
+    for wrong in (
+        replace(plan, launch=replace(plan.launch, tile_across=256)),
+        replace(plan, following=less),
+        replace(plan, following=None),
+        replace(plan, key_tiles=replace(plan.key_tiles, part=3)),
+    ):
+        with pytest.raises(VerifyError):
+            check_parts(wrong)
+
+
+def test_keys_that_fill_no_tile_get_another() -> None:
+    program, target = pg.fuse(softmax).program(*["bf16[B,S,128]"] * 3), device("sm_90a")
+
+    def chosen(keys: int) -> str:
+        return decide_chain(program, target, "auto", sizes={"B": 256, "S": keys}).schedule.name
+
+    assert chosen(512) == "chain_128x128x128_r2_t"
+    assert chosen(640) == chosen(4096) == "chain_128x128x160_r1"
+    assert chosen(1152) == "chain_128x128x128_r1_t"  # not 1280, a ninth more
+
+
+def test_functions_of_one_instruction_are_asked_for() -> None:
+    from chain_samples import few_rows
+
+    def capped(q, k, v):
+        return pg.softmax(pg.tanh((q @ k.mT) * 0.0125) * 10.0) @ v
+
+    short = replace(few_rows(), functions="short")
+    kernel = pg.fuse(capped).compile(*SIGNATURE, arch="sm_90a", schedule=short)
+    assert "tanh.approx" in kernel.ptx
+    assert "tanh.approx" not in pg.fuse(capped).compile(*SIGNATURE, arch="sm_90a").source
+    exact = pg.fuse(lambda q, k, v: capped(q, k, v).astype("f32"))
+    kernel = exact.compile(*SIGNATURE, arch="sm_90a", schedule=short, out_dtype="f32")
+    assert "tanh.approx" not in kernel.source  # results of more than 16 bits

@@ -170,3 +170,8 @@ def test_single_rows_and_columns_fuse(x, w, b):
 def test_a_single_row_spread_over_many_does_not_fuse():
     with pytest.raises(UnsupportedProgram, match=r"S0 over \[1, N\], P1 over \[M, N\]"):
         parts("x @ w + r", x="bf16[1,K]", w="bf16[K,N]", r="bf16[M,N]")
+
+
+def test_one_row_of_each_head_leaves_the_heads_as_rows() -> None:
+    _, _, found = parts("q @ k.mT", q="bf16[B,H,G,1,64]", k="bf16[B,H,1,T,64]")
+    assert (found.m, found.batches) == ("G", (("z0", "B"), ("z1", "H"), ("z2", 1)))
