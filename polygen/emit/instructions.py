@@ -56,8 +56,7 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         needed |= {"pack", "chunks", "computed"}
     by_index = [fetch.rows for one in computed for fetch in one.fetches]
     by_index += [
-        rows for e in (*plan.epilogue.before, plan.epilogue) for read in e.reads
-        for rows in read.rows
+        rows for e in plan.epilogues for read in e.reads for rows in read.rows
     ]  # fmt: skip
     if any(rows is not None for rows in by_index):
         needed.add("gathered")

@@ -23,8 +23,8 @@ _WRITTEN_TEXT = (
     "to_column from_row from_column "
     "locate fill multiply finish work matrix band in_band width rank owner turn quarter "
     "fold unfold full low_a low_b address_a address_b fragment_a fragment_b place_scratch "
-    "groups rows_before rows_of_group tiles_m tiles_n RowGroups all_tiles find_together "
-    "Cursor __attribute__ always_inline __syncwarp"
+    "section item groups rows_before rows_of_group tiles_m tiles_n RowGroups all_tiles "
+    "find_together Cursor __attribute__ always_inline __syncwarp"
 )
 _WRITTEN = frozenset(_WRITTEN_TEXT.split())
 _KEYWORDS_TEXT = (
@@ -42,6 +42,7 @@ _MADE = re.compile(
     r"(wait|arrive|bar|fence|retire|skip|fetch)_|\w+_(warps|producer|loader|consumer)(_behind)*$"
     r"|z\d+$|(sum|mma|multiply|multiply_matrices|low_[ab])_\d+s?$|(copy|load|fragment)_[ab]\d*$"
     r"|combine_[a-z_]+$|fold_(i|q|w|place|rows?|columns|block|results?|parts|(at|from|\w+_part)?\d+|at|e)$"
+    r"|(items|tiles_m|tiles_n)_\d+$"
     r"|kept_end$|(row_at|read_)\d+$|row_v\d+|\w+_r\d+$"
 )
 _KEYWORDS = frozenset(_KEYWORDS_TEXT.split())

@@ -63,6 +63,8 @@ class Pointwork:
     before: tuple[Pointwork, ...] = ()
     known: tuple[str, ...] = ()
     sizes: tuple[tuple[str, tuple[Dim, ...]], ...] = ()  # name -> dims whose elements it counts
+    # Whether its panels are called by number: those of several sections of a kernel are the same.
+    numbered: bool = False
 
     @property
     def matrices(self) -> tuple[Element, ...]:

@@ -164,10 +164,6 @@ NOT_YET = {
         "x @ u + gelu(x @ w) @ w", {"x": "f16[M,K]", "w": "f16[K,K]", "u": "f16[K,K]"},
         ("3 products, of which one reads another's sums", "Make two functions"),
     ),
-    "two output domains": (
-        "(x @ w, x @ u)", {"x": "f16[M,K]", "w": "f16[K,N]", "u": "f16[K,P]"},
-        ("products over different output domains", "S0 over [M, N], S1 over [M, P]", "Split"),
-    ),
 }  # fmt: skip
 
 

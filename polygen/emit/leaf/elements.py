@@ -33,9 +33,9 @@ def types(plan: KernelPlan, more: Sequence[Read] = ()) -> dict[str, Any]:
     """The element types of the epilogue's operands and outputs, of what else is read so, and those
     that are rounded to.
     """
-    e = plan.epilogue
-    tensors = [r.tensor for r in (*e.reads, *more) if r.tensor.dims]
-    tensors += [w.tensor for w in e.writes]
+    last = [one.epilogue for one in plan.each]
+    tensors = [r.tensor for r in (*(r for e in last for r in e.reads), *more) if r.tensor.dims]
+    tensors += [w.tensor for e in last for w in e.writes]
     casts = [s.dtype for s in plan.program.pointwise if s.function == "cast"]
     outputs = [tensor.dtype for tensor in plan.program.outputs]
     return type_records((t.dtype for t in tensors), (*casts, *outputs), plan.device)
