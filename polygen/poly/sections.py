@@ -2,7 +2,7 @@
 
 A program may be several, between which no value flows: each a set of statements that values join.
 Where they have one output domain they run as one, product beside product at every point. Where
-their domains differ, or several write one array, each is a *section* of the kernel: its tiles are
+their domains differ, each is a *section* of the kernel: its tiles are
 work items like those of all others, and a block goes from one to the next. A section is a program
 of its own, so that everything that is proved of a program is proved of it.
 
@@ -37,8 +37,7 @@ def sections(program: Program) -> tuple[Program, ...]:
     joined = _joined(program)
     if len(joined) == 1 or not all(map(_domain, joined)):
         return (program,)
-    domains = {_domain(statements) for statements in joined}
-    if len(domains) == 1 and not _written_by_several(program):
+    if len({_domain(statements) for statements in joined}) == 1:
         return (program,)
     return tuple(_section(program, statements) for statements in joined)
 
@@ -99,12 +98,6 @@ def _domain(statements: Sequence[Statement]) -> tuple[str, ...]:
         return ()
     sizes = dict(first.domain)
     return tuple(sorted(str(sizes[iterator]) for iterator in first.write.iterators)) or ("1",)
-
-
-def _written_by_several(program: Program) -> bool:
-    """Whether several statements write one array, each a part of it."""
-    stored = [s.write.name for s in program.statements if s.write.name in program.tensors]
-    return len(set(stored)) < len(stored)
 
 
 def _section(program: Program, statements: tuple[Statement, ...]) -> Program:

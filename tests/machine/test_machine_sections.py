@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import polygen as pg
@@ -50,6 +51,15 @@ def transposed(x, w, u):
     return (x * 2) @ w, (x * 2) @ u
 
 
+def beside(x, w, u, b):
+    return pg.maximum(x @ np.concatenate([w, u]).T + b, 0)
+
+
+def rotated(x, w, c, s):
+    left, right = np.split(x @ w.T, 2, axis=-1)
+    return np.concatenate([left * c - right * s, right * c + left * s], axis=-1)
+
+
 def gated(x, a, b, c, d):
     return pg.maximum(x @ a.T, 0) * (x @ b.T), (x @ c.T) * (x @ d.T)
 
@@ -73,7 +83,7 @@ KERNELS = {
         (136, 72, 136, 136),
     ),
 }  # fmt: skip
-FAST = ("in turns",)
+FAST = ()
 
 
 def slowly(names):
@@ -91,6 +101,25 @@ def test_tiles_of_all_sections_are_right(name):
     kernel = pg.fuse(function).compile(*signature, arch="sm_90a", schedule=schedule)
     assert len(kernel.passes.plan.sections) == len(kernel.program.outputs)
     findings(kernel, dict(zip("MNPK", extents, strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("function", "signature", "schedule", "count"),
+    [
+        (beside, ("bf16[M,K]", "bf16[72,K]", "bf16[24,K]", "f32[96]"), roles(), 2),
+        pytest.param(
+            rotated,
+            ("bf16[M,K]", "bf16[64,K]", "f32[M,32]", "f32[M,32]"),
+            roles(through="lines", cta=(64, 32), warp=(64, 32)),
+            0,
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_several_write_one_output(function, signature, schedule, count):
+    kernel = pg.fuse(function).compile(*signature, arch="sm_90a", schedule=schedule)
+    assert len(kernel.passes.plan.sections) == count
+    findings(kernel, {"M": 136, "K": 72})
 
 
 @pytest.mark.slow

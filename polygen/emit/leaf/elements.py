@@ -53,7 +53,7 @@ def _values(e: Epilogue) -> tuple[dict[str, str], dict[str, str]]:
 def outcomes(e: Epilogue) -> list[str]:
     """What the statements make of one element: results that are stored, terms that are folded."""
     terms = (term for fold in e.folds for term in fold.terms if isinstance(term, str))
-    return [*(write.tensor.name for write in e.writes), *terms]
+    return [*(write.name for write in e.writes), *terms]
 
 
 def folded(e: Epilogue, element: int, at: int) -> list[str]:
@@ -221,7 +221,7 @@ def _element(read: Read, e: Epilogue) -> str:
 
 
 def _store(write: Write, e: Epilogue) -> str:
-    name, out = epilogue_type(write.tensor), f"{write.tensor.name}_out"
+    name, out = epilogue_type(write.tensor), f"{write.name}_out"
     if in_words(write, e):
         place = position(write, "row", "column")
         return f"write_{name}<{e.vector}, {max(write.width, _WORD_BYTES)}>({place}, {out});"
