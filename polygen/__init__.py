@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from polygen.frontend.functions import round_half_even as round
     from polygen.frontend.gathering import check_rows
     from polygen.frontend.groups import check_ends, grouped_matmul, per_group
+    from polygen.frontend.joined import concatenate, split, stack
     from polygen.frontend.packed import unpack
     from polygen.frontend.products import einsum, matmul
     from polygen.frontend.random import dropout
@@ -106,6 +107,7 @@ __all__ = [
     "check_ends",
     "check_rows",
     "clip",
+    "concatenate",
     "cos",
     "dropout",
     "einsum",
@@ -161,8 +163,10 @@ __all__ = [
     "softmax",
     "softplus",
     "softsign",
+    "split",
     "sqrt",
     "square",
+    "stack",
     "sum",
     "tan",
     "tanh",
@@ -191,6 +195,9 @@ _HOMES = {
     "check_rows": "polygen.frontend.gathering",
     "dropout": "polygen.frontend.random",
     "grouped_matmul": "polygen.frontend.groups",
+    "concatenate": "polygen.frontend.joined",
+    "split": "polygen.frontend.joined",
+    "stack": "polygen.frontend.joined",
     "indices": "polygen.frontend.coordinates",
     "repeat": "polygen.frontend.coordinates",
     "tril": "polygen.frontend.coordinates",

@@ -23,6 +23,7 @@ from polygen.chained import decide_chain, is_chain
 from polygen.emit.functions import is_costly
 from polygen.errors import InvarianceError, ScheduleError, UnsupportedProgram
 from polygen.fit import fitting, instruction_for
+from polygen.fit_sections import check_operands, check_sections, fitting_all, together
 from polygen.frontend.invariant import for_every_size
 from polygen.frontend.monoids import INDEX, MONOIDS
 from polygen.frontend.pitches import row_step
@@ -54,6 +55,7 @@ from polygen.poly.register_operands import stored_bits
 from polygen.poly.row_passes import split_for
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import scop
+from polygen.poly.sections import require_alike, sections
 from polygen.schedule.load import check_structure, load_schedule, shipped
 from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted, Problem
@@ -77,10 +79,20 @@ class Prospect:
 
     matched: Match
     work: Pointwork
+    others: tuple[Prospect, ...] = ()  # of the kernel's other sections
+
+    @property
+    def each(self) -> tuple[Prospect, ...]:
+        """Of all sections."""
+        return (replace(self, others=()), *self.others)
 
     def under(self, schedule: Schedule) -> Prospect:
         """The same as a schedule has it run: as it is, or with operands exchanged."""
-        return Prospect(oriented(self.matched, schedule), oriented_work(self.work, schedule))
+        return Prospect(
+            oriented(self.matched, schedule),
+            oriented_work(self.work, schedule),
+            tuple(one.under(schedule) for one in self.others),
+        )
 
 
 @functools.lru_cache(maxsize=_MOST_PROSPECTS)
@@ -137,7 +149,8 @@ def decide(
 ) -> tuple[Atom, Schedule, str]:
     """The instruction, the schedule and where it comes from; arguments as for `decision`."""
     behind = prospect
-    matched, work = prospect.matched, prospect.work
+    matched = prospect.matched
+    check_operands([one.matched for one in prospect.each], device)
     forced = knobs.current().schedule
     if schedule == "auto" and forced is not None:
         schedule = forced
@@ -153,13 +166,14 @@ def decide(
         decided = load_schedule(Path(schedule))
         origin = f"file {schedule}"
     else:
-        instruction_for(matched, device, Schedule())  # refuses what no instruction takes at all
+        for one in prospect.each:  # refuses what no instruction takes at all
+            instruction_for(one.matched, device, Schedule())
         check_types(program, device)
-        problem = _problem(program, matched, work, sizes)
+        problem = _whole_problem(program, prospect, sizes)
         offers = _offers(program, device, sizes, problem)
-        careful = fitting(matched, device, work, careful=True)
+        careful = _fitting(prospect, device, careful=True)
         fit = _remembering(careful, _fitted(program, device))
-        measured = fitting(matched, device, work, careful=False)
+        measured = _fitting(prospect, device, careful=False)
         if program.invariant:
             wanted = sums or sum_class(program, device, sizes)
             own = of_class(fit, wanted, matched, device, in_other_k_tiles=False)
@@ -180,17 +194,17 @@ def decide(
                 "least alignment there is: x:bf16[M,K]@2",
             ) from reason
     prospect = _in_tiles(program) if is_covering(decided) else behind
-    matched, work = prospect.matched, prospect.work
     as_run = prospect.under(decided)
     instruction = instruction_for(as_run.matched, device, decided)
     check_types(program, device)
     check_structure(decided, instruction, f"schedule {decided.name}")
     check_launch(decided, device)
     check_copies(decided, device)
-    check_wide(decided, matched)
-    check_groups(decided, matched)
-    check_folds(decided, work)
-    check_rows(decided, matched, work)
+    for one in prospect.each:
+        check_wide(decided, one.matched)
+        check_groups(decided, one.matched)
+        check_folds(decided, one.work)
+        check_rows(decided, one.matched, one.work)
     if instruction.scope == "warpgroup" and not decided.specialised:
         raise ScheduleError(
             f"{instruction} is an instruction of one warpgroup",
@@ -198,7 +212,9 @@ def decide(
             why="without roles every warp multiplies by itself",
             nearest='roles.form = "cooperative"',
         )
-    check_roles(decided, behind_copy(as_run.matched, decided), instruction, as_run.work)
+    for one in as_run.each:
+        check_roles(decided, behind_copy(one.matched, decided), instruction, one.work)
+    check_sections([(one.matched, one.work) for one in as_run.each], decided, instruction)
     return instruction, decided, origin
 
 
@@ -327,14 +343,21 @@ def candidates(
             nearest="Give a schedule of your own, whose tile.cta.k is the keys of a tile",
         )
     found = _analysed(program)
-    problem = _problem(program, found.matched, found.work, sizes)
-    fit = fitting(found.matched, device, found.work, careful=False)
+    problem = _whole_problem(program, found, sizes)
+    fit = _fitting(found, device, careful=False)
     if program.invariant:
         fit = of_class(fit, sum_class(program, device, sizes), found.matched, device)
     return problem, fit
 
 
 def _analysed(program: Program, *, in_tile: bool = False) -> Prospect:
+    require_alike(program)
+    found = sections(program)
+    if len(found) > 1:
+        first, *others = (
+            replace(one, work=replace(one.work, numbered=True)) for one in map(_analysed, found)
+        )
+        return replace(first, others=tuple(others))
     split = split_for(program, in_tile=in_tile)
     times = dict(split.passes.statements) if split.passes else {}
     computed = prologues(split.main)
@@ -342,6 +365,16 @@ def _analysed(program: Program, *, in_tile: bool = False) -> Prospect:
     fusion = fuse(statements, scop(statements, passes=times), times)
     matched = match(statements, fusion, computed, program.inputs)
     return Prospect(matched, pointwork(statements, fusion, matched, split))
+
+
+def _fitting(
+    found: Prospect, device: Device, *, careful: bool
+) -> Callable[[Schedule], Fitted | str]:
+    """Fits schedules to a program: to all of its sections alike."""
+    if not found.others:
+        return fitting(found.matched, device, found.work, careful=careful)
+    every = [(one.matched, one.work) for one in found.each]
+    return fitting_all(every, device, careful=careful)
 
 
 @functools.lru_cache(maxsize=_MOST_PROSPECTS)
@@ -360,6 +393,12 @@ def _remembering(
         return found
 
     return remembered
+
+
+def _whole_problem(program: Program, found: Prospect, sizes: dict[str, int]) -> Problem:
+    """The problem of a program; of several sections, one product of all their results."""
+    problems = [_problem(program, one.matched, one.work, sizes) for one in found.each]
+    return together(problems) if found.others else problems[0]
 
 
 def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str, int]) -> Problem:

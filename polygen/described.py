@@ -150,7 +150,9 @@ class Described:
             )
         passes = self.passes
         return {
-            "program": lambda: f"{passes.program}\n\n{passes.tree.fusion}\n\n{passes.tree.match}",
+            "program": lambda: "\n\n".join(
+                map(str, (passes.program, passes.tree.fusion, *(p.match for p in passes.plan.each)))
+            ),
             "rewrite": lambda: show_rewrite(passes.program),
             "scop": lambda: str(passes.scop),
             "tree": lambda: str(passes.tree),

@@ -9,15 +9,16 @@ from pathlib import Path
 
 from polygen.brief import Brief
 from polygen.chained import decide_chain, is_chain, map_and_lower
-from polygen.decide import ISL_LOCK, Prospect, decide
+from polygen.decide import ISL_LOCK, Prospect, decide, prospect
 from polygen.emit.cuda import emit
 from polygen.emit.functions import is_costly
 from polygen.emit.source import KernelSource
 from polygen.errors import PolygenError, ScheduleError, UnsupportedProgram, echo, in_digits
 from polygen.frontend.pitches import check_pitch, pitches, row_step
-from polygen.frontend.program import Program, Tensor
+from polygen.frontend.program import Dim, Program, Tensor
 from polygen.frontend.shapes import LARGEST_SIZE
 from polygen.generated import Generated, kept
+from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.invariance import check_class, sums_of
 from polygen.lower.build import lower
@@ -25,6 +26,7 @@ from polygen.lower.cover import is_covering
 from polygen.lower.memory import memory, needed
 from polygen.lower.plan import KernelPlan
 from polygen.lower.resources import resources
+from polygen.lower.sections import join
 from polygen.lower.verify import verify
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.fusion import Fusion, fuse
@@ -32,11 +34,12 @@ from polygen.poly.mapping import ScheduleTree, map_program
 from polygen.poly.match import match
 from polygen.poly.pointwise import pointwork
 from polygen.poly.prologue import prologues, prove_prologues, without_prologues
-from polygen.poly.realign import program_behind, prove_copy, realign
+from polygen.poly.realign import program_behind, prove_copy, realign, realign_all
 from polygen.poly.results import copies_in_background, copies_staged, panels, row_vectors
 from polygen.poly.row_passes import split_for
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import Scop, scop
+from polygen.poly.sections import require_alike, sections
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import tiling
 from polygen.poly.whole_rows import RowPasses
@@ -47,6 +50,17 @@ from polygen.tune import lookup
 # number of functions that are more than arithmetic (gelu: 25 of them 7 s, 50 of them 36 s).
 MOST_OPERATIONS, MOST_FUNCTIONS = 512, 128
 _MOST_DERIVED = 64  # tile programs
+
+
+@dataclass(frozen=True, slots=True)
+class _Analysed:
+    """What is known of a program, or of a section of one, when its schedule is decided."""
+
+    products: Program
+    model: Scop
+    fusion: Fusion
+    prospect: Prospect
+    passes: RowPasses | None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -129,41 +143,103 @@ def _generate(
 ) -> Passes:
     if is_chain(program):
         return _chain(program, device, sizes, schedule, command, skip)
-    products, model, fusion, prospect, passes = _analysed(program)
-    instruction, decided, origin = decide(program, prospect, device, sizes, schedule, skip, sums)
-    copy = realign(program, prospect.matched, decided)
+    require_alike(program)
+    if len(sections(program)) > 1:
+        return _of_sections(program, device, sizes, schedule, command, skip)
+    products, model, fusion, found, passes = _analysed(program)
+    instruction, decided, origin = decide(program, found, device, sizes, schedule, skip, sums)
+    copy = realign(program, found.matched, decided)
     asked, program = program, program_behind(program, copy)
     in_tile = is_covering(decided)
     if copy is not None or in_tile:
-        products, model, fusion, prospect, passes = _analysed(program, in_tile=in_tile)
-    prospect = prospect.under(decided)
-    matched = prospect.matched
-    # What does not fit is refused before anything is proved of it.
+        products, model, fusion, found, passes = _analysed(program, in_tile=in_tile)
+    found = found.under(decided)
+    analysed = _Analysed(products, model, fusion, found, passes)
+    tree = _mapped(program, analysed, decided, instruction, device)
+    if program.invariant:
+        own = sums_of(decided, instruction, found.matched)
+        check_class(tree.sums, program, sums or own.text)
+    plan = verify(lower(program, tree, decided, instruction, device))
+    if copy is not None:
+        plan = replace(plan, realign=copy, proofs=(*plan.proofs, *prove_copy()))
+    return Passes(asked, model, tree, plan, emit(plan, command), origin, command)
+
+
+def _mapped(
+    program: Program,
+    found: _Analysed,
+    decided: Schedule,
+    instruction: Atom,
+    device: Device,
+    depths: tuple[Dim, ...] = (),
+) -> ScheduleTree:
+    """Refuse what does not fit, before anything is proved of it; then the tree, with its proofs.
+
+    Args:
+        program: a program, or a section of one.
+        found: what is known of it, as the schedule has it run.
+        decided: the schedule.
+        instruction: that multiplies.
+        device: the target.
+        depths: lengths of the sums of the kernel's other sections.
+    """
+    matched, work = found.prospect.matched, found.prospect.work
     tiles = tiling(decided, instruction)
-    least = needed(memory(decided, matched, prospect.work, tiles, ()))
+    least = needed(memory(decided, matched, work, tiles, ()))
     resources(decided, matched, tiles, instruction, device, least)
     tree = map_program(
-        model,
-        fusion,
+        found.model,
+        found.fusion,
         matched,
         decided,
         instruction,
         asynchronous=copies_in_background(matched, device),
         staged=copies_staged(device),
-        rows=row_vectors(products, decided),
-        panels=panels(decided, prospect.work),
+        rows=row_vectors(found.products, decided),
+        panels=panels(decided, work),
         derived=synchronised,
         invariant=program.invariant,
-        folds=bool(prospect.work.folds),
-        passes=passes,
+        folds=bool(work.folds),
+        passes=found.passes,
+        longer=any(depth not in matched.depths for depth in depths),
     )
-    tree = replace(tree, proofs=(*prove_prologues(program), *tree.proofs))
-    if program.invariant:
-        check_class(tree.sums, program, sums or sums_of(decided, instruction, matched).text)
-    plan = verify(lower(program, tree, decided, instruction, device))
+    return replace(tree, proofs=(*prove_prologues(program), *tree.proofs))
+
+
+def _of_sections(
+    program: Program,
+    device: Device,
+    sizes: dict[str, int],
+    schedule: Schedule | Path | str,
+    command: str,
+    skip: frozenset[str],
+) -> Passes:
+    """All passes of a program of several sections: each on its way, then joined."""
+    whole = prospect(program)
+    instruction, decided, origin = decide(program, whole, device, sizes, schedule, skip)
+    copy = realign_all(program, [one.matched for one in whole.each], decided)
+    asked, program = program, program_behind(program, copy)
+    every = [_Analysed(*_analysed(one)) for one in sections(program)]
+    depths = tuple(depth for one in every for depth in one.prospect.matched.depths)
+    trees, plans = [], []
+    for section, own in zip(sections(program), every, strict=True):
+        work = replace(own.prospect.work, numbered=True)
+        known = replace(own.prospect, work=work).under(decided)
+        own = replace(own, prospect=known)
+        trees.append(_mapped(section, own, decided, instruction, device, depths))
+        plans.append(lower(section, trees[-1], decided, instruction, device, numbered=True))
+    plan = join(program, plans)
+    for one in plan.sections:
+        verify(one)
     if copy is not None:
         plan = replace(plan, realign=copy, proofs=(*plan.proofs, *prove_copy()))
-    return Passes(asked, model, tree, plan, emit(plan, command), origin, command)
+    tree = replace(
+        trees[0],
+        elements="{ " + "; ".join(one.elements.strip("{ }") for one in trees) + " }",
+        proofs=plan.proofs,
+        sums=plan.sums,
+    )
+    return Passes(asked, scop(program), tree, plan, emit(plan, command), origin, command)
 
 
 def _chain(

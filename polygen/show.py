@@ -67,7 +67,7 @@ def show_plan(plan: KernelPlan, origin: str) -> str:
         ("boxes", [_boxes(leaf) for leaf in plan.leaves if isinstance(leaf.work, Move)]),
         ("fragment loads", [_load(load) for load in plan.of(Load)]),
         ("between the products", _between(plan)),
-        ("epilogue", _epilogue(plan)),
+        ("epilogue", [line for one in plan.each for line in (*_whose(one, plan), *_epilogue(one))]),
         ("sums", [reproducible(plan.sums), *map(str, (*plan.sums.orders, *plan.sums.folds))]),
         ("barriers", [line for placed in plan.syncs for line in _barrier(placed)]),
         ("resources", [str(plan.resources)]),
@@ -85,7 +85,10 @@ def show_plan(plan: KernelPlan, origin: str) -> str:
 def _grid(plan: KernelPlan) -> str:
     launch, cluster = plan.launch, plan.schedule.cluster
     groups = f"groups of {launch.group} tiles along {plan.schedule.raster.along}"
-    if launch.batches:
+    if launch.further:
+        outputs = (" x ".join(map(str, (*s.batches, s.along, s.across))) for s in launch.sections)
+        groups += f", of {len(launch.sections)} sections one after another: {', '.join(outputs)}"
+    elif launch.batches:
         groups += f" of each of {' x '.join(map(str, launch.batches))} matrices"
     if plan.match.groups:
         known = plan.match.groups
@@ -195,6 +198,12 @@ def _between(plan: KernelPlan) -> list[str]:
     if plan.key_tiles is not None:
         found += str(plan.key_tiles).split("; ")
     return found
+
+
+def _whose(section: KernelPlan, plan: KernelPlan) -> list[str]:
+    """Which section of a plan follows; nothing where it has none."""
+    names = ", ".join(one.contraction.name for one in section.match.products)
+    return [f"section {plan.sections.index(section)}, of {names}:"] if plan.sections else []
 
 
 def _epilogue(plan: KernelPlan) -> list[str]:

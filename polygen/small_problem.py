@@ -44,7 +44,7 @@ def trial_sizes(plan: KernelPlan) -> dict[str, int]:
     for role, extent in plan.extents:
         if isinstance(extent, str):
             sizes[extent] = max(sizes.get(extent, 1), wanted[role])
-    for name in plan.launch.batches:
+    for name in _batches(plan):
         if isinstance(name, str):
             sizes.setdefault(name, _TRIAL_MATRICES)
     groups = plan.launch.groups
@@ -55,6 +55,18 @@ def trial_sizes(plan: KernelPlan) -> dict[str, int]:
     for name in _odd(plan):
         sizes[name] += 3
     return sizes
+
+
+def _batches(plan: KernelPlan) -> list[Dim]:
+    """The extents of batch dims, of all sections."""
+    return [extent for one in plan.launch.sections for extent in one.batches]
+
+
+def _work(plan: KernelPlan, chosen: dict[str, int], tiles: dict[str, int]) -> int:
+    """Multiply-adds of whole tiles, of a kernel or of one section."""
+    extents = ((role, _extent(plan.match.extent(role), chosen)) for role in "mnk")
+    one = math.prod(-(-extent // tiles[role]) * tiles[role] for role, extent in extents)
+    return one * plan.launch.matrices(chosen)
 
 
 def _odd(plan: KernelPlan) -> set[str]:
@@ -96,9 +108,7 @@ def runnable_sizes(plan: KernelPlan, sizes: dict[str, int]) -> tuple[dict[str, i
     whole = {"m": 2 * plan.schedule.cluster.m, "n": 2, "k": plan.schedule.pipeline.stages + 1}
 
     def work(chosen: dict[str, int]) -> int:
-        extents = ((role, chosen[d] if isinstance(d, str) else d) for role, d in plan.extents)
-        one = math.prod(-(-extent // tiles[role]) * tiles[role] for role, extent in extents)
-        return one * plan.launch.matrices(chosen)
+        return sum(_work(of, chosen, tiles) for of in plan.each)
 
     if work(sizes) <= _REASONABLE:
         return sizes, ""
@@ -109,7 +119,7 @@ def runnable_sizes(plan: KernelPlan, sizes: dict[str, int]) -> tuple[dict[str, i
         kept = max(-(-whole[role] * tiles[role] // step) for role in roles) * step
         smaller[name] = min(sizes[name], kept + sizes[name] % step)
     tiled = {dim for _, dim in plan.extents}
-    for name in {dim for dim in plan.launch.batches if isinstance(dim, str)} - tiled:
+    for name in {dim for dim in _batches(plan) if isinstance(dim, str)} - tiled:
         smaller[name] = min(sizes[name], _TRIAL_MATRICES)
     asked = ", ".join(f"{name} = {value}" for name, value in sizes.items())
     if smaller == sizes:

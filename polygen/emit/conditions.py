@@ -18,7 +18,7 @@ from polygen.emit.names import c_name
 from polygen.frontend.program import Dim, Program, Tensor
 from polygen.frontend.shapes import LARGEST_SIZE
 from polygen.hardware.device import common_facts
-from polygen.lower.launch import Launch, stride_argument
+from polygen.lower.launch import Extents, Launch, stride_argument
 
 FIRST_CODE = 20001  # behind all of cudaError_t, which ends at 10000
 
@@ -106,7 +106,7 @@ def conditions(
         found.append(Condition("cover", dim=covered[0], multiple=covered[1]))
     if launch is not None and not launch.persistent:
         found.append(Condition("grid"))
-    elif launch is not None and (launch.batches or launch.grouped):
+    elif launch is not None and (launch.batches or launch.grouped or launch.further):
         # Of one matrix there are never too many: its elements would not fit any memory.
         found.append(Condition("work"))
     tensors = [t for t in (*program.inputs, *program.outputs) if t.dims]
@@ -294,7 +294,23 @@ def work_items(launch: Launch, count: int | None = None) -> str:
             ("across", launch.tile_across * launch.cluster[1]),
         )
     )
-    return " * ".join([along, f"({across})", *map(_size, launch.batches[:count])])
+    first = " * ".join([along, f"({across})", *map(_size, launch.batches[:count])])
+    return " + ".join([first, *(_further_items(launch, one) for one in launch.further)])
+
+
+def _further_items(launch: Launch, one: Extents) -> str:
+    """The clusters of tiles of a section behind the first, in 64 bits."""
+    sides = zip(
+        (one.along, one.across),
+        (launch.tile_along, launch.tile_across),
+        launch.cluster,
+        strict=True,
+    )
+    tiles = (
+        f"(({_size(extent)} + {tile * blocks - 1}LL) / {tile * blocks})"
+        for extent, tile, blocks in sides
+    )
+    return " * ".join([*tiles, *map(_size, one.batches)])
 
 
 def _batches(launch: Launch) -> str:
@@ -315,6 +331,11 @@ def _sentence(alike: Sequence[Condition], launch: Launch, tensors: Mapping[str, 
     if one.kind == "work" and launch.grouped:
         rows = launch.along if launch.grouped == "along" else launch.across
         return f"{rows} in {launch.groups} groups make at most {LARGEST_SIZE} tiles"
+    if one.kind == "work" and launch.further:
+        outputs = " and ".join(
+            " x ".join(map(str, (*s.batches, s.along, s.across))) for s in launch.sections
+        )
+        return f"{outputs} make at most {LARGEST_SIZE} tiles together"
     if one.kind == "work":
         return (
             f"{launch.along} and {launch.across} of {_batches(launch)} matrices make at most "

@@ -25,6 +25,7 @@ from polygen.emit.leaf.elements import statements, types
 from polygen.emit.leaf.load_threads import SHARED_ALIGNMENT
 from polygen.emit.leaf.make_fragments import made_lines
 from polygen.emit.leaf.scan import scan_combining, scan_helpers, scan_reads
+from polygen.emit.leaf.sections import counted
 from polygen.emit.leaves import extent_names, matrix_coordinates, size_name
 from polygen.emit.places import places
 from polygen.emit.row_groups import count, declared, find, of_group
@@ -32,7 +33,7 @@ from polygen.emit.source import KernelSource
 from polygen.hardware.device import Device
 from polygen.lower.fragments import Make
 from polygen.lower.plan import Buffer, KernelPlan
-from polygen.lower.work import Placed
+from polygen.lower.work import Locate, Placed
 from polygen.poly.key_tiles import FIRST, PART, KeyTiles
 from polygen.schedule.load import dumps
 from polygen.schedule.sums import reproducible
@@ -83,10 +84,9 @@ def _helpers(plan: KernelPlan) -> tuple[str, ...]:
     """The files of functions that statements call, behind and before the products."""
     before = [name for c in copies(plan) if c.computed for name in computed_lines(c.computed)[1]]
     before += [name for work in plan.of(Make) for name in made_lines(work)[1]]
+    last = [name for one in plan.each for name in statements(plan, one.epilogue)[1]]
     passes = [name for e in plan.epilogue.before for name in statements(plan, e)[1]]
-    return tuple(
-        dict.fromkeys((*statements(plan, plan.epilogue)[1], *passes, *before, *scan_helpers(plan)))
-    )
+    return tuple(dict.fromkeys((*last, *passes, *before, *scan_helpers(plan))))
 
 
 def _for_device(device: Device, helpers: tuple[str, ...]) -> tuple[str, ...]:
@@ -149,7 +149,7 @@ def _tidy(text: str) -> str:
 
 def _frame(plan: KernelPlan) -> dict[str, Any]:
     """Which tiles a block works on, and what its places share."""
-    along, depths = plan.schedule.raster.along, [size_name(depth) for depth in plan.match.depths]
+    along, depths = plan.schedule.raster.along, [size_name(depth) for depth in plan.depths]
     depth = functools.reduce(lambda one, other: f"max({one}, {other})", depths)
     step = plan.tiles.cta[2] * plan.tiles.split  # blocks that share sums have a range of k each
     record = {
@@ -218,8 +218,8 @@ def _triggered(plan: KernelPlan) -> list[str]:
 
 def _persistent(plan: KernelPlan) -> dict[str, Any]:
     rows, columns = plan.schedule.cluster.m, plan.schedule.cluster.n
-    blocks, extents = plan.launch.blocks, extent_names(plan)
-    super_m, super_n = plan.tiles.cta[0] * rows, plan.tiles.cta[1] * columns
+    blocks = plan.launch.blocks
+    lines, items = _items(plan, plan.tiles.cta[0] * rows, plan.tiles.cta[1] * columns)
     clustered = blocks > 1
     start = {"none": [], "block": ["start_block"], "cluster": ["start_cluster"]}[plan.frame.begin]
     end = ["end_cluster"] if plan.frame.end == "cluster" else []
@@ -230,13 +230,21 @@ def _persistent(plan: KernelPlan) -> dict[str, Any]:
         "items": "clusters of tiles" if rows * columns > 1 else "tiles",
         "cluster_blocks": blocks,
         "group_warps": plan.device.warpgroup_warps,
-        "tiles_m": _row_tiles(plan, super_m),
-        "n_extent": extents["n"],
-        "all_matrices": "".join(f" * {size_name(extent)}" for extent in plan.launch.batches),
-        "super_n": super_n,
-        "super_n_less_1": super_n - 1,
+        "counted": lines,
+        "all_items": items,
         **_barrier_frame(plan),
     }
+
+
+def _items(plan: KernelPlan, super_m: int, super_n: int) -> tuple[list[str], str]:
+    """How many tiles there are, or clusters of them: lines that count, and how many in all."""
+    sections = plan.of(Locate)[0].sections
+    if sections:
+        return counted(plan, sections, (super_m, super_n))
+    columns = f"({extent_names(plan)['n']} + {super_n - 1}) / {super_n}"
+    matrices = "".join(f" * {size_name(extent)}" for extent in plan.launch.batches)
+    line = f"const int tiles_m = {_row_tiles(plan, super_m)}, tiles_n = {columns};"
+    return [line], f"tiles_m * tiles_n{matrices}"
 
 
 def _row_tiles(plan: KernelPlan, tile: int) -> str:

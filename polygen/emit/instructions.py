@@ -22,7 +22,8 @@ from polygen.lower.work import Boxes, Copy, Fill, Load, Move, Product, Stream
 _ORDER = (
     "copies", "fragment_loads", "round_to_tf32", "split_to_tf32", "mma", "words", "places",
     "tensor_map", "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load",
-    "box_load_once", "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces", "pack", "pack_apart",
+    "box_load_once", "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces",
+    "pack", "pack_apart",
     "chunks", "gathered", "computed", "staged", "shared_words",
     "wgmma", "scan", "cursor", "partial_sums", "row_groups", "dots",
 )  # fmt: skip
@@ -58,8 +59,7 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         needed |= {"pack", "chunks", "computed"}
     by_index = [fetch.rows for one in computed for fetch in one.fetches]
     by_index += [
-        rows for e in (*plan.epilogue.before, plan.epilogue) for read in e.reads
-        for rows in read.rows
+        rows for e in plan.epilogues for read in e.reads for rows in read.rows
     ]  # fmt: skip
     if any(rows is not None for rows in by_index):
         needed.add("gathered")

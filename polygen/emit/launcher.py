@@ -109,7 +109,8 @@ def parameter(plan: KernelPlan, argument: Argument) -> str:
 
 
 def _grid_parameters(launch: Launch) -> str:
-    wanted = (launch.along, launch.across, *launch.batches, launch.groups)
+    own = ((one.along, one.across, *one.batches) for one in launch.sections)
+    wanted = (*(dim for extents in own for dim in extents), launch.groups)
     dims = dict.fromkeys(d for d in wanted if isinstance(d, str))
     resident = ["unsigned resident"] if launch.persistent else []
     blocks = f"unsigned grid[{3 if launch.batches else 2}]"
@@ -204,4 +205,5 @@ def _persistent(launch: Launch) -> dict[str, Any]:
         "tile_across": across,
         "rounded_along": rounded_up(launch, "along", along, ""),
         "rounded_across": rounded_up(launch, "across", across, ""),
+        "all": work_items(launch) if launch.further else "",
     }

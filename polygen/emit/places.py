@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from polygen.emit.ctext import loops
 from polygen.emit.leaf import render
+from polygen.emit.leaf.sections import render_all
 from polygen.emit.leaf.table import INDENT
 from polygen.emit.leaves import sum_register
 from polygen.lower.plan import KernelPlan, Place
@@ -84,7 +85,7 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
         return []
     atom, (rows, columns) = plan.atom, plan.tiles.atoms
     (kind, _), shape = sum_register(atom.c.dtype), f"[{rows}][{columns}][{atom.c.variables}]"
-    totals = [work.total for work in plan.of(Product)]
+    totals = list(dict.fromkeys(work.total for work in plan.of(Product)))
     landings = [one for work in plan.of(Send) for one in work.landings]
     if product.unit in ("mma.sync", "dot"):
         fragments = []
@@ -113,5 +114,7 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
 
 def _leaves(plan: KernelPlan, place: str, depth: int) -> list[str]:
     """The leaves declared at a place."""
+    if plan.sections:
+        return render_all(plan, place, depth)
     own = [leaf for leaf in plan.leaves if leaf.place == place]
     return [line for leaf in own for line in render(plan, leaf, depth)]

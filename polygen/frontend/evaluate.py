@@ -152,8 +152,35 @@ def _run(
             else:
                 keep = name in names and not round_outputs
                 value = _pointwise(statement, values, extents, keep, single)
-                values[name] = round_to(value, F32) if single else value
+                value = round_to(value, F32) if single else value
+                values[name] = _placed(program, statement, value, values, extents)
     return values
+
+
+def _placed(
+    program: Program,
+    statement: Pointwise,
+    value: Array,
+    values: Mapping[str, Array],
+    extents: Mapping[str, int],
+) -> Array:
+    """The array that a statement writes, where it writes all of it or a part."""
+    ranges, index = _extents(statement, extents), statement.write.index
+    name = statement.write.name
+    if sum(other.write.name == name for other in program.statements) == 1:
+        return value
+    tensor = program.tensors[name]
+    shape = tuple(_size(dim, extents) for dim in tensor.dims)
+    found = values.get(name)
+    found = np.full(shape, np.nan) if found is None else found.copy()
+    places = []
+    for at in index:
+        assert isinstance(at, (str, int, Affine))  # results are stored in a place of their own
+        own = at if isinstance(at, Affine) else Affine(str(at), 1, 0)
+        places.append([at] if isinstance(at, int) else own.at(np.arange(ranges[own.iterator])))
+    block = found[np.ix_(*places)].shape
+    found[np.ix_(*places)] = value.reshape(block)
+    return found
 
 
 def _by_groups(

@@ -256,6 +256,20 @@ class ViewNode:
         return tuple(along.get(axis) for axis in range(len(self.dims)))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class JoinNode:
+    """Values behind one another along an axis; always outermost (`polygen.frontend.joining`)."""
+
+    parts: tuple[Node, ...]  # of one type, two or more
+    axis: int
+    dims: Dims
+
+    @property
+    def dtype(self) -> DType:
+        """The parts' dtype."""
+        return self.parts[0].dtype
+
+
 Node = (
     InputNode
     | ScalarNode
@@ -266,6 +280,7 @@ Node = (
     | FoldNode
     | GroupNode
     | ViewNode
+    | JoinNode
 )
 
 GROUPED = "grouped_matmul"  # the notation of a product by groups of rows
@@ -298,6 +313,9 @@ def describe(node: Node, depth: int = 3) -> str:
         return describe_product(node.notation, node.lhs, node.rhs, depth)
     if isinstance(node, ViewNode):
         return _describe_view(node, depth)
+    if isinstance(node, JoinNode):
+        parts = ", ".join(describe(part, depth - 1) for part in node.parts)
+        return f"concatenate([{parts}], axis={node.axis})"
     if node.function == "cast":
         return describe_cast(node.args[0], node.dtype, depth)
     if node.function in _INFIX:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any
 
-from polygen.errors import ShapeError, TraceError, echo
+from polygen.errors import ShapeError, TraceError, UnsupportedProgram, echo
 from polygen.frontend.dtypes import BOOL, F32
-from polygen.frontend.expr import Dims, ExtentNode, FoldNode, Node, describe
+from polygen.frontend.expr import Dims, ExtentNode, FoldNode, JoinNode, Node, describe
 from polygen.frontend.monoids import INDEX, MONOIDS
 from polygen.frontend.shapes import shape_text
 from polygen.frontend.trace import Trace
@@ -60,6 +60,12 @@ def _fold(trace: Trace, node: Node, function: str, axes: tuple[int, ...]) -> Nod
             f"{function} of {describe(node)} along {len(axes)} axes",
             why="an index into all elements has no exact number in f32",
             nearest="Pass axis=, one number",
+        )
+    if isinstance(node, JoinNode):
+        raise UnsupportedProgram(
+            f"{function} of {describe(node)}",
+            why="its parts are computed by tiles of their own",
+            nearest="Fold each part, and combine what comes of them",
         )
     if node.dtype == BOOL:
         node = trace.cast(node, F32)

@@ -24,6 +24,7 @@ from polygen.frontend.folding import METHODS
 from polygen.frontend.folds import PUBLIC as FOLDS
 from polygen.frontend.functions import ALIASES, INDEX_HINT, PUBLIC, closest, is_numpy
 from polygen.frontend.groups import grouped_matmul, per_group
+from polygen.frontend.joined import concatenate, split, stack
 from polygen.frontend.packed import unpack
 from polygen.frontend.products import einsum
 from polygen.frontend.random import dropout, uniform
@@ -89,10 +90,11 @@ _FUNCTIONS |= {"indices": indices, "repeat": repeat, "unpack": unpack}
 _FUNCTIONS |= {"tril": tril, "triu": triu}
 _FUNCTIONS |= {"dropout": dropout, "uniform": uniform}
 _FUNCTIONS |= {"grouped_matmul": grouped_matmul, "per_group": per_group}
-_FUNCTIONS |= FOLDS
+_JOINED = {"concatenate": concatenate, "concat": concatenate, "stack": stack}
+_FUNCTIONS |= FOLDS | _JOINED | {"split": split}
 # Those with arguments that are no arrays.
 _LITERALS = ("einsum", "swapaxes", "transpose", "permute_dims", "unpack", "repeat", *FOLDS)
-_LITERALS += ("tril", "triu")
+_LITERALS += ("tril", "triu", "split")
 _KNOWN = 'Known: .T, .mT, .swapaxes(1, 2), .transpose(0, 2, 1), .astype("f16")'
 
 
@@ -294,7 +296,7 @@ class _Reader:
             self._unknown(node.ops[0], node)
         return self._guarded(node, function, self.read(node.left), self.read(node.comparators[0]))
 
-    def _tuple(self, node: ast.Tuple) -> Evaluate:
+    def _tuple(self, node: ast.Tuple | ast.List) -> Evaluate:
         items = [self.read(item) for item in node.elts]
         return lambda values: tuple(item(values) for item in items)
 
@@ -324,7 +326,8 @@ class _Reader:
         def take(value: Any, *rows: Any) -> Any:  # of the values that indices() gives, one
             found = fixed | dict(zip(named, rows, strict=True))
             index = tuple(found[item] for item in items)
-            return value[index[0] if isinstance(value, tuple) and len(index) == 1 else index]
+            several = isinstance(value, (tuple, list)) and len(index) == 1
+            return value[index[0] if several else index]
 
         return self._guarded(node, take, self.read(node.value), *map(self.read, named))
 
@@ -393,6 +396,8 @@ class _Reader:
 
     def _argument(self, name: str, node: ast.expr) -> Evaluate:
         """An argument of a function, some of which take subscripts or axes beside arrays."""
+        if name in _JOINED and isinstance(node, (ast.List, ast.Tuple)):
+            return self._tuple(node)
         found = self._literal(node) if name in _LITERALS else NotImplemented
         return self.read(node) if found is NotImplemented else lambda _: found
 

@@ -310,7 +310,7 @@ class Program(Brief):
     inputs: tuple[Tensor, ...]  # in call order
     outputs: tuple[
         Tensor, ...
-    ]  # in return order; each is written by exactly one statement, whose write names it
+    ]  # in return order; each is written by one statement, or each of its parts by one
     statements: tuple[
         Statement, ...
     ]  # in an order in which every value is defined before it is read

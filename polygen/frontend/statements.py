@@ -35,6 +35,7 @@ from polygen.frontend.expr import (
 )
 from polygen.frontend.gathering import behind, gathered
 from polygen.frontend.iterators import Iterators
+from polygen.frontend.joining import leaves
 from polygen.frontend.monoids import INDEX, MONOIDS, VALUE
 from polygen.frontend.program import (
     Access,
@@ -105,11 +106,16 @@ class Builder:
     memo: dict[tuple[Node, Indices, Domain], Argument] = field(default_factory=dict)
 
     def collect(self, root: Node, position: int) -> None:
-        """Finds the contractions that an output reads, in the order of the function's text.
+        """Finds the contractions that an output reads, in the order of the function's text; of a
+        concatenation, that each of its parts reads.
 
         Raises:
             UnsupportedProgram: there is none.
         """
+        for leaf, _ in leaves(root):
+            self._collect(leaf, position)
+
+    def _collect(self, root: Node, position: int) -> None:
         seen: set[Node] = set()
         found = []
         stack = [root]
@@ -207,19 +213,51 @@ class Builder:
         Raises:
             DTypeError: nothing can be stored as what the output is, or as `wanted`.
         """
-        iterators = self.iterators.output(len(root.dims))
-        domain: Domain = tuple(zip(iterators, root.dims, strict=True))
-        node, index = _unview(root, iterators)
+        order = tuple(range(len(root.dims)))
+        dtypes = [
+            self._stored(name, leaf, at, wanted, set() if leaf is root else _added(leaf))
+            for leaf, at in leaves(root)
+        ]
+        if len(set(dtypes)) > 1:
+            raise DTypeError(
+                f"{describe(root)} is stored as {' and '.join(map(str, dict.fromkeys(dtypes)))}",
+                where=name,
+                why="an array has elements of one type",
+                nearest=f'Write .astype("{dtypes[0]}") behind each part',
+            )
+        if any(_over_results(leaf) for leaf, _ in leaves(root)):
+            return Tensor(name, dtypes[0], root.dims, order, dtypes[0].bytes)  # one by one
+        return Tensor(name, dtypes[0], root.dims, order)
+
+    def _stored(
+        self, name: str, root: Node, at: tuple[int, ...], wanted: DType | None, alone: set[int]
+    ) -> DType:
+        """Writes the statements of an output, or of the part of one.
+
+        Args:
+            name: of the output.
+            root: what is stored.
+            at: where it begins.
+            wanted: the dtype that is asked for.
+            alone: axes along which the part has one element.
+        """
+        kept = [axis for axis in range(len(root.dims)) if axis not in alone]
+        iterators = self.iterators.output(len(kept))
+        domain: Domain = tuple(
+            (it, root.dims[axis]) for it, axis in zip(iterators, kept, strict=True)
+        )
+        along: list[Index] = [0] * len(root.dims)
+        for it, axis in zip(iterators, kept, strict=True):
+            along[axis] = it
+        node, index = _unview(root, tuple(along))
         dtype = self._output_dtype(name, root, node, wanted)
         if isinstance(node, ApplyNode) and node.function == "cast" and node.dtype == dtype:
             index = _argument_index(node.dims, index, node.args[0])
             node = node.args[0]
         argument = self._lower(node, index, domain)
-        self._write(domain, Access(name, iterators), "cast", (argument,), dtype)
-        order = tuple(range(len(root.dims)))
-        if _over_results(node):  # elements are stored one by one
-            return Tensor(name, dtype, root.dims, order, dtype.bytes)
-        return Tensor(name, dtype, root.dims, order)
+        place = tuple(affine(it, 1, first) for it, first in zip(along, at, strict=True))
+        self._write(domain, Access(name, place), "cast", (argument,), dtype)
+        return dtype
 
     def _output_dtype(self, name: str, root: Node, node: Node, wanted: DType | None) -> DType:
         """The dtype of an output: requested, its last cast's, or after the product's operands."""
@@ -313,6 +351,12 @@ class Builder:
             )
             self.folds[node] = write.name
         return self.folds[node]
+
+
+def _added(node: Node) -> set[int]:
+    """The axes of size 1 that a view has and what it views has not."""
+    axes = node.axes if isinstance(node, ViewNode) else ()
+    return {place for place, axis in enumerate(axes) if axis is None and node.dims[place] == 1}
 
 
 def _is_folded(node: Node) -> bool:

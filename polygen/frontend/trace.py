@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from polygen.errors import DTypeError, ShapeError, TraceError
+from polygen.errors import DTypeError, ShapeError, TraceError, UnsupportedProgram
 from polygen.frontend.dtypes import BOOL, F32, F64, STORED, TF32, U8, DType
 from polygen.frontend.expr import (
     GROUPED,
@@ -27,6 +27,7 @@ from polygen.frontend.expr import (
     FoldNode,
     GroupNode,
     InputNode,
+    JoinNode,
     Node,
     ProductNode,
     Reach,
@@ -40,6 +41,15 @@ from polygen.frontend.expr import (
 from polygen.frontend.functions import TABLE, bind, expand
 from polygen.frontend.gathering import one_row, require_rows, require_source
 from polygen.frontend.grouping import grouped_axes, require_ends, rows_of_groups
+from polygen.frontend.joining import (
+    applied,
+    each_cast,
+    first_join,
+    multiplied,
+    reached,
+    taken,
+    takes_part,
+)
 from polygen.frontend.program import Dim, Tensor
 from polygen.frontend.shapes import (
     MATMUL_DTYPES,
@@ -142,6 +152,9 @@ class Trace:
         if function in _COMMUTATIVE and isinstance(nodes[0], ScalarNode):
             nodes.reverse()
         dims = broadcast(function, [(describe(node), node.dims) for node in nodes])
+        joined = first_join(nodes)
+        if joined is not None:
+            return applied(self, function, nodes, joined)
         return self._intern(ApplyNode, function, tuple(nodes), dims, entry.result)
 
     def _typed(self, function: str, nodes: list[Node]) -> list[Node]:
@@ -181,6 +194,8 @@ class Trace:
             )
         if dtype == BOOL:
             return self._condition(node)
+        if isinstance(node, JoinNode):
+            return each_cast(self, node, dtype)
         rounded = isinstance(node, ApplyNode) and node.function == "cast"
         if node.dtype == dtype and (rounded or isinstance(node, (InputNode, ViewNode))):
             return node
@@ -210,7 +225,7 @@ class Trace:
         """
         left, right = self.lift(lhs, "matmul"), self.lift(rhs, "matmul")
         axes = matmul_axes((describe(left), left.dims), (describe(right), right.dims))
-        return self._product(left, right, axes, "@")
+        return self.product(left, right, axes, "@")
 
     def grouped_matmul(self, x: Any, w: Any, ends: Any) -> Node:
         """Records a product whose rows meet the matrix of their group.
@@ -224,7 +239,7 @@ class Trace:
         known = require_ends(groups)
         named = ((describe(left), left.dims), (describe(right), right.dims))
         axes = grouped_axes(*named, (known.tensor.name, known.dims))
-        return self._product(left, right, axes, GROUPED, known)
+        return self.product(left, right, axes, GROUPED, known)
 
     def per_group(self, rows: Any, ends: Any, like: Any) -> Node:
         """Records a value whose row t is row e of an argument, where e is the group of row t.
@@ -262,7 +277,7 @@ class Trace:
         axes = product_axes((labels[0], labels[1]), output, operands, where)
         if axes.summed:
             matrix = _as_matmul(left.dims, right.dims) == axes
-            return self._product(left, right, axes, "@" if matrix else notation(axes))
+            return self.product(left, right, axes, "@" if matrix else notation(axes))
         # Nothing to sum: elementwise, each operand with the output's axes.
         return self.apply("mul", *map(self._along, nodes, (axes.lhs, axes.rhs), [axes.dims] * 2))
 
@@ -284,7 +299,7 @@ class Trace:
         """The node with one axis per output axis, of size 1 where it has none."""
         return self.view(node, [labels.index(n) if n in labels else None for n in range(len(dims))])
 
-    def _product(
+    def product(
         self,
         left: Node,
         right: Node,
@@ -292,6 +307,15 @@ class Trace:
         text: str,
         ends: InputNode | None = None,
     ) -> Node:
+        """Records a product of two operands along axes that are known."""
+        joined = first_join((left, right))
+        if joined is not None:
+            if ends is not None:
+                raise UnsupportedProgram(
+                    f"{describe(joined)} in a product by groups of rows",
+                    nearest="Multiply part by part, and put the results behind one another",
+                )
+            return multiplied(self, left, right, axes, text, joined)
         names = describe(left), describe(right)
         left, right, kinds = self._rounded(left, right, describe_product(text, left, right))
         check_matmul_dtypes((names[0], kinds[0]), (names[1], kinds[1]))
@@ -374,6 +398,10 @@ class Trace:
         if isinstance(node, ViewNode):
             reaches = [_through(inner, reaches) for inner in node.reaches]
             node = node.source
+        if isinstance(node, JoinNode):
+            return reached(self, node, reaches, dims)
+        if takes_part(node, reaches, dims):
+            return taken(self, node, reaches, dims)
         whole = [Reach(axis) for axis in range(len(node.dims))]
         if list(reaches) == whole and tuple(dims) == node.dims:
             return node

@@ -359,7 +359,22 @@ def _round(a: Any, decimals: int = 0) -> Any:
     return a.apply("round", a)
 
 
+def _of_joined(name: str) -> Callable[..., Any]:
+    """A function of `polygen.frontend.joined`, which itself needs traced values."""
+
+    def called(*args: Any, **keywords: Any) -> Any:
+        from polygen.frontend import joined  # noqa: PLC0415
+
+        return getattr(joined, name)(*args, **keywords)
+
+    return called
+
+
 _ARRAY_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "concatenate": _of_joined("concatenate"),
+    "concat": _of_joined("concatenate"),
+    "stack": _of_joined("stack"),
+    "split": _of_joined("split"),
     "round": _round,
     "around": _round,
     "fix": lambda x: x.apply("trunc", x),

@@ -35,9 +35,23 @@ from polygen.schedule.model import Schedule
 
 
 def lower(
-    program: Program, tree: ScheduleTree, schedule: Schedule, atom: Atom, device: Device
+    program: Program,
+    tree: ScheduleTree,
+    schedule: Schedule,
+    atom: Atom,
+    device: Device,
+    *,
+    numbered: bool = False,
 ) -> KernelPlan:
     """Decide everything that the emitter needs.
+
+    Args:
+        program: what to compute.
+        tree: when what runs.
+        schedule: the decisions.
+        atom: the instruction.
+        device: the target.
+        numbered: whether panels are called by number, as in kernels of several sections.
 
     Raises:
         ResourceError: the plan does not fit the device.
@@ -55,6 +69,7 @@ def lower(
     split = split_for(program, in_tile=is_covering(schedule))
     products = without_prologues(split.main)
     work = pointwork(products, tree.fusion, tree.match, split)
+    work = replace(work, numbered=numbered)
     given = Given(products, tree, schedule, atom, device, work)
     out = epilogue(given)
     family = dots if schedule.by_lanes else warpgroups if schedule.specialised else warps

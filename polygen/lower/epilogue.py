@@ -56,7 +56,14 @@ def _of_pass(given: Given, work: Pointwork, suffix: str, before: tuple[Epilogue,
             for one, product in zip(given.match.products, given.tree.main.products, strict=True)
         ),
         writes=tuple(
-            Write(w.tensor, w.kind, *_strides(w), _width(w, rows.vector), base(w.tensor, w.index))
+            Write(
+                w.tensor,
+                w.kind,
+                *_strides(w),
+                _width(w, rows.vector),
+                base(w.tensor, w.index),
+                w.name,
+            )
             for w in work.writes
         ),
         row_base=f"b_m * {tiles.cta[0]} + w_m * {tiles.warp[0]}{inside}",
@@ -198,7 +205,7 @@ def lines(given: Given, out: Epilogue, panels: tuple[Panel, ...], agent: str) ->
     """Panels that the threads of a warpgroup move, operands or results."""
     elements = {e.name: e for e in (*given.work.reads, *given.work.writes)}
     accesses: dict[str, Read | Write] = {read.name: read for read in out.reads}
-    accesses |= {write.tensor.name: write for write in out.writes}
+    accesses |= {write.name: write for write in out.writes}
     found = []
     for one in panels:
         element, access = elements[one.name], accesses[one.name]

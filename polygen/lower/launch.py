@@ -64,6 +64,21 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
+class Extents:
+    """Of one section of a kernel: the output of its products.
+
+    Attributes:
+        along: the dim that groups of tiles run along.
+        across: the other.
+        batches: extents of the batch dims, outermost first.
+    """
+
+    along: Dim
+    across: Dim
+    batches: tuple[Dim, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """The launch shape; the grid depends on the sizes only through tile counts.
 
@@ -74,6 +89,9 @@ class Launch:
     Persistent blocks: ``grid.x`` is as many whole clusters as run at once, at most one per cluster
     of tiles; each block works through its share of the tiles. The tiles of all matrices are one
     sequence, matrix by matrix.
+
+    Where a kernel has several sections, `further` has those behind the first: the tiles of all are
+    one sequence, section by section.
 
     With groups of rows the grid has room for the tiles of any groups: how many there are stands in
     memory, and blocks that find no tile of theirs are done.
@@ -94,6 +112,12 @@ class Launch:
     grouped: str = ""  # with groups: "along" or "across", which of them counts rows
     split: int = 1  # blocks of a cluster for each of its tiles, which share the tile's sums
     dependent: bool = False  # it may begin while the kernels before it still run
+    further: tuple[Extents, ...] = ()  # of the sections behind the first
+
+    @property
+    def sections(self) -> tuple[Extents, ...]:
+        """Of all sections."""
+        return (Extents(self.along, self.across, self.batches), *self.further)
 
     @property
     def blocks(self) -> int:
@@ -101,13 +125,23 @@ class Launch:
         return self.cluster[0] * self.cluster[1] * self.split
 
     def matrices(self, sizes: Mapping[str, int]) -> int:
-        """How many matrices of tiles there are."""
+        """How many matrices of tiles there are, of the first section."""
         return math.prod(_extent(dim, sizes) for dim in self.batches)
 
     def work(self, sizes: Mapping[str, int]) -> int:
         """Clusters of tiles of all matrices: the work items of persistent blocks."""
         along = self.tiles("along", sizes, self.cluster[0])
-        return self.matrices(sizes) * along * self.tiles("across", sizes, self.cluster[1])
+        first = self.matrices(sizes) * along * self.tiles("across", sizes, self.cluster[1])
+        return first + sum(self._work_of(one, sizes) for one in self.further)
+
+    def _work_of(self, one: Extents, sizes: Mapping[str, int]) -> int:
+        """The work items of one of the sections behind the first."""
+        sides = (
+            (one.along, self.tile_along * self.cluster[0]),
+            (one.across, self.tile_across * self.cluster[1]),
+        )
+        tiles = math.prod(-(-_extent(extent, sizes) // tile) for extent, tile in sides)
+        return tiles * math.prod(_extent(dim, sizes) for dim in one.batches)
 
     def tiles(self, side: str, sizes: Mapping[str, int], blocks: int = 1) -> int:
         """Tiles along or across; of rows in groups the most that there can be.

@@ -121,7 +121,6 @@ def _panels(schedule: Schedule, work: Pointwork, tiles: Tiling) -> list[Buffer]:
     if chosen is None:
         return []
     rows, columns, owners = tiles.atom[0], chosen.columns, workers(schedule, tiles)
-    reads, writes = ({e.name: e for e in part} for part in (work.reads, work.writes))
 
     def ring(name: str, element: Element, slots: int) -> Buffer:
         size = rows * columns * element.tensor.dtype.bytes
@@ -130,8 +129,14 @@ def _panels(schedule: Schedule, work: Pointwork, tiles: Tiling) -> list[Buffer]:
 
     ahead, behind = schedule.epilogue.prefetch, schedule.epilogue.slots
     return [
-        *(ring(f"panel_{name}", reads[name], ahead) for name in chosen.operands),
-        *(ring(f"result_{name}", writes[name], behind) for name in chosen.outputs),
+        *(
+            ring(f"{kind}_{name}", element, slots)
+            for kind, names, moved, slots in (
+                ("panel", chosen.operands, work.matrices, ahead),
+                ("result", chosen.outputs, work.writes, behind),
+            )
+            for name, element in zip(names, moved, strict=False)
+        ),
     ]
 
 

@@ -169,6 +169,7 @@ class Leaf:
     work: Work
     place: str = ""  # whose; "": of all places
     advances: tuple[str, ...] = ()  # counters of its place that go up behind it
+    section: int = 0  # whose tiles it works on, where others' take another leaf
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,11 +244,30 @@ class KernelPlan(Brief):
     scores: Match | None = None  # of a chain, its first product; `match` is the second's
     scored: Pointwork | None = None  # of a chain, what is computed at every (row, key)
     key_tiles: KeyTiles | None = None  # of a chain, which tiles of keys a tile of rows visits
+    # Of a kernel whose products have output domains of their own: the plan of each, as if it were
+    # alone. Then `match`, `work` and `epilogue` are those of the first, and `leaves` all of theirs.
+    sections: tuple[KernelPlan, ...] = ()
+
+    @property
+    def each(self) -> tuple[KernelPlan, ...]:
+        """The plans of all sections; of a kernel without, itself."""
+        return self.sections or (self,)
 
     @property
     def extents(self) -> tuple[tuple[str, Dim], ...]:
-        """The sizes along "m", "n" and "k"; of k, the first product's."""
-        return tuple((role, self.match.extent(role)) for role in "mnk")
+        """The sizes along "m", "n" and "k"; of k, the first product's. Those of all sections."""
+        every = ((role, one.match.extent(role)) for one in self.each for role in "mnk")
+        return tuple(dict.fromkeys(every))
+
+    @property
+    def depths(self) -> tuple[Dim, ...]:
+        """The different lengths of the sums."""
+        return tuple(dict.fromkeys(depth for one in self.each for depth in one.match.depths))
+
+    @property
+    def epilogues(self) -> tuple[Epilogue, ...]:
+        """The fused statements of all sections, those of passes before them included."""
+        return tuple(e for one in self.each for e in (*one.epilogue.before, one.epilogue))
 
     @property
     def batches(self) -> tuple[tuple[str, Dim], ...]:

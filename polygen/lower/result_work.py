@@ -40,7 +40,8 @@ class Write:
     m_stride: str
     n_stride: str
     width: int
-    base: tuple[str, ...] = ()
+    base: tuple[str, ...]
+    name: str  # of the value that is stored
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ from polygen.poly.key_tiles import FIRST
 from polygen.poly.match import Along
 from polygen.poly.pointwise import Element, Pointwork
 from polygen.poly.prologue import without_prologues
+from polygen.poly.results import panel_name
 
 _C_ONLY = re.compile(r"\(long long\)|(?<=\d)LL")
 
@@ -427,8 +428,9 @@ def _accessed(plan: KernelPlan, of: Boxes) -> tuple[tuple[Along, ...], tuple[int
         if of.buffer == f"ring_{name}":
             return renamed(operand.index), plan.tiles.cta
     kind, _, name = of.buffer.partition("_")
-    elements = plan.work.reads if kind == "panel" else plan.work.writes
-    return next(e.index for e in elements if e.name == name), plan.tiles.cta
+    elements = plan.work.matrices if kind == "panel" else plan.work.writes
+    names = (panel_name(plan.work, e, at) for at, e in enumerate(elements))
+    return dict(zip(names, elements, strict=False))[name].index, plan.tiles.cta
 
 
 def _position(one: Along, at: Mapping[str, int]) -> int:

@@ -31,6 +31,7 @@ from polygen.lower.synchronise import (
     sync_leaves,
 )
 from polygen.lower.work import Boxes, Combine, Groups, Locate, Move, Nothing, Placed, Product, Send
+from polygen.poly.pointwise import Element
 
 _TILE, _STEP, _PANEL = ("i",), ("i", "k"), ("i", "p")
 _GROUP = AGENTS["consumer"]
@@ -52,19 +53,20 @@ def inside(given: Given, out: Epilogue) -> Inside:
     bare = memory(schedule, given.match, given.work, given.tiles, barriers)
     buffers = tuple(_with_layout(given, buffer) for buffer in bare)
     named = {buffer.name: buffer for buffer in buffers}
-    elements = {e.name: e for e in (*given.work.reads, *given.work.writes)}
 
-    def panel(name: str, kind: str) -> Panel:
-        buffer = named[f"{kind}_{name}"]
-        counter = counter_of(tree, "finish", buffer.name)
-        return epilogue.panel(given, elements[name], buffer, chosen, counter)
+    def made(kind: str, names: tuple[str, ...], moved: tuple[Element, ...]) -> tuple[Panel, ...]:
+        buffers = [named[f"{kind}_{name}"] for name in names]
+        return tuple(
+            epilogue.panel(given, element, buffer, chosen, counter_of(tree, "finish", buffer.name))
+            for element, buffer in zip(moved, buffers, strict=False)
+        )
 
-    incoming = tuple(panel(name, "panel") for name in chosen.operands)
-    results = tuple(panel(name, "result") for name in chosen.outputs)
+    incoming = made("panel", chosen.operands, given.work.matrices)
+    results = made("result", chosen.outputs, given.work.writes)
     # Slots may be longer than the tiles in them; what is copied is the tiles.
     moved = {f"ring_{ring.name}" for ring in given.tree.main.rings if not ring.pieces}
     copied = {"fill": sum(named[name].matrix.bytes for name in moved)}
-    copied |= {f"fetch_{panel.name}": panel.bytes for panel in incoming}
+    copied |= {_fetch(panel): panel.bytes for panel in incoming}
     met = landings(given)
     copied["send"] = given.tiles.split * sum(one.part_bytes for one in met)
     syncs = placed(tree, copied)
@@ -126,9 +128,9 @@ class _Leaves:
         by_threads = self.given.schedule.epilogue.through == "lines"
         for panel in incoming if by_threads else ():
             moved = epilogue.lines(self.given, out, (panel,), _GROUP)
-            yield Leaf(f"fetch_{panel.name}", "fetch", "lines", _PANEL, moved, "consumer")
+            yield Leaf(_fetch(panel), "fetch", "lines", _PANEL, moved, "consumer")
         for panel in () if by_threads else incoming:
-            name = f"fetch_{panel.name}"
+            name = _fetch(panel)
             read = next(e for e in self.given.work.reads if e.name == panel.name)
             one = epilogue.panel_boxes(self.given, read, panel, AGENTS["loader"], "in")
             yield self._move(name, (one,), _PANEL, "loader", one.note)
@@ -244,6 +246,11 @@ class _Leaves:
             yield Leaf("store", "store", "lines", _PANEL, moved)
         else:
             yield Leaf("store", "store", "tma", _PANEL, epilogue.store(self.given, results))
+
+
+def _fetch(panel: Panel) -> str:
+    """The statement that brings a panel."""
+    return f"fetch_{panel.buffer.removeprefix('panel_')}"
 
 
 def _pairs(out: Epilogue) -> Iterator[Leaf]:

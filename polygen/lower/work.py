@@ -106,6 +106,21 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True)
+class SectionTiles:
+    """The output whose tiles are those of one section.
+
+    Attributes:
+        along: its extent along the dim that groups of tiles run along.
+        across: along the other.
+        batches: batch dims and their extents, outermost first.
+    """
+
+    along: Dim
+    across: Dim
+    batches: tuple[tuple[str, Dim], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Locate:
     """The next output tile of a persistent block."""
 
@@ -115,6 +130,7 @@ class Locate:
     cluster: tuple[int, int]  # blocks along m, n
     batches: tuple[tuple[str, Dim], ...] = ()  # batch dims and their extents, outermost first
     groups: RowGroups | None = None  # of rows, which then count the matrices
+    sections: tuple[SectionTiles, ...] = ()  # whose tiles are numbered through; () of one alone
 
 
 # --- operands ------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ def axis_of(index: tuple[Along, ...], dim: str) -> int | None:
 class Element:
     """The element of a tensor that goes with the result at (m, n)."""
 
-    name: str  # of a read's variable; of an output, the tensor's
+    name: str  # of a read's variable; of an output the tensor's, numbered from its second part on
     tensor: Tensor
     index: tuple[Along, ...]  # per axis, over "m", "n" and the batch dims
 

@@ -96,6 +96,7 @@ def map_program(
     invariant: tuple[str, ...] = (),
     folds: bool = False,
     passes: RowPasses | None = None,
+    longer: bool = False,
 ) -> ScheduleTree:
     """Build and prove the schedule tree.
 
@@ -113,6 +114,8 @@ def map_program(
         invariant: dims that must have no part in the order of sums.
         folds: whether terms of results are folded.
         passes: of a tile that covers rows, over its sums.
+        longer: whether a block may go through more k tiles than these sums have: those of other
+            sections of the kernel. What lies outside the operands is zero.
 
     Raises:
         InvarianceError: they have; with a witness.
@@ -135,7 +138,7 @@ def map_program(
     elements = tile_map(statements, tiles, schedule, epilogue.rows, epilogue.panels)
     relation = isl.UnionMap(space((*scop.parameters, "k_tiles")) + elements)
     relation = relation.intersect_domain(scop.domain)
-    count = isl.Set(tile_count(scop, tiles, matched.depths))
+    count = isl.Set(tile_count(scop, tiles, matched.depths, longer=longer))
     whole = _check_whole(scop, program, statements, tiles, elements, relation, count)
     products = [product.called("multiply") for product in main.products]
     carried = _carried(scop, needs, relation, count, products if tiles.split > 1 else [])

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
-from polygen.frontend.program import Contraction, Dim, Program, Tensor
+from polygen.frontend.program import Affine, Contraction, Dim, Program, Tensor
 from polygen.poly.elements import Along as Along
 from polygen.poly.elements import along as along
 from polygen.poly.elements import axis_of as axis_of
@@ -312,7 +312,8 @@ def _contiguous(program: Program, fusion: Fusion, written: tuple[str, ...]) -> s
     if first.contiguous_axis is None:
         return ""
     own = fusion.iterators(store.name)
-    contiguous = store.write.index[first.contiguous_axis]
+    index = store.write.index[first.contiguous_axis]
+    contiguous = index.iterator if isinstance(index, Affine) else index
     return written[own.index(contiguous)] if contiguous in own else ""
 
 

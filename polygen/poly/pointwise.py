@@ -63,6 +63,8 @@ class Pointwork:
     before: tuple[Pointwork, ...] = ()
     known: tuple[str, ...] = ()
     sizes: tuple[tuple[str, tuple[Dim, ...]], ...] = ()  # name -> dims whose elements it counts
+    # Whether its panels are called by number: those of several sections of a kernel are the same.
+    numbered: bool = False
 
     @property
     def matrices(self) -> tuple[Element, ...]:
@@ -112,7 +114,8 @@ def _of_pass(
     places: dict[Along, str] = {}
     met: dict[str, None] = {}
     sizes: dict[str, tuple[Dim, ...]] = {}
-    statements, writes = [], []
+    statements: list[Compute] = []
+    writes: list[Element] = []
     for statement in pointwise:
         dims = match.dims(fusion.iterators(statement.name))
         names: list[str | float] = []
@@ -142,10 +145,12 @@ def _of_pass(
                     variable = f"{argument.name}_{len(reads)}"
                     reads[key] = Element(variable, tensors[argument.name], index)
                 names.append(reads[key].name)
-        target = statement.write.name
+        target = array = statement.write.name
+        if any(write.tensor.name == array for write in writes):  # another part of the same array
+            target = f"{array}_{sum(write.tensor.name == array for write in writes)}"
         statements.append(Compute(target, statement.function, tuple(names), statement.dtype))
-        if target in tensors:
-            writes.append(Element(target, tensors[target], _in_dims(statement.write, dims)))
+        if array in tensors:
+            writes.append(Element(target, tensors[array], _in_dims(statement.write, dims)))
     coordinates = tuple((name, place) for place, name in places.items())
     return Pointwork(
         tuple(reads.values()),

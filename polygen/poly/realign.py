@@ -7,6 +7,7 @@ depends. The rest of the kernel is that of the program whose arrays are aligned 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import replace
 
 from polygen import isl
@@ -68,7 +69,13 @@ def behind_copy(matched: Match, schedule: Schedule) -> Match:
 
 def realign(program: Program, matched: Match, schedule: Schedule) -> Realign | None:
     """The copy that goes before a kernel; None: it needs none."""
-    tensors = copied(matched) if schedule.launch.realign else ()
+    return realign_all(program, [matched], schedule)
+
+
+def realign_all(program: Program, sections: Sequence[Match], schedule: Schedule) -> Realign | None:
+    """The copy before a kernel of several sections; what several of them multiply, once."""
+    named = {tensor.name: tensor for one in sections for tensor in copied(one)}
+    tensors = tuple(named.values()) if schedule.launch.realign else ()
     return Realign(f"pg_{program.name}_realign", tensors) if tensors else None
 
 

@@ -100,6 +100,11 @@ def _too_narrow(columns: int, work: Pointwork) -> Element | None:
     return next((one for one in moved if columns * one.tensor.dtype.bytes % spans()[-1]), None)
 
 
+def panel_name(work: Pointwork, element: Element, number: int) -> str:
+    """What the panels of a matrix are called, the `number`-th to come or to leave."""
+    return f"p{number}" if work.numbered else element.name
+
+
 def panels(schedule: Schedule, work: Pointwork) -> Panels | None:
     """What the epilogue moves through panels; None without roles.
 
@@ -167,4 +172,8 @@ def panels(schedule: Schedule, work: Pointwork) -> Panels | None:
             nearest=f"Use {spans()[-1] // narrow.tensor.dtype.bytes} columns or more, or "
             'epilogue.through = "registers"',
         )
-    return Panels(columns, tuple(r.name for r in work.matrices), tuple(w.name for w in work.writes))
+    operands, outputs = (
+        tuple(panel_name(work, one, at) for at, one in enumerate(moved))
+        for moved in (work.matrices, work.writes)
+    )
+    return Panels(columns, operands, outputs)

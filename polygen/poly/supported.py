@@ -118,14 +118,11 @@ def _require_one_domain(program: Program) -> None:
     first = next(iter(domains))
     for name, dims in domains.items():
         if sorted(dims) != sorted(domains[first]):
-            products = name in {product.name for product in program.contractions}
             raise UnsupportedProgram(
-                f"{'products' if products else 'statements'} over different output domains",
+                "statements over different output domains",
                 where=program.name,
                 why=", ".join(f"{n} over [{', '.join(domains[n])}]" for n in (first, name)),
-                nearest="Split the function: one output domain per fused function"
-                if products
-                else "Return what has the product's own axes, and change the axes outside",
+                nearest="Return what has the product's own axes, and change the axes outside",
             )
 
 

@@ -185,7 +185,8 @@ class RowVectors:
 class Panels:
     """How an epilogue moves matrices: in panels of 64 rows by `columns` columns.
 
-    `columns` is 0 when results go straight from registers to memory.
+    `columns` is 0 when results go straight from registers to memory. Operands and outputs are what
+    panels are called, in the order of the epilogue's matrices and of its results.
     """
 
     columns: int
@@ -283,10 +284,17 @@ def whole_tile(statements: tuple[Roles, ...], tiles: Tiling) -> str:
     return "{ " + "; ".join(pieces) + " }"
 
 
-def tile_count(scop: Scop, tiles: Tiling, depths: tuple[Dim, ...]) -> str:
-    """The parameter space in which `k_tiles` is the number of a block's k tiles, as isl text."""
+def tile_count(scop: Scop, tiles: Tiling, depths: tuple[Dim, ...], *, longer: bool = False) -> str:
+    """The parameter space in which `k_tiles` is the number of a block's k tiles, as isl text.
+
+    Args:
+        scop: the program.
+        tiles: the tile hierarchy.
+        depths: lengths of its sums.
+        longer: whether there may be more k tiles than any of them has.
+    """
     step = tiles.cta[2] * tiles.split
     each = [f"floor(({depth} + {step - 1})/{step})" for depth in depths]
     count = " and ".join(f"k_tiles >= {one}" for one in each)
-    reached = " or ".join(f"k_tiles = {one}" for one in each)
+    reached = "1 = 1" if longer else " or ".join(f"k_tiles = {one}" for one in each)
     return space((*scop.parameters, "k_tiles")) + "{ : " + f"{count} and ({reached})" + " }"

@@ -33,9 +33,9 @@ def types(plan: KernelPlan, more: Sequence[Read] = ()) -> dict[str, Any]:
     """The element types of the epilogue's operands and outputs, of what else is read so, and those
     that are rounded to.
     """
-    e = plan.epilogue
-    tensors = [r.tensor for r in (*e.reads, *more) if r.tensor.dims]
-    tensors += [w.tensor for w in e.writes]
+    last = [one.epilogue for one in plan.each]
+    tensors = [r.tensor for r in (*(r for e in last for r in e.reads), *more) if r.tensor.dims]
+    tensors += [w.tensor for e in last for w in e.writes]
     casts = [s.dtype for s in plan.program.pointwise if s.function == "cast"]
     outputs = [tensor.dtype for tensor in plan.program.outputs]
     records = type_records((t.dtype for t in tensors), (*casts, *outputs), plan.device)
@@ -54,7 +54,7 @@ def _values(e: Epilogue) -> tuple[dict[str, str], dict[str, str]]:
 def outcomes(e: Epilogue) -> list[str]:
     """What the statements make of one element: results that are stored, terms that are folded."""
     terms = (term for fold in e.folds for term in fold.terms if isinstance(term, str))
-    return [*(write.tensor.name for write in e.writes), *terms]
+    return [*(write.name for write in e.writes), *terms]
 
 
 def folded(e: Epilogue, element: int, at: int) -> list[str]:
@@ -224,7 +224,7 @@ def _element(read: Read, e: Epilogue) -> str:
 
 
 def _store(write: Write, e: Epilogue) -> str:
-    name, out = epilogue_type(write.tensor), f"{write.tensor.name}_out"
+    name, out = epilogue_type(write.tensor), f"{write.name}_out"
     if in_words(write, e):
         place = position(write, "row", "column")
         return f"write_{name}<{e.vector}, {max(write.width, _WORD_BYTES)}>({place}, {out});"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from polygen.emit.leaf.sections import in_raster, located
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import matrix_coordinates
 from polygen.emit.row_groups import declared, find, of_group
@@ -11,8 +12,9 @@ from polygen.lower.work import Locate, Nothing
 
 @leaf("locate", "threads", Locate, ("i",))
 def _(plan: KernelPlan, one: Leaf, work: Locate) -> Text:
-    along, across, group, (rows, columns) = work.along, work.across, work.group, work.cluster
-    band = f"({group} * tiles_{across})"
+    if work.sections:
+        return located(plan, one, work)
+    along, across, group, (rows, _) = work.along, work.across, work.group, work.cluster
     per_matrix = f"(tiles_{along} * tiles_{across})"
     lines = ["const int item = first + i * stride;"]
     names, walk = ["b_m", "b_n", *(name for name, _ in work.batches)], []
@@ -31,13 +33,7 @@ def _(plan: KernelPlan, one: Leaf, work: Locate) -> Text:
             "const int tiles_m = groups.tiles, item = work - groups.first_tile * tiles_n;",
             f"{', '.join(f'{name} = {held}' for name, held in of_group(work.groups).items())};",
         ]
-    lines += [
-        f"const int band = item / {band}, in_band = item - band * {band};",
-        f"const int width = min({group}, tiles_{along} - band * {group});",
-        f"b_{along} = band * {group} + in_band % width, b_{across} = in_band / width;",
-    ]
-    if rows * columns > 1:
-        lines.append(f"b_m = b_m * {rows} + rank % {rows}, b_n = b_n * {columns} + rank / {rows};")
+    lines += in_raster(work)
     comment = (
         f"{one.statement}[i]: the i-th output tile of this block. Groups of {group} along {along}."
     )

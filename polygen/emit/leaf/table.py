@@ -121,8 +121,16 @@ def render(plan: KernelPlan, one: Leaf, depth: int) -> list[str]:
     Raises:
         VerifyError: the table has no such leaf.
     """
+    return written(one, kind_of(one).text(plan, one), depth)
+
+
+def written(one: Leaf, text: Text, depth: int) -> list[str]:
+    """The lines of a leaf whose text is given.
+
+    Raises:
+        VerifyError: the table has no such leaf.
+    """
     kind = kind_of(one)
-    text = kind.text(plan, one)
     pad = INDENT * depth
     read = _read_iterators(one, kind)
     iterators = ", ".join(f"int {name}" if name in read else "int" for name in one.loops)

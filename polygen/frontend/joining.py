@@ -1,0 +1,334 @@
+"""Concatenations and parts of values, carried to where arrays are read and results are stored.
+
+A kernel keeps no array between its statements, so a concatenation is none either. It stays
+outermost: what is applied to it is applied to each part, with the others' elements that go with it.
+
+    gelu(concatenate([a, b]) + c)   = concatenate([gelu(a + c[:n]), gelu(b + c[n:])])
+    x @ concatenate([u, v]).T       = concatenate([x @ u.T, x @ v.T], axis=1)
+    concatenate([x, h], 1) @ w.T    = x @ w[:, :k].T + h @ w[:, k:].T
+
+What is left in the end is an output, of which every part is stored in its place.
+
+A part of a computed value is computed from parts: ``(x @ w.T)[:, a:b]`` is ``x @ w[a:b].T``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from polygen.errors import DTypeError, ShapeError, UnsupportedProgram
+from polygen.frontend.dtypes import S8, DType
+from polygen.frontend.expr import (
+    ApplyNode,
+    CoordinateNode,
+    Dims,
+    FoldNode,
+    JoinNode,
+    Node,
+    ProductNode,
+    Reach,
+    ViewNode,
+    describe,
+)
+from polygen.frontend.program import Dim
+from polygen.frontend.shapes import ProductAxes, shape_text
+
+if TYPE_CHECKING:
+    from polygen.frontend.trace import Trace
+
+Range = tuple[int, int, Dim]  # of an axis: step, first, and how many
+_Part = tuple[Node, tuple[Range, ...]]
+
+
+# --- concatenations ------------------------------------------------------------------------------
+def concatenated(trace: Trace, nodes: Sequence[Node], axis: int) -> Node:
+    """Values behind one another along an axis.
+
+    Args:
+        trace: of the values.
+        nodes: at least one.
+        axis: counted from 0.
+
+    Raises:
+        ShapeError: the other axes differ, or an extent along the axis has no number.
+        DTypeError: they are of different types.
+    """
+    first = nodes[0]
+    parts: list[Node] = []
+    for node in nodes:
+        for at, (dim, own) in enumerate(zip(first.dims, node.dims, strict=True)):
+            if at != axis and dim != own:
+                raise ShapeError(
+                    f"{describe(first)} and {describe(node)} behind one another along axis {axis}",
+                    why=f"they are {shape_text(first.dims)} and {shape_text(node.dims)}",
+                    nearest=f"All axes but axis {axis} have the same size",
+                )
+        if isinstance(node.dims[axis], str):
+            raise ShapeError(
+                f"{describe(node)} behind others along {node.dims[axis]}",
+                why=f"where the next begins depends on {node.dims[axis]}, whose number is known "
+                "only at run time",
+                nearest=f"Write the number in the place of {node.dims[axis]} in the signature, or "
+                f"make {node.dims[axis]} static",
+            )
+        if node.dtype != first.dtype:
+            raise DTypeError(
+                f"{describe(first)} is {first.dtype}, {describe(node)} is {node.dtype}",
+                why="values behind one another are of one type",
+                nearest=f'Write .astype("{first.dtype}")',
+            )
+        parts += node.parts if isinstance(node, JoinNode) and node.axis == axis else (node,)
+    return _join(trace, parts, axis)
+
+
+def _join(trace: Trace, parts: Sequence[Node], axis: int) -> Node:
+    if len(parts) == 1:
+        return parts[0]
+    extents = [part.dims[axis] for part in parts]
+    dims = list(parts[0].dims)
+    dims[axis] = sum(extent for extent in extents if isinstance(extent, int))
+    return trace.make(JoinNode, tuple(parts), axis, tuple(dims))
+
+
+def _ranges(node: JoinNode) -> Iterator[tuple[Node, int, int]]:
+    """The parts of a concatenation, and from where to where each is."""
+    start = 0
+    for part in node.parts:
+        extent = part.dims[node.axis]
+        assert isinstance(extent, int)  # `concatenated` refuses names
+        yield part, start, start + extent
+        start += extent
+
+
+def first_join(nodes: Sequence[Node]) -> JoinNode | None:
+    """The first of several values that is a concatenation."""
+    return next((node for node in nodes if isinstance(node, JoinNode)), None)
+
+
+def applied(trace: Trace, function: str, nodes: Sequence[Node], joined: JoinNode) -> Node:
+    """A pointwise function part by part; the others broadcast to the concatenation."""
+    rank = max(len(node.dims) for node in nodes)
+    axis = joined.axis + rank - len(joined.dims)
+    found = []
+    for _, start, end in _ranges(joined):
+        args = (_along(trace, node, axis - rank, start, end) for node in nodes)
+        found.append(trace.apply(function, *args))
+    return _join(trace, found, axis)
+
+
+def _along(trace: Trace, node: Node, axis: int, start: int, end: int) -> Node:
+    """What goes with the elements from `start` to `end` of axis `axis`, counted from the last."""
+    if -axis > len(node.dims) or node.dims[axis] == 1:
+        return node
+    return part(trace, node, axis + len(node.dims), start, end)
+
+
+def part(trace: Trace, node: Node, axis: int, start: int, end: int) -> Node:
+    """The elements of a value from `start` to `end` along an axis."""
+    reaches = [Reach(at, 1, start if at == axis else 0) for at in range(len(node.dims))]
+    dims = [end - start if at == axis else dim for at, dim in enumerate(node.dims)]
+    return trace.reach(node, reaches, dims)
+
+
+def each_cast(trace: Trace, node: JoinNode, dtype: DType) -> Node:
+    """The parts rounded."""
+    return _join(trace, [trace.cast(one, dtype) for one in node.parts], node.axis)
+
+
+def multiplied(
+    trace: Trace, left: Node, right: Node, axes: ProductAxes, text: str, joined: JoinNode
+) -> Node:
+    """A product with a concatenation: one of products, or where it is summed over, their sum.
+
+    Raises:
+        DTypeError: products of integers, whose sums are exact, would be added as floats.
+    """
+    labels = axes.lhs if joined is left else axes.rhs
+    label = labels[joined.axis]
+    found = []
+    for own, start, end in _ranges(joined):
+        sides = []
+        for node, named in ((left, axes.lhs), (right, axes.rhs)):
+            at = named.index(label) if label in named else None
+            if node is joined:
+                sides.append(own)
+            elif at is None or node.dims[at] == 1:
+                sides.append(node)
+            else:
+                sides.append(part(trace, node, at, start, end))
+        dims, summed = list(axes.dims), list(axes.summed)
+        place, extents = (label, dims) if label < len(dims) else (label - len(dims), summed)
+        extents[place] = end - start
+        own_axes = replace(axes, dims=tuple(dims), summed=tuple(summed))
+        found.append(trace.product(sides[0], sides[1], own_axes, text))
+    if label < len(axes.dims):
+        return _join(trace, found, label)
+    if left.dtype == S8:
+        raise DTypeError(
+            f"{describe(left)} and {describe(right)} are s8, in parts along what is summed",
+            why="sums of whole numbers are exact, and those of two products would be added as f32",
+            nearest='Multiply part by part, and add with .astype("f32") where that is meant',
+        )
+    total = found[0]
+    for one in found[1:]:
+        total = trace.apply("add", total, one)
+    return total
+
+
+def reached(trace: Trace, node: JoinNode, reaches: Sequence[Reach], dims: Sequence[Dim]) -> Node:
+    """A view of a concatenation: one of the views of its parts.
+
+    Raises:
+        UnsupportedProgram: rows that a vector names, or repeated elements, along its axis.
+    """
+    own = reaches[node.axis]
+    if own.rows is not None or own.per > 1:
+        what = "named by a vector" if own.rows is not None else "repeated"
+        raise UnsupportedProgram(
+            f"elements of {describe(node)} {what} along axis {node.axis}",
+            why="which part they are of is not known of all of them at once",
+            nearest="Take them of the parts, and put those behind one another",
+        )
+    count = 1 if own.axis is None else dims[own.axis]
+    assert isinstance(count, int)
+    runs: list[tuple[Node, int, int]] = []  # a part, the place of the first in it, how many
+    for place in (own.scale * at + own.offset for at in range(count)):
+        whole, start = next((one, b) for one, b, e in _ranges(node) if b <= place < e)
+        if runs and runs[-1][0] is whole:
+            runs[-1] = (whole, runs[-1][1], runs[-1][2] + 1)
+        else:
+            runs.append((whole, place - start, 1))
+    views = []
+    for whole, first, number in runs:
+        here, kept = list(reaches), list(dims)
+        here[node.axis] = Reach(own.axis, own.scale, first)
+        if own.axis is not None:
+            kept[own.axis] = number
+        views.append(trace.reach(whole, here, kept))
+    return views[0] if own.axis is None else _join(trace, views, own.axis)
+
+
+def leaves(node: Node) -> Iterator[tuple[Node, tuple[int, ...]]]:
+    """The values that a concatenation is made of, and where each begins along every axis."""
+    if not isinstance(node, JoinNode):
+        yield node, (0,) * len(node.dims)
+        return
+    for own, start, _ in _ranges(node):
+        for leaf, at in leaves(own):
+            yield leaf, tuple(b + start * (n == node.axis) for n, b in enumerate(at))
+
+
+# --- parts of computed values --------------------------------------------------------------------
+def takes_part(node: Node, reaches: Sequence[Reach], dims: Sequence[Dim]) -> bool:
+    """Whether a view takes some elements of a value of products, which its operands' make."""
+    some = any(
+        reach.rows is None and reach.per == 1 and _some(reach, extent, dims)
+        for reach, extent in zip(reaches, node.dims, strict=True)
+    )
+    plain = all(reach.rows is None and reach.per == 1 for reach in reaches)
+    return some and plain and _of_products(node)
+
+
+def _some(reach: Reach, extent: Dim, dims: Sequence[Dim]) -> bool:
+    if reach.axis is None:
+        return isinstance(extent, int) and extent > 1
+    return (reach.scale, reach.offset) != (1, 0) or dims[reach.axis] != extent
+
+
+def _of_products(node: Node) -> bool:
+    """Whether products without groups of rows are behind a value."""
+    stack, seen, found = [node], set[Node](), False
+    while stack:
+        one = stack.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        if isinstance(one, ProductNode):
+            if one.ends is not None:
+                return False
+            found = True
+        elif isinstance(one, ViewNode):
+            stack.append(one.source)
+        elif isinstance(one, FoldNode):
+            stack.append(one.value)
+        elif isinstance(one, ApplyNode):
+            stack.extend(one.args)
+    return found
+
+
+def taken(trace: Trace, node: Node, reaches: Sequence[Reach], dims: Sequence[Dim]) -> Node:
+    """A view of a value of products, computed from parts of what it is computed from."""
+    ranges = tuple(
+        (1, reach.offset, 1)
+        if reach.axis is None
+        else (reach.scale, reach.offset, dims[reach.axis])
+        for reach in reaches
+    )
+    some = _of_parts(trace, node, ranges)
+    return trace.reach(some, [Reach(reach.axis) for reach in reaches], dims)
+
+
+def _of_parts(trace: Trace, root: Node, ranges: tuple[Range, ...]) -> Node:
+    """An expression over fewer elements. An explicit stack: it may be deeper than Python's."""
+    made: dict[_Part, Node] = {}
+    stack: list[_Part] = [(root, ranges)]
+    while stack:
+        node, own = stack[-1]
+        if (node, own) in made:
+            stack.pop()
+            continue
+        needs = [
+            (arg, _of_argument(node.dims, own, arg)) for arg in node.args
+        ] if isinstance(node, ApplyNode) else []  # fmt: skip
+        pending = [one for one in needs if one not in made]
+        if pending:
+            stack.extend(pending)
+            continue
+        made[node, own] = _made(trace, node, own, [made[one] for one in needs])
+        stack.pop()
+    return made[root, ranges]
+
+
+def _of_argument(dims: Dims, ranges: tuple[Range, ...], arg: Node) -> tuple[Range, ...]:
+    """The elements of an argument that go with some of what it is broadcast to."""
+    own = ranges[len(dims) - len(arg.dims) :]
+    return tuple((1, 0, 1) if dim == 1 else one for dim, one in zip(arg.dims, own, strict=True))
+
+
+def _made(trace: Trace, node: Node, ranges: tuple[Range, ...], args: list[Node]) -> Node:
+    dims = tuple(count for _, _, count in ranges)
+    if isinstance(node, ApplyNode):
+        return trace.make(ApplyNode, node.function, tuple(args), dims, node.dtype)
+    if isinstance(node, ProductNode):
+        sides = []
+        for operand, labels in ((node.lhs, node.lhs_labels), (node.rhs, node.rhs_labels)):
+            every = [*ranges, *((1, 0, extent) for extent in node.summed)]
+            own = [
+                (1, 0, 1) if dim == 1 else every[label]
+                for dim, label in zip(operand.dims, labels, strict=True)
+            ]
+            sides.append(_view(trace, operand, own))
+        return trace.make(
+            ProductNode, *sides, node.lhs_labels, node.rhs_labels, dims, node.summed, node.operand,
+            node.notation, node.dtype, node.ends,
+        )  # fmt: skip
+    if isinstance(node, FoldNode):
+        kept = iter(ranges)
+        own = [
+            (1, 0, dim) if at in node.axes else next(kept) for at, dim in enumerate(node.value.dims)
+        ]
+        value = _view(trace, node.value, own)
+        return trace.make(FoldNode, node.function, value, node.axes, dims, node.dtype)
+    if isinstance(node, CoordinateNode):
+        step, first, _ = ranges[node.axis]
+        here = trace.make(CoordinateNode, dims, node.axis)
+        here = here if step == 1 else trace.apply("mul", here, float(step))
+        return here if first == 0 else trace.apply("add", here, float(first))
+    return _view(trace, node, list(ranges))
+
+
+def _view(trace: Trace, node: Node, ranges: Sequence[Range]) -> Node:
+    reaches = [Reach(at, step, first) for at, (step, first, _) in enumerate(ranges)]
+    return trace.reach(node, reaches, [count for _, _, count in ranges])

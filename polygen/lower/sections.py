@@ -1,0 +1,151 @@
+"""The plans of sections -> the plan of the one kernel that works through the tiles of all.
+
+1. Every section was planned as if it were alone, by the same schedule. What they share has to be
+   the same in all of them: the tile program with its synchronisation, places and loops, shared
+   memory. Then one set of loops does for all, and a leaf asks whose tile it works on.
+2. Tensor maps are named apart.
+3. `locate` numbers the tiles of all sections through.
+4. What remains is checked section by section, as every plan is (`polygen.lower.verify`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from polygen.errors import VerifyError
+from polygen.frontend.program import Program
+from polygen.lower.build import arguments
+from polygen.lower.launch import Argument, Extents
+from polygen.lower.plan import Buffer, KernelPlan, Leaf
+from polygen.lower.result_work import Store
+from polygen.lower.work import Boxes, Locate, Move, SectionTiles
+from polygen.poly.sections import prove_apart, prove_items
+from polygen.schedule.sums import Sums
+
+
+def join(program: Program, plans: Sequence[KernelPlan]) -> KernelPlan:
+    """One plan of several.
+
+    Args:
+        program: of which the plans' programs are the sections.
+        plans: of the sections, in their order.
+
+    Raises:
+        VerifyError: two of them differ in what they have to share.
+    """
+    first = plans[0]
+    for other in plans[1:]:
+        _require_shared(first, other)
+    maps: dict[str, Argument] = {}
+    named = [_with_maps(plan, maps) for plan in plans]
+    whole = arguments(program, tuple(maps.values()))
+    tiles = tuple(
+        SectionTiles(extents.along, extents.across, plan.match.batches)
+        for plan in plans
+        for extents in plan.launch.sections
+    )
+    ready = tuple(
+        replace(plan, leaves=_located(plan.leaves, tiles), arguments=whole) for plan in named
+    )
+    proofs = [proof for plan in plans for proof in plan.proofs]
+    proofs += [prove_apart(program, [plan.program for plan in plans]), prove_items(len(plans))]
+    further = tuple(
+        Extents(plan.launch.along, plan.launch.across, plan.launch.batches) for plan in plans[1:]
+    )
+    return replace(
+        ready[0],
+        program=program,
+        arguments=whole,
+        leaves=_every_leaf(ready),
+        launch=replace(first.launch, further=further),
+        proofs=tuple(dict.fromkeys(proofs)),
+        sums=Sums(tuple(order for plan in plans for order in plan.sums.orders)),
+        sections=ready,
+    )
+
+
+def _require_shared(one: KernelPlan, other: KernelPlan) -> None:
+    """What all sections run in, wait for and keep their tiles in is the same."""
+    shared = (
+        ("the instruction", one.atom, other.atom),
+        ("the schedule", one.schedule, other.schedule),
+        ("the tile program", one.tile_program, other.tile_program),
+        ("the frame", one.frame, other.frame),
+        ("places and their loops", one.places, other.places),
+        ("shared memory", _memory(one.buffers), _memory(other.buffers)),
+        ("barriers", [p.sync for p in one.syncs], [p.sync for p in other.syncs]),
+        ("statements", _statements(one), _statements(other)),
+    )
+    for what, here, there in shared:
+        if here != there:
+            names = (plan.program.contractions[0].name for plan in (one, other))
+            raise VerifyError(f"{what}: not the same for {' and '.join(names)}", where=one.entry)
+
+
+def _memory(buffers: Sequence[Buffer]) -> list[Buffer]:
+    """Where buffers are and how tiles lie in rings; what is in them may be of any section."""
+    return [
+        replace(one, note="", layout=one.layout if one.kind == "ring" else None) for one in buffers
+    ]
+
+
+def _statements(plan: KernelPlan) -> list[tuple[object, ...]]:
+    return [
+        (leaf.statement, leaf.op, leaf.unit, leaf.loops, leaf.place, leaf.advances)
+        for leaf in plan.leaves
+    ]
+
+
+def _with_maps(plan: KernelPlan, maps: dict[str, Argument]) -> KernelPlan:
+    """The plan with its tensor maps under names that no other map of the kernel has.
+
+    Args:
+        plan: of a section.
+        maps: of the sections before, by name; its own are added.
+    """
+
+    def named(of: Boxes) -> Boxes:
+        made = Argument(of.map, "map", tensor=of.tensor.name, axes=of.axes, swizzle=of.span)
+        name, number = of.map, 0
+        while maps.setdefault(name, replace(made, name=name)) != replace(made, name=name):
+            number += 1
+            name = f"{of.map}_{number}"
+        return replace(of, map=name, once="")
+
+    def leaf(one: Leaf) -> Leaf:
+        if isinstance(one.work, Move):
+            return replace(one, work=replace(one.work, boxes=tuple(map(named, one.work.boxes))))
+        if isinstance(one.work, Store):
+            moved = tuple((panel, named(boxes)) for panel, boxes in one.work.panels)
+            return replace(one, work=replace(one.work, panels=moved))
+        return one
+
+    return replace(plan, leaves=tuple(map(leaf, plan.leaves)))
+
+
+def _located(leaves: tuple[Leaf, ...], tiles: tuple[SectionTiles, ...]) -> tuple[Leaf, ...]:
+    """Leaves, of which `locate` goes through the tiles of all sections."""
+    return tuple(
+        replace(one, work=replace(one.work, sections=tiles))
+        if isinstance(one.work, Locate)
+        else one
+        for one in leaves
+    )
+
+
+def _every_leaf(plans: Sequence[KernelPlan]) -> tuple[Leaf, ...]:
+    """The leaves of the first section, each with those of others behind it that are not the same.
+
+    A tile is located alike, whoever's it is.
+    """
+    found = []
+    for leaves in zip(*(plan.leaves for plan in plans), strict=True):
+        found.append(leaves[0])
+        if not isinstance(leaves[0].work, Locate):
+            found += [
+                replace(leaf, section=number)
+                for number, leaf in enumerate(leaves)
+                if leaf != leaves[0]
+            ]
+    return tuple(found)
