@@ -143,25 +143,12 @@ class Traced(Symbolic):
         return self.apply("maximum", self, lo) if hi is None else self.apply("clip", self, lo, hi)
 
     def reshape(self, *shape: Any) -> Traced:
-        """The same elements with axes of size 1 added or dropped; one dim may be -1."""
+        """The same elements under other axes; one dim may be -1.
+
+        Axes of size 1 come and go, and axes whose sizes are numbers are split and merged.
+        """
         dims = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-        kept = [axis for axis, dim in enumerate(self.node.dims) if dim != 1]
-        wanted = [dim for dim in dims if dim != 1]
-        remaining = list(kept)
-        axes: list[int | None] = []
-        for dim in dims:
-            axes.append(None if dim == 1 or not remaining else remaining.pop(0))
-        fits = len(wanted) == len(kept) and all(
-            dim in (-1, self.node.dims[axis]) for dim, axis in zip(wanted, kept, strict=True)
-        )
-        # A -1 where nothing is left to place stands for 1.
-        if not fits and not (wanted == [-1] and not kept):
-            raise ShapeError(
-                f"reshape of {describe(self.node)} from {shape_text(self.node.dims)} to "
-                f"{shape_text(tuple(dims))}",
-                nearest="A reshape can only add or drop axes of size 1",
-            )
-        return self._view(axes)
+        return self._of(self.trace.reshape(self.node, dims))
 
     def repeat(self, repeats: Any, axis: Any = None) -> Traced:
         """Every element along an axis `repeats` times, one after the other."""

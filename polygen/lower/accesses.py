@@ -7,29 +7,61 @@ tile.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from polygen.frontend.program import Dim, Tensor
 from polygen.lower.launch import MapAxis, stride_argument
-from polygen.poly.match import Along
+from polygen.poly.elements import ROLES, Along
 
-_ROLES = ("m", "n", "k")
 # Of rows in groups: how many lie before the block's group, and how many it has.
 ROWS_BEFORE, ROWS_OF_GROUP = "rows_before", "rows_of_group"
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Elements up to an index of a dim: ``stride * (floor(index / per) mod modulo)``."""
+
+    stride: str  # an argument, a number, or a product of both
+    per: int = 1
+    modulo: int = 0  # 0: none
+
+    def of(self, index: str) -> str:
+        """The digit of an index, as C."""
+        if self.per == 1 and not self.modulo:
+            return index
+        place = f"{index} / {self.per}" if self.per > 1 else index
+        return f"({place} % {self.modulo})" if self.modulo else f"({place})"
+
+
+def steps_along(tensor: Tensor, index: tuple[Along, ...], dim: str) -> tuple[Step, ...]:
+    """Where the elements along a dim are: a step, or one for each digit that axes are read at."""
+    return tuple(
+        Step(_times(tensor, axis, one.step), one.per, one.modulo)
+        for axis, along in enumerate(index)
+        for one in along.terms
+        if one.dim == dim
+    )
+
+
+def steps_text(variable: str, steps: tuple[Step, ...]) -> list[str]:
+    """The terms of an address along a dim, as C."""
+    return [f"{step.of(variable)} * {step.stride}" for step in steps]
+
+
 def elements_along(tensor: Tensor, index: tuple[Along, ...], dim: str) -> str:
     """Elements from one index of a dim to the next; "0": the array does not depend on it."""
-    axis = next((a for a, one in enumerate(index) if one.dim == dim), None)
-    if axis is None:
-        return "0"
-    return _times(tensor, axis, index[axis].step)
+    steps = steps_along(tensor, index, dim)
+    return steps[0].stride if steps else "0"
 
 
 def base(tensor: Tensor, index: tuple[Along, ...]) -> tuple[str, ...]:
     """Terms that lead to the block's matrix: of batch dims, and where slices begin."""
     found = []
     for axis, one in enumerate(index):
-        if one.dim and one.dim not in _ROLES:
-            found.append(f"(long long){one.dim} * {_times(tensor, axis, one.scale)}")
+        for term in one.terms:
+            if term.dim not in ROLES:
+                place = Step("", term.per, term.modulo).of(term.dim)
+                found.append(f"(long long){place} * {_times(tensor, axis, term.scale)}")
         if one.start:
             found.append(_times(tensor, axis, one.start))
         if one.group:
@@ -50,8 +82,11 @@ def map_axes(
     index: tuple[Along, ...],
     extents: dict[str, Dim],
     boxes: dict[str, int],
-) -> tuple[tuple[MapAxis, ...], tuple[str, ...]]:
-    """An array as the copy engine sees it, slowest axis first, and the dim along each axis.
+) -> tuple[tuple[MapAxis, ...], tuple[Along, ...]]:
+    """An array as the copy engine sees it, slowest axis first, and what runs along each axis.
+
+    Every term of an axis' index is an axis of the map: an axis that a reshape has merged is two of
+    them, and two that it has split are two digits of one dim.
 
     Args:
         tensor: the array.
@@ -61,27 +96,43 @@ def map_axes(
     """
     axes, dims = [], []
     for dim in boxes:
-        if dim not in {one.dim for one in index}:  # a vector is a matrix with one row
+        if not steps_along(tensor, index, dim):  # a vector is a matrix with one row
             axes.append(MapAxis(None, 1, boxes[dim]))
-            dims.append(dim)
+            dims.append(Along(dim))
     for axis in tensor.order:
         one = index[axis]
-        extent = extents[one.dim] if one.dim else 1
-        axes.append(
-            MapAxis(axis, extent, boxes.get(one.dim, 1), one.offset, one.scale if one.dim else 1)
-        )
-        dims.append(one.dim)
+        terms = sorted(one.terms, key=lambda term: -term.scale) or [Along("", 1)]
+        for term in terms:
+            box = boxes.get(term.dim, 1) if term.per == 1 else 1
+            start = one.offset if term is terms[-1] else 0
+            axes.append(MapAxis(axis, _count(term, extents), box, start, term.scale))
+            dims.append(term)
     return tuple(axes), tuple(dims)
 
 
-def corner(dims: tuple[str, ...], starts: dict[str, str]) -> tuple[str, ...]:
+def _count(term: Along, extents: dict[str, Dim]) -> Dim:
+    """Positions along an axis of a map."""
+    if not term.dim:
+        return 1
+    extent = term.modulo or extents[term.dim]
+    if term.modulo or term.per == 1:
+        return extent
+    assert isinstance(extent, int)  # of dims without a number there are no digits
+    return -(-extent // term.per)
+
+
+def corner(dims: tuple[Along, ...], starts: dict[str, str]) -> tuple[str, ...]:
     """The position of a box along each axis of a map.
 
     Args:
-        dims: along the axes.
+        dims: what runs along the axes.
         starts: of the box, by dim; along a batch dim it is the block's.
     """
-    return tuple(starts.get(dim, dim or "0") for dim in dims)
+    found = []
+    for one in dims:
+        start, digit = starts.get(one.dim, one.dim or "0"), Step("", one.per, one.modulo)
+        found.append(digit.of(start if digit == Step("") else f"({start})"))
+    return tuple(found)
 
 
 def row_starts(index: tuple[Along, ...], starts: dict[str, str]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from functools import partial
 
 from polygen.errors import VerifyError
 from polygen.frontend.program import Tensor
-from polygen.lower.accesses import ROWS_BEFORE
+from polygen.lower.accesses import ROWS_BEFORE, steps_text
 from polygen.lower.computed import Fetch, rows_of
 from polygen.lower.fill import prove
 from polygen.lower.fragments import Make
@@ -320,8 +320,8 @@ def _check_elements(plan: KernelPlan, e: Epilogue, work: Pointwork) -> None:
                 )
         index = element.addressed
         if access.tensor.dims:
-            steps = [f"row * {access.m_stride}", f"column * {access.n_stride}"]
-            text = " + ".join([*access.base, *steps])
+            steps = [*steps_text("row", access.m), *steps_text("column", access.n)]
+            text = " + ".join([*access.base, *steps] or ["0"])
             _check_address(plan, access.tensor, index, text, {"m": "row", "n": "column"})
 
 
@@ -335,9 +335,7 @@ def _check_address(
     """`text` is where `index` is, whatever the strides and the coordinates."""
     dims = [dim for dim, _ in plan.batches] + list(variables) + [ROWS_BEFORE]
     strides = [stride_argument(tensor, axis) for axis in tensor.order[:-1]]
-    # Groups begin where they begin, and not before.
-    ends = {one.dim: one.per for one in index if one.per > 1}
-    for at in (*_units(dims), *_ends(dims, ends)):
+    for at in (*_units(dims), *_ends(dims, index)):
         for steps in _units(strides):
             wanted = 0
             for axis, one in enumerate(index):
@@ -371,17 +369,18 @@ def _check_boxes(plan: KernelPlan, of: Boxes, leaf: Leaf) -> None:
         first = at["rank"] * plan.tiles.columns if not of.buffer.startswith("ring_") else 0
         place = {"m": at["b_m"] * tile[0], "n": at["b_n"] * tile[1] + first, "k": k * tile[2]}
         place |= {dim: at[dim] for dim in (*batches, ROWS_BEFORE)}
+        found = [0] * len(index)
         for axis, corner in zip(of.axes, of.corner, strict=True):
-            found = axis.start + axis.step * _value(corner, own | at)
-            if axis.axis is None:
-                continue
-            wanted = _position(index[axis.axis], place)
-            if found != wanted:
-                raise VerifyError(
-                    f"{leaf.statement}: boxes of {of.tensor.name} begin at {found} of axis "
-                    f"{axis.axis} and not at {wanted}",
-                    where=f"{plan.entry}: {corner}",
-                )
+            if axis.axis is not None:
+                found[axis.axis] += axis.start + axis.step * _value(corner, own | at)
+        wanted = [_position(one, place) for one in index]
+        if found != wanted:
+            number = next(n for n, one in enumerate(wanted) if found[n] != one)
+            raise VerifyError(
+                f"{leaf.statement}: boxes of {of.tensor.name} begin at {found[number]} of axis "
+                f"{number} and not at {wanted[number]}",
+                where=f"{plan.entry}: {', '.join(of.corner)}",
+            )
 
 
 def _check_lines(plan: KernelPlan, of: Lines) -> None:
@@ -432,13 +431,16 @@ def _accessed(plan: KernelPlan, of: Boxes) -> tuple[tuple[Along, ...], tuple[int
 
 def _position(one: Along, at: Mapping[str, int]) -> int:
     before = at.get(ROWS_BEFORE, 0) if one.group else 0
-    return one.scale * (at.get(one.dim, 0) // one.per + before) + one.offset
+    return one.at(at) + one.scale * before
 
 
-def _ends(names: Iterable[str], counts: Mapping[str, int]) -> Iterable[dict[str, int]]:
-    """The last index of a group, the first of the next, and where the third ends."""
-    for name, count in counts.items():
-        for place in (count - 1, count, 3 * count - 1):
+def _ends(names: Iterable[str], index: tuple[Along, ...]) -> Iterable[dict[str, int]]:
+    """Where digits end: the last index before, the first behind, and where the third ends."""
+    terms = [term for one in index for term in one.terms]
+    counts = {(one.dim, one.per) for one in terms if one.per > 1}
+    counts |= {(one.dim, one.per * one.modulo) for one in terms if one.modulo}
+    for name, count in sorted(counts):
+        for place in (count - 1, count, count + 1, 3 * count - 1):
             yield dict.fromkeys(names, 0) | {name: place}
 
 

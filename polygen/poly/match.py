@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
+from polygen.frontend.forms import Form
 from polygen.frontend.program import Contraction, Dim, Program, Tensor
 from polygen.poly.elements import Along as Along
 from polygen.poly.elements import along as along
@@ -70,8 +71,10 @@ class Operand:
     @property
     def alignment(self) -> int:
         """Bytes that divide the address of every row that is read."""
-        start = (1 if self.inner.group else self.inner.offset) * self.tensor.dtype.bytes
-        bits = self.tensor.alignment | start
+        start = 1 if self.inner.group else self.inner.offset
+        for one in self.inner.more:
+            start |= one.scale
+        bits = self.tensor.alignment | start * self.tensor.dtype.bytes
         return bits & -bits
 
     @property
@@ -310,8 +313,10 @@ def _contiguous(program: Program, fusion: Fusion, written: tuple[str, ...]) -> s
     if first.contiguous_axis is None:
         return ""
     own = fusion.iterators(store.name)
-    contiguous = store.write.index[first.contiguous_axis]
-    return written[own.index(contiguous)] if contiguous in own else ""
+    inner = store.write.index[first.contiguous_axis]
+    if isinstance(inner, Form):  # the number whose last digit neighbours differ in
+        inner = next((str(t.of) for t in inner.terms if (t.scale, t.per) == (1, 1)), "")
+    return written[own.index(inner)] if inner in own else ""
 
 
 def _extents(program: Program, fusion: Fusion, axes: tuple[str, ...]) -> dict[str, Dim]:

@@ -13,7 +13,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from polygen.errors import UnsupportedProgram
-from polygen.frontend.program import Access, Affine, Contraction, Dim, Program, Statement
+from polygen.frontend.forms import Form
+from polygen.frontend.program import (
+    Access,
+    Affine,
+    Contraction,
+    Dim,
+    Index,
+    Program,
+    Statement,
+)
 
 
 def require_supported(program: Program) -> None:
@@ -32,8 +41,8 @@ def require_supported(program: Program) -> None:
         _require_whole(program, statement, extents)
     for product in program.contractions:
         _require_one_sum(program, product)
-    for one in program.statements:
-        _require_each_once(program, one)
+    for product in program.contractions:
+        _require_each_once(program, product)
     for tensor in program.outputs:
         if not tensor.dims:
             raise UnsupportedProgram(
@@ -81,9 +90,9 @@ def require_rows_known(program: Program) -> None:
 
 
 def _require_each_once(program: Program, statement: Statement) -> None:
-    """What copies and epilogues read has an element for every index."""
+    """What copies move has an element for every index."""
     for access in statement.reads:
-        if any(isinstance(index, Affine) and index.per > 1 for index in access.index):
+        if any(_is_repeated(index) for index in access.index):
             raise UnsupportedProgram(
                 f"{statement.name} reads {access}: elements are repeated only in what operands are "
                 "computed from",
@@ -91,6 +100,12 @@ def _require_each_once(program: Program, statement: Statement) -> None:
                 why=f"{statement.name}: {statement}",
                 nearest=f"Pass {access.name} with its elements repeated",
             )
+
+
+def _is_repeated(index: Index) -> bool:
+    if isinstance(index, Form):
+        return any(term.per > 1 or term.modulo for term in index.terms)
+    return isinstance(index, Affine) and index.per > 1
 
 
 def _product_behind(program: Program, value: str) -> Contraction:
