@@ -30,6 +30,7 @@ from polygen.lower.legal import (
     check_lanes,
     check_launch,
     check_roles,
+    check_sums,
 )
 from polygen.lower.memory import memory, needed, rings, workers
 from polygen.lower.registers import doubt, registers_needed, sums_held
@@ -177,6 +178,7 @@ def fitting(
             check_launch(candidate, device)
             check_copies(candidate, device)
             check_groups(candidate, matched)
+            check_sums(candidate, matched)
             check_folds(candidate, work)
             check_rows(candidate, found, out)
             instruction = instruction_for(found, device, candidate)

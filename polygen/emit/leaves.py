@@ -9,6 +9,7 @@ from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Dim
 from polygen.lower.accesses import ROWS_BEFORE, ROWS_OF_GROUP, Step
 from polygen.lower.computed import Rows
+from polygen.lower.operands import walk
 from polygen.lower.plan import Buffer, KernelPlan
 from polygen.lower.result_work import Read, Write
 from polygen.lower.work import Boxes
@@ -80,6 +81,11 @@ def matrix_coordinates(batches: Sequence[tuple[str, Dim]]) -> list[str]:
         inside = f" % {size_name(extent)}" if number else ""
         found.append(f"{name} = matrix{over}{inside}")
     return found
+
+
+def walk_lines(plan: KernelPlan) -> list[str]:
+    """Where k tile `k` lies in sums over several axes, as declarations; none of sums over one."""
+    return [f"const int {name} = {at};" for name, at in walk(plan.match, plan.tiles, size_name)]
 
 
 def slot_address(buffer: Buffer, slot: str, agent: str = "") -> str:

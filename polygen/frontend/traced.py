@@ -20,6 +20,7 @@ from polygen.frontend.folding import METHODS, folded, refuse_keywords
 from polygen.frontend.functions import ALIASES, TABLE, closest
 from polygen.frontend.gathering import index_array
 from polygen.frontend.shapes import shape_text
+from polygen.frontend.subscripts import tensordot_subscripts
 from polygen.frontend.trace import Trace
 from polygen.frontend.views import diagonal, permutation, repetition, subscript, swapped
 
@@ -338,6 +339,11 @@ def _einsum(subscripts: Any, *operands: Any) -> Any:
     return traced.einsum(subscripts, *operands)
 
 
+def _tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
+    traced = a if isinstance(a, Traced) else b
+    return traced.einsum(tensordot_subscripts(np.ndim(a), np.ndim(b), axes), a, b)
+
+
 def _round(a: Any, decimals: int = 0) -> Any:
     if decimals != 0:
         raise TraceError(
@@ -354,6 +360,7 @@ _ARRAY_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "clip": _clip,
     "dot": _dot,
     "einsum": _einsum,
+    "tensordot": _tensordot,
     "transpose": lambda a, axes=None: a.transpose() if axes is None else a.transpose(tuple(axes)),
     "swapaxes": lambda a, axis1, axis2: a.swapaxes(axis1, axis2),
     "matrix_transpose": lambda x: x.mT,

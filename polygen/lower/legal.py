@@ -100,6 +100,26 @@ def check_groups(schedule: Schedule, match: Match) -> None:
             )
 
 
+def check_sums(schedule: Schedule, match: Match) -> None:
+    """Refuse what does not walk sums over several axes.
+
+    Raises:
+        ScheduleError: with the field to change.
+    """
+    others = {
+        'atom = "dot"': (schedule.by_lanes, '"auto"'),
+        'roles.computes = "consumer"': (schedule.from_registers, '"producer"'),
+    }
+    for field, (asked, instead) in others.items():
+        if match.sums and asked:
+            raise ScheduleError(
+                f"{field} with sums over {len(match.sums) + 1} axes",
+                where=f"schedule {schedule.name}",
+                why="tiles in shared memory are of one axis at a time; what lanes read is not",
+                nearest=f"Use {field.partition(' ')[0]} = {instead}",
+            )
+
+
 def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -> None:
     """Refuse what no specialised kernel does, before anything is built; nothing without roles.
 

@@ -15,14 +15,16 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import Any
 
 from polygen.errors import VerifyError
-from polygen.frontend.program import Tensor
+from polygen.frontend.program import Dim, Tensor
 from polygen.lower.accesses import ROWS_BEFORE, steps_text
 from polygen.lower.computed import Fetch, rows_of
 from polygen.lower.fill import prove
 from polygen.lower.fragments import Make
 from polygen.lower.launch import stride_argument
+from polygen.lower.operands import K_INSIDE, walk
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import (
     Epilogue,
@@ -102,6 +104,43 @@ def check_accesses(plan: KernelPlan) -> None:
     if plan.launch.batches != wanted or any(one != batches for one in counted):
         raise VerifyError(f"the matrices are not counted along {wanted}", where=plan.entry)
     _check_groups(plan)
+    _check_walk(plan)
+
+
+def _check_walk(plan: KernelPlan) -> None:
+    """K tiles of several axes are their tuples in order; behind the last there are none.
+
+    Quotients and remainders by sizes: tried for all numbers of a few small ones.
+    """
+    formulas, (depth, *_) = walk(plan.match, plan.tiles, _named), plan.match.depths
+    if not formulas:
+        return
+    tile, split = plan.tiles.cta[2], plan.tiles.split
+    dims = [*(extent for _, extent in plan.match.sums), depth]
+    free = [dim for dim in dict.fromkeys(dims) if isinstance(dim, str)]
+    tried = [(1, tile, 2 * tile + 1) if dim == depth else (1, 2, 3) for dim in free]
+    for chosen in itertools.product(*tried):
+        sizes = dict(zip(free, chosen, strict=True))
+        counts = [sizes[dim] if isinstance(dim, str) else dim for dim in dims]
+        counts[-1] = -(-counts[-1] // tile)
+        every = list(itertools.product(*map(range, counts)))
+        own = -(-len(every) // split)
+        names = {_named(dim): size for dim, size in sizes.items()} | {"k_tiles": own}
+        found = []
+        for rank, k in itertools.product(range(split), range(own)):
+            at = names | {"rank": rank, "k": k, "min": min, "max": max}
+            found.append(tuple(_value(text, at) for _, text in formulas))
+        behind = found[len(every) :]
+        if found[: len(every)] != every or any(one[-1] < counts[-1] for one in behind):
+            raise VerifyError(
+                f"k tiles are {found[:4]}, ... and not {every[:4]}, ...",
+                where=f"{plan.entry}: {', '.join(text for _, text in formulas)}",
+            )
+
+
+def _named(dim: Dim) -> str:
+    """A size in formulas that are evaluated here."""
+    return f"size_{dim}" if isinstance(dim, str) else str(dim)
 
 
 def _check_groups(plan: KernelPlan) -> None:
@@ -333,7 +372,8 @@ def _check_address(
     variables: Mapping[str, str],
 ) -> None:
     """`text` is where `index` is, whatever the strides and the coordinates."""
-    dims = [dim for dim, _ in plan.batches] + list(variables) + [ROWS_BEFORE]
+    fixed = (*plan.batches, *plan.match.sums)
+    dims = [dim for dim, _ in fixed] + list(variables) + [ROWS_BEFORE]
     strides = [stride_argument(tensor, axis) for axis in tensor.order[:-1]]
     for at in (*_units(dims), *_ends(dims, index)):
         for steps in _units(strides):
@@ -363,12 +403,15 @@ def _check_boxes(plan: KernelPlan, of: Boxes, leaf: Leaf) -> None:
     # Of blocks that share sums each has a range of k tiles, and of columns to finish.
     split = plan.tiles.split
     ranges = [{"rank": r, "k_tiles": n} for r in range(split) for n in range(2)]
-    places = [*batches, "b_m", "b_n", "k", ROWS_BEFORE]
+    over = [dim for dim, _ in plan.match.sums]
+    tile_of_k = K_INSIDE if over else "k"
+    places = [*batches, *over, "b_m", "b_n", tile_of_k, ROWS_BEFORE]
     for at in (one | own for one in _units(places) for own in ranges):
-        k = at["rank"] * at["k_tiles"] + at["k"]
+        # Of sums over several axes `_check_walk` says which tile of which.
+        k = at[tile_of_k] + (0 if over else at["rank"] * at["k_tiles"])
         first = at["rank"] * plan.tiles.columns if not of.buffer.startswith("ring_") else 0
         place = {"m": at["b_m"] * tile[0], "n": at["b_n"] * tile[1] + first, "k": k * tile[2]}
-        place |= {dim: at[dim] for dim in (*batches, ROWS_BEFORE)}
+        place |= {dim: at[dim] for dim in (*batches, *over, ROWS_BEFORE)}
         found = [0] * len(index)
         for axis, corner in zip(of.axes, of.corner, strict=True):
             if axis.axis is not None:
@@ -452,6 +495,6 @@ def _units(names: Iterable[str]) -> Iterable[dict[str, int]]:
         yield dict.fromkeys(listed, 0) | {name: 1}
 
 
-def _value(text: str, names: Mapping[str, int]) -> int:
+def _value(text: str, names: Mapping[str, Any]) -> int:
     """A formula of the plan, which is C and Python alike but for its types."""
     return int(eval(_C_ONLY.sub("", text).replace("/", "//"), {"__builtins__": {}}, dict(names)))

@@ -135,7 +135,7 @@ def map_program(
     elements = tile_map(statements, tiles, schedule, epilogue.rows, epilogue.panels)
     relation = isl.UnionMap(space((*scop.parameters, "k_tiles")) + elements)
     relation = relation.intersect_domain(scop.domain)
-    count = isl.Set(tile_count(scop, tiles, matched.depths))
+    count = isl.Set(tile_count(scop, tiles, matched.lengths))
     whole = _check_whole(scop, program, statements, tiles, elements, relation, count)
     products = [product.called("multiply") for product in main.products]
     carried = _carried(scop, needs, relation, count, products if tiles.split > 1 else [])
@@ -157,7 +157,7 @@ def map_program(
         relation,
         tiles,
         atom,
-        matched.depths,
+        matched,
         invariant=bool(invariant),
         exchanged=schedule.exchange,
     )

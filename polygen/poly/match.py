@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
 from polygen.frontend.forms import Form
-from polygen.frontend.program import Contraction, Dim, Program, Tensor
+from polygen.frontend.program import Access, Contraction, Dim, Program, Tensor
+from polygen.poly.depth import Sums
+from polygen.poly.elements import ROLES
 from polygen.poly.elements import Along as Along
 from polygen.poly.elements import along as along
 from polygen.poly.elements import axis_of as axis_of
@@ -132,12 +134,21 @@ class Match:
     batches: tuple[tuple[str, Dim], ...]  # batch dims and their extents, outermost first
     m: Dim
     n: Dim
-    depths: tuple[Dim, ...]  # the different lengths of the sums
+    depths: tuple[Dim, ...]  # the different lengths of the sums, along their innermost axis
     groups: RowGroups | None = None  # of rows; then `m` is the number of rows of all groups
+    # Of sums over several axes the dims of the outer loops, and their extents; and the length that
+    # isl knows all of it by.
+    sums: tuple[tuple[str, Dim], ...] = ()
+    length: Dim = 0
 
     def extent(self, role: str) -> Dim:
         """The size of the problem along "m", "n" or "k", the first of several."""
         return {"m": self.m, "n": self.n, "k": self.depths[0]}[role]
+
+    @property
+    def lengths(self) -> tuple[Dim, ...]:
+        """The lengths of the sums as isl knows them."""
+        return (self.length,) if self.sums else self.depths
 
     def operand(self, name: str) -> Operand:
         """The operand called `name`."""
@@ -185,6 +196,7 @@ def match(
     fusion: Fusion,
     computed: Prologues | None = None,
     arguments: tuple[Tensor, ...] = (),
+    sums: Sums | None = None,
 ) -> Match:
     """Name the roles of the iterators of the program's products.
 
@@ -193,39 +205,53 @@ def match(
         fusion: the band of its statements.
         computed: the statements behind those of these arrays that are computed.
         arguments: what these statements read.
+        sums: of products that sum over several axes, of which `program` has one made.
 
     Raises:
         UnsupportedProgram: the accesses are not those of matrix products over one domain.
     """
     axes = _axes(program, fusion)
     extents = _extents(program, fusion, axes)
+    one_of = next(iter((sums or {}).values()), None)
+    outer = (
+        ()
+        if one_of is None
+        else tuple((dim, dict(one_of.outer)[it]) for it, dim in one_of.dims().items() if dim != "k")
+    )
     operands: dict[tuple[str, str, tuple[Along, ...], Dim], str] = {}
     named: dict[str, Operand] = {}
     products = []
     for contraction in program.contractions:
         written = fusion.iterators(contraction.name)
         (k,) = (it for it, _ in contraction.domain if it not in contraction.write.iterators)
-        dims = dict(zip(written, axes, strict=True)) | {k: "k"}
-        depth = dict(contraction.domain)[k]
+        several = (sums or {}).get(contraction.name)
+        summed = {k: "k"} if several is None else several.dims()
+        dims = dict(zip(written, axes, strict=True)) | summed
+        depth = dict(contraction.domain)[k] if several is None else several.depth
+        own = contraction if several is None else several.contraction
         sides = {}
-        for access, role in zip(contraction.reads, _sides(contraction, dims), strict=True):
+        for access, role in zip(own.reads, _sides(own, dims), strict=True):
             index = tuple(along(one, dims) for one in access.index)
+            _require_apart(program, access, index)
             key = (access.name, role, index, depth)
             if key not in operands:
                 many = sum(operand.role == role for operand in named.values())
                 operands[key] = ("a" if role == "m" else "b") + (str(many + 1) if many else "")
-                sizes = (*extents.items(), ("k", depth))
+                sizes = (*extents.items(), *outer, ("k", depth))
                 named[operands[key]] = _operand(
                     program, access.name, role, index, sizes, computed or {}, arguments
                 )
             sides[role] = operands[key]
         products.append(Multiplied(contraction, k, sides["m"], sides["n"]))
-    depths = tuple(dict.fromkeys(dict(p.contraction.domain)[p.k] for p in products))
+    lengths = tuple(dict.fromkeys(dict(p.contraction.domain)[p.k] for p in products))
+    depths = lengths if one_of is None else (one_of.depth,)
     batches = tuple((dim, extents[dim]) for dim in axes if dim not in ("m", "n"))
     order = sorted(named.items(), key=lambda item: item[1].role)
     groups = RowGroups(*batches[0], program.ends) if program.ends else None
     m, n = extents["m"], extents["n"]
-    return Match(tuple(products), tuple(order), axes, batches, m, n, depths, groups)
+    return Match(
+        tuple(products), tuple(order), axes, batches, m, n, depths, groups, outer, lengths[0]
+    )
 
 
 def _operand(
@@ -244,6 +270,18 @@ def _operand(
     own = {one.dim for one in index}
     tensor, axes = operand_array(made, name, tuple(s for s in sizes if s[0] in own), role)
     return Operand(tensor, role, axes, sizes, made)
+
+
+def _require_apart(program: Program, access: Access, index: tuple[Along, ...]) -> None:
+    """Refuse an axis along which rows of a tile and what is summed in it both run."""
+    for one in index:
+        if sum(term.dim in ROLES for term in one.terms) > 1:
+            raise UnsupportedProgram(
+                f"{access} has rows and what is summed on one axis",
+                where=program.name,
+                why="rows of a tile follow each other along another axis than what is summed in it",
+                nearest="Give the windows channels, an axis that they do not slide along",
+            )
 
 
 def _axes(program: Program, fusion: Fusion) -> tuple[str, ...]:

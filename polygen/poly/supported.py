@@ -1,7 +1,7 @@
 """What the passes after `Program` do not generate yet, refused by name before they start.
 
 1. Products: no operand is computed by another product, all have one output domain.
-2. Sums: over one axis per product.
+2. Sums: over axes that both operands have; several are one for isl (`polygen.poly.depth`).
 3. Outputs: arrays, of the products' output domain.
 4. Indices: values are read whole, at their own point.
 
@@ -42,7 +42,7 @@ def require_supported(program: Program) -> None:
     for product in program.contractions:
         _require_one_sum(program, product)
     for product in program.contractions:
-        _require_each_once(program, product)
+        require_each_once(program, product)
     for tensor in program.outputs:
         if not tensor.dims:
             raise UnsupportedProgram(
@@ -89,8 +89,12 @@ def require_rows_known(program: Program) -> None:
                 )
 
 
-def _require_each_once(program: Program, statement: Statement) -> None:
-    """What copies move has an element for every index."""
+def require_each_once(program: Program, statement: Statement) -> None:
+    """What copies move has an element for every index.
+
+    Raises:
+        UnsupportedProgram: elements are repeated.
+    """
     for access in statement.reads:
         if any(_is_repeated(index) for index in access.index):
             raise UnsupportedProgram(
@@ -146,13 +150,6 @@ def _require_one_domain(program: Program) -> None:
 
 def _require_one_sum(program: Program, product: Contraction) -> None:
     summed = [it for it, _ in product.domain if it not in product.write.iterators]
-    if len(summed) > 1:
-        raise UnsupportedProgram(
-            f"{product.name}: {product} sums over {len(summed)} axes",
-            where=program.name,
-            why="a tensor-core instruction sums over one",
-            nearest="Pass the operands with these axes made one",
-        )
     for access in product.reads:
         own = access.iterators
         if not summed or summed[0] not in own or len(set(own)) < len(own):

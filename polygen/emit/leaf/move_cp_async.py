@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from polygen.emit.leaf.table import Text, filled, leaf
-from polygen.emit.leaves import c_type, extent_names, scaled, size_name, slot_address
+from polygen.emit.leaves import (
+    c_type,
+    extent_names,
+    scaled,
+    size_name,
+    slot_address,
+    walk_lines,
+)
 from polygen.emit.names import c_name
+from polygen.lower.operands import K_INSIDE
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Copy
 
@@ -59,7 +67,7 @@ def in_passes(
     part = f", part p of {c.parts}" if c.parts > 1 else ""
     record = {
         "slot": slot_address(buffer, f"(k % {buffer.slots})"),
-        "prelude": prelude,
+        "prelude": [*walk_lines(plan), *prelude],
         "body": body,
         "first": f"p * {per_part}",
         "end": end if passes % c.parts == 0 else f"min({end}, {passes})",
@@ -74,7 +82,8 @@ def in_passes(
 
 def positions(plan: KernelPlan, c: Copy) -> tuple[str, str, str, str]:
     """Where a tile starts, and the array's extents, along stored rows and columns."""
-    role_base, k_base = f"b_{c.role} * {c.tile}", f"k * {c.tile_k}"
+    k = K_INSIDE if plan.match.sums else "k"
+    role_base, k_base = f"b_{c.role} * {c.tile}", f"{k} * {c.tile_k}"
     starts = (role_base, k_base) if c.k_contiguous else (k_base, role_base)
     rows, columns = map(size_name, c.extents)
     if c.role == "m" and plan.match.groups:  # zeros behind the last row of the group

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from polygen.emit.leaf.move_cp_async import chunk_source, positions
 from polygen.emit.leaf.table import Text, block, leaf
-from polygen.emit.leaves import c_type, slot_address
+from polygen.emit.leaves import c_type, slot_address, walk_lines
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Copy, chunk_passes
@@ -36,8 +36,9 @@ def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
         body += [spaced]
     passes = chunk_passes(c, plan.launch.threads)
     ranges = f"{c.tile} of {c.role} x {c.tile_k} of k"
+    walked = block(*walk_lines(plan)) + "\n" if plan.match.sums else ""
     return Text(
-        _loop(plan, c, body),
+        walked + _loop(plan, c, body),
         f"{one.statement}[k,p]: {c.tensor.name}, {ranges} -> registers, "
         f"{chunk_bytes()} bytes at a time, zeros beyond it",
         (f"unsigned {c.staging}[{passes}][4];",),
