@@ -98,7 +98,7 @@ def linear(program: Program, found: Sums | None = None) -> Program:
     statements = tuple(
         _linear(one, length) if one.name in found else one for one in program.statements
     )
-    return replace(program, statements=statements)  # type: ignore[arg-type]
+    return replace(program, statements=statements)
 
 
 def _linear(product: object, length: str) -> Contraction:
