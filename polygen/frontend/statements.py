@@ -340,6 +340,13 @@ class Builder:
         if isinstance(node, CoordinateNode):
             return Coordinate(index[node.axis])
         if isinstance(node, InputNode):
+            if any(isinstance(one, Form) and one.padded for one in index):
+                access = Access(node.tensor.name, index)
+                raise UnsupportedProgram(
+                    f"{access}: zeros around an array outside of a product",
+                    why="what lies outside of an array is read as zeros by products alone",
+                    nearest="Multiply the padded array itself, with no code before",
+                )
             return Access(node.tensor.name, index)
         if isinstance(node, GroupNode):
             return Access(node.source.tensor.name, (self.iterators.group(), *index[1:]))

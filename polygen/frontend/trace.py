@@ -65,6 +65,7 @@ from polygen.frontend.subscripts import (
     product_axes,
     subscripts_text,
 )
+from polygen.frontend.windows import padded, windows
 
 _COMMUTATIVE = {"add", "mul", "minimum", "maximum"}
 _LOGICAL = {"logical_and", "logical_or", "logical_not"}
@@ -369,6 +370,16 @@ class Trace:
             UnsupportedProgram: no sum of digits says where an element is.
         """
         reaches, dims = reshaped(describe(node), node.dims, shape)
+        return self.reach(node, reaches, dims)
+
+    def windows(self, node: Node, shape: Any, axis: Any) -> Node:
+        """Records NumPy's sliding windows: `polygen.frontend.windows.windows`."""
+        reaches, dims = windows(describe(node), node.dims, shape, axis)
+        return self.reach(node, reaches, dims)
+
+    def pad(self, node: Node, width: Any, value: Any) -> Node:
+        """Records an array with zeros around it: `polygen.frontend.windows.padded`."""
+        reaches, dims = padded(describe(node), node.dims, width, value)
         return self.reach(node, reaches, dims)
 
     def repeat(self, node: Node, count: int, axis: int) -> Node:

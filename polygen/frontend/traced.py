@@ -151,6 +151,14 @@ class Traced(Symbolic):
         dims = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
         return self._of(self.trace.reshape(self.node, dims))
 
+    def windows(self, shape: Any, axis: Any = None) -> Traced:
+        """NumPy's sliding windows: the same elements, with axes for those of a window."""
+        return self._of(self.trace.windows(self.node, shape, axis))
+
+    def pad(self, width: Any, value: Any = 0) -> Traced:
+        """The elements with zeros around them, which products read."""
+        return self._of(self.trace.pad(self.node, width, value))
+
     def repeat(self, repeats: Any, axis: Any = None) -> Traced:
         """Every element along an axis `repeats` times, one after the other."""
         return self._of(self.trace.repeat(self.node, *repetition(repeats, axis, self.node.dims)))
@@ -339,6 +347,17 @@ def _einsum(subscripts: Any, *operands: Any) -> Any:
     return traced.einsum(subscripts, *operands)
 
 
+def _windows(x: Any, window_shape: Any, axis: Any = None, **options: Any) -> Any:
+    refuse_keywords("sliding_window_view", {k: v for k, v in options.items() if v})
+    return x.windows(window_shape, axis)
+
+
+def _pad(array: Any, pad_width: Any, mode: Any = "constant", constant_values: Any = 0) -> Any:
+    if mode != "constant":
+        raise TraceError(f"np.pad with mode={mode!r}", nearest="Pad with zeros")
+    return array.pad(pad_width, constant_values)
+
+
 def _tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     traced = a if isinstance(a, Traced) else b
     return traced.einsum(tensordot_subscripts(np.ndim(a), np.ndim(b), axes), a, b)
@@ -361,6 +380,8 @@ _ARRAY_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "dot": _dot,
     "einsum": _einsum,
     "tensordot": _tensordot,
+    "sliding_window_view": _windows,
+    "pad": _pad,
     "transpose": lambda a, axes=None: a.transpose() if axes is None else a.transpose(tuple(axes)),
     "swapaxes": lambda a, axis1, axis2: a.swapaxes(axis1, axis2),
     "matrix_transpose": lambda x: x.mT,

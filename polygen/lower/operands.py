@@ -23,7 +23,7 @@ from polygen.hardware.matrix_layout import (
     matrix_layout,
 )
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.lower.accesses import base, corner, elements_along, map_axes, row_starts
+from polygen.lower.accesses import base, corner, elements_along, map_axes, paddings, row_starts
 from polygen.lower.computed import computed
 from polygen.lower.given import Given
 from polygen.lower.work import Boxes, Copy, Load
@@ -78,6 +78,7 @@ def copy(
         base=() if made else base(tensor, operand.index),
         computed=made,
         staging=staging(name) if staged and made is None else "",
+        padded=() if made else paddings(tensor, operand.index, dims[0]),
     )
     if found.columns * size % chunk_bytes():
         dim = "tile.cta.k" if operand.k_contiguous else f"tile.cta.{operand.role}"

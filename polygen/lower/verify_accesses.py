@@ -287,8 +287,27 @@ def _check_copy(plan: KernelPlan, c: Copy) -> None:
     _check_address(
         plan, c.tensor, operand.index, text, dict(zip(dims, ("row", "column"), strict=True))
     )
+    _check_padding(plan, c, operand.index, dims[0])
     if c.extents != tuple(operand.extent(dim) for dim in dims):
         raise VerifyError(f"copy_{c.operand} ends at {c.extents}", where=plan.entry)
+
+
+def _check_padding(plan: KernelPlan, c: Copy, index: tuple[Along, ...], row: str) -> None:
+    """Every axis with zeros around it keeps rows inside, wherever they are."""
+    wanted = [(one, c.tensor.dims[axis]) for axis, one in enumerate(index) if one.padded]
+    if [one.extent for one in c.padded] != [extent for _, extent in wanted]:
+        raise VerifyError(
+            f"zeros lie around {len(c.padded)} axes of {c.tensor.name}", where=plan.entry
+        )
+    fixed = [dim for dim, _ in (*plan.batches, *plan.match.sums)]
+    for padding, (one, _) in zip(c.padded, wanted, strict=True):
+        for at in _units([*fixed, row]):
+            found = _value(padding.place("row"), at | {"row": at[row]})
+            if found != one.at(at):
+                raise VerifyError(
+                    f"rows of {c.tensor.name} are kept inside at {found} and not at {one.at(at)}",
+                    where=f"{plan.entry}: {padding.place('row')}",
+                )
 
 
 def _check_stream(plan: KernelPlan, of: Stream) -> None:

@@ -24,10 +24,9 @@ from polygen import isl
 from polygen.errors import UnsupportedProgram, VerifyError
 from polygen.frontend.forms import Form
 from polygen.frontend.program import Access, Affine, Contraction, Dim, Index, Program
+from polygen.poly.elements import OVER
 from polygen.poly.legality import Proof
 from polygen.poly.supported import require_each_once
-
-OVER = "over"  # the dims of the outer loops are over0, over1, ...
 
 
 @dataclass(frozen=True, slots=True)

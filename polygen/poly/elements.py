@@ -17,6 +17,7 @@ from polygen.frontend.forms import Digit, Form
 from polygen.frontend.program import Affine, Dim, Gathered, Index, Tensor, Within
 
 ROLES = ("m", "n", "k")  # dims that lie inside a tile; the others are the same for all of it
+OVER = "over"  # dims of outer loops of sums over several axes: over0, over1, ...
 _ADJACENT = 16  # elements that a thread accesses at once, at most
 
 
@@ -64,6 +65,16 @@ class Along:
         """The terms, each alone; none of a constant."""
         own = replace(self, offset=0, more=(), padded=False) if self.more or self.padded else self
         return (*((own,) if self.dim else ()), *self.more)
+
+    @property
+    def together(self) -> bool:
+        """Whether its terms are one place on one axis, as those of a window are.
+
+        Then they overlap, and an axis of a tensor map has all of them. Else each dim has an axis of
+        its own, whose end is the dim's.
+        """
+        over = any(one.dim.startswith(OVER) for one in self.terms)
+        return self.padded or (over and all(one.dim != "k" for one in self.terms))
 
     @property
     def plain(self) -> bool:
@@ -140,6 +151,8 @@ def composed(index: Index, at: Mapping[str, Along]) -> Along:
         return _composed_form(index, at)
     named = index if isinstance(index, Affine) else Affine(index, 1, 0)
     inner = at[named.iterator]
+    if not inner.plain:
+        raise _not_computed(Form((Digit(inner.dim),), inner.offset), str(inner))
     if not inner.dim:
         return Along("", 0, named.at(inner.offset))
     if named.per > 1 and (inner.scale, inner.offset) != (1, 0):
@@ -167,9 +180,9 @@ def _composed_form(form: Form, at: Mapping[str, Along]) -> Along:
     return _of_terms(terms, form) if terms else Along("", 0, form.offset)
 
 
-def _not_computed(form: Form) -> UnsupportedProgram:
+def _not_computed(form: Form, text: str = "") -> UnsupportedProgram:
     return UnsupportedProgram(
-        f"an operand is computed from what is read at {form}",
+        f"an operand is computed from what is read at {text or form}",
         why="threads compute adjacent elements of a row, from rows that go on as its own do",
         nearest="Reshape outside, or multiply what is reshaped as it is, with no code before",
     )
@@ -213,8 +226,8 @@ class Element:
             return self.tensor.alignment
         inner = self.index[self.tensor.order[-1]]
         start = 1 if inner.group or inner.rows else inner.offset
-        for one in inner.terms:
-            start |= one.scale if one.dim != "n" else 0
+        for one in inner.more:
+            start |= one.scale
         bits = self.tensor.alignment | start * self.tensor.dtype.bytes
         return bits & -bits
 

@@ -59,7 +59,14 @@ class Operand:
     @property
     def in_boxes(self) -> bool:
         """Whether the copy engine can move it: adjacent elements, and no way backwards."""
-        return self.in_rows and all(one.scale >= 0 and one.offset >= 0 for one in self.index)
+        starts = all(one.padded or one.offset >= 0 for one in self.index)
+        forwards = all(one.scale >= 0 and all(t.scale >= 0 for t in one.more) for one in self.index)
+        return self.in_rows and starts and forwards
+
+    @property
+    def padded(self) -> bool:
+        """Whether elements outside of the array are read, as zeros."""
+        return any(one.padded for one in self.index)
 
     @property
     def ragged(self) -> bool:
@@ -274,8 +281,19 @@ def _operand(
 
 def _require_apart(program: Program, access: Access, index: tuple[Along, ...]) -> None:
     """Refuse an axis along which rows of a tile and what is summed in it both run."""
-    for one in index:
-        if sum(term.dim in ROLES for term in one.terms) > 1:
+    tensor = program.tensors[access.name]
+    for axis, one in enumerate(index):
+        inside = [term.dim for term in one.terms if term.dim in ROLES]
+        if one.together and (axis == tensor.order[-1] or "k" in inside):
+            raise UnsupportedProgram(
+                f"{access}: windows slide, or zeros lie, along the innermost axis"
+                if axis == tensor.order[-1]
+                else f"{access}: zeros lie along the axis that is cut into k tiles",
+                where=program.name,
+                why="neighbours in memory are neighbours in the tiles, and begin where rows do",
+                nearest="Store channels last, as in x[N,H,W,C], and pad the other axes",
+            )
+        if len(inside) > 1:
             raise UnsupportedProgram(
                 f"{access} has rows and what is summed on one axis",
                 where=program.name,
