@@ -40,9 +40,12 @@ from polygen.lower.legal import (
     check_groups,
     check_launch,
     check_roles,
+    check_sums,
     check_types,
     check_wide,
 )
+from polygen.poly.depth import linear
+from polygen.poly.depth import sums as sums_of_axes
 from polygen.poly.fills import by_threads, held
 from polygen.poly.folds import split_folds
 from polygen.poly.fusion import fuse
@@ -203,6 +206,7 @@ def decide(
     for one in prospect.each:
         check_wide(decided, one.matched)
         check_groups(decided, one.matched)
+        check_sums(decided, one.matched)
         check_folds(decided, one.work)
         check_rows(decided, one.matched, one.work)
     if instruction.scope == "warpgroup" and not decided.specialised:
@@ -361,9 +365,11 @@ def _analysed(program: Program, *, in_tile: bool = False) -> Prospect:
     split = split_for(program, in_tile=in_tile)
     times = dict(split.passes.statements) if split.passes else {}
     computed = prologues(split.main)
-    statements = with_rows(without_prologues(split.main, computed))
+    products = without_prologues(split.main, computed)
+    several = sums_of_axes(products)
+    statements = with_rows(linear(products, several))
     fusion = fuse(statements, scop(statements, passes=times), times)
-    matched = match(statements, fusion, computed, program.inputs)
+    matched = match(statements, fusion, computed, program.inputs, several)
     return Prospect(matched, pointwork(statements, fusion, matched, split))
 
 
@@ -418,7 +424,7 @@ def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str,
         # Groups of rows are matrices below one another, of so many rows in the mean.
         m=-(-size(matched.m) // count) if matched.groups else size(matched.m),
         n=size(matched.n),
-        k=max(map(size, matched.depths)),
+        k=max(map(size, matched.depths)) * math.prod(size(count) for _, count in matched.sums),
         element_bytes=matched.a.tensor.dtype.bytes,
         matrices=len(whole),
         functions=sum(

@@ -134,21 +134,21 @@ def _copying(
 
 def _part(argument: Argument, array: Array, sizes: dict[str, int]) -> Array:
     """What a tensor map shows of an array, its axes slowest first."""
-    known = [one for one in argument.axes if one.axis is not None]
-    places = sorted(known, key=lambda one: one.axis or 0)
-    extents = [one.extent if isinstance(one.extent, int) else sizes[one.extent] for one in places]
-    slices = tuple(
-        slice(one.start, one.start + one.step * (extent - 1) + 1, one.step)
-        for one, extent in zip(places, extents, strict=True)
-    )
-    part = array[slices]
-    if list(part.shape) != extents:
+    extents = [one.extent if isinstance(one.extent, int) else sizes[one.extent]
+               for one in argument.axes]  # fmt: skip
+    first, last, steps = [0] * array.ndim, [0] * array.ndim, []
+    for one, extent in zip(argument.axes, extents, strict=True):
+        if one.axis is not None:
+            first[one.axis] += one.start
+            last[one.axis] += one.start + one.step * (extent - 1)
+        steps.append(0 if one.axis is None else one.step * array.strides[one.axis])
+    if any(end >= count for end, count in zip(last, array.shape, strict=True)):
         raise VerifyError(
             f"{argument.name} shows {extents} of {argument.tensor}, which has {list(array.shape)}",
             where="emulate",
         )
-    part = part.transpose([places.index(one) for one in known])
-    return part[tuple(None if one.axis is None else slice(None) for one in argument.axes)]
+    start = array[tuple(slice(place, None) for place in first)]
+    return np.lib.stride_tricks.as_strided(start, extents, steps)
 
 
 def emulate(

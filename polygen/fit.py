@@ -31,6 +31,7 @@ from polygen.lower.legal import (
     check_lanes,
     check_launch,
     check_roles,
+    check_sums,
 )
 from polygen.lower.memory import memory, needed, rings, workers
 from polygen.lower.registers import doubt, registers_needed, sums_held
@@ -40,7 +41,7 @@ from polygen.poly.match import Match, Operand
 from polygen.poly.orientation import oriented, oriented_work
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.realign import behind_copy
-from polygen.poly.results import narrower, panel_columns, panels
+from polygen.poly.results import in_runs, narrower, panel_columns, panels
 from polygen.poly.tiling import Tiling, tiling
 from polygen.schedule.load import check_structure
 from polygen.schedule.model import LANES, Schedule
@@ -180,6 +181,7 @@ def fitting(
             check_launch(candidate, device)
             check_copies(candidate, device)
             check_groups(candidate, matched)
+            check_sums(candidate, matched)
             check_folds(candidate, work)
             check_rows(candidate, found, out)
             instruction = instruction_for(found, device, candidate)
@@ -279,7 +281,7 @@ def _fit_roles(
     check_roles(schedule, matched, instruction, work)
     by_registers = replace(by_hand, through="registers", columns=0)
     for way in (schedule.epilogue, by_hand, by_registers):
-        schedule = replace(schedule, epilogue=way)
+        schedule = in_runs(replace(schedule, epilogue=way), work)
         try:
             panels(schedule, work)
             break

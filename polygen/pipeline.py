@@ -28,6 +28,8 @@ from polygen.lower.plan import KernelPlan
 from polygen.lower.resources import resources
 from polygen.lower.sections import join
 from polygen.lower.verify import verify
+from polygen.poly.depth import linear, prove_walk
+from polygen.poly.depth import sums as sums_of_axes
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.fusion import Fusion, fuse
 from polygen.poly.mapping import ScheduleTree, map_program
@@ -203,7 +205,8 @@ def _mapped(
         passes=found.passes,
         longer=any(depth not in matched.depths for depth in depths),
     )
-    return replace(tree, proofs=(*prove_prologues(program), *tree.proofs))
+    walks = (prove_walk(len(matched.sums) + 1),) if matched.sums else ()
+    return replace(tree, proofs=(*prove_prologues(program), *walks, *tree.proofs))
 
 
 def _of_sections(
@@ -265,10 +268,11 @@ def _analysed(
     times = dict(split.passes.statements) if split.passes else {}
     computed = prologues(split.main)
     products = without_prologues(split.main, computed)
-    statements = with_rows(products)
+    several = sums_of_axes(products)
+    statements = with_rows(linear(products, several))
     model = scop(statements, passes=times)
     fusion = fuse(statements, model, times)
-    matched = match(statements, fusion, computed, program.inputs)
+    matched = match(statements, fusion, computed, program.inputs, several)
     prospect = Prospect(matched, pointwork(statements, fusion, matched, split))
     return products, model, fusion, prospect, split.passes
 

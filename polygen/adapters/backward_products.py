@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from polygen.frontend.dtypes import F32, TF32, DType
+from polygen.frontend.forms import Form
 from polygen.frontend.iterators import Iterators
 from polygen.frontend.program import (
     Access,
@@ -144,9 +145,17 @@ def _common(parts: Sequence[Contribution]) -> _Making:
     return _Making(target, made, extents, {name: [name] for name in extents})
 
 
+def _named(index: Sequence[Index]) -> Iterator[str]:
+    """The iterators of an index, none of which a reshape has split or merged: `gradients`."""
+    for one in index:
+        if not isinstance(one, int):
+            assert not isinstance(one, Form)
+            yield one if isinstance(one, str) else one.iterator
+
+
 def _renamed(index: Sequence[Index], names: Mapping[str, str]) -> tuple[Index, ...]:
     def renamed(one: Index) -> Index:
-        assert not isinstance(one, Gathered)  # refused before
+        assert not isinstance(one, (Gathered, Form))  # refused before
         if isinstance(one, int):
             return one
         return names[one] if isinstance(one, str) else replace(one, iterator=names[one.iterator])
@@ -187,7 +196,7 @@ def _neighbours(making: _Making) -> Iterator[tuple[str, str]]:
 
 def _beside(first: str, second: str, index: tuple[Index, ...]) -> bool:
     """Whether an index has both, one after the other, or neither."""
-    found = [i if isinstance(i, (str, int)) else i.iterator for i in index]
+    found = [i if isinstance(i, int) else next(_named([i])) for i in index]
     if first not in found and second not in found:
         return True
     places = [n for n, i in enumerate(index) if i == first]
@@ -269,12 +278,7 @@ def _written(
 
 
 def _iterators(*indices: tuple[Index, ...]) -> list[str]:
-    found = [
-        i if isinstance(i, str) else i.iterator
-        for index in indices
-        for i in index
-        if not isinstance(i, int)
-    ]
+    found = [i for index in indices for i in _named(index)]
     return list(dict.fromkeys(found))
 
 

@@ -140,6 +140,13 @@ def _require_known(program: Program, wanted: frozenset[str]) -> None:
             why="the gradient of its matrices sums over the rows of each group",
             nearest="Compute it outside, or call it under torch.no_grad()",
         )
+    if program.by_digits:
+        raise GradientError(
+            f"{program.by_digits[0]}, which a reshape or a window makes of several axes",
+            where=program.name,
+            why="what comes back is taken of one axis for every axis",
+            nearest="Reshape outside, or call it under torch.no_grad()",
+        )
     if program.gathered:
         raise GradientError(
             f"rows by index, which {', '.join(program.gathered)} names",

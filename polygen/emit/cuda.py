@@ -151,6 +151,10 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
     """Which tiles a block works on, and what its places share."""
     along, depths = plan.schedule.raster.along, [size_name(depth) for depth in plan.depths]
     depth = functools.reduce(lambda one, other: f"max({one}, {other})", depths)
+    if plan.match.sums:  # all k tiles of all of them
+        own = plan.tiles.cta[2]
+        counts = " * ".join(size_name(count) for _, count in plan.match.sums)
+        depth = f"{counts} * (({depth} + {own - 1}) / {own} * {own})"
     step = plan.tiles.cta[2] * plan.tiles.split  # blocks that share sums have a range of k each
     record = {
         "lanes": plan.device.warp_size,

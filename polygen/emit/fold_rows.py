@@ -30,8 +30,9 @@ from polygen.emit.folds import (
     stored,
 )
 from polygen.emit.leaf.elements import epilogue_type
-from polygen.emit.leaves import scaled, size_name
+from polygen.emit.leaves import plus, scaled, size_name
 from polygen.emit.names import c_name
+from polygen.frontend.forms import Form
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import (
     Access,
@@ -46,6 +47,7 @@ from polygen.frontend.program import (
     Tensor,
     Within,
 )
+from polygen.lower.accesses import Step
 from polygen.lower.launch import Following, Results, stride_argument, workspace_argument
 from polygen.lower.plan import KernelPlan
 from polygen.poly.folds import Split
@@ -331,6 +333,10 @@ def _coordinates(number: str, axes: Sequence[tuple[int, str | int]]) -> list[str
 def _place(index: Index) -> str:
     """C text of an index."""
     assert not isinstance(index, (Within, Gathered))
+    if isinstance(index, Form):
+        digits = [(Step("", t.per, t.modulo).of(str(t.of)), t.scale) for t in index.terms]
+        terms = [digit if scale == 1 else f"{digit} * {scale}" for digit, scale in digits]
+        return plus(" + ".join(terms), index.offset)
     if not isinstance(index, Affine):
         return str(index)
     inner = index.iterator if index.per == 1 else f"{index.iterator} / {index.per}"

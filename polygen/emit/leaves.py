@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from polygen.emit.names import c_name
 from polygen.frontend.dtypes import F64, DType
 from polygen.frontend.program import Dim
-from polygen.lower.accesses import ROWS_BEFORE, ROWS_OF_GROUP
+from polygen.lower.accesses import ROWS_BEFORE, ROWS_OF_GROUP, Step
 from polygen.lower.computed import Rows
+from polygen.lower.operands import walk
 from polygen.lower.plan import Buffer, KernelPlan
 from polygen.lower.result_work import Read, Write
 from polygen.lower.work import Boxes
@@ -104,6 +105,11 @@ def matrix_coordinates(batches: Sequence[tuple[str, Dim]]) -> list[str]:
     return found
 
 
+def walk_lines(plan: KernelPlan) -> list[str]:
+    """Where k tile `k` lies in sums over several axes, as declarations; none of sums over one."""
+    return [f"const int {name} = {at};" for name, at in walk(plan.match, plan.tiles, size_name)]
+
+
 def slot_address(buffer: Buffer, slot: str, agent: str = "") -> str:
     """The address of a slot; `agent`: whose, if every agent has its own."""
     own = f"{agent} * {buffer.owner_bytes} + " if agent else ""
@@ -128,8 +134,11 @@ def position(access: Read | Write, row: str, column: str) -> str:
     if isinstance(access, Read):
         given = zip(access.rows, (row, column), strict=True)
         row, column = (at if rows is None else row_at(rows, at) for rows, at in given)
-    steps = ((row, access.m_stride), (column, access.n_stride))
-    parts = [scaled(variable, stride) for variable, stride in steps if stride != "0"]
+    parts = [
+        scaled(step.of(variable), step.stride)
+        for variable, steps in ((row, access.m), (column, access.n))
+        for step in steps
+    ]
     return " + ".join([c_name(access.tensor.name), *access.base, *parts])
 
 
@@ -145,6 +154,8 @@ def coordinate(along: Along, row: str, column: str, step: str = "") -> str:
 
     The step is added in floats, which is exact below 2^24, so that one conversion serves a vector.
     """
+    if along.more or along.modulo or along.per > 1:
+        return _coordinate_of_digits(along, row, f"({plus_text(column, step)})")
     at = {"m": row, "n": column}.get(along.dim, along.dim)
     at = f"({ROWS_BEFORE} + {at})" if along.group else at
     text = at if along.scale == 1 else f"({at}) * {along.scale}"
@@ -152,6 +163,21 @@ def coordinate(along: Along, row: str, column: str, step: str = "") -> str:
     if along.dim != "n" or not step:
         return text
     return f"{text} + " + (step if along.scale == 1 else f"{along.scale} * {step}")
+
+
+def _coordinate_of_digits(along: Along, row: str, column: str) -> str:
+    """C text of a sum of digits as a float."""
+    terms = []
+    for one in along.terms:
+        at = {"m": f"({row})", "n": column}.get(one.dim, one.dim)
+        digit = Step("", one.per, one.modulo).of(at)
+        terms.append(digit if one.scale == 1 else f"{digit} * {one.scale}")
+    return f"(float)({plus(' + '.join(terms), along.offset)})"
+
+
+def plus_text(text: str, more: str) -> str:
+    """A sum of which the second term may be missing."""
+    return f"{text} + {more}" if more else text
 
 
 def scaled(variable: str, stride: str) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 
 from polygen.errors import ArgumentError
 from polygen.frontend.dtypes import F32
+from polygen.frontend.forms import Form
 from polygen.frontend.functions import TABLE
 from polygen.frontend.grouping import one_group
 from polygen.frontend.groups import bounds
@@ -34,6 +35,7 @@ from polygen.frontend.program import (
     Program,
     Statement,
     Within,
+    form_of,
 )
 from polygen.frontend.rounding import round_to
 
@@ -164,22 +166,16 @@ def _placed(
     values: Mapping[str, Array],
     extents: Mapping[str, int],
 ) -> Array:
-    """The array that a statement writes, where it writes all of it or a part."""
-    ranges, index = _extents(statement, extents), statement.write.index
-    name = statement.write.name
-    if sum(other.write.name == name for other in program.statements) == 1:
+    """The array that a statement writes: as it is, a part of it, or at sums of digits."""
+    name, index = statement.write.name, statement.write.index
+    alone = sum(other.write.name == name for other in program.statements) == 1
+    if alone and not any(isinstance(one, Form) for one in index):
         return value
-    tensor = program.tensors[name]
-    shape = tuple(_size(dim, extents) for dim in tensor.dims)
+    shape = tuple(_size(dim, extents) for dim in program.tensors[name].dims)
     found = values.get(name)
     found = np.full(shape, np.nan) if found is None else found.copy()
-    places = []
-    for at in index:
-        assert isinstance(at, (str, int, Affine))  # results are stored in a place of their own
-        own = at if isinstance(at, Affine) else Affine(str(at), 1, 0)
-        places.append([at] if isinstance(at, int) else own.at(np.arange(ranges[own.iterator])))
-    block = found[np.ix_(*places)].shape
-    found[np.ix_(*places)] = value.reshape(block)
+    places = _grid(_extents(statement, extents))
+    found[tuple(_at(one, places) for one in index)] = value
     return found
 
 
@@ -232,10 +228,8 @@ def _contraction(
     numbers = {iterator: axis for axis, iterator in enumerate(ranges)}
     operands: list[Any] = []
     for access in statement.reads:
-        operands += [
-            _select(access, values, ranges),
-            [numbers[iterator] for iterator in access.iterators],
-        ]
+        along = [numbers[iterator] for iterator in access.axes]
+        operands += [_select(access, values, ranges), along]
     read = {iterator for access in statement.reads for iterator in access.iterators}
     for iterator in [iterator for iterator in ranges if iterator not in read]:
         operands += [np.ones(ranges[iterator]), [numbers[iterator]]]
@@ -246,11 +240,13 @@ def _contraction(
 def _select(access: Access, values: Mapping[str, Array], ranges: Mapping[str, int]) -> Array:
     """What an access reads: one axis per iterator, in the order of the tensor's axes."""
     array = values[access.name]
+    if any(isinstance(index, Form) for index in access.index):
+        return _by_digits(access, array, ranges)
     for axis, index in reversed(tuple(enumerate(access.index))):
         if isinstance(index, int):
             array = array.take(index, axis)
             continue
-        assert not isinstance(index, Within)  # of one group at a time
+        assert not isinstance(index, (Within, Form))  # of one group at a time; see above
         if isinstance(index, Gathered):  # numbers that name no row name one of the array's
             numbers = _select(Access(index.rows, (index.place,)), values, ranges).astype(np.int64)
             array = array.take(np.clip(numbers, 0, array.shape[axis] - 1), axis)
@@ -279,8 +275,38 @@ def _pointwise(
         result = TABLE[statement.function].reference(*args)
     else:
         result = args[0] if keep else round_to(args[0], statement.dtype)
-    order = [iterators.index(iterator) for iterator in statement.write.iterators]
-    return np.broadcast_to(result, shape).transpose(order)
+    whole = np.broadcast_to(result, shape)
+    if any(isinstance(index, Form) for index in statement.write.index):
+        return whole
+    return whole.transpose([iterators.index(it) for it in statement.write.iterators])
+
+
+def _grid(ranges: Mapping[str, int]) -> dict[str, Array]:
+    """Every iterator's values, along an axis of its own."""
+    grid = np.ogrid[tuple(slice(count) for count in ranges.values())]
+    return dict(zip(ranges, grid, strict=True))
+
+
+def _at(index: Any, places: Mapping[str, Array]) -> Any:
+    """Where an index that no vector says is, on a grid."""
+    assert not isinstance(index, (Within, Gathered))
+    return form_of(index).at(places)
+
+
+def _by_digits(access: Access, array: Array, ranges: Mapping[str, int]) -> Array:
+    """What an access reads at sums of digits; zeros outside of axes that are padded."""
+    own = {it: ranges[it] for it in dict.fromkeys(access.iterators)}
+    places = _grid(own)
+    shape = tuple(own.values())
+    inside: Any = True
+    at = []
+    for index, count in zip(access.index, array.shape, strict=True):
+        place = _at(index, places)
+        if isinstance(index, Form) and index.padded:
+            inside = inside & (place >= 0) & (place < count)
+            place = np.clip(place, 0, count - 1)
+        at.append(np.broadcast_to(place, shape))
+    return np.where(inside, array[tuple(at)], 0.0)
 
 
 def _fold(statement: Fold, values: Mapping[str, Array], extents: Mapping[str, int]) -> Array:
@@ -309,10 +335,12 @@ def _operand(
         if isinstance(at, int):
             return float(at)
         assert not isinstance(at, (Within, Gathered))
+        if isinstance(at, Form):
+            return np.asarray(at.at(_grid(ranges)), np.float64)
         along = at if isinstance(at, Affine) else Affine(at, 1, 0)
         numbers = along.at(np.arange(ranges[along.iterator], dtype=np.float64))
         return numbers.reshape([-1 if iterator == along.iterator else 1 for iterator in iterators])
-    array, index = _select(arg, values, ranges), arg.iterators
+    array, index = _select(arg, values, ranges), arg.axes
     used = [iterator for iterator in iterators if iterator in index]
     array = np.einsum(
         array, [iterators.index(i) for i in index], [iterators.index(i) for i in used]

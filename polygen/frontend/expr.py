@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from polygen.errors import TraceError
 from polygen.frontend.dtypes import F32, DType
+from polygen.frontend.forms import Digit, Form
 from polygen.frontend.program import Dim, Tensor
 
 Dims = tuple[Dim, ...]
@@ -226,7 +227,8 @@ class ExtentNode:
 class Reach:
     """Where a view reads one axis of its source: ``scale * floor(position / per) + offset``.
 
-    With `rows` that is a place in this vector, and the element is the one that stands there.
+    With `rows` that is a place in this vector, and the element is the one that stands there. Where
+    the view splits or merges axes, `form` says it over the numbers of its axes, and no `axis` does.
     """
 
     axis: int | None  # the view's axis that gives the position; None: only at `offset`
@@ -234,6 +236,27 @@ class Reach:
     offset: int = 0
     per: int = 1  # neighbours that read one element
     rows: InputNode | None = None
+    form: Form | None = None
+
+    @property
+    def whole(self) -> Form:
+        """The form, of every reach."""
+        if self.form is not None:
+            return self.form
+        if self.axis is None:
+            return Form((), self.offset)
+        return Form((Digit(self.axis, self.scale, self.per),), self.offset)
+
+
+def reach_of(form: Form) -> Reach:
+    """A form over axes as the simplest reach."""
+    if not form.terms:
+        return Reach(None, offset=form.offset)
+    (first, *others) = form.terms
+    if others or first.modulo or form.padded:
+        return Reach(None, form=form)
+    assert isinstance(first.of, int)
+    return Reach(first.of, first.scale, form.offset, first.per)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -354,6 +377,8 @@ def _describe_view(node: ViewNode, depth: int) -> str:
             text = describe(node.source if whole else once, depth)
             return f"repeat({text}, {reach.per}, axis={reach.axis})"
     text = _operand(node.source, depth, _ATOM)
+    if any(reach.form is not None for reach in node.reaches):
+        return f"{text}.reshape({', '.join(map(str, node.dims))})"
     kept = [axis for axis in node.axes if axis is not None]
     if kept == sorted(kept):
         items = []

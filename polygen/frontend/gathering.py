@@ -35,6 +35,7 @@ from polygen.frontend.expr import (
     ViewNode,
     describe,
 )
+from polygen.frontend.forms import Form
 from polygen.frontend.functions import INDEX_HINT
 from polygen.frontend.program import Dim, Gathered, Index, Within
 from polygen.frontend.shapes import shape_text
@@ -210,7 +211,7 @@ def gathered(place: Index, rows: InputNode, extent: Dim) -> Gathered:
         raise _twice(str(place))
     if isinstance(place, int):
         raise one_row(rows)
-    assert not isinstance(place, Within)  # groups are made when all views are resolved
+    assert not isinstance(place, (Within, Form))  # the former made later, the latter refused
     return Gathered(place, rows.tensor.name, extent)
 
 

@@ -23,6 +23,7 @@ from polygen.frontend.expr import (
     ViewNode,
     describe,
 )
+from polygen.frontend.forms import Form
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -267,7 +268,8 @@ class _Groups:
                 why="rows of a group are adjacent",
                 nearest="Pass the rows themselves as an argument, in the order of the groups",
             )
-        if isinstance(index, Affine) and index.iterator == row:
+        met = index.iterators if isinstance(index, Form) else ()
+        if row in met or (isinstance(index, Affine) and index.iterator == row):
             raise UnsupportedProgram(
                 f"rows in groups are read at {index}",
                 where="grouped_matmul",

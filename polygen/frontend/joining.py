@@ -181,11 +181,13 @@ def reached(trace: Trace, node: JoinNode, reaches: Sequence[Reach], dims: Sequen
     """A view of a concatenation: one of the views of its parts.
 
     Raises:
-        UnsupportedProgram: rows that a vector names, or repeated elements, along its axis.
+        UnsupportedProgram: rows that a vector names, repeated elements, or a reshape, along its
+            axis.
     """
     own = reaches[node.axis]
-    if own.rows is not None or own.per > 1:
+    if own.rows is not None or own.form is not None or own.per > 1:
         what = "named by a vector" if own.rows is not None else "repeated"
+        what = what if own.form is None else "split or merged"
         raise UnsupportedProgram(
             f"elements of {describe(node)} {what} along axis {node.axis}",
             why="which part they are of is not known of all of them at once",
@@ -224,10 +226,10 @@ def leaves(node: Node) -> Iterator[tuple[Node, tuple[int, ...]]]:
 def takes_part(node: Node, reaches: Sequence[Reach], dims: Sequence[Dim]) -> bool:
     """Whether a view takes some elements of a value of products, which its operands' make."""
     some = any(
-        reach.rows is None and reach.per == 1 and _some(reach, extent, dims)
-        for reach, extent in zip(reaches, node.dims, strict=True)
+        one.rows is None and one.per == 1 and _some(one, extent, dims)
+        for one, extent in zip(reaches, node.dims, strict=True)
     )
-    plain = all(reach.rows is None and reach.per == 1 for reach in reaches)
+    plain = all(one.rows is None and one.form is None and one.per == 1 for one in reaches)
     return some and plain and _of_products(node)
 
 

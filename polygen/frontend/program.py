@@ -23,6 +23,7 @@ from typing import Any
 from polygen.brief import Brief
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
+from polygen.frontend.forms import Digit, Form
 
 Dim = str | int  # a size: a name (run-time argument) or a number
 
@@ -88,9 +89,9 @@ class Gathered:
         return f"{self.rows}[{self.place}]"
 
 
-# An iterator's name, a constant (0 on an axis of size 1), a slice, a row of a group, or one that a
-# vector names.
-Index = str | int | Affine | Within | Gathered
+# An iterator's name, a constant (0 on an axis of size 1), a slice, what a reshape or a window makes
+# of several, a row of a group, or one that a vector names.
+Index = str | int | Affine | Form | Within | Gathered
 
 
 def affine(index: Index, scale: int, offset: int, per: int = 1) -> Index:
@@ -101,7 +102,7 @@ def affine(index: Index, scale: int, offset: int, per: int = 1) -> Index:
     """
     if isinstance(index, int):
         return scale * (index // per) + offset
-    assert not isinstance(index, Within)  # groups are made when all views are resolved
+    assert not isinstance(index, (Within, Form))  # made when views are resolved; see `index_of`
     if isinstance(index, Gathered):
         if (scale, offset, per) == (1, 0, 1):
             return index
@@ -124,6 +125,27 @@ def affine_of(iterator: str, scale: int, offset: int, per: int) -> Index:
     """The same of an iterator."""
     plain = (scale, offset, per) == (1, 0, 1)
     return iterator if plain else Affine(iterator, scale, offset, per)
+
+
+def form_of(index: str | int | Affine | Form) -> Form:
+    """An index as a sum of digits."""
+    if isinstance(index, Form):
+        return index
+    if isinstance(index, int):
+        return Form((), index)
+    if isinstance(index, Affine):
+        return Form((Digit(index.iterator, index.scale, index.per),), index.offset)
+    return Form((Digit(index),))
+
+
+def index_of(form: Form) -> Index:
+    """A sum of digits as what it is in its simplest form."""
+    if not form.terms:
+        return form.offset
+    (first, *others) = form.terms
+    if others or first.modulo or form.padded:
+        return form
+    return affine_of(str(first.of), first.scale, form.offset, first.per)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +186,21 @@ class Access:
     @property
     def iterators(self) -> tuple[str, ...]:
         """The iterators that occur, axis by axis; an axis indexed by a constant has none."""
-        placed = (i.place if isinstance(i, Gathered) else i for i in self.by_group)
-        named = (i.iterator if isinstance(i, Affine) else i for i in placed)
-        return tuple(i for i in named if isinstance(i, str))
+        found: list[str] = []
+        for index in self.by_group:
+            placed = index.place if isinstance(index, Gathered) else index
+            if isinstance(placed, Form):
+                found += placed.iterators
+            elif not isinstance(placed, int):
+                found.append(placed.iterator if isinstance(placed, Affine) else placed)
+        return tuple(found)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The iterators along what it reads, as an array: each once where digits of them index."""
+        if any(isinstance(index, Form) for index in self.index):
+            return tuple(dict.fromkeys(self.iterators))
+        return self.iterators
 
     @property
     def indexed_by(self) -> tuple[Access, ...]:
@@ -174,9 +208,9 @@ class Access:
         return tuple(Access(i.rows, (i.place,)) for i in self.index if isinstance(i, Gathered))
 
     @property
-    def by_group(self) -> tuple[str | int | Affine | Gathered, ...]:
+    def by_group(self) -> tuple[str | int | Affine | Form | Gathered, ...]:
         """The index with rows of groups by group and row: two axes that say the same."""
-        found: list[str | int | Affine | Gathered] = []
+        found: list[str | int | Affine | Form | Gathered] = []
         for index in self.index:
             found += (index.group, index.iterator) if isinstance(index, Within) else (index,)
         return tuple(found)
@@ -353,6 +387,12 @@ class Program(Brief):
             for index in access.index
             if isinstance(index, Gathered)
         }
+
+    @property
+    def by_digits(self) -> tuple[Access, ...]:
+        """The accesses that a reshape or a window makes of several axes."""
+        accesses = (access for s in self.statements for access in (s.write, *s.reads))
+        return tuple(a for a in accesses if any(isinstance(index, Form) for index in a.index))
 
     @property
     def sizes(self) -> tuple[str, ...]:

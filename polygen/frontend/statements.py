@@ -33,6 +33,7 @@ from polygen.frontend.expr import (
     ViewNode,
     describe,
 )
+from polygen.frontend.forms import Form, composed, inverse
 from polygen.frontend.gathering import behind, gathered
 from polygen.frontend.iterators import Iterators
 from polygen.frontend.joining import leaves
@@ -51,31 +52,56 @@ from polygen.frontend.program import (
     Pointwise,
     Statement,
     Tensor,
+    Within,
     affine,
+    form_of,
+    index_of,
 )
+from polygen.frontend.reshaping import mixed_rows, not_affine
 from polygen.frontend.shapes import accumulator, default_output
 
 Domain = tuple[tuple[str, Dim], ...]
 Indices = tuple[Index, ...]
 
 
-def _unview(node: Node, index: Indices) -> tuple[Node, Indices]:
-    """The node under views, and the index that reaches the same element."""
+def _unview(node: Node, index: Indices, sizes: Mapping[str, Dim]) -> tuple[Node, Indices]:
+    """The node under views, and the index that reaches the same element.
+
+    Args:
+        node: perhaps a view.
+        index: of its element.
+        sizes: of the iterators.
+    """
     while isinstance(node, ViewNode):
         index = tuple(
-            _reached(reach, index, extent)
+            _reached(node, reach, index, extent, sizes)
             for reach, extent in zip(node.reaches, node.source.dims, strict=True)
         )
         node = node.source
     return node, index
 
 
-def _reached(reach: Reach, index: Indices, extent: Dim) -> Index:
+def _reached(
+    view: ViewNode, reach: Reach, index: Indices, extent: Dim, sizes: Mapping[str, Dim]
+) -> Index:
     """What indexes an axis of a view's source."""
-    if reach.axis is None:
-        return reach.offset
-    place = affine(index[reach.axis], reach.scale, reach.offset, reach.per)
-    return place if reach.rows is None else gathered(place, reach.rows, extent)
+    if reach.form is None:
+        if reach.axis is None:
+            return reach.offset
+        if not isinstance(index[reach.axis], Form):
+            place = affine(index[reach.axis], reach.scale, reach.offset, reach.per)
+            return place if reach.rows is None else gathered(place, reach.rows, extent)
+    whole = reach.whole
+    places = {term.of: index[int(term.of)] for term in whole.terms}
+    if reach.rows is not None or any(isinstance(one, Gathered) for one in places.values()):
+        raise mixed_rows(describe(view))
+    forms = {
+        of: form_of(one) for of, one in places.items() if not isinstance(one, Gathered | Within)
+    }
+    found = composed(whole, forms, sizes)
+    if found is None:
+        raise not_affine(describe(view))
+    return index_of(found)
 
 
 def _stretched(dims: Dims, index: Indices, extents: Dims) -> Indices:
@@ -163,7 +189,8 @@ class Builder:
             for operand, labels in ((node.lhs, node.lhs_labels), (node.rhs, node.rhs_labels)):
                 index = tuple(names[label] for label in labels)
                 along = tuple(extents[label] for label in labels)
-                sides.append(self._leaf(operand, _stretched(operand.dims, index, along)))
+                at = _stretched(operand.dims, index, along)
+                sides.append(self._leaf(operand, at, dict(zip(names, extents, strict=True))))
             position = len(self.statements)
             statement = Contraction(
                 name=f"S{position}",
@@ -180,10 +207,10 @@ class Builder:
                 self.statements.append(statement)
             self.products[node] = written[unnamed]
 
-    def _leaf(self, node: Node, index: Indices) -> Access:
+    def _leaf(self, node: Node, index: Indices, sizes: Mapping[str, Dim]) -> Access:
         """A product's operand: an argument, perhaps a view of one, or a value that is computed."""
         whole, at = node, index
-        node, index = _unview(node, index)
+        node, index = _unview(node, index, sizes)
         if any(isinstance(one, Gathered) for one in index):
             return Access(self._rows(whole).name, at)
         if isinstance(node, InputNode):
@@ -241,23 +268,48 @@ class Builder:
             wanted: the dtype that is asked for.
             alone: axes along which the part has one element.
         """
-        kept = [axis for axis in range(len(root.dims)) if axis not in alone]
-        iterators = self.iterators.output(len(kept))
-        domain: Domain = tuple(
-            (it, root.dims[axis]) for it, axis in zip(iterators, kept, strict=True)
-        )
-        along: list[Index] = [0] * len(root.dims)
-        for it, axis in zip(iterators, kept, strict=True):
-            along[axis] = it
-        node, index = _unview(root, tuple(along))
+        domain, written = self._over(root, alone)
+        node, index = _unview(root, written, dict(domain))
         dtype = self._output_dtype(name, root, node, wanted)
         if isinstance(node, ApplyNode) and node.function == "cast" and node.dtype == dtype:
             index = _argument_index(node.dims, index, node.args[0])
             node = node.args[0]
         argument = self._lower(node, index, domain)
-        place = tuple(affine(it, 1, first) for it, first in zip(along, at, strict=True))
+        place = tuple(_moved(one, first) for one, first in zip(written, at, strict=True))
         self._write(domain, Access(name, place), "cast", (argument,), dtype)
         return dtype
+
+    def _over(self, root: Node, alone: set[int]) -> tuple[Domain, Indices]:
+        """The domain in which an output is computed, and where it is written.
+
+        Its own axes, or where these split or merge those of its first product, the product's: so
+        every value is read at its own point, and stored at digits of it.
+        """
+        kept = [axis for axis in range(len(root.dims)) if axis not in alone]
+        own: list[Index] = [0] * len(root.dims)
+        for axis, it in zip(kept, self.iterators.output(len(kept)), strict=True):
+            own[axis] = it
+        domain: Domain = tuple((str(own[axis]), root.dims[axis]) for axis in kept)
+        found = _first_product(root, tuple(own), dict(domain))
+        if found is None or not any(isinstance(one, Form) for one in found[1]):
+            return domain, tuple(own)
+        product, index = found
+        forms = {
+            axis: form_of(one)
+            for axis, one in enumerate(index)
+            if not isinstance(one, Gathered | Within)
+        }
+        back = inverse(forms, dict(domain), dict(enumerate(product.dims)))
+        if back is None or any(it not in back and extent != 1 for it, extent in domain):
+            return domain, tuple(own)
+        names = self.iterators.output(len(product.dims))
+        places = {axis: form_of(name) for axis, name in enumerate(names)}
+        written: list[Index] = []
+        for at in map(str, own):
+            form = composed(back[at], places, {}) if at in back else Form(())
+            assert form is not None  # a renaming
+            written.append(index_of(form))
+        return tuple(zip(names, product.dims, strict=True)), tuple(written)
 
     def _output_dtype(self, name: str, root: Node, node: Node, wanted: DType | None) -> DType:
         """The dtype of an output: requested, its last cast's, or after the product's operands."""
@@ -291,25 +343,29 @@ class Builder:
 
         An explicit stack, because an expression may be deeper than Python's.
         """
-        stack = [_unview(root, index)]
+        sizes = dict(domain)
+        first = _unview(root, index, sizes)
+        stack = [first]
         while stack:
             node, at = stack[-1]
             if (node, at, domain) in self.memo:
                 stack.pop()
                 continue
-            operands = self._operands(node, at)
+            operands = self._operands(node, at, sizes)
             pending = [op for op in operands if (*op, domain) not in self.memo]
             if pending:
                 stack.extend(reversed(pending))
                 continue
             self.memo[node, at, domain] = self._value(node, at, operands, domain)
             stack.pop()
-        return self.memo[(*_unview(root, index), domain)]
+        return self.memo[(*first, domain)]
 
-    def _operands(self, node: Node, index: Indices) -> list[tuple[Node, Indices]]:
+    def _operands(
+        self, node: Node, index: Indices, sizes: Mapping[str, Dim]
+    ) -> list[tuple[Node, Indices]]:
         if not isinstance(node, ApplyNode):
             return []
-        return [_unview(arg, _argument_index(node.dims, index, arg)) for arg in node.args]
+        return [_unview(arg, _argument_index(node.dims, index, arg), sizes) for arg in node.args]
 
     def _value(
         self, node: Node, index: Indices, operands: list[tuple[Node, Indices]], domain: Domain
@@ -319,6 +375,13 @@ class Builder:
         if isinstance(node, CoordinateNode):
             return Coordinate(index[node.axis])
         if isinstance(node, InputNode):
+            if any(isinstance(one, Form) and one.padded for one in index):
+                access = Access(node.tensor.name, index)
+                raise UnsupportedProgram(
+                    f"{access}: zeros around an array outside of a product",
+                    why="what lies outside of an array is read as zeros by products alone",
+                    nearest="Multiply the padded array itself, with no code before",
+                )
             return Access(node.tensor.name, index)
         if isinstance(node, GroupNode):
             return Access(node.source.tensor.name, (self.iterators.group(), *index[1:]))
@@ -353,10 +416,34 @@ class Builder:
         return self.folds[node]
 
 
+def _moved(index: Index, first: int) -> Index:
+    """Where something lies in an array that begins so much before it."""
+    assert not isinstance(index, Within | Gathered)  # results are stored in places of their own
+    form = form_of(index)
+    return index_of(replace(form, offset=form.offset + first)) if first else index
+
+
 def _added(node: Node) -> set[int]:
     """The axes of size 1 that a view has and what it views has not."""
     axes = node.axes if isinstance(node, ViewNode) else ()
     return {place for place, axis in enumerate(axes) if axis is None and node.dims[place] == 1}
+
+
+def _first_product(
+    root: Node, index: Indices, sizes: Mapping[str, Dim]
+) -> tuple[ProductNode, Indices] | None:
+    """The first product that a value is computed from, and the index at which it is read."""
+    stack = [_unview(root, index, sizes)]
+    seen = set(stack)
+    while stack:
+        node, at = stack.pop()
+        if isinstance(node, ProductNode):
+            return node, at
+        if isinstance(node, ApplyNode):
+            behind = [_unview(a, _argument_index(node.dims, at, a), sizes) for a in node.args]
+            stack.extend(one for one in reversed(behind) if one not in seen)
+            seen.update(behind)
+    return None
 
 
 def _is_folded(node: Node) -> bool:

@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from operator import index
+from typing import Any
 
 from polygen.errors import PolygenError, ShapeError, TraceError, UnsupportedProgram
 from polygen.frontend.expr import Dims
@@ -125,6 +127,44 @@ def _output(result: str | None, labels: Sequence[Labels], where: str) -> Labels:
 
 def _place(label: str) -> int:
     return int(label[3:])
+
+
+def tensordot_subscripts(left: int, right: int, axes: Any) -> str:
+    """The subscripts that mean ``np.tensordot``.
+
+    Args:
+        left: how many axes the first operand has.
+        right: the second.
+        axes: how many last axes of the first meet as many first ones of the second, or which.
+
+    Raises:
+        TraceError: there are no such axes.
+    """
+    try:
+        if isinstance(axes, (tuple, list)):
+            first, second = ([one] if isinstance(one, int) else list(one) for one in axes)
+        else:
+            count = index(axes)
+            first, second = list(range(left - count, left)), list(range(count))
+        own = [left + one if one < 0 else one for one in first]
+        other = [right + one if one < 0 else one for one in second]
+        fits = len(own) == len(other) and 0 < len(set(own)) == len(own) <= left
+        fits = fits and len(set(other)) == len(other)
+        fits = fits and all(0 <= n < left for n in own) and all(0 <= n < right for n in other)
+    except (TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise TraceError(
+            f"tensordot over axes {axes!r} of operands with {left} and {right} axes",
+            nearest="Write how many last axes meet the first ones, or two lists of axes",
+        )
+    names = list(_LETTERS[:left])
+    others = list(_LETTERS[left : left + right])
+    for one, at in zip(own, other, strict=True):
+        others[at] = names[one]
+    result = [n for at, n in enumerate(names) if at not in own]
+    result += [n for at, n in enumerate(others) if at not in other]
+    return f"{''.join(names)},{''.join(others)}->{''.join(result)}"
 
 
 def product_axes(

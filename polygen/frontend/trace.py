@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,9 @@ from polygen.frontend.expr import (
     describe,
     describe_cast,
     describe_product,
+    reach_of,
 )
+from polygen.frontend.forms import composed
 from polygen.frontend.functions import TABLE, bind, expand
 from polygen.frontend.gathering import one_row, require_rows, require_source
 from polygen.frontend.grouping import grouped_axes, require_ends, rows_of_groups
@@ -51,6 +53,13 @@ from polygen.frontend.joining import (
     takes_part,
 )
 from polygen.frontend.program import Dim, Tensor
+from polygen.frontend.reshaping import (
+    axes_by_digits,
+    mixed_rows,
+    not_affine,
+    reshaped,
+    split_labels,
+)
 from polygen.frontend.shapes import (
     MATMUL_DTYPES,
     ProductAxes,
@@ -66,6 +75,7 @@ from polygen.frontend.subscripts import (
     product_axes,
     subscripts_text,
 )
+from polygen.frontend.windows import padded, windows
 
 # Arguments whose type computed operands take that meet no argument.
 _IMPLYING = tuple(one for one in MATMUL_DTYPES if one not in (F32, F64, U8))
@@ -316,11 +326,34 @@ class Trace:
                     nearest="Multiply part by part, and put the results behind one another",
                 )
             return multiplied(self, left, right, axes, text, joined)
+        radices = split_labels(left, right, axes)
+        if radices and ends is None:
+            return self._by_digits(left, right, axes, radices)
         names = describe(left), describe(right)
         left, right, kinds = self._rounded(left, right, describe_product(text, left, right))
         check_matmul_dtypes((names[0], kinds[0]), (names[1], kinds[1]))
         fields = (axes.lhs, axes.rhs, axes.dims, axes.summed, kinds[0], text)
         return self._intern(ProductNode, left, right, *fields, F32, ends)
+
+    def _by_digits(
+        self, left: Node, right: Node, axes: ProductAxes, radices: Mapping[int, tuple[int, ...]]
+    ) -> Node:
+        """A product of reshaped operands as the reshape of a product of what they are made of.
+
+        ``x.reshape(512, K) @ w`` of ``x[4,128,K]`` is ``(x @ w).reshape(512, N)``, and a sum over a
+        merged axis is one over both.
+        """
+        finer = axes_by_digits(axes, radices)
+
+        def split(node: Node, labels: tuple[int, ...]) -> Node:
+            shape: list[Dim] = []
+            for label, dim in zip(labels, node.dims, strict=True):
+                parts = radices.get(label, (dim,))
+                shape += [1] * len(parts) if dim == 1 else parts
+            return self.reshape(node, shape)
+
+        sides = split(left, axes.lhs), split(right, axes.rhs)
+        return self.reshape(self.product(*sides, finer, notation(finer)), axes.dims)
 
     def _rounded(
         self, left: Node, right: Node, text: str
@@ -360,6 +393,27 @@ class Trace:
         reaches = tuple(Reach(along.get(axis)) for axis in range(len(node.dims)))
         return self.reach(node, reaches, [1 if axis is None else node.dims[axis] for axis in axes])
 
+    def reshape(self, node: Node, shape: Sequence[Any]) -> Node:
+        """Records the same elements, in row-major order, under other axes.
+
+        Raises:
+            ShapeError: there are more or fewer elements, or a size has no number where axes of it
+                are split or merged.
+            UnsupportedProgram: no sum of digits says where an element is.
+        """
+        reaches, dims = reshaped(describe(node), node.dims, shape)
+        return self.reach(node, reaches, dims)
+
+    def windows(self, node: Node, shape: Any, axis: Any) -> Node:
+        """Records NumPy's sliding windows: `polygen.frontend.windows.windows`."""
+        reaches, dims = windows(describe(node), node.dims, shape, axis)
+        return self.reach(node, reaches, dims)
+
+    def pad(self, node: Node, width: Any, value: Any) -> Node:
+        """Records an array with zeros around it: `polygen.frontend.windows.padded`."""
+        reaches, dims = padded(describe(node), node.dims, width, value)
+        return self.reach(node, reaches, dims)
+
     def repeat(self, node: Node, count: int, axis: int) -> Node:
         """Records a value whose elements along an axis come `count` times, as np.repeat.
 
@@ -396,7 +450,8 @@ class Trace:
     def reach(self, node: Node, reaches: Sequence[Reach], dims: Sequence[Dim]) -> Node:
         """Records a view, see `ViewNode`; a view of a view is one view, and no view the node."""
         if isinstance(node, ViewNode):
-            reaches = [_through(inner, reaches) for inner in node.reaches]
+            extents = dict(enumerate(dims))
+            reaches = [_through(node, inner, reaches, extents) for inner in node.reaches]
             node = node.source
         if isinstance(node, JoinNode):
             return reached(self, node, reaches, dims)
@@ -408,10 +463,16 @@ class Trace:
         return self._intern(ViewNode, node, tuple(reaches), tuple(dims))
 
 
-def _through(inner: Reach, outer: Sequence[Reach]) -> Reach:
+def _through(
+    node: ViewNode, inner: Reach, outer: Sequence[Reach], extents: Mapping[int, Dim]
+) -> Reach:
     """Where a view of a view reads an axis of the innermost source."""
-    if inner.axis is None:
+    if inner.form is None and inner.axis is None:
         return inner
+    met = [inner.axis] if inner.form is None else [int(term.of) for term in inner.form.terms]
+    if inner.form is not None or any(axis is not None and outer[axis].form for axis in met):
+        return _of_forms(node, inner, outer, extents)
+    assert inner.axis is not None
     found = outer[inner.axis]
     if found.rows is not None:  # rows of a whole axis: `require_source`
         return found
@@ -431,6 +492,19 @@ def _through(inner: Reach, outer: Sequence[Reach]) -> Reach:
         inner.per * found.per,
         inner.rows,
     )
+
+
+def _of_forms(
+    node: ViewNode, inner: Reach, outer: Sequence[Reach], extents: Mapping[int, Dim]
+) -> Reach:
+    """The same where one of the views splits or merges axes."""
+    if inner.rows is not None or any(reach.rows is not None for reach in outer):
+        raise mixed_rows(describe(node))
+    places = {axis: reach.whole for axis, reach in enumerate(outer)}
+    found = composed(inner.whole, places, extents)
+    if found is None:
+        raise not_affine(describe(node))
+    return reach_of(found)
 
 
 def _as_matmul(left: Dims, right: Dims) -> ProductAxes | None:

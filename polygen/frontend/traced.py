@@ -20,6 +20,7 @@ from polygen.frontend.folding import METHODS, folded, refuse_keywords
 from polygen.frontend.functions import ALIASES, TABLE, closest
 from polygen.frontend.gathering import index_array
 from polygen.frontend.shapes import shape_text
+from polygen.frontend.subscripts import tensordot_subscripts
 from polygen.frontend.trace import Trace
 from polygen.frontend.views import diagonal, permutation, repetition, subscript, swapped
 
@@ -143,25 +144,20 @@ class Traced(Symbolic):
         return self.apply("maximum", self, lo) if hi is None else self.apply("clip", self, lo, hi)
 
     def reshape(self, *shape: Any) -> Traced:
-        """The same elements with axes of size 1 added or dropped; one dim may be -1."""
+        """The same elements under other axes; one dim may be -1.
+
+        Axes of size 1 come and go, and axes whose sizes are numbers are split and merged.
+        """
         dims = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-        kept = [axis for axis, dim in enumerate(self.node.dims) if dim != 1]
-        wanted = [dim for dim in dims if dim != 1]
-        remaining = list(kept)
-        axes: list[int | None] = []
-        for dim in dims:
-            axes.append(None if dim == 1 or not remaining else remaining.pop(0))
-        fits = len(wanted) == len(kept) and all(
-            dim in (-1, self.node.dims[axis]) for dim, axis in zip(wanted, kept, strict=True)
-        )
-        # A -1 where nothing is left to place stands for 1.
-        if not fits and not (wanted == [-1] and not kept):
-            raise ShapeError(
-                f"reshape of {describe(self.node)} from {shape_text(self.node.dims)} to "
-                f"{shape_text(tuple(dims))}",
-                nearest="A reshape can only add or drop axes of size 1",
-            )
-        return self._view(axes)
+        return self._of(self.trace.reshape(self.node, dims))
+
+    def windows(self, shape: Any, axis: Any = None) -> Traced:
+        """NumPy's sliding windows: the same elements, with axes for those of a window."""
+        return self._of(self.trace.windows(self.node, shape, axis))
+
+    def pad(self, width: Any, value: Any = 0) -> Traced:
+        """The elements with zeros around them, which products read."""
+        return self._of(self.trace.pad(self.node, width, value))
 
     def repeat(self, repeats: Any, axis: Any = None) -> Traced:
         """Every element along an axis `repeats` times, one after the other."""
@@ -351,6 +347,22 @@ def _einsum(subscripts: Any, *operands: Any) -> Any:
     return traced.einsum(subscripts, *operands)
 
 
+def _windows(x: Any, window_shape: Any, axis: Any = None, **options: Any) -> Any:
+    refuse_keywords("sliding_window_view", {k: v for k, v in options.items() if v})
+    return x.windows(window_shape, axis)
+
+
+def _pad(array: Any, pad_width: Any, mode: Any = "constant", constant_values: Any = 0) -> Any:
+    if mode != "constant":
+        raise TraceError(f"np.pad with mode={mode!r}", nearest="Pad with zeros")
+    return array.pad(pad_width, constant_values)
+
+
+def _tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
+    traced = a if isinstance(a, Traced) else b
+    return traced.einsum(tensordot_subscripts(np.ndim(a), np.ndim(b), axes), a, b)
+
+
 def _round(a: Any, decimals: int = 0) -> Any:
     if decimals != 0:
         raise TraceError(
@@ -382,6 +394,9 @@ _ARRAY_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "clip": _clip,
     "dot": _dot,
     "einsum": _einsum,
+    "tensordot": _tensordot,
+    "sliding_window_view": _windows,
+    "pad": _pad,
     "transpose": lambda a, axes=None: a.transpose() if axes is None else a.transpose(tuple(axes)),
     "swapaxes": lambda a, axis1, axis2: a.swapaxes(axis1, axis2),
     "matrix_transpose": lambda x: x.mT,

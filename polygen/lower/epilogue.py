@@ -12,7 +12,7 @@ import numpy as np
 
 from polygen.hardware.device import common_facts
 from polygen.hardware.matrix_layout import spans
-from polygen.lower.accesses import base, corner, elements_along, map_axes
+from polygen.lower.accesses import Step, base, corner, map_axes, steps_along
 from polygen.lower.computed import rows_of
 from polygen.lower.folds import fold_parts
 from polygen.lower.given import Given
@@ -83,16 +83,16 @@ def _of_pass(given: Given, work: Pointwork, suffix: str, before: tuple[Epilogue,
 
 def _read(element: Element, vector: int) -> Read:
     if element.kind == "scalar":
-        return Read(element.name, element.tensor, "scalar", "0", "0", 0)
+        return Read(element.name, element.tensor, "scalar", (), (), 0)
     width, start = _width(element, vector), base(element.tensor, element.index)
     rows = rows_of(element, "m"), rows_of(element, "n")
     return Read(element.name, element.tensor, element.kind, *_strides(element), width, start, rows)
 
 
-def _strides(element: Element) -> tuple[str, str]:
-    """Elements per step along m, and along n."""
+def _strides(element: Element) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
+    """Elements along m, and along n."""
     tensor, index = element.tensor, element.index
-    return elements_along(tensor, index, "m"), elements_along(tensor, index, "n")
+    return steps_along(tensor, index, "m"), steps_along(tensor, index, "n")
 
 
 def _width(element: Element, vector: int) -> int:
@@ -212,7 +212,7 @@ def lines(given: Given, out: Epilogue, panels: tuple[Panel, ...], agent: str) ->
         start, along, width = panel_corner(given, one, agent), "n", one.element_bytes
         if element.kind == "vector":
             width = max(width, min(_WIDEST, element.alignment))
-        elif access.m_stride == "1":
+        elif access.m == (Step("1"),):
             along = "m"
         found.append(Line(one, access, along, width, start["m"], start["n"]))
     return Lines(tuple(found), given.device.group_threads)

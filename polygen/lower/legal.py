@@ -11,11 +11,12 @@ from polygen.errors import ScheduleError, UnsupportedProgram
 from polygen.frontend.dtypes import F64
 from polygen.frontend.program import Program
 from polygen.hardware.atom import Atom
-from polygen.hardware.device import Device
+from polygen.hardware.device import Device, common_facts
 from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.accesses import map_rank, unfit_steps
 from polygen.lower.operands import major, operand_layout
 from polygen.poly.fills import by_threads, ring_pieces
-from polygen.poly.match import Match
+from polygen.poly.match import Match, Operand
 from polygen.poly.partial_sums import require_reassociable
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.register_operands import tile_extents
@@ -117,6 +118,26 @@ def check_groups(schedule: Schedule, match: Match) -> None:
             )
 
 
+def check_sums(schedule: Schedule, match: Match) -> None:
+    """Refuse what does not walk sums over several axes.
+
+    Raises:
+        ScheduleError: with the field to change.
+    """
+    others = {
+        'atom = "dot"': (schedule.by_lanes, '"auto"'),
+        'roles.computes = "consumer"': (schedule.from_registers, '"producer"'),
+    }
+    for field, (asked, instead) in others.items():
+        if match.sums and asked:
+            raise ScheduleError(
+                f"{field} with sums over {len(match.sums) + 1} axes",
+                where=f"schedule {schedule.name}",
+                why="tiles in shared memory are of one axis at a time; what lanes read is not",
+                nearest=f"Use {field.partition(' ')[0]} = {instead}",
+            )
+
+
 def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -> None:
     """Refuse what no specialised kernel does, before anything is built; nothing without roles.
 
@@ -214,6 +235,7 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -
                 why="this instruction reads operands with k innermost",
                 nearest="Use a schedule without roles",
             )
+        _require_map(operand, f"{where}, {tensor.name}")
         operand_layout(operand, tile_extents(operand, tiles), schedule, atom)
     if schedule.epilogue.through == "tma" and work.matrices and ring_pieces(schedule, match, tiles):
         raise ScheduleError(
@@ -221,6 +243,36 @@ def check_roles(schedule: Schedule, match: Match, atom: Atom, work: Pointwork) -
             where=f"{where}, epilogue.through",
             why="the producer's threads fill rings, and none is left to fetch panels",
             nearest='Use epilogue.through = "lines"',
+        )
+
+
+def _require_map(operand: Operand, where: str) -> None:
+    """Refuse an operand that no tensor map describes, and none that is filled by threads."""
+    tensor, most = operand.tensor, common_facts()["tensor_map_axes_most"]
+    if by_threads(operand):
+        if any(one.together for one in operand.index):
+            raise UnsupportedProgram(
+                f"{tensor.name}: windows of rows at multiples of {operand.alignment} bytes",
+                where=where,
+                why="threads that fill rings keep no row inside of axes with zeros around them",
+                nearest="Use a schedule without roles, or channels in multiples of 16 bytes",
+            )
+        return
+    steps = unfit_steps(tensor, operand.index)
+    if steps is not None:
+        raise UnsupportedProgram(
+            f"{tensor.name} is read at {steps}",
+            where=where,
+            why="a tensor map has every second element, or every third, of an axis of whole steps",
+            nearest="Use a schedule without roles",
+        )
+    axes = map_rank(tensor, operand.index)
+    if axes > most:
+        raise UnsupportedProgram(
+            f"{operand}: {axes} axes",
+            where=where,
+            why=f"a tensor map has at most {most}",
+            nearest="Use a schedule without roles",
         )
 
 

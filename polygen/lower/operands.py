@@ -10,7 +10,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from polygen.errors import ScheduleError, UnsupportedProgram
+from polygen.frontend.program import Dim
 from polygen.hardware.atom import Atom
 from polygen.hardware.fragment_load import atom_load
 from polygen.hardware.matrix_layout import (
@@ -20,14 +23,17 @@ from polygen.hardware.matrix_layout import (
     matrix_layout,
 )
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.lower.accesses import base, corner, elements_along, map_axes, row_starts
+from polygen.lower.accesses import base, corner, elements_along, map_axes, paddings, row_starts
 from polygen.lower.computed import computed
 from polygen.lower.given import Given
 from polygen.lower.work import Boxes, Copy, Load
 from polygen.poly.by_warps import copy_parts, staging
-from polygen.poly.match import Operand
+from polygen.poly.depth import digits
+from polygen.poly.match import Match, Operand
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
+
+K_INSIDE = "k_inside"  # of sums over several axes the k tile of the innermost one
 
 
 # --- by threads ----------------------------------------------------------------------------------
@@ -72,6 +78,7 @@ def copy(
         base=() if made else base(tensor, operand.index),
         computed=made,
         staging=staging(name) if staged and made is None else "",
+        padded=() if made else paddings(tensor, operand.index, dims[0]),
     )
     if found.columns * size % chunk_bytes():
         dim = "tile.cta.k" if operand.k_contiguous else f"tile.cta.{operand.role}"
@@ -173,7 +180,7 @@ def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Bo
     pieces = _pieces(layout, parts)
     box = (layout.rows // (parts * pieces), layout.span // operand.tensor.dtype.bytes)
     rows, columns = (operand.role, "k") if operand.k_contiguous else ("k", operand.role)
-    k = k_of_all(given.tiles)
+    k = k_place(given)
     corners = {operand.role: f"b_{operand.role} * {tile}", "k": f"{k} * {tile_k}"}
     part = mask = ""
     if parts > 1:
@@ -212,6 +219,41 @@ def _pieces(layout: MatrixLayout, parts: int) -> int:
     """
     count = -(-layout.rows // box_rows_most())
     return count if parts == 1 and layout.rows % (GROUP_ROWS * count) == 0 else 1
+
+
+def k_place(given: Given) -> str:
+    """Which k tile of the innermost summed axis the block's k-th is."""
+    return K_INSIDE if given.match.sums else k_of_all(given.tiles)
+
+
+def walk(
+    match: Match, tiles: Tiling, size: Callable[[Dim], str] = str
+) -> tuple[tuple[str, str], ...]:
+    """Where the block's k-th tile lies in sums over several axes: dims, and formulas over k.
+
+    Of blocks that share sums the last ranges may go on behind the last tile: then the axes stay at
+    their end, and the tile is one behind the innermost axis.
+
+    Args:
+        match: the products.
+        tiles: the tile hierarchy.
+        size: of a dim, as C.
+    """
+    if not match.sums:
+        return ()
+    (depth,), tile = match.depths, tiles.cta[2]
+    last = (
+        str(-(-depth // tile))
+        if isinstance(depth, int)
+        else (f"(({size(depth)} + {tile - 1}) / {tile})")
+    )
+    names = [*(dim for dim, _ in match.sums), K_INSIDE]
+    found = digits(k_of_all(tiles), [*(size(extent) for _, extent in match.sums), last])
+    if tiles.split > 1:
+        most = f"({size(match.sums[0][1])} - 1)"
+        found[-1] = f"{found[-1]} + max({found[0]} - {most}, 0) * {last}"
+        found[0] = f"min({found[0]}, {most})"
+    return tuple(zip(names, found, strict=True))
 
 
 def k_of_all(tiles: Tiling) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polygen.frontend.program import Dim, Tensor
+from polygen.lower.accesses import Step
 from polygen.lower.computed import Rows
 from polygen.lower.launch import Parts
 from polygen.lower.work import Boxes
@@ -23,8 +24,8 @@ class Read:
     tensor: Tensor
     # "vector": adjacent along n; "strided": a step along n; "row": one value per row; "scalar"
     kind: str
-    m_stride: str  # elements per step along m: an argument, "1", or "0" for none
-    n_stride: str
+    m: tuple[Step, ...]  # elements along m: a step, one for each digit, or none
+    n: tuple[Step, ...]
     width: int  # bytes per access of a vector read
     base: tuple[str, ...] = ()  # terms that lead to the block's matrix
     # Which of the array's rows go with those of m, and of n; None: the one of the same number.
@@ -37,8 +38,8 @@ class Write:
 
     tensor: Tensor
     kind: str  # "vector" or "strided"
-    m_stride: str
-    n_stride: str
+    m: tuple[Step, ...]
+    n: tuple[Step, ...]
     width: int
     base: tuple[str, ...]
     name: str  # of the value that is stored

@@ -15,14 +15,16 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import Any
 
 from polygen.errors import VerifyError
-from polygen.frontend.program import Tensor
-from polygen.lower.accesses import ROWS_BEFORE
+from polygen.frontend.program import Dim, Tensor
+from polygen.lower.accesses import ROWS_BEFORE, steps_text
 from polygen.lower.computed import Fetch, rows_of
 from polygen.lower.fill import prove
 from polygen.lower.fragments import Make
 from polygen.lower.launch import stride_argument
+from polygen.lower.operands import K_INSIDE, walk
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import (
     Epilogue,
@@ -103,6 +105,43 @@ def check_accesses(plan: KernelPlan) -> None:
     if plan.launch.batches != wanted or any(one != batches for one in counted):
         raise VerifyError(f"the matrices are not counted along {wanted}", where=plan.entry)
     _check_groups(plan)
+    _check_walk(plan)
+
+
+def _check_walk(plan: KernelPlan) -> None:
+    """K tiles of several axes are their tuples in order; behind the last there are none.
+
+    Quotients and remainders by sizes: tried for all numbers of a few small ones.
+    """
+    formulas, (depth, *_) = walk(plan.match, plan.tiles, _named), plan.match.depths
+    if not formulas:
+        return
+    tile, split = plan.tiles.cta[2], plan.tiles.split
+    dims = [*(extent for _, extent in plan.match.sums), depth]
+    free = [dim for dim in dict.fromkeys(dims) if isinstance(dim, str)]
+    tried = [(1, tile, 2 * tile + 1) if dim == depth else (1, 2, 3) for dim in free]
+    for chosen in itertools.product(*tried):
+        sizes = dict(zip(free, chosen, strict=True))
+        counts = [sizes[dim] if isinstance(dim, str) else dim for dim in dims]
+        counts[-1] = -(-counts[-1] // tile)
+        every = list(itertools.product(*map(range, counts)))
+        own = -(-len(every) // split)
+        names = {_named(dim): size for dim, size in sizes.items()} | {"k_tiles": own}
+        found = []
+        for rank, k in itertools.product(range(split), range(own)):
+            at = names | {"rank": rank, "k": k, "min": min, "max": max}
+            found.append(tuple(_value(text, at) for _, text in formulas))
+        behind = found[len(every) :]
+        if found[: len(every)] != every or any(one[-1] < counts[-1] for one in behind):
+            raise VerifyError(
+                f"k tiles are {found[:4]}, ... and not {every[:4]}, ...",
+                where=f"{plan.entry}: {', '.join(text for _, text in formulas)}",
+            )
+
+
+def _named(dim: Dim) -> str:
+    """A size in formulas that are evaluated here."""
+    return f"size_{dim}" if isinstance(dim, str) else str(dim)
 
 
 def _check_groups(plan: KernelPlan) -> None:
@@ -250,8 +289,27 @@ def _check_copy(plan: KernelPlan, c: Copy) -> None:
     _check_address(
         plan, c.tensor, operand.index, text, dict(zip(dims, ("row", "column"), strict=True))
     )
+    _check_padding(plan, c, operand.index, dims[0])
     if c.extents != tuple(operand.extent(dim) for dim in dims):
         raise VerifyError(f"copy_{c.operand} ends at {c.extents}", where=plan.entry)
+
+
+def _check_padding(plan: KernelPlan, c: Copy, index: tuple[Along, ...], row: str) -> None:
+    """Every axis with zeros around it keeps rows inside, wherever they are."""
+    wanted = [(one, c.tensor.dims[axis]) for axis, one in enumerate(index) if one.padded]
+    if [one.extent for one in c.padded] != [extent for _, extent in wanted]:
+        raise VerifyError(
+            f"zeros lie around {len(c.padded)} axes of {c.tensor.name}", where=plan.entry
+        )
+    fixed = [dim for dim, _ in (*plan.batches, *plan.match.sums)]
+    for padding, (one, _) in zip(c.padded, wanted, strict=True):
+        for at in _units([*fixed, row]):
+            found = _value(padding.place("row"), at | {"row": at[row]})
+            if found != one.at(at):
+                raise VerifyError(
+                    f"rows of {c.tensor.name} are kept inside at {found} and not at {one.at(at)}",
+                    where=f"{plan.entry}: {padding.place('row')}",
+                )
 
 
 def _check_stream(plan: KernelPlan, of: Stream) -> None:
@@ -322,8 +380,8 @@ def _check_elements(plan: KernelPlan, e: Epilogue, work: Pointwork) -> None:
                 )
         index = element.addressed
         if access.tensor.dims:
-            steps = [f"row * {access.m_stride}", f"column * {access.n_stride}"]
-            text = " + ".join([*access.base, *steps])
+            steps = [*steps_text("row", access.m), *steps_text("column", access.n)]
+            text = " + ".join([*access.base, *steps] or ["0"])
             _check_address(plan, access.tensor, index, text, {"m": "row", "n": "column"})
 
 
@@ -335,11 +393,10 @@ def _check_address(
     variables: Mapping[str, str],
 ) -> None:
     """`text` is where `index` is, whatever the strides and the coordinates."""
-    dims = [dim for dim, _ in plan.batches] + list(variables) + [ROWS_BEFORE]
+    fixed = (*plan.batches, *plan.match.sums)
+    dims = [dim for dim, _ in fixed] + list(variables) + [ROWS_BEFORE]
     strides = [stride_argument(tensor, axis) for axis in tensor.order[:-1]]
-    # Groups begin where they begin, and not before.
-    ends = {one.dim: one.per for one in index if one.per > 1}
-    for at in (*_units(dims), *_ends(dims, ends)):
+    for at in (*_units(dims), *_ends(dims, index)):
         for steps in _units(strides):
             wanted = 0
             for axis, one in enumerate(index):
@@ -367,23 +424,27 @@ def _check_boxes(plan: KernelPlan, of: Boxes, leaf: Leaf) -> None:
     # Of blocks that share sums each has a range of k tiles, and of columns to finish.
     split = plan.tiles.split
     ranges = [{"rank": r, "k_tiles": n} for r in range(split) for n in range(2)]
-    places = [*batches, "b_m", "b_n", "k", ROWS_BEFORE]
+    over = [dim for dim, _ in plan.match.sums]
+    tile_of_k = K_INSIDE if over else "k"
+    places = [*batches, *over, "b_m", "b_n", tile_of_k, ROWS_BEFORE]
     for at in (one | own for one in _units(places) for own in ranges):
-        k = at["rank"] * at["k_tiles"] + at["k"]
+        # Of sums over several axes `_check_walk` says which tile of which.
+        k = at[tile_of_k] + (0 if over else at["rank"] * at["k_tiles"])
         first = at["rank"] * plan.tiles.columns if not of.buffer.startswith("ring_") else 0
         place = {"m": at["b_m"] * tile[0], "n": at["b_n"] * tile[1] + first, "k": k * tile[2]}
-        place |= {dim: at[dim] for dim in (*batches, ROWS_BEFORE)}
+        place |= {dim: at[dim] for dim in (*batches, *over, ROWS_BEFORE)}
+        found = [0] * len(index)
         for axis, corner in zip(of.axes, of.corner, strict=True):
-            found = axis.start + axis.step * _value(corner, own | at)
-            if axis.axis is None:
-                continue
-            wanted = _position(index[axis.axis], place)
-            if found != wanted:
-                raise VerifyError(
-                    f"{leaf.statement}: boxes of {of.tensor.name} begin at {found} of axis "
-                    f"{axis.axis} and not at {wanted}",
-                    where=f"{plan.entry}: {corner}",
-                )
+            if axis.axis is not None:
+                found[axis.axis] += axis.start + axis.step * _value(corner, own | at)
+        wanted = [_position(one, place) for one in index]
+        if found != wanted:
+            number = next(n for n, one in enumerate(wanted) if found[n] != one)
+            raise VerifyError(
+                f"{leaf.statement}: boxes of {of.tensor.name} begin at {found[number]} of axis "
+                f"{number} and not at {wanted[number]}",
+                where=f"{plan.entry}: {', '.join(of.corner)}",
+            )
 
 
 def _check_lines(plan: KernelPlan, of: Lines) -> None:
@@ -435,13 +496,16 @@ def _accessed(plan: KernelPlan, of: Boxes) -> tuple[tuple[Along, ...], tuple[int
 
 def _position(one: Along, at: Mapping[str, int]) -> int:
     before = at.get(ROWS_BEFORE, 0) if one.group else 0
-    return one.scale * (at.get(one.dim, 0) // one.per + before) + one.offset
+    return one.at(at) + one.scale * before
 
 
-def _ends(names: Iterable[str], counts: Mapping[str, int]) -> Iterable[dict[str, int]]:
-    """The last index of a group, the first of the next, and where the third ends."""
-    for name, count in counts.items():
-        for place in (count - 1, count, 3 * count - 1):
+def _ends(names: Iterable[str], index: tuple[Along, ...]) -> Iterable[dict[str, int]]:
+    """Where digits end: the last index before, the first behind, and where the third ends."""
+    terms = [term for one in index for term in one.terms]
+    counts = {(one.dim, one.per) for one in terms if one.per > 1}
+    counts |= {(one.dim, one.per * one.modulo) for one in terms if one.modulo}
+    for name, count in sorted(counts):
+        for place in (count - 1, count, count + 1, 3 * count - 1):
             yield dict.fromkeys(names, 0) | {name: place}
 
 
@@ -453,6 +517,6 @@ def _units(names: Iterable[str]) -> Iterable[dict[str, int]]:
         yield dict.fromkeys(listed, 0) | {name: 1}
 
 
-def _value(text: str, names: Mapping[str, int]) -> int:
+def _value(text: str, names: Mapping[str, Any]) -> int:
     """A formula of the plan, which is C and Python alike but for its types."""
     return int(eval(_C_ONLY.sub("", text).replace("/", "//"), {"__builtins__": {}}, dict(names)))

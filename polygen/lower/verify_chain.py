@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from polygen.errors import VerifyError
 from polygen.frontend.program import Tensor
+from polygen.lower.accesses import steps_text
 from polygen.lower.chain import carried
 from polygen.lower.plan import KernelPlan
 from polygen.lower.scan_work import Scan
@@ -53,7 +54,7 @@ def _check_reads(plan: KernelPlan, scan: Scan, check: Check) -> None:
         for read in terms.reads:
             if read.tensor.dims:
                 text = " + ".join(
-                    [*read.base, f"row * {read.m_stride}", f"column * {read.n_stride}"]
+                    [*read.base, *steps_text("row", read.m), *steps_text("column", read.n)]
                 )
                 index = elements[read.name].index
                 check(plan, read.tensor, index, text, {"m": "row", "n": "column"})

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from polygen.frontend.program import Dim, Tensor
 from polygen.hardware.fragment_load import FragmentLoad
 from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.accesses import Padding
 from polygen.lower.computed import Computed
 from polygen.lower.launch import MapAxis
 from polygen.poly.match import RowGroups
@@ -159,6 +160,7 @@ class Copy:
     base: tuple[str, ...]  # terms that lead to the block's matrix
     computed: Computed | None = None  # how its elements are made, which nobody stores
     staging: str = ""  # the registers in which threads hold their chunks of a tile; "": none
+    padded: tuple[Padding, ...] = ()  # what keeps rows inside of axes with zeros around them
 
     @property
     def rows(self) -> int:

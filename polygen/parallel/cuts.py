@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from polygen.frontend.forms import Form
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -98,6 +99,8 @@ class _Dims:
                 self.refused.add((statement.name, index.iterator))
             elif isinstance(index, Gathered) and isinstance(index.place, Affine):
                 self.refused.add((statement.name, index.place.iterator))
+            elif isinstance(index, Form):
+                self.refused |= {(statement.name, iterator) for iterator in index.iterators}
             elif not isinstance(index, (int, Gathered)):  # rows of a group
                 self.refused |= {(statement.name, i) for i in (index.iterator, index.group)}
         for vector in access.indexed_by:

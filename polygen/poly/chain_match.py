@@ -184,4 +184,4 @@ def _require_boxes(found: ChainMatch) -> None:
 def renamed(index: tuple[Along, ...]) -> tuple[Along, ...]:
     """An index of the first product in the dims of the kernel: its keys are k."""
     names = {"n": "k", "k": "depth"}
-    return tuple(replace(one, dim=names.get(one.dim, one.dim)) for one in index)
+    return tuple(one.renamed(names) for one in index)

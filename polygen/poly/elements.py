@@ -7,17 +7,23 @@ both written in them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
+from polygen.frontend.forms import Digit, Form
 from polygen.frontend.program import Affine, Dim, Gathered, Index, Tensor, Within
+
+ROLES = ("m", "n", "k")  # dims that lie inside a tile; the others are the same for all of it
+OVER = "over"  # dims of outer loops of sums over several axes: over0, over1, ...
+_ADJACENT = 16  # elements that a thread accesses at once, at most
 
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """What indexes one axis of an array: ``scale * floor(dim / per) + offset``.
+    """What indexes one axis of an array: ``scale * floor(dim / per) + offset``, and further terms.
 
     Attributes:
         dim: "m", "n", "k", a batch dim ("z0", "z1", ...), or "" for a constant, the offset.
@@ -28,6 +34,9 @@ class Along:
         rows: the vector in which that is a place: the element is the one that stands there, kept
             inside of the axis.
         extent: of the axis, with `rows`.
+        modulo: of the digit that the dim is read at, ``floor(dim / per) mod modulo``; 0: none.
+        more: further terms, of other dims or of other digits, none of them with an offset.
+        padded: whether elements outside of the axis are read, as zeros.
     """
 
     dim: str
@@ -37,6 +46,9 @@ class Along:
     group: str = ""
     rows: str = ""
     extent: Dim = 0
+    modulo: int = 0
+    more: tuple[Along, ...] = ()
+    padded: bool = False
 
     @property
     def step(self) -> int:
@@ -48,6 +60,40 @@ class Along:
         """The element where that is 0."""
         return 0 if self.rows else self.offset
 
+    @property
+    def terms(self) -> tuple[Along, ...]:
+        """The terms, each alone; none of a constant."""
+        own = replace(self, offset=0, more=(), padded=False) if self.more or self.padded else self
+        return (*((own,) if self.dim else ()), *self.more)
+
+    @property
+    def together(self) -> bool:
+        """Whether its terms are one place on one axis, as those of a window are.
+
+        Then they overlap, and an axis of a tensor map has all of them. Else each dim has an axis of
+        its own, whose end is the dim's.
+        """
+        over = any(one.dim.startswith(OVER) for one in self.terms)
+        return self.padded or (over and all(one.dim != "k" for one in self.terms))
+
+    @property
+    def plain(self) -> bool:
+        """Whether a slice says it: one term, and no digit."""
+        return not (self.modulo or self.more or self.padded)
+
+    def renamed(self, names: Mapping[str, str]) -> Along:
+        """The same over dims of other names."""
+        more = tuple(one.renamed(names) for one in self.more)
+        return replace(self, dim=names.get(self.dim, self.dim), more=more)
+
+    def at(self, places: Mapping[str, int]) -> int:
+        """The element where dims are at their places, 0 of those that are left out."""
+        found = self.offset
+        for one in self.terms:
+            digit = places.get(one.dim, 0) // one.per
+            found += one.scale * (digit % one.modulo if one.modulo else digit)
+        return found
+
     def __str__(self) -> str:
         if self.rows:
             return f"{self.rows}[{replace(self, rows='')}]"
@@ -55,9 +101,8 @@ class Along:
             return f"{self.group}.{self.dim}"
         if not self.dim:
             return str(self.offset)
-        place = self.dim if self.per == 1 else f"floor({self.dim}/{self.per})"
-        text = place if self.scale == 1 else f"{self.scale}*{place}"
-        return f"{text}{self.offset:+d}" if self.offset else text
+        digits = [Digit(one.dim, one.scale, one.per, one.modulo) for one in self.terms]
+        return str(Form(tuple(digits), self.offset))
 
 
 def along(index: Index, dims: dict[str, str]) -> Along:
@@ -70,7 +115,17 @@ def along(index: Index, dims: dict[str, str]) -> Along:
         return replace(along(index.place, dims), rows=index.rows, extent=index.extent)
     if isinstance(index, Affine):
         return Along(dims[index.iterator], index.scale, index.offset, index.per)
+    if isinstance(index, Form):
+        return _of_terms(
+            [Along(dims[str(t.of)], t.scale, 0, t.per, modulo=t.modulo) for t in index.terms], index
+        )
     return Along(dims[index])
+
+
+def _of_terms(terms: list[Along], form: Form) -> Along:
+    """The terms of one axis: first the one inside a tile, of several the one of least steps."""
+    order = sorted(terms, key=lambda one: (one.dim not in ROLES, one.scale))
+    return replace(order[0], offset=form.offset, more=tuple(order[1:]), padded=form.padded)
 
 
 def composed(index: Index, at: Mapping[str, Along]) -> Along:
@@ -92,8 +147,12 @@ def composed(index: Index, at: Mapping[str, Along]) -> Along:
                 nearest=f"Pass {index.rows} with as many elements as there are rows",
             )
         return replace(place, rows=index.rows, extent=index.extent)
+    if isinstance(index, Form):
+        return _composed_form(index, at)
     named = index if isinstance(index, Affine) else Affine(index, 1, 0)
     inner = at[named.iterator]
+    if not inner.plain:
+        raise _not_computed(Form((Digit(inner.dim),), inner.offset), str(inner))
     if not inner.dim:
         return Along("", 0, named.at(inner.offset))
     if named.per > 1 and (inner.scale, inner.offset) != (1, 0):
@@ -105,9 +164,34 @@ def composed(index: Index, at: Mapping[str, Along]) -> Along:
     return Along(inner.dim, named.scale * inner.scale, offset, inner.per * named.per)
 
 
+def _composed_form(form: Form, at: Mapping[str, Along]) -> Along:
+    """A sum of digits in what an operand is computed from: one of them inside the tile, whole."""
+    terms = []
+    for term in form.terms:
+        inner = at[str(term.of)]
+        simple = inner.plain and (inner.scale, inner.offset, inner.rows) == (1, 0, "")
+        if not simple or (inner.per > 1 and term.modulo):
+            raise _not_computed(form)
+        if inner.dim:
+            terms.append(Along(inner.dim, term.scale, 0, inner.per * term.per, modulo=term.modulo))
+    inside = [one for one in terms if one.dim in ROLES]
+    if form.padded or len(inside) > 1 or any(one.modulo for one in inside):
+        raise _not_computed(form)
+    return _of_terms(terms, form) if terms else Along("", 0, form.offset)
+
+
+def _not_computed(form: Form, text: str = "") -> UnsupportedProgram:
+    return UnsupportedProgram(
+        f"an operand is computed from what is read at {text or form}",
+        why="threads compute adjacent elements of a row, from rows that go on as its own do",
+        nearest="Reshape outside, or multiply what is reshaped as it is, with no code before",
+    )
+
+
 def axis_of(index: tuple[Along, ...], dim: str) -> int | None:
     """The axis that runs along a dim; None: there is none."""
-    return next((axis for axis, one in enumerate(index) if one.dim == dim), None)
+    found = (axis for axis, one in enumerate(index) if any(t.dim == dim for t in one.terms))
+    return next(found, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +207,12 @@ class Element:
         """``"vector"``: adjacent along n; ``"strided"``; ``"row"``: one per row; ``"scalar"``."""
         if not self.tensor.dims:
             return "scalar"
-        column = self.axis("n")
-        if column is None:
+        if self.axis("n") is None:
             return "row"
-        along = self.index[column]
-        adjacent = column == self.tensor.contiguous_axis and (along.scale, along.per) == (1, 1)
-        adjacent = adjacent and not along.rows
-        return "vector" if adjacent else "strided"
+        inner = self.index[self.tensor.order[-1]]
+        (along,) = [one for one in inner.terms if one.dim == "n"][:1] or [Along("")]
+        adjacent = (along.dim, along.scale, along.per, along.rows) == ("n", 1, 1, "")
+        return "vector" if adjacent and self.run("n") % _ADJACENT == 0 else "strided"
 
     @property
     def whole(self) -> bool:
@@ -142,9 +225,17 @@ class Element:
         if not self.tensor.dims:
             return self.tensor.alignment
         inner = self.index[self.tensor.order[-1]]
-        start = (1 if inner.group or inner.rows else inner.offset) * self.tensor.dtype.bytes
-        bits = self.tensor.alignment | start
+        start = 1 if inner.group or inner.rows else inner.offset
+        for one in inner.more:
+            start |= one.scale
+        bits = self.tensor.alignment | start * self.tensor.dtype.bytes
         return bits & -bits
+
+    def run(self, dim: str) -> int:
+        """How many indices of a dim are neighbours on one axis; 0: all of them."""
+        terms = [one for axis in self.index for one in axis.terms if one.dim == dim]
+        ends = [one.per * one.modulo for one in terms if one.modulo]
+        return math.gcd(*ends, *(one.per for one in terms if one.per > 1 and len(terms) > 1))
 
     @property
     def addressed(self) -> tuple[Along, ...]:

@@ -138,7 +138,7 @@ def map_program(
     elements = tile_map(statements, tiles, schedule, epilogue.rows, epilogue.panels)
     relation = isl.UnionMap(space((*scop.parameters, "k_tiles")) + elements)
     relation = relation.intersect_domain(scop.domain)
-    count = isl.Set(tile_count(scop, tiles, matched.depths, longer=longer))
+    count = isl.Set(tile_count(scop, tiles, matched.lengths, longer=longer))
     whole = _check_whole(scop, program, statements, tiles, elements, relation, count)
     products = [product.called("multiply") for product in main.products]
     carried = _carried(scop, needs, relation, count, products if tiles.split > 1 else [])
@@ -160,7 +160,7 @@ def map_program(
         relation,
         tiles,
         atom,
-        matched.depths,
+        matched,
         invariant=bool(invariant),
         exchanged=schedule.exchange,
     )

@@ -17,7 +17,10 @@ from dataclasses import dataclass
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
-from polygen.frontend.program import Affine, Contraction, Dim, Program, Tensor
+from polygen.frontend.forms import Form
+from polygen.frontend.program import Access, Affine, Contraction, Dim, Program, Tensor
+from polygen.poly.depth import Sums
+from polygen.poly.elements import ROLES
 from polygen.poly.elements import Along as Along
 from polygen.poly.elements import along as along
 from polygen.poly.elements import axis_of as axis_of
@@ -56,7 +59,14 @@ class Operand:
     @property
     def in_boxes(self) -> bool:
         """Whether the copy engine can move it: adjacent elements, and no way backwards."""
-        return self.in_rows and all(one.scale >= 0 and one.offset >= 0 for one in self.index)
+        starts = all(one.padded or one.offset >= 0 for one in self.index)
+        forwards = all(one.scale >= 0 and all(t.scale >= 0 for t in one.more) for one in self.index)
+        return self.in_rows and starts and forwards
+
+    @property
+    def padded(self) -> bool:
+        """Whether elements outside of the array are read, as zeros."""
+        return any(one.padded for one in self.index)
 
     @property
     def ragged(self) -> bool:
@@ -70,8 +80,10 @@ class Operand:
     @property
     def alignment(self) -> int:
         """Bytes that divide the address of every row that is read."""
-        start = (1 if self.inner.group else self.inner.offset) * self.tensor.dtype.bytes
-        bits = self.tensor.alignment | start
+        start = 1 if self.inner.group else self.inner.offset
+        for one in self.inner.more:
+            start |= one.scale
+        bits = self.tensor.alignment | start * self.tensor.dtype.bytes
         return bits & -bits
 
     @property
@@ -129,12 +141,21 @@ class Match:
     batches: tuple[tuple[str, Dim], ...]  # batch dims and their extents, outermost first
     m: Dim
     n: Dim
-    depths: tuple[Dim, ...]  # the different lengths of the sums
+    depths: tuple[Dim, ...]  # the different lengths of the sums, along their innermost axis
     groups: RowGroups | None = None  # of rows; then `m` is the number of rows of all groups
+    # Of sums over several axes the dims of the outer loops, and their extents; and the length that
+    # isl knows all of it by.
+    sums: tuple[tuple[str, Dim], ...] = ()
+    length: Dim = 0
 
     def extent(self, role: str) -> Dim:
         """The size of the problem along "m", "n" or "k", the first of several."""
         return {"m": self.m, "n": self.n, "k": self.depths[0]}[role]
+
+    @property
+    def lengths(self) -> tuple[Dim, ...]:
+        """The lengths of the sums as isl knows them."""
+        return (self.length,) if self.sums else self.depths
 
     def operand(self, name: str) -> Operand:
         """The operand called `name`."""
@@ -182,6 +203,7 @@ def match(
     fusion: Fusion,
     computed: Prologues | None = None,
     arguments: tuple[Tensor, ...] = (),
+    sums: Sums | None = None,
 ) -> Match:
     """Name the roles of the iterators of the program's products.
 
@@ -190,39 +212,53 @@ def match(
         fusion: the band of its statements.
         computed: the statements behind those of these arrays that are computed.
         arguments: what these statements read.
+        sums: of products that sum over several axes, of which `program` has one made.
 
     Raises:
         UnsupportedProgram: the accesses are not those of matrix products over one domain.
     """
     axes = _axes(program, fusion)
     extents = _extents(program, fusion, axes)
+    one_of = next(iter((sums or {}).values()), None)
+    outer = (
+        ()
+        if one_of is None
+        else tuple((dim, dict(one_of.outer)[it]) for it, dim in one_of.dims().items() if dim != "k")
+    )
     operands: dict[tuple[str, str, tuple[Along, ...], Dim], str] = {}
     named: dict[str, Operand] = {}
     products = []
     for contraction in program.contractions:
         written = fusion.iterators(contraction.name)
         (k,) = (it for it, _ in contraction.domain if it not in contraction.write.iterators)
-        dims = dict(zip(written, axes, strict=True)) | {k: "k"}
-        depth = dict(contraction.domain)[k]
+        several = (sums or {}).get(contraction.name)
+        summed = {k: "k"} if several is None else several.dims()
+        dims = dict(zip(written, axes, strict=True)) | summed
+        depth = dict(contraction.domain)[k] if several is None else several.depth
+        own = contraction if several is None else several.contraction
         sides = {}
-        for access, role in zip(contraction.reads, _sides(contraction, dims), strict=True):
+        for access, role in zip(own.reads, _sides(own, dims), strict=True):
             index = tuple(along(one, dims) for one in access.index)
+            _require_apart(program, access, index)
             key = (access.name, role, index, depth)
             if key not in operands:
                 many = sum(operand.role == role for operand in named.values())
                 operands[key] = ("a" if role == "m" else "b") + (str(many + 1) if many else "")
-                sizes = (*extents.items(), ("k", depth))
+                sizes = (*extents.items(), *outer, ("k", depth))
                 named[operands[key]] = _operand(
                     program, access.name, role, index, sizes, computed or {}, arguments
                 )
             sides[role] = operands[key]
         products.append(Multiplied(contraction, k, sides["m"], sides["n"]))
-    depths = tuple(dict.fromkeys(dict(p.contraction.domain)[p.k] for p in products))
+    lengths = tuple(dict.fromkeys(dict(p.contraction.domain)[p.k] for p in products))
+    depths = lengths if one_of is None else (one_of.depth,)
     batches = tuple((dim, extents[dim]) for dim in axes if dim not in ("m", "n"))
     order = sorted(named.items(), key=lambda item: item[1].role)
     groups = RowGroups(*batches[0], program.ends) if program.ends else None
     m, n = extents["m"], extents["n"]
-    return Match(tuple(products), tuple(order), axes, batches, m, n, depths, groups)
+    return Match(
+        tuple(products), tuple(order), axes, batches, m, n, depths, groups, outer, lengths[0]
+    )
 
 
 def _operand(
@@ -241,6 +277,29 @@ def _operand(
     own = {one.dim for one in index}
     tensor, axes = operand_array(made, name, tuple(s for s in sizes if s[0] in own), role)
     return Operand(tensor, role, axes, sizes, made)
+
+
+def _require_apart(program: Program, access: Access, index: tuple[Along, ...]) -> None:
+    """Refuse an axis along which rows of a tile and what is summed in it both run."""
+    tensor = program.tensors[access.name]
+    for axis, one in enumerate(index):
+        inside = [term.dim for term in one.terms if term.dim in ROLES]
+        if one.together and (axis == tensor.order[-1] or "k" in inside):
+            raise UnsupportedProgram(
+                f"{access}: windows slide, or zeros lie, along the innermost axis"
+                if axis == tensor.order[-1]
+                else f"{access}: zeros lie along the axis that is cut into k tiles",
+                where=program.name,
+                why="neighbours in memory are neighbours in the tiles, and begin where rows do",
+                nearest="Store channels last, as in x[N,H,W,C], and pad the other axes",
+            )
+        if len(inside) > 1:
+            raise UnsupportedProgram(
+                f"{access} has rows and what is summed on one axis",
+                where=program.name,
+                why="rows of a tile follow each other along another axis than what is summed in it",
+                nearest="Give the windows channels, an axis that they do not slide along",
+            )
 
 
 def _axes(program: Program, fusion: Fusion) -> tuple[str, ...]:
@@ -312,9 +371,12 @@ def _contiguous(program: Program, fusion: Fusion, written: tuple[str, ...]) -> s
     if first.contiguous_axis is None:
         return ""
     own = fusion.iterators(store.name)
-    index = store.write.index[first.contiguous_axis]
-    contiguous = index.iterator if isinstance(index, Affine) else index
-    return written[own.index(contiguous)] if contiguous in own else ""
+    inner = store.write.index[first.contiguous_axis]
+    if isinstance(inner, Affine):
+        inner = inner.iterator
+    if isinstance(inner, Form):  # the number whose last digit neighbours differ in
+        inner = next((str(t.of) for t in inner.terms if (t.scale, t.per) == (1, 1)), "")
+    return written[own.index(inner)] if inner in own else ""
 
 
 def _extents(program: Program, fusion: Fusion, axes: tuple[str, ...]) -> dict[str, Dim]:

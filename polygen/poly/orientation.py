@@ -89,4 +89,4 @@ def _element(element: Element) -> Element:
 
 
 def _along(one: Along) -> Along:
-    return replace(one, dim=_OTHER.get(one.dim, one.dim))
+    return one.renamed(_OTHER)

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from polygen.errors import ScheduleError
 from polygen.frontend.dtypes import DType
@@ -79,6 +80,27 @@ def panel_columns(schedule: Schedule) -> int:
     """Columns of a panel, as decided, else the most that divide a consumer's; 0: none do."""
     fitting = (c for c in _PANEL_COLUMNS if own_columns(schedule) % c == 0)
     return schedule.epilogue.columns or next(fitting, 0)
+
+
+def in_runs(schedule: Schedule, work: Pointwork) -> Schedule:
+    """The schedule with panels that no reshape cuts, where there are narrower ones."""
+    columns, run = panel_columns(schedule), _run(work, "n")
+    if not columns or run % columns == 0:
+        return schedule
+    own = own_columns(schedule)
+    fitting = (c for c in _PANEL_COLUMNS if own % c == 0 and run % c == 0)
+    return replace(schedule, epilogue=replace(schedule.epilogue, columns=next(fitting, 0)))
+
+
+def _run(work: Pointwork, dim: str) -> int:
+    """How many rows, or columns, of results are neighbours in every array; 0: all of them."""
+    return math.gcd(*(one.run(dim) for one in (*work.matrices, *work.writes)))
+
+
+def _narrower_panels(own: int, run: int, columns: int, rows: int) -> str:
+    fitting = (c for c in _PANEL_COLUMNS if c < columns and own % c == 0 and run % c == 0)
+    narrow = 0 if rows else next(fitting, 0)
+    return f"Use epilogue.columns = {narrow}" if narrow else 'Use epilogue.through = "registers"'
 
 
 def own_columns(schedule: Schedule) -> int:
@@ -172,6 +194,16 @@ def panels(schedule: Schedule, work: Pointwork) -> Panels | None:
             nearest=f"Use {spans()[-1] // narrow.tensor.dtype.bytes} columns or more, or "
             'epilogue.through = "registers"',
         )
+    for one in (*work.matrices, *work.writes):
+        rows = one.run("m") if schedule.epilogue.through == "tma" else 0
+        if one.run("n") % columns or rows % schedule.tile.warp.m:
+            raise ScheduleError(
+                f"panels of {schedule.tile.warp.m} x {columns} of {one.tensor}",
+                where=where,
+                why=f"a reshape puts {one.run('n') or rows} neighbours on an axis, and the next "
+                "ones elsewhere",
+                nearest=_narrower_panels(own, _run(work, "n"), columns, rows),
+            )
     operands, outputs = (
         tuple(panel_name(work, one, at) for at, one in enumerate(moved))
         for moved in (work.matrices, work.writes)

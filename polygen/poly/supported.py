@@ -1,7 +1,7 @@
 """What the passes after `Program` do not generate yet, refused by name before they start.
 
 1. Products: no operand is computed by another product, all have one output domain.
-2. Sums: over one axis per product.
+2. Sums: over axes that both operands have; several are one for isl (`polygen.poly.depth`).
 3. Outputs: arrays, of the products' output domain.
 4. Indices: values are read whole, at their own point.
 
@@ -13,7 +13,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from polygen.errors import UnsupportedProgram
-from polygen.frontend.program import Access, Affine, Contraction, Dim, Program, Statement
+from polygen.frontend.forms import Form
+from polygen.frontend.program import (
+    Access,
+    Affine,
+    Contraction,
+    Dim,
+    Index,
+    Program,
+    Statement,
+)
 
 
 def require_supported(program: Program) -> None:
@@ -32,8 +41,8 @@ def require_supported(program: Program) -> None:
         _require_whole(program, statement, extents)
     for product in program.contractions:
         _require_one_sum(program, product)
-    for one in program.statements:
-        _require_each_once(program, one)
+    for product in program.contractions:
+        require_each_once(program, product)
     for tensor in program.outputs:
         if not tensor.dims:
             raise UnsupportedProgram(
@@ -80,10 +89,14 @@ def require_rows_known(program: Program) -> None:
                 )
 
 
-def _require_each_once(program: Program, statement: Statement) -> None:
-    """What copies and epilogues read has an element for every index."""
+def require_each_once(program: Program, statement: Statement) -> None:
+    """What copies move has an element for every index.
+
+    Raises:
+        UnsupportedProgram: elements are repeated.
+    """
     for access in statement.reads:
-        if any(isinstance(index, Affine) and index.per > 1 for index in access.index):
+        if any(_is_repeated(index) for index in access.index):
             raise UnsupportedProgram(
                 f"{statement.name} reads {access}: elements are repeated only in what operands are "
                 "computed from",
@@ -91,6 +104,12 @@ def _require_each_once(program: Program, statement: Statement) -> None:
                 why=f"{statement.name}: {statement}",
                 nearest=f"Pass {access.name} with its elements repeated",
             )
+
+
+def _is_repeated(index: Index) -> bool:
+    if isinstance(index, Form):
+        return any(term.per > 1 or term.modulo for term in index.terms)
+    return isinstance(index, Affine) and index.per > 1
 
 
 def _product_behind(program: Program, value: str) -> Contraction:
@@ -128,13 +147,6 @@ def _require_one_domain(program: Program) -> None:
 
 def _require_one_sum(program: Program, product: Contraction) -> None:
     summed = [it for it, _ in product.domain if it not in product.write.iterators]
-    if len(summed) > 1:
-        raise UnsupportedProgram(
-            f"{product.name}: {product} sums over {len(summed)} axes",
-            where=program.name,
-            why="a tensor-core instruction sums over one",
-            nearest="Pass the operands with these axes made one",
-        )
     for access in product.reads:
         own = access.iterators
         if not summed or summed[0] not in own or len(set(own)) < len(own):

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from polygen.frontend.dtypes import BOOL, F32
+from polygen.frontend.forms import Form
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -37,6 +38,7 @@ from polygen.frontend.program import (
     Statement,
     Tensor,
     Within,
+    index_of,
 )
 
 _ALIGNMENT = 16  # bytes at a multiple of which rows of what is kept start
@@ -204,6 +206,9 @@ def computed_index(index: Index, names: Mapping[str, str]) -> Index:
     if isinstance(index, int):
         return index
     assert not isinstance(index, (Within, Gathered))  # rows in groups do not fold
+    if isinstance(index, Form):
+        kept = tuple(replace(t, of=names[str(t.of)]) for t in index.terms if t.of in names)
+        return index_of(replace(index, terms=kept))
     named = index if isinstance(index, Affine) else Affine(index, 1, 0)
     if named.iterator not in names:
         return named.offset

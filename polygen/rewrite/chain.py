@@ -184,6 +184,13 @@ class _Rewriting(TwoPrograms):
                 "threads",
                 "Write it as f(q @ k.mT) @ v",
             )
+        depth = [it for it, _ in first.domain if it not in first.write.iterators]
+        if len(depth) != 1:
+            raise self.refusal(
+                f"{first.name}: {first} sums over {len(depth)} axes in a chain",
+                "the rows of a chain's first product stay in registers over one axis",
+                "Make two functions, or pass its operands with these axes merged",
+            )
         if first.dtype != F32 or second.dtype != F32:
             raise self.refusal(
                 f"sums in {first.dtype} and {second.dtype}",

@@ -165,7 +165,7 @@ class TwoPrograms:
 
     def _is_lifted(self, one: Statement) -> bool:
         """Whether a statement has one value a row."""
-        if not isinstance(one, Pointwise) or len(one.write.index) != len(self.rows):
+        if not isinstance(one, Pointwise) or len(set(one.write.iterators)) != len(self.rows):
             return False
         return self.values.depends(one.write, [fold.write.name for fold in self.folds])
 

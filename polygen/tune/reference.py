@@ -20,6 +20,7 @@ import numpy as np
 
 from polygen.frontend.dtypes import F32, DType
 from polygen.frontend.evaluate import evaluate
+from polygen.frontend.forms import Form
 from polygen.frontend.grouping import one_group
 from polygen.frontend.groups import bounds
 from polygen.frontend.program import (
@@ -135,7 +136,7 @@ def sampled(
             if isinstance(index, int):
                 array = xp.take(array, index, axis=axis)
                 continue
-            assert not isinstance(index, Within)  # of one group at a time
+            assert not isinstance(index, (Within, Form))  # of one group at a time; not tuned
             if isinstance(index, Gathered):
                 rows = by_number(operands[index.rows], index.place, statement)
                 array = xp.take(array, xp.clip(rows, 0, array.shape[axis] - 1), axis=axis)

@@ -228,6 +228,13 @@ def describe(
             why="what is measured is checked on rows of matrices",
             nearest="Tune the function without its folds, and pass the schedule",
         )
+    if program.by_digits:
+        raise UnsupportedProgram(
+            f"{program.by_digits[0]}, which a reshape or a window makes of several axes",
+            where=program.name,
+            why="what is measured is checked on rows of matrices",
+            nearest="Tune the function without it, and pass the schedule",
+        )
     device = target(arch)
     program = with_sizes(program, known)
     problem, fit = candidates(program, device, known)

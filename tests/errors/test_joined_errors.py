@@ -19,6 +19,10 @@ REFUSED = {
         lambda x, y, w: np.concatenate([x @ w.T, y @ w.T], 1), (X, "bf16[P,K]", W), ShapeError,
         ("behind one another along axis 1", "[M, 64] and [P, 64]", "axis 1 have the same size"),
     ),
+    "reshaped": (
+        lambda x, w, u: np.concatenate([x @ w.T, x @ u.T], 1).reshape(-1, 3, 32), (X, W, U),
+        UnsupportedProgram, ("split or merged along axis 1", "Take them of the parts"),
+    ),
     "other types": (
         lambda x, w, u: x @ np.concatenate([w, u]).T, (X, W, "f16[32,K]"), DTypeError,
         ("w is bf16, u is f16", 'Write .astype("bf16")'),

@@ -116,9 +116,14 @@ def test_a_value_used_at_another_output_point_forbids_fusion(expression, signatu
 
 
 NOT_YET = {
-    "two sums": (
-        'einsum("mkl,lkn", x, w)', {"x": "f16[M,K,L]", "w": "f16[L,K,N]"},
-        ("S0", "sums over 2 axes", "made one"),
+    "sums of two shapes": (
+        'einsum("mkl,lkn", x, w) + a @ b',
+        {"x": "f16[M,K,L]", "w": "f16[L,K,N]", "a": "f16[M,K]", "b": "f16[K,N]"},
+        ("S0 sums over [K, L], S1 over [K]", "numbered through", "Make two functions"),
+    ),
+    "a chain over two axes": (
+        'einsum("mkl,lkn", x, w) @ u', {"x": "f16[M,2,64]", "w": "f16[64,2,64]", "u": "f16[64,P]"},
+        ("sums over 2 axes in a chain", "with these axes merged"),
     ),
     "two vectors": (
         "x @ w", {"x": "f16[K]", "w": "f16[K]"},

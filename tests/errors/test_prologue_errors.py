@@ -68,11 +68,6 @@ REFUSED = {
         lambda x, w: x @ pg.repeat(w, 2, axis=1).T, ("bf16[M,64]", "bf16[N,32]"),
         UnsupportedProgram, ("S0 reads w[j,floor(k/2)]", "Pass w with its elements repeated"),
     ),
-    "repetition behind the product": (
-        lambda x, w, b: x @ w.T + pg.repeat(b, 2, axis=0),
-        ("bf16[M,64]", "bf16[32,64]", "bf16[16]"), UnsupportedProgram,
-        ("reads b[floor(j/2)]", "Pass b with its elements repeated"),
-    ),
     "numbers of four bits in another type": (
         lambda x, q: x @ pg.unpack(q, "i4").T, (X, "s8[N,128]"), DTypeError,
         ("unpack of q, which is s8", "Describe it as u8"),

@@ -15,6 +15,7 @@ import jax
 from polygen.adapters.kernels import sizes_of
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.expr import Symbolic
+from polygen.frontend.forms import Form
 from polygen.frontend.functions import TABLE
 from polygen.frontend.program import (
     Access,
@@ -27,6 +28,7 @@ from polygen.frontend.program import (
     Pointwise,
     Program,
     Within,
+    form_of,
 )
 
 jnp = jax.numpy
@@ -95,6 +97,10 @@ def run(program: Program, operands: Sequence[Any]) -> list[Any]:
         else:
             assert isinstance(statement, Pointwise)  # operators take no folds
             found = _pointwise(statement, values, extents)
+            if any(isinstance(index, Form) for index in statement.write.index):
+                dims = program.tensors[statement.write.name].dims
+                shape = [sizes[dim] if isinstance(dim, str) else dim for dim in dims]
+                found = _placed(statement, found, extents, shape)
         values[statement.write.name] = found
     return [values[tensor.name] for tensor in program.outputs]
 
@@ -105,7 +111,7 @@ def _contraction(
     number = {iterator: n for n, iterator in enumerate(extents)}
     operands: list[Any] = []
     for access in statement.reads:
-        operands += [_selected(access, values, extents), [number[i] for i in access.iterators]]
+        operands += [_selected(access, values, extents), [number[i] for i in access.axes]]
     operands.append([number[i] for i in statement.write.iterators])
     return jnp.einsum(*operands, preferred_element_type=jnp.float32)
 
@@ -113,6 +119,8 @@ def _contraction(
 def _selected(access: Access, values: Mapping[str, Any], extents: Mapping[str, int]) -> Any:
     """What an access reads: one axis per iterator, in the order of the array's axes."""
     array = values[access.name]
+    if any(isinstance(index, Form) for index in access.index):
+        return _by_digits(access, array, extents)
     for axis, index in reversed(tuple(enumerate(access.index))):
         if isinstance(index, int):
             array = jnp.take(array, index, axis=axis)
@@ -125,6 +133,43 @@ def _selected(access: Access, values: Mapping[str, Any], extents: Mapping[str, i
     return array
 
 
+def _grid(extents: Mapping[str, int]) -> dict[str, Any]:
+    """Every iterator's values, along an axis of its own."""
+    return {
+        it: jnp.arange(count).reshape([-1 if other == it else 1 for other in extents])
+        for it, count in extents.items()
+    }
+
+
+def _by_digits(access: Access, array: Any, extents: Mapping[str, int]) -> Any:
+    """What an access reads at sums of digits; zeros outside of axes that are padded."""
+    own = {it: extents[it] for it in access.axes}
+    places = _grid(own)
+    inside: Any = True
+    at = []
+    for index, count in zip(access.index, array.shape, strict=True):
+        assert not isinstance(index, (Within, Gathered))  # refused beside digits
+        place = form_of(index).at(places)
+        if isinstance(index, Form) and index.padded:
+            inside = inside & (place >= 0) & (place < count)
+            place = jnp.clip(place, 0, count - 1)
+        at.append(place)
+    found = jnp.broadcast_to(array[tuple(at)], tuple(own.values()))
+    return jnp.where(inside, found, 0)
+
+
+def _placed(
+    statement: Pointwise, found: Any, extents: Mapping[str, int], shape: Sequence[int]
+) -> Any:
+    """What is written at sums of digits, over the axes of what it is written to."""
+    places = _grid(extents)
+    at = []
+    for index in statement.write.index:
+        assert not isinstance(index, (Within, Gathered))
+        at.append(form_of(index).at(places))
+    return jnp.zeros(tuple(shape), found.dtype).at[tuple(at)].set(found)
+
+
 def _pointwise(statement: Pointwise, values: Mapping[str, Any], extents: Mapping[str, int]) -> Any:
     args = [
         arg.value if isinstance(arg, Constant) else _aligned(arg, values, extents)
@@ -134,9 +179,10 @@ def _pointwise(statement: Pointwise, values: Mapping[str, Any], extents: Mapping
         found = jnp.asarray(args[0]).astype(statement.dtype.storage)
     else:
         found = jnp.asarray(applied(statement.function, args))
-    along = list(extents)
-    order = [along.index(iterator) for iterator in statement.write.iterators]
-    return jnp.broadcast_to(found, tuple(extents.values())).transpose(order)
+    along, whole = list(extents), jnp.broadcast_to(found, tuple(extents.values()))
+    if any(isinstance(index, Form) for index in statement.write.index):
+        return whole
+    return whole.transpose([along.index(iterator) for iterator in statement.write.iterators])
 
 
 def _aligned(
@@ -149,13 +195,15 @@ def _aligned(
         if isinstance(index, int):
             return float(index)
         assert not isinstance(index, (Within, Gathered))  # operators take no ends of groups
+        if isinstance(index, Form):
+            return index.at(_grid(extents)).astype(jnp.float32)
         along = index if isinstance(index, Affine) else Affine(index, 1, 0)
         steps = jnp.arange(extents[along.iterator], dtype=jnp.float32)
         shape = [-1 if iterator == along.iterator else 1 for iterator in extents]
         return along.at(steps).reshape(shape)
     if not hasattr(values[access.name], "shape"):
         return values[access.name]  # a run-time scalar
-    array, own = _selected(access, values, extents), access.iterators
+    array, own = _selected(access, values, extents), access.axes
     used = [iterator for iterator in extents if iterator in own]
     array = array.transpose([own.index(iterator) for iterator in used])
     array = array.reshape([extents[i] if i in own else 1 for i in extents])

@@ -17,6 +17,7 @@ import torch
 from polygen.adapters.torch.tensors import torch_dtype
 from polygen.frontend import philox
 from polygen.frontend.expr import Symbolic
+from polygen.frontend.forms import Form
 from polygen.frontend.functions import TABLE
 from polygen.frontend.program import (
     Access,
@@ -32,6 +33,7 @@ from polygen.frontend.program import (
     Pointwise,
     Program,
     Within,
+    form_of,
 )
 
 
@@ -174,6 +176,10 @@ def run(program: Program, operands: Sequence[Any], sizes: Mapping[str, Any]) -> 
             values[statement.write.name] = _folded(statement, values, extents, working)
         else:
             found = _pointwise(statement, values, extents, working, exact, sizes)
+            if any(isinstance(index, Form) for index in statement.write.index):
+                dims = program.tensors[statement.write.name].dims
+                shape = [sizes[dim] if isinstance(dim, str) else dim for dim in dims]
+                found = _placed(statement, found, extents, shape)
             values[statement.write.name] = found
     return [values[tensor.name] for tensor in program.outputs]
 
@@ -184,7 +190,7 @@ def _contraction(
     numbers = {iterator: n for n, iterator in enumerate(extents)}
     operands: list[Any] = []
     for access in statement.reads:
-        operands += [_selected(access, values, extents), [numbers[i] for i in access.iterators]]
+        operands += [_selected(access, values, extents), [numbers[i] for i in access.axes]]
     found: torch.Tensor = torch.einsum(*operands, [numbers[i] for i in statement.write.iterators])
     return found
 
@@ -192,6 +198,8 @@ def _contraction(
 def _selected(access: Access, values: Mapping[str, Any], extents: Mapping[str, Any]) -> Any:
     """What an access reads: one axis per iterator, in the order of the array's axes."""
     tensor = values[access.name]
+    if any(isinstance(index, Form) for index in access.index):
+        return _by_digits(access, tensor, extents)
     for axis, index in reversed(tuple(enumerate(access.index))):
         if isinstance(index, int):
             tensor = tensor.select(axis, index)
@@ -202,6 +210,33 @@ def _selected(access: Access, values: Mapping[str, Any], extents: Mapping[str, A
             rows = _selected(Access(index.rows, (index.place,)), values, extents)
             tensor = tensor.index_select(axis, rows.clamp(0, tensor.shape[axis] - 1))
     return tensor
+
+
+def _grid(extents: Mapping[str, Any], device: torch.device) -> dict[str, torch.Tensor]:
+    """Every iterator's values, along an axis of its own."""
+    return {
+        it: torch.arange(count, device=device).reshape(
+            [-1 if other == it else 1 for other in extents]
+        )
+        for it, count in extents.items()
+    }
+
+
+def _by_digits(access: Access, tensor: torch.Tensor, extents: Mapping[str, Any]) -> torch.Tensor:
+    """What an access reads at sums of digits; zeros outside of axes that are padded."""
+    own = {it: extents[it] for it in access.axes}
+    places = _grid(own, tensor.device)
+    inside = torch.ones(tuple(own.values()), dtype=torch.bool, device=tensor.device)
+    at = []
+    for index, count in zip(access.index, tensor.shape, strict=True):
+        assert not isinstance(index, (Within, Gathered))  # refused beside digits
+        place = form_of(index).at(places)
+        if isinstance(index, Form) and index.padded:
+            inside = inside & (place >= 0) & (place < count)
+            place = place.clamp(0, count - 1)
+        at.append(torch.as_tensor(place, device=tensor.device))
+    found = tensor[tuple(at)].expand(tuple(own.values()))
+    return torch.where(inside, found, torch.zeros_like(found))
 
 
 def _pointwise(
@@ -217,10 +252,24 @@ def _pointwise(
         found = args[0].to(working if exact else torch_dtype(statement.dtype))
     else:
         found = applied(statement.function, args)
-    along = list(extents)
-    order = [along.index(iterator) for iterator in statement.write.iterators]
-    shape = list(extents.values())
-    result: torch.Tensor = found.expand(shape).permute(order)
+    along, shape = list(extents), list(extents.values())
+    whole: torch.Tensor = found.expand(shape)
+    if any(isinstance(index, Form) for index in statement.write.index):
+        return whole
+    return whole.permute([along.index(iterator) for iterator in statement.write.iterators])
+
+
+def _placed(
+    statement: Pointwise, found: torch.Tensor, extents: Mapping[str, Any], shape: Sequence[Any]
+) -> torch.Tensor:
+    """What is written at sums of digits, over the axes of what it is written to."""
+    places = _grid(extents, found.device)
+    at = []
+    for index in statement.write.index:
+        assert not isinstance(index, (Within, Gathered))
+        at.append(torch.as_tensor(form_of(index).at(places), device=found.device))
+    result = found.new_empty(list(shape))
+    result[tuple(at)] = found
     return result
 
 
@@ -255,11 +304,14 @@ def _places(
     if isinstance(index, int):
         return torch.full((), index, dtype=working, device=device)
     assert not isinstance(index, (Within, Gathered))  # operators take no ends of groups
+    if isinstance(index, Form):
+        placed: torch.Tensor = index.at(_grid(extents, device)).to(working)
+        return placed
     along = index if isinstance(index, Affine) else Affine(index, 1, 0)
     steps = torch.arange(extents[along.iterator], dtype=working, device=device)
     shape = [-1 if iterator == along.iterator else 1 for iterator in extents]
-    placed: torch.Tensor = along.at(steps)
-    return placed.reshape(shape)
+    at: torch.Tensor = along.at(steps)
+    return at.reshape(shape)
 
 
 def _argument(
@@ -289,7 +341,7 @@ def _aligned(
     if not isinstance(values[access.name], torch.Tensor):
         return values[access.name]  # a run-time scalar
     tensor = _selected(access, values, extents)
-    own = access.iterators
+    own = access.axes
     used = [iterator for iterator in extents if iterator in own]
     tensor = tensor.permute([own.index(iterator) for iterator in used])
     for axis, iterator in enumerate(extents):

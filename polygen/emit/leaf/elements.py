@@ -163,7 +163,7 @@ def vector_record(e: Epilogue, real: str = "float") -> dict[str, Any]:
 
 def is_hoisted(e: Epilogue, read: Read) -> bool:
     """Whether a read is the same in every row: no m in it, and lanes keep their column."""
-    same = e.fixed_column and read.m_stride == "0" and in_words(read, e)
+    same = e.fixed_column and not read.m and in_words(read, e)
     return same and read.width >= _WORD_BYTES
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from polygen.emit.leaf.computed_chunk import makes, reads
 from polygen.emit.leaf.move_cp_async import positions
 from polygen.emit.leaf.table import Text, block, leaf
-from polygen.emit.leaves import slot_address
+from polygen.emit.leaves import slot_address, walk_lines
 from polygen.emit.names import c_name
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.computed import Computed
@@ -28,7 +28,7 @@ _NEEDS = ("pieces", "cursor")
 @leaf("get", "threads", Fill, ("k", "q", "s"), needs=_NEEDS)
 def _(plan: KernelPlan, one: Leaf, work: Fill) -> Text:
     return Text(
-        block(*_each(work, lambda source: _read(plan, work, source))),
+        block(*_each(plan, work, lambda source: _read(plan, work, source))),
         f"{one.statement}[i,k,q,s]: piece s of round q, with what lies around it, -> registers",
         (f"unsigned pieces[{work.each}][{work.parts}][{work.words}] = {{}};",),
     )
@@ -38,7 +38,7 @@ def _(plan: KernelPlan, one: Leaf, work: Fill) -> Text:
 def _(plan: KernelPlan, one: Leaf, work: Fill) -> Text:
     names = ", ".join(f"{s.copy.tensor.name} -> {s.copy.buffer}" for s in work.sources)
     return Text(
-        block(*_each(work, lambda source: _write(plan, work, source))),
+        block(*_each(plan, work, lambda source: _write(plan, work, source))),
         f"{one.statement}[i,k,q,s]: {names}, {_done(work)}, zeros outside the arrays; "
         "proved to lie where the copy engine would put it",
     )
@@ -51,9 +51,10 @@ def _done(work: Fill) -> str:
     return " or ".join(words[kind] for kind in sorted(kinds))
 
 
-def _each(work: Fill, lines: Callable[[Source], list[str]]) -> list[str]:
+def _each(plan: KernelPlan, work: Fill, lines: Callable[[Source], list[str]]) -> list[str]:
     """The lines of the operand that a piece is of: which one is known where loops are unrolled."""
     found = [
+        *walk_lines(plan),
         f"const unsigned own = again(thread % {work.threads});",
         f"const int number = q * {work.each} + s;",
     ]

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from polygen.emit.leaf.table import Text, filled, leaf
-from polygen.emit.leaves import c_type, extent_names, scaled, size_name, slot_address
+from polygen.emit.leaves import (
+    c_type,
+    extent_names,
+    scaled,
+    size_name,
+    slot_address,
+    walk_lines,
+)
 from polygen.emit.names import c_name
+from polygen.lower.operands import K_INSIDE
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Copy
 
@@ -26,11 +34,11 @@ def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
         prelude, body = _regular(plan, c, elements, per_row)
     else:
         prelude, (position, left) = [], general_position(plan, c, elements, per_row)
-        row_inside = f"from_row < {left[0]}"
+        inside = f"from_row < {left[0]}{row_inside(c, 'from_row')}"
         body = [
             *position,
             _left(c, elements, left[1]),
-            f"{copy_function(c)}(to, from, {_amount(c, row_inside)});",
+            f"{copy_function(c)}(to, from, {_amount(c, inside)});",
         ]
     return in_passes(plan, one, c, c.width, prelude, body)
 
@@ -59,7 +67,7 @@ def in_passes(
     part = f", part p of {c.parts}" if c.parts > 1 else ""
     record = {
         "slot": slot_address(buffer, f"(k % {buffer.slots})"),
-        "prelude": prelude,
+        "prelude": [*walk_lines(plan), *prelude],
         "body": body,
         "first": f"p * {per_part}",
         "end": end if passes % c.parts == 0 else f"min({end}, {passes})",
@@ -74,13 +82,22 @@ def in_passes(
 
 def positions(plan: KernelPlan, c: Copy) -> tuple[str, str, str, str]:
     """Where a tile starts, and the array's extents, along stored rows and columns."""
-    role_base, k_base = f"b_{c.role} * {c.tile}", f"k * {c.tile_k}"
+    k = K_INSIDE if plan.match.sums else "k"
+    role_base, k_base = f"b_{c.role} * {c.tile}", f"{k} * {c.tile_k}"
     starts = (role_base, k_base) if c.k_contiguous else (k_base, role_base)
     rows, columns = map(size_name, c.extents)
     if c.role == "m" and plan.match.groups:  # zeros behind the last row of the group
         own = extent_names(plan)["m"]
         rows, columns = (own, columns) if c.k_contiguous else (rows, own)
     return *starts, rows, columns
+
+
+def row_inside(c: Copy, row: str) -> str:
+    """Further conditions of a row, as C: that it is inside of axes with zeros around them."""
+    conditions = (
+        f" && (unsigned)({one.place(row)}) < (unsigned){size_name(one.extent)}" for one in c.padded
+    )
+    return "".join(conditions)
 
 
 def chunk_source(c: Copy, row: str, column: str) -> str:
@@ -102,11 +119,10 @@ def _regular(plan: KernelPlan, c: Copy, elements: int, per_row: int) -> tuple[li
         f"{chunk_source(c, f'({row_base} + row)', f'({column_base} + column)')};",
         f"const unsigned to = slot + place_{c.buffer}(row, column * {c.element_bytes});",
     ]
+    own_row = f"({row_base} + row + i * {rows})"
+    inside = f"i * {rows} < rows_left{row_inside(c, own_row)}"
     later = "from" if c.stride == "0" else f"from + (long long)(i * {rows}) * {c.stride}"
-    body = [
-        f"{copy_function(c)}(to + i * {rows * row_bytes}, "
-        f"{later}, {_amount(c, f'i * {rows} < rows_left')});"
-    ]
+    body = [f"{copy_function(c)}(to + i * {rows * row_bytes}, {later}, {_amount(c, inside)});"]
     return prelude, body
 
 
@@ -116,8 +132,8 @@ def _left(c: Copy, elements: int, left: str) -> str:
     return f"const bool inside = {left} > 0;"
 
 
-def _amount(c: Copy, row_inside: str) -> str:
-    return f"{row_inside} ? bytes : 0" if c.ragged else f"inside && {row_inside}"
+def _amount(c: Copy, row: str) -> str:
+    return f"{row} ? bytes : 0" if c.ragged else f"inside && {row}"
 
 
 def general_position(

@@ -7,9 +7,9 @@ ends inside it; what lies outside the array is zeros. Products run between the t
 
 from __future__ import annotations
 
-from polygen.emit.leaf.move_cp_async import chunk_source, positions
+from polygen.emit.leaf.move_cp_async import chunk_source, positions, row_inside
 from polygen.emit.leaf.table import Text, block, leaf
-from polygen.emit.leaves import c_type, slot_address
+from polygen.emit.leaves import c_type, slot_address, walk_lines
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Copy, chunk_passes
@@ -21,10 +21,11 @@ def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
     elements, size = chunk_bytes() // c.element_bytes, c.element_bytes
     words = f"{c.staging}[i]"
     spaced = f"read_spaced<4, {size}>({words}, from, {_step(c)}, left);"
+    inside = row_inside(c, "from_row")
     body = [
         *_piece(plan, c),
         f"const int from_row = {row_base} + row, from_column = {column_base} + column;",
-        f"const int left = from_row < {rows} ? {columns} - from_column : 0;",
+        f"const int left = from_row < {rows}{inside} ? {columns} - from_column : 0;",
         f"const {c_type(c.tensor.dtype)}* from = {chunk_source(c, 'from_row', 'from_column')};",
     ]
     if c.spread == "1":
@@ -36,8 +37,9 @@ def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
         body += [spaced]
     passes = chunk_passes(c, plan.launch.threads)
     ranges = f"{c.tile} of {c.role} x {c.tile_k} of k"
+    walked = block(*walk_lines(plan)) + "\n" if plan.match.sums else ""
     return Text(
-        _loop(plan, c, body),
+        walked + _loop(plan, c, body),
         f"{one.statement}[k,p]: {c.tensor.name}, {ranges} -> registers, "
         f"{chunk_bytes()} bytes at a time, zeros beyond it",
         (f"unsigned {c.staging}[{passes}][4];",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polygen.emit.leaf.move_cp_async import general_position, in_passes
+from polygen.emit.leaf.move_cp_async import general_position, in_passes, row_inside
 from polygen.emit.leaf.table import Text, leaf
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Copy
@@ -14,7 +14,12 @@ _WORD_BYTES = 4
 def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
     elements = _WORD_BYTES // c.element_bytes
     position, (rows, left) = general_position(plan, c, elements, c.columns // elements)
-    body = [*position, f"const int left = from_row < {rows} ? {left} : 0;", *_word(c, elements)]
+    inside = row_inside(c, "from_row")
+    body = [
+        *position,
+        f"const int left = from_row < {rows}{inside} ? {left} : 0;",
+        *_word(c, elements),
+    ]
     return in_passes(plan, one, c, _WORD_BYTES, [], body)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polygen.emit.leaf.table import Text, block, leaf
-from polygen.emit.leaves import coordinates, indexed_address, slot_address
+from polygen.emit.leaves import coordinates, indexed_address, slot_address, walk_lines
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Boxes, Move
 
@@ -16,6 +16,7 @@ def _(plan: KernelPlan, one: Leaf, work: Move) -> Text:
     barrier, ring = plan.buffer(work.full.buffer), plan.buffer(work.boxes[0].buffer)
     full = indexed_address(barrier, slot, agent if barrier.owners > 1 else "")
     lines = [
+        *walk_lines(plan),
         f"const unsigned full = {full};",
         f"barrier_expect(full, {work.full.bytes});",
     ]

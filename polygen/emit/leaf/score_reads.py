@@ -48,7 +48,7 @@ def pair_reads(scan: Scan, terms: Terms, element: int, edge: bool) -> list[str]:
             lines += _vector(read, row, column, edge)
         elif read.kind == "strided":
             from_, last = f"from_{epilogue_type(read.tensor)}", "keys - 1"
-            at = f"min(first_row + {row} * half_rows, rows - 1)" if read.m_stride != "0" else "0"
+            at = f"min(first_row + {row} * half_rows, rows - 1)" if read.m else "0"
             each = [
                 f"{from_}(__ldg({position(read, at, f'min(first_key + {column} + {e}, {last})')}))"
                 for e in range(_PAIR)
