@@ -158,6 +158,8 @@ def smaller(first: Map, second: Map, shared: int, equal: bool) -> Map:
 
 def same_first(relation: Map, count: int) -> Map:
     """The pairs whose first coordinates are equal."""
+    if not count:
+        return relation
     space = relation.get_space()
     same = _same_first.get((str(space), count))
     if same is None:

@@ -17,6 +17,7 @@ The proof is by enumeration because isl's own coverage test can explode on bit-s
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -291,10 +292,12 @@ def _parted(
     Raises:
         HardwareDataError: a lane's does not, or lanes differ.
     """
-    tables = []
-    for lane in range(lanes):
-        one = f"{isl.Map(entry['map']).fix_val(isl.dim_type.in_, 0, isl.Val(lane))}"
-        tables.append(_prove(one, lanes, elements, shape, where)[lane])
+    each: list[list[tuple[int, ...]]] = [[] for _ in range(lanes)]
+    for pair in _pairs(entry["map"], where):
+        if not 0 <= pair[0] < lanes:
+            raise HardwareDataError(f"lane {pair[0]} is none of {lanes}", where=where)
+        each[pair[0]].append(pair)
+    tables = [_table(own, lanes, elements, shape, where)[lane] for lane, own in enumerate(each)]
     table = np.stack(tables)
     if not np.array_equal(table, np.broadcast_to(table[0], table.shape)):
         raise HardwareDataError("lanes hold parts of different elements", where=where)
@@ -309,10 +312,25 @@ def _prove(
 
     With one copy that is a bijection.
     """
+    return _table(_pairs(text, where), lanes, elements, shape, where, copies)
+
+
+def _pairs(text: str, where: str) -> list[tuple[int, ...]]:
     try:
-        pairs = isl.points(isl.Map(text))
+        return isl.points(isl.Map(text))
     except (isl.Error, VerifyError) as error:
         raise HardwareDataError(f"not an isl map: {error}", where=where) from None
+
+
+def _table(
+    pairs: Sequence[tuple[int, ...]],
+    lanes: int,
+    elements: int,
+    shape: tuple[int, int],
+    where: str,
+    copies: int = 1,
+) -> Integers:
+    """`_prove`, of the pairs of the map."""
     holders: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
     placed: dict[tuple[int, ...], tuple[int, ...]] = {}
     for lane, element, *position in pairs:

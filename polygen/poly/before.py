@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from polygen import isl
 
 _OUT = isl.dim_type.out
+_MOST_TIMED = 1024
 
 
 def earlier(first: isl.Map, second: isl.Map) -> isl.Map:
@@ -48,24 +49,57 @@ def _compared(first: isl.Map, second: isl.Map) -> tuple[list[int], bool]:
         second: likewise, of the same length.
     """
     compared, ordered = [], False
-    for n in range(first.dim(_OUT)):
-        a, b = (one.plain_get_val_if_fixed(_OUT, n) for one in (first, second))
-        if not (a.is_int() and b.is_int()):
+    for n, (a, b) in enumerate(zip(_of(first).fixed, _of(second).fixed, strict=True)):
+        if a is None or b is None:
             compared.append(n)
-        elif not a.eq(b):
-            ordered = bool(a.lt(b))
+        elif a != b:
+            ordered = a < b
             break
     return compared, ordered
 
 
-def _kept(timed: isl.Map, compared: list[int]) -> isl.Map:
+class _Timed:
+    """What is known of the times of a leaf, which are compared with those of all others.
+
+    Attributes:
+        times: instance -> time vector.
+        fixed: of each coordinate the number that it is; None: it has several.
+        kept: the times without the coordinates that are not compared.
+    """
+
+    __slots__ = ("fixed", "kept", "times")
+
+    def __init__(self, times: isl.Map) -> None:
+        self.times = times
+        values = (times.plain_get_val_if_fixed(_OUT, n) for n in range(times.dim(_OUT)))
+        self.fixed = [value.get_num_si() if value.is_int() else None for value in values]
+        self.kept: dict[tuple[int, ...], isl.Map] = {}
+
+
+_timed: dict[int, _Timed] = {}  # by the object that holds the relation
+
+
+def _of(times: isl.Map) -> _Timed:
+    found = _timed.get(id(times))
+    if found is None or found.times is not times:
+        if len(_timed) >= _MOST_TIMED:
+            _timed.clear()
+        found = _timed[id(times)] = _Timed(times)
+    return found
+
+
+def _kept(times: isl.Map, compared: list[int]) -> isl.Map:
     """A leaf's times without the coordinates that are not compared."""
-    end = timed.dim(_OUT)
-    for n in (*reversed(compared), -1):
-        if n + 1 < end:
-            timed = timed.project_out(_OUT, n + 1, end - n - 1)
-        end = n
-    return timed
+    known, key = _of(times).kept, tuple(compared)
+    found = known.get(key)
+    if found is None:
+        found, end = times, times.dim(_OUT)
+        for n in (*reversed(compared), -1):
+            if n + 1 < end:
+                found = found.project_out(_OUT, n + 1, end - n - 1)
+            end = n
+        known[key] = found
+    return found
 
 
 def last_writes(

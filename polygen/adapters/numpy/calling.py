@@ -17,6 +17,8 @@ from polygen.adapters.numpy.products import multiplied
 from polygen.adapters.numpy.settings import current
 
 _DEEPEST = 48  # operations that may be pending on the way to one: then it runs
+_MOST_READ = 1024
+_read: dict[tuple[type, type, Any], Any] = {}  # numbers, as operations read them
 _GIVE_ARRAYS = frozenset(
     ["array", "asarray", "asanyarray", "ascontiguousarray", "copy", "zeros", "ones", "empty",
      "full", "zeros_like", "ones_like", "empty_like", "full_like", "reshape", "squeeze",
@@ -95,12 +97,20 @@ def kept(one: Operation, args: tuple[Any, ...], depth: int) -> Array:
 
 def read_as(number: Any, kind: Any) -> Any:
     """A number as an operation reads it that reads `kind`, a class of NumPy's; None: it cannot."""
-    if kind is np.float64 and type(number) is float:
+    own = type(number)
+    if kind is np.float64 and own is float:
         return number
-    try:
-        return kind(number).item()
-    except (OverflowError, ValueError):
-        return None
+    key = (kind, own, number or repr(number))  # zeros are equal, and have signs
+    found = _read.get(key)
+    if found is None:
+        try:
+            found = kind(number).item()
+        except (OverflowError, ValueError):
+            return None
+        if len(_read) >= _MOST_READ:
+            _read.clear()
+        _read[key] = found
+    return found
 
 
 def made(operand: Any) -> Array | None:
@@ -115,15 +125,17 @@ def unwrapped(argument: Any) -> Any:
     kind = type(argument)
     if kind is Array:
         return value_of(argument.node)
+    if kind is int or kind is float:
+        return argument
     if kind is list or kind is tuple:
-        return kind(map(unwrapped, argument))
+        return kind([unwrapped(part) for part in argument])
     if kind is dict:
         return {name: unwrapped(value) for name, value in argument.items()}
     if kind is slice:
-        return slice(*(
-            part.__index__() if type(part) is Array else part
-            for part in (argument.start, argument.stop, argument.step)
-        ))  # fmt: skip
+        parts = argument.start, argument.stop, argument.step
+        if Array not in map(type, parts):
+            return argument
+        return slice(*(part.__index__() if type(part) is Array else part for part in parts))
     if kind is np.ndarray and active().module is not np and argument.dtype.kind in "biufc":
         return active().module.asarray(argument)
     return argument
@@ -227,8 +239,9 @@ def element(value: Any, key: Any) -> Any:
 def product(first: Any, second: Any) -> Any:
     """``first @ second``: recorded where kernels may have it, else the library's at once."""
     if type(first) is Array and type(second) is Array:
-        kept = multiplied(first.node.form[1], current())
-        found = recorded("matmul", (first, second)) if kept else None
+        lazily = multiplied(first.node.form[1], current())
+        found = recorded("matmul", (first, second)) if lazily else None
         if found is not None:
             return found
+        return wrapped(active().module.matmul(value_of(first.node), value_of(second.node)))
     return immediately("matmul", active().module.matmul, (first, second), {})

@@ -25,7 +25,7 @@ from polygen.adapters.numpy.calling import (
     wrapped,
 )
 from polygen.adapters.numpy.operations import FOLDS, KNOWN, POINTWISE
-from polygen.adapters.numpy.operators import dot, fold
+from polygen.adapters.numpy.operators import binary, dot, fold
 from polygen.adapters.numpy.writing import assign
 
 # Functions that write to their first argument.
@@ -41,14 +41,21 @@ class Function:
 
     def __init__(self, path: str) -> None:
         self._path, self.__name__ = path, path.rpartition(".")[2]
+        self._module: Any = None  # whose function is `_own`
+        self._own: Any = None
 
     def __repr__(self) -> str:
         return f"<lazy {self._path}>"
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """As NumPy's function."""
-        own = _found(active().module, self._path)
-        if own is None or self._path.split(".")[0] in _ON_HOST:
+        module = active().module
+        if self._module is not module:
+            hosted = self._path.split(".")[0] in _ON_HOST
+            self._own = None if hosted else _found(module, self._path)
+            self._module = module
+        own = self._own
+        if own is None:
             return on_host(_found(np, self._path), args, options)
         if self.__name__ in _CHANGING:
             before_writing(args[0])
@@ -104,6 +111,10 @@ class Holder:
 class Pointwise(Function):
     """An elementwise function: recorded where an operand is an array."""
 
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._pair = binary(path)
+
     def __call__(self, *args: Any, **options: Any) -> Any:
         """As NumPy's function."""
         name = self.__name__
@@ -112,6 +123,10 @@ class Pointwise(Function):
                 one = KNOWN.get((name, args[0].node.form))
                 if one is not None:
                     return kept(one, (args[0].node,), args[0].node.depth)
+            elif len(args) == 2:
+                found = self._pair(*args)
+                if found is not NotImplemented:
+                    return found
             found = recorded(name, args)
             if found is not None:
                 return found

@@ -89,6 +89,8 @@ def noted(operation: Operation, args: tuple[Any, ...], depth: int, place: Any) -
 
 def pending() -> list[Node]:
     """The nodes whose values nobody has asked for yet, in the order in which they were recorded."""
+    if not _pending:
+        return []
     alive = [node for node in (one() for one in _pending) if node is not None]
     alive = [node for node in alive if node.value is None]
     _pending[:] = map(weakref.ref, alive)
@@ -97,6 +99,8 @@ def pending() -> list[Node]:
 
 def borrowed() -> list[Node]:
     """The nodes whose values are parts of other arrays."""
+    if not _borrowed:
+        return []
     alive = [node for node in (one() for one in _borrowed) if node is not None and node.borrowed]
     _borrowed[:] = map(weakref.ref, alive)
     return alive

@@ -53,7 +53,9 @@ def _operand(other: Any) -> bool:
     return isinstance(other, Array | int | float | complex | np.generic | np.ndarray | list | tuple)
 
 
-def _binary(name: str) -> Callable[[Array, Any], Any]:
+def binary(name: str) -> Callable[[Array, Any], Any]:
+    """The method of an operator with two operands; gives NotImplemented where Python asks on."""
+
     def method(self: Array, other: Any) -> Any:
         first, kind = self.node, type(other)  # what `recorded` does, of what is asked most
         if kind is Array:
@@ -183,12 +185,12 @@ def _transposed(self: Array) -> Any:
 
 def _attach() -> None:
     for short, name in BINARY.items():
-        operate = _power if short == "pow" else _binary(name)
+        operate = _power if short == "pow" else binary(name)
         setattr(Array, f"__{short}__", operate)
         setattr(Array, f"__r{short}__", _reflected(name))
         setattr(Array, f"__i{short}__", _in_place(operate, name))
     for short, name in COMPARED.items():
-        setattr(Array, f"__{short}__", _binary(name))
+        setattr(Array, f"__{short}__", binary(name))
     for short, name in UNARY.items():
         setattr(Array, f"__{short}__", _unary(name))
     for name in FOLDS:

@@ -7,7 +7,7 @@ import pytest
 
 import polygen.adapters.numpy as np
 from polygen.adapters.kernels import stored
-from polygen.adapters.numpy import calling, forcing
+from polygen.adapters.numpy import alone, calling, forcing
 from polygen.adapters.numpy.backends import NUMPY, Backend
 from polygen.adapters.numpy.memory import are_apart
 from polygen.hardware.device import device
@@ -335,3 +335,55 @@ def test_groups_run_as_kernels_on_the_machine(kind):
     (a, u, c), (x, w, b) = arrays((32, 16), (16, 32), (32,), dtype=kind)
     with np.polygen_options(backend=OnTheMachine(), take="legal", tf32=True):
         same(layer(np, x, w, b), layer(numpy, a, u, c))
+
+
+# --- what runs at once
+def rounds(count, work):
+    """How many graphs each of some rounds of a program forces."""
+    found = []
+    for number in range(count):
+        before = forcing.counts.forced
+        work(number)
+        found.append(forcing.counts.forced - before)
+    return found
+
+
+def test_operations_whose_graphs_gain_nothing_run_at_once(watched):
+    (a, b), (x, y) = arrays((4, 5), (4, 5))
+
+    def work(number):
+        same(x * y, a * b)
+        same((x + number).sum(axis=0), (a + number).sum(axis=0))
+
+    found = rounds(100, work)
+    assert found[: alone._AFTER] == [2] * alone._AFTER, "recorded at first"
+    assert set(found[alone._AFTER :]) == {1, 2}, "the sum of a sum goes on to be one kernel"
+    again = [number for number, forced in enumerate(found) if forced == 2][alone._AFTER :]
+    assert len(again) == 100 // alone._AGAIN, "recorded again now and then"
+
+
+def test_where_a_graph_fuses_now_recording_begins_anew(watched):
+    (a,), (x,) = arrays((4, 5))
+
+    def doubled():
+        return x * 2
+
+    assert set(rounds(12, lambda _: same(doubled(), a * 2))) == {0, 1}
+    before = len(watched.steps)
+    for _ in range(alone._AGAIN + 2):
+        same(doubled() + 1, a * 2 + 1)
+    assert ["multiply + add"] in watched.steps[before:]
+    assert rounds(2, lambda _: same(doubled() + 1, a * 2 + 1)) == [1, 1], "in one kernel from then"
+
+
+def test_what_runs_at_once_reads_one_array_twice(watched):
+    (a,), (x,) = arrays((4, 5))
+    for _ in range(2 * alone._AFTER):
+        same(x * x, a * a)
+        same(np.maximum(x, 1), numpy.maximum(a, 1))
+
+
+def test_zeros_keep_their_signs(watched):
+    for zero in (0.0, -0.0, 0.0):
+        x = np.ones(2, np.float32)
+        assert list(numpy.signbit(numpy.asarray(x * zero))) == [bool(numpy.signbit(zero))] * 2
