@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from polygen.errors import DTypeError, ShapeError, TraceError
-from polygen.frontend.dtypes import BOOL, F32, F64, STORED, TF32, U8, DType
+from polygen.frontend.dtypes import BF16, BOOL, F16, F32, F64, STORED, TF32, U8, DType
 from polygen.frontend.expr import (
     GROUPED,
     ApplyNode,
@@ -304,10 +304,14 @@ class Trace:
         """Both operands and the types in which they are multiplied.
 
         A computed operand takes the type of the other, or what its own products would store; 8-bit
-        types are never implied, since what they lose is the caller's to choose.
+        types are never implied, since what they lose is the caller's to choose. f16 meets bf16 in
+        tf32, which keeps both as they are.
         """
         computed = [node for node in (left, right) if _is_computed(node)]
         given = [node.dtype for node in (left, right) if node not in computed]
+        if not computed and {left.dtype, right.dtype} == {F16, BF16}:
+            # No instruction takes both. A tf32 holds all numbers of either, as f32 does.
+            return self._operand(left, F32), self._operand(right, F32), (TF32, TF32)
         if not computed:
             return left, right, (left.dtype, right.dtype)
         kind = given[0] if given else _multiplied_again(left)
