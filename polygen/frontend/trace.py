@@ -295,6 +295,14 @@ class Trace:
         names = describe(left), describe(right)
         left, right, kinds = self._rounded(left, right, describe_product(text, left, right))
         check_matmul_dtypes((names[0], kinds[0]), (names[1], kinds[1]))
+        for name, node in zip(names, (left, right), strict=True):
+            if kinds[0] == F32 and isinstance(node, ViewNode) and _by_index(node):
+                raise DTypeError(
+                    f"{name} of f32 in a product",
+                    why="rows by index are copied as computed operands are, of which those of f32 "
+                    "are multiplied as tf32",
+                    nearest="Say tf32[...] in the signature; the array stays float32",
+                )
         fields = (axes.lhs, axes.rhs, axes.dims, axes.summed, kinds[0], text)
         return self._intern(ProductNode, left, right, *fields, F32, ends)
 
@@ -415,6 +423,11 @@ def _as_matmul(left: Dims, right: Dims) -> ProductAxes | None:
         return matmul_axes(("", left), ("", right))
     except ShapeError:
         return None
+
+
+def _by_index(node: ViewNode) -> bool:
+    """Whether rows are taken by index."""
+    return any(reach.rows is not None for reach in node.reaches)
 
 
 def _is_computed(node: Node) -> bool:
