@@ -23,9 +23,8 @@ _ORDER = (
     "copies", "fragment_loads", "round_to_tf32", "split_to_tf32", "mma", "words", "places",
     "tensor_map", "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load",
     "box_load_once", "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces",
-    "pack", "pack_apart",
-    "chunks", "gathered", "computed", "staged", "shared_words",
-    "wgmma", "scan", "cursor", "partial_sums", "row_groups", "dots",
+    "pack", "pack_apart", "chunks", "gathered", "computed", "staged", "shared_words", "wgmma",
+    "scan", "cursor", "partial_sums", "row_groups", "dots",
 )  # fmt: skip
 _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
 

@@ -249,7 +249,8 @@ def check_matmul_dtypes(lhs: tuple[str, DType], rhs: tuple[str, DType]) -> None:
     if rhs[1] not in _meeting(lhs[1]):
         raise DTypeError(
             f"{text}: {lhs[0]} is {lhs[1]}, {rhs[0]} is {rhs[1]}",
-            nearest="Both operands of a matmul have one dtype, or are s8 and u8, or e4m3 and e5m2",
+            nearest="Both operands of a matmul have one dtype, or are s8 and u8, e4m3 and e5m2, or "
+            "f16 and bf16",
         )
 
 

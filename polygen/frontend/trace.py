@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from polygen.errors import DTypeError, ShapeError, TraceError, UnsupportedProgram
-from polygen.frontend.dtypes import BOOL, F32, F64, STORED, TF32, U8, DType
+from polygen.frontend.dtypes import BF16, BOOL, F16, F32, F64, STORED, TF32, U8, DType
 from polygen.frontend.expr import (
     GROUPED,
     ApplyNode,
@@ -332,6 +332,14 @@ class Trace:
         names = describe(left), describe(right)
         left, right, kinds = self._rounded(left, right, describe_product(text, left, right))
         check_matmul_dtypes((names[0], kinds[0]), (names[1], kinds[1]))
+        for name, node in zip(names, (left, right), strict=True):
+            if kinds[0] == F32 and isinstance(node, ViewNode) and _by_index(node):
+                raise DTypeError(
+                    f"{name} of f32 in a product",
+                    why="rows by index are copied as computed operands are, of which those of f32 "
+                    "are multiplied as tf32",
+                    nearest="Say tf32[...] in the signature; the array stays float32",
+                )
         fields = (axes.lhs, axes.rhs, axes.dims, axes.summed, kinds[0], text)
         return self._intern(ProductNode, left, right, *fields, F32, ends)
 
@@ -361,10 +369,14 @@ class Trace:
         """Both operands and the types in which they are multiplied.
 
         A computed operand takes the type of the other, or what its own products would store; 8-bit
-        types are never implied, since what they lose is the caller's to choose.
+        types are never implied, since what they lose is the caller's to choose. f16 meets bf16 in
+        tf32, which keeps both as they are.
         """
         computed = [node for node in (left, right) if _is_computed(node)]
         given = [node.dtype for node in (left, right) if node not in computed]
+        if not computed and {left.dtype, right.dtype} == {F16, BF16}:
+            # No instruction takes both. A tf32 holds all numbers of either, as f32 does.
+            return self._operand(left, F32), self._operand(right, F32), (TF32, TF32)
         if not computed:
             return left, right, (left.dtype, right.dtype)
         kind = given[0] if given else _multiplied_again(left)
@@ -513,6 +525,11 @@ def _as_matmul(left: Dims, right: Dims) -> ProductAxes | None:
         return matmul_axes(("", left), ("", right))
     except ShapeError:
         return None
+
+
+def _by_index(node: ViewNode) -> bool:
+    """Whether rows are taken by index."""
+    return any(reach.rows is not None for reach in node.reaches)
 
 
 def _is_computed(node: Node) -> bool:

@@ -278,11 +278,11 @@ def test_sizes_below_one(dim):
 @pytest.mark.parametrize(
     ("function", "override", "fragments"),
     [
-        (lambda x, w: x @ w, {"w": "f16[K,N]"}, ("x is bf16, w is f16", "one dtype")),
+        (lambda x, w: x @ w, {"w": "e4m3[K,N]"}, ("x is bf16, w is e4m3", "one dtype")),
         (
             lambda x, w: x @ w,
             {"x": "s8[M,K]", "w": "e4m3[K,N]"},
-            ("x is s8, w is e4m3", "s8 and u8, or e4m3 and e5m2"),
+            ("x is s8, w is e4m3", "s8 and u8, e4m3 and e5m2, or f16 and bf16"),
         ),
         (lambda x, w: x @ w, {"x": "u8[M,K]"}, ("x is u8", 'x.astype("bf16")')),
         (
@@ -301,7 +301,11 @@ def test_sizes_below_one(dim):
         (lambda x, w: x @ w, {"x": "f64[M,K]"}, ("x is f64, w is bf16", "one dtype")),
         (lambda x, w: (x @ w > 0) + (x @ w > 1), {}, ("add of bool", "logical_and", "astype")),
         (lambda x, w: np.exp(x @ w > 0), {}, ("exp of bool",)),
-        (lambda x, w: x.astype("f16") @ w, {}, ('x.astype("f16") is f16, w is bf16', "one dtype")),
+        (
+            lambda x, w: x.astype("f16") @ w,
+            {"w": "tf32[K,N]"},
+            ('x.astype("f16") is f16, w is tf32', "one dtype"),
+        ),
         (
             lambda x, w, u: (x @ w) @ u,
             {"x": "s8[M,K]", "w": "s8[K,N]", "u": "s8[N,K]"},

@@ -88,6 +88,13 @@ def test_functions_behind_are_computed_in_double():
     assert bound.compare(single)[2] > 100, "what f32 rounds is found"
 
 
+def test_elements_apart_are_copied_by_threads():
+    fused = pg.fuse(lambda x, w: x[:, ::2] @ w.T, name="wide")
+    kernel = fused.compile("f64[M,22]", "f64[N,11]", arch="sm_80", sizes={"M": 32, "N": 32})
+    report = kernel.check({"M": 17, "N": 23})
+    assert report.ok and "bit for bit" in report.comparison, str(report)
+
+
 def test_results_may_be_stored_as_floats():
     kernel = product(function=lambda x, w: (x @ w.T, (x @ w.T).astype("f32") * 0.5), arch="sm_80")
     assert [str(t.dtype) for t in kernel.program.outputs] == ["f64", "f64"]

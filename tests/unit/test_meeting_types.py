@@ -70,6 +70,31 @@ def test_whole_numbers_are_requantised_behind_a_warpgroups_product():
     assert report.ok and "bit for bit" in report.comparison, str(report)
 
 
+@pytest.mark.parametrize(
+    ("arch", "kinds"),
+    [("sm_80", ("f16", "bf16")), pytest.param("sm_90a", ("bf16", "f16"), marks=pytest.mark.slow)],
+)
+def test_f16_and_bf16_meet_without_loss(arch, kinds):
+    """The smallest f16, bf16 beyond what f16 has, and all mantissa bits: products are exact."""
+    rng = np.random.default_rng(7)
+    stored = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
+
+    def drawn(kind, shape):
+        wide = 2.0 ** rng.integers(-24, 9, shape) if kind == "f16" else 2.0**30
+        return (rng.integers(1, 128, shape) * wide).astype(stored[kind])
+
+    x, w = drawn(kinds[0], (9, 16)), drawn(kinds[1], (24, 16))
+    x[:, 1:] *= np.eye(9, 15).astype(x.dtype)  # two products in a sum, so that few bits are lost
+    kernel = pg.fuse(lambda x, w: x @ w.T, name="met").compile(
+        f"{kinds[0]}[M,K]", f"{kinds[1]}[N,K]", arch=arch, sizes={"M": 32, "N": 32, "K": 64}
+    )
+    assert kernel.program.outputs[0].dtype.name == "f32" and "tf32" in kernel.source
+    done = kernel.emulation(x, w)
+    assert done.report.ok, str(done.report)
+    wanted = x.astype("f8") @ w.astype("f8").T
+    assert np.abs(done.results / wanted - 1).max() < 2.0**-23
+
+
 def test_blocks_share_sums_of_whole_numbers():
     kernel = pg.fuse(lambda x, w: x @ w.T, name="shared").compile(
         "u8[M,K]", "s8[N,K]", arch="sm_90a", sizes={"M": 16, "N": 8192, "K": 8192}

@@ -75,6 +75,13 @@ def test_kernels_check(arch, function, second):
     assert report.ok and "bit for bit" in report.comparison, str(report)
 
 
+def test_rows_by_index_are_refused():
+    """They would be multiplied as tf32, without a word."""
+    fused = pg.fuse(lambda x, w, rows: x[rows] @ w.T, name="split")
+    with pytest.raises(DTypeError, match=r"x.rows.* of f32 in a product.*Say tf32"):
+        fused.compile("f32[M,K]", "f32[N,K]", "s32[T]", arch="sm_80")
+
+
 def test_tf32_stays_one_product():
     assert kernel("tf32").source.count("mma.sync.aligned.m16n8k8") == 1
 

@@ -12,7 +12,7 @@ _WORD_BYTES = 4
 
 @leaf("move", "threads", Copy, ("k", "p"), needs=("words", "places"))
 def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
-    elements = _WORD_BYTES // c.element_bytes
+    elements = max(1, _WORD_BYTES // c.element_bytes)
     position, (rows, left) = general_position(plan, c, elements, c.columns // elements)
     inside = row_inside(c, "from_row")
     body = [
@@ -20,12 +20,18 @@ def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
         f"const int left = from_row < {rows}{inside} ? {left} : 0;",
         *_word(c, elements),
     ]
-    return in_passes(plan, one, c, _WORD_BYTES, [], body)
+    return in_passes(plan, one, c, max(_WORD_BYTES, c.element_bytes), [], body)
 
 
 def _word(c: Copy, elements: int) -> list[str]:
     """A word of narrow elements, each read if it is inside, and written to shared memory."""
     bits = 8 * c.element_bytes
+    if c.element_bytes > _WORD_BYTES:
+        return [
+            "const double number = left > 0 ? __ldg(from) : 0.0;",
+            "write_word(to, __double2loint(number));",
+            f"write_word(to + {_WORD_BYTES}, __double2hiint(number));",
+        ]
     if elements == 1:
         return ["write_word(to, left > 0 ? __float_as_uint(__ldg(from)) : 0);"]
     if elements == 2:

@@ -121,8 +121,8 @@ def test_what_was_measured_before_roles_fitted_does_not_ship(tmp_path, capsys):
     record = _record(dict.fromkeys(names, 10.0))
     problem = record["problems"][0]
     problem |= {"signature": ["x:f16[M,K]", "w:f16[N,K]"], "acc_dtype": "f16"}
-    bytes_ = {"signature": ["x:s8[M,K]", "w:s8[N,K]"], "acc_dtype": None, "out_dtype": "f32"}
-    record["problems"] = [problem, problem | bytes_ | {"sizes": {"M": 512, "N": 640, "K": 768}}]
+    wide = {"signature": ["x:f64[M,K]", "w:f64[N,K]"], "acc_dtype": None, "out_dtype": "f64"}
+    record["problems"] = [problem, problem | wide | {"sizes": {"M": 512, "N": 640, "K": 768}}]
     path = tmp_path / "record.json"
     path.write_text(json.dumps(record))
     assert [one.partial for one in read_record(path)] == [True, False]

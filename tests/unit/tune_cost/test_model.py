@@ -57,7 +57,7 @@ def totals(parameters, problem):
 BETTER = (
     "clock", "memory", "memory_share", "l2_bytes", "l2_share", "product_rate", "shared_rate",
     "box_rate", "fetch_rate_astride", "outside_rate", "l2_rate", "matrix_rate", "function_rate",
-    "warp_rate", "warp_shared_rate", "warp_fetch_rate", "warp_narrow_rate",
+    "warp_rate", "double_rate", "warp_shared_rate", "warp_fetch_rate", "warp_narrow_rate",
     "way_out_rate", "warp_function_rate", "exchange_rate", "warp_memory",
     "lane_rate", "lane_load_rate", "producer_rate", "compute_rate", "compute_function_rate",
     "fold_rate",
@@ -95,6 +95,7 @@ def test_every_parameter_is_a_rate_a_cost_or_an_exponent():
 def test_every_parameter_matters_somewhere(name):
     """A parameter that changes no time is one too many."""
     problems = [*PROBLEMS, Problem(64, 1024, 8192), Problem(16384, 16384, 512)]
+    problems.append(Problem(1024, 1024, 1024, element_bytes=8))
     schedules = [one.schedule for one in ALL]
     schedules += [replace(s, cluster=Cluster(2, 2)) for s in schedules if s.specialised]
     direct = [
