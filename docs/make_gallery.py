@@ -44,7 +44,7 @@ KERNELS = (
     "edit_schedule",
     "saved_from_c",
 )
-LIBRARIES = ("torch_operator", "torch_compile")
+LIBRARIES = ("torch_operator", "torch_compile", "several_gpus")
 
 # Records of docs/results, with the row that is nearest to an example: its key.
 MEASURED = {

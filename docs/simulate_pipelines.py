@@ -17,12 +17,13 @@ from typing import Any
 from polygen.bench import figures
 from polygen.bench.record import load
 from polygen.hardware.links import link
-from polygen.parallel import KNOWN, Plan, plan, prove, timetable
+from polygen.parallel import KNOWN, Plan, drawing, plan, prove, timetable
 from polygen.parallel.simulate import Machine, simulate
 
 FOLDER = Path(__file__).resolve().parent
 RECORD = FOLDER / "results" / "simulated_pipelines.json"
 PLOT = FOLDER / "plots" / "simulated_pipelines.svg"
+TIMELINE = FOLDER / "plots" / "pipeline_zero_bubble.svg"
 KIND = "simulated"
 RANKS = tuple(8 << n for n in range(10))  # 8 to 4096
 DEEPEST = 64  # ranks of one pipeline; more are copies of it
@@ -161,11 +162,18 @@ def draw(found: dict[str, Any]) -> None:
     figure.savefig(PLOT, metadata={"Date": None})
 
 
+def timeline() -> str:
+    """The picture of a schedule in docs/parallel.md."""
+    proved = prove(timetable("zero-bubble", 4, 4))
+    return drawing.svg(proved, plan(proved, 8))
+
+
 def main() -> None:
     """Writes the record, and its plot."""
     found = record()
     RECORD.write_text(text(found))
     draw(found)
+    TIMELINE.write_text(timeline())
     for line in found["rows"]:
         if line["ranks"] in (8, 64, 4096):
             print({k: line[k] for k in line if k not in ("critical", "depth", "microbatches")})

@@ -11,6 +11,7 @@ import contextlib
 import datetime
 import json
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -242,6 +243,13 @@ def tensors(rank: int, ranks: int) -> dict[str, Any]:
     half = DTensor.from_local(x / ranks, mesh, [Partial()])
     found["part"] = torch.equal(plain(half, over(w, Replicate())).full_tensor(), 2 * x @ w.T)
 
+    other = init_device_mesh("cpu", (1, ranks))
+    in_two = [
+        distribute_tensor(tensor, other, [Replicate(), Shard(1) if cut else Replicate()])
+        for tensor, cut in ((x, True), (w, True), (b, False), (r, False))
+    ]
+    found["two dims"] = torch.equal(down(*in_two).to_local(), right)
+
     # --- chunks
     mine = x.chunk(ranks)[rank], r.chunk(ranks)[rank]
     found["gathered"] = [
@@ -263,7 +271,6 @@ def tensors(rank: int, ranks: int) -> dict[str, Any]:
             return str(error)
         return "accepted"
 
-    other = init_device_mesh("cpu", (1, ranks))
     odd = whole(12, 7)
     found["refused"] = [
         refused(ArgumentError, lambda: plain(over(x, Shard(1)), w)),
@@ -277,6 +284,12 @@ def tensors(rank: int, ranks: int) -> dict[str, Any]:
         refused(GradientError, lambda: pgt.gathered(plain, mine[0].clone().requires_grad_(), w)),
     ]  # fmt: skip
     return found
+
+
+def examples(rank: int, ranks: int) -> dict[str, Any]:
+    """The example's differences from one process."""
+    made = runpy.run_path(str(ROOT / "examples" / "several_gpus.py"))
+    return {"differences": made["work"]()}
 
 
 def dies(rank: int, ranks: int) -> dict[str, Any]:

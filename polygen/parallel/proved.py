@@ -23,29 +23,11 @@ from dataclasses import dataclass
 
 from polygen import isl
 from polygen.errors import IllegalPipeline, PipelineError
+from polygen.parallel.rings import Ring, rings
 from polygen.parallel.timetable import BACKWARD, FORWARD, PHASES, SIZE, WEIGHTS, Timetable
 from polygen.poly.legality import Proof
 
 FIXED = "Change the relation of the schedule"
-
-
-@dataclass(frozen=True, slots=True)
-class Ring:
-    """Where a stage keeps something, one place to a microbatch.
-
-    Attributes:
-        holds: "activations", or the phase that the messages are for.
-        stage: whose.
-        places: the least number that will do; None: one for every microbatch.
-    """
-
-    holds: str
-    stage: int
-    places: int | None
-
-    def __str__(self) -> str:
-        number = "as many as microbatches" if self.places is None else self.places
-        return f"{self.holds} of stage {self.stage}: {number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +86,13 @@ def prove(timetable: Timetable, buffers: int | None = None) -> Proved:
         PipelineError: the relation cannot be read, or is about something else.
         IllegalPipeline: it is wrong for some number of microbatches; the message has a witness.
     """
+    if buffers is not None and buffers < 1:
+        raise PipelineError(
+            f"{buffers} buffers",
+            where=timetable.name,
+            why="work keeps something",
+            nearest="At least 1",
+        )
     with isl.operations_budget(what=f"the proof of {timetable.name}"):
         return _Prover(timetable, buffers).run()
 
@@ -218,12 +207,6 @@ class _Prover:
                 f"{what}: {pair}", where=self.timetable.name, why=why, nearest=nearest
             )
 
-    def _after(self, first: isl.UnionMap, second: isl.UnionMap, strictly: bool) -> isl.UnionMap:
-        """Pairs (a, b) with a's time behind b's, or the same if not `strictly`."""
-        if strictly:
-            return first.lex_gt_union_map(second)
-        return first.lex_ge_union_map(second)
-
     # --- the steps
     def _function(self) -> None:
         missing = self.domain.subtract(self.relation.domain())
@@ -316,7 +299,7 @@ class _Prover:
         return tuple(found)
 
     def _order(self, flow: isl.UnionMap) -> None:
-        broken = flow.intersect(self._after(self.slot, self.slot, strictly=False))
+        broken = flow.intersect(self.slot.lex_ge_union_map(self.slot))
         self._refuse(
             "a dependence is broken",
             broken,
@@ -325,69 +308,10 @@ class _Prover:
         )
         self._proved("no dependence is broken")
 
-    def _least(self, start: isl.UnionMap, end: isl.UnionMap, holds: str) -> list[Ring]:
-        """The places of rings, by stage.
-
-        Args:
-            start: from ``[stage, microbatch]`` to when it is held from, ``[slot, 1]`` if that is
-                when the slot is over.
-            end: to ``[slot, 0]``, the slot in which it is read for the last time.
-            holds: what it is.
-        """
-        # Two are held at the same time if the later start is not behind the earlier end.
-        later = start.lex_le_union_map(start).intersect(end.lex_ge_union_map(start))
-        pairs = isl.Map.from_union_map(later).intersect(
-            isl.Map(f"[{SIZE}] -> {{ [s, m] -> [s, n] : m != n }}")
-        )
-        distance = isl.UnionMap(
-            "{ [[s, m] -> [s, n]] -> [s, d] : (d = n - m or d = m - n) and d > 0 }"
-        )
-        apart = isl.UnionMap.from_map(pairs).wrap().apply(distance)
-        if self.buffers is not None and not pairs.is_empty():
-            near = pairs.intersect(isl.Map(
-                f"{{ [s, m] -> [s, n] : (m - n) mod {self.buffers} = 0 }}"
-            ))  # fmt: skip
-            pair = isl.sample_pair(near)
-            if pair is not None:
-                raise IllegalPipeline(
-                    f"{holds}: {self.buffers} buffers are not enough: [stage, microbatch] {pair} "
-                    "are held at the same time in one place",
-                    where=self.timetable.name,
-                    why="the second would have to wait for the first, which waits for later work: "
-                    "a deadlock",
-                    nearest=self._nearest(apart),
-                )
-        return [Ring(holds, stage, places) for stage, places in self._places(apart, end)]
-
-    def _places(self, apart: isl.UnionSet, held: isl.UnionMap) -> list[tuple[int, int | None]]:
-        found: list[tuple[int, int | None]] = []
-        for stage in range(self.timetable.stages):
-            here = isl.UnionSet(f"{{ [{stage}, x] }}")
-            if held.intersect_domain(here).is_empty():
-                continue
-            distances = apart.intersect(here)
-            if distances.is_empty():
-                found.append((stage, 1))
-                continue
-            numbers = isl.Set.from_union_set(distances)
-            count = numbers.dim(isl.dim_type.param)
-            numbers = numbers.project_out(isl.dim_type.param, 0, count)
-            most = numbers.dim_max_val(1)
-            found.append((stage, most.to_python() + 1 if most.is_int() else None))
-        return found
-
-    def _nearest(self, apart: isl.UnionSet) -> str:
-        numbers = isl.Set.from_union_set(apart)
-        count = numbers.dim(isl.dim_type.param)
-        most = numbers.project_out(isl.dim_type.param, 0, count).dim_max_val(1)
-        if most.is_int():
-            return f"buffers={most.to_python() + 1}, or another schedule"
-        return "It takes as many as there are microbatches: another schedule, such as 1f1b"
-
     def _activations(self) -> list[Ring]:
         first = self._map(f"[s, m] -> {FORWARD}[s, m]").apply_range(self.work)
         last = self._map(f"[s, m] -> {self.last}[s, m]").apply_range(self.work)
-        found = self._least(first, last, "activations")
+        found = rings(self.timetable, "activations", (first, last), self.buffers)
         self._proved("activations stay in their places until they have been read")
         return found
 
@@ -402,7 +326,8 @@ class _Prover:
                 continue
             named = self._map(f"[s, m] -> {phase}[s, m]").intersect_range(messages.range())
             source = named.apply_range(messages.reverse()).apply_range(self.batch)
-            found += self._least(source, named.apply_range(self.work), f"messages for {phase}")
+            held = (source, named.apply_range(self.work))
+            found += rings(self.timetable, f"messages for {phase}", held, self.buffers)
         self._proved("messages stay in their places until they have been read")
         return found
 
@@ -410,14 +335,14 @@ class _Prover:
         """Every wait is for something earlier: work in slot t is at (t, 0), its batch at (t, 1)."""
         crossing, work, batch = self._crossing(flow), self.work, self.batch
         # Work waits for the batch that brings what it reads; a batch for the work that makes it.
-        stuck = crossing.intersect(self._after(batch, work, strictly=False))
-        own = flow.subtract(crossing).intersect(self._after(work, work, strictly=False))
+        stuck = crossing.intersect(batch.lex_ge_union_map(work))
+        own = flow.subtract(crossing).intersect(work.lex_ge_union_map(work))
         self._refuse(
             "a wait that never ends",
             stuck.union(own),
             "the second waits for the first, which comes later",
         )
-        made = self.domain.identity().intersect(self._after(work, batch, strictly=False))
+        made = self.domain.identity().intersect(work.lex_ge_union_map(batch))
         self._refuse("a batch before what it sends", made, "it leaves behind the slot")
         self._proved("every wait is for something earlier: no deadlock")
 

@@ -125,6 +125,8 @@ def test_pipelines_that_do_not_fit():
         timetable("1f1b", 5, 2)
     with pytest.raises(PipelineError, match="0 stages on 2 ranks"):
         timetable("1f1b", 0, 2)
+    with pytest.raises(PipelineError, match="0 buffers"):
+        prove(timetable("1f1b", 4, 2), buffers=0)
     with pytest.raises(PipelineError, match="is for 4 stages on 4 ranks"):
         timetable(written(FORWARD, BACKWARD), 4, 2)
     with pytest.raises(PipelineError, match=r"3 microbatches .*mod 2 = 0.*Take 2"):

@@ -20,7 +20,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    return distributed_ranks.start(2, folder, "pipelines", "tensors", "dies")
+    return distributed_ranks.start(2, folder, "pipelines", "tensors", "examples", "dies")
 
 
 def test_gradients_of_pipelines_are_those_of_one_process_bit_by_bit(found):
@@ -58,7 +58,7 @@ def test_layers_cut_in_two_give_what_one_process_gives(found):
 def test_what_waits_for_a_sum_is_computed_of_the_sum(found):
     for result in found["tensors"]:
         assert result["linear"] == ["P(sum)", True]
-        assert result["waits"] == ["R", True]
+        assert result["waits"] == ["R", True] and result["two dims"]
 
 
 def test_chunks_beside_communication_give_the_whole(found):
@@ -80,3 +80,9 @@ def test_what_layers_cut_in_two_refuse(found):
     for result in found["tensors"]:
         for message, part in zip(result["refused"], wanted, strict=True):
             assert part in message
+
+
+def test_the_example_gives_what_one_process_gives(found):
+    for result in found["examples"]:
+        layers, gradients = result["differences"]
+        assert layers < 1e-12 and gradients == 0.0

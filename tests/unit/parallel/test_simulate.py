@@ -69,6 +69,10 @@ def test_the_record_says_that_nothing_is_measured_and_is_what_is_simulated():
         assert line in record["rows"]
 
 
+def test_the_picture_of_the_page_is_the_schedules():
+    assert SCRIPT["TIMELINE"].read_text() == SCRIPT["timeline"]()
+
+
 def test_a_link_that_is_not_known():
     with pytest.raises(HardwareDataError, match="Links: nvlink, infiniband"):
         link("string")
