@@ -158,7 +158,8 @@ class _Rewriting(TwoPrograms):
             raise self.refusal(
                 f"{len(program.contractions)} products, of which one reads another's sums",
                 "one loop runs two products, the second over what the first one gives",
-                "Make two functions",
+                f"Make two functions: return what is made of {first.write.name} from the first; "
+                "the second multiplies it, and adds other products in the same kernel",
             )
         for product in program.contractions:
             for access in product.reads:
@@ -341,7 +342,8 @@ class _Rewriting(TwoPrograms):
         self.steps.append("a scan steps by blocks of keys: combining is associative")
         (masked,) = (s.term for s in states[:1]) if reference else (self.operand.name,)
         folded = [(s.term, s.monoid) for s in states]
-        inside = key_range(self.values, masked, folded, self.operand.name)
+        whole = [t.name for t in self.program.inputs if t.dtype == S32 and t.dims]
+        inside = key_range(self.values, masked, folded, self.operand.name, whole)
         if inside is not None:
             self.steps.append(
                 f"row i has the keys {inside}: what {inside.value} is at others adds nothing"
