@@ -1,8 +1,9 @@
 """Windows and padding: what slides along axes, as sums of digits of where and of how far inside.
 
-``sliding_window_view(x, (R, S), axis=(1, 2))[n, p, q, c, r, s]`` is ``x[n, p + r, q + s, c]``: slices
-of the windows are strides, slices inside them dilations. ``np.pad`` shifts an index, so that it may
-lie outside of the axis, where products read zeros: ``x[n, p*2 + r - 1, ...]`` is a convolution's.
+``sliding_window_view(x, (R, S), axis=(1, 2))[n, p, q, c, r, s]`` is ``x[n, p + r, q + s, c]``:
+slices of the windows are strides, slices inside them dilations. ``np.pad`` shifts an index, so that
+it may lie outside of the axis, where products read zeros: ``x[n, p*2 + r - 1, ...]`` is a
+convolution's.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ def padded(text: str, dims: Dims, width: Any, value: Any) -> tuple[list[Reach], 
             why="what lies outside of an array is read as zeros",
             nearest="Pad with zeros",
         )
-    reaches, found = [], []
+    reaches: list[Reach] = []
+    found: list[Dim] = []
     for axis, ((before, behind), dim) in enumerate(
         zip(_pairs(width, dims, where), dims, strict=True)
     ):
