@@ -377,7 +377,10 @@ def _describe_view(node: ViewNode, depth: int) -> str:
             text = describe(node.source if whole else once, depth)
             return f"repeat({text}, {reach.per}, axis={reach.axis})"
     text = _operand(node.source, depth, _ATOM)
-    if any(reach.form is not None for reach in node.reaches):
+    forms = [reach.form for reach in node.reaches if reach.form is not None]
+    if any(form.padded or form.overlaps(dict(enumerate(node.dims))) for form in forms):
+        return f"windows({text})" if len(node.dims) > len(node.reaches) else f"pad({text})"
+    if forms:
         return f"{text}.reshape({', '.join(map(str, node.dims))})"
     kept = [axis for axis in node.axes if axis is not None]
     if kept == sorted(kept):

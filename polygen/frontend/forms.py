@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+Extents = Mapping[Any, Any]  # of what digits are of: a number, or a name that has none
+
 
 @dataclass(frozen=True, slots=True)
 class Digit:
@@ -56,6 +58,15 @@ class Form:
         """What it depends on, each once."""
         return tuple(dict.fromkeys(str(term.of) for term in self.terms))
 
+    def overlaps(self, extents: Extents) -> bool:
+        """Whether several places have one number, as those of windows do."""
+        terms = sorted(self.terms, key=lambda term: abs(term.scale))
+        mosts = [_most(term, extents) for term in terms[:-1]]
+        return any(
+            most is None or abs(high.scale) <= abs(low.scale) * most
+            for low, high, most in zip(terms, terms[1:], mosts, strict=False)
+        )
+
     def __str__(self) -> str:
         text = " + ".join(map(str, self.terms))
         return f"{text}{self.offset:+d}" if self.offset else text
@@ -63,9 +74,6 @@ class Form:
     def at(self, places: Mapping[Any, Any]) -> Any:
         """The number where every iterator is at its place."""
         return sum((term.at(places[term.of]) for term in self.terms), start=self.offset)
-
-
-Extents = Mapping[Any, Any]  # of what digits are of: a number, or a name that has none
 
 
 def composed(outer: Form, inner: Mapping[Any, Form], extents: Extents) -> Form | None:

@@ -37,11 +37,9 @@ from polygen.frontend.expr import (
     describe,
     describe_cast,
     describe_product,
-    reach_of,
 )
-from polygen.frontend.forms import composed
 from polygen.frontend.functions import TABLE, bind, expand
-from polygen.frontend.gathering import one_row, require_rows, require_source
+from polygen.frontend.gathering import require_rows, require_source
 from polygen.frontend.grouping import grouped_axes, require_ends, rows_of_groups
 from polygen.frontend.joining import (
     applied,
@@ -53,10 +51,9 @@ from polygen.frontend.joining import (
     takes_part,
 )
 from polygen.frontend.program import Dim, Tensor
+from polygen.frontend.reaching import through
 from polygen.frontend.reshaping import (
     axes_by_digits,
-    mixed_rows,
-    not_affine,
     reshaped,
     split_labels,
 )
@@ -463,7 +460,7 @@ class Trace:
         """Records a view, see `ViewNode`; a view of a view is one view, and no view the node."""
         if isinstance(node, ViewNode):
             extents = dict(enumerate(dims))
-            reaches = [_through(node, inner, reaches, extents) for inner in node.reaches]
+            reaches = [through(node, inner, reaches, extents) for inner in node.reaches]
             node = node.source
         if isinstance(node, JoinNode):
             return reached(self, node, reaches, dims)
@@ -473,50 +470,6 @@ class Trace:
         if list(reaches) == whole and tuple(dims) == node.dims:
             return node
         return self._intern(ViewNode, node, tuple(reaches), tuple(dims))
-
-
-def _through(
-    node: ViewNode, inner: Reach, outer: Sequence[Reach], extents: Mapping[int, Dim]
-) -> Reach:
-    """Where a view of a view reads an axis of the innermost source."""
-    if inner.form is None and inner.axis is None:
-        return inner
-    met = [inner.axis] if inner.form is None else [int(term.of) for term in inner.form.terms]
-    if inner.form is not None or any(axis is not None and outer[axis].form for axis in met):
-        return _of_forms(node, inner, outer, extents)
-    assert inner.axis is not None
-    found = outer[inner.axis]
-    if found.rows is not None:  # rows of a whole axis: `require_source`
-        return found
-    if inner.rows is not None and found.axis is None:
-        raise one_row(inner.rows)
-    if found.axis is None:
-        return Reach(None, 1, inner.scale * (found.offset // inner.per) + inner.offset)
-    if inner.per > 1 and (found.scale, found.offset) != (1, 0):
-        raise ShapeError(
-            f"a part of elements that are repeated {inner.per} times",
-            nearest="Take the part before repeating: pg.repeat(s[:4], 128, axis=0)",
-        )
-    return Reach(
-        found.axis,
-        inner.scale * found.scale,
-        inner.scale * found.offset + inner.offset,
-        inner.per * found.per,
-        inner.rows,
-    )
-
-
-def _of_forms(
-    node: ViewNode, inner: Reach, outer: Sequence[Reach], extents: Mapping[int, Dim]
-) -> Reach:
-    """The same where one of the views splits or merges axes."""
-    if inner.rows is not None or any(reach.rows is not None for reach in outer):
-        raise mixed_rows(describe(node))
-    places = {axis: reach.whole for axis, reach in enumerate(outer)}
-    found = composed(inner.whole, places, extents)
-    if found is None:
-        raise not_affine(describe(node))
-    return reach_of(found)
 
 
 def _as_matmul(left: Dims, right: Dims) -> ProductAxes | None:

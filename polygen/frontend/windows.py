@@ -94,7 +94,8 @@ def padded(text: str, dims: Dims, width: Any, value: Any) -> tuple[list[Reach], 
             why="what lies outside of an array is read as zeros",
             nearest="Pad with zeros",
         )
-    reaches, found = [], []
+    reaches: list[Reach] = []
+    found: list[Dim] = []
     for axis, ((before, behind), dim) in enumerate(
         zip(_pairs(width, dims, where), dims, strict=True)
     ):

@@ -12,19 +12,18 @@
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from polygen.errors import VerifyError
-from polygen.frontend.program import Dim, Tensor
+from polygen.frontend.program import Tensor
 from polygen.lower.accesses import ROWS_BEFORE, steps_text
 from polygen.lower.computed import Fetch, rows_of
 from polygen.lower.fill import prove
+from polygen.lower.formulas import ends, position, units, value
 from polygen.lower.fragments import Make
 from polygen.lower.launch import stride_argument
-from polygen.lower.operands import K_INSIDE, walk
+from polygen.lower.operands import K_INSIDE
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import (
     Epilogue,
@@ -39,6 +38,7 @@ from polygen.lower.result_work import (
     Write,
 )
 from polygen.lower.scan_work import PartStore, RowStore
+from polygen.lower.verify_axes import check_padding, check_walk
 from polygen.lower.verify_chain import check_scans
 from polygen.lower.verify_computed import check_computed, check_rows
 from polygen.lower.verify_fragments import check_fragments
@@ -60,8 +60,6 @@ from polygen.poly.match import Along
 from polygen.poly.pointwise import Element, Pointwork
 from polygen.poly.prologue import without_prologues
 from polygen.poly.results import panel_name
-
-_C_ONLY = re.compile(r"\(long long\)|(?<=\d)LL")
 
 
 def check_accesses(plan: KernelPlan) -> None:
@@ -105,43 +103,7 @@ def check_accesses(plan: KernelPlan) -> None:
     if plan.launch.batches != wanted or any(one != batches for one in counted):
         raise VerifyError(f"the matrices are not counted along {wanted}", where=plan.entry)
     _check_groups(plan)
-    _check_walk(plan)
-
-
-def _check_walk(plan: KernelPlan) -> None:
-    """K tiles of several axes are their tuples in order; behind the last there are none.
-
-    Quotients and remainders by sizes: tried for all numbers of a few small ones.
-    """
-    formulas, (depth, *_) = walk(plan.match, plan.tiles, _named), plan.match.depths
-    if not formulas:
-        return
-    tile, split = plan.tiles.cta[2], plan.tiles.split
-    dims = [*(extent for _, extent in plan.match.sums), depth]
-    free = [dim for dim in dict.fromkeys(dims) if isinstance(dim, str)]
-    tried = [(1, tile, 2 * tile + 1) if dim == depth else (1, 2, 3) for dim in free]
-    for chosen in itertools.product(*tried):
-        sizes = dict(zip(free, chosen, strict=True))
-        counts = [sizes[dim] if isinstance(dim, str) else dim for dim in dims]
-        counts[-1] = -(-counts[-1] // tile)
-        every = list(itertools.product(*map(range, counts)))
-        own = -(-len(every) // split)
-        names = {_named(dim): size for dim, size in sizes.items()} | {"k_tiles": own}
-        found = []
-        for rank, k in itertools.product(range(split), range(own)):
-            at = names | {"rank": rank, "k": k, "min": min, "max": max}
-            found.append(tuple(_value(text, at) for _, text in formulas))
-        behind = found[len(every) :]
-        if found[: len(every)] != every or any(one[-1] < counts[-1] for one in behind):
-            raise VerifyError(
-                f"k tiles are {found[:4]}, ... and not {every[:4]}, ...",
-                where=f"{plan.entry}: {', '.join(text for _, text in formulas)}",
-            )
-
-
-def _named(dim: Dim) -> str:
-    """A size in formulas that are evaluated here."""
-    return f"size_{dim}" if isinstance(dim, str) else str(dim)
+    check_walk(plan)
 
 
 def _check_groups(plan: KernelPlan) -> None:
@@ -264,9 +226,9 @@ def _check_shares(plan: KernelPlan) -> None:
         columns += [warm.column for warm in plan.of(Warm)]
         for text, rank in itertools.product(columns, range(tiles.split)):
             at = {"b_n": 0, "w_n": 0, "group": 0, "rank": rank}
-            if _value(text, at) != rank * tiles.columns:
+            if value(text, at) != rank * tiles.columns:
                 raise VerifyError(
-                    f"block {rank} finishes columns from {_value(text, at)} on, not from "
+                    f"block {rank} finishes columns from {value(text, at)} on, not from "
                     f"{rank * tiles.columns}",
                     where=f"{plan.entry}: {text}",
                 )
@@ -289,27 +251,9 @@ def _check_copy(plan: KernelPlan, c: Copy) -> None:
     _check_address(
         plan, c.tensor, operand.index, text, dict(zip(dims, ("row", "column"), strict=True))
     )
-    _check_padding(plan, c, operand.index, dims[0])
+    check_padding(plan, c, operand.index, dims[0])
     if c.extents != tuple(operand.extent(dim) for dim in dims):
         raise VerifyError(f"copy_{c.operand} ends at {c.extents}", where=plan.entry)
-
-
-def _check_padding(plan: KernelPlan, c: Copy, index: tuple[Along, ...], row: str) -> None:
-    """Every axis with zeros around it keeps rows inside, wherever they are."""
-    wanted = [(one, c.tensor.dims[axis]) for axis, one in enumerate(index) if one.padded]
-    if [one.extent for one in c.padded] != [extent for _, extent in wanted]:
-        raise VerifyError(
-            f"zeros lie around {len(c.padded)} axes of {c.tensor.name}", where=plan.entry
-        )
-    fixed = [dim for dim, _ in (*plan.batches, *plan.match.sums)]
-    for padding, (one, _) in zip(c.padded, wanted, strict=True):
-        for at in _units([*fixed, row]):
-            found = _value(padding.place("row"), at | {"row": at[row]})
-            if found != one.at(at):
-                raise VerifyError(
-                    f"rows of {c.tensor.name} are kept inside at {found} and not at {one.at(at)}",
-                    where=f"{plan.entry}: {padding.place('row')}",
-                )
 
 
 def _check_stream(plan: KernelPlan, of: Stream) -> None:
@@ -317,12 +261,11 @@ def _check_stream(plan: KernelPlan, of: Stream) -> None:
     _check_copy(plan, of.copy)
     operand, side = plan.match.operand(of.operand), "mn".index(of.role)
     role, tile, warp = of.role, plan.tiles.cta[side], plan.tiles.warp[side]
-    for at in _units([f"{level}_{dim}" for level in "bw" for dim in "mn"]):
+    for at in units([f"{level}_{dim}" for level in "bw" for dim in "mn"]):
         wanted = at[f"b_{role}"] * tile + at[f"w_{role}"] * warp
-        if _value(of.first, at) != wanted:
+        if value(of.first, at) != wanted:
             raise VerifyError(
-                f"rows of {operand.tensor.name} begin at {_value(of.first, at)} and not at "
-                f"{wanted}",
+                f"rows of {operand.tensor.name} begin at {value(of.first, at)} and not at {wanted}",
                 where=f"{plan.entry}: {of.first}",
             )
     made = (of.rows, of.step, of.chunk * plan.atom.lanes, of.extent, of.depth)
@@ -396,14 +339,14 @@ def _check_address(
     fixed = (*plan.batches, *plan.match.sums)
     dims = [dim for dim, _ in fixed] + list(variables) + [ROWS_BEFORE]
     strides = [stride_argument(tensor, axis) for axis in tensor.order[:-1]]
-    for at in (*_units(dims), *_ends(dims, index)):
-        for steps in _units(strides):
+    for at in (*units(dims), *ends(dims, index)):
+        for steps in units(strides):
             wanted = 0
             for axis, one in enumerate(index):
                 step = 1 if axis == tensor.contiguous_axis else steps[stride_argument(tensor, axis)]
-                wanted += step * _position(one, at)
+                wanted += step * position(one, at)
             names = {variables.get(dim, dim): value for dim, value in at.items()}
-            found = _value(text, names | steps)
+            found = value(text, names | steps)
             if found != wanted:
                 given = [f"{name} = 1" for name, value in (at | steps).items() if value]
                 raise VerifyError(
@@ -427,7 +370,7 @@ def _check_boxes(plan: KernelPlan, of: Boxes, leaf: Leaf) -> None:
     over = [dim for dim, _ in plan.match.sums]
     tile_of_k = K_INSIDE if over else "k"
     places = [*batches, *over, "b_m", "b_n", tile_of_k, ROWS_BEFORE]
-    for at in (one | own for one in _units(places) for own in ranges):
+    for at in (one | own for one in units(places) for own in ranges):
         # Of sums over several axes `_check_walk` says which tile of which.
         k = at[tile_of_k] + (0 if over else at["rank"] * at["k_tiles"])
         first = at["rank"] * plan.tiles.columns if not of.buffer.startswith("ring_") else 0
@@ -436,8 +379,8 @@ def _check_boxes(plan: KernelPlan, of: Boxes, leaf: Leaf) -> None:
         found = [0] * len(index)
         for axis, corner in zip(of.axes, of.corner, strict=True):
             if axis.axis is not None:
-                found[axis.axis] += axis.start + axis.step * _value(corner, own | at)
-        wanted = [_position(one, place) for one in index]
+                found[axis.axis] += axis.start + axis.step * value(corner, own | at)
+        wanted = [position(one, place) for one in index]
         if found != wanted:
             number = next(n for n, one in enumerate(wanted) if found[n] != one)
             raise VerifyError(
@@ -457,9 +400,9 @@ def _check_lines(plan: KernelPlan, of: Lines) -> None:
         if id(line.access) not in accesses or line.access.tensor != line.panel.tensor:
             raise VerifyError(f"{line.panel.name} is none of the epilogue's", where=plan.entry)
         per_block = columns // line.panel.columns
-        units = _units(["b_m", "b_n", "p", *parts])
+        places = units(["b_m", "b_n", "p", *parts])
         # Of blocks that share sums each finishes columns of its own.
-        for at, rank in itertools.product(units, range(plan.tiles.split)):
+        for at, rank in itertools.product(places, range(plan.tiles.split)):
             own = dict.fromkeys(("group", "p"), 0) | at | {"rank": rank}
             group = [own["group"] if count > 1 else 0 for count in plan.tiles.warps]
             wanted = (
@@ -471,7 +414,7 @@ def _check_lines(plan: KernelPlan, of: Lines) -> None:
                 + rank * columns
                 + own["p"] % per_block * line.panel.columns,
             )
-            found = (_value(line.row, own), _value(line.column, own))
+            found = (value(line.row, own), value(line.column, own))
             if found != wanted:
                 raise VerifyError(
                     f"panels of {line.panel.tensor.name} begin at {found} and not at {wanted}",
@@ -492,31 +435,3 @@ def _accessed(plan: KernelPlan, of: Boxes) -> tuple[tuple[Along, ...], tuple[int
     elements = plan.work.matrices if kind == "panel" else plan.work.writes
     names = (panel_name(plan.work, e, at) for at, e in enumerate(elements))
     return dict(zip(names, elements, strict=False))[name].index, plan.tiles.cta
-
-
-def _position(one: Along, at: Mapping[str, int]) -> int:
-    before = at.get(ROWS_BEFORE, 0) if one.group else 0
-    return one.at(at) + one.scale * before
-
-
-def _ends(names: Iterable[str], index: tuple[Along, ...]) -> Iterable[dict[str, int]]:
-    """Where digits end: the last index before, the first behind, and where the third ends."""
-    terms = [term for one in index for term in one.terms]
-    counts = {(one.dim, one.per) for one in terms if one.per > 1}
-    counts |= {(one.dim, one.per * one.modulo) for one in terms if one.modulo}
-    for name, count in sorted(counts):
-        for place in (count - 1, count, count + 1, 3 * count - 1):
-            yield dict.fromkeys(names, 0) | {name: place}
-
-
-def _units(names: Iterable[str]) -> Iterable[dict[str, int]]:
-    """All zero, then one of each."""
-    listed = list(names)
-    yield dict.fromkeys(listed, 0)
-    for name in listed:
-        yield dict.fromkeys(listed, 0) | {name: 1}
-
-
-def _value(text: str, names: Mapping[str, Any]) -> int:
-    """A formula of the plan, which is C and Python alike but for its types."""
-    return int(eval(_C_ONLY.sub("", text).replace("/", "//"), {"__builtins__": {}}, dict(names)))

@@ -128,7 +128,7 @@ def _summed(program: Program, product: Contraction) -> Summed:
     require_each_once(program, product)
     own, sizes = _own(product), dict(product.domain)
     for access in product.reads:
-        alone = [it for it in own if it not in access.iterators]
+        alone = [it for it in own if it not in access.iterators and sizes[it] != 1]
         twice = [it for it, count in Counter(access.iterators).items() if count > 1]
         if alone or twice:
             raise UnsupportedProgram(
@@ -137,7 +137,22 @@ def _summed(program: Program, product: Contraction) -> Summed:
                 why="operands meet every axis that is summed, and each of their own once",
                 nearest="Write it as x @ w on arrays whose axes are all different",
             )
-    fitting = [it for it in own if not any(_shared(a, it, product) for a in product.reads)]
+    every = [set(access.iterators) for access in product.reads]
+    fitting = [
+        it
+        for it in own
+        if all(it in one for one in every)
+        and not any(_shared(a, it, product) for a in product.reads)
+    ]
+    kept = set(product.write.iterators)
+    if not fitting and not all(kept & one - other for one, other in (every, every[::-1])):
+        raise UnsupportedProgram(
+            f"{product.name}: {product} is not a sum of matrix products",
+            where=program.name,
+            why="results have rows of one operand and columns of the other; here one of them has "
+            "neither, as in a depth-wise convolution, where every channel has a sum of its own",
+            nearest="Use pointwise code: a product of tensor cores would compute one element a row",
+        )
     if not fitting:
         raise UnsupportedProgram(
             f"{product.name}: {product} sums over no axis that an operand has alone",
@@ -151,8 +166,12 @@ def _summed(program: Program, product: Contraction) -> Summed:
 
 
 def _shared(access: Access, iterator: str, product: Contraction) -> bool:
-    """Whether an axis is indexed by an iterator and by one of the result's."""
-    kept = set(product.write.iterators)
+    """Whether an axis is indexed by an iterator and by rows, or columns, of results.
+
+    What both operands have of the result counts matrices.
+    """
+    left, right = (set(one.iterators) for one in product.reads)
+    kept = set(product.write.iterators) - (left & right)
     return any(
         isinstance(index, Form) and iterator in index.iterators and kept & set(index.iterators)
         for index in access.index

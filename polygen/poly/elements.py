@@ -152,6 +152,8 @@ def composed(index: Index, at: Mapping[str, Along]) -> Along:
     named = index if isinstance(index, Affine) else Affine(index, 1, 0)
     inner = at[named.iterator]
     if not inner.plain:
+        if isinstance(index, str) and not inner.padded:
+            return inner
         raise _not_computed(Form((Digit(inner.dim),), inner.offset), str(inner))
     if not inner.dim:
         return Along("", 0, named.at(inner.offset))

@@ -274,7 +274,7 @@ def _operand(
     if name not in computed:
         return Operand(program.tensors[name], role, index, sizes)
     made = prologue({t.name: t for t in arguments}, computed[name], index)
-    own = {one.dim for one in index}
+    own = {term.dim for one in index for term in one.terms}
     tensor, axes = operand_array(made, name, tuple(s for s in sizes if s[0] in own), role)
     return Operand(tensor, role, axes, sizes, made)
 

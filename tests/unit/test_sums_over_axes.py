@@ -8,7 +8,7 @@ import pytest
 import polygen as pg
 from polygen.errors import TraceError, UnsupportedProgram, VerifyError
 from polygen.hardware.device import device
-from polygen.lower import verify_accesses
+from polygen.lower import verify_axes
 from polygen.lower.operands import walk
 from polygen.lower.verify import verify
 from polygen.lower.work import Move
@@ -105,7 +105,7 @@ def test_boxes_and_numbers_of_tiles_are_checked(monkeypatch):
         (outer, first), (inner, second) = walk(match, tiles, size)
         return ((outer, second), (inner, first))
 
-    monkeypatch.setattr(verify_accesses, "walk", swapped)
+    monkeypatch.setattr(verify_axes, "walk", swapped)
     with pytest.raises(VerifyError, match="k tiles are"):
         verify(made.plan)
 

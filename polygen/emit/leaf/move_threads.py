@@ -8,6 +8,7 @@ from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Copy
 
 _WORD_BYTES = 4
+_FEW = " 2"  # passes: where rows lie between zeros an address takes registers of its own
 
 
 @leaf("move", "threads", Copy, ("k", "p"), needs=("words", "places"))
@@ -20,7 +21,8 @@ def _(plan: KernelPlan, one: Leaf, c: Copy) -> Text:
         f"const int left = from_row < {rows}{inside} ? {left} : 0;",
         *_word(c, elements),
     ]
-    return in_passes(plan, one, c, max(_WORD_BYTES, c.element_bytes), [], body)
+    few = _FEW if c.padded else ""
+    return in_passes(plan, one, c, max(_WORD_BYTES, c.element_bytes), [], body, few)
 
 
 def _word(c: Copy, elements: int) -> list[str]:

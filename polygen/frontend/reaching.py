@@ -1,0 +1,56 @@
+"""Views of views: where the outer one reads an axis of the innermost source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from polygen.errors import ShapeError
+from polygen.frontend.expr import Reach, ViewNode, describe, reach_of
+from polygen.frontend.forms import composed
+from polygen.frontend.gathering import one_row
+from polygen.frontend.program import Dim
+from polygen.frontend.reshaping import mixed_rows, not_affine
+
+
+def through(
+    node: ViewNode, inner: Reach, outer: Sequence[Reach], extents: Mapping[int, Dim]
+) -> Reach:
+    """Where a view of a view reads an axis of the innermost source."""
+    if inner.form is None and inner.axis is None:
+        return inner
+    met = [inner.axis] if inner.form is None else [int(term.of) for term in inner.form.terms]
+    if inner.form is not None or any(axis is not None and outer[axis].form for axis in met):
+        return _of_forms(node, inner, outer, extents)
+    assert inner.axis is not None
+    found = outer[inner.axis]
+    if found.rows is not None:  # rows of a whole axis: `require_source`
+        return found
+    if inner.rows is not None and found.axis is None:
+        raise one_row(inner.rows)
+    if found.axis is None:
+        return Reach(None, 1, inner.scale * (found.offset // inner.per) + inner.offset)
+    if inner.per > 1 and (found.scale, found.offset) != (1, 0):
+        raise ShapeError(
+            f"a part of elements that are repeated {inner.per} times",
+            nearest="Take the part before repeating: pg.repeat(s[:4], 128, axis=0)",
+        )
+    return Reach(
+        found.axis,
+        inner.scale * found.scale,
+        inner.scale * found.offset + inner.offset,
+        inner.per * found.per,
+        inner.rows,
+    )
+
+
+def _of_forms(
+    node: ViewNode, inner: Reach, outer: Sequence[Reach], extents: Mapping[int, Dim]
+) -> Reach:
+    """The same where one of the views splits or merges axes."""
+    if inner.rows is not None or any(reach.rows is not None for reach in outer):
+        raise mixed_rows(describe(node))
+    places = {axis: reach.whole for axis, reach in enumerate(outer)}
+    found = composed(inner.whole, places, extents)
+    if found is None:
+        raise not_affine(describe(node))
+    return reach_of(found)
