@@ -28,7 +28,7 @@ def key_bounds(plan: KernelPlan) -> list[str]:
         own = texts[0]
         for text in texts[1:]:
             own = f"{each}({own}, {text})"
-        if all(read.m_stride == "0" for _, read in found):
+        if all(not read.m for _, read in found):
             lines.append(f"const int {name} = {own};")
             continue
         tile, warp = plan.tiles.cta[0], plan.device.warp_size

@@ -113,7 +113,7 @@ def atom_names() -> tuple[str, ...]:
 
 
 @functools.cache
-def _table(name: str) -> dict[str, Any]:
+def _entry(name: str) -> dict[str, Any]:
     """The entry of that name, with what it takes from the one that it is like."""
     own: dict[str, Any] = read(FILE)[name]
     if "like" not in own:
@@ -140,7 +140,7 @@ def atoms_for(
         wanted["c"] = dtype(c).name
     found = []
     for name in atom_names():
-        table = _table(name)
+        table = _entry(name)
         where = f"hardware/data/{FILE}, {name}"
         types = {operand: take(table, operand, where)["dtype"] for operand in wanted}
         if types == wanted and all(device.has(f) for f in take(table, "requires", where)):
@@ -152,7 +152,7 @@ def atoms_for(
 def products_of(a: DType, b: DType) -> int:
     """Products that instructions make of one; more than 1 where operands are split."""
     for name in atom_names():
-        table = _table(name)
+        table = _entry(name)
         if (table["a"]["dtype"], table["b"]["dtype"]) == (a.name, b.name):
             return max(1, len(table.get("split", ())))
     return 1
@@ -171,7 +171,7 @@ def atom(name: str) -> Atom:
             where=f"hardware/data/{FILE}",
             nearest=f"Known: {', '.join(atom_names())}",
         )
-    return build(name, _table(name))
+    return build(name, _entry(name))
 
 
 def build(name: str, table: dict[str, Any]) -> Atom:

@@ -55,9 +55,9 @@ def _check_bounds(plan: KernelPlan, check: Check) -> None:
     assert plan.scored is not None or not plan.key_bounds
     for one, read in plan.key_bounds:
         elements = [e for e in plan.scored.reads if e.tensor.name == one.array]  # type: ignore[union-attr]
-        if len(elements) != 1 or read.n_stride != "0":
+        if len(elements) != 1 or read.n:
             raise VerifyError(f"{one} is no bound of a row", where=plan.entry)
-        text = " + ".join([*read.base, f"row * {read.m_stride}"])
+        text = " + ".join([*read.base, *steps_text("row", read.m)]) or "0"
         check(plan, read.tensor, elements[0].index, text, {"m": "row"})
 
 
