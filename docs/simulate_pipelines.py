@@ -87,7 +87,7 @@ def row(name: str, ranks: int, between: str, once: float) -> dict[str, Any]:
         "between": between,
         "milliseconds": round(found.seconds * 1e3, 2),
         "bubble": round(found.bubble, 4),
-        "bubble_of_slots": round(made.bubble, 4),
+        "bubble_of_ticks": round(made.bubble, 4),
         "peak_gigabytes": round(found.peak / 1e9, 2),
         "bounds": found.bounds,
         "critical": {spent: round(part * 1e3, 2) for spent, part in found.critical},

@@ -40,7 +40,7 @@ def show(options: argparse.Namespace) -> int:
         print_json(
             {
                 "timetable": dataclasses.asdict(proved.timetable),
-                "slots": proved.length,
+                "ticks": proved.length,
                 "rings": [dataclasses.asdict(ring) for ring in proved.rings],
                 "proofs": [dataclasses.asdict(proof) for proof in proved.proofs],
                 "microbatches": drawn.microbatches,

@@ -1,4 +1,4 @@
-"""`Plan` -> a picture of it: a row to a rank, a column to a slot, bubbles left empty."""
+"""`Plan` -> a picture of it: a row to a rank, a column to a tick, bubbles left empty."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def text(proved: Proved, plan: Plan) -> str:
     several = len(proved.home) > proved.timetable.ranks
     rows = _rows(plan)
     width = max(len(_label(work, several)) for row in rows for work in row.values())
-    shown = min(plan.slots, _MOST_COLUMNS)
+    shown = min(plan.ticks, _MOST_COLUMNS)
     lines = []
     for rank, row in enumerate(rows):
         cells = (_label(row[n], several) if n in row else "." for n in range(shown))
-        more = " …" if shown < plan.slots else ""
+        more = " …" if shown < plan.ticks else ""
         lines.append(f"rank {rank:>2} |" + " ".join(f"{c:^{width}}" for c in cells) + more)
     return f"{proved}\n\n{summary(plan)}\n" + "\n".join(lines) + "\n"
 
 
 def summary(plan: Plan) -> str:
-    """How long it is and how much of that is waiting, at slots of one length."""
+    """How long it is and how much of that is waiting, at ticks of one length."""
     return (
-        f"{plan.microbatches} microbatches: {plan.slots} slots, bubble {plan.bubble:.1%}, "
+        f"{plan.microbatches} microbatches: {plan.ticks} ticks, bubble {plan.bubble:.1%}, "
         f"{len(plan.messages)} messages"
     )
 
@@ -43,7 +43,7 @@ def svg(proved: Proved, plan: Plan) -> str:
     """The timeline as SVG that stands alone."""
     several = len(proved.home) > proved.timetable.ranks
     rows = _rows(plan)
-    wide = _LEFT + plan.slots * _CELL + 10
+    wide = _LEFT + plan.ticks * _CELL + 10
     high = _TOP + len(rows) * _ROW + 10
     title = escape(f"{proved.timetable} | {summary(plan)}")
     parts = [
@@ -55,14 +55,14 @@ def svg(proved: Proved, plan: Plan) -> str:
         top = _TOP + rank * _ROW
         parts.append(f'<text x="8" y="{top + 17}">rank {rank}</text>')
         parts.append(
-            f'<rect x="{_LEFT}" y="{top}" width="{plan.slots * _CELL}" height="{_ROW - 3}" '
+            f'<rect x="{_LEFT}" y="{top}" width="{plan.ticks * _CELL}" height="{_ROW - 3}" '
             'fill="#eeeeee"/>'
         )
-        for slot, work in sorted(row.items()):
-            left = _LEFT + slot * _CELL
+        for tick, work in sorted(row.items()):
+            left = _LEFT + tick * _CELL
             shade = 1 - 0.45 * (work.stage // max(1, proved.timetable.ranks) % 2) * several
             parts.append(
-                f'<g><title>{work}, slot {work.slot}</title><rect x="{left}" y="{top}" '
+                f'<g><title>{work}, tick {work.tick}</title><rect x="{left}" y="{top}" '
                 f'width="{_CELL - 1}" height="{_ROW - 3}" fill="{_COLOURS[work.phase]}" '
                 f'fill-opacity="{shade:.2f}"/><text x="{left + _CELL / 2 - 0.5}" y="{top + 15}" '
                 f'text-anchor="middle" fill="#ffffff">{work.microbatch}</text></g>'
@@ -82,8 +82,8 @@ def page(proved: Proved, plan: Plan) -> str:
 
 
 def _rows(plan: Plan) -> list[dict[int, Work]]:
-    first = min(work.slot for works in plan.works for work in works)
-    return [{work.slot - first: work for work in works} for works in plan.works]
+    first = min(work.tick for works in plan.works for work in works)
+    return [{work.tick - first: work for work in works} for works in plan.works]
 
 
 def _label(work: Work, several: bool) -> str:

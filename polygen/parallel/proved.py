@@ -3,16 +3,16 @@
 1. Domain and accesses of the pipeline are sets and relations: ``forward[s, m]`` reads what stage
    s - 1 made and writes what s + 1 reads, and what its own backward pass keeps; gradients go back.
    Every element is written once, so that *flow dependences* are writes composed with reads.
-2. The timetable gives every piece of work one rank and one slot, no slot of a rank twice, and all
+2. The timetable gives every piece of work one rank and one tick, no tick of a rank twice, and all
    work of a stage to one rank, where its parameters are.
-3. No dependence is broken: its target is in a later slot than its source. Dependences between ranks
-   are the *messages*. One leaves at the end of its source's slot, in one batch with all others of
+3. No dependence is broken: its target is in a later tick than its source. Dependences between ranks
+   are the *messages*. One leaves at the end of its source's tick, in one batch with all others of
    its rank, sent and received, so that both ends of a message are in the same batch.
-4. What is kept between slots lies in rings, microbatch m in place m mod n: a stage's activations
-   from its forward to its last pass, and messages from their batch to the slot that reads them. The
+4. What is kept between ticks lies in rings, microbatch m in slot m mod n: a stage's activations
+   from its forward to its last pass, and messages from their batch to the tick that reads them. The
    least n that no two microbatches share is found, or that it grows with their number.
-5. Waits: work for messages, batches for work and for places of rings. Every wait is for something
-   earlier, in slots and batches, so that none is for itself, however many are between.
+5. Waits: work for messages, batches for work and for slots of rings. Every wait is for something
+   earlier, in ticks and batches, so that none is for itself, however many are between.
 
 Every refusal shows one pair of works with the smallest number of microbatches that has it.
 """
@@ -38,18 +38,18 @@ class Proved:
         timetable: what was proved.
         phases: that it has.
         home: per stage its rank.
-        places: per phase the relation ``[stage, microbatch] -> [rank, slot]``.
+        works: per phase the relation ``[stage, microbatch] -> [rank, tick]``.
         messages: phases of source and target, and ``[stage, microbatch] -> [stage, microbatch]``:
             the dependences between ranks.
         rings: of activations by stage, then of messages.
-        length: slots from the first to the last, an expression in ``microbatches``.
+        length: ticks from the first to the last, an expression in ``microbatches``.
         proofs: what was decided, for all numbers of microbatches.
     """
 
     timetable: Timetable
     phases: tuple[str, ...]
     home: tuple[int, ...]
-    places: tuple[tuple[str, isl.Map], ...]
+    works: tuple[tuple[str, isl.Map], ...]
     messages: tuple[tuple[str, str, isl.Map], ...]
     rings: tuple[Ring, ...]
     length: str
@@ -61,7 +61,7 @@ class Proved:
             for rank in range(self.timetable.ranks)
         )
         return "\n".join(
-            [str(self.timetable), f"stages of {ranks}", f"slots: {self.length}", "places:"]
+            [str(self.timetable), f"stages of {ranks}", f"ticks: {self.length}", "slots of rings:"]
             + [f"  {ring}" for ring in self.rings]
             + [str(proof) for proof in self.proofs]
         )
@@ -80,7 +80,7 @@ def prove(timetable: Timetable, buffers: int | None = None) -> Proved:
 
     Args:
         timetable: what to prove.
-        buffers: places that every ring may have at most, in microbatches; None: any number.
+        buffers: slots that every ring may have at most, in microbatches; None: any number.
 
     Raises:
         PipelineError: the relation cannot be read, or is about something else.
@@ -134,9 +134,9 @@ class _Prover:
     def run(self) -> Proved:
         self._function()
         self.relation = self.relation.intersect_domain(self.domain)
-        self.slot = self.relation.apply_range(self._map("[r, t] -> [t]"))
-        self.work = self.slot.apply_range(self._map("[t] -> [t, 0]"))
-        self.batch = self.slot.apply_range(self._map("[t] -> [t, 1]"))
+        self.tick = self.relation.apply_range(self._map("[r, t] -> [t]"))
+        self.work = self.tick.apply_range(self._map("[t] -> [t, 0]"))
+        self.batch = self.tick.apply_range(self._map("[t] -> [t, 1]"))
         self.rank = self.relation.apply_range(self._map("[r, t] -> [r]"))
         home = self._homes()
         self._alone()
@@ -177,7 +177,7 @@ class _Prover:
         }
         if not texts or not names <= {SIZE} or not found.is_subset(two):
             raise PipelineError(
-                "the relation is not phase[stage, microbatch] -> [rank, slot]",
+                "the relation is not phase[stage, microbatch] -> [rank, tick]",
                 where=timetable.name,
                 why=f"its parameters are {', '.join(sorted(map(str, names)))}"
                 if not names <= {SIZE} else texts[0] if texts else "it is empty",
@@ -192,7 +192,7 @@ class _Prover:
         return isl.UnionSet(f"[{SIZE}] -> {{ {text} }}").intersect_params(self.condition)
 
     def _of(self, phase: str) -> isl.Map:
-        """``[stage, microbatch] -> [rank, slot]`` of one phase."""
+        """``[stage, microbatch] -> [rank, tick]`` of one phase."""
         named = self._map(f"[s, m] -> {phase}[s, m]")
         return isl.Map.from_union_map(named.apply_range(self.relation)).coalesce()
 
@@ -213,18 +213,18 @@ class _Prover:
         if not missing.is_empty():
             absent = str(isl.sample_pair(missing.identity())).partition(" -> ")[2]
             raise IllegalPipeline(
-                f"work without a place: {absent}",
+                f"work without rank and tick: {absent}",
                 where=self.timetable.name,
                 why="every stage takes every microbatch through every phase",
                 nearest=FIXED,
             )
         relation = self.relation.intersect_domain(self.domain)
-        places = relation.reverse().apply_range(relation)
-        twice = places.subtract(relation.range().identity())
+        twice = relation.reverse().apply_range(relation)
+        twice = twice.subtract(relation.range().identity())
         if not twice.is_empty():
             who = isl.sample_pair(relation.intersect_range(twice.domain()))
             raise IllegalPipeline(
-                f"work with two places: {who}, and {isl.sample_pair(twice)}",
+                f"work that is done twice: {who}, and {isl.sample_pair(twice)}",
                 where=self.timetable.name,
                 why="work is done once",
                 nearest=FIXED,
@@ -235,7 +235,7 @@ class _Prover:
             relation.subtract_range(ranks),
             f"ranks are 0 to {self.timetable.ranks - 1}",
         )
-        self._proved("every work has one place")
+        self._proved("every work has one rank and one tick")
 
     def _homes(self) -> tuple[int, ...]:
         rank = self.rank
@@ -257,7 +257,7 @@ class _Prover:
     def _alone(self) -> None:
         together = self.relation.apply_range(self.relation.reverse())
         self._refuse(
-            "a rank has two works in one slot",
+            "a rank has two works in one tick",
             together.subtract(self.domain.identity()),
             "a rank does one at a time",
         )
@@ -299,11 +299,11 @@ class _Prover:
         return tuple(found)
 
     def _order(self, flow: isl.UnionMap) -> None:
-        broken = flow.intersect(self.slot.lex_ge_union_map(self.slot))
+        broken = flow.intersect(self.tick.lex_ge_union_map(self.tick))
         self._refuse(
             "a dependence is broken",
             broken,
-            "the second reads what the first makes, and is not in a later slot: "
+            "the second reads what the first makes, and is not in a later tick: "
             "it would wait for ever",
         )
         self._proved("no dependence is broken")
@@ -312,7 +312,7 @@ class _Prover:
         first = self._map(f"[s, m] -> {FORWARD}[s, m]").apply_range(self.work)
         last = self._map(f"[s, m] -> {self.last}[s, m]").apply_range(self.work)
         found = rings(self.timetable, "activations", (first, last), self.buffers)
-        self._proved("activations stay in their places until they have been read")
+        self._proved("activations stay in their slots until they have been read")
         return found
 
     def _messages(self, flow: isl.UnionMap) -> list[Ring]:
@@ -328,11 +328,11 @@ class _Prover:
             source = named.apply_range(messages.reverse()).apply_range(self.batch)
             held = (source, named.apply_range(self.work))
             found += rings(self.timetable, f"messages for {phase}", held, self.buffers)
-        self._proved("messages stay in their places until they have been read")
+        self._proved("messages stay in their slots until they have been read")
         return found
 
     def _live(self, flow: isl.UnionMap) -> None:
-        """Every wait is for something earlier: work in slot t is at (t, 0), its batch at (t, 1)."""
+        """Every wait is for something earlier: work in tick t is at (t, 0), its batch at (t, 1)."""
         crossing, work, batch = self._crossing(flow), self.work, self.batch
         # Work waits for the batch that brings what it reads; a batch for the work that makes it.
         stuck = crossing.intersect(batch.lex_ge_union_map(work))
@@ -343,12 +343,12 @@ class _Prover:
             "the second waits for the first, which comes later",
         )
         made = self.domain.identity().intersect(work.lex_ge_union_map(batch))
-        self._refuse("a batch before what it sends", made, "it leaves behind the slot")
+        self._refuse("a batch before what it sends", made, "it leaves behind the tick")
         self._proved("every wait is for something earlier: no deadlock")
 
     def _length(self) -> str:
-        slots = isl.Set.from_union_set(self.slot.range())
-        first, last = slots.dim_min(0), slots.dim_max(0)
+        ticks = isl.Set.from_union_set(self.tick.range())
+        first, last = ticks.dim_min(0), ticks.dim_max(0)
         length = last.sub(first).add_constant_val(isl.Val(1)).coalesce()
         text = str(length.gist_params(self.condition))
         body = text.partition("{")[2].rpartition("}")[0].strip()

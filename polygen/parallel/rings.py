@@ -1,6 +1,6 @@
-"""What is held between slots, and in how few places: rings in which microbatch m has place m mod n.
+"""What is held between ticks, and in how few slots: rings in which microbatch m has slot m mod n.
 
-Two microbatches of a stage may have one place if they are not held at the same time. How far apart
+Two microbatches of a stage may have one slot if they are not held at the same time. How far apart
 those are that are held at the same time, at most, is found for all numbers of microbatches at once;
 one more is the least ring, or there is none smaller than one of all microbatches.
 """
@@ -16,20 +16,20 @@ from polygen.parallel.timetable import SIZE, Timetable
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """Where a stage keeps something, one place to a microbatch.
+    """Where a stage keeps something, one slot to a microbatch.
 
     Attributes:
         holds: "activations", or the phase that the messages are for.
         stage: whose.
-        places: the least number that will do; None: one for every microbatch.
+        slots: the least number that will do; None: one for every microbatch.
     """
 
     holds: str
     stage: int
-    places: int | None
+    slots: int | None
 
     def __str__(self) -> str:
-        number = "as many as microbatches" if self.places is None else self.places
+        number = "as many as microbatches" if self.slots is None else self.slots
         return f"{self.holds} of stage {self.stage}: {number}"
 
 
@@ -44,9 +44,9 @@ def rings(
     Args:
         timetable: whose.
         holds: what they hold.
-        held: from ``[stage, microbatch]`` to when it is held from, ``[slot, 1]`` if that is when
-            the slot is over; and to ``[slot, 0]``, the slot in which it is read for the last time.
-        buffers: places that a ring may have at most; None: any number.
+        held: from ``[stage, microbatch]`` to when it is held from, ``[tick, 1]`` if that is when
+            the tick is over; and to ``[tick, 0]``, the tick in which it is read for the last time.
+        buffers: slots that a ring may have at most; None: any number.
 
     Raises:
         IllegalPipeline: that are too few, with two microbatches that meet.
@@ -65,7 +65,7 @@ def rings(
         if pair is not None:
             raise IllegalPipeline(
                 f"{holds}: {buffers} buffers are not enough: [stage, microbatch] {pair} "
-                "are held at the same time in one place",
+                "are held at the same time in one slot",
                 where=timetable.name,
                 why="the second would have to wait for the first, which waits for later work: "
                 "a deadlock",
@@ -75,12 +75,12 @@ def rings(
     for stage in range(timetable.stages):
         here = isl.UnionSet(f"{{ [{stage}, x] }}")
         if not end.intersect_domain(here).is_empty():
-            found.append(Ring(holds, stage, _places(apart.intersect(here))))
+            found.append(Ring(holds, stage, _slots(apart.intersect(here))))
     return found
 
 
-def _places(apart: isl.UnionSet) -> int | None:
-    """The places that these distances take; None: no number of them is enough for all."""
+def _slots(apart: isl.UnionSet) -> int | None:
+    """The slots that these distances take; None: no number of them is enough for all."""
     if apart.is_empty():
         return 1
     distances = isl.Set.from_union_set(apart)
@@ -90,7 +90,7 @@ def _places(apart: isl.UnionSet) -> int | None:
 
 
 def _nearest(apart: isl.UnionSet) -> str:
-    most = _places(apart)
+    most = _slots(apart)
     if most is not None:
         return f"buffers={most}, or another schedule"
     return "It takes as many as there are microbatches: another schedule, such as 1f1b"

@@ -1,6 +1,6 @@
 """A timetable on paper: how long its works and messages take, what waits, what must be kept.
 
-1. Works are taken in the order of their slots. One begins when its rank is free and what it reads
+1. Works are taken in the order of their ticks. One begins when its rank is free and what it reads
    has arrived; how long it takes is given, by phase.
 2. A message leaves when it is made and its link, a direction between two ranks, is free; it arrives
    after the link's latency and its bytes at the link's bandwidth. Ranks of one host have one kind
@@ -105,7 +105,7 @@ class _Simulation:
             sends.setdefault(message.source, []).append(message)
         free: dict[int, Work] = {}
         works = [work for row in self.plan.works for work in row]
-        for work in sorted(works, key=lambda work: (work.slot, work.rank)):
+        for work in sorted(works, key=lambda work: (work.tick, work.rank)):
             before = free.get(work.rank)
             begin, why = (self.ends[before], before) if before else (0.0, None)
             cause: Message | Work | None = why

@@ -1,4 +1,4 @@
-"""A timetable of a pipeline: which rank works on which microbatch of which stage, in which slot.
+"""A timetable of a pipeline: which rank works on which microbatch of which stage, in which tick.
 
 It is a relation in isl's notation, written by a person or one of the known ones:
 
@@ -31,7 +31,7 @@ class Timetable:
         name: for people.
         stages: of the pipeline.
         ranks: that share them.
-        relation: isl's text of ``phase[stage, microbatch] -> [rank, slot]``.
+        relation: isl's text of ``phase[stage, microbatch] -> [rank, tick]``.
         requires: isl's text of a condition on ``microbatches``; "" for none.
     """
 
@@ -75,21 +75,21 @@ def interleaved(stages: int, ranks: int) -> Timetable:
     group = f"{ranks * chunks}*floor(m/{ranks}) + (m mod {ranks})"
     there = f"({group} + {ranks}*floor(s/{ranks}))"
     back = f"({group} + {ranks}*({chunks - 1} - floor(s/{ranks})))"
-    places = (f"(s mod {ranks})", there, back)
-    return _alternating("interleaved", stages, ranks, places, chunks, ("0", 1))
+    indices = (f"(s mod {ranks})", there, back)
+    return _alternating("interleaved", stages, ranks, indices, chunks, ("0", 1))
 
 
 def zero_bubble(stages: int, ranks: int) -> Timetable:
     """Backward passes taken apart: gradients of parameters are computed where a rank would wait.
 
     It is ZB-H1 of https://arxiv.org/abs/2401.10241 in closed form, for 2 R - 1 microbatches or
-    more. Passes run at two slots a microbatch until the last rank has R forward passes behind it,
-    then at three; what is left of `weights` fills the slots that forward passes leave in the end.
+    more. Passes run at two ticks a microbatch until the last rank has R forward passes behind it,
+    then at three; what is left of `weights` fills the ticks that forward passes leave in the end.
     """
     rank, within, each = _in_blocks("zero-bubble", stages, ranks)
     first = f"{SIZE} - {2 * ranks - 2} + {rank}"  # `weights` before forward passes have ended
     later = f"(m - ({first}))"
-    turn = f"{2 * ranks - 2} - {rank}"  # the forward pass that is the first of three slots
+    turn = f"{2 * ranks - 2} - {rank}"  # the forward pass that is the first of three ticks
     after = f"{each - 1} - {within}"
     pieces = [
         (FORWARD, f"{rank} + 2*m", within, f"m <= {turn}"),
@@ -163,27 +163,27 @@ def _divided(name: str, stages: int, ranks: int) -> None:
 
 
 def _in_blocks(name: str, stages: int, ranks: int) -> tuple[str, str, int]:
-    """The rank of a stage, its place among the rank's stages, and how many these are."""
+    """The rank of a stage, its index among the rank's stages, and how many these are."""
     _divided(name, stages, ranks)
     each = stages // ranks
     return ("s", "0", 1) if each == 1 else (f"floor(s/{each})", f"(s mod {each})", each)
 
 
-def _parts(slot: str, part: str, each: int) -> str:
-    """The slot of one of a rank's stages, where all of them are `each` slots for one."""
-    return slot if each == 1 else f"{each}*({slot}) + {part}"
+def _parts(tick: str, part: str, each: int) -> str:
+    """The tick of one of a rank's stages, where all of them are `each` ticks for one."""
+    return tick if each == 1 else f"{each}*({tick}) + {part}"
 
 
 def _alternating(
-    name: str, stages: int, ranks: int, places: tuple[str, str, str], chunks: int,
+    name: str, stages: int, ranks: int, indices: tuple[str, str, str], chunks: int,
     block: tuple[str, int],
 ) -> Timetable:  # fmt: skip
-    """Forward passes at one a slot until the first comes back, then in turn with backward passes.
+    """Forward passes at one a tick until the first comes back, then in turn with backward passes.
 
-    In the order of a rank, forward pass k is in slot r + k, later in r + 2 k - (V - 1) R; backward
+    In the order of a rank, forward pass k is in tick r + k, later in r + 2 k - (V - 1) R; backward
     passes mirror that, from the end and from the last rank.
     """
-    rank, there, back = places
+    rank, there, back = indices
     within, each = block
     ahead = (chunks - 1) * ranks
     last = f"({2 * chunks}*{SIZE} + {2 * ranks - 3} - {rank})"  # T - 1 - r
@@ -204,7 +204,7 @@ def _timetable(
 ) -> Timetable:
     inside = f"0 <= s < {stages} and 0 <= m < {SIZE}"
     lines = [
-        f"{phase}[s, m] -> [{rank}, {slot}] : {inside}" + (f" and {where}" if where else "")
-        for phase, rank, slot, where in works
+        f"{phase}[s, m] -> [{rank}, {tick}] : {inside}" + (f" and {where}" if where else "")
+        for phase, rank, tick, where in works
     ]
     return Timetable(name, stages, ranks, f"[{SIZE}] -> {{ {'; '.join(lines)} }}", requires)

@@ -1,4 +1,4 @@
-"""`Proved` and a number of microbatches -> `Plan`: what every rank does, slot by slot.
+"""`Proved` and a number of microbatches -> `Plan`: what every rank does, tick by tick.
 
 Points of the proved relations, put in order; nothing is decided here.
 """
@@ -16,13 +16,13 @@ from polygen.parallel.timetable import SIZE
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One phase of one stage for one microbatch, with its slot."""
+    """One phase of one stage for one microbatch, with its tick."""
 
     phase: str
     stage: int
     microbatch: int
     rank: int
-    slot: int
+    tick: int
 
     def __str__(self) -> str:
         return f"{self.phase}[{self.stage},{self.microbatch}]"
@@ -41,16 +41,16 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a rank does in one slot: first the work, then one batch of messages.
+    """What a rank does in one tick: first the work, then one batch of messages.
 
     Attributes:
-        slot: which.
+        tick: which.
         work: to be done; None where the rank only sends or receives.
         sends: in an order that both ends share.
         receives: likewise.
     """
 
-    slot: int
+    tick: int
     work: Work | None
     sends: tuple[Message, ...]
     receives: tuple[Message, ...]
@@ -62,13 +62,13 @@ class Plan:
 
     Attributes:
         microbatches: how many.
-        slots: from the first to the last.
-        turns: per rank, in order; slots in which it has nothing to do are left out.
+        ticks: from the first to the last.
+        turns: per rank, in order; ticks in which it has nothing to do are left out.
         messages: all of them.
     """
 
     microbatches: int
-    slots: int
+    ticks: int
     turns: tuple[tuple[Turn, ...], ...]
     messages: tuple[Message, ...]
 
@@ -79,9 +79,9 @@ class Plan:
 
     @property
     def bubble(self) -> float:
-        """The part of all ranks' slots in which they have no work."""
+        """The part of all ranks' ticks in which they have no work."""
         done = sum(map(len, self.works))
-        return 1 - done / (len(self.turns) * self.slots)
+        return 1 - done / (len(self.turns) * self.ticks)
 
 
 def plan(proved: Proved, microbatches: int) -> Plan:
@@ -102,17 +102,17 @@ def plan(proved: Proved, microbatches: int) -> Plan:
             nearest=_nearest(proved, microbatches),
         )
     works: dict[tuple[str, int, int], Work] = {}
-    for phase, places in proved.places:
-        for stage, microbatch, rank, slot in isl.points(_fixed(places, microbatches)):
-            works[phase, stage, microbatch] = Work(phase, stage, microbatch, rank, slot)
-    first = min(work.slot for work in works.values())
-    last = max(work.slot for work in works.values())
+    for phase, relation in proved.works:
+        for stage, microbatch, rank, tick in isl.points(_fixed(relation, microbatches)):
+            works[phase, stage, microbatch] = Work(phase, stage, microbatch, rank, tick)
+    first = min(work.tick for work in works.values())
+    last = max(work.tick for work in works.values())
     messages = [
         Message(works[source, stage, microbatch], works[target, to, of])
         for source, target, between in proved.messages
         for stage, microbatch, to, of in isl.points(_fixed(between, microbatches))
     ]
-    messages.sort(key=lambda m: (m.source.slot, m.source.rank, m.target.rank, m.target.phase))
+    messages.sort(key=lambda m: (m.source.tick, m.source.rank, m.target.rank, m.target.phase))
     return Plan(
         microbatches,
         last - first + 1,
@@ -122,18 +122,18 @@ def plan(proved: Proved, microbatches: int) -> Plan:
 
 
 def _turns(ranks: int, works: list[Work], messages: list[Message]) -> tuple[tuple[Turn, ...], ...]:
-    work = {(one.rank, one.slot): one for one in works}
+    work = {(one.rank, one.tick): one for one in works}
     sends: dict[tuple[int, int], list[Message]] = defaultdict(list)
     receives: dict[tuple[int, int], list[Message]] = defaultdict(list)
     for message in messages:
-        sends[message.source.rank, message.source.slot].append(message)
-        receives[message.target.rank, message.source.slot].append(message)
+        sends[message.source.rank, message.source.tick].append(message)
+        receives[message.target.rank, message.source.tick].append(message)
     busy = sorted({*work, *sends, *receives})
     return tuple(
         tuple(
-            Turn(slot, work.get(at), tuple(sends[at]), tuple(receives[at]))
+            Turn(tick, work.get(at), tuple(sends[at]), tuple(receives[at]))
             for at in busy
-            for slot in at[1:]
+            for tick in at[1:]
             if at[0] == rank
         )
         for rank in range(ranks)

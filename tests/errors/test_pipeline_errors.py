@@ -38,25 +38,25 @@ ILLEGAL = {
     ),
     "right for few microbatches alone": (
         [FORWARD, f"backward[s,m] -> [s, 10 - s + m] : {INSIDE}"],
-        "two works in one slot: backward[3,0] -> forward[3,4] with microbatches = 5",
+        "two works in one tick: backward[3,0] -> forward[3,4] with microbatches = 5",
     ),
     "a dependence that many microbatches break": (
         [f"forward[s,m] -> [s, 4*s + 4*m] : {INSIDE}",
          f"backward[s,m] -> [s, 41 - 2*s + 2*m] : {INSIDE}"],
         "a dependence is broken: forward[3,12] -> backward[3,12] with microbatches = 13",
     ),
-    "two works in one slot": (
+    "two works in one tick": (
         [f"forward[s,m] -> [s, s + 2*m] : {INSIDE}",
          f"backward[s,m] -> [s, 8 - s + 2*m] : {INSIDE}"],
-        "two works in one slot: backward[3,0] -> forward[3,1] with microbatches = 2",
+        "two works in one tick: backward[3,0] -> forward[3,1] with microbatches = 2",
     ),
     "a microbatch left out": (
         [FORWARD.replace("<= m <", "<= m != 3 and m <"), BACKWARD],
-        "work without a place: forward[0,3] with microbatches = 4",
+        "work without rank and tick: forward[0,3] with microbatches = 4",
     ),
     "work that is done twice": (
         [FORWARD, BACKWARD, "forward[0,0] -> [0, -5]"],
-        "work with two places: forward[0,0] -> [0,-5] with microbatches = 1",
+        "work that is done twice: forward[0,0] -> [0,-5] with microbatches = 1",
     ),
     "a rank that is not there": (
         [FORWARD.replace("[s, s", "[s + 1, s"), BACKWARD.replace("[s, m", "[s + 1, m")],
@@ -89,8 +89,8 @@ def test_more_buffers_than_there_are():
         prove(timetable("gpipe", 4, 4), buffers=100)
 
 
-def test_messages_have_places_too():
-    """Stage 1 begins when all microbatches have come: that takes a place for each."""
+def test_messages_have_slots_too():
+    """Stage 1 begins when all microbatches have come: that takes a slot for each."""
     works = [
         f"{phase}[{s},m] -> [{s}, {n}*microbatches + m] : 0 <= m < microbatches"
         for n, (phase, s) in enumerate(

@@ -10,5 +10,6 @@ Importing this imports JAX; `import polygen` does not. docs/jax.md explains.
 """
 
 from polygen.adapters.jax.operator import call
+from polygen.adapters.jax.sharding import shared
 
-__all__ = ["call"]
+__all__ = ["call", "shared"]

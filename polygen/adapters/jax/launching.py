@@ -57,7 +57,10 @@ def _launcher(program: Program, scalars: tuple[float, ...]) -> Any:
             )
             for tensor in program.outputs
         ]
-        return tuple(jax.ffi.ffi_call(running.TARGET, results)(*arrays, program=text, **numbers))
+        found = jax.ffi.ffi_call(running.TARGET, results)(*arrays, program=text, **numbers)
+        # Inside shard_map, results differ over the axes of the mesh over which an array does.
+        axes = {axis for array in arrays for axis in jax.typeof(array).manual_axis_type.varying}
+        return tuple(jax.lax.pcast(one, tuple(sorted(axes)), to="varying") for one in found)
 
     def over_a_batch(size: int, in_batch: list[bool], *arrays: Any) -> Any:
         each = iter(in_batch)

@@ -61,6 +61,30 @@ def call(
         ... def layer(x, w, b):
         ...     return pgj.call(lambda x, w, b: pg.gelu(x @ w.T + b), x, w, b)
     """
+    program, arrays, scalars = prepared(
+        function, operands, out_dtype=out_dtype, acc_dtype=acc_dtype, allow_tf32=allow_tf32
+    )
+    reason = refusal(program)
+    if reason is not None:
+        raise reason
+    _require_no_folds(program)
+    results = differentiable(program, scalars)(*arrays)
+    return results if len(program.outputs) > 1 else results[0]
+
+
+def prepared(
+    function: Callable[..., Any] | Fused,
+    operands: Sequence[Any],
+    *,
+    out_dtype: Any = None,
+    acc_dtype: str = "f32",
+    allow_tf32: bool = False,
+) -> tuple[Program, list[Any], tuple[float, ...]]:
+    """The program of a call, its arrays and its numbers.
+
+    Raises:
+        PolygenError: operands that no kernel takes.
+    """
     fused = _fused(function)
     names = given.parameters_of(fused.function)
     if len(operands) != len(names):
@@ -71,14 +95,9 @@ def call(
         )
     found = tuple(_form(n, o, allow_tf32) for n, o in zip(names, operands, strict=True))
     program = _program(fused, found, out_dtype, acc_dtype)
-    reason = refusal(program)
-    if reason is not None:
-        raise reason
-    _require_no_folds(program)
     arrays = [o for o, form in zip(operands, found, strict=True) if form.extents]
     scalars = tuple(float(o) for o, form in zip(operands, found, strict=True) if not form.extents)
-    results = _differentiable(program, scalars)(*arrays)
-    return results if len(program.outputs) > 1 else results[0]
+    return program, arrays, scalars
 
 
 def _require_no_folds(program: Program) -> None:
@@ -168,7 +187,8 @@ jax.tree_util.register_static(_Kept)
 
 
 @functools.lru_cache(_MOST)
-def _differentiable(program: Program, scalars: tuple[float, ...]) -> Any:
+def differentiable(program: Program, scalars: tuple[float, ...]) -> Any:
+    """A function of a program's arrays that launches it, with its derivative."""
     names = [tensor.name for tensor in program.inputs if tensor.dims]
     given_numbers = dict(
         zip((tensor.name for tensor in program.inputs if not tensor.dims), scalars, strict=True)

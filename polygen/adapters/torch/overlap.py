@@ -75,8 +75,8 @@ def gathered(
         if not results:
             results.extend(f.new_empty((rows * ranks, *f.shape[1:])) for f in found)
         for result, value in zip(results, found, strict=True):
-            place = result.unflatten(0, (ranks, chunks, each))[first:last, chunk]
-            place.copy_(value.reshape(place.shape))
+            there = result.unflatten(0, (ranks, chunks, each))[first:last, chunk]
+            there.copy_(value.reshape(there.shape))
 
     compute(x, rank, rank + 1, slice(0, chunks))
     for number, (buffer, work) in enumerate(arriving):
@@ -194,10 +194,10 @@ def _by_rows(program: Program, name: str) -> Cut:
     Raises:
         UnsupportedProgram: there is none that gives rows of all results.
     """
-    place = [tensor.name for tensor in program.inputs].index(name)
+    number = [tensor.name for tensor in program.inputs].index(name)
 
     def fits(cut: Cut) -> bool:
-        split = cut.inputs[place] == 0 and cut.tail is None
+        split = cut.inputs[number] == 0 and cut.tail is None
         split = split and all(state in (0, WHOLE) for state in cut.inputs)
         return split and all(state == 0 for state in cut.outputs)
 
@@ -206,10 +206,10 @@ def _by_rows(program: Program, name: str) -> Cut:
 
 def _over_sums(program: Program, name: str) -> Cut:
     """The cut along an axis of an input that is summed over."""
-    place = [tensor.name for tensor in program.inputs].index(name)
+    number = [tensor.name for tensor in program.inputs].index(name)
 
     def fits(cut: Cut) -> bool:
-        return cut.inputs[place] not in (0, WHOLE) and (
+        return cut.inputs[number] not in (0, WHOLE) and (
             cut.tail is not None or all(state == PART for state in cut.outputs)
         )
 

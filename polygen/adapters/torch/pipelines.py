@@ -3,8 +3,8 @@
 1. The timetable is proved for all numbers of microbatches (`polygen.parallel`), and all ranks say
    that they mean the same one, before anything is launched.
 2. A rank goes through its turns: a stage's work on a microbatch, then one batch of point-to-point
-   operations with everything that leaves or arrives behind that slot. Both ends of a message are in
-   the batch of the same slot, in the same order. What is received is waited for where it is read.
+   operations with everything that leaves or arrives behind that tick. Both ends of a message are in
+   the batch of the same tick, in the same order. What is received is waited for where it is read.
 3. Gradients are added up in the parameters' ``.grad``, in the order of the timetable. Where a step
    fails, parameters have the gradients that they had before.
 
@@ -315,7 +315,7 @@ class _Run:
 
     # --- messages
     def _batch(self, turn: Turn) -> None:
-        """Everything that leaves or arrives behind one slot."""
+        """Everything that leaves or arrives behind one tick."""
         if not (turn.sends or turn.receives):
             return
         operations, tensors = [], []

@@ -164,6 +164,22 @@ w = jnp.arange(24 * 8).reshape(24, 8).astype(jnp.bfloat16) % 3
 call = lambda x, w: pgj.call(lambda x, w: pg.relu(x @ w.T), x, w)
 sharded = jax.jit(jax.shard_map(call, mesh=mesh, in_specs=(P("d"), P()), out_specs=P("d")))
 assert len(jax.devices()) == 2 and bool((sharded(x, w) == call(x, w)).all())
+
+b = jnp.arange(24).astype(jnp.bfloat16) - 11.5  # no sum is at the kink
+late = lambda x, w, b: pg.relu(x @ w.T + b)
+along = lambda function, outs, *ins: jax.jit(jax.shard_map(
+    function, mesh=mesh, in_specs=ins, out_specs=outs))
+rows = along(lambda x, w, b: pgj.shared(late, x, w, b, axis_name="d", split={"x": 1, "w": 1}),
+             P(), P(None, "d"), P(None, "d"), P())
+assert bool((rows(x, w, b) == pgj.call(late, x, w, b)).all())
+columns = along(lambda x, w, b: pgj.shared(late, x, w, b, axis_name="d", split={"w": 0, "b": 0}),
+                P(None, "d"), P(), P("d"), P("d"))
+assert bool((columns(x, w, b) == pgj.call(late, x, w, b)).all())
+sums = along(lambda x, w: pgj.shared(lambda x, w: 2.0 * (x @ w.T), x, w, axis_name="d",
+             split={"x": 1, "w": 1}), P(), P(None, "d"), P(None, "d"))
+assert bool((sums(x, w) == 2 * pgj.call(lambda x, w: x @ w.T, x, w)).all())
+total = lambda run: jax.grad(lambda w: run(x, w, b).astype(jnp.float32).sum())(w)
+assert bool((total(rows) == total(lambda *given: pgj.call(late, *given))).all())
 print("equal")
 """
 
@@ -179,6 +195,13 @@ def test_shards_call_kernels_of_their_own():
         check=False,
     )
     assert done.stdout.strip() == "equal", done.stderr[-2000:]
+
+
+def test_what_cannot_be_shared_is_refused(operands):
+    with pytest.raises(UnsupportedProgram, match=r"split as .* Ways to split: \{'x': 0\}"):
+        pgj.shared(layer, *operands, axis_name="d", split={"x": 1})
+    with pytest.raises(ArgumentError, match=r"no parameter is called v\. Parameters: x, w, b"):
+        pgj.shared(layer, *operands, axis_name="d", split={"v": 1})
 
 
 def test_importing_polygen_does_not_import_jax():

@@ -33,7 +33,7 @@ def test_gradients_of_pipelines_are_those_of_one_process_bit_by_bit(found):
 def test_what_pipelines_refuse_is_refused_on_all_ranks(found):
     for rank, result in enumerate(found["pipelines"]):
         assert "rank 0 has gpipe" in result["disagree"] and "6 microbatches" in result["disagree"]
-        assert "two works in one slot" in result["illegal"]
+        assert "two works in one tick" in result["illegal"]
         assert f"stage {2 * rank} is None (it is at home on rank {rank})" in result["absent"]
         assert "17 rows for 6 microbatches" in result["rows"]
 

@@ -1,4 +1,4 @@
-"""Timetables on paper: by hand, against slots of one length, and the committed record."""
+"""Timetables on paper: by hand, against ticks of one length, and the committed record."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ ROOT = Path(__file__).parents[3]
 SCRIPT = runpy.run_path(str(ROOT / "docs" / "simulate_pipelines.py"))
 
 AT_ONCE = Link("none", float("inf"), 0.0)
-SLOTS = tuple((phase, 1.0) for phase in ("forward", "backward", "weights"))
-IDEAL = Machine(SLOTS, 1.0, 1.0, 1.0, 8, AT_ONCE, AT_ONCE)
+TICKS = tuple((phase, 1.0) for phase in ("forward", "backward", "weights"))
+IDEAL = Machine(TICKS, 1.0, 1.0, 1.0, 8, AT_ONCE, AT_ONCE)
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_at_slots_of_one_length_the_bubble_is_the_timetables(name):
+def test_at_ticks_of_one_length_the_bubble_is_the_timetables(name):
     made = plan(prove(timetable(name, 8, 4)), 8)
     found = simulate(made, IDEAL)
     assert found.bubble == pytest.approx(made.bubble)
-    assert found.seconds == pytest.approx(made.slots)
+    assert found.seconds == pytest.approx(made.ticks)
     assert found.bounds == "compute"
     assert dict(found.critical)["compute"] == pytest.approx(found.seconds)
 
@@ -36,7 +36,7 @@ def test_what_is_kept_is_what_was_proved():
     proved = prove(timetable("1f1b", 4, 4))
     machine = dataclasses.replace(IDEAL, message=0.0)
     assert simulate(plan(proved, 8), machine).peak == max(
-        ring.places for ring in proved.rings if ring.places
+        ring.slots for ring in proved.rings if ring.slots
     )
 
 
