@@ -228,9 +228,11 @@ def _fit_warps(
 
 
 def _with_short_tile(candidate: Schedule, matched: Match, instruction: Atom) -> Schedule:
-    """The schedule with k tiles as long in bytes as it has them, of elements wider than words."""
+    """The schedule with k tiles as long in bytes as it has them, of elements of several registers:
+    those wider than words, and those that are split.
+    """
     size, cta = matched.a.multiplied.bytes, candidate.tile.cta
-    if size <= _WORD_BYTES:
+    if size <= _WORD_BYTES and instruction.pieces == 1:
         return candidate
     k = max(cta.k * _USUAL_BYTES // size, instruction.k)
     pipeline = candidate.pipeline
