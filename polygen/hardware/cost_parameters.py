@@ -71,7 +71,6 @@ class CostParameters:
         fold_rate: of these instructions, lanes' per cycle.
         lane_rate: multiply-adds per cycle where lanes multiply.
         lane_load_rate: elements per cycle that they read and convert for them.
-        exponential_rate: exponentials per cycle of the special function units.
         warp_memory: share of what kernels with roles reach of device memory, without them.
         copy_start: microseconds that a copy of operands takes before the kernel, however small.
         warp_start: as `start`, without roles.
@@ -135,7 +134,6 @@ class CostParameters:
     fold_rate: float
     lane_rate: float
     lane_load_rate: float
-    exponential_rate: float
     warp_memory: float
     copy_start: float
     warp_start: float

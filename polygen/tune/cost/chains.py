@@ -70,7 +70,7 @@ def chain_time(device: Device, schedule: Schedule, problem: ChainProblem) -> flo
     sharing = min(schedule.min_blocks, -(-blocks // device.multiprocessors))
     width = problem.depth + problem.columns
     products = cta.m * cta.k * width / p.product_rate * sharing
-    exponentials = cta.m * cta.k / p.exponential_rate * sharing
+    exponentials = cta.m * cta.k / p.compute_function_rate * sharing
     ring = schedule.pipeline.stages * cta.k * width * problem.item
     copies = cta.k * width * problem.item / ring * p.latency * (1 + p.crowding)
     step = max(products, exponentials, copies)
