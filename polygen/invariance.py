@@ -55,7 +55,7 @@ def sums_of(schedule: Schedule, atom: Atom, matched: Match, invariant: Sequence[
         invariant: the program's.
     """
     split = schedule.cluster.k
-    count = group_count(tiling(schedule, atom), matched, split)
+    count = group_count(tiling(schedule, atom), matched.depths, split, [n for _, n in matched.sums])
     parts, combine = (ranges(split), IN_TURN) if split > 1 else ("", "")
     begins = FROM_FIRST if schedule.specialised else FROM_ZERO
     instruction = turned(atom.name, schedule.exchange, atom.exchangeable)

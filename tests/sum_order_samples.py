@@ -41,9 +41,9 @@ def given(name: str, expression: str = "product") -> Given:
     taken: list[Given] = []
     found = mapping.sum_orders
 
-    def spy(emitted: Emitted, *rest: Any, invariant: bool, exchanged: bool) -> Any:
+    def spy(emitted: Emitted, *rest: Any, **options: Any) -> Any:
         taken.append(Given(emitted, rest))
-        return found(emitted, *rest, invariant=invariant, exchanged=exchanged)
+        return found(emitted, *rest, **options)
 
     arch = ARCHS.get(name, "sm_90a")
     schedule = next(s for s in shipped(arch) if s.name == name)

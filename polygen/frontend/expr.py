@@ -366,6 +366,12 @@ def describe_product(notation: str, lhs: Node, rhs: Node, depth: int = 3) -> str
 
 def _describe_view(node: ViewNode, depth: int) -> str:
     """A view as subscripts in the order of the source's axes, then the order of its own."""
+    text = _operand(node.source, depth, _ATOM)
+    forms = [reach.form for reach in node.reaches if reach.form is not None]
+    if any(form.padded or form.overlaps(dict(enumerate(node.dims))) for form in forms):
+        return f"windows({text})" if len(node.dims) > len(node.reaches) else f"pad({text})"
+    if forms:
+        return f"{text}.reshape({', '.join(map(str, node.dims))})"
     for axis, reach in enumerate(node.reaches):
         if reach.per > 1 and reach.axis is not None:
             reaches, dims = list(node.reaches), list(node.dims)
@@ -376,12 +382,6 @@ def _describe_view(node: ViewNode, depth: int) -> str:
             whole = dims == list(node.source.dims) and node.axes == tuple(range(len(dims)))
             text = describe(node.source if whole else once, depth)
             return f"repeat({text}, {reach.per}, axis={reach.axis})"
-    text = _operand(node.source, depth, _ATOM)
-    forms = [reach.form for reach in node.reaches if reach.form is not None]
-    if any(form.padded or form.overlaps(dict(enumerate(node.dims))) for form in forms):
-        return f"windows({text})" if len(node.dims) > len(node.reaches) else f"pad({text})"
-    if forms:
-        return f"{text}.reshape({', '.join(map(str, node.dims))})"
     kept = [axis for axis in node.axes if axis is not None]
     if kept == sorted(kept):
         items = []

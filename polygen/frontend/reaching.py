@@ -19,7 +19,9 @@ def through(
     if inner.form is None and inner.axis is None:
         return inner
     met = [inner.axis] if inner.form is None else [int(term.of) for term in inner.form.terms]
-    if inner.form is not None or any(axis is not None and outer[axis].form for axis in met):
+    merged = inner.per > 1 and any(reach.form is not None for reach in node.reaches)
+    split = any(axis is not None and outer[axis].form for axis in met)
+    if inner.form is not None or merged or split:
         return _of_forms(node, inner, outer, extents)
     assert inner.axis is not None
     found = outer[inner.axis]

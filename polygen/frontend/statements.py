@@ -88,7 +88,8 @@ def _reached(
     if reach.form is None:
         if reach.axis is None:
             return reach.offset
-        if not isinstance(index[reach.axis], Form):
+        merged = reach.per > 1 and any(one.form is not None for one in view.reaches)
+        if not merged and not isinstance(index[reach.axis], Form):
             place = affine(index[reach.axis], reach.scale, reach.offset, reach.per)
             return place if reach.rows is None else gathered(place, reach.rows, extent)
     whole = reach.whole

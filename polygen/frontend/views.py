@@ -66,7 +66,7 @@ def _axis(item: Any, axis: int, dim: Dim, where: str) -> tuple[Reach, Dim | None
         if bounds[0] in (None, 0) and bounds[1] is None and bounds[2] in (None, 1):
             return Reach(axis), dim
         if isinstance(dim, str):
-            raise _symbolic(dim, where, shown)
+            raise _symbolic(dim, where, shown, bounds[2] or 1)
         if bounds[2] == 0:
             raise ShapeError(f"{where} with {shown}", why="the step is 0")
         places = range(*slice(*bounds).indices(dim))
@@ -109,11 +109,15 @@ def _unknown(where: str, shown: str) -> TraceError:
     )
 
 
-def _symbolic(dim: str, where: str, shown: str) -> TraceError:
+def _symbolic(dim: str, where: str, shown: str, step: int = 1) -> TraceError:
+    apart = (
+        f". Or pass it with an axis of its own for the steps, […, {step}, …], and take one of it"
+    )
     return TraceError(
         f"{where} with {shown}",
         why=f"which elements that keeps depends on {dim}, whose number is known only at run time",
-        nearest=f"Write the number in the place of {dim} in the signature, or make {dim} static",
+        nearest=f"Write the number in the place of {dim} in the signature, or make {dim} static"
+        + apart * (step > 1),
     )
 
 

@@ -160,9 +160,10 @@ def map_program(
         relation,
         tiles,
         atom,
-        matched,
+        matched.depths,
         invariant=bool(invariant),
         exchanged=schedule.exchange,
+        over=tuple(extent for _, extent in matched.sums),
     )
     return ScheduleTree(
         fusion,

@@ -28,10 +28,10 @@ from dataclasses import replace
 
 from polygen import isl
 from polygen.errors import InvarianceError
+from polygen.frontend.program import Dim
 from polygen.hardware.atom import Atom
 from polygen.poly.emitted import Emitted, read_trees
 from polygen.poly.legality import Proof
-from polygen.poly.match import Match
 from polygen.poly.sum_parts import Parts, added_up, function_of, only, order_of, parts
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import Roles, Tiling
@@ -64,10 +64,11 @@ def sum_orders(
     relation: isl.UnionMap,
     tiles: Tiling,
     atom: Atom,
-    matched: Match,
+    depths: Sequence[Dim],
     *,
     invariant: bool,
     exchanged: bool = False,
+    over: Sequence[Dim] = (),
 ) -> tuple[tuple[SumOrder, ...], tuple[Proof, ...]]:
     """The orders of all products, and what was proved of them.
 
@@ -77,9 +78,10 @@ def sum_orders(
         relation: element instance -> its tile statement in a block's first tile.
         tiles: the tile hierarchy.
         atom: the instruction.
-        matched: with the lengths of the sums.
+        depths: lengths of the sums.
         invariant: refuse what depends on anything but k; else it is called `VARIES`.
         exchanged: whether the instruction's left operand is the program's right one.
+        over: of sums over several axes the lengths of the others.
 
     Raises:
         InvarianceError: with one pair of instructions.
@@ -104,7 +106,7 @@ def sum_orders(
             atom.c.dtype,
             atom.k,
             one.order(split),
-            count=group_count(tiles, matched, split.count),
+            count=group_count(tiles, depths, split.count, over),
             begins=one.begins(),
             parts=split.name,
             combine=one.combined(split),
@@ -122,18 +124,20 @@ def sum_orders(
     return tuple(found), tuple(proofs)
 
 
-def group_count(tiles: Tiling, matched: Match, split: int = 1) -> str:
+def group_count(
+    tiles: Tiling, depths: Sequence[Dim], split: int = 1, over: Sequence[Dim] = ()
+) -> str:
     """How many groups enter a sum, or one of its parts: a number where all depths are.
 
     Args:
         tiles: the tile hierarchy.
-        matched: with the lengths of the sums, and the outer loops over several axes.
+        depths: lengths of the sums.
         split: parts of a sum.
+        over: of sums over several axes the lengths of the others, whose tiles are numbered through.
     """
     steps, tile = tiles.k_steps, tiles.cta[2] * split
-    if matched.sums:
-        return _through_axes(tiles, matched, split)
-    depths = matched.depths
+    if over:
+        return _through_axes(tiles, depths[0], split, over)
     each = [-(-d // tile) * steps if isinstance(d, int) else f"ceil({d}/{tile})" for d in depths]
     if all(isinstance(one, int) for one in each):
         return str(max(one for one in each if isinstance(one, int)))
@@ -142,14 +146,13 @@ def group_count(tiles: Tiling, matched: Match, split: int = 1) -> str:
     return most if steps == 1 else f"{steps}*{most}"
 
 
-def _through_axes(tiles: Tiling, matched: Match, split: int) -> str:
-    """The same of sums over several axes, whose tiles are numbered through."""
-    (depth,), tile, steps = matched.depths, tiles.cta[2], tiles.k_steps
-    counts = [extent for _, extent in matched.sums]
-    if isinstance(depth, int) and all(isinstance(one, int) for one in counts):
-        tiles_of_all = -(-depth // tile) * math.prod(int(one) for one in counts)
+def _through_axes(tiles: Tiling, depth: Dim, split: int, over: Sequence[Dim]) -> str:
+    """The same of sums over several axes."""
+    tile, steps = tiles.cta[2], tiles.k_steps
+    if isinstance(depth, int) and all(isinstance(one, int) for one in over):
+        tiles_of_all = -(-depth // tile) * math.prod(int(one) for one in over)
         return str(-(-tiles_of_all // split) * steps)
-    text = "*".join([*map(str, counts), f"ceil({depth}/{tile})"])
+    text = "*".join([*map(str, over), f"ceil({depth}/{tile})"])
     text = text if split == 1 else f"ceil({text}/{split})"
     return text if steps == 1 else f"{steps}*{text}"
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import polygen as pg
-from polygen.errors import ShapeError, UnsupportedProgram
+from polygen.errors import ShapeError, TraceError, UnsupportedProgram
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.forms import Digit, Form, composed, inverse
 
@@ -40,6 +40,10 @@ PROGRAMS = {
     "an axis of operands": (
         lambda q, k: np.einsum("shd,thd->hst", q.reshape(-1, 2, 8), k.reshape(-1, 2, 8)),
         ("f16[S,16]", "f16[N,16]"), "v0[b,i,j] += q[i,8*b + k] * k[j,8*b + k]",
+    ),
+    "every second row": (
+        lambda x, w: (x.reshape(10, -1)[1::2] @ w), ("f16[5,2,K]", "f16[K,N]"),
+        "v0[i,j] += x[i,1,k] * w[k,j]",
     ),
     "there and back": (
         lambda x, w: (x @ w.T).reshape(-1, 2, 3, 4).reshape(-1, 24),
@@ -117,6 +121,10 @@ REFUSED = {
     "no sizes": (
         lambda x, w: (x @ w).reshape(4, -3), ("f16[4,K]", "f16[K,6]"), ShapeError,
         ("-3 is no size", "one -1"),
+    ),
+    "steps without a number": (
+        lambda x, w: x @ w[::2].T, ("f16[4,K]", "f16[N,K]"), TraceError,
+        ("depends on N", "an axis of its own for the steps, […, 2, …]"),
     ),
     "several left": (
         lambda x, w: (x @ w).reshape(-1, -1, 3), ("f16[4,K]", "f16[K,6]"), ShapeError,

@@ -7,6 +7,7 @@ import pytest
 
 from polygen import fuse, relu
 from polygen.errors import VerifyError
+from polygen.lower.accesses import Step
 from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import Epilogue, Finish, Lines, Store
 from polygen.lower.verify import verify
@@ -200,7 +201,7 @@ MUTANTS = {
     "an end that is not the operand's": ("warps", Copy, record(extents=("K", "M")), "ends at"),
     "a bias without its batch": ("warps", Epilogue, each("reads", record(base=())), "accessed at"),
     "a bias along rows": (
-        "warps", Epilogue, each("reads", record(m_stride="1", n_stride="0")), "accessed at",
+        "warps", Epilogue, each("reads", record(m=(Step("1"),), n=())), "accessed at",
     ),
     "values of two products exchanged": (
         "warps", Epilogue,
