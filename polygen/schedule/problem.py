@@ -42,6 +42,8 @@ class Problem:
         uneven: whether these are groups of rows below one another, of which `m` is the mean.
         folds: terms of a result that are folded: into sums and the like, with indices, and with
             exponentials.
+        sections: of several, rows, columns and matrices of the results of each, which have tiles of
+            their own; `n` then has the columns of all.
     """
 
     m: int
@@ -70,6 +72,7 @@ class Problem:
     stored_bits: tuple[int, int] = (0, 0)
     uneven: bool = False
     folds: tuple[int, int, int] = (0, 0, 0)
+    sections: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def copied(self) -> tuple[int, int]:
@@ -102,6 +105,7 @@ class Problem:
             source_bytes=self.source_bytes[::-1],
             operand_functions=self.operand_functions[::-1],
             stored_bits=self.stored_bits[::-1],
+            sections=tuple((n, m, batches) for m, n, batches in self.sections),
         )
 
     @property

@@ -17,14 +17,24 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from polygen.adapters.rules import pattern, rule
+from polygen.adapters.rules import beside, pattern, rule
 from polygen.adapters.torch.operator import Operator, op
 
 if TYPE_CHECKING:
     from polygen.adapters.torch.backend import Explanation, explain, polygen
     from polygen.adapters.torch.rewriting import Record
 
-__all__ = ["Explanation", "Operator", "Record", "explain", "op", "pattern", "polygen", "rule"]
+__all__ = [
+    "Explanation",
+    "Operator",
+    "Record",
+    "beside",
+    "explain",
+    "op",
+    "pattern",
+    "polygen",
+    "rule",
+]
 
 _LATER = {"Explanation": "backend", "explain": "backend", "polygen": "backend"} | {
     "Record": "rewriting"
