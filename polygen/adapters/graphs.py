@@ -114,7 +114,6 @@ class Graph:
                 read.update(found[name].reads)
         return Graph(found, self.results)
 
-
     def without_twins(self) -> Graph:
         """The graph in which views of one value in one shape are read as one."""
         first: dict[tuple[str, ...], str] = {}
