@@ -167,7 +167,7 @@ def _placed(
     """The array that a statement writes, where it writes all of it or a part."""
     ranges, index = _extents(statement, extents), statement.write.index
     name = statement.write.name
-    if sum(other.write.name == name for other in program.statements) == 1:
+    if name not in program.in_parts:
         return value
     tensor = program.tensors[name]
     shape = tuple(_size(dim, extents) for dim in tensor.dims)

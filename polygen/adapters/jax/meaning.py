@@ -95,8 +95,28 @@ def run(program: Program, operands: Sequence[Any]) -> list[Any]:
         else:
             assert isinstance(statement, Pointwise)  # operators take no folds
             found = _pointwise(statement, values, extents)
+            if statement.write.name in program.in_parts:
+                found = _placed(program, statement, found, values, sizes)
         values[statement.write.name] = found
     return [values[tensor.name] for tensor in program.outputs]
+
+
+def _placed(
+    program: Program,
+    statement: Pointwise,
+    found: Any,
+    values: Mapping[str, Any],
+    sizes: Mapping[str, int],
+) -> Any:
+    """The array that a statement writes a part of."""
+    tensor = program.tensors[statement.write.name]
+    shape = [sizes[dim] if isinstance(dim, str) else dim for dim in tensor.dims]
+    whole = values.get(tensor.name, jnp.zeros(shape, found.dtype))
+    along, place = iter(found.shape), []
+    for index in statement.write.index:
+        first = index.offset if isinstance(index, Affine) else 0
+        place.append(index if isinstance(index, int) else slice(first, first + next(along)))
+    return whole.at[tuple(place)].set(found)
 
 
 def _contraction(
@@ -122,6 +142,8 @@ def _selected(access: Access, values: Mapping[str, Any], extents: Mapping[str, i
         elif isinstance(index, Gathered):
             rows = _selected(Access(index.rows, (index.place,)), values, extents)
             array = jnp.take(array, jnp.clip(rows, 0, array.shape[axis] - 1), axis=axis)
+        elif isinstance(index, str) and array.shape[axis] != extents[index]:
+            array = jnp.take(array, jnp.arange(extents[index]), axis=axis)
     return array
 
 
