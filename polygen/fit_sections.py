@@ -4,8 +4,8 @@
    fewer stages or a narrower panel, all get.
 2. Sections share shared memory and its barriers. Where the matrices of their epilogues differ, so
    would their panels: results then go straight from the registers.
-3. For the choice among schedules the sections are one product: tiles of one are as much work as
-   tiles of another.
+3. For the choice among schedules the sections are one product with the columns of all, but for the
+   number of tiles: each section has its own.
 """
 
 from __future__ import annotations
@@ -216,4 +216,5 @@ def together(problems: Sequence[Problem]) -> Problem:
         matrix_bytes=mean([one.matrix_bytes for one in problems]),
         result_bytes=mean([one.result_bytes for one in problems]),
         access_bytes=min(one.access_bytes for one in problems),
+        sections=tuple((one.m, one.n, one.batches) for one in problems),
     )

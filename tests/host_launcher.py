@@ -199,7 +199,8 @@ class HostLauncher:
     def header_grid(self, sizes: Mapping[str, int], resident: int) -> tuple[int, int, int]:
         """The blocks that the header's function names; it does without z where that is 1."""
         launch = self.launch
-        wanted = (launch.along, launch.across, *launch.batches, launch.groups)
+        own = [dim for one in launch.sections for dim in (one.along, one.across, *one.batches)]
+        wanted = (*own, launch.groups)
         dims = dict.fromkeys(d for d in wanted if d in sizes)
         values = [*(sizes[dim] for dim in dims), *([resident] if self.launch.persistent else [])]
         found = (ctypes.c_uint * 3)(0, 0, 0 if self.launch.batches else 1)

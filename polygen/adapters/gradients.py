@@ -30,6 +30,7 @@ from polygen.frontend.program import (
     Statement,
     Tensor,
 )
+from polygen.poly.sections import sections
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,13 @@ def _require_known(program: Program, wanted: frozenset[str]) -> None:
             where=program.name,
             why="what comes back to a row's result goes to all of the row",
             nearest="Fold outside, or call it under torch.no_grad()",
+        )
+    if program.in_parts or len(sections(program)) > 1:
+        raise GradientError(
+            "results over different output domains, or in parts",
+            where=program.name,
+            why="a derivative is computed at every point of one domain",
+            nearest="Make an operator of each part, or call it under torch.no_grad()",
         )
     if program.ends:
         raise GradientError(

@@ -8,7 +8,7 @@ translates it; `polygen.adapters.torch.aten` does so for PyTorch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from polygen.frontend.dtypes import DType
@@ -114,9 +114,22 @@ class Graph:
                 read.update(found[name].reads)
         return Graph(found, self.results)
 
+    def without_twins(self) -> Graph:
+        """The graph in which views of one value in one shape are read as one."""
+        first: dict[tuple[str, ...], str] = {}
+        own: dict[str, str] = {}
+        found: dict[str, Node] = {}
+        for name, node in self.nodes.items():
+            reads = tuple(own.get(read, read) for read in node.reads)
+            found[name] = replace(node, reads=reads)
+            if node.kind == "view":
+                own[name] = first.setdefault((*reads, *map(str, node.shape)), name)
+        return Graph(found, self.results)
+
 
 Pattern = Callable[[Graph, Node], Node | None]
 Rule = Callable[[Graph, frozenset[str], Node], frozenset[str]]
+Beside = Callable[[Graph, frozenset[str], frozenset[str]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +141,20 @@ class Group:
         domain: the shape of its products.
         outputs: members whose values are read outside.
         operands: nodes outside whose values are read, each with the shape that it gets first.
+        parts: groups beside each other that it is made of, if there are several; then `domain` is
+            the first one's.
     """
 
     members: tuple[str, ...]
     domain: Shape
     outputs: tuple[str, ...]
     operands: tuple[tuple[str, Shape], ...]
+    parts: tuple[Group, ...] = ()
+
+    @property
+    def each(self) -> tuple[Group, ...]:
+        """Its parts, or itself."""
+        return self.parts or (self,)
 
     def function(self, graph: Graph) -> Callable[..., Any]:
         """The group as array code: of its operands, in order; it returns its outputs."""

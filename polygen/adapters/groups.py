@@ -3,7 +3,10 @@
 1. Every product begins a group, unless it is in one. Nodes that read the group are offered to the
    rules, in the graph's order, until none joins; then what only the group reads is absorbed.
 2. Casts and views at the end that would only make the results larger stay outside.
-3. A group without pointwise work is none: a library's product is as good.
+3. Groups that rules say may share a kernel are offered as one first, and by themselves where that
+   is not taken.
+4. A group without pointwise work is none, unless it shares a kernel: a library's product is as
+   good.
 """
 
 from __future__ import annotations
@@ -12,31 +15,83 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from polygen.adapters.forms import Form, Same, alike, most_general
-from polygen.adapters.graphs import Graph, Group, Node, Rule, Shape, placed, same
-from polygen.adapters.rules import RULES, domain_of, is_absorbed
+from polygen.adapters.graphs import Beside, Graph, Group, Node, Rule, Shape, placed, same
+from polygen.adapters.rules import BESIDE, RULES, domain_of, is_absorbed
 from polygen.errors import DTypeError, PolygenError, UnsupportedProgram
 from polygen.frontend.build import MAX_OUTPUTS, build_program
 from polygen.frontend.dtypes import F32, REALS, TF32, DType
 from polygen.frontend.program import Program, Tensor
 
 
-def groups(graph: Graph, rules: Sequence[Rule] | None = None) -> Iterator[Group]:
+def groups(
+    graph: Graph, rules: Sequence[Rule] | None = None, beside: Sequence[Beside] | None = None
+) -> Iterator[Group]:
     """All groups, in the graph's order; none share a node.
 
     Args:
         graph: with patterns replaced.
         rules: None: all there are.
+        beside: rules about two groups; None: all there are.
     """
+    found = list(_grouped(graph, RULES if rules is None else rules))
+    offered: set[str] = set()
+    for at, group in enumerate(found):
+        if group.members[0] in offered:
+            continue
+        whole = [group]
+        for other in found[at + 1 :]:
+            if other.members[0] not in offered and _share(
+                graph, whole, other, BESIDE if beside is None else beside
+            ):
+                whole.append(other)
+        offered |= {part.members[0] for part in whole}
+        if len(whole) > 1:
+            yield _together(graph, whole)
+        elif has_work(graph, group):
+            yield group
+
+
+def _share(graph: Graph, whole: Sequence[Group], other: Group, beside: Sequence[Beside]) -> bool:
+    """Whether a group may share a kernel with others, and nothing outside stands between them."""
+    members = frozenset(name for group in whole for name in group.members)
+    known: dict[str, Shape] = {name: shape for group in whole for name, shape in group.operands}
+    alike = all(same(known.get(name, shape), shape) for name, shape in other.operands)
+    few = sum(len(group.outputs) for group in (*whole, other)) <= MAX_OUTPUTS
+    if not (alike and few) or graph.between(members | frozenset(other.members)):
+        return False
+    # A value that one group makes and another reads would not be there in time.
+    if any(name in members for name, _ in other.operands):
+        return False
+    return any(
+        all(one(graph, frozenset(group.members), frozenset(other.members)) for group in whole)
+        for one in beside
+    )
+
+
+def _together(graph: Graph, whole: Sequence[Group]) -> Group:
+    members = tuple(graph.sorted(name for group in whole for name in group.members))
+    graph.kernels |= dict.fromkeys(members, members)
+    operands = {name: shape for group in whole for name, shape in group.operands}
+    outputs = tuple(graph.sorted(name for group in whole for name in group.outputs))
+    return Group(members, whole[0].domain, outputs, tuple(operands.items()), tuple(whole))
+
+
+def has_work(graph: Graph, group: Group) -> bool:
+    """Whether a group computes more than products."""
+    return any(_is_work(graph[member]) for member in group.members)
+
+
+def _grouped(graph: Graph, rules: Sequence[Rule]) -> Iterator[Group]:
+    """The groups that products begin."""
     taken: set[str] = set()
     for name, node in graph.nodes.items():
         if node.kind != "product" or name in taken:
             continue
-        members = _grown(graph, name, taken, RULES if rules is None else rules)
+        members = _grown(graph, name, taken, rules)
         found = _group(graph, members)
         taken |= {name, *found.members}
         graph.kernels |= dict.fromkeys(found.members, found.members)
-        if any(_is_work(graph[member]) for member in found.members):
-            yield found
+        yield found
 
 
 def _is_work(node: Node) -> bool:
@@ -171,14 +226,14 @@ def _require_plain(graph: Graph, group: Group) -> None:
         if graph[output].dtype not in REALS:
             raise UnsupportedProgram(f"the result {output} is no float")
     shapes = dict(group.operands)
-    for member in group.members:
+    for member, domain in ((name, part.domain) for part in group.each for name in part.members):
         node = graph[member]
         for read in node.reads:
             if read not in shapes:
                 continue
             shape: Shape | None = graph[read].shape
             if node.kind != "product":
-                shape = placed(graph[read].shape, node.shape, group.domain)
+                shape = placed(graph[read].shape, node.shape, domain)
             if shape is None or not same(shape, shapes[read]):
                 raise UnsupportedProgram(f"{read} is read in two shapes", where=member)
 

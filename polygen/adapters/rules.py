@@ -9,6 +9,13 @@ gives another one with the same value.
     def mine(graph, group, node):
         return frozenset({node.name}) if ... else NOTHING
 
+A rule of another kind is asked about two groups, and says whether they may share a kernel although
+no value joins them:
+
+    @beside
+    def alike(graph, one, other):
+        return ...
+
 Whether a group becomes a kernel is not decided here: that takes a legal program, and a prediction.
 """
 
@@ -17,13 +24,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from polygen.adapters.graphs import Graph, Node, Pattern, Rule, Shape, placed, same
+from polygen.adapters.graphs import Beside, Graph, Node, Pattern, Rule, Shape, placed, same
 from polygen.frontend import functions as f
 from polygen.frontend.dtypes import BOOL, REALS
 
 NOTHING: frozenset[str] = frozenset()
 RULES: list[Rule] = []
 PATTERNS: list[Pattern] = []
+BESIDE: list[Beside] = []
 
 
 def rule(function: Rule) -> Rule:
@@ -35,6 +43,12 @@ def rule(function: Rule) -> Rule:
 def pattern(function: Pattern) -> Pattern:
     """Add a pattern, behind those there are."""
     PATTERNS.append(function)
+    return function
+
+
+def beside(function: Beside) -> Beside:
+    """Add a rule about two groups, behind those there are."""
+    BESIDE.append(function)
     return function
 
 
@@ -146,6 +160,21 @@ def views_are_seen_through(graph: Graph, group: frozenset[str], node: Node) -> f
     if node.kind == "view" and is_at(node, domain_of(graph, group)):
         return frozenset({node.name})
     return NOTHING
+
+
+@beside
+def products_of_one_operand(graph: Graph, one: frozenset[str], other: frozenset[str]) -> bool:
+    """Groups whose products all multiply the same value, as queries, keys and values do.
+
+    Their results may have other sizes; a group has as many products as the other.
+    """
+    both = [
+        [n for n in graph.sorted(group) if graph[n].kind == "product"] for group in (one, other)
+    ]
+    if len(both[0]) != len(both[1]):
+        return False
+    multiplied = [graph[name].reads[-2:] for names in both for name in names]
+    return any(len({reads[side] for reads in multiplied}) == 1 for side in (0, 1))
 
 
 def is_absorbed(graph: Graph, group: frozenset[str], node: Node) -> bool:

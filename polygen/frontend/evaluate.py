@@ -168,8 +168,7 @@ def _placed(
 ) -> Array:
     """The array that a statement writes: as it is, a part of it, or at sums of digits."""
     name, index = statement.write.name, statement.write.index
-    alone = sum(other.write.name == name for other in program.statements) == 1
-    if alone and not any(isinstance(one, Form) for one in index):
+    if name not in program.in_parts and not any(isinstance(one, Form) for one in index):
         return value
     shape = tuple(_size(dim, extents) for dim in program.tensors[name].dims)
     found = values.get(name)

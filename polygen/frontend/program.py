@@ -366,6 +366,12 @@ class Program(Brief):
         return tuple(s for s in self.statements if isinstance(s, Fold))
 
     @property
+    def in_parts(self) -> tuple[str, ...]:
+        """The outputs that several statements write, each a part."""
+        written = [statement.write.name for statement in self.statements]
+        return tuple(t.name for t in self.outputs if written.count(t.name) > 1)
+
+    @property
     def tensors(self) -> dict[str, Tensor]:
         """Inputs and outputs by name."""
         return {t.name: t for t in (*self.inputs, *self.outputs)}

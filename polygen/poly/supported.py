@@ -1,8 +1,9 @@
 """What the passes after `Program` do not generate yet, refused by name before they start.
 
-1. Products: no operand is computed by another product, all have one output domain.
+1. Products: no operand is computed by another product; those that values join have one output
+   domain (others are sections, `polygen.poly.sections`).
 2. Sums: over axes that both operands have; several are one for isl (`polygen.poly.depth`).
-3. Outputs: arrays, of the products' output domain.
+3. Outputs: arrays, or parts of them, of the products' output domain.
 4. Indices: values are read whole, at their own point.
 
 A capability that arrives takes its refusal out of here.
@@ -137,11 +138,15 @@ def _require_one_domain(program: Program) -> None:
     first = next(iter(domains))
     for name, dims in domains.items():
         if sorted(dims) != sorted(domains[first]):
+            products = name in {product.name for product in program.contractions}
+            joined = " that values join" if products else ""
             raise UnsupportedProgram(
-                "statements over different output domains",
+                f"{'products' if products else 'statements'} over different output domains{joined}",
                 where=program.name,
                 why=", ".join(f"{n} over [{', '.join(domains[n])}]" for n in (first, name)),
-                nearest="Return what has the product's own axes, and change the axes outside",
+                nearest="Split the function: return one product, and pass it to a second function"
+                if products
+                else "Return what has the product's own axes, and change the axes outside",
             )
 
 

@@ -43,6 +43,8 @@ class Problem:
         folds: terms of a result that are folded: into sums and the like, with indices, and with
             exponentials.
         terms: products of tensor cores for one of the program's: of operands that are split.
+        sections: of several, rows, columns and matrices of the results of each, which have tiles of
+            their own; `n` then has the columns of all.
     """
 
     m: int
@@ -72,6 +74,7 @@ class Problem:
     uneven: bool = False
     folds: tuple[int, int, int] = (0, 0, 0)
     terms: int = 1
+    sections: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def copied(self) -> tuple[int, int]:
@@ -104,6 +107,7 @@ class Problem:
             source_bytes=self.source_bytes[::-1],
             operand_functions=self.operand_functions[::-1],
             stored_bits=self.stored_bits[::-1],
+            sections=tuple((n, m, batches) for m, n, batches in self.sections),
         )
 
     @property

@@ -149,6 +149,10 @@ NOT_YET = {
         "(x @ w)[None]", {"x": "f16[M,K]", "w": "f16[K,N]"},
         ("different output domains", "P1 over [1, M, N]", "outside"),
     ),
+    "a product that is broadcast to another": (
+        "x @ w + x @ u", {"x": "f16[M,K]", "w": "f16[K,N]", "u": "f16[K,1]"},
+        ("products over different output domains that values join", "S1 over [M, 1]", "Split"),
+    ),
     "operand computed in 8 bits": (
         "(x * 2).astype('e4m3') @ w", {"x": "e4m3[M,K]", "w": "e4m3[K,N]"},
         ("operand v1 is computed and rounded to e4m3", 'Write .astype("bf16")'),

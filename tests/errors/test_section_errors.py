@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import polygen as pg
-from polygen.errors import ScheduleError, UnsupportedProgram
+from polygen.adapters.gradients import derive
+from polygen.errors import GradientError, ScheduleError, UnsupportedProgram
 from polygen.hardware.device import device
 from polygen.schedule.load import shipped
 
@@ -97,3 +99,17 @@ def test_the_automatic_choice_stores_from_registers_where_epilogues_differ():
         sizes={"M": 2048, "N": 4096, "P": 1024, "K": 4096},
     )  # fmt: skip
     assert kernel.schedule.epilogue.through == "registers"
+
+
+@pytest.mark.parametrize(
+    ("function", "signature"),
+    [
+        (two, (X, WIDE, NARROW)),
+        (lambda x, w, u: np.concatenate([x @ w.T, x @ u.T], 1), (X, "bf16[64,K]", "bf16[64,K]")),
+    ],
+)
+def test_derivatives_of_sections_and_parts_are_refused(function, signature):
+    program = pg.fuse(function).program(*signature)
+    with pytest.raises(GradientError, match="different output domains, or in parts") as caught:
+        derive(program, frozenset({"x"}))
+    assert "an operator of each part" in caught.value.nearest

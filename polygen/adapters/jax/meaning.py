@@ -97,12 +97,33 @@ def run(program: Program, operands: Sequence[Any]) -> list[Any]:
         else:
             assert isinstance(statement, Pointwise)  # operators take no folds
             found = _pointwise(statement, values, extents)
+            name = statement.write.name
             if any(isinstance(index, Form) for index in statement.write.index):
-                dims = program.tensors[statement.write.name].dims
+                dims = program.tensors[name].dims
                 shape = [sizes[dim] if isinstance(dim, str) else dim for dim in dims]
-                found = _placed(statement, found, extents, shape)
+                found = _placed(statement, found, extents, shape, values.get(name))
+            elif name in program.in_parts:
+                found = _part(program, statement, found, values, sizes)
         values[statement.write.name] = found
     return [values[tensor.name] for tensor in program.outputs]
+
+
+def _part(
+    program: Program,
+    statement: Pointwise,
+    found: Any,
+    values: Mapping[str, Any],
+    sizes: Mapping[str, int],
+) -> Any:
+    """The array that a statement writes a part of."""
+    tensor = program.tensors[statement.write.name]
+    shape = [sizes[dim] if isinstance(dim, str) else dim for dim in tensor.dims]
+    whole = values.get(tensor.name, jnp.zeros(shape, found.dtype))
+    along, place = iter(found.shape), []
+    for index in statement.write.index:
+        first = index.offset if isinstance(index, Affine) else 0
+        place.append(index if isinstance(index, int) else slice(first, first + next(along)))
+    return whole.at[tuple(place)].set(found)
 
 
 def _contraction(
@@ -130,6 +151,8 @@ def _selected(access: Access, values: Mapping[str, Any], extents: Mapping[str, i
         elif isinstance(index, Gathered):
             rows = _selected(Access(index.rows, (index.place,)), values, extents)
             array = jnp.take(array, jnp.clip(rows, 0, array.shape[axis] - 1), axis=axis)
+        elif isinstance(index, str) and array.shape[axis] != extents[index]:
+            array = jnp.take(array, jnp.arange(extents[index]), axis=axis)
     return array
 
 
@@ -159,7 +182,11 @@ def _by_digits(access: Access, array: Any, extents: Mapping[str, int]) -> Any:
 
 
 def _placed(
-    statement: Pointwise, found: Any, extents: Mapping[str, int], shape: Sequence[int]
+    statement: Pointwise,
+    found: Any,
+    extents: Mapping[str, int],
+    shape: Sequence[int],
+    before: Any = None,
 ) -> Any:
     """What is written at sums of digits, over the axes of what it is written to."""
     places = _grid(extents)
@@ -167,7 +194,8 @@ def _placed(
     for index in statement.write.index:
         assert not isinstance(index, (Within, Gathered))
         at.append(form_of(index).at(places))
-    return jnp.zeros(tuple(shape), found.dtype).at[tuple(at)].set(found)
+    whole = jnp.zeros(tuple(shape), found.dtype) if before is None else before
+    return whole.at[tuple(at)].set(found)
 
 
 def _pointwise(statement: Pointwise, values: Mapping[str, Any], extents: Mapping[str, int]) -> Any:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from polygen.adapters.rules import pattern, rule
+from polygen.adapters.rules import beside, pattern, rule
 from polygen.adapters.torch.operator import Operator, op
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ __all__ = [
     "Operator",
     "Pipeline",
     "Record",
+    "beside",
     "explain",
     "gathered",
     "op",

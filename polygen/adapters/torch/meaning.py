@@ -168,6 +168,7 @@ def run(program: Program, operands: Sequence[Any], sizes: Mapping[str, Any]) -> 
     values: dict[str, Any] = dict(zip((t.name for t in program.inputs), operands, strict=True))
     exact = any(isinstance(o, torch.Tensor) and o.dtype == torch.float64 for o in operands)
     working = torch.float64 if exact else torch.float32
+    parts = program.in_parts
     for statement in program.statements:
         extents = {i: sizes[e] if isinstance(e, str) else e for i, e in statement.domain}
         if isinstance(statement, Contraction):
@@ -176,12 +177,40 @@ def run(program: Program, operands: Sequence[Any], sizes: Mapping[str, Any]) -> 
             values[statement.write.name] = _folded(statement, values, extents, working)
         else:
             found = _pointwise(statement, values, extents, working, exact, sizes)
+            name = statement.write.name
             if any(isinstance(index, Form) for index in statement.write.index):
-                dims = program.tensors[statement.write.name].dims
+                dims = program.tensors[name].dims
                 shape = [sizes[dim] if isinstance(dim, str) else dim for dim in dims]
-                found = _placed(statement, found, extents, shape)
+                found = _placed(statement, found, extents, shape, values.get(name))
+            elif name in parts:
+                found = _part(program, statement, found, values, sizes)
             values[statement.write.name] = found
     return [values[tensor.name] for tensor in program.outputs]
+
+
+def _part(
+    program: Program,
+    statement: Pointwise,
+    found: torch.Tensor,
+    values: Mapping[str, Any],
+    sizes: Mapping[str, Any],
+) -> torch.Tensor:
+    """The array that a statement writes a part of."""
+    tensor = program.tensors[statement.write.name]
+    whole = values.get(tensor.name)
+    if whole is None:
+        whole = found.new_empty([sizes[d] if isinstance(d, str) else d for d in tensor.dims])
+    place: torch.Tensor = whole
+    along = iter(found.shape)
+    for axis, index in reversed(tuple(enumerate(statement.write.index))):
+        if isinstance(index, int):
+            place = place.select(axis, index)
+    kept = [index for index in statement.write.index if not isinstance(index, int)]
+    for axis, index in enumerate(kept):
+        first = index.offset if isinstance(index, Affine) else 0
+        place = place.narrow(axis, first, next(along))
+    place.copy_(found)
+    return whole
 
 
 def _contraction(
@@ -209,6 +238,8 @@ def _selected(access: Access, values: Mapping[str, Any], extents: Mapping[str, A
         elif isinstance(index, Gathered):
             rows = _selected(Access(index.rows, (index.place,)), values, extents)
             tensor = tensor.index_select(axis, rows.clamp(0, tensor.shape[axis] - 1))
+        elif isinstance(index, str) and tensor.shape[axis] != extents[index]:
+            tensor = tensor.narrow(axis, 0, extents[index])
     return tensor
 
 
@@ -260,7 +291,11 @@ def _pointwise(
 
 
 def _placed(
-    statement: Pointwise, found: torch.Tensor, extents: Mapping[str, Any], shape: Sequence[Any]
+    statement: Pointwise,
+    found: torch.Tensor,
+    extents: Mapping[str, Any],
+    shape: Sequence[Any],
+    before: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """What is written at sums of digits, over the axes of what it is written to."""
     places = _grid(extents, found.device)
@@ -268,7 +303,7 @@ def _placed(
     for index in statement.write.index:
         assert not isinstance(index, (Within, Gathered))
         at.append(torch.as_tensor(form_of(index).at(places), device=found.device))
-    result = found.new_empty(list(shape))
+    result = found.new_empty(list(shape)) if before is None else before
     result[tuple(at)] = found
     return result
 

@@ -21,7 +21,7 @@ from torch.fx import Node as FxNode
 
 from polygen.adapters.gain import Gain, predicted, unknown
 from polygen.adapters.graphs import Graph, Group, Shape, same
-from polygen.adapters.groups import groups, program_of, refused
+from polygen.adapters.groups import groups, has_work, program_of, refused
 from polygen.adapters.kernels import stored
 from polygen.adapters.legality import refusal
 from polygen.adapters.rules import PATTERNS
@@ -82,23 +82,33 @@ def rewrite(graph: FxGraph, settings: Settings) -> list[Record]:
         What became of each group, in order.
     """
     given = translated(graph)
-    known = given.with_patterns(PATTERNS)
+    known = given.with_patterns(PATTERNS).without_twins()
     named = {node.name: node for node in graph.nodes}
     records = []
     for group in groups(known):
-        computes = _line(known, group)
-        try:
-            program, why = _decided(known, group, named, settings)
-            if program is not None:
-                _replace(graph, known, group, named, program)
-            records.append(Record(group.members, computes, program is not None, why))
-        except PolygenError as error:
-            records.append(Record(group.members, computes, False, refused(error)))
+        records.append(_settled(graph, known, group, named, settings))
+        if group.parts and not records[-1].taken:
+            parts = (part for part in group.parts if has_work(known, part))
+            records += [_settled(graph, known, part, named, settings) for part in parts]
     if len(graph.nodes) > len(named):
         _sort(graph)
         _erase_unread(graph, given, named)
         graph.lint()
     return records
+
+
+def _settled(
+    graph: FxGraph, known: Graph, group: Group, named: dict[str, FxNode], settings: Settings
+) -> Record:
+    """What becomes of a group: one that is taken is replaced."""
+    computes = _line(known, group)
+    try:
+        program, why = _decided(known, group, named, settings)
+        if program is not None:
+            _replace(graph, known, group, named, program)
+        return Record(group.members, computes, program is not None, why)
+    except PolygenError as error:
+        return Record(group.members, computes, False, refused(error))
 
 
 def _operations(graph: Graph, group: Group) -> list[str]:
@@ -109,8 +119,8 @@ def _operations(graph: Graph, group: Group) -> list[str]:
 
 def _line(graph: Graph, group: Group) -> str:
     """The operations of a group, for people."""
-    domain = " x ".join(map(str, group.domain))
-    return f"{', '.join(_operations(graph, group))} over {domain}"
+    domains = dict.fromkeys(" x ".join(map(str, part.domain)) for part in group.each)
+    return f"{', '.join(_operations(graph, group))} over {', '.join(domains)}"
 
 
 def _decided(
@@ -147,12 +157,30 @@ def _decided(
         if why:
             return None, why
         gain = predicted(laid_out, target(None), sizes)
+        if group.parts:
+            gain = Gain(gain.fused, _of_parts(graph, group, named, allow_tf32))
     elif settings.take == "measured":
         gain = measured(laid_out, sizes)
     if gain is not None and gain.ratio < settings.threshold:
         return None, f"{settings.take} {gain}"
     KERNELS.find(laid_out, sizes).artifact  # noqa: B018  (refused if it spills or fails)
     return program, f"{settings.take} {gain}" if gain else "legal"
+
+
+def _of_parts(graph: Graph, group: Group, named: dict[str, FxNode], allow_tf32: bool) -> float:
+    """Predicted time of the groups that one is made of, each as a kernel or apart.
+
+    Raises:
+        PolygenError: of one of them no kernel can be made.
+    """
+    found = 0.0
+    for part in group.parts:
+        program, extents = program_of(graph, part, "part", allow_tf32=allow_tf32, alike=same_extent)
+        orders = [_order(named[operand].meta["val"], shape) for operand, shape in part.operands]
+        sizes = {dim: hint(extent) for dim, extent in extents.items()}
+        gain = predicted(stored(program, orders), target(None), sizes)
+        found += min(gain.fused, gain.apart)
+    return found
 
 
 def hint(extent: Any) -> int:

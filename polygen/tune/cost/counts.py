@@ -173,7 +173,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
     roles, pingpong = schedule.specialised, schedule.roles.form == "pingpong"
     blocks, split = cluster.blocks, cluster.k
     tall, wide = -(-problem.m // (cta.m * cluster.m)), -(-problem.n // (cta.n * cluster.n))
-    clusters = _tall(problem, cta.m * cluster.m) * wide
+    clusters = _clusters(problem, cta.m * cluster.m, cta.n * cluster.n)
     usable = device.multiprocessors if blocks <= 2 else device.wide_cluster_multiprocessors
     slots = usable // blocks * (fitted.resident if roles else 1)
     workers = (cta.m // warp.m) * (cta.n // warp.n)
@@ -326,6 +326,13 @@ def _ahead(schedule: Schedule) -> int:
 def _there(problem: Problem) -> int:
     """Rows that a tile may bring: of groups, those of the next ones too."""
     return problem.m * problem.batches if problem.uneven else problem.m
+
+
+def _clusters(problem: Problem, rows: int, columns: int) -> int:
+    """Clusters of output tiles, of so many rows and columns; every section has its own."""
+    if problem.sections:
+        return sum(-(-m // rows) * -(-n // columns) * count for m, n, count in problem.sections)
+    return _tall(problem, rows) * -(-problem.n // columns)
 
 
 def _tall(problem: Problem, rows: int) -> int:

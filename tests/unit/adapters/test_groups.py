@@ -117,6 +117,49 @@ def test_products_over_other_domains_do_not_meet(made):
     assert found(made.graph(y)) == [{z, y}]
 
 
+def heads(made, *columns):
+    """Products of one value with several weights, over outputs of so many columns."""
+    x = made.given(M, K)
+    return x, [made.product(x, made.given(K, n), (M, n)) for n in columns]
+
+
+def test_products_of_one_operand_may_share_a_kernel(made):
+    x, (q, k, v) = heads(made, N, 2 * N, 2 * N)
+    y = made.map(pg.gelu, v)
+    graph = made.graph(q, k, y)
+    (group,) = groups(graph)
+    assert group.members == (q, k, v, y) and group.outputs == (q, k, y)
+    assert [part.members for part in group.parts] == [(q,), (k,), (v, y)]
+    assert [operand for operand, _ in group.operands].count(x) == 1
+    made_of, _ = program_of(graph, group, "heads")
+    assert len(made_of.contractions) == 3 and refusal(made_of) is None
+    assert [set(one.members) for one in groups(made.graph(q, k, y), beside=())] == [{v, y}]
+
+
+def test_products_that_wait_for_each_other_share_no_kernel(made):
+    x, (q, k) = heads(made, N, 2 * N)
+    later = made.product(x, made.opaque(q, K, 64), (M, 64))  # its weight comes of the first
+    (group,) = groups(made.graph(k, later))
+    assert set(group.members) == {q, k}
+    alone = Making()
+    x, (q,) = heads(alone, K)
+    after = alone.product(x, q, (M, K))
+    assert found(alone.graph(after)) == []
+
+
+def test_products_of_other_operands_share_no_kernel(made):
+    _, (q,) = heads(made, N)
+    _, (k,) = heads(made, 2 * N)
+    assert found(made.graph(q, k)) == []
+
+
+def test_a_pair_and_a_product_share_no_kernel(made):
+    _, (gate, up, q) = heads(made, N, N, 2 * N)
+    y = made.map(operator.mul, made.map(pg.silu, gate), up)
+    (group,) = groups(made.graph(y, q))
+    assert q not in group.members and not group.parts
+
+
 def test_views_that_split_rows_are_seen_through(made):
     _, _, b, z = layer(made)
     split = made.view(z, 2, M // 2, N)

@@ -67,6 +67,18 @@ class Block(nn.Module):
         return self.layers(x + self.out(mixed))
 
 
+class Heads(nn.Module):
+    """Queries, and fewer keys and values, of one input."""
+
+    def __init__(self, width=16, few=8):
+        super().__init__()
+        self.q, self.k = nn.Linear(width, width), nn.Linear(width, few, bias=False)
+        self.v = nn.Linear(width, few)
+
+    def forward(self, x):
+        return self.q(x), self.k(x) * 2, functional.relu(self.v(x))
+
+
 MODELS = {
     "layers": Layers,
     "relu": functools.partial(Layers, activation=functional.relu),
@@ -107,6 +119,17 @@ def test_forward_and_backward_are_what_they_were(name):
     torch._dynamo.reset()
     call = torch.compile(model, backend=functools.partial(pgt.polygen, options=LEGAL))
     torch.testing.assert_close(call(x), model(x))
+
+
+def test_products_of_one_input_are_one_kernel():
+    model, x = Heads().double(), exact(2, 6, 16)
+    with torch.no_grad():
+        (record,) = explained(model, x).records
+        assert record.taken and record.computes.endswith("over 12 x 16, 12 x 8")
+        torch._dynamo.reset()
+        call = torch.compile(model, backend=functools.partial(pgt.polygen, options=LEGAL))
+        for one, other in zip(call(x), model(x), strict=True):
+            torch.testing.assert_close(one, other)
 
 
 def test_every_batch_is_served_by_one_graph():
@@ -282,6 +305,25 @@ def test_a_group_that_is_predicted_to_win_is_taken():
 def test_a_group_that_is_predicted_to_lose_is_left():
     (record,) = decided(gelu_layer, (4096, 256), (4096, 256), (4096,), threshold=50.0)
     assert not record.taken and "times as long" in record.why
+
+
+def linears(x, *weights):
+    return tuple(functional.linear(x, w) for w in weights)
+
+
+def test_products_of_one_input_are_one_kernel_where_that_is_predicted_to_win():
+    (record,) = decided(linears, (64, 4096), (4096, 4096), (1024, 4096), (1024, 4096))
+    assert record.taken and record.computes == "mm, mm, mm over 64 x 4096, 64 x 1024"
+
+
+def test_what_shares_no_kernel_is_decided_by_itself():
+    def layers(x, w, u):
+        return functional.linear(x, w), functional.gelu(functional.linear(x, u))
+
+    shapes = (4096, 256), (4096, 256), (1024, 256)
+    whole, *parts = decided(layers, *shapes, threshold=50.0)
+    assert not whole.taken and "4096 x 4096, 4096 x 1024" in whole.computes
+    assert [part.computes for part in parts] == ["mm, gelu over 4096 x 1024"]
 
 
 def test_a_bias_alone_is_left_to_the_library():

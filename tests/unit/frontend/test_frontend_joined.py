@@ -150,3 +150,26 @@ def test_on_arrays_they_are_numpys():
     np.testing.assert_array_equal(pg.stack([a, b], axis=-1), np.stack([a, b], axis=-1))
     for one, other in zip(pg.split(a, [1], axis=1), np.split(a, [1], axis=1), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_pytorch_means_the_same():
+    torch = pytest.importorskip("torch")
+    meaning = pytest.importorskip("polygen.adapters.torch.meaning")
+    for name in ("results with a matrix", "blocks", "stack", "rotated halves", "thirds"):
+        program = pg.fuse(PROGRAMS[name][0]).program(*PROGRAMS[name][1])
+        arrays = drawn(program)
+        found = meaning.run(program, [torch.from_numpy(a) for a in arrays.values()], {})
+        wanted = evaluate(program, arrays, round_outputs=False)
+        for one, other in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(one.numpy(), other)
+
+
+def test_jax_means_the_same():
+    meaning = pytest.importorskip("polygen.adapters.jax.meaning")
+    for name in ("results with a matrix", "blocks", "stack", "rotated halves", "thirds"):
+        program = pg.fuse(PROGRAMS[name][0]).program(*PROGRAMS[name][1], out_dtype="f32")
+        arrays = drawn(program)
+        found = meaning.run(program, [np.asarray(a, "f4") for a in arrays.values()])
+        wanted = evaluate(program, arrays, round_outputs=False)
+        for one, other in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(np.asarray(one), other)

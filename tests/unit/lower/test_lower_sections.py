@@ -8,10 +8,13 @@ from functools import cache
 import pytest
 
 import polygen as pg
+from polygen.decide import candidates
 from polygen.errors import VerifyError
 from polygen.lower.launch import Extents
 from polygen.lower.sections import join
 from polygen.lower.work import Locate, Move
+from polygen.schedule.problem import Fitted
+from polygen.tune.cost.counts import counts
 
 
 @cache
@@ -49,6 +52,15 @@ def test_the_grid_has_blocks_for_the_tiles_of_all_sections():
     assert launch.work(sizes) == alone.work(sizes) + other.work(sizes) > alone.work(sizes)
     batched = replace(launch, further=(Extents("M", "P", ("B",)),))
     assert batched.work(sizes | {"B": 7}) == alone.work(sizes) + 7 * other.work(sizes)
+
+
+def test_the_cost_model_counts_the_tiles_of_all_sections():
+    made, sizes = kernel(), {"M": 300, "N": 700, "P": 40, "K": 512}
+    plan = made.passes.plan
+    problem, _ = candidates(made.program, plan.device, sizes)
+    fitted = Fitted(plan.schedule, plan.resources.blocks_per_multiprocessor)
+    assert counts(plan.device, fitted, problem).clusters == plan.launch.work(sizes)
+    assert problem.n == 740 and problem.sections == ((300, 700, 1), (300, 40, 1))
 
 
 @pytest.mark.parametrize(
