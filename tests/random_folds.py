@@ -45,7 +45,7 @@ def fold_program(seed: int, largest: int = 1500, *, roles: bool = False) -> Rand
         name, of = rng.choice(FOLDS)
         axes = ["0", "1", "-1"] if name.startswith("arg") else ["0", "1", "-1", "(0, 1)", "None"]
         axis = rng.choice(axes)
-        kept = rng.random() < 0.4 or axis in ("(0, 1)", "None")
+        kept = rng.random() < 0.4
         words = f"axis={axis}, keepdims=True" if kept else f"axis={axis}"
         outputs.append(f"{name}({of.format(f'({value})')}, {words})")
     if rng.random() < 0.6:

@@ -158,7 +158,11 @@ def arguments(
         SignatureError: a size or tensor is named like a stride.
     """
     tensors: tuple[Tensor, ...] = (*program.inputs, *program.outputs)
-    found = [Argument(t.name, "pointer" if t.dims else "scalar", tensor=t.name) for t in tensors]
+    numbers = {t.name for t in program.inputs if not t.dims}  # an output is memory in any case
+    found = [
+        Argument(t.name, "scalar" if t.name in numbers else "pointer", tensor=t.name)
+        for t in tensors
+    ]
     found += [Argument(name, "size", dim=name) for name in program.sizes]
     found += [
         Argument(stride_argument(t, axis), "stride", tensor=t.name, axis=axis)

@@ -99,14 +99,6 @@ def split_folds(program: Program) -> Split:
     """
     if not program.folds:
         return Split(program, (), (), ())
-    for tensor in program.outputs:
-        if not tensor.dims:
-            raise UnsupportedProgram(
-                f"the output {tensor} is a number",
-                where=program.name,
-                why="a kernel stores arrays",
-                nearest="Fold with keepdims=True",
-            )
     _require_invariant(program)
     return _Splitting(program).split()
 
