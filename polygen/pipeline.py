@@ -40,6 +40,7 @@ from polygen.poly.scop import Scop, scop
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import tiling
 from polygen.poly.whole_rows import RowPasses
+from polygen.rewrite.norms import norms_behind
 from polygen.schedule.model import Schedule
 from polygen.tune import lookup
 
@@ -129,10 +130,11 @@ def _generate(
 ) -> Passes:
     if is_chain(program):
         return _chain(program, device, schedule, command, skip)
+    asked, program = program, norms_behind(program)
     products, model, fusion, prospect, passes = _analysed(program)
     instruction, decided, origin = decide(program, prospect, device, sizes, schedule, skip, sums)
     copy = realign(program, prospect.matched, decided)
-    asked, program = program, program_behind(program, copy)
+    program = program_behind(program, copy)
     in_tile = is_covering(decided)
     if copy is not None or in_tile:
         products, model, fusion, prospect, passes = _analysed(program, in_tile=in_tile)
@@ -156,6 +158,7 @@ def _generate(
         invariant=program.invariant,
         folds=bool(prospect.work.folds),
         passes=passes,
+        tallies=tuple(one.ring for one in prospect.work.ring_folds(matched)),
     )
     tree = replace(tree, proofs=(*prove_prologues(program), *tree.proofs))
     if program.invariant:

@@ -19,6 +19,7 @@ from polygen.lower.given import Given
 from polygen.lower.lanes import closed_form, flat_form, panel_lanes
 from polygen.lower.plan import Buffer
 from polygen.lower.result_work import Epilogue, Finish, Line, Lines, Panel, Read, Store, Warm, Write
+from polygen.lower.tallies import given_read
 from polygen.lower.work import Boxes
 from polygen.poly.pointwise import Element, Pointwork
 from polygen.poly.results import row_vectors
@@ -49,7 +50,7 @@ def _of_pass(given: Given, work: Pointwork, suffix: str, before: tuple[Epilogue,
         vector=rows.vector,
         batch=rows.batch,
         fixed_column=staged and rows.lanes % (tiles.warp[1] // rows.vector) == 0,
-        reads=tuple(_read(one, rows.vector) for one in work.reads),
+        reads=tuple(_read(given, one, rows.vector) for one in work.reads),
         statements=work.statements,
         sums=tuple(
             (one.contraction.write.name, product.called("total" if tiles.split > 1 else "sum"))
@@ -74,7 +75,10 @@ def _of_pass(given: Given, work: Pointwork, suffix: str, before: tuple[Epilogue,
     )
 
 
-def _read(element: Element, vector: int) -> Read:
+def _read(given: Given, element: Element, vector: int) -> Read:
+    shared = given_read(given, element)
+    if shared is not None:
+        return shared
     if element.kind == "scalar":
         return Read(element.name, element.tensor, "scalar", "0", "0", 0)
     width, start = _width(element, vector), base(element.tensor, element.index)

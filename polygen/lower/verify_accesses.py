@@ -37,6 +37,7 @@ from polygen.lower.result_work import (
     Write,
 )
 from polygen.lower.scan_work import RowStore
+from polygen.lower.tally import Tally
 from polygen.lower.verify_chain import check_scans
 from polygen.lower.verify_computed import check_computed, check_rows
 from polygen.lower.verify_fragments import check_fragments
@@ -166,6 +167,12 @@ def _buffers(leaf: Leaf) -> list[str] | None:
         return [*(one.total for one in work.landings), *(one.buffer for one in work.landings)]
     if isinstance(work, Combine):
         return [*(one.buffer for one in work.landings), *(one.completed for one in work.landings)]
+    if isinstance(work, Tally):
+        return {
+            "begin": [work.registers],
+            "tally": [work.buffer, work.registers],
+            "share": [work.registers, work.norms],
+        }[leaf.op]
     if isinstance(work, Folding):
         return ["folded" + work.epilogue.suffix]
     if isinstance(work, Meeting):
@@ -180,7 +187,8 @@ def _buffers(leaf: Leaf) -> list[str] | None:
         )
         made = ["folded"] if work.epilogue.folds else []
         rows = ["row" + one.suffix for one in work.epilogue.before]
-        return [*sums, *operands, *made, *rows, *results]
+        given = [one.shared for one in work.epilogue.reads if one.shared]
+        return [*sums, *operands, *made, *rows, *dict.fromkeys(sorted(given)), *results]
     if isinstance(work, Lines):
         return [line.panel.buffer for line in work.moved]
     if isinstance(work, Store):
@@ -319,10 +327,33 @@ def _check_elements(plan: KernelPlan, e: Epilogue, work: Pointwork) -> None:
                     where=plan.entry,
                 )
         index = element.addressed
-        if access.tensor.dims:
+        if isinstance(access, Read) and access.shared:
+            _check_shared(plan, access, element)
+        elif access.tensor.dims:
             steps = [f"row * {access.m_stride}", f"column * {access.n_stride}"]
             text = " + ".join([*access.base, *steps])
             _check_address(plan, access.tensor, index, text, {"m": "row", "n": "column"})
+
+
+def _check_shared(plan: KernelPlan, access: Read, element: Element) -> None:
+    """A result of an operand's fold is where its row's is in the agent's area."""
+    role = next(one.dim for one in element.index if one.dim in ("m", "n"))
+    work = next((one for one in plan.of(Tally) if one.norms == access.shared), None)
+    if work is None or work.role != role:
+        raise VerifyError(f"{access.tensor.name} is read in {access.shared}", where=plan.entry)
+    number = [name for name, _ in work.of.results].index(access.tensor.name)
+    axis = "mn".index(role)
+    tile, warp = plan.tiles.cta[axis], plan.tiles.warp[axis]
+    for at in _units([f"b_{role}", f"w_{role}"]):
+        wanted = at[f"b_{role}"] * tile + at[f"w_{role}"] * warp
+        if _value(access.first, at) != wanted or access.start != number * work.rows:
+            raise VerifyError(
+                f"{access.tensor.name} is read from {access.start} of {access.shared} on",
+                where=f"{plan.entry}: {access.first}",
+            )
+    steps = {"m": access.m_stride, "n": access.n_stride}
+    if steps != {"m": "0", "n": "0"} | {role: "1"}:
+        raise VerifyError(f"{access.tensor.name} runs along {steps}", where=plan.entry)
 
 
 def _check_address(

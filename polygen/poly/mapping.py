@@ -96,6 +96,7 @@ def map_program(
     invariant: tuple[str, ...] = (),
     folds: bool = False,
     passes: RowPasses | None = None,
+    tallies: tuple[str, ...] = (),
 ) -> ScheduleTree:
     """Build and prove the schedule tree.
 
@@ -113,6 +114,7 @@ def map_program(
         invariant: dims that must have no part in the order of sums.
         folds: whether terms of results are folded.
         passes: of a tile that covers rows, over its sums.
+        tallies: operands that are folded beside the products.
 
     Raises:
         InvarianceError: they have; with a witness.
@@ -121,7 +123,8 @@ def map_program(
     """
     tiles = tiling(schedule, atom)
     parts = require_reassociable((one.contraction for one in matched.products), tiles.split)
-    main = main_loop(matched, ring_pieces(schedule, matched, tiles), tiles.cta[2], staged=staged)
+    pieces = ring_pieces(schedule, matched, tiles)
+    main = main_loop(matched, pieces, tiles.cta[2], staged=staged, folded=tallies)
     statements = roles(scop, fusion, matched, [product.name for product in main.products], passes)
     blocks = isl.UnionMap(space(scop.parameters) + block_map(statements, tiles, schedule))
     blocks = blocks.intersect_domain(scop.domain)

@@ -24,6 +24,7 @@ from polygen.emit.leaf import (  # noqa: F401 - importing registers
     scan,
     store_pairs,
     store_rows,
+    tally,
 )
 from polygen.emit.leaf.table import kind_of, kinds, render
 
