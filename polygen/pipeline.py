@@ -40,7 +40,7 @@ from polygen.poly.scop import Scop, scop
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import tiling
 from polygen.poly.whole_rows import RowPasses
-from polygen.rewrite.norms import norms_behind
+from polygen.rewrite.programs import rewritten
 from polygen.schedule.model import Schedule
 from polygen.tune import lookup
 
@@ -130,7 +130,7 @@ def _generate(
 ) -> Passes:
     if is_chain(program):
         return _chain(program, device, schedule, command, skip)
-    asked, program = program, norms_behind(program)
+    asked, program = program, rewritten(program)
     products, model, fusion, prospect, passes = _analysed(program)
     instruction, decided, origin = decide(program, prospect, device, sizes, schedule, skip, sums)
     copy = realign(program, prospect.matched, decided)

@@ -122,7 +122,7 @@ def element_of(access: Read, kind: str, row: str, column: str) -> str:
     """
     if not access.shared:
         return f"from_{kind}(__ldg({position(access, row, column)}))"
-    place = row if access.m_stride != "0" else column
+    place = row if access.kind == "row" else column
     own = f"max({place} - ({access.first}), 0)"  # of tiles behind the end the last is read
     return f"read_sum({access.shared}_at + ({access.start} + {own}) * 4)"
 

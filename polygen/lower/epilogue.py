@@ -50,7 +50,7 @@ def _of_pass(given: Given, work: Pointwork, suffix: str, before: tuple[Epilogue,
         vector=rows.vector,
         batch=rows.batch,
         fixed_column=staged and rows.lanes % (tiles.warp[1] // rows.vector) == 0,
-        reads=tuple(_read(given, one, rows.vector) for one in work.reads),
+        reads=tuple(given_read(given, one, _read(one, rows.vector)) for one in work.reads),
         statements=work.statements,
         sums=tuple(
             (one.contraction.write.name, product.called("total" if tiles.split > 1 else "sum"))
@@ -75,10 +75,7 @@ def _of_pass(given: Given, work: Pointwork, suffix: str, before: tuple[Epilogue,
     )
 
 
-def _read(given: Given, element: Element, vector: int) -> Read:
-    shared = given_read(given, element)
-    if shared is not None:
-        return shared
+def _read(element: Element, vector: int) -> Read:
     if element.kind == "scalar":
         return Read(element.name, element.tensor, "scalar", "0", "0", 0)
     width, start = _width(element, vector), base(element.tensor, element.index)

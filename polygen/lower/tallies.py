@@ -7,6 +7,7 @@ the layout of the ring (`polygen.lower.tally`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from polygen.errors import VerifyError
 from polygen.frontend.monoids import MONOIDS
@@ -125,23 +126,21 @@ def leaves(made: tuple[Tally, ...], versions: tuple[str, ...]) -> tuple[Leaf, ..
     return tuple(found)
 
 
-def given_read(given: Given, element: Element) -> Read | None:
-    """A result that elements read in shared memory; None for what lies in global memory."""
-    index = 0
+def given_read(given: Given, element: Element, read: Read) -> Read:
+    """A read of the epilogue; of a result that elements read in shared memory, there."""
     for one in given.work.ring_folds(given.match):
         names = [name for name, _ in one.results]
         along = {at.dim for at in element.index}
-        if element.tensor.name not in names or one.role not in along:
-            continue
-        axis = "mn".index(one.role)
-        index = names.index(element.tensor.name) * given.tiles.warp[axis]
-        steps = ("1", "0") if one.role == "m" else ("0", "1")
-        return Read(
-            element.name, element.tensor, "row" if one.role == "m" else "strided", *steps,
-            element.tensor.dtype.bytes,
-            shared=f"norms_{one.ring}", start=index, first=own_first(given, one.role),
-        )  # fmt: skip
-    return None
+        if element.tensor.name in names and one.role in along:
+            return replace(
+                read,
+                kind="row" if one.role == "m" else "strided",
+                width=element.tensor.dtype.bytes,
+                shared=f"norms_{one.ring}",
+                start=names.index(element.tensor.name) * given.tiles.warp["mn".index(one.role)],
+                first=own_first(given, one.role),
+            )
+    return read
 
 
 def tally_orders(made: Iterable[Tally]) -> dict[str, FoldOrder]:

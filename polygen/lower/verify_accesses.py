@@ -351,9 +351,8 @@ def _check_shared(plan: KernelPlan, access: Read, element: Element) -> None:
                 f"{access.tensor.name} is read from {access.start} of {access.shared} on",
                 where=f"{plan.entry}: {access.first}",
             )
-    steps = {"m": access.m_stride, "n": access.n_stride}
-    if steps != {"m": "0", "n": "0"} | {role: "1"}:
-        raise VerifyError(f"{access.tensor.name} runs along {steps}", where=plan.entry)
+    if access.kind != {"m": "row", "n": "strided"}[role]:
+        raise VerifyError(f"{access.tensor.name} is read as {access.kind}", where=plan.entry)
 
 
 def _check_address(

@@ -47,7 +47,7 @@ from polygen.poly.whole_rows import (
     placed,
     without_ones,
 )
-from polygen.rewrite.norms import norms_behind
+from polygen.rewrite.programs import rewritten
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def split_folds(program: Program) -> Split:
             dependence.
     """
     _require_invariant(program)
-    program = norms_behind(program)
+    program = rewritten(program)
     program, operands = beside_products(program)
     if not program.folds:
         return Split(program, (), (), (), operands=operands)

@@ -41,7 +41,7 @@ from polygen.poly.prologue import without_prologues
 from polygen.poly.scop import Scop, space
 from polygen.poly.supported import require_rows_known
 from polygen.poly.whole_rows import Places, RowPasses, computed_index, iterator
-from polygen.rewrite.norms import norms_behind
+from polygen.rewrite.programs import rewritten
 
 
 def result_of(value: str) -> str:
@@ -61,7 +61,7 @@ def split_for(program: Program, *, in_tile: bool) -> Split:
     split = split_folds(program)
     if not in_tile or not split.rows:
         return split
-    inside = _Covering(beside_products(norms_behind(program))[0], split).split()
+    inside = _Covering(beside_products(rewritten(program))[0], split).split()
     return replace(inside, operands=split.operands)
 
 

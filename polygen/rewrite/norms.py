@@ -23,7 +23,6 @@ what the square of the mean is larger than it.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -43,11 +42,6 @@ from polygen.frontend.program import (
 )
 from polygen.rewrite.simplify import Fresh, each_once, needed
 
-ASSUMED = (
-    "what folds of an operand's rows make of them has left the product: reals are summed in "
-    "another order, and a row's factor is applied behind the rounding of elements"
-)
-_MOST = 64  # programs
 _MOST_TERMS = 16  # of a sum
 
 
@@ -59,7 +53,6 @@ class _Term:
     element: Argument | None
 
 
-@functools.lru_cache(maxsize=_MOST)
 def norms_behind(program: Program) -> Program:
     """The program whose products multiply nothing that folds of their operands' rows are in.
 
