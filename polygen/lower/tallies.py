@@ -22,7 +22,7 @@ from polygen.lower.operands import k_of_all
 from polygen.lower.plan import Buffer, KernelPlan, Leaf, Rows
 from polygen.lower.result_work import Read
 from polygen.lower.synchronise import counter_of
-from polygen.lower.tally import Tally, lanes_of, prove
+from polygen.lower.tally import Tally, lanes_of, prove, value_of
 from polygen.poly.elements import Element
 from polygen.poly.legality import Proof
 from polygen.poly.operand_folds import RingFolds
@@ -201,3 +201,28 @@ def check_tallies(plan: KernelPlan) -> tuple[Proof, ...]:
         for one in made
         for fold in one.folds
     )
+
+
+def check_shared(plan: KernelPlan, access: Read, element: Element) -> None:
+    """A result that elements read is where its row's is in the agent's area.
+
+    Raises:
+        VerifyError: it is elsewhere.
+    """
+    role = next(one.dim for one in element.index if one.dim in ("m", "n"))
+    work = next((one for one in plan.of(Tally) if one.norms == access.shared), None)
+    if work is None or work.role != role:
+        raise VerifyError(f"{access.tensor.name} is read in {access.shared}", where=plan.entry)
+    number = [name for name, _ in work.of.results].index(access.tensor.name)
+    axis = "mn".index(role)
+    steps = {f"b_{role}": plan.tiles.cta[axis], f"w_{role}": plan.tiles.warp[axis]}
+    for one in ("", *steps):
+        at = dict.fromkeys(steps, 0) | ({one: 1} if one else {})
+        wanted = steps.get(one, 0)
+        if value_of(access.first, at) != wanted or access.start != number * work.rows:
+            raise VerifyError(
+                f"{access.tensor.name} is read from {access.start} of {access.shared} on",
+                where=f"{plan.entry}: {access.first}",
+            )
+    if access.kind != {"m": "row", "n": "strided"}[role]:
+        raise VerifyError(f"{access.tensor.name} is read as {access.kind}", where=plan.entry)

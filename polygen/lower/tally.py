@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -184,7 +185,7 @@ def prove(of: Tally, stored_at: Callable[[Integers, Integers], Integers]) -> Non
         for own in (row + part * of.rows for part in range(of.parts)):
             first = (own, (k - e) * size) if of.k_inner else (k - e, own * size)
             wanted = (own, k * size) if of.k_inner else (k, own * size)
-            found = _value(of.place, {"row": first[0], "byte": first[1]})
+            found = value_of(of.place, {"row": first[0], "byte": first[1]})
             if (
                 not np.array_equal(found + e * size, stored_at(*wanted))
                 or (found % (of.access * size)).any()
@@ -204,7 +205,6 @@ def prove(of: Tally, stored_at: Callable[[Integers, Integers], Integers]) -> Non
         raise VerifyError(f"{of.lanes} lanes cannot meet", where=where)
 
 
-def _value(text: str, names: dict[str, Integers]) -> Integers:
-    """A formula on arrays: C and Python are alike but for the division."""
-    found: Integers = eval(text.replace("/", "//"), {"__builtins__": {}}, dict(names))
-    return found
+def value_of(text: str, names: Mapping[str, Any]) -> Any:
+    """A formula on numbers or arrays: C and Python are alike but for the division."""
+    return eval(text.replace("/", "//"), {"__builtins__": {}}, dict(names))

@@ -37,6 +37,7 @@ from polygen.lower.result_work import (
     Write,
 )
 from polygen.lower.scan_work import RowStore
+from polygen.lower.tallies import check_shared
 from polygen.lower.tally import Tally
 from polygen.lower.verify_chain import check_scans
 from polygen.lower.verify_computed import check_computed, check_rows
@@ -328,31 +329,11 @@ def _check_elements(plan: KernelPlan, e: Epilogue, work: Pointwork) -> None:
                 )
         index = element.addressed
         if isinstance(access, Read) and access.shared:
-            _check_shared(plan, access, element)
+            check_shared(plan, access, element)
         elif access.tensor.dims:
             steps = [f"row * {access.m_stride}", f"column * {access.n_stride}"]
             text = " + ".join([*access.base, *steps])
             _check_address(plan, access.tensor, index, text, {"m": "row", "n": "column"})
-
-
-def _check_shared(plan: KernelPlan, access: Read, element: Element) -> None:
-    """A result of an operand's fold is where its row's is in the agent's area."""
-    role = next(one.dim for one in element.index if one.dim in ("m", "n"))
-    work = next((one for one in plan.of(Tally) if one.norms == access.shared), None)
-    if work is None or work.role != role:
-        raise VerifyError(f"{access.tensor.name} is read in {access.shared}", where=plan.entry)
-    number = [name for name, _ in work.of.results].index(access.tensor.name)
-    axis = "mn".index(role)
-    tile, warp = plan.tiles.cta[axis], plan.tiles.warp[axis]
-    for at in _units([f"b_{role}", f"w_{role}"]):
-        wanted = at[f"b_{role}"] * tile + at[f"w_{role}"] * warp
-        if _value(access.first, at) != wanted or access.start != number * work.rows:
-            raise VerifyError(
-                f"{access.tensor.name} is read from {access.start} of {access.shared} on",
-                where=f"{plan.entry}: {access.first}",
-            )
-    if access.kind != {"m": "row", "n": "strided"}[role]:
-        raise VerifyError(f"{access.tensor.name} is read as {access.kind}", where=plan.entry)
 
 
 def _check_address(

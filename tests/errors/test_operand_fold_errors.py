@@ -13,7 +13,7 @@ from polygen.errors import ScheduleError, UnsupportedProgram, VerifyError
 from polygen.frontend.build import build_program
 from polygen.frontend.dtypes import BF16
 from polygen.frontend.program import Tensor
-from polygen.lower.tallies import check_tallies
+from polygen.lower.tallies import check_shared, check_tallies
 from polygen.lower.tally import Tally
 from polygen.poly.folds import split_folds
 from polygen.schedule.model import Epilogue
@@ -105,3 +105,19 @@ def test_elements_that_are_left_out_or_read_elsewhere(change, message):
     )
     with pytest.raises(VerifyError, match=message):
         check_tallies(replace(plan, leaves=leaves))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"first": "b_m * 32"}, "is read from 0 of norms_a on"),
+        ({"start": 16}, "is read from 16 of norms_a on"),
+        ({"kind": "strided"}, "is read as strided"),
+        ({"shared": "norms_b"}, "is read in norms_b"),
+    ],
+)
+def test_results_that_are_read_elsewhere(change, message):
+    schedule = small(epilogue=Epilogue(through="registers"))
+    plan = distances.compile(*SIGNATURE, arch="sm_80", schedule=schedule).passes.plan
+    with pytest.raises(VerifyError, match=message):
+        check_shared(plan, replace(plan.epilogue.reads[0], **change), plan.work.reads[0])
