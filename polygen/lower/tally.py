@@ -28,7 +28,7 @@ from polygen.hardware.data_file import Integers
 from polygen.lower.fragments import Beside
 from polygen.poly.operand_folds import RingFold, RingFolds
 
-_WAYS = 4  # registers into which a thread combines by turns, of all its rows
+WAYS = 4  # registers into which a thread combines elements of an access by turns, of all rows
 _NUMBERS_END = 6e4  # below it all types have numbers
 _ARITHMETIC: dict[str, Callable[..., float]] = {
     "cast": float,
@@ -113,7 +113,7 @@ class Tally:
     @property
     def ways(self) -> int:
         """Registers of a row."""
-        return max(1, _WAYS // self.turns)
+        return max(1, min(WAYS // self.turns, self.access))
 
     @property
     def accesses(self) -> int:

@@ -23,6 +23,7 @@ from polygen.poly.elements import Along, Element
 from polygen.poly.operand_folds import RingFold
 
 _WORD_BYTES = 4
+_UNROLLED = 2  # accesses that are on their way to a thread: more take registers from the sums
 
 
 @leaf("begin", "threads", Tally)
@@ -60,7 +61,7 @@ def _(plan: KernelPlan, one: Leaf, work: Tally) -> Text:
         f"for (int turn_of_row = 0; turn_of_row < {work.turns}; ++turn_of_row) {{",
         f"  const int own_row = min({_own_row(work, each)}, {work.rows - 1}){work.part};",
         *([f"  {_row(work)}"] if any(map(_by_row, work.folds)) else []),
-        "#pragma unroll",
+        f"#pragma unroll {_UNROLLED}",
         f"  for (int access = 0; access < {work.accesses}; ++access) {{",
         f"    const int first_k = ({_lane(work)} + access * {work.lanes}) * {work.access};",
         f"    unsigned held[{words}];",
@@ -227,7 +228,7 @@ def _term(work: Tally, fold: RingFold, beside: tuple[Beside, ...]) -> list[str]:
             f"own_k < {k_extent} ? {value} : {none}"
             for value, none in zip(values, nothing, strict=True)
         ]
-    way = f"(access * {work.access} + e) % {work.ways}"
+    way = f"e % {work.ways}" if work.ways > 1 else "0"
     into = [f"{name}[turn_of_row][{way}]" for name in work.names(fold)]
     return [*lines, combined(fold.monoid, into, values)]
 
