@@ -45,6 +45,7 @@ from polygen.poly.sections import require_alike, sections
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import tiling
 from polygen.poly.whole_rows import RowPasses
+from polygen.rewrite.programs import rewritten
 from polygen.schedule.model import Schedule
 from polygen.tune import lookup
 
@@ -145,13 +146,15 @@ def _generate(
 ) -> Passes:
     if is_chain(program):
         return _chain(program, device, sizes, schedule, command, skip)
+    asked, program = program, rewritten(program)
     require_alike(program)
     if len(sections(program)) > 1:
-        return _of_sections(program, device, sizes, schedule, command, skip)
+        joined = _of_sections(program, device, sizes, schedule, command, skip)
+        return replace(joined, program=asked)
     products, model, fusion, found, passes = _analysed(program)
     instruction, decided, origin = decide(program, found, device, sizes, schedule, skip, sums)
     copy = realign(program, found.matched, decided)
-    asked, program = program, program_behind(program, copy)
+    program = program_behind(program, copy)
     in_tile = is_covering(decided)
     if copy is not None or in_tile:
         products, model, fusion, found, passes = _analysed(program, in_tile=in_tile)
@@ -204,6 +207,7 @@ def _mapped(
         folds=bool(work.folds),
         passes=found.passes,
         longer=any(depth not in matched.depths for depth in depths),
+        tallies=tuple(one.ring for one in work.ring_folds(matched)),
     )
     walks = (prove_walk(len(matched.sums) + 1),) if matched.sums else ()
     return replace(tree, proofs=(*prove_prologues(program), *walks, *tree.proofs))

@@ -14,6 +14,7 @@ from polygen.poly import ast
 from polygen.poly.elements import Compute
 from polygen.poly.match import Operand
 from polygen.poly.prologue import Prologue
+from polygen.rewrite.programs import ASSUMED, rewritten
 from polygen.rewrite.separation import correction
 from polygen.schedule.problem import Fitted
 from polygen.schedule.sums import reproducible
@@ -24,9 +25,12 @@ STAGES = ("program", "rewrite", "scop", "tree", "ast", "plan", "cost", "cuda", "
 
 
 def show_rewrite(program: Program) -> str:
-    """How a chain of products became one loop over keys, step by step."""
+    """How a chain of products became one loop over keys, step by step; or what left a product."""
     if not is_chain(program):
-        return f"{program.source}: nothing is rewritten, no product reads what another sums"
+        normed = rewritten(program)
+        if normed is program:
+            return f"{program.source}: nothing is rewritten, no product reads what another sums"
+        return f"{program}\n\n# {ASSUMED}\n{normed}"
     found = matched(program)
     return f"{program}\n\n{found.chain}\n\n{found.scores}\n{found.values}"
 

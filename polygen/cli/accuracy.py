@@ -21,6 +21,8 @@
    middle between two numbers of the operand's type that the errors above may round it to the other
    one, delta grows by what that would change.
 
+7. What is rewritten before it is generated (`polygen.rewrite.programs`) is judged as it is then.
+
 Where that is not finite (a logarithm at its pole), elements are not compared.
 """
 
@@ -52,6 +54,7 @@ from polygen.frontend.program import (
 from polygen.frontend.rounding import round_to
 from polygen.poly.prologue import multiplied as multiplied_as
 from polygen.poly.prologue import prologues, without_prologues
+from polygen.rewrite.programs import rewritten
 
 Array = np.ndarray[Any, Any]
 _POINTWISE = 2.0**-18  # relative error of a chain of f32 functions, as `Kernel.check` takes it
@@ -106,6 +109,7 @@ def expected(
     """
     if program.ends:
         return _of_groups(program, arrays, sizes, atom_k)
+    program = rewritten(program)
     given = {t.name: np.asarray(arrays[t.name]).astype(np.float64) for t in program.inputs}
     made = {value: _operand(program, value, given, sizes) for value in prologues(program)}
     program = without_prologues(program)

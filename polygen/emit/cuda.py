@@ -27,6 +27,7 @@ from polygen.emit.leaf.load_threads import SHARED_ALIGNMENT
 from polygen.emit.leaf.make_fragments import made_lines
 from polygen.emit.leaf.scan import scan_combining, scan_helpers, scan_reads
 from polygen.emit.leaf.sections import counted
+from polygen.emit.leaf.tally import elements, tally_helpers, tally_tensors
 from polygen.emit.leaves import extent_names, matrix_coordinates, size_name
 from polygen.emit.places import places
 from polygen.emit.row_groups import count, declared, find, of_group
@@ -58,7 +59,7 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         **instructions(plan),
         **_frame(plan),
         "header": header(plan, command),
-        **types(plan, scan_reads(plan)),
+        **types(plan, (*scan_reads(plan), *elements(tally_tensors(plan)))),
         "helpers": _for_device(plan.device, (*_helpers(plan), *called)),
         "combining": [*functions, *scan_combining(plan)],
         "kept": kept_declared(plan),
@@ -85,6 +86,7 @@ def _helpers(plan: KernelPlan) -> tuple[str, ...]:
     """The files of functions that statements call, behind and before the products."""
     before = [name for c in copies(plan) if c.computed for name in computed_lines(c.computed)[1]]
     before += [name for work in plan.of(Make) for name in made_lines(work)[1]]
+    before += tally_helpers(plan)
     last = [name for one in plan.each for name in statements(plan, one.epilogue)[1]]
     passes = [name for e in plan.epilogue.before for name in statements(plan, e)[1]]
     return tuple(dict.fromkeys((*last, *passes, *before, *scan_helpers(plan))))

@@ -91,7 +91,7 @@ def exchanged(monoid: str, names: Sequence[str], masks: Sequence[int]) -> list[s
 def result_address(tensor: Tensor, extents: Sequence[Dim]) -> str:
     """Where a result goes; axes of extent 1 have one place."""
     own = [axis for axis, dim in enumerate(tensor.dims) if dim != 1]
-    if len(tensor.dims) == 1:
+    if len(tensor.dims) <= 1:
         return " + ".join([c_name(tensor.name), *(["fold_result"] if extents else [])])
     terms = []
     for at, axis in enumerate(own):

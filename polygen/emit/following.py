@@ -28,6 +28,7 @@ from polygen.emit.folds import (
     stored,
 )
 from polygen.emit.key_parts import merged_rows
+from polygen.emit.leaf.tally import tally_monoids
 from polygen.emit.leaves import size_name
 from polygen.emit.names import c_name
 from polygen.frontend.monoids import MONOIDS
@@ -46,6 +47,7 @@ def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
     passes = (one for e in plan.epilogue.before for one in e.folds)
     made = [one.monoid for one in (*plan.epilogue.folds, *passes)]
     made += [one.function for one in late]
+    made += tally_monoids(plan)
     for name in dict.fromkeys(made):
         monoid = MONOIDS[name]
         left, right = ([f"{side}{at}" for at in range(len(monoid.identity))] for side in "ab")

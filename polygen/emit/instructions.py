@@ -121,15 +121,7 @@ def _corners(plan: KernelPlan, moved: Sequence[Boxes], first: int) -> list[dict[
 
 def placement(buffer: Buffer) -> str:
     """The byte offset of byte `byte` of row `row`, as proved for the buffer's swizzle."""
-    layout = buffer.rows
-    swizzle = layout.swizzle
-    if not swizzle.mask:
-        return f"row * {layout.row_bytes} + byte"
-    row = f"(row >> {swizzle.shift})" if swizzle.shift else "row"
-    spread = f"({row} & {swizzle.mask})"
-    if swizzle.multiplier != 1:
-        spread = f"{swizzle.multiplier} * {spread}"
-    return f"row * {layout.row_bytes} + (((byte >> 4) ^ {spread}) << 4) + (byte & 15)"
+    return buffer.rows.place
 
 
 def _chunk_reads(plan: KernelPlan) -> list[dict[str, str]]:

@@ -142,6 +142,22 @@ def position(access: Read | Write, row: str, column: str) -> str:
     return " + ".join([c_name(access.tensor.name), *access.base, *parts])
 
 
+def element_of(access: Read, kind: str, row: str, column: str) -> str:
+    """C text of an element that goes with (row, column), as a float.
+
+    Args:
+        access: to the array, or to results in shared memory.
+        kind: under which name the array's elements are read.
+        row: of the array.
+        column: of the array.
+    """
+    if not access.shared:
+        return f"from_{kind}(__ldg({position(access, row, column)}))"
+    place = row if access.kind == "row" else column
+    own = f"max({place} - ({access.first}), 0)"  # of tiles behind the end the last is read
+    return f"read_sum({access.shared}_at + ({access.start} + {own}) * 4)"
+
+
 def row_at(rows: Rows, row: str) -> str:
     """Which row of an array goes with a row: the one that a vector names."""
     row = row if rows.per == 1 else f"({row} / {rows.per})"

@@ -15,6 +15,7 @@ from polygen.emit.leaf.table import INDENT
 from polygen.emit.leaves import sum_register
 from polygen.lower.plan import KernelPlan, Place
 from polygen.lower.result_work import Finish
+from polygen.lower.tally import Tally
 from polygen.lower.work import Load, Product, Send, Stream
 
 # Above the loops of a place.
@@ -99,7 +100,7 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
     warps = plan.device.warpgroup_warps
     quarter = f"const int quarter = warp % {warps} * {atom.m // warps}"
     in_panels = any(isinstance(leaf.work, Finish) for leaf in plan.leaves)
-    if not in_panels or plan.epilogue.folds or plan.epilogue.before:
+    if not in_panels or plan.epilogue.folds or plan.epilogue.before or plan.of(Tally):
         own = ("group" if count > 1 else "0" for count in plan.tiles.warps)
         quarter += "".join(f", w_{axis} = {part}" for axis, part in zip("mn", own, strict=True))
     wide = {work.total: work.columns // atom.n or columns for work in plan.of(Product)}

@@ -24,6 +24,8 @@ from polygen.lower.memory import needed
 from polygen.lower.plan import Argument, KernelPlan, Launch, Leaf, Place, Resources
 from polygen.lower.resources import resources
 from polygen.lower.result_work import Store
+from polygen.lower.tallies import tally_orders
+from polygen.lower.tally import Tally
 from polygen.lower.work import Boxes, Move
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.pointwise import pointwork
@@ -79,6 +81,7 @@ def lower(
     raster = prove_linear_raster(group) if launch.persistent else (prove_raster(group),)
     if tree.match.groups is not None:
         raster += prove_row_groups(tiles.cta[0] * schedule.cluster.m)
+    orders = tally_orders(leaf.work for leaf in inside.leaves if isinstance(leaf.work, Tally))
     return KernelPlan(
         entry=f"pg_{program.name}",
         program=program,
@@ -100,7 +103,7 @@ def lower(
         frame=tree.synchronised.frame,
         proofs=(*tree.proofs, *raster),
         resources=taken,
-        sums=replace(tree.sums, folds=fold_orders(program, split, out)),
+        sums=replace(tree.sums, folds=fold_orders(program, split, out, orders)),
     )
 
 
@@ -173,7 +176,11 @@ def arguments(
         SignatureError: a size or tensor is named like a stride.
     """
     tensors: tuple[Tensor, ...] = (*program.inputs, *program.outputs)
-    found = [Argument(t.name, "pointer" if t.dims else "scalar", tensor=t.name) for t in tensors]
+    numbers = {t.name for t in program.inputs if not t.dims}  # an output is memory in any case
+    found = [
+        Argument(t.name, "scalar" if t.name in numbers else "pointer", tensor=t.name)
+        for t in tensors
+    ]
     found += [Argument(name, "size", dim=name) for name in program.sizes]
     found += [
         Argument(stride_argument(t, axis), "stride", tensor=t.name, axis=axis)

@@ -19,6 +19,7 @@ from polygen.lower.given import Given
 from polygen.lower.lanes import closed_form, flat_form, panel_lanes
 from polygen.lower.plan import Buffer
 from polygen.lower.result_work import Epilogue, Finish, Line, Lines, Panel, Read, Store, Warm, Write
+from polygen.lower.tallies import given_read
 from polygen.lower.work import Boxes
 from polygen.poly.pointwise import Element, Pointwork
 from polygen.poly.results import row_vectors
@@ -49,7 +50,7 @@ def _of_pass(given: Given, work: Pointwork, suffix: str, before: tuple[Epilogue,
         vector=rows.vector,
         batch=rows.batch,
         fixed_column=staged and rows.lanes % (tiles.warp[1] // rows.vector) == 0,
-        reads=tuple(_read(one, rows.vector) for one in work.reads),
+        reads=tuple(given_read(given, one, _read(one, rows.vector)) for one in work.reads),
         statements=work.statements,
         sums=tuple(
             (one.contraction.write.name, product.called("total" if tiles.split > 1 else "sum"))

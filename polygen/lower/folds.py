@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -159,10 +159,20 @@ def following(split: Split, entry: str, parts: Sequence[FoldPart]) -> Following 
     )
 
 
-def fold_orders(program: Program, split: Split, out: Epilogue) -> tuple[FoldOrder, ...]:
-    """In which order terms are combined, as far as bits depend on it; folds in program order."""
+def fold_orders(
+    program: Program, split: Split, out: Epilogue, beside: Mapping[str, FoldOrder]
+) -> tuple[FoldOrder, ...]:
+    """In which order terms are combined, as far as bits depend on it; folds in program order.
+
+    Args:
+        program: all statements.
+        split: its parts.
+        out: what folds elements.
+        beside: the orders of folds of operands.
+    """
     in_tile = {one.value: one for before in out.before for one in before.folds}
     found = {one.value: _order(one, split.rows_of(one.value) is not None) for one in out.folds}
+    found |= beside
     for fold in program.folds:
         if result_of(fold.write.name) in in_tile:
             row = _order(in_tile[result_of(fold.write.name)], by_rows=False, alone=True)

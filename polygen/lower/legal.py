@@ -277,11 +277,12 @@ def _require_map(operand: Operand, where: str) -> None:
 
 
 def check_folds(schedule: Schedule, work: Pointwork) -> None:
-    """Refuse folds that the way out of a schedule makes no parts of.
+    """Refuse folds that the way out of a schedule makes no parts of, or its products no rows of.
 
     Raises:
-        ScheduleError: operands are exchanged, multiplied by lanes or copied first, the launch is
-            dependent, or results leave through a scratch area or in panels of which there are none.
+        ScheduleError: blocks share sums beside a fold of an operand; operands are exchanged,
+            multiplied by lanes or copied first, the launch is dependent, or results leave through a
+            scratch area or in panels of which there are none.
         UnsupportedProgram: a fold leaves the rows and columns of a tile as they are.
     """
     others = {
@@ -290,6 +291,32 @@ def check_folds(schedule: Schedule, work: Pointwork) -> None:
         "launch.realign": (schedule.launch.realign, "false"),
         'atom = "dot"': (schedule.by_lanes, '"auto"'),
     }
+    for operand in work.operands.folds:
+        name = operand.fold.write.name
+        if schedule.cluster.k > 1:
+            raise ScheduleError(
+                f"cluster.k = {schedule.cluster.k} with {name}, a fold of an operand",
+                where=f"schedule {schedule.name}",
+                why="blocks that share sums have a range of k each, and whole rows none of them",
+                nearest="Use cluster.k = 1",
+            )
+        if schedule.cluster.tiles > 1:
+            raise ScheduleError(
+                f"a cluster of {schedule.cluster.m} x {schedule.cluster.n} with {name}, a fold of "
+                "an operand",
+                where=f"schedule {schedule.name}",
+                why="all threads of a consumer read the ring, and only one that speaks for all "
+                "can tell other blocks that a slot is free",
+                nearest="Use cluster.m = 1 and cluster.n = 1",
+            )
+        for field, (asked, instead) in others.items():
+            if asked:
+                raise ScheduleError(
+                    f"{field} with {name}, a fold of an operand",
+                    where=f"schedule {schedule.name}",
+                    why="rows of operands are folded from the rings that products read",
+                    nearest=f"Use {field.partition(' ')[0]} = {instead}",
+                )
     within = tuple(fold for one in work.before for fold in one.folds)
     for fold in (*work.folds, *within):
         for field, (asked, instead) in others.items():

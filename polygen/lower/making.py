@@ -91,7 +91,7 @@ def make(
         k_of=_bits(table[0, :, 1] - table[0, 0, 1]),
         run=run,
         access=access,
-        place=_place(layout),
+        place=ring_place(layout),
         k_inner=k_inner,
         atom=(atom.m, atom.k),
         tile=tile,
@@ -221,7 +221,7 @@ def _bits(values: Integers) -> str:
     return " + ".join(terms) or "0"
 
 
-def _place(layout: MatrixLayout) -> str:
+def ring_place(layout: MatrixLayout) -> str:
     """The byte of the tile where a stored row's byte lies, over `row` and `byte`."""
     swizzle, span, chunk = span_swizzle(layout.span), layout.span, chunk_bytes()
     shifted = f"row / {1 << swizzle.shift}" if swizzle.shift else "row"

@@ -5,7 +5,7 @@
 2. For the way out a scratch area of every warp for each product, over the rings; or panels of every
    warpgroup, as many as may be on their way in or out.
 3. Where blocks of a cluster share sums, areas in which their parts meet; where agents share rows
-   that a tile covers, what each has folded of them.
+   that a tile covers, what each has folded of them; and what is folded of operands.
 4. Barriers last. While they are not derived yet, room for them is kept.
 
 `memory` needs nothing but the schedule and the program, so it says whether a schedule fits before
@@ -29,6 +29,7 @@ from polygen.poly.partial_sums import LANDING_SLOTS
 from polygen.poly.pointwise import Element, Pointwork
 from polygen.poly.register_operands import tile_extents
 from polygen.poly.results import panels
+from polygen.poly.ring_tallies import NORMS
 from polygen.poly.tiling import Tiling, in_pass
 from polygen.schedule.model import Schedule
 
@@ -71,6 +72,7 @@ def memory(
     found += _panels(schedule, work, tiles)
     found += _landings(schedule, matched, tiles)
     found += _given(schedule, work, tiles)
+    found += _norms(schedule, matched, work, tiles)
     if barriers is not None or schedule.specialised:
         found += barrier_buffers(barriers)
     return placed(found)
@@ -167,4 +169,17 @@ def _given(schedule: Schedule, work: Pointwork, tiles: Tiling) -> list[Buffer]:
             note="what is folded of rows",
         )
         for number, one in enumerate(work.before)
+    ]  # fmt: skip
+
+
+def _norms(schedule: Schedule, matched: Match, work: Pointwork, tiles: Tiling) -> list[Buffer]:
+    """What an agent folds of the rows of operands: a number for each fold."""
+    agents = workers(schedule, tiles)
+    return [
+        Buffer(
+            f"{NORMS}_{one.ring}", "norms", 0, 1,
+            tiles.warp["mn".index(one.role)] * len(one.results) * _SUM_BYTES, chunk_bytes(), agents,
+            note="what is folded of rows of " + matched.operand(one.ring).tensor.name,
+        )
+        for one in work.ring_folds(matched)
     ]  # fmt: skip

@@ -39,6 +39,7 @@ from polygen.lower.result_work import (
     Warm,
 )
 from polygen.lower.scan_work import PartStore, RowStore, Scan
+from polygen.lower.tally import Tally
 from polygen.lower.work import (
     Clear,
     Combine,
@@ -96,6 +97,7 @@ Work: TypeAlias = (
     | Skip
     | Store
     | Stream
+    | Tally
     | Turn
     | Warm
 )
@@ -110,6 +112,18 @@ class Rows:
     row_bytes: int
     swizzle: Swizzle
     wavefronts: tuple[int, int]  # of one access of each kind: counted, and without any conflict
+
+    @property
+    def place(self) -> str:
+        """Where byte `byte` of row `row` lies, as C and Python have it."""
+        swizzle = self.swizzle
+        if not swizzle.mask:
+            return f"row * {self.row_bytes} + byte"
+        row = f"(row >> {swizzle.shift})" if swizzle.shift else "row"
+        spread = f"({row} & {swizzle.mask})"
+        if swizzle.multiplier != 1:
+            spread = f"{swizzle.multiplier} * {spread}"
+        return f"row * {self.row_bytes} + (((byte >> 4) ^ {spread}) << 4) + (byte & 15)"
 
     def __str__(self) -> str:
         counted, ideal = self.wavefronts

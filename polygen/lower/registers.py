@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from polygen.hardware.atom import Atom
 from polygen.hardware.data_file import read
+from polygen.hardware.device import common_facts
 from polygen.lower.memory import workers
+from polygen.lower.tally import WAYS
 from polygen.poly.match import Match
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.register_operands import kept
@@ -79,6 +81,17 @@ def fold_registers(work: Pointwork, tiles: Tiling, atom: Atom) -> int:
     return max(last, *own, 0) + known if own else last
 
 
+def tally_registers(work: Pointwork, matched: Match, tiles: Tiling) -> int:
+    """Registers in which folds of operands are made: some for every row of a thread."""
+    facts = common_facts()
+    threads = facts["warpgroup_warps"] * facts["warp_size"]
+    return sum(
+        len(fold.terms) * max(WAYS, -(-tiles.warp["mn".index(one.role)] // threads))
+        for one in work.ring_folds(matched)
+        for fold in one.folds
+    )
+
+
 def function_registers(work: Pointwork) -> int:
     """Registers that the compiler wants for the widest of the functions."""
     wide: dict[str, int] = read(FILE)["functions"]
@@ -107,7 +120,8 @@ def registers_needed(
     making = fragments_held(schedule, matched, tiles, atom)
     if making:
         beside = max(beside, making + int(figures["making"]))
-    return sums_held(matched, tiles, atom) + beside + fold_registers(work, tiles, atom)
+    folded = fold_registers(work, tiles, atom) + tally_registers(work, matched, tiles)
+    return sums_held(matched, tiles, atom) + beside + folded
 
 
 def doubt() -> int:

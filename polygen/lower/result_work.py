@@ -30,6 +30,11 @@ class Read:
     base: tuple[str, ...] = ()  # terms that lead to the block's matrix
     # Which of the array's rows go with those of m, and of n; None: the one of the same number.
     rows: tuple[Rows | None, Rows | None] = (None, None)
+    # Of folds of operands: the area of the agent in shared memory, where in it the results begin,
+    # and the agent's first row, or column; "": it lies in global memory.
+    shared: str = ""
+    start: int = 0
+    first: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,12 +25,14 @@ from polygen.lower.key_parts import check_parts
 from polygen.lower.plan import KernelPlan, Leaf, Rows
 from polygen.lower.resources import thread_count
 from polygen.lower.result_work import Epilogue, Finish, Lines, Store, Warm
+from polygen.lower.tallies import check_tallies
+from polygen.lower.tally import Tally
 from polygen.lower.verify_accesses import check_accesses
 from polygen.lower.work import Copy, Fill, Move, Send
 from polygen.poly.ast import Block, Call, For, If, LoopAst, Marked
 
 # Work that may touch global memory.
-_OUTSIDE = (Copy, Epilogue, Fill, Finish, Lines, Make, Move, Store, Warm)
+_OUTSIDE = (Copy, Epilogue, Fill, Finish, Lines, Make, Move, Store, Tally, Warm)
 
 
 def verify(plan: KernelPlan) -> KernelPlan:
@@ -46,6 +48,8 @@ def verify(plan: KernelPlan) -> KernelPlan:
     if plan.epilogue.folds or plan.epilogue.before:
         plan = replace(plan, proofs=(*plan.proofs, *check_folds(plan)))
     plan = replace(plan, proofs=(*plan.proofs, *check_parts(plan)))
+    if plan.of(Tally):
+        plan = replace(plan, proofs=(*plan.proofs, *check_tallies(plan)))
     _check_outside(plan)
     wanted = thread_count(plan.schedule, plan.tiles, plan.device)
     last = max(place.first_warp + place.warps for place in plan.places)

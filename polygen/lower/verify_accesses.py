@@ -38,6 +38,8 @@ from polygen.lower.result_work import (
     Write,
 )
 from polygen.lower.scan_work import PartStore, RowStore
+from polygen.lower.tallies import check_shared
+from polygen.lower.tally import Tally
 from polygen.lower.verify_axes import check_padding, check_walk
 from polygen.lower.verify_chain import check_scans
 from polygen.lower.verify_computed import check_computed, check_rows
@@ -168,6 +170,12 @@ def _buffers(leaf: Leaf) -> list[str] | None:
         return [*(one.total for one in work.landings), *(one.buffer for one in work.landings)]
     if isinstance(work, Combine):
         return [*(one.buffer for one in work.landings), *(one.completed for one in work.landings)]
+    if isinstance(work, Tally):
+        return {
+            "begin": [work.registers],
+            "tally": [work.buffer, work.registers],
+            "share": [work.registers, work.norms],
+        }[leaf.op]
     if isinstance(work, Folding):
         return ["folded" + work.epilogue.suffix]
     if isinstance(work, Meeting):
@@ -182,7 +190,8 @@ def _buffers(leaf: Leaf) -> list[str] | None:
         )
         made = ["folded"] if work.epilogue.folds else []
         rows = ["row" + one.suffix for one in work.epilogue.before]
-        return [*sums, *operands, *made, *rows, *results]
+        given = [one.shared for one in work.epilogue.reads if one.shared]
+        return [*sums, *operands, *made, *rows, *dict.fromkeys(sorted(given)), *results]
     if isinstance(work, Lines):
         return [line.panel.buffer for line in work.moved]
     if isinstance(work, Store):
@@ -322,7 +331,9 @@ def _check_elements(plan: KernelPlan, e: Epilogue, work: Pointwork) -> None:
                     where=plan.entry,
                 )
         index = element.addressed
-        if access.tensor.dims:
+        if isinstance(access, Read) and access.shared:
+            check_shared(plan, access, element)
+        elif access.tensor.dims:
             steps = [*steps_text("row", access.m), *steps_text("column", access.n)]
             text = " + ".join([*access.base, *steps] or ["0"])
             _check_address(plan, access.tensor, index, text, {"m": "row", "n": "column"})

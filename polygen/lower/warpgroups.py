@@ -30,6 +30,8 @@ from polygen.lower.synchronise import (
     placed,
     sync_leaves,
 )
+from polygen.lower.tallies import leaves as tallied
+from polygen.lower.tallies import tallies
 from polygen.lower.work import Boxes, Combine, Groups, Locate, Move, Nothing, Placed, Product, Send
 from polygen.poly.pointwise import Element
 
@@ -135,7 +137,8 @@ class _Leaves:
             one = epilogue.panel_boxes(self.given, read, panel, AGENTS["loader"], "in")
             yield self._move(name, (one,), _PANEL, "loader", one.note)
         leave = self._panels(out, incoming, results) if results else _pairs(out)
-        for leaf in (*self._products(), *self._parts(), *leave):
+        folded = tallied(tallies(self.given, self.buffers), _TILE)
+        for leaf in (*self._products(), *folded, *self._parts(), *leave):
             yield replace(leaf, place="consumer")
         yield from sync_leaves(self.given, self.syncs, self._everywhere())
 

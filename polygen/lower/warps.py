@@ -17,6 +17,8 @@ from polygen.lower.operands import copy, load
 from polygen.lower.plan import Buffer, Inside, Leaf, Place
 from polygen.lower.result_work import Epilogue
 from polygen.lower.synchronise import AGENTS, placed, sync_leaves
+from polygen.lower.tallies import leaves as tallied
+from polygen.lower.tallies import tallies
 from polygen.lower.work import Clear, Copy, Groups, Load, Product
 from polygen.poly.results import copies_in_background, copies_staged
 
@@ -42,9 +44,11 @@ def inside(given: Given, out: Epilogue) -> Inside:
     bare = memory(given.schedule, given.match, given.work, given.tiles, ())
     syncs = placed(tree.synchronised, {})
     leaves = _leaves(given, moved, out, tuple(sync_leaves(given, syncs, "")))
+    buffers = tuple(_with_layout(given, buffer, moved, out) for buffer in bare)
+    folded = tallied(tallies(given, {buffer.name: buffer for buffer in buffers}), ())
     return Inside(
-        tuple(_with_layout(given, buffer, moved, out) for buffer in bare),
-        tuple(replace(leaf, place=_PLACE) for leaf in leaves),
+        buffers,
+        tuple(replace(leaf, place=_PLACE) for leaf in (*folded, *leaves)),
         (Place(_PLACE, 0, count, count, False, AGENTS[_PLACE], 0, tree.loops()),),
         syncs,
     )
@@ -53,7 +57,7 @@ def inside(given: Given, out: Epilogue) -> Inside:
 def _with_layout(
     given: Given, buffer: Buffer, moved: list[tuple[Copy, Load]], out: Epilogue
 ) -> Buffer:
-    if buffer.kind == "given":
+    if buffer.kind in ("given", "norms"):
         return buffer
     if buffer.kind == "scratch":
         table, warp, columns = given.atom.c.table, given.tiles.warp, given.atom.n

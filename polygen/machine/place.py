@@ -108,13 +108,12 @@ def place_arguments(module: Module, program: Program, arguments: tuple[Any, ...]
             if size != len(image):
                 raise LaunchError(f"a tensor map for a parameter of {size} bytes", where=where)
             data += image
-        elif isinstance(value, np.ndarray) and not (value.ndim == 0 and size != 8):
+        elif isinstance(value, np.ndarray):
             if size != 8:
                 raise LaunchError(f"an array for a parameter of {size} bytes", where=where)
             data += (BASE + reserve(where, value).offset).to_bytes(8, "little")
         else:
-            scalar = value[()] if isinstance(value, np.ndarray) else value
-            data += _scalar(scalar, one.kind, size, where)
+            data += _scalar(value, one.kind, size, where)
     memory.build()
     for variable, held in fixed:
         for place, symbol in variable.addresses:

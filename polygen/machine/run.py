@@ -52,11 +52,11 @@ class Launch:
         grid: CTAs along x, y, z.
         block: threads along x, y, z.
         shared_bytes: dynamic shared memory.
-        arguments: in parameter order: a NumPy array for a pointer (copied in; strides kept), a
-            Python or NumPy scalar by value, `bytes` for a struct by value, a `TensorMap` for a
-            ``CUtensorMap`` or a pointer to one, a tuple of them for a pointer to several. An array
-            given twice, or with its axes in another order, is one buffer, and so is the whole of a
-            map of a part.
+        arguments: in parameter order: a NumPy array of any rank for a pointer (copied in; strides
+            kept), a Python or NumPy scalar by value, `bytes` for a struct by value, a `TensorMap`
+            for a ``CUtensorMap`` or a pointer to one, a tuple of them for a pointer to several. An
+            array given twice, or with its axes in another order, is one buffer, and so is the
+            whole of a map of a part.
         entry: kernel name; None when the PTX has one kernel.
     """
 
@@ -71,7 +71,7 @@ def arrays_of(launch: Launch) -> list[np.ndarray[Any, Any]]:
     """The arrays among a launch's arguments, those of tensor maps too, as a report has them."""
     pieces = [p for one in launch.arguments for p in (one if isinstance(one, tuple) else (one,))]
     memory = (piece.memory if isinstance(piece, TensorMap) else piece for piece in pieces)
-    return [one for one in memory if isinstance(one, np.ndarray) and one.ndim]
+    return [one for one in memory if isinstance(one, np.ndarray)]
 
 
 @functools.cache

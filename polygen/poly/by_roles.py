@@ -7,6 +7,7 @@
                read_a[i,k] take_a[i,k]   what that takes beside the ring, read a k tile ahead
                make_a[i,k,s,m]           threads compute fragments of what is in a ring, to multiply
                                          them from registers
+               tally_a[i,k]              threads fold what is in a ring (`ring_tallies`)
                send[i] combine[i,q]      with a sum that the blocks of a cluster share: parts
                                          -> totals (`partial_sums`)
                finish[i,p] store[i,p]    sums -> panel; one thread has the copy engine store it
@@ -25,6 +26,7 @@ from polygen.hardware.units import unit
 from polygen.poly.fold_parts import folded, passed
 from polygen.poly.kernel_parts import Epilogue, MainLoop, Part, Ring, flat
 from polygen.poly.partial_sums import partial_sums
+from polygen.poly.ring_tallies import shared_before, tallied
 from polygen.poly.role_shape import RoleShape
 from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
 from polygen.poly.tile_tree import Leaf, Node, Steps, loop, steps
@@ -55,11 +57,13 @@ def by_roles(tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLo
     end = passed(
         end, consumer, ("i",), (own, each), sums, epilogue.passes, ("group", tiles.warps[1])
     )
+    end = shared_before(end, consumer, ("i",), own, main.folded)
     parts = [_main(shape), *_parts(shape), end]
     loaders = (shape.loader,) if panels.operands and not shape.in_lines else ()
     places = (shape.producer, *loaders, shape.consumer)
     located = [_locate(place, shape) for place in places]
     begin = [*(Leaf(one.name) for one, _ in located), *(Leaf(s.name) for s in _prepare(shape))]
+    begin += [Leaf(f"begin_{ring}") for ring in main.folded]
     return TileProgram(
         ("k_tiles", "tiles"),
         "k_tiles >= 1 and tiles >= 0",
@@ -178,9 +182,22 @@ def _main(shape: RoleShape) -> Part:
     multiply = steps(loop("s", each), "commit")
     if making.statements:
         multiply = steps(loop("s", flat(steps(making.order, each, "commit"))), _MULTIPLIED)
+    tallies: list[TileStatement] = []
+    registers: list[Buffer] = []
+    for name in main.folded:
+        made, held = tallied(
+            name,
+            _used(shape, rings[name]),
+            consumer,
+            (("i",), ("i", "k")),
+            (shape.own(consumer), own),
+        )
+        tallies += made
+        registers.append(held)
+    multiply = flat(steps(multiply, *(f"tally_{name}" for name in main.folded)))
     return Part(
-        (*filling.statements, *ahead.statements, *making.statements, *products, *closing),
-        (*buffers, *filling.buffers, *ahead.buffers, *making.buffers, *sums),
+        (*filling.statements, *ahead.statements, *making.statements, *products, *closing, *tallies),
+        (*buffers, *filling.buffers, *ahead.buffers, *making.buffers, *sums, *registers),
         loop("k", flat(steps(filling.order, ahead.order, multiply))),
         loop(
             "k",

@@ -4,6 +4,7 @@
     copy_a[k,p] copy_b[k,p]   every warp its share, by cp.async or through registers -> ring
     load_a[k,s] load_b[k,s]   ring -> fragments
     mma[k,s,m,n]              fragments -> sums
+    tally_a[k]                ring -> what is folded of its elements (`ring_tallies`)
     stage[m] store[r]         sums -> scratch -> results, or store[m] from the fragments
 
 Time of the main loop is `t`: a copy of k tile k runs at t = k, the products that need it at t = k +
@@ -23,6 +24,7 @@ from polygen.hardware.device import common_facts
 from polygen.hardware.units import unit
 from polygen.poly.fold_parts import folded, passed
 from polygen.poly.kernel_parts import ALWAYS, Epilogue, MainLoop, Part, Product, flat
+from polygen.poly.ring_tallies import shared_before, tallied
 from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
 from polygen.poly.tile_tree import Leaf, Loop, Node, loop, steps
 from polygen.poly.tiling import Tiling
@@ -59,14 +61,16 @@ def by_warps(
     end = _end(tiles, schedule, epilogue, warps, main)
     sums = tuple(f"{p.called('sum')}[w,m,n] : {_atoms(tiles)}" for p in main.products)
     zero = TileStatement("zero", (), ALWAYS, (), sums, "map", unit(_THREADS), warps)
+    end = shared_before(end, warps, (), ALWAYS, main.folded)
     phases = {"main": loops.schedule, "epilogue": end.schedule}
+    begin = ("zero", *(f"begin_{ring}" for ring in main.folded))
     return TileProgram(
         ("k_tiles",),
         "k_tiles >= 1",
         (*loops.buffers, *end.buffers),
         (zero, *loops.statements, *end.statements),
-        flat(steps("zero", loops.order, end.order)),
-        flat(steps("zero", *(phases[name] for name in schedule.loops.phases))),
+        flat(steps(*begin, loops.order, end.order)),
+        flat(steps(*begin, *(phases[name] for name in schedule.loops.phases))),
         fields=(
             ("ring", "pipeline.stages, pipeline.distance or pipeline.order"),
             ("staged", "pipeline.distance or pipeline.order"),
@@ -119,6 +123,11 @@ def _main(
             )
         )
         buffers.append(Buffer(product.called("sum"), "register", 0, 1))
+    for name in main.folded:
+        whole = _whole(tiles, schedule, name)
+        made, held_terms = tallied(name, whole, warps, ((), ("k",)), (ALWAYS, k))
+        statements += made
+        buffers.append(held_terms)
     if asynchronous:
         bounds = f"0 <= t < k_tiles + {pipeline.distance}"
         threads = unit(_THREADS)
@@ -127,7 +136,8 @@ def _main(
     copies += [loop("p", f"copy_{ring.name}") for ring in main.rings]
     loads = [Leaf(f"load_{ring.name}") for ring in main.rings]
     multiply = [_nest(product, ("m", "n")) for product in main.products]
-    order = loop("k", steps(*copies, loop("s", steps(*loads, *multiply))))
+    tallies = [f"tally_{ring}" for ring in main.folded]
+    order = loop("k", steps(*copies, loop("s", steps(*loads, *multiply)), *tallies))
     return Part(
         tuple(statements),
         tuple(buffers),
@@ -158,7 +168,7 @@ def _copy_and_load(
         warps,
         group="commit" if asynchronous else "",
     )
-    whole = f"ring_{ring}[k,v,p] : 0 <= v < {tiles.warp_count} and 0 <= p < {parts}"
+    whole = _whole(tiles, schedule, ring)
     load = TileStatement(
         f"load_{ring}",
         ("k", "s"),
@@ -173,6 +183,12 @@ def _copy_and_load(
         return copy, load
     fetch = replace(copy, name=f"fetch_{ring}", reads=(), writes=held)
     return fetch, copy, load
+
+
+def _whole(tiles: Tiling, schedule: Schedule, ring: str) -> str:
+    """A tile in a ring, which all warps have copied a share of."""
+    parts = copy_parts(tiles, schedule)
+    return f"ring_{ring}[k,v,p] : 0 <= v < {tiles.warp_count} and 0 <= p < {parts}"
 
 
 def _nest(product: Product, dims: tuple[str, ...]) -> Node:
@@ -199,17 +215,20 @@ def _pipelined(tiles: Tiling, schedule: Schedule, main: MainLoop, *, asynchronou
     if pipeline.order[0] == "copy":
         times |= {f"copy_{name}": f"{at} + 1" for name in staged}
     times |= {f"load_{ring.name}": later for ring in main.rings}
+    tallies = [f"tally_{ring}" for ring in main.folded]
+    times |= dict.fromkeys(tallies, later)
     across = f" + floor((s + {pipeline.lookahead})/{tiles.k_steps})"
     when = later + across if runs_across(schedule) else later
     times |= {product.called("mma"): when for product in main.products}
     if spread_copies(schedule):
-        body = steps(_products(tiles, schedule, main, spread=True), *commit)
+        body = steps(_products(tiles, schedule, main, spread=True), *tallies, *commit)
     else:
         groups: dict[str, tuple[Node | str, ...]] = {
             "copy": (*(f"copy_{ring.name}" for ring in main.rings), *commit),
             "mma": (
                 *(f"fetch_{name}" for name in staged),
                 _products(tiles, schedule, main, spread=False),
+                *tallies,
             ),
         }
         body = steps(*(part for name in pipeline.order for part in groups[name]))

@@ -10,7 +10,8 @@
    a row, and the tiles of the kernel are those of the program without folds.
 2. Terms are pointwise statements like others; the part of a tile is combined where its terms are
    made, and written once, to a place of its own.
-3. What reads a fold's result runs in the launch that follows, when every part is there: pointwise
+3. Folds of what operands hold are made beside the products (`polygen.poly.operand_folds`).
+4. What reads a fold's result runs in the launch that follows, when every part is there: pointwise
    work over the result's own axes, and whole rows of elements that use results of their own row,
    with the folds of these (`polygen.poly.whole_rows`). For those the kernel keeps what they read of
    its values. Anything else is refused, with the dependence.
@@ -19,10 +20,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from polygen.errors import InvarianceError, UnsupportedProgram
-from polygen.frontend.dtypes import F32
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import (
     Access,
@@ -36,6 +36,7 @@ from polygen.frontend.program import (
     Statement,
     Tensor,
 )
+from polygen.poly.operand_folds import OperandFolds, beside_products, terms
 from polygen.poly.whole_rows import (
     Kept,
     Places,
@@ -46,6 +47,7 @@ from polygen.poly.whole_rows import (
     placed,
     without_ones,
 )
+from polygen.rewrite.programs import rewritten
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ class Split:
         rows: what is done with whole rows, for each kind of row.
         kept: matrices of the workspace, which the kernel writes and `rows` reads.
         passes: of a kernel whose tiles cover rows (`polygen.poly.row_passes`).
+        operands: folds of what operands hold, whose results elements read.
     """
 
     main: Program
@@ -70,15 +73,11 @@ class Split:
     rows: tuple[Rows, ...] = ()
     kept: tuple[Kept, ...] = ()
     passes: RowPasses | None = None
+    operands: OperandFolds = field(default_factory=OperandFolds)
 
     def rows_of(self, result: str) -> Rows | None:
         """The rows whose result a value is; None where no element uses a result of such rows."""
         return next((one for one in self.rows if result in one.results), None)
-
-
-def term(fold: str, component: int) -> str:
-    """The value that an element contributes to a fold, by the name of the result."""
-    return f"{fold}_{component}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +96,12 @@ def split_folds(program: Program) -> Split:
         UnsupportedProgram: a result of a fold is used where it is not known yet; with the
             dependence.
     """
-    if not program.folds:
-        return Split(program, (), (), ())
-    for tensor in program.outputs:
-        if not tensor.dims:
-            raise UnsupportedProgram(
-                f"the output {tensor} is a number",
-                where=program.name,
-                why="a kernel stores arrays",
-                nearest="Fold with keepdims=True",
-            )
     _require_invariant(program)
-    return _Splitting(program).split()
+    program = rewritten(program)
+    program, operands = beside_products(program)
+    if not program.folds:
+        return Split(program, (), (), (), operands=operands)
+    return replace(_Splitting(program).split(), operands=operands)
 
 
 class _Splitting:
@@ -260,19 +253,6 @@ def _require_invariant(program: Program) -> None:
                 else "its terms are combined tile by tile, and tiles are chosen by the sizes",
                 nearest="Fold with max, min, argmax or argmin over other dims, or fold outside",
             )
-
-
-def terms(fold: Fold) -> list[Pointwise]:
-    """What every element contributes, as values; numbers that all contribute are no values."""
-    own = tuple(iterator for iterator, _ in fold.domain)
-    return [
-        Pointwise(
-            f"{fold.name}_{at}", fold.domain, Access(term(fold.write.name, at), own), "cast",
-            (arg,), F32,
-        )
-        for at, arg in enumerate(fold.args)
-        if not isinstance(arg, Constant)
-    ]  # fmt: skip
 
 
 def _require_own_axes(

@@ -214,7 +214,8 @@ def _arrivals(
     )
     work.wrap(rest, loop(loops[-1], rest))
     drain = f"retire_{one.name}_rest"
-    unit = work.program.statement(last).unit.name
+    units = [work.program.statement(s).unit for s in users]
+    unit = next((u.name for u in reversed(units) if u.completion == "groups"), units[-1].name)
     before = late.project_out(_SET, late.dim(_SET) - 1, 1)
     work.put(drain, "retire", loops[:-1], before, place, (rest,), level - 1, outer, executes="all")
     work.add(Sync("retire", drain, drain, unit=unit, pending=0))

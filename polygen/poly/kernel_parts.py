@@ -65,11 +65,13 @@ class MainLoop:
         rings: of the operands.
         products: of their tiles.
         held: what threads that fill rings hold in registers.
+        folded: rings whose elements are folded beside the products.
     """
 
     rings: tuple[Ring, ...]
     products: tuple[Product, ...]
     held: Held = field(default_factory=shifted)
+    folded: tuple[str, ...] = ()
 
 
 def main_loop(
@@ -78,6 +80,7 @@ def main_loop(
     depth: int = 1,
     *,
     staged: bool = False,
+    folded: tuple[str, ...] = (),
 ) -> MainLoop:
     """A ring for every operand; products are numbered where there are several.
 
@@ -86,6 +89,7 @@ def main_loop(
         pieces: of those that threads fill.
         depth: indices of k of a tile.
         staged: whether copies of arguments pass through registers, in two statements.
+        folded: operands that are folded beside the products.
     """
     several, filled = len(match.products) > 1, pieces or {}
     return MainLoop(
@@ -106,6 +110,7 @@ def main_loop(
             for number, one in enumerate(match.products)
         ),
         held(operand for _, operand in match.operands),
+        folded,
     )
 
 

@@ -97,6 +97,7 @@ def map_program(
     folds: bool = False,
     passes: RowPasses | None = None,
     longer: bool = False,
+    tallies: tuple[str, ...] = (),
 ) -> ScheduleTree:
     """Build and prove the schedule tree.
 
@@ -116,6 +117,7 @@ def map_program(
         passes: of a tile that covers rows, over its sums.
         longer: whether a block may go through more k tiles than these sums have: those of other
             sections of the kernel. What lies outside the operands is zero.
+        tallies: operands that are folded beside the products.
 
     Raises:
         InvarianceError: they have; with a witness.
@@ -124,7 +126,8 @@ def map_program(
     """
     tiles = tiling(schedule, atom)
     parts = require_reassociable((one.contraction for one in matched.products), tiles.split)
-    main = main_loop(matched, ring_pieces(schedule, matched, tiles), tiles.cta[2], staged=staged)
+    pieces = ring_pieces(schedule, matched, tiles)
+    main = main_loop(matched, pieces, tiles.cta[2], staged=staged, folded=tallies)
     statements = roles(scop, fusion, matched, [product.name for product in main.products], passes)
     blocks = isl.UnionMap(space(scop.parameters) + block_map(statements, tiles, schedule))
     blocks = blocks.intersect_domain(scop.domain)

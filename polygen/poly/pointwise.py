@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.program import (
@@ -25,9 +25,10 @@ from polygen.frontend.program import (
 from polygen.poly.elements import Along, along
 from polygen.poly.elements import Compute as Compute
 from polygen.poly.elements import Element as Element
-from polygen.poly.folds import Split, term
+from polygen.poly.folds import Split
 from polygen.poly.fusion import Fusion
 from polygen.poly.match import Match
+from polygen.poly.operand_folds import OperandFolds, RingFolds, ring_folds, term
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,16 @@ class Pointwork:
     sizes: tuple[tuple[str, tuple[Dim, ...]], ...] = ()  # name -> dims whose elements it counts
     # Whether its panels are called by number: those of several sections of a kernel are the same.
     numbered: bool = False
+    # Whose results are among `reads`, of all passes.
+    operands: OperandFolds = field(default_factory=OperandFolds)
+
+    def ring_folds(self, match: Match) -> tuple[RingFolds, ...]:
+        """What is folded of every ring."""
+        if not self.operands.folds:
+            return ()
+        every = (read for one in (*self.before, self) for read in one.reads)
+        own = {(read.tensor, read.index): read for read in every}
+        return ring_folds(self.operands, tuple(own.values()), match)
 
     @property
     def matrices(self) -> tuple[Element, ...]:
@@ -88,7 +99,7 @@ def pointwork(
     if split is None or passes is None:
         made = _of_pass(program, fusion, match, program.pointwise, split.folds if split else ())
         kept = tuple(one.tensor.name for one in (split.kept if split else ()))
-        return replace(made, kept=kept)
+        return _with_operands(replace(made, kept=kept), split, match)
     of, known = dict(passes.statements), frozenset(passes.results)
     every = [
         _of_pass(
@@ -98,7 +109,18 @@ def pointwork(
         )
         for number, folds in enumerate((*passes.folds, split.folds))
     ]  # fmt: skip
-    return replace(every[-1], before=tuple(every[:-1]))
+    return _with_operands(replace(every[-1], before=tuple(every[:-1])), split, match)
+
+
+def _with_operands(work: Pointwork, split: Split | None, match: Match) -> Pointwork:
+    """The same, with folds of operands.
+
+    Raises:
+        UnsupportedProgram: one is not of the rows of an operand.
+    """
+    found = replace(work, operands=split.operands if split else OperandFolds())
+    found.ring_folds(match)
+    return found
 
 
 def _of_pass(

@@ -224,6 +224,28 @@ def prologue(
     last = statements[-1]
     places = dict(zip(last.write.index, index, strict=True))
     at = {iterator: places[iterator] for iterator, _ in last.domain}
+    reads, coordinates, computed = of_elements(tensors, statements, at)
+    found = list(computed)
+    if last.function != "cast" or last.dtype == F32:  # which is multiplied as tf32
+        found.append(
+            Compute(f"{last.write.name}_out", "cast", (last.write.name,), multiplied(last))
+        )
+    return Prologue(found[-1].result, reads, tuple(found), coordinates)
+
+
+def of_elements(
+    tensors: Mapping[str, Tensor], statements: tuple[Pointwise, ...], at: Mapping[str, Along]
+) -> tuple[tuple[Element, ...], tuple[tuple[str, Along], ...], tuple[Compute, ...]]:
+    """Statements over the same iterators, on one element.
+
+    Args:
+        tensors: the arguments.
+        statements: that read them, and each other.
+        at: what every iterator is.
+
+    Returns:
+        What is read; variables of coordinates, and the numbers that they hold; the statements.
+    """
     reads: dict[tuple[str, tuple[Along, ...]], Element] = {}
     numbers: dict[Along, str] = {}
     found = []
@@ -246,12 +268,8 @@ def prologue(
                 arguments.append(_read(argument, at, tensors, reads).name)
         name = statement.write.name
         found.append(Compute(name, statement.function, tuple(arguments), statement.dtype))
-    if last.function != "cast" or last.dtype == F32:  # which is multiplied as tf32
-        found.append(
-            Compute(f"{last.write.name}_out", "cast", (last.write.name,), multiplied(last))
-        )
     coordinates = tuple((name, place) for place, name in numbers.items())
-    return Prologue(found[-1].result, tuple(reads.values()), tuple(found), coordinates)
+    return tuple(reads.values()), coordinates, tuple(found)
 
 
 def _read(

@@ -134,14 +134,19 @@ def _retires_at_barriers(work: Derivation) -> None:
             continue
         if unit.in_order and unit == need.target.unit:
             continue
+        part: Sync | None = None
         for sync in work.syncs:
             if sync.kind != "bar" or order.leaves[sync.wait].place != need.source.place:
                 continue
-            alone = order.having((sync,))
-            if not _left_open(alone, need).is_equal(need.relation):
-                key = (unit.name, sync.wait, need.source.executes)
-                wanted.setdefault(key, []).append(need)
+            left = _left_open(order.having((sync,)), need)
+            if left.is_empty():  # rather than at one that orders a part of it
+                part = sync
                 break
+            if part is None and not left.is_equal(need.relation):
+                part = sync
+        if part is not None:
+            key = (unit.name, part.wait, need.source.executes)
+            wanted.setdefault(key, []).append(need)
     for (unit_name, bar, executes), needs in wanted.items():
         _retire(work, unit_name, bar, executes, needs)
 

@@ -35,11 +35,13 @@ from polygen.frontend.program import (
     Statement,
     Tensor,
 )
-from polygen.poly.folds import Split, split_folds, terms
+from polygen.poly.folds import Split, split_folds
+from polygen.poly.operand_folds import beside_products, terms
 from polygen.poly.prologue import without_prologues
 from polygen.poly.scop import Scop, space
 from polygen.poly.supported import require_rows_known
 from polygen.poly.whole_rows import Places, RowPasses, computed_index, iterator
+from polygen.rewrite.programs import rewritten
 
 
 def result_of(value: str) -> str:
@@ -57,7 +59,10 @@ def split_for(program: Program, *, in_tile: bool) -> Split:
     if program.gathered and program.folds:
         require_rows_known(without_prologues(program))
     split = split_folds(program)
-    return _Covering(program, split).split() if in_tile and split.rows else split
+    if not in_tile or not split.rows:
+        return split
+    inside = _Covering(beside_products(rewritten(program))[0], split).split()
+    return replace(inside, operands=split.operands)
 
 
 class _Covering:

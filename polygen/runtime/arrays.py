@@ -304,11 +304,13 @@ def in_order(
     """The array with its axes stored in this order, slowest first; a copy if need be.
 
     Args:
-        array: of any rank from 1 on.
+        array: of any rank; one without axes is in order.
         order: its axes, the one whose neighbours are to be adjacent last.
         pitch: elements from one row to the next, those between them with all bits set; None: rows
             follow each other.
     """
+    if not array.ndim:
+        return array
     stored = np.ascontiguousarray(array.transpose(order))
     if pitch is not None and pitch > stored.shape[-1]:
         wide = np.full((*stored.shape[:-1], pitch * stored.itemsize), 0xFF, np.uint8)

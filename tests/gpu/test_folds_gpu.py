@@ -17,7 +17,7 @@ SIGNATURE = ("bf16[M,K]", "bf16[N,K]")
 @pg.fuse
 def statistics(x: Any, w: Any) -> Any:
     v = x @ w.T
-    return v, np.sum(v, axis=1), np.max(v, axis=0), np.max(abs(v), keepdims=True)
+    return v, np.sum(v, axis=1), np.max(v, axis=0), np.max(abs(v))
 
 
 @pg.fuse
@@ -191,3 +191,33 @@ def test_longer_rows_get_another_kernel(bf16):
         found = attended(bf16(x), bf16(w)).double()
         exact = torch.softmax(torch.tensor(x @ w.T, device="cuda").double(), 1)
         assert ((found - exact).abs() <= exact * 2.0**-15 + 1e-12).all()
+
+
+@pg.fuse
+def distances(x: Any, w: Any) -> Any:
+    return np.sum(x * x, axis=-1)[:, None] + np.sum(w * w, axis=-1) - 2 * (x @ w.T)
+
+
+@pytest.mark.parametrize("size", [(1, 1, 8), (33, 130, 64), (1000, 1000, 256), (8192, 1024, 64)])
+def test_folds_of_operands_are_exact(bf16, size):
+    m, n, k = size
+    x, w = operands(m, n, k)
+    kernel = distances.compile(*SIGNATURE, sizes=dict(zip("MNK", size, strict=True)))
+    found = kernel(bf16(x), bf16(w)).float().cpu().numpy()
+    wanted = (x * x).sum(1)[:, None] + (w * w).sum(1) - 2 * (x @ w.T)
+    np.testing.assert_array_equal(found, wanted.astype(np.float32))
+
+
+@pytest.mark.parametrize("rows", [100, 4096])
+def test_norms_in_front_of_products(bf16, rows):
+    """Near the norm in double precision: elements are rounded to bf16 once."""
+    generator = np.random.default_rng(1)
+    x, w = generator.standard_normal((rows, 512)), generator.standard_normal((384, 512))
+    gain = generator.standard_normal(512)
+    normed = pg.fuse(lambda x, w, g: pg.rms_norm(x, g) @ w.T, name="normed")
+    kernel = normed.compile(*SIGNATURE, "bf16[K]", out_dtype="f32", sizes={"M": rows})
+    given = [bf16(array) for array in (x, w, gain)]
+    x, w, gain = (one.double().cpu().numpy() for one in given)
+    root = np.sqrt((x * x).mean(1, keepdims=True) + 1e-6)
+    error = abs(kernel(*given).double().cpu().numpy() - (x / root * gain) @ w.T)
+    assert (error <= (2.0**-8 + 2.0**-14) * (abs(x / root * gain) @ abs(w).T)).all()

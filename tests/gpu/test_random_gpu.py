@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from random_folds import compile_rows, fold_program, row_program
+from random_folds import compile_rows, fold_program, operand_program, row_program
 from random_products import compile_products, product_program
 from random_programs import (
     compile_program,
@@ -89,6 +89,8 @@ def _one(given: tuple[str, int, bool]) -> str:
         "products": (product_program, compile_products),
         "folds": (fold_program, compile_program),
         "role folds": (partial(fold_program, roles=True), compile_program),
+        "folds of operands": (operand_program, compile_program),
+        "role folds of operands": (partial(operand_program, roles=True), compile_program),
         "rows of folds": (row_program, compile_rows),
         "role rows of folds": (partial(row_program, roles=True), compile_rows),
         "prologues": (prologue_program, compile_program),

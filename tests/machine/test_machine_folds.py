@@ -56,7 +56,7 @@ def columns(x, w, b):
 @pg.fuse
 def whole(x, w):
     v = x @ w.T
-    return np.max(abs(v), keepdims=True), v
+    return np.max(abs(v), keepdims=True), np.min(v), v
 
 
 @pg.fuse
@@ -87,6 +87,14 @@ def finished(x, w):
 
 
 @pg.fuse
+def losses(x, w, t):
+    """Numbers alone: a squared error, and the mean log-likelihood of truth values."""
+    v = x @ w.T
+    likely = np.maximum(v, 0) - v * t + np.log1p(np.exp(-abs(v)))
+    return np.sqrt(((v - t) ** 2).sum()), np.mean(likely), np.sum(v).astype("bf16")
+
+
+@pg.fuse
 def of_computed(x, w, g):
     v = (x * g) @ pg.relu(w).T
     return v, np.sum(v, axis=1), np.argmax(v, axis=0)
@@ -108,6 +116,7 @@ FUNCTIONS = {
     "indices": (indices, X_W),
     "batches": (batches, STACKS),
     "finished": (finished, X_W),
+    "losses": (losses, (*X_W, "f32[M,N]")),
 }
 SIZES = {"M": 72, "N": 88, "K": 96}
 
@@ -187,7 +196,7 @@ def test_values_that_are_multiplied_and_folded():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["batches", "finished"])
+@pytest.mark.parametrize("name", ["batches", "finished", "losses"])
 def test_batches_and_what_follows_by_roles(name):
     function, signature = FUNCTIONS[name]
     right(made(function, signature, "sm_90a", SM_90["one"]))

@@ -52,3 +52,17 @@ def test_a_term_that_is_lost_is_above_the_bound():
     ):
         assert one.compare(one.value)[2] == 0 and one.compare(without)[2] > 10
     assert np.isinf(index.allowed).all() and np.isfinite(largest.allowed).all()
+
+
+def test_what_left_a_product_is_judged_as_it_is_multiplied():
+    """Elements rounded before a row's factor, a variance of two sums: all inside of the bound."""
+    normed = pg.fuse(lambda x, w, g, b: pg.layer_norm(x, g, b).astype("f16") @ w.T, name="normed")
+    kernel = normed.compile("f16[M,K]", "f16[N,K]", "f16[K]", "f16[K]", arch="sm_80")
+    generator = np.random.default_rng(5)
+    shapes = {"x": (20, 40), "w": (24, 40), "g": (40,), "b": (40,)}
+    arrays = {n: generator.standard_normal(s).astype("f2") for n, s in shapes.items()}
+    (value,) = expected(kernel.program, arrays, {"M": 20, "N": 24, "K": 40}, 16)
+    found = kernel.emulate(*arrays.values())
+    _, ratio, above = value.compare(found)
+    assert not above and ratio < 1
+    assert value.compare(found * np.float16(1.01))[2] > 100

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from older_targets import TURING, VOLTA, compilable
-from random_folds import compile_rows, fold_program, row_program
+from random_folds import compile_rows, fold_program, operand_program, row_program
 from random_products import compile_products, product_program
 from random_programs import (
     compile_program,
@@ -141,3 +141,18 @@ def test_random_rows_are_exact_on_the_machine(seed: int) -> None:
     arch = "sm_90a" if roles else ("sm_80", "sm_89")[seed % 2]
     case = row_program(seed, 100 if roles else 140, roles=roles)
     assert run_random(case, arch, _on_machine, compiled=compile_rows) == ""
+
+
+OPERANDS = int(os.environ.get("POLYGEN_RANDOM_COUNT", "4"))
+OPERAND_FOLDS = [
+    n if n in (1, 2) else pytest.param(n, marks=pytest.mark.slow) for n in range(OPERANDS)
+]
+
+
+@pytest.mark.parametrize("seed", OPERAND_FOLDS)
+def test_random_folds_of_operands_are_exact_on_the_machine(seed: int) -> None:
+    """With POLYGEN_RANDOM_COUNT set, as many seeds."""
+    roles = seed % 4 == 3
+    case = operand_program(seed, 64 if roles else 140, roles=roles)
+    arch = "sm_90a" if roles else ("sm_80", "sm_89")[seed % 2]
+    assert run_random(case, arch, _on_machine) == ""

@@ -25,6 +25,7 @@ from polygen.emit.leaf import (  # noqa: F401 - importing registers
     store_pairs,
     store_parts,
     store_rows,
+    tally,
 )
 from polygen.emit.leaf.table import kind_of, kinds, render
 

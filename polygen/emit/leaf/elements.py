@@ -14,12 +14,13 @@ from polygen.emit.element_types import name_of, type_records
 from polygen.emit.folds import appended, extent_text
 from polygen.emit.functions import FAST_BITS, literal
 from polygen.emit.leaf.table import Text, block, leaf
-from polygen.emit.leaves import coordinate, position, real_type
+from polygen.emit.leaves import coordinate, element_of, position, real_type
 from polygen.emit.names import c_name
 from polygen.frontend.dtypes import S32
 from polygen.frontend.program import Tensor
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Epilogue, Read, Write
+from polygen.poly.elements import Element
 
 _WORD_BYTES = 4
 
@@ -29,7 +30,7 @@ def epilogue_type(tensor: Tensor) -> str:
     return name_of(tensor.dtype)
 
 
-def types(plan: KernelPlan, more: Sequence[Read] = ()) -> dict[str, Any]:
+def types(plan: KernelPlan, more: Sequence[Read | Element] = ()) -> dict[str, Any]:
     """The element types of the epilogue's operands and outputs, of what else is read so, and those
     that are rounded to.
     """
@@ -113,9 +114,8 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
     lines = []
     for read in e.reads:
         if read.kind != "scalar":
-            from_ = f"from_{epilogue_type(read.tensor)}"
-            place = position(read, "row", "(column + e)")
-            lines.append(f"const {real} {_alone(read)} = {from_}(__ldg({place}));")
+            value = element_of(read, epilogue_type(read.tensor), "row", "(column + e)")
+            lines.append(f"const {real} {_alone(read)} = {value};")
     lines += [f"{real} {name};" for name in stored]
     totals = [total for _, total in e.sums]
     places = [coordinate(along, "row", "column + e") for _, along in e.coordinates]
@@ -201,13 +201,13 @@ def _fetch(read: Read, e: Epilogue) -> list[str]:
         return []
     if in_words(read, e):
         return [read_vector(read, f"{name}_words[i]", e)]
-    from_ = f"from_{epilogue_type(read.tensor)}"
+    kind = epilogue_type(read.tensor)
     if read.kind == "row":
-        return [f"{name}_element[i] = {from_}(__ldg({position(read, 'safe_row', 'column')}));"]
-    place = position(read, "safe_row", "(column + e)")
+        return [f"{name}_element[i] = {element_of(read, kind, 'safe_row', 'column')};"]
+    value = element_of(read, kind, "safe_row", "(column + e)")
     return [
         "#pragma unroll",
-        f"for (int e = 0; e < {e.vector}; ++e) {name}_elements[i][e] = {from_}(__ldg({place}));",
+        f"for (int e = 0; e < {e.vector}; ++e) {name}_elements[i][e] = {value};",
     ]
 
 

@@ -14,6 +14,7 @@ from polygen.emit.leaves import (
     c_type,
     coordinate,
     coordinates,
+    element_of,
     extent_names,
     pair_of_sums,
     position,
@@ -89,9 +90,9 @@ def _prelude(rows: list[Read], columns: list[Read], work: Finish, m_extent: str)
         ]
         lines.append(f"const float {name}_element[2] = {{{', '.join(both)}}};")
     for read in rows:
-        from_ = f"from_{epilogue_type(read.tensor)}"
+        kind = epilogue_type(read.tensor)
         at = [f"min(first_row + {h}, {m_extent} - 1)" for h in (0, work.half_rows)]
-        values = [f"{from_}(__ldg({position(read, row, '0')}))" for row in at]
+        values = [element_of(read, kind, row, "0") for row in at]
         lines.append(f"const float {read.name}_element[2] = {{{', '.join(values)}}};")
     return lines + [_column_room(read, work) for read in columns]
 
@@ -178,7 +179,10 @@ def _column_clamped(read: Read) -> list[str]:
 
 def _column_pair(read: Read, *columns: str) -> list[str]:
     """Two elements, each by itself."""
-    low, high = (f"__ldg({position(read, '0', column)})" for column in columns)
+    if read.shared:
+        low, high = (element_of(read, "f32", "0", column) for column in columns)
+    else:
+        low, high = (f"__ldg({position(read, '0', column)})" for column in columns)
     size = read.tensor.dtype.bytes
     if size < _WORD_BYTES:
         if size == 1:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from runtime_samples import A, Device, X, Y, artifact, cupy_array, source
 
+import polygen as pg
 from polygen.errors import ArgumentError
 from polygen.lower.launch import Argument, Count, Following, Parts, Results
 from polygen.runtime.launch import Launcher
@@ -100,3 +101,21 @@ def test_sizes_decide_parts_and_blocks():
     assert both.grid(sizes) == 33
     assert Count("N", 128, 4).value({"N": 129}) == 8
     assert str(Count("N", 128, 4)) == "ceil(N / 128) * 4" and str(Count(3)) == "3"
+
+
+def test_an_output_without_axes_is_an_address():
+    largest = pg.fuse(lambda x, w: np.max(x @ w.T)).compile(
+        "f16[M,K]", "f16[N,K]", arch="sm_80", sizes={"M": 32, "N": 32, "K": 32}
+    )
+    program, kinds = largest.program, (ctypes.c_uint64,) * 3 + (ctypes.c_int32,) * 5
+    device = Device(kinds=(*kinds, ctypes.c_uint64))
+    launcher = Launcher(
+        largest._generated.source, artifact(), program.inputs, program.outputs, device.driver
+    )
+    x, w = (cupy_array((32, 32), place, dtype="f2") for place in (0x10000, 0x20000))
+    number = cupy_array((), 0x30000)
+    room = cupy_array((largest.workspace({"M": 32, "N": 32, "K": 32}),), 0x40000, dtype="u1")
+    assert launcher((x, w), (), number, workspace=room) is number
+    assert [launch[-1][2] for launch in device.launches] == [0x30000, 0x30000]
+    with pytest.raises(ArgumentError, match="the array has 1 axes"):
+        launcher((x, w), (), cupy_array((1,), 0x30000), workspace=room)

@@ -1,0 +1,259 @@
+"""Folds of operands: a ring's elements -> terms -> registers -> results of rows in shared memory.
+
+Nothing branches between the loads and the registers, as compilers let no products of warpgroups run
+past branches: terms behind the end of k are replaced by what adds nothing, and threads without a
+row of their own fold the last one, and do not write it.
+"""
+
+from __future__ import annotations
+
+from polygen.emit.ctext import PointwiseWriter, definition, pointwise
+from polygen.emit.element_types import name_of, of_word
+from polygen.emit.folds import combined, exchanged, extent_text, identities
+from polygen.emit.functions import literal
+from polygen.emit.leaf.table import Text, block, leaf
+from polygen.emit.leaves import c_type, plus, scaled, size_name, slot_address
+from polygen.emit.names import c_name
+from polygen.frontend.monoids import MONOIDS
+from polygen.frontend.program import Tensor
+from polygen.lower.fragments import Beside
+from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.tally import Tally
+from polygen.poly.elements import Along, Element
+from polygen.poly.operand_folds import RingFold
+
+_WORD_BYTES = 4
+_UNROLLED = 2  # accesses that are on their way to a thread: more take registers from the sums
+
+
+@leaf("begin", "threads", Tally)
+def _(plan: KernelPlan, one: Leaf, work: Tally) -> Text:
+    count, declared, cleared = work.turns * work.ways, [], []
+    for fold in work.folds:
+        names = work.names(fold)
+        declared.append(f"float {', '.join(f'{n}[{work.turns}][{work.ways}]' for n in names)};")
+        cleared += [
+            f"(&{name}[0][0])[fold_i] = {value};"
+            for name, value in zip(names, identities(fold.monoid), strict=True)
+        ]
+    lines = [
+        "#pragma unroll",
+        f"for (int fold_i = 0; fold_i < {count}; ++fold_i) {{ {' '.join(cleared)} }}",
+    ]
+    return Text(block(*lines), f"{one.statement}: nothing is folded yet", tuple(declared))
+
+
+@leaf("tally", "threads", Tally, ("k",), needs=("shared_words", "words"))
+def _(plan: KernelPlan, one: Leaf, work: Tally) -> Text:
+    slot = f"{work.counter}.slot" if work.counter else f"(k % {plan.buffer(work.buffer).slots})"
+    size, each = work.element.dtype.bytes, work.threads // work.lanes
+    row, byte = ("own_row", f"first_k * {size}") if work.k_inner else ("own_k", f"own_row * {size}")
+    words = -(-work.access * size // _WORD_BYTES)
+    inner = [
+        f"const float element = {_float(work.element, *_word(work, size))};",
+        f"const int own_k = {work.k_tile} * {work.depth} + first_k + e;",
+    ]
+    for fold, beside in zip(work.folds, work.beside, strict=True):
+        inner += ["{", *(f"  {line}" for line in _term(work, fold, beside)), "}"]
+    lines = [
+        f"const unsigned tile = {slot_address(plan.buffer(work.buffer), slot)};",
+        "#pragma unroll",
+        f"for (int turn_of_row = 0; turn_of_row < {work.turns}; ++turn_of_row) {{",
+        f"  const int own_row = min({_own_row(work, each)}, {work.rows - 1}){work.part};",
+        *([f"  {_row(work)}"] if any(map(_by_row, work.folds)) else []),
+        f"#pragma unroll {_UNROLLED}",
+        f"  for (int access = 0; access < {work.accesses}; ++access) {{",
+        f"    const int first_k = ({_lane(work)} + access * {work.lanes}) * {work.access};",
+        f"    unsigned held[{words}];",
+        "    {",
+        f"      const int row = {row.replace('own_k', 'first_k')}, byte = {byte};",
+        f"      load_shared<{work.access * size}>(held, tile + {work.place});",
+        "    }",
+        "#pragma unroll",
+        f"    for (int e = 0; e < {work.access}; ++e) {{",
+        *(f"      {line}" for line in inner),
+        "    }",
+        "  }",
+        "}",
+    ]
+    values = ", ".join(fold.value for fold in work.folds)
+    note = f"{one.statement}[k]: elements of {work.buffer} into {values}, {work.order}"
+    return Text(block(*lines).replace("  #pragma", "#pragma"), note)
+
+
+@leaf("share", "threads", Tally, needs=("words",))
+def _(plan: KernelPlan, one: Leaf, work: Tally) -> Text:
+    each, buffer = work.threads // work.lanes, plan.buffer(work.norms)
+    agent = plan.place(one.place).agent
+    lines = [
+        "#pragma unroll",
+        f"for (int turn_of_row = 0; turn_of_row < {work.turns}; ++turn_of_row) {{",
+        f"  const int own_row = {_own_row(work, each)};",
+    ]
+    for fold in work.folds:
+        names = [f"fold_{at}" for at in range(len(fold.terms))]
+        registers = [f"{name}[turn_of_row]" for name in work.names(fold)]
+        begin = ", ".join(f"{n} = {r}[0]" for n, r in zip(names, registers, strict=True))
+        body, (value,), _ = definition(
+            lambda *v, finish=MONOIDS[fold.monoid].finish: (finish(*v),), names, "fold_"
+        )
+        inside = [
+            f"float {begin};",
+            *(
+                combined(fold.monoid, names, [f"{r}[{way}]" for r in registers])
+                for way in range(1, work.ways)
+            ),
+            *exchanged(fold.monoid, names, work.masks),
+            *body,
+            f"{fold.value}_row = {value};",
+        ]
+        lines += [f"  float {fold.value}_row;", "  {", *(f"    {line}" for line in inside), "  }"]
+    made, known, _ = _of_rows(work)
+    own = f"own_row < {work.rows}"
+    if work.lanes > 1:
+        own += f" && {_lane(work)} == 0"
+    lines += [f"  {line}" for line in made]
+    lines.append(f"  if ({own}) {{")
+    lines += [
+        f"    write_word({work.norms}_at + ({number * work.rows} + own_row) * 4, "
+        f"__float_as_uint({known[value]}));"
+        for number, (_, value) in enumerate(work.of.results)
+    ]
+    lines += ["  }", "}"]
+    declared = (
+        f"const unsigned {work.norms}_at = shared + {buffer.offset} + "
+        f"{agent} * {buffer.owner_bytes};",
+    )
+    note = f"{one.statement}: lanes with terms of one row meet, and one writes its result"
+    return Text(block(*lines).replace("  #pragma", "#pragma"), note, declared)
+
+
+def _of_rows(work: Tally) -> tuple[list[str], dict[str, str], list[str]]:
+    """What is computed of a row's results: lines, expressions by value, and helpers."""
+    names = {fold.value: f"{fold.value}_row" for fold in work.folds}
+    names |= {name: f"(float)({extent_text(dims)})" for name, dims in work.of.sizes}
+    names |= {name: c_name(name) for name in work.of.scalars}
+    writer = PointwiseWriter(names, {}, fast=False, prefix="row_")
+    for statement in work.of.statements:
+        writer.statement(statement)
+    return writer.lines, writer.names, writer.helpers
+
+
+def tally_helpers(plan: KernelPlan) -> tuple[str, ...]:
+    """The files of functions that terms call, and what is computed of results."""
+    found: list[str] = []
+    for work in dict.fromkeys(plan.of(Tally)):
+        for fold, beside in zip(work.folds, work.beside, strict=True):
+            found += _statements(work, fold, beside)[1]
+            left = [f"a{at}" for at in range(len(fold.terms))]
+            finish = MONOIDS[fold.monoid].finish
+            found += definition(lambda *v, finish=finish: (finish(*v),), left)[2]
+        found += _of_rows(work)[2]
+    return tuple(found)
+
+
+def tally_monoids(plan: KernelPlan) -> tuple[str, ...]:
+    """By which terms are combined."""
+    return tuple(fold.monoid for work in plan.of(Tally) for fold in work.folds)
+
+
+def tally_tensors(plan: KernelPlan) -> tuple[Tensor, ...]:
+    """What terms are computed from."""
+    found = []
+    for work in dict.fromkeys(plan.of(Tally)):
+        found += [work.element, *(b.tensor for beside in work.beside for b in beside)]
+    return tuple(tensor for tensor in found if tensor.dims)
+
+
+def _own_row(work: Tally, each: int) -> str:
+    row = work.thread if work.lanes == 1 else f"{work.thread} / {work.lanes}"
+    return f"{row} + turn_of_row * {each}"
+
+
+def _lane(work: Tally) -> str:
+    return "0" if work.lanes == 1 else f"{work.thread} % {work.lanes}"
+
+
+def _row(work: Tally) -> str:
+    """The row of the array, the last one behind it."""
+    return f"const int row_of_all = min({work.tile} + own_row, {size_name(work.extents[0])} - 1);"
+
+
+def _by_row(fold: RingFold) -> bool:
+    """Whether terms depend on more of their row than the ring has."""
+    along = [at.dim for read in fold.reads for at in read.index]
+    return any(dim in ("m", "n") for dim in (*along, *(at.dim for _, at in fold.coordinates)))
+
+
+def _word(work: Tally, size: int) -> tuple[str, str]:
+    """The word that has element `e` of an access, and which of the word's it is."""
+    if size >= _WORD_BYTES or work.access == 1:
+        return ("held[e]" if work.access > 1 else "held[0]"), "0"
+    per = _WORD_BYTES // size
+    return f"held[e / {per}]", f"e % {per}"
+
+
+def _float(tensor: Tensor, word: str, place: str) -> str:
+    size = tensor.dtype.bytes
+    if size == _WORD_BYTES:
+        return of_word(tensor.dtype, word)
+    shift = "" if place == "0" else f" >> {place} * {8 * size}"
+    return f"from_{name_of(tensor.dtype)}(({c_type(tensor.dtype)})({word}{shift}))"
+
+
+def _statements(
+    work: Tally, fold: RingFold, beside: tuple[Beside, ...]
+) -> tuple[list[str], tuple[str, ...]]:
+    names = {fold.element: "element"} | {one.name: f"{one.name}_term" for one in beside}
+    names |= {name: f"{name}_term" for name, _ in fold.coordinates}
+    written = {t: f"{t}_term" for t in fold.terms if isinstance(t, str)}
+    return pointwise(fold.statements, names, written, False)
+
+
+def _term(work: Tally, fold: RingFold, beside: tuple[Beside, ...]) -> list[str]:
+    """The term of one element, combined into its row's registers."""
+    k_extent = size_name(work.extents[1])
+    lines = [f"const int column = min(own_k, {k_extent} - 1);"] if beside else []
+    lines += [f"const float {one.name}_term = {_of_memory(one)};" for one in beside]
+    lines += [
+        f"const float {name}_term = {_coordinate(work, at)};" for name, at in fold.coordinates
+    ]
+    terms = [t for t in fold.terms if isinstance(t, str)]
+    lines += [f"float {t}_term;" for t in terms]
+    lines += _statements(work, fold, beside)[0]
+    values = [f"{t}_term" if isinstance(t, str) else literal(t) for t in fold.terms]
+    if not work.whole(fold):
+        nothing = identities(fold.monoid)
+        values = [
+            f"own_k < {k_extent} ? {value} : {none}"
+            for value, none in zip(values, nothing, strict=True)
+        ]
+    way = f"e % {work.ways}" if work.ways > 1 else "0"
+    into = [f"{name}[turn_of_row][{way}]" for name in work.names(fold)]
+    return [*lines, combined(fold.monoid, into, values)]
+
+
+def _of_memory(one: Beside) -> str:
+    """What goes with the element in an array that is read beside the ring."""
+    if not one.tensor.dims:
+        return c_name(one.tensor.name)
+    places = (("row_of_all", one.row_step, one.per[0]), ("column", one.k_step, one.per[1]))
+    steps = [
+        scaled(name if per == 1 else f"({name} / {per})", step)
+        for name, step, per in places
+        if step != "0"
+    ]
+    address = " + ".join([c_name(one.tensor.name), *one.base, *steps])
+    return f"from_{name_of(one.tensor.dtype)}(__ldg({address}))"
+
+
+def _coordinate(work: Tally, at: Along) -> str:
+    variable = {"k": "own_k", work.role: "row_of_all"}.get(at.dim, at.dim)
+    variable = variable if at.per == 1 else f"({variable} / {at.per})"
+    text = variable if at.scale == 1 else f"{variable} * {at.scale}"
+    return f"(float)({plus(text, at.offset)})"
+
+
+def elements(tensors: tuple[Tensor, ...]) -> tuple[Element, ...]:
+    """Tensors as what reads have."""
+    return tuple(Element(tensor.name, tensor, ()) for tensor in tensors)

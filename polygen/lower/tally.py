@@ -1,0 +1,210 @@
+"""Folds of a ring's elements by those who multiply them: which thread has which, with proof.
+
+1. An agent folds the rows of its warp tile. A row of a k tile is cut among adjacent lanes where
+   there are more threads than rows; where there are fewer, a thread has several rows, by turns.
+2. Lanes of a row read it in accesses of adjacent elements where k is innermost in the ring, else
+   element by element: then neighbours in shared memory are neighbours of lanes.
+3. A thread combines terms into several registers by turns, so that one need not wait for the one
+   before. When all of k is done, registers are combined in their order, then lanes of a row meet by
+   exchanges, and the first of them writes the result.
+
+`prove` follows every element of the agent's rows to the one thread that folds it, once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polygen.errors import VerifyError
+from polygen.frontend.monoids import MONOIDS
+from polygen.frontend.program import Dim, Tensor
+from polygen.hardware.data_file import Integers
+from polygen.lower.fragments import Beside
+from polygen.poly.operand_folds import RingFold, RingFolds
+
+WAYS = 4  # registers into which a thread combines elements of an access by turns, of all rows
+_NUMBERS_END = 6e4  # below it all types have numbers
+_ARITHMETIC: dict[str, Callable[..., float]] = {
+    "cast": float,
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "neg": operator.neg,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How a ring is folded beside the products.
+
+    Attributes:
+        ring: "a", ...
+        role: "m" or "n".
+        counter: of the ring's slots; "": the loops say which.
+        of: the folds of its elements, and what elements behind products read of them.
+        element: the array that the ring has tiles of.
+        beside: per fold, what else its terms are computed from.
+        rows: of an agent.
+        depth: indices of k of a tile.
+        threads: of an agent.
+        thread: formula for a thread's number in its agent.
+        lanes: that share a row.
+        access: adjacent elements that are read together.
+        k_inner: whether k is innermost in the ring.
+        place: where a stored row's byte lies in the tile, over `row` and `byte`.
+        part: where the agent's rows begin in the block's tile, as a term.
+        parts: of a tile, one for each agent that has others of its rows.
+        tile: where the block's tile begins in the array.
+        extents: of the problem along m or n, and along k.
+        k_tile: which of all k tiles the block's k-th is.
+    """
+
+    ring: str
+    role: str
+    counter: str
+    of: RingFolds
+    element: Tensor
+    beside: tuple[tuple[Beside, ...], ...]
+    rows: int
+    depth: int
+    threads: int
+    thread: str
+    lanes: int
+    access: int
+    k_inner: bool
+    place: str
+    part: str
+    parts: int
+    tile: str
+    extents: tuple[Dim, Dim]
+    k_tile: str
+
+    @property
+    def folds(self) -> tuple[RingFold, ...]:
+        """Of its elements."""
+        return self.of.folds
+
+    @property
+    def buffer(self) -> str:
+        """The ring's."""
+        return f"ring_{self.ring}"
+
+    @property
+    def registers(self) -> str:
+        """Where terms are combined, in the tile program."""
+        return f"tallied_{self.ring}"
+
+    @property
+    def norms(self) -> str:
+        """The shared memory that has the results."""
+        return f"norms_{self.ring}"
+
+    @property
+    def turns(self) -> int:
+        """Rows of a thread."""
+        return -(-self.rows * self.lanes // self.threads)
+
+    @property
+    def ways(self) -> int:
+        """Registers of a row."""
+        return max(1, min(WAYS // self.turns, self.access))
+
+    @property
+    def accesses(self) -> int:
+        """Of a thread to one row of a tile."""
+        return self.depth // (self.access * self.lanes)
+
+    @property
+    def masks(self) -> tuple[int, ...]:
+        """Bits in which the numbers of lanes differ that share a row."""
+        return tuple(1 << bit for bit in range(self.lanes.bit_length() - 1))
+
+    def names(self, fold: RingFold) -> tuple[str, ...]:
+        """The registers of a fold's components."""
+        return tuple(f"tallied_{self.ring}_{fold.value}_{at}" for at in range(len(fold.terms)))
+
+    @property
+    def order(self) -> str:
+        """In which order terms are combined, in words."""
+        across = f"; lanes whose numbers differ by {', '.join(map(str, self.masks))}"
+        return (
+            f"of every {self.depth} terms each of {self.lanes} lane(s) every {self.lanes}th "
+            f"{self.access} in their order, {self.ways} by turns{across if self.masks else ''}"
+        )
+
+    def whole(self, fold: RingFold) -> bool:
+        """Whether terms behind the end of k add nothing: they are made of the ring's zeros.
+
+        What is read beside the ring may be any number, or none.
+        """
+        values: dict[str, float] = {fold.element: 0.0}
+        for one in fold.statements:
+            known = [values.get(a) if isinstance(a, str) else a for a in one.args]
+            if one.function not in _ARITHMETIC or None in known:
+                continue
+            made = _ARITHMETIC[one.function](*(x for x in known if x is not None))
+            if abs(made) < _NUMBERS_END:
+                values[one.result] = made
+        terms = [values.get(t) if isinstance(t, str) else t for t in fold.terms]
+        return fold.monoid == "sum" and terms == [0.0] and MONOIDS["sum"].identity[0] == 0
+
+
+def lanes_of(rows: int, threads: int, accesses: int) -> int:
+    """Lanes that share a row: a power of two that divides its accesses, of one warp."""
+    lanes = 1
+    while 2 * lanes * rows <= threads and accesses % (2 * lanes) == 0:
+        lanes *= 2
+    return lanes
+
+
+def prove(of: Tally, stored_at: Callable[[Integers, Integers], Integers]) -> None:
+    """Every element of an agent's rows is read by one thread, once, and where the ring has it.
+
+    Args:
+        of: who reads what.
+        stored_at: where the ring has a stored row's byte; both as arrays.
+
+    Raises:
+        VerifyError: with what is read otherwise.
+    """
+    size, where = of.element.dtype.bytes, of.element.name
+    thread = np.arange(of.threads)
+    seen = np.zeros((of.rows, of.depth), np.int64)
+    for turn, access, e in itertools.product(range(of.turns), range(of.accesses), range(of.access)):
+        row = thread // of.lanes + turn * (of.threads // of.lanes)
+        k = (thread % of.lanes + access * of.lanes) * of.access + e
+        inside = row < of.rows  # others read the last row again, and write nothing
+        row, k = row[inside], k[inside]
+        np.add.at(seen, (row, k), 1)
+        for own in (row + part * of.rows for part in range(of.parts)):
+            first = (own, (k - e) * size) if of.k_inner else (k - e, own * size)
+            wanted = (own, k * size) if of.k_inner else (k, own * size)
+            found = value_of(of.place, {"row": first[0], "byte": first[1]})
+            if (
+                not np.array_equal(found + e * size, stored_at(*wanted))
+                or (found % (of.access * size)).any()
+            ):
+                raise VerifyError(
+                    f"terms of {where} are read from other bytes than its copies write",
+                    where=where,
+                )
+    if (seen != 1).any():
+        at_row, at_k = (int(at) for at in np.argwhere(seen != 1)[0])
+        raise VerifyError(
+            f"the element of row {at_row}, k {at_k} of {where}'s tile is folded "
+            f"{int(seen[at_row, at_k])} times",
+            where=where,
+        )
+    if of.threads % of.lanes or of.lanes & (of.lanes - 1):
+        raise VerifyError(f"{of.lanes} lanes cannot meet", where=where)
+
+
+def value_of(text: str, names: Mapping[str, Any]) -> Any:
+    """A formula on numbers or arrays: C and Python are alike but for the division."""
+    return eval(text.replace("/", "//"), {"__builtins__": {}}, dict(names))

@@ -1,0 +1,495 @@
+"""Folds of what a product's operands hold, beside the product: as tiles pass through rings.
+
+    P1[i,k]  v1[i,k] = mul(x[i,k], x[i,k])        in the kernel: x passes through a ring, and who
+    F2[i]    v2[i] = sum over k of v1[i,k]   ->   multiplies its tiles folds them as well
+    P5[i,j]  v5[i,j] = add(v2[i], v0[i,j])        P5 reads v2 like an array that is there
+
+1. A fold is one of an operand if no product is in what it folds, none reads what comes of it, and
+   elements behind products use it. Its terms are computed from arguments, which never change, so
+   that whoever has an element may compute the term again; a monoid's terms may be combined in any
+   order. So no dependence is left but that of the result's readers on all terms of their row: these
+   are tiles of the same block, which sums over all of k.
+2. What is left is a program whose elements read an array of the result's name. The passes after it
+   see no difference between that and an argument; that it lies in shared memory, and what fills it,
+   is said by `ring_folds`: for every ring the folds, in the dims of the instruction.
+3. What is computed of results of one row alone is computed once for the row, where it is shared.
+4. The ring's element is what the term reads in the place of the operand's own array or value; all
+   else that it reads is read beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from polygen.errors import UnsupportedProgram
+from polygen.frontend.dtypes import F32, TF32
+from polygen.frontend.monoids import INDEX, MONOIDS
+from polygen.frontend.program import (
+    Access,
+    Argument,
+    Constant,
+    Dim,
+    Extent,
+    Fold,
+    Pointwise,
+    Program,
+    Statement,
+    Tensor,
+)
+from polygen.poly.elements import Along, Compute, Element
+from polygen.poly.match import Match, Operand
+from polygen.poly.prologue import of_elements
+
+
+@dataclass(frozen=True, slots=True)
+class OperandFold:
+    """A fold of what an operand is made of.
+
+    Attributes:
+        fold: the statement.
+        statements: from arguments, or an operand's value, to terms; in order, over the fold's
+            iterators.
+        terms: of an element, a component each.
+        tensors: the arguments that these read.
+    """
+
+    fold: Fold
+    statements: tuple[Pointwise, ...]
+    terms: tuple[str | float, ...]
+    tensors: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """A number of each row that elements read: a fold's result, or computed of such.
+
+    Attributes:
+        value: what the program calls it.
+        tensor: as which the kernel's elements read it.
+        folds: the results that it is computed of; those of one have its iterators.
+        statements: that compute it, in order; none of a fold's result.
+    """
+
+    value: str
+    tensor: Tensor
+    folds: tuple[str, ...]
+    statements: tuple[Pointwise, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OperandFolds:
+    """All folds of operands, and what elements read of them."""
+
+    folds: tuple[OperandFold, ...] = ()
+    results: tuple[RowResult, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RingFold:
+    """A fold of one ring's elements, over m or n, k and the batch dims.
+
+    Attributes:
+        value: what the program calls the results.
+        monoid: how terms are combined.
+        terms: of an element, a component each.
+        element: the variable that holds the ring's element; "": no ring has what terms are of.
+        reads: what else a term is computed from.
+        statements: on one element, in order.
+        coordinates: variable, and the number that it holds.
+    """
+
+    value: str
+    monoid: str
+    terms: tuple[str | float, ...]
+    element: str
+    reads: tuple[Element, ...]
+    statements: tuple[Compute, ...]
+    coordinates: tuple[tuple[str, Along], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RingFolds:
+    """What is folded of a ring, and what of a row's results its elements read.
+
+    Attributes:
+        ring: "a", ...
+        role: its side, "m" or "n".
+        folds: of its rows.
+        statements: on the results of one row.
+        results: the arrays that elements read, each with its value.
+        sizes: name -> dims whose elements it counts.
+        scalars: arguments that statements read.
+    """
+
+    ring: str
+    role: str
+    folds: tuple[RingFold, ...]
+    statements: tuple[Compute, ...]
+    results: tuple[tuple[str, str], ...]
+    sizes: tuple[tuple[str, tuple[Dim, ...]], ...]
+    scalars: tuple[str, ...]
+
+
+def term(fold: str, component: int) -> str:
+    """The value that an element contributes to a fold, by the name of the result."""
+    return f"{fold}_{component}"
+
+
+def terms(fold: Fold) -> list[Pointwise]:
+    """What every element contributes, as values; numbers that all contribute are no values."""
+    own = tuple(iterator for iterator, _ in fold.domain)
+    return [
+        Pointwise(
+            f"{fold.name}_{at}", fold.domain, Access(term(fold.write.name, at), own), "cast",
+            (arg,), F32,
+        )
+        for at, arg in enumerate(fold.args)
+        if not isinstance(arg, Constant)
+    ]  # fmt: skip
+
+
+def beside_products(program: Program) -> tuple[Program, OperandFolds]:
+    """The program whose elements read results of its operands' folds, and these folds.
+
+    Raises:
+        UnsupportedProgram: such a fold is of an index, or reads a value at another point.
+    """
+    if not program.contractions or not program.folds:
+        return program, OperandFolds()
+    writers = {s.write.name: s for s in program.statements}
+    products = {one.write.name for one in program.contractions}
+    operands = {a.name for one in program.contractions for a in one.reads}
+    within = {name: _behind(writers, name) for name in writers}
+    multiplied = {name for value in operands & set(writers) for name in within[value]}
+    late = {name for name, behind in within.items() if behind & products}
+    sources = _read(multiplied, writers)
+    used = {name for value in late for name in within[value]}
+    chosen = [
+        fold
+        for fold in program.folds
+        if fold.write.name not in late | multiplied
+        and fold.write.name in used
+        and _read(within[fold.write.name], writers) & (operands | sources)
+    ]
+    if not chosen:
+        return program, OperandFolds()
+    folds = tuple(_operand_fold(program, fold, writers, operands) for fold in chosen)
+    rows = _of_rows(program, {fold.write.name: fold for fold in chosen}, late)
+    results = tuple(
+        _result(program, rows[name], writers) for name in _read_by_elements(program, rows)
+    )
+    names = {one.value: (one.tensor.name, rows[one.value].places) for one in results}
+    kept = _needed(program, writers, set(rows))
+    statements = tuple(_renamed(s, names) for s in program.statements if s.write.name in kept)
+    inputs = (*program.inputs, *(one.tensor for one in results))
+    return (
+        replace(program, inputs=inputs, statements=statements),
+        OperandFolds(folds, results),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A value that is the same along all but some axes of its statement's domain."""
+
+    value: str
+    places: tuple[int, ...]  # of what it is indexed by, among the axes of the value
+    dims: tuple[Dim, ...]
+    folds: tuple[str, ...]
+    statements: tuple[Pointwise, ...]
+
+
+def _of_rows(program: Program, folds: Mapping[str, Fold], late: set[str]) -> dict[str, _Row]:
+    """Results of folds, and what is computed of results of one row alone."""
+    found: dict[str, _Row] = {}
+    for statement in program.statements:
+        name = statement.write.name
+        if name in folds:
+            sizes = dict(statement.domain)
+            own = tuple(sizes[it] for it in statement.write.iterators)
+            found[name] = _Row(name, tuple(range(len(own))), own, (name,), ())
+        elif isinstance(statement, Pointwise) and name not in late:
+            row = _row(program, statement, found)
+            if row is not None:
+                found[name] = row
+    return found
+
+
+def _row(program: Program, statement: Pointwise, known: Mapping[str, _Row]) -> _Row | None:
+    """What a statement computes of results of one row; None if it reads anything else."""
+    made = [a for a in statement.args if isinstance(a, Access) and a.name in known]
+    others = [a for a in statement.args if not (isinstance(a, Access) and a.name in known)]
+    plain = all(
+        isinstance(a, (Constant, Extent)) or (isinstance(a, Access) and not a.index) for a in others
+    )
+    stored = statement.write.name in program.tensors
+    if not made or not plain or stored:
+        return None
+    read = {tuple(a.index[place] for place in known[a.name].places) for a in made}
+    own = [it for it, _ in statement.domain]
+    if len(read) > 1 or not all(isinstance(it, str) and it in own for it in next(iter(read))):
+        return None
+    (index,) = read
+    if statement.write.index != tuple(own):
+        return None
+    rows = [known[a.name] for a in made]
+    before = [s for row in rows for s in row.statements]
+    return _Row(
+        statement.write.name,
+        tuple(own.index(str(it)) for it in index),
+        rows[0].dims,
+        tuple(dict.fromkeys(name for row in rows for name in row.folds)),
+        (*dict.fromkeys(before), statement),
+    )
+
+
+def _read_by_elements(program: Program, rows: Mapping[str, _Row]) -> list[str]:
+    """What of rows others than rows read, in program order."""
+    read = {
+        access.name for s in program.statements if s.write.name not in rows for access in s.reads
+    }
+    return [name for name in rows if name in read]
+
+
+def _result(program: Program, row: _Row, writers: Mapping[str, Statement]) -> RowResult:
+    name = f"of_{row.value}"
+    while name in program.tensors or name in program.sizes or name in writers:
+        name += "_"
+    tensor = Tensor(name, F32, row.dims, tuple(range(len(row.dims))), F32.bytes)
+    return RowResult(row.value, tensor, row.folds, row.statements)
+
+
+def _behind(writers: Mapping[str, Statement], value: str) -> set[str]:
+    """The values that a value is computed from, and itself."""
+    found, stack = {value}, [value]
+    while stack:
+        for access in writers[stack.pop()].reads:
+            if access.name in writers and access.name not in found:
+                found.add(access.name)
+                stack.append(access.name)
+    return found
+
+
+def _read(values: set[str], writers: Mapping[str, Statement]) -> set[str]:
+    """What values are computed from."""
+    return {a.name for name in values for a in writers[name].reads}
+
+
+def _needed(program: Program, writers: Mapping[str, Statement], given: set[str]) -> set[str]:
+    """The values that outputs are computed from, where what is of rows is given."""
+    found: set[str] = set()
+    stack = [tensor.name for tensor in program.outputs]
+    while stack:
+        name = stack.pop()
+        if name in writers and name not in found and name not in given:
+            found.add(name)
+            stack += [a.name for a in writers[name].reads]
+    return found
+
+
+def _renamed(statement: Statement, names: Mapping[str, tuple[str, tuple[int, ...]]]) -> Statement:
+    """A statement that reads what is of rows as arrays, at the places of the row."""
+
+    def argument(one: Argument) -> Argument:
+        if not isinstance(one, Access) or one.name not in names:
+            return one
+        name, places = names[one.name]
+        return Access(name, tuple(one.index[place] for place in places))
+
+    if isinstance(statement, (Pointwise, Fold)):
+        return replace(statement, args=tuple(map(argument, statement.args)))
+    return statement  # a product reads no result
+
+
+def _operand_fold(
+    program: Program, fold: Fold, writers: Mapping[str, Statement], operands: set[str]
+) -> OperandFold:
+    """One fold, with the statements that make its terms."""
+    if INDEX in MONOIDS[fold.function].terms:
+        raise _refusal(program, fold, "an index of an operand's elements")
+    own = tuple(iterator for iterator, _ in fold.domain)
+    wanted = {a.name for a in fold.reads}
+    statements: list[Pointwise] = []
+    for statement in reversed(program.statements):
+        name = statement.write.name
+        if name not in wanted or name in operands:  # an operand's value is what its ring has
+            continue
+        if not isinstance(statement, Pointwise):
+            raise _refusal(program, fold, f"a fold of what comes of {statement.write}")
+        wanted |= {a.name for a in statement.reads}
+        statements.append(statement)
+    made = [*reversed(statements), *terms(fold)]
+    for one in made:
+        for access in one.reads:
+            at_own_point = access.name in program.tensors or access.index == own
+            if not at_own_point or access.indexed_by:
+                raise _refusal(program, fold, f"{access}, of another element or by index,")
+    return OperandFold(
+        fold,
+        tuple(made),
+        tuple(
+            arg.value if isinstance(arg, Constant) else term(fold.write.name, at)
+            for at, arg in enumerate(fold.args)
+        ),
+        tuple(t for t in program.inputs if t.name in wanted),
+    )
+
+
+def _refusal(program: Program, fold: Fold, what: str) -> UnsupportedProgram:
+    return UnsupportedProgram(
+        f"{fold.write.name}: {what} is not folded beside a product",
+        where=f"{program.name}, {fold.name}: {fold}",
+        why="terms of an operand's folds are computed from one element of its tile, in the threads "
+        "that multiply it",
+        nearest=f"Compute {fold.write.name} in a function before, and pass it",
+    )
+
+
+# --- in the dims of the instruction --------------------------------------------------------------
+def ring_folds(
+    operands: OperandFolds, reads: tuple[Element, ...], match: Match
+) -> tuple[RingFolds, ...]:
+    """What is folded of every ring, in the order of the match's operands.
+
+    A result that is read along m and along n is folded of one ring of each side.
+
+    Args:
+        operands: their folds, and what of them elements read.
+        reads: of the elements behind the products, those of results among them.
+        match: the operands.
+
+    Raises:
+        UnsupportedProgram: a result is not of the rows or columns of an operand.
+    """
+    known = {one.tensor.name: one for one in operands.results}
+    folds = {one.fold.write.name: one for one in operands.folds}
+    found: dict[str, list[RowResult]] = {}
+    made: dict[str, dict[str, RingFold]] = {}
+    for element in reads:
+        if element.tensor.name in known:
+            result = known[element.tensor.name]
+            first = folds[result.folds[0]]
+            side = _side(first, element, match)
+            own = [_ring_fold(folds[name], element.index, side) for name in result.folds]
+            ring = own[0][0]
+            for name in result.folds:
+                _, fold = _ring_fold(folds[name], element.index, [s for s in side if s[0] == ring])
+                made.setdefault(ring, {})[name] = fold
+            found.setdefault(ring, []).append(result)
+    return tuple(
+        _of_ring(name, operand.role, tuple(made[name].values()), found[name])
+        for name, operand in match.operands
+        if name in found
+    )
+
+
+def _of_ring(
+    ring: str, role: str, folds: tuple[RingFold, ...], results: list[RowResult]
+) -> RingFolds:
+    """Folds of a ring, with what is computed of their results."""
+    sizes: dict[str, tuple[Dim, ...]] = {}
+    scalars: dict[str, None] = {}
+    statements = []
+    every = dict.fromkeys(s for one in results for s in one.statements)
+    values = {fold.value for fold in folds} | {s.write.name for s in every}
+    for statement in every:
+        args: list[str | float] = []
+        for arg in statement.args:
+            if isinstance(arg, Constant):
+                args.append(arg.value)
+            elif isinstance(arg, Extent):
+                sizes[str(arg)] = arg.dims
+                args.append(str(arg))
+            else:
+                assert isinstance(arg, Access)
+                args.append(arg.name)
+                if arg.name not in values:
+                    scalars[arg.name] = None
+        statements.append(
+            Compute(statement.write.name, statement.function, tuple(args), statement.dtype)
+        )
+    return RingFolds(
+        ring, role, folds, tuple(statements),
+        tuple((one.tensor.name, one.value) for one in results),
+        tuple(sizes.items()), tuple(scalars),
+    )  # fmt: skip
+
+
+def _side(one: OperandFold, element: Element, match: Match) -> list[tuple[str, Operand]]:
+    """The operands that have the rows which a result is read of."""
+    fold = one.fold
+    plain = all(at == Along(at.dim) and at.dim for at in element.index)
+    along = [at.dim for at in element.index if at.dim in ("m", "n")]
+    if not plain or len(along) != 1 or len(fold.folded) != 1:
+        raise _not_of_rows(one, f"it is used at [{', '.join(map(str, element.index))}]")
+    depth = dict(fold.domain)[fold.folded[0]]
+    side = [
+        (name, operand)
+        for name, operand in match.operands
+        if operand.role == along[0] and operand.extent("k") == depth
+    ]
+    if not side:
+        raise _not_of_rows(one, f"no operand of a product has its terms along {along[0]}")
+    return side
+
+
+def _ring_fold(
+    one: OperandFold, index: tuple[Along, ...], side: list[tuple[str, Operand]]
+) -> tuple[str, RingFold]:
+    """The fold of a ring that has what its terms are made of, or else of the first."""
+    fold = one.fold
+    at = dict(zip(fold.write.iterators, index, strict=True)) | {fold.folded[0]: Along("k")}
+    arguments = {t.name: t for t in one.tensors}
+    for name, operand in side:
+        tensors = arguments
+        if _is_exact(operand):
+            tensors = arguments | {operand.tensor.name: operand.tensor}
+        reads, coordinates, statements = of_elements(tensors, one.statements, at)
+        mine = next((read for read in reads if _is_element(read, operand)), None)
+        if mine is not None:
+            return name, _placed(one, mine, reads, statements, coordinates)
+    # No ring has what terms are made of: they are read beside the first, whose rows are theirs.
+    read = {a.name for s in one.statements for a in s.reads}
+    if not read <= {s.write.name for s in one.statements} | set(arguments):
+        raise _not_of_rows(one, "its terms are of a value that no ring has as it is")
+    reads, coordinates, statements = of_elements(arguments, one.statements, at)
+    return side[0][0], _placed(one, None, reads, statements, coordinates)
+
+
+def _placed(
+    one: OperandFold,
+    mine: Element | None,
+    reads: tuple[Element, ...],
+    statements: tuple[Compute, ...],
+    coordinates: tuple[tuple[str, Along], ...],
+) -> RingFold:
+    fold, beside = one.fold, tuple(read for read in reads if read is not mine)
+    element = mine.name if mine is not None else ""
+    return RingFold(
+        fold.write.name, fold.function, one.terms, element, beside, statements, coordinates
+    )
+
+
+def _is_exact(operand: Operand) -> bool:
+    """Whether a ring has a computed operand's value as the program has it, and not rounded."""
+    return operand.computed is not None and operand.tensor.dtype != TF32
+
+
+def _is_element(read: Element, operand: Operand) -> bool:
+    """Whether that is the element of an operand that a product multiplies there."""
+    if read.tensor.name != operand.tensor.name:
+        return False
+    if operand.computed is not None:  # its axes are in the order in which rings have them
+        return {at.dim for at in read.index} == {at.dim for at in operand.index}
+    return read.index == operand.index
+
+
+def _not_of_rows(one: OperandFold, what: str) -> UnsupportedProgram:
+    fold = one.fold
+    return UnsupportedProgram(
+        f"{fold.write.name} is folded of an operand, and {what}",
+        where=f"{fold.name}: {fold}",
+        why="a block folds the rows of its operands' tiles, along the axis that its products sum",
+        nearest=f"Compute {fold.write.name} in a function before, and pass it",
+    )

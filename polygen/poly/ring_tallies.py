@@ -1,0 +1,96 @@
+"""Folds of operands in a tile program: who multiplies a ring's tiles folds their elements as well.
+
+    begin_a[i]       the registers hold the identity
+    tally_a[i,k]     every agent: terms of its rows of the k tile in ring_a, combined into them
+    share_a[i]       threads that have terms of one row meet, and write its result to norms_a
+    store[i,m]       reads results of rows and columns there; with panels finish[i,p] does
+
+An agent folds the rows of its own warp tile, so that nothing is handed to another one: where two
+have the same rows, both fold them. What the slots of the ring wait for, and what orders threads of
+an agent between `share` and its readers, is derived from these accesses like everything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polygen.hardware.units import unit
+from polygen.poly.kernel_parts import Part, flat
+from polygen.poly.tile_program import Buffer, Place, TileStatement
+from polygen.poly.tile_tree import steps
+
+TALLIED = "tallied"  # registers, of a ring's rows
+NORMS = "norms"  # results of an agent's rows, in shared memory
+
+
+def tallied(
+    ring: str,
+    cells: str,
+    place: Place,
+    loops: tuple[tuple[str, ...], tuple[str, ...]],
+    bounds: tuple[str, str],
+) -> tuple[tuple[TileStatement, ...], Buffer]:
+    """What folds a ring's elements, and the registers in which it does.
+
+    Args:
+        ring: its name.
+        cells: a tile of it, as isl text over the loops.
+        place: who.
+        loops: over output tiles, and with them over k tiles.
+        bounds: of both.
+    """
+    versions = loops[0]
+    cell = f"{TALLIED}_{ring}[{','.join((*versions, *place.agents))}]"
+    threads = unit("threads")
+    return (
+        TileStatement(f"begin_{ring}", versions, bounds[0], (), (cell,), "map", threads, place),
+        TileStatement(
+            f"tally_{ring}", loops[1], bounds[1], (cells, cell), (cell,), "map", threads, place
+        ),
+    ), Buffer(f"{TALLIED}_{ring}", "register", len(versions), len(place.agents))
+
+
+def shared_before(
+    part: Part, place: Place, versions: tuple[str, ...], own: str, rings: tuple[str, ...]
+) -> Part:
+    """An epilogue, behind what shares the results that its elements read.
+
+    Args:
+        part: whose statements that compute read them.
+        place: who.
+        versions: the loops over output tiles.
+        own: the tiles of an agent, as isl text.
+        rings: that are folded.
+    """
+    if not rings:
+        return part
+    at, threads = ",".join((*versions, *place.agents)), unit("threads")
+    shares = tuple(
+        TileStatement(
+            f"share_{ring}", versions, own, (f"{TALLIED}_{ring}[{at}]",),
+            (f"{NORMS}_{ring}[{at}]",), "move", threads, place,
+        )
+        for ring in rings
+    )  # fmt: skip
+    known = tuple(f"{NORMS}_{ring}[{at}]" for ring in rings)
+    slot = (versions, "0") if versions else None
+    buffers = tuple(
+        Buffer(f"{NORMS}_{ring}", "shared", len(versions), len(place.agents), slot=slot)
+        for ring in rings
+    )
+    statements = tuple(
+        replace(s, reads=(*s.reads, *known)) if _computes(s) else s for s in part.statements
+    )
+    names = [one.name for one in shares]
+    return Part(
+        (*shares, *statements),
+        (*buffers, *part.buffers),
+        flat(steps(*names, part.order)),
+        flat(steps(*names, part.schedule)),
+    )
+
+
+def _computes(statement: TileStatement) -> bool:
+    """Whether elements are computed: of results, or of terms in a pass over a tile."""
+    stem = statement.name.partition("_")[0]
+    return statement.op == "map" and stem in ("store", "finish", "terms")

@@ -1,0 +1,123 @@
+"""Refusals of folds of operands, and of norms in front of products."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from matrix import roles, small
+
+import polygen as pg
+from polygen.errors import ScheduleError, UnsupportedProgram, VerifyError
+from polygen.frontend.build import build_program
+from polygen.frontend.dtypes import BF16
+from polygen.frontend.program import Tensor
+from polygen.lower.tallies import check_shared, check_tallies
+from polygen.lower.tally import Tally
+from polygen.poly.folds import split_folds
+from polygen.schedule.model import Epilogue
+
+X, W = Tensor("x", BF16, ("M", "K"), (0, 1)), Tensor("w", BF16, ("N", "K"), (0, 1))
+SIGNATURE = ("bf16[M,K]", "bf16[N,K]")
+
+
+def program(function):
+    return build_program(function, "f", "f", (X, W))
+
+
+@pg.fuse
+def distances(x, w):
+    return np.sum(x * x, axis=1, keepdims=True) - x @ w.T
+
+
+def test_an_index_of_an_operand():
+    with pytest.raises(UnsupportedProgram, match="v1: an index of an operand's elements") as error:
+        split_folds(program(lambda x, w: x @ w.T + np.argmax(x, axis=1)[:, None]))
+    assert "Compute v" in str(error.value) and "in a function before, and pass it" in str(error)
+
+
+def test_rows_of_several_axes():
+    function = pg.fuse(lambda x, w: x @ w + np.sum(x, axis=(1, 2))[:, None, None])
+    with pytest.raises(UnsupportedProgram, match=r"v\d is folded of an operand, and it") as error:
+        function.compile("bf16[B,M,K]", "bf16[B,K,N]", arch="sm_80")
+    assert "a block folds the rows of its operands' tiles" in str(error.value)
+
+
+def test_blocks_that_share_sums():
+    with pytest.raises(ScheduleError, match="k = 2 with v2, a fold of an operand") as error:
+        distances.compile(*SIGNATURE, arch="sm_90a", schedule=roles("one", cluster=(1, 1, 2)))
+    assert "Use cluster.k = 1" in str(error.value)
+
+
+def test_clusters_that_share_operands():
+    with pytest.raises(ScheduleError, match="a cluster of 2 x 1 with v2, a fold of an") as error:
+        distances.compile(*SIGNATURE, arch="sm_90a", schedule=roles("one", cluster=(2, 1)))
+    assert "Use cluster.m = 1" in str(error.value)
+
+
+def test_exchanged_operands():
+    given = replace(small(epilogue=Epilogue(through="registers")), exchange=True)
+    with pytest.raises(ScheduleError, match="exchange with v2, a fold of an operand"):
+        distances.compile(*SIGNATURE, arch="sm_80", schedule=given)
+
+
+def test_what_is_no_factor_and_no_term():
+    with pytest.raises(UnsupportedProgram, match=r"exp.* is not moved behind a product") as error:
+        split_folds(program(lambda x, w: pg.softmax(x).astype("bf16") @ w.T))
+    assert "leave the sum" in str(error.value)
+
+
+def test_two_products_in_one():
+    def both(x, w):
+        least = np.min(x, axis=1, keepdims=True)
+        return (abs(x) * least + x).astype("bf16") @ w.T
+
+    with pytest.raises(UnsupportedProgram, match="has 2 terms with elements"):
+        split_folds(program(both))
+
+
+def test_folds_that_are_folded_of_folds():
+    def most(x, w):
+        centred = x - np.mean(x, axis=1, keepdims=True)
+        return x @ w.T / np.max(centred, axis=1, keepdims=True)
+
+    with pytest.raises(UnsupportedProgram, match="a fold of what comes of v"):
+        split_folds(program(most))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lanes": 3}, "tile is folded 0 times"),
+        ({"depth": 16}, "no agent has whole rows"),
+        ({"part": ""}, "no agent has whole rows"),
+        ({"place": "row * 64 + byte"}, "other bytes than its copies write"),
+        ({"role": "n"}, "rings are folded as"),
+    ],
+)
+def test_elements_that_are_left_out_or_read_elsewhere(change, message):
+    schedule = small(epilogue=Epilogue(through="registers"))
+    plan = distances.compile(*SIGNATURE, arch="sm_80", schedule=schedule).passes.plan
+    leaves = tuple(
+        replace(leaf, work=replace(leaf.work, **change)) if isinstance(leaf.work, Tally) else leaf
+        for leaf in plan.leaves
+    )
+    with pytest.raises(VerifyError, match=message):
+        check_tallies(replace(plan, leaves=leaves))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"first": "b_m * 32"}, "is read from 0 of norms_a on"),
+        ({"start": 16}, "is read from 16 of norms_a on"),
+        ({"kind": "strided"}, "is read as strided"),
+        ({"shared": "norms_b"}, "is read in norms_b"),
+    ],
+)
+def test_results_that_are_read_elsewhere(change, message):
+    schedule = small(epilogue=Epilogue(through="registers"))
+    plan = distances.compile(*SIGNATURE, arch="sm_80", schedule=schedule).passes.plan
+    with pytest.raises(VerifyError, match=message):
+        check_shared(plan, replace(plan.epilogue.reads[0], **change), plan.work.reads[0])
