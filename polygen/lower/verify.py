@@ -47,7 +47,9 @@ def verify(plan: KernelPlan) -> KernelPlan:
     check_accesses(plan)
     if plan.epilogue.folds or plan.epilogue.before:
         plan = replace(plan, proofs=(*plan.proofs, *check_folds(plan)))
-    plan = replace(plan, proofs=(*plan.proofs, *check_parts(plan)))
+    parts = check_parts(plan)
+    if parts:
+        plan = replace(plan, proofs=(*plan.proofs, *parts))
     if plan.of(Tally):
         plan = replace(plan, proofs=(*plan.proofs, *check_tallies(plan)))
     _check_outside(plan)
