@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,7 +40,7 @@ from polygen.lower.memory import needed
 from polygen.lower.plan import KernelPlan
 from polygen.poly.by_chain import ChainShape
 from polygen.poly.chain_map import map_chain
-from polygen.poly.chain_match import ChainMatch, match_chain
+from polygen.poly.chain_match import VALUES, ChainMatch, match_chain
 from polygen.poly.derive_syncs import Synchronised
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.scop import Scop
@@ -58,10 +59,12 @@ from polygen.schedule.model import (
     Tile,
     WarpTile,
 )
+from polygen.tune.cost.chains import ChainProblem, parts_worth_it
 
 _FILE = "chains.toml"
 _STAGES = 2
 _MOST_CHAINS = 64
+_PARTS = "_p"  # in a schedule's name, before the keys of a part
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +154,7 @@ def decide_chain(
     device: Device,
     schedule: Schedule | Path | str,
     skip: frozenset[str] = frozenset(),
+    sizes: Mapping[str, int] | None = None,
 ) -> Decided:
     """The schedule and the instruction of a chain.
 
@@ -159,6 +163,8 @@ def decide_chain(
         device: the target.
         schedule: a record, a file, or "auto".
         skip: names of schedules not to choose: their kernels spill.
+        sizes: of its dims, as far as they are known: few rows have tiles of their own, and where
+            the grid is thin the keys are in parts.
 
     Raises:
         PolygenError: no kernel can be made of the program, or none with this schedule.
@@ -166,7 +172,7 @@ def decide_chain(
     found = matched(program)
     atom = _instruction(found, device)
     if schedule == "auto":
-        return _fitting(found, atom, device, skip)
+        return _fitting(found, atom, device, skip, sizes or {})
     if isinstance(schedule, Schedule):
         given, origin = schedule, f"given: {schedule.name}"
     else:
@@ -219,8 +225,16 @@ def _instruction(found: ChainMatch, device: Device) -> Atom:
     return atoms[0]
 
 
-def _fitting(found: ChainMatch, atom: Atom, device: Device, skip: frozenset[str]) -> Decided:
-    """The first schedule of the data that fits the chain and the device."""
+def _fitting(
+    found: ChainMatch,
+    atom: Atom,
+    device: Device,
+    skip: frozenset[str],
+    sizes: Mapping[str, int],
+) -> Decided:
+    """The first schedule of the data that fits the chain and the device, with the parts that the
+    cost model finds worth it.
+    """
     columns, rows = -(-found.columns // atom.k) * atom.k, atom.m
     tiles = take(read(_FILE), "tiles", _FILE)
     most = max(one["columns_most"] for one in tiles)
@@ -238,6 +252,8 @@ def _fitting(found: ChainMatch, atom: Atom, device: Device, skip: frozenset[str]
     )
     for one in tiles:
         ranges = one.get("ranges", found.chain.range is not None)
+        if extent(found.values.m, sizes) > one.get("rows_most", math.inf):
+            continue
         if columns > one["columns_most"] or ranges != (found.chain.range is not None):
             continue
         consumers, keys, turns = one["consumers"], one["keys"], one["turns"]
@@ -250,8 +266,9 @@ def _fitting(found: ChainMatch, atom: Atom, device: Device, skip: frozenset[str]
             roles=Roles("pingpong" if turns else "cooperative", *one["registers"]),
             raster=Raster("m", 1),
             epilogue=Epilogue("registers", prefetch=one["rows"]),
+            min_blocks=one.get("blocks", 1),
         )
-        if schedule.name in skip:
+        if any(name.split(_PARTS)[0] == schedule.name for name in skip):
             continue
         shape = _shape(found, atom, schedule)
         try:
@@ -259,8 +276,35 @@ def _fitting(found: ChainMatch, atom: Atom, device: Device, skip: frozenset[str]
         except ResourceError as reason:
             last = reason
             continue
-        return Decided(atom, schedule, shape, "shipped: the first tile that fits")
+        part = _part(found, schedule, device, sizes)
+        if not part:
+            return Decided(atom, schedule, shape, "shipped: the first tile that fits")
+        tile = replace(schedule.tile, part=part)
+        schedule = replace(schedule, name=f"{schedule.name}{_PARTS}{part}", tile=tile)
+        origin = f"shipped: the first tile that fits, keys in parts of {part} by the cost model"
+        return Decided(atom, schedule, _shape(found, atom, schedule), origin)
     raise last
+
+
+def extent(dim: Dim, sizes: Mapping[str, int]) -> float:
+    """A size, or infinity where it is not known."""
+    return dim if isinstance(dim, int) else sizes.get(dim, math.inf)
+
+
+def _part(found: ChainMatch, schedule: Schedule, device: Device, sizes: Mapping[str, int]) -> int:
+    """Keys of a part, where sizes are known and parts are worth it; else 0: all of them."""
+    values = found.values
+    own = {along.dim for along in values.operand(VALUES).index}
+    rows, keys = extent(values.m, sizes), extent(values.depths[0], sizes)
+    matrices = math.prod(extent(n, sizes) for _, n in values.batches)
+    shared = math.prod(extent(n, sizes) for dim, n in values.batches if dim not in own)
+    if math.inf in (rows, keys, matrices):
+        return 0
+    item = values.operand(VALUES).tensor.dtype.bytes
+    problem = ChainProblem(
+        int(rows), int(keys), int(matrices), found.depth, found.columns, item, int(shared)
+    )
+    return parts_worth_it(device, schedule, problem)
 
 
 def _shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape:
@@ -282,6 +326,10 @@ def _shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape:
             cta.k % atom.k == 0 and cta.k <= atom.n_most,
             f"keys, a multiple of {atom.k} up to {atom.n_most}",
         ),
+        "tile.part": (
+            schedule.tile.part % cta.k == 0,
+            f"keys of a part, a multiple of tile.cta.k = {cta.k}, or 0",
+        ),
         "pipeline.in_flight": (schedule.pipeline.in_flight == 1, "1"),
         "roles.form": (schedule.specialised, '"cooperative" or "pingpong"'),
         "epilogue.through": (schedule.epilogue.through == "registers", '"registers"'),
@@ -300,7 +348,7 @@ def _shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape:
     return ChainShape(
         tiling(schedule, atom), depth, schedule.pipeline.stages,
         bool(chain_of.reference), bool(chain_of.states), schedule.roles.form == "pingpong",
-        1 if chain_of.range is not None else schedule.epilogue.prefetch,
+        1 if chain_of.range is not None or schedule.tile.part else schedule.epilogue.prefetch,
     )  # fmt: skip
 
 

@@ -119,7 +119,7 @@ def decision(
         PolygenError: no kernel can be made of the program.
     """
     if is_chain(program):
-        chosen = decide_chain(program, device, "auto")
+        chosen = decide_chain(program, device, "auto", sizes=sizes)
         return chosen.schedule, chosen.origin
     _, schedule, origin = decide(program, prospect(program), device, sizes, "auto", sums=sums)
     return schedule, origin

@@ -128,7 +128,7 @@ def _generate(
     sums: str,
 ) -> Passes:
     if is_chain(program):
-        return _chain(program, device, schedule, command, skip)
+        return _chain(program, device, sizes, schedule, command, skip)
     products, model, fusion, prospect, passes = _analysed(program)
     instruction, decided, origin = decide(program, prospect, device, sizes, schedule, skip, sums)
     copy = realign(program, prospect.matched, decided)
@@ -169,14 +169,15 @@ def _generate(
 def _chain(
     program: Program,
     device: Device,
+    sizes: dict[str, int],
     schedule: Schedule | Path | str,
     command: str,
     skip: frozenset[str],
 ) -> Passes:
     """All passes of a chain of products."""
-    decided = decide_chain(program, device, schedule, skip)
+    decided = decide_chain(program, device, schedule, skip, sizes)
     model, tree, plan = map_and_lower(program, device, decided, synchronised)
-    verify(plan)
+    plan = verify(plan)
     return Passes(program, model, tree, plan, emit(plan, command), decided.origin, command)
 
 

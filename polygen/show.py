@@ -193,7 +193,7 @@ def _between(plan: KernelPlan) -> list[str]:
         if terms is not None:
             found += [f"{name}: {line}" for line in _compute_lines(terms.statements)]
     if plan.key_tiles is not None:
-        found.append(f"keys {plan.key_tiles.range}: a block visits the tiles that have some")
+        found += str(plan.key_tiles).split("; ")
     return found
 
 

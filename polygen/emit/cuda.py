@@ -33,7 +33,7 @@ from polygen.hardware.device import Device
 from polygen.lower.fragments import Make
 from polygen.lower.plan import Buffer, KernelPlan
 from polygen.lower.work import Placed
-from polygen.poly.key_tiles import FIRST, KeyTiles
+from polygen.poly.key_tiles import FIRST, PART, KeyTiles
 from polygen.schedule.load import dumps
 from polygen.schedule.sums import reproducible
 
@@ -195,6 +195,7 @@ def _one_range(plan: KernelPlan, visited: KeyTiles) -> dict[str, Any]:
         "attributes": "",
         "matrix": matrix_coordinates(plan.batches),
         "group_warps": plan.device.warpgroup_warps,
+        "part_of_keys": PART if visited.part else "",
         "key_first": first,
         "key_count": visited.number("b_m", "key_tiles", FIRST),
         **_barrier_frame(plan),

@@ -4,7 +4,8 @@ The lanes of a warp have a result each, or share one where it has all parts; the
 share the parts of their results: warp w takes every so many, from the w-th on, in the order of
 their numbers. The first warp combines what they have, warp after warp, and does what the program
 computes from results. Results that elements of their own row use have a block each
-(`polygen.emit.fold_rows`).
+(`polygen.emit.fold_rows`). So have rows of chains whose keys are in parts
+(`polygen.emit.key_parts`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from polygen.emit.folds import (
     split_of,
     stored,
 )
+from polygen.emit.key_parts import merged_rows
 from polygen.emit.leaves import size_name
 from polygen.emit.names import c_name
 from polygen.frontend.monoids import MONOIDS
@@ -38,7 +40,8 @@ from polygen.poly.pointwise import Compute
 def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
     """Functions that combine, in C, and the helpers that they and the results call."""
     lines, helpers = [], []
-    rows = split_of(plan).rows if plan.following is not None else ()
+    folded = plan.following is not None and plan.scores is None
+    rows = split_of(plan).rows if folded else ()
     late = (fold for one in rows for fold in one.folds)
     passes = (one for e in plan.epilogue.before for one in e.folds)
     made = [one.monoid for one in (*plan.epilogue.folds, *passes)]
@@ -100,6 +103,8 @@ def following(plan: KernelPlan) -> dict[str, Any] | None:
 
 def _lines(plan: KernelPlan, after: Following, group: Results) -> tuple[list[str], list[str]]:
     """The results of a block of a group, with the helpers that they call."""
+    if group.merged:
+        return merged_rows(plan, group)
     if group.rows:
         return row_results(plan, after, group)
     return _results(plan, after, group), _finished(plan, group)[1]

@@ -24,6 +24,8 @@ _WRITTEN_TEXT = (
     "locate fill multiply finish work matrix band in_band width rank owner turn quarter "
     "fold unfold full low_a low_b address_a address_b fragment_a fragment_b place_scratch "
     "groups rows_before rows_of_group tiles_m tiles_n RowGroups all_tiles find_together "
+    "scores weights correction reference keys first_key half_rows first_row now before after worth "
+    "term_of_reference terms_of_score store_parts "
     "Cursor __attribute__ always_inline __syncwarp"
 )
 _WRITTEN = frozenset(_WRITTEN_TEXT.split())
@@ -42,7 +44,7 @@ _MADE = re.compile(
     r"(wait|arrive|bar|fence|retire|skip|fetch)_|\w+_(warps|producer|loader|consumer)(_behind)*$"
     r"|z\d+$|(sum|mma|multiply|multiply_matrices|low_[ab])_\d+s?$|(copy|load|fragment)_[ab]\d*$"
     r"|combine_[a-z_]+$|fold_(i|q|w|place|rows?|columns|block|results?|parts|(at|from|\w+_part)?\d+|at|e)$"
-    r"|kept_end$|(row_at|read_)\d+$|row_v\d+|\w+_r\d+$"
+    r"|((part|whole)_)?state_\w+$|part_sums$|kept_end$|(row_at|read_)\d+$|row_v\d+|\w+_r\d+$"
 )
 _KEYWORDS = frozenset(_KEYWORDS_TEXT.split())
 _KERNEL_SCOPE = ("kernel.cu.j2", "launcher.cu.j2", "header.h.j2", "frame", "leaf")

@@ -27,11 +27,12 @@ from polygen.lower.build import arguments
 from polygen.lower.chain_memory import chain_memory, chain_resources, layouts
 from polygen.lower.epilogue import epilogue, own_part
 from polygen.lower.given import Given
+from polygen.lower.key_parts import AFTER, combining_launch, room
 from polygen.lower.lanes import closed_form
 from polygen.lower.memory import needed
 from polygen.lower.plan import Argument, Buffer, KernelPlan, Launch, Leaf, Place
 from polygen.lower.result_work import Epilogue, Read
-from polygen.lower.scan_work import RowStore, Scan, ScanState, Terms
+from polygen.lower.scan_work import PartStore, RowStore, Scan, ScanState, Terms
 from polygen.lower.synchronise import (
     AGENTS,
     counter_of,
@@ -44,12 +45,13 @@ from polygen.lower.synchronise import (
 from polygen.lower.work import Boxes, Groups, Locate, Move, Nothing, Placed, Product
 from polygen.poly.by_chain import ChainShape
 from polygen.poly.chain_match import VALUES, WEIGHTS, ChainMatch
-from polygen.poly.key_tiles import FIRST, KeyTiles, prove_key_tiles
+from polygen.poly.key_tiles import FIRST, PART, KeyTiles, prove_key_tiles
 from polygen.poly.legality import Proof
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.match import Operand
 from polygen.poly.pointwise import Compute
 from polygen.poly.raster import prove_linear_raster, prove_raster
+from polygen.rewrite.parts import parts_combine
 from polygen.schedule.model import Schedule
 
 _GROUP = AGENTS["consumer"]
@@ -100,11 +102,18 @@ def lower_chain(
         taken.threads, taken.shared_bytes, persistent=device.multiprocessors,
         batches=tuple(extent for _, extent in matched.values.batches),
     )  # fmt: skip
-    visited = key_tiles(matched, shape)
+    visited = key_tiles(matched, schedule)
     more: tuple[Proof, ...] = ()
+    after = None
     if visited is not None:  # each block has as many tiles of keys as its rows want
         launch = replace(launch, persistent=0)
         more = prove_key_tiles(visited, matched.values.depths[0], atom.m)
+    if schedule.tile.part:
+        each = schedule.tile.part
+        launch = replace(launch, across=matched.values.depths[0], tile_across=each)
+        after = combining_launch(f"pg_{program.name}", room(matched, each))
+        claims = parts_combine(matched.chain)
+        more = (*more, *(Proof(claim, "rewrite") for claim in claims))
     rows, columns, keys = shape.tiles.cta
     return KernelPlan(
         entry=f"pg_{program.name}",
@@ -115,7 +124,8 @@ def lower_chain(
         tiles=shape.tiles,
         mapping=f"{rows} rows by {keys} keys by {columns} columns, {shape.consumers} consumer "
         f"warpgroup(s) of {shape.tiles.warp[0]} rows, {atom.name} on {device.name}",
-        arguments=arguments(program, maps),
+        arguments=arguments(program, maps, workspace=after is not None),
+        following=after,
         launch=launch,
         match=matched.values,
         work=matched.after,
@@ -137,10 +147,12 @@ def lower_chain(
     )  # fmt: skip
 
 
-def key_tiles(matched: ChainMatch, shape: ChainShape) -> KeyTiles | None:
-    """The tiles of keys that a tile of rows visits; None: all."""
-    found = matched.chain.range
-    return None if found is None else KeyTiles(found, shape.tiles.cta[0], shape.tiles.cta[2])
+def key_tiles(matched: ChainMatch, schedule: Schedule) -> KeyTiles | None:
+    """The tiles of keys that a block visits; None: all of its rows."""
+    cta, part = schedule.tile.cta, schedule.tile.part
+    if matched.chain.range is None and not part:
+        return None
+    return KeyTiles(matched.chain.range, cta.m, cta.k, part // cta.k)
 
 
 def _places(given: Given, shape: ChainShape) -> tuple[Place, ...]:
@@ -229,12 +241,12 @@ class _Leaves:
             found = [Leaf("locate", "located", "threads", _TILE, Nothing())]
         found += [self._fill(name, operand) for name, operand in self.matched.operands]
         consumer = [*self._between(), *self._products(), *self._end()]
-        found += [replace(leaf, place="consumer") for leaf in consumer]
+        found += [replace(leaf, place=leaf.place or "consumer") for leaf in consumer]
         return [*found, *sync_leaves(self.given, self.syncs, "")]
 
     @property
     def _visited(self) -> KeyTiles | None:
-        return key_tiles(self.matched, self.shape)
+        return key_tiles(self.matched, self.given.schedule)
 
     @property
     def _key(self) -> str:
@@ -313,30 +325,44 @@ class _Leaves:
         return found
 
     def _end(self) -> list[Leaf]:
-        states = {name: f"state_{value}" for name, value in self.matched.states}
-        own = tuple((total, states[value]) for value, total in self.out.sums if value in states)
-        work = RowStore(self.out, own, _elements(self.given.atom))
-        return [
+        finish = [
             Leaf("compute", "compute", "threads", (), self.out),
             Leaf("finish_element", "edge", "threads", (), self.out),
-            Leaf("store", "store_rows_of_states", "threads", ("i", "m"), work),
         ]
+        elements, loops = _elements(self.given.atom), ("i", "m")
+        registers = {name: f"state_{value}" for name, value in self.matched.states}
+        own = tuple(
+            (total, registers[value]) for value, total in self.out.sums if value in registers
+        )
+        part = self.given.schedule.tile.part
+        if part:
+            total, *states = room(self.matched, part)
+            held = tuple(zip(self._states(), states, strict=True))
+            parts = PartStore(self.out, "sum", total, held, own, elements, PART)
+            combined = [replace(leaf, place=AFTER) for leaf in finish]
+            return [*combined, Leaf("store", "store_parts", "threads", loops, parts)]
+        work = RowStore(self.out, own, elements)
+        return [*finish, Leaf("store", "store_rows_of_states", "threads", loops, work)]
+
+    def _states(self) -> tuple[ScanState, ...]:
+        """The states as registers hold them, the reference first."""
+        chain = self.matched.chain
+        return tuple(
+            ScanState(s.value, s.monoid, "" if s.value == chain.reference else s.term, s.rescaled)
+            for s in chain.states
+        )
 
     def _scan(self) -> Scan:
         matched, tiles, atom = self.matched, self.shape.tiles, self.given.atom
         table = atom.c.table[: common_facts()["warp_size"]]
         chain = matched.chain
-        reference = next((s for s in chain.states if s.value == chain.reference), None)
         advance, weigh = self._terms()
         groups = atom.k // atom.n
         pairs = carried(atom)
         return Scan(
             advance=advance,
             weigh=weigh,
-            states=tuple(
-                ScanState(s.value, s.monoid, "" if s is reference else s.term, s.rescaled)
-                for s in chain.states
-            ),
+            states=self._states(),
             factors=chain.correction,
             rows=tiles.atoms[0],
             row_step=atom.m,
@@ -364,7 +390,7 @@ class _Leaves:
     def _inside(self) -> str:
         """When no key of a tile is masked by a range."""
         visited, tiles = self._visited, self.shape.tiles
-        if visited is None or not visited.range.inside:
+        if visited is None or visited.range is None or not visited.range.inside:
             return ""
         row = f"b_m * {tiles.cta[0]} + w_m * {tiles.warp[0]} + m * {self.given.atom.m}"
         return visited.within(row, self.given.atom.m, self._key)

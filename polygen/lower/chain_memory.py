@@ -86,7 +86,8 @@ def chain_resources(
     scores = tiles.atoms[0] * tiles.cta[2] // 2
     registers = sums + scores + scores // 2 + _BESIDE
     given = schedule.roles
-    block = device.registers_per_multiprocessor // threads // 8 * 8 * threads
+    blocks = schedule.min_blocks
+    block = device.registers_per_multiprocessor // (threads * blocks) // 8 * 8 * threads
     total = device.group_threads * (
         given.producer_registers + shape.consumers * given.consumer_registers
     )
@@ -95,7 +96,8 @@ def chain_resources(
             f"{shape.consumers} consumers with {given.consumer_registers} registers a thread",
             where=where,
             why=f"a block has {block} registers",
-            nearest="Use fewer consumers: a smaller tile.cta.m",
+            nearest="Use fewer consumers: a smaller tile.cta.m"
+            + (", or a smaller min_blocks" if blocks > 1 else ""),
         )
     if registers > given.consumer_registers:
         raise ResourceError(
@@ -113,4 +115,13 @@ def chain_resources(
             f"{tiles.cta[2]} keys and values",
             nearest="Reduce pipeline.stages, tile.cta.k or epilogue.prefetch, the tiles of rows",
         )
-    return Resources(threads, shared, device.shared_per_block_optin, registers, 1)
+    whole = blocks * (shared + device.shared_reserved_per_block)
+    if whole > device.shared_per_multiprocessor:
+        raise ResourceError(
+            f"min_blocks = {blocks} of {shared} bytes of shared memory",
+            where=where,
+            why=f"a multiprocessor has {device.shared_per_multiprocessor}, and each block takes "
+            f"{device.shared_reserved_per_block} besides",
+            nearest="Reduce min_blocks, pipeline.stages or tile.cta.k",
+        )
+    return Resources(threads, shared, device.shared_per_block_optin, registers, blocks)

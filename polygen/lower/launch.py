@@ -222,6 +222,7 @@ class Results:
         after: statements on their results.
         outputs: written.
         rows: statements on the elements of a result's row, if there are any.
+        merged: whether sums and states of parts of the keys of a row are combined.
     """
 
     extents: tuple[Dim, ...]
@@ -230,6 +231,7 @@ class Results:
     after: tuple[str, ...]
     outputs: tuple[str, ...]
     rows: tuple[str, ...] = ()
+    merged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +275,8 @@ class Following:
     @property
     def alignment(self) -> int:
         """Bytes at a multiple of which the workspace begins."""
-        return KEPT_ALIGNMENT if self.kept else _PART_BYTES
+        whole_rows = self.kept or any(group.merged for group in self.groups)
+        return KEPT_ALIGNMENT if whole_rows else _PART_BYTES
 
 
 def _extent(dim: Dim, sizes: Mapping[str, int]) -> int:

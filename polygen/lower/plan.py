@@ -29,7 +29,7 @@ from polygen.lower.launch import Following as Following
 from polygen.lower.launch import Launch as Launch
 from polygen.lower.launch import MapAxis as MapAxis
 from polygen.lower.result_work import Epilogue, Finish, Folding, Lines, Meeting, Store, Warm
-from polygen.lower.scan_work import RowStore, Scan
+from polygen.lower.scan_work import PartStore, RowStore, Scan
 from polygen.lower.work import (
     Clear,
     Combine,
@@ -76,6 +76,7 @@ Work: TypeAlias = (
     | Meeting
     | Move
     | Nothing
+    | PartStore
     | Placed
     | Product
     | RowStore

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polygen.frontend.program import Dim
+from polygen.lower.launch import Parts
 from polygen.lower.result_work import Epilogue, Read
 from polygen.poly.match import Along
 from polygen.poly.pointwise import Compute
@@ -132,3 +133,28 @@ class RowStore:
     epilogue: Epilogue
     states: tuple[tuple[str, str], ...]
     elements: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartStore:
+    """Sums and states of one part of the keys -> the workspace, for the launch that combines them.
+
+    Part q of row r of all matrices is row ``q * rows + r`` of the sums, and an element of states.
+
+    Attributes:
+        epilogue: what is made of them when all parts have met: where a thread's elements are.
+        sums: what the second product's are called.
+        total: the sums' parts in the workspace.
+        states: registers of states, and their parts; the reference first, if there is one.
+        named: as `RowStore.states`.
+        elements: as of `Scan`.
+        part: the number of the block's part.
+    """
+
+    epilogue: Epilogue
+    sums: str
+    total: Parts
+    states: tuple[tuple[ScanState, Parts], ...]
+    named: tuple[tuple[str, str], ...]
+    elements: tuple[tuple[int, int], ...]
+    part: str

@@ -8,7 +8,8 @@
 4. The launch has the threads that the places count on.
 5. Leaves work on the cells of the tile program, and at the addresses of the program's accesses
    (`polygen.lower.verify_accesses`).
-6. Parts of folds are whole, written once, and all read (`polygen.lower.folds`).
+6. Parts of folds are whole, written once, and all read (`polygen.lower.folds`); so are parts of the
+   keys of a chain (`polygen.lower.key_parts`).
 7. Of a dependent launch, statements whose leaves touch global memory are those that wait.
 """
 
@@ -20,6 +21,7 @@ from polygen.errors import VerifyError
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.folds import check_folds
 from polygen.lower.fragments import Make
+from polygen.lower.key_parts import check_parts
 from polygen.lower.plan import KernelPlan, Leaf, Rows
 from polygen.lower.resources import thread_count
 from polygen.lower.result_work import Epilogue, Finish, Lines, Store, Warm
@@ -43,6 +45,9 @@ def verify(plan: KernelPlan) -> KernelPlan:
     check_accesses(plan)
     if plan.epilogue.folds or plan.epilogue.before:
         plan = replace(plan, proofs=(*plan.proofs, *check_folds(plan)))
+    parts = check_parts(plan)
+    if parts:
+        plan = replace(plan, proofs=(*plan.proofs, *parts))
     _check_outside(plan)
     wanted = thread_count(plan.schedule, plan.tiles, plan.device)
     last = max(place.first_warp + place.warps for place in plan.places)

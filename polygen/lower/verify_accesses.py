@@ -36,7 +36,7 @@ from polygen.lower.result_work import (
     Warm,
     Write,
 )
-from polygen.lower.scan_work import RowStore
+from polygen.lower.scan_work import PartStore, RowStore
 from polygen.lower.verify_chain import check_scans
 from polygen.lower.verify_computed import check_computed, check_rows
 from polygen.lower.verify_fragments import check_fragments
@@ -197,6 +197,7 @@ def _check_sums(plan: KernelPlan) -> None:
         for one in plan.match.products
     ]
     states = [pair for work in plan.of(RowStore) for pair in work.states]
+    states += [pair for work in plan.of(PartStore) for pair in work.named]
     if list(plan.epilogue.sums) != [*wanted, *((name, name) for name, _ in states)]:
         raise VerifyError(f"sums are read as {plan.epilogue.sums}", where=plan.entry)
 

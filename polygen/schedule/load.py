@@ -34,7 +34,7 @@ from polygen.hardware.atom import Atom, atom_names
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import swizzle_names
 from polygen.schedule.lanes import lane_problems, meant_for_warps
-from polygen.schedule.model import LANES, Epilogue, Launches, Roles, Schedule
+from polygen.schedule.model import LANES, Epilogue, Launches, Roles, Schedule, Tile
 
 FORMAT = 1
 
@@ -58,6 +58,7 @@ _PERMUTATIONS = {
 _SUBSETS = {"loops.grid": ("m", "n", "k")}
 _MAY_BE_ZERO = (
     "pipeline.distance", "pipeline.lookahead", "pipeline.in_flight", "epilogue.columns",
+    "tile.part",
 )  # fmt: skip
 
 
@@ -106,8 +107,8 @@ def loads(text: str, where: str) -> Schedule:
 def dumps(schedule: Schedule) -> str:
     """The TOML text of a schedule, in the record's order; `loads` gives it back.
 
-    It has every field, but `launch`, `exchange`, `epilogue.rows` and `roles.computes` only where
-    they are not the default.
+    It has every field, but `launch`, `exchange`, `epilogue.rows`, `roles.computes` and `tile.part`
+    only where they are not the default.
     """
     table = _converter().unstructure(schedule)
     if schedule.launch == Launches():
@@ -160,6 +161,11 @@ def check_structure(schedule: Schedule, atom: Atom, where: str) -> None:
         problems.append(
             f"tile.cta {cta.m} x {cta.n} over tile.warp {warp.m} x {warp.n} takes {warps} warps; "
             f"a thread block has at most {most}. Use larger warp tiles"
+        )
+    if schedule.tile.part:
+        problems.append(
+            f"tile.part = {schedule.tile.part} without a chain of products: it counts keys. "
+            "Leave it out"
         )
     problems += _role_problems(schedule, facts["cluster_blocks_most"])
     problems += _shared_sum_problems(schedule, atom.n)
@@ -377,6 +383,9 @@ def _converter() -> cattrs.Converter:
     )
     converter.register_unstructure_hook(
         Roles, make_dict_unstructure_fn(Roles, converter, computes=override(omit_if_default=True))
+    )
+    converter.register_unstructure_hook(
+        Tile, make_dict_unstructure_fn(Tile, converter, part=override(omit_if_default=True))
     )
     converter.register_unstructure_hook(
         Schedule,

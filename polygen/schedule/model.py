@@ -39,6 +39,9 @@ class Tile:
 
     cta: CtaTile = CtaTile()
     warp: WarpTile = WarpTile()
+    # of a chain of products: keys of a part, which a block visits; parts are combined in the launch
+    # that follows. 0: a block visits all keys of its rows
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True)

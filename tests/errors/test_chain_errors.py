@@ -104,9 +104,9 @@ def test_promises_of_bits() -> None:
     assert "a chain of products" in text
 
 
-def _schedule(rows=128, columns=64, keys=128, warp=64, registers=240, **more) -> Schedule:
+def _schedule(rows=128, columns=64, keys=128, warp=64, registers=240, part=0, **more) -> Schedule:
     made = {
-        "tile": Tile(CtaTile(rows, columns, keys), WarpTile(warp, columns)),
+        "tile": Tile(CtaTile(rows, columns, keys), WarpTile(warp, columns), part),
         "pipeline": Pipeline(stages=2, in_flight=1),
         "roles": Roles("cooperative", 24, registers),
         "epilogue": Epilogue("registers"),
@@ -123,6 +123,7 @@ def _schedule(rows=128, columns=64, keys=128, warp=64, registers=240, **more) ->
         (_schedule(keys=24), "tile.cta.k"),
         (_schedule(pipeline=Pipeline(stages=2, in_flight=2)), "pipeline.in_flight"),
         (_schedule(roles=Roles("none")), "roles.form"),
+        (_schedule(part=192), "tile.part"),
         (_schedule(epilogue=Epilogue("tma")), "epilogue.through"),
     ],
 )
@@ -142,3 +143,8 @@ def test_what_does_not_fit() -> None:
     assert "shared memory" in text
     text = _refused(softmax, error=ResourceError, schedule=_schedule(rows=256))
     assert "Use fewer consumers" in text
+    text = _refused(softmax, error=ResourceError, schedule=_schedule(min_blocks=2))
+    assert "a smaller min_blocks" in text
+    deep = Pipeline(stages=7, in_flight=1)
+    few = _schedule(64, registers=232, min_blocks=2, keys=64, pipeline=deep)
+    assert "Reduce min_blocks" in _refused(softmax, error=ResourceError, schedule=few)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from chain_samples import few_rows
 
 import polygen as pg
 from polygen.frontend.evaluate import reference
@@ -35,8 +36,8 @@ def _on_gpu(array: np.ndarray):
     return torch.from_numpy(array).cuda()
 
 
-def _run(function, signature, arrays, tolerance=0.02):
-    kernel = pg.fuse(function).compile(*signature, arch=_arch())
+def _run(function, signature, arrays, tolerance=0.02, **options):
+    kernel = pg.fuse(function).compile(*signature, arch=_arch(), **options)
     found = kernel(*map(_on_gpu, arrays))
     found = found if isinstance(found, tuple) else (found,)
     with np.errstate(all="ignore"):
@@ -81,6 +82,28 @@ def test_heads_in_rows_and_groups_of_heads() -> None:
     _run(function, ("bf16[B,S,H,64]", "bf16[B,T,H,64]", "bf16[B,T,H,64]"), arrays)
     arrays = _given(7, (2, 2, 3, 300, 64), (2, 2, 1, 200, 64), (2, 2, 1, 200, 64))
     _run(softmax, ("bf16[B,K,G,S,64]", "bf16[B,K,1,T,64]", "bf16[B,K,1,T,64]"), arrays)
+
+
+@pytest.mark.parametrize("part", [64, 1024, 4096])
+def test_keys_in_parts(part: int) -> None:
+    def function(q, k, v):
+        s = (q @ k.mT) * 0.088
+        return pg.softmax(s) @ v, pg.logsumexp(s, axis=-1)
+
+    signature = ("bf16[B,K,G,1,128]", "bf16[B,K,1,T,128]", "bf16[B,K,1,T,128]")
+    arrays = _given(9, (2, 8, 4, 1, 128), (2, 8, 1, 4099, 128), (2, 8, 1, 4099, 128))
+    _run(function, signature, arrays, schedule=few_rows(part, columns=128))
+
+
+def test_many_launches_of_parts_give_the_same_bits() -> None:
+    signature = ("bf16[B,K,G,128]", "bf16[B,K,T,128]", "bf16[B,K,T,128]")
+    arrays = [_on_gpu(a) for a in _given(10, (2, 8, 4, 128), (2, 8, 4099, 128), (2, 8, 4099, 128))]
+    schedule = few_rows(256, columns=128)
+    kernel = pg.fuse(softmax).compile(*signature, arch=_arch(), schedule=schedule)
+    first = kernel(*arrays)
+    for _ in range(2000):
+        again = kernel(*arrays)
+    assert (first.view(again.dtype) == again).all()
 
 
 def test_many_launches_give_the_same_bits() -> None:

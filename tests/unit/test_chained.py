@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -118,3 +120,37 @@ def test_room_is_kept_for_the_barriers_that_are_derived() -> None:
     plan = pg.fuse(causal).compile(*SIGNATURE, arch="sm_90a").passes.plan
     rings = needed(chain_memory(found, chosen.shape, made, ()))
     assert rings < plan.resources.shared_bytes <= needed(chain_memory(found, chosen.shape, made))
+
+
+def test_keys_are_in_parts_where_the_grid_is_thin() -> None:
+    target = device("sm_90a")
+    program = pg.fuse(softmax).program("bf16[B,H,G,64]", "bf16[B,H,T,64]", "bf16[B,H,T,64]")
+
+    def chosen(**sizes: int) -> str:
+        return decide_chain(program, target, "auto", sizes=sizes).schedule.name
+
+    assert chosen() == "chain_192x64x128_r2_t"
+    assert chosen(G=8) == "chain_64x64x128_r1"
+    assert chosen(B=1, H=8, G=8, T=65536).startswith("chain_64x64x128_r1_p")
+    assert chosen(B=64, H=8, G=8, T=4096) == "chain_64x64x128_r1"
+    assert chosen(B=8, H=16, G=4096, T=4096) == "chain_192x64x128_r2_t"
+
+
+def test_parts_that_are_not_those_that_are_combined_are_refused() -> None:
+    from chain_samples import few_rows
+
+    from polygen.errors import VerifyError
+    from polygen.lower.key_parts import check_parts
+
+    kernel = pg.fuse(causal).compile(*SIGNATURE, arch="sm_90a", schedule=few_rows(128))
+    plan = kernel.passes.plan
+    assert len(check_parts(plan)) == 2 and plan.following is not None
+    less = replace(plan.following, parts=plan.following.parts[:-1])
+    for wrong in (
+        replace(plan, launch=replace(plan.launch, tile_across=256)),
+        replace(plan, following=less),
+        replace(plan, following=None),
+        replace(plan, key_tiles=replace(plan.key_tiles, part=3)),
+    ):
+        with pytest.raises(VerifyError):
+            check_parts(wrong)

@@ -23,6 +23,7 @@ from polygen.emit.leaf import (  # noqa: F401 - importing registers
     partial_sums,
     scan,
     store_pairs,
+    store_parts,
     store_rows,
 )
 from polygen.emit.leaf.table import kind_of, kinds, render

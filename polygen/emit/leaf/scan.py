@@ -53,7 +53,7 @@ def scan_helpers(plan: KernelPlan) -> list[str]:
         for terms in (scan.advance, scan.weigh):
             if terms is not None:
                 found += terms_lines(scan, terms)[1]
-        found += _correction(scan)[2]
+        found += correction_lines(scan)[2]
         found += [name for state in scan.states for name in _combine(state.monoid)[2]]
     return found
 
@@ -193,7 +193,7 @@ def _(plan: KernelPlan, one: Leaf, scan: Scan) -> Text:
     assert terms is not None and state is not None
     (nothing,) = identities(state.monoid)
     x, register = _called(terms.results[0]), state.register
-    correction, names, _ = _correction(scan)
+    correction, names, _ = correction_lines(scan)
 
     def use(element: int) -> list[str]:
         row, _ = scan.elements[element]
@@ -385,7 +385,7 @@ def _pairs(plan: KernelPlan, work: RowStore) -> list[dict[str, Any]]:
 
 
 # --- the correction ------------------------------------------------------------------------------
-def _correction(scan: Scan) -> tuple[list[str], str, list[str]]:
+def correction_lines(scan: Scan) -> tuple[list[str], str, list[str]]:
     """c(before, after): lines of C, its value, and helper files."""
     if not scan.factors:
         return [], "1.0f", []

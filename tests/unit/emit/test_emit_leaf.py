@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from chain_samples import few_rows
 from matrix import UNUSUAL, case, roles, small, tiled
 
 import polygen as pg
@@ -85,7 +86,7 @@ def covering_plan(arch, schedule):
     return kernel.passes.plan
 
 
-def chain_plan():
+def chain_plan(schedule="auto"):
     """Attention, with what is known of rows beside it."""
 
     def function(q, k, v):
@@ -94,8 +95,9 @@ def chain_plan():
         scores = pg.where(i >= j, scores, -np.inf)
         return pg.softmax(scores) @ v, pg.logsumexp(scores, axis=-1)
 
-    kernel = pg.fuse(function, name="leaf").compile(*["bf16[B,S,64]"] * 3, arch="sm_90a")
-    return kernel.passes.plan
+    signature = ["bf16[B,S,64]"] * 3
+    fused = pg.fuse(function, name="leaf")
+    return fused.compile(*signature, arch="sm_90a", schedule=schedule).passes.plan
 
 
 def staged_plan():
@@ -109,7 +111,7 @@ def staged_plan():
 def plans():
     found = {name: plan_of(name) for name in KERNELS}
     found |= {name: computed_plan(*given) for name, given in COMPUTED.items()}
-    found |= {"staged": staged_plan(), "chain": chain_plan()}
+    found |= {"staged": staged_plan(), "chain": chain_plan(), "parts": chain_plan(few_rows(128))}
     found |= {name: covering_plan(*given) for name, given in COVERING.items()}
     return found | {name: folding(schedule) for name, schedule in FOLDS.items()}
 
@@ -119,7 +121,9 @@ def test_no_leaf_is_in_the_table_for_nothing(plans):
     assert met == set(kinds())
 
 
-@pytest.mark.parametrize("name", [*KERNELS, *COMPUTED, *COVERING, "staged", "chain", *FOLDS])
+@pytest.mark.parametrize(
+    "name", [*KERNELS, *COMPUTED, *COVERING, "staged", "chain", "parts", *FOLDS]
+)
 def test_a_leaf_names_the_iterators_that_it_reads(plans, name):
     plan = plans[name]
     for leaf in plan.leaves:

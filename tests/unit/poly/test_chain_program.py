@@ -94,6 +94,34 @@ def test_every_key_of_a_range_is_visited(found, keys) -> None:
     assert len(prove_key_tiles(tiles, keys, 64)) == 2
 
 
+@pytest.mark.parametrize("found", [None, (None, 0), (-99, 5), (20, None)])
+@pytest.mark.parametrize("keys", ["T", 300])
+def test_every_key_is_in_one_part(found, keys) -> None:
+    inside = KeyRange(*found, "x", "y") if found else None
+    proofs = prove_key_tiles(KeyTiles(inside, 128, 96, 3), keys, 64)
+    assert "every key of a row is in one part" in proofs[-1].claim
+
+
+class _Overlapping(KeyTiles):
+    """Parts that end a tile too late."""
+
+    def number(self, *given, **more) -> str:
+        return super().number(*given, **more).replace(", 3)", ", 4)")
+
+
+class _Gaps(KeyTiles):
+    """Parts that begin a tile too late."""
+
+    def first(self, *given, **more) -> str:
+        return super().first(*given, **more).replace("* 3", "* 4")
+
+
+@pytest.mark.parametrize(("wrong", "why"), [(_Overlapping, "two parts"), (_Gaps, "in no tile")])
+def test_parts_that_overlap_or_leave_keys_out_are_refused(wrong, why) -> None:
+    with pytest.raises(VerifyError, match=why):
+        prove_key_tiles(wrong(None, 64, 64, 3), "T", 64)
+
+
 class _OneLess(KeyTiles):
     """A tile less than there is."""
 

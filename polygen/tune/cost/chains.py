@@ -1,0 +1,110 @@
+"""What a chain of products takes, as far as it decides whether its keys are worth being in parts.
+
+    time = start + max(device memory, rounds of blocks) + the launch that combines parts
+
+1. A block steps through its tiles of keys; a step takes what its products take, or its
+   exponentials, or its copies: so many bytes are on their way as its rings hold, for a latency.
+2. Blocks that run at once share a multiprocessor. Device memory brings every operand once.
+3. Parts are written and read by a launch behind the kernel's, which takes a while by itself.
+
+Where blocks fill the device parts cost and give nothing; where a grid is thin, as with one row of
+each head, they are what brings the other multiprocessors in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from polygen.hardware.cost_parameters import cost_parameters
+from polygen.hardware.device import Device
+from polygen.schedule.model import Schedule
+
+_SUM_BYTES = 4
+_KILO = 1e3  # GHz to cycles of a microsecond, GB/s to bytes of one
+
+
+@dataclass(frozen=True, slots=True)
+class ChainProblem:
+    """Sizes of a chain.
+
+    Attributes:
+        rows: of a matrix.
+        keys: of a matrix.
+        matrices: of results.
+        depth: elements that the first product sums over.
+        columns: of results.
+        item: bytes of an element of the operands.
+        shared: matrices of results that have one matrix of keys and values.
+    """
+
+    rows: int
+    keys: int
+    matrices: int
+    depth: int
+    columns: int
+    item: int
+    shared: int = 1
+
+    @property
+    def bytes(self) -> float:
+        """Of the operands, each once."""
+        keys = self.keys / self.shared
+        return self.item * self.matrices * (self.rows + keys) * (self.depth + self.columns)
+
+
+def chain_time(device: Device, schedule: Schedule, problem: ChainProblem) -> float:
+    """Predicted microseconds.
+
+    Args:
+        device: the target.
+        schedule: tiles, stages, and the keys of a part.
+        problem: the sizes.
+    """
+    p, cta = cost_parameters(device), schedule.tile.cta
+    keys_each = min(schedule.tile.part or problem.keys, problem.keys)
+    parts = -(-problem.keys // keys_each)
+    blocks = problem.matrices * -(-problem.rows // cta.m) * parts
+    at_once = device.multiprocessors * schedule.min_blocks
+    sharing = min(schedule.min_blocks, -(-blocks // device.multiprocessors))
+    width = problem.depth + problem.columns
+    products = cta.m * cta.k * width / p.product_rate * sharing
+    exponentials = cta.m * cta.k / p.compute_function_rate * sharing
+    ring = schedule.pipeline.stages * cta.k * width * problem.item
+    copies = cta.k * width * problem.item / ring * p.latency * (1 + p.crowding)
+    step = max(products, exponentials, copies)
+    rounds = -(-blocks // at_once)
+    cycles = rounds * -(-keys_each // cta.k) * step
+    bandwidth = p.memory * p.memory_share * _KILO
+    found = p.start + max(cycles / (p.clock * _KILO), problem.bytes / bandwidth)
+    if parts > 1:
+        each = problem.matrices * problem.rows * (problem.columns + 2) * _SUM_BYTES
+        found += p.copy_start + 2 * parts * each / bandwidth
+    return found
+
+
+def parts_worth_it(device: Device, schedule: Schedule, problem: ChainProblem) -> int:
+    """Keys of a part with which a chain is predicted fastest; 0: all in one.
+
+    Args:
+        device: the target.
+        schedule: without parts.
+        problem: the sizes.
+    """
+    return min(_sizes(schedule, problem), key=lambda part: _time(device, schedule, problem, part))
+
+
+def _sizes(schedule: Schedule, problem: ChainProblem) -> Iterator[int]:
+    """All keys, then ever smaller parts; the first of equals is taken."""
+    yield 0
+    tile = schedule.tile.cta.k
+    count = 1 << max(0, math.ceil(math.log2(-(-problem.keys // tile))) - 1)
+    while count >= 1 and count * tile < problem.keys:
+        yield count * tile
+        count //= 2
+
+
+def _time(device: Device, schedule: Schedule, problem: ChainProblem, part: int) -> float:
+    tile = replace(schedule.tile, part=part)
+    return chain_time(device, replace(schedule, tile=tile), problem)
