@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from polygen.errors import (
     InvarianceError,
@@ -252,7 +253,7 @@ def _fitting(
     )
     for one in tiles:
         ranges = one.get("ranges", found.chain.range is not None)
-        if extent(found.values.m, sizes) > one.get("rows_most", math.inf):
+        if not _meant_for(one, found, sizes):
             continue
         if columns > one["columns_most"] or ranges != (found.chain.range is not None):
             continue
@@ -284,6 +285,15 @@ def _fitting(
         origin = f"shipped: the first tile that fits, keys in parts of {part} by the cost model"
         return Decided(atom, schedule, _shape(found, atom, schedule), origin)
     raise last
+
+
+def _meant_for(one: Mapping[str, Any], found: ChainMatch, sizes: Mapping[str, int]) -> bool:
+    """Whether an entry of the data is meant for these sizes, as far as they are known."""
+    rows, keys = extent(found.values.m, sizes), extent(found.values.depths[0], sizes)
+    if rows > one.get("rows_most", math.inf) or keys > one.get("keys_most", math.inf):
+        return False
+    waste = one.get("waste")
+    return waste is None or keys == math.inf or -keys % one["keys"] <= waste * keys
 
 
 def extent(dim: Dim, sizes: Mapping[str, int]) -> float:

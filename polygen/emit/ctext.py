@@ -91,6 +91,8 @@ def pointwise(
     outputs: dict[str, str],
     fast: bool,
     whole: Collection[str] = (),
+    *,
+    short: bool = False,
 ) -> tuple[list[str], tuple[str, ...]]:
     """The pointwise statements on element `e`, one temporary per primitive.
 
@@ -100,13 +102,14 @@ def pointwise(
         outputs: output tensor -> C lvalue of its element.
         fast: take fast forms.
         whole: elements that are the bits of whole numbers.
+        short: take forms of one instruction, where there are any.
 
     Returns:
         Lines of C, and the helper files they need.
     """
     numbers = {name: f"(float)__float_as_int({elements[name]})" for name in whole}
     bits = {name: elements[name] for name in whole}
-    writer = PointwiseWriter(dict(elements) | numbers, outputs, fast, bits=bits)
+    writer = PointwiseWriter(dict(elements) | numbers, outputs, fast, bits=bits, short=short)
     for statement in statements:
         writer.statement(statement)
     return writer.lines, tuple(dict.fromkeys(writer.helpers))
@@ -148,8 +151,9 @@ class PointwiseWriter:
 
     def __init__(
         self, names: dict[str, str], outputs: dict[str, str], fast: bool, prefix: str = "",
-        bits: dict[str, str] | None = None,
+        bits: dict[str, str] | None = None, *, short: bool = False,
     ) -> None:  # fmt: skip
+        self.short = short
         self.names, self.outputs, self.fast, self.prefix = names, outputs, fast, prefix
         self.bits = bits or {}
         self.lines: list[str] = []
@@ -180,7 +184,7 @@ class PointwiseWriter:
             raise UnsupportedProgram(f"the emitter has no primitive {name!r}", where="emit")
         constant = arguments[-1] if not isinstance(arguments[-1], str) else None
         operands = [self.operand(argument) for argument in arguments]
-        text, helpers = expression(name, operands, self.fast, constant)
+        text, helpers = expression(name, operands, self.fast, constant, short=self.short)
         self.helpers += helpers
         self.temporaries += 1
         return self._define(

@@ -52,6 +52,13 @@ _LOG2, _QUOTIENT, _SQRT = "approximate_log2", "approximate_quotient", "approxima
 _CLAMP = ("minimum", "maximum")
 _STEPPED, _TURNS = "stepped_reciprocal", ("far_turns", "quarter_turns")
 
+# What a schedule may ask for in place of a fast form: one instruction, as coarse as f16.
+SHORT: dict[str, Emitted] = {
+    "tanh": Emitted(
+        "", "short_tanh({0})", fast_helpers=("short_tanh",), fast_error=(_TINY, 2.0**-11)
+    ),
+}
+
 PRIMITIVES: dict[str, Emitted] = {
     "add": Emitted("{0} + {1}"),
     "sub": Emitted("{0} - {1}"),
@@ -331,7 +338,7 @@ def is_costly(name: str, arguments: Sequence[Any]) -> bool:
 
 
 def expression(
-    name: str, arguments: list[str], fast: bool, constant: float | None
+    name: str, arguments: list[str], fast: bool, constant: float | None, *, short: bool = False
 ) -> tuple[str, tuple[str, ...]]:
     """One function applied to C operands.
 
@@ -340,6 +347,7 @@ def expression(
         arguments: C operands: names or literals.
         fast: take the fast form if there is one.
         constant: the last argument, if it is a number.
+        short: take the form of one instruction, if there is one.
 
     Returns:
         C text, and the helpers it calls.
@@ -349,7 +357,7 @@ def expression(
         arguments, constant = [operand.format(*arguments) for operand in operands], None
     if fast and name == "div" and constant is not None and _has_reciprocal(constant):
         return f"{arguments[0]} * {literal(1.0 / constant)}", ()
-    entry = form(name, constant, fast)
+    entry = SHORT[name] if short and name in SHORT else form(name, constant, fast)
     if fast and entry.fast:
         return entry.fast.format(*arguments), entry.fast_helpers
     return entry.accurate.format(*arguments), entry.helpers

@@ -57,6 +57,7 @@ from polygen.schedule.model import Schedule
 _GROUP = AGENTS["consumer"]
 _STEP, _TILE = ("i", "k"), ("i",)
 _FAST_BITS = 16
+SHORT = "short"  # what a schedule says of functions
 
 
 def lower_chain(
@@ -381,11 +382,16 @@ class _Leaves:
                 tuple((step * groups + group, element) for group, element in pairs)
                 for step in range(tiles.k_steps)
             ),
-            fast=all(
-                w.tensor.dtype.bits <= _FAST_BITS for w in matched.after.writes if w.kind != "row"
-            ),
+            fast=self._fast,
+            short=self._fast and self.given.schedule.functions == SHORT,
             inside=self._inside(),
         )
+
+    @property
+    def _fast(self) -> bool:
+        """Whether functions take forms for results of 16 bits; states of rows round nothing."""
+        writes = self.matched.after.writes
+        return all(w.tensor.dtype.bits <= _FAST_BITS for w in writes if w.kind != "row")
 
     def _inside(self) -> str:
         """When no key of a tile is masked by a range."""

@@ -84,6 +84,7 @@ class Scan:
         fragment: per k step of the second product and register of its operand: the pair of scores
             that it holds, (group, element) of the first, beside the second.
         fast: whether functions take their fast forms.
+        short: whether they take those of one instruction, where there are any.
         inside: beside the end of the keys, when no key of a tile is masked for a consumer's rows of
             instruction `m`: a condition, or "".
     """
@@ -108,6 +109,7 @@ class Scan:
     fragment: tuple[tuple[tuple[int, int], ...], ...]
     fast: bool
     inside: str = ""
+    short: bool = False
 
     @property
     def reference(self) -> ScanState | None:

@@ -47,6 +47,7 @@ _CHOICES: dict[str, Callable[[], tuple[str, ...]]] = {
     "smem.swizzle": lambda: ("auto", *swizzle_names()),
     "epilogue.through": lambda: ("smem", "registers", "tma", "lines"),
     "epilogue.rows": lambda: ("after", "tile"),
+    "functions": lambda: ("fast", "short"),
     "roles.form": lambda: ("none", "cooperative", "pingpong"),
     "roles.computes": lambda: ("producer", "consumer"),
 }
@@ -107,8 +108,8 @@ def loads(text: str, where: str) -> Schedule:
 def dumps(schedule: Schedule) -> str:
     """The TOML text of a schedule, in the record's order; `loads` gives it back.
 
-    It has every field, but `launch`, `exchange`, `epilogue.rows`, `roles.computes` and `tile.part`
-    only where they are not the default.
+    It has every field, but `launch`, `exchange`, `functions`, `epilogue.rows`, `roles.computes` and
+    `tile.part` only where they are not the default.
     """
     table = _converter().unstructure(schedule)
     if schedule.launch == Launches():
@@ -165,6 +166,11 @@ def check_structure(schedule: Schedule, atom: Atom, where: str) -> None:
     if schedule.tile.part:
         problems.append(
             f"tile.part = {schedule.tile.part} without a chain of products: it counts keys. "
+            "Leave it out"
+        )
+    if schedule.functions != Schedule().functions:
+        problems.append(
+            f'functions = "{schedule.functions}" without a chain of products: it is about scores. '
             "Leave it out"
         )
     problems += _role_problems(schedule, facts["cluster_blocks_most"])
@@ -389,7 +395,12 @@ def _converter() -> cattrs.Converter:
     )
     converter.register_unstructure_hook(
         Schedule,
-        make_dict_unstructure_fn(Schedule, converter, exchange=override(omit_if_default=True)),
+        make_dict_unstructure_fn(
+            Schedule,
+            converter,
+            exchange=override(omit_if_default=True),
+            functions=override(omit_if_default=True),
+        ),
     )
     return converter
 

@@ -175,6 +175,9 @@ class Schedule:
     # Whether the operands are exchanged: m of all fields above is then a result's contiguous dim,
     # and its few rows are n.
     exchange: bool = False
+    # of a chain's scores: "fast" forms as everywhere, or where there are any "short" ones, of one
+    # instruction and less accurate
+    functions: str = "fast"
     launch: Launches = Launches()
 
     @property

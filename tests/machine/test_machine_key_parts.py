@@ -60,6 +60,12 @@ def test_parts_without_states_add_up() -> None:
     run(lambda q, k, v: pg.sigmoid((q @ k.mT) * 0.1) @ v * 0.05, signature, arrays, schedule=few)
 
 
+def test_scores_take_functions_of_one_instruction() -> None:
+    arrays = arrays_of(4, (10, 64), (200, 64), (200, 64))
+    short = replace(few_rows(64), functions="short")
+    run(_scored(lambda s, i, j: pg.tanh(s * 0.2) * 5.0), ROWS, arrays, schedule=short)
+
+
 # --- mistakes ------------------------------------------------------------------------------------
 BROKEN = {
     "parts that are worth what they are": [(": c_t6;", ": 1.0f;")],

@@ -154,3 +154,29 @@ def test_parts_that_are_not_those_that_are_combined_are_refused() -> None:
     ):
         with pytest.raises(VerifyError):
             check_parts(wrong)
+
+
+def test_keys_that_fill_no_tile_get_another() -> None:
+    program, target = pg.fuse(softmax).program(*["bf16[B,S,128]"] * 3), device("sm_90a")
+
+    def chosen(keys: int) -> str:
+        return decide_chain(program, target, "auto", sizes={"B": 256, "S": keys}).schedule.name
+
+    assert chosen(512) == "chain_128x128x128_r2_t"
+    assert chosen(640) == chosen(4096) == "chain_128x128x160_r1"
+    assert chosen(1152) == "chain_128x128x128_r1_t"  # not 1280, a ninth more
+
+
+def test_functions_of_one_instruction_are_asked_for() -> None:
+    from chain_samples import few_rows
+
+    def capped(q, k, v):
+        return pg.softmax(pg.tanh((q @ k.mT) * 0.0125) * 10.0) @ v
+
+    short = replace(few_rows(), functions="short")
+    kernel = pg.fuse(capped).compile(*SIGNATURE, arch="sm_90a", schedule=short)
+    assert "tanh.approx" in kernel.ptx
+    assert "tanh.approx" not in pg.fuse(capped).compile(*SIGNATURE, arch="sm_90a").source
+    exact = pg.fuse(lambda q, k, v: capped(q, k, v).astype("f32"))
+    kernel = exact.compile(*SIGNATURE, arch="sm_90a", schedule=short, out_dtype="f32")
+    assert "tanh.approx" not in kernel.source  # results of more than 16 bits

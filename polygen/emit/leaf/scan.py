@@ -43,7 +43,7 @@ def terms_lines(
     statements = terms.statements if masked or not terms.unmasked else terms.unmasked
     if scan.fast:
         statements = by_powers_of_two(statements)
-    return pointwise(statements, names, outputs, scan.fast)
+    return pointwise(statements, names, outputs, scan.fast, short=scan.short)
 
 
 def scan_helpers(plan: KernelPlan) -> list[str]:

@@ -86,6 +86,7 @@ CASES: dict[str, list[tuple[Schedule, dict[str, Any], bool]]] = {
     ],
     "tile.cta.m": [(W, {"tile__cta__m": m}, m != 80) for m in (32, 96, 80)],
     "tile.cta.n": [(W, {"tile__cta__n": n}, n != 48) for n in (32, 96, 48)],
+    "functions": [(W, {"functions": f}, f == "fast") for f in ("fast", "short", "exact")],
     "tile.part": [(W, {"tile__part": p}, p == 0) for p in (0, 64, -1)],
     "tile.cta.k": [(W, {"tile__cta__k": k}, k % 32 == 0) for k in (32, 40, 64)]
     + [(R, {"tile__cta__k": k}, k % STEP == 0) for k in (16, 24, 48, 128)],
