@@ -28,7 +28,7 @@ def compile_kernel(row: Row, arch: str) -> Any:
     kernel = fused.compile(
         *row.signature,
         arch=arch,
-        sizes=row.sizes | row.pitches,
+        sizes=row.symbols | row.pitches,
         acc_dtype=row.acc,
         out_dtype=row.out_dtype,
     )

@@ -31,6 +31,8 @@ NAMES = {
     "inductor": "Inductor",
     "inductor_joined": "Inductor, joined",
     "triton": "Triton",
+    "cudnn": "cuDNN",
+    "flash": "FlashAttention-2",
 }
 
 

@@ -69,7 +69,8 @@ class Operands:
                 self.gentle[name] = made.copy_(right.float() * row.k**-0.5)
         made_of = functools.partial(torch.empty, device=device, dtype=kinds[row.elements.result])
         self.outs = tuple(made_of(shape) for shape in row.results)
-        self.scratches = tuple(made_of(shape) for shape in row.products)
+        inner = row.operation.inner is not None  # products stay inside: no library writes them
+        self.scratches = () if inner else tuple(made_of(shape) for shape in row.products)
         self.values = {value(number): z for number, z in enumerate(self.scratches)}
 
     @property

@@ -10,6 +10,8 @@ the reference), and `chains` takes it apart for libraries that have fixed forms:
 4. A tuple has several results. An expression that uses a value twice has no chains.
 5. A product by groups of rows, ``grouped_matmul(x, w, ends)``, is a product that only few libraries
    have: `fixed_forms` refuses it.
+6. Where a product multiplies what is made of another, as in attention, the data says what products
+   there are (`Inner`); it is none of these chains.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ import functools
 import operator
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import cattrs
+import numpy as np
 
 from polygen.errors import BenchError
 
@@ -42,6 +45,23 @@ _OPERATORS: dict[type[ast.operator], str] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Inner:
+    """Products of which one multiplies what is made of another.
+
+    Attributes:
+        products: the dims of each, and behind them the dim that it sums over.
+        fixed: dims that kernels know as numbers.
+        share: of the products that count, where keys are masked.
+        attention: "full" or "causal" where libraries have it as one call; else "".
+    """
+
+    products: tuple[tuple[str, ...], ...]
+    fixed: tuple[str, ...]
+    share: float
+    attention: str
+
+
+@dataclass(frozen=True, slots=True)
 class Operation:
     """One expression.
 
@@ -49,11 +69,13 @@ class Operation:
         name: its key in the data.
         expression: array code over the operands.
         operands: name and dims of each, in call order.
+        inner: of a product of what is made of a product; else None.
     """
 
     name: str
     expression: str
     operands: tuple[tuple[str, tuple[str, ...]], ...]
+    inner: Inner | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -131,6 +153,14 @@ def operations() -> dict[str, Operation]:
 class _Entry:
     expression: str
     operands: dict[str, str]
+    products: list[str] = field(default_factory=list)
+    fixed: list[str] = field(default_factory=list)
+    share: float = 1.0
+    attention: str = ""
+
+
+def _dims(text: str) -> tuple[str, ...]:
+    return tuple(dim.strip() for dim in text.split(","))
 
 
 def read(tables: dict[str, Any]) -> dict[str, Operation]:
@@ -151,8 +181,10 @@ def read(tables: dict[str, Any]) -> dict[str, Operation]:
                 where=f"{FILE}, {name}",
                 nearest='Give expression = "x @ w.T" and operands = { x = "M,K", w = "N,K" }',
             ) from None
-        dims = tuple((o, tuple(d.strip() for d in t.split(","))) for o, t in entry.operands.items())
-        found[name] = Operation(name, entry.expression, dims)
+        dims = tuple((o, _dims(t)) for o, t in entry.operands.items())
+        products = tuple(map(_dims, entry.products))
+        inner = Inner(products, tuple(entry.fixed), entry.share, entry.attention)
+        found[name] = Operation(name, entry.expression, dims, inner if products else None)
     return found
 
 
@@ -201,8 +233,11 @@ def fixed_forms(op: Operation) -> tuple[Chain, ...]:
     """The chains, for libraries that have products of matrices and of batches alone.
 
     Raises:
-        BenchError: as `chains`, and where a product is one by groups of rows.
+        BenchError: as `chains`, and where a product is one by groups of rows, or multiplies what
+            is made of another.
     """
+    if op.inner is not None:
+        raise BenchError("products of what is made of products are none of its", where=op.name)
     found = chains(op)
     if any(one.ends for one in found):
         raise BenchError("products by groups of rows are none of its", where=op.expression)
@@ -213,12 +248,12 @@ def chains(op: Operation) -> tuple[Chain, ...]:
     """All products in the order of the text, each with the steps after it.
 
     A step may take the `value` of a chain with a larger number. So the chains can be computed from
-    the last to the first.
+    the last to the first. Where a product multiplies what is made of another there are none.
 
     Raises:
         BenchError: the expression is none of chains.
     """
-    return _chains(op.expression)
+    return _chains(op.expression) if op.inner is None else ()
 
 
 @functools.cache
@@ -315,6 +350,8 @@ def torch_function(op: Operation, product: Callable[..., Any] | None = None) -> 
         product: what stands for ``@``; None: the operator.
     """
     expression = op.expression
+    if product is None and op.inner is not None:
+        product = _of_one_type
     if product is not None:
         expression = ast.unparse(_WithProduct().visit(ast.parse(expression, mode="eval")))
     return evaluated(expression, op.names, product=product)
@@ -333,6 +370,11 @@ def evaluated(expression: str, arguments: tuple[str, ...], **names: Any) -> Call
     # ``torch.compile``, which then runs it uncompiled.
     made: Callable[..., Any] = eval(text, {**_torch_names(), **names})
     return made
+
+
+def _of_one_type(left: Any, right: Any) -> Any:
+    """A product of what was computed, which may be of a wider type: coordinates make it f32."""
+    return left.to(right.dtype) @ right
 
 
 class _WithProduct(ast.NodeTransformer):
@@ -354,6 +396,14 @@ def _torch_names() -> dict[str, Callable[..., Any]]:
 
     def gelu(x: Any, approximate: str = "none") -> Any:
         return nn.gelu(x, approximate=approximate)
+
+    def indices(x: Any) -> tuple[Any, ...]:
+        """Where elements are along each axis."""
+        places = [torch.arange(extent, device=x.device) for extent in x.shape]
+        return tuple(
+            place.reshape([-1 if axis == at else 1 for axis in range(x.ndim)])
+            for at, place in enumerate(places)
+        )
 
     def grouped(x: Any, w: Any, ends: Any) -> Any:
         """PyTorch's product by groups where it takes the type, else a product for each group."""
@@ -378,6 +428,10 @@ def _torch_names() -> dict[str, Callable[..., Any]]:
         "square": torch.square,
         "hardswish": nn.hardswish,
         "exp": torch.exp,
+        "softmax": functools.partial(torch.softmax, dim=-1),
+        "where": torch.where,
+        "indices": indices,
+        "np": np,
     }
 
 

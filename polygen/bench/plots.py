@@ -25,7 +25,7 @@ ROOFLINE, FUSION = "roofline.svg", "fusion.svg"
 _COLOURS = {
     "separate": "#9aa5b1", "cupy": "#c9b18a", "cupy_once": "#8f7648", "eager": "#b5b5b5",
     "eager_joined": "#7d7d7d", "cublaslt": "#4c78a8", "inductor": "#e4873b",
-    "inductor_joined": "#a8531a", "triton": "#5aa469",
+    "inductor_joined": "#a8531a", "triton": "#5aa469", "cudnn": "#76b900", "flash": "#b07aa1",
 }  # fmt: skip
 _OURS, _LOST = "#2b2f36", "#b03a2e"
 
@@ -90,6 +90,8 @@ def _best_rate(line: Line) -> float | None:
 def passes(op: str) -> int:
     """Arrays of the result's shape that the separate kernels of an operation read and write."""
     known = operation(op)
+    if known.inner is not None:  # products of what is made of products have no separate kernels
+        return 0
     found = chains(known)
     full = {name for name, dims in known.operands if dims == known.product(found[0])}
     full |= {value(number) for number in range(len(found))}
@@ -99,7 +101,8 @@ def passes(op: str) -> int:
 
 def products(op: str) -> int:
     """How many products an operation has."""
-    return len(chains(operation(op)))
+    known = operation(op)
+    return len(chains(known)) if known.inner is None else len(known.inner.products)
 
 
 def fusion(record: Record) -> Data:

@@ -70,7 +70,9 @@ class Row:
             return self.elements.result
         if name in self.operation.ends:
             return "s32"
-        multiplied = any(name in (x.left[0], x.right[0]) for x in chains(self.operation))
+        multiplied = self.operation.inner is not None or any(
+            name in (x.left[0], x.right[0]) for x in chains(self.operation)
+        )
         return self.elements.multiplied if multiplied else self.elements.others
 
     @property
@@ -85,6 +87,12 @@ class Row:
         return {dim: known[dim] for dim in self.operation.dims}
 
     @property
+    def symbols(self) -> dict[str, int]:
+        """The sizes of dims that kernels do not know as numbers."""
+        fixed = self.operation.inner.fixed if self.operation.inner else ()
+        return {dim: size for dim, size in self.sizes.items() if dim not in fixed}
+
+    @property
     def pitches(self) -> dict[str, int]:
         """Of the matrices that are read, where there is something between their rows."""
         matrices = [name for name, dims in self.operation.operands if len(dims) > 1]
@@ -97,11 +105,16 @@ class Row:
     @property
     def products(self) -> tuple[tuple[int, ...], ...]:
         """The shapes of the products, in the order of `chains`."""
+        inner = self.operation.inner
+        if inner is not None:
+            return tuple(self._sized(dims[:-1]) for dims in inner.products)
         return tuple(self._sized(self.operation.product(x)) for x in chains(self.operation))
 
     @property
     def results(self) -> tuple[tuple[int, ...], ...]:
         """The shapes of the results: pointwise steps keep that of their product."""
+        if self.operation.inner is not None:
+            return self.products[-1:]
         return tuple(self.products[number] for number in results(self.operation))
 
     def _sized(self, dims: Sequence[str]) -> tuple[int, ...]:
@@ -111,17 +124,22 @@ class Row:
     def signature(self) -> list[str]:
         """The operands as `polygen.api.Fused.compile` takes them."""
         made = []
+        fixed = self.operation.inner.fixed if self.operation.inner else ()
         for name, dims in self.operation.operands:
             kind = self.type_of(name)
             row_bytes = (self.shape(name)[-1] + self.pad) * dtype(kind).bytes
             aligned = math.gcd(ALIGNMENT, row_bytes) if self.pad and len(dims) > 1 else ALIGNMENT
             suffix = "" if aligned == ALIGNMENT else f"@{aligned}"
-            made.append(f"{name}:{kind}[{','.join(dims)}]{suffix}")
+            written = (str(self.sizes[dim]) if dim in fixed else dim for dim in dims)
+            made.append(f"{name}:{kind}[{','.join(written)}]{suffix}")
         return made
 
     @property
     def operations(self) -> float:
         """Multiplications and additions of all products."""
+        nested = self.operation.inner
+        if nested is not None:
+            return nested.share * sum(2.0 * math.prod(self._sized(d)) for d in nested.products)
         inner = (self.operation.multiplied(x)[0][-1] for x in chains(self.operation))
         made = zip(self.products, inner, strict=True)
         return float(sum(2 * math.prod(shape) * self.sizes[dim] for shape, dim in made))

@@ -21,6 +21,8 @@ _HOMES = {
     "cupy": ("cupy_cublas", "CupyCublas"),
     "cupy_once": ("cupy_cublas", "CupyOnce"),
     "cublaslt": ("cublaslt", "CublasLt"),
+    "cudnn": ("attention", "Cudnn"),
+    "flash": ("attention", "Flash"),
     "triton": ("triton_matmul", "TritonMatmul"),
     "inductor": ("inductor", "Inductor"),
     "inductor_joined": ("joined", "InductorJoined"),
@@ -37,6 +39,8 @@ ABOUT = {
     "fastest of its algorithms by measurement; what it has not as PyTorch kernels in place",
     "triton": "a tiled Triton kernel with the whole expression in its epilogue, without tensor "
     "maps, the fastest of its tiles by measurement",
+    "cudnn": "attention by cuDNN, through PyTorch's `scaled_dot_product_attention`",
+    "flash": "attention by FlashAttention-2, through the same function",
     "inductor": "torch.compile in the mode max-autotune-no-cudagraphs",
     "inductor_joined": "torch.compile in that mode of one product with the weights joined "
     "beforehand, then its parts",

@@ -11,6 +11,7 @@ from polygen.bench.figures import NAMES
 from polygen.bench.peers import ABOUT, PEERS
 from polygen.bench.rows import Row
 from polygen.bench.source import Job
+from polygen.errors import BenchError
 from polygen.runtime.child import Watched
 
 
@@ -70,3 +71,24 @@ def test_digests_follow_the_sources_and_commands_hide_folders(tmp_path):
     assert len(provenance.sources_digest()) == 12
     command = "polygen bench --out /home/me/r.json --suite llm"
     assert provenance.without_folders(command) == "polygen bench --out r.json --suite llm"
+
+
+def test_rows_of_attention_compile_as_chains_for_their_sizes():
+    few = compiling.compile_kernel(Row("attention", 4, 8192, 128, batch=8), "sm_90a")
+    assert "_p" in few.schedule.name and few.schedule.tile.part
+    capped = compiling.compile_kernel(Row("attention_alibi", 256, 256, 64, batch=256), "sm_90a")
+    assert capped.passes.plan.scores is not None
+
+
+def test_libraries_take_the_attention_that_they_have():
+    from polygen.bench.operations import fixed_forms, operation
+    from polygen.bench.peers.attention import factor
+
+    assert factor(operation("attention")) == factor(operation("attention_causal")) == 0.1
+    for name in ("attention_soft_cap", "attention_alibi"):
+        inner = operation(name).inner
+        assert inner is not None and not inner.attention
+    with pytest.raises(BenchError, match="none of its"):
+        fixed_forms(operation("attention"))
+    with pytest.raises(BenchError, match="no number"):
+        factor(operation("mm"))

@@ -142,3 +142,15 @@ def test_derived_figures_are_plain_values():
     assert rows[1]["ratio"] == {"separate": 2.4, "cublaslt": 1.5, "inductor": 1.2}
     assert rows[1]["best"] == "inductor" and rows[1]["bound"] == "product"
     assert "ratio" not in rows[3]
+
+
+def test_attention_is_plotted_and_reported_beside_its_libraries():
+    from polygen.bench import plots, report
+
+    made, row = sample(), Row("attention", 4096, 4096, 128, batch=64)
+    made["rows"].append(line(row, 800, ("attention",), cudnn=820, flash=1500))
+    data = plots.bars(made, "attention")
+    assert data["ratios"] == {"cudnn": [1.025], "flash": [1.875]}
+    assert figures.tflops(made["rows"][-1]) == pytest.approx(4 * 64 * 4096**2 * 128 / 800 / 1e6)
+    assert "attention" not in {point["op"] for point in plots.fusion(made)["points"]}
+    assert "cuDNN" in report.page(made) and row.key in report.page(made)

@@ -212,7 +212,7 @@ def test_other_measurements_are_compared(capsys, tmp_path, old):
     [
         (["--suite", "nothing"], "no suite is called 'nothing'"),
         (["--rows", "nothing"], "no row matches 'nothing'"),
-        (["--peers", "cudnn"], "no library is called 'cudnn'"),
+        (["--peers", "cutlass"], "no library is called 'cutlass'"),
         (["--budget", "0"], "--budget: a budget of 0 s"),
         (["--budget", "nan"], "--budget: a budget of nan s"),
         (["--repeats", "0"], "--repeats: 0 launches"),

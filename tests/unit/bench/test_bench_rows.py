@@ -12,7 +12,8 @@ from polygen.errors import BenchError
 def test_the_suites_are_there_and_of_a_size_that_a_run_can_do():
     wide = ("decode", "held-out", "hopper", "llm", "paper", "ragged", "small-k", "types")
     others = ("gated", "grouped")
-    assert suite_names() == ("batched", *wide[:1], *others, *wide[1:5], "products", *wide[5:])
+    first = ("attention", "batched")
+    assert suite_names() == (*first, *wide[:1], *others, *wide[1:5], "products", *wide[5:])
     for name in suite_names():
         rows = suite(name).rows
         assert len(rows) == len(set(rows)) and (15 if name in wide else 2) <= len(rows) <= 80
@@ -125,7 +126,7 @@ def test_suites_take_turns_and_a_shared_row_comes_once():
 @pytest.mark.parametrize(
     ("names", "pattern", "message"),
     [
-        (["hoper"], "", "no suite is called 'hoper'.*Suites: batched, decode, gated"),
+        (["hoper"], "", "no suite is called 'hoper'.*Suites: attention, batched, decode"),
         (["hopper"], "tf32", "no row matches 'tf32'.*--list"),
         (["hopper"], "(", "no regular expression"),
     ],
@@ -171,3 +172,14 @@ def test_rows_by_groups_have_ends_and_a_matrix_for_each():
     matrices = 2 * (8192 * 2048 + 2 * 64 * 2816 * 2048 + 8192 * 2816)
     assert row.bytes == matrices + 4 * 64
     assert row.results == ((8192, 2816),)
+
+
+def test_attention_counts_both_products_and_half_where_keys_are_masked():
+    row = Row("attention", 100, 200, 64, batch=3)
+    assert row.signature == ["q:bf16[B,M,64]", "k:bf16[B,N,64]", "v:bf16[B,N,64]"]
+    assert row.symbols == {"B": 3, "M": 100, "N": 200}
+    assert row.products == ((3, 100, 200), (3, 100, 64)) and row.results == ((3, 100, 64),)
+    assert row.operations == 2 * 2 * 3 * 100 * 200 * 64
+    assert Row("attention_causal", 100, 200, 64, batch=3).operations == row.operations / 2
+    assert row.bytes == 2 * 3 * (2 * 100 * 64 + 2 * 200 * 64)
+    assert all(row.operation.inner for row in suite("attention").rows)

@@ -271,8 +271,8 @@ def test_a_run_that_has_no_time_left_says_what_it_lacks(tmp_path):
 # --- libraries
 def test_libraries_are_named():
     assert run.check_peers(["inductor", "separate"]) == ("separate", "inductor")
-    with pytest.raises(BenchError, match=r"no library is called 'cudnn'.*Known: separate, eager"):
-        run.check_peers(["cudnn"])
+    with pytest.raises(BenchError, match=r"no library is called 'cutlass'.*Known: separate, eager"):
+        run.check_peers(["cutlass"])
 
 
 def test_a_missing_library_is_said_in_every_row(tmp_path):

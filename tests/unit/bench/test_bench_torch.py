@@ -130,3 +130,30 @@ def test_without_nvmath_cublaslt_has_one_product_of_matrices(op, message):
 def test_batches_of_narrow_types_have_no_function():
     with pytest.raises(BenchError, match="no function multiplies batches of s8"):
         product("s8", batched=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["attention", "attention_causal", "attention_soft_cap", "attention_alibi"]
+)
+def test_attention_in_pytorch_is_what_polygen_computes(name):
+    from polygen.bench.peers.attention import Flash, factor
+    from polygen.frontend.evaluate import reference
+    from polygen.frontend.parse import parse_expression
+
+    row = Row(name, 40, 40, 32, batch=3)
+    made = gpu.Operands(row, "cpu")
+    assert made.scratches == () and [tuple(one.shape) for one in made.outs] == list(row.results)
+    held = [made.timed[name].double().numpy() for name in row.operation.names]
+    wanted = reference(parse_expression(row.operation.expression, row.operation.names), held)
+    assert np.abs(made.exact(gentle=False).numpy() - wanted).max() < 1e-6
+    assert Eager().make(SimpleNamespace(row=row, operands=made))().shape == (3, 40, 32)
+    inner = row.operation.inner
+    if not inner.attention:
+        with pytest.raises(BenchError, match="whole or causal"):
+            Flash().make(SimpleNamespace(row=row, operands=made))
+        return
+    found = torch.nn.functional.scaled_dot_product_attention(
+        *(made.timed[name].unsqueeze(0) for name in row.operation.names),
+        is_causal=inner.attention == "causal", scale=factor(row.operation),
+    )[0]  # fmt: skip
+    assert np.abs(found.double().numpy() - wanted).max() < 0.05
