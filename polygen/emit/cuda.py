@@ -19,6 +19,7 @@ from polygen.emit.environment import environment
 from polygen.emit.fold_rows import kept_declared
 from polygen.emit.following import combining
 from polygen.emit.instructions import copies, instructions
+from polygen.emit.key_bounds import key_bounds
 from polygen.emit.launcher import launcher, parameter, plan_conditions
 from polygen.emit.leaf.computed_chunk import lines as computed_lines
 from polygen.emit.leaf.elements import statements, types
@@ -195,6 +196,7 @@ def _one_range(plan: KernelPlan, visited: KeyTiles) -> dict[str, Any]:
         "attributes": "",
         "matrix": matrix_coordinates(plan.batches),
         "group_warps": plan.device.warpgroup_warps,
+        "key_bounds": key_bounds(plan),
         "part_of_keys": PART if visited.part else "",
         "key_first": first,
         "key_count": visited.number("b_m", "key_tiles", FIRST),

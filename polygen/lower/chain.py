@@ -51,6 +51,7 @@ from polygen.poly.mapping import ScheduleTree
 from polygen.poly.match import Operand
 from polygen.poly.pointwise import Compute
 from polygen.poly.raster import prove_linear_raster, prove_raster
+from polygen.rewrite.key_range import RowBound
 from polygen.rewrite.parts import parts_combine
 from polygen.schedule.model import Schedule
 
@@ -88,7 +89,8 @@ def lower_chain(
     syncs = placed(sync, copied)
     given = Given(matched.chain.values, tree, schedule, atom, device, matched.after)
     out = _results(given, matched)
-    found = _Leaves(given, matched, shape, buffers, syncs, out).all()
+    made_of = _Leaves(given, matched, shape, buffers, syncs, out)
+    found = made_of.all()
     leaves = tuple(counting(tuple(found), sync.counters))
     taken = chain_resources(matched, shape, schedule, device, needed(buffers))
     maps = tuple(
@@ -145,6 +147,7 @@ def lower_chain(
         scores=matched.scores,
         scored=matched.before,
         key_tiles=visited,
+        key_bounds=made_of.bounds(),
     )  # fmt: skip
 
 
@@ -485,6 +488,12 @@ class _Leaves:
                 found.append(one)
                 needs |= {arg for arg in one.args if isinstance(arg, str)}
         return tuple(reversed(found))
+
+    def bounds(self) -> tuple[tuple[RowBound, Read], ...]:
+        """The bounds of rows' keys that arrays hold, and how these are read."""
+        found = self.matched.chain.range
+        reads = {read.tensor.name: read for read in self._reads()}
+        return tuple((one, reads[one.array]) for one in (found.arrays if found else ()))
 
     def _reads(self) -> tuple[Read, ...]:
         """The reads at (row, key), with their strides."""

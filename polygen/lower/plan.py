@@ -28,7 +28,16 @@ from polygen.lower.launch import Argument as Argument
 from polygen.lower.launch import Following as Following
 from polygen.lower.launch import Launch as Launch
 from polygen.lower.launch import MapAxis as MapAxis
-from polygen.lower.result_work import Epilogue, Finish, Folding, Lines, Meeting, Store, Warm
+from polygen.lower.result_work import (
+    Epilogue,
+    Finish,
+    Folding,
+    Lines,
+    Meeting,
+    Read,
+    Store,
+    Warm,
+)
 from polygen.lower.scan_work import PartStore, RowStore, Scan
 from polygen.lower.work import (
     Clear,
@@ -56,6 +65,7 @@ from polygen.poly.match import Match
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import Tiling
+from polygen.rewrite.key_range import RowBound
 from polygen.schedule.model import Schedule
 from polygen.schedule.realign import Realign
 from polygen.schedule.sums import Sums
@@ -243,6 +253,7 @@ class KernelPlan(Brief):
     scores: Match | None = None  # of a chain, its first product; `match` is the second's
     scored: Pointwork | None = None  # of a chain, what is computed at every (row, key)
     key_tiles: KeyTiles | None = None  # of a chain, which tiles of keys a tile of rows visits
+    key_bounds: tuple[tuple[RowBound, Read], ...] = ()  # of a chain, those that arrays hold
 
     @property
     def extents(self) -> tuple[tuple[str, Dim], ...]:

@@ -2,7 +2,8 @@
 
 1. What is read at a score is at the program's address, whatever strides and coordinates.
 2. Coordinates are the program's.
-3. Every pair that becomes a register of the second product's operand is what the fragments say.
+3. Bounds of rows' keys that arrays hold are elements that the mask reads.
+4. Every pair that becomes a register of the second product's operand is what the fragments say.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ def check_scans(plan: KernelPlan, check: Check) -> None:
     """
     for scan in plan.of(Scan):
         _check_reads(plan, scan, check)
+        _check_bounds(plan, check)
         groups = plan.atom.k // plan.atom.n
         wanted = tuple(
             tuple((step * groups + group, element) for group, element in carried(plan.atom))
@@ -41,6 +43,21 @@ def check_scans(plan: KernelPlan, check: Check) -> None:
             plan.tiles.cta[2],
         ):
             raise VerifyError("scores are not the operand of the next product", where=plan.entry)
+
+
+def _check_bounds(plan: KernelPlan, check: Check) -> None:
+    """Bounds that arrays hold are read where the mask reads them."""
+    visited = plan.key_tiles
+    wanted = visited.range.arrays if visited is not None and visited.range is not None else ()
+    if tuple(one for one, _ in plan.key_bounds) != wanted:
+        raise VerifyError("keys are bounded by other arrays than the mask", where=plan.entry)
+    assert plan.scored is not None or not plan.key_bounds
+    for one, read in plan.key_bounds:
+        elements = [e for e in plan.scored.reads if e.tensor.name == one.array]  # type: ignore[union-attr]
+        if len(elements) != 1 or read.n_stride != "0":
+            raise VerifyError(f"{one} is no bound of a row", where=plan.entry)
+        text = " + ".join([*read.base, f"row * {read.m_stride}"])
+        check(plan, read.tensor, elements[0].index, text, {"m": "row"})
 
 
 def _check_reads(plan: KernelPlan, scan: Scan, check: Check) -> None:

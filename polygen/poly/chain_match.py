@@ -16,6 +16,7 @@ from polygen.poly.match import Along, Match, Operand, match
 from polygen.poly.pointwise import Element, Pointwork, pointwork
 from polygen.poly.scop import scop
 from polygen.rewrite.chain import Chain
+from polygen.rewrite.key_range import KeyRange
 
 WEIGHTS, VALUES = "weights", "c"  # the second product's operands, as the tile program calls them
 
@@ -71,6 +72,7 @@ def match_chain(chain: Chain) -> ChainMatch:
     scores_fusion, scores = _matched(chain.scores)
     fusion, values = _matched(chain.values)
     before = pointwork(chain.scores, scores_fusion, scores)
+    chain = replace(chain, range=_readable(chain.range, before))
     after = pointwork(chain.values, fusion, values)
     _require_same_rows(chain, scores, values, before)
     _require_numbers(chain, scores, values)
@@ -92,6 +94,23 @@ def match_chain(chain: Chain) -> ChainMatch:
     )
     _require_boxes(found)
     return found
+
+
+def _readable(found: KeyRange | None, before: Pointwork) -> KeyRange | None:
+    """The range with those bounds that arrays hold of which a row has one element, read as it is.
+
+    The others stay conditions that are computed at every key.
+    """
+    if found is None:
+        return None
+    kept = []
+    for one in found.arrays:
+        reads = [read for read in before.reads if read.tensor.name == one.array]
+        plain = all(a.per == 1 and not (a.group or a.rows) for r in reads for a in r.index)
+        if len(reads) == 1 and plain:
+            kept.append(one)
+    made = replace(found, arrays=tuple(kept))
+    return made if made.bounded else None
 
 
 def _matched(program: Program) -> tuple[Fusion, Match]:

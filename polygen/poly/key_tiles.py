@@ -19,6 +19,8 @@ from polygen.rewrite.key_range import KeyRange
 
 FIRST = "k_first"  # the first tile of keys
 PART = "part"  # which part of the keys
+# The least and the greatest key that a row of the tile has, of bounds that arrays hold.
+LOWEST, HIGHEST = "k_lowest", "k_highest"
 
 
 Divided = Callable[[str, int], str]
@@ -35,6 +37,14 @@ def _in_isl(text: str, by: int) -> str:
 
 def _plus(number: int) -> str:
     return f"{'+' if number >= 0 else '-'} {abs(number)}"
+
+
+def _folded(function: str, texts: list[str]) -> str:
+    """The least or the greatest of several, two at a time."""
+    found = texts[0]
+    for text in texts[1:]:
+        found = f"{function}({found}, {text})"
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +81,10 @@ class KeyTiles:
         """The greatest key of a row less the row."""
         return None if self.range is None else self.range.upper
 
+    def held(self, side: str) -> bool:
+        """Whether arrays hold bounds of a side."""
+        return self.range is not None and bool(self.range.held(side))
+
     def first(self, tile: str, count: str, part: str = PART, divided: Divided = _in_c) -> str:
         """The first tile.
 
@@ -81,8 +95,11 @@ class KeyTiles:
             divided: how a quotient of whole numbers is written.
         """
         found = []
+        starts = [LOWEST] if self.held("lower") else []
         if self.lower is not None:
-            start = f"max({tile} * {self.rows} {_plus(self.lower)}, 0)"
+            starts.append(f"{tile} * {self.rows} {_plus(self.lower)}")
+        if starts:
+            start = _folded("max", [*starts, "0"])
             found.append(f"min({divided(start, self.keys)}, {count} - 1)")
         if self.part:
             found.append(f"{part} * {self.part}")
@@ -91,8 +108,11 @@ class KeyTiles:
     def number(self, tile: str, count: str, first: str, divided: Divided = _in_c) -> str:
         """How many tiles from the first one on; other arguments as of `first`."""
         end = count
+        ends = [HIGHEST] if self.held("upper") else []
         if self.upper is not None:
-            last = f"max({tile} * {self.rows} {_plus(self.rows - 1 + self.upper)}, 0)"
+            ends.append(f"{tile} * {self.rows} {_plus(self.rows - 1 + self.upper)}")
+        if ends:
+            last = f"max({_folded('min', ends)}, 0)"
             end = f"min({count}, {divided(last, self.keys)} + 1)"
         found = f"{end} - ({first})" if " " in first else f"{end} - {first}"
         found = f"min({found}, {self.part})" if self.part else found
@@ -120,8 +140,14 @@ def prove_key_tiles(tiles: KeyTiles, keys: Dim, span: int) -> tuple[Proof, ...]:
     Raises:
         VerifyError: with a row and a key.
     """
-    parameters = f"[{keys}] -> " if isinstance(keys, str) else ""
+    known = [keys] if isinstance(keys, str) else []
+    known += [LOWEST] if tiles.held("lower") else []
+    known += [HIGHEST] if tiles.held("upper") else []
+    parameters = f"[{', '.join(known)}] -> " if known else ""
     mask = ["1 = 1"]
+    # What an array holds for a row lies between the least and the greatest of the tile's rows.
+    mask += [f"j >= {LOWEST}"] if tiles.held("lower") else []
+    mask += [f"j <= {HIGHEST}"] if tiles.held("upper") else []
     mask += [f"j >= i {_plus(tiles.lower)}"] if tiles.lower is not None else []
     mask += [f"j <= i {_plus(tiles.upper)}"] if tiles.upper is not None else []
     tile, count = f"floor(i/{tiles.rows})", f"floor(({keys} + {tiles.keys - 1})/{tiles.keys})"
@@ -145,6 +171,9 @@ def prove_key_tiles(tiles: KeyTiles, keys: Dim, span: int) -> tuple[Proof, ...]:
     row, key = f"{span}*floor(i/{span})", f"{tiles.keys}*floor(j/{tiles.keys})"
     found = []
     if tiles.range is not None:
+        claim = f"every key {tiles.range} of a row is in a tile that its block visits"
+        found.append(Proof(claim, "keys"))
+    if tiles.range is not None and not tiles.range.arrays:
         whole = tiles.within(row, span, key).replace(" && ", " and ")
         inside = isl.Set(f"{{ [i,j] : i >= 0 and j >= 0 and {whole} }}")
         rest = inside.subtract(isl.Set(f"{{ [i,j] : {' and '.join(mask)} }}"))
@@ -152,8 +181,6 @@ def prove_key_tiles(tiles: KeyTiles, keys: Dim, span: int) -> tuple[Proof, ...]:
             raise VerifyError(
                 f"{isl.sample_point(rest)} is masked, in a tile without", where="keys"
             )
-        claim = f"every key {tiles.range} of a row is in a tile that its block visits"
-        found.append(Proof(claim, "keys"))
         found.append(Proof("tiles without mask have none of the other keys", "keys"))
     if tiles.part:
         found.append(Proof("every key of a row is in one part, which one block visits", "keys"))

@@ -334,7 +334,8 @@ class _Rewriting(TwoPrograms):
         self.steps.append("a scan steps by blocks of keys: combining is associative")
         (masked,) = (s.term for s in states[:1]) if reference else (self.operand.name,)
         folded = [(s.term, s.monoid) for s in states]
-        inside = key_range(self.values, masked, folded, self.operand.name)
+        whole = [t.name for t in self.program.inputs if t.dtype == S32 and t.dims]
+        inside = key_range(self.values, masked, folded, self.operand.name, whole)
         if inside is not None:
             self.steps.append(
                 f"row i has the keys {inside}: what {inside.value} is at others adds nothing"

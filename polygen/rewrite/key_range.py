@@ -2,7 +2,8 @@
 
     x[i,j] = where(i >= j, y[i,j], -inf)      ->      x[i,j] = y[i,j] for j <= i, no other keys
 
-1. The condition is taken apart into those that hold together, each as a linear form of row and key.
+1. The condition is taken apart into those that hold together, each as a linear form of row and key,
+   or a key beside a whole number that an array holds for the row: where a sequence begins and ends.
 2. Keys outside contribute nothing: what is multiplied there is 0, and all terms are what combines
    to nothing. That is the side condition; it is decided on the terms of the program, with -inf (or
    0) in the mask's place.
@@ -11,7 +12,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from polygen.frontend.monoids import MONOIDS
@@ -23,6 +24,24 @@ _COMPARISONS = {"ge": (1, 0), "gt": (1, -1), "le": (-1, 0), "lt": (-1, -1)}  # s
 
 
 @dataclass(frozen=True, slots=True)
+class RowBound:
+    """A bound that an array holds: the least or the greatest key of a row, less a number.
+
+    Attributes:
+        side: "lower" or "upper".
+        array: its name, of whole numbers.
+        offset: what is added to its element.
+    """
+
+    side: str
+    array: str
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.array}[i]" + (f" {_signed(self.offset)}" if self.offset else "")
+
+
+@dataclass(frozen=True, slots=True)
 class KeyRange:
     """The keys of row i: from i + lower on, up to i + upper; None: no such bound.
 
@@ -31,25 +50,51 @@ class KeyRange:
         upper: greatest key less the row.
         value: what the mask makes.
         inside: what that is where it does not mask; "" where more is masked than the range says.
+        arrays: bounds that arrays hold, beside these.
     """
 
     lower: int | None
     upper: int | None
     value: str
     inside: str
+    arrays: tuple[RowBound, ...] = ()
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is any bound."""
+        return self.lower is not None or self.upper is not None or bool(self.arrays)
+
+    def held(self, side: str) -> tuple[RowBound, ...]:
+        """The bounds of one side that arrays hold."""
+        return tuple(one for one in self.arrays if one.side == side)
 
     def __str__(self) -> str:
-        first = "" if self.lower is None else f"{_offset(self.lower)} <= "
-        last = "" if self.upper is None else f" <= {_offset(self.upper)}"
-        return f"{first}j{last}"
+        lower = [] if self.lower is None else [_offset(self.lower)]
+        upper = [] if self.upper is None else [_offset(self.upper)]
+        lower += [str(one) for one in self.arrays if one.side == "lower"]
+        upper += [str(one) for one in self.arrays if one.side == "upper"]
+        first = f"{_several('max', lower)} <= " if lower else ""
+        return f"{first}j" + (f" <= {_several('min', upper)}" if upper else "")
+
+
+def _several(function: str, texts: Sequence[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"{function}({', '.join(texts)})"
+
+
+def _signed(number: int) -> str:
+    return f"{'+' if number > 0 else '-'} {abs(number)}"
 
 
 def _offset(number: int) -> str:
-    return f"i {'+' if number > 0 else '-'} {abs(number)}" if number else "i"
+    return f"i {_signed(number)}" if number else "i"
 
 
 def key_range(
-    values: Values, masked: str, states: Sequence[tuple[str, str]], weight: str
+    values: Values,
+    masked: str,
+    states: Sequence[tuple[str, str]],
+    weight: str,
+    whole: Collection[str] = (),
 ) -> KeyRange | None:
     """The range of keys that a mask leaves; None if it is no such mask.
 
@@ -58,6 +103,7 @@ def key_range(
         masked: the value that a mask may make.
         states: (term, monoid) of what is folded over the keys.
         weight: what is multiplied.
+        whole: arrays of whole numbers.
     """
     writer = values.writers.get(masked)
     while isinstance(writer, Pointwise) and writer.function == "cast":
@@ -75,7 +121,12 @@ def key_range(
     upper: int | None = None
     parts = _together(values, condition)
     known = 0
+    arrays: list[RowBound] = []
     for part in parts:
+        held = _held(values, part, whole)
+        if held is not None:
+            arrays.append(held)
+            continue
         found = _bound(values, part)
         if found is None:
             continue
@@ -85,10 +136,11 @@ def key_range(
             upper = number if upper is None else min(upper, number)
         else:
             lower = number if lower is None else max(lower, number)
-    if not known:
+    if not known and not arrays:
         return None
     all_known = known == len(parts) and isinstance(inside, Access)
-    return KeyRange(lower, upper, masked, inside.name if all_known else "")  # type: ignore[union-attr]
+    name = inside.name if all_known else ""  # type: ignore[union-attr]
+    return KeyRange(lower, upper, masked, name, tuple(arrays))
 
 
 def _contributes_nothing(
@@ -134,6 +186,26 @@ def _bound(values: Values, condition: Argument) -> tuple[str, int] | None:
     if (row, key) == (1, -1):
         return "upper", number
     return ("lower", -number) if (row, key) == (-1, 1) else None
+
+
+def _held(values: Values, condition: Argument, whole: Collection[str]) -> RowBound | None:
+    """A key beside an element of an array of whole numbers, which does not vary along the keys."""
+    writer = values.writers.get(condition.name) if isinstance(condition, Access) else None
+    if not isinstance(writer, Pointwise) or writer.function not in _COMPARISONS:
+        return None
+    key, array = writer.args
+    sign, less = _COMPARISONS[writer.function]
+    if isinstance(key, Access) and key.name in whole:
+        key, array, sign = array, key, -sign
+    form = _linear(values, key, writer)
+    own = writer.write.iterators[-1]
+    if form is None or form[:2] != (0.0, 1.0) or not form[2].is_integer():
+        return None
+    if not isinstance(array, Access) or array.name not in whole or own in array.iterators:
+        return None
+    # key + number >= element, or <= with the sign turned; where they must differ, one further
+    side = "lower" if sign > 0 else "upper"
+    return RowBound(side, array.name, -int(form[2]) - sign * less)
 
 
 def _linear(values: Values, arg: Argument, at: Pointwise) -> tuple[float, float, float] | None:

@@ -44,7 +44,9 @@ def test_the_heads_of_a_group_are_the_rows_of_a_tile() -> None:
     run(_scored(lambda s, i, j: s), HEADS, arrays, schedule=few_rows(128))
 
 
-@pytest.mark.parametrize("score", [_window, _none_of_some_rows])
+@pytest.mark.parametrize(
+    "score", [_window, pytest.param(_none_of_some_rows, marks=pytest.mark.slow)]
+)
 def test_masks_leave_parts_without_a_key(score: Callable) -> None:
     arrays = arrays_of(2, (140, 64), (300, 64), (300, 64))
     found, wanted = run(_scored(score), ROWS, arrays, schedule=few_rows(64))
@@ -53,6 +55,7 @@ def test_masks_leave_parts_without_a_key(score: Callable) -> None:
     assert (found[1][empty] == -np.inf).all()
 
 
+@pytest.mark.slow
 def test_parts_without_states_add_up() -> None:
     arrays = arrays_of(3, (10, 64), (200, 64), (200, 40))
     signature = ("bf16[S,64]", "bf16[T,64]", "bf16[T,40]")
@@ -60,6 +63,7 @@ def test_parts_without_states_add_up() -> None:
     run(lambda q, k, v: pg.sigmoid((q @ k.mT) * 0.1) @ v * 0.05, signature, arrays, schedule=few)
 
 
+@pytest.mark.slow
 def test_scores_take_functions_of_one_instruction() -> None:
     arrays = arrays_of(4, (10, 64), (200, 64), (200, 64))
     short = replace(few_rows(64), functions="short")

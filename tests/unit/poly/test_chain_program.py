@@ -17,7 +17,7 @@ from polygen.poly.refine import refine
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tile_tree import leaves, without
 from polygen.poly.tiling import Tiling
-from polygen.rewrite.key_range import KeyRange
+from polygen.rewrite.key_range import KeyRange, RowBound
 
 TILES = Tiling((128, 128, 128), (64, 128), (64, 8, 16))
 
@@ -120,6 +120,29 @@ class _Gaps(KeyTiles):
 def test_parts_that_overlap_or_leave_keys_out_are_refused(wrong, why) -> None:
     with pytest.raises(VerifyError, match=why):
         prove_key_tiles(wrong(None, 64, 64, 3), "T", 64)
+
+
+HELD = (RowBound("lower", "begin", 0), RowBound("upper", "end", -1))
+
+
+@pytest.mark.parametrize("arrays", [HELD, HELD[:1], HELD[1:]])
+@pytest.mark.parametrize("part", [0, 3])
+def test_keys_between_what_arrays_hold_are_visited(arrays, part) -> None:
+    for lower, upper in ((None, None), (None, 0), (-99, 5)):
+        inside = KeyRange(lower, upper, "x", "", arrays)
+        assert prove_key_tiles(KeyTiles(inside, 128, 96, part), "T", 64)
+
+
+class _TooFew(KeyTiles):
+    """The greatest key of a row is taken for the end."""
+
+    def number(self, *given, **more) -> str:
+        return super().number(*given, **more).replace("k_highest", "k_highest - 1")
+
+
+def test_a_bound_off_by_one_is_refused() -> None:
+    with pytest.raises(VerifyError, match="in no tile"):
+        prove_key_tiles(_TooFew(KeyRange(None, None, "x", "", HELD), 128, 64), "T", 64)
 
 
 class _OneLess(KeyTiles):

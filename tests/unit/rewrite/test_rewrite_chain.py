@@ -188,3 +188,39 @@ def test_nothing_of_a_chain_stays_behind() -> None:
             assert {a.name for a in statement.reads} <= known | {statement.write.name}
             known.add(statement.write.name)
     assert replace(found, steps=()).rows
+
+
+def _bounded(condition):
+    def function(q, k, v, n):
+        s = (q @ k.mT) * 0.125
+        i, j = pg.indices(s)[-2:]
+        return pg.softmax(pg.where(condition(i, j, n), s, -np.inf)) @ v
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        (lambda i, j, n: j < n[:, None], "j <= n[i] - 1"),
+        (lambda i, j, n: n[:, None] <= j - 2, "n[i] + 2 <= j"),
+        (lambda i, j, n: pg.logical_and(j <= i, n[:, None] > j), "j <= min(i, n[i] - 1)"),
+        (lambda i, j, n: j + 1 > n[:, None], "n[i] <= j"),
+    ],
+)
+def test_bounds_that_arrays_hold_are_ranges(condition, said: str) -> None:
+    found = _chain(_bounded(condition), *SIGNATURE, "s32[S]")
+    assert str(found.range) == said and found.range is not None and not found.range.inside
+
+
+@pytest.mark.parametrize(
+    ("condition", "kind"),
+    [
+        (lambda i, j, n: j < n[:, None], "f32[S]"),
+        (lambda i, j, n: j + 0.5 < n[:, None], "s32[S]"),
+        (lambda i, j, n: j < n, "s32[T]"),
+        (lambda i, j, n: 2 * j < n[:, None], "s32[S]"),
+    ],
+)
+def test_what_is_no_bound_of_a_row_stays_a_condition(condition, kind: str) -> None:
+    assert _chain(_bounded(condition), *SIGNATURE, kind).range is None
