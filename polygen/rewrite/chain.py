@@ -158,7 +158,8 @@ class _Rewriting(TwoPrograms):
             raise self.refusal(
                 f"{len(program.contractions)} products, of which one reads another's sums",
                 "one loop runs two products, the second over what the first one gives",
-                "Make two functions",
+                f"Make two functions: return what is made of {first.write.name} from the first; "
+                "the second multiplies it, and adds other products in the same kernel",
             )
         for product in program.contractions:
             for access in product.reads:

@@ -31,6 +31,16 @@ def test_three_products() -> None:
     assert "3 products" in text and "two functions" in text
 
 
+def test_a_product_beside_a_chain() -> None:
+    text = _refused(
+        lambda x, w, a, b: x @ w.T + (x @ a.T) @ b.T,
+        "bf16[M,K]", "bf16[N,K]", "bf16[16,K]", "bf16[N,16]",
+    )  # fmt: skip
+    assert "3 products" in text and "return what is made of v1 from the first" in text
+    second = pg.fuse(lambda x, w, z, b: x @ w.T + z @ b.T)  # the change that would work
+    second.compile("bf16[M,K]", "bf16[N,K]", "bf16[M,16]", "bf16[N,16]", arch="sm_90a")
+
+
 def test_an_operand_that_is_computed() -> None:
     text = _refused(lambda q, k, v: pg.softmax(((q * 2.0) @ k.mT) * 0.1) @ v)
     assert "is computed" in text and "Compute" in text

@@ -134,8 +134,10 @@ def test_sinks_and_gates() -> None:
 
 
 # --- random scores -------------------------------------------------------------------------------
-def _random_scores(seed: int) -> Callable:
-    """A score program: some steps on the scaled product, any of them a mask."""
+def _random_scores(seed: int, *, ends: bool) -> Callable:
+    """A score program: some steps on the scaled product, any of them a mask; `ends`: and a last one
+    by an array that says where the keys of a row end.
+    """
     choose = random.Random(seed)
     steps: list[Callable] = []
     for _ in range(choose.randint(1, 3)):
@@ -155,14 +157,21 @@ def _random_scores(seed: int) -> Callable:
             )
         )
 
-    def function(q, k, v):
+    def scores(q, k):
         s = (q @ k.mT) * 0.125
         i, j = pg.indices(s)[-2:]
         for step in steps:
             s = step(s, i, j)
-        return pg.softmax(s) @ v
+        return s, j
 
-    return function
+    def function(q, k, v):
+        return pg.softmax(scores(q, k)[0]) @ v
+
+    def with_ends(q, k, v, end):
+        s, j = scores(q, k)
+        return pg.softmax(pg.where(j < end[:, None], s, -np.inf)) @ v
+
+    return with_ends if ends else function
 
 
 MORE_SCORES = int(os.environ.get("POLYGEN_SCORES", "16"))  # random programs; 60 have been run
@@ -185,4 +194,8 @@ def _random(seed: int) -> None:
     arrays = _arrays(seed, (1, rows, 64), (1, keys, 64), (1, keys, 64))
     signature = ("bf16[B,S,64]", "bf16[B,T,64]", "bf16[B,T,64]")
     schedule = few_rows(choose.choice((64, 128))) if choose.random() < 0.3 else "auto"
-    _run(_random_scores(seed), signature, arrays, schedule=schedule)
+    ends = choose.random() < 0.3
+    if ends:
+        bounds = np.random.default_rng(seed).integers(-3, keys + 3, rows)
+        arrays, signature = [*arrays, bounds.astype(np.int32)], (*signature, "s32[S]")
+    _run(_random_scores(seed, ends=ends), signature, arrays, schedule=schedule)

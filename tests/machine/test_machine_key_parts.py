@@ -44,9 +44,8 @@ def test_the_heads_of_a_group_are_the_rows_of_a_tile() -> None:
     run(_scored(lambda s, i, j: s), HEADS, arrays, schedule=few_rows(128))
 
 
-@pytest.mark.parametrize(
-    "score", [_window, pytest.param(_none_of_some_rows, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("score", [_window, _none_of_some_rows])
 def test_masks_leave_parts_without_a_key(score: Callable) -> None:
     arrays = arrays_of(2, (140, 64), (300, 64), (300, 64))
     found, wanted = run(_scored(score), ROWS, arrays, schedule=few_rows(64))
