@@ -310,6 +310,10 @@ def _part(found: ChainMatch, schedule: Schedule, device: Device, sizes: Mapping[
     shared = math.prod(extent(n, sizes) for dim, n in values.batches if dim not in own)
     if math.inf in (rows, keys, matrices):
         return 0
+    inside = found.chain.range
+    if inside is not None and inside.upper is not None:  # what lies beyond is never visited
+        first = 0 if inside.lower is None else max(0, inside.lower)
+        keys = max(1, min(keys, rows + inside.upper) - first)
     item = values.operand(VALUES).tensor.dtype.bytes
     problem = ChainProblem(
         int(rows), int(keys), int(matrices), found.depth, found.columns, item, int(shared)

@@ -34,8 +34,8 @@ def _sequences(*lengths: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_packed_sequences() -> None:
-    bounds = _sequences(70, 1, 200, 29)
-    run(packed, PACKED, [*arrays_of(1, *[(2, 300, 64)] * 3), *bounds])
+    bounds = _sequences(70, 1, 100, 29)
+    run(packed, PACKED, [*arrays_of(1, *[(1, 200, 64)] * 3), *bounds])
 
 
 @pytest.mark.slow
@@ -60,7 +60,8 @@ def test_tiles_of_other_sequences_are_never_visited() -> None:
     assert count[0] < 0.6 * count[1]  # of 6 tiles of rows: 12 tiles of keys, and 33
 
 
-@pytest.mark.parametrize("part", [64, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("part", [0, 64])
 def test_caches_of_different_lengths(part: int) -> None:
     arrays = arrays_of(4, (3, 1, 4, 1, 64), (3, 1, 1, 200, 64), (3, 1, 1, 200, 64))
     length = np.array([1, 130, 200], np.int32)

@@ -73,6 +73,7 @@ def test_digests_follow_the_sources_and_commands_hide_folders(tmp_path):
     assert provenance.without_folders(command) == "polygen bench --out r.json --suite llm"
 
 
+@pytest.mark.slow
 def test_rows_of_attention_compile_as_chains_for_their_sizes():
     few = compiling.compile_kernel(Row("attention", 4, 8192, 128, batch=8), "sm_90a")
     assert "_p" in few.schedule.name and few.schedule.tile.part
