@@ -88,7 +88,7 @@ NAMES = [
     "x.shape", "x.dtype", "x.mT", "x.real", "x.sum()", "x.tofile('f')", "x.astype", "x.T()", "x()",
     "x.T.q", "np.e()", "np.pi(x)", "np.linalg.norm(x)", "np.random.rand(2)", "np.tau", "np.nan",
     "np.save('f', x)", "np.load('f')", "os.system('true')", "foo(x @ w.T)", "gelo(x @ w.T)",
-    "sum(x @ w.T)", "max(x @ w.T)", "min(x @ w.T, w)", "einsum(x, w)", "repeat(x, 2)", "sort(x)",
+    "argmax(x @ w.T)", "max(x @ w.T, 2)", "min(x @ w.T, w)", "einsum(x, w)", "repeat(x, 2)", "sort(x)",
     "log_softmax(x @ w.T)", "cast(x @ w.T)", "relu()", "relu(x, w)", "clip(x @ w.T)",
     "clip(x @ w.T, 0)",
     "clip(x @ w.T, 0, 1, 2)", "where(x @ w.T)", "gelu(x @ w.T, approximate='x')",
