@@ -241,7 +241,9 @@ def _with_short_tile(candidate: Schedule, matched: Match, instruction: Atom) -> 
     return replace(
         candidate,
         tile=replace(candidate.tile, cta=replace(cta, k=k)),
-        pipeline=replace(pipeline, fragments=fragments),
+        pipeline=replace(
+            pipeline, fragments=fragments, lookahead=min(pipeline.lookahead, fragments - 1)
+        ),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from polygen.errors import DTypeError, PolygenError, SignatureError, TraceError, told
 from polygen.frontend.doubles import check_doubles
-from polygen.frontend.dtypes import STORED, DType
+from polygen.frontend.dtypes import ALWAYS_STORED, DType
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.expr import Node
 from polygen.frontend.grouping import ends_of, in_groups
@@ -204,4 +204,4 @@ def _wanted(out_dtypes: object, count: int) -> list[DType | None]:
             f"out_dtype names {len(given)} dtypes for {count} outputs",
             nearest="Give one for all, or one for each",
         )
-    return [None if item is None else to_dtype(item, STORED) for item in given]
+    return [None if item is None else to_dtype(item, ALWAYS_STORED) for item in given]

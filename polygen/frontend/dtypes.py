@@ -52,6 +52,8 @@ I4 = DType("i4", 4, "uint8", 0, "int")  # in descriptions of arguments, which ho
 U4 = DType("u4", 4, "uint8", 0, "int")
 
 STORED = (F16, BF16, F32, F64, E4M3, E5M2, S8, U8, S32, BOOL)  # what kernels write
+# Of these, what every kernel writes; f64 is written beside sums of it alone.
+ALWAYS_STORED = tuple(kind for kind in STORED if kind != F64)
 REALS = (F16, BF16, F32)  # of these, what other libraries round to as polygen does
 
 _ALL = (F16, BF16, TF32, F32, F64, E4M3, E5M2, S8, U8, I4, U4, S32, BOOL)

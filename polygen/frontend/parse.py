@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from polygen.errors import DTypeError, ExpressionError
 from polygen.frontend.coordinates import indices, repeat, tril, triu
-from polygen.frontend.dtypes import STORED
+from polygen.frontend.dtypes import ALWAYS_STORED
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.folding import METHODS
 from polygen.frontend.folds import PUBLIC as FOLDS
@@ -422,7 +422,7 @@ class _Reader:
         else:
             self.fail(node, ".astype takes one dtype", nearest='As in .astype("f16")')
         try:
-            dtype = to_dtype(spec, STORED).name
+            dtype = to_dtype(spec, ALWAYS_STORED).name
         except DTypeError as error:
             self.fail(given, error.what, nearest=error.nearest)
         return self._guarded(node, lambda array: array.astype(dtype), self.read(value))

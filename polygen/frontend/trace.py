@@ -18,7 +18,18 @@ from typing import Any
 import numpy as np
 
 from polygen.errors import DTypeError, ShapeError, TraceError, UnsupportedProgram
-from polygen.frontend.dtypes import BF16, BOOL, F16, F32, F64, STORED, TF32, U8, DType
+from polygen.frontend.dtypes import (
+    ALWAYS_STORED,
+    BF16,
+    BOOL,
+    F16,
+    F32,
+    F64,
+    STORED,
+    TF32,
+    U8,
+    DType,
+)
 from polygen.frontend.expr import (
     GROUPED,
     ApplyNode,
@@ -197,7 +208,7 @@ class Trace:
             raise DTypeError(
                 describe_cast(node, dtype),
                 why="values are whole bytes",
-                nearest=f"Use {', '.join(map(str, STORED))}",
+                nearest=f"Use {', '.join(map(str, ALWAYS_STORED))}",
             )
         if dtype == BOOL:
             return self._condition(node)

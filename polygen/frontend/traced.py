@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from polygen.errors import DTypeError, ShapeError, TraceError
-from polygen.frontend.dtypes import BOOL, STORED, DType
+from polygen.frontend.dtypes import ALWAYS_STORED, BOOL, DType
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.expr import Node, Size, Symbolic, describe
 from polygen.frontend.folding import METHODS, folded, refuse_keywords
@@ -133,7 +133,7 @@ class Traced(Symbolic):
 
     def astype(self, dtype: object, **_: Any) -> Traced:
         """The values rounded to a dtype; as the last step it decides the output's dtype."""
-        return self._of(self.trace.cast(self.node, to_dtype(dtype, STORED)))
+        return self._of(self.trace.cast(self.node, to_dtype(dtype, ALWAYS_STORED)))
 
     def clip(self, lo: Any = None, hi: Any = None) -> Any:
         """The values limited to [lo, hi]; None leaves a side open."""

@@ -125,7 +125,7 @@ def test_static_of_size_zero():
 
 # --- types ---------------------------------------------------------------------------------------
 def test_types_that_cannot_be():
-    refuses(DTypeError, "unknown dtype 'f64'", acc_dtype="f64")
+    refuses(DTypeError, "unknown dtype 'f98'", acc_dtype="f98")
     refuses(DTypeError, "acc_dtype f16 with bf16 operands", "f32", acc_dtype="f16")
     refuses(DTypeError, "unknown dtype 'f99'", out_dtype="f99")
     refuses(PolygenError, "out", out_dtype=("bf16", "f32"))

@@ -77,7 +77,7 @@ NODES = [
     "x[:, :, :]", "(x @ w.T)[None, None, None]", "x[None]", "x @ w.T @ x", "x @ x", "w @ w",
     "x @ w", "w @ x", "x.T @ w", "x", "x.T", "x + w", "relu(x)", "1", "1.5", "x @ w.T, 3",
     "x @ w.T, x", "(x @ w.T, (x @ w.T, 1))", ", ".join(["x @ w.T"] * 9), "x @ w.T + x", "2 @ 3",
-    "x @ 2", "2 @ w", "x @ w.T @ x", "relu(x @ w.T) @ w", "x @ (w.T @ w)", "x.astype('f16') @ w.T",
+    "x @ 2", "2 @ w", "x @ w.T @ x", "relu(x @ w.T) @ w", "x @ (w.T @ w)", "x.astype('e4m3') @ w.T",
     "x @ w.T == x", "(x @ w.T) & 1", "~(x @ w.T)", "(x @ w.T) | 2",
     "exp(x @ w.T > 0)", "(x @ w.T > 0) + (x @ w.T > 1)",
 ]  # fmt: skip
@@ -133,7 +133,7 @@ OPERANDS = [
     "x:bf16[M,K,L]", "x:bf16[M,K", "x:bf16 M,K]", "x:bf16[M;K]", "x:bf16[M,,K]",
     "x:bf16[,]", "x:bf16[M,]", "x:bf16[M K]", "x:bf16[M][K]", "x:bf16(M,K)", "x:bf16<M,K>",
     "x bf16[M,K]", "x=bf16[M,K]", "x:bf17[M,K]", "x:[M,K]", "x:float64[M,K]", "x:int32[M,K]",
-    "x:s32[M,K]", "x:bool[M,K]", "x:f32[M,K]", "x:s8[M,K]", "x:e4m3[M,K]", "x:f16[M,K]",
+    "x:s32[M,K]", "x:bool[M,K]", "x:f32[M,K]", "x:s8[M,K]", "x:e4m3[M,K]", "x:e5m2[M,K]",
     "x:tf32[M,K]", "x:bf16[0,K]", "x:bf16[-1,K]", "x:bf16[M,0]", "x:bf16[1.5,K]", "x:bf16[1e3,K]",
     "x:bf16[M+1,K]", "x:bf16[2*M,K]", "x:bf16[M,K]:", "x:bf16[M,K]:diagonal", "x:bf16[M,K]:ROW",
     "x:bf16[M,K]:col:col", "x:bf16[M,K]@", "x:bf16[M,K]@0", "x:bf16[M,K]@1", "x:bf16[M,K]@3",

@@ -141,8 +141,8 @@ def test_an_unknown_instruction():
 
 
 def test_types_no_instruction_takes():
-    with pytest.raises(PolygenError, match="f32"):
-        case("refused", "nt", "f32", "plain").kernel()
+    with pytest.raises(PolygenError, match="s32"):
+        case("refused", "nt", "s32", "plain").kernel()
 
 
 # --- plans edited by hand ------------------------------------------------------------------------
