@@ -148,7 +148,8 @@ def _part(argument: Argument, array: Array, sizes: dict[str, int]) -> Array:
             where="emulate",
         )
     start = array[tuple(slice(place, None) for place in first)]
-    return np.lib.stride_tricks.as_strided(start, extents, steps)
+    bits = start.view(f"u{array.itemsize}")  # not all of ml_dtypes' types have a name for NumPy
+    return np.lib.stride_tricks.as_strided(bits, extents, steps).view(array.dtype)
 
 
 def emulate(

@@ -219,11 +219,21 @@ class Access:
         return f"{self.name}[{','.join(map(str, self.index))}]" if self.index else self.name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """A Python scalar of the traced function."""
+    """A Python scalar of the traced function. 0.0 and -0.0 are two, and NaN is one."""
 
     value: float
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Constant) and self._bits == other._bits
+
+    def __hash__(self) -> int:
+        return hash(self._bits)
+
+    @property
+    def _bits(self) -> tuple[type, str]:
+        return type(self.value), repr(self.value)
 
     def __str__(self) -> str:
         return repr(self.value)

@@ -28,6 +28,9 @@ TYPES = {
     "e4m3": ml_dtypes.float8_e4m3fn,
     "e5m2": ml_dtypes.float8_e5m2,
     "f32": np.float32,
+    "s8": np.int8,
+    "u8": np.uint8,
+    "s32": np.int32,
 }
 COLUMNS, STEPS = 64, 2
 KERNEL = """
@@ -88,9 +91,12 @@ def execute(compile_ptx, name, major):
     """The report, and the sums that are right, in the places of the accumulators."""
     one, layout = atom(name), tile(name, major)
     random, depth = np.random.default_rng(5), STEPS * one.k
-    kind = TYPES[one.a.dtype.name]
-    a = random.integers(-3, 4, (64, depth)).astype(np.float32).astype(kind)
-    b = random.integers(-3, 4, (COLUMNS, depth)).astype(np.float32).astype(kind)
+    a, b = (
+        random.integers(0 if operand.dtype.name == "u8" else -3, 4, (rows, depth))
+        .astype(np.float32)
+        .astype(TYPES[operand.dtype.name])
+        for operand, rows in ((one.a, 64), (one.b, COLUMNS))
+    )
     table = one.a.table
     parts = [a[table[..., 0], s * one.k + table[..., 1]] for s in range(STEPS)]
     fragments = np.ascontiguousarray(np.stack(parts)).view(np.uint32)

@@ -71,10 +71,10 @@ def test_other_bits_are_said_and_fail(capsys):
 
 
 def test_a_row_that_fails_is_recorded_and_the_others_go_on(capsys):
-    words = ["--m", "8", "--shapes", "24x32", "--program", "x @ w.T", "x:bf16[M,K]", "w:f16[N,K]"]
+    words = ["--m", "8", "--shapes", "24x32", "--program", "x @ w.T", "x:bf16[M,K]", "w:e4m3[N,K]"]
     assert invariance.main(words, Stub()) == 1
     (row,) = json.loads(capsys.readouterr().out)["rows"]
-    assert "f16" in row["error"]
+    assert "e4m3" in row["error"]
 
 
 def test_a_shape_that_is_none_is_refused():

@@ -107,11 +107,18 @@ def staged_plan():
     return kernel.passes.plan
 
 
+def beside_plan():
+    """A kernel that folds rows of an operand beside its product."""
+    function = pg.fuse(lambda x, w: (x @ w.T) * (x * x).sum(axis=1, keepdims=True), name="leaf")
+    return function.compile("bf16[M,K]", "bf16[N,K]", arch="sm_80").passes.plan
+
+
 @pytest.fixture(scope="module")
 def plans():
     found = {name: plan_of(name) for name in KERNELS}
     found |= {name: computed_plan(*given) for name, given in COMPUTED.items()}
     found |= {"staged": staged_plan(), "chain": chain_plan(), "parts": chain_plan(few_rows(128))}
+    found |= {"beside": beside_plan()}
     found |= {name: covering_plan(*given) for name, given in COVERING.items()}
     return found | {name: folding(schedule) for name, schedule in FOLDS.items()}
 
@@ -122,7 +129,7 @@ def test_no_leaf_is_in_the_table_for_nothing(plans):
 
 
 @pytest.mark.parametrize(
-    "name", [*KERNELS, *COMPUTED, *COVERING, "staged", "chain", "parts", *FOLDS]
+    "name", [*KERNELS, *COMPUTED, *COVERING, "staged", "chain", "parts", "beside", *FOLDS]
 )
 def test_a_leaf_names_the_iterators_that_it_reads(plans, name):
     plan = plans[name]
