@@ -12,26 +12,21 @@
 from __future__ import annotations
 
 import functools
-import math
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from polygen import knobs
+from polygen.analysis import MOST_PROSPECTS, Prospect, all_analysed, in_tiles, prospect
 from polygen.chained import decide_chain, is_chain
-from polygen.emit.functions import is_costly
 from polygen.errors import InvarianceError, ScheduleError, UnsupportedProgram
 from polygen.fit import fitting, instruction_for
-from polygen.fit_sections import check_operands, check_sections, fitting_all, together
+from polygen.fit_sections import check_operands, check_sections, fitting_all
 from polygen.frontend.invariant import for_every_size
-from polygen.frontend.monoids import INDEX, MONOIDS
-from polygen.frontend.pitches import row_step
-from polygen.frontend.program import Dim, Program, Tensor
+from polygen.frontend.program import Program
 from polygen.generated import kept
-from polygen.hardware.atom import Atom, products_of
-from polygen.hardware.device import Device, common_facts
-from polygen.hardware.swizzle import chunk_bytes
+from polygen.hardware.atom import Atom
+from polygen.hardware.device import Device
 from polygen.invariance import LADDER, in_k_tiles, of_class, shared
 from polygen.lower.cover import check_rows, is_covering
 from polygen.lower.legal import (
@@ -44,21 +39,10 @@ from polygen.lower.legal import (
     check_types,
     check_wide,
 )
-from polygen.poly.depth import linear
-from polygen.poly.depth import sums as sums_of_axes
-from polygen.poly.fills import by_threads, held
 from polygen.poly.folds import split_folds
-from polygen.poly.fusion import fuse
-from polygen.poly.match import Match, Operand, match
-from polygen.poly.orientation import oriented, oriented_work
-from polygen.poly.pointwise import Pointwork, pointwork
-from polygen.poly.prologue import Prologue, prologues, without_prologues
-from polygen.poly.realign import behind_copy, copied
-from polygen.poly.register_operands import stored_bits
-from polygen.poly.row_passes import split_for
-from polygen.poly.rows import with_rows
-from polygen.poly.scop import scop
-from polygen.poly.sections import require_alike, sections
+from polygen.poly.match import Match
+from polygen.poly.realign import behind_copy
+from polygen.problems import problem_of, whole_problem
 from polygen.schedule.load import check_structure, load_schedule, shipped
 from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted, Problem
@@ -66,58 +50,6 @@ from polygen.schedule.sums import SumClass
 from polygen.schedule.tuned import tuned
 from polygen.tune import lookup
 from polygen.tune.choose import Offer, choose
-
-# The size taken along a dim for which a call gives none.
-TYPICAL_SIZE = 4096
-_TYPICAL_BATCHES = 16  # along a batch dim
-
-# isl has one context per process, and its operation budget with it: one user of it at a time.
-ISL_LOCK = threading.RLock()
-_MOST_PROSPECTS = 256  # programs whose prospects are kept, and programs with fitted schedules
-
-
-@dataclass(frozen=True, slots=True)
-class Prospect:
-    """All that an automatic choice needs of a program, and that sizes do not change."""
-
-    matched: Match
-    work: Pointwork
-    others: tuple[Prospect, ...] = ()  # of the kernel's other sections
-
-    @property
-    def each(self) -> tuple[Prospect, ...]:
-        """Of all sections."""
-        return (replace(self, others=()), *self.others)
-
-    def under(self, schedule: Schedule) -> Prospect:
-        """The same as a schedule has it run: as it is, or with operands exchanged."""
-        return Prospect(
-            oriented(self.matched, schedule),
-            oriented_work(self.work, schedule),
-            tuple(one.under(schedule) for one in self.others),
-        )
-
-
-@functools.lru_cache(maxsize=_MOST_PROSPECTS)
-def prospect(program: Program) -> Prospect:
-    """The prospect of a program; from memory, from disk, or analysed with isl."""
-
-    def analyse() -> Prospect:
-        with ISL_LOCK:
-            return _analysed(program)
-
-    return kept(Prospect, (program,), analyse)
-
-
-@functools.lru_cache(maxsize=_MOST_PROSPECTS)
-def _in_tiles(program: Program) -> Prospect:
-    """The prospect of a program whose rows are in tiles; from memory, or analysed with isl.
-
-    Raises:
-        UnsupportedProgram: tiles do not cover what its elements use results of.
-    """
-    with ISL_LOCK:
-        return _analysed(program, in_tile=True)
 
 
 def decision(
@@ -172,7 +104,7 @@ def decide(
         for one in prospect.each:  # refuses what no instruction takes at all
             instruction_for(one.matched, device, Schedule())
         check_types(program, device)
-        problem = _whole_problem(program, prospect, sizes)
+        problem = whole_problem(program, prospect, sizes)
         offers = _offers(program, device, sizes, problem)
         careful = _fitting(prospect, device, careful=True)
         fit = _remembering(careful, _fitted(program, device))
@@ -196,7 +128,7 @@ def decide(
                 nearest="Align rows as those of the other sizes are, or compile all sizes for the "
                 "least alignment there is: x:bf16[M,K]@2",
             ) from reason
-    prospect = _in_tiles(program) if is_covering(decided) else behind
+    prospect = in_tiles(program) if is_covering(decided) else behind
     as_run = prospect.under(decided)
     instruction = instruction_for(as_run.matched, device, decided)
     check_types(program, device)
@@ -239,8 +171,8 @@ def _covered(
     if program.invariant or not split_folds(program).rows or not 0 < row <= widest:
         return None
     try:
-        found = _in_tiles(program)
-        problem = _problem(program, found.matched, found.work, sizes)
+        found = in_tiles(program)
+        problem = problem_of(program, found.matched, found.work, sizes)
         fit = fitting(found.matched, device, found.work, careful=True, row=row)
         decided, origin = choose(device, problem, fit, skip)
     except (ScheduleError, UnsupportedProgram):
@@ -261,7 +193,7 @@ def sum_class(program: Program, device: Device, sizes: dict[str, int]) -> str:
     return _sum_class(for_every_size(program), device, others)
 
 
-@functools.lru_cache(maxsize=_MOST_PROSPECTS)
+@functools.lru_cache(maxsize=MOST_PROSPECTS)
 def _sum_class(program: Program, device: Device, others: tuple[tuple[str, int], ...]) -> str:
     """From memory, from disk, or picked."""
 
@@ -284,7 +216,7 @@ def _picked(program: Program, device: Device, others: tuple[tuple[str, int], ...
     ]
     fitted = [one for one in map(fit, weighed) if isinstance(one, Fitted)]
     ladder = [
-        _problem(
+        problem_of(
             program,
             found.matched,
             found.work,
@@ -346,31 +278,12 @@ def candidates(
             why="its schedule follows from what registers and shared memory hold",
             nearest="Give a schedule of your own, whose tile.cta.k is the keys of a tile",
         )
-    found = _analysed(program)
-    problem = _whole_problem(program, found, sizes)
+    found = all_analysed(program)
+    problem = whole_problem(program, found, sizes)
     fit = _fitting(found, device, careful=False)
     if program.invariant:
         fit = of_class(fit, sum_class(program, device, sizes), found.matched, device)
     return problem, fit
-
-
-def _analysed(program: Program, *, in_tile: bool = False) -> Prospect:
-    require_alike(program)
-    found = sections(program)
-    if len(found) > 1:
-        first, *others = (
-            replace(one, work=replace(one.work, numbered=True)) for one in map(_analysed, found)
-        )
-        return replace(first, others=tuple(others))
-    split = split_for(program, in_tile=in_tile)
-    times = dict(split.passes.statements) if split.passes else {}
-    computed = prologues(split.main)
-    products = without_prologues(split.main, computed)
-    several = sums_of_axes(products)
-    statements = with_rows(linear(products, several))
-    fusion = fuse(statements, scop(statements, passes=times), times)
-    matched = match(statements, fusion, computed, program.inputs, several)
-    return Prospect(matched, pointwork(statements, fusion, matched, split))
 
 
 def _fitting(
@@ -383,7 +296,7 @@ def _fitting(
     return fitting_all(every, device, careful=careful)
 
 
-@functools.lru_cache(maxsize=_MOST_PROSPECTS)
+@functools.lru_cache(maxsize=MOST_PROSPECTS)
 def _fitted(program: Program, device: Device) -> dict[Schedule, Fitted | str]:
     """What fitting schedules to a program has given so far; sizes have no part in it."""
     return {}
@@ -399,113 +312,3 @@ def _remembering(
         return found
 
     return remembered
-
-
-def _whole_problem(program: Program, found: Prospect, sizes: dict[str, int]) -> Problem:
-    """The problem of a program; of several sections, one product of all their results."""
-    problems = [_problem(program, one.matched, one.work, sizes) for one in found.each]
-    return together(problems) if found.others else problems[0]
-
-
-def _problem(program: Program, matched: Match, work: Pointwork, sizes: dict[str, int]) -> Problem:
-    """The sizes to optimise for, and the weight of the epilogue."""
-
-    def size(dim: Dim) -> int:
-        return dim if isinstance(dim, int) else sizes.get(dim, TYPICAL_SIZE)
-
-    batches = {dim for dim, _ in matched.batches}
-    count = math.prod(
-        extent if isinstance(extent, int) else sizes.get(extent, _TYPICAL_BATCHES)
-        for _, extent in matched.batches
-    )
-    lefts, rights = matched.side("m"), matched.side("n")
-    whole, threads = work.matrices, held((*lefts, *rights))
-    return Problem(
-        # Groups of rows are matrices below one another, of so many rows in the mean.
-        m=-(-size(matched.m) // count) if matched.groups else size(matched.m),
-        n=size(matched.n),
-        k=max(map(size, matched.depths)) * math.prod(size(count) for _, count in matched.sums),
-        element_bytes=matched.a.tensor.dtype.bytes,
-        matrices=len(whole),
-        functions=sum(
-            is_costly(s.function, s.args) for one in (*work.before, work) for s in one.statements
-        ),
-        pointwise=any(s.function != "cast" for s in work.statements),
-        astride=any(_is_astride(operand.tensor, sizes) for _, operand in matched.copied),
-        matrix_bytes=sum(read.tensor.dtype.bytes for read in whole),
-        result_bytes=sum(write.tensor.dtype.bytes for write in work.writes),
-        k_inner=(matched.a.k_contiguous, matched.b.k_contiguous),
-        sum_bytes=matched.contraction.dtype.bytes,
-        access_bytes=min(chunk_bytes(), *(o.alignment for _, o in matched.operands)),
-        products=len(matched.products),
-        operands=(len(lefts), len(rights)),
-        batches=count,
-        threaded=(sum(map(by_threads, lefts)), sum(map(by_threads, rights))),
-        own=(_has_any(lefts, batches), _has_any(rights, batches)),
-        uncopied=(_uncopied(matched, lefts), _uncopied(matched, rights)),
-        computed=(len(_made(lefts)), len(_made(rights))),
-        source_bytes=(_source_bytes(lefts, size), _source_bytes(rights, size)),
-        operand_functions=(_functions(lefts), _functions(rights)),
-        stored_bits=(_stored_bits(lefts), _stored_bits(rights)),
-        held=(threads.words, threads.beside) if _made((*lefts, *rights)) else (0, 0),
-        uneven=matched.groups is not None,
-        folds=_folds(work),
-        terms=products_of(matched.a.multiplied, matched.b.multiplied),
-    )
-
-
-def _folds(work: Pointwork) -> tuple[int, int, int]:
-    """Terms of an element that are folded: into sums and the like, with indices, exponentials."""
-    made = [MONOIDS[f.monoid] for one in (*work.before, work) for f in one.folds]
-    indexed, exponentials = sum(INDEX in m.terms for m in made), sum(m.short for m in made)
-    return len(made) - indexed - exponentials, indexed, exponentials
-
-
-def _uncopied(matched: Match, operands: tuple[Operand, ...]) -> int:
-    """How many operands threads move that no copy helps."""
-    copies = {tensor.name for tensor in copied(matched)}
-    return sum(by_threads(one) and one.tensor.name not in copies for one in operands)
-
-
-def _stored_bits(operands: tuple[Operand, ...]) -> int:
-    """Bits of an element of all operands that are computed, as rings have them for consumers."""
-    each = [stored_bits(operand) for operand in operands if operand.computed is not None]
-    return sum(each) if all(each) else 0
-
-
-def _made(operands: tuple[Operand, ...]) -> list[Prologue]:
-    """How those operands are computed that are."""
-    return [operand.computed for operand in operands if operand.computed is not None]
-
-
-def _source_bytes(operands: tuple[Operand, ...], size: Callable[[Dim], int]) -> int:
-    """Bytes of the arguments that operands are computed from, of one matrix."""
-    reads = {
-        (one.tensor, one.index): math.prod(
-            -(-size(operand.extent(along.dim)) // along.per)
-            for along in one.index
-            if along.dim in ("m", "n", "k")
-        )
-        * one.tensor.dtype.bytes
-        for operand in operands
-        if operand.computed is not None
-        for one in operand.computed.reads
-        if one.tensor.dims
-    }
-    return sum(reads.values())
-
-
-def _functions(operands: tuple[Operand, ...]) -> int:
-    """Functions beyond arithmetic in an element of all operands that are computed."""
-    return sum(is_costly(s.function, s.args) for made in _made(operands) for s in made.statements)
-
-
-def _has_any(operands: tuple[Operand, ...], dims: set[str]) -> bool:
-    """Whether an operand has an axis along one of the dims; true where there are none."""
-    return not dims or any(one.dim in dims for operand in operands for one in operand.index)
-
-
-def _is_astride(tensor: Tensor, sizes: dict[str, int]) -> bool:
-    """Whether rows of an array of these sizes and pitches begin inside lines of the cache."""
-    step = (row_step(tensor, sizes) or 0) * tensor.dtype.bytes
-    return step % common_facts()["cache_line_bytes"] != 0

@@ -7,9 +7,10 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from polygen.analysis import ISL_LOCK, Analysed, analysed, prospect
 from polygen.brief import Brief
 from polygen.chained import decide_chain, is_chain, map_and_lower
-from polygen.decide import ISL_LOCK, Prospect, decide, prospect
+from polygen.decide import decide
 from polygen.emit.cuda import emit
 from polygen.emit.functions import is_costly
 from polygen.emit.source import KernelSource
@@ -28,23 +29,16 @@ from polygen.lower.plan import KernelPlan
 from polygen.lower.resources import resources
 from polygen.lower.sections import join
 from polygen.lower.verify import verify
-from polygen.poly.depth import linear, prove_walk
-from polygen.poly.depth import sums as sums_of_axes
+from polygen.poly.depth import prove_walk
 from polygen.poly.derive_syncs import Synchronised, derive
-from polygen.poly.fusion import Fusion, fuse
 from polygen.poly.mapping import ScheduleTree, map_program
-from polygen.poly.match import match
-from polygen.poly.pointwise import pointwork
-from polygen.poly.prologue import prologues, prove_prologues, without_prologues
+from polygen.poly.prologue import prove_prologues
 from polygen.poly.realign import program_behind, prove_copy, realign, realign_all
 from polygen.poly.results import copies_in_background, copies_staged, panels, row_vectors
-from polygen.poly.row_passes import split_for
-from polygen.poly.rows import with_rows
 from polygen.poly.scop import Scop, scop
 from polygen.poly.sections import require_alike, sections
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import tiling
-from polygen.poly.whole_rows import RowPasses
 from polygen.rewrite.programs import rewritten
 from polygen.schedule.model import Schedule
 from polygen.tune import lookup
@@ -53,17 +47,6 @@ from polygen.tune import lookup
 # number of functions that are more than arithmetic (gelu: 25 of them 7 s, 50 of them 36 s).
 MOST_OPERATIONS, MOST_FUNCTIONS = 512, 128
 _MOST_DERIVED = 64  # tile programs
-
-
-@dataclass(frozen=True, slots=True)
-class _Analysed:
-    """What is known of a program, or of a section of one, when its schedule is decided."""
-
-    products: Program
-    model: Scop
-    fusion: Fusion
-    prospect: Prospect
-    passes: RowPasses | None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -151,28 +134,29 @@ def _generate(
     if len(sections(program)) > 1:
         joined = _of_sections(program, device, sizes, schedule, command, skip)
         return replace(joined, program=asked)
-    products, model, fusion, found, passes = _analysed(program)
-    instruction, decided, origin = decide(program, found, device, sizes, schedule, skip, sums)
-    copy = realign(program, found.matched, decided)
+    found = analysed(program)
+    instruction, decided, origin = decide(
+        program, found.prospect, device, sizes, schedule, skip, sums
+    )
+    copy = realign(program, found.prospect.matched, decided)
     program = program_behind(program, copy)
     in_tile = is_covering(decided)
     if copy is not None or in_tile:
-        products, model, fusion, found, passes = _analysed(program, in_tile=in_tile)
-    found = found.under(decided)
-    analysed = _Analysed(products, model, fusion, found, passes)
-    tree = _mapped(program, analysed, decided, instruction, device)
+        found = analysed(program, in_tile=in_tile)
+    found = replace(found, prospect=found.prospect.under(decided))
+    tree = _mapped(program, found, decided, instruction, device)
     if program.invariant:
-        own = sums_of(decided, instruction, found.matched)
+        own = sums_of(decided, instruction, found.prospect.matched)
         check_class(tree.sums, program, sums or own.text)
     plan = verify(lower(program, tree, decided, instruction, device))
     if copy is not None:
         plan = replace(plan, realign=copy, proofs=(*plan.proofs, *prove_copy()))
-    return Passes(asked, model, tree, plan, emit(plan, command), origin, command)
+    return Passes(asked, found.model, tree, plan, emit(plan, command), origin, command)
 
 
 def _mapped(
     program: Program,
-    found: _Analysed,
+    found: Analysed,
     decided: Schedule,
     instruction: Atom,
     device: Device,
@@ -226,7 +210,7 @@ def _of_sections(
     instruction, decided, origin = decide(program, whole, device, sizes, schedule, skip)
     copy = realign_all(program, [one.matched for one in whole.each], decided)
     asked, program = program, program_behind(program, copy)
-    every = [_Analysed(*_analysed(one)) for one in sections(program)]
+    every = [analysed(one) for one in sections(program)]
     depths = tuple(depth for one in every for depth in one.prospect.matched.depths)
     trees, plans = [], []
     for section, own in zip(sections(program), every, strict=True):
@@ -262,23 +246,6 @@ def _chain(
     model, tree, plan = map_and_lower(program, device, decided, synchronised)
     plan = verify(plan)
     return Passes(program, model, tree, plan, emit(plan, command), decided.origin, command)
-
-
-def _analysed(
-    program: Program, *, in_tile: bool = False
-) -> tuple[Program, Scop, Fusion, Prospect, RowPasses | None]:
-    """The program without folds and what computes operands, and what is known of it."""
-    split = split_for(program, in_tile=in_tile)
-    times = dict(split.passes.statements) if split.passes else {}
-    computed = prologues(split.main)
-    products = without_prologues(split.main, computed)
-    several = sums_of_axes(products)
-    statements = with_rows(linear(products, several))
-    model = scop(statements, passes=times)
-    fusion = fuse(statements, model, times)
-    matched = match(statements, fusion, computed, program.inputs, several)
-    prospect = Prospect(matched, pointwork(statements, fusion, matched, split))
-    return products, model, fusion, prospect, split.passes
 
 
 @functools.lru_cache(maxsize=_MOST_DERIVED)

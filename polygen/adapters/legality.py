@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 
-from polygen.decide import prospect
+from polygen.analysis import prospect
 from polygen.errors import PolygenError, UnsupportedProgram
 from polygen.frontend.program import Program
 from polygen.pipeline import check_length

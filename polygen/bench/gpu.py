@@ -17,11 +17,12 @@ import torch
 from polygen.bench.card import Sampler
 from polygen.bench.ceilings import ceilings, settle
 from polygen.bench.compiling import revived
-from polygen.bench.operations import chains, torch_function, value
+from polygen.bench.operations import chains, value
 from polygen.bench.peers import PEERS, Peer
 from polygen.bench.products import allow, drawn, torch_types
 from polygen.bench.rows import Row
 from polygen.bench.source import POLYGEN, Call, DeviceLost, Errors, Job
+from polygen.bench.torch_code import torch_function
 from polygen.frontend.groups import routed_ends
 from polygen.runtime.child import Stage, one_line
 from polygen.runtime.measure import FLUSHED_BYTES

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from polygen import isl
+from polygen import remembered
 from polygen.errors import HardwareDataError
 from polygen.hardware.atom import Atom, atom
 from polygen.hardware.data_file import Integers, evaluate, read, take
@@ -172,7 +172,7 @@ def delivers(table: dict[str, Any], of: Atom) -> bool:
 
 def _function(text: str) -> dict[tuple[int, ...], tuple[int, ...]] | None:
     """The points of a relation that a text says, as a table; None if it is no function."""
-    pairs = isl.points_said(text)
+    pairs = remembered.points_said(text)
     found = {pair[:_COORDINATES]: pair[_COORDINATES:] for pair in pairs}
     return found if len(found) == len(pairs) else None
 
@@ -214,9 +214,9 @@ def _prove_addresses(
     load: FragmentLoad, instruction: dict[str, Any], placement: str, where: str
 ) -> None:
     """The closed-form addresses equal the address relation, for every lane and instruction."""
-    stored = isl.points_said(placement)
+    stored = remembered.points_said(placement)
     corner = {(q, y): (row, byte) for q, y, x, row, byte in stored if x == 0}
-    pairs = isl.points_said(instruction["address"])
+    pairs = remembered.points_said(instruction["address"])
     for number in range(load.count):
         rows, bytes_ = load.lane_addresses(number)
         for lane, matrix, row in pairs:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from polygen import isl
+from polygen import remembered
 from polygen.errors import ScheduleError, VerifyError
 from polygen.hardware.atom import Atom
 from polygen.hardware.data_file import Integers, read
@@ -163,7 +163,7 @@ def _matrix_lanes(atom: Atom) -> tuple[Integers, Integers]:
     entry = read(LOADS)["instructions"][_MATRICES]
     words = [(group, half) for group in range(2) for half in range(2)]
     table = atom.c.table[: len(_LANES)]
-    for lane, register, byte, matrix, row, at in isl.points_said(entry["result"]):
+    for lane, register, byte, matrix, row, at in remembered.points_said(entry["result"]):
         group, half = words[register]
         element = _PAIR * half + byte // 2
         wanted = (int(table[lane, element, 0]), atom.n * group + int(table[lane, element, 1]))
@@ -174,6 +174,6 @@ def _matrix_lanes(atom: Atom) -> tuple[Integers, Integers]:
                 f"lane {lane} holds {wanted} where the matrix has {found}", where=atom.name
             )
     rows, chunks = np.zeros_like(_LANES), np.zeros_like(_LANES)
-    for lane, matrix, row in isl.points_said(entry["address"]):
+    for lane, matrix, row in remembered.points_said(entry["address"]):
         chunks[lane], rows[lane] = words[matrix][0], _MATRIX_ROWS * words[matrix][1] + row
     return rows, chunks

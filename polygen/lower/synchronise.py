@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from polygen import isl
+from polygen import isl, remembered
 from polygen.errors import VerifyError
 from polygen.lower.given import Given
 from polygen.lower.plan import Leaf
@@ -79,7 +79,7 @@ def _is_remote(synchronised: Synchronised, sync: Sync) -> bool:
     program, buffer = synchronised.program, synchronised.program.buffer(sync.buffers[0])
     crossing = False
     for leaf, cells in arriving:
-        whole = isl.read_map(f"{program.prefix}{{ {cells} }}")
+        whole = remembered.read_map(f"{program.prefix}{{ {cells} }}")
         own = whole
         for n in range(leaf.place.blocks):
             own = own.equate(isl.dim_type.in_, n, isl.dim_type.out, buffer.versions + n)

@@ -25,8 +25,8 @@ from polygen.lower.synchronise import counter_of
 from polygen.lower.tally import Tally, lanes_of, prove, value_of
 from polygen.poly.elements import Element
 from polygen.poly.legality import Proof
-from polygen.poly.operand_folds import RingFolds
 from polygen.poly.register_operands import tile_extents
+from polygen.poly.ring_folds import RingFolds
 from polygen.schedule.sums import FoldOrder
 
 _ACCESS_BYTES = 8

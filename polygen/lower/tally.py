@@ -26,7 +26,7 @@ from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Dim, Tensor
 from polygen.hardware.data_file import Integers
 from polygen.lower.fragments import Beside
-from polygen.poly.operand_folds import RingFold, RingFolds
+from polygen.poly.ring_folds import RingFold, RingFolds
 
 WAYS = 4  # registers into which a thread combines elements of an access by turns, of all rows
 _NUMBERS_END = 6e4  # below it all types have numbers

@@ -1,12 +1,13 @@
 """Checks that the leaves of a plan work where the program says: on its cells, at its addresses.
 
-1. The record of a leaf names the buffers of its tile statement's cells, in their order.
+1. The record of a leaf names the buffers of its tile statement's cells, in their order
+   (`verify_cells`).
 2. An address is linear in every stride and in every coordinate, so that its values at zero and at
    one of each decide: they are those of the program's access.
 3. A tensor map has the axes, and a box the corner, that make the same elements of it.
 4. The matrices of results are counted as the program counts them.
 5. Blocks that share sums cut columns and landing areas into the shares of the tile hierarchy, the
-   same where parts are sent and where they are added.
+   same where parts are sent and where they are added (`verify_cells`).
 """
 
 from __future__ import annotations
@@ -34,28 +35,15 @@ from polygen.lower.result_work import (
     Meeting,
     Read,
     Store,
-    Warm,
     Write,
 )
-from polygen.lower.scan_work import PartStore, RowStore
 from polygen.lower.tallies import check_shared
-from polygen.lower.tally import Tally
 from polygen.lower.verify_axes import check_padding, check_walk
+from polygen.lower.verify_cells import check_cells, check_shares, check_sums
 from polygen.lower.verify_chain import check_scans
 from polygen.lower.verify_computed import check_computed, check_rows
 from polygen.lower.verify_fragments import check_fragments
-from polygen.lower.work import (
-    Boxes,
-    Combine,
-    Copy,
-    Fill,
-    Load,
-    Locate,
-    Move,
-    Product,
-    Send,
-    Stream,
-)
+from polygen.lower.work import Boxes, Copy, Fill, Locate, Move, Stream
 from polygen.poly.chain_match import renamed
 from polygen.poly.key_tiles import FIRST
 from polygen.poly.match import Along
@@ -71,7 +59,7 @@ def check_accesses(plan: KernelPlan) -> None:
         VerifyError: with the leaf or the array, and what differs.
     """
     for leaf in plan.leaves:
-        _check_cells(plan, leaf)
+        check_cells(plan, leaf)
         if isinstance(leaf.work, Copy):
             _check_copy(plan, leaf.work)
         elif isinstance(leaf.work, Fill):
@@ -88,8 +76,8 @@ def check_accesses(plan: KernelPlan) -> None:
         elif isinstance(leaf.work, Store):
             for _, boxes in leaf.work.panels:
                 _check_boxes(plan, boxes, leaf)
-    _check_sums(plan)
-    _check_shares(plan)
+    check_sums(plan)
+    check_shares(plan)
     if plan.program.gathered and not plan.program.folds:  # beside which nothing is read by index
         statements = without_prologues(plan.program).pointwise
         check_rows(plan, plan.work.reads, statements, "the result")
@@ -123,127 +111,6 @@ def _check_groups(plan: KernelPlan) -> None:
         raise VerifyError(f"the tiles are not those of {groups}", where=plan.entry)
 
 
-# --- cells ---------------------------------------------------------------------------------------
-def _check_cells(plan: KernelPlan, leaf: Leaf) -> None:
-    named = _buffers(leaf)
-    statement = next((s for s in plan.tile_program.statements if s.name == leaf.statement), None)
-    if named is None or statement is None:
-        return
-    cells = [text.split("[")[0] for text in (*statement.reads, *statement.writes)]
-    known = [name for name in dict.fromkeys(cells) if not name.startswith("tile_")]
-    if known != list(dict.fromkeys(named)):
-        raise VerifyError(
-            f"{leaf.statement} works on {', '.join(named)}, the tile program's on "
-            f"{', '.join(known)}",
-            where=plan.entry,
-        )
-
-
-def _buffers(leaf: Leaf) -> list[str] | None:
-    """The buffers that a record names: what is read, then what is written; None: it names none."""
-    work = leaf.work
-    if isinstance(work, Fill):
-        rings = [source.copy.buffer for source in work.sources]
-        return ["pieces"] if leaf.op == "get" else ["pieces", *rings]
-    if isinstance(work, Copy):
-        if leaf.op == "fetch_chunks":
-            return [work.staging]
-        return [*([work.staging] if work.staging else []), work.buffer]
-    if isinstance(work, Stream):
-        return [f"fragment_{work.operand}"]
-    if isinstance(work, Load):
-        return [work.buffer, f"fragment_{work.operand}"]
-    if isinstance(work, Move):
-        return [boxes.buffer for boxes in work.boxes]
-    if isinstance(work, Make):
-        coming, there = f"ahead_{work.operand}", f"beside_{work.operand}"
-        if leaf.op != "make":
-            return [coming] if leaf.op == "read_beside" else [coming, there]
-        return [work.buffer, *([there] if work.words else []), f"fragment_{work.operand}"]
-    if isinstance(work, Product):
-        if work.fragment:
-            return [work.fragment.partition("[")[0], work.buffers[1], work.total]
-        if work.counter:
-            return [*work.buffers, work.total]
-        return [*(f"fragment_{name}" for name in work.operands), work.total]
-    if isinstance(work, Send):
-        return [*(one.total for one in work.landings), *(one.buffer for one in work.landings)]
-    if isinstance(work, Combine):
-        return [*(one.buffer for one in work.landings), *(one.completed for one in work.landings)]
-    if isinstance(work, Tally):
-        return {
-            "begin": [work.registers],
-            "tally": [work.buffer, work.registers],
-            "share": [work.registers, work.norms],
-        }[leaf.op]
-    if isinstance(work, Folding):
-        return ["folded" + work.epilogue.suffix]
-    if isinstance(work, Meeting):
-        folded, row = (what + work.epilogue.suffix for what in ("folded", "row"))
-        return {"meet": [folded, row], "give": [folded, work.given], "take": [work.given, row]}[
-            leaf.op
-        ]
-    if isinstance(work, Finish):
-        sums = [total for _, total in work.epilogue.sums]
-        operands, results = (
-            [panel.buffer for panel in panels] for panels in (work.operands, work.results)
-        )
-        made = ["folded"] if work.epilogue.folds else []
-        rows = ["row" + one.suffix for one in work.epilogue.before]
-        given = [one.shared for one in work.epilogue.reads if one.shared]
-        return [*sums, *operands, *made, *rows, *dict.fromkeys(sorted(given)), *results]
-    if isinstance(work, Lines):
-        return [line.panel.buffer for line in work.moved]
-    if isinstance(work, Store):
-        return [panel.buffer for panel, _ in work.panels]
-    return None
-
-
-def _check_sums(plan: KernelPlan) -> None:
-    """The epilogue takes each product's value from the sums that its operands are added to."""
-    shared = {one.total: one.completed for work in plan.of(Send) for one in work.landings}
-    totals = {work.operands: shared.get(work.total, work.total) for work in plan.of(Product)}
-    wanted = [
-        (one.contraction.write.name, totals.get((one.left, one.right)))
-        for one in plan.match.products
-    ]
-    states = [pair for work in plan.of(RowStore) for pair in work.states]
-    states += [pair for work in plan.of(PartStore) for pair in work.named]
-    if list(plan.epilogue.sums) != [*wanted, *((name, name) for name, _ in states)]:
-        raise VerifyError(f"sums are read as {plan.epilogue.sums}", where=plan.entry)
-
-
-def _check_shares(plan: KernelPlan) -> None:
-    """Of sums that blocks share: every part has its place, and every block its columns."""
-    tiles, atom = plan.tiles, plan.atom
-    shape = (tiles.atoms[0], tiles.columns // atom.n, plan.device.group_threads)
-    for send, combine in zip(plan.of(Send), plan.of(Combine), strict=True):
-        for one in send.landings:
-            made = (one.rows, one.groups, one.threads)
-            whole = send.blocks * one.part_bytes
-            held = one.access_bytes == atom.c.registers * atom.c.dtype.bytes
-            if made != shape or not held or whole != plan.buffer(one.buffer).slot_bytes:
-                raise VerifyError(f"{one.buffer}: parts of {whole} bytes", where=plan.entry)
-        if combine.landings != send.landings or send.blocks != tiles.split:
-            raise VerifyError(
-                f"parts are sent to {send.blocks} blocks and added as {combine.landings}",
-                where=plan.entry,
-            )
-    if tiles.split > 1:
-        columns = [plan.epilogue.column_base]
-        columns += [finish.column for finish in plan.of(Finish)]
-        columns += [warm.column for warm in plan.of(Warm)]
-        for text, rank in itertools.product(columns, range(tiles.split)):
-            at = {"b_n": 0, "w_n": 0, "group": 0, "rank": rank}
-            if value(text, at) != rank * tiles.columns:
-                raise VerifyError(
-                    f"block {rank} finishes columns from {value(text, at)} on, not from "
-                    f"{rank * tiles.columns}",
-                    where=f"{plan.entry}: {text}",
-                )
-
-
-# --- addresses -----------------------------------------------------------------------------------
 def _check_copy(plan: KernelPlan, c: Copy) -> None:
     operand = plan.match.operand(c.operand)
     if c.computed is not None or operand.computed is not None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from polygen.errors import VerifyError
 from polygen.frontend.program import Tensor
 from polygen.lower.accesses import steps_text
-from polygen.lower.chain import carried
+from polygen.lower.carried import carried
 from polygen.lower.plan import KernelPlan
 from polygen.lower.scan_work import Scan
 from polygen.poly.match import Along

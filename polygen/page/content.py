@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from polygen.decide import TYPICAL_SIZE, candidates
+from polygen.decide import candidates
 from polygen.hardware.cost_parameters import cost_parameters
 from polygen.lower.work import Placed
 from polygen.page.pictures import (
@@ -22,6 +22,7 @@ from polygen.page.pictures import (
 from polygen.page.timeline import Timeline, timeline
 from polygen.pipeline import Passes
 from polygen.poly.tile_program import Sync
+from polygen.problems import TYPICAL_SIZE
 from polygen.schedule.problem import Fitted
 from polygen.schedule.sums import reproducible
 from polygen.show import show_cost, show_plan

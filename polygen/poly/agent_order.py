@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from polygen import isl
+from polygen import isl, remembered
 from polygen.hardware.units import Unit
 from polygen.poly.before import earlier_of_agent
 from polygen.poly.tile_program import Place, Sync, SyncStatement, TileStatement
@@ -128,7 +128,7 @@ class AgentOrder:
         """`before`, of the first leaf only the last instance before each of the second."""
         found = self.known.last_of.get((first, second))
         if found is None:
-            found = isl.last_source(self.before(first, second))
+            found = remembered.last_source(self.before(first, second))
             self.known.last_of[first, second] = found
         return found
 
@@ -140,7 +140,7 @@ class AgentOrder:
             if group == leaf:
                 found = self.times[leaf].domain().identity()
             else:
-                found = isl.least(self.before(leaf, group))
+                found = remembered.least(self.before(leaf, group))
             self.known.groups[leaf] = found
         return found
 
@@ -151,10 +151,10 @@ class AgentOrder:
             if count == 0:
                 found = self.times[group].domain().identity()
             elif count == 1:
-                found = isl.least(self.before(group, group))
+                found = remembered.least(self.before(group, group))
             else:
                 step = self.closed_later(group, 1)
-                found = isl.composed(self.closed_later(group, count - 1), step)
+                found = remembered.composed(self.closed_later(group, count - 1), step)
             self.known.later[group, count] = found
         return found
 
@@ -166,7 +166,9 @@ class AgentOrder:
             if pending and len(closers) > 1:
                 found = self._retired_among(closers, group, retire, pending)
             else:
-                found = isl.composed(self.closed_later(group, pending), self.before(group, retire))
+                found = remembered.composed(
+                    self.closed_later(group, pending), self.before(group, retire)
+                )
             self.known.retired[group, retire, pending] = found
         return found
 
@@ -182,7 +184,7 @@ class AgentOrder:
         """`retired_at`, where several statements close groups: as many of any of them follow."""
         found: isl.Map | None = None
         for closer in closers:
-            after = isl.composed(
+            after = remembered.composed(
                 self.next_of(group, closer), self.retired_at(closer, retire, pending - 1)
             )
             found = after if found is None else found.union(after)
@@ -194,7 +196,7 @@ class AgentOrder:
         found = self.known.complete.get((leaf, retire, pending))
         if found is None:
             waited = self.retired_at(self.leaves[leaf].group, retire, pending)
-            found = isl.composed(self.group_of(leaf), waited)
+            found = remembered.composed(self.group_of(leaf), waited)
             self.known.complete[leaf, retire, pending] = found
         return found
 
@@ -233,7 +235,7 @@ class AgentOrder:
                 if not self._tells(leaf, retire, at):
                     continue
                 then = self.before(retire.wait, at)
-                one = isl.composed(one, then) if only is None else one.apply_range(then)
+                one = remembered.composed(one, then) if only is None else one.apply_range(then)
             if not one.is_empty():
                 found = one if found is None else found.union(one)
         return found
@@ -263,7 +265,7 @@ class AgentOrder:
             for wait in waits:
                 one = self._first_at(facts.group, wait)
                 if wait.wait != at:
-                    one = isl.composed(one, self.next_of(wait.wait, at))
+                    one = remembered.composed(one, self.next_of(wait.wait, at))
                 if not one.is_empty():
                     found = one if found is None else found.union(one)
             self.known.chains[key] = None if found is None else _least(found.coalesce())
@@ -278,4 +280,4 @@ class AgentOrder:
 
 
 def _least(pairs: isl.Map) -> isl.Map:
-    return isl.least(pairs) if pairs.n_basic_map() > _FEW else pairs
+    return remembered.least(pairs) if pairs.n_basic_map() > _FEW else pairs

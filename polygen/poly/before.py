@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from polygen import isl
+from polygen import isl, remembered
 
 _OUT = isl.dim_type.out
 _MOST_TIMED = 1024
@@ -35,7 +35,7 @@ def earlier_of_agent(first: isl.Map, second: isl.Map, agents: int) -> isl.Map:
     """
     compared, ordered = _compared(first, second)
     kept = _kept(first, compared), _kept(second, compared)
-    return isl.smaller(*kept, agents, ordered)
+    return remembered.smaller(*kept, agents, ordered)
 
 
 def _compared(first: isl.Map, second: isl.Map) -> tuple[list[int], bool]:

@@ -20,14 +20,15 @@ tiles of its own: `k` counts those of a block.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from polygen.hardware.units import unit
 from polygen.poly.fold_parts import folded, passed
 from polygen.poly.kernel_parts import Epilogue, MainLoop, Part, Ring, flat
 from polygen.poly.partial_sums import partial_sums
 from polygen.poly.ring_tallies import shared_before, tallied
-from polygen.poly.role_shape import RoleShape
+from polygen.poly.role_filling import Filling, filling_of
+from polygen.poly.role_shape import RoleShape, tile_of
 from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
 from polygen.poly.tile_tree import Leaf, Node, Steps, loop, steps
 from polygen.poly.tiling import Tiling
@@ -53,7 +54,7 @@ def by_roles(tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLo
     if epilogue.folds:
         end = folded(end, consumer, ("i",), own)
     each = f"{own} and 0 <= m < {tiles.atoms[0]}"
-    sums = (_tile(consumer), *_completed(shape, "m"))
+    sums = (tile_of(consumer), *_completed(shape, "m"))
     end = passed(
         end, consumer, ("i",), (own, each), sums, epilogue.passes, ("group", tiles.warps[1])
     )
@@ -103,26 +104,6 @@ def _locate(place: Place, shape: RoleShape) -> tuple[TileStatement, Buffer]:
     return statement, buffer
 
 
-def _tile(place: Place) -> str:
-    return f"tile_{place.name}[{','.join(('i', *place.agents))}]"
-
-
-def _filled(shape: RoleShape, ring: Ring) -> str:
-    """What the producer of one block writes of a ring.
-
-    Blocks in one row of the cluster share tiles of the left operand, in one column of the right;
-    each copies its part for all of them.
-    """
-    along = shape.schedule.cluster.m
-    if shape.schedule.cluster.tiles == 1:
-        return f"ring_{ring.name}[{','.join(('i', 'k', *shape.rank))}]"
-    row, column = f"rank mod {along}", f"floor(rank/{along})"
-    every = f"0 <= d < {shape.blocks}"
-    if ring.side == "m":
-        return f"ring_{ring.name}[i,k,d,{column}] : {every} and (d - rank) mod {along} = 0"
-    return f"ring_{ring.name}[i,k,d,{row}] : {every} and floor(d/{along}) = {column}"
-
-
 def _used(shape: RoleShape, ring: Ring) -> str:
     """What a product of one block reads of a ring: all parts of its own copy."""
     if ring.pieces:
@@ -137,7 +118,7 @@ def _used(shape: RoleShape, ring: Ring) -> str:
 def _main(shape: RoleShape) -> Part:
     tiles, consumer, main = shape.tiles, shape.consumer, shape.main
     k = "0 <= k < k_tiles"
-    filling = _filling(shape)
+    filling = filling_of(shape)
     own = f"{shape.own(consumer)} and {k}"
     rings = {ring.name: ring for ring in main.rings}
     inside = f"0 <= s < {tiles.k_steps} and 0 <= m < {tiles.atoms[0]}"
@@ -214,7 +195,7 @@ def _fragment(shape: RoleShape, ring: Ring) -> str:
     return f"fragment_{ring.name}[{shape.owner('i', 'k', 's')},m]"
 
 
-def _beside(shape: RoleShape, own: str) -> _Filling:
+def _beside(shape: RoleShape, own: str) -> Filling:
     """What consumers read beside rings, a k tile ahead: it waits in registers of its own."""
     consumer, threads = shape.consumer, unit(_THREADS)
     statements, buffers, early = [], [], {}
@@ -227,7 +208,7 @@ def _beside(shape: RoleShape, own: str) -> _Filling:
         coming, there = f"ahead_{ring.name}", f"beside_{ring.name}"
         read, take = f"read_{ring.name}", f"take_{ring.name}"
         for name, reads, writes in (
-            (read, (_tile(consumer),), f"{coming}{cell}"),
+            (read, (tile_of(consumer),), f"{coming}{cell}"),
             (take, (f"{coming}{cell}",), f"{there}{cell}"),
         ):
             statements.append(
@@ -237,7 +218,7 @@ def _beside(shape: RoleShape, own: str) -> _Filling:
         order += [Leaf(read), Leaf(take)]
         schedule += [Leaf(take), Leaf(read)]
         early[read] = "k - 1"
-    return _Filling(
+    return Filling(
         tuple(statements), tuple(buffers), Steps(tuple(order)), Steps(tuple(schedule)), early
     )
 
@@ -249,7 +230,7 @@ def _making(shape: RoleShape, bounds: str) -> Part:
     for ring in shape.main.rings:
         if not ring.fragment:
             continue
-        reads: tuple[str, ...] = (_tile(consumer), _used(shape, ring))
+        reads: tuple[str, ...] = (tile_of(consumer), _used(shape, ring))
         if ring.beside:
             reads = (*reads, f"beside_{ring.name}[{shape.owner('i', 'k')}]")
         name = f"make_{ring.name}"
@@ -274,82 +255,12 @@ def _making(shape: RoleShape, bounds: str) -> Part:
     return Part(tuple(statements), tuple(buffers), order, order)
 
 
-@dataclass(frozen=True, slots=True)
-class _Filling:
-    """What brings a k tile: the copy engine, threads, or both.
-
-    Attributes:
-        statements: that move.
-        buffers: registers of what is on its way.
-        order: their meaning, in the loop over k tiles.
-        schedule: what runs there.
-        early: when statements run in that loop, where that is not their own k tile.
-    """
-
-    statements: tuple[TileStatement, ...]
-    buffers: tuple[Buffer, ...]
-    order: Node
-    schedule: Node
-    early: dict[str, str]
-
-
-def _filling(shape: RoleShape) -> _Filling:
-    place = shape.producer
-    bounds = f"{shape.own(place)} and 0 <= k < k_tiles"
-    statements, buffers, early = [], [], {}
-    order: list[Node] = []
-    schedule: list[Node] = []
-    if shape.by_engine:
-        cells = tuple(_filled(shape, ring) for ring in shape.by_engine)
-        executes, engine = "one" if place.threads > 1 else "all", unit(_COPY_ENGINE)
-        reads = (_tile(place),)
-        statements.append(
-            TileStatement("fill", ("i", "k"), bounds, reads, cells, "move", engine, place, executes)
-        )
-        order.append(Leaf("fill"))
-        schedule.append(Leaf("fill"))
-    if shape.by_threads:
-        made, registers = _pieces(shape, bounds)
-        statements += made
-        buffers.append(registers)
-        count, _ = shape.rounds
-        order.append(loop("q", loop("s", steps("get", "put"))))
-        # Reading is a round ahead of writing, in registers that have just been written out.
-        # Unrolled, so that every piece is in registers that its code names.
-        ahead = loop("s", steps("put", "get"), "unroll[x]")
-        schedule.append(
-            loop("q", ahead, "unroll[x]", get="q" if count == 1 else f"(q - 1) mod {count}")
-        )
-        early["get"] = "k - 1" if count == 1 else f"k + floor((q - 1)/{count})"
-    return _Filling(
-        tuple(statements), tuple(buffers), Steps(tuple(order)), Steps(tuple(schedule)), early
-    )
-
-
-def _pieces(shape: RoleShape, bounds: str) -> tuple[tuple[TileStatement, ...], Buffer]:
-    """Global memory -> registers -> rings, piece by piece: piece s of round q is piece q*S + s."""
-    place, (count, each) = shape.producer, shape.rounds
-    number, every = f"({each}*q + s)", sum(ring.pieces for ring in shape.by_threads)
-    inside = f"{bounds} and 0 <= q < {count} and 0 <= s < {each} and {number} < {every}"
-    held = f"pieces[{','.join(('i', 'k', 'q', *shape.rank))},s]"
-    cells, first = [], 0
-    for ring in shape.by_threads:
-        own = ",".join(("i", "k", *shape.rank))
-        last = first + ring.pieces
-        cells.append(f"ring_{ring.name}[{own},{number} - {first}] : {first} <= {number} < {last}")
-        first = last
-    threads, loops = unit(_THREADS), ("i", "k", "q", "s")
-    get = TileStatement("get", loops, inside, (_tile(place),), (held,), "move", threads, place)
-    put = TileStatement("put", loops, inside, (held,), tuple(cells), "move", threads, place)
-    return (get, put), Buffer("pieces", "register", 3, len(shape.rank))
-
-
 def _prepare(shape: RoleShape) -> tuple[TileStatement, ...]:
     """Operands with one value per column are brought near while the products run."""
     if not shape.panels.columns:
         return ()
     place = shape.consumer
-    reads = (_tile(place),)
+    reads = (tile_of(place),)
     threads = unit(_THREADS)
     own = shape.own(place)
     return (TileStatement("prepare", ("i",), own, reads, (), "move", threads, place),)
@@ -378,7 +289,7 @@ def _end(shape: RoleShape) -> Part:
     threads, own = unit(_THREADS), shape.own(consumer)
     if not panels.columns:
         bounds = f"{own} and 0 <= m < {tiles.atoms[0]}"
-        reads = (_tile(consumer), *_completed(shape, "m"))
+        reads = (tile_of(consumer), *_completed(shape, "m"))
         last = TileStatement("store", ("i", "m"), bounds, reads, (), "map", threads, consumer)
         each = loop("m", "store")
         return Part((last,), (), each, each)
@@ -393,7 +304,7 @@ def _end(shape: RoleShape) -> Part:
             f"fetch_{name}",
             ("i", "p"),
             f"{shape.own(fetcher)} and {p}",
-            (_tile(fetcher),),
+            (tile_of(fetcher),),
             (f"panel_{name}[{cell}]",),
             "move",
             by,
@@ -407,7 +318,7 @@ def _end(shape: RoleShape) -> Part:
         ("i", "p"),
         f"{own} and {p}",
         (
-            _tile(consumer),
+            tile_of(consumer),
             *_completed(shape, f"floor(p/{per_block})"),
             *(f"panel_{name}[{cell}]" for name in panels.operands),
         ),
@@ -420,7 +331,7 @@ def _end(shape: RoleShape) -> Part:
         "store",
         ("i", "p"),
         f"{own} and {p}",
-        (_tile(consumer), *results),
+        (tile_of(consumer), *results),
         (),
         "move",
         threads if shape.in_lines else unit(_STORE_ENGINE),

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from polygen import isl
+from polygen import isl, remembered
 from polygen.errors import VerifyError
 from polygen.poly.happens_before import Order
 from polygen.poly.phases import met, tagged
@@ -134,7 +134,9 @@ def _check_use(
     agents = len(order.leaves[leaf].place.agents)
     step = order.model.next(buffer)
     for name, cells in passing.items():
-        earlier = same_agent(isl.composed(isl.composed(cells, step), own.reverse()), agents)
+        earlier = same_agent(
+            remembered.composed(remembered.composed(cells, step), own.reverse()), agents
+        )
         wrong = earlier.subtract(order.before(name, leaf))
         if not wrong.is_empty():
             raise VerifyError(
@@ -144,7 +146,7 @@ def _check_use(
     for name, cells in up.items():
         if name == leaf:
             continue
-        same = same_agent(isl.composed(own, cells.reverse()), agents)
+        same = same_agent(remembered.composed(own, cells.reverse()), agents)
         wrong = same.subtract(order.before(leaf, name))
         if not wrong.is_empty():
             raise VerifyError(
@@ -179,7 +181,9 @@ def _check_passing(
     passing = up | skips
     for x, one in passing.items():
         for y, other in passing.items():
-            pairs = same_agent(isl.composed(isl.composed(one, step), other.reverse()), agents)
+            pairs = same_agent(
+                remembered.composed(remembered.composed(one, step), other.reverse()), agents
+            )
             if x == y and x in skips:
                 pairs = pairs.subtract(pairs.domain().identity())
             wrong = pairs.subtract(order.before(x, y))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from polygen import isl
+from polygen import isl, remembered
 from polygen.errors import IllegalSchedule
 from polygen.poly.agent_order import Known, LeafFacts
 from polygen.poly.before import earlier
@@ -83,9 +83,11 @@ class Derivation:
             domain = leaf.domain
             if isinstance(leaf, TileStatement):
                 domain = f"{prefix}{{ {domain} }}"
-            runs = isl.read_map(f"{prefix}{{ {leaf.instance} -> [{','.join(vector)}] }}")
-            found = runs.intersect_domain(isl.read_set(domain))
-            found = found.intersect_params(isl.read_set(f"{prefix}{{ : {self.program.context} }}"))
+            runs = remembered.read_map(f"{prefix}{{ {leaf.instance} -> [{','.join(vector)}] }}")
+            found = runs.intersect_domain(remembered.read_set(domain))
+            found = found.intersect_params(
+                remembered.read_set(f"{prefix}{{ : {self.program.context} }}")
+            )
             self._timed[name, vector] = found
         return found
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from polygen import isl
+from polygen import isl, remembered
 from polygen.poly.agent_order import AgentOrder
 from polygen.poly.tile_program import Sync
 from polygen.poly.versions import Dependence
@@ -85,11 +85,13 @@ class _Search:
 
     def compose(self, first: isl.Map, second: isl.Map) -> isl.Map:
         """One relation after the other; what holds for all instances is kept."""
-        return isl.composed(first, second) if self.only is None else first.apply_range(second)
+        return (
+            remembered.composed(first, second) if self.only is None else first.apply_range(second)
+        )
 
     def subtract(self, need: isl.Map, covers: isl.Map) -> isl.Map:
         """What a relation does not cover."""
-        return isl.without(need, covers) if self.only is None else need.subtract(covers)
+        return remembered.without(need, covers) if self.only is None else need.subtract(covers)
 
 
 class Order(AgentOrder):
@@ -126,14 +128,16 @@ class Order(AgentOrder):
         arrives = self._cells(dict(sync.signals)[signal])
         arrives = arrives.intersect_domain(self.times[signal].domain())
         rounds = self.model.next(sync.buffers[0], -sync.phase * sync.slots)
-        return isl.composed(isl.composed(arrives, rounds), self.waits_for(sync).reverse())
+        return remembered.composed(
+            remembered.composed(arrives, rounds), self.waits_for(sync).reverse()
+        )
 
     def waits_for(self, sync: Sync) -> isl.Map:
         """Wait instance -> the cell of its barrier."""
         return self._cells(sync.waits_for).intersect_domain(self.times[sync.wait].domain())
 
     def _cells(self, text: str) -> isl.Map:
-        return isl.read_map(f"{self.model.program.prefix}{{ {text} }}")
+        return remembered.read_map(f"{self.model.program.prefix}{{ {text} }}")
 
     def uncovered(
         self,
@@ -199,7 +203,7 @@ class Order(AgentOrder):
             return None
         if self.leaves[gone.wait].place != facts.place:
             return None
-        waited = isl.last_source(self.retired_at(facts.group, gone.wait, gone.pending))
+        waited = remembered.last_source(self.retired_at(facts.group, gone.wait, gone.pending))
         return self.group_of(source).intersect_range(waited.domain()).domain()
 
     def _left(self, search: _Search, need: isl.Map) -> tuple[isl.Map, frozenset[str]]:

@@ -28,7 +28,8 @@ from polygen.poly.elements import Element as Element
 from polygen.poly.folds import Split
 from polygen.poly.fusion import Fusion
 from polygen.poly.match import Match
-from polygen.poly.operand_folds import OperandFolds, RingFolds, ring_folds, term
+from polygen.poly.operand_folds import OperandFolds, term
+from polygen.poly.ring_folds import RingFolds, ring_folds
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,3 +107,8 @@ class RoleShape:
     def owner(self, *coordinates: str) -> str:
         """Coordinates of a cell with the agent's after them: ``i,p,rank,group``."""
         return ",".join((*coordinates, *self.rank, self.group))
+
+
+def tile_of(place: Place) -> str:
+    """The cell that says which output tile is the i-th of a place's agents."""
+    return f"tile_{place.name}[{','.join(('i', *place.agents))}]"

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from polygen import isl
+from polygen import isl, remembered
 from polygen.errors import IllegalSchedule
 from polygen.hardware.units import FenceRule, fence_between
 from polygen.poly.before import antis, flows, outputs, union_map
@@ -81,14 +81,14 @@ class TileModel:
 
     def set(self, text: str) -> isl.Set:
         """A set of the program's parameters."""
-        read = isl.Set if self._printed else isl.read_set
+        read = isl.Set if self._printed else remembered.read_set
         return read(f"{self.program.prefix}{{ {text} }}").intersect_params(self.context)
 
     def map(self, text: str) -> isl.Map:
         """A relation of the program's parameters."""
         whole = f"{self.program.prefix}{{ {text} }}"
         if not self._printed:
-            return isl.read_map(whole)
+            return remembered.read_map(whole)
         known = self._read.get(text)
         if known is None:
             known = self._read[text] = isl.Map(whole)
@@ -275,7 +275,7 @@ def later_version(cells: isl.Set, versions: int, count: int) -> isl.Map:
     if count == 1:
         return successor(cells, versions)
     half = count // 2
-    return isl.composed(
+    return remembered.composed(
         later_version(cells, versions, count - half), later_version(cells, versions, half)
     )
 
@@ -284,12 +284,12 @@ def forget() -> None:
     """Forget what was computed of programs: what comes next takes as long as in a new process."""
     for kept in (_shared, _dependences, later_version):
         kept.cache_clear()
-    isl.forget()
+    remembered.forget()
 
 
 def successor(cells: isl.Set, versions: int) -> isl.Map:
     """Every cell -> the next version of the same owner."""
-    return isl.least(later_cells(cells, versions))
+    return remembered.least(later_cells(cells, versions))
 
 
 def later_cells(cells: isl.Set, versions: int) -> isl.Map:
@@ -321,7 +321,7 @@ def with_parts(step: isl.Map, parts: int, name: str) -> isl.Map:
 
 def same_agent(relation: isl.Map, agents: int) -> isl.Map:
     """The pairs whose first coordinates are equal."""
-    return isl.same_first(relation, agents)
+    return remembered.same_first(relation, agents)
 
 
 def union_of(sets: Iterable[isl.Set]) -> isl.Set:

@@ -1,18 +1,17 @@
 """Calls a compiled kernel on callers' arrays.
 
 The first call with a new combination of shapes, strides, dtypes and device binds the arrays
-(`binding`) and prepares a parameter block in C layout; later calls of that combination find it by
-one comparison with the call before, or one dictionary look-up, write addresses and scalars into the
-block where they are others than the block's last ones, and call ``cuLaunchKernel``.
+(`binding`) and prepares a parameter block in C layout (`prepared`); later calls of that combination
+find it by one comparison with the call before, or one dictionary look-up, write addresses and
+scalars into the block where they are others than the block's last ones, and call
+``cuLaunchKernel``.
 Nothing synchronises; with ``out`` nothing is allocated but the workspace of a kernel that has one,
 so that calls can be captured in a graph.
 """
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import struct
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
@@ -23,7 +22,7 @@ from polygen.errors import ArgumentError, ToolchainMissing
 from polygen.frontend.program import Tensor
 from polygen.runtime.arrays import READS, ArrayView, describe, library, read
 from polygen.runtime.artifact import Artifact
-from polygen.runtime.binding import Binding, bind, check_overlap, misaligned
+from polygen.runtime.binding import bind, check_overlap, misaligned
 from polygen.runtime.driver import Driver, cupy_driver
 from polygen.runtime.fold_room import address, made
 from polygen.runtime.outputs import (
@@ -33,114 +32,13 @@ from polygen.runtime.outputs import (
     stream_pointer,
     stream_reader,
 )
+from polygen.runtime.prepared import Prepared
 from polygen.runtime.recent import Recent
 from polygen.runtime.scalars import LARGEST_F32, real
-from polygen.runtime.tensormaps import MAP_ALIGNMENT, MAP_BYTES, Encoder, MapCache
 from polygen.runtime.workspace import Copies
 
 _MOST_PREPARED = 1024  # combinations kept per kernel
-_SLOT = 8  # bytes
-_MAP_STEP = MAP_ALIGNMENT // _SLOT  # slots
-
-# Slots, addresses of the parameters, address of those, addresses of the arrays its maps describe.
-_Block = tuple[ctypes.Array[ctypes.c_int64], ctypes.Array[ctypes.c_void_p], int, list[int]]
-_MOST_BLOCKS = 16  # that wait, per combination: callers have few buffers in turns
 _MOST_PASSED = 256  # combinations of addresses that are known to be in order
-
-
-class _Prepared:
-    """One combination of array forms, ready to launch.
-
-    A block holds the parameters of one launch in 8-byte slots (addresses of all arrays, scalars,
-    constants), the tensor maps, and the table of parameter addresses that CUDA takes. Blocks that
-    are not in use wait in `_pool`, under the addresses that they hold; each running call has its
-    own, so that threads do not meet.
-    """
-
-    __slots__ = (
-        "_constants", "_first_map", "_launches", "_maps", "_pack", "_pool", "_size", "_slots",
-        "allocate", "binding", "checks", "copies", "device", "finish", "latest", "library",
-        "parts", "passed", "queue",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        source: KernelSource,
-        binding: Binding,
-        tensors: Sequence[Tensor],
-        scalars: Sequence[Tensor],
-        launches: tuple[Callable[..., Any], ...],
-        encode: Encoder,
-    ) -> None:
-        self.binding, self.device = binding, binding.device
-        self.latest: list[int] | None = None  # addresses that are in order
-        self.passed: set[tuple[int, ...]] = set()  # likewise, all that are remembered
-        self.checks = tuple(zip(binding.stride_bits, binding.masks, strict=True))
-        rooms = [argument.name for argument in source.arguments if argument.kind == "workspace"]
-        names = [*(t.name for t in tensors), *rooms, *(s.name for s in scalars)]
-        place = {name: slot for slot, name in enumerate(names)}
-        # Maps come last, each at a multiple of its alignment.
-        count = len(place) + sum(value is not None for value in binding.constants)
-        self._first_map = first = -(-count // _MAP_STEP) * _MAP_STEP
-        slots, constants, free, free_map = [], [], len(place), first
-        for argument, value in zip(source.arguments, binding.constants, strict=True):
-            if argument.kind == "map":
-                slots.append(free_map)
-                free_map += MAP_BYTES // _SLOT
-            elif value is None:
-                slots.append(place[argument.tensor or argument.name])
-            else:
-                constants.append((free, value))
-                slots.append(free)
-                free += 1
-        self._size, self._slots, self._constants = free_map, tuple(slots), tuple(constants)
-        self._maps = MapCache(binding.maps, encode) if binding.maps else None
-        # Little-endian: a 32-bit parameter is the low half of its slot.
-        addresses = len(tensors) + len(rooms)
-        self._pack = struct.Struct(f"<{addresses}Q" + "f4x" * len(scalars)).pack_into
-        self._pool: dict[tuple[int, ...], _Block] = {}
-        self._launches = launches
-        self.parts = 0  # bytes that parts of folds take
-        self.allocate: tuple[Callable[[], Any], ...] = ()
-        self.finish: Callable[[Any], Any] | None = None
-        self.library = ""
-        self.queue: Callable[[], int] = int  # the caller's current stream, as the library sees it
-        self.copies: Copies | None = None  # that go before it
-
-    def _block(self) -> _Block:
-        room = (ctypes.c_int64 * (self._size + _MAP_STEP))()
-        shift = -ctypes.addressof(room) % MAP_ALIGNMENT
-        values = (ctypes.c_int64 * self._size).from_buffer(room, shift)  # keeps `room` alive
-        for slot, value in self._constants:
-            values[slot] = value
-        base = ctypes.addressof(values)
-        addresses = (ctypes.c_void_p * len(self._slots))(*(base + _SLOT * n for n in self._slots))
-        return values, addresses, ctypes.addressof(addresses), []
-
-    def submit(self, pointers: Sequence[int], scalars: Sequence[float], queue: int) -> None:
-        """Launch on stream `queue`."""
-        key = tuple(pointers)
-        block = self._pool.pop(key, None)
-        if block is None:
-            block = self._free()
-            if self._maps:
-                place = ctypes.addressof(block[0]) + _SLOT * self._first_map
-                self._maps.write(place, block[3], pointers)
-            self._pack(block[0], 0, *pointers, *scalars)
-        elif scalars:
-            self._pack(block[0], 0, *pointers, *scalars)
-        for launch in self._launches:  # in their order on the stream, with the same parameters
-            launch(queue, block[2], 0)
-        self._pool[key] = block  # CUDA has copied the parameters
-
-    def _free(self) -> _Block:
-        """A block to write addresses into: the one that waits longest, where enough do."""
-        if len(self._pool) >= _MOST_BLOCKS:
-            try:
-                return self._pool.pop(next(iter(self._pool)))
-            except (StopIteration, KeyError, RuntimeError):  # another thread was quicker
-                pass
-        return self._block()
 
 
 class Launcher:
@@ -168,8 +66,8 @@ class Launcher:
         self._outputs, self._count = outputs, len(self._inputs)
         self._tensors = (*self._inputs, *outputs)
         self._driver = driver
-        self._prepared: Recent[Hashable, _Prepared] = Recent(_MOST_PREPARED)
-        self._latest: tuple[list[Hashable], _Prepared | None] = ([], None)
+        self._prepared: Recent[Hashable, Prepared] = Recent(_MOST_PREPARED)
+        self._latest: tuple[list[Hashable], Prepared | None] = ([], None)
         self._functions: dict[tuple[int, str], tuple[int, object]] = {}
         self._resident: dict[int, int] = {}  # persistent blocks that run at once, by device
         self._lock = threading.Lock()
@@ -259,7 +157,7 @@ class Launcher:
                 outs = [ready.finish(array) for array in outs]
         return outs[0] if len(outs) == 1 else tuple(outs)
 
-    def _check_addresses(self, ready: _Prepared, pointers: Sequence[int], out: Any) -> None:
+    def _check_addresses(self, ready: Prepared, pointers: Sequence[int], out: Any) -> None:
         """Refuse outputs that overlap with other arrays, and arrays less aligned than need be."""
         if out is not None:
             check_overlap(ready.binding, self._tensors, pointers)
@@ -318,7 +216,7 @@ class Launcher:
         return scalars
 
     def _allocate(
-        self, ready: _Prepared, pointers: list[int], explicit: bool, queue: int, driver: Driver
+        self, ready: Prepared, pointers: list[int], explicit: bool, queue: int, driver: Driver
     ) -> list[Any]:
         """Make the outputs and append their addresses."""
         if explicit:
@@ -366,7 +264,7 @@ class Launcher:
         outs: Sequence[Any] | None,
         views: Sequence[ArrayView],
         driver: Driver,
-    ) -> _Prepared:
+    ) -> Prepared:
         """Bind a new combination of forms and remember it."""
         self._check_counts(arrays, outs)
         views = views or self._describe(arrays, outs, 0, driver)
@@ -391,7 +289,7 @@ class Launcher:
             grid, threads = (following.grid(sizes), 1, 1), (following.threads, 1, 1)
             second = self._load(binding.device, following.entry, 0, driver)
             launches += (functools.partial(driver.launch, second, *grid, *threads, 0),)
-        ready = _Prepared(
+        ready = Prepared(
             self.source, binding, self._tensors, self._scalars, launches, driver.encode_map
         )
         ready.parts = 0 if following is None else following.workspace(sizes)

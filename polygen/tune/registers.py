@@ -24,8 +24,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from polygen.analysis import prospect
 from polygen.api import Fused
-from polygen.decide import prospect
 from polygen.emit.source import KernelSource
 from polygen.errors import CompileError, PolygenError, PressureError
 from polygen.fit import fitting, instruction_for

@@ -12,7 +12,7 @@ from matrix import small
 from runtime_samples import Device, artifact, cupy_array
 
 import polygen as pg
-from polygen import decide, knobs, pipeline
+from polygen import analysis, decide, knobs, pipeline
 from polygen.errors import PressureError, SpillError
 from polygen.generated import content, version
 from polygen.hardware.device import device
@@ -35,7 +35,7 @@ class Machine:
     def __init__(self, monkeypatch, folder):
         self.generated, self.analysed, self.compiled = [], [], []
         self.device = Device(kinds=(WIDE, WIDE, WIDE, INT, INT, INT, INT, INT, INT))
-        generate, scop = pipeline.generate, decide.scop
+        generate, analyse = pipeline.generate, analysis.analysed
 
         def counted(program, device, sizes, *rest):
             self.generated.append(dict(sizes))
@@ -43,21 +43,21 @@ class Machine:
 
         def analysed(program, **rest):
             self.analysed.append(program)
-            return scop(program, **rest)
+            return analyse(program, **rest)
 
         def compile_cached(source):
             self.compiled.append(source)
             return artifact()
 
         monkeypatch.setattr(pipeline, "generate", counted)
-        monkeypatch.setattr(decide, "scop", analysed)
+        monkeypatch.setattr(analysis, "analysed", analysed)
         monkeypatch.setattr("polygen.described.compile_cached", compile_cached)
         monkeypatch.setattr("polygen.runtime.launch.cupy_driver", lambda: self.device.driver)
         self.start()
 
     def start(self):
         """As in a process that has just started."""
-        decide.prospect.cache_clear()
+        analysis.prospect.cache_clear()
         decide._fitted.cache_clear()
         self.call = pg.fuse(product)
 
@@ -77,7 +77,7 @@ class Machine:
 def machine(monkeypatch, tmp_path):
     with knobs.scope(arch="sm_80", cache_dir=tmp_path, cache=True, schedule=None):
         yield Machine(monkeypatch, tmp_path)
-    decide.prospect.cache_clear()
+    analysis.prospect.cache_clear()
     decide._fitted.cache_clear()
 
 
@@ -237,7 +237,7 @@ def test_tables_are_bounded(machine, monkeypatch):
     for m in range(64, 64 + 20):
         machine.run(m)
     assert len(machine.call._kernels) <= 4 and len(machine.call._variants) <= 2
-    assert decide.prospect.cache_info().maxsize is not None
+    assert analysis.prospect.cache_info().maxsize is not None
     assert decide._fitted.cache_info().maxsize is not None
 
 

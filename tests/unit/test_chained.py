@@ -13,7 +13,7 @@ from polygen.chained import decide_chain, is_chain, matched, whole_dims, with_nu
 from polygen.errors import ResourceError
 from polygen.hardware.device import device
 from polygen.knobs import scope
-from polygen.lower.chain import carried
+from polygen.lower.carried import carried
 from polygen.lower.scan_work import Scan
 
 SIGNATURE = ("bf16[B,S,64]", "bf16[B,T,64]", "bf16[B,T,64]")

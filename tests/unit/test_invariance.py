@@ -15,8 +15,9 @@ import pytest
 from invariant_samples import SAMPLES, Sample
 
 from polygen import decide, invariance, knobs
+from polygen.analysis import prospect
 from polygen.cli import main
-from polygen.decide import candidates, decision, prospect, sum_class
+from polygen.decide import candidates, decision, sum_class
 from polygen.emit.leaf.elements import statements
 from polygen.errors import SavedKernelError, SpillError
 from polygen.fit import instruction_for

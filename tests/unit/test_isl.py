@@ -1,8 +1,8 @@
-"""The isl wrapper: budgets, options, callbacks, counting, boxes, witnesses."""
+"""The isl wrapper: budgets, options, callbacks, counting, boxes, witnesses, what is remembered."""
 
 import pytest
 
-from polygen import isl
+from polygen import isl, remembered
 from polygen.errors import VerifyError
 
 
@@ -142,28 +142,32 @@ def test_what_is_kept_of_relations_tells_names_apart():
     first, other = (isl.Map(f"{{ {name}[i] -> B[i + 1] : 0 <= i < 4 }}") for name in "AX")
     after = isl.Map("{ B[j] -> C[2j] }")
     assert hash(first) == hash(other)
-    found = [isl.composed(one, after) for one in (first, other, first)]
+    found = [remembered.composed(one, after) for one in (first, other, first)]
     assert [one.get_tuple_name(isl.dim_type.in_) for one in found] == ["A", "X", "A"]
     assert found[0] is found[2], "the same question is answered once"
     same = isl.Map("{ A[i] -> B[j] : j = 1 + i and 0 <= i <= 3 }")
-    assert isl.composed(same, after) is found[0], "and so is one that reads differently"
-    isl.forget()
-    assert isl.composed(first, after) is not found[0]
+    assert remembered.composed(same, after) is found[0], "and so is one that reads differently"
+    remembered.forget()
+    assert remembered.composed(first, after) is not found[0]
 
 
 def test_pairs_of_one_agent_in_the_order_of_their_times():
     times = isl.Map("{ A[a, i] -> [i] : 0 <= a < 2 and 0 <= i < 3 }")
     for equal, wanted in ((False, "i < j"), (True, "i <= j")):
-        found = isl.smaller(times, times, 1, equal)
+        found = remembered.smaller(times, times, 1, equal)
         box = "0 <= a < 2 and 0 <= i < 3 and 0 <= j < 3"
         assert found.is_equal(isl.Map(f"{{ A[a, i] -> A[a, j] : {wanted} and {box} }}"))
-    assert isl.points(isl.smaller(times, times, 0, False)) != isl.points(found)
+    assert isl.points(remembered.smaller(times, times, 0, False)) != isl.points(found)
 
 
 def test_points_of_a_text_are_listed_once():
     text = "{ [i] -> [i * i] : -1 <= i <= 1 }"
     with pytest.raises(isl.Error):
-        isl.points_said(text)  # not affine
+        remembered.points_said(text)  # not affine
     text = "{ [i] -> [-i] : -1 <= i <= 1 }"
-    assert isl.points_said(text) == ((-1, 1), (0, 0), (1, -1)) == tuple(isl.points(isl.Map(text)))
-    assert isl.points_said(text) is isl.points_said(text)
+    assert (
+        remembered.points_said(text)
+        == ((-1, 1), (0, 0), (1, -1))
+        == tuple(isl.points(isl.Map(text)))
+    )
+    assert remembered.points_said(text) is remembered.points_said(text)

@@ -21,11 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from polygen.bench.operations import VALUE, Chain, Step, chain, fixed_forms, in_place, value
+from polygen.bench.operations import VALUE, Chain, Step, chain, fixed_forms, value
 from polygen.bench.peers.in_turn import Stage, in_turn
 from polygen.bench.products import by_operator, no_steps_in_place, product
 from polygen.bench.rows import Row
 from polygen.bench.source import Call
+from polygen.bench.torch_code import in_place
 from polygen.errors import BenchError
 
 MOST_ALGORITHMS = 16

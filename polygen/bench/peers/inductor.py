@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from polygen.bench.operations import torch_function
 from polygen.bench.products import by_operator, product
 from polygen.bench.source import Call
+from polygen.bench.torch_code import torch_function
 
 MODE = "max-autotune-no-cudagraphs"
 

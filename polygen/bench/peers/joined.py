@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from polygen.bench.operations import Operation, evaluated, fixed_forms
+from polygen.bench.operations import Operation, fixed_forms
 from polygen.bench.peers.inductor import MODE
 from polygen.bench.products import by_operator
 from polygen.bench.source import Call
+from polygen.bench.torch_code import evaluated
 from polygen.errors import BenchError
 
 

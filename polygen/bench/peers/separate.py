@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from polygen.bench.operations import fixed_forms, in_place
+from polygen.bench.operations import fixed_forms
 from polygen.bench.peers.in_turn import Stage, in_turn
 from polygen.bench.products import no_steps_in_place, product
 from polygen.bench.source import Call
+from polygen.bench.torch_code import in_place
 
 
 class Separate:

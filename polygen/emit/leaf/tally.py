@@ -20,7 +20,7 @@ from polygen.lower.fragments import Beside
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.tally import Tally
 from polygen.poly.elements import Along, Element
-from polygen.poly.operand_folds import RingFold
+from polygen.poly.ring_folds import RingFold
 
 _WORD_BYTES = 4
 _UNROLLED = 2  # accesses that are on their way to a thread: more take registers from the sums

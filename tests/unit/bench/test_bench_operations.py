@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polygen.api import Fused
-from polygen.bench import operations as operations_module
+from polygen.bench import torch_code
 from polygen.bench.operations import (
     VALUE,
     Operation,
@@ -17,7 +17,6 @@ from polygen.bench.operations import (
     operations,
     read,
     results,
-    torch_function,
     value,
 )
 from polygen.bench.peers.cublaslt import native, ranks_of
@@ -28,6 +27,7 @@ from polygen.bench.peers.triton_matmul import TILES, check_type, constants, form
 from polygen.bench.plots import passes
 from polygen.bench.products import no_steps_in_place
 from polygen.bench.rows import Row
+from polygen.bench.torch_code import torch_function
 from polygen.errors import BenchError
 from polygen.frontend.parse import parse_expression
 
@@ -193,7 +193,7 @@ def test_triton_has_no_form_for_what_its_epilogue_lacks():
 
 
 def test_a_function_may_stand_for_the_operator(monkeypatch):
-    monkeypatch.setattr(operations_module, "_torch_names", lambda: {"relu": lambda z: max(z, 0)})
+    monkeypatch.setattr(torch_code, "_torch_names", lambda: {"relu": lambda z: max(z, 0)})
     op = made("relu(x @ w + b)", x="M,K", w="K,N", b="N")
     function = torch_function(op, lambda left, right: 10 * left + right)
     assert function(2, 3, 4) == 27 and function(-2, 3, 4) == 0
@@ -201,7 +201,7 @@ def test_a_function_may_stand_for_the_operator(monkeypatch):
 
 def test_a_function_is_none_that_pytorch_s_compiler_skips(monkeypatch):
     """It takes code without builtins for the constructor of a named tuple."""
-    monkeypatch.setattr(operations_module, "_torch_names", dict)
+    monkeypatch.setattr(torch_code, "_torch_names", dict)
     assert torch_function(operation("pairs")).__builtins__["len"] is len
 
 

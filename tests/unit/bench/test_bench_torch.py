@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from polygen.bench.operations import torch_function
 from polygen.bench.peers.cublaslt import through_torch
 from polygen.bench.peers.eager import Eager
 from polygen.bench.peers.joined import EagerJoined, function_of
 from polygen.bench.peers.separate import Separate
 from polygen.bench.products import product
 from polygen.bench.rows import Row
+from polygen.bench.torch_code import torch_function
 from polygen.errors import BenchError
 
 torch = pytest.importorskip("torch")

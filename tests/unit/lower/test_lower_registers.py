@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from polygen.decide import decision, prospect
+from polygen.analysis import prospect
+from polygen.decide import decision
 from polygen.errors import ResourceError
 from polygen.fit import fitting, instruction_for
 from polygen.hardware.device import device

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import polygen as pg
-from polygen.decide import prospect
+from polygen.analysis import prospect
 from polygen.fit import instruction_for
 from polygen.hardware.device import device
 from polygen.invariance import sums_of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import polygen as pg
-from polygen.decide import prospect
+from polygen.analysis import prospect
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Access
 from polygen.poly.elements import Along

@@ -9,7 +9,8 @@ from invariant_samples import SAMPLES, arrays, bits, rows_of
 from sum_order_samples import given, mutant
 
 from polygen import isl
-from polygen.decide import candidates, prospect
+from polygen.analysis import prospect
+from polygen.decide import candidates
 from polygen.errors import InvarianceError
 from polygen.fit import instruction_for
 from polygen.hardware.device import device

@@ -9,7 +9,7 @@ import pytest
 from runtime_samples import A, Device, X, Y, artifact, cupy_array, source
 
 from polygen.errors import ArgumentError
-from polygen.runtime import environment, launch, outputs
+from polygen.runtime import environment, launch, outputs, prepared
 from polygen.runtime.arrays import describe
 from polygen.runtime.binding import alignments, bind
 from polygen.runtime.launch import Launcher
@@ -220,7 +220,7 @@ def test_buffers_in_turns_have_parameters_of_their_own(device, launcher):
     assert [values[0] for *_, values in device.launches] == [*places, *places]
     assert all(values[-1] == values[0] for *_, values in device.launches)
     (ready,) = launcher._prepared.values()
-    assert len(ready._pool) == launch._MOST_BLOCKS and len(ready.passed) == len(places)
+    assert len(ready._pool) == prepared._MOST_BLOCKS and len(ready.passed) == len(places)
     with pytest.raises(ArgumentError, match="overlap"):
         launcher((x,), (1.0,), cupy_array((2, 64), 0x10000))
     ready.passed = set(map(tuple, np.ndindex(launch._MOST_PASSED, 1)))  # full

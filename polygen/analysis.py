@@ -1,0 +1,125 @@
+"""What is known of a program before its schedule is decided; sizes do not change it."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from dataclasses import dataclass, replace
+
+from polygen.frontend.program import Program
+from polygen.generated import kept
+from polygen.poly.depth import linear
+from polygen.poly.depth import sums as sums_of_axes
+from polygen.poly.fusion import Fusion, fuse
+from polygen.poly.match import Match, match
+from polygen.poly.orientation import oriented, oriented_work
+from polygen.poly.pointwise import Pointwork, pointwork
+from polygen.poly.prologue import prologues, without_prologues
+from polygen.poly.row_passes import split_for
+from polygen.poly.rows import with_rows
+from polygen.poly.scop import Scop, scop
+from polygen.poly.sections import require_alike, sections
+from polygen.poly.whole_rows import RowPasses
+from polygen.schedule.model import Schedule
+
+# isl has one context per process, and its operation budget with it: one user of it at a time.
+ISL_LOCK = threading.RLock()
+MOST_PROSPECTS = 256  # programs whose prospects are kept, and programs with fitted schedules
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """All that an automatic choice needs of a program, and that sizes do not change."""
+
+    matched: Match
+    work: Pointwork
+    others: tuple[Prospect, ...] = ()  # of the kernel's other sections
+
+    @property
+    def each(self) -> tuple[Prospect, ...]:
+        """Of all sections."""
+        return (replace(self, others=()), *self.others)
+
+    def under(self, schedule: Schedule) -> Prospect:
+        """The same as a schedule has it run: as it is, or with operands exchanged."""
+        return Prospect(
+            oriented(self.matched, schedule),
+            oriented_work(self.work, schedule),
+            tuple(one.under(schedule) for one in self.others),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Analysed:
+    """What is known of a program, or of a section of one, when its schedule is decided."""
+
+    products: Program
+    model: Scop
+    fusion: Fusion
+    prospect: Prospect
+    passes: RowPasses | None
+
+
+@functools.lru_cache(maxsize=MOST_PROSPECTS)
+def prospect(program: Program) -> Prospect:
+    """The prospect of a program; from memory, from disk, or analysed with isl."""
+
+    def analyse() -> Prospect:
+        with ISL_LOCK:
+            return all_analysed(program)
+
+    return kept(Prospect, (program,), analyse)
+
+
+@functools.lru_cache(maxsize=MOST_PROSPECTS)
+def in_tiles(program: Program) -> Prospect:
+    """The prospect of a program whose rows are in tiles; from memory, or analysed with isl.
+
+    Raises:
+        UnsupportedProgram: tiles do not cover what its elements use results of.
+    """
+    with ISL_LOCK:
+        return all_analysed(program, in_tile=True)
+
+
+def all_analysed(program: Program, *, in_tile: bool = False) -> Prospect:
+    """The prospect of a program, analysed with isl; of several sections, of all of them.
+
+    Args:
+        program: what to compute.
+        in_tile: whether its rows are in tiles.
+
+    Raises:
+        UnsupportedProgram: no kernel has such sections, or tiles do not cover its rows.
+    """
+    require_alike(program)
+    found = sections(program)
+    if len(found) > 1:
+        first, *others = (
+            replace(one, work=replace(one.work, numbered=True)) for one in map(all_analysed, found)
+        )
+        return replace(first, others=tuple(others))
+    return analysed(program, in_tile=in_tile).prospect
+
+
+def analysed(program: Program, *, in_tile: bool = False) -> Analysed:
+    """The program without folds and what computes operands, and what is known of it.
+
+    Args:
+        program: of one section.
+        in_tile: whether its rows are in tiles.
+
+    Raises:
+        UnsupportedProgram: no kernel can be made of it, or tiles do not cover its rows.
+    """
+    split = split_for(program, in_tile=in_tile)
+    times = dict(split.passes.statements) if split.passes else {}
+    computed = prologues(split.main)
+    products = without_prologues(split.main, computed)
+    several = sums_of_axes(products)
+    statements = with_rows(linear(products, several))
+    model = scop(statements, passes=times)
+    fusion = fuse(statements, model, times)
+    matched = match(statements, fusion, computed, program.inputs, several)
+    prospect = Prospect(matched, pointwork(statements, fusion, matched, split))
+    return Analysed(products, model, fusion, prospect, split.passes)

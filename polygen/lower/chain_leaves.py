@@ -1,0 +1,138 @@
+"""The leaves of a chain: what both places do, from the products to what the rows store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from polygen.lower.accesses import corner, map_axes
+from polygen.lower.chain_scan import KeyScan, elements_of
+from polygen.lower.epilogue import own_part
+from polygen.lower.given import Given
+from polygen.lower.key_parts import AFTER, room
+from polygen.lower.plan import Buffer, Leaf
+from polygen.lower.result_work import Epilogue
+from polygen.lower.scan_work import PartStore, RowStore
+from polygen.lower.synchronise import AGENTS, counter_of, sync_leaves
+from polygen.lower.work import Boxes, Groups, Locate, Move, Nothing, Placed, Product
+from polygen.poly.by_chain import ChainShape
+from polygen.poly.chain_match import VALUES, WEIGHTS, ChainMatch
+from polygen.poly.key_tiles import PART
+from polygen.poly.match import Operand
+
+_GROUP = AGENTS["consumer"]
+_STEP, _TILE = ("i", "k"), ("i",)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainLeaves:
+    """Writes down the leaves of both places, in the order in which they are declared."""
+
+    given: Given
+    matched: ChainMatch
+    shape: ChainShape
+    buffers: tuple[Buffer, ...]
+    syncs: tuple[Placed, ...]
+    out: Epilogue
+    between: KeyScan
+
+    def all(self) -> list[Leaf]:
+        """The leaves."""
+        raster, batches = self.given.schedule.raster, self.matched.values.batches
+        locate = Locate("m", "n", raster.group, (1, 1), batches, None)
+        found = [Leaf("locate", "locate", "threads", _TILE, locate)]
+        if self.between.visited is not None:
+            found = [Leaf("locate", "located", "threads", _TILE, Nothing())]
+        found += [self._fill(name, operand) for name, operand in self.matched.operands]
+        consumer = [*self._between(), *self._products(), *self._end()]
+        found += [replace(leaf, place=leaf.place or "consumer") for leaf in consumer]
+        return [*found, *sync_leaves(self.given, self.syncs, "")]
+
+    def _buffer(self, name: str) -> Buffer:
+        return next(b for b in self.buffers if b.name == name)
+
+    def _fill(self, name: str, operand: Operand) -> Leaf:
+        statement = f"fill_{name}"
+        full = next(p for p in self.syncs if p.bytes and statement in dict(p.sync.signals))
+        counter = counter_of(self.given.tree.synchronised, statement, full.sync.buffers[0])
+        boxes = self._boxes(name, operand)
+        loops = _TILE if name == "a" else _STEP
+        work = Move((boxes,), full, counter, boxes.note)
+        return Leaf(statement, "move", "tma", loops, work, "producer")
+
+    def _boxes(self, name: str, operand: Operand) -> Boxes:
+        """The boxes of one operand's tile."""
+        layout = self._buffer(f"ring_{name}").matrix
+        rows, columns, _ = self.shape.tiles.cta
+        first = name != VALUES
+        starts = {
+            "m": f"b_m * {rows}",
+            "n": self.between.key if first else f"b_n * {columns}",
+            "k": "0" if first else self.between.key,
+        }
+        box = (layout.rows, layout.span // operand.tensor.dtype.bytes)
+        sides = (operand.role, "k") if operand.k_contiguous else ("k", operand.role)
+        axes, dims = map_axes(
+            operand.tensor, operand.index, dict(operand.extents),
+            dict(zip(sides, box, strict=True)),
+        )  # fmt: skip
+        note = (
+            f"{operand.tensor.name} -> ring_{name}, {layout.boxes} box(es) of {box[0]} x {box[1]} "
+            "elements by the copy engine; zeros outside the array; proved equal to what the "
+            "instruction's descriptors read"
+        )
+        return Boxes(
+            operand.tensor, f"map_{name}", f"ring_{name}", axes, layout.boxes, layout.span,
+            layout.box_bytes, corner(dims, starts), note,
+        )  # fmt: skip
+
+    def _products(self) -> list[Leaf]:
+        tree, tiles = self.given.tree.synchronised, self.shape.tiles
+        loops = ("i", "k", "s", "m")
+        layout = self._buffer("ring_a").matrix
+        own = own_part(tiles, 0, _GROUP, tiles.atoms[0] * layout.block)
+        score = Product(
+            ("a", "b"), "scores", counter_of(tree, "score", "ring_b"), (own, ""),
+            left_counter=counter_of(tree, "score", "ring_a"), columns=tiles.cta[2],
+            begins="s > 0",
+        )  # fmt: skip
+        multiply = Product(
+            (WEIGHTS, VALUES),
+            "sum",
+            counter_of(tree, "multiply", f"ring_{VALUES}"),
+            fragment="weights[m][s]",
+        )
+        return [
+            Leaf("score", "multiply", "wgmma", loops, score),
+            Leaf("multiply", "multiply", "wgmma", loops, multiply),
+            Leaf("commit_score", "commit", "wgmma", _STEP, Groups()),
+            Leaf("commit_multiply", "commit", "wgmma", _STEP, Groups()),
+        ]
+
+    def _between(self) -> list[Leaf]:
+        scan = self.between.scan()
+        names = [*(("advance",) if scan.advance else ()), "weigh"]
+        names += [*(("rescale",) if scan.advance else ()), "convert"]
+        found = [Leaf(name, name, "threads", _STEP, scan) for name in names]
+        if scan.states:
+            found.append(Leaf("complete", "complete", "threads", _TILE, scan))
+        return found
+
+    def _end(self) -> list[Leaf]:
+        finish = [
+            Leaf("compute", "compute", "threads", (), self.out),
+            Leaf("finish_element", "edge", "threads", (), self.out),
+        ]
+        elements, loops = elements_of(self.given.atom), ("i", "m")
+        registers = {name: f"state_{value}" for name, value in self.matched.states}
+        own = tuple(
+            (total, registers[value]) for value, total in self.out.sums if value in registers
+        )
+        part = self.given.schedule.tile.part
+        if part:
+            total, *states = room(self.matched, part)
+            held = tuple(zip(self.between.states(), states, strict=True))
+            parts = PartStore(self.out, "sum", total, held, own, elements, PART)
+            combined = [replace(leaf, place=AFTER) for leaf in finish]
+            return [*combined, Leaf("store", "store_parts", "threads", loops, parts)]
+        work = RowStore(self.out, own, elements)
+        return [*finish, Leaf("store", "store_rows_of_states", "threads", loops, work)]

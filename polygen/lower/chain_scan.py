@@ -1,0 +1,224 @@
+"""Between a chain's products: the tiles of keys that a block visits, and what is made of scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from polygen.errors import UnsupportedProgram
+from polygen.frontend.dtypes import F32
+from polygen.hardware.atom import Atom
+from polygen.hardware.device import common_facts
+from polygen.lower.carried import carried
+from polygen.lower.epilogue import epilogue
+from polygen.lower.given import Given
+from polygen.lower.lanes import closed_form
+from polygen.lower.result_work import Epilogue, Read
+from polygen.lower.scan_work import Scan, ScanState, Terms
+from polygen.poly.by_chain import ChainShape
+from polygen.poly.chain_match import VALUES, ChainMatch
+from polygen.poly.key_tiles import FIRST, KeyTiles
+from polygen.poly.pointwise import Compute
+from polygen.rewrite.key_range import RowBound
+
+_FAST_BITS = 16
+SHORT = "short"  # what a schedule says of functions
+
+
+@dataclass(frozen=True, slots=True)
+class KeyScan:
+    """What lies between both products, and which tiles of keys it is of."""
+
+    given: Given
+    matched: ChainMatch
+    shape: ChainShape
+    out: Epilogue
+
+    @property
+    def visited(self) -> KeyTiles | None:
+        """The tiles of keys that a block visits; None: all of its rows."""
+        cta, part = self.given.schedule.tile.cta, self.given.schedule.tile.part
+        if self.matched.chain.range is None and not part:
+            return None
+        return KeyTiles(self.matched.chain.range, cta.m, cta.k, part // cta.k)
+
+    @property
+    def key(self) -> str:
+        """Where key tile `k` begins."""
+        first = f"({FIRST} + k)" if self.visited is not None else "k"
+        return f"{first} * {self.shape.tiles.cta[2]}"
+
+    def bounds(self) -> tuple[tuple[RowBound, Read], ...]:
+        """The bounds of rows' keys that arrays hold, and how these are read."""
+        found = self.matched.chain.range
+        reads = {read.tensor.name: read for read in self._reads()}
+        return tuple((one, reads[one.array]) for one in (found.arrays if found else ()))
+
+    def states(self) -> tuple[ScanState, ...]:
+        """The states as registers hold them, the reference first."""
+        chain = self.matched.chain
+        return tuple(
+            ScanState(s.value, s.monoid, "" if s.value == chain.reference else s.term, s.rescaled)
+            for s in chain.states
+        )
+
+    def scan(self) -> Scan:
+        """What threads do from a tile's scores to the weights of the second product."""
+        matched, tiles, atom = self.matched, self.shape.tiles, self.given.atom
+        table = atom.c.table[: common_facts()["warp_size"]]
+        chain = matched.chain
+        advance, weigh = self._terms()
+        groups = atom.k // atom.n
+        pairs = carried(atom)
+        return Scan(
+            advance=advance,
+            weigh=weigh,
+            states=self.states(),
+            factors=chain.correction,
+            rows=tiles.atoms[0],
+            row_step=atom.m,
+            score_groups=tiles.cta[2] // atom.n,
+            total_groups=tiles.warp[1] // atom.n,
+            group_columns=atom.n,
+            elements=elements_of(atom),
+            half_rows=int(table[0, -1, 0] - table[0, 0, 0]),
+            masks=_masks(table),
+            first_row=f"{self.out.row_base} + m * {atom.m} + {closed_form(table[:, 0, 0])}",
+            first_key=f"{self.key} + {closed_form(table[:, 0, 1])}",
+            keys=matched.values.depths[0],
+            tile=tiles.cta[2],
+            dtype=matched.values.operand(VALUES).tensor.dtype.name,
+            fragment=tuple(
+                tuple((step * groups + group, element) for group, element in pairs)
+                for step in range(tiles.k_steps)
+            ),
+            fast=self._fast,
+            short=self._fast and self.given.schedule.functions == SHORT,
+            inside=self._inside(),
+        )
+
+    @property
+    def _fast(self) -> bool:
+        """Whether functions take forms for results of 16 bits; states of rows round nothing."""
+        writes = self.matched.after.writes
+        return all(w.tensor.dtype.bits <= _FAST_BITS for w in writes if w.kind != "row")
+
+    def _inside(self) -> str:
+        """When no key of a tile is masked by a range."""
+        visited, tiles = self.visited, self.shape.tiles
+        if visited is None or visited.range is None or not visited.range.inside:
+            return ""
+        row = f"b_m * {tiles.cta[0]} + w_m * {tiles.warp[0]} + m * {self.given.atom.m}"
+        return visited.within(row, self.given.atom.m, self.key)
+
+    def _terms(self) -> tuple[Terms | None, Terms]:
+        """What is computed of a score, split at the reference."""
+        matched, chain = self.matched, self.matched.chain
+        score = matched.scores.products[0].contraction.write.name
+        used = {arg for s in matched.before.statements for arg in s.args}
+        own = [name for name, value in matched.states if value == chain.reference]
+        given = {name: "reference" for name in own if name in used}
+        if not chain.reference:
+            if any(s.term == chain.weight for s in chain.states):
+                raise self._both(chain.weight)
+            wanted = (chain.weight, *dict.fromkeys(s.term for s in chain.states))
+            return None, self._part(wanted, {score: "score"})
+        (x,) = (s.term for s in chain.states if s.value == chain.reference)
+        rest = dict.fromkeys(s.term for s in chain.states if s.value != chain.reference)
+        if chain.weight in rest:
+            raise self._both(chain.weight)
+        advance = self._part((x,), {score: "score"})
+        weigh = self._part((chain.weight, *rest), {x: "score", **given})
+        if any(score == arg for s in weigh.statements for arg in s.args):
+            raise UnsupportedProgram(
+                f"{chain.weight} is made of {score} and of {x}",
+                where=chain.scores.name,
+                why=f"a thread keeps one number a score, {x}, which {chain.reference} is folded of",
+                nearest=f"Make {chain.weight} of {x} alone",
+            )
+        return advance, weigh
+
+    def _both(self, weight: str) -> UnsupportedProgram:
+        return UnsupportedProgram(
+            f"{weight} is folded and multiplied",
+            where=self.matched.chain.scores.name,
+            why="behind the last key it is 0 for the product, which the fold need not be",
+            nearest="Fold the value before it is rounded",
+        )
+
+    def _part(self, wanted: tuple[str, ...], given: dict[str, str]) -> Terms:
+        """The statements behind some values, up to those that are given."""
+        work = self.matched.before
+        needs, statements = set(wanted) - set(given), []
+        for one in reversed(work.statements):
+            if one.result in needs and one.result not in given:
+                statements.append(one)
+                needs |= {arg for arg in one.args if isinstance(arg, str)}
+        statements.reverse()
+        elements = {read.name: read for read in self._reads()}
+        made = {s.result for s in statements}
+        results = []
+        for name in wanted:  # results are what casts write
+            last = next((s for s in statements if s.result == name), None)
+            if last is not None and last.function == "cast":
+                results.append(name)
+                continue
+            kept = f"{name}_kept"
+            statements.append(Compute(kept, "cast", (name,), F32))
+            results.append(kept)
+        used = {arg for s in statements for arg in s.args if isinstance(arg, str)} - made
+        return Terms(
+            tuple(statements),
+            tuple(given.items()),
+            tuple(elements[name] for name in elements if name in used),
+            tuple((name, place) for name, place in work.coordinates if name in used),
+            tuple(results),
+            self._unmasked(statements, results),
+        )
+
+    def _unmasked(
+        self, statements: Sequence[Compute], results: Sequence[str]
+    ) -> tuple[Compute, ...]:
+        """The statements where the mask lets everything through; none if they are the same."""
+        inside = self.matched.chain.range
+        if inside is None or not inside.inside:
+            return ()
+        changed = [
+            Compute(s.result, "cast", (inside.inside,), F32) if s.result == inside.value else s
+            for s in statements
+        ]
+        if changed == list(statements):
+            return ()
+        needs, found = set(results), []
+        for one in reversed(changed):
+            if one.result in needs:
+                found.append(one)
+                needs |= {arg for arg in one.args if isinstance(arg, str)}
+        return tuple(reversed(found))
+
+    def _reads(self) -> tuple[Read, ...]:
+        """The reads at (row, key), with their strides."""
+        given = replace(
+            self.given,
+            program=self.matched.chain.scores,
+            tree=replace(self.given.tree, match=self.matched.scores),
+            work=replace(self.matched.before, writes=()),
+        )
+        return epilogue(given).reads
+
+
+def elements_of(atom: Atom) -> tuple[tuple[int, int], ...]:
+    """Per element of a thread in a group of columns: which of its rows, and its column."""
+    table = atom.c.table[0]
+    rows = sorted({int(row) for row in table[:, 0]})
+    return tuple((rows.index(int(row)), int(column - table[0, 1])) for row, column in table)
+
+
+def _masks(table: np.ndarray[Any, Any]) -> tuple[int, ...]:
+    """Bits in which the numbers of lanes differ that have elements of the same rows."""
+    lanes = np.arange(len(table))
+    bits = [1 << bit for bit in range(len(table).bit_length() - 1)]
+    return tuple(bit for bit in bits if np.array_equal(table[lanes ^ bit][:, :, 0], table[:, :, 0]))

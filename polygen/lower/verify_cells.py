@@ -1,0 +1,134 @@
+"""Checks that leaves work on their statements' cells, on whole sums, and on shares of those."""
+
+from __future__ import annotations
+
+import itertools
+
+from polygen.errors import VerifyError
+from polygen.lower.formulas import value
+from polygen.lower.fragments import Make
+from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.result_work import Finish, Folding, Lines, Meeting, Store, Warm
+from polygen.lower.scan_work import PartStore, RowStore
+from polygen.lower.tally import Tally
+from polygen.lower.work import Combine, Copy, Fill, Load, Move, Product, Send, Stream
+
+
+def check_cells(plan: KernelPlan, leaf: Leaf) -> None:
+    """The record of a leaf names the buffers of its tile statement's cells, in their order."""
+    named = _buffers(leaf)
+    statement = next((s for s in plan.tile_program.statements if s.name == leaf.statement), None)
+    if named is None or statement is None:
+        return
+    cells = [text.split("[")[0] for text in (*statement.reads, *statement.writes)]
+    known = [name for name in dict.fromkeys(cells) if not name.startswith("tile_")]
+    if known != list(dict.fromkeys(named)):
+        raise VerifyError(
+            f"{leaf.statement} works on {', '.join(named)}, the tile program's on "
+            f"{', '.join(known)}",
+            where=plan.entry,
+        )
+
+
+def _buffers(leaf: Leaf) -> list[str] | None:
+    """The buffers that a record names: what is read, then what is written; None: it names none."""
+    work = leaf.work
+    if isinstance(work, Fill):
+        rings = [source.copy.buffer for source in work.sources]
+        return ["pieces"] if leaf.op == "get" else ["pieces", *rings]
+    if isinstance(work, Copy):
+        if leaf.op == "fetch_chunks":
+            return [work.staging]
+        return [*([work.staging] if work.staging else []), work.buffer]
+    if isinstance(work, Stream):
+        return [f"fragment_{work.operand}"]
+    if isinstance(work, Load):
+        return [work.buffer, f"fragment_{work.operand}"]
+    if isinstance(work, Move):
+        return [boxes.buffer for boxes in work.boxes]
+    if isinstance(work, Make):
+        coming, there = f"ahead_{work.operand}", f"beside_{work.operand}"
+        if leaf.op != "make":
+            return [coming] if leaf.op == "read_beside" else [coming, there]
+        return [work.buffer, *([there] if work.words else []), f"fragment_{work.operand}"]
+    if isinstance(work, Product):
+        if work.fragment:
+            return [work.fragment.partition("[")[0], work.buffers[1], work.total]
+        if work.counter:
+            return [*work.buffers, work.total]
+        return [*(f"fragment_{name}" for name in work.operands), work.total]
+    if isinstance(work, Send):
+        return [*(one.total for one in work.landings), *(one.buffer for one in work.landings)]
+    if isinstance(work, Combine):
+        return [*(one.buffer for one in work.landings), *(one.completed for one in work.landings)]
+    if isinstance(work, Tally):
+        return {
+            "begin": [work.registers],
+            "tally": [work.buffer, work.registers],
+            "share": [work.registers, work.norms],
+        }[leaf.op]
+    if isinstance(work, Folding):
+        return ["folded" + work.epilogue.suffix]
+    if isinstance(work, Meeting):
+        folded, row = (what + work.epilogue.suffix for what in ("folded", "row"))
+        return {"meet": [folded, row], "give": [folded, work.given], "take": [work.given, row]}[
+            leaf.op
+        ]
+    if isinstance(work, Finish):
+        sums = [total for _, total in work.epilogue.sums]
+        operands, results = (
+            [panel.buffer for panel in panels] for panels in (work.operands, work.results)
+        )
+        made = ["folded"] if work.epilogue.folds else []
+        rows = ["row" + one.suffix for one in work.epilogue.before]
+        given = [one.shared for one in work.epilogue.reads if one.shared]
+        return [*sums, *operands, *made, *rows, *dict.fromkeys(sorted(given)), *results]
+    if isinstance(work, Lines):
+        return [line.panel.buffer for line in work.moved]
+    if isinstance(work, Store):
+        return [panel.buffer for panel, _ in work.panels]
+    return None
+
+
+def check_sums(plan: KernelPlan) -> None:
+    """The epilogue takes each product's value from the sums that its operands are added to."""
+    shared = {one.total: one.completed for work in plan.of(Send) for one in work.landings}
+    totals = {work.operands: shared.get(work.total, work.total) for work in plan.of(Product)}
+    wanted = [
+        (one.contraction.write.name, totals.get((one.left, one.right)))
+        for one in plan.match.products
+    ]
+    states = [pair for work in plan.of(RowStore) for pair in work.states]
+    states += [pair for work in plan.of(PartStore) for pair in work.named]
+    if list(plan.epilogue.sums) != [*wanted, *((name, name) for name, _ in states)]:
+        raise VerifyError(f"sums are read as {plan.epilogue.sums}", where=plan.entry)
+
+
+def check_shares(plan: KernelPlan) -> None:
+    """Of sums that blocks share: every part has its place, and every block its columns."""
+    tiles, atom = plan.tiles, plan.atom
+    shape = (tiles.atoms[0], tiles.columns // atom.n, plan.device.group_threads)
+    for send, combine in zip(plan.of(Send), plan.of(Combine), strict=True):
+        for one in send.landings:
+            made = (one.rows, one.groups, one.threads)
+            whole = send.blocks * one.part_bytes
+            held = one.access_bytes == atom.c.registers * atom.c.dtype.bytes
+            if made != shape or not held or whole != plan.buffer(one.buffer).slot_bytes:
+                raise VerifyError(f"{one.buffer}: parts of {whole} bytes", where=plan.entry)
+        if combine.landings != send.landings or send.blocks != tiles.split:
+            raise VerifyError(
+                f"parts are sent to {send.blocks} blocks and added as {combine.landings}",
+                where=plan.entry,
+            )
+    if tiles.split > 1:
+        columns = [plan.epilogue.column_base]
+        columns += [finish.column for finish in plan.of(Finish)]
+        columns += [warm.column for warm in plan.of(Warm)]
+        for text, rank in itertools.product(columns, range(tiles.split)):
+            at = {"b_n": 0, "w_n": 0, "group": 0, "rank": rank}
+            if value(text, at) != rank * tiles.columns:
+                raise VerifyError(
+                    f"block {rank} finishes columns from {value(text, at)} on, not from "
+                    f"{rank * tiles.columns}",
+                    where=f"{plan.entry}: {text}",
+                )

@@ -1,0 +1,137 @@
+"""The problem that a program is at sizes: what the cost model and measurements know it by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from polygen.analysis import Prospect
+from polygen.emit.functions import is_costly
+from polygen.fit_sections import together
+from polygen.frontend.monoids import INDEX, MONOIDS
+from polygen.frontend.pitches import row_step
+from polygen.frontend.program import Dim, Program, Tensor
+from polygen.hardware.atom import products_of
+from polygen.hardware.device import common_facts
+from polygen.hardware.swizzle import chunk_bytes
+from polygen.poly.fills import by_threads, held
+from polygen.poly.match import Match, Operand
+from polygen.poly.pointwise import Pointwork
+from polygen.poly.prologue import Prologue
+from polygen.poly.realign import copied
+from polygen.poly.register_operands import stored_bits
+from polygen.schedule.problem import Problem
+
+# The size taken along a dim for which a call gives none.
+TYPICAL_SIZE = 4096
+_TYPICAL_BATCHES = 16  # along a batch dim
+
+
+def whole_problem(program: Program, found: Prospect, sizes: dict[str, int]) -> Problem:
+    """The problem of a program; of several sections, one product of all their results."""
+    problems = [problem_of(program, one.matched, one.work, sizes) for one in found.each]
+    return together(problems) if found.others else problems[0]
+
+
+def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[str, int]) -> Problem:
+    """The sizes to optimise for, and the weight of the epilogue."""
+
+    def size(dim: Dim) -> int:
+        return dim if isinstance(dim, int) else sizes.get(dim, TYPICAL_SIZE)
+
+    batches = {dim for dim, _ in matched.batches}
+    count = math.prod(
+        extent if isinstance(extent, int) else sizes.get(extent, _TYPICAL_BATCHES)
+        for _, extent in matched.batches
+    )
+    lefts, rights = matched.side("m"), matched.side("n")
+    whole, threads = work.matrices, held((*lefts, *rights))
+    return Problem(
+        # Groups of rows are matrices below one another, of so many rows in the mean.
+        m=-(-size(matched.m) // count) if matched.groups else size(matched.m),
+        n=size(matched.n),
+        k=max(map(size, matched.depths)) * math.prod(size(count) for _, count in matched.sums),
+        element_bytes=matched.a.tensor.dtype.bytes,
+        matrices=len(whole),
+        functions=sum(
+            is_costly(s.function, s.args) for one in (*work.before, work) for s in one.statements
+        ),
+        pointwise=any(s.function != "cast" for s in work.statements),
+        astride=any(_is_astride(operand.tensor, sizes) for _, operand in matched.copied),
+        matrix_bytes=sum(read.tensor.dtype.bytes for read in whole),
+        result_bytes=sum(write.tensor.dtype.bytes for write in work.writes),
+        k_inner=(matched.a.k_contiguous, matched.b.k_contiguous),
+        sum_bytes=matched.contraction.dtype.bytes,
+        access_bytes=min(chunk_bytes(), *(o.alignment for _, o in matched.operands)),
+        products=len(matched.products),
+        operands=(len(lefts), len(rights)),
+        batches=count,
+        threaded=(sum(map(by_threads, lefts)), sum(map(by_threads, rights))),
+        own=(_has_any(lefts, batches), _has_any(rights, batches)),
+        uncopied=(_uncopied(matched, lefts), _uncopied(matched, rights)),
+        computed=(len(_made(lefts)), len(_made(rights))),
+        source_bytes=(_source_bytes(lefts, size), _source_bytes(rights, size)),
+        operand_functions=(_functions(lefts), _functions(rights)),
+        stored_bits=(_stored_bits(lefts), _stored_bits(rights)),
+        held=(threads.words, threads.beside) if _made((*lefts, *rights)) else (0, 0),
+        uneven=matched.groups is not None,
+        folds=_folds(work),
+        terms=products_of(matched.a.multiplied, matched.b.multiplied),
+    )
+
+
+def _folds(work: Pointwork) -> tuple[int, int, int]:
+    """Terms of an element that are folded: into sums and the like, with indices, exponentials."""
+    made = [MONOIDS[f.monoid] for one in (*work.before, work) for f in one.folds]
+    indexed, exponentials = sum(INDEX in m.terms for m in made), sum(m.short for m in made)
+    return len(made) - indexed - exponentials, indexed, exponentials
+
+
+def _uncopied(matched: Match, operands: tuple[Operand, ...]) -> int:
+    """How many operands threads move that no copy helps."""
+    copies = {tensor.name for tensor in copied(matched)}
+    return sum(by_threads(one) and one.tensor.name not in copies for one in operands)
+
+
+def _stored_bits(operands: tuple[Operand, ...]) -> int:
+    """Bits of an element of all operands that are computed, as rings have them for consumers."""
+    each = [stored_bits(operand) for operand in operands if operand.computed is not None]
+    return sum(each) if all(each) else 0
+
+
+def _made(operands: tuple[Operand, ...]) -> list[Prologue]:
+    """How those operands are computed that are."""
+    return [operand.computed for operand in operands if operand.computed is not None]
+
+
+def _source_bytes(operands: tuple[Operand, ...], size: Callable[[Dim], int]) -> int:
+    """Bytes of the arguments that operands are computed from, of one matrix."""
+    reads = {
+        (one.tensor, one.index): math.prod(
+            -(-size(operand.extent(along.dim)) // along.per)
+            for along in one.index
+            if along.dim in ("m", "n", "k")
+        )
+        * one.tensor.dtype.bytes
+        for operand in operands
+        if operand.computed is not None
+        for one in operand.computed.reads
+        if one.tensor.dims
+    }
+    return sum(reads.values())
+
+
+def _functions(operands: tuple[Operand, ...]) -> int:
+    """Functions beyond arithmetic in an element of all operands that are computed."""
+    return sum(is_costly(s.function, s.args) for made in _made(operands) for s in made.statements)
+
+
+def _has_any(operands: tuple[Operand, ...], dims: set[str]) -> bool:
+    """Whether an operand has an axis along one of the dims; true where there are none."""
+    return not dims or any(one.dim in dims for operand in operands for one in operand.index)
+
+
+def _is_astride(tensor: Tensor, sizes: dict[str, int]) -> bool:
+    """Whether rows of an array of these sizes and pitches begin inside lines of the cache."""
+    step = (row_step(tensor, sizes) or 0) * tensor.dtype.bytes
+    return step % common_facts()["cache_line_bytes"] != 0
