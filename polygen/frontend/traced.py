@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from polygen.errors import DTypeError, ShapeError, TraceError
+from polygen.frontend import multiplying
 from polygen.frontend.dtypes import ALWAYS_STORED, BOOL, DType
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.expr import Node, Size, Symbolic, describe
@@ -71,19 +72,19 @@ class Traced(Symbolic):
 
     def matmul(self, lhs: Any, rhs: Any) -> Traced:
         """The matrix product of two operands, one of which may be this value."""
-        return self._of(self.trace.matmul(self._plain(lhs), self._plain(rhs)))
+        return self._of(multiplying.matmul(self.trace, self._plain(lhs), self._plain(rhs)))
 
     def einsum(self, subscripts: object, *operands: Any) -> Traced:
         """The contraction of one or two operands, one of which may be this value."""
-        return self._of(self.trace.einsum(subscripts, *map(self._plain, operands)))
+        return self._of(multiplying.einsum(self.trace, subscripts, *map(self._plain, operands)))
 
     def grouped_matmul(self, x: Any, w: Any, ends: Any) -> Traced:
         """The product of rows in groups, each with its group's matrix; any may be this value."""
-        return self._of(self.trace.grouped_matmul(*map(self._plain, (x, w, ends))))
+        return self._of(multiplying.grouped_matmul(self.trace, *map(self._plain, (x, w, ends))))
 
     def per_group(self, rows: Any, ends: Any, like: Any) -> Traced:
         """The row of its group for each row of `like`; any may be this value."""
-        return self._of(self.trace.per_group(*map(self._plain, (rows, ends, like))))
+        return self._of(multiplying.per_group(self.trace, *map(self._plain, (rows, ends, like))))
 
     def indices(self) -> tuple[Traced, ...]:
         """Where every element is: a value per axis, of this one's shape."""
