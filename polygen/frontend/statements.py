@@ -35,6 +35,7 @@ from polygen.frontend.expr import (
 )
 from polygen.frontend.forms import Form, composed, inverse
 from polygen.frontend.gathering import behind, gathered
+from polygen.frontend.indexing import affine, form_of, index_of
 from polygen.frontend.iterators import Iterators
 from polygen.frontend.joining import leaves
 from polygen.frontend.monoids import INDEX, MONOIDS, VALUE
@@ -53,9 +54,6 @@ from polygen.frontend.program import (
     Statement,
     Tensor,
     Within,
-    affine,
-    form_of,
-    index_of,
 )
 from polygen.frontend.reshaping import mixed_rows, not_affine
 from polygen.frontend.shapes import accumulator, default_output

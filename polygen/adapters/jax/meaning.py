@@ -17,6 +17,7 @@ from polygen.errors import UnsupportedProgram
 from polygen.frontend.expr import Symbolic
 from polygen.frontend.forms import Form
 from polygen.frontend.functions import TABLE
+from polygen.frontend.indexing import form_of
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -28,7 +29,6 @@ from polygen.frontend.program import (
     Pointwise,
     Program,
     Within,
-    form_of,
 )
 
 jnp = jax.numpy

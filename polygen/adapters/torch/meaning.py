@@ -19,6 +19,7 @@ from polygen.frontend import philox
 from polygen.frontend.expr import Symbolic
 from polygen.frontend.forms import Form
 from polygen.frontend.functions import TABLE
+from polygen.frontend.indexing import form_of
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -33,7 +34,6 @@ from polygen.frontend.program import (
     Pointwise,
     Program,
     Within,
-    form_of,
 )
 
 
