@@ -252,11 +252,11 @@ def reach_of(form: Form) -> Reach:
     """A form over axes as the simplest reach."""
     if not form.terms:
         return Reach(None, offset=form.offset)
-    (first, *others) = form.terms
-    if others or first.modulo or form.padded:
+    only = form.only
+    if only is None:
         return Reach(None, form=form)
-    assert isinstance(first.of, int)
-    return Reach(first.of, first.scale, form.offset, first.per)
+    assert isinstance(only.of, int)
+    return Reach(only.of, only.scale, form.offset, only.per)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -277,6 +277,11 @@ class ViewNode:
         """Per axis of the view the source's axis it runs along; None for a new one."""
         along = {reach.axis: axis for axis, reach in enumerate(self.reaches)}
         return tuple(along.get(axis) for axis in range(len(self.dims)))
+
+    @property
+    def by_index(self) -> bool:
+        """Whether rows are taken by index."""
+        return any(reach.rows is not None for reach in self.reaches)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

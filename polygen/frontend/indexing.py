@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.forms import Digit, Form
 from polygen.frontend.program import Affine, Gathered, Index, Within
@@ -55,7 +57,12 @@ def index_of(form: Form) -> Index:
     """A sum of digits as what it is in its simplest form."""
     if not form.terms:
         return form.offset
-    (first, *others) = form.terms
-    if others or first.modulo or form.padded:
-        return form
-    return affine_of(str(first.of), first.scale, form.offset, first.per)
+    only = form.only
+    return form if only is None else affine_of(str(only.of), only.scale, form.offset, only.per)
+
+
+def moved(index: Index, first: int) -> Index:
+    """Where something lies in an array that begins so much before it."""
+    assert not isinstance(index, Within | Gathered)  # results are stored in places of their own
+    form = form_of(index)
+    return index_of(replace(form, offset=form.offset + first)) if first else index

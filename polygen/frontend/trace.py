@@ -239,7 +239,7 @@ class Trace:
         left, right, kinds = rounded(self, left, right, describe_product(text, left, right))
         check_matmul_dtypes((names[0], kinds[0]), (names[1], kinds[1]))
         for name, node in zip(names, (left, right), strict=True):
-            if kinds[0] == F32 and isinstance(node, ViewNode) and _by_index(node):
+            if kinds[0] == F32 and isinstance(node, ViewNode) and node.by_index:
                 raise DTypeError(
                     f"{name} of f32 in a product",
                     why="rows by index are copied as computed operands are, of which those of f32 "
@@ -343,11 +343,6 @@ class Trace:
         if list(reaches) == whole and tuple(dims) == node.dims:
             return node
         return self._intern(ViewNode, node, tuple(reaches), tuple(dims))
-
-
-def _by_index(node: ViewNode) -> bool:
-    """Whether rows are taken by index."""
-    return any(reach.rows is not None for reach in node.reaches)
 
 
 def _number(value: Any) -> float | None:
