@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from polygen.frontend.expr import ApplyNode, Dims, Node, ProductNode, Reach, ViewNode, describe
+from polygen.frontend.describing import describe
 from polygen.frontend.forms import Form, composed
 from polygen.frontend.gathering import gathered
 from polygen.frontend.indexing import affine, form_of, index_of
+from polygen.frontend.nodes import ApplyNode, Dims, Node, ProductNode, Reach, ViewNode
 from polygen.frontend.program import Dim, Gathered, Index, Within
 from polygen.frontend.reshaping import mixed_rows, not_affine
 

@@ -10,9 +10,10 @@ from operator import index
 from typing import Any
 
 from polygen.errors import ShapeError, TraceError, UnsupportedProgram, echo
+from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import BOOL, F32
-from polygen.frontend.expr import Dims, ExtentNode, FoldNode, JoinNode, Node, describe
 from polygen.frontend.monoids import INDEX, MONOIDS
+from polygen.frontend.nodes import Dims, ExtentNode, FoldNode, JoinNode, Node
 from polygen.frontend.shapes import shape_text
 from polygen.frontend.trace import Trace
 

@@ -20,8 +20,8 @@ import numpy as np
 from polygen.errors import TraceError
 from polygen.frontend import nibbles, philox
 from polygen.frontend.dtypes import BOOL, F32, DType
-from polygen.frontend.expr import Symbolic
 from polygen.frontend.rounding import round_to
+from polygen.frontend.symbolic import Symbolic
 
 
 @dataclass(frozen=True, slots=True)

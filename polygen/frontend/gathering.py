@@ -22,8 +22,11 @@ from polygen.errors import (
     TraceError,
     UnsupportedProgram,
 )
+from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import S32
-from polygen.frontend.expr import (
+from polygen.frontend.forms import Form
+from polygen.frontend.functions import INDEX_HINT
+from polygen.frontend.nodes import (
     ApplyNode,
     CoordinateNode,
     Dims,
@@ -31,14 +34,11 @@ from polygen.frontend.expr import (
     Node,
     ProductNode,
     ScalarNode,
-    Symbolic,
     ViewNode,
-    describe,
 )
-from polygen.frontend.forms import Form
-from polygen.frontend.functions import INDEX_HINT
 from polygen.frontend.program import Dim, Gathered, Index, Within
 from polygen.frontend.shapes import shape_text
+from polygen.frontend.symbolic import Symbolic
 
 _RANKS = (1, 2)  # of what is indexed
 

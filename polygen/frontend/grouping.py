@@ -11,8 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from polygen.errors import DTypeError, ShapeError, UnsupportedProgram
+from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import S32
-from polygen.frontend.expr import (
+from polygen.frontend.forms import Form
+from polygen.frontend.nodes import (
     ApplyNode,
     Dims,
     FoldNode,
@@ -21,9 +23,7 @@ from polygen.frontend.expr import (
     Node,
     ProductNode,
     ViewNode,
-    describe,
 )
-from polygen.frontend.forms import Form
 from polygen.frontend.program import (
     Access,
     Affine,

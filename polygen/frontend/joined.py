@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from polygen.errors import PolygenError, ShapeError, TraceError, shortened
-from polygen.frontend.expr import describe
+from polygen.frontend.describing import describe
 from polygen.frontend.joining import concatenated, part
 from polygen.frontend.shapes import shape_text
 from polygen.frontend.traced import Traced

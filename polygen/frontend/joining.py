@@ -19,8 +19,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from polygen.errors import DTypeError, ShapeError, UnsupportedProgram
+from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import S8, DType
-from polygen.frontend.expr import (
+from polygen.frontend.nodes import (
     ApplyNode,
     CoordinateNode,
     Dims,
@@ -30,7 +31,6 @@ from polygen.frontend.expr import (
     ProductNode,
     Reach,
     ViewNode,
-    describe,
 )
 from polygen.frontend.program import Dim
 from polygen.frontend.shapes import ProductAxes, shape_text

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from polygen.errors import ShapeError
-from polygen.frontend.expr import GROUPED, Dims, GroupNode, Node, describe
+from polygen.frontend.describing import describe
 from polygen.frontend.grouping import grouped_axes, require_ends, rows_of_groups
+from polygen.frontend.nodes import GROUPED, Dims, GroupNode, Node
 from polygen.frontend.shapes import ProductAxes, matmul_axes
 from polygen.frontend.subscripts import (
     einsum_axes,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from polygen.errors import DTypeError
+from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import BF16, BOOL, F16, F32, F64, TF32, U8, DType
-from polygen.frontend.expr import (
+from polygen.frontend.nodes import (
     ApplyNode,
     FoldNode,
     GroupNode,
@@ -15,7 +16,6 @@ from polygen.frontend.expr import (
     ProductNode,
     ScalarNode,
     ViewNode,
-    describe,
 )
 from polygen.frontend.shapes import MATMUL_DTYPES, default_output
 

@@ -25,8 +25,15 @@ from polygen.frontend.addressing import (
     stretched,
     unview,
 )
+from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import BOOL, F32, S32, STORED, TF32, DType
-from polygen.frontend.expr import (
+from polygen.frontend.forms import Form, composed, inverse
+from polygen.frontend.gathering import behind
+from polygen.frontend.indexing import form_of, index_of, moved
+from polygen.frontend.iterators import Iterators
+from polygen.frontend.joining import leaves
+from polygen.frontend.monoids import INDEX, MONOIDS, VALUE
+from polygen.frontend.nodes import (
     ApplyNode,
     CoordinateNode,
     ExtentNode,
@@ -37,14 +44,7 @@ from polygen.frontend.expr import (
     ProductNode,
     ScalarNode,
     ViewNode,
-    describe,
 )
-from polygen.frontend.forms import Form, composed, inverse
-from polygen.frontend.gathering import behind
-from polygen.frontend.indexing import form_of, index_of, moved
-from polygen.frontend.iterators import Iterators
-from polygen.frontend.joining import leaves
-from polygen.frontend.monoids import INDEX, MONOIDS, VALUE
 from polygen.frontend.program import (
     Access,
     Argument,

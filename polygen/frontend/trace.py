@@ -19,22 +19,8 @@ from typing import Any
 import numpy as np
 
 from polygen.errors import DTypeError, ShapeError, TraceError, UnsupportedProgram
+from polygen.frontend.describing import describe, describe_cast, describe_product
 from polygen.frontend.dtypes import ALWAYS_STORED, BOOL, F32, F64, STORED, TF32, DType
-from polygen.frontend.expr import (
-    ApplyNode,
-    CoordinateNode,
-    InputNode,
-    JoinNode,
-    Node,
-    ProductNode,
-    Reach,
-    ScalarNode,
-    Size,
-    ViewNode,
-    describe,
-    describe_cast,
-    describe_product,
-)
 from polygen.frontend.functions import TABLE, bind, expand
 from polygen.frontend.gathering import require_rows, require_source
 from polygen.frontend.joining import (
@@ -46,12 +32,24 @@ from polygen.frontend.joining import (
     taken,
     takes_part,
 )
+from polygen.frontend.nodes import (
+    ApplyNode,
+    CoordinateNode,
+    InputNode,
+    JoinNode,
+    Node,
+    ProductNode,
+    Reach,
+    ScalarNode,
+    ViewNode,
+)
 from polygen.frontend.operands import rounded
 from polygen.frontend.program import Dim, Tensor
 from polygen.frontend.reaching import through
 from polygen.frontend.reshaping import axes_by_digits, reshaped, split_labels
 from polygen.frontend.shapes import ProductAxes, broadcast, check_matmul_dtypes
 from polygen.frontend.subscripts import notation
+from polygen.frontend.symbolic import Size
 from polygen.frontend.windows import padded, windows
 
 _COMMUTATIVE = {"add", "mul", "minimum", "maximum"}

@@ -14,14 +14,16 @@ import numpy as np
 
 from polygen.errors import DTypeError, ShapeError, TraceError
 from polygen.frontend import multiplying
+from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import ALWAYS_STORED, BOOL, DType
 from polygen.frontend.dtypes import dtype as to_dtype
-from polygen.frontend.expr import Node, Size, Symbolic, describe
 from polygen.frontend.folding import METHODS, folded, refuse_keywords
 from polygen.frontend.functions import ALIASES, TABLE, closest
 from polygen.frontend.gathering import index_array
+from polygen.frontend.nodes import Node
 from polygen.frontend.shapes import shape_text
 from polygen.frontend.subscripts import tensordot_subscripts
+from polygen.frontend.symbolic import Size, Symbolic
 from polygen.frontend.trace import Trace
 from polygen.frontend.views import diagonal, permutation, repetition, subscript, swapped
 

@@ -14,7 +14,6 @@ import jax
 
 from polygen.adapters.kernels import sizes_of
 from polygen.errors import UnsupportedProgram
-from polygen.frontend.expr import Symbolic
 from polygen.frontend.forms import Form
 from polygen.frontend.functions import TABLE
 from polygen.frontend.indexing import form_of
@@ -30,6 +29,7 @@ from polygen.frontend.program import (
     Program,
     Within,
 )
+from polygen.frontend.symbolic import Symbolic
 
 jnp = jax.numpy
 

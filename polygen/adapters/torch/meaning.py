@@ -16,7 +16,6 @@ import torch
 
 from polygen.adapters.torch.tensors import torch_dtype
 from polygen.frontend import philox
-from polygen.frontend.expr import Symbolic
 from polygen.frontend.forms import Form
 from polygen.frontend.functions import TABLE
 from polygen.frontend.indexing import form_of
@@ -35,6 +34,7 @@ from polygen.frontend.program import (
     Program,
     Within,
 )
+from polygen.frontend.symbolic import Symbolic
 
 
 def _both(function: Callable[..., Any]) -> Callable[..., Any]:
