@@ -25,7 +25,7 @@ from polygen.errors import (
 from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import S32
 from polygen.frontend.forms import Form
-from polygen.frontend.functions import INDEX_HINT
+from polygen.frontend.names import INDEX_HINT
 from polygen.frontend.nodes import (
     ApplyNode,
     CoordinateNode,

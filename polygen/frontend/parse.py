@@ -22,9 +22,10 @@ from polygen.frontend.dtypes import ALWAYS_STORED
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.folding import METHODS
 from polygen.frontend.folds import PUBLIC as FOLDS
-from polygen.frontend.functions import ALIASES, INDEX_HINT, PUBLIC, closest, is_numpy
+from polygen.frontend.functions import PUBLIC
 from polygen.frontend.groups import grouped_matmul, per_group
 from polygen.frontend.joined import concatenate, split, stack
+from polygen.frontend.names import ALIASES, INDEX_HINT, closest, is_numpy
 from polygen.frontend.packed import unpack
 from polygen.frontend.products import einsum
 from polygen.frontend.random import dropout, uniform

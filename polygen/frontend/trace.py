@@ -21,7 +21,8 @@ import numpy as np
 from polygen.errors import DTypeError, ShapeError, TraceError, UnsupportedProgram
 from polygen.frontend.describing import describe, describe_cast, describe_product
 from polygen.frontend.dtypes import ALWAYS_STORED, BOOL, F32, F64, STORED, TF32, DType
-from polygen.frontend.functions import TABLE, bind, expand
+from polygen.frontend.expansion import expand
+from polygen.frontend.functions import TABLE, bind
 from polygen.frontend.gathering import require_rows, require_source
 from polygen.frontend.joining import (
     applied,

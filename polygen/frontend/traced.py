@@ -18,8 +18,9 @@ from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import ALWAYS_STORED, BOOL, DType
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.folding import METHODS, folded, refuse_keywords
-from polygen.frontend.functions import ALIASES, TABLE, closest
+from polygen.frontend.functions import TABLE
 from polygen.frontend.gathering import index_array
+from polygen.frontend.names import ALIASES, closest
 from polygen.frontend.nodes import Node
 from polygen.frontend.shapes import shape_text
 from polygen.frontend.subscripts import tensordot_subscripts

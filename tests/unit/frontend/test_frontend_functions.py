@@ -10,7 +10,8 @@ from polygen.errors import TraceError
 from polygen.frontend import functions as pg
 from polygen.frontend.build import build_program
 from polygen.frontend.evaluate import evaluate
-from polygen.frontend.functions import INTERNAL, PUBLIC, TABLE, expand
+from polygen.frontend.expansion import expand
+from polygen.frontend.functions import INTERNAL, PUBLIC, TABLE
 from polygen.frontend.signature import parse_signature
 from polygen.frontend.traced import UFUNCS
 
