@@ -20,7 +20,7 @@ from polygen.errors import TraceError
 from polygen.frontend import nibbles, philox
 from polygen.frontend.dtypes import BOOL, F32, DType
 from polygen.frontend.rounding import round_to
-from polygen.frontend.symbolic import Symbolic
+from polygen.frontend.symbolic import first_symbolic
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def _register(function: Function) -> Callable[..., Any]:
 
     def call(*args: Any, **keywords: Any) -> Any:
         values = bind(function, args, keywords)
-        symbolic = next((value for value in values if isinstance(value, Symbolic)), None)
+        symbolic = first_symbolic(values)
         if symbolic is not None:
             return symbolic.apply(function.name, *values)
         result = function.reference(*map(_plain, values))

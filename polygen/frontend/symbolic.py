@@ -1,8 +1,9 @@
-"""The operator surface that symbolic values share, and dims as a function sees them."""
+"""The operator surface that symbolic values share, and named dims as a function sees them."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from polygen.errors import TraceError
@@ -112,3 +113,8 @@ class Symbolic:
 
     def __ne__(self, other: Any) -> Any:
         return self.apply("ne", self, other)
+
+
+def first_symbolic(values: Iterable[Any]) -> Any:
+    """The first of several values that is symbolic; None: none is."""
+    return next((value for value in values if isinstance(value, Symbolic)), None)

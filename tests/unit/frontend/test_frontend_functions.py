@@ -12,8 +12,8 @@ from polygen.frontend.build import build_program
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.expansion import expand
 from polygen.frontend.functions import INTERNAL, PUBLIC, TABLE
+from polygen.frontend.numpy_functions import UFUNCS
 from polygen.frontend.signature import parse_signature
-from polygen.frontend.traced import UFUNCS
 
 POSITIVE = {"log", "log1p", "sqrt", "rsqrt"}
 BINARY = {"add", "sub", "mul", "div", "minimum", "maximum", "lt", "le", "gt", "ge", "eq", "ne"}
