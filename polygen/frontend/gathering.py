@@ -30,11 +30,13 @@ from polygen.frontend.nodes import (
     ApplyNode,
     CoordinateNode,
     Dims,
+    FoldNode,
     InputNode,
     Node,
     ProductNode,
     ScalarNode,
     ViewNode,
+    read_by,
 )
 from polygen.frontend.program import Dim, Gathered, Index, Within
 from polygen.frontend.shapes import shape_text
@@ -128,10 +130,8 @@ def behind(node: Node) -> tuple[Node, ...]:
         if found in seen:
             continue
         seen[found] = None
-        if isinstance(found, ViewNode):
-            stack.append(found.source)
-        elif isinstance(found, ApplyNode):
-            stack.extend(found.args)
+        if not isinstance(found, (FoldNode, ProductNode)):
+            stack.extend(read_by(found))
     return tuple(seen)
 
 

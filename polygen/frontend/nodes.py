@@ -6,6 +6,7 @@ is equality and a shared subexpression is one node.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from polygen.frontend.dtypes import F32, DType
@@ -203,3 +204,32 @@ Node = (
 )
 
 GROUPED = "grouped_matmul"  # the notation of a product by groups of rows
+
+
+def read_by(node: Node) -> tuple[Node, ...]:
+    """What a view, a function, a fold or a product is computed from; nothing of other nodes."""
+    if isinstance(node, ProductNode):
+        return (node.lhs, node.rhs)
+    if isinstance(node, ViewNode):
+        return (node.source,)
+    if isinstance(node, FoldNode):
+        return (node.value,)
+    return node.args if isinstance(node, ApplyNode) else ()
+
+
+def walk(root: Node, *, products: bool) -> Iterator[Node]:
+    """What a value is computed from, itself first, each once, in the order of the text.
+
+    Args:
+        root: the value.
+        products: whether to go on behind products.
+    """
+    stack, seen = [root], set[Node]()
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        yield node
+        if products or not isinstance(node, ProductNode):
+            stack.extend(reversed(read_by(node)))

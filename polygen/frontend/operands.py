@@ -8,14 +8,13 @@ from polygen.errors import DTypeError
 from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import BF16, BOOL, F16, F32, F64, TF32, U8, DType
 from polygen.frontend.nodes import (
-    ApplyNode,
-    FoldNode,
     GroupNode,
     InputNode,
     Node,
     ProductNode,
     ScalarNode,
     ViewNode,
+    walk,
 )
 from polygen.frontend.shapes import MATMUL_DTYPES, default_output
 
@@ -75,17 +74,9 @@ def _multiplied_again(node: Node) -> DType:
     """The type in which a computed value is multiplied when nothing else says: what its first
     product would store, or its first operand's; f32 if neither multiplies.
     """
-    stack: list[Node] = [node]
-    while stack:
-        found = stack.pop()
-        if isinstance(found, ViewNode):
-            stack.append(found.source)
-        elif isinstance(found, ProductNode):
+    for found in walk(node, products=False):
+        if isinstance(found, ProductNode):
             return TF32 if found.operand == TF32 else default_output(found.operand, bare=False)
-        elif isinstance(found, ApplyNode):
-            stack.extend(reversed(found.args))
-        elif isinstance(found, FoldNode):
-            stack.append(found.value)
-        elif isinstance(found, InputNode) and found.dtype in _IMPLYING:
+        if isinstance(found, InputNode) and found.dtype in _IMPLYING:
             return found.dtype
     return F32

@@ -44,6 +44,7 @@ from polygen.frontend.nodes import (
     ProductNode,
     ScalarNode,
     ViewNode,
+    walk,
 )
 from polygen.frontend.program import (
     Access,
@@ -91,23 +92,7 @@ class Builder:
             self._collect(leaf, position)
 
     def _collect(self, root: Node, position: int) -> None:
-        seen: set[Node] = set()
-        found = []
-        stack = [root]
-        while stack:
-            node = stack.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            if isinstance(node, ProductNode):
-                found.append(node)
-                stack.extend((node.rhs, node.lhs))
-            elif isinstance(node, ViewNode):
-                stack.append(node.source)
-            elif isinstance(node, FoldNode):
-                stack.append(node.value)
-            elif isinstance(node, ApplyNode):
-                stack.extend(reversed(node.args))
+        found = [node for node in walk(root, products=True) if isinstance(node, ProductNode)]
         if not found:
             raise UnsupportedProgram(
                 f"output {position}, {describe(root)}, reads no contraction",
