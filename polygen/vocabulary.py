@@ -19,8 +19,8 @@ import numpy as np
 
 from polygen.emit.functions import Emitted, expanded, recorded_error
 from polygen.frontend.dtypes import BOOL
-from polygen.frontend.expr import Symbolic
 from polygen.frontend.functions import TABLE, Function
+from polygen.frontend.symbolic import Symbolic
 
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**"}
 _COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}

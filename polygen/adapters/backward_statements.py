@@ -16,7 +16,6 @@ from typing import Any
 from polygen.adapters.derivatives import DERIVATIVES, defined, has_rules
 from polygen.errors import GradientError
 from polygen.frontend.dtypes import BOOL
-from polygen.frontend.expr import Symbolic
 from polygen.frontend.functions import TABLE
 from polygen.frontend.program import (
     Access,
@@ -29,6 +28,7 @@ from polygen.frontend.program import (
     Program,
     Statement,
 )
+from polygen.frontend.symbolic import Symbolic
 
 _COMMUTATIVE = ("add", "mul", "minimum", "maximum")
 

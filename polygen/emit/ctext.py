@@ -16,7 +16,7 @@ from polygen.emit.functions import (
 )
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import S32
-from polygen.frontend.functions import applied, expand
+from polygen.frontend.expansion import applied, expand
 from polygen.poly.ast import Binary, Block, Call, Const, Expr, For, If, LoopAst, Marked
 from polygen.poly.pointwise import Compute
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from polygen.frontend.functions import expand
+from polygen.frontend.expansion import expand
 
 FAST_BITS = 16  # results this narrow take the fast forms
 
@@ -313,7 +313,7 @@ def expanded(name: str, arguments: Sequence[Any], primitive: Callable[..., Any])
     Args:
         name: a key of `polygen.frontend.functions.TABLE`.
         arguments: the caller's values.
-        primitive: as for `polygen.frontend.functions.expand`.
+        primitive: as for `polygen.frontend.expansion.expand`.
 
     Returns:
         What the last call of `primitive` returned.

@@ -16,9 +16,9 @@ from polygen.errors import DTypeError, PolygenError, SignatureError, TraceError,
 from polygen.frontend.doubles import check_doubles
 from polygen.frontend.dtypes import ALWAYS_STORED, DType
 from polygen.frontend.dtypes import dtype as to_dtype
-from polygen.frontend.expr import Node
 from polygen.frontend.grouping import ends_of, in_groups
 from polygen.frontend.iterators import Iterators
+from polygen.frontend.nodes import Node
 from polygen.frontend.packed import stored, taken_apart
 from polygen.frontend.program import Program, Tensor
 from polygen.frontend.shapes import check_tensor

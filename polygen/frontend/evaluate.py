@@ -19,6 +19,7 @@ from polygen.frontend.forms import Form
 from polygen.frontend.functions import TABLE
 from polygen.frontend.grouping import one_group
 from polygen.frontend.groups import bounds
+from polygen.frontend.indexing import form_of
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import (
     Access,
@@ -35,7 +36,6 @@ from polygen.frontend.program import (
     Program,
     Statement,
     Within,
-    form_of,
 )
 from polygen.frontend.rounding import round_to
 

@@ -5,14 +5,15 @@ mean(v)        sum(v) / size                all(v), any(v)    min, max of v != 0
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any
 
 from polygen.errors import ShapeError, TraceError, UnsupportedProgram, echo
+from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import BOOL, F32
-from polygen.frontend.expr import Dims, ExtentNode, FoldNode, JoinNode, Node, describe
 from polygen.frontend.monoids import INDEX, MONOIDS
+from polygen.frontend.nodes import Dims, ExtentNode, FoldNode, JoinNode, Node
 from polygen.frontend.shapes import shape_text
 from polygen.frontend.trace import Trace
 
@@ -117,3 +118,14 @@ def refuse_keywords(name: str, keywords: dict[str, Any]) -> None:
     given = [word for word, value in keywords.items() if value is not None]
     if given:
         raise TraceError(f"np.{name} with {', '.join(given)}=", nearest="Leave it out")
+
+
+def reduction(name: str) -> Callable[..., Any]:
+    """NumPy's method of that name."""
+
+    def method(value: Any, axis: Any = None, keepdims: Any = False, **others: Any) -> Any:
+        refuse_keywords(name, others)
+        return value.fold(name, axis, keepdims)
+
+    method.__name__, method.__doc__ = name, f"NumPy's `{name}` along axes."
+    return method

@@ -58,6 +58,12 @@ class Form:
         """What it depends on, each once."""
         return tuple(dict.fromkeys(str(term.of) for term in self.terms))
 
+    @property
+    def only(self) -> Digit | None:
+        """The one digit, with no remainder and no place outside of the axis, that a form may be."""
+        (first, *others) = self.terms or (None,)
+        return None if first is None or others or first.modulo or self.padded else first
+
     def overlaps(self, extents: Extents) -> bool:
         """Whether several places have one number, as those of windows do."""
         terms = sorted(self.terms, key=lambda term: abs(term.scale))

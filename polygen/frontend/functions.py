@@ -2,13 +2,12 @@
 
 A *primitive* is a function the code generator emits itself. A *composite* has a definition over
 primitives (or other composites) and takes one line: its parameters and defaults are those of the
-definition, its NumPy reference is the definition run on arrays. `expand` runs a definition over
-whatever values a caller has.
+definition, its NumPy reference is the definition run on arrays. `polygen.frontend.expansion` runs a
+definition over whatever values a caller has.
 """
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +19,8 @@ import numpy as np
 from polygen.errors import TraceError
 from polygen.frontend import nibbles, philox
 from polygen.frontend.dtypes import BOOL, F32, DType
-from polygen.frontend.expr import Symbolic
 from polygen.frontend.rounding import round_to
+from polygen.frontend.symbolic import first_symbolic
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ def _register(function: Function) -> Callable[..., Any]:
 
     def call(*args: Any, **keywords: Any) -> Any:
         values = bind(function, args, keywords)
-        symbolic = next((value for value in values if isinstance(value, Symbolic)), None)
+        symbolic = first_symbolic(values)
         if symbolic is not None:
             return symbolic.apply(function.name, *values)
         result = function.reference(*map(_plain, values))
@@ -131,30 +130,6 @@ def bind(function: Function, args: Sequence[Any], keywords: Mapping[str, Any]) -
     if missing:
         raise TraceError(f"{function.name} lacks {', '.join(missing)}", nearest=form)
     return tuple(values.values())
-
-
-def closest(name: str, prefix: str = "") -> str:
-    """A sentence that says what there is in the place of an unknown name.
-
-    Args:
-        name: of a function, without its module.
-        prefix: what goes before the functions' names where they are to be written.
-    """
-    known = sorted({*TABLE, *ALIASES, "gelu"} - INTERNAL)
-    if name in known:
-        return f"It is a function: `{prefix}{name}(…)`"
-    if name in _INSTEAD:
-        return _INSTEAD[name]
-    if name in _REDUCTIONS:
-        return _OUTSIDE.format(name)
-    # What NumPy has is no misspelling of something else.
-    near = [] if is_numpy(name) else difflib.get_close_matches(name, known, n=3, cutoff=0.7)
-    return f"Did you mean {' or '.join(near)}?" if near else f"Known: {', '.join(known)}"
-
-
-def is_numpy(name: str) -> bool:
-    """Whether NumPy has a function of this name."""
-    return not name.startswith("_") and callable(vars(np).get(name))
 
 
 # --- primitives -----------------------------------------------------------------------------------
@@ -293,117 +268,3 @@ def gelu(x: Any, approximate: str = "none") -> Any:
 
 
 PUBLIC["gelu"] = gelu
-
-# NumPy's names for what the table calls otherwise; those that stand for themselves are known to the
-# tracer.
-ALIASES = {
-    "subtract": "sub",
-    "multiply": "mul",
-    "divide": "div",
-    "true_divide": "div",
-    "negative": "neg",
-    "absolute": "abs",
-    "power": "pow",
-    "float_power": "pow",
-    "fabs": "abs",
-    "rint": "round",
-    "fix": "trunc",
-    "less": "lt",
-    "less_equal": "le",
-    "greater": "gt",
-    "greater_equal": "ge",
-    "equal": "eq",
-    "not_equal": "ne",
-    "matmul": "matmul",
-    "dot": "dot",
-    "einsum": "einsum",
-    "transpose": "transpose",
-    "permute_dims": "transpose",
-    "swapaxes": "swapaxes",
-}
-
-# NumPy's and PyTorch's names of what needs more than one element; "min" and "max" of two arguments
-# are called minimum and maximum.
-# fmt: off
-_REDUCTIONS = frozenset(
-    [
-        "std", "var", "log_softmax", "norm", "cumsum", "cumprod", "median",
-    ]
-)
-# fmt: on
-
-
-# What to write in the place of functions that NumPy has and polygen has not.
-_PRODUCT = "A product of two matrices is written `x @ w` or `x @ w.T`"
-_INSTEAD = {
-    "fmax": "Where NaN may win: `maximum(a, b)`",
-    "fmin": "Where NaN may win: `minimum(a, b)`",
-    "log2": f"Write `log(a) * {1.0 / math.log(2.0)!r}`",
-    "log10": f"Write `log(a) * {1.0 / math.log(10.0)!r}`",
-    **dict.fromkeys(("tensordot", "inner", "vdot", "vecdot"), _PRODUCT),
-}
-_OUTSIDE = (
-    "There are sum, prod, max, min, mean, all, any, argmax, argmin and logsumexp: return one of "
-    "them beside the matrix, and compute {} outside"
-)
-INDEX_HINT = (
-    "An index adds axes, as c[:, None] and c[None, :] do to a vector, takes a part with constant "
-    "bounds, as v[..., :64], v[:, ::2] and v[0], or the rows that an argument names, as x[rows]"
-)
-
-
-class _Term(Symbolic):
-    """A caller's value inside a definition that `expand` runs."""
-
-    __slots__ = ("primitive", "value")
-
-    def __init__(self, value: Any, primitive: Callable[..., Any]) -> None:
-        self.value, self.primitive = value, primitive
-
-    def apply(self, function: str, *args: Any) -> Any:
-        plain = [arg.value if isinstance(arg, _Term) else arg for arg in args]
-        return _Term(expand(function, plain, self.primitive), self.primitive)
-
-
-def expand(name: str, args: Sequence[Any], primitive: Callable[..., Any]) -> Any:
-    """Runs a function of the table down to primitives over the caller's own values.
-
-    Args:
-        name: a key of `TABLE`.
-        args: the caller's values (C expressions, IR nodes, numbers), as many as the function's
-            parameters.
-        primitive: called as ``primitive(name, *args)`` for each primitive, arguments being the
-            caller's values or Python floats; what it returns stands for the result. A value may be
-            used several times, so a caller that builds text should return the name of a temporary.
-
-    Returns:
-        What the last call of `primitive` returned.
-
-    Raises:
-        TraceError: the name is unknown or the number of arguments is wrong.
-    """
-    function = TABLE.get(name)
-    if function is None:
-        raise TraceError(f"unknown function {name!r}", nearest=closest(name))
-    values = bind(function, args, {})
-    if function.definition is None:
-        return primitive(name, *values)
-    result = function.definition(*(_Term(value, primitive) for value in values))
-    return result.value
-
-
-def applied(
-    definition: Callable[..., tuple[Any, ...]], args: Sequence[Any], primitive: Callable[..., Any]
-) -> tuple[Any, ...]:
-    """Runs a definition of several results down to primitives, as `expand` runs one.
-
-    Args:
-        definition: of values with operators, over the functions of the vocabulary.
-        args: the caller's values.
-        primitive: as for `expand`.
-
-    Returns:
-        The caller's values of the results.
-    """
-    found = definition(*(_Term(value, primitive) for value in args))
-    return tuple(one.value if isinstance(one, _Term) else one for one in found)

@@ -22,23 +22,25 @@ from polygen.errors import (
     TraceError,
     UnsupportedProgram,
 )
+from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import S32
-from polygen.frontend.expr import (
+from polygen.frontend.forms import Form
+from polygen.frontend.names import INDEX_HINT
+from polygen.frontend.nodes import (
     ApplyNode,
     CoordinateNode,
     Dims,
+    FoldNode,
     InputNode,
     Node,
     ProductNode,
     ScalarNode,
-    Symbolic,
     ViewNode,
-    describe,
+    read_by,
 )
-from polygen.frontend.forms import Form
-from polygen.frontend.functions import INDEX_HINT
 from polygen.frontend.program import Dim, Gathered, Index, Within
 from polygen.frontend.shapes import shape_text
+from polygen.frontend.symbolic import Symbolic
 
 _RANKS = (1, 2)  # of what is indexed
 
@@ -128,10 +130,8 @@ def behind(node: Node) -> tuple[Node, ...]:
         if found in seen:
             continue
         seen[found] = None
-        if isinstance(found, ViewNode):
-            stack.append(found.source)
-        elif isinstance(found, ApplyNode):
-            stack.extend(found.args)
+        if not isinstance(found, (FoldNode, ProductNode)):
+            stack.extend(read_by(found))
     return tuple(seen)
 
 

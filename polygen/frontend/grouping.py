@@ -11,19 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from polygen.errors import DTypeError, ShapeError, UnsupportedProgram
+from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import S32
-from polygen.frontend.expr import (
-    ApplyNode,
-    Dims,
-    FoldNode,
-    GroupNode,
-    InputNode,
-    Node,
-    ProductNode,
-    ViewNode,
-    describe,
-)
 from polygen.frontend.forms import Form
+from polygen.frontend.nodes import Dims, FoldNode, GroupNode, InputNode, Node, ProductNode, read_by
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -159,15 +150,9 @@ def ends_of(roots: Iterable[Node]) -> InputNode | None:
         if isinstance(node, (ProductNode, GroupNode)) and node.ends is not None:
             found[node.ends] = None
             product = product or isinstance(node, ProductNode)
-        if isinstance(node, ProductNode):
-            stack += (node.lhs, node.rhs)
-        elif isinstance(node, ApplyNode):
-            stack += node.args
-        elif isinstance(node, ViewNode):
-            stack.append(node.source)
-        elif isinstance(node, FoldNode):
-            stack.append(node.value)
+        if isinstance(node, FoldNode):
             fold = node
+        stack += read_by(node)
     if found and fold is not None:
         raise UnsupportedProgram(
             f"{describe(fold)} in a function with rows in groups",

@@ -16,6 +16,7 @@ import numpy as np
 
 from polygen.errors import ArgumentError
 from polygen.frontend.grouping import grouped_axes
+from polygen.frontend.symbolic import first_symbolic
 
 Array = np.ndarray[Any, Any]
 
@@ -53,7 +54,7 @@ def grouped_matmul(x: Any, w: Any, ends: Any) -> Any:
         DTypeError: no tensor core multiplies these dtypes, or ends that are not s32.
         UnsupportedProgram: ends that are no argument of the function.
     """
-    traced = next((one for one in (x, w, ends) if hasattr(one, "grouped_matmul")), None)
+    traced = first_symbolic((x, w, ends))
     if traced is not None:
         return traced.grouped_matmul(x, w, ends)
     grouped_axes(("x", np.shape(x)), ("w", np.shape(w)), ("ends", np.shape(ends)))
@@ -79,7 +80,7 @@ def per_group(rows: Any, ends: Any, like: Any) -> Any:
         DTypeError: ends that are not s32.
         UnsupportedProgram: rows or ends that are no argument of the function.
     """
-    traced = next((one for one in (rows, ends, like) if hasattr(one, "per_group")), None)
+    traced = first_symbolic((rows, ends, like))
     if traced is not None:
         return traced.per_group(rows, ends, like)
     found = np.full((len(like), *np.shape(rows)[1:]), np.nan, np.result_type(rows))

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from polygen.errors import PolygenError, ShapeError, TraceError, shortened
-from polygen.frontend.expr import describe
+from polygen.frontend.describing import describe
 from polygen.frontend.joining import concatenated, part
 from polygen.frontend.shapes import shape_text
+from polygen.frontend.symbolic import first_symbolic
 from polygen.frontend.traced import Traced
 
 
@@ -171,7 +172,8 @@ def _traced(values: Any, what: str) -> Traced | None:
         raise TraceError(
             f"{what} of {describe(values.node)}", nearest=f"Pass a list of values: {what}([a, b])"
         )
-    return next((value for value in values if isinstance(value, Traced)), None)
+    found: Traced | None = first_symbolic(values)
+    return found
 
 
 def _plain(value: Any) -> Any:

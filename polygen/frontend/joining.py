@@ -19,8 +19,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from polygen.errors import DTypeError, ShapeError, UnsupportedProgram
+from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import S8, DType
-from polygen.frontend.expr import (
+from polygen.frontend.nodes import (
     ApplyNode,
     CoordinateNode,
     Dims,
@@ -29,8 +30,7 @@ from polygen.frontend.expr import (
     Node,
     ProductNode,
     Reach,
-    ViewNode,
-    describe,
+    walk,
 )
 from polygen.frontend.program import Dim
 from polygen.frontend.shapes import ProductAxes, shape_text
@@ -241,23 +241,8 @@ def _some(reach: Reach, extent: Dim, dims: Sequence[Dim]) -> bool:
 
 def _of_products(node: Node) -> bool:
     """Whether products without groups of rows are behind a value."""
-    stack, seen, found = [node], set[Node](), False
-    while stack:
-        one = stack.pop()
-        if one in seen:
-            continue
-        seen.add(one)
-        if isinstance(one, ProductNode):
-            if one.ends is not None:
-                return False
-            found = True
-        elif isinstance(one, ViewNode):
-            stack.append(one.source)
-        elif isinstance(one, FoldNode):
-            stack.append(one.value)
-        elif isinstance(one, ApplyNode):
-            stack.extend(one.args)
-    return found
+    found = [one for one in walk(node, products=False) if isinstance(one, ProductNode)]
+    return bool(found) and all(one.ends is None for one in found)
 
 
 def taken(trace: Trace, node: Node, reaches: Sequence[Reach], dims: Sequence[Dim]) -> Node:

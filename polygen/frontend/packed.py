@@ -12,8 +12,8 @@ import numpy as np
 
 from polygen.errors import DTypeError, ShapeError
 from polygen.frontend.coordinates import indices, repeat
+from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import U8
-from polygen.frontend.expr import describe
 from polygen.frontend.nibbles import nibble_i4, nibble_u4
 from polygen.frontend.program import Tensor
 from polygen.frontend.shapes import shape_text

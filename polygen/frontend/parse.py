@@ -10,92 +10,36 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
-import math
 import operator
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from polygen.errors import DTypeError, ExpressionError
-from polygen.frontend.coordinates import indices, repeat, tril, triu
 from polygen.frontend.dtypes import ALWAYS_STORED
 from polygen.frontend.dtypes import dtype as to_dtype
 from polygen.frontend.folding import METHODS
 from polygen.frontend.folds import PUBLIC as FOLDS
-from polygen.frontend.functions import ALIASES, INDEX_HINT, PUBLIC, closest, is_numpy
-from polygen.frontend.groups import grouped_matmul, per_group
-from polygen.frontend.joined import concatenate, split, stack
-from polygen.frontend.packed import unpack
-from polygen.frontend.products import einsum
-from polygen.frontend.random import dropout, uniform
+from polygen.frontend.names import INDEX_HINT, closest, is_numpy
+from polygen.frontend.written import (
+    BINARY,
+    COMPARE,
+    CONSTANTS,
+    FUNCTIONS,
+    INSTEAD,
+    JOINED,
+    KNOWN,
+    LITERALS,
+    MODULES,
+    UNARY,
+    as_function,
+    suggestion,
+)
 
 Values = Mapping[str, Any]
 Evaluate = Callable[[Values], Any]
 
-_MODULES = ("np", "numpy", "pg", "polygen", "math")
-_CONSTANTS = {"pi": math.pi, "e": math.e, "inf": math.inf, "nan": math.nan}
 _LONGEST = 4096  # characters
 _DEEPEST = 250  # levels; each takes up to four of the thousand calls that Python's stack holds
-_SHOWN = 80  # characters of a suggestion
-
-_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.Pow: operator.pow,
-    ast.MatMult: operator.matmul,
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-}
-_UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-    ast.Invert: operator.invert,
-}
-_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-}
-# What is not part of expressions, how it is called, and what is written in its place.
-_INSTEAD: dict[type[ast.AST], tuple[str, str]] = {
-    ast.IfExp: ("a conditional expression", "where({0.test}, {0.body}, {0.orelse})"),
-    ast.And: ("and", "logical_and({0.values[0]}, {0.values[1]})"),
-    ast.Or: ("or", "logical_or({0.values[0]}, {0.values[1]})"),
-    ast.Not: ("not", "logical_not({0.operand})"),
-    ast.Lambda: ("a lambda", "{0.body}"),
-    ast.NamedExpr: ("an assignment", "{0.value}"),
-    ast.FloorDiv: ("//", "{0.left} / {0.right}"),
-}
-
-
-def _special() -> dict[str, Callable[..., Any]]:
-    """NumPy's other names, on traced values as on arrays."""
-    others: dict[str, Callable[..., Any]] = {
-        "matmul": lambda a, b: a @ b,
-        "dot": lambda a, b: a @ b,
-        "transpose": lambda a, axes=None: a.T if axes is None else a.transpose(axes),
-        "swapaxes": lambda a, axis1, axis2: a.swapaxes(axis1, axis2),
-        "einsum": einsum,
-    }
-    return {alias: others.get(name) or PUBLIC[name] for alias, name in ALIASES.items()}
-
-
-_FUNCTIONS = PUBLIC | _special()
-_FUNCTIONS |= {"indices": indices, "repeat": repeat, "unpack": unpack}
-_FUNCTIONS |= {"tril": tril, "triu": triu}
-_FUNCTIONS |= {"dropout": dropout, "uniform": uniform}
-_FUNCTIONS |= {"grouped_matmul": grouped_matmul, "per_group": per_group}
-_JOINED = {"concatenate": concatenate, "concat": concatenate, "stack": stack}
-_FUNCTIONS |= FOLDS | _JOINED | {"split": split}
-# Those with arguments that are no arrays.
-_LITERALS = ("einsum", "swapaxes", "transpose", "permute_dims", "unpack", "repeat", *FOLDS)
-_LITERALS += ("tril", "triu", "split")
-_KNOWN = 'Known: .T, .mT, .swapaxes(1, 2), .transpose(0, 2, 1), .astype("f16")'
 
 
 def parse_expression(text: str, names: Sequence[str]) -> Callable[..., Any]:
@@ -150,30 +94,6 @@ def parse_expression(text: str, names: Sequence[str]) -> Callable[..., Any]:
     return expression
 
 
-def _suggestion(form: str, node: ast.AST) -> str:
-    """A form filled with the texts of a node's parts; in words where that would be long."""
-    text = re.sub(
-        r"\{0\.(\w+)(?:\[(\d)\])?\}",
-        lambda found: _source(getattr(node, found[1]), found[2]),
-        form,
-    )
-    return f"Write `{text}`" if len(text) <= _SHOWN else f"Write `{form.partition('(')[0]}(…)`"
-
-
-def _source(part: Any, position: str | None) -> str:
-    return ast.unparse(part if position is None else part[int(position)])
-
-
-def _as_function(called: ast.Attribute, node: ast.Call) -> str:
-    """How a method is written that is a function here."""
-    if called.attr not in _FUNCTIONS:
-        return closest(called.attr) if is_numpy(called.attr) else _KNOWN
-    text = ast.unparse(
-        ast.Call(ast.Name(called.attr), [called.value, *node.args], list(node.keywords))
-    )
-    return f"Write `{text}`" if len(text) <= _SHOWN else f"Write `{called.attr}(…)`"
-
-
 class _Reader:
     """Turns syntax nodes into closures; knows the text for its messages."""
 
@@ -221,11 +141,11 @@ class _Reader:
 
     def _unknown(self, kind: ast.AST, node: ast.AST) -> NoReturn:
         """Refuse an operator or a node, with the same thing said in the vocabulary."""
-        name, form = _INSTEAD.get(type(kind), (type(kind).__name__, ""))
+        name, form = INSTEAD.get(type(kind), (type(kind).__name__, ""))
         self.fail(
             node,
             f"{name} is not part of expressions",
-            nearest=_suggestion(form, node) if form else "Use array operations",
+            nearest=suggestion(form, node) if form else "Use array operations",
         )
 
     def _constant(self, node: ast.Constant) -> Evaluate:
@@ -244,7 +164,7 @@ class _Reader:
         if name not in self.names:
             near = difflib.get_close_matches(name, self.names, n=3, cutoff=0.5)
             known = " or ".join(near) if near else ""
-            reason = f"{name} is a function" if name in _FUNCTIONS else ""
+            reason = f"{name} is a function" if name in FUNCTIONS else ""
             self.fail(
                 node,
                 f"unknown name {name!r}",
@@ -268,7 +188,7 @@ class _Reader:
         return evaluate
 
     def _binop(self, node: ast.BinOp) -> Evaluate:
-        function = _BINARY.get(type(node.op))
+        function = BINARY.get(type(node.op))
         if function is None:
             self._unknown(node.op, node)
         return self._guarded(node, function, self.read(node.left), self.read(node.right))
@@ -277,7 +197,7 @@ class _Reader:
         self._unknown(node.op, node)
 
     def _unaryop(self, node: ast.UnaryOp) -> Evaluate:
-        function = _UNARY.get(type(node.op))
+        function = UNARY.get(type(node.op))
         if function is None:
             self._unknown(node.op, node)
         return self._guarded(node, function, self.read(node.operand))
@@ -289,9 +209,9 @@ class _Reader:
                 ast.Compare(sides[at], [node.ops[at]], [sides[at + 1]]) for at in (0, 1)
             )
             both = ast.BoolOp(ast.And(), [first, second])
-            nearest = _suggestion(_INSTEAD[ast.And][1], both)
+            nearest = suggestion(INSTEAD[ast.And][1], both)
             self.fail(node, "a chained comparison", nearest=nearest)
-        function = _COMPARE.get(type(node.ops[0]))
+        function = COMPARE.get(type(node.ops[0]))
         if function is None:
             self._unknown(node.ops[0], node)
         return self._guarded(node, function, self.read(node.left), self.read(node.comparators[0]))
@@ -302,21 +222,21 @@ class _Reader:
 
     def _attribute(self, node: ast.Attribute) -> Evaluate:
         if self._is_module(node.value):
-            value = _CONSTANTS.get(node.attr)
+            value = CONSTANTS.get(node.attr)
             if value is None:
                 self.fail(
                     node,
                     f"unknown constant {node.attr!r}",
-                    nearest=f"Known: {', '.join(_CONSTANTS)}",
+                    nearest=f"Known: {', '.join(CONSTANTS)}",
                 )
             return lambda _: value
         if node.attr not in ("T", "mT"):
-            self.fail(node, f"unknown attribute .{node.attr}", nearest=_KNOWN)
+            self.fail(node, f"unknown attribute .{node.attr}", nearest=KNOWN)
         return self._guarded(node, operator.attrgetter(node.attr), self.read(node.value))
 
     def _is_module(self, node: ast.expr) -> bool:
         """Whether a name stands for NumPy or polygen; an argument of that name comes first."""
-        return isinstance(node, ast.Name) and node.id in _MODULES and node.id not in self.names
+        return isinstance(node, ast.Name) and node.id in MODULES and node.id not in self.names
 
     def _subscript(self, node: ast.Subscript) -> Evaluate:
         items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
@@ -369,13 +289,13 @@ class _Reader:
                 return self._function(called.attr, ast.copy_location(reduced, node))
             if called.attr in ("swapaxes", "transpose"):
                 return self._permuted(called.attr, called.value, node)
-            self.fail(called, f"unknown method .{called.attr}", nearest=_as_function(called, node))
+            self.fail(called, f"unknown method .{called.attr}", nearest=as_function(called, node))
         if not isinstance(called, ast.Name):
             self.fail(called, "this cannot be called", nearest="Call a function by its name")
         return self._function(called.id, node)
 
     def _function(self, name: str, node: ast.Call) -> Evaluate:
-        function = _FUNCTIONS.get(name)
+        function = FUNCTIONS.get(name)
         if function is None:
             what = f"polygen has no `{name}`" if is_numpy(name) else f"unknown function {name!r}"
             self.fail(node, what, nearest=closest(name))
@@ -396,15 +316,15 @@ class _Reader:
 
     def _argument(self, name: str, node: ast.expr) -> Evaluate:
         """An argument of a function, some of which take subscripts or axes beside arrays."""
-        if name in _JOINED and isinstance(node, (ast.List, ast.Tuple)):
+        if name in JOINED and isinstance(node, (ast.List, ast.Tuple)):
             return self._tuple(node)
-        found = self._literal(node) if name in _LITERALS else NotImplemented
+        found = self._literal(node) if name in LITERALS else NotImplemented
         return self.read(node) if found is NotImplemented else lambda _: found
 
     def _permuted(self, method: str, value: ast.expr, node: ast.Call) -> Evaluate:
         axes = [self._literal(arg) for arg in node.args]
         if NotImplemented in axes or node.keywords:
-            self.fail(node, f".{method} takes axes as numbers", nearest=_KNOWN)
+            self.fail(node, f".{method} takes axes as numbers", nearest=KNOWN)
         return self._guarded(node, lambda array: getattr(array, method)(*axes), self.read(value))
 
     def _is_constant(self, node: ast.expr) -> bool:

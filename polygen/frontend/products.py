@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from polygen.frontend.traced import Traced
+from polygen.frontend.symbolic import first_symbolic
 
 
 def matmul(x: Any, y: Any) -> Any:
@@ -31,5 +31,5 @@ def einsum(subscripts: str, *operands: Any) -> Any:
         ShapeError: they do not fit the operands' dims.
         UnsupportedProgram: a diagonal, a sum over one operand alone, more than two operands.
     """
-    traced = next((operand for operand in operands if isinstance(operand, Traced)), None)
+    traced = first_symbolic(operands)
     return (np if traced is None else traced).einsum(subscripts, *operands)

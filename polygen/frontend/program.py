@@ -21,9 +21,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from polygen.brief import Brief
-from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
-from polygen.frontend.forms import Digit, Form
+from polygen.frontend.forms import Form
 
 Dim = str | int  # a size: a name (run-time argument) or a number
 
@@ -33,7 +32,8 @@ class Affine:
     """``scale * floor(iterator / per) + offset``: so an axis is indexed by a slice with constant
     bounds and step, and by elements that are repeated `per` times.
 
-    Made by `affine`, which gives the iterator's name where this would say nothing more.
+    Made by `polygen.frontend.indexing.affine`, which gives the iterator's name where this would say
+    nothing more.
     """
 
     iterator: str
@@ -92,60 +92,6 @@ class Gathered:
 # An iterator's name, a constant (0 on an axis of size 1), a slice, what a reshape or a window makes
 # of several, a row of a group, or one that a vector names.
 Index = str | int | Affine | Form | Within | Gathered
-
-
-def affine(index: Index, scale: int, offset: int, per: int = 1) -> Index:
-    """``scale * floor(index / per) + offset`` in its simplest form; `scale` is not 0.
-
-    Raises:
-        UnsupportedProgram: parts of an index of several terms are counted.
-    """
-    if isinstance(index, int):
-        return scale * (index // per) + offset
-    assert not isinstance(index, (Within, Form))  # made when views are resolved; see `index_of`
-    if isinstance(index, Gathered):
-        if (scale, offset, per) == (1, 0, 1):
-            return index
-        raise UnsupportedProgram(
-            f"{index} counts elements of a part of an axis, or of repeated ones",
-            nearest="Take x[rows] of the whole array first, and the part of the other axis of that",
-        )
-    if isinstance(index, Affine):
-        if per > 1 and (index.scale, index.offset) != (1, 0):
-            raise UnsupportedProgram(
-                f"elements of a slice, {index}, are repeated {per} times",
-                nearest="Slice before repeating",
-            )
-        inner = index.per * per
-        return affine_of(index.iterator, scale * index.scale, scale * index.offset + offset, inner)
-    return affine_of(index, scale, offset, per)
-
-
-def affine_of(iterator: str, scale: int, offset: int, per: int) -> Index:
-    """The same of an iterator."""
-    plain = (scale, offset, per) == (1, 0, 1)
-    return iterator if plain else Affine(iterator, scale, offset, per)
-
-
-def form_of(index: str | int | Affine | Form) -> Form:
-    """An index as a sum of digits."""
-    if isinstance(index, Form):
-        return index
-    if isinstance(index, int):
-        return Form((), index)
-    if isinstance(index, Affine):
-        return Form((Digit(index.iterator, index.scale, index.per),), index.offset)
-    return Form((Digit(index),))
-
-
-def index_of(form: Form) -> Index:
-    """A sum of digits as what it is in its simplest form."""
-    if not form.terms:
-        return form.offset
-    (first, *others) = form.terms
-    if others or first.modulo or form.padded:
-        return form
-    return affine_of(str(first.of), first.scale, form.offset, first.per)
 
 
 @dataclass(frozen=True, slots=True)

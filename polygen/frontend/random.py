@@ -13,9 +13,9 @@ import numpy as np
 
 from polygen.errors import ShapeError, TraceError
 from polygen.frontend.coordinates import indices
-from polygen.frontend.expr import Symbolic
 from polygen.frontend.functions import where
 from polygen.frontend.philox import uniform as numbers
+from polygen.frontend.symbolic import Symbolic
 
 _WORDS = 4  # of the counter
 _MOST_SEED = 2**24  # f32 holds every whole number up to it

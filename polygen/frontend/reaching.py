@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from polygen.errors import ShapeError
-from polygen.frontend.expr import Reach, ViewNode, describe, reach_of
+from polygen.frontend.describing import describe
 from polygen.frontend.forms import composed
 from polygen.frontend.gathering import one_row
+from polygen.frontend.nodes import Reach, ViewNode, reach_of
 from polygen.frontend.program import Dim
 from polygen.frontend.reshaping import mixed_rows, not_affine
 

@@ -17,10 +17,12 @@ from operator import index
 from typing import Any
 
 from polygen.errors import PolygenError, ShapeError, UnsupportedProgram, shortened
-from polygen.frontend.expr import Dims, Node, Reach, Size, ViewNode, describe, reach_of
+from polygen.frontend.describing import describe
 from polygen.frontend.forms import Digit, Form, composed
+from polygen.frontend.nodes import Dims, Node, Reach, ViewNode, reach_of
 from polygen.frontend.program import Dim
 from polygen.frontend.shapes import ProductAxes, shape_text
+from polygen.frontend.symbolic import Size
 
 _RUN = "the run"
 

@@ -27,7 +27,7 @@ from polygen.frontend.dtypes import (
     DType,
 )
 from polygen.frontend.dtypes import dtype as to_dtype
-from polygen.frontend.expr import Dims
+from polygen.frontend.nodes import Dims
 from polygen.frontend.program import Dim, Tensor
 
 MATMUL_DTYPES = (F16, BF16, TF32, F32, F64, E4M3, E5M2, S8, U8)

@@ -6,7 +6,7 @@
 2. A pointwise node becomes a statement over the whole domain of what it is computed for: an
    output, or an operand. Walking down from there, `index` says what indexes each axis of a node: a
    broadcast axis drops to 0, a view permutes, a slice scales and shifts. So `(x @ w).T + r` reads
-   v0[j,i] and r[i,j].
+   v0[j,i] and r[i,j] (`polygen.frontend.addressing`).
 3. A (node, index, domain) triple is computed once; the last statement of an output casts to its
    dtype.
 """
@@ -17,27 +17,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from polygen.errors import DTypeError, UnsupportedProgram
+from polygen.frontend.addressing import (
+    Indices,
+    argument_index,
+    arguments,
+    first_product,
+    stretched,
+    unview,
+)
+from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import BOOL, F32, S32, STORED, TF32, DType
-from polygen.frontend.expr import (
+from polygen.frontend.forms import Form, composed, inverse
+from polygen.frontend.gathering import behind
+from polygen.frontend.indexing import form_of, index_of, moved
+from polygen.frontend.iterators import Iterators
+from polygen.frontend.joining import leaves
+from polygen.frontend.monoids import INDEX, MONOIDS, VALUE
+from polygen.frontend.nodes import (
     ApplyNode,
     CoordinateNode,
-    Dims,
     ExtentNode,
     FoldNode,
     GroupNode,
     InputNode,
     Node,
     ProductNode,
-    Reach,
     ScalarNode,
     ViewNode,
-    describe,
+    walk,
 )
-from polygen.frontend.forms import Form, composed, inverse
-from polygen.frontend.gathering import behind, gathered
-from polygen.frontend.iterators import Iterators
-from polygen.frontend.joining import leaves
-from polygen.frontend.monoids import INDEX, MONOIDS, VALUE
 from polygen.frontend.program import (
     Access,
     Argument,
@@ -53,69 +61,10 @@ from polygen.frontend.program import (
     Statement,
     Tensor,
     Within,
-    affine,
-    form_of,
-    index_of,
 )
-from polygen.frontend.reshaping import mixed_rows, not_affine
 from polygen.frontend.shapes import accumulator, default_output
 
 Domain = tuple[tuple[str, Dim], ...]
-Indices = tuple[Index, ...]
-
-
-def _unview(node: Node, index: Indices, sizes: Mapping[str, Dim]) -> tuple[Node, Indices]:
-    """The node under views, and the index that reaches the same element.
-
-    Args:
-        node: perhaps a view.
-        index: of its element.
-        sizes: of the iterators.
-    """
-    while isinstance(node, ViewNode):
-        index = tuple(
-            _reached(node, reach, index, extent, sizes)
-            for reach, extent in zip(node.reaches, node.source.dims, strict=True)
-        )
-        node = node.source
-    return node, index
-
-
-def _reached(
-    view: ViewNode, reach: Reach, index: Indices, extent: Dim, sizes: Mapping[str, Dim]
-) -> Index:
-    """What indexes an axis of a view's source."""
-    if reach.form is None:
-        if reach.axis is None:
-            return reach.offset
-        merged = reach.per > 1 and any(one.form is not None for one in view.reaches)
-        if not merged and not isinstance(index[reach.axis], Form):
-            place = affine(index[reach.axis], reach.scale, reach.offset, reach.per)
-            return place if reach.rows is None else gathered(place, reach.rows, extent)
-    whole = reach.whole
-    places = {term.of: index[int(term.of)] for term in whole.terms}
-    if reach.rows is not None or any(isinstance(one, Gathered) for one in places.values()):
-        raise mixed_rows(describe(view))
-    forms = {
-        of: form_of(one) for of, one in places.items() if not isinstance(one, Gathered | Within)
-    }
-    found = composed(whole, forms, sizes)
-    if found is None:
-        raise not_affine(describe(view))
-    return index_of(found)
-
-
-def _stretched(dims: Dims, index: Indices, extents: Dims) -> Indices:
-    """An index along longer extents, as an index of axes of which some have size 1."""
-    return tuple(
-        at if dim == extent else 0 for dim, at, extent in zip(dims, index, extents, strict=True)
-    )
-
-
-def _argument_index(dims: Dims, index: Indices, arg: Node) -> Indices:
-    """How a node of dims `dims`, indexed by `index`, addresses an argument broadcast to it."""
-    skip = len(dims) - len(arg.dims)
-    return _stretched(arg.dims, index[skip:], dims[skip:])
 
 
 @dataclass(slots=True)
@@ -143,23 +92,7 @@ class Builder:
             self._collect(leaf, position)
 
     def _collect(self, root: Node, position: int) -> None:
-        seen: set[Node] = set()
-        found = []
-        stack = [root]
-        while stack:
-            node = stack.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            if isinstance(node, ProductNode):
-                found.append(node)
-                stack.extend((node.rhs, node.lhs))
-            elif isinstance(node, ViewNode):
-                stack.append(node.source)
-            elif isinstance(node, FoldNode):
-                stack.append(node.value)
-            elif isinstance(node, ApplyNode):
-                stack.extend(reversed(node.args))
+        found = [node for node in walk(root, products=True) if isinstance(node, ProductNode)]
         if not found:
             raise UnsupportedProgram(
                 f"output {position}, {describe(root)}, reads no contraction",
@@ -190,7 +123,7 @@ class Builder:
             for operand, labels in ((node.lhs, node.lhs_labels), (node.rhs, node.rhs_labels)):
                 index = tuple(names[label] for label in labels)
                 along = tuple(extents[label] for label in labels)
-                at = _stretched(operand.dims, index, along)
+                at = stretched(operand.dims, index, along)
                 sides.append(self._leaf(operand, at, dict(zip(names, extents, strict=True))))
             position = len(self.statements)
             statement = Contraction(
@@ -211,7 +144,7 @@ class Builder:
     def _leaf(self, node: Node, index: Indices, sizes: Mapping[str, Dim]) -> Access:
         """A product's operand: an argument, perhaps a view of one, or a value that is computed."""
         whole, at = node, index
-        node, index = _unview(node, index, sizes)
+        node, index = unview(node, index, sizes)
         if any(isinstance(one, Gathered) for one in index):
             return Access(self._rows(whole).name, at)
         if isinstance(node, InputNode):
@@ -270,13 +203,13 @@ class Builder:
             alone: axes along which the part has one element.
         """
         domain, written = self._over(root, alone)
-        node, index = _unview(root, written, dict(domain))
+        node, index = unview(root, written, dict(domain))
         dtype = self._output_dtype(name, root, node, wanted)
         if isinstance(node, ApplyNode) and node.function == "cast" and node.dtype == dtype:
-            index = _argument_index(node.dims, index, node.args[0])
+            index = argument_index(node.dims, index, node.args[0])
             node = node.args[0]
         argument = self._lower(node, index, domain)
-        place = tuple(_moved(one, first) for one, first in zip(written, at, strict=True))
+        place = tuple(moved(one, first) for one, first in zip(written, at, strict=True))
         self._write(domain, Access(name, place), "cast", (argument,), dtype)
         return dtype
 
@@ -291,7 +224,7 @@ class Builder:
         for axis, it in zip(kept, self.iterators.output(len(kept)), strict=True):
             own[axis] = it
         domain: Domain = tuple((str(own[axis]), root.dims[axis]) for axis in kept)
-        found = _first_product(root, tuple(own), dict(domain))
+        found = first_product(root, tuple(own), dict(domain))
         if found is None or not any(isinstance(one, Form) for one in found[1]):
             return domain, tuple(own)
         product, index = found
@@ -345,14 +278,14 @@ class Builder:
         An explicit stack, because an expression may be deeper than Python's.
         """
         sizes = dict(domain)
-        first = _unview(root, index, sizes)
+        first = unview(root, index, sizes)
         stack = [first]
         while stack:
             node, at = stack[-1]
             if (node, at, domain) in self.memo:
                 stack.pop()
                 continue
-            operands = self._operands(node, at, sizes)
+            operands = arguments(node, at, sizes)
             pending = [op for op in operands if (*op, domain) not in self.memo]
             if pending:
                 stack.extend(reversed(pending))
@@ -360,13 +293,6 @@ class Builder:
             self.memo[node, at, domain] = self._value(node, at, operands, domain)
             stack.pop()
         return self.memo[(*first, domain)]
-
-    def _operands(
-        self, node: Node, index: Indices, sizes: Mapping[str, Dim]
-    ) -> list[tuple[Node, Indices]]:
-        if not isinstance(node, ApplyNode):
-            return []
-        return [_unview(arg, _argument_index(node.dims, index, arg), sizes) for arg in node.args]
 
     def _value(
         self, node: Node, index: Indices, operands: list[tuple[Node, Indices]], domain: Domain
@@ -417,34 +343,10 @@ class Builder:
         return self.folds[node]
 
 
-def _moved(index: Index, first: int) -> Index:
-    """Where something lies in an array that begins so much before it."""
-    assert not isinstance(index, Within | Gathered)  # results are stored in places of their own
-    form = form_of(index)
-    return index_of(replace(form, offset=form.offset + first)) if first else index
-
-
 def _added(node: Node) -> set[int]:
     """The axes of size 1 that a view has and what it views has not."""
     axes = node.axes if isinstance(node, ViewNode) else ()
     return {place for place, axis in enumerate(axes) if axis is None and node.dims[place] == 1}
-
-
-def _first_product(
-    root: Node, index: Indices, sizes: Mapping[str, Dim]
-) -> tuple[ProductNode, Indices] | None:
-    """The first product that a value is computed from, and the index at which it is read."""
-    stack = [_unview(root, index, sizes)]
-    seen = set(stack)
-    while stack:
-        node, at = stack.pop()
-        if isinstance(node, ProductNode):
-            return node, at
-        if isinstance(node, ApplyNode):
-            behind = [_unview(a, _argument_index(node.dims, at, a), sizes) for a in node.args]
-            stack.extend(one for one in reversed(behind) if one not in seen)
-            seen.update(behind)
-    return None
 
 
 def _is_folded(node: Node) -> bool:
@@ -460,8 +362,7 @@ def _over_results(node: Node) -> bool:
 def _reads_computed(node: ProductNode) -> bool:
     """Whether an operand is a value rather than an argument or a view of one."""
     operands = (node.lhs, node.rhs)
-    views = [op for op in operands if isinstance(op, ViewNode)]
-    if any(reach.rows is not None for view in views for reach in view.reaches):
+    if any(isinstance(op, ViewNode) and op.by_index for op in operands):
         return True
     sources = (op.source if isinstance(op, ViewNode) else op for op in operands)
     return not all(isinstance(source, InputNode) for source in sources)

@@ -17,7 +17,7 @@ from operator import index
 from typing import Any
 
 from polygen.errors import PolygenError, ShapeError, TraceError, UnsupportedProgram
-from polygen.frontend.expr import Dims
+from polygen.frontend.nodes import Dims
 from polygen.frontend.program import Dim
 from polygen.frontend.shapes import ProductAxes, dim_hint, shape_text
 

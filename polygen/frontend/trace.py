@@ -3,9 +3,10 @@
 1. Every operation on a traced value becomes a node, once its dims and dtypes are checked.
 2. Nodes are interned: an expression written twice is one node.
 3. Spellings of one thing become one node: `relu(v)` is `maximum(v, 0)`, a constant goes right in a
-   commutative function, `x ** 2` is `square(x)`, a view of a view is one view, an einsum that is a
-   matrix product is that product.
-4. A computed operand of a product is rounded to the type that the product multiplies.
+   commutative function, `x ** 2` is `square(x)`, a view of a view is one view; in
+   `polygen.frontend.multiplying` an einsum that is a matrix product is that product.
+4. A computed operand of a product is rounded to the type that the product multiplies
+   (`polygen.frontend.operands`).
 """
 
 from __future__ import annotations
@@ -18,40 +19,11 @@ from typing import Any
 import numpy as np
 
 from polygen.errors import DTypeError, ShapeError, TraceError, UnsupportedProgram
-from polygen.frontend.dtypes import (
-    ALWAYS_STORED,
-    BF16,
-    BOOL,
-    F16,
-    F32,
-    F64,
-    STORED,
-    TF32,
-    U8,
-    DType,
-)
-from polygen.frontend.expr import (
-    GROUPED,
-    ApplyNode,
-    CoordinateNode,
-    Dims,
-    FoldNode,
-    GroupNode,
-    InputNode,
-    JoinNode,
-    Node,
-    ProductNode,
-    Reach,
-    ScalarNode,
-    Size,
-    ViewNode,
-    describe,
-    describe_cast,
-    describe_product,
-)
-from polygen.frontend.functions import TABLE, bind, expand
+from polygen.frontend.describing import describe, describe_cast, describe_product
+from polygen.frontend.dtypes import ALWAYS_STORED, BOOL, F32, F64, STORED, TF32, DType
+from polygen.frontend.expansion import expand
+from polygen.frontend.functions import TABLE, bind
 from polygen.frontend.gathering import require_rows, require_source
-from polygen.frontend.grouping import grouped_axes, require_ends, rows_of_groups
 from polygen.frontend.joining import (
     applied,
     each_cast,
@@ -61,32 +33,26 @@ from polygen.frontend.joining import (
     taken,
     takes_part,
 )
+from polygen.frontend.nodes import (
+    ApplyNode,
+    CoordinateNode,
+    InputNode,
+    JoinNode,
+    Node,
+    ProductNode,
+    Reach,
+    ScalarNode,
+    ViewNode,
+)
+from polygen.frontend.operands import rounded
 from polygen.frontend.program import Dim, Tensor
 from polygen.frontend.reaching import through
-from polygen.frontend.reshaping import (
-    axes_by_digits,
-    reshaped,
-    split_labels,
-)
-from polygen.frontend.shapes import (
-    MATMUL_DTYPES,
-    ProductAxes,
-    broadcast,
-    check_matmul_dtypes,
-    default_output,
-    matmul_axes,
-)
-from polygen.frontend.subscripts import (
-    einsum_axes,
-    notation,
-    only_one,
-    product_axes,
-    subscripts_text,
-)
+from polygen.frontend.reshaping import axes_by_digits, reshaped, split_labels
+from polygen.frontend.shapes import ProductAxes, broadcast, check_matmul_dtypes
+from polygen.frontend.subscripts import notation
+from polygen.frontend.symbolic import Size
 from polygen.frontend.windows import padded, windows
 
-# Arguments whose type computed operands take that meet no argument.
-_IMPLYING = tuple(one for one in MATMUL_DTYPES if one not in (F32, F64, U8))
 _COMMUTATIVE = {"add", "mul", "minimum", "maximum"}
 _LOGICAL = {"logical_and", "logical_or", "logical_not"}
 
@@ -234,71 +200,6 @@ class Trace:
         name = simple.get(exponent.value)
         return self.apply(name, base) if name else None
 
-    def matmul(self, lhs: Any, rhs: Any) -> Node:
-        """Records a product by np.matmul's rules.
-
-        Raises:
-            ShapeError: an operand is a scalar, inner dims differ, or batch dims do not broadcast.
-            DTypeError: no tensor core multiplies these dtypes.
-        """
-        left, right = self.lift(lhs, "matmul"), self.lift(rhs, "matmul")
-        axes = matmul_axes((describe(left), left.dims), (describe(right), right.dims))
-        return self.product(left, right, axes, "@")
-
-    def grouped_matmul(self, x: Any, w: Any, ends: Any) -> Node:
-        """Records a product whose rows meet the matrix of their group.
-
-        Raises:
-            ShapeError: operands without rows, groups or columns, or dims that differ.
-            DTypeError: no tensor core multiplies these dtypes, or ends that are not s32.
-            UnsupportedProgram: ends that are no argument.
-        """
-        left, right, groups = (self.lift(value, GROUPED) for value in (x, w, ends))
-        known = require_ends(groups)
-        named = ((describe(left), left.dims), (describe(right), right.dims))
-        axes = grouped_axes(*named, (known.tensor.name, known.dims))
-        return self.product(left, right, axes, GROUPED, known)
-
-    def per_group(self, rows: Any, ends: Any, like: Any) -> Node:
-        """Records a value whose row t is row e of an argument, where e is the group of row t.
-
-        Raises:
-            ShapeError: not as many rows as there are groups, or a value without rows.
-            DTypeError: ends that are not s32.
-            UnsupportedProgram: rows or ends that are no argument.
-        """
-        source, groups, rows_like = (self.lift(value, "per_group") for value in (rows, ends, like))
-        known = require_ends(groups)
-        found, dims = rows_of_groups(source, known, rows_like)
-        return self._intern(GroupNode, found, known, dims)
-
-    def einsum(self, subscripts: object, *values: Any) -> Node:
-        """Records a transposition of one operand, or a product of two, by np.einsum's subscripts.
-
-        Raises:
-            TraceError: the subscripts are malformed.
-            ShapeError: they do not fit the operands' dims.
-            DTypeError: no tensor core multiplies these dtypes.
-            UnsupportedProgram: what they mean is no contraction.
-        """
-        text = subscripts_text(subscripts)
-        nodes = [self.lift(value, "einsum") for value in values]
-        operands = [(describe(node), node.dims) for node in nodes]
-        where = f'einsum("{text}", {", ".join(name for name, _ in operands)})'
-        labels, output = einsum_axes(text, operands, where)
-        if len(nodes) == 1:
-            gone = [label for label in labels[0] if label not in output]
-            if gone:
-                raise only_one(gone[0], operands[0][0], where)
-            return self.view(nodes[0], [labels[0].index(label) for label in output])
-        left, right = nodes
-        axes = product_axes((labels[0], labels[1]), output, operands, where)
-        if axes.summed:
-            matrix = _as_matmul(left.dims, right.dims) == axes
-            return self.product(left, right, axes, "@" if matrix else notation(axes))
-        # Nothing to sum: elementwise, each operand with the output's axes.
-        return self.apply("mul", *map(self._along, nodes, (axes.lhs, axes.rhs), [axes.dims] * 2))
-
     def coordinates(self, node: Node) -> list[Node]:
         """Records where the elements of a node are, axis by axis.
 
@@ -312,10 +213,6 @@ class Trace:
                 nearest="Take the indices of a value with axes, such as the product",
             )
         return [self._intern(CoordinateNode, node.dims, axis) for axis in range(len(node.dims))]
-
-    def _along(self, node: Node, labels: tuple[int, ...], dims: Dims) -> Node:
-        """The node with one axis per output axis, of size 1 where it has none."""
-        return self.view(node, [labels.index(n) if n in labels else None for n in range(len(dims))])
 
     def product(
         self,
@@ -338,10 +235,10 @@ class Trace:
         if radices and ends is None:
             return self._by_digits(left, right, axes, radices)
         names = describe(left), describe(right)
-        left, right, kinds = self._rounded(left, right, describe_product(text, left, right))
+        left, right, kinds = rounded(self, left, right, describe_product(text, left, right))
         check_matmul_dtypes((names[0], kinds[0]), (names[1], kinds[1]))
         for name, node in zip(names, (left, right), strict=True):
-            if kinds[0] == F32 and isinstance(node, ViewNode) and _by_index(node):
+            if kinds[0] == F32 and isinstance(node, ViewNode) and node.by_index:
                 raise DTypeError(
                     f"{name} of f32 in a product",
                     why="rows by index are copied as computed operands are, of which those of f32 "
@@ -370,42 +267,6 @@ class Trace:
 
         sides = split(left, axes.lhs), split(right, axes.rhs)
         return self.reshape(self.product(*sides, finer, notation(finer)), axes.dims)
-
-    def _rounded(
-        self, left: Node, right: Node, text: str
-    ) -> tuple[Node, Node, tuple[DType, DType]]:
-        """Both operands and the types in which they are multiplied.
-
-        A computed operand takes the type of the other, or what its own products would store; 8-bit
-        types are never implied, since what they lose is the caller's to choose. f16 meets bf16 in
-        tf32, which keeps both as they are.
-        """
-        computed = [node for node in (left, right) if _is_computed(node)]
-        given = [node.dtype for node in (left, right) if node not in computed]
-        if not computed and {left.dtype, right.dtype} == {F16, BF16}:
-            # No instruction takes both. A tf32 holds all numbers of either, as f32 does.
-            return self._operand(left, F32), self._operand(right, F32), (TF32, TF32)
-        if not computed:
-            return left, right, (left.dtype, right.dtype)
-        kind = given[0] if given else _multiplied_again(left)
-        if kind not in MATMUL_DTYPES or kind == F32 or kind.bits < 16:
-            operand = describe(computed[0])
-            reason = f"the other operand is {kind}" if given else f"it comes from {kind}"
-            named = "bf16" if kind == F32 else kind
-            raise DTypeError(
-                f"{text}: the computed operand {operand} is {computed[0].dtype}",
-                why=f"{reason}; only 16-bit types and tf32 are implied",
-                nearest=f'Write ({operand}).astype("{named}")',
-            )
-        if kind != TF32:  # which is how f32 is read, and rounds nothing
-            left, right = (self._operand(n, kind) if n in computed else n for n in (left, right))
-        return left, right, (kind, kind)
-
-    def _operand(self, node: Node, kind: DType) -> Node:
-        """A computed operand rounded; views stay outermost, so that one value serves them all."""
-        if isinstance(node, ViewNode):
-            return self.reach(self._operand(node.source, kind), node.reaches, node.dims)
-        return self.cast(node, kind)
 
     def view(self, node: Node, axes: Sequence[int | None]) -> Node:
         """Records other axes over the same elements: per axis the node's, or None for a new one."""
@@ -481,46 +342,6 @@ class Trace:
         if list(reaches) == whole and tuple(dims) == node.dims:
             return node
         return self._intern(ViewNode, node, tuple(reaches), tuple(dims))
-
-
-def _as_matmul(left: Dims, right: Dims) -> ProductAxes | None:
-    """The axes that `@` would give operands of these dims; None where it takes them not."""
-    try:
-        return matmul_axes(("", left), ("", right))
-    except ShapeError:
-        return None
-
-
-def _by_index(node: ViewNode) -> bool:
-    """Whether rows are taken by index."""
-    return any(reach.rows is not None for reach in node.reaches)
-
-
-def _is_computed(node: Node) -> bool:
-    """Whether an operand has to be rounded: its values are f32 or bool, and no argument's."""
-    source = node.source if isinstance(node, ViewNode) else node
-    given = isinstance(source, (InputNode, ScalarNode, GroupNode))
-    return not given and node.dtype in (F32, BOOL)
-
-
-def _multiplied_again(node: Node) -> DType:
-    """The type in which a computed value is multiplied when nothing else says: what its first
-    product would store, or its first operand's; f32 if neither multiplies.
-    """
-    stack: list[Node] = [node]
-    while stack:
-        found = stack.pop()
-        if isinstance(found, ViewNode):
-            stack.append(found.source)
-        elif isinstance(found, ProductNode):
-            return TF32 if found.operand == TF32 else default_output(found.operand, bare=False)
-        elif isinstance(found, ApplyNode):
-            stack.extend(reversed(found.args))
-        elif isinstance(found, FoldNode):
-            stack.append(found.value)
-        elif isinstance(found, InputNode) and found.dtype in _IMPLYING:
-            return found.dtype
-    return F32
 
 
 def _number(value: Any) -> float | None:

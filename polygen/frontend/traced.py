@@ -7,35 +7,27 @@ alternative.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
 from polygen.errors import DTypeError, ShapeError, TraceError
+from polygen.frontend import multiplying
+from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import ALWAYS_STORED, BOOL, DType
 from polygen.frontend.dtypes import dtype as to_dtype
-from polygen.frontend.expr import Node, Size, Symbolic, describe
-from polygen.frontend.folding import METHODS, folded, refuse_keywords
-from polygen.frontend.functions import ALIASES, TABLE, closest
+from polygen.frontend.folding import METHODS, folded, reduction
 from polygen.frontend.gathering import index_array
+from polygen.frontend.names import closest
+from polygen.frontend.nodes import Node
+from polygen.frontend.numpy_functions import ARRAY_FUNCTIONS, BITWISE, REDUCED, UFUNCS
 from polygen.frontend.shapes import shape_text
-from polygen.frontend.subscripts import tensordot_subscripts
+from polygen.frontend.symbolic import Size, Symbolic
 from polygen.frontend.trace import Trace
 from polygen.frontend.views import diagonal, permutation, repetition, subscript, swapped
 
 _NEEDS_VALUE = "a traced value has no number yet: the function is run once, for every input at once"
-
-
-def _reduction(name: str) -> Callable[..., Any]:
-    """NumPy's method of that name."""
-
-    def method(value: Any, axis: Any = None, keepdims: Any = False, **others: Any) -> Any:
-        refuse_keywords(name, others)
-        return value.fold(name, axis, keepdims)
-
-    method.__name__, method.__doc__ = name, f"NumPy's `{name}` along axes."
-    return method
 
 
 class Traced(Symbolic):
@@ -71,19 +63,19 @@ class Traced(Symbolic):
 
     def matmul(self, lhs: Any, rhs: Any) -> Traced:
         """The matrix product of two operands, one of which may be this value."""
-        return self._of(self.trace.matmul(self._plain(lhs), self._plain(rhs)))
+        return self._of(multiplying.matmul(self.trace, self._plain(lhs), self._plain(rhs)))
 
     def einsum(self, subscripts: object, *operands: Any) -> Traced:
         """The contraction of one or two operands, one of which may be this value."""
-        return self._of(self.trace.einsum(subscripts, *map(self._plain, operands)))
+        return self._of(multiplying.einsum(self.trace, subscripts, *map(self._plain, operands)))
 
     def grouped_matmul(self, x: Any, w: Any, ends: Any) -> Traced:
         """The product of rows in groups, each with its group's matrix; any may be this value."""
-        return self._of(self.trace.grouped_matmul(*map(self._plain, (x, w, ends))))
+        return self._of(multiplying.grouped_matmul(self.trace, *map(self._plain, (x, w, ends))))
 
     def per_group(self, rows: Any, ends: Any, like: Any) -> Traced:
         """The row of its group for each row of `like`; any may be this value."""
-        return self._of(self.trace.per_group(*map(self._plain, (rows, ends, like))))
+        return self._of(multiplying.per_group(self.trace, *map(self._plain, (rows, ends, like))))
 
     def indices(self) -> tuple[Traced, ...]:
         """Where every element is: a value per axis, of this one's shape."""
@@ -183,7 +175,7 @@ class Traced(Symbolic):
         """A reduction along axes, by the name of NumPy's function or `logsumexp`."""
         return self._of(folded(self.trace, self.node, function, axis, bool(keepdims)))
 
-    sum, prod, max, min, mean, all, any, argmax, argmin = map(_reduction, METHODS)
+    sum, prod, max, min, mean, all, any, argmax, argmin = map(reduction, METHODS)
 
     # --- matmul, logic on bool
     def __matmul__(self, other: Any) -> Traced:
@@ -229,8 +221,8 @@ class Traced(Symbolic):
     # --- NumPy's protocols
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *args: Any, **keywords: Any) -> Any:
         name = ufunc.__name__
-        if method == "reduce" and ufunc in _REDUCED:
-            return _reduction(_REDUCED[ufunc])(*args, **{"axis": 0} | keywords)
+        if method == "reduce" and ufunc in REDUCED:
+            return reduction(REDUCED[ufunc])(*args, **{"axis": 0} | keywords)
         if method != "__call__":
             reduces = method in ("reduce", "accumulate", "reduceat")
             raise TraceError(
@@ -244,15 +236,15 @@ class Traced(Symbolic):
             return self.matmul(*args)
         if ufunc is np.positive:
             return self
-        if ufunc in _BITWISE:
-            return self._bits(_BITWISE[ufunc], *args)
+        if ufunc in BITWISE:
+            return self._bits(BITWISE[ufunc], *args)
         if ufunc not in UFUNCS:
             raise TraceError(f"polygen has no `np.{name}`", nearest=closest(name))
         return self.apply(UFUNCS[ufunc], *args)
 
     def __array_function__(self, function: Any, types: Any, args: Any, keywords: Any) -> Any:
         name = function.__name__
-        handler = _ARRAY_FUNCTIONS.get(name)
+        handler = ARRAY_FUNCTIONS.get(name)
         if handler is None:
             raise TraceError(f"polygen has no `np.{name}`", nearest=closest(name))
         try:
@@ -297,116 +289,3 @@ class Traced(Symbolic):
         raise TraceError(
             f"polygen has no `.{name}` of {describe(self.node)}", nearest=closest(name, "pg.")
         )
-
-
-# NumPy's functions under the vocabulary's names, and under NumPy's own.
-UFUNCS: dict[Any, str] = {
-    getattr(np, spelling): name
-    for spelling, name in [*((name, name) for name in TABLE), *ALIASES.items()]
-    if name in TABLE and isinstance(getattr(np, spelling, None), np.ufunc)
-}
-_REDUCED: dict[Any, str] = {
-    np.add: "sum",
-    np.multiply: "prod",
-    np.maximum: "max",
-    np.minimum: "min",
-    np.logical_and: "all",
-    np.logical_or: "any",
-    np.logaddexp: "logsumexp",
-}
-_BITWISE: dict[Any, str] = {
-    np.bitwise_and: "logical_and",
-    np.bitwise_or: "logical_or",
-    np.invert: "logical_not",
-}
-
-
-def _where(*args: Any) -> Any:
-    if len(args) != 3:
-        raise TraceError("np.where with one argument", nearest="Use where(condition, x, y)")
-    traced = next(arg for arg in args if isinstance(arg, Traced))
-    return traced.apply("where", *args)
-
-
-def _clip(a: Any, a_min: Any = None, a_max: Any = None, **limits: Any) -> Any:
-    lo, hi = limits.pop("min", a_min), limits.pop("max", a_max)
-    if limits:
-        raise TraceError(f"np.clip with {', '.join(limits)}=", nearest="Leave it out")
-    traced = next(arg for arg in (a, lo, hi) if isinstance(arg, Traced))
-    lifted = a if isinstance(a, Traced) else Traced(traced.trace, traced.trace.lift(a, "clip"))
-    return lifted.clip(lo, hi)
-
-
-def _dot(a: Any, b: Any) -> Any:
-    traced = a if isinstance(a, Traced) else b
-    return traced.matmul(a, b)
-
-
-def _einsum(subscripts: Any, *operands: Any) -> Any:
-    traced = next(value for value in (*operands, subscripts) if isinstance(value, Traced))
-    return traced.einsum(subscripts, *operands)
-
-
-def _windows(x: Any, window_shape: Any, axis: Any = None, **options: Any) -> Any:
-    refuse_keywords("sliding_window_view", {k: v for k, v in options.items() if v})
-    return x.windows(window_shape, axis)
-
-
-def _pad(array: Any, pad_width: Any, mode: Any = "constant", constant_values: Any = 0) -> Any:
-    if mode != "constant":
-        raise TraceError(f"np.pad with mode={mode!r}", nearest="Pad with zeros")
-    return array.pad(pad_width, constant_values)
-
-
-def _tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
-    traced = a if isinstance(a, Traced) else b
-    return traced.einsum(tensordot_subscripts(np.ndim(a), np.ndim(b), axes), a, b)
-
-
-def _round(a: Any, decimals: int = 0) -> Any:
-    if decimals != 0:
-        raise TraceError(
-            f"np.round to {decimals} decimals", nearest="np.round(x * 100) / 100 rounds to two"
-        )
-    return a.apply("round", a)
-
-
-def _of_joined(name: str) -> Callable[..., Any]:
-    """A function of `polygen.frontend.joined`, which itself needs traced values."""
-
-    def called(*args: Any, **keywords: Any) -> Any:
-        from polygen.frontend import joined  # noqa: PLC0415
-
-        return getattr(joined, name)(*args, **keywords)
-
-    return called
-
-
-_ARRAY_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "concatenate": _of_joined("concatenate"),
-    "concat": _of_joined("concatenate"),
-    "stack": _of_joined("stack"),
-    "split": _of_joined("split"),
-    "round": _round,
-    "around": _round,
-    "fix": lambda x: x.apply("trunc", x),
-    "where": _where,
-    "clip": _clip,
-    "dot": _dot,
-    "einsum": _einsum,
-    "tensordot": _tensordot,
-    "sliding_window_view": _windows,
-    "pad": _pad,
-    "transpose": lambda a, axes=None: a.transpose() if axes is None else a.transpose(tuple(axes)),
-    "swapaxes": lambda a, axis1, axis2: a.swapaxes(axis1, axis2),
-    "matrix_transpose": lambda x: x.mT,
-    "reshape": lambda a, shape: a.reshape(shape),
-    "shape": lambda a: a.shape,
-    "ndim": lambda a: a.ndim,
-    **{name: _reduction(name) for name in METHODS},
-    "amax": _reduction("max"),
-    "amin": _reduction("min"),
-    "repeat": lambda a, repeats, axis=None: a.repeat(repeats, axis),
-    "tril": lambda m, k=0: m.triangle(k, below=True),
-    "triu": lambda m, k=0: m.triangle(k, below=False),
-}

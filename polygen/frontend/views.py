@@ -11,8 +11,8 @@ from operator import index
 from typing import Any
 
 from polygen.errors import PolygenError, ShapeError, TraceError, shortened
-from polygen.frontend.expr import Dims, Reach
-from polygen.frontend.functions import INDEX_HINT
+from polygen.frontend.names import INDEX_HINT
+from polygen.frontend.nodes import Dims, Reach
 from polygen.frontend.program import Dim
 from polygen.frontend.shapes import shape_text
 

@@ -13,8 +13,8 @@ from operator import index
 from typing import Any
 
 from polygen.errors import PolygenError, ShapeError, TraceError, UnsupportedProgram, shortened
-from polygen.frontend.expr import Dims, Reach, reach_of
 from polygen.frontend.forms import Digit, Form
+from polygen.frontend.nodes import Dims, Reach, reach_of
 from polygen.frontend.program import Dim
 from polygen.frontend.shapes import shape_text
 

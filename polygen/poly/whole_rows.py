@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 
 from polygen.frontend.dtypes import BOOL, F32
 from polygen.frontend.forms import Form
+from polygen.frontend.indexing import index_of
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -38,7 +39,6 @@ from polygen.frontend.program import (
     Statement,
     Tensor,
     Within,
-    index_of,
 )
 
 _ALIGNMENT = 16  # bytes at a multiple of which rows of what is kept start

@@ -14,7 +14,8 @@ from polygen import knobs
 from polygen.api import Fused
 from polygen.cli import main
 from polygen.errors import PolygenError, ScheduleFileError
-from polygen.frontend.functions import ALIASES, PUBLIC, TABLE
+from polygen.frontend.functions import PUBLIC, TABLE
+from polygen.frontend.names import ALIASES
 from polygen.frontend.parse import parse_expression
 from polygen.frontend.signature import parse_signature
 from polygen.hardware.device import device

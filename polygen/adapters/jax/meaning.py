@@ -14,9 +14,9 @@ import jax
 
 from polygen.adapters.kernels import sizes_of
 from polygen.errors import UnsupportedProgram
-from polygen.frontend.expr import Symbolic
 from polygen.frontend.forms import Form
 from polygen.frontend.functions import TABLE
+from polygen.frontend.indexing import form_of
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -28,8 +28,8 @@ from polygen.frontend.program import (
     Pointwise,
     Program,
     Within,
-    form_of,
 )
+from polygen.frontend.symbolic import Symbolic
 
 jnp = jax.numpy
 

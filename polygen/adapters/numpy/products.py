@@ -28,7 +28,8 @@ from polygen.adapters.numpy.settings import Settings
 from polygen.adapters.rules import PATTERNS
 from polygen.errors import PolygenError
 from polygen.frontend.dtypes import BF16, BOOL, F16, F32, DType
-from polygen.frontend.functions import ALIASES, PUBLIC
+from polygen.frontend.functions import PUBLIC
+from polygen.frontend.names import ALIASES
 from polygen.frontend.program import Program
 from polygen.runtime.arrays import storage_order
 

@@ -16,9 +16,9 @@ import torch
 
 from polygen.adapters.torch.tensors import torch_dtype
 from polygen.frontend import philox
-from polygen.frontend.expr import Symbolic
 from polygen.frontend.forms import Form
 from polygen.frontend.functions import TABLE
+from polygen.frontend.indexing import form_of
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -33,8 +33,8 @@ from polygen.frontend.program import (
     Pointwise,
     Program,
     Within,
-    form_of,
 )
+from polygen.frontend.symbolic import Symbolic
 
 
 def _both(function: Callable[..., Any]) -> Callable[..., Any]:

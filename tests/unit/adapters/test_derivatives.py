@@ -41,7 +41,7 @@ def pulled(name, gradient, arguments):
 
 
 def through_the_definition(name, gradient, arguments):
-    from polygen.frontend.expr import Symbolic
+    from polygen.frontend.symbolic import Symbolic
 
     class Recorded(Symbolic):
         """A value of the definition, with what it was computed from."""

@@ -8,7 +8,8 @@ from matrix import CASES, case, small
 from polygen.emit import ctext
 from polygen.emit.functions import PRIMITIVES
 from polygen.emit.names import c_name
-from polygen.frontend.functions import TABLE, expand
+from polygen.frontend.expansion import expand
+from polygen.frontend.functions import TABLE
 from polygen.poly.ast import Binary, Block, Call, Const, For, If, Marked, Var
 
 SAMPLE = [CASES[i] for i in range(0, len(CASES), 8)]

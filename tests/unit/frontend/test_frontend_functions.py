@@ -10,9 +10,10 @@ from polygen.errors import TraceError
 from polygen.frontend import functions as pg
 from polygen.frontend.build import build_program
 from polygen.frontend.evaluate import evaluate
-from polygen.frontend.functions import INTERNAL, PUBLIC, TABLE, expand
+from polygen.frontend.expansion import expand
+from polygen.frontend.functions import INTERNAL, PUBLIC, TABLE
+from polygen.frontend.numpy_functions import UFUNCS
 from polygen.frontend.signature import parse_signature
-from polygen.frontend.traced import UFUNCS
 
 POSITIVE = {"log", "log1p", "sqrt", "rsqrt"}
 BINARY = {"add", "sub", "mul", "div", "minimum", "maximum", "lt", "le", "gt", "ge", "eq", "ne"}

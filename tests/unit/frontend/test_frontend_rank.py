@@ -10,8 +10,9 @@ from polygen.errors import TraceError
 from polygen.frontend import functions as pg
 from polygen.frontend.build import build_program
 from polygen.frontend.evaluate import evaluate, reference
+from polygen.frontend.indexing import affine
 from polygen.frontend.products import einsum, matmul
-from polygen.frontend.program import Access, Affine, affine
+from polygen.frontend.program import Access, Affine
 from polygen.frontend.signature import parse_signature
 
 SIZES = {"B": 2, "H": 3, "M": 4, "N": 5, "K": 3, "L": 2, "R": 2}

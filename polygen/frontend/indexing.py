@@ -1,0 +1,68 @@
+"""What indexes an axis, in its simplest form: scaled and moved, or as a sum of digits and back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polygen.errors import UnsupportedProgram
+from polygen.frontend.forms import Digit, Form
+from polygen.frontend.program import Affine, Gathered, Index, Within
+
+
+def affine(index: Index, scale: int, offset: int, per: int = 1) -> Index:
+    """``scale * floor(index / per) + offset`` in its simplest form; `scale` is not 0.
+
+    Raises:
+        UnsupportedProgram: parts of an index of several terms are counted.
+    """
+    if isinstance(index, int):
+        return scale * (index // per) + offset
+    assert not isinstance(index, (Within, Form))  # made when views are resolved; see `index_of`
+    if isinstance(index, Gathered):
+        if (scale, offset, per) == (1, 0, 1):
+            return index
+        raise UnsupportedProgram(
+            f"{index} counts elements of a part of an axis, or of repeated ones",
+            nearest="Take x[rows] of the whole array first, and the part of the other axis of that",
+        )
+    if isinstance(index, Affine):
+        if per > 1 and (index.scale, index.offset) != (1, 0):
+            raise UnsupportedProgram(
+                f"elements of a slice, {index}, are repeated {per} times",
+                nearest="Slice before repeating",
+            )
+        inner = index.per * per
+        return affine_of(index.iterator, scale * index.scale, scale * index.offset + offset, inner)
+    return affine_of(index, scale, offset, per)
+
+
+def affine_of(iterator: str, scale: int, offset: int, per: int) -> Index:
+    """The same of an iterator."""
+    plain = (scale, offset, per) == (1, 0, 1)
+    return iterator if plain else Affine(iterator, scale, offset, per)
+
+
+def form_of(index: str | int | Affine | Form) -> Form:
+    """An index as a sum of digits."""
+    if isinstance(index, Form):
+        return index
+    if isinstance(index, int):
+        return Form((), index)
+    if isinstance(index, Affine):
+        return Form((Digit(index.iterator, index.scale, index.per),), index.offset)
+    return Form((Digit(index),))
+
+
+def index_of(form: Form) -> Index:
+    """A sum of digits as what it is in its simplest form."""
+    if not form.terms:
+        return form.offset
+    only = form.only
+    return form if only is None else affine_of(str(only.of), only.scale, form.offset, only.per)
+
+
+def moved(index: Index, first: int) -> Index:
+    """Where something lies in an array that begins so much before it."""
+    assert not isinstance(index, Within | Gathered)  # results are stored in places of their own
+    form = form_of(index)
+    return index_of(replace(form, offset=form.offset + first)) if first else index

@@ -1,0 +1,102 @@
+"""Products as NumPy writes them, and those by groups of rows: which axes of operands are one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from polygen.errors import ShapeError
+from polygen.frontend.describing import describe
+from polygen.frontend.grouping import grouped_axes, require_ends, rows_of_groups
+from polygen.frontend.nodes import GROUPED, Dims, GroupNode, Node
+from polygen.frontend.shapes import ProductAxes, matmul_axes
+from polygen.frontend.subscripts import (
+    einsum_axes,
+    notation,
+    only_one,
+    product_axes,
+    subscripts_text,
+)
+from polygen.frontend.trace import Trace
+
+
+def matmul(trace: Trace, lhs: Any, rhs: Any) -> Node:
+    """Records a product by np.matmul's rules.
+
+    Raises:
+        ShapeError: an operand is a scalar, inner dims differ, or batch dims do not broadcast.
+        DTypeError: no tensor core multiplies these dtypes.
+    """
+    left, right = trace.lift(lhs, "matmul"), trace.lift(rhs, "matmul")
+    axes = matmul_axes((describe(left), left.dims), (describe(right), right.dims))
+    return trace.product(left, right, axes, "@")
+
+
+def grouped_matmul(trace: Trace, x: Any, w: Any, ends: Any) -> Node:
+    """Records a product whose rows meet the matrix of their group.
+
+    Raises:
+        ShapeError: operands without rows, groups or columns, or dims that differ.
+        DTypeError: no tensor core multiplies these dtypes, or ends that are not s32.
+        UnsupportedProgram: ends that are no argument.
+    """
+    left, right, groups = (trace.lift(value, GROUPED) for value in (x, w, ends))
+    known = require_ends(groups)
+    named = ((describe(left), left.dims), (describe(right), right.dims))
+    axes = grouped_axes(*named, (known.tensor.name, known.dims))
+    return trace.product(left, right, axes, GROUPED, known)
+
+
+def per_group(trace: Trace, rows: Any, ends: Any, like: Any) -> Node:
+    """Records a value whose row t is row e of an argument, where e is the group of row t.
+
+    Raises:
+        ShapeError: not as many rows as there are groups, or a value without rows.
+        DTypeError: ends that are not s32.
+        UnsupportedProgram: rows or ends that are no argument.
+    """
+    source, groups, rows_like = (trace.lift(value, "per_group") for value in (rows, ends, like))
+    known = require_ends(groups)
+    found, dims = rows_of_groups(source, known, rows_like)
+    return trace.make(GroupNode, found, known, dims)
+
+
+def einsum(trace: Trace, subscripts: object, *values: Any) -> Node:
+    """Records a transposition of one operand, or a product of two, by np.einsum's subscripts.
+
+    Raises:
+        TraceError: the subscripts are malformed.
+        ShapeError: they do not fit the operands' dims.
+        DTypeError: no tensor core multiplies these dtypes.
+        UnsupportedProgram: what they mean is no contraction.
+    """
+    text = subscripts_text(subscripts)
+    nodes = [trace.lift(value, "einsum") for value in values]
+    operands = [(describe(node), node.dims) for node in nodes]
+    where = f'einsum("{text}", {", ".join(name for name, _ in operands)})'
+    labels, output = einsum_axes(text, operands, where)
+    if len(nodes) == 1:
+        gone = [label for label in labels[0] if label not in output]
+        if gone:
+            raise only_one(gone[0], operands[0][0], where)
+        return trace.view(nodes[0], [labels[0].index(label) for label in output])
+    left, right = nodes
+    axes = product_axes((labels[0], labels[1]), output, operands, where)
+    if axes.summed:
+        matrix = _as_matmul(left.dims, right.dims) == axes
+        return trace.product(left, right, axes, "@" if matrix else notation(axes))
+    # Nothing to sum: elementwise, each operand with the output's axes.
+    spread = (_along(trace, left, axes.lhs, axes.dims), _along(trace, right, axes.rhs, axes.dims))
+    return trace.apply("mul", *spread)
+
+
+def _along(trace: Trace, node: Node, labels: tuple[int, ...], dims: Dims) -> Node:
+    """The node with one axis per output axis, of size 1 where it has none."""
+    return trace.view(node, [labels.index(n) if n in labels else None for n in range(len(dims))])
+
+
+def _as_matmul(left: Dims, right: Dims) -> ProductAxes | None:
+    """The axes that `@` would give operands of these dims; None where it takes them not."""
+    try:
+        return matmul_axes(("", left), ("", right))
+    except ShapeError:
+        return None

@@ -1,0 +1,84 @@
+"""NumPy's names of functions, and what to write in the place of a name that is unknown."""
+
+from __future__ import annotations
+
+import difflib
+import math
+
+import numpy as np
+
+from polygen.frontend.functions import INTERNAL, TABLE
+
+# NumPy's names for what the table calls otherwise; those that stand for themselves are known to the
+# tracer.
+ALIASES = {
+    "subtract": "sub",
+    "multiply": "mul",
+    "divide": "div",
+    "true_divide": "div",
+    "negative": "neg",
+    "absolute": "abs",
+    "power": "pow",
+    "float_power": "pow",
+    "fabs": "abs",
+    "rint": "round",
+    "fix": "trunc",
+    "less": "lt",
+    "less_equal": "le",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "equal": "eq",
+    "not_equal": "ne",
+    "matmul": "matmul",
+    "dot": "dot",
+    "einsum": "einsum",
+    "transpose": "transpose",
+    "permute_dims": "transpose",
+    "swapaxes": "swapaxes",
+}
+
+# NumPy's and PyTorch's names of what needs more than one element; "min" and "max" of two arguments
+# are called minimum and maximum.
+_REDUCTIONS = frozenset(["std", "var", "log_softmax", "norm", "cumsum", "cumprod", "median"])
+
+# What to write in the place of functions that NumPy has and polygen has not.
+_PRODUCT = "A product of two matrices is written `x @ w` or `x @ w.T`"
+_INSTEAD = {
+    "fmax": "Where NaN may win: `maximum(a, b)`",
+    "fmin": "Where NaN may win: `minimum(a, b)`",
+    "log2": f"Write `log(a) * {1.0 / math.log(2.0)!r}`",
+    "log10": f"Write `log(a) * {1.0 / math.log(10.0)!r}`",
+    **dict.fromkeys(("tensordot", "inner", "vdot", "vecdot"), _PRODUCT),
+}
+_OUTSIDE = (
+    "There are sum, prod, max, min, mean, all, any, argmax, argmin and logsumexp: return one of "
+    "them beside the matrix, and compute {} outside"
+)
+INDEX_HINT = (
+    "An index adds axes, as c[:, None] and c[None, :] do to a vector, takes a part with constant "
+    "bounds, as v[..., :64], v[:, ::2] and v[0], or the rows that an argument names, as x[rows]"
+)
+
+
+def closest(name: str, prefix: str = "") -> str:
+    """A sentence that says what there is in the place of an unknown name.
+
+    Args:
+        name: of a function, without its module.
+        prefix: what goes before the functions' names where they are to be written.
+    """
+    known = sorted({*TABLE, *ALIASES, "gelu"} - INTERNAL)
+    if name in known:
+        return f"It is a function: `{prefix}{name}(…)`"
+    if name in _INSTEAD:
+        return _INSTEAD[name]
+    if name in _REDUCTIONS:
+        return _OUTSIDE.format(name)
+    # What NumPy has is no misspelling of something else.
+    near = [] if is_numpy(name) else difflib.get_close_matches(name, known, n=3, cutoff=0.7)
+    return f"Did you mean {' or '.join(near)}?" if near else f"Known: {', '.join(known)}"
+
+
+def is_numpy(name: str) -> bool:
+    """Whether NumPy has a function of this name."""
+    return not name.startswith("_") and callable(vars(np).get(name))

@@ -1,0 +1,125 @@
+"""NumPy's functions on traced values, by NumPy's own names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from polygen.errors import TraceError
+from polygen.frontend.folding import METHODS, reduction, refuse_keywords
+from polygen.frontend.functions import TABLE
+from polygen.frontend.names import ALIASES
+from polygen.frontend.subscripts import tensordot_subscripts
+from polygen.frontend.symbolic import first_symbolic
+
+# NumPy's functions under the vocabulary's names, and under NumPy's own.
+UFUNCS: dict[Any, str] = {
+    getattr(np, spelling): name
+    for spelling, name in [*((name, name) for name in TABLE), *ALIASES.items()]
+    if name in TABLE and isinstance(getattr(np, spelling, None), np.ufunc)
+}
+REDUCED: dict[Any, str] = {
+    np.add: "sum",
+    np.multiply: "prod",
+    np.maximum: "max",
+    np.minimum: "min",
+    np.logical_and: "all",
+    np.logical_or: "any",
+    np.logaddexp: "logsumexp",
+}
+BITWISE: dict[Any, str] = {
+    np.bitwise_and: "logical_and",
+    np.bitwise_or: "logical_or",
+    np.invert: "logical_not",
+}
+
+
+def _where(*args: Any) -> Any:
+    if len(args) != 3:
+        raise TraceError("np.where with one argument", nearest="Use where(condition, x, y)")
+    return first_symbolic(args).apply("where", *args)
+
+
+def _clip(a: Any, a_min: Any = None, a_max: Any = None, **limits: Any) -> Any:
+    lo, hi = limits.pop("min", a_min), limits.pop("max", a_max)
+    if limits:
+        raise TraceError(f"np.clip with {', '.join(limits)}=", nearest="Leave it out")
+    traced = first_symbolic((a, lo, hi))
+    if traced is not a:
+        a = type(traced)(traced.trace, traced.trace.lift(a, "clip"))
+    return a.clip(lo, hi)
+
+
+def _dot(a: Any, b: Any) -> Any:
+    return first_symbolic((a, b)).matmul(a, b)
+
+
+def _einsum(subscripts: Any, *operands: Any) -> Any:
+    return first_symbolic((*operands, subscripts)).einsum(subscripts, *operands)
+
+
+def _windows(x: Any, window_shape: Any, axis: Any = None, **options: Any) -> Any:
+    refuse_keywords("sliding_window_view", {k: v for k, v in options.items() if v})
+    return x.windows(window_shape, axis)
+
+
+def _pad(array: Any, pad_width: Any, mode: Any = "constant", constant_values: Any = 0) -> Any:
+    if mode != "constant":
+        raise TraceError(f"np.pad with mode={mode!r}", nearest="Pad with zeros")
+    return array.pad(pad_width, constant_values)
+
+
+def _tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
+    text = tensordot_subscripts(np.ndim(a), np.ndim(b), axes)
+    return first_symbolic((a, b)).einsum(text, a, b)
+
+
+def _round(a: Any, decimals: int = 0) -> Any:
+    if decimals != 0:
+        raise TraceError(
+            f"np.round to {decimals} decimals", nearest="np.round(x * 100) / 100 rounds to two"
+        )
+    return a.apply("round", a)
+
+
+def _of_joined(name: str) -> Callable[..., Any]:
+    """A function of `polygen.frontend.joined`, which itself needs traced values."""
+
+    def called(*args: Any, **keywords: Any) -> Any:
+        from polygen.frontend import joined  # noqa: PLC0415
+
+        return getattr(joined, name)(*args, **keywords)
+
+    return called
+
+
+ARRAY_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "concatenate": _of_joined("concatenate"),
+    "concat": _of_joined("concatenate"),
+    "stack": _of_joined("stack"),
+    "split": _of_joined("split"),
+    "round": _round,
+    "around": _round,
+    "fix": lambda x: x.apply("trunc", x),
+    "where": _where,
+    "clip": _clip,
+    "dot": _dot,
+    "einsum": _einsum,
+    "tensordot": _tensordot,
+    "sliding_window_view": _windows,
+    "pad": _pad,
+    "transpose": lambda a, axes=None: a.transpose() if axes is None else a.transpose(tuple(axes)),
+    "swapaxes": lambda a, axis1, axis2: a.swapaxes(axis1, axis2),
+    "matrix_transpose": lambda x: x.mT,
+    "reshape": lambda a, shape: a.reshape(shape),
+    "shape": lambda a: a.shape,
+    "ndim": lambda a: a.ndim,
+    **{name: reduction(name) for name in METHODS},
+    "amax": reduction("max"),
+    "amin": reduction("min"),
+    "repeat": lambda a, repeats, axis=None: a.repeat(repeats, axis),
+    "tril": lambda m, k=0: m.triangle(k, below=True),
+    "triu": lambda m, k=0: m.triangle(k, below=False),
+}

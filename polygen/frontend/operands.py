@@ -1,0 +1,82 @@
+"""In which type the operands of a product are multiplied, and the rounding of computed ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from polygen.errors import DTypeError
+from polygen.frontend.describing import describe
+from polygen.frontend.dtypes import BF16, BOOL, F16, F32, F64, TF32, U8, DType
+from polygen.frontend.nodes import (
+    GroupNode,
+    InputNode,
+    Node,
+    ProductNode,
+    ScalarNode,
+    ViewNode,
+    walk,
+)
+from polygen.frontend.shapes import MATMUL_DTYPES, default_output
+
+if TYPE_CHECKING:
+    from polygen.frontend.trace import Trace
+
+# Arguments whose type computed operands take that meet no argument.
+_IMPLYING = tuple(one for one in MATMUL_DTYPES if one not in (F32, F64, U8))
+
+
+def rounded(
+    trace: Trace, left: Node, right: Node, text: str
+) -> tuple[Node, Node, tuple[DType, DType]]:
+    """Both operands and the types in which they are multiplied.
+
+    A computed operand takes the type of the other, or what its own products would store; 8-bit
+    types are never implied, since what they lose is the caller's to choose. f16 meets bf16 in
+    tf32, which keeps both as they are.
+    """
+    computed = [node for node in (left, right) if _is_computed(node)]
+    given = [node.dtype for node in (left, right) if node not in computed]
+    if not computed and {left.dtype, right.dtype} == {F16, BF16}:
+        # No instruction takes both. A tf32 holds all numbers of either, as f32 does.
+        return _operand(trace, left, F32), _operand(trace, right, F32), (TF32, TF32)
+    if not computed:
+        return left, right, (left.dtype, right.dtype)
+    kind = given[0] if given else _multiplied_again(left)
+    if kind not in MATMUL_DTYPES or kind == F32 or kind.bits < 16:
+        operand = describe(computed[0])
+        reason = f"the other operand is {kind}" if given else f"it comes from {kind}"
+        named = "bf16" if kind == F32 else kind
+        raise DTypeError(
+            f"{text}: the computed operand {operand} is {computed[0].dtype}",
+            why=f"{reason}; only 16-bit types and tf32 are implied",
+            nearest=f'Write ({operand}).astype("{named}")',
+        )
+    if kind != TF32:  # which is how f32 is read, and rounds nothing
+        left, right = (_operand(trace, n, kind) if n in computed else n for n in (left, right))
+    return left, right, (kind, kind)
+
+
+def _operand(trace: Trace, node: Node, kind: DType) -> Node:
+    """A computed operand rounded; views stay outermost, so that one value serves them all."""
+    if isinstance(node, ViewNode):
+        return trace.reach(_operand(trace, node.source, kind), node.reaches, node.dims)
+    return trace.cast(node, kind)
+
+
+def _is_computed(node: Node) -> bool:
+    """Whether an operand has to be rounded: its values are f32 or bool, and no argument's."""
+    source = node.source if isinstance(node, ViewNode) else node
+    given = isinstance(source, (InputNode, ScalarNode, GroupNode))
+    return not given and node.dtype in (F32, BOOL)
+
+
+def _multiplied_again(node: Node) -> DType:
+    """The type in which a computed value is multiplied when nothing else says: what its first
+    product would store, or its first operand's; f32 if neither multiplies.
+    """
+    for found in walk(node, products=False):
+        if isinstance(found, ProductNode):
+            return TF32 if found.operand == TF32 else default_output(found.operand, bare=False)
+        if isinstance(found, InputNode) and found.dtype in _IMPLYING:
+            return found.dtype
+    return F32
