@@ -26,17 +26,18 @@ _IMPLYING = tuple(one for one in MATMUL_DTYPES if one not in (F32, F64, U8))
 
 
 def rounded(
-    trace: Trace, left: Node, right: Node, text: str
+    trace: Trace, left: Node, right: Node, text: str, *, in_groups: bool = False
 ) -> tuple[Node, Node, tuple[DType, DType]]:
     """Both operands and the types in which they are multiplied.
 
     A computed operand takes the type of the other, or what its own products would store; 8-bit
     types are never implied, since what they lose is the caller's to choose. f16 meets bf16 in
-    tf32, which keeps both as they are.
+    tf32, which keeps both as they are; not in groups of rows, all of which an operand that is
+    computed would have to be.
     """
     computed = [node for node in (left, right) if _is_computed(node)]
     given = [node.dtype for node in (left, right) if node not in computed]
-    if not computed and {left.dtype, right.dtype} == {F16, BF16}:
+    if not computed and not in_groups and {left.dtype, right.dtype} == {F16, BF16}:
         # No instruction takes both. A tf32 holds all numbers of either, as f32 does.
         return _operand(trace, left, F32), _operand(trace, right, F32), (TF32, TF32)
     if not computed:

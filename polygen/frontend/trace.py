@@ -235,7 +235,8 @@ class Trace:
         if radices and ends is None:
             return self._by_digits(left, right, axes, radices)
         names = describe(left), describe(right)
-        left, right, kinds = rounded(self, left, right, describe_product(text, left, right))
+        where = describe_product(text, left, right)
+        left, right, kinds = rounded(self, left, right, where, in_groups=ends is not None)
         check_matmul_dtypes((names[0], kinds[0]), (names[1], kinds[1]))
         for name, node in zip(names, (left, right), strict=True):
             if kinds[0] == F32 and isinstance(node, ViewNode) and node.by_index:
