@@ -305,6 +305,7 @@ def test_the_barriers_as_derived(name, completion):
     assert exact and report.ok, str(report)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_broken_barrier_is_reported(fault, compile_ptx):
     kernel, edits, codes = BROKEN[fault]

@@ -26,6 +26,7 @@ def ints(*shape, seed=0, dtype=ml_dtypes.bfloat16):
     return np.random.default_rng(seed).integers(-2, 3, shape).astype(np.float32).astype(dtype)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("to", ["bf16", "f16"])
 @pytest.mark.parametrize("name", _STORED)
@@ -93,6 +94,7 @@ def test_slices_batches_and_coordinates(arch):
     np.testing.assert_array_equal(run(kernel, x, w, s), wanted)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("turned", [False, True], ids=["k innermost", "n innermost"])
 @pytest.mark.parametrize("group", [2, 8, 24, 96])

@@ -135,6 +135,7 @@ FAULTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault[0] for fault in FAULTS])
 def test_fault_is_found(source, compile_ptx, fault):
     _, text, replacement, codes = fault

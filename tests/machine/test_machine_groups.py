@@ -207,6 +207,7 @@ def right(found: np.ndarray, wanted: np.ndarray) -> bool:
     return np.array_equal(found.astype(np.float32), wanted.astype(np.float32), equal_nan=True)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_way_is_right_for_every_table(name):
     made = kernel(name)

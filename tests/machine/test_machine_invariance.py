@@ -56,6 +56,7 @@ def in_order(monkeypatch):
     monkeypatch.setattr(np, "matmul", product)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.usefixtures("in_order")
 @pytest.mark.parametrize(("name", "arch"), CASES)
 def test_rows_have_the_bits_that_they_have_among_others(name, arch):

@@ -169,6 +169,7 @@ COVERED = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("schedule", [WHOLE, SHARED], ids=["whole", "shared"])
 @pytest.mark.parametrize("name", COVERED)
 def test_in_tiles_by_warps(name, schedule):

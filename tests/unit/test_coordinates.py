@@ -66,6 +66,7 @@ SCHEDULES = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("way", SCHEDULES)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_kernels_know_where_their_results_are(name, way):

@@ -53,6 +53,7 @@ def chosen(sample: Sample, arch: str, rows: tuple[int, ...], **others: int) -> d
     return found
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", SAMPLES)
 def test_all_sizes_from_1_to_4096_share_one_class(name, arch):

@@ -108,12 +108,14 @@ def checked(name, **options):
     assert not report.findings, str(report)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_is_right_on_the_machine(name, arch):
     checked(name, arch=arch)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("schedule", ROLES)
 @pytest.mark.parametrize("name", IN_BOXES)
 def test_a_program_is_right_by_roles(name, schedule):

@@ -30,13 +30,14 @@ def _on_machine(kernel: Any, operands: list[Any]) -> list[Any]:
     return list(done.results) if isinstance(done.results, tuple) else [done.results]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(24))
 def test_random_programs_are_exact_on_the_machine(seed: int) -> None:
     arch = ("sm_80", "sm_90a", "sm_89")[seed % 3]
     assert run_random(random_program(seed, largest=140), arch, _on_machine) == ""
 
 
-ROOMY = [seed if seed < 10 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(16)]
+ROOMY = [seed if seed < 5 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(8)]
 
 
 @pytest.mark.parametrize("seed", ROOMY)
@@ -44,7 +45,7 @@ def test_roomy_programs_are_exact_on_the_machine(seed: int) -> None:
     assert run_random(roomy_program(seed, largest=140), "sm_90a", _on_machine) == ""
 
 
-NARROW = [n if n < 10 else pytest.param(n, marks=pytest.mark.slow) for n in range(12)]
+NARROW = [n if n < 4 else pytest.param(n, marks=pytest.mark.slow) for n in range(8)]
 
 
 @pytest.mark.parametrize("seed", NARROW)
@@ -61,7 +62,7 @@ def test_rows_at_any_address_are_exact_on_the_machine_with_roles(seed: int) -> N
     assert run_random(odd_program(seed, largest=140), "sm_90a", _on_machine) == ""
 
 
-MORE_OLDER = int(os.environ.get("POLYGEN_OLDER", "16"))
+MORE_OLDER = int(os.environ.get("POLYGEN_OLDER", "8"))
 OLDER = [n if n < 4 else pytest.param(n, marks=pytest.mark.slow) for n in range(MORE_OLDER)]
 
 
@@ -72,8 +73,8 @@ def test_random_programs_are_exact_on_the_machine_for_older_targets(seed: int, a
     assert run_random(older_program(seed, largest=140), arch, _on_machine, **made) == ""
 
 
-MORE_PROLOGUES = int(os.environ.get("POLYGEN_PROLOGUES", "16"))
-PROLOGUES = [n if n < 8 else pytest.param(n, marks=pytest.mark.slow) for n in range(MORE_PROLOGUES)]
+MORE_PROLOGUES = int(os.environ.get("POLYGEN_PROLOGUES", "8"))
+PROLOGUES = [n if n < 4 else pytest.param(n, marks=pytest.mark.slow) for n in range(MORE_PROLOGUES)]
 
 
 @pytest.mark.parametrize("odd", [False, True], ids=["aligned", "odd"])
@@ -109,7 +110,7 @@ def test_random_floats_are_within_their_bounds_on_the_machine(kind: str) -> None
 
 @pytest.mark.parametrize("roomy", [False, True], ids=["any", "roomy"])
 @pytest.mark.parametrize(
-    "seed", [n if n < 10 else pytest.param(n, marks=pytest.mark.slow) for n in range(14)]
+    "seed", [n if n < 4 else pytest.param(n, marks=pytest.mark.slow) for n in range(8)]
 )
 def test_random_products_are_exact_on_the_machine(seed: int, roomy: bool) -> None:
     case = product_program(seed, 140, roomy=roomy)
@@ -131,8 +132,8 @@ def test_random_folds_are_exact_on_the_machine(seed: int) -> None:
     assert run_random(case, arch, _on_machine) == ""
 
 
-MORE_ROWS = int(os.environ.get("POLYGEN_ROWS", "24"))
-ROW_PROGRAMS = [n if n < 8 else pytest.param(n, marks=pytest.mark.slow) for n in range(MORE_ROWS)]
+MORE_ROWS = int(os.environ.get("POLYGEN_ROWS", "8"))
+ROW_PROGRAMS = [n if n < 3 else pytest.param(n, marks=pytest.mark.slow) for n in range(MORE_ROWS)]
 
 
 @pytest.mark.parametrize("seed", ROW_PROGRAMS)

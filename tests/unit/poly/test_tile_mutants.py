@@ -79,6 +79,7 @@ def test_the_kernels_themselves_are_proved_with_nothing_to_spare(case):
     assert proofs[-1].claim == "no synchronisation can be dropped"
 
 
+@pytest.mark.slow
 def test_there_are_many_mistakes_of_many_kernels_and_of_known_classes():
     found = {c.name: [what for what, _ in mutants(kernel(c))] for c in CASES}
     assert len(found) >= 8

@@ -24,6 +24,7 @@ def sizes(case):
     return WARPS if case.name.startswith("warps") else ROLES
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_a_kernel_as_derived_runs_clean(case):
     of = kernel(case)
@@ -37,6 +38,7 @@ def changed(case, wanted):
     return next(made for what, made in mutants(kernel(case)) if what == wanted)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("case", "what", "words"),
     [
