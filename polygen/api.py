@@ -13,9 +13,14 @@ from polygen import knobs
 from polygen.brief import table
 from polygen.chained import with_numbers
 from polygen.decide import decision
-from polygen.errors import ArgumentError, DTypeError, SignatureError, ToolchainMissing
+from polygen.errors import (
+    ArgumentError,
+    DTypeError,
+    SignatureError,
+    ToolchainMissing,
+)
 from polygen.frontend import evaluate, given
-from polygen.frontend.build import build_program
+from polygen.frontend.build import build_for, build_program, with_sizes_of
 from polygen.frontend.dtypes import F32, TF32, DType
 from polygen.frontend.invariant import (
     Invariant,
@@ -122,11 +127,8 @@ class Fused:
                 where="static",
                 nearest=f"Dims: {', '.join(sorted(dims)) or 'none'}",
             )
-        fixed: dict[str, str | int] = {name: known[name] for name in static}
-        tensors = [
-            replace(t, dims=tuple(fixed.get(d, d) if isinstance(d, str) else d for d in t.dims))
-            for t in tensors
-        ]
+        fixed = {name: known[name] for name in static}
+        tensors = with_sizes_of(tensors, fixed)
         program = build_program(
             self.function, self.name, self.source, tensors, out_dtype, acc_dtype
         )
@@ -254,8 +256,9 @@ class Fused:
                 apart |= {pitch_of(name): step for step in _pitch(view, order)}
         check_axes(self._invariant, {tensor.name: len(tensor.dims) for tensor in tensors})
         sizes = {symbol: extent for extent, symbol in names.items()} | invariant
-        program = build_program(self.function, self.name, self.source, tensors)
-        program = with_numbers(program, {symbol: extent for extent, symbol in names.items()})
+        known = {symbol: extent for extent, symbol in names.items()}
+        program = build_for(self.function, self.name, self.source, tensors, known)
+        program = with_numbers(program, known)
         program = with_invariant(program, tuple(invariant))
         check_stored(program)
         sizes = {name: value for name, value in sizes.items() if name in program.sizes} | apart

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TypeVar
 
 _LONGEST_WORD, _LONGEST_PART, _MOST_PROBLEMS = 240, 4000, 20
 _WINDOW = 72  # characters of an expression that are shown around a mistake
@@ -65,7 +66,10 @@ class PolygenError(Exception):
         where: the file, field, operand or line it was found at; may be empty.
         why: the reason it cannot work; may be empty.
         nearest: the nearest legal value or the next step; may be empty.
+        unknown: dims without a number that would help with one; empty where none would.
     """
+
+    unknown: tuple[str, ...] = ()
 
     def __init__(self, what: str, *, where: str = "", why: str = "", nearest: str = "") -> None:
         what, where, why, nearest = map(readable, (what, where, why, nearest))
@@ -139,6 +143,29 @@ class ShapeError(PolygenError):
         error = cls(what, **parts)
         error.differing = (first, second)
         return error
+
+
+_Error = TypeVar("_Error", bound=PolygenError)
+
+
+def without_number(kind: type[_Error], what: str, dim: str, why: str, more: str = "") -> _Error:
+    """The error of a size that is a name where only a number will do.
+
+    Args:
+        kind: its class.
+        what: the mistake.
+        dim: the name.
+        why: what depends on the number.
+        more: appended to what to do.
+    """
+    error = kind(
+        what,
+        why=f"{why} depends on {dim}, whose number is known only at run time",
+        nearest=f"Write the number in the place of {dim} in the signature, or make {dim} static"
+        + more,
+    )
+    error.unknown = (dim,)
+    return error
 
 
 class DTypeError(PolygenError):

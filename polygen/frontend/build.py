@@ -6,13 +6,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from polygen.errors import DTypeError, PolygenError, SignatureError, TraceError, told
+from polygen.errors import (
+    DTypeError,
+    PolygenError,
+    ShapeError,
+    SignatureError,
+    TraceError,
+    told,
+)
 from polygen.frontend.doubles import check_doubles
 from polygen.frontend.dtypes import ALWAYS_STORED, DType
 from polygen.frontend.dtypes import dtype as to_dtype
@@ -205,3 +213,46 @@ def _wanted(out_dtypes: object, count: int) -> list[DType | None]:
             nearest="Give one for all, or one for each",
         )
     return [None if item is None else to_dtype(item, ALWAYS_STORED) for item in given]
+
+
+def build_for(
+    function: Callable[..., Any],
+    name: str,
+    source: str,
+    tensors: Sequence[Tensor],
+    sizes: Mapping[str, int],
+) -> Program:
+    """The program of arrays of known sizes: numbers stand where a name of a size will not do.
+
+    Args:
+        function: array code.
+        name: what the kernel is called.
+        source: the function's text, for people.
+        tensors: the arrays, with names for their sizes.
+        sizes: of these names.
+
+    Raises:
+        PolygenError: as for `build_program`.
+    """
+    try:
+        return build_program(function, name, source, tensors)
+    except PolygenError as error:
+        pair = (error.differing if isinstance(error, ShapeError) else None) or ()
+        alike = len({sizes.get(str(dim), dim) for dim in pair}) == 1
+        asked = error.unknown or (pair if alike else ())
+        fixed = {dim: sizes[dim] for dim in asked if isinstance(dim, str) and dim in sizes}
+        if not fixed:
+            raise
+    for dim in reversed(fixed) if len(fixed) > 1 else ():  # one of them may do, the inner first
+        with contextlib.suppress(PolygenError):
+            one = with_sizes_of(tensors, {dim: fixed[dim]})
+            return build_program(function, name, source, one)
+    return build_for(function, name, source, with_sizes_of(tensors, fixed), sizes)
+
+
+def with_sizes_of(tensors: Sequence[Tensor], sizes: Mapping[str, int]) -> list[Tensor]:
+    """The tensors with numbers in the place of some names of sizes."""
+    return [
+        replace(t, dims=tuple(sizes.get(d, d) if isinstance(d, str) else d for d in t.dims))
+        for t in tensors
+    ]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from polygen.errors import PolygenError, ShapeError, TraceError, shortened
+from polygen.errors import PolygenError, ShapeError, TraceError, shortened, without_number
 from polygen.frontend.describing import describe
 from polygen.frontend.joining import concatenated, part
 from polygen.frontend.shapes import shape_text
@@ -107,12 +107,8 @@ def split(value: Any, sections: Any, axis: int = 0) -> list[Any]:
     place = _axis(axis, len(dims), "split")
     extent = dims[place]
     if isinstance(extent, str):
-        raise ShapeError(
-            f"parts of {text} along {extent}",
-            why=f"where they begin depends on {extent}, whose number is known only at run time",
-            nearest=f"Write the number in the place of {extent} in the signature, or make "
-            f"{extent} static",
-        )
+        what = f"parts of {text} along {extent}"
+        raise without_number(ShapeError, what, extent, "where they begin")
     bounds = [0, *_bounds(sections, extent, text), extent]
     pairs = list(pairwise(bounds))
     if any(not 0 <= start < end <= extent for start, end in pairs):

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from polygen.errors import DTypeError, ShapeError, UnsupportedProgram
+from polygen.errors import DTypeError, ShapeError, UnsupportedProgram, without_number
 from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import S8, DType
 from polygen.frontend.nodes import (
@@ -65,14 +65,10 @@ def concatenated(trace: Trace, nodes: Sequence[Node], axis: int) -> Node:
                     why=f"they are {shape_text(first.dims)} and {shape_text(node.dims)}",
                     nearest=f"All axes but axis {axis} have the same size",
                 )
-        if isinstance(node.dims[axis], str):
-            raise ShapeError(
-                f"{describe(node)} behind others along {node.dims[axis]}",
-                why=f"where the next begins depends on {node.dims[axis]}, whose number is known "
-                "only at run time",
-                nearest=f"Write the number in the place of {node.dims[axis]} in the signature, or "
-                f"make {node.dims[axis]} static",
-            )
+        along = node.dims[axis]
+        if isinstance(along, str):
+            what = f"{describe(node)} behind others along {along}"
+            raise without_number(ShapeError, what, along, "where the next begins")
         if node.dtype != first.dtype:
             raise DTypeError(
                 f"{describe(first)} is {first.dtype}, {describe(node)} is {node.dtype}",

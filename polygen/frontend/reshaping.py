@@ -184,13 +184,15 @@ def _differs(where: str, dims: Sequence[Dim], wanted: Sequence[Dim]) -> ShapeErr
             why=f"{math.prod(_all(dims))} elements are not {math.prod(_all(wanted))}",
             nearest="A reshape keeps every element",
         )
-    return ShapeError(
+    error = ShapeError(
         where,
         why=f"how many elements {', '.join(dict.fromkeys(named))} stands for is known only at run "
         "time, so that it stays an axis of its own",
         nearest="Split and merge axes whose sizes are numbers, or write numbers in the signature. "
         "Products take leading axes as they are: x @ w.T",
     )
+    error.unknown = tuple(dict.fromkeys(named))
+    return error
 
 
 def _all(dims: Sequence[Dim]) -> list[int]:

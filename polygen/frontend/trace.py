@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from polygen.errors import DTypeError, ShapeError, TraceError, UnsupportedProgram
+from polygen.errors import DTypeError, ShapeError, TraceError, UnsupportedProgram, without_number
 from polygen.frontend.describing import describe, describe_cast, describe_product
 from polygen.frontend.dtypes import ALWAYS_STORED, BOOL, F32, F64, STORED, TF32, DType
 from polygen.frontend.expansion import expand
@@ -304,12 +304,9 @@ class Trace:
         """
         dim = node.dims[axis]
         if isinstance(dim, str) and count > 1:
-            raise ShapeError(
-                f"the elements of {describe(node)} along {dim} repeated {count} times",
-                why=f"how many that are depends on {dim}, whose number is known only at run time",
-                nearest=f"Write the number in the place of {dim} in the signature, and {count} "
-                f"times as much where it meets the other axis; or make both static",
-            )
+            what = f"the elements of {describe(node)} along {dim} repeated {count} times"
+            more = f", and so for the axis of {count} times as many that it meets"
+            raise without_number(ShapeError, what, dim, "how many that are", more)
         reaches = [Reach(n, per=count if n == axis else 1) for n in range(len(node.dims))]
         dims = [
             d * count if n == axis and isinstance(d, int) else d for n, d in enumerate(node.dims)

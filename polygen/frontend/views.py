@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any
 
-from polygen.errors import PolygenError, ShapeError, TraceError, shortened
+from polygen.errors import PolygenError, ShapeError, TraceError, shortened, without_number
 from polygen.frontend.names import INDEX_HINT
 from polygen.frontend.nodes import Dims, Reach
 from polygen.frontend.program import Dim
@@ -113,12 +113,8 @@ def _symbolic(dim: str, where: str, shown: str, step: int = 1) -> TraceError:
     apart = (
         f". Or pass it with an axis of its own for the steps, […, {step}, …], and take one of it"
     )
-    return TraceError(
-        f"{where} with {shown}",
-        why=f"which elements that keeps depends on {dim}, whose number is known only at run time",
-        nearest=f"Write the number in the place of {dim} in the signature, or make {dim} static"
-        + apart * (step > 1),
-    )
+    what, why = f"{where} with {shown}", "which elements that keeps"
+    return without_number(TraceError, what, dim, why, apart * (step > 1))
 
 
 def diagonal(k: Any, text: str, dims: Dims) -> int:

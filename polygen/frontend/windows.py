@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any
 
-from polygen.errors import PolygenError, ShapeError, TraceError, UnsupportedProgram, shortened
+from polygen.errors import (
+    PolygenError,
+    ShapeError,
+    TraceError,
+    UnsupportedProgram,
+    shortened,
+    without_number,
+)
 from polygen.frontend.forms import Digit, Form
 from polygen.frontend.nodes import Dims, Reach, reach_of
 from polygen.frontend.program import Dim
@@ -51,13 +58,8 @@ def windows(text: str, dims: Dims, shape: Any, axis: Any) -> tuple[list[Reach], 
     for number, (at, size) in enumerate(zip(axes, sizes, strict=True)):
         extent = left[at]
         if isinstance(extent, str):
-            raise ShapeError(
-                f"{where} of {size} along {extent}",
-                why=f"how many there are depends on {extent}, whose number is known only at run "
-                "time",
-                nearest=f"Write the number in the place of {extent} in the signature, or make "
-                f"{extent} static",
-            )
+            what = f"{where} of {size} along {extent}"
+            raise without_number(ShapeError, what, extent, "how many there are")
         if not 1 <= size <= extent:
             raise ShapeError(
                 f"{where} of {size} along an axis of {dims[at]}",
@@ -104,12 +106,8 @@ def padded(text: str, dims: Dims, width: Any, value: Any) -> tuple[list[Reach], 
             found.append(dim)
             continue
         if isinstance(dim, str):
-            raise ShapeError(
-                f"{where} by {before} and {behind} along {dim}",
-                why=f"how long that is depends on {dim}, whose number is known only at run time",
-                nearest=f"Write the number in the place of {dim} in the signature, or make {dim} "
-                "static",
-            )
+            what = f"{where} by {before} and {behind} along {dim}"
+            raise without_number(ShapeError, what, dim, "how long that is")
         reaches.append(reach_of(Form((Digit(axis),), -before, padded=True)))
         found.append(dim + before + behind)
     return reaches, found

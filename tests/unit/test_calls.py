@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 
+import numpy as np
 import pytest
 from matrix import small
 from runtime_samples import Device, artifact, cupy_array
@@ -283,6 +284,26 @@ def test_constants_that_are_equal_but_not_the_same_are_not_mixed_up(machine):
     machine.run(301)
     texts = [kernel.source for kernel in machine.call._variants.values()]
     assert len(texts) == 2 and sum("-0.0" in text for text in texts) == 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w: (x @ w.T)[:, ::2],
+        lambda x, w: np.concatenate([x @ w.T, x @ w.T * 2], axis=1),
+        lambda x, w: (x @ w.T) * pg.repeat(w[:, 0][None, :64], 4, axis=1),
+        lambda x, w: (x @ w.T).reshape(-1, 16, 16),
+        lambda x, w: np.split(x @ w.T, 2, axis=1)[0],
+    ],
+)
+@pytest.mark.usefixtures("machine")
+def test_sizes_that_have_to_be_numbers_are_those_of_the_arrays(function):
+    """N alone: the rows keep their name, and kernels of other heights are the same."""
+    call, w = pg.fuse(function, name="numbers"), cupy_array((256, 512), W, dtype="f2")
+    found = [call._kernel_for((cupy_array((m, 512), X, dtype="f2"), w)) for m in (300, 301)]
+    (program,) = {kernel.program for kernel in found}
+    rows, depth = program.inputs[0].dims
+    assert rows == "D0" and depth in ("D1", 512) and program.inputs[1].dims[0] == 256
 
 
 def test_a_choice_that_the_proofs_refuse_says_what_was_taken_instead(machine, monkeypatch):
