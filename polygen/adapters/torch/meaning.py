@@ -60,8 +60,8 @@ def _cbrt(x: Any) -> Any:
 
 def _nibble(byte: Any, place: Any) -> Any:
     """The low half of a byte where its place is even, else the high one."""
-    high = torch.floor(byte / 16)
-    return torch.where(place % 2 > 0, high, byte - 16 * high)
+    high = torch.floor(torch.as_tensor(byte) / 16)
+    return torch.where(torch.as_tensor(place) % 2 > 0, high, byte - 16 * high)
 
 
 def _random_uniform(*args: Any) -> Any:

@@ -128,7 +128,7 @@ def test_what_leaves_the_function_may_be_of_another_type(operands):
         (lambda x, w, b: (x, w), ArgumentError, "2 operands given, 3 expected"),
         (lambda x, w, b: (x, w, "b"), ArgumentError, "str is not an array"),
         (lambda x, w, b: (x, w, b[0]), ArgumentError, "has no axes"),
-        (lambda x, w, b: (x.astype("int32"), w, b), DTypeError, "the array is int32"),
+        (lambda x, w, b: (x.astype("int32"), w, b), DTypeError, "x is s32"),
         (lambda x, w, b: (x, w[:, :8], b), PolygenError, "8"),
     ],
 )
