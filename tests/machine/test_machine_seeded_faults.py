@@ -203,7 +203,7 @@ def test_a_harmless_change_of_roles(case, compile_ptx):
 
 
 # A fifth of them by `make test`; faults of one kind stand beside each other.
-SAMPLE = [pytest.mark.slow, pytest.mark.sample(3)]
+SAMPLE = [pytest.mark.slow, pytest.mark.sample(6)]
 ROLE_FAULTS = [
     pytest.param(case, id=f"{case[0]}: {case[1]}", marks=SAMPLE if at % 5 else [])
     for at, case in enumerate(role_faults.FAULTS)

@@ -96,7 +96,7 @@ def more_sizes(case, plan):
 
 # Two of five are compiled and run by `make test`; neighbours in the matrix are much alike.
 QUICK = {case.name for at, case in enumerate(CASES) if at % 5 in (0, 3)}
-SAMPLE = [pytest.mark.slow, pytest.mark.sample(4)]
+SAMPLE = [pytest.mark.slow, pytest.mark.sample(8)]
 NAMES = [n if n in QUICK else pytest.param(n, marks=SAMPLE) for n in BY_NAME]
 
 

@@ -17,7 +17,7 @@ BY_NAME = {one.name: one for one in PROGRAMS}
 QUICK = {
     "nn_f16", "tt_f16", "aligned_2_nt", "folded_rows", "scaled_weights", "f16_sums_tn", "bytes",
 }  # fmt: skip
-SAMPLE = [pytest.mark.slow, pytest.mark.sample(5)]
+SAMPLE = [pytest.mark.slow, pytest.mark.sample(8)]
 NAMES = [
     pytest.param(arch, one.name, marks=[] if one.name in QUICK else SAMPLE)
     for arch in (TURING, VOLTA)

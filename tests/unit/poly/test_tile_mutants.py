@@ -22,7 +22,7 @@ MORE = (
     "warps, copies through registers", "cooperative, residual", "cooperative, two outputs",
     "cooperative, none in flight", "shared sums, residual", "ping-pong, shared pair",
 )  # fmt: skip
-SAMPLE = [pytest.mark.slow, pytest.mark.sample(3)]
+SAMPLE = [pytest.mark.slow, pytest.mark.sample(6)]
 EVERY = [
     pytest.param(c, id=c.name, marks=() if c.name in QUICK else SAMPLE)
     for c in CASES

@@ -313,6 +313,7 @@ def test_many_panels_take_stages_away():
     assert stages("gate") < stages("plain") == base.pipeline.stages
 
 
+@pytest.mark.sample(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
 def test_what_fits_is_generated(layout):
