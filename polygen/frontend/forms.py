@@ -143,12 +143,10 @@ def _floor(form: Form, per: int, extents: Extents) -> Form | None:
         return Form(terms, whole.offset // per)
     if not rest.terms:
         return None
-    term, low = _highest(rest)
-    if term.scale < 0 or per % term.scale or not _inside(low, term.scale, extents):
+    cut = _cut(rest, per, extents)
+    if cut is None:
         return None
-    each = per // term.scale
-    if term.modulo and term.modulo % each:
-        return None
+    term, each, _ = cut
     last = Digit(term.of, 1, term.per * each, term.modulo // each)
     return Form((*terms, last), whole.offset // per)
 
@@ -159,13 +157,23 @@ def _remainder(form: Form, modulo: int, extents: Extents) -> Form | None:
     _, rest = _apart(form, modulo)
     if _inside(rest, modulo, extents):
         return rest
-    term, low = _highest(rest)
-    if term.scale < 0 or modulo % term.scale or not _inside(low, term.scale, extents):
+    cut = _cut(rest, modulo, extents)
+    if cut is None:
         return None
-    each = modulo // term.scale
-    if term.modulo and term.modulo % each:
-        return None
+    term, each, low = cut
     return Form((replace(term, modulo=each), *low.terms), low.offset)
+
+
+def _cut(rest: Form, count: int, extents: Extents) -> tuple[Digit, int, Form] | None:
+    """The highest digit, how many of its steps are a count, and what is below it.
+
+    None: the count falls inside one of its steps, or below it is more than a step.
+    """
+    term, low = _highest(rest)
+    if term.scale < 0 or count % term.scale or not _inside(low, term.scale, extents):
+        return None
+    each = count // term.scale
+    return None if term.modulo and term.modulo % each else (term, each, low)
 
 
 def _highest(form: Form) -> tuple[Digit, Form]:

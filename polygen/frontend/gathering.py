@@ -25,6 +25,7 @@ from polygen.errors import (
 from polygen.frontend.describing import describe
 from polygen.frontend.dtypes import S32
 from polygen.frontend.forms import Form
+from polygen.frontend.groups import whole_numbers
 from polygen.frontend.names import INDEX_HINT
 from polygen.frontend.nodes import (
     ApplyNode,
@@ -227,14 +228,7 @@ def check_rows(rows: Any, count: int) -> None:
     Raises:
         ArgumentError: an index that is negative, or not below `count`; with the first one.
     """
-    held = getattr(rows, "cpu", None) or getattr(rows, "get", None)
-    values = np.asarray(held() if held else rows)
-    if values.ndim != 1 or values.dtype.kind not in "iu":
-        raise ArgumentError(
-            f"rows of {values.dtype} with {values.ndim} axes",
-            where="rows",
-            nearest="Pass whole numbers, one for each row",
-        )
+    values = whole_numbers(rows, "rows", "row")
     outside = np.flatnonzero((values < 0) | (values >= count))
     if len(outside):
         first = int(outside[0])

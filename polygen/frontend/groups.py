@@ -104,6 +104,28 @@ def routed_ends(groups: int, rows: int, seed: int) -> Array:
     return np.asarray(np.cumsum(found), dtype=np.int32)
 
 
+def whole_numbers(array: Any, name: str, each: str) -> np.ndarray[Any, Any]:
+    """A vector of whole numbers on the host.
+
+    Args:
+        array: on the host or on a GPU, from where it is copied: this waits for the GPU.
+        name: what it is called.
+        each: what has a number.
+
+    Raises:
+        ArgumentError: other numbers, or several axes.
+    """
+    held = getattr(array, "cpu", None) or getattr(array, "get", None)
+    values = np.asarray(held() if held else array)
+    if values.ndim != 1 or values.dtype.kind not in "iu":
+        raise ArgumentError(
+            f"{name} of {values.dtype} with {values.ndim} axes",
+            where=name,
+            nearest=f"Pass whole numbers, one for each {each}",
+        )
+    return values
+
+
 def check_ends(ends: Any, rows: int | None = None) -> None:
     """Refuse ends that are no prefix sums: kernels take any, and read no row twice.
 
@@ -115,14 +137,7 @@ def check_ends(ends: Any, rows: int | None = None) -> None:
         ArgumentError: an end that is negative, less than the one before, or behind the last row;
             with the first such group.
     """
-    held = getattr(ends, "cpu", None) or getattr(ends, "get", None)
-    values = np.asarray(held() if held else ends)
-    if values.ndim != 1 or values.dtype.kind not in "iu":
-        raise ArgumentError(
-            f"ends of {values.dtype} with {values.ndim} axes",
-            where="ends",
-            nearest="Pass whole numbers, one for each group",
-        )
+    values = whole_numbers(ends, "ends", "group")
     last = 0
     for group, end in enumerate(values.tolist()):
         if end < last or (rows is not None and end > rows):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -156,19 +156,9 @@ class Make:
         The copy engine brings zeros there, on both sides, and any number times zero is zero. What
         is read beside may be no number.
         """
-        values = {self.name: 0.0}
-        for one in self.statements:
-            if one.result in self.halves:  # of a byte of zeros
-                values[one.result] = 0.0
-                continue
-            known = [values.get(a) if isinstance(a, str) else a for a in one.args]
-            if one.function not in _ARITHMETIC or None in known:
-                return False
-            made = _ARITHMETIC[one.function](*(x for x in known if x is not None))
-            if not abs(made) < _NUMBERS_END:
-                return False
-            values[one.result] = made
-        return True
+        zeros = (self.name, *self.halves)  # halves are of a byte of zeros
+        known = numbers_made(self.statements, zeros)
+        return all(one.result in known for one in self.statements)
 
     @property
     def result(self) -> str:
@@ -208,6 +198,24 @@ class Make:
     def registers(self) -> int:
         """Of a fragment."""
         return self.elements * self.dtype.bytes // 4
+
+
+def numbers_made(statements: Sequence[Compute], zeros: Iterable[str]) -> dict[str, float]:
+    """The values that are known to be a number, and which, where some are zero.
+
+    Args:
+        statements: in their order.
+        zeros: names of elements and values that are.
+    """
+    values = dict.fromkeys(zeros, 0.0)
+    for one in statements:
+        given = [values.get(a) if isinstance(a, str) else a for a in one.args]
+        if one.result in values or one.function not in _ARITHMETIC or None in given:
+            continue
+        made = _ARITHMETIC[one.function](*(x for x in given if x is not None))
+        if abs(made) < _NUMBERS_END:
+            values[one.result] = made
+    return values
 
 
 def prove(of: Make, layout: MatrixLayout, atom: Atom) -> None:

@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,18 +24,10 @@ from polygen.errors import VerifyError
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Dim, Tensor
 from polygen.hardware.data_file import Integers
-from polygen.lower.fragments import Beside
+from polygen.lower.fragments import Beside, numbers_made
 from polygen.poly.ring_folds import RingFold, RingFolds
 
 WAYS = 4  # registers into which a thread combines elements of an access by turns, of all rows
-_NUMBERS_END = 6e4  # below it all types have numbers
-_ARITHMETIC: dict[str, Callable[..., float]] = {
-    "cast": float,
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "neg": operator.neg,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +134,7 @@ class Tally:
 
         What is read beside the ring may be any number, or none.
         """
-        values: dict[str, float] = {fold.element: 0.0}
-        for one in fold.statements:
-            known = [values.get(a) if isinstance(a, str) else a for a in one.args]
-            if one.function not in _ARITHMETIC or None in known:
-                continue
-            made = _ARITHMETIC[one.function](*(x for x in known if x is not None))
-            if abs(made) < _NUMBERS_END:
-                values[one.result] = made
+        values = numbers_made(fold.statements, (fold.element,))
         terms = [values.get(t) if isinstance(t, str) else t for t in fold.terms]
         return fold.monoid == "sum" and terms == [0.0] and MONOIDS["sum"].identity[0] == 0
 

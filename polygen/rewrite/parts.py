@@ -22,10 +22,9 @@ import math
 import numpy as np
 
 from polygen.errors import UnsupportedProgram
-from polygen.frontend.functions import TABLE
 from polygen.frontend.monoids import MONOIDS
 from polygen.rewrite.chain import Chain
-from polygen.rewrite.separation import STATE, Expression, Factor, correction
+from polygen.rewrite.separation import Factor, correction, ratio
 
 _TRIED = ((0.25, 0.75, 1.5), (-1.0, 0.5, 0.625), (0.3, 0.4, 2.1))  # references that grow
 _CLOSE = 1e-9  # relative, of f64 arithmetic on numbers near 1
@@ -69,20 +68,5 @@ def parts_combine(chain: Chain) -> tuple[str, ...]:
 
 def correction_number(factors: tuple[Factor, ...], before: float, after: float) -> float:
     """c(before, after)."""
-    found = 1.0
     with np.errstate(all="ignore"):
-        for one in factors:
-            old, new = _number(one.of, before), _number(one.of, after)
-            if one.kind in ("times", "over"):
-                found *= new / old if one.kind == "times" else old / new
-            else:
-                found *= float(TABLE[one.kind].reference(np.float64(new - old)))
-    return found
-
-
-def _number(expression: Expression, state: float) -> float:
-    if isinstance(expression, tuple):
-        name, *operands = expression
-        given = [np.float64(_number(one, state)) for one in operands]  # type: ignore[arg-type]
-        return float(TABLE[str(name)].reference(*given))
-    return state if expression == STATE else float(expression)
+        return ratio(factors, before, after)

@@ -213,7 +213,7 @@ def _counterexample(values: Values, term: str, state: str, factors: Sequence[Fac
         }
         left, right = f["x", new] * f["x0", old], f["x", old] * f["x0", new]
         if factors is not None:
-            right, left = f["x", old] * _ratio(factors, old, new), f["x", new]
+            right, left = f["x", old] * ratio(factors, old, new), f["x", new]
         if math.isfinite(left) and math.isfinite(right) and not math.isclose(
             left, right, rel_tol=_CLOSE, abs_tol=_CLOSE
         ):  # fmt: skip
@@ -230,14 +230,15 @@ def _counterexample(values: Values, term: str, state: str, factors: Sequence[Fac
     return ""
 
 
-def _ratio(factors: Sequence[Factor], old: float, new: float) -> float:
+def ratio(factors: Sequence[Factor], old: float, new: float) -> float:
+    """The factor by which a term changes where the state goes from one number to another."""
     found = 1.0
     for one in factors:
         before, after = number(one.of, old), number(one.of, new)
-        if one.kind in _EXPONENTIALS:
-            found *= float(TABLE[one.kind].reference(np.float64(after - before)))
-        else:
+        if one.kind in ("times", "over"):
             found *= after / before if one.kind == "times" else before / after
+        else:
+            found *= float(TABLE[one.kind].reference(np.float64(after - before)))
     return found
 
 
