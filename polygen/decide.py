@@ -43,9 +43,10 @@ from polygen.poly.folds import split_folds
 from polygen.poly.match import Match
 from polygen.poly.realign import behind_copy
 from polygen.problems import problem_of, whole_problem
-from polygen.schedule.load import check_structure, load_schedule, shipped
+from polygen.schedule.load import load_schedule, shipped
 from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted, Problem
+from polygen.schedule.structure import check_structure
 from polygen.schedule.sums import SumClass
 from polygen.schedule.tuned import tuned
 from polygen.tune import lookup

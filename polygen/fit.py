@@ -43,9 +43,9 @@ from polygen.poly.pointwise import Pointwork
 from polygen.poly.realign import behind_copy
 from polygen.poly.results import in_runs, narrower, panel_columns, panels
 from polygen.poly.tiling import Tiling, tiling
-from polygen.schedule.load import check_structure
 from polygen.schedule.model import LANES, Schedule
 from polygen.schedule.problem import Fitted
+from polygen.schedule.structure import check_structure
 
 _FEWEST_STAGES = 2
 _USUAL_BYTES, _USUAL_BITS = 2, 16  # of an element

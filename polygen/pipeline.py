@@ -32,7 +32,7 @@ from polygen.lower.verify import verify
 from polygen.poly.depth import prove_walk
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.mapping import ScheduleTree, map_program
-from polygen.poly.prologue import prove_prologues
+from polygen.poly.prologue_proofs import prove_prologues
 from polygen.poly.realign import program_behind, prove_copy, realign, realign_all
 from polygen.poly.results import copies_in_background, copies_staged, panels, row_vectors
 from polygen.poly.scop import Scop, scop

@@ -13,7 +13,7 @@ import sys
 import numpy as np
 from pointwise_kernels import SIGNS, apply, arguments, every, off_by, reference
 
-from polygen.emit.functions import recorded_error
+from polygen.emit.function_errors import recorded_error
 from polygen.frontend.functions import INTERNAL, TABLE
 
 LARGEST, SMALLEST = float(np.finfo(np.float32).max), 2.0**-126

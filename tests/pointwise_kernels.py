@@ -14,7 +14,7 @@ import pytest
 
 import polygen
 from polygen.emit import ctext
-from polygen.emit.functions import recorded_error
+from polygen.emit.function_errors import recorded_error
 from polygen.frontend.dtypes import BF16, BOOL, F16, F32
 from polygen.frontend.functions import TABLE
 from polygen.machine import Launch, run

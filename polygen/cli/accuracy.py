@@ -34,7 +34,8 @@ from typing import Any
 
 import numpy as np
 
-from polygen.emit.functions import FAST_BITS, expanded, fast_error
+from polygen.emit.function_errors import fast_error
+from polygen.emit.functions import FAST_BITS, expanded
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import F32, F64, TF32
 from polygen.frontend.evaluate import evaluate

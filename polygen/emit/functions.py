@@ -363,41 +363,6 @@ def expression(
     return entry.accurate.format(*arguments), entry.helpers
 
 
-def fast_error(name: str, constant: float | None) -> tuple[float, float]:
-    """The largest error of what `expression` gives with `fast`.
-
-    Args:
-        name: a primitive, or a key of `COMPOSITES`.
-        constant: the last argument, if it is a number.
-
-    Returns:
-        (absolute, relative), as `Emitted.fast_error`; zeros where there is no fast form: the error
-        is that of f32 arithmetic.
-    """
-    return (0.0, 0.0) if name == "cast" else form(name, constant, True).fast_error
-
-
-def recorded_error(name: str, constant: float | None, fast: bool) -> tuple[float, float]:
-    """The largest error of a function of the vocabulary, against its reference in float64.
-
-    Args:
-        name: a key of `polygen.frontend.functions.TABLE`, not a cast.
-        constant: the last argument, if it is a number.
-        fast: in kernels whose outputs all have 16 bits or fewer.
-
-    Returns:
-        (absolute, relative), as `Emitted.error`.
-    """
-    known = name in PRIMITIVES or name in COMPOSITES
-    entry = form(name, constant, fast) if known else EXPANDED
-    return entry.fast_error if fast and any(entry.fast_error) else entry.error
-
-
-def _has_reciprocal(constant: float) -> bool:
-    """Whether f32 holds the number and its reciprocal in full precision."""
-    return float(np.finfo(np.float32).tiny) <= abs(constant) <= 2.0**126
-
-
 def literal(value: float) -> str:
     """A Python number as a CUDA float literal that keeps every bit of its f32 rounding."""
     with np.errstate(over="ignore"):  # beyond f32 it is infinite, as NumPy's f32 would be
@@ -410,3 +375,8 @@ def literal(value: float) -> str:
     if "." not in text and "e" not in text:
         text += ".0"
     return f"({text}f)" if rounded < 0 or text.startswith("-") else f"{text}f"
+
+
+def _has_reciprocal(constant: float) -> bool:
+    """Whether f32 holds the number and its reciprocal in full precision."""
+    return float(np.finfo(np.float32).tiny) <= abs(constant) <= 2.0**126

@@ -8,7 +8,7 @@ statements.
 from __future__ import annotations
 
 from polygen.emit.folds import array_text, combined, counts_text, extent_text, identities
-from polygen.emit.leaf.scan import correction_lines
+from polygen.emit.leaf.scan_correction import correction_lines
 from polygen.emit.leaf.table import render
 from polygen.emit.leaves import extent_names, matrix_coordinates
 from polygen.lower.key_parts import AFTER, part_row

@@ -19,7 +19,6 @@ from dataclasses import replace
 
 from polygen.errors import VerifyError
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.lower.folds import check_folds
 from polygen.lower.fragments import Make
 from polygen.lower.key_parts import check_parts
 from polygen.lower.plan import KernelPlan, Leaf, Rows
@@ -28,6 +27,7 @@ from polygen.lower.result_work import Epilogue, Finish, Lines, Store, Warm
 from polygen.lower.tallies import check_tallies
 from polygen.lower.tally import Tally
 from polygen.lower.verify_accesses import check_accesses
+from polygen.lower.verify_folds import check_folds
 from polygen.lower.work import Copy, Fill, Move, Send
 from polygen.poly.ast import Block, Call, For, If, LoopAst, Marked
 

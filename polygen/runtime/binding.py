@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from polygen.emit.conditions import Arrays, Condition, holds, most_blocks
+from polygen.emit.conditions import Arrays
 from polygen.emit.source import KernelSource
 from polygen.errors import AlignmentMismatch, ArgumentError
 from polygen.frontend.program import Tensor
-from polygen.frontend.shapes import LARGEST_SIZE
 from polygen.runtime.arrays import ArrayView, accepts
+from polygen.runtime.conditions import check_conditions, stride_bits
 from polygen.runtime.dlpack import compact
 from polygen.runtime.tensormaps import MapLayout, map_layout
 from polygen.schedule import realign
@@ -92,7 +92,7 @@ def bind(
     sizes = _sizes(tensors, views)
     names = [tensor.name for tensor in tensors]
     declared = dict(zip(names, tensors, strict=True))
-    _check_conditions(source, _OF_SIZES, Arrays(declared, sizes, {}, {}))
+    check_conditions(source, _OF_SIZES, Arrays(declared, sizes, {}, {}))
     device = _device(tensors, views)
     shapes = [tuple(_size(dim, sizes) for dim in tensor.dims) for tensor in tensors]
     strides = []
@@ -105,7 +105,7 @@ def bind(
     required = dict(source.alignment)
     items = [tensor.dtype.bytes for tensor in tensors]
     steps = dict(zip(names, strides, strict=True))
-    _check_conditions(source, _OF_STEPS, Arrays(declared, sizes, steps, {}))
+    check_conditions(source, _OF_STEPS, Arrays(declared, sizes, steps, {}))
     copied = tuple(map(names.index, source.realign.names)) if source.realign else ()
     inner = list(strides)  # as the kernel is given them
     for at in copied:
@@ -125,7 +125,7 @@ def bind(
             max(required.get(name, item), item) - 1 for name, item in zip(names, items, strict=True)
         ),
         stride_bits=tuple(
-            _stride_bits(tensor, used) for tensor, used in zip(tensors, strides, strict=True)
+            stride_bits(tensor, used) for tensor, used in zip(tensors, strides, strict=True)
         ),
         spans=tuple(
             (1 + sum((size - 1) * step for size, step in zip(shape, used, strict=True))) * item
@@ -239,107 +239,6 @@ def _check_strides(
             why=f"the kernel counts strides in s32, up to {_LARGEST_STEP}",
             nearest="Pass a contiguous copy, or split the array",
         )
-
-
-def _check_conditions(source: KernelSource, kinds: Sequence[str], arrays: Arrays) -> None:
-    """Refuse arrays that break a condition of the kinds.
-
-    Raises:
-        AlignmentMismatch: rows end inside a copy: another variant of the kernel takes them.
-        ArgumentError: no variant takes them.
-    """
-    broken = [
-        one
-        for one in source.conditions
-        if one.kind in kinds and not holds(one, source.launch, arrays)
-    ]
-    others = [one for one in broken if one.kind != "row"]
-    if others:
-        raise _refused(others[0], source, arrays)
-    if broken:
-        raise _ragged(broken, source)
-
-
-def _refused(one: Condition, source: KernelSource, arrays: Arrays) -> ArgumentError:
-    if one.kind == "size":
-        places = (
-            f"{name}.shape[{tensor.dims.index(one.dim)}]"
-            for name, tensor in arrays.tensors.items()
-            if one.dim in tensor.dims
-        )
-        return ArgumentError(
-            f"the size is {arrays.extent(one.dim)}",
-            where=next(places),
-            why="a kernel needs at least one element and counts in 32 bits",
-            nearest=f"Legal: 1 to {LARGEST_SIZE}",
-        )
-    if one.kind == "cover":
-        return ArgumentError(
-            f"rows of {arrays.extent(one.dim)} elements, {one.dim}",
-            where=source.entry,
-            why=f"elements use results of their row, which this kernel's tiles of {one.multiple} "
-            "columns cover",
-            nearest=f"Legal: 1 to {one.multiple}; or compile for these sizes",
-        )
-    if one.kind in ("grid", "work"):
-        return _too_many(one, source, arrays.sizes)
-    step = arrays.strides[one.tensor][one.axis]
-    if step < 0:
-        return ArgumentError(
-            f"axis {one.axis} runs backwards (stride {step})",
-            where=one.tensor,
-            nearest="Pass a copy: x.copy() in CuPy, x.contiguous() in PyTorch",
-        )
-    return ArgumentError(
-        f"elements of the output overlap (axis {one.axis} has stride {step})",
-        where=one.tensor,
-        why="the faster axes reach further",
-        nearest="Pass an output whose elements are all distinct",
-    )
-
-
-def _too_many(one: Condition, source: KernelSource, sizes: Mapping[str, int]) -> ArgumentError:
-    """Word the error for more blocks than CUDA launches, or more tiles than kernels count."""
-    launch = source.launch
-    named = dict.fromkeys(
-        f"{dim} = {sizes[dim]}"
-        for dim in (*launch.batches, launch.along, launch.across)
-        if isinstance(dim, str)
-    )
-    of = f"; {', '.join(named)}" if launch.batches else ""
-    nearest = "Use a larger tile or raster group, or split the arrays"
-    if one.kind == "work":
-        what = f"the launch has {launch.work(sizes)} tiles"
-        why = f"kernels count the tiles of all matrices, up to {LARGEST_SIZE}{of}"
-    else:
-        axes = 3 if launch.batches else 2
-        blocks, most = (
-            " x ".join(map(str, found[:axes])) for found in (launch.grid(sizes), most_blocks())
-        )
-        what, why = f"the launch needs {blocks} blocks", f"CUDA allows {most}{of}"
-    return ArgumentError(what, where=source.entry, why=why, nearest=nearest)
-
-
-def _ragged(broken: Sequence[Condition], source: KernelSource) -> AlignmentMismatch:
-    required = dict(source.alignment)
-    first = broken[0].tensor
-    error = AlignmentMismatch(
-        f"rows are not a multiple of {required[first]} bytes long",
-        where=first,
-        why="this kernel was compiled for rows of whole copies",
-        nearest="Compile a variant for ragged rows",
-    )
-    error.alignment = source.alignment
-    error.ragged = tuple(one.tensor for one in broken)
-    return error
-
-
-def _stride_bits(tensor: Tensor, strides: tuple[int, ...]) -> int:
-    bits = 0
-    for axis, step in enumerate(strides):
-        if axis != (tensor.order[-1] if tensor.order else len(strides) - 1):
-            bits |= step * tensor.dtype.bytes
-    return bits
 
 
 def _constants(

@@ -26,7 +26,7 @@ from polygen.schedule.load import dumps, schedules_folder, shipped
 from polygen.schedule.model import Schedule
 from polygen.schedule.tuned import Tuned, dump_tuned
 from polygen.tune.measured import Measured, read_record
-from polygen.tune.space import OTHER_WAYS
+from polygen.tune.schedule_name import OTHER_WAYS
 
 WITHIN = 1.01
 FEWEST = 8  # measured schedules of a problem

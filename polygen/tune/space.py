@@ -38,6 +38,7 @@ from polygen.schedule.model import (
 )
 from polygen.schedule.problem import Fitted, Problem
 from polygen.tune.choose import copied_first
+from polygen.tune.schedule_name import schedule_name
 
 Fit = Callable[[Schedule], Fitted | str]
 
@@ -75,8 +76,6 @@ _SLOTS = ((3, 2, 0), (4, 2, 0))
 _PREFETCH = ((2, 1, 0), (2, 3, 0), (3, 3, 0), (2, 2, 32), (2, 3, 32), (2, 4, 32))
 _CROSSED_AREA = 128 * 128  # from this size of a tile, all rasters are tried with small clusters
 
-# End names of schedules with roles whose results take that way out, not the copy engine's.
-OTHER_WAYS = ("registers", "lines")
 
 _WARP_CTA = (16, 32, 64, 128, 256)
 _WARP_OWN = ((16, 16), (16, 32), (32, 32), (32, 64), (64, 32), (64, 64), (64, 128), (128, 64))
@@ -363,55 +362,8 @@ def _warp_stages(
             return
 
 
-# --- names -------------------------------------------------------------------------------------
 def _with(fitted: Fitted, schedule: Schedule) -> Fitted:
     return Fitted(replace(schedule, name=schedule_name(schedule)), fitted.resident)
-
-
-def schedule_name(schedule: Schedule) -> str:
-    """The systematic name: tile, warp tile, stages, and whatever is not the default."""
-    usual = Schedule()
-    cta, warp, pipeline = schedule.tile.cta, schedule.tile.warp, schedule.pipeline
-    parts = [f"{cta.m}x{cta.n}x{cta.k}"]
-    if schedule.by_lanes:
-        parts = ["dots", *parts]
-    if schedule.specialised:
-        parts.insert(0, schedule.roles.form)
-        if warp.n != cta.n:
-            parts.append(f"w{warp.m}x{warp.n}")
-        elif warp.m != cta.m:
-            parts.append(f"w{warp.m}")
-    else:
-        parts.append(f"w{warp.m}x{warp.n}")
-    if not schedule.by_lanes:
-        parts.append(f"s{pipeline.stages}")
-    if schedule.cluster.tiles > 1:
-        parts.append(f"c{schedule.cluster.m}x{schedule.cluster.n}")
-    if schedule.cluster.k > 1:
-        parts.append(f"k{schedule.cluster.k}")
-    if schedule.raster != usual.raster:
-        parts.append(f"{schedule.raster.along}{schedule.raster.group}")
-    if schedule.specialised and schedule.epilogue.through == "tma":
-        slots = (schedule.epilogue.slots, schedule.epilogue.prefetch)
-        if slots != (usual.epilogue.slots, usual.epilogue.prefetch):
-            parts.append(f"e{slots[0]}p{slots[1]}")
-        if schedule.epilogue.columns:
-            parts.append(f"columns{schedule.epilogue.columns}")
-    if schedule.specialised and schedule.epilogue.through in OTHER_WAYS:
-        parts.append(schedule.epilogue.through)
-    if schedule.by_lanes or pipeline.fragments != usual.pipeline.fragments:
-        parts.append(f"f{pipeline.fragments}")
-    if pipeline.copies != usual.pipeline.copies:
-        parts.append(pipeline.copies)
-    if schedule.min_blocks != usual.min_blocks:
-        parts.append(f"b{schedule.min_blocks}")
-    if schedule.exchange:
-        parts.append("exchanged")
-    if schedule.launch.realign:
-        parts.append("copied")
-    if schedule.from_registers:
-        parts.append("made")
-    return "_".join(parts)
 
 
 def _up(extent: int, step: int) -> int:

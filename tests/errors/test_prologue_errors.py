@@ -18,7 +18,8 @@ from polygen.frontend.evaluate import evaluate, reference
 from polygen.frontend.program import Access, Affine
 from polygen.hardware.device import device
 from polygen.pipeline import generate
-from polygen.poly.prologue import prologues, prove_prologues
+from polygen.poly.prologue import prologues
+from polygen.poly.prologue_proofs import prove_prologues
 from polygen.schedule.load import load_schedule, schedules_folder, shipped
 from polygen.schedule.model import Cluster
 

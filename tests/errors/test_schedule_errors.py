@@ -4,8 +4,9 @@ import pytest
 
 from polygen.errors import ScheduleError, ScheduleFileError
 from polygen.hardware.atom import atom
-from polygen.schedule.load import check_structure, load_schedule, loads
+from polygen.schedule.load import load_schedule, loads
 from polygen.schedule.model import CtaTile, Schedule, Tile, WarpTile
+from polygen.schedule.structure import check_structure
 
 
 def problems(text):

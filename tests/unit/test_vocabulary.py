@@ -9,7 +9,7 @@ import pytest
 
 import polygen as pg
 from polygen import vocabulary
-from polygen.emit.functions import recorded_error
+from polygen.emit.function_errors import recorded_error
 from polygen.frontend.dtypes import BOOL
 from polygen.frontend.functions import TABLE, Function
 

@@ -13,6 +13,7 @@ from typing import Any
 from polygen.emit.ctext import definition, pointwise
 from polygen.emit.exponentials import by_powers_of_two
 from polygen.emit.folds import combined, exchanged, identities
+from polygen.emit.leaf.scan_correction import correction_lines
 from polygen.emit.leaf.score_reads import arguments, by_row, pair_reads
 from polygen.emit.leaf.store_pairs import pairs_record
 from polygen.emit.leaf.table import Text, filled, leaf
@@ -22,7 +23,6 @@ from polygen.frontend.monoids import MONOIDS
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.result_work import Read
 from polygen.lower.scan_work import RowStore, Scan, Terms
-from polygen.rewrite.separation import STATE, Expression, Factor
 
 _TURNS = 2
 _UNROLL = "#pragma unroll"
@@ -382,34 +382,3 @@ def _pairs(plan: KernelPlan, work: RowStore) -> list[dict[str, Any]]:
             }
         )
     return found
-
-
-# --- the correction ------------------------------------------------------------------------------
-def correction_lines(scan: Scan) -> tuple[list[str], str, list[str]]:
-    """c(before, after): lines of C, its value, and helper files."""
-    if not scan.factors:
-        return [], "1.0f", []
-
-    def ratio(before: Any, after: Any) -> tuple[Any, ...]:
-        found = None
-        for factor in scan.factors:
-            one = _ratio(factor, before, after)
-            found = one if found is None else found.apply("mul", found, one)
-        return (found,)
-
-    lines, (value,), helpers = definition(ratio, ["before", "after"], "c_", fast=scan.fast)
-    return lines, value, list(helpers)
-
-
-def _ratio(factor: Factor, before: Any, after: Any) -> Any:
-    old, new = _value(factor.of, before), _value(factor.of, after)
-    if factor.kind in ("times", "over"):
-        return before.apply("div", *((new, old) if factor.kind == "times" else (old, new)))
-    return before.apply(factor.kind, before.apply("sub", new, old))
-
-
-def _value(expression: Expression, state: Any) -> Any:
-    if isinstance(expression, tuple):
-        name, *operands = expression
-        return state.apply(str(name), *(_value(one, state) for one in operands))  # type: ignore[arg-type]
-    return state if expression == STATE else expression

@@ -11,7 +11,8 @@ from matrix import case, small
 from pointwise_kernels import SIGNS, apply, arguments, compiled, every, off_by, reference
 
 from polygen.cli import accuracy
-from polygen.emit.functions import COMPOSITES, PRIMITIVES, expression, fast_error
+from polygen.emit.function_errors import fast_error
+from polygen.emit.functions import COMPOSITES, PRIMITIVES, expression
 from polygen.frontend.functions import TABLE
 
 FAST = sorted(name for name, e in {**PRIMITIVES, **COMPOSITES}.items() if e.fast)

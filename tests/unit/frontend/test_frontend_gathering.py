@@ -6,7 +6,7 @@ import pytest
 import polygen as pg
 from polygen.frontend.evaluate import evaluate, reference
 from polygen.frontend.parse import parse_expression
-from polygen.poly.prologue import prove_prologues
+from polygen.poly.prologue_proofs import prove_prologues
 from polygen.poly.scop import scop
 
 X, R, W = "f16[S,K]", "s32[T]", "f16[N,K]"

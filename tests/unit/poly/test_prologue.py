@@ -10,7 +10,8 @@ from polygen.analysis import prospect
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Access
 from polygen.poly.elements import Along
-from polygen.poly.prologue import multiplied, prologues, prove_prologues, without_prologues
+from polygen.poly.prologue import multiplied, prologues, without_prologues
+from polygen.poly.prologue_proofs import prove_prologues
 
 
 def program(function, *signature, **options):

@@ -8,14 +8,7 @@ import pytest
 
 from polygen.hardware.atom import atom
 from polygen.hardware.device import device, devices
-from polygen.schedule.load import (
-    check_structure,
-    dumps,
-    load_schedule,
-    loads,
-    schedules_folder,
-    shipped,
-)
+from polygen.schedule.load import dumps, load_schedule, loads, schedules_folder, shipped
 from polygen.schedule.model import (
     Cluster,
     CtaTile,
@@ -29,7 +22,8 @@ from polygen.schedule.model import (
     Tile,
     WarpTile,
 )
-from polygen.tune.space import schedule_name
+from polygen.schedule.structure import check_structure
+from polygen.tune.schedule_name import schedule_name
 
 UNUSUAL = Schedule(
     name='odd "name"',

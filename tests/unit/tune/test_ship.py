@@ -15,8 +15,8 @@ from polygen.schedule.load import dumps, load_schedule, shipped
 from polygen.schedule.problem import Fitted, Problem
 from polygen.schedule.tuned import Tuned, dump_tuned, read_tuned, tuned
 from polygen.tune.measured import Measured, read_record
+from polygen.tune.schedule_name import schedule_name
 from polygen.tune.ship import chosen, cover, main
-from polygen.tune.space import schedule_name
 
 D = device("sm_90a")
 PROBLEM = Problem(4096, 4096, 512, matrices=1, pointwise=True, k_inner=(True, False))

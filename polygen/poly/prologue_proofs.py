@@ -1,0 +1,93 @@
+"""Proofs of computed operands: all that a product reads is computed, from arguments alone."""
+
+from __future__ import annotations
+
+from polygen import isl
+from polygen.errors import VerifyError
+from polygen.frontend.program import (
+    Access,
+    Dim,
+    Gathered,
+    Program,
+    Statement,
+)
+from polygen.poly.legality import Proof
+from polygen.poly.prologue import prologues
+from polygen.poly.scop import space
+
+
+def prove_prologues(program: Program) -> tuple[Proof, ...]:
+    """Prove that every element of a computed operand is one that the statements compute.
+
+    And that rows by index, before products and behind them, are rows of their arrays.
+
+    Raises:
+        VerifyError: a product reads an element that none computes, with its instance.
+    """
+    found = prologues(program)
+    prefix = space(tuple(dict.fromkeys(d for d in _extents(program) if isinstance(d, str))))
+    proofs = [
+        _prove_inside(statement, access)
+        for statement in program.pointwise
+        for access in statement.reads
+        if access.indexed_by
+    ]
+    for value, statements in found.items():
+        written = _instances(statements[-1], statements[-1].write, prefix)
+        for product in program.contractions:
+            for access in product.reads:
+                if access.name != value:
+                    continue
+                read = _instances(product, access, prefix)
+                source = read.apply_range(written.reverse())
+                missing = read.subtract_domain(source.domain())
+                if not missing.is_empty():
+                    raise VerifyError(
+                        f"{product.name} reads what {statements[-1].name} does not compute: "
+                        f"{isl.sample_pair(missing)}",
+                        where=program.name,
+                    )
+                if not source.is_single_valued():
+                    raise VerifyError(
+                        f"{value} has several writers: {isl.sample_pair(source)}",
+                        where=program.name,
+                    )
+        names = ", ".join(s.name for s in statements)
+        proofs.append(
+            Proof(
+                "every element of a computed operand has one instance that computes it, from "
+                "arguments alone, so that each copy may compute it again",
+                f"{value} by {names}",
+            )
+        )
+    return tuple(proofs)
+
+
+def _prove_inside(statement: Statement, access: Access) -> Proof:
+    """Whatever a vector says, an element of the array is read: for every size and number."""
+    for index in access.index:
+        if not isinstance(index, Gathered):
+            continue
+        prefix = space((index.extent,) if isinstance(index.extent, str) else ())
+        kept = f"{index.extent} >= 1 and read = max(0, min(said, {index.extent} - 1))"
+        read = isl.Map(f"{prefix}{{ [said] -> [read] : {kept} }}").range()
+        outside = read.subtract(isl.Set(f"{prefix}{{ [at] : 0 <= at < {index.extent} }}"))
+        if not outside.is_empty():
+            raise VerifyError(f"{statement.name} reads {access} outside: {outside}")
+    return Proof(
+        "rows by index are rows of their array, whatever numbers stand in memory",
+        f"{access} of {statement.name}",
+    )
+
+
+def _extents(program: Program) -> list[Dim]:
+    return [extent for s in program.statements for _, extent in s.domain]
+
+
+def _instances(statement: Statement, access: Access, prefix: str) -> isl.UnionMap:
+    """Instance -> the cell that it accesses."""
+    own = ",".join(iterator for iterator, _ in statement.domain)
+    bounds = " and ".join(f"0 <= {it} < {extent}" for it, extent in statement.domain)
+    assert not access.indexed_by  # products read values that are computed, at their own points
+    cell = f"{access.name}[{','.join(map(str, access.index))}]"
+    return isl.UnionMap(f"{prefix}{{ {statement.name}[{own}] -> {cell} : {bounds} }}")

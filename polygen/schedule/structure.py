@@ -1,0 +1,154 @@
+"""What of a schedule has to fit together: tiles, warps, instructions, roles, shared sums."""
+
+from __future__ import annotations
+
+from polygen.errors import ScheduleFileError
+from polygen.hardware import device as targets
+from polygen.hardware.atom import Atom
+from polygen.schedule.lanes import lane_problems, meant_for_warps
+from polygen.schedule.load import converter, value_problems
+from polygen.schedule.model import Schedule
+
+
+def check_structure(schedule: Schedule, atom: Atom, where: str) -> None:
+    """Check the values, and that the tiles divide down to the instruction and fit one thread block.
+
+    Args:
+        schedule: the record.
+        atom: the instruction it will run with.
+        where: what to call the schedule in messages.
+
+    Raises:
+        ScheduleFileError: values out of range, or levels that do not divide; each is listed with
+            the nearest legal values.
+    """
+    values = value_problems(converter().unstructure(schedule))
+    if values:  # a record made in Python has not been through `loads`
+        raise ScheduleFileError(where, values)
+    cta, warp = schedule.tile.cta, schedule.tile.warp
+    problems = [
+        problem
+        for inner, size, outer, whole, step in (
+            ("tile.warp.m", warp.m, "tile.cta.m", cta.m, atom.m),
+            ("tile.warp.n", warp.n, "tile.cta.n", cta.n, atom.n),
+        )
+        if (problem := _does_not_divide(inner, size, outer, whole, step))
+    ]
+    for name, size, step in (
+        ("tile.warp.m", warp.m, atom.m),
+        ("tile.warp.n", warp.n, atom.n),
+        ("tile.cta.k", cta.k, atom.k),
+    ):
+        if size % step:
+            problems.append(
+                f"{name} = {size} is not a multiple of {step}, the shape of {atom.name}. "
+                f"Nearest legal: {_nearest_multiples(size, step)}"
+            )
+    facts = targets.common_facts()
+    most = facts["max_threads_per_block"] // facts["warp_size"]
+    warps = -(-cta.m // warp.m) * -(-cta.n // warp.n)
+    if warps > most:
+        problems.append(
+            f"tile.cta {cta.m} x {cta.n} over tile.warp {warp.m} x {warp.n} takes {warps} warps; "
+            f"a thread block has at most {most}. Use larger warp tiles"
+        )
+    if schedule.tile.part:
+        problems.append(
+            f"tile.part = {schedule.tile.part} without a chain of products: it counts keys. "
+            "Leave it out"
+        )
+    if schedule.functions != Schedule().functions:
+        problems.append(
+            f'functions = "{schedule.functions}" without a chain of products: it is about scores. '
+            "Leave it out"
+        )
+    problems += _role_problems(schedule, facts["cluster_blocks_most"])
+    problems += _shared_sum_problems(schedule, atom.n)
+    problems += lane_problems(schedule)
+    if problems:
+        raise ScheduleFileError(where, problems)
+
+
+def _role_problems(schedule: Schedule, most: int) -> list[str]:
+    """What makes sense with roles only, or without them only."""
+    through, cluster = schedule.epilogue.through, schedule.cluster
+    problems = []
+    if schedule.specialised and through == "smem":
+        problems.append(
+            'epilogue.through = "smem" with roles: consumers hand panels to the copy engine. '
+            'Nearest legal: "tma" or "lines" or "registers"'
+        )
+    if schedule.specialised:
+        problems += [
+            f"{name} with roles: only the default is meant for them. Leave it out"
+            for name in meant_for_warps(schedule)
+        ]
+    if schedule.epilogue.columns and through not in ("tma", "lines"):
+        problems.append(
+            f"epilogue.columns = {schedule.epilogue.columns} without panels: they are of "
+            'epilogue.through = "tma" or "lines". Leave it out'
+        )
+    if not schedule.specialised and through in ("tma", "lines"):
+        problems.append(f'epilogue.through = "{through}" without roles. Nearest legal: "smem"')
+    if not schedule.specialised and cluster.tiles > 1:
+        problems.append(
+            f"cluster {cluster.m} x {cluster.n} without roles: only a producer copies for other "
+            "blocks. Nearest legal: 1 x 1"
+        )
+    if not schedule.specialised and cluster.k > 1:
+        problems.append(
+            f"cluster.k = {cluster.k} without roles: only consumers send sums to other blocks. "
+            "Nearest legal: 1"
+        )
+    if cluster.blocks > most:
+        along_k = f" x {cluster.k}" if cluster.k > 1 else ""
+        problems.append(
+            f"cluster {cluster.m} x {cluster.n}{along_k} has {cluster.blocks} blocks. "
+            f"Nearest legal: at most {most}"
+        )
+    return problems
+
+
+def _shared_sum_problems(schedule: Schedule, columns: int) -> list[str]:
+    """What blocks that share the sums of a tile cannot do beside that yet, or cannot share.
+
+    Args:
+        schedule: the record.
+        columns: of which an instruction's sums are groups.
+    """
+    cluster, own = schedule.cluster, schedule.tile.warp.n
+    if cluster.k == 1:
+        return []
+    problems = []
+    if cluster.tiles > 1:
+        problems.append(
+            f"cluster.k = {cluster.k} in a cluster of {cluster.m} x {cluster.n} tiles: blocks "
+            "share the sums of one tile. Nearest legal: cluster.m = cluster.n = 1"
+        )
+    if schedule.roles.form == "pingpong":
+        problems.append(
+            f'cluster.k = {cluster.k} with roles.form = "pingpong": consumers that share a tile '
+            'share its sums with other blocks. Nearest legal: "cooperative"'
+        )
+    if own % (columns * cluster.k):
+        problems.append(
+            f"tile.warp.n = {own} is not a multiple of {columns * cluster.k}: each of "
+            f"{cluster.k} blocks finishes a share of its columns, whole groups of {columns}. "
+            f"Nearest legal: {_nearest_multiples(own, columns * cluster.k)}"
+        )
+    return problems
+
+
+def _does_not_divide(inner: str, size: int, outer: str, whole: int, step: int) -> str:
+    if whole % size == 0:
+        return ""
+    legal = [d for d in range(step, whole + 1, step) if whole % d == 0]
+    below, above = [d for d in legal if d < size], [d for d in legal if d > size]
+    near = ", ".join(map(str, below[-1:] + above[:1]))
+    text = f"{inner} = {size} does not divide {outer} = {whole}"
+    return f"{text}. Nearest legal: {near}" if near else f"{text}, and no multiple of {step} does"
+
+
+def _nearest_multiples(size: int, step: int) -> str:
+    below = size // step * step
+    return ", ".join(str(value) for value in (below, below + step) if value)
