@@ -12,7 +12,7 @@ from matrix import roles, small
 import polygen as pg
 from polygen.errors import VerifyError
 from polygen.kernel import Kernel
-from polygen.lower.folds import _check_order
+from polygen.lower.verify_folds import _check_order
 from polygen.schedule.model import Epilogue
 
 PAIRS = small(epilogue=Epilogue(through="registers"))
