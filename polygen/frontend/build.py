@@ -234,20 +234,49 @@ def build_for(
     Raises:
         PolygenError: as for `build_program`.
     """
-    try:
+
+    def trace(tensors: Sequence[Tensor]) -> Program:
         return build_program(function, name, source, tensors)
-    except PolygenError as error:
-        pair = (error.differing if isinstance(error, ShapeError) else None) or ()
-        alike = len({sizes.get(str(dim), dim) for dim in pair}) == 1
-        asked = error.unknown or (pair if alike else ())
-        fixed = {dim: sizes[dim] for dim in asked if isinstance(dim, str) and dim in sizes}
-        if not fixed:
-            raise
+
+    while True:
+        try:
+            return trace(tensors)
+        except PolygenError as error:
+            tensors = with_sizes_of(tensors, numbers_for(error, trace, tensors, sizes))
+
+
+def numbers_for(
+    error: PolygenError,
+    trace: Callable[[Sequence[Tensor]], Program],
+    tensors: Sequence[Tensor],
+    sizes: Mapping[str, Any],
+) -> dict[str, int]:
+    """The sizes that a trace has to know as numbers, of those that it was refused for.
+
+    Args:
+        error: what `trace` refused `tensors` with.
+        trace: the program for given tensors.
+        tensors: the arrays, with names for their sizes.
+        sizes: of these names; what stands for a number, in a library that traces, becomes one.
+
+    Returns:
+        At least one number, by name.
+
+    Raises:
+        PolygenError: `error`, where no number helps.
+    """
+    pair = error.differing if isinstance(error, ShapeError) else None
+    asked = error.unknown
+    if not asked and pair and sizes.get(str(pair[0]), pair[0]) == sizes.get(str(pair[1]), pair[1]):
+        asked = tuple(map(str, pair))
+    fixed = {dim: int(sizes[dim]) for dim in asked if dim in sizes}
+    if not fixed:
+        raise error
     for dim in reversed(fixed) if len(fixed) > 1 else ():  # one of them may do, the inner first
         with contextlib.suppress(PolygenError):
-            one = with_sizes_of(tensors, {dim: fixed[dim]})
-            return build_program(function, name, source, one)
-    return build_for(function, name, source, with_sizes_of(tensors, fixed), sizes)
+            trace(with_sizes_of(tensors, {dim: fixed[dim]}))
+            return {dim: fixed[dim]}
+    return fixed
 
 
 def with_sizes_of(tensors: Sequence[Tensor], sizes: Mapping[str, int]) -> list[Tensor]:

@@ -92,11 +92,14 @@ class Builder:
             self._collect(leaf, position)
 
     def _collect(self, root: Node, position: int) -> None:
-        found = [node for node in walk(root, products=True) if isinstance(node, ProductNode)]
+        behind = tuple(walk(root, products=True))
+        found = [node for node in behind if isinstance(node, ProductNode)]
         if not found:
+            folds = any(isinstance(node, FoldNode) for node in behind)
             raise UnsupportedProgram(
                 f"output {position}, {describe(root)}, reads no contraction",
-                why="polygen fuses work around a matrix product",
+                why="polygen fuses work around a matrix product"
+                + ", and folds arrays beside it where its elements use what comes out" * folds,
                 nearest="Use x @ w in it, or compute it elsewhere",
             )
         self.first[root] = found[0]
