@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from polygen.errors import PolygenError, ShapeError
+from polygen.errors import PolygenError, ShapeError, UnsupportedProgram
 from polygen.frontend.build import numbers_for
 from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Dim, Program, Tensor
@@ -70,6 +70,13 @@ def most_general(
             except PolygenError:
                 return trace(_constant(forms)), {}  # or its error, which says the sizes
             continue
+        if program.in_place:
+            raise UnsupportedProgram(
+                f"{program.in_place[0][0]} is stored into",
+                where=program.name,
+                why="the library takes a function's arguments to stay as they are",
+                nearest="Call what pg.fuse gives on its arrays",
+            )
         joined = [dims.join(a, b, same, needed=False) for a, b in _side_by_side(program)]
         if not any(joined):
             return program, {name: dims.extents[name] for name in program.sizes}
