@@ -215,7 +215,7 @@ class Fused:
         ]
         orders = tuple(view and storage_order(view.shape, view.strides) for view in views)
         if all(
-            o is None or o == t.order for o, t in zip(orders, kernel.program.inputs, strict=True)
+            o is None or o == t.order for o, t in zip(orders, kernel.program.operands, strict=True)
         ):
             return None
         layout = (orders, tuple(view and (view.shape, view.dtype) for view in views))

@@ -171,7 +171,7 @@ def check(
     program = plan.program
     chosen = {**trial_sizes(plan), **(sizes or {})}
     operands = trial_operands(program, chosen, seed)
-    arrays = {t.name: value for t, value in zip(program.inputs, operands, strict=True)}
+    arrays = {t.name: value for t, value in zip(program.operands, operands, strict=True)}
     wanted = evaluate(program, arrays, chosen)
     wide = any(one.dtype == F64 for one in program.contractions)  # nothing is computed in f32
     in_single = wanted if wide else evaluate(program, arrays, chosen, single=True)

@@ -57,7 +57,8 @@ def launches_of(
     Args:
         program: what the kernel computes.
         source: its argument layout and launch shape.
-        operands: arrays and numbers in call order; any strides a kernel takes.
+        operands: arrays and numbers in call order; any strides a kernel takes. Those that the
+            kernel stores into are not changed.
 
     Raises:
         ArgumentError: the operands do not fit the kernel.
@@ -67,19 +68,22 @@ def launches_of(
         The launch of the copy, if the kernel has one; that of the kernel; and the one that makes
         results of parts of folds, if it has any. What one writes to are arrays that the next reads.
     """
-    if len(operands) != len(program.inputs):
-        names = ", ".join(t.name for t in program.inputs)
-        raise ArgumentError(f"{len(operands)} operands, expected {len(program.inputs)}: {names}")
-    given = {t.name: value for t, value in zip(program.inputs, operands, strict=True)}
-    arrays = {t.name: _stored(t, given[t.name]) for t in program.inputs if t.dims}
+    wanted = program.operands
+    if len(operands) != len(wanted):
+        names = ", ".join(t.name for t in wanted)
+        raise ArgumentError(f"{len(operands)} operands, expected {len(wanted)}: {names}")
+    given = {t.name: value for t, value in zip(wanted, operands, strict=True)}
+    arrays = {t.name: _stored(t, given[t.name]) for t in wanted if t.dims}
     tensors = tuple(t for t in program.inputs if t.dims)
-    binding = bind(source, tensors, program.outputs, [_view(arrays[t.name], t) for t in tensors])
+    bound = (*tensors, *program.outputs) if program.in_place else tensors
+    binding = bind(source, tensors, program.outputs, [_view(arrays[t.name], t) for t in bound])
     # Machine memory starts every array at a multiple of 16 bytes: only strides can be misaligned.
     everything = (*tensors, *program.outputs)
     if any(bits & mask for bits, mask in zip(binding.stride_bits, binding.masks, strict=True)):
         raise misaligned(binding, everything, [0] * len(everything))
     for tensor, shape in zip(program.outputs, binding.shapes, strict=True):
-        arrays[tensor.name] = _poisoned(shape, tensor)
+        if tensor.name not in arrays:
+            arrays[tensor.name] = _poisoned(shape, tensor)
     before, copies = _copying(source, binding, tensors, arrays)
     arrays |= copies
     arguments: list[Any] = []

@@ -136,9 +136,10 @@ class Kernel(Described):
 
     @cached_property
     def _scalar_places(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        inputs = self.program.inputs
-        arrays = tuple(i for i, t in enumerate(inputs) if t.dims)
-        return arrays, tuple(i for i, t in enumerate(inputs) if not t.dims)
+        operands, given = self.program.operands, dict(self.program.in_place)
+        read = [(i, t) for i, t in enumerate(operands) if t.name not in given]
+        arrays = tuple(i for i, t in read if t.dims)
+        return arrays, tuple(i for i, t in read if not t.dims)
 
     def workspace(self, sizes: dict[str, int] | None = None) -> int:
         """Bytes of device memory that a call takes beside its arrays, while it runs.
@@ -191,8 +192,10 @@ class Kernel(Described):
             ArgumentError: operands do not fit; says which and why.
         """
         arrays, scalars = self._scalar_places
+        if self.program.in_place:
+            out = self._stored_into(operands, out)
         try:
-            if not scalars:
+            if not scalars and not self.program.in_place:
                 return self._launcher(operands, (), out, stream, workspace)
             return self._launcher(
                 tuple(operands[i] for i in arrays), tuple(operands[i] for i in scalars), out,
@@ -200,6 +203,28 @@ class Kernel(Described):
             )  # fmt: skip
         except AlignmentMismatch as mismatch:
             return self._sibling(mismatch)(*operands, out=out, stream=stream, workspace=workspace)
+
+    def _stored_into(self, operands: tuple[Any, ...], out: Any) -> Any:
+        """The operands that are stored into, which are what a call gives back.
+
+        Raises:
+            ArgumentError: there are more or fewer operands, or other outputs are given.
+        """
+        given, wanted = dict(self.program.in_place), self.program.operands
+        if len(operands) != len(wanted):
+            raise ArgumentError(
+                f"{len(operands)} operands given, {len(wanted)} expected",
+                nearest=f"Expected: {', '.join(map(str, wanted))}",
+            )
+        found = tuple(operands[given[tensor.name]] for tensor in self.program.outputs)
+        outs = () if out is None else tuple(out) if isinstance(out, (tuple, list)) else (out,)
+        if outs and [*map(id, outs)] != [*map(id, found)]:
+            raise ArgumentError(
+                f"out= is given, and {', '.join(given)} is stored into",
+                where="out",
+                nearest="Leave it away: the operand is the result",
+            )
+        return found[0] if len(found) == 1 else found
 
     def plan(self, **constant: Any) -> Planned:
         """Fix operands that stay the same, such as weights: they are aligned once.

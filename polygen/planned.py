@@ -40,13 +40,14 @@ class Planned:
     """
 
     def __init__(self, kernel: Runs, constant: Mapping[str, Any]) -> None:
-        tensors = {t.name: t for t in kernel.program.inputs}
-        unknown = [name for name in constant if name not in tensors]
+        tensors = {t.name: t for t in kernel.program.operands}
+        stored = dict(kernel.program.in_place)  # the results, which do not stay
+        unknown = [name for name in constant if name not in tensors or name in stored]
         if unknown:
             raise ArgumentError(
                 f"no operand is called {', '.join(unknown)}",
                 where="plan",
-                nearest=f"Operands: {', '.join(tensors)}",
+                nearest=f"Operands: {', '.join(name for name in tensors if name not in stored)}",
             )
         self.kept: dict[str, Any] = dict(constant)
         raised: dict[str, int] = {}

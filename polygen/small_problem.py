@@ -47,6 +47,10 @@ def trial_sizes(plan: KernelPlan) -> dict[str, int]:
     for name in _batches(plan):
         if isinstance(name, str):
             sizes.setdefault(name, _TRIAL_MATRICES)
+    for vector, extent in plan.program.scattered.items():  # some more rows than are stored
+        count = plan.program.tensors[vector].dims[0]
+        if isinstance(extent, str):
+            sizes.setdefault(extent, (sizes[count] if isinstance(count, str) else count) + 3)
     groups = plan.launch.groups
     if isinstance(groups, str):
         sizes.setdefault(groups, _TRIAL_GROUPS)
@@ -145,6 +149,18 @@ def trial_ends(groups: int, rows: int, generator: np.random.Generator) -> Array:
     return np.maximum.accumulate(np.clip(ends, 0, rows))
 
 
+def trial_rows(count: int, rows: int, generator: np.random.Generator) -> Array:
+    """Different rows of an array, in any order, and now and then a number that is none of them.
+
+    Args:
+        count: how many numbers.
+        rows: that the array has.
+        generator: of the order.
+    """
+    spare = max(count - rows, 0) + 2
+    return generator.permutation(np.arange(-1, rows + spare))[:count]
+
+
 def _rows(program: Program, sizes: dict[str, int]) -> int:
     """The rows of all groups, which are those of every output."""
     return _extent(program.outputs[0].dims[0], sizes)
@@ -158,7 +174,7 @@ def trial_operands(program: Program, sizes: dict[str, int], seed: int) -> tuple[
     """Random small integers for every operand, with the pitches that are among the sizes."""
     generator = np.random.default_rng(seed)
     operands: list[Any] = []
-    for tensor in program.inputs:
+    for tensor in program.operands:
         shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.dims)
         values = generator.integers(-2, 3, shape)
         if tensor.dtype == U8:
@@ -167,6 +183,9 @@ def trial_operands(program: Program, sizes: dict[str, int], seed: int) -> tuple[
             values = trial_ends(shape[0], _rows(program, sizes), generator)
         if tensor.name in program.gathered:
             values = generator.integers(0, _extent(program.gathered[tensor.name], sizes), shape)
+        if tensor.name in program.scattered:
+            count = _extent(program.scattered[tensor.name], sizes)
+            values = trial_rows(shape[0], count, generator)
         array = values.astype(np.float32).astype(tensor.dtype.numpy)
         pitch = sizes.get(pitch_of(tensor.name))
         operands.append(in_order(array, tensor.order, pitch) if shape else float(values))

@@ -6,7 +6,8 @@
 3. The results of one kernel have one domain, and so have its products: their dims become one where
    the extents allow it.
 
-Where it does not work without, as a slice does not, sizes are constants of the program.
+4. A size that has to be a number, as that of an axis of which a slice is taken, becomes one, and no
+   other does (`polygen.frontend.build`).
 
 So a batch that happens to be as long as a sum leads to the kernel that every other batch has. An
 extent may be a number or whatever stands for one in a library that traces; only `same` looks at it.
@@ -14,11 +15,12 @@ extent may be a number or whatever stands for one in a library that traces; only
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from polygen.errors import PolygenError, ShapeError
+from polygen.errors import PolygenError, ShapeError, UnsupportedProgram
+from polygen.frontend.build import numbers_for
 from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Dim, Program, Tensor
 
@@ -63,8 +65,18 @@ def most_general(
             differing = error.differing if isinstance(error, ShapeError) else None
             if differing and dims.join(*differing, same, needed=True):
                 continue
-            # Of numbers more is known: a slice has its bounds, and an error says which sizes.
-            return trace(_constant(forms)), {}
+            try:
+                dims.fix(numbers_for(error, trace, dims.tensors(forms), dims.extents))
+            except PolygenError:
+                return trace(_constant(forms)), {}  # or its error, which says the sizes
+            continue
+        if program.in_place:
+            raise UnsupportedProgram(
+                f"{program.in_place[0][0]} is stored into",
+                where=program.name,
+                why="the library takes a function's arguments to stay as they are",
+                nearest="Call what pg.fuse gives on its arrays",
+            )
         joined = [dims.join(a, b, same, needed=False) for a, b in _side_by_side(program)]
         if not any(joined):
             return program, {name: dims.extents[name] for name in program.sizes}
@@ -91,7 +103,7 @@ class _Dims:
     """The dims of all axes, and which of them have become one."""
 
     forms: Sequence[Form]
-    names: dict[tuple[int, int], str] = field(default_factory=dict)  # by argument and axis
+    names: dict[tuple[int, int], Dim] = field(default_factory=dict)  # by argument and axis
     extents: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -115,6 +127,12 @@ class _Dims:
             )
             for position, form in enumerate(forms)
         ]
+
+    def fix(self, numbers: Mapping[str, int]) -> None:
+        """Put numbers in the place of dims."""
+        self.names = {axis: numbers.get(str(name), name) for axis, name in self.names.items()}
+        for name in numbers:
+            del self.extents[name]
 
     def join(self, first: Dim, second: Dim, same: Same, *, needed: bool) -> bool:
         """Make two dims one, the earlier; false if they are the same already, or cannot be."""

@@ -111,7 +111,7 @@ def expected(
     if program.ends:
         return _of_groups(program, arrays, sizes, atom_k)
     program = rewritten(program)
-    given = {t.name: np.asarray(arrays[t.name]).astype(np.float64) for t in program.inputs}
+    given = {t.name: np.asarray(arrays[t.name]).astype(np.float64) for t in program.operands}
     made = {value: _operand(program, value, given, sizes) for value in prologues(program)}
     program = without_prologues(program)
     contraction = _contraction(program)

@@ -21,6 +21,7 @@ from polygen.kernel import Kernel
 from polygen.runtime.arrays import in_order
 from polygen.runtime.driver import cupy_driver
 from polygen.runtime.measure import device_name, milliseconds, to_gpu, to_host
+from polygen.small_problem import trial_rows
 
 Array = np.ndarray[Any, Any]
 
@@ -31,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     kernel = load.kernel(options)
     sizes = run_sizes(kernel.program, dict(options.size))
     operands = random_operands(kernel.program, sizes, options.seed)
-    names = [tensor.name for tensor in kernel.program.inputs]
+    names = [tensor.name for tensor in kernel.program.operands]
     given = [to_gpu(v) if isinstance(v, np.ndarray) else v for v in operands]
     result = kernel(*given)
     outputs = result if isinstance(result, tuple) else (result,)
@@ -121,24 +122,29 @@ def random_operands(
     """Normal random data; the matmul's operands are scaled so that its sums are about 1.
 
     Args:
-        program: whose inputs to make.
+        program: whose operands to make.
         sizes: of the symbolic dims, and pitches.
         seed: of the generator.
 
     Returns:
-        One array per input in its declared layout, or a number for a run-time scalar.
+        One array per operand in its declared layout, or a number for a run-time scalar.
     """
     generator = np.random.default_rng(seed)
     contraction = program.contractions[0]
     multiplied = {access.name for access in contraction.reads}
     scale = reduction_size(contraction, sizes) ** -0.25
     values: list[Array | float] = []
-    for tensor in program.inputs:
+    for tensor in program.operands:
         shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.dims)
         if tensor.name == program.ends:
             rows = program.outputs[0].dims[0]
             count = rows if isinstance(rows, int) else sizes[rows]
             values.append(routed_ends(shape[0], count, seed))
+            continue
+        if tensor.name in program.scattered:
+            extent = program.scattered[tensor.name]
+            count = extent if isinstance(extent, int) else sizes[extent]
+            values.append(trial_rows(shape[0], count, generator).astype(np.int32))
             continue
         if tensor.name in program.gathered:
             extent = program.gathered[tensor.name]

@@ -23,8 +23,8 @@ _ORDER = (
     "copies", "fragment_loads", "round_to_tf32", "split_to_tf32", "mma", "words", "places",
     "tensor_map", "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load",
     "box_load_once", "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces",
-    "pack", "pack_apart", "chunks", "gathered", "computed", "staged", "shared_words", "wgmma",
-    "scan", "cursor", "partial_sums", "row_groups", "dots",
+    "pack", "pack_apart", "chunks", "gathered", "scattered", "computed", "staged", "shared_words",
+    "wgmma", "scan", "cursor", "partial_sums", "row_groups", "dots",
 )  # fmt: skip
 _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
 
@@ -62,6 +62,8 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
     ]  # fmt: skip
     if any(rows is not None for rows in by_index):
         needed.add("gathered")
+    if any(write.by_index is not None for e in plan.epilogues for write in e.writes):
+        needed.add("scattered")
     if "pack" in needed and not plan.device.has("cvt_pairs"):
         needed = needed - {"pack"} | {"pack_apart"}
     unit, of_sums = plan.leaf_of(Product).unit, sum_register(plan.atom.c.dtype)

@@ -130,10 +130,12 @@ def areas(scratch: Buffer, count: int) -> list[str]:
 
 
 def position(access: Read | Write, row: str, column: str) -> str:
-    """C text of an element's address."""
+    """C text of an element's address; of rows that are stored by index behind `stored_row`."""
+    given = zip(access.rows, (row, column), strict=True)
     if isinstance(access, Read):
-        given = zip(access.rows, (row, column), strict=True)
         row, column = (at if rows is None else row_at(rows, at) for rows, at in given)
+    else:
+        row, column = (at if rows is None else f"{access.name}_stored" for rows, at in given)
     parts = [
         scaled(step.of(variable), step.stride)
         for variable, steps in ((row, access.m), (column, access.n))
@@ -163,6 +165,23 @@ def row_at(rows: Rows, row: str) -> str:
     row = row if rows.per == 1 else f"({row} / {rows.per})"
     place = plus(row if rows.scale == 1 else f"{row} * {rows.scale}", rows.offset)
     return f"row_at({c_name(rows.vector)}, {place}, {size_name(rows.extent)})"
+
+
+def stored_row(write: Write, row: str, column: str) -> str:
+    """C text of the row of the array that goes with a row, or column, that is inside; below 0: it
+    is none. What is stored there is at `position` if this is declared as ``{name}_stored``.
+    """
+    own, along = (write.rows[0], row) if write.rows[0] else (write.rows[1], column)
+    assert own is not None
+    return row_at(own, along).replace("row_at(", "stored_row(", 1)
+
+
+def if_stored(write: Write, row: str, column: str) -> str:
+    """What stands before a store: nothing, or where rows are stored by index its condition."""
+    if write.by_index is None:
+        return ""
+    named = f"{write.name}_stored"
+    return f"if (const int {named} = {stored_row(write, row, column)}; {named} >= 0) "
 
 
 def coordinate(along: Along, row: str, column: str, step: str = "") -> str:

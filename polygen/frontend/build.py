@@ -29,6 +29,7 @@ from polygen.frontend.iterators import Iterators
 from polygen.frontend.nodes import Node
 from polygen.frontend.packed import stored, taken_apart
 from polygen.frontend.program import Program, Tensor
+from polygen.frontend.scattering import require_returned, require_unread
 from polygen.frontend.shapes import check_tensor
 from polygen.frontend.statements import Builder
 from polygen.frontend.trace import Trace
@@ -59,7 +60,8 @@ def build_program(
         acc_dtype: f32, or f16 for f16 operands; s8 and u8 operands always accumulate in s32.
 
     Returns:
-        The Program; outputs are named y0, y1, …, row-major.
+        The Program; outputs are named y0, y1, …, row-major. An argument that is stored into is an
+        output under its own name, as it lies.
 
     Raises:
         TraceError: the function does something a trace cannot follow, or leaves an argument unused.
@@ -69,24 +71,31 @@ def build_program(
         UnsupportedProgram: no contraction, or an einsum that is none.
     """
     described = _named(function, tensors)
-    inputs = tuple(map(stored, described))
+    inputs = given = tuple(map(stored, described))
     trace = Trace()
     arguments = [Traced(trace, trace.input(tensor)) for tensor in inputs]
     seen = [taken_apart(*pair) for pair in zip(arguments, described, strict=True)]
     result = _run(function, name, seen)
     roots = _roots(result, trace)
+    require_returned(trace.assigned, roots, name)
+    assigned = {one.target.tensor.name: one for one in trace.assigned}
+    inputs = tuple(tensor for tensor in inputs if tensor.name not in assigned)
     wanted = _wanted(out_dtypes, len(roots))
-    names = [str(name) for tensor in inputs for name in (tensor.name, *tensor.dims)]
-    builder = Builder(_prefix("v", inputs), Iterators(names), acc_dtype)
+    names = [str(name) for tensor in given for name in (tensor.name, *tensor.dims)]
+    builder = Builder(_prefix("v", given), Iterators(names), acc_dtype)
+    stores = {one.target: one for one in trace.assigned}
     for position, root in enumerate(roots):
-        builder.collect(root, position)
+        builder.collect(stores[root].value if root in stores else root, position)
     builder.contract(trace.positions())
-    output = _prefix("y", inputs)
+    output = _prefix("y", given)
     outputs = tuple(
-        builder.output(f"{output}{position}", root, dtype)
+        builder.assigned(stores[root], dtype)
+        if root in stores
+        else builder.output(f"{output}{position}", root, dtype)
         for position, (root, dtype) in enumerate(zip(roots, wanted, strict=True))
     )
     statements = tuple(builder.statements)
+    require_unread(trace.assigned, statements)
     ends = ends_of(roots)
     if ends is not None:
         group = builder.iterators.group()
@@ -98,7 +107,8 @@ def build_program(
         raise TraceError(
             f"unused argument {', '.join(unused)}", where=name, nearest="Remove it, or use it"
         )
-    program = Program(_identifier(name), source, inputs, outputs, statements)
+    in_place = tuple((t.name, at) for at, t in enumerate(given) if t.name in assigned)
+    program = Program(_identifier(name), source, inputs, outputs, statements, in_place=in_place)
     check_doubles(program)
     alone = {program.ends, *program.gathered}
     return replace(program, inputs=tuple(_read_alone(tensor, alone) for tensor in inputs))
@@ -234,20 +244,49 @@ def build_for(
     Raises:
         PolygenError: as for `build_program`.
     """
-    try:
+
+    def trace(tensors: Sequence[Tensor]) -> Program:
         return build_program(function, name, source, tensors)
-    except PolygenError as error:
-        pair = (error.differing if isinstance(error, ShapeError) else None) or ()
-        alike = len({sizes.get(str(dim), dim) for dim in pair}) == 1
-        asked = error.unknown or (pair if alike else ())
-        fixed = {dim: sizes[dim] for dim in asked if isinstance(dim, str) and dim in sizes}
-        if not fixed:
-            raise
+
+    while True:
+        try:
+            return trace(tensors)
+        except PolygenError as error:
+            tensors = with_sizes_of(tensors, numbers_for(error, trace, tensors, sizes))
+
+
+def numbers_for(
+    error: PolygenError,
+    trace: Callable[[Sequence[Tensor]], Program],
+    tensors: Sequence[Tensor],
+    sizes: Mapping[str, Any],
+) -> dict[str, int]:
+    """The sizes that a trace has to know as numbers, of those that it was refused for.
+
+    Args:
+        error: what `trace` refused `tensors` with.
+        trace: the program for given tensors.
+        tensors: the arrays, with names for their sizes.
+        sizes: of these names; what stands for a number, in a library that traces, becomes one.
+
+    Returns:
+        At least one number, by name.
+
+    Raises:
+        PolygenError: `error`, where no number helps.
+    """
+    pair = error.differing if isinstance(error, ShapeError) else None
+    asked = error.unknown
+    if not asked and pair and sizes.get(str(pair[0]), pair[0]) == sizes.get(str(pair[1]), pair[1]):
+        asked = tuple(map(str, pair))
+    fixed = {dim: int(sizes[dim]) for dim in asked if dim in sizes}
+    if not fixed:
+        raise error
     for dim in reversed(fixed) if len(fixed) > 1 else ():  # one of them may do, the inner first
         with contextlib.suppress(PolygenError):
-            one = with_sizes_of(tensors, {dim: fixed[dim]})
-            return build_program(function, name, source, one)
-    return build_for(function, name, source, with_sizes_of(tensors, fixed), sizes)
+            trace(with_sizes_of(tensors, {dim: fixed[dim]}))
+            return {dim: fixed[dim]}
+    return fixed
 
 
 def with_sizes_of(tensors: Sequence[Tensor], sizes: Mapping[str, int]) -> list[Tensor]:

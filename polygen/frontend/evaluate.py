@@ -43,19 +43,22 @@ Array = np.ndarray[Any, Any]
 
 
 class Exact(np.ndarray[Any, Any]):
-    """A float64 array whose `astype` takes polygen's dtype names, rounds, and stays float64."""
+    """A float64 array whose `astype` takes polygen's dtype names, rounds, and stays float64.
+
+    Arrays of whole numbers name elements, although they are float64 here.
+    """
 
     def astype(self, dtype: object, *_: Any, **__: Any) -> Exact:
         """The values that storing in `dtype` leaves, as float64 of the same shape."""
         return round_to(self.view(np.ndarray), dtype).view(Exact)
 
     def __getitem__(self, key: Any) -> Any:
-        """As NumPy's: an array of whole numbers names elements, although they are float64 here."""
-        keys = key if isinstance(key, tuple) else (key,)
-        found = tuple(
-            _as_index(k) if isinstance(k, Exact) and k.dtype.kind == "f" else k for k in keys
-        )
-        return super().__getitem__(found if isinstance(key, tuple) else found[0])
+        """As NumPy's."""
+        return super().__getitem__(_whole(key))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """As NumPy's."""
+        super().__setitem__(_whole(key), value)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         result = super().__array_function__(func, types, args, kwargs)
@@ -64,6 +67,13 @@ class Exact(np.ndarray[Any, Any]):
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         return np.asarray(array).view(Exact)  # never a NumPy scalar, which would lose `astype`
+
+
+def _whole(key: Any) -> Any:
+    """A subscript with whole numbers in the place of their float64."""
+    keys = key if isinstance(key, tuple) else (key,)
+    found = tuple(_as_index(k) if isinstance(k, Exact) and k.dtype.kind == "f" else k for k in keys)
+    return found if isinstance(key, tuple) else found[0]
 
 
 def _as_index(numbers: Exact) -> Array:
@@ -104,8 +114,8 @@ def evaluate(
 
     Args:
         program: what to run.
-        arrays: per input its NumPy array, of any dtype, in logical shape (column-major changes
-            nothing here); a number for a run-time scalar.
+        arrays: per operand its NumPy array, of any dtype, in logical shape (column-major changes
+            nothing here); a number for a run-time scalar. None of them is changed.
         sizes: values of the symbolic dims; those missing are read off the arrays.
         round_outputs: round and store each output in its dtype; otherwise leave it in float64. tf32
             operands are used as they are: rounding them is the tensor core's doing.
@@ -120,7 +130,7 @@ def evaluate(
     """
     values: dict[str, Array] = {}
     extents = dict(sizes or {})
-    for tensor in program.inputs:
+    for tensor in program.operands:
         if tensor.name not in arrays:
             raise ArgumentError(f"no array for {tensor.name}", nearest=f"It is {tensor}")
         values[tensor.name] = np.asarray(arrays[tensor.name]).astype(np.float64)
@@ -168,6 +178,8 @@ def _placed(
 ) -> Array:
     """The array that a statement writes: as it is, a part of it, or at sums of digits."""
     name, index = statement.write.name, statement.write.index
+    if statement.write.indexed_by:
+        return _by_index(statement.write, value, values)
     if name not in program.in_parts and not any(isinstance(one, Form) for one in index):
         return value
     shape = tuple(_size(dim, extents) for dim in program.tensors[name].dims)
@@ -175,6 +187,16 @@ def _placed(
     found = np.full(shape, np.nan) if found is None else found.copy()
     places = _grid(_extents(statement, extents))
     found[tuple(_at(one, places) for one in index)] = value
+    return found
+
+
+def _by_index(write: Access, value: Array, values: Mapping[str, Array]) -> Array:
+    """An array with rows stored into it; numbers that name no row store nothing."""
+    first, *_ = write.index
+    assert isinstance(first, Gathered)
+    rows, found = values[first.rows].astype(np.int64), values[write.name].copy()
+    inside = (rows >= 0) & (rows < len(found))
+    found[rows[inside]] = value[inside]
     return found
 
 

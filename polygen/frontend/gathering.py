@@ -217,16 +217,19 @@ def gathered(place: Index, rows: InputNode, extent: Dim) -> Gathered:
 
 
 # --- on arrays -----------------------------------------------------------------------------------
-def check_rows(rows: Any, count: int) -> None:
-    """Refuse indices that name no row: kernels take any, and read one of the array's rows then.
+def check_rows(rows: Any, count: int, *, unique: bool = False) -> None:
+    """Refuse indices that name no row: kernels take any, and read one of the array's rows then, or
+    store none.
 
     Args:
         rows: of ``x[rows]``, on the host or on a GPU, from where they are copied: this waits for
             the GPU.
         count: how many rows `x` has.
+        unique: refuse as well that a row is named twice, as no ``x[rows] = …`` may.
 
     Raises:
-        ArgumentError: an index that is negative, or not below `count`; with the first one.
+        ArgumentError: an index that is negative, or not below `count`, or there before; with the
+            first one.
     """
     values = whole_numbers(rows, "rows", "row")
     outside = np.flatnonzero((values < 0) | (values >= count))
@@ -237,4 +240,14 @@ def check_rows(rows: Any, count: int) -> None:
             where="rows",
             why="rows are counted from 0, and none from the end",
             nearest=f"Legal there: 0 to {count - 1}",
+        )
+    again = np.setdiff1d(np.arange(len(values)), np.unique(values, return_index=True)[1])
+    if unique and len(again):
+        second = int(again[0])
+        first = int(np.flatnonzero(values == values[second])[0])
+        raise ArgumentError(
+            f"rows {first} and {second} are both row {int(values[second])}",
+            where="rows",
+            why="rows are stored in any order, so that which of both it keeps is chance",
+            nearest="Name every row once",
         )

@@ -60,7 +60,9 @@ def concatenated(trace: Trace, nodes: Sequence[Node], axis: int) -> Node:
     for node in nodes:
         for at, (dim, own) in enumerate(zip(first.dims, node.dims, strict=True)):
             if at != axis and dim != own:
-                raise ShapeError(
+                raise ShapeError.between(
+                    dim,
+                    own,
                     f"{describe(first)} and {describe(node)} behind one another along axis {axis}",
                     why=f"they are {shape_text(first.dims)} and {shape_text(node.dims)}",
                     nearest=f"All axes but axis {axis} have the same size",

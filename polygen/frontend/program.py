@@ -17,6 +17,7 @@ Batches are more iterators, a slice is an affine index: with ``q: bf16[B,S,128]`
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -154,6 +155,15 @@ class Access:
         return tuple(Access(i.rows, (i.place,)) for i in self.index if isinstance(i, Gathered))
 
     @property
+    def by_place(self) -> Access:
+        """The same with places in vectors for the numbers that stand there.
+
+        So different numbers, as of rows that are stored, are different elements.
+        """
+        index = tuple(i.place if isinstance(i, Gathered) else i for i in self.index)
+        return Access(self.name, index)
+
+    @property
     def by_group(self) -> tuple[str | int | Affine | Form | Gathered, ...]:
         """The index with rows of groups by group and row: two axes that say the same."""
         found: list[str | int | Affine | Form | Gathered] = []
@@ -253,9 +263,12 @@ class Pointwise:
 
     @property
     def reads(self) -> tuple[Access, ...]:
-        """The arguments that are arrays or values, and the vectors that say which of them."""
+        """The arguments that are arrays or values, and the vectors that say which of them, or
+        where the result is stored.
+        """
         found = tuple(arg for arg in self.args if isinstance(arg, Access))
-        return (*found, *(vector for access in found for vector in access.indexed_by))
+        by_index = (*found, self.write)
+        return (*found, *(vector for access in by_index for vector in access.indexed_by))
 
     def __str__(self) -> str:
         return f"{self.write} = {self.function}({', '.join(map(str, self.args))})"
@@ -305,6 +318,18 @@ class Program(Brief):
         Statement, ...
     ]  # in an order in which every value is defined before it is read
     invariant: tuple[str, ...] = ()  # dims that must have no part in the bits of an element
+    # Outputs that a call is given among its operands, and the places where; their other elements
+    # stay as they are.
+    in_place: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def operands(self) -> tuple[Tensor, ...]:
+        """What a call is given, in call order: the inputs, and outputs that it stores into."""
+        found, given = list(self.inputs), dict(self.in_place)
+        for tensor in sorted(self.outputs, key=lambda one: given.get(one.name, 0)):
+            if tensor.name in given:
+                found.insert(given[tensor.name], tensor)
+        return tuple(found)
 
     @property
     def contractions(self) -> tuple[Contraction, ...]:
@@ -341,14 +366,16 @@ class Program(Brief):
 
     @property
     def gathered(self) -> dict[str, Dim]:
-        """The arguments that say which elements others are read at, and how many there are."""
-        accesses = (access for s in self.statements for access in s.reads)
-        return {
-            index.rows: index.extent
-            for access in accesses
-            for index in access.index
-            if isinstance(index, Gathered)
-        }
+        """The arguments that say which elements of others are read or stored, and how many there
+        are of these.
+        """
+        accesses = (access for s in self.statements for access in (*s.reads, s.write))
+        return _named_by(accesses)
+
+    @property
+    def scattered(self) -> dict[str, Dim]:
+        """Those that say which elements are stored: no two of their numbers are the same."""
+        return _named_by(s.write for s in self.statements)
 
     @property
     def by_digits(self) -> tuple[Access, ...]:
@@ -364,7 +391,9 @@ class Program(Brief):
 
     def __str__(self) -> str:
         head = f"{self.name}: {self.source}"
-        arguments = [f"  in  {t}" for t in self.inputs] + [f"  out {t}" for t in self.outputs]
+        given = {name for name, _ in self.in_place}
+        arguments = [f"  in  {t}" for t in self.inputs]
+        arguments += [f"  out {t}{', given' * (t.name in given)}" for t in self.outputs]
         width = max(len(str(s)) for s in self.statements)
         body = [
             f"  {s.name:>3}  {s!s:<{width}}   "
@@ -373,6 +402,16 @@ class Program(Brief):
         ]
         promised = [f"  same bits for every {', '.join(self.invariant)}"] if self.invariant else []
         return "\n".join([head, *arguments, *body, *promised])
+
+
+def _named_by(accesses: Iterable[Access]) -> dict[str, Dim]:
+    """The vectors that say which elements are accessed, and how many of these there are."""
+    return {
+        index.rows: index.extent
+        for access in accesses
+        for index in access.index
+        if isinstance(index, Gathered)
+    }
 
 
 def realigned(program: Program, alignment: dict[str, int], ragged: tuple[str, ...] = ()) -> Program:

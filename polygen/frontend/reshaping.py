@@ -178,6 +178,8 @@ def _without_unknown(dims: Dims, wanted: list[Dim], where: str) -> list[Dim]:
 
 def _differs(where: str, dims: Sequence[Dim], wanted: Sequence[Dim]) -> ShapeError:
     named = [dim for dim in (*dims, *wanted) if isinstance(dim, str)]
+    if apart := [dim for dim in named if [*dims].count(dim) != [*wanted].count(dim)]:
+        named = apart  # the others stay what they are
     if not named:
         return ShapeError(
             where,

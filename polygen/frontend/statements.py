@@ -62,6 +62,7 @@ from polygen.frontend.program import (
     Tensor,
     Within,
 )
+from polygen.frontend.scattering import Assignment
 from polygen.frontend.shapes import accumulator, default_output
 
 Domain = tuple[tuple[str, Dim], ...]
@@ -92,11 +93,14 @@ class Builder:
             self._collect(leaf, position)
 
     def _collect(self, root: Node, position: int) -> None:
-        found = [node for node in walk(root, products=True) if isinstance(node, ProductNode)]
+        behind = tuple(walk(root, products=True))
+        found = [node for node in behind if isinstance(node, ProductNode)]
         if not found:
+            folds = any(isinstance(node, FoldNode) for node in behind)
             raise UnsupportedProgram(
                 f"output {position}, {describe(root)}, reads no contraction",
-                why="polygen fuses work around a matrix product",
+                why="polygen fuses work around a matrix product"
+                + ", and folds arrays beside it where its elements use what comes out" * folds,
                 nearest="Use x @ w in it, or compute it elsewhere",
             )
         self.first[root] = found[0]
@@ -190,8 +194,32 @@ class Builder:
             return Tensor(name, dtypes[0], root.dims, order, dtypes[0].bytes)  # one by one
         return Tensor(name, dtypes[0], root.dims, order)
 
+    def assigned(self, one: Assignment, wanted: DType | None) -> Tensor:
+        """Writes the statements of an argument that is stored into; it is an output then.
+
+        Raises:
+            DTypeError: another type is asked for than the argument's.
+        """
+        tensor = replace(one.target.tensor, dtype=one.dtype)
+        if wanted not in (None, one.dtype):
+            raise DTypeError(
+                f"{wanted} is asked for, and {tensor.name} is {one.dtype}",
+                where="out_dtype",
+                why="what is stored has the type of the array that it is stored into",
+                nearest="Leave out_dtype away",
+            )
+        start = (0,) * len(one.value.dims)
+        self._stored(tensor.name, one.value, start, one.dtype, set(), one)
+        return tensor
+
     def _stored(
-        self, name: str, root: Node, at: tuple[int, ...], wanted: DType | None, alone: set[int]
+        self,
+        name: str,
+        root: Node,
+        at: tuple[int, ...],
+        wanted: DType | None,
+        alone: set[int],
+        rows: Assignment | None = None,
     ) -> DType:
         """Writes the statements of an output, or of the part of one.
 
@@ -201,6 +229,7 @@ class Builder:
             at: where it begins.
             wanted: the dtype that is asked for.
             alone: axes along which the part has one element.
+            rows: which rows of the output it is stored into; None: its own.
         """
         domain, written = self._over(root, alone)
         node, index = unview(root, written, dict(domain))
@@ -210,6 +239,7 @@ class Builder:
             node = node.args[0]
         argument = self._lower(node, index, domain)
         place = tuple(moved(one, first) for one, first in zip(written, at, strict=True))
+        place = place if rows is None else rows.index(place)
         self._write(domain, Access(name, place), "cast", (argument,), dtype)
         return dtype
 

@@ -48,6 +48,7 @@ from polygen.frontend.operands import rounded
 from polygen.frontend.program import Dim, Tensor
 from polygen.frontend.reaching import through
 from polygen.frontend.reshaping import axes_by_digits, reshaped, split_labels
+from polygen.frontend.scattering import Assignment, assignment, require_once
 from polygen.frontend.shapes import ProductAxes, broadcast, check_matmul_dtypes
 from polygen.frontend.subscripts import notation
 from polygen.frontend.symbolic import Size
@@ -62,6 +63,7 @@ class Trace:
 
     def __init__(self) -> None:
         self._nodes: dict[tuple[Any, ...], Node] = {}
+        self.assigned: list[Assignment] = []  # what is stored into arguments
 
     def _intern(self, make: Callable[..., Node], *fields: Any) -> Node:
         # repr tells 0.0 from -0.0, which compare equal; nodes compare by identity.
@@ -325,6 +327,12 @@ class Trace:
         require_source(node, vector)
         reaches = [Reach(n, rows=vector if n == 0 else None) for n in range(len(node.dims))]
         return self.reach(node, reaches, [vector.dims[0], *node.dims[1:]])
+
+    def assign(self, node: Node, rows: Node, value: Any) -> None:
+        """Records ``node[rows] = value``: `polygen.frontend.scattering.assignment`."""
+        one = assignment(node, rows, self.lift(value, f"{describe(node)}[…] = …"))
+        require_once(self.assigned, one)
+        self.assigned.append(one)
 
     def reach(self, node: Node, reaches: Sequence[Reach], dims: Sequence[Dim]) -> Node:
         """Records a view, see `ViewNode`; a view of a view is one view, and no view the node."""

@@ -281,7 +281,14 @@ class Traced(Symbolic):
         self._refuse("a NumPy array made from", "Keep to functions of traced values")
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._refuse("an assignment into", "Use pg.where(condition, new, old)")
+        rows = index_array(key, describe(self.node), self.node.dims)
+        if rows is None:
+            self._refuse(
+                "an assignment into",
+                "Use pg.where(condition, new, old); out[rows] = value stores rows that a vector "
+                "of s32 names",
+            )
+        self.trace.assign(self.node, self._plain(rows), self._plain(value))
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):  # protocols and notebooks ask with hasattr

@@ -64,6 +64,7 @@ def _of_pass(given: Given, work: Pointwork, suffix: str, before: tuple[Epilogue,
                 _width(w, rows.vector),
                 base(w.tensor, w.index),
                 w.name,
+                (rows_of(w, "m"), rows_of(w, "n")),
             )
             for w in work.writes
         ),

@@ -48,6 +48,14 @@ class Write:
     width: int
     base: tuple[str, ...]
     name: str  # of the value that is stored
+    # At which of the array's rows those of m are stored, and of n, as of reads. What is no row of
+    # the array is not stored.
+    rows: tuple[Rows | None, Rows | None] = (None, None)
+
+    @property
+    def by_index(self) -> Rows | None:
+        """Which rows, if not those of the same number."""
+        return self.rows[0] or self.rows[1]
 
 
 @dataclass(frozen=True, slots=True)

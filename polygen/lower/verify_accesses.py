@@ -41,7 +41,7 @@ from polygen.lower.tallies import check_shared
 from polygen.lower.verify_axes import check_padding, check_walk
 from polygen.lower.verify_cells import check_cells, check_shares, check_sums
 from polygen.lower.verify_chain import check_scans
-from polygen.lower.verify_computed import check_computed, check_rows
+from polygen.lower.verify_computed import check_computed, check_rows, check_stored_rows
 from polygen.lower.verify_fragments import check_fragments
 from polygen.lower.work import Boxes, Copy, Fill, Locate, Move, Stream
 from polygen.poly.chain_match import renamed
@@ -81,6 +81,7 @@ def check_accesses(plan: KernelPlan) -> None:
     if plan.program.gathered and not plan.program.folds:  # beside which nothing is read by index
         statements = without_prologues(plan.program).pointwise
         check_rows(plan, plan.work.reads, statements, "the result")
+        check_stored_rows(plan, statements)
     _check_elements(plan, plan.epilogue, plan.work)
     for one, work in zip(plan.epilogue.before, plan.work.before, strict=True):
         _check_elements(plan, one, work)
@@ -190,13 +191,13 @@ def _check_elements(plan: KernelPlan, e: Epilogue, work: Pointwork) -> None:
         *zip(e.writes, work.writes, strict=True),
     ]
     for access, element in pairs:
-        if isinstance(access, Read):
-            said = tuple(rows_of(element, dim) for dim in "mn")
-            if access.rows != said:
-                raise VerifyError(
-                    f"{access.tensor.name} is read at {access.rows}, and is {said}",
-                    where=plan.entry,
-                )
+        said = tuple(rows_of(element, dim) for dim in "mn")
+        if access.rows != said:
+            does = "read" if isinstance(access, Read) else "stored"
+            raise VerifyError(
+                f"{access.tensor.name} is {does} at {access.rows}, and is {said}",
+                where=plan.entry,
+            )
         index = element.addressed
         if isinstance(access, Read) and access.shared:
             check_shared(plan, access, element)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from polygen.errors import VerifyError
 from polygen.frontend.dtypes import F32, TF32, DType
-from polygen.frontend.program import Access, Gathered, Pointwise
+from polygen.frontend.program import Access, Dim, Gathered, Pointwise
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.computed import Computed, Fetch, group, rows_of
 from polygen.lower.plan import KernelPlan
@@ -134,6 +134,40 @@ def check_rows(
         raise VerifyError(
             f"{what} is computed of {sorted(found)}, in the program of {sorted(wanted)}; rows by "
             f"index end at {sorted(map(str, kept))}",
+            where=plan.entry,
+        )
+
+
+def check_stored_rows(plan: KernelPlan, statements: Iterable[Pointwise]) -> None:
+    """Results are stored by index where the program stores them so, by the same vectors.
+
+    Args:
+        plan: the kernel.
+        statements: the program's, behind the products.
+
+    Raises:
+        VerifyError: with both.
+    """
+    outputs = {tensor.name: tensor for tensor in plan.program.outputs}
+
+    def listed(indices: Iterable[tuple[str, str, Dim]]) -> str:
+        return ", ".join(sorted(f"{name}[{rows}] of {extent}" for name, rows, extent in indices))
+
+    wanted = listed(
+        (statement.write.name, index.rows, outputs[statement.write.name].dims[axis])
+        for statement in statements
+        for axis, index in enumerate(statement.write.index)
+        if isinstance(index, Gathered)
+    )
+    found = listed(
+        (one.tensor.name, along.rows, along.extent)
+        for one in plan.work.writes
+        for along in one.index
+        if along.rows
+    )
+    if found != wanted:
+        raise VerifyError(
+            f"stored by index are {found or 'none'}, in the program {wanted or 'none'}",
             where=plan.entry,
         )
 

@@ -132,7 +132,7 @@ def _of_pass(
     folds: tuple[Fold, ...],
     known: frozenset[str] = frozenset(),
 ) -> Pointwork:
-    tensors = program.tensors
+    tensors, given = program.tensors, dict(program.in_place)
     reads: dict[tuple[str, tuple[Along, ...]], Element] = {}
     places: dict[Along, str] = {}
     met: dict[str, None] = {}
@@ -169,8 +169,9 @@ def _of_pass(
                     reads[key] = Element(variable, tensors[argument.name], index)
                 names.append(reads[key].name)
         target = array = statement.write.name
-        if any(write.tensor.name == array for write in writes):  # another part of the same array
-            target = f"{array}_{sum(write.tensor.name == array for write in writes)}"
+        parts = sum(write.tensor.name == array for write in writes)
+        if parts or array in given:  # another part of the same array, or a name that is the user's
+            target = f"{array}_{parts}"
         statements.append(Compute(target, statement.function, tuple(names), statement.dtype))
         if array in tensors:
             writes.append(Element(target, tensors[array], _in_dims(statement.write, dims)))

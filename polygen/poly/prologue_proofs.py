@@ -32,6 +32,7 @@ def prove_prologues(program: Program) -> tuple[Proof, ...]:
         for access in statement.reads
         if access.indexed_by
     ]
+    proofs += [_prove_apart(s) for s in program.pointwise if s.write.indexed_by]
     for value, statements in found.items():
         written = _instances(statements[-1], statements[-1].write, prefix)
         for product in program.contractions:
@@ -77,6 +78,24 @@ def _prove_inside(statement: Statement, access: Access) -> Proof:
     return Proof(
         "rows by index are rows of their array, whatever numbers stand in memory",
         f"{access} of {statement.name}",
+    )
+
+
+def _prove_apart(statement: Statement) -> Proof:
+    """No two instances store by one place of the vector in one column: for every size."""
+    prefix = space(tuple(dict.fromkeys(d for _, d in statement.domain if isinstance(d, str))))
+    stored = _instances(statement, statement.write.by_place, prefix)
+    met = stored.reverse()
+    if not met.is_single_valued():
+        raise VerifyError(
+            f"{statement.name} stores an element of {statement.write} several times: "
+            f"{isl.sample_pair(stored.apply_range(met))}"
+        )
+    (vector,) = statement.write.indexed_by
+    return Proof(
+        f"stores by index never meet where the numbers in {vector.name} differ, which is promised: "
+        "each element has a place of its own there",
+        f"{statement.write} of {statement.name}",
     )
 
 

@@ -140,6 +140,8 @@ def groups(program: Program, passes: Mapping[str, int] | None = None) -> tuple[G
         long = tuple(iterator for iterator, extent in statement.domain if extent != 1)
         accesses = (statement.write, *statement.reads)
         here = {access.name for access in accesses if access.by_group not in (own, long)}
+        if statement.write.by_place.index in (own, long):  # rows that are stored by index
+            here.discard(statement.write.name)
         together = (
             bool(found)
             and not isinstance(statement, Contraction)
@@ -195,7 +197,8 @@ def scop(program: Program, apart: bool = False, passes: Mapping[str, int] | None
         instance = _instance(group)
         domain.append(f"{instance} : {_bounds(group.domain)}")
         reads.extend(f"{instance} -> {_cell(access)}" for access in group.reads)
-        writes.extend(f"{instance} -> {_cell(a)}" for a in group.writes if a.name in visible)
+        stored = (access.by_place for access in group.writes if access.name in visible)
+        writes.extend(f"{instance} -> {_cell(access)}" for access in stored)
         iterators = [iterator for iterator, _ in group.domain]
         order.append(f"{instance} -> [{at(2 * position + 1, iterators)}]")
         statement = group.statements[0]
@@ -243,7 +246,9 @@ def _bounds(domain: tuple[tuple[str, str | int], ...]) -> str:
 def _cell(access: Access) -> str:
     """An element; of rows in groups by group and row, which no two of them share.
 
-    Where a vector says which element of an axis is meant, that may be any of them.
+    Where a vector says which element of an axis is meant, that may be any of them. Of what is
+    written no two are the same, as is promised of rows that are stored by index, and nothing else
+    accesses the array: there the place in the vector says which (`Access.by_place`).
     """
     found, anywhere = [], []
     for axis, index in enumerate(access.by_group):

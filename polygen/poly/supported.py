@@ -79,11 +79,11 @@ def require_rows_known(program: Program) -> None:
         UnsupportedProgram: with the statement.
     """
     for statement in program.statements:
-        for access in statement.reads:
+        for access in (*statement.reads, statement.write):
             if access.indexed_by:
                 raise UnsupportedProgram(
-                    f"{statement.name} reads {access}: rows by index in a chain, or behind a "
-                    "product beside folds",
+                    f"{statement.name} {'stores' if access == statement.write else 'reads'} "
+                    f"{access}: rows by index in a chain, or behind a product beside folds",
                     where=program.name,
                     why=f"{statement.name}: {statement}",
                     nearest=f"Pass {access.name} with its rows in the order of the result's",

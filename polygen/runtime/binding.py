@@ -176,7 +176,7 @@ def _check_view(tensor: Tensor, view: ArrayView, *, writes: bool) -> None:
             "the output array is read-only",
             where=tensor.name,
             why=f"{view.library} arrays of this kind never change",
-            nearest="Leave out= away",
+            nearest="Leave out= away, or pass an array of a library whose arrays change",
         )
 
 

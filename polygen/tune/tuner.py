@@ -228,6 +228,13 @@ def describe(
             why="what is measured is checked on rows of matrices",
             nearest="Tune the function without its folds, and pass the schedule",
         )
+    if program.in_place:
+        raise UnsupportedProgram(
+            f"{program.in_place[0][0]} is stored into, at rows that a vector names",
+            where=program.name,
+            why="what is measured is checked on rows of new arrays",
+            nearest="Tune the function that returns these rows, and pass the schedule",
+        )
     if program.by_digits:
         raise UnsupportedProgram(
             f"{program.by_digits[0]}, which a reshape or a window makes of several axes",

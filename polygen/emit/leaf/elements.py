@@ -14,7 +14,7 @@ from polygen.emit.element_types import name_of, type_records
 from polygen.emit.folds import appended, extent_text
 from polygen.emit.functions import FAST_BITS, literal
 from polygen.emit.leaf.table import Text, block, leaf
-from polygen.emit.leaves import coordinate, element_of, position, real_type
+from polygen.emit.leaves import coordinate, element_of, if_stored, position, real_type
 from polygen.emit.names import c_name
 from polygen.frontend.dtypes import S32
 from polygen.frontend.program import Tensor
@@ -125,6 +125,7 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
     for write, name in zip(e.writes, stored, strict=True):
         place = position(write, "row", "(column + e)")
         once = "if (column + e == 0) " if write.kind == "row" else ""
+        once += if_stored(write, "row", "(column + e)")
         lines.append(f"{once}*({place}) = to_{epilogue_type(write.tensor)}({name});")
     return Text(
         block(*lines),
@@ -227,8 +228,10 @@ def _store(write: Write, e: Epilogue) -> str:
     name, out = epilogue_type(write.tensor), f"{write.name}_out"
     if in_words(write, e):
         place = position(write, "row", "column")
-        return f"write_{name}<{e.vector}, {max(write.width, _WORD_BYTES)}>({place}, {out});"
+        store = f"write_{name}<{e.vector}, {max(write.width, _WORD_BYTES)}>({place}, {out});"
+        return if_stored(write, "row", "column") + store
     if write.kind == "row":  # one element a row
-        return f"if (column == 0) *({position(write, 'row', '0')}) = to_{name}({out}[0]);"
-    place = position(write, "row", "(column + e)")
-    return f"for (int e = 0; e < {e.vector}; ++e) *({place}) = to_{name}({out}[e]);"
+        place, inside = position(write, "row", "0"), if_stored(write, "row", "0")
+        return f"if (column == 0) {inside}*({place}) = to_{name}({out}[0]);"
+    place, inside = position(write, "row", "(column + e)"), if_stored(write, "row", "(column + e)")
+    return f"for (int e = 0; e < {e.vector}; ++e) {inside}*({place}) = to_{name}({out}[e]);"

@@ -7,11 +7,11 @@ allows. Where a portion reaches beyond the array, its elements go one by one.
 from __future__ import annotations
 
 from polygen.emit.leaf.table import Text, block, leaf
-from polygen.emit.leaves import extent_names, position, slot_address
+from polygen.emit.leaves import extent_names, position, slot_address, stored_row
 from polygen.hardware.matrix_layout import span_swizzle
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.result_work import Line, Lines, Read
+from polygen.lower.result_work import Line, Lines, Read, Write
 
 _IN_FLIGHT = 8  # registers of a thread with reads that are on their way together
 _WORD_BYTES = 4
@@ -22,11 +22,20 @@ def _(plan: KernelPlan, one: Leaf, work: Lines) -> Text:
     lines: list[str] = []
     for line in work.moved:
         size, wide = line.panel.element_bytes, _type(line.width)
-        inside, at = _inside(plan, line), _address(line)
+        inside, at, row_inside = _inside(plan, line), _address(line), _row_inside(plan)
+        access, named = line.access, []
+        if isinstance(access, Write) and access.by_index is not None:
+            stored = stored_row(access, "to_row", "to_column")
+            both = f"{row_inside} && {_left(plan)} > 0"
+            named = [f"  const int {access.name}_stored = {both} ? {stored} : -1;"]
+            inside, row_inside = (
+                f"{access.name}_stored >= 0 && {one}" for one in (inside, row_inside)
+            )
         lines += [
             *_head(plan, work, line),
             f"for (int i = 0; i < {_count(work, line)}; ++i) {{",
             *_portion(work, line),
+            *named,
             f"  {_type(size)}* const to = "
             f"({_type(size)}*)({position(line.access, 'to_row', 'to_column')});",
             f"  const {wide} portion = read_portion<{wide}>({at});",
@@ -36,7 +45,7 @@ def _(plan: KernelPlan, one: Leaf, work: Lines) -> Text:
         else:
             lines += [
                 f"  if ({inside}) *({wide}*)to = portion;",
-                f"  else if ({_row_inside(plan)})",
+                f"  else if ({row_inside})",
                 f"    for (int e = 0; e < {_left(plan)}; ++e) "
                 f"to[e] = read_portion<{_type(size)}>({at} + e * {size});",
             ]

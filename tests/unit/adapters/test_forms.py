@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import polygen as pg
@@ -70,9 +71,35 @@ def test_scalars_have_no_dims():
     assert dims(program)[2] == () and len(sizes) == 3
 
 
-def test_a_slice_makes_sizes_constants():
-    program, sizes = general(lambda x, w: x[:, ::2] @ w, (5, 16), (8, 7))
-    assert dims(program) == [(5, 16), (8, 7), (5, 7)] and sizes == {}
+@pytest.mark.parametrize(
+    ("function", "shapes", "wanted"),
+    [
+        (
+            lambda x, w: x[:, ::2] @ w,
+            [(5, 16), (8, 7)],
+            [("D0", 16), (8, "D3"), ("D0", "D3")],
+        ),
+        (
+            lambda x, w, r: (x @ w.T)[:, ::2] + r,  # r's rows are those of x, whatever number
+            [(5, 8), (14, 8), (5, 7)],
+            [("D0", "D1"), (14, "D1"), ("D0", 7), ("D0", 7)],
+        ),
+        (
+            lambda x, y, w: np.concatenate([x, y], 1) @ w.T,
+            [(5, 8), (5, 16), (7, 24)],
+            [("D0", 8), ("D0", 16), ("D4", 24), ("D0", "D4")],  # rows are joined too
+        ),
+        (
+            lambda x, w: x.reshape(-1, x.shape[-1]) @ w.T,
+            [(3, 5, 8), (7, 8)],
+            [(3, 5, "D2"), ("D3", "D2"), (15, "D3")],
+        ),
+    ],
+)
+def test_sizes_that_have_to_be_numbers_are_and_no_others(function, shapes, wanted):
+    program, sizes = general(function, *shapes)
+    assert dims(program) == wanted
+    assert set(sizes) == set(program.sizes)
 
 
 def test_extents_that_differ_are_named_by_their_sizes():

@@ -116,6 +116,16 @@ def test_numbers_are_run_time_scalars(operands):
     )
 
 
+def test_sizes_that_have_to_be_numbers_are_those_of_the_arrays(operands):
+    x, w, _ = operands
+    prepared = sys.modules["polygen.adapters.jax.operator"].prepared
+    f = pg.fuse(lambda x, w: (x @ w.T)[:, ::2] * (x @ w.T)[:, 1::2], name="interleaved")
+    programs = {prepared(f, (one, w))[0] for one in (x, x[:20])}
+    assert [t.dims for p in programs for t in p.inputs] == [("D0", "D1"), (40, "D1")]
+    product = wide(x) @ wide(w).T
+    near(jax.jit(lambda *o: pgj.call(f, *o))(x, w), product[:, ::2] * product[:, 1::2])
+
+
 def test_what_leaves_the_function_may_be_of_another_type(operands):
     x, w, _ = operands
     assert pgj.call(lambda x, w: x @ w.T, x, w, out_dtype="f32").dtype == F

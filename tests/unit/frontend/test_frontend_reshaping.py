@@ -112,7 +112,7 @@ REFUSED = {
     ),
     "a size without a number": (
         lambda x, w: x.reshape(-1, x.shape[-1]) @ w, ("f16[S,4,K]", "f16[K,N]"), ShapeError,
-        ("how many elements S, K", "x @ w.T"),
+        ("how many elements S stands for", "x @ w.T"),
     ),
     "other elements": (
         lambda x, w: (x @ w).reshape(5, 5), ("f16[4,K]", "f16[K,6]"), ShapeError,
