@@ -23,12 +23,11 @@ def walk_parts(plan: KernelPlan) -> dict[str, Any]:
     domain, dim = plan.tile_domain, plan.schedule.raster.along
     if domain is None:
         return {}
-    first = _folded("max", domain.first(dim, "across", _quotient), "0")
-    last = domain.last(dim, "across", _quotient)
+    behind = [f"{last} + 1" for last in domain.last(dim, "across", _quotient)]
     return {
         "dim": dim,
-        "first": first,
-        "last": f"{_folded('min', last, '')} + 1" if last else "high",
+        "first": _folded("max", ["low", *domain.first(dim, "across", _quotient)]),
+        "last": _folded("min", ["high", *behind]),
         "crossed": [f"if ({one} < 0) end = begin;" for one in domain.crossed(dim, "across")],
     }
 
@@ -54,7 +53,7 @@ def counted(plan: KernelPlan, matrices: str) -> list[str]:
     across = "n" if along == "m" else "m"
     return [
         f"// Those with products come before the others: {_which(domain)}.",
-        f"const int {TILES} = TileWalk().all(tiles_{along}, tiles_{across});",
+        f"const int {TILES} = tiles_with_products(tiles_{along}, tiles_{across});",
         f"const int {ITEMS} = {TILES}{matrices};",
     ]
 
@@ -77,17 +76,18 @@ def found(along: str, across: str, group: int, batches: Sequence[str]) -> list[s
     """
     lines = [
         "const int work = first + i * stride;",
-        f"const bool others = work >= {ITEMS};",
-        f"int item = others ? work - {ITEMS} : work;",
+        f"const bool others = i >= {INSIDE};",
+        f"int start = others ? {ITEMS} : 0;",
     ]
     if batches:
         each = f"tiles_{along} * tiles_{across} - {TILES}"
         lines += [
-            f"const int of_matrix = others ? {each} : {TILES}, matrix = item / of_matrix;",
-            "item -= matrix * of_matrix;",
+            f"const int of_matrix = others ? {each} : {TILES};",
+            "const int matrix = (work - start) / of_matrix;",
+            "start += matrix * of_matrix;",
             f"{', '.join(batches)};",
         ]
-    call = f"{WALK}.find(item, others, tiles_{along}, tiles_{across}, {group})"
+    call = f"{WALK}.find(work, start, others, tiles_{along}, tiles_{across}, {group})"
     return [*lines, f"b_{along} = {call}, b_{across} = {WALK}.column;"]
 
 
@@ -99,10 +99,9 @@ def _quotient(text: str, by: int) -> str:
     return text if by == 1 else f"lower_quotient({text}, {by})"
 
 
-def _folded(function: str, texts: Sequence[str], first: str) -> str:
+def _folded(function: str, texts: Sequence[str]) -> str:
     """The least or the greatest of several, two at a time."""
-    whole = [first, *texts] if first else list(texts)
-    text = whole[0]
-    for one in whole[1:]:
+    text, *others = texts
+    for one in others:
         text = f"{function}({text}, {one})"
     return text
