@@ -14,9 +14,9 @@
                fetch_r[i,p] store[i,p]   or all threads fetch and store panels, line by line
 
 Blocks are persistent: `i` counts the output tiles of one. Where some tiles have no products, those
-that have some are the first `inside`: no others are filled and multiplied. Blocks of a cluster share operands: each
-copies its part for all that need it. Or they share the sums of one tile, each with a range of k
-tiles of its own: `k` counts those of a block.
+that have some are the first `inside`: no others are filled and multiplied. Blocks of a cluster
+share operands: each copies its part for all that need it. Or they share the sums of one tile, each
+with a range of k tiles of its own: `k` counts those of a block.
 """
 
 from __future__ import annotations

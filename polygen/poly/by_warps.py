@@ -64,9 +64,10 @@ def by_warps(
     end = shared_before(end, warps, (), ALWAYS, main.folded)
     phases = {"main": loops.schedule, "epilogue": end.schedule}
     begin = ("zero", *(f"begin_{ring}" for ring in main.folded))
-    parameters, context, moved = ("k_tiles",), "k_tiles >= 1", loops.statements
+    parameters: tuple[str, ...] = ("k_tiles",)
+    context, moved = "k_tiles >= 1", loops.statements
     if main.inside:  # the block's only tile has products, or none
-        parameters, context = ("k_tiles", INSIDE), f"k_tiles >= 1 and 0 <= {INSIDE} <= 1"
+        parameters, context = (*parameters, INSIDE), f"{context} and 0 <= {INSIDE} <= 1"
         moved = tuple(replace(s, bounds=f"{s.bounds} and {INSIDE} >= 1") for s in moved)
     return TileProgram(
         parameters,

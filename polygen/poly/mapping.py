@@ -131,8 +131,9 @@ def map_program(
     tiles = tiling(schedule, atom)
     parts = require_reassociable((one.contraction for one in matched.products), tiles.split)
     pieces = ring_pieces(schedule, matched, tiles)
-    main = main_loop(matched, pieces, tiles.cta[2], staged=staged, folded=tallies,
-                     inside=domain is not None)
+    main = main_loop(
+        matched, pieces, tiles.cta[2], staged=staged, folded=tallies, inside=domain is not None
+    )
     statements = roles(scop, fusion, matched, [product.name for product in main.products], passes)
     blocks = isl.UnionMap(space(scop.parameters) + block_map(statements, tiles, schedule))
     blocks = blocks.intersect_domain(scop.domain)

@@ -97,9 +97,7 @@ def restricted(model: Scop, read: Mapping[str, isl.Set]) -> Scop:
     )
 
 
-def half_planes(
-    match: Match, fusion: Fusion, read: Mapping[str, isl.Set]
-) -> tuple[HalfPlane, ...]:
+def half_planes(match: Match, fusion: Fusion, read: Mapping[str, isl.Set]) -> tuple[HalfPlane, ...]:
     """Half planes whose intersection has all elements of any product that are read.
 
     Args:
@@ -178,9 +176,9 @@ class _Reading:
             own = _instances(statement.domain)
             name = statement.write.name
             if name in self.read and name not in leaves:
-                access = _access(statement.write, statement.domain)
-                if access is not None:
-                    own = self.read[name].apply(access.reverse())
+                written = _access(statement.write, statement.domain)
+                if written is not None:
+                    own = self.read[name].apply(written.reverse())
             for arg, there in zip(statement.args, self._where(statement, own), strict=True):
                 if isinstance(arg, Access):
                     self._add(arg, there, statement.domain)

@@ -68,9 +68,7 @@ class TileDomain:
             across: the number across.
             quotient: how a quotient that is rounded down is written.
         """
-        return [
-            quotient(_plus(-b, across, -c + a - 1), a) for a, b, c in self.along(dim) if a > 0
-        ]
+        return [quotient(_plus(-b, across, -c + a - 1), a) for a, b, c in self.along(dim) if a > 0]
 
     def last(self, dim: str, across: str, quotient: Quotient) -> list[str]:
         """Numbers along, of which the least is the last inside; arguments as of `first`."""
@@ -185,9 +183,7 @@ def all_tiles_because(
     return ""
 
 
-def prove_tile_domain(
-    domain: TileDomain, instances: isl.UnionSet, tiles: isl.UnionMap
-) -> Proof:
+def prove_tile_domain(domain: TileDomain, instances: isl.UnionSet, tiles: isl.UnionMap) -> Proof:
     """Prove that tiles outside have no product that is read.
 
     Args:

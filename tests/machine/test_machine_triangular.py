@@ -1,4 +1,4 @@
-"""Results of which a mask leaves a part, on the PTX machine: which tiles have products, and results.
+"""Results that masks leave a part of, on the PTX machine: results, and which tiles have products.
 
 Every run is compared with NumPy exactly, and the machine's own count of products with the number of
 tiles that the mask meets: tiles outside are stored, and never multiplied.
