@@ -127,6 +127,7 @@ ROLES = {
     "roles, cluster": (upper, PLAIN, roles(cluster=Cluster(2, 1)), LARGE[:1]),
 }
 CASES = WARPS | ROLES
+QUICK, SLOW = ("warps, upper", "roles, steep"), [pytest.mark.slow, pytest.mark.sample(3)]
 
 
 @cache
@@ -173,7 +174,9 @@ def products(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=() if one in QUICK else SLOW) for one in CASES]
+)
 def test_results_are_right_and_tiles_outside_have_no_products(name, products):
     made = kernel(name)
     function = CASES[name][0]
