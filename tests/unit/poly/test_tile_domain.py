@@ -4,16 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tile_mutants import CASES, ONE_PRODUCT, kernel
+from tile_mutants import CASES, SOME, emitted, kernel
 
 import polygen as pg
 from polygen import isl
 from polygen.analysis import analysed
 from polygen.errors import VerifyError
-from polygen.poly.derive_syncs import derive
-from polygen.poly.emitted import Emitted
 from polygen.poly.needed import needed, said
-from polygen.poly.place_trees import place_trees
 from polygen.poly.refine import refine
 from polygen.poly.tile_domain import (
     TileDomain,
@@ -142,15 +139,16 @@ def test_a_walk_that_leaves_a_tile_out_is_refused():
         prove_numbered(Wrong(planes, (16, 16), planes), "m", 4)
 
 
-def emitted(name: str) -> Emitted:
+def some(name):
     """A kernel of which some tiles have no products, as it is emitted."""
     case = next(one for one in CASES if one.name == name)
-    case = replace(case, main=replace(ONE_PRODUCT, inside=True))
-    made = derive(kernel(case).program)
-    trees = place_trees(made.program, made.tree, made.leaves)
-    return Emitted(
-        made.program, made.leaves, made.syncs, made.counters, trees, made.tree, made.frame
-    )
+    return emitted(kernel(replace(case, main=SOME)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["warps", "ping-pong, residual", "cluster of two"])
+def test_kernels_with_such_tiles_are_proved_with_nothing_to_spare(name):
+    assert refine(some(name))[-1].claim == "no synchronisation can be dropped"
 
 
 # in which tree, the end of a domain, and what it is changed to
@@ -165,7 +163,7 @@ TREES = [
 
 @pytest.mark.parametrize(("name", "place", "old", "new"), TREES)
 def test_a_tree_that_skips_a_tile_with_products_is_refused(name, place, old, new):
-    right = emitted(name)
+    right = some(name)
     trees = []
     for tree in right.trees:
         if tree.place.name == place:
