@@ -208,6 +208,7 @@ def together(problems: Sequence[Problem]) -> Problem:
     return replace(
         largest,
         n=-(-share // rows),
+        domain=(),
         k=max(one.k for one in problems),
         matrices=max(one.matrices for one in problems),
         functions=mean([one.functions for one in problems]),

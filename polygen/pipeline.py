@@ -37,6 +37,7 @@ from polygen.poly.realign import program_behind, prove_copy, realign, realign_al
 from polygen.poly.results import copies_in_background, copies_staged, panels, row_vectors
 from polygen.poly.scop import Scop, scop
 from polygen.poly.sections import require_alike, sections
+from polygen.poly.tile_domain import all_tiles_because, tile_domain
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import tiling
 from polygen.rewrite.programs import rewritten
@@ -176,6 +177,14 @@ def _mapped(
     tiles = tiling(decided, instruction)
     least = needed(memory(decided, matched, work, tiles, ()))
     resources(decided, matched, tiles, instruction, device, least)
+    tallies = tuple(one.ring for one in work.ring_folds(matched))
+    in_all = all_tiles_because(
+        matched,
+        decided,
+        folded=bool(tallies),
+        covered=found.passes is not None,
+        several=bool(depths),
+    )
     tree = map_program(
         found.model,
         found.fusion,
@@ -191,7 +200,8 @@ def _mapped(
         folds=bool(work.folds),
         passes=found.passes,
         longer=any(depth not in matched.depths for depth in depths),
-        tallies=tuple(one.ring for one in work.ring_folds(matched)),
+        tallies=tallies,
+        domain=None if in_all else tile_domain(matched, decided, tiles),
     )
     walks = (prove_walk(len(matched.sums) + 1),) if matched.sums else ()
     return replace(tree, proofs=(*prove_prologues(program), *walks, *tree.proofs))

@@ -9,11 +9,14 @@ from polygen.hardware.cost_parameters import cost_parameters
 from polygen.lower.plan import KernelPlan, Leaf, Place
 from polygen.lower.result_work import Finish
 from polygen.lower.scan_work import Scan
+from polygen.lower.tally import Tally
 from polygen.lower.work import Copy, Load, Move, Placed
 from polygen.poly import ast
 from polygen.poly.elements import Compute
 from polygen.poly.match import Operand
+from polygen.poly.needed import said
 from polygen.poly.prologue import Prologue
+from polygen.poly.tile_domain import all_tiles_because
 from polygen.rewrite.programs import ASSUMED, rewritten
 from polygen.rewrite.separation import correction
 from polygen.schedule.problem import Fitted
@@ -61,6 +64,7 @@ def show_plan(plan: KernelPlan, origin: str) -> str:
                 plan.mapping,
                 f"m, n, k = {', '.join(str(extent) for _, extent in plan.extents)}",
                 _grid(plan),
+                *_domain(plan),
             ],
         ),
         ("places", [_place(plan, place) for place in plan.places]),
@@ -104,6 +108,31 @@ def _grid(plan: KernelPlan) -> str:
     if cluster.k > 1:
         shared = f", clusters of {cluster.k} share the sums of a tile, each a range of k"
     return f"at most {launch.persistent} persistent blocks, {groups}{shared}"
+
+
+def _domain(plan: KernelPlan) -> list[str]:
+    """Which tiles have products, where not all of their elements are read."""
+    if plan.tile_domain is not None:
+        before = ", which come before the others" if plan.launch.persistent else ""
+        return [f"products in {plan.tile_domain}{before}; others store what reads no sum"]
+    return [
+        f"products in all tiles, though sums are read only where {said(one.match.domain)}: "
+        + _in_all(plan, one)
+        for one in plan.each
+        if one.match.domain
+    ]
+
+
+def _in_all(plan: KernelPlan, one: KernelPlan) -> str:
+    """Why all tiles of a plan, or of a section of it, have products."""
+    reason = all_tiles_because(
+        one.match,
+        plan.schedule,
+        folded=bool(plan.of(Tally)),
+        covered=bool(plan.epilogue.before),
+        several=bool(plan.sections),
+    )
+    return reason or "every tile may have some of them"
 
 
 def _place(plan: KernelPlan, place: Place) -> str:

@@ -45,6 +45,8 @@ APART = MainLoop(
     (Ring("a", "m"), Ring("a2", "m"), Ring("b", "n"), Ring("b2", "n")),
     (Product("0", "a", "b"), Product("1", "a2", "b2")),
 )
+# Of some tiles no sum is read: they have no products.
+SOME = replace(ONE_PRODUCT, inside=True)
 # Threads fill the rings of both operands in rounds of several pieces, or that of one.
 FILLED = MainLoop((Ring("a", "m", 2), Ring("b", "n", 1)), ONE_PRODUCT.products)
 # All warps compute one operand, through registers, beside the other's background copies.
@@ -77,11 +79,18 @@ class Case:
 
 CASES = (
     Case("warps", "sm_80/128x128x32_w64x64_s4.toml"),
+    Case("warps, some tiles alone", "sm_80/128x128x32_w64x64_s4.toml", main=SOME),
     Case("warps, spread copies", "sm_90a/128x256x32_w64x64_s6_spread.toml"),
     Case("warps, copies through registers", "sm_80/32x64x32_w16x32_s4.toml", asynchronous=False),
     Case("warps, staged copies", "sm_75/64x64x32_w32x32_s2.toml", asynchronous=False, main=STAGED),
     Case("warps, one operand computed", "sm_80/64x64x64_w32x32_s4.toml", main=HALF_COMPUTED),
     Case("cooperative, residual", "sm_90a/cooperative_128x256x64.toml", ("r",)),
+    Case(
+        "cooperative, residual of some tiles",
+        "sm_90a/cooperative_128x256x64.toml",
+        ("r",),
+        main=SOME,
+    ),
     Case("cooperative, two outputs", "sm_90a/cooperative_128x128x64_s6.toml", (), ("y0", "y1")),
     Case("cooperative, none in flight", "sm_90a/cooperative_256x128x64.toml", ("r",), in_flight=0),
     Case("ping-pong, residual", "sm_90a/pingpong_64x256x64.toml", ("r",)),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from polygen.emit import tile_domain
 from polygen.emit.conditions import refusals
 from polygen.emit.environment import environment
 from polygen.emit.fold_rows import kept_declared
@@ -190,6 +191,7 @@ def _frame(plan: KernelPlan) -> dict[str, Any]:
             "attributes": "",
             "warps_n": plan.tiles.warps[1],
             "matrix": matrix_coordinates(plan.batches),
+            "inside": tile_domain.alone(plan),
         }
     return record | _persistent(plan)
 
@@ -240,6 +242,7 @@ def _persistent(plan: KernelPlan) -> dict[str, Any]:
         "group_warps": plan.device.warpgroup_warps,
         "counted": lines,
         "all_items": items,
+        "inside": tile_domain.of_block(plan),
         **_barrier_frame(plan),
     }
 
@@ -252,7 +255,8 @@ def _items(plan: KernelPlan, super_m: int, super_n: int) -> tuple[list[str], str
     columns = f"({extent_names(plan)['n']} + {super_n - 1}) / {super_n}"
     matrices = "".join(f" * {size_name(extent)}" for extent in plan.launch.batches)
     line = f"const int tiles_m = {_row_tiles(plan, super_m)}, tiles_n = {columns};"
-    return [line], f"tiles_m * tiles_n{matrices}"
+    lines = [line, *tile_domain.counted(plan, matrices)]
+    return lines, f"tiles_m * tiles_n{matrices}"
 
 
 def _row_tiles(plan: KernelPlan, tile: int) -> str:

@@ -12,6 +12,7 @@ from polygen.emit.leaf.load_threads import load_function
 from polygen.emit.leaf.move_cp_async import copy_function
 from polygen.emit.leaf.multiply_wgmma import product_functions, product_wrapper
 from polygen.emit.leaves import double_of_words, sum_register
+from polygen.emit.tile_domain import walk_parts
 from polygen.hardware.quad_pairs import part_registers
 from polygen.lower.fragments import Make
 from polygen.lower.plan import Buffer, KernelPlan, Rows
@@ -24,7 +25,7 @@ _ORDER = (
     "tensor_map", "mbarrier", "cluster", "mbarrier_wait", "map_prefetch", "box_load",
     "box_load_once", "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces",
     "pack", "pack_apart", "chunks", "gathered", "scattered", "computed", "staged", "shared_words",
-    "wgmma", "scan", "cursor", "partial_sums", "row_groups", "dots",
+    "wgmma", "scan", "cursor", "partial_sums", "row_groups", "tile_domain", "dots",
 )  # fmt: skip
 _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
 
@@ -38,6 +39,8 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         needed.add("cluster")
     if plan.match.groups:
         needed.add("row_groups")
+    if plan.tile_domain is not None and plan.launch.persistent:
+        needed.add("tile_domain")
     if any(load.round_to_tf32 for load in plan.of(Load)):
         needed.add("round_to_tf32")
     if any(load.rest for load in plan.of(Load)):
@@ -85,6 +88,7 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         ],
         "products": products[unit]() if unit in products else [],
         "sums": {"dtype": plan.atom.c.dtype.name, "type": of_sums[0], "letter": of_sums[1]},
+        "domain": walk_parts(plan),
         "dot_type": plan.atom.a.dtype.name,
         "chunk_reads": _chunk_reads(plan),
         "box_loads": _corners(plan, loaded, 3),

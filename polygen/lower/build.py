@@ -33,6 +33,7 @@ from polygen.poly.prologue import without_prologues
 from polygen.poly.raster import prove_linear_raster, prove_raster
 from polygen.poly.row_groups import prove_row_groups
 from polygen.poly.row_passes import split_for
+from polygen.poly.tile_domain import prove_numbered
 from polygen.schedule.model import Schedule
 
 
@@ -79,6 +80,8 @@ def lower(
     taken = resources(schedule, tree.match, tiles, atom, device, needed(inside.buffers))
     launch = _launch(given, taken)
     raster = prove_linear_raster(group) if launch.persistent else (prove_raster(group),)
+    if launch.persistent and tree.domain is not None:
+        raster = prove_numbered(tree.domain, schedule.raster.along, group)
     if tree.match.groups is not None:
         raster += prove_row_groups(tiles.cta[0] * schedule.cluster.m)
     orders = tally_orders(leaf.work for leaf in inside.leaves if isinstance(leaf.work, Tally))
@@ -104,6 +107,7 @@ def lower(
         proofs=(*tree.proofs, *raster),
         resources=taken,
         sums=replace(tree.sums, folds=fold_orders(program, split, out, orders)),
+        tile_domain=tree.domain,
     )
 
 

@@ -64,6 +64,7 @@ from polygen.poly.key_tiles import KeyTiles
 from polygen.poly.legality import Proof
 from polygen.poly.match import Match
 from polygen.poly.pointwise import Pointwork
+from polygen.poly.tile_domain import TileDomain
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import Tiling
 from polygen.rewrite.key_range import RowBound
@@ -264,6 +265,7 @@ class KernelPlan(Brief):
     resources: Resources
     sums: Sums
     following: Following | None = None  # what makes results of parts of folds
+    tile_domain: TileDomain | None = None  # the tiles that have products; None: all
     realign: Realign | None = None  # the copy that goes before; `program` is that of what follows
     scores: Match | None = None  # of a chain, its first product; `match` is the second's
     scored: Pointwork | None = None  # of a chain, what is computed at every (row, key)

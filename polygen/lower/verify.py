@@ -28,8 +28,9 @@ from polygen.lower.tallies import check_tallies
 from polygen.lower.tally import Tally
 from polygen.lower.verify_accesses import check_accesses
 from polygen.lower.verify_folds import check_folds
-from polygen.lower.work import Copy, Fill, Move, Send
+from polygen.lower.work import Copy, Fill, Locate, Move, Send
 from polygen.poly.ast import Block, Call, For, If, LoopAst, Marked
+from polygen.poly.tile_program import INSIDE
 
 # Work that may touch global memory.
 _OUTSIDE = (Copy, Epilogue, Fill, Finish, Lines, Make, Move, Store, Tally, Warm)
@@ -53,6 +54,7 @@ def verify(plan: KernelPlan) -> KernelPlan:
     if plan.of(Tally):
         plan = replace(plan, proofs=(*plan.proofs, *check_tallies(plan)))
     _check_outside(plan)
+    _check_domain(plan)
     wanted = thread_count(plan.schedule, plan.tiles, plan.device)
     last = max(place.first_warp + place.warps for place in plan.places)
     if plan.launch.threads != wanted or last * plan.device.warp_size > wanted:
@@ -60,6 +62,14 @@ def verify(plan: KernelPlan) -> KernelPlan:
             f"{plan.launch.threads} threads do not make the block's warps", where=plan.entry
         )
     return plan
+
+
+def _check_domain(plan: KernelPlan) -> None:
+    """The tiles that have products are those that were proved, wherever they are asked for."""
+    proved = INSIDE in plan.tile_program.parameters
+    located = {locate.domain for locate in plan.of(Locate)} or {plan.tile_domain}
+    if located != {plan.tile_domain} or proved != (plan.tile_domain is not None):
+        raise VerifyError(f"products are not those of {plan.tile_domain}", where=plan.entry)
 
 
 def _check_outside(plan: KernelPlan) -> None:

@@ -124,7 +124,10 @@ class _Leaves:
         across = "n" if raster.along == "m" else "m"
         match, blocks = self.given.match, (cluster.m, cluster.n)
         batches = () if match.groups else match.batches
-        locate = Locate(raster.along, across, raster.group, blocks, batches, match.groups)
+        locate = Locate(
+            raster.along, across, raster.group, blocks, batches, match.groups,
+            domain=self.given.tree.domain,
+        )  # fmt: skip
         yield Leaf("locate", "locate", "threads", _TILE, locate)
         yield from self._fills()
         by_threads = self.given.schedule.epilogue.through == "lines"

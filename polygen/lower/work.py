@@ -15,6 +15,7 @@ from polygen.lower.accesses import Padding
 from polygen.lower.computed import Computed
 from polygen.lower.launch import MapAxis
 from polygen.poly.match import RowGroups
+from polygen.poly.tile_domain import TileDomain
 from polygen.poly.tile_program import Sync
 
 
@@ -132,6 +133,7 @@ class Locate:
     batches: tuple[tuple[str, Dim], ...] = ()  # batch dims and their extents, outermost first
     groups: RowGroups | None = None  # of rows, which then count the matrices
     sections: tuple[SectionTiles, ...] = ()  # whose tiles are numbered through; () of one alone
+    domain: TileDomain | None = None  # whose tiles come first; None: all have products
 
 
 # --- operands ------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from polygen.errors import VerifyError
 from polygen.page.loops import Instance, Point, calls
 from polygen.page.phases import Barrier
 from polygen.poly.place_trees import PlaceTree
-from polygen.poly.tile_program import Sync, SyncStatement, TileProgram, TileStatement
+from polygen.poly.tile_program import INSIDE, Sync, SyncStatement, TileProgram, TileStatement
 
 _MORE_K_TILES = 3  # than slots of the longest ring: the ring comes round
 _BLOCKING = ("wait", "bar")
@@ -103,6 +103,7 @@ def timeline(
         (place.counts[-1] for place in program.places if "turn" in place.agents), default=1
     )
     known = {"k_tiles": min(most_k_tiles, slots + _MORE_K_TILES), "tiles": 2 * agents}
+    known[INSIDE] = max(1, known["tiles"] - 1) if "tiles" in program.parameters else 1
     sizes = {name: known[name] for name in program.parameters}
     runs = _Run(program, leaves, syncs, trees, sizes)
     runs.run()

@@ -13,9 +13,10 @@
                finish[i,p] store[i,p]    sums -> panel; one thread has the copy engine store it
                fetch_r[i,p] store[i,p]   or all threads fetch and store panels, line by line
 
-Blocks are persistent: `i` counts the output tiles of one. Blocks of a cluster share operands: each
-copies its part for all that need it. Or they share the sums of one tile, each with a range of k
-tiles of its own: `k` counts those of a block.
+Blocks are persistent: `i` counts the output tiles of one. Where some tiles have no products, those
+that have some are the first `inside`: no others are filled and multiplied. Blocks of a cluster
+share operands: each copies its part for all that need it. Or they share the sums of one tile, each
+with a range of k tiles of its own: `k` counts those of a block.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from polygen.poly.partial_sums import partial_sums
 from polygen.poly.ring_tallies import shared_before, tallied
 from polygen.poly.role_filling import Filling, filling_of
 from polygen.poly.role_shape import RoleShape, tile_of
-from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
+from polygen.poly.tile_program import INSIDE, Buffer, Place, TileProgram, TileStatement
 from polygen.poly.tile_tree import Leaf, Node, Steps, loop, steps
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
@@ -66,8 +67,8 @@ def by_roles(tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLo
     begin = [*(Leaf(one.name) for one, _ in located), *(Leaf(s.name) for s in _prepare(shape))]
     begin += [Leaf(f"begin_{ring}") for ring in main.folded]
     return TileProgram(
-        ("k_tiles", "tiles"),
-        "k_tiles >= 1 and tiles >= 0",
+        ("k_tiles", "tiles", INSIDE) if main.inside else ("k_tiles", "tiles"),
+        "k_tiles >= 1 and tiles >= 0" + (f" and 0 <= {INSIDE} <= tiles" if main.inside else ""),
         (*(b for _, b in located), *(b for part in parts for b in part.buffers)),
         (
             *(s for s, _ in located),
@@ -93,7 +94,7 @@ def _locate(place: Place, shape: RoleShape) -> tuple[TileStatement, Buffer]:
     statement = TileStatement(
         name,
         ("i",),
-        shape.own(place),
+        shape.working(place) if place == shape.producer else shape.own(place),
         (),
         (cell,),
         "frame",
@@ -119,7 +120,7 @@ def _main(shape: RoleShape) -> Part:
     tiles, consumer, main = shape.tiles, shape.consumer, shape.main
     k = "0 <= k < k_tiles"
     filling = filling_of(shape)
-    own = f"{shape.own(consumer)} and {k}"
+    own = f"{shape.working(consumer)} and {k}"
     rings = {ring.name: ring for ring in main.rings}
     inside = f"0 <= s < {tiles.k_steps} and 0 <= m < {tiles.atoms[0]}"
     making, ahead = _making(shape, f"{own} and {inside}"), _beside(shape, own)
@@ -278,9 +279,12 @@ def _parts(shape: RoleShape) -> tuple[Part, ...]:
 def _completed(shape: RoleShape, m: str) -> tuple[str, ...]:
     """The sums that the epilogue reads: of instruction `m`, or totals, which are one cell."""
     products = (product.called(shape.completed) for product in shape.main.products)
+    conditions = [f"m = {m}"] if m != "m" else []
+    if shape.main.inside:  # behind the tiles that have products nobody reads sums
+        conditions.append(f"i < {INSIDE}")
     if shape.tiles.split > 1:
         return tuple(f"{name}[{shape.owner('i')}]" for name in products)
-    condition = f" : m = {m}" if m != "m" else ""
+    condition = f" : {' and '.join(conditions)}" if conditions else ""
     return tuple(f"{name}[{shape.owner('i')},m]{condition}" for name in products)
 
 

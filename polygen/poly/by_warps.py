@@ -25,7 +25,7 @@ from polygen.hardware.units import unit
 from polygen.poly.fold_parts import folded, passed
 from polygen.poly.kernel_parts import ALWAYS, Epilogue, MainLoop, Part, Product, flat
 from polygen.poly.ring_tallies import shared_before, tallied
-from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
+from polygen.poly.tile_program import INSIDE, Buffer, Place, TileProgram, TileStatement
 from polygen.poly.tile_tree import Leaf, Loop, Node, loop, steps
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
@@ -64,11 +64,16 @@ def by_warps(
     end = shared_before(end, warps, (), ALWAYS, main.folded)
     phases = {"main": loops.schedule, "epilogue": end.schedule}
     begin = ("zero", *(f"begin_{ring}" for ring in main.folded))
+    parameters: tuple[str, ...] = ("k_tiles",)
+    context, moved = "k_tiles >= 1", loops.statements
+    if main.inside:  # the block's only tile has products, or none
+        parameters, context = (*parameters, INSIDE), f"{context} and 0 <= {INSIDE} <= 1"
+        moved = tuple(replace(s, bounds=f"{s.bounds} and {INSIDE} >= 1") for s in moved)
     return TileProgram(
-        ("k_tiles",),
-        "k_tiles >= 1",
+        parameters,
+        context,
         (*loops.buffers, *end.buffers),
-        (zero, *loops.statements, *end.statements),
+        (zero, *moved, *end.statements),
         flat(steps(*begin, loops.order, end.order)),
         flat(steps(*begin, *(phases[name] for name in schedule.loops.phases))),
         fields=(

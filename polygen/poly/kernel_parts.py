@@ -66,12 +66,14 @@ class MainLoop:
         products: of their tiles.
         held: what threads that fill rings hold in registers.
         folded: rings whose elements are folded beside the products.
+        inside: whether some tiles have no products: blocks know how many of theirs have some.
     """
 
     rings: tuple[Ring, ...]
     products: tuple[Product, ...]
     held: Held = field(default_factory=shifted)
     folded: tuple[str, ...] = ()
+    inside: bool = False
 
 
 def main_loop(
@@ -81,6 +83,7 @@ def main_loop(
     *,
     staged: bool = False,
     folded: tuple[str, ...] = (),
+    inside: bool = False,
 ) -> MainLoop:
     """A ring for every operand; products are numbered where there are several.
 
@@ -90,6 +93,7 @@ def main_loop(
         depth: indices of k of a tile.
         staged: whether copies of arguments pass through registers, in two statements.
         folded: operands that are folded beside the products.
+        inside: whether some tiles have no products.
     """
     several, filled = len(match.products) > 1, pieces or {}
     return MainLoop(
@@ -111,6 +115,7 @@ def main_loop(
         ),
         held(operand for _, operand in match.operands),
         folded,
+        inside,
     )
 
 

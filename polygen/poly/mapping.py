@@ -34,7 +34,8 @@ from polygen.poly.refine import refine
 from polygen.poly.row_passes import between_passes
 from polygen.poly.scop import Scop, space
 from polygen.poly.sum_order import sum_orders
-from polygen.poly.tile_program import TileProgram
+from polygen.poly.tile_domain import TileDomain, prove_tile_domain
+from polygen.poly.tile_program import INSIDE, TileProgram
 from polygen.poly.tiling import (
     Panels,
     Roles,
@@ -66,6 +67,7 @@ class ScheduleTree(Brief):
     proofs: tuple[Proof, ...]
     panels: Panels  # what an epilogue moves by the copy engine
     sums: Sums  # in which order products add up
+    domain: TileDomain | None = None  # the tiles that have products; None: all
 
     def loops(self) -> ast.LoopAst:
         """The loops of the only place."""
@@ -98,6 +100,7 @@ def map_program(
     passes: RowPasses | None = None,
     longer: bool = False,
     tallies: tuple[str, ...] = (),
+    domain: TileDomain | None = None,
 ) -> ScheduleTree:
     """Build and prove the schedule tree.
 
@@ -118,6 +121,7 @@ def map_program(
         longer: whether a block may go through more k tiles than these sums have: those of other
             sections of the kernel. What lies outside the operands is zero.
         tallies: operands that are folded beside the products.
+        domain: the tiles that have products; None: all.
 
     Raises:
         InvarianceError: they have; with a witness.
@@ -127,7 +131,9 @@ def map_program(
     tiles = tiling(schedule, atom)
     parts = require_reassociable((one.contraction for one in matched.products), tiles.split)
     pieces = ring_pieces(schedule, matched, tiles)
-    main = main_loop(matched, pieces, tiles.cta[2], staged=staged, folded=tallies)
+    main = main_loop(
+        matched, pieces, tiles.cta[2], staged=staged, folded=tallies, inside=domain is not None
+    )
     statements = roles(scop, fusion, matched, [product.name for product in main.products], passes)
     blocks = isl.UnionMap(space(scop.parameters) + block_map(statements, tiles, schedule))
     blocks = blocks.intersect_domain(scop.domain)
@@ -142,6 +148,7 @@ def map_program(
     relation = isl.UnionMap(space((*scop.parameters, "k_tiles")) + elements)
     relation = relation.intersect_domain(scop.domain)
     count = isl.Set(tile_count(scop, tiles, matched.lengths, longer=longer))
+    inside = (_check_domain(scop, statements, domain),) if domain else ()
     whole = _check_whole(scop, program, statements, tiles, elements, relation, count)
     products = [product.called("multiply") for product in main.products]
     carried = _carried(scop, needs, relation, count, products if tiles.split > 1 else [])
@@ -176,10 +183,23 @@ def map_program(
         elements,
         synchronised,
         trees,
-        (apart, *parts, whole, *sums, *refine(emitted)),
+        (apart, *parts, whole, *inside, *sums, *refine(emitted)),
         epilogue.panels,
         Sums(orders, invariant),
+        domain,
     )
+
+
+def _check_domain(scop: Scop, statements: tuple[Roles, ...], domain: TileDomain) -> Proof:
+    """Prove that tiles outside have no product, as the program is."""
+    rows, columns = domain.tile
+    each = [
+        f"{s.instance} -> [floor({s.m}/{rows}), floor({s.n}/{columns})]"
+        for s in statements
+        if s.does != "map"
+    ]
+    tiles = isl.UnionMap(f"{space(scop.parameters)}{{ {'; '.join(each)} }}")
+    return prove_tile_domain(domain, scop.domain, tiles)
 
 
 def _rows_in_tiles(match: Match, tiles: Tiling) -> str:
@@ -238,6 +258,8 @@ def _check_whole(
         statement = program.statement(str(tile.get_tuple_name()))
         domain = isl.Set(f"{program.prefix}{{ {statement.domain} }}")
         context = program.context.replace("tiles >= 0", "tiles >= 1")
+        if INSIDE in program.parameters:
+            context += f" and {INSIDE} >= 1"
         domain = domain.intersect_params(isl.Set(f"{program.prefix}{{ : {context} }}"))
         for n in range(len(statement.place.agents) + len(statement.loops)):
             name = (*statement.place.agents, *statement.loops)[n]

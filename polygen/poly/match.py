@@ -147,6 +147,8 @@ class Match:
     # isl knows all of it by.
     sums: tuple[tuple[str, Dim], ...] = ()
     length: Dim = 0
+    # Half planes a*m + b*n + c >= 0, as (a, b, c): sums are read in all of them; () everywhere.
+    domain: tuple[tuple[int, int, int], ...] = ()
 
     def extent(self, role: str) -> Dim:
         """The size of the problem along "m", "n" or "k", the first of several."""

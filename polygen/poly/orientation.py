@@ -53,6 +53,7 @@ def exchanged(match: Match) -> Match:
         axes=tuple(_OTHER.get(dim, dim) for dim in match.axes),
         m=match.n,
         n=match.m,
+        domain=tuple((b, a, c) for a, b, c in match.domain),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from polygen.hardware.device import common_facts
 from polygen.poly.fills import filling_threads, rounds
 from polygen.poly.kernel_parts import MainLoop, Ring
-from polygen.poly.tile_program import Place
+from polygen.poly.tile_program import INSIDE, Place
 from polygen.poly.tiling import Panels, Tiling
 from polygen.schedule.model import Schedule
 
@@ -103,6 +103,11 @@ class RoleShape:
         if self.pingpong and self.group in place.agents:
             return f"{every} and (i - {self.group}) mod 2 = 0"
         return every
+
+    def working(self, place: Place) -> str:
+        """Of these, the tiles that have products: all, or the first ones."""
+        own = self.own(place)
+        return f"{own} and i < {INSIDE}" if self.main.inside else own
 
     def owner(self, *coordinates: str) -> str:
         """Coordinates of a cell with the agent's after them: ``i,p,rank,group``."""

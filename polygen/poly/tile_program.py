@@ -20,6 +20,9 @@ from dataclasses import dataclass
 from polygen.hardware.units import Unit
 from polygen.poly.tile_tree import Node
 
+# A parameter: how many tiles of a block have products; they come before those that have none.
+INSIDE = "inside"
+
 
 @dataclass(frozen=True, slots=True)
 class Place:

@@ -45,6 +45,7 @@ class Problem:
         terms: products of tensor cores for one of the program's: of operands that are split.
         sections: of several, rows, columns and matrices of the results of each, which have tiles of
             their own; `n` then has the columns of all.
+        domain: half planes a*m + b*n + c >= 0, as (a, b, c), that tiles with products meet; () all.
     """
 
     m: int
@@ -75,6 +76,7 @@ class Problem:
     folds: tuple[int, int, int] = (0, 0, 0)
     terms: int = 1
     sections: tuple[tuple[int, int, int], ...] = ()
+    domain: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def copied(self) -> tuple[int, int]:
@@ -108,6 +110,7 @@ class Problem:
             operand_functions=self.operand_functions[::-1],
             stored_bits=self.stored_bits[::-1],
             sections=tuple((n, m, batches) for m, n, batches in self.sections),
+            domain=tuple((b, a, c) for a, b, c in self.domain),
         )
 
     @property

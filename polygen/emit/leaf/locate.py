@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from polygen.emit.leaf.sections import in_raster, located
+from polygen.emit import tile_domain
+from polygen.emit.leaf.sections import in_cluster, in_raster, located
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import matrix_coordinates
 from polygen.emit.row_groups import declared, find, of_group
@@ -18,7 +19,10 @@ def _(plan: KernelPlan, one: Leaf, work: Locate) -> Text:
     per_matrix = f"(tiles_{along} * tiles_{across})"
     lines = ["const int item = first + i * stride;"]
     names, walk = ["b_m", "b_n", *(name for name, _ in work.batches)], []
-    if work.batches:
+    if work.domain is not None:
+        walk = [f"TileWalk {tile_domain.WALK};"]
+        lines = tile_domain.found(along, across, group, matrix_coordinates(work.batches))
+    elif work.batches:
         lines = [
             f"const int work = first + i * stride, matrix = work / {per_matrix};",
             f"const int item = work - matrix * {per_matrix};",
@@ -33,7 +37,7 @@ def _(plan: KernelPlan, one: Leaf, work: Locate) -> Text:
             "const int tiles_m = groups.tiles, item = work - groups.first_tile * tiles_n;",
             f"{', '.join(f'{name} = {held}' for name, held in of_group(work.groups).items())};",
         ]
-    lines += in_raster(work)
+    lines += in_raster(work) if work.domain is None else in_cluster(work)
     comment = (
         f"{one.statement}[i]: the i-th output tile of this block. Groups of {group} along {along}."
     )

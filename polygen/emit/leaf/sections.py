@@ -20,16 +20,22 @@ from polygen.lower.work import Locate, SectionTiles
 # --- whose tile ----------------------------------------------------------------------------------
 def in_raster(work: Locate) -> list[str]:
     """From the number of an item of one matrix to the block's tile."""
-    along, across, group, (rows, columns) = work.along, work.across, work.group, work.cluster
+    along, across, group = work.along, work.across, work.group
     band = f"({group} * tiles_{across})"
     lines = [
         f"const int band = item / {band}, in_band = item - band * {band};",
         f"const int width = min({group}, tiles_{along} - band * {group});",
         f"b_{along} = band * {group} + in_band % width, b_{across} = in_band / width;",
     ]
-    if rows * columns > 1:
-        lines.append(f"b_m = b_m * {rows} + rank % {rows}, b_n = b_n * {columns} + rank / {rows};")
-    return lines
+    return [*lines, *in_cluster(work)]
+
+
+def in_cluster(work: Locate) -> list[str]:
+    """From the tiles of a cluster to the block's."""
+    rows, columns = work.cluster
+    if rows * columns == 1:
+        return []
+    return [f"b_m = b_m * {rows} + rank % {rows}, b_n = b_n * {columns} + rank / {rows};"]
 
 
 def counted(

@@ -22,6 +22,7 @@ from polygen.hardware.matrix_layout import span_of, spans
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.poly.fills import Held, piece_bytes, rounds, shifted
 from polygen.poly.results import own_columns, panel_columns
+from polygen.poly.tile_domain import TileDomain, tile_planes
 from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted, Problem
 
@@ -39,7 +40,8 @@ class Counts:
         pingpong: 1 if consumers take turns at whole tiles.
         blocks: of a cluster.
         split: of these, blocks that share the sums of a tile.
-        clusters: of output tiles, the last ones perhaps partly outside the result.
+        clusters: of output tiles, the last ones perhaps partly outside the result; those that have
+            products.
         slots: clusters that run at once; without roles, multiprocessors.
         rounds: clusters that the busiest slot works through.
         resident: blocks of a multiprocessor.
@@ -81,6 +83,7 @@ class Counts:
         groups: of the raster: how often the other operands are swept.
         astride: 1 if rows of an operand lie astride the lines of the cache.
         copied: of the operands that are copied first, to rows that start at lines.
+        others: clusters of output tiles without products.
         exchanged: 1 if operands are exchanged.
         lanes: 1 if lanes multiply, without tensor cores.
         loaded: elements that they read into registers, per k tile.
@@ -136,6 +139,7 @@ class Counts:
     groups: int
     astride: int
     copied: int
+    others: int = 0
     exchanged: int = 0
     lanes: int = 0
     loaded: int = 0
@@ -173,7 +177,8 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
     roles, pingpong = schedule.specialised, schedule.roles.form == "pingpong"
     blocks, split = cluster.blocks, cluster.k
     tall, wide = -(-problem.m // (cta.m * cluster.m)), -(-problem.n // (cta.n * cluster.n))
-    clusters = _clusters(problem, cta.m * cluster.m, cta.n * cluster.n)
+    every = _clusters(problem, cta.m * cluster.m, cta.n * cluster.n)
+    clusters = _with_products(schedule, problem, every)
     usable = device.multiprocessors if blocks <= 2 else device.wide_cluster_multiprocessors
     slots = usable // blocks * (fitted.resident if roles else 1)
     workers = (cta.m // warp.m) * (cta.n // warp.n)
@@ -244,6 +249,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         clusters=clusters,
         slots=slots,
         rounds=-(-clusters // slots),
+        others=every - clusters,
         resident=fitted.resident,
         k_tiles=_own_k_tiles(schedule, problem),
         element_bytes=size,
@@ -333,6 +339,16 @@ def _clusters(problem: Problem, rows: int, columns: int) -> int:
     if problem.sections:
         return sum(-(-m // rows) * -(-n // columns) * count for m, n, count in problem.sections)
     return _tall(problem, rows) * -(-problem.n // columns)
+
+
+def _with_products(schedule: Schedule, problem: Problem, every: int) -> int:
+    """Of all clusters of tiles those that have products; one is the least."""
+    cluster, cta = schedule.cluster, schedule.tile.cta
+    if not problem.domain or problem.uneven or cluster.k > 1 or schedule.by_lanes:
+        return every
+    tile = (cta.m * cluster.m, cta.n * cluster.n)
+    domain = TileDomain(problem.domain, tile, tile_planes(problem.domain, tile))
+    return max(1, problem.batches * domain.count(problem.m, problem.n))
 
 
 def _tall(problem: Problem, rows: int) -> int:

@@ -36,7 +36,7 @@ def explain(device: Device, problem: Problem, cost: Cost, p: CostParameters) -> 
         p: the parameters it was made with.
     """
     c, total = cost.counts, cost.microseconds
-    operations = 2 * problem.m * problem.n * problem.k
+    operations = 2 * problem.m * problem.n * problem.k * c.clusters // (c.clusters + c.others)
     size = f"m, n, k = {problem.m}, {problem.n}, {problem.k}"
     head = [
         f"predicted: {total:.1f} us for {size} on {device}, {operations / total / 1e6:.0f} TFLOP/s",
@@ -178,6 +178,9 @@ _DETAILS: dict[str, Callable[[Counts, CostParameters], str]] = {
 def _work(device: Device, c: Counts) -> list[str]:
     """The counts that the times come from."""
     lines = [f"{c.tiles} output tiles of {c.k_tiles} k tiles"]
+    if c.others:
+        each = c.tiles // c.clusters
+        lines.append(f"{each * c.others} tiles more without products, behind those with some")
     if c.roles:
         lines.append(
             f"{min(c.clusters, c.slots) * c.blocks} persistent blocks on {device.multiprocessors} "

@@ -9,6 +9,7 @@
    Cooperative consumers do it while nobody multiplies; the ring fills meanwhile. In ping-pong it
    runs beside the other consumer's products.
 5. Rounds add up; in the last one only some multiprocessors are busy, so that copies are faster.
+   Tiles without products are stored alone, behind those that have some.
 6. Without roles, the resident blocks of a multiprocessor run side by side.
 7. Device memory limits the whole kernel: its bytes, at its bandwidth, beside everything else. Where
    limits that overlap are close to each other, they cost more than the slower alone: they are
@@ -168,7 +169,7 @@ def _roles(p: CostParameters, c: Columns) -> dict[str, Column]:
     k_tiles = c.rounds * c.k_tiles
     copy, waited = waiting(whole)
     return {
-        "busy": np.where(c.pingpong > 0, turns, cooperative),
+        "busy": np.where(c.pingpong > 0, turns, cooperative) + _others(c) * finish,
         "products": k_tiles * multiply,
         "shared memory": k_tiles * shared,
         "copies": k_tiles * copy,
@@ -273,4 +274,10 @@ def _warps(p: CostParameters, c: Columns) -> dict[str, Column]:
         }
 
     full, part = side_by_side(c.resident), side_by_side(rest)
-    return {name: rounds * full[name] + part[name] for name in full}
+    found = {name: rounds * full[name] + part[name] for name in full}
+    return found | {"busy": found["busy"] + _others(c) * out}
+
+
+def _others(c: Columns) -> Column:
+    """Rounds that are left when no tile with products is."""
+    return np.asarray(np.ceil((c.clusters + c.others) / c.slots) - c.rounds)

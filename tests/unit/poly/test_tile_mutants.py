@@ -21,6 +21,7 @@ QUICK = ("warps", "ping-pong, from registers", "cooperative, filled by threads")
 MORE = (
     "warps, copies through registers", "cooperative, residual", "cooperative, two outputs",
     "cooperative, none in flight", "shared sums, residual", "ping-pong, shared pair",
+    "warps, some tiles alone", "cooperative, residual of some tiles",
 )  # fmt: skip
 SAMPLE = [pytest.mark.slow, pytest.mark.sample(6)]
 EVERY = [
@@ -46,7 +47,10 @@ CLASSES = (
 
 
 def sizes(case: Case):
-    return WARPS if case.name.startswith("warps") else ROLES
+    known = WARPS if case.name.startswith("warps") else ROLES
+    if not case.main.inside:
+        return known
+    return tuple(one | {"inside": n} for one in known for n in {0, one.get("tiles", 2) - 1})
 
 
 @pytest.mark.parametrize("case", EVERY)
