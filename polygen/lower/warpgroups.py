@@ -123,8 +123,9 @@ class _Leaves:
         raster, cluster = self.given.schedule.raster, self.given.schedule.cluster
         across = "n" if raster.along == "m" else "m"
         match, blocks = self.given.match, (cluster.m, cluster.n)
-        batches = () if match.groups else match.batches
-        locate = Locate(raster.along, across, raster.group, blocks, batches, match.groups)
+        batches = () if match.groups else match.counted
+        sides = tuple(match.box.side(dim) for dim, _ in batches)
+        locate = Locate(raster.along, across, raster.group, blocks, batches, match.groups, sides)
         yield Leaf("locate", "locate", "threads", _TILE, locate)
         yield from self._fills()
         by_threads = self.given.schedule.epilogue.through == "lines"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from polygen.schedule.model import Schedule
@@ -45,6 +46,9 @@ class Problem:
         terms: products of tensor cores for one of the program's: of operands that are split.
         sections: of several, rows, columns and matrices of the results of each, which have tiles of
             their own; `n` then has the columns of all.
+        rows: extents of the axes that rows may run along, outermost first, where tiles may be boxes
+            of pixels; `m` and `batches` are those of tiles of one line.
+        first: which of these is m where they are.
     """
 
     m: int
@@ -75,6 +79,8 @@ class Problem:
     folds: tuple[int, int, int] = (0, 0, 0)
     terms: int = 1
     sections: tuple[tuple[int, int, int], ...] = ()
+    rows: tuple[int, ...] = ()
+    first: int = 0
 
     @property
     def copied(self) -> tuple[int, int]:
@@ -91,7 +97,11 @@ class Problem:
         )
 
     def under(self, schedule: Schedule) -> Problem:
-        """The same in the terms of a schedule: as it is, or with operands exchanged."""
+        """The same in the terms of a schedule: as it is, with operands exchanged, or with rows that
+        are pixels of boxes; of the last ones whole tiles.
+        """
+        if schedule.tile.pixels and self.rows:
+            return self._in_boxes(schedule.tile.pixels)
         if not schedule.exchange:
             return self
         return replace(
@@ -109,6 +119,24 @@ class Problem:
             stored_bits=self.stored_bits[::-1],
             sections=tuple((n, m, batches) for m, n, batches in self.sections),
         )
+
+    def _in_boxes(self, pixels: tuple[int, ...]) -> Problem:
+        sides = (1,) * (len(self.rows) - len(pixels)) + pixels
+        tiles = [-(-e // side) for e, side in zip(self.rows, sides, strict=True)]
+        along = tiles[self.first]
+        return replace(
+            self.merged,
+            m=along * math.prod(pixels),
+            batches=self.merged.batches * (math.prod(tiles) // along),
+        )
+
+    @property
+    def merged(self) -> Problem:
+        """The same with rows below one another along one axis."""
+        if not self.rows:
+            return self
+        m = math.prod(self.rows)
+        return replace(self, m=m, batches=self.m * self.batches // m, rows=(), first=0)
 
     @property
     def operand_bytes(self) -> tuple[int, int]:
