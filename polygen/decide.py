@@ -310,7 +310,7 @@ def _in_pixels(
         found = fit(boxed)
         return fit(candidate) if isinstance(found, str) and boxed != candidate else found
 
-    return fitted if problem.rows else fit
+    return fitted if problem.pixels else fit
 
 
 @functools.lru_cache(maxsize=MOST_PROSPECTS)

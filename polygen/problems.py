@@ -80,6 +80,7 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         uneven=matched.groups is not None,
         folds=_folds(work),
         **_rows(matched, size),
+        stored=(_stored(lefts, size), _stored(rights, size)),
         terms=products_of(matched.a.multiplied, matched.b.multiplied),
     )
 
@@ -94,7 +95,13 @@ def _rows(matched: Match, size: Callable[[Dim], int]) -> dict[str, Any]:
     if not windows or sum(isinstance(extent, str) for _, extent in axes) > 1:
         return {}
     first = next(at for at, (dim, _) in enumerate(axes) if dim == first_axis(axes))
-    return {"rows": tuple(size(extent) for _, extent in axes), "first": first}
+    return {"pixels": tuple(size(extent) for _, extent in axes), "first": first}
+
+
+def _stored(operands: tuple[Operand, ...], size: Callable[[Dim], int]) -> int:
+    """Elements of the arrays that windows are read of; 0: there are no windows."""
+    slid = [one for one in operands if any(at.together and len(at.terms) > 1 for at in one.index)]
+    return sum(math.prod(map(size, one.tensor.dims)) for one in slid)
 
 
 def _folds(work: Pointwork) -> tuple[int, int, int]:

@@ -23,23 +23,23 @@ def with_pixels(schedule: Schedule, problem: Problem) -> Schedule:
 
     Args:
         schedule: any.
-        problem: whose `rows` say along which axes rows run.
+        problem: whose `pixels` say along which axes rows run.
     """
     asked = schedule.tile.pixels or not schedule.specialised or schedule.exchange
-    if asked or not problem.rows:
+    if asked or not problem.pixels:
         return schedule
     rows, blocks = schedule.tile.cta.m, schedule.cluster.m
 
     def tiles(sides: tuple[int, ...]) -> int:
-        counts = [-(-e // side) for e, side in zip(problem.rows, sides, strict=True)]
+        counts = [-(-e // side) for e, side in zip(problem.pixels, sides, strict=True)]
         counts[problem.first] = -(-counts[problem.first] // blocks) * blocks
         return math.prod(counts)
 
     best = min(
-        _boxes(len(problem.rows), rows),
+        _boxes(len(problem.pixels), rows),
         key=lambda sides: (tiles(sides), [-side for side in reversed(sides)]),
     )
-    others = problem.batches * problem.m // math.prod(problem.rows)
+    others = problem.batches * problem.m // math.prod(problem.pixels)
     now = -(-problem.m // (rows * blocks)) * blocks * problem.batches
     if tiles(best) * others >= now:
         return schedule

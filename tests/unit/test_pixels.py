@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import polygen as pg
+from polygen import isl
+from polygen.decide import candidates
 from polygen.emit.cuda import emit
 from polygen.errors import ScheduleError, ScheduleFileError, VerifyError
 from polygen.hardware.device import device
@@ -20,7 +22,8 @@ from polygen.poly.pixel_boxes import PixelBox, prove_box
 from polygen.schedule.load import dumps, load_schedule, loads, schedules_folder
 from polygen.schedule.model import Cluster, Schedule
 from polygen.schedule.pixels import with_pixels
-from polygen.schedule.problem import Problem
+from polygen.schedule.problem import Fitted, Problem
+from polygen.tune.cost import counts
 
 ARCH = "sm_90a"
 
@@ -104,7 +107,7 @@ def test_pixels_are_proved_to_be_rows(monkeypatch):
     ],
 )
 def test_boxes_waste_least(rows, m, batches, cta, wanted):
-    problem = Problem(m, 256, 2304, batches=batches, rows=rows)
+    problem = Problem(m, 256, 2304, batches=batches, pixels=rows)
     chosen = with_pixels(schedule((cta,)), problem)
     assert chosen.tile.pixels == (cta,)  # what is asked for stays
     asked = replace(chosen, tile=replace(chosen.tile, pixels=()))
@@ -112,7 +115,7 @@ def test_boxes_waste_least(rows, m, batches, cta, wanted):
     assert found.tile.pixels == wanted
     own = problem.under(found)
     tiles = -(-own.m // cta) * own.batches
-    assert tiles >= math.prod(rows) / cta and own.rows == (() if wanted else rows)
+    assert tiles >= math.prod(rows) / cta and own.pixels == (() if wanted else rows)
 
 
 def test_boxes_are_read_and_written():
@@ -174,6 +177,21 @@ def test_pixels_are_chosen_by_themselves():
 def planned():
     program = pg.fuse(layer, name="c").program(*LAYER)
     return generate(program, device(ARCH), {}, schedule((4, 4, 8), cluster=Cluster(n=2))).plan
+
+
+def test_the_cost_model_counts_the_tiles_there_are():
+    """The image of the elements in the blocks of the launch, and what is stored of the image."""
+    plan, sizes = planned(), {"B": 37}
+    problem, _ = candidates(plan.program, device(ARCH), sizes)
+    c = counts(device(ARCH), Fitted(plan.schedule, 1), problem)
+    elements = isl.Set("{ [n,h,w,o] : 0 <= n < 37 and 0 <= h < 4 and 0 <= w < 5 and 0 <= o < 40 }")
+    tile = plan.match.box.numbered({"m": "n", "z0": "h", "z1": "w"})
+    blocks = f"floor({tile['m']}/128), {tile['z0']}, {tile['z1']}, floor(floor(o/64)/2)"
+    clusters = elements.apply(isl.Map(f"{{ [n,h,w,o] -> [{blocks}] }}"))
+    assert isl.count(clusters) == c.clusters == plan.launch.work(sizes) == 10
+    results, image = 37 * 4 * 5 * 40 * 2, 37 * 7 * 9 * 64 * 2
+    assert c.written_bytes == results
+    assert c.read_bytes == results + 40 * 9 * 64 * 2 + image
 
 
 def test_boxes_leave_out_what_strides_skip():
