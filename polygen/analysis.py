@@ -45,7 +45,7 @@ class Prospect:
         """The same as a schedule has it run: as it is, or with operands exchanged."""
         return Prospect(
             oriented(self.matched, schedule),
-            oriented_work(self.work, schedule),
+            oriented_work(self.work, self.matched, schedule),
             tuple(one.under(schedule) for one in self.others),
         )
 

@@ -344,6 +344,7 @@ def _shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape:
             schedule.tile.part % cta.k == 0,
             f"keys of a part, a multiple of tile.cta.k = {cta.k}, or 0",
         ),
+        "tile.pixels": (not schedule.tile.pixels, "rows along one axis: leave it out"),
         "pipeline.in_flight": (schedule.pipeline.in_flight == 1, "1"),
         "roles.form": (schedule.specialised, '"cooperative" or "pingpong"'),
         "epilogue.through": (schedule.epilogue.through == "registers", '"registers"'),

@@ -39,12 +39,14 @@ from polygen.lower.legal import (
     check_types,
     check_wide,
 )
+from polygen.lower.pixels import check_pixels
 from polygen.poly.folds import split_folds
 from polygen.poly.match import Match
 from polygen.poly.realign import behind_copy
 from polygen.problems import problem_of, whole_problem
 from polygen.schedule.load import load_schedule, shipped
 from polygen.schedule.model import Schedule
+from polygen.schedule.pixels import with_pixels
 from polygen.schedule.problem import Fitted, Problem
 from polygen.schedule.structure import check_structure
 from polygen.schedule.sums import SumClass
@@ -108,7 +110,7 @@ def decide(
         problem = whole_problem(program, prospect, sizes)
         offers = _offers(program, device, sizes, problem)
         careful = _fitting(prospect, device, careful=True)
-        fit = _remembering(careful, _fitted(program, device))
+        fit = _in_pixels(_remembering(careful, _fitted(program, device)), problem)
         measured = _fitting(prospect, device, careful=False)
         if program.invariant:
             wanted = sums or sum_class(program, device, sizes)
@@ -150,6 +152,7 @@ def decide(
             nearest='roles.form = "cooperative"',
         )
     for one in as_run.each:
+        check_pixels(decided, one.matched, one.work)
         check_roles(decided, behind_copy(one.matched, decided), instruction, one.work)
     check_sections([(one.matched, one.work) for one in as_run.each], decided, instruction)
     return instruction, decided, origin
@@ -281,7 +284,7 @@ def candidates(
         )
     found = all_analysed(program)
     problem = whole_problem(program, found, sizes)
-    fit = _fitting(found, device, careful=False)
+    fit = _in_pixels(_fitting(found, device, careful=False), problem)
     if program.invariant:
         fit = of_class(fit, sum_class(program, device, sizes), found.matched, device)
     return problem, fit
@@ -295,6 +298,19 @@ def _fitting(
         return fitting(found.matched, device, found.work, careful=careful)
     every = [(one.matched, one.work) for one in found.each]
     return fitting_all(every, device, careful=careful)
+
+
+def _in_pixels(
+    fit: Callable[[Schedule], Fitted | str], problem: Problem
+) -> Callable[[Schedule], Fitted | str]:
+    """Fits schedules with tiles of pixels where these are fewer, and fit; else as they are."""
+
+    def fitted(candidate: Schedule) -> Fitted | str:
+        boxed = with_pixels(candidate, problem)
+        found = fit(boxed)
+        return fit(candidate) if isinstance(found, str) and boxed != candidate else found
+
+    return fitted if problem.pixels else fit
 
 
 @functools.lru_cache(maxsize=MOST_PROSPECTS)

@@ -101,7 +101,14 @@ def launches_of(
             part = _part(argument, whole, dict(binding.sizes))
             kind = "tf32" if program.tensors[argument.tensor].dtype == TF32 else ""
             arguments.append(
-                TensorMap(part, argument.box, argument.swizzle, kind=kind, whole=whole)
+                TensorMap(
+                    part,
+                    argument.box,
+                    argument.swizzle,
+                    kind=kind,
+                    whole=whole,
+                    every=argument.every,
+                )
             )
         else:
             arguments.append(np.int32(constant or 0))

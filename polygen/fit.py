@@ -34,6 +34,7 @@ from polygen.lower.legal import (
     check_sums,
 )
 from polygen.lower.memory import memory, needed, rings, workers
+from polygen.lower.pixels import check_pixels
 from polygen.lower.registers import doubt, registers_needed, sums_held
 from polygen.lower.resources import filling_roles, registers_available, resources
 from polygen.poly.fills import held, ring_pieces, rounds
@@ -175,7 +176,7 @@ def fitting(
         if folded or matched.contraction.dtype == F64:  # scratch areas are of words
             by_pairs = replace(candidate.epilogue, through="registers", columns=0)
             candidate = replace(candidate, epilogue=by_pairs)
-        out = oriented_work(work, candidate)
+        out = oriented_work(work, matched, candidate)
         try:
             found = oriented(matched, candidate)
             check_launch(candidate, device)
@@ -184,10 +185,13 @@ def fitting(
             check_sums(candidate, matched)
             check_folds(candidate, work)
             check_rows(candidate, found, out)
+            check_pixels(candidate, found, out)
             instruction = instruction_for(found, device, candidate)
             behind = behind_copy(found, candidate)
             if candidate.specialised:
-                return _fit_roles(candidate, behind, device, out, instruction, careful)
+                fitted = _fit_roles(candidate, behind, device, out, instruction, careful)
+                check_pixels(fitted.schedule, behind, out)  # by the way out that is left
+                return fitted
             return _fit_warps(candidate, found, device, out, instruction)
         except PolygenError as error:
             return error.what if isinstance(error, ResourceError) else str(error).rstrip(".")

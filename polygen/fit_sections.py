@@ -66,7 +66,10 @@ def fitting_all(
                 return found
             try:
                 as_run = [
-                    (oriented(matched, found.schedule), oriented_work(work, found.schedule))
+                    (
+                        oriented(matched, found.schedule),
+                        oriented_work(work, matched, found.schedule),
+                    )
                     for matched, work in sections
                 ]
                 instruction = instruction_for(as_run[0][0], device, found.schedule)

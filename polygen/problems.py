@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from polygen.analysis import Prospect
 from polygen.emit.functions import is_costly
@@ -16,6 +17,7 @@ from polygen.hardware.device import common_facts
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.poly.fills import by_threads, held
 from polygen.poly.match import Match, Operand
+from polygen.poly.pixel_axes import first_axis, row_axes
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.prologue import Prologue
 from polygen.poly.realign import copied
@@ -25,6 +27,7 @@ from polygen.schedule.problem import Problem
 # The size taken along a dim for which a call gives none.
 TYPICAL_SIZE = 4096
 _TYPICAL_BATCHES = 16  # along a batch dim
+_AXES_OF_MATRICES = 2
 
 
 def whole_problem(program: Program, found: Prospect, sizes: dict[str, int]) -> Problem:
@@ -76,9 +79,30 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         held=(threads.words, threads.beside) if _made((*lefts, *rights)) else (0, 0),
         uneven=matched.groups is not None,
         folds=_folds(work),
+        **_rows(matched, size),
+        stored=(_stored(lefts, size), _stored(rights, size)),
         terms=products_of(matched.a.multiplied, matched.b.multiplied),
         domain=() if work.before or work.operands.folds else matched.domain,
     )
+
+
+def _rows(matched: Match, size: Callable[[Dim], int]) -> dict[str, Any]:
+    """The axes that rows may run along: of windows, or of three and more, all but one numbers.
+
+    Rows of two axes are those of products of matrices one by one, which have tiles of their own.
+    """
+    axes = row_axes(matched)
+    windows = len(axes) > 1 and (bool(matched.sums) or len(axes) > _AXES_OF_MATRICES)
+    if not windows or sum(isinstance(extent, str) for _, extent in axes) > 1:
+        return {}
+    first = next(at for at, (dim, _) in enumerate(axes) if dim == first_axis(axes))
+    return {"pixels": tuple(size(extent) for _, extent in axes), "first": first}
+
+
+def _stored(operands: tuple[Operand, ...], size: Callable[[Dim], int]) -> int:
+    """Elements of the arrays that windows are read of; 0: there are no windows."""
+    slid = [one for one in operands if any(at.together and len(at.terms) > 1 for at in one.index)]
+    return sum(math.prod(map(size, one.tensor.dims)) for one in slid)
 
 
 def _folds(work: Pointwork) -> tuple[int, int, int]:

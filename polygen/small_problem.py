@@ -33,11 +33,11 @@ def trial_sizes(plan: KernelPlan) -> dict[str, int]:
     """A small problem that crosses the kernel's tile boundaries, within its alignment class."""
     sizes: dict[str, int] = {}
     # Persistent blocks get several tiles each: see `few_blocks`.
-    cluster = plan.schedule.cluster
+    cluster, box = plan.schedule.cluster, plan.match.box
     rows, columns = (2 * cluster.m if plan.launch.persistent else 1), cluster.n
     step = max(8, _TRIAL_STEP // min(t.dtype.bytes for t in plan.program.inputs))
     wanted = {
-        "m": rows * plan.tiles.cta[0] + step,
+        "m": rows * box.along_m(plan.tiles.cta[0]) + (1 if box else step),
         "n": columns * plan.tiles.cta[1] + step,
         "k": plan.tiles.cta[2] * (plan.schedule.pipeline.stages + 1) + step,
     }
@@ -70,7 +70,8 @@ def _work(plan: KernelPlan, chosen: dict[str, int], tiles: dict[str, int]) -> in
     """Multiply-adds of whole tiles, of a kernel or of one section."""
     extents = ((role, _extent(plan.match.extent(role), chosen)) for role in "mnk")
     one = math.prod(-(-extent // tiles[role]) * tiles[role] for role, extent in extents)
-    return one * plan.launch.matrices(chosen)
+    others = plan.match.box.rows // plan.match.box.along_m(1)  # pixels of one index of m
+    return one * others * plan.launch.matrices(chosen)
 
 
 def _odd(plan: KernelPlan) -> set[str]:
@@ -109,6 +110,7 @@ def runnable_sizes(plan: KernelPlan, sizes: dict[str, int]) -> tuple[dict[str, i
         The sizes to run, and a sentence that says why they are others; "" when they are not.
     """
     tiles = dict(zip("mnk", plan.tiles.cta, strict=True))
+    tiles["m"] = plan.match.box.along_m(tiles["m"])
     whole = {"m": 2 * plan.schedule.cluster.m, "n": 2, "k": plan.schedule.pipeline.stages + 1}
 
     def work(chosen: dict[str, int]) -> int:

@@ -278,7 +278,7 @@ def _packed(launch: Launch) -> tuple[Any, ...]:
     def packed(value: Any) -> Any:
         if isinstance(value, TensorMap):
             whole = None if value.whole is None else place(value.whole)
-            rest = (value.box, value.swizzle, value.nan_fill, value.kind)
+            rest = (value.box, value.swizzle, value.nan_fill, value.kind, value.every)
             return "map", place(value.array), rest, whole
         if isinstance(value, np.ndarray):
             return "array", place(value)
@@ -301,8 +301,8 @@ def _unpacked(given: tuple[Any, ...]) -> Launch:
     def value(one: Any) -> Any:
         if one[0] == "map":
             whole = None if one[3] is None else array(one[3])
-            box, swizzle, nan_fill, kind = one[2]
-            return TensorMap(array(one[1]), box, swizzle, nan_fill, kind, whole)
+            box, swizzle, nan_fill, kind, every = one[2]
+            return TensorMap(array(one[1]), box, swizzle, nan_fill, kind, whole, every)
         if one[0] == "array":
             return array(one[1])
         return tuple(map(value, one[1])) if one[0] == "tuple" else one[1]

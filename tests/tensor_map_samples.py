@@ -66,6 +66,13 @@ WINDOWS = [
         (9, 5, 64), (MapAxis(1, 1, 2, 2), MapAxis(0, 9, 4), MapAxis(2, 64, 64)),
         lambda y: y[:, 2:3].transpose(1, 0, 2),
     ),
+    (  # the box of the array's end lies outside of y
+        "every second row of a box",
+        (2, 9, 72), (MapAxis(0, 2, 1), MapAxis(1, 9, 5, every=2), MapAxis(2, 72, 64)),
+        lambda x: x[:, ::2],
+        (2, 5, 72), (MapAxis(0, 2, 1), MapAxis(1, 5, 5), MapAxis(2, 72, 64)),
+        lambda y: y,
+    ),
     (
         "a vector into a row",
         (100,), (MapAxis(None, 1, 8), MapAxis(0, 88, 64, 8)), lambda x: x[None, 8:96],

@@ -229,7 +229,8 @@ def _triggered(plan: KernelPlan) -> list[str]:
 def _persistent(plan: KernelPlan) -> dict[str, Any]:
     rows, columns = plan.schedule.cluster.m, plan.schedule.cluster.n
     blocks = plan.launch.blocks
-    lines, items = _items(plan, plan.tiles.cta[0] * rows, plan.tiles.cta[1] * columns)
+    tile = plan.match.box.along_m(plan.tiles.cta[0])
+    lines, items = _items(plan, tile * rows, plan.tiles.cta[1] * columns)
     clustered = blocks > 1
     start = {"none": [], "block": ["start_block"], "cluster": ["start_cluster"]}[plan.frame.begin]
     end = ["end_cluster"] if plan.frame.end == "cluster" else []

@@ -74,6 +74,7 @@ def launcher(plan: KernelPlan) -> dict[str, Any]:
         "host_arguments": ", ".join(_passed(plan, argument) for argument in plan.arguments),
         "host_refusals": refusals(plan_conditions(plan), launch, plan.program.tensors),
         "host_maps": maps,
+        "maps_leave_out": any(axis["every"] > 1 for one in maps for axis in one["axes"]),
         "following": following(plan),
         "map_step_bytes": common_facts()["tensor_map_row_bytes"],
         "map_step_less_1": common_facts()["tensor_map_row_bytes"] - 1,
@@ -176,7 +177,8 @@ def _tensor_map(plan: KernelPlan, argument: Argument) -> dict[str, Any]:
             {
                 "size": _size(axis.extent),
                 "step": _elements(tensor, axis.axis, axis.step),
-                "box": axis.box,
+                "box": axis.box * axis.every,
+                "every": axis.every,
             }
             for axis in axes
         ],

@@ -94,14 +94,20 @@ def size_name(extent: Dim) -> str:
     return c_name(str(extent))
 
 
-def matrix_coordinates(batches: Sequence[tuple[str, Dim]]) -> list[str]:
-    """Where `matrix` lies along each batch dim, as assignments; the last dim counts fastest."""
+def matrix_coordinates(batches: Sequence[tuple[str, Dim]], sides: Sequence[int] = ()) -> list[str]:
+    """Where `matrix` lies along each batch dim, as assignments; the last dim counts fastest.
+
+    Args:
+        batches: the dims, and how many matrices there are along each.
+        sides: indices of a dim that a tile has; (): one of each.
+    """
     found = []
     for number, (name, extent) in enumerate(batches):
         faster = " * ".join(size_name(inner) for _, inner in batches[number + 1 :])
         over = f" / ({faster})" if "*" in faster else f" / {faster}" if faster else ""
         inside = f" % {size_name(extent)}" if number else ""
-        found.append(f"{name} = matrix{over}{inside}")
+        each = f" * {sides[number]}" if sides and sides[number] > 1 else ""
+        found.append(f"{name} = matrix{over}{inside}{each}")
     return found
 
 
@@ -225,7 +231,8 @@ def coordinates(of: Boxes, number: int, piece: int = 0) -> list[str]:
     inner, *others = reversed(of.corner)
     if piece:
         at = next(n for n, axis in enumerate(reversed(of.axes[:-1])) if axis.box > 1)
-        others[at] = f"{others[at]} + {piece * of.box[0]}"
+        every = of.axes[-2 - at].every
+        others[at] = f"{others[at]} + {piece * of.box[0] * every}"
     return [f"{inner} + {number * of.box[1]}", *others]
 
 

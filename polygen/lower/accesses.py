@@ -7,6 +7,7 @@ tile.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from polygen.frontend.program import Dim, Tensor
@@ -86,13 +87,15 @@ def map_axes(
     """An array as the copy engine sees it, slowest axis first, and what runs along each axis.
 
     Every term of an axis' index is an axis of the map: an axis that a reshape has merged is two of
-    them, and two that it has split are two digits of one dim. Windows slide along one axis.
+    them, and two that it has split are two digits of one dim. Windows slide along one axis. Of a
+    map any axis but the innermost may be slower than another, whatever the array's order: those
+    that boxes have several elements of are in the order in which a tile has its rows.
 
     Args:
         tensor: the array.
         index: what indexes each of its axes.
         extents: of the dims.
-        boxes: elements of a box along dims; 1 along all others.
+        boxes: elements of a box along dims, rows of a tile outermost first; 1 along all others.
     """
     axes: list[MapAxis] = []
     dims: list[Along | Sliding] = []
@@ -103,9 +106,10 @@ def map_axes(
     for axis in tensor.order:
         one = index[axis]
         if one.together:
-            for map_axis, slid in _sliding_axes(tensor, axis, one, boxes):
-                axes.append(map_axis)
-                dims.append(slid)
+            row = _row_term(one, boxes)
+            box, every = (boxes.get(row.dim, 1), row.scale) if row is not None else (1, 1)
+            axes.append(MapAxis(axis, tensor.dims[axis], box, every=every if box > 1 else 1))
+            dims.append(Sliding(one, row.dim if row is not None else ""))
             continue
         terms = sorted(one.terms, key=lambda term: -term.scale) or [Along("", 1)]
         for term in terms:
@@ -113,78 +117,61 @@ def map_axes(
             start = one.offset if term is terms[-1] else 0
             axes.append(MapAxis(axis, _count(term, extents), box, start, term.scale))
             dims.append(term)
-    return tuple(axes), tuple(dims)
+    return _in_order(axes, dims, list(boxes))
+
+
+def _in_order(
+    axes: list[MapAxis], dims: list[Along | Sliding], order: list[str]
+) -> tuple[tuple[MapAxis, ...], tuple[Along | Sliding, ...]]:
+    """The axes that boxes have several elements of in the order of dims, in their own places."""
+    several = [at for at, axis in enumerate(axes[:-1]) if axis.box > 1]
+    wanted = sorted(several, key=lambda at: order.index(dims[at].dim))
+    places = list(range(len(axes)))
+    for at, source in zip(several, wanted, strict=True):
+        places[at] = source
+    return tuple(axes[at] for at in places), tuple(dims[at] for at in places)
 
 
 @dataclass(frozen=True, slots=True)
 class Sliding:
-    """Where windows lie on an axis, as what runs along one or two axes of a map.
-
-    Rows of a tile that are `step` elements apart are neighbours on an axis of every step-th
-    element; where such a row begins inside of a step is another axis.
+    """Where windows lie on an axis: the sum of where one begins and of how far inside an element
+    is, and the dim of the rows of a tile that follow each other on it.
     """
 
     place: Along
-    step: int
-    rest: bool = False  # which of the two
+    dim: str = ""
 
     def corner(self, starts: dict[str, str]) -> str:
-        """The position of a box, as C: no quotient of it is of a negative number."""
+        """The position of a box, as C."""
         terms = []
         for one in self.place.terms:
-            if self.step == 1 or one.dim not in ROLES:
-                start, digit = starts.get(one.dim, one.dim), Step("", one.per, one.modulo)
-                text = digit.of(start if digit == Step("") and one.scale == 1 else f"({start})")
-                terms.append(text if one.scale == 1 else f"{one.scale} * {text}")
-        offset = self.place.offset
-        if self.step == 1:
-            return _plus(" + ".join(terms), offset)
-        steps = max(0, -(offset // self.step))
-        inside = f"({_plus(' + '.join(terms) or '0', offset + steps * self.step)})"
-        if self.rest:
-            return f"{inside} % {self.step}"
-        (row,) = (one.dim for one in self.place.terms if one.dim in ROLES)
-        return _plus(f"{starts[row]} + {inside} / {self.step}", -steps)
+            start, digit = starts.get(one.dim, one.dim), Step("", one.per, one.modulo)
+            text = digit.of(start if digit == Step("") and one.scale == 1 else f"({start})")
+            terms.append(text if one.scale == 1 else f"{one.scale} * {text}")
+        return _plus(" + ".join(terms), self.place.offset)
 
 
 def _plus(text: str, offset: int) -> str:
     return f"{text} + {offset}" if offset > 0 else f"{text} - {-offset}" if offset else text
 
 
-def _sliding_axes(
-    tensor: Tensor, axis: int, one: Along, boxes: dict[str, int]
-) -> list[tuple[MapAxis, Along | Sliding]]:
-    """The axes of a map along an axis that windows slide along: zeros lie outside of all of it."""
-    extent = tensor.dims[axis]
-    row = next((term for term in one.terms if term.dim in ROLES), None)
-    step = row.scale if row is not None else 1
-    box = boxes.get(row.dim, 1) if row is not None else 1
-    if step == 1:
-        return [(MapAxis(axis, extent, box), Sliding(one, 1))]
-    assert isinstance(extent, int)  # windows slide along axes with numbers
-    return [
-        (MapAxis(axis, extent // step, box, 0, step), Sliding(one, step)),
-        (MapAxis(axis, step, 1), Sliding(one, step, rest=True)),
-    ]
+def _row_term(one: Along, boxes: Mapping[str, int]) -> Along | None:
+    """The term along which rows of a tile follow each other on an axis of windows."""
+    inside = [term for term in one.terms if term.dim in ROLES or boxes.get(term.dim, 1) > 1]
+    return inside[0] if inside else None
 
 
-def unfit_steps(tensor: Tensor, index: tuple[Along, ...]) -> Along | None:
-    """What windows are read at whose steps do not divide the axis, so that no map has them."""
-    for axis, one in enumerate(index):
-        extent = tensor.dims[axis]
-        for term in one.terms if one.together else ():
-            if term.dim in ROLES and isinstance(extent, int) and extent % term.scale:
-                return one
-    return None
+def row_step(index: tuple[Along, ...], dim: str) -> int:
+    """Elements of an axis of windows from one row of a tile to the next along a dim; 1 of others:
+    there a map has no elements in between.
+    """
+    terms = (term for one in index if one.together for term in one.terms)
+    return next((term.scale for term in terms if term.dim == dim), 1)
 
 
-def map_rank(tensor: Tensor, index: tuple[Along, ...]) -> int:
+def map_rank(index: tuple[Along, ...]) -> int:
     """How many axes a map of an array has."""
-    found = 0
-    for one in index:
-        stepped = any(term.dim in ROLES and term.scale > 1 for term in one.terms)
-        found += (2 if stepped else 1) if one.together else max(1, len(one.terms))
-    return found
+    return sum(1 if one.together else max(1, len(one.terms)) for one in index)
 
 
 def paddings(tensor: Tensor, index: tuple[Along, ...], row: str) -> tuple[Padding, ...]:

@@ -116,9 +116,10 @@ def _mapping(given: Given, last: Place) -> str:
     tiles, runs = given.tiles, f"{given.atom.name} on {given.device.name}"
     if given.atom.scope != "warpgroup":
         return f"{tiles}, {runs}"
+    pixels = f" (rows of pixels: {given.match.box})" if given.match.box else ""
     (m, n), (rows, _, depth) = tiles.warp, tiles.atom
     return (
-        f"block {'x'.join(map(str, tiles.cta))}, {last.agents} consumer warpgroup(s) of "
+        f"block {'x'.join(map(str, tiles.cta))}{pixels}, {last.agents} consumer warpgroup(s) of "
         f"{m}x{n}, instruction {rows}x{n}x{depth}, {runs}"
     )
 
@@ -128,7 +129,7 @@ def _launch(given: Given, taken: Resources) -> Launch:
     schedule, match = given.schedule, given.match
     along = schedule.raster.along
     across = "n" if along == "m" else "m"
-    cta = {"m": given.tiles.cta[0], "n": given.tiles.cta[1]}
+    cta = {"m": match.box.along_m(given.tiles.cta[0]), "n": given.tiles.cta[1]}
     cluster = {"m": schedule.cluster.m, "n": schedule.cluster.n}
     return Launch(
         match.extent(along),
@@ -141,7 +142,7 @@ def _launch(given: Given, taken: Resources) -> Launch:
         persistent=_resident(given.device, schedule),
         per_multiprocessor=schedule.min_blocks if schedule.specialised else 1,
         cluster=(cluster[along], cluster[across]),
-        batches=() if match.groups else tuple(extent for _, extent in match.batches),
+        batches=() if match.groups else tuple(count for _, count in match.counted),
         split=schedule.cluster.k,
         dependent=schedule.launch.dependent,
         groups=match.groups.extent if match.groups else 0,

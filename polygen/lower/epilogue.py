@@ -17,6 +17,7 @@ from polygen.lower.computed import rows_of
 from polygen.lower.folds import fold_parts
 from polygen.lower.given import Given
 from polygen.lower.lanes import closed_form, flat_form, panel_lanes
+from polygen.lower.pixels import part_of, starts
 from polygen.lower.plan import Buffer
 from polygen.lower.result_work import Epilogue, Finish, Line, Lines, Panel, Read, Store, Warm, Write
 from polygen.lower.tallies import given_read
@@ -164,14 +165,25 @@ def panel_corner(given: Given, of: Panel, agent: str) -> dict[str, str]:
     }
 
 
+def _first_row(given: Given, of: Panel, agent: str) -> str:
+    """The row of a tile that panel p of an agent begins with."""
+    per_block = given.tiles.columns // of.columns
+    own = own_part(given.tiles, 0, agent, given.tiles.warp[0]).removeprefix(" + ")
+    return " + ".join([*([own] if own else []), f"p / {per_block} * {of.rows}"])
+
+
 def panel_boxes(given: Given, element: Element, of: Panel, agent: str, direction: str) -> Boxes:
     """The boxes of panel p of an agent's tile; direction "in" or "out"."""
     rows, columns = of.box
-    axes, dims = map_axes(of.tensor, element.index, given.sizes, {"m": rows, "n": columns})
-    starts = panel_corner(given, of, agent)
+    sides, begins = {"m": rows, "n": columns}, panel_corner(given, of, agent)
+    if given.match.box:
+        own = part_of(given.match.box, rows)
+        sides = dict(own.sides) | {"n": columns}
+        begins |= starts(given.match.box, own, _first_row(given, of, agent))
+    axes, dims = map_axes(of.tensor, element.index, given.sizes, sides)
     return Boxes(
         of.tensor, f"map_{direction}_{of.name}", of.buffer, axes, of.boxes, of.span,
-        of.rows * of.span, corner(dims, starts),
+        of.rows * of.span, corner(dims, begins),
         f"{of.tensor.name} -> {of.buffer}, {of.rows} x {of.columns}",
     )  # fmt: skip
 

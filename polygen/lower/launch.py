@@ -26,6 +26,7 @@ class MapAxis:
         box: positions of a box along it.
         start: the index of position 0, from 0 on.
         step: from one position's index to the next one's, from 1 on; 1 along the innermost axis.
+        every: positions from one element of a box to the next; 1: they are neighbours.
     """
 
     axis: int | None
@@ -33,12 +34,14 @@ class MapAxis:
     box: int
     start: int = 0
     step: int = 1
+    every: int = 1
 
     def __str__(self) -> str:
         which = "no axis" if self.axis is None else f"axis {self.axis}"
         start = f" from {self.start}" if self.start else ""
         step = f" by {self.step}" if self.step != 1 else ""
-        return f"{which}: {self.extent}{start}{step}"
+        every = f", boxes of every {self.every}" if self.every != 1 else ""
+        return f"{which}: {self.extent}{start}{step}{every}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,11 @@ class Argument:
     def box(self) -> tuple[int, ...]:
         """Of a map: elements of a box along its axes, slowest first."""
         return tuple(axis.box for axis in self.axes)
+
+    @property
+    def every(self) -> tuple[int, ...]:
+        """Of a map: positions from one element of a box to the next, likewise."""
+        return tuple(axis.every for axis in self.axes)
 
 
 @dataclass(frozen=True, slots=True)

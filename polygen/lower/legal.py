@@ -13,7 +13,7 @@ from polygen.frontend.program import Program
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device, common_facts
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.lower.accesses import map_rank, unfit_steps
+from polygen.lower.accesses import map_rank, row_step
 from polygen.lower.operands import major, operand_layout
 from polygen.poly.fills import by_threads, ring_pieces
 from polygen.poly.match import Match, Operand
@@ -258,15 +258,15 @@ def _require_map(operand: Operand, where: str) -> None:
                 nearest="Use a schedule without roles, or channels in multiples of 16 bytes",
             )
         return
-    steps = unfit_steps(tensor, operand.index)
-    if steps is not None:
+    step, far = row_step(operand.index, "m"), common_facts()["tensor_map_every_most"]
+    if step > far:
         raise UnsupportedProgram(
-            f"{tensor.name} is read at {steps}",
+            f"{operand}: windows {step} elements apart",
             where=where,
-            why="a tensor map has every second element, or every third, of an axis of whole steps",
+            why=f"boxes of a tensor map have at most every {far}th element of an axis",
             nearest="Use a schedule without roles",
         )
-    axes = map_rank(tensor, operand.index)
+    axes = map_rank(operand.index)
     if axes > most:
         raise UnsupportedProgram(
             f"{operand}: {axes} axes",

@@ -23,13 +23,23 @@ from polygen.hardware.matrix_layout import (
     matrix_layout,
 )
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.lower.accesses import base, corner, elements_along, map_axes, paddings, row_starts
+from polygen.lower.accesses import (
+    base,
+    corner,
+    elements_along,
+    map_axes,
+    paddings,
+    row_starts,
+    row_step,
+)
 from polygen.lower.computed import computed
 from polygen.lower.given import Given
+from polygen.lower.pixels import part_of, starts
 from polygen.lower.work import Boxes, Copy, Load
 from polygen.poly.by_warps import copy_parts, staging
 from polygen.poly.depth import digits
 from polygen.poly.match import Match, Operand
+from polygen.poly.pixel_boxes import ONE_LINE
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
@@ -161,13 +171,15 @@ def operand_layout(
             f"{GROUP_ROWS}",
             nearest="Use a cluster of 1",
         )
-    pieces = _pieces(layout, parts)
-    if layout.rows // parts > box_rows_most() * pieces:
+    pieces, every = _pieces(operand, layout, parts), row_step(operand.index, operand.role)
+    most = box_rows_most() // every
+    if not schedule.tile.pixels and layout.rows // parts > most * pieces:
         raise ScheduleError(
-            f"{tensor.name}: a box of {layout.rows // parts} rows",
+            f"{tensor.name}: a box of {layout.rows // parts} rows"
+            + (f", every {every} of the array's" if every > 1 else ""),
             where=where,
-            why=f"the copy engine moves at most {box_rows_most()} rows at once",
-            nearest=f"Use a tile of {box_rows_most() * parts}",
+            why=f"the copy engine moves at most {most} such rows at once",
+            nearest=f"Use a tile of {most * parts}",
         )
     return layout
 
@@ -177,21 +189,26 @@ def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Bo
     schedule, (tile, tile_k) = given.schedule, given.extents(operand)
     along, across = schedule.cluster.m, schedule.cluster.n
     parts, left = _parts(operand, schedule), operand.role == "m"
-    pieces = _pieces(layout, parts)
+    pixels = given.match.box if left else ONE_LINE
+    pieces = 1 if pixels else _pieces(operand, layout, parts)
     box = (layout.rows // (parts * pieces), layout.span // operand.tensor.dtype.bytes)
     rows, columns = (operand.role, "k") if operand.k_contiguous else ("k", operand.role)
     k = k_place(given)
     corners = {operand.role: f"b_{operand.role} * {tile}", "k": f"{k} * {tile_k}"}
     part = mask = ""
+    sides = {rows: box[0], columns: box[1]}
+    if pixels:
+        inside = part_of(pixels, box[0])
+        corners |= starts(pixels, inside, f"rank / {along} * {box[0]}" if parts > 1 else "")
+        sides = dict(inside.sides) | {columns: box[1]}
     if parts > 1:
         part = f"rank / {along}" if left else f"rank % {along}"
         row = f"{sum(1 << (x * along) for x in range(across))} << (rank % {along})"
         mask = row if left else f"{(1 << along) - 1} << (rank / {along} * {along})"
-        corners[rows] += f" + {part} * {box[0]}"
+        if not pixels:
+            corners[rows] += f" + {part} * {box[0]}"
     corners = row_starts(operand.index, corners)
-    axes, dims = map_axes(
-        operand.tensor, operand.index, dict(operand.extents), {rows: box[0], columns: box[1]}
-    )
+    axes, dims = map_axes(operand.tensor, operand.index, dict(operand.extents), sides)
     # Blocks share sums, and operands are exchanged, where rows are few: what one row of tiles
     # needs, nobody reads again.
     own = all(dim in dict(operand.extents) for dim, _ in given.match.batches)
@@ -200,8 +217,9 @@ def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Bo
     share = f", each of {parts} blocks its part for all" if parts > 1 else ""
     if schedule.cluster.k > 1:
         share = f", each of {schedule.cluster.k} blocks its range of k"
+    what = f"pixels, {pixels}," if pixels else f"of {operand.role}"
     note = (
-        f"operand {name}: {operand.tensor.name}, {tile} of {operand.role} x {tile_k} of k -> "
+        f"operand {name}: {operand.tensor.name}, {tile} {what} x {tile_k} of k -> "
         f"ring_{name}, {layout.boxes * pieces} box(es) of {box[0]} x {box[1]} elements by the copy "
         f"engine{share}; zeros outside the array; "
         "proved equal to what the instruction's descriptors read"
@@ -212,12 +230,12 @@ def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Bo
     )  # fmt: skip
 
 
-def _pieces(layout: MatrixLayout, parts: int) -> int:
+def _pieces(operand: Operand, layout: MatrixLayout, parts: int) -> int:
     """Pieces that boxes of a block's own are cut into, as the copy engine moves so many rows.
 
     They are of whole swizzle patterns, so that each lies where the whole box would have its rows.
     """
-    count = -(-layout.rows // box_rows_most())
+    count = -(-layout.rows * row_step(operand.index, operand.role) // box_rows_most())
     return count if parts == 1 and layout.rows % (GROUP_ROWS * count) == 0 else 1
 
 

@@ -43,6 +43,7 @@ from polygen.lower.verify_cells import check_cells, check_shares, check_sums
 from polygen.lower.verify_chain import check_scans
 from polygen.lower.verify_computed import check_computed, check_rows, check_stored_rows
 from polygen.lower.verify_fragments import check_fragments
+from polygen.lower.verify_pixels import check_boxes_of_pixels
 from polygen.lower.work import Boxes, Copy, Fill, Locate, Move, Stream
 from polygen.poly.chain_match import renamed
 from polygen.poly.key_tiles import FIRST
@@ -76,6 +77,7 @@ def check_accesses(plan: KernelPlan) -> None:
         elif isinstance(leaf.work, Store):
             for _, boxes in leaf.work.panels:
                 _check_boxes(plan, boxes, leaf)
+    check_boxes_of_pixels(plan)
     check_sums(plan)
     check_shares(plan)
     if plan.program.gathered and not plan.program.folds:  # beside which nothing is read by index
@@ -88,7 +90,7 @@ def check_accesses(plan: KernelPlan) -> None:
     _check_passes(plan, plan.epilogue)
     check_scans(plan, _check_address)
     groups = plan.match.groups
-    batches = () if groups else plan.batches
+    batches = () if groups else plan.match.counted
     wanted = tuple(extent for _, extent in batches)
     counted = [locate.batches for locate in plan.of(Locate)]
     if plan.launch.batches != wanted or any(one != batches for one in counted):
@@ -253,7 +255,8 @@ def _check_boxes(plan: KernelPlan, of: Boxes, leaf: Leaf) -> None:
         # Of sums over several axes `_check_walk` says which tile of which.
         k = at[tile_of_k] + (0 if over else at["rank"] * at["k_tiles"])
         first = at["rank"] * plan.tiles.columns if not of.buffer.startswith("ring_") else 0
-        place = {"m": at["b_m"] * tile[0], "n": at["b_n"] * tile[1] + first, "k": k * tile[2]}
+        rows = plan.match.box.along_m(tile[0])
+        place = {"m": at["b_m"] * rows, "n": at["b_n"] * tile[1] + first, "k": k * tile[2]}
         place |= {dim: at[dim] for dim in (*batches, *over, ROWS_BEFORE)}
         found = [0] * len(index)
         for axis, corner in zip(of.axes, of.corner, strict=True):

@@ -123,9 +123,10 @@ class _Leaves:
         raster, cluster = self.given.schedule.raster, self.given.schedule.cluster
         across = "n" if raster.along == "m" else "m"
         match, blocks = self.given.match, (cluster.m, cluster.n)
-        batches = () if match.groups else match.batches
+        batches = () if match.groups else match.counted
+        sides = tuple(match.box.side(dim) for dim, _ in batches)
         locate = Locate(
-            raster.along, across, raster.group, blocks, batches, match.groups,
+            raster.along, across, raster.group, blocks, batches, match.groups, sides,
             domain=self.given.tree.domain,
         )  # fmt: skip
         yield Leaf("locate", "locate", "threads", _TILE, locate)

@@ -130,8 +130,10 @@ class Locate:
     across: str
     group: int
     cluster: tuple[int, int]  # blocks along m, n
-    batches: tuple[tuple[str, Dim], ...] = ()  # batch dims and their extents, outermost first
+    # batch dims and how many matrices, or tiles of pixels, there are along each, outermost first
+    batches: tuple[tuple[str, Dim], ...] = ()
     groups: RowGroups | None = None  # of rows, which then count the matrices
+    sides: tuple[int, ...] = ()  # indices of a batch dim that a tile has
     sections: tuple[SectionTiles, ...] = ()  # whose tiles are numbered through; () of one alone
     domain: TileDomain | None = None  # whose tiles come first; None: all have products
 

@@ -28,6 +28,8 @@ class TensorMap:
             its memory.
         box: elements per axis of a box, in the order of the array's axes (outermost first).
         swizzle: 0, 32, 64 or 128 bytes.
+        every: per axis, elements of the array from one element of a box to the next: the driver's
+            ``elementStrides``, whose ``boxDim`` is `box` times it. (): neighbours.
         nan_fill: out-of-bounds elements read as NaN instead of zero.
         kind: the element type where the array's dtype does not tell it: ``tf32`` of float32, which
             loads round (``CU_TENSOR_MAP_DATA_TYPE_TFLOAT32``); "" otherwise.
@@ -41,6 +43,7 @@ class TensorMap:
     nan_fill: bool = False
     kind: str = ""
     whole: np.ndarray[Any, Any] | None = None
+    every: tuple[int, ...] = ()
 
     @property
     def memory(self) -> np.ndarray[Any, Any]:
@@ -66,6 +69,7 @@ class PlacedMap:
     dtype: Any
     nan_fill: bool
     kind: str
+    every: tuple[int, ...] = ()
 
     @property
     def element(self) -> int:
@@ -120,8 +124,16 @@ def place(where: str, one: TensorMap, offset: int) -> PlacedMap:
             )
     if offset % 16:
         raise LaunchError("the tensor map does not start at a multiple of 16 bytes", where=where)
-    if any(not 1 <= side <= 256 for side in one.box):
-        raise LaunchError(f"box {one.box}", where=where, nearest="Sides are 1 to 256")
+    every = one.every or (1,) * array.ndim
+    if len(every) != array.ndim or any(not 1 <= each <= 8 for each in every) or every[-1] != 1:
+        raise LaunchError(
+            f"a box of every {every} elements",
+            where=where,
+            nearest="1 to 8 along each axis, 1 along the innermost",
+        )
+    if any(not 1 <= side * each <= 256 for side, each in zip(one.box, every, strict=True)):
+        apart = f" of every {every} elements" if one.every and set(every) != {1} else ""
+        raise LaunchError(f"box {one.box}{apart}", where=where, nearest="Sides are 1 to 256")
     inner = one.box[-1] * size
     if inner % 16:
         raise LaunchError(f"inner box of {inner} bytes", where=where, nearest="A multiple of 16")
@@ -150,6 +162,7 @@ def place(where: str, one: TensorMap, offset: int) -> PlacedMap:
         array.dtype,
         one.nan_fill,
         one.kind,
+        tuple(reversed(every)),
     )
 
 
@@ -176,7 +189,7 @@ def elements(
     at: Vector = np.zeros((), np.int64)
     inside: Vector = np.ones((), bool)
     for axis, (side, first) in enumerate(zip(placed.box, corner, strict=True)):
-        index = first + np.arange(side)
+        index = first + np.arange(side) * (placed.every[axis] if placed.every else 1)
         shape = (side,) + (1,) * axis
         at = at + (index * placed.strides[axis]).reshape(shape)
         extent = placed.dims[axis]

@@ -29,6 +29,7 @@ from polygen.poly.kernel_program import kernel_program
 from polygen.poly.legality import Proof, check_blocks
 from polygen.poly.match import Match
 from polygen.poly.partial_sums import require_reassociable, within_blocks
+from polygen.poly.pixel_boxes import prove_apart, prove_box
 from polygen.poly.place_trees import PlaceTree, place_trees
 from polygen.poly.refine import refine
 from polygen.poly.row_passes import between_passes
@@ -142,6 +143,11 @@ def map_program(
         shape = isl.Set(f"{space(scop.parameters)}{{ : {_rows_in_tiles(matched, tiles)} }}")
         needs = needs.union(between_passes(scop, passes)).intersect_params(shape)
     apart = check_blocks(needs, blocks, "loops.grid", tiles.split)
+    boxes: tuple[Proof, ...] = ()
+    if matched.box:
+        places = {one.instance: (*one.batches, one.m, one.n, one.k or "0") for one in statements}
+        prove_apart(places, scop.domain)
+        boxes = (prove_box(matched.box),)
     epilogue = Epilogue(rows, panels or Panels(0, (), ()), folds, passes.count if passes else 0)
     program = kernel_program(tiles, schedule, epilogue, main, asynchronous=asynchronous)
     elements = tile_map(statements, tiles, schedule, epilogue.rows, epilogue.panels)
@@ -183,7 +189,7 @@ def map_program(
         elements,
         synchronised,
         trees,
-        (apart, *parts, whole, *inside, *sums, *refine(emitted)),
+        (apart, *parts, *boxes, whole, *inside, *sums, *refine(emitted)),
         epilogue.panels,
         Sums(orders, invariant),
         domain,

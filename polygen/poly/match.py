@@ -25,6 +25,7 @@ from polygen.poly.elements import along as along
 from polygen.poly.elements import axis_of as axis_of
 from polygen.poly.fusion import Fusion
 from polygen.poly.match_axes import axes_of, extents_of, sides_of
+from polygen.poly.pixel_boxes import ONE_LINE, PixelBox
 from polygen.poly.prologue import Fragment, Prologue, Prologues, operand_array, prologue
 
 
@@ -149,6 +150,19 @@ class Match:
     length: Dim = 0
     # Half planes a*m + b*n + c >= 0, as (a, b, c): sums are read in all of them; () everywhere.
     domain: tuple[tuple[int, int, int], ...] = ()
+    box: PixelBox = ONE_LINE  # of a tile's rows, where these run along several axes
+
+    @property
+    def counted(self) -> tuple[tuple[str, Dim], ...]:
+        """Batch dims, and how many matrices, or tiles of rows, there are along each."""
+        return tuple((dim, self._tiles(dim, extent)) for dim, extent in self.batches)
+
+    def _tiles(self, dim: str, extent: Dim) -> Dim:
+        side = self.box.side(dim)
+        if side == 1:
+            return extent
+        assert isinstance(extent, int)  # refused before where it is none
+        return -(-extent // side)
 
     def extent(self, role: str) -> Dim:
         """The size of the problem along "m", "n" or "k", the first of several."""

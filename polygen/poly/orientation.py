@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polygen.poly.match import Along, Match, Operand
+from polygen.poly.pixel_axes import in_boxes, work_in_boxes
 from polygen.poly.pointwise import Element, Pointwork
 from polygen.poly.prologue import Prologue
 from polygen.poly.register_operands import in_registers
@@ -23,18 +24,22 @@ _SIDE = {"m": "a", "n": "b"}
 
 
 def oriented(match: Match, schedule: Schedule) -> Match:
-    """The products as a schedule has them run: as they are matched, or with operands exchanged.
+    """The products as a schedule has them run: as they are matched, with rows that are pixels of
+    boxes (`polygen.poly.pixel_axes`), or with operands exchanged.
 
     Raises:
-        ScheduleError: consumers cannot compute the left operand as the schedule says.
+        ScheduleError: consumers cannot compute the left operand as the schedule says, or rows have
+            fewer axes than boxes.
     """
-    found = exchanged(match) if schedule.exchange else match
+    found = exchanged(match) if schedule.exchange else in_boxes(match, schedule)
     return in_registers(found, schedule) if schedule.from_registers else found
 
 
-def oriented_work(work: Pointwork, schedule: Schedule) -> Pointwork:
-    """The epilogue of products that are oriented so."""
-    return exchanged_work(work) if schedule.exchange else work
+def oriented_work(work: Pointwork, match: Match, schedule: Schedule) -> Pointwork:
+    """The epilogue of products that are oriented so; `match`: as they are matched."""
+    if schedule.exchange:
+        return exchanged_work(work)
+    return work_in_boxes(work, match, schedule)
 
 
 def exchanged(match: Match) -> Match:

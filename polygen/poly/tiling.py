@@ -104,7 +104,7 @@ class Roles:
         statement: its name.
         does: "clear", "product" or "map".
         instance: with its iterators: "P1[i,j]".
-        m: the iterator along m.
+        m: the iterator along m; of rows that are pixels, which row it is, of which tile.
         n: along n.
         k: along k; "" but for products.
         batches: along the batch dims.
@@ -140,6 +140,8 @@ def roles(
     for group in scop.groups:
         first, own = group.statements[0], fusion.iterators(group.name)
         along = {dim: iterator for iterator, dim in match.dims(own).items()}
+        if match.box:
+            along |= match.box.numbered({dim: along[dim] for dim in along if dim != "n"})
         batches = tuple(along[dim] for dim, _ in match.batches)
         m, n = along["m"], along["n"]
         instance = f"{group.name}[{','.join(it for it, _ in group.domain)}]"

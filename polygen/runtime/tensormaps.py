@@ -49,6 +49,7 @@ class MapLayout:
         box: elements of a box, innermost first.
         swizzle: bytes of the span inside which 16-byte chunks are swapped, or 0.
         start: bytes from the tensor's address to the map's.
+        every: positions along the axes from one element of a box to the next; (): neighbours.
     """
 
     name: str
@@ -58,14 +59,16 @@ class MapLayout:
     box: tuple[int, ...]
     swizzle: int
     start: int = 0
+    every: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         swizzle = f"swizzle {self.swizzle} bytes" if self.swizzle else "no swizzle"
         apart = f", {_by(self.strides)} bytes apart" if self.strides else ""
         start = f", from byte {self.start} on" if self.start else ""
+        every = f", every {_by(self.every)}" if self.every else ""
         return (
-            f"{_by(self.sizes)} {self.dtype}{apart}{start}, in boxes of {_by(self.box)} elements, "
-            f"{swizzle}"
+            f"{_by(self.sizes)} {self.dtype}{apart}{start}, in boxes of {_by(self.box)} elements"
+            f"{every}, {swizzle}"
         )
 
 
@@ -104,6 +107,7 @@ def map_layout(
         argument.box[::-1],
         argument.swizzle,
         start,
+        argument.every[::-1] if set(argument.every) != {1} else (),
     )
 
 
@@ -147,6 +151,9 @@ def encode(pointer: int, layout: MapLayout) -> bytes:
         ArgumentError: the driver refuses this map.
     """
     rank = len(layout.sizes)
+    every = layout.every or (1,) * rank
+    # A box that leaves elements out is as long as what it spans, in the driver's terms.
+    spanned = [side * each for side, each in zip(layout.box, every, strict=True)]
     room = (ctypes.c_uint8 * (MAP_BYTES + MAP_ALIGNMENT))()  # the driver wants aligned memory
     start = -ctypes.addressof(room) % MAP_ALIGNMENT
     code = _encode_tiled()(
@@ -156,8 +163,8 @@ def encode(pointer: int, layout: MapLayout) -> bytes:
         pointer + layout.start,
         (ctypes.c_uint64 * rank)(*layout.sizes),
         (ctypes.c_uint64 * (rank - 1))(*layout.strides),
-        (ctypes.c_uint32 * rank)(*layout.box),
-        (ctypes.c_uint32 * rank)(*[1] * rank),
+        (ctypes.c_uint32 * rank)(*spanned),
+        (ctypes.c_uint32 * rank)(*every),
         _INTERLEAVE_NONE,
         _SWIZZLES[layout.swizzle],
         _PROMOTE_128_BYTES,

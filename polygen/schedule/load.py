@@ -107,8 +107,8 @@ def loads(text: str, where: str) -> Schedule:
 def dumps(schedule: Schedule) -> str:
     """The TOML text of a schedule, in the record's order; `loads` gives it back.
 
-    It has every field, but `launch`, `exchange`, `functions`, `epilogue.rows`, `roles.computes` and
-    `tile.part` only where they are not the default.
+    It has every field, but `launch`, `exchange`, `functions`, `epilogue.rows`, `roles.computes`,
+    `tile.pixels` and `tile.part` only where they are not the default.
     """
     table = converter().unstructure(schedule)
     if schedule.launch == Launches():
@@ -116,8 +116,8 @@ def dumps(schedule: Schedule) -> str:
     if schedule.epilogue.rows == Epilogue().rows:
         del table["epilogue"]["rows"]
     text = tomli_w.dumps({"format": FORMAT, **table})
-    # Short lists of names read better on one line; the writer breaks every list.
-    return re.sub(r'\[\n((?: +"\w+",\n)+)\]', lambda found: _one_line(found[1]), text)
+    # Short lists of names or numbers read better on one line; the writer breaks every list.
+    return re.sub(r'\[\n((?: +(?:"\w+"|\d+),\n)+)\]', lambda found: _one_line(found[1]), text)
 
 
 def shipped(device: Device | str) -> tuple[Schedule, ...]:
@@ -173,6 +173,9 @@ def value_problems(raw: dict[str, Any]) -> list[str]:
                 problems.append(
                     f"{path}: {list(value)} is not a list of distinct {', '.join(legal)}"
                 )
+        elif path == "tile.pixels" and isinstance(value, list | tuple):
+            if any(type(side) is int and side < 1 for side in value):
+                problems.append(f"{path}: {list(value)} has a side below 1. Nearest legal: 1")
         elif type(value) is int:
             least = 0 if path in _MAY_BE_ZERO else 1
             if value < least:
@@ -244,11 +247,20 @@ def converter() -> cattrs.Converter:
     converter.register_structure_hook_func(
         lambda kind: kind == tuple[str, ...], lambda value, _: _strings(value)
     )
+    converter.register_structure_hook_func(
+        lambda kind: kind == tuple[int, ...], lambda value, _: _numbers(value)
+    )
     converter.register_unstructure_hook(
         Roles, make_dict_unstructure_fn(Roles, converter, computes=override(omit_if_default=True))
     )
     converter.register_unstructure_hook(
-        Tile, make_dict_unstructure_fn(Tile, converter, part=override(omit_if_default=True))
+        Tile,
+        make_dict_unstructure_fn(
+            Tile,
+            converter,
+            pixels=override(omit_if_default=True),
+            part=override(omit_if_default=True),
+        ),
     )
     converter.register_unstructure_hook(
         Schedule,
@@ -266,6 +278,12 @@ def _exactly(kind: type, called: str, value: object) -> Any:
     if type(value) is not kind:
         raise TypeError(f"{value!r} is not {called}")
     return value
+
+
+def _numbers(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(type(entry) is int for entry in value):
+        raise TypeError(f"{value!r} is not a list of integers")
+    return tuple(value)
 
 
 def _strings(value: object) -> tuple[str, ...]:

@@ -42,6 +42,9 @@ class Tile:
     # of a chain of products: keys of a part, which a block visits; parts are combined in the launch
     # that follows. 0: a block visits all keys of its rows
     part: int = 0
+    # of rows along several axes of the result: how many indices of each a block's tile has, of the
+    # last axes, outermost first. (): rows follow each other along one axis
+    pixels: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

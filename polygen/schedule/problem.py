@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from polygen.schedule.model import Schedule
@@ -46,6 +47,11 @@ class Problem:
         sections: of several, rows, columns and matrices of the results of each, which have tiles of
             their own; `n` then has the columns of all.
         domain: half planes a*m + b*n + c >= 0, as (a, b, c), that tiles with products meet; () all.
+        pixels: extents of the axes that rows may run along, outermost first, where tiles may be
+            boxes of pixels; `m` and `batches` are those of tiles of one line.
+        first: which of these is m where they are.
+        stored: of operands that carry m, and that carry n, of which windows are read, the elements
+            that there are, of all matrices together; 0: each is read once.
     """
 
     m: int
@@ -77,6 +83,9 @@ class Problem:
     terms: int = 1
     sections: tuple[tuple[int, int, int], ...] = ()
     domain: tuple[tuple[int, int, int], ...] = ()
+    pixels: tuple[int, ...] = ()
+    first: int = 0
+    stored: tuple[int, int] = (0, 0)
 
     @property
     def copied(self) -> tuple[int, int]:
@@ -93,7 +102,11 @@ class Problem:
         )
 
     def under(self, schedule: Schedule) -> Problem:
-        """The same in the terms of a schedule: as it is, or with operands exchanged."""
+        """The same in the terms of a schedule: as it is, with operands exchanged, or with rows that
+        are pixels of boxes; of the last ones whole tiles.
+        """
+        if schedule.tile.pixels and self.pixels:
+            return self._in_boxes(schedule.tile.pixels)
         if not schedule.exchange:
             return self
         return replace(
@@ -109,9 +122,28 @@ class Problem:
             source_bytes=self.source_bytes[::-1],
             operand_functions=self.operand_functions[::-1],
             stored_bits=self.stored_bits[::-1],
+            stored=self.stored[::-1],
             sections=tuple((n, m, batches) for m, n, batches in self.sections),
             domain=tuple((b, a, c) for a, b, c in self.domain),
         )
+
+    def _in_boxes(self, box: tuple[int, ...]) -> Problem:
+        sides = (1,) * (len(self.pixels) - len(box)) + box
+        tiles = [-(-e // side) for e, side in zip(self.pixels, sides, strict=True)]
+        along = tiles[self.first]
+        return replace(
+            self.merged,
+            m=along * math.prod(box),
+            batches=self.merged.batches * (math.prod(tiles) // along),
+        )
+
+    @property
+    def merged(self) -> Problem:
+        """The same with rows below one another along one axis."""
+        if not self.pixels:
+            return self
+        m = math.prod(self.pixels)
+        return replace(self, m=m, batches=self.m * self.batches // m, pixels=(), first=0)
 
     @property
     def operand_bytes(self) -> tuple[int, int]:
@@ -121,9 +153,16 @@ class Problem:
         )
         depth = self.k * self.element_bytes
         return (
-            left * self.m * depth + self.source_bytes[0],
-            right * self.n * depth + self.source_bytes[1],
+            self.once(0, left * self.m * depth) + self.source_bytes[0],
+            self.once(1, right * self.n * depth) + self.source_bytes[1],
         )
+
+    def once(self, side: int, read: int) -> int:
+        """Bytes of what is stored of a part of an operand, in proportion, of the bytes read."""
+        if not self.stored[side]:
+            return read
+        every = (self.m, self.n)[side] * self.k * self.batches
+        return read * self.stored[side] // every
 
 
 @dataclass(frozen=True, slots=True)

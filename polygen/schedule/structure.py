@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from polygen.errors import ScheduleFileError
 from polygen.hardware import device as targets
 from polygen.hardware.atom import Atom
@@ -51,6 +53,12 @@ def check_structure(schedule: Schedule, atom: Atom, where: str) -> None:
         problems.append(
             f"tile.cta {cta.m} x {cta.n} over tile.warp {warp.m} x {warp.n} takes {warps} warps; "
             f"a thread block has at most {most}. Use larger warp tiles"
+        )
+    pixels = schedule.tile.pixels
+    if pixels and math.prod(pixels) != cta.m:
+        problems.append(
+            f"tile.pixels = {list(pixels)} are {math.prod(pixels)} rows; tile.cta.m is {cta.m}. "
+            f"Nearest legal: tile.cta.m = {math.prod(pixels)}"
         )
     if schedule.tile.part:
         problems.append(

@@ -90,10 +90,13 @@ def choose(
     )
     best = fitting[ranked[0][-1]]
     chosen = best.schedule
+    rows = (problem.merged if chosen.tile.pixels else problem).m
     origin = (
         f"shipped {chosen.name}, fastest of {len(fitting)} by the cost model for "
-        f"{problem.m}x{problem.n}x{problem.k}: {_run(device, best, problem)}"
+        f"{rows}x{problem.n}x{problem.k}: {_run(device, best, problem)}"
     )
+    if chosen.tile.pixels:
+        origin += f"; tiles of {' x '.join(map(str, chosen.tile.pixels))} pixels"
     computed = problem.under(chosen).computed
     by_hand = problem.threaded
     if chosen.launch.realign:

@@ -150,6 +150,7 @@ def _in_place_and_copied(
 def _specialised(device: Device, problem: Problem, fit: Fit, *, exchange: bool) -> Iterator[Fitted]:
     widest = max(one.n_most for one in map(atom, atom_names()) if one.scope == "warpgroup")
     widths: Sequence[int] = range(_GRANULE, widest + 1, _GRANULE)
+    problem = problem if exchange else problem.merged  # rows of tiles are pixels of boxes
     if exchange:
         problem = problem.under(Schedule(exchange=True))
         widths = (_NARROWEST, *widths)

@@ -114,9 +114,11 @@ def test_promises_of_bits() -> None:
     assert "a chain of products" in text
 
 
-def _schedule(rows=128, columns=64, keys=128, warp=64, registers=240, part=0, **more) -> Schedule:
+def _schedule(
+    rows=128, columns=64, keys=128, warp=64, registers=240, part=0, pixels=(), **more
+) -> Schedule:
     made = {
-        "tile": Tile(CtaTile(rows, columns, keys), WarpTile(warp, columns), part),
+        "tile": Tile(CtaTile(rows, columns, keys), WarpTile(warp, columns), part, pixels),
         "pipeline": Pipeline(stages=2, in_flight=1),
         "roles": Roles("cooperative", 24, registers),
         "epilogue": Epilogue("registers"),
@@ -134,6 +136,7 @@ def _schedule(rows=128, columns=64, keys=128, warp=64, registers=240, part=0, **
         (_schedule(pipeline=Pipeline(stages=2, in_flight=2)), "pipeline.in_flight"),
         (_schedule(roles=Roles("none")), "roles.form"),
         (_schedule(part=192), "tile.part"),
+        (_schedule(pixels=(8, 16)), "tile.pixels"),
         (_schedule(epilogue=Epilogue("tma")), "epilogue.through"),
     ],
 )

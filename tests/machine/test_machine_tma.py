@@ -456,6 +456,22 @@ def test_tensor_maps_the_driver_refuses(compile_ptx, array, box, swizzle, words)
 
 
 @pytest.mark.parametrize(
+    "every, words",
+    [
+        ((2, 2), r"every \(2, 2\) elements"),
+        ((9, 1), "1 to 8"),
+        ((2,), "1 to 8"),
+        ((4, 1), r"box \(80, 16\) of every \(4, 1\) elements"),
+    ],
+)
+def test_boxes_that_leave_out_what_the_driver_refuses(compile_ptx, every, words):
+    one = TensorMap(np.zeros((400, 16), np.float16), (80, 16), every=every)
+    launch = Launch((1, 1, 1), (64, 1, 1), 4096, (one, np.zeros(4, np.uint8), 0, 0, 0, 0, 0))
+    with pytest.raises(LaunchError, match=words):
+        run(compile_ptx(text(LOAD, 2, 512), "sm_90a"), launch)
+
+
+@pytest.mark.parametrize(
     "kind, dtype, words",
     [("tf32", np.float16, "kind 'tf32' over float16"), ("tf16", np.float32, "kind 'tf16'")],
 )

@@ -16,6 +16,7 @@ from polygen.schedule.load import load_schedule, schedules_folder
 
 WAYS = {
     "roles": ("sm_90a", "cooperative_128x64x64_s8_e4p2"),
+    "tall roles": ("sm_90a", "cooperative_256x64x64_w128_s2_b2"),
     "warps": ("sm_80", "64x64x64_w32x32_s4"),
     "registers on the way": ("sm_75", "64x64x64_w32x32_s2"),
 }
@@ -58,6 +59,7 @@ PROGRAMS = {
     "strided": (convolution(stride=2, pad=1), ("f16[B,8,10,C]", "f16[O,3,3,C]")),
     "strided, odd": (convolution(stride=2, pad=1), ("f16[B,7,9,C]", "f16[O,3,3,C]")),
     "dilated": (convolution(dilation=2, pad=2), ("f16[B,7,9,C]", "f16[O,3,3,C]")),
+    "strided, long": (convolution(stride=2), ("f16[B,3,531,C]", "f16[O,3,3,C]")),
     "three channels": (convolution(stride=2, pad=1), ("f16[B,8,10,3]", "f16[O,3,3,3]")),
     "a point": (convolution(1, stride=2), ("f16[B,8,10,C]", "f16[O,1,1,C]")),
     "residual": (with_residual, ("f16[B,7,9,C]", "f16[3,3,C,O]", "f32[O]", "f16[B,5,7,O]")),
@@ -68,6 +70,7 @@ PROGRAMS = {
 QUICK = [("padded", "roles"), ("strided, odd", "warps")]
 SLOW = [
     ("strided", "roles"), ("dilated", "roles"), ("groups", "roles"), ("a row", "roles"),
+    ("strided, long", "tall roles"),
     ("three channels", "warps"), ("residual", "warps"), ("computed", "warps"),
     ("padded", "registers on the way"),
 ]  # fmt: skip
@@ -123,8 +126,8 @@ def test_boxes_of_windows_begin_outside_of_the_image():
     (x,) = [a for a in planned("padded", "roles").arguments if a.name == "map_a"]
     assert [(one.axis, one.extent) for one in x.axes] == [(0, "B"), (1, 7), (2, 9), (3, "C")]
     (x,) = [a for a in planned("strided", "roles").arguments if a.name == "map_a"]
-    shown = [(one.axis, one.extent, one.step) for one in x.axes]
-    assert shown == [(0, "B", 1), (1, 8, 1), (2, 5, 2), (2, 2, 1), (3, "C", 1)]
+    shown = [(one.axis, one.extent, one.box, one.every) for one in x.axes]
+    assert shown == [(0, "B", 1, 1), (1, 8, 1, 1), (2, 10, 128, 2), (3, "C", 64, 1)]
 
 
 def test_rows_that_are_kept_inside_elsewhere_are_caught():
@@ -216,9 +219,9 @@ def test_what_is_refused(name):
 
 
 def test_windows_that_no_map_shows_take_schedules_without_roles():
-    function, signature = PROGRAMS["strided, odd"]
+    function, signature = convolution(stride=9), ("f16[B,7,30,C]", "f16[O,3,3,C]")
     arch, schedule = schedule_of("roles")
-    with pytest.raises(UnsupportedProgram, match=r"2\*m \+ over1-1.*of whole steps"):
+    with pytest.raises(UnsupportedProgram, match=r"windows 9 elements apart.*every 8th element"):
         pg.fuse(function).compile(*signature, arch=arch, schedule=schedule)
     function, signature = PROGRAMS["three channels"]
     with pytest.raises(UnsupportedProgram, match="windows of rows at multiples of 2 bytes"):

@@ -26,7 +26,7 @@ def _(plan: KernelPlan, one: Leaf, work: Locate) -> Text:
         lines = [
             f"const int work = first + i * stride, matrix = work / {per_matrix};",
             f"const int item = work - matrix * {per_matrix};",
-            f"{', '.join(matrix_coordinates(work.batches))};",
+            f"{', '.join(matrix_coordinates(work.batches, work.sides))};",
         ]
     elif work.groups:
         # Items go up from one to the next, so that every place walks the groups once.

@@ -16,7 +16,7 @@ def _(plan: KernelPlan, one: Leaf, work: Move) -> Text:
     barrier, ring = plan.buffer(work.full.buffer), plan.buffer(work.boxes[0].buffer)
     full = indexed_address(barrier, slot, agent if barrier.owners > 1 else "")
     lines = [
-        *walk_lines(plan),
+        *(walk_lines(plan) if "k" in one.loops else []),
         f"const unsigned full = {full};",
         f"barrier_expect(full, {work.full.bytes});",
     ]

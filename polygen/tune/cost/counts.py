@@ -171,7 +171,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         problem: sizes, and the weight of the epilogue.
     """
     schedule = fitted.schedule
-    problem = problem.under(schedule)
+    asked, problem = problem, problem.under(schedule)
     cta, warp, cluster = schedule.tile.cta, schedule.tile.warp, schedule.cluster
     size = problem.element_bytes
     roles, pingpong = schedule.specialised, schedule.roles.form == "pingpong"
@@ -231,15 +231,17 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
     if schedule.raster.along == "m":
         groups, across = -(-tall // schedule.raster.group), problem.operand_bytes[1]
         share = lefts * min(problem.m, schedule.raster.group * cluster.m * cta.m)
+        side = 0
     else:
         groups, across = -(-wide // schedule.raster.group), problem.operand_bytes[0]
         share = rights * min(problem.n, schedule.raster.group * cluster.n * cta.n)
-    results = problem.m * problem.n * problem.batches
+        side = 1
+    # Tiles of pixels may go on outside of the result, where nothing is read or written.
+    results = asked.m * asked.n * asked.batches
     # What all matrices of results share is read once.
-    once = (1 if own else problem.batches for own in problem.own)
+    once = (1 if own else asked.batches for own in asked.own)
     read = sum(
-        part * problem.batches // count
-        for part, count in zip(problem.operand_bytes, once, strict=True)
+        part * asked.batches // count for part, count in zip(asked.operand_bytes, once, strict=True)
     )
     return Counts(
         roles=roles,
@@ -282,7 +284,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         in_lines=schedule.epilogue.through == "lines",
         read_bytes=read + results * problem.matrix_bytes,
         written_bytes=results * problem.result_bytes,
-        along_bytes=share * problem.k * size,
+        along_bytes=problem.once(side, share * problem.k * size),
         batches=problem.batches,
         across_bytes=across,
         groups=groups,

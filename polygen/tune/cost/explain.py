@@ -36,6 +36,7 @@ def explain(device: Device, problem: Problem, cost: Cost, p: CostParameters) -> 
         p: the parameters it was made with.
     """
     c, total = cost.counts, cost.microseconds
+    problem = problem.merged  # all pixels, where these are the rows
     operations = 2 * problem.m * problem.n * problem.k * c.clusters // (c.clusters + c.others)
     size = f"m, n, k = {problem.m}, {problem.n}, {problem.k}"
     head = [

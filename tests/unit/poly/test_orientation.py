@@ -66,9 +66,10 @@ def test_m_and_n_change_their_places_and_k_and_batches_stay(name):
 
 
 def test_an_epilogue_in_rows_of_the_result_runs_along_m():
-    kinds = {e.name: e.kind for e in oriented_work(found("epilogue").work, EXCHANGED).reads}
+    one = found("epilogue")
+    work = oriented_work(one.work, one.matched, EXCHANGED)
+    kinds = {e.name: e.kind for e in work.reads}
     assert sorted(kinds.values()) == ["row", "strided"]  # the bias, the residual
-    work = oriented_work(found("epilogue").work, EXCHANGED)
     assert [w.kind for w in work.writes] == ["strided"]
     assert len(work.matrices) == 1
 

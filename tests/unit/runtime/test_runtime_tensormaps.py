@@ -136,6 +136,14 @@ def test_the_driver_gets_everything_innermost_first(driver_calls):
     assert driver_calls[1] == [(6, 2, 0x10000, [72, 20], [160], [64, 8], [1, 1], 0, 3, 2, 0)]
 
 
+def test_the_driver_gets_what_boxes_span(driver_calls):
+    found = stack(MapAxis(0, "B", 2), MapAxis(1, "M", 4, every=3), INNER)
+    assert found.box == (64, 4, 2) and found.every == (1, 3, 1)
+    assert "in boxes of 2 x 4 x 64 elements, every 1 x 3 x 1, swizzle" in str(found)
+    encode(0x10000, found)
+    assert driver_calls[1][0][5:7] == ([64, 12, 2], [1, 3, 1])
+
+
 @pytest.mark.parametrize("rank", [1, 2, 3, 4, 5])
 def test_the_driver_gets_maps_of_every_rank(driver_calls, rank):
     sizes, strides, box = (

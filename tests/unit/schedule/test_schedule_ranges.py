@@ -88,6 +88,10 @@ CASES: dict[str, list[tuple[Schedule, dict[str, Any], bool]]] = {
     "tile.cta.n": [(W, {"tile__cta__n": n}, n != 48) for n in (32, 96, 48)],
     "functions": [(W, {"functions": f}, f == "fast") for f in ("fast", "short", "exact")],
     "tile.part": [(W, {"tile__part": p}, p == 0) for p in (0, 64, -1)],
+    "tile.pixels": [
+        (base, {"tile__pixels": sides}, base is R and sides == (128,))
+        for base, sides in ((R, (128,)), (R, (64,)), (R, (2, 64)), (R, (0, 128)), (W, (64,)))
+    ],
     "tile.cta.k": [(W, {"tile__cta__k": k}, k % 32 == 0) for k in (32, 40, 64)]
     + [(R, {"tile__cta__k": k}, k % STEP == 0) for k in (16, 24, 48, 128)],
     "tile.warp.m": [(W, {"tile__warp__m": m}, m in (16, 64)) for m in (8, 16, 24, 64)],
