@@ -116,3 +116,16 @@ def test_a_kernel_checks_itself(arch):
     )
     assert kernel.check(sizes={"S": 30, "T": 70, "N": 40, "K": 72}).ok
     assert any("stores by index never meet" in one for one in kernel._generated.proofs)
+
+
+@pytest.mark.slow
+def test_a_row_that_two_blocks_store_is_a_race():
+    """The promise, broken: one number in rows of two tiles."""
+    kernel = pg.fuse(scatter, name="scattered").compile(
+        "bf16[T,K]", "bf16[N,K]", "s32[T]", "bf16[S,N]", arch="sm_90a"
+    )
+    x, w, out = ints(200, 40), ints(24, 40, seed=1), ints(300, 24, seed=2)
+    rows = different(200, 300)
+    rows[150] = rows[3]
+    report = kernel.emulation(x, w, rows, out).report
+    assert {finding.code for finding in report.findings} == {"race-write-write"}
