@@ -31,7 +31,8 @@ def stored(kernel, *operands):
     return np.asarray(done.results).astype(np.float64)
 
 
-@pytest.mark.parametrize("arch", [pytest.param("sm_80", marks=pytest.mark.slow), "sm_90a"])
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ARCHS)
 def test_ways_out_of_a_kernel(arch):
     """Rows and columns end inside of tiles; numbers that are no row are among the others."""
     fused = pg.fuse(scatter, name="scattered")
@@ -108,7 +109,7 @@ def test_programs_that_store_rows_by_index(name, arch):
     np.testing.assert_array_equal(stored(kernel, *operands), wanted)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", pytest.param("sm_90a", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("arch", [pytest.param("sm_80", marks=pytest.mark.slow), "sm_90a"])
 def test_a_kernel_checks_itself(arch):
     """Trial numbers are different; some are no rows."""
     kernel = pg.fuse(scatter, name="scattered").compile(
