@@ -287,6 +287,13 @@ class InstancePair:
         return f"{text} with {sizes}" if sizes else text
 
 
+def beyond(relation: Map, allowed: Map) -> Map | None:
+    """The pairs of a relation that are not allowed; None: there are none, which isl decides in half
+    the time that it takes to say which.
+    """
+    return None if relation.is_subset(allowed) else relation.subtract(allowed)
+
+
 def sample_pair(relation: UnionMap | Map) -> InstancePair | None:
     """One concrete pair of `relation`, with the smallest parameter values that admit one.
 

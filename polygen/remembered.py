@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from polygen.isl import Map, Set, dim_type, points
+from polygen.isl import Map, Set, beyond, dim_type, points
 
 # How many results of the operations below are kept; those of one kernel are some hundreds. Two
 # relations are one key only if they are equal: what is read back from emitted text finds what was
@@ -69,7 +69,8 @@ def composed(first: Map, second: Map) -> Map:
 @_by_content
 def without(relation: Map, other: Map) -> Map:
     """The pairs of one relation that another does not have."""
-    return relation.subtract(other).coalesce()
+    rest = beyond(relation, other)
+    return Map.empty(relation.get_space()) if rest is None else rest.coalesce()
 
 
 @_by_content

@@ -17,4 +17,5 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
+        optimized=False,  # templates compute nothing that could be folded
     )

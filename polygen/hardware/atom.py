@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -331,6 +331,36 @@ def _table(
     copies: int = 1,
 ) -> Integers:
     """`_prove`, of the pairs of the map."""
+    table = np.zeros((lanes, elements, 2), np.int64)
+    found = np.asarray(pairs, np.int64)
+    if found.shape == (len(pairs), 4) and (found >= 0).all():
+        slots, places = found[:, :2], found[:, 2:]
+        held = _counts(places, shape)
+        filled = _counts(slots, (lanes, elements))
+        whole = held is not None and bool((held == copies).all())
+        if whole and filled is not None and bool((filled <= 1).all()):
+            table[slots[:, 0], slots[:, 1]] = places
+            table.setflags(write=False)
+            return table
+    _refuse(pairs, lanes, elements, shape, where, copies)
+
+
+def _counts(found: Integers, shape: tuple[int, int]) -> Integers | None:
+    """How often each place of a shape is found; None: some are outside of it."""
+    if (found >= shape).any():
+        return None
+    return np.bincount(found[:, 0] * shape[1] + found[:, 1], minlength=shape[0] * shape[1])
+
+
+def _refuse(
+    pairs: Sequence[tuple[int, ...]],
+    lanes: int,
+    elements: int,
+    shape: tuple[int, int],
+    where: str,
+    copies: int,
+) -> NoReturn:
+    """Raise with the first pair of a map that makes it none of a fragment."""
     holders: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
     placed: dict[tuple[int, ...], tuple[int, ...]] = {}
     for lane, element, *position in pairs:
@@ -353,12 +383,6 @@ def _table(
         held.append(slot)
         placed[slot] = at
     missing = set(np.ndindex(*shape)) - {at for at, held in holders.items() if len(held) == copies}
-    if missing:
-        raise HardwareDataError(
-            f"does not cover the operand: no slot holds {min(missing)}", where=where
-        )
-    table = np.zeros((lanes, elements, 2), np.int64)
-    for (lane, element), at in placed.items():
-        table[lane, element] = at
-    table.setflags(write=False)
-    return table
+    raise HardwareDataError(
+        f"does not cover the operand: no slot holds {min(missing)}", where=where
+    )

@@ -130,14 +130,15 @@ def build(name: str, table: dict[str, Any]) -> Swizzle:
                 f"the {which} is not {made.period} rows x {made.block} chunks: see {witness}",
                 where=where,
             )
-    for row, chunk, kept, place in pairs:
-        formula = int(made.place(np.asarray(row), np.asarray(chunk)))
-        if kept != row or place != formula:
-            raise HardwareDataError(
-                f"the map sends row {row} chunk {chunk} to row {kept} chunk {place}",
-                where=where,
-                why=f"the formula keeps the row and gives chunk {formula}",
-            )
+    rows, chunks, kept_rows, places = np.asarray(pairs).T
+    formulas = made.place(rows, chunks)
+    for at in np.flatnonzero((kept_rows != rows) | (places != formulas)):
+        row, chunk, kept, place = pairs[at]
+        raise HardwareDataError(
+            f"the map sends row {row} chunk {chunk} to row {kept} chunk {place}",
+            where=where,
+            why=f"the formula keeps the row and gives chunk {formulas[at]}",
+        )
     return made
 
 

@@ -137,8 +137,8 @@ def _check_use(
         earlier = same_agent(
             remembered.composed(remembered.composed(cells, step), own.reverse()), agents
         )
-        wrong = earlier.subtract(order.before(name, leaf))
-        if not wrong.is_empty():
+        wrong = isl.beyond(earlier, order.before(name, leaf))
+        if wrong is not None:
             raise VerifyError(
                 f"counters: {leaf} runs before its counter is there: {isl.sample_pair(wrong)}",
                 where=_WHERE,
@@ -147,8 +147,8 @@ def _check_use(
         if name == leaf:
             continue
         same = same_agent(remembered.composed(own, cells.reverse()), agents)
-        wrong = same.subtract(order.before(leaf, name))
-        if not wrong.is_empty():
+        wrong = isl.beyond(same, order.before(leaf, name))
+        if wrong is not None:
             raise VerifyError(
                 f"counters: {leaf} runs when its counter has gone on: {isl.sample_pair(wrong)}",
                 where=_WHERE,
@@ -186,8 +186,8 @@ def _check_passing(
             )
             if x == y and x in skips:
                 pairs = pairs.subtract(pairs.domain().identity())
-            wrong = pairs.subtract(order.before(x, y))
-            if not wrong.is_empty():
+            wrong = isl.beyond(pairs, order.before(x, y))
+            if wrong is not None:
                 raise VerifyError(
                     f"counters: {x} leaves the order of versions: {isl.sample_pair(wrong)}",
                     where=_WHERE,
@@ -269,8 +269,8 @@ def check_turns(order: Order, sync: Sync) -> None:
         raise VerifyError(f"counters: {sync.name} does not begin with agent 0", where=_WHERE)
     mine = takes.apply_range(order.model.next(sync.buffers[0], count)).apply_range(takes.reverse())
     mine = same_agent(mine, agents)
-    wrong = mine.subtract(order.before(sync.wait, sync.wait))
-    if not wrong.is_empty():
+    skewed = isl.beyond(mine, order.before(sync.wait, sync.wait))
+    if skewed is not None:
         raise VerifyError(
-            f"counters: turns are taken out of order: {isl.sample_pair(wrong)}", where=_WHERE
+            f"counters: turns are taken out of order: {isl.sample_pair(skewed)}", where=_WHERE
         )

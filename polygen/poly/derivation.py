@@ -56,8 +56,8 @@ class Derivation:
         # Values before slots: what a reader lacks says more than who comes too early to write.
         for need in sorted(self.dependences, key=lambda need: need.kind == "reuse"):
             first, then = order.times[need.source.name], order.times[need.target.name]
-            wrong = need.relation.subtract(earlier(first, then))
-            if not wrong.is_empty():
+            wrong = isl.beyond(need.relation, earlier(first, then))
+            if wrong is not None:
                 fields = dict(self.program.fields)
                 field = fields.get(need.buffer.name.partition("_")[0])
                 raise IllegalSchedule(

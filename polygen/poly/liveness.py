@@ -69,8 +69,8 @@ def _late_signal(order: Order, when: dict[str, isl.Map]) -> str | None:
     for sync in order.links:
         for signal, _ in signals_of(sync) if sync.kind != "bar" else ():
             forward = isl.Map.lex_lt_map(when[signal], when[sync.wait])
-            wrong = order.relation(sync, signal).subtract(forward)
-            if not wrong.is_empty():
+            wrong = isl.beyond(order.relation(sync, signal), forward)
+            if wrong is not None:
                 pair = isl.sample_pair(wrong)
                 return f"{sync.name} waits for ever: {pair} is a signal that comes later"
     return None
@@ -87,7 +87,7 @@ def _left_order(order: Order, when: dict[str, isl.Map]) -> str | None:
     }
     for wait, signal in pairs:
         forward = isl.Map.lex_lt_map(when[wait], when[signal])
-        wrong = order.before(wait, signal).subtract(forward)
-        if not wrong.is_empty():
+        wrong = isl.beyond(order.before(wait, signal), forward)
+        if wrong is not None:
             return f"a tree leaves the order of all: {isl.sample_pair(wrong)}"
     return None

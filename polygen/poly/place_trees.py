@@ -8,6 +8,8 @@ what `refine` proves.
 
 from __future__ import annotations
 
+import functools
+import re
 from dataclasses import dataclass
 
 from polygen import isl
@@ -16,6 +18,7 @@ from polygen.poly.tile_program import Place, SyncStatement, TileProgram, TileSta
 from polygen.poly.tile_tree import Leaf, Loop, Node, filtered, isl_text, leaves
 
 _PARAM, _SET = isl.dim_type.param, isl.dim_type.set
+_ANY, _MOST_DOMAINS = "any_leaf", 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +67,15 @@ def _place_tree(
     program: TileProgram, tree: Node, place: Place, own: list[TileStatement | SyncStatement]
 ) -> PlaceTree:
     domains = {leaf.name: _domain(program, leaf) for leaf in own}
-    agents = tuple(a for a in place.agents if any(_names(d, a) for d in domains.values()))
+    agents = tuple(a for a in place.agents if any(a in named for _, named in domains.values()))
     parameters = (*program.parameters, *agents)
     prefix = f"[{','.join(parameters)}] -> "
     calls = {leaf.name: _call(leaf) for leaf in own}
     instances = {leaf.name: f"{calls[leaf.name]}[{','.join(leaf.loops)}]" for leaf in own}
     pieces = []
     for leaf in own:
-        named = domains[leaf.name].set_tuple_name(calls[leaf.name])
-        pieces.append(str(named).partition("{")[2].rpartition("}")[0].strip())
+        said = domains[leaf.name][0].replace(f"{_ANY}[", f"{calls[leaf.name]}[")
+        pieces.append(said.partition("{")[2].rpartition("}")[0].strip())
     bounds = [
         f"0 <= {a} < {n}" for a, n in zip(place.agents, place.counts, strict=True) if a in agents
     ]
@@ -103,17 +106,23 @@ def _variables(node: Node) -> tuple[str, ...]:
     return tuple(dict.fromkeys(v for child in node.children for v in _variables(child)))
 
 
-def _names(domain: isl.Set, parameter: str) -> bool:
-    return domain.find_dim_by_name(_PARAM, parameter) >= 0
-
-
-def _domain(program: TileProgram, leaf: TileStatement | SyncStatement) -> isl.Set:
-    """A leaf's instances over its loops; agents that matter are parameters."""
+def _domain(
+    program: TileProgram, leaf: TileStatement | SyncStatement
+) -> tuple[str, frozenset[str]]:
+    """A leaf's instances over its loops, and the agents that matter, which are parameters."""
+    text = leaf.domain
     if isinstance(leaf, TileStatement):
-        domain = isl.Set(f"{program.prefix}{{ {leaf.domain} }}")
-    else:
-        domain = isl.Set(leaf.domain)
-    place = leaf.place
+        text = f"{program.prefix}{{ {text} }}"
+    # Many leaves of a place stand in the same loops, and differ by their names alone.
+    nameless = re.sub(rf"\b{leaf.name}\[", f"{_ANY}[", text)
+    return _over_loops(nameless, leaf.place, f"{program.prefix}{{ : {program.context} }}")
+
+
+@functools.lru_cache(maxsize=_MOST_DOMAINS)
+def _over_loops(text: str, place: Place, context: str) -> tuple[str, frozenset[str]]:
+    """Instances over loops and agents that matter, of the text of a set over agents and loops."""
+    agents = set()
+    domain = isl.Set(text)
     for agent, count in reversed(list(zip(place.agents, place.counts, strict=True))):
         position = place.agents.index(agent)
         known = isl.Set.universe(domain.get_space())
@@ -123,8 +132,9 @@ def _domain(program: TileProgram, leaf: TileStatement | SyncStatement) -> isl.Se
         if not free.involves_dims(_SET, position, 1):
             domain = domain.project_out(_SET, position, 1)
             continue
+        agents.add(agent)
         end = domain.dim(_PARAM)
         domain = domain.set_dim_name(_SET, position, agent)
         domain = domain.move_dims(_PARAM, end, _SET, position, 1).set_dim_name(_PARAM, end, agent)
-    context = isl.Set(f"{program.prefix}{{ : {program.context} }}")
-    return domain.gist_params(context).coalesce()
+    found = domain.gist_params(isl.Set(context)).coalesce()
+    return str(found.set_tuple_name(_ANY)), frozenset(agents)

@@ -163,8 +163,8 @@ class _Refinement:
             for n in range(agents):
                 by_name = by_name.equate(_IN, n, _OUT, n)
             by_name = by_name.intersect_domain(domain).intersect_range(domain)
-            wrong = self.order.before(group, group).subtract(by_name)
-            if not wrong.is_empty():
+            wrong = isl.beyond(self.order.before(group, group), by_name)
+            if wrong is not None:
                 raise VerifyError(
                     f"groups: {group} is closed out of order: {isl.sample_pair(wrong)}",
                     where=_WHERE,
@@ -257,10 +257,10 @@ class _Refinement:
             source, target = str(need.get_tuple_name(_IN)), str(need.get_tuple_name(_OUT))
             there = need.intersect_domain(self.times[source].domain())
             there = there.intersect_range(self.times[target].domain())
-            wrong = there.subtract(self.order.before(source, target))
-            if not wrong.is_empty():  # what is left leads from one agent to another
+            wrong = isl.beyond(there, self.order.before(source, target))
+            if wrong is not None:  # what is left leads from one agent to another
                 wrong, _ = self.order.uncovered(source, target, wrong)
-            if not wrong.is_empty():
+            if wrong is not None and not wrong.is_empty():
                 raise VerifyError(
                     f"order: tiles of the program run in the wrong order: {isl.sample_pair(wrong)}",
                     where=_WHERE,

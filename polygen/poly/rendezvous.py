@@ -167,13 +167,19 @@ def _retire(
     place = work.facts[before].place
     work.put(name, "retire", loops, domain, place, (before,), level, when, executes=executes)
     order = work.order()
-    most = max(need.buffer.slots for need in needs)
-    for pending in range(most, -1, -1):
+    found: Sync | None = None
+    least, most = -1, max(need.buffer.slots for need in needs)
+    while least < most:  # what a wait keeps, one that leaves fewer groups keeps as well
+        pending = (least + most + 1) // 2
         sync = Sync("retire", name, name, unit=unit, pending=pending)
         trial = order.having((*work.syncs, sync))
-        if not any(trial.is_open(_unfenced(need)) for need in needs):
-            work.add(sync)
-            return
+        if any(trial.is_open(_unfenced(need)) for need in needs):
+            most = pending - 1
+        else:
+            found, least = sync, pending
+    if found is not None:
+        work.add(found)
+        return
     need = needs[0]
     raise IllegalSchedule(
         f"no wait completes what {need.target.name} needs of {need.source.name}: "

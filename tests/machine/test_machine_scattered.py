@@ -31,7 +31,8 @@ def stored(kernel, *operands):
     return np.asarray(done.results).astype(np.float64)
 
 
-@pytest.mark.parametrize("arch", [pytest.param("sm_80", marks=pytest.mark.slow), "sm_90a"])
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ARCHS)
 def test_ways_out_of_a_kernel(arch):
     """Rows and columns end inside of tiles; numbers that are no row are among the others."""
     fused = pg.fuse(scatter, name="scattered")
@@ -108,7 +109,7 @@ def test_programs_that_store_rows_by_index(name, arch):
     np.testing.assert_array_equal(stored(kernel, *operands), wanted)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", pytest.param("sm_90a", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("arch", [pytest.param("sm_80", marks=pytest.mark.slow), "sm_90a"])
 def test_a_kernel_checks_itself(arch):
     """Trial numbers are different; some are no rows."""
     kernel = pg.fuse(scatter, name="scattered").compile(
@@ -116,3 +117,16 @@ def test_a_kernel_checks_itself(arch):
     )
     assert kernel.check(sizes={"S": 30, "T": 70, "N": 40, "K": 72}).ok
     assert any("stores by index never meet" in one for one in kernel._generated.proofs)
+
+
+@pytest.mark.slow
+def test_a_row_that_two_blocks_store_is_a_race():
+    """The promise, broken: one number in rows of two tiles."""
+    kernel = pg.fuse(scatter, name="scattered").compile(
+        "bf16[T,K]", "bf16[N,K]", "s32[T]", "bf16[S,N]", arch="sm_90a"
+    )
+    x, w, out = ints(200, 40), ints(24, 40, seed=1), ints(300, 24, seed=2)
+    rows = different(200, 300)
+    rows[150] = rows[3]
+    report = kernel.emulation(x, w, rows, out).report
+    assert {finding.code for finding in report.findings} == {"race-write-write"}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import polygen as pg
+from polygen.adapters.forms import Form, most_general
 from polygen.cli.accuracy import expected
 from polygen.cli.trial import random_operands
 from polygen.errors import (
@@ -13,9 +14,12 @@ from polygen.errors import (
     TraceError,
     UnsupportedProgram,
 )
+from polygen.frontend.build import build_program
+from polygen.frontend.dtypes import BF16, S32
 from polygen.frontend.evaluate import evaluate, reference
 from polygen.poly.prologue_proofs import prove_prologues
 from polygen.poly.scop import scop
+from polygen.tune.tuner import describe
 
 X, W, R, OUT = "f16[T,K]", "f16[N,K]", "s32[T]", "f32[S,N]"
 
@@ -239,3 +243,15 @@ def test_rows_that_are_named_twice_are_found_on_request():
     pg.check_rows(np.array([3, 0, 3]), 4)
     with pytest.raises(ArgumentError, match=r"rows 1 and 3 are both row 0 .*Name every row once"):
         pg.check_rows(np.array([3, 0, 2, 0, 3]), 4, unique=True)
+
+
+def test_who_makes_results_of_its_own_refuses_it():
+    """Tuning compares new arrays, and libraries take arguments to stay as they are."""
+    with pytest.raises(UnsupportedProgram, match=r"out is stored into.*Tune the function that"):
+        describe(pg.fuse(scatter), (X, W, R, OUT), arch="sm_80", sizes=dict.fromkeys("TKSN", 64))
+    forms = [
+        Form("x", BF16, (5, 8)), Form("w", BF16, (7, 8)), Form("rows", S32, (5,)),
+        Form("out", BF16, (9, 7)),
+    ]  # fmt: skip
+    with pytest.raises(UnsupportedProgram, match=r"out is stored into.*Call what pg.fuse gives"):
+        most_general(lambda ts: build_program(scatter, "f", "f", ts), forms)
