@@ -138,16 +138,17 @@ def half_planes(match: Match, fusion: Fusion, read: Mapping[str, isl.Set]) -> tu
 
 def said(planes: tuple[HalfPlane, ...]) -> str:
     """Half planes for people: ``m - n >= 0 and -m + n + 63 >= 0``."""
-    return " and ".join(f"{_sum(plane)} >= 0" for plane in planes)
+    return " and ".join(f"{linear(a, 'm', b, 'n', c)} >= 0" for a, b, c in planes)
 
 
-def _sum(plane: HalfPlane) -> str:
+def linear(a: int, first: str, b: int, second: str, number: int) -> str:
+    """A form of two names as text, of isl and of C: ``2 * m - n + 3``."""
     text = ""
-    for factor, name in zip(plane, ("m", "n", ""), strict=True):
-        size = abs(factor)
+    for factor, name in ((a, first), (b, second), (number, "")):
         if not factor:
             continue
-        term = name if size == 1 and name else f"{size}*{name}" if name else str(size)
+        size = str(abs(factor))
+        term = size if not name else name if size == "1" else f"{size} * {name}"
         sign = ("-" if factor < 0 else "") if not text else (" - " if factor < 0 else " + ")
         text += sign + term
     return text or "0"

@@ -23,7 +23,7 @@ from polygen import isl
 from polygen.errors import VerifyError
 from polygen.poly.legality import Proof
 from polygen.poly.match import Match
-from polygen.poly.needed import HalfPlane, said
+from polygen.poly.needed import HalfPlane, linear, said
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
@@ -68,15 +68,19 @@ class TileDomain:
             across: the number across.
             quotient: how a quotient that is rounded down is written.
         """
-        return [quotient(_plus(-b, across, -c + a - 1), a) for a, b, c in self.along(dim) if a > 0]
+        return [
+            quotient(linear(0, "", -b, across, -c + a - 1), a)
+            for a, b, c in self.along(dim)
+            if a > 0
+        ]
 
     def last(self, dim: str, across: str, quotient: Quotient) -> list[str]:
         """Numbers along, of which the least is the last inside; arguments as of `first`."""
-        return [quotient(_plus(b, across, c), -a) for a, b, c in self.along(dim) if a < 0]
+        return [quotient(linear(0, "", b, across, c), -a) for a, b, c in self.along(dim) if a < 0]
 
     def crossed(self, dim: str, across: str) -> list[str]:
         """What is not negative where there are any inside; arguments as of `first`."""
-        return [_plus(b, across, c) for a, b, c in self.along(dim) if a == 0]
+        return [linear(0, "", b, across, c) for a, b, c in self.along(dim) if a == 0]
 
     def count(self, m: int, n: int) -> int:
         """Tiles inside of a matrix of m x n elements."""
@@ -89,7 +93,7 @@ class TileDomain:
 
     def has_text(self, row: str, column: str) -> str:
         """The same as C."""
-        return " && ".join(f"{_plane(plane, row, column)} >= 0" for plane in self.planes)
+        return " && ".join(f"{linear(a, row, b, column, c)} >= 0" for a, b, c in self.planes)
 
 
 @lru_cache(maxsize=1024)
@@ -107,20 +111,6 @@ def _count(planes: tuple[HalfPlane, ...], tall: int, wide: int) -> int:
                 behind = 0
         found += max(behind - first, 0)
     return found
-
-
-def _plus(factor: int, variable: str, number: int) -> str:
-    """``2 * across - 1``."""
-    term = {0: "", 1: variable, -1: f"-{variable}"}.get(factor, f"{factor} * {variable}")
-    if not term:
-        return str(number)
-    return f"{term} {'+' if number > 0 else '-'} {abs(number)}" if number else term
-
-
-def _plane(plane: HalfPlane, row: str, column: str) -> str:
-    terms = [_plus(factor, name, 0) for factor, name in zip(plane, (row, column), strict=False)]
-    number = str(plane[2]) if plane[2] or not any(plane[:2]) else ""
-    return " + ".join(t for t in (*(t for t in terms if t != "0"), number) if t)
 
 
 def tile_planes(elements: tuple[HalfPlane, ...], tile: tuple[int, int]) -> tuple[HalfPlane, ...]:
@@ -194,8 +184,7 @@ def prove_tile_domain(domain: TileDomain, instances: isl.UnionSet, tiles: isl.Un
     Raises:
         VerifyError: a product is outside, with its tile.
     """
-    planes = " and ".join(f"{_plane(plane, 'm', 'n')} >= 0" for plane in domain.planes)
-    inside = isl.UnionSet(f"{{ [m, n] : {planes} }}")
+    inside = isl.UnionSet(f"{{ [m, n] : {said(domain.planes)} }}")
     outside = tiles.intersect_domain(instances).subtract_range(inside)
     if not outside.is_empty():
         raise VerifyError(
@@ -229,7 +218,9 @@ def prove_numbered(domain: TileDomain, dim: str, group: int) -> tuple[Proof, ...
 
 def _prove_columns(domain: TileDomain, dim: str) -> None:
     """In a column, the tiles inside are those from the first to the last of the formulas."""
-    planes = " and ".join(f"{_plane(p, 'a', 'c')} >= 0" for p in domain.along(dim))
+    planes = " and ".join(
+        f"{linear(a, 'a', b, 'c', number)} >= 0" for a, b, number in domain.along(dim)
+    )
     own = "0 <= a < along and c >= 0"
     wanted = isl.Set(f"[along] -> {{ [a, c] : {own} and {planes} }}")
     conditions = [f"a >= {one}" for one in domain.first(dim, "c", in_isl)]

@@ -45,7 +45,7 @@ READ = {
         "-m + n + 63 >= 0 and m - n + 63 >= 0",
     ),
     "by distance": (masked(lambda i, j: abs(i - j) <= 5), "-m + n + 5 >= 0 and m - n + 5 >= 0"),
-    "turned round": (masked(lambda i, j: ~(2 * i + 3 > j)), "-2*m + n - 3 >= 0"),
+    "turned round": (masked(lambda i, j: ~(2 * i + 3 > j)), "-2 * m + n - 3 >= 0"),
     "either": (
         masked(lambda i, j: (i > j + 9) | ((i > j + 4) & (j > 3))), "m - n - 5 >= 0",
     ),
