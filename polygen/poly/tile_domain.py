@@ -27,8 +27,9 @@ from polygen.poly.needed import HalfPlane, linear, said
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
-# Factors and numbers with which a tile's number stays one of 32 bits.
-_LARGEST_FACTOR, _LARGEST_NUMBER = 16, 2**28
+# A matrix has less than 2^31 rows and columns, so that with factors of a quarter of a tile's, and
+# such a number, a kernel that counts in 32 bits does not count too far.
+_SHARE, _LARGEST_NUMBER = 4, 2**28
 
 Quotient = Callable[[str, int], str]
 
@@ -128,7 +129,9 @@ def tile_planes(elements: tuple[HalfPlane, ...], tile: tuple[int, int]) -> tuple
         greatest = c + max(a, 0) * (tile[0] - 1) + max(b, 0) * (tile[1] - 1)
         by = math.gcd(a * tile[0], b * tile[1]) or 1
         plane = (a * tile[0] // by, b * tile[1] // by, greatest // by)
-        small = max(map(abs, plane[:2])) <= _LARGEST_FACTOR and abs(plane[2]) <= _LARGEST_NUMBER
+        small = abs(plane[2]) <= _LARGEST_NUMBER and all(
+            abs(factor) * _SHARE <= extent for factor, extent in zip(plane, tile, strict=False)
+        )
         if small and min(plane) < 0:
             found.append(plane)
     return tuple(dict.fromkeys(found))

@@ -11,13 +11,14 @@ from functools import cache, wraps
 
 import numpy as np
 import pytest
-from generated import SCHEDULE
+from generated import SCHEDULE, edited
 
 import polygen as pg
 from polygen.check import emulate
 from polygen.frontend.evaluate import evaluate
 from polygen.kernel import Kernel
 from polygen.machine import mma, wgmma
+from polygen.runtime.nvrtc import compile_source
 from polygen.schedule.model import (
     Cluster,
     CtaTile,
@@ -198,3 +199,43 @@ def test_results_are_right_and_tiles_outside_have_no_products(name, products):
         a_tile = rows * cluster.m * columns * cluster.n * depth
         one = plan.atom.m * (plan.tiles.warp[1] if plan.launch.persistent else plan.atom.n)
         assert sum(products) == inside * -(-k // depth) * a_tile // (one * plan.atom.k)
+
+
+# kernel, what is wrong, the CUDA text and what it is changed to
+FAULTS = [
+    (
+        "roles, lower", "the first tile of a column has no product",
+        ("min(max(low, across),", "min(max(low, across + 1),"),
+    ),
+    (
+        "roles, lower", "one tile fewer has products",
+        ("int inside = (domain_items -", "int inside = (domain_items - 1 -"),
+    ),
+    (
+        "roles, upper", "tiles with products are not passed over",
+        ("place + inside : place", "place : place"),
+    ),
+    (
+        "warps, lower", "tiles on the diagonal have no products",
+        ("b_m - 2 * b_n >= 0;", "b_m - 2 * b_n >= 1;"),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(("name", "fault", "edit"), FAULTS)
+def test_faults_are_found(name, fault, edit):
+    made = kernel(name)
+    source = few_blocks(replace(made.passes.source, text=edited(made.source, [edit])))
+    ptx = compile_source(source).ptx
+    found = False
+    for m, n, k in CASES[name][3]:
+        sizes = {"M": m, "N": n, "K": k}
+        given = operands(made, sizes)
+        arrays = {t.name: a for t, a in zip(made.program.inputs, given, strict=True)}
+        (wanted,) = evaluate(made.program, arrays, sizes)
+        done = emulate(made.program, source, ptx, given)
+        same = np.array_equal(done.results.astype(np.float32), wanted.astype(np.float32))
+        found = found or bool(done.report.findings) or not same
+    assert found, fault
