@@ -107,6 +107,7 @@ MASKS = {
 }
 ADDED = (*PLAIN, "bf16[M,N]", "f32[N]")
 FROM_REGISTERS = replace(SCHEDULE, epilogue=Epilogue(through="registers"))
+WIDE = ((136, 1160, 40),)  # more columns of tiles than a walk passes over at once
 SMALL, LARGE = ((136, 104, 72), (40, 200, 40)), ((200, 264, 136), (330, 72, 72))
 WARPS = {
     "warps, lower": (lower, PLAIN, SCHEDULE, SMALL),
@@ -117,9 +118,9 @@ WARPS = {
 }
 ROLES = {
     "roles, lower": (lower, PLAIN, roles(), LARGE),
-    "roles, upper": (upper, PLAIN, roles(through="lines"), LARGE),
+    "roles, upper": (upper, PLAIN, roles(through="lines"), (*LARGE, *WIDE)),
     "roles, band": (band, PLAIN, replace(roles(), raster=Raster("n", 3)), LARGE),
-    "roles, steep": (steep, PLAIN, roles(), LARGE[:1]),
+    "roles, steep": (steep, PLAIN, roles(), WIDE),
     "roles, beyond": (beyond, PLAIN, roles(), LARGE[:1]),
     "roles, batches": (lower, BATCHED, roles(), LARGE[:1]),
     "roles, residual": (residual, ADDED, roles(), LARGE[:1]),
@@ -213,7 +214,7 @@ FAULTS = [
     ),
     (
         "roles, upper", "tiles with products are not passed over",
-        ("place + inside : place", "place : place"),
+        ("low + place + own.end - own.begin;", "low + place;"),
     ),
     (
         "warps, lower", "tiles on the diagonal have no products",
