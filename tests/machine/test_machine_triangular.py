@@ -129,7 +129,7 @@ ROLES = {
     "roles, cluster": (upper, PLAIN, roles(cluster=Cluster(2, 1)), LARGE[:1]),
 }
 CASES = WARPS | ROLES
-QUICK, SLOW = ("warps, upper", "roles, steep"), [pytest.mark.slow, pytest.mark.sample(3)]
+QUICK, SLOW = ("roles, steep",), [pytest.mark.slow, pytest.mark.sample(3)]
 
 
 @cache

@@ -156,7 +156,6 @@ TREES = [
     ("warps", "warps", "inside = 1 and 0 <= k < k_tiles", "inside = 1 and 0 <= k < k_tiles - 1"),
     ("warps", "warps", "mma[k, s, m, n] : inside = 1", "mma[k, s, m, n] : inside = 2"),
     ("ping-pong, from registers", "consumer", "i < inside", "i < inside - 1"),
-    ("ping-pong, from registers", "producer", "i < inside", "i < inside - 1"),
     ("ping-pong, from registers", "producer", "i < inside", "i <= inside"),
 ]
 
