@@ -12,7 +12,7 @@ from polygen.poly.depth import linear
 from polygen.poly.depth import sums as sums_of_axes
 from polygen.poly.fusion import Fusion, fuse
 from polygen.poly.match import Match, match
-from polygen.poly.needed import half_planes, needed, restricted
+from polygen.poly.needed import read_domain, restricted
 from polygen.poly.orientation import oriented, oriented_work
 from polygen.poly.pointwise import Pointwork, pointwork
 from polygen.poly.prologue import prologues, without_prologues
@@ -122,9 +122,9 @@ def analysed(program: Program, *, in_tile: bool = False) -> Analysed:
     model = scop(statements, passes=times)
     fusion = fuse(statements, model, times)
     matched = match(statements, fusion, computed, program.inputs, several)
-    read = needed(statements)
-    planes = half_planes(matched, fusion, read)
+    planes = read_domain(statements, matched, fusion)
     if planes:
-        matched, model = replace(matched, domain=planes), restricted(model, read)
+        matched = replace(matched, domain=planes)
+        model = restricted(model, matched, fusion)
     prospect = Prospect(matched, pointwork(statements, fusion, matched, split))
     return Analysed(products, model, fusion, prospect, split.passes)

@@ -16,6 +16,7 @@ from polygen.poly.tile_program import INSIDE
 WALK = "domain"
 # Tiles with products of one matrix, and of all matrices.
 TILES, ITEMS = "domain_tiles", "domain_items"
+_TOGETHER = 8  # columns that a walk passes over at once
 
 
 def walk_parts(plan: KernelPlan) -> dict[str, Any]:
@@ -26,6 +27,7 @@ def walk_parts(plan: KernelPlan) -> dict[str, Any]:
     behind = [f"{last} + 1" for last in domain.last(dim, "across", _quotient)]
     return {
         "dim": dim,
+        "together": _TOGETHER,
         "first": _folded("max", ["low", *domain.first(dim, "across", _quotient)]),
         "last": _folded("min", ["high", *behind]),
         "crossed": [f"if ({one} < 0) end = begin;" for one in domain.crossed(dim, "across")],

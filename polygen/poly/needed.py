@@ -10,10 +10,10 @@
 2. When a condition may hold is a pair of sets, of where it may be true and where it may be false:
    comparisons of quasi-affine forms of coordinates and whole numbers, joined by and, or, not.
    Anything else may be both, everywhere. So what is found is never less than what is read.
-3. The products' statements are restricted to it, and so are the reads of their sums (`restricted`):
-   dependences, tiles and proofs are those of this smaller program.
-4. Its hull in rows and columns of the result are half planes (`half_planes`), which say which tiles
+3. Its hull in rows and columns of the result are half planes (`half_planes`), which say which tiles
    of a kernel have a product at all (`polygen.poly.tile_domain`).
+4. The products' statements are restricted to these, and so are the reads of their sums
+   (`restricted`): dependences, tiles and proofs are those of this smaller program.
 
 Coordinates are f32 numbers in the kernel, exact up to 2^24. Forms have small factors and numbers
 here, so that one that could be rounded to the other side of zero has two coordinates beyond 2^20,
@@ -26,6 +26,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from polygen import isl
+from polygen.errors import VerifyError
 from polygen.frontend.program import (
     Access,
     Affine,
@@ -37,12 +38,13 @@ from polygen.frontend.program import (
     Program,
 )
 from polygen.poly.fusion import Fusion
-from polygen.poly.match import Match
+from polygen.poly.match import Match, Multiplied
 from polygen.poly.scop import Scop, must_flow, reuse_dependences
 
 HalfPlane = tuple[int, int, int]  # (a, b, c): the points with a*m + b*n + c >= 0
 
 _LARGEST_FACTOR, _LARGEST_NUMBER = 16, 2**20
+_MOST_OPERATIONS = 5_000_000  # of isl: half a second
 _ALWAYS = "1 = 1"
 _COMPARED = {
     "ge": (">=", "<"), "gt": (">", "<="), "le": ("<=", ">"), "lt": ("<", ">="),
@@ -72,17 +74,35 @@ def needed(program: Program) -> dict[str, isl.Set]:
     return {name: one for name, one in found.items() if not _everything(one).is_subset(one)}
 
 
-def restricted(model: Scop, read: Mapping[str, isl.Set]) -> Scop:
-    """The model with sums made, and read, only where somebody needs them.
+def read_domain(program: Program, match: Match, fusion: Fusion) -> tuple[HalfPlane, ...]:
+    """The half planes in which any sum is read; () where that is everywhere, or takes too long.
+
+    Args:
+        program: products and pointwise statements.
+        match: the products.
+        fusion: of the statements.
+    """
+    try:
+        with isl.operations_budget(_MOST_OPERATIONS, "what is read of sums"):
+            return half_planes(match, fusion, needed(program))
+    except VerifyError:
+        return ()
+
+
+def restricted(model: Scop, match: Match, fusion: Fusion) -> Scop:
+    """The model with sums made, and read, only inside the half planes of a match.
 
     Args:
         model: of the program.
-        read: what `needed` found.
+        match: the products.
+        fusion: of the statements.
     """
-    pieces = [_everything(one).subtract(one).set_tuple_name(name) for name, one in read.items()]
     unread = isl.UnionSet("{ }")
-    for piece in pieces:
-        unread = unread.union(isl.UnionSet.from_set(piece))
+    for one in match.products:
+        axes = ",".join(_axes(match, fusion, one))
+        inside = isl.Set(f"{{ [{axes}] : {said(match.domain)} }}")
+        outside = inside.complement().set_tuple_name(one.contraction.write.name)
+        unread = unread.union(isl.UnionSet.from_set(outside))
     domain = model.domain.subtract(model.writes.intersect_range(unread).domain())
     reads = model.reads.subtract(model.reads.intersect_range(unread)).intersect_domain(domain)
     writes, order = model.writes.intersect_domain(domain), model.order.intersect_domain(domain)
@@ -95,6 +115,12 @@ def restricted(model: Scop, read: Mapping[str, isl.Set]) -> Scop:
         flow=must_flow(reads, writes, order),
         reuse=reuse_dependences(reads, writes, order),
     )
+
+
+def _axes(match: Match, fusion: Fusion, one: Multiplied) -> list[str]:
+    """The dims of a product's axes."""
+    dims = match.dims(fusion.iterators(one.contraction.name))
+    return [dims[str(index)] for index in one.contraction.write.index]
 
 
 def half_planes(match: Match, fusion: Fusion, read: Mapping[str, isl.Set]) -> tuple[HalfPlane, ...]:
@@ -113,11 +139,9 @@ def half_planes(match: Match, fusion: Fusion, read: Mapping[str, isl.Set]) -> tu
         name = one.contraction.write.name
         if name not in read:
             return ()
-        dims = match.dims(fusion.iterators(one.contraction.name))
         if any(not isinstance(index, str) for index in one.contraction.write.index):
             return ()
-        axes = [dims[str(index)] for index in one.contraction.write.index]
-        place = isl.Map(f"{{ [{','.join(axes)}] -> [m, n] }}")
+        place = isl.Map(f"{{ [{','.join(_axes(match, fusion, one))}] -> [m, n] }}")
         own = read[name].apply(place)
         whole = own if whole is None else whole.union(own)
     known = isl.BasicSet("{ [m, n] : m >= 0 and n >= 0 }")
@@ -138,16 +162,17 @@ def half_planes(match: Match, fusion: Fusion, read: Mapping[str, isl.Set]) -> tu
 
 def said(planes: tuple[HalfPlane, ...]) -> str:
     """Half planes for people: ``m - n >= 0 and -m + n + 63 >= 0``."""
-    return " and ".join(f"{_sum(plane)} >= 0" for plane in planes)
+    return " and ".join(f"{linear(a, 'm', b, 'n', c)} >= 0" for a, b, c in planes)
 
 
-def _sum(plane: HalfPlane) -> str:
+def linear(a: int, first: str, b: int, second: str, number: int) -> str:
+    """A form of two names as text, of isl and of C: ``2 * m - n + 3``."""
     text = ""
-    for factor, name in zip(plane, ("m", "n", ""), strict=True):
-        size = abs(factor)
+    for factor, name in ((a, first), (b, second), (number, "")):
         if not factor:
             continue
-        term = name if size == 1 and name else f"{size}*{name}" if name else str(size)
+        size = str(abs(factor))
+        term = size if not name else name if size == "1" else f"{size} * {name}"
         sign = ("-" if factor < 0 else "") if not text else (" - " if factor < 0 else " + ")
         text += sign + term
     return text or "0"

@@ -23,12 +23,13 @@ from polygen import isl
 from polygen.errors import VerifyError
 from polygen.poly.legality import Proof
 from polygen.poly.match import Match
-from polygen.poly.needed import HalfPlane, said
+from polygen.poly.needed import HalfPlane, linear, said
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
-# Factors and numbers with which a tile's number stays one of 32 bits.
-_LARGEST_FACTOR, _LARGEST_NUMBER = 16, 2**28
+# A matrix has less than 2^31 rows and columns, so that with factors of a quarter of a tile's, and
+# such a number, a kernel that counts in 32 bits does not count too far.
+_SHARE, _LARGEST_NUMBER = 4, 2**28
 
 Quotient = Callable[[str, int], str]
 
@@ -68,15 +69,19 @@ class TileDomain:
             across: the number across.
             quotient: how a quotient that is rounded down is written.
         """
-        return [quotient(_plus(-b, across, -c + a - 1), a) for a, b, c in self.along(dim) if a > 0]
+        return [
+            quotient(linear(0, "", -b, across, -c + a - 1), a)
+            for a, b, c in self.along(dim)
+            if a > 0
+        ]
 
     def last(self, dim: str, across: str, quotient: Quotient) -> list[str]:
         """Numbers along, of which the least is the last inside; arguments as of `first`."""
-        return [quotient(_plus(b, across, c), -a) for a, b, c in self.along(dim) if a < 0]
+        return [quotient(linear(0, "", b, across, c), -a) for a, b, c in self.along(dim) if a < 0]
 
     def crossed(self, dim: str, across: str) -> list[str]:
         """What is not negative where there are any inside; arguments as of `first`."""
-        return [_plus(b, across, c) for a, b, c in self.along(dim) if a == 0]
+        return [linear(0, "", b, across, c) for a, b, c in self.along(dim) if a == 0]
 
     def count(self, m: int, n: int) -> int:
         """Tiles inside of a matrix of m x n elements."""
@@ -89,7 +94,7 @@ class TileDomain:
 
     def has_text(self, row: str, column: str) -> str:
         """The same as C."""
-        return " && ".join(f"{_plane(plane, row, column)} >= 0" for plane in self.planes)
+        return " && ".join(f"{linear(a, row, b, column, c)} >= 0" for a, b, c in self.planes)
 
 
 @lru_cache(maxsize=1024)
@@ -109,20 +114,6 @@ def _count(planes: tuple[HalfPlane, ...], tall: int, wide: int) -> int:
     return found
 
 
-def _plus(factor: int, variable: str, number: int) -> str:
-    """``2 * across - 1``."""
-    term = {0: "", 1: variable, -1: f"-{variable}"}.get(factor, f"{factor} * {variable}")
-    if not term:
-        return str(number)
-    return f"{term} {'+' if number > 0 else '-'} {abs(number)}" if number else term
-
-
-def _plane(plane: HalfPlane, row: str, column: str) -> str:
-    terms = [_plus(factor, name, 0) for factor, name in zip(plane, (row, column), strict=False)]
-    number = str(plane[2]) if plane[2] or not any(plane[:2]) else ""
-    return " + ".join(t for t in (*(t for t in terms if t != "0"), number) if t)
-
-
 def tile_planes(elements: tuple[HalfPlane, ...], tile: tuple[int, int]) -> tuple[HalfPlane, ...]:
     """Half planes of numbers of tiles: those that each half plane of elements meets.
 
@@ -138,7 +129,9 @@ def tile_planes(elements: tuple[HalfPlane, ...], tile: tuple[int, int]) -> tuple
         greatest = c + max(a, 0) * (tile[0] - 1) + max(b, 0) * (tile[1] - 1)
         by = math.gcd(a * tile[0], b * tile[1]) or 1
         plane = (a * tile[0] // by, b * tile[1] // by, greatest // by)
-        small = max(map(abs, plane[:2])) <= _LARGEST_FACTOR and abs(plane[2]) <= _LARGEST_NUMBER
+        small = abs(plane[2]) <= _LARGEST_NUMBER and all(
+            abs(factor) * _SHARE <= extent for factor, extent in zip(plane, tile, strict=False)
+        )
         if small and min(plane) < 0:
             found.append(plane)
     return tuple(dict.fromkeys(found))
@@ -194,8 +187,7 @@ def prove_tile_domain(domain: TileDomain, instances: isl.UnionSet, tiles: isl.Un
     Raises:
         VerifyError: a product is outside, with its tile.
     """
-    planes = " and ".join(f"{_plane(plane, 'm', 'n')} >= 0" for plane in domain.planes)
-    inside = isl.UnionSet(f"{{ [m, n] : {planes} }}")
+    inside = isl.UnionSet(f"{{ [m, n] : {said(domain.planes)} }}")
     outside = tiles.intersect_domain(instances).subtract_range(inside)
     if not outside.is_empty():
         raise VerifyError(
@@ -229,7 +221,9 @@ def prove_numbered(domain: TileDomain, dim: str, group: int) -> tuple[Proof, ...
 
 def _prove_columns(domain: TileDomain, dim: str) -> None:
     """In a column, the tiles inside are those from the first to the last of the formulas."""
-    planes = " and ".join(f"{_plane(p, 'a', 'c')} >= 0" for p in domain.along(dim))
+    planes = " and ".join(
+        f"{linear(a, 'a', b, 'c', number)} >= 0" for a, b, number in domain.along(dim)
+    )
     own = "0 <= a < along and c >= 0"
     wanted = isl.Set(f"[along] -> {{ [a, c] : {own} and {planes} }}")
     conditions = [f"a >= {one}" for one in domain.first(dim, "c", in_isl)]

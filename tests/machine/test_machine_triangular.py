@@ -11,13 +11,14 @@ from functools import cache, wraps
 
 import numpy as np
 import pytest
-from generated import SCHEDULE
+from generated import SCHEDULE, edited
 
 import polygen as pg
 from polygen.check import emulate
 from polygen.frontend.evaluate import evaluate
 from polygen.kernel import Kernel
 from polygen.machine import mma, wgmma
+from polygen.runtime.nvrtc import compile_source
 from polygen.schedule.model import (
     Cluster,
     CtaTile,
@@ -106,6 +107,7 @@ MASKS = {
 }
 ADDED = (*PLAIN, "bf16[M,N]", "f32[N]")
 FROM_REGISTERS = replace(SCHEDULE, epilogue=Epilogue(through="registers"))
+WIDE = ((136, 1160, 40),)  # more columns of tiles than a walk passes over at once
 SMALL, LARGE = ((136, 104, 72), (40, 200, 40)), ((200, 264, 136), (330, 72, 72))
 WARPS = {
     "warps, lower": (lower, PLAIN, SCHEDULE, SMALL),
@@ -116,9 +118,9 @@ WARPS = {
 }
 ROLES = {
     "roles, lower": (lower, PLAIN, roles(), LARGE),
-    "roles, upper": (upper, PLAIN, roles(through="lines"), LARGE),
+    "roles, upper": (upper, PLAIN, roles(through="lines"), (*LARGE, *WIDE)),
     "roles, band": (band, PLAIN, replace(roles(), raster=Raster("n", 3)), LARGE),
-    "roles, steep": (steep, PLAIN, roles(), LARGE[:1]),
+    "roles, steep": (steep, PLAIN, roles(), WIDE),
     "roles, beyond": (beyond, PLAIN, roles(), LARGE[:1]),
     "roles, batches": (lower, BATCHED, roles(), LARGE[:1]),
     "roles, residual": (residual, ADDED, roles(), LARGE[:1]),
@@ -127,7 +129,7 @@ ROLES = {
     "roles, cluster": (upper, PLAIN, roles(cluster=Cluster(2, 1)), LARGE[:1]),
 }
 CASES = WARPS | ROLES
-QUICK, SLOW = ("warps, upper", "roles, steep"), [pytest.mark.slow, pytest.mark.sample(3)]
+QUICK, SLOW = ("roles, steep",), [pytest.mark.slow, pytest.mark.sample(3)]
 
 
 @cache
@@ -198,3 +200,43 @@ def test_results_are_right_and_tiles_outside_have_no_products(name, products):
         a_tile = rows * cluster.m * columns * cluster.n * depth
         one = plan.atom.m * (plan.tiles.warp[1] if plan.launch.persistent else plan.atom.n)
         assert sum(products) == inside * -(-k // depth) * a_tile // (one * plan.atom.k)
+
+
+# kernel, what is wrong, the CUDA text and what it is changed to
+FAULTS = [
+    (
+        "roles, lower", "the first tile of a column has no product",
+        ("min(max(low, across),", "min(max(low, across + 1),"),
+    ),
+    (
+        "roles, lower", "one tile fewer has products",
+        ("int inside = (domain_items -", "int inside = (domain_items - 1 -"),
+    ),
+    (
+        "roles, upper", "tiles with products are not passed over",
+        ("low + place + own.end - own.begin;", "low + place;"),
+    ),
+    (
+        "warps, lower", "tiles on the diagonal have no products",
+        ("b_m - 2 * b_n >= 0;", "b_m - 2 * b_n >= 1;"),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(("name", "fault", "edit"), FAULTS)
+def test_faults_are_found(name, fault, edit):
+    made = kernel(name)
+    source = few_blocks(replace(made.passes.source, text=edited(made.source, [edit])))
+    ptx = compile_source(source).ptx
+    found = False
+    for m, n, k in CASES[name][3]:
+        sizes = {"M": m, "N": n, "K": k}
+        given = operands(made, sizes)
+        arrays = {t.name: a for t, a in zip(made.program.inputs, given, strict=True)}
+        (wanted,) = evaluate(made.program, arrays, sizes)
+        done = emulate(made.program, source, ptx, given)
+        same = np.array_equal(done.results.astype(np.float32), wanted.astype(np.float32))
+        found = found or bool(done.report.findings) or not same
+    assert found, fault

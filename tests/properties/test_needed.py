@@ -20,7 +20,7 @@ from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Tensor
 from polygen.poly.needed import needed
 
-COUNT = int(os.environ.get("POLYGEN_RANDOM_COUNT", "8"))
+COUNT = int(os.environ.get("POLYGEN_RANDOM_COUNT", "4"))
 M, N = 23, 31
 
 

@@ -45,7 +45,7 @@ READ = {
         "-m + n + 63 >= 0 and m - n + 63 >= 0",
     ),
     "by distance": (masked(lambda i, j: abs(i - j) <= 5), "-m + n + 5 >= 0 and m - n + 5 >= 0"),
-    "turned round": (masked(lambda i, j: ~(2 * i + 3 > j)), "-2*m + n - 3 >= 0"),
+    "turned round": (masked(lambda i, j: ~(2 * i + 3 > j)), "-2 * m + n - 3 >= 0"),
     "either": (
         masked(lambda i, j: (i > j + 9) | ((i > j + 4) & (j > 3))), "m - n - 5 >= 0",
     ),
@@ -156,7 +156,6 @@ TREES = [
     ("warps", "warps", "inside = 1 and 0 <= k < k_tiles", "inside = 1 and 0 <= k < k_tiles - 1"),
     ("warps", "warps", "mma[k, s, m, n] : inside = 1", "mma[k, s, m, n] : inside = 2"),
     ("ping-pong, from registers", "consumer", "i < inside", "i < inside - 1"),
-    ("ping-pong, from registers", "producer", "i < inside", "i < inside - 1"),
     ("ping-pong, from registers", "producer", "i < inside", "i <= inside"),
 ]
 
