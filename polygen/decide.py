@@ -152,8 +152,9 @@ def decide(
             nearest='roles.form = "cooperative"',
         )
     for one in as_run.each:
-        check_pixels(decided, one.matched, one.work)
-        check_roles(decided, behind_copy(one.matched, decided), instruction, one.work)
+        behind_it = behind_copy(one.matched, decided)
+        check_pixels(decided, behind_it, one.work)
+        check_roles(decided, behind_it, instruction, one.work)
     check_sections([(one.matched, one.work) for one in as_run.each], decided, instruction)
     return instruction, decided, origin
 

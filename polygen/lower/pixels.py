@@ -61,7 +61,7 @@ def check_pixels(schedule: Schedule, match: Match, work: Pointwork) -> None:
 
     Args:
         schedule: with boxes, or without.
-        match: the products as the schedule has them run.
+        match: the products as the schedule has them run, behind a copy if it has one.
         work: their epilogue, likewise.
 
     Raises:
@@ -114,7 +114,6 @@ def _check_fields(schedule: Schedule, match: Match, work: Pointwork) -> None:
     others = {
         "without roles": not schedule.specialised,
         "exchange": schedule.exchange,
-        "launch.realign": schedule.launch.realign,
         'roles.computes = "consumer"': schedule.from_registers,
         f'epilogue.through = "{schedule.epilogue.through}"': schedule.epilogue.through != "tma",
         "folds": bool(work.folds or work.before or work.operands.folds),
