@@ -24,6 +24,7 @@ from polygen.schedule.model import Cluster, Launches, Schedule
 from polygen.schedule.pixels import with_pixels
 from polygen.schedule.problem import Fitted, Problem
 from polygen.tune.cost import counts
+from polygen.tune.schedule_name import schedule_name
 
 ARCH = "sm_90a"
 
@@ -123,6 +124,7 @@ def test_boxes_are_read_and_written():
     assert "pixels = [2, 8, 8]" in dumps(chosen)
     assert loads(dumps(chosen), "here") == chosen
     assert "pixels" not in dumps(Schedule())
+    assert schedule_name(chosen) == "cooperative_128x64x64_w64_pixels2x8x8_s3"
 
 
 # --- kernels -------------------------------------------------------------------------------------
