@@ -219,7 +219,6 @@ def _picked(program: Program, device: Device, others: tuple[tuple[str, int], ...
         if not each.for_few_rows  # of classes that no schedule for many rows has
         for one in in_k_tiles(each, found.matched)
     ]
-    fitted = [one for one in map(fit, weighed) if isinstance(one, Fitted)]
     ladder = [
         problem_of(
             program,
@@ -229,6 +228,8 @@ def _picked(program: Program, device: Device, others: tuple[tuple[str, int], ...
         )
         for size in LADDER
     ]
+    fits = dict.fromkeys(_in_pixels(fit, problem) for problem in ladder)  # as each size has them
+    fitted = [one for way in fits for one in map(way, weighed) if isinstance(one, Fitted)]
     return shared(device, found.matched, fitted, ladder)
 
 
