@@ -152,8 +152,9 @@ def decide(
             nearest='roles.form = "cooperative"',
         )
     for one in as_run.each:
-        check_pixels(decided, one.matched, one.work)
-        check_roles(decided, behind_copy(one.matched, decided), instruction, one.work)
+        behind_it = behind_copy(one.matched, decided)
+        check_pixels(decided, behind_it, one.work)
+        check_roles(decided, behind_it, instruction, one.work)
     check_sections([(one.matched, one.work) for one in as_run.each], decided, instruction)
     return instruction, decided, origin
 
@@ -218,7 +219,6 @@ def _picked(program: Program, device: Device, others: tuple[tuple[str, int], ...
         if not each.for_few_rows  # of classes that no schedule for many rows has
         for one in in_k_tiles(each, found.matched)
     ]
-    fitted = [one for one in map(fit, weighed) if isinstance(one, Fitted)]
     ladder = [
         problem_of(
             program,
@@ -228,6 +228,8 @@ def _picked(program: Program, device: Device, others: tuple[tuple[str, int], ...
         )
         for size in LADDER
     ]
+    fits = dict.fromkeys(_in_pixels(fit, problem) for problem in ladder)  # as each size has them
+    fitted = [one for way in fits for one in map(way, weighed) if isinstance(one, Fitted)]
     return shared(device, found.matched, fitted, ladder)
 
 

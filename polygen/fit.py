@@ -185,9 +185,9 @@ def fitting(
             check_sums(candidate, matched)
             check_folds(candidate, work)
             check_rows(candidate, found, out)
-            check_pixels(candidate, found, out)
-            instruction = instruction_for(found, device, candidate)
             behind = behind_copy(found, candidate)
+            check_pixels(candidate, behind, out)
+            instruction = instruction_for(found, device, candidate)
             if candidate.specialised:
                 fitted = _fit_roles(candidate, behind, device, out, instruction, careful)
                 check_pixels(fitted.schedule, behind, out)  # by the way out that is left
@@ -233,12 +233,16 @@ def _fit_warps(
 
 def _with_short_tile(candidate: Schedule, matched: Match, instruction: Atom) -> Schedule:
     """The schedule with k tiles as long in bytes as it has them, of elements of several registers:
-    those wider than words, and those that are split.
+    those wider than words, and those that are split; and no longer than channels are many.
     """
-    size, cta = matched.a.multiplied.bytes, candidate.tile.cta
-    if size <= _WORD_BYTES and instruction.pieces == 1:
+    size, cta, depth = matched.a.multiplied.bytes, candidate.tile.cta, _innermost(matched)
+    k = cta.k
+    if size > _WORD_BYTES or instruction.pieces > 1:
+        k = max(cta.k * _USUAL_BYTES // size, instruction.k)
+    if depth:  # few channels
+        k = min(k, -(-depth // instruction.k) * instruction.k)
+    if k == cta.k:
         return candidate
-    k = max(cta.k * _USUAL_BYTES // size, instruction.k)
     pipeline = candidate.pipeline
     steps = max(k // instruction.k, 1)
     fragments = math.gcd(steps, pipeline.fragments)
@@ -310,6 +314,22 @@ def _fit_roles(
             return Fitted(schedule, schedule.min_blocks, spare)
 
 
+def _innermost(matched: Match) -> int:
+    """Of sums over several axes the length of the innermost one; 0: of one, or of any length."""
+    (depth, *_) = matched.depths
+    return depth if matched.sums and isinstance(depth, int) else 0
+
+
+def _with_short_rows(candidate: Schedule, k: int, times: int) -> Schedule:
+    """The schedule with so short k tiles, and so many times the stages, which hold as much."""
+    cta, pipeline = replace(candidate.tile.cta, k=k), candidate.pipeline
+    return replace(
+        candidate,
+        tile=replace(candidate.tile, cta=cta),
+        pipeline=replace(pipeline, stages=times * pipeline.stages),
+    )
+
+
 def _with_k_tile(candidate: Schedule, matched: Match, device: Device, atom: Atom) -> Schedule:
     """The schedule with k tiles of whole swizzle spans; of several where operands are computed.
 
@@ -318,6 +338,10 @@ def _with_k_tile(candidate: Schedule, matched: Match, device: Device, atom: Atom
     narrow weights, longer k tiles have more on its way, and cost fewer waits.
     """
     size = matched.a.multiplied.bytes
+    few = _innermost(matched) * size  # of channels, whose tiles are no longer than they are many
+    if 0 < few <= spans()[1]:
+        least = min(one for one in spans() if one >= few)
+        return _with_short_rows(candidate, least // size, spans()[0] // least)
     span = spans()[0] // size
     own = max(1, candidate.tile.cta.k * min(size, _USUAL_BYTES) // spans()[0])
 

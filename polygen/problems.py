@@ -80,6 +80,7 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         uneven=matched.groups is not None,
         folds=_folds(work),
         **_rows(matched, size),
+        depth=size(matched.depths[0]) if matched.sums else 0,
         stored=(_stored(lefts, size), _stored(rights, size)),
         terms=products_of(matched.a.multiplied, matched.b.multiplied),
         domain=() if work.before or work.operands.folds else matched.domain,

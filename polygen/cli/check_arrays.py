@@ -61,7 +61,9 @@ def arguments(launch: LaunchFile, path: Path) -> tuple[tuple[Any, ...], list[Arr
                 source = launch.arguments[one.of]  # type: ignore[assignment]
             if array is not None:
                 kind = "tf32" if source.dtype == "tf32" else ""
-                made[number] = TensorMap(array, one.box, one.swizzle, one.nan_fill, kind)
+                made[number] = TensorMap(
+                    array, one.box, one.swizzle, one.nan_fill, kind, every=one.every
+                )
         expected.append(
             _file(one.expect, source, where, path.parent, problems) if one.expect else None
         )

@@ -68,12 +68,14 @@ class MapArgument:
         of: which ``[[argument]]`` holds the tensor, counted from 0; -1: this table describes it.
         swizzle: 0, 32, 64 or 128 bytes.
         nan_fill: elements outside read as NaN instead of zero.
+        every: per axis, elements of the tensor from one element of a box to the next; (): 1.
     """
 
     box: tuple[int, ...]
     of: int = -1
     swizzle: int = 0
     nan_fill: bool = False
+    every: tuple[int, ...] = ()
     dtype: str = ""
     shape: tuple[int, ...] = ()
     fill: str = "random-integers"

@@ -172,8 +172,8 @@ def operand_layout(
             nearest="Use a cluster of 1",
         )
     pieces, every = _pieces(operand, layout, parts), row_step(operand.index, operand.role)
-    most = box_rows_most() // every
-    if not schedule.tile.pixels and layout.rows // parts > most * pieces:
+    most, pixels = box_rows_most() // every, side == 0 and schedule.tile.pixels
+    if not pixels and layout.rows // parts > most * pieces:  # of pixels each side has its most
         raise ScheduleError(
             f"{tensor.name}: a box of {layout.rows // parts} rows"
             + (f", every {every} of the array's" if every > 1 else ""),

@@ -61,7 +61,7 @@ def check_pixels(schedule: Schedule, match: Match, work: Pointwork) -> None:
 
     Args:
         schedule: with boxes, or without.
-        match: the products as the schedule has them run.
+        match: the products as the schedule has them run, behind a copy if it has one.
         work: their epilogue, likewise.
 
     Raises:
@@ -113,22 +113,20 @@ def _check_fields(schedule: Schedule, match: Match, work: Pointwork) -> None:
     placed = any(term.dim in rows for _, one in work.coordinates for term in one.terms)
     others = {
         "without roles": not schedule.specialised,
-        "exchange": schedule.exchange,
-        "launch.realign": schedule.launch.realign,
-        'roles.computes = "consumer"': schedule.from_registers,
-        f'epilogue.through = "{schedule.epilogue.through}"': schedule.epilogue.through != "tma",
-        "folds": bool(work.folds or work.before or work.operands.folds),
-        "coordinates of rows": placed,
-        "several sections": work.numbered,
-        "rows in groups": match.groups is not None,
+        "with exchange": schedule.exchange,
+        'with roles.computes = "consumer"': schedule.from_registers,
+        f'with epilogue.through = "{schedule.epilogue.through}"': schedule.epilogue.through
+        != "tma",
+        "with folds": bool(work.folds or work.before or work.operands.folds),
+        "with coordinates of rows": placed,
+        "with several sections": work.numbered,
+        "with rows in groups": match.groups is not None,
     }
     for what, asked in others.items():
         if asked:
             raise _refused(
                 schedule,
-                f"tile.pixels with {what}"
-                if not what.startswith("with")
-                else f"tile.pixels {what}",
+                f"tile.pixels {what}",
                 "threads that walk the rows of a tile take them for neighbours along one axis; the "
                 "copy engine moves boxes of pixels",
                 'Use roles and epilogue.through = "tma", or leave tile.pixels out',

@@ -50,6 +50,8 @@ class Problem:
         pixels: extents of the axes that rows may run along, outermost first, where tiles may be
             boxes of pixels; `m` and `batches` are those of tiles of one line.
         first: which of these is m where they are.
+        depth: of sums over several axes the length of the innermost, which k tiles do not go
+            beyond; 0: of one.
         stored: of operands that carry m, and that carry n, of which windows are read, the elements
             that there are, of all matrices together; 0: each is read once.
     """
@@ -85,6 +87,7 @@ class Problem:
     domain: tuple[tuple[int, int, int], ...] = ()
     pixels: tuple[int, ...] = ()
     first: int = 0
+    depth: int = 0
     stored: tuple[int, int] = (0, 0)
 
     @property

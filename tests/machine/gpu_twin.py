@@ -58,13 +58,15 @@ def _encode(one: TensorMap, pointer: int) -> np.ndarray:
         steps.append(step if extent > 1 else -(-reach // 16) * 16)
         reach += (extent - 1) * steps[-1]
     strides = (ctypes.c_uint64 * rank)(*steps)
-    box = (ctypes.c_uint32 * rank)(*reversed(one.box))
-    ones = (ctypes.c_uint32 * rank)(*[1] * rank)
+    apart = one.every or (1,) * rank
+    spanned = [side * each for side, each in zip(one.box, apart, strict=True)]
+    box = (ctypes.c_uint32 * rank)(*reversed(spanned))
+    every = (ctypes.c_uint32 * rank)(*reversed(apart))
     driver = ctypes.CDLL("libcuda.so.1")
     kind = MAP_TYPES[one.kind or array.dtype.name]
     status = driver.cuTensorMapEncodeTiled(
         ctypes.c_void_p(address), kind, rank, ctypes.c_void_p(pointer),
-        dims, strides, box, ones, 0, MAP_SWIZZLES[one.swizzle], 0, int(one.nan_fill),
+        dims, strides, box, every, 0, MAP_SWIZZLES[one.swizzle], 0, int(one.nan_fill),
     )  # fmt: skip
     assert status == 0, f"cuTensorMapEncodeTiled: {status}"
     return np.frombuffer(ctypes.string_at(address, 128), "V128")
@@ -216,6 +218,7 @@ def digest(launch: Launch) -> str:
         if isinstance(one, TensorMap):
             text.update(repr((one.box, one.swizzle, one.nan_fill)).encode())
             text.update(one.kind.encode())
+            text.update(repr(one.every).encode() if one.every else b"")
             if one.whole is not None:
                 text.update(f"{one.start} {one.array.shape} {one.array.strides}".encode())
         array = one.memory if isinstance(one, TensorMap) else one

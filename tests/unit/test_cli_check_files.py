@@ -172,7 +172,7 @@ def test_tensor_maps_of_a_hopper_kernel(tmp_path, capsys):
 # --- launch files --------------------------------------------------------------------------------
 def test_arrays_are_filled_as_asked(tmp_path):
     text = ONE + ARRAY + "seed = 3\nlow = 0\nhigh = 1\n"
-    text += '[[argument]]\nkind = "tensor-map"\nof = 0\nbox = [8]\nnan_fill = true\n'
+    text += '[[argument]]\nkind = "tensor-map"\nof = 0\nbox = [8]\nnan_fill = true\nevery = [1]\n'
     text += '[[argument]]\nkind = "array"\ndtype = "bf16"\nshape = [2, 2]\nfill = "nan"\n'
     text += '[[argument]]\nkind = "array"\ndtype = "u8"\nshape = [9]\nseed = 1\n'
     path = Path(written(tmp_path, "l.toml", text))
@@ -182,6 +182,7 @@ def test_arrays_are_filled_as_asked(tmp_path):
     (x, tensor_map, y, z), expected = arguments(launch, path)
     assert x.dtype == np.int32 and set(x.tolist()) == {0, 1}
     assert isinstance(tensor_map, TensorMap) and tensor_map.array is x and tensor_map.nan_fill
+    assert tensor_map.every == (1,)
     assert y.dtype == ml_dtypes.bfloat16 and np.isnan(y.astype(np.float32)).all()
     assert z.dtype == np.uint8 and z.max() <= 4
     assert expected == [None] * 4

@@ -17,13 +17,14 @@ from polygen.errors import ScheduleError, ScheduleFileError, VerifyError
 from polygen.hardware.device import device
 from polygen.lower.verify import verify
 from polygen.lower.work import Locate, Move
-from polygen.pipeline import generate
+from polygen.pipeline import generate, with_sizes
 from polygen.poly.pixel_boxes import PixelBox, prove_box
 from polygen.schedule.load import dumps, load_schedule, loads, schedules_folder
-from polygen.schedule.model import Cluster, Schedule
+from polygen.schedule.model import Cluster, Launches, Schedule
 from polygen.schedule.pixels import with_pixels
 from polygen.schedule.problem import Fitted, Problem
 from polygen.tune.cost import counts
+from polygen.tune.schedule_name import schedule_name
 
 ARCH = "sm_90a"
 
@@ -51,9 +52,9 @@ def of_groups(x, w):
     return pg.einsum("npqgcrs,grsck->npqgk", found, w)
 
 
-def schedule(pixels, name="cooperative_128x64x64", **fields):
+def schedule(pixels, name="cooperative_128x64x64", k=64, **fields):
     found = load_schedule(schedules_folder() / ARCH / f"{name}.toml")
-    cta = replace(found.tile.cta, m=math.prod(pixels))
+    cta = replace(found.tile.cta, m=math.prod(pixels), k=k)
     found = replace(found, tile=replace(found.tile, cta=cta, pixels=pixels))
     stages = replace(found.pipeline, stages=3)
     return replace(found, pipeline=stages, **fields)
@@ -123,18 +124,19 @@ def test_boxes_are_read_and_written():
     assert "pixels = [2, 8, 8]" in dumps(chosen)
     assert loads(dumps(chosen), "here") == chosen
     assert "pixels" not in dumps(Schedule())
+    assert schedule_name(chosen) == "cooperative_128x64x64_w64_pixels2x8x8_s3"
 
 
 # --- kernels -------------------------------------------------------------------------------------
 LAYER = ("f16[B,7,9,64]", "f16[40,3,3,64]", "f32[40]", "f16[B,4,5,40]")
 SLOW = {
     "14x14, blocks share pixels": (
-        convolution(pad=1), ("bf16[N,14,14,64]", "bf16[K,3,3,64]"),
-        schedule((2, 4, 16), cluster=Cluster(n=2)), {"N": 3, "K": 72},
+        convolution(pad=1), ("bf16[N,14,14,32]", "bf16[K,3,3,32]"),
+        schedule((2, 4, 16), k=32, cluster=Cluster(n=2)), {"N": 3, "K": 72},
     ),
     "7x7, blocks share weights, consumers take turns": (
         convolution(pad=1), ("bf16[N,7,7,32]", "bf16[64,3,3,32]"),
-        schedule((8, 4, 2), "pingpong_64x64x64_s10", cluster=Cluster(m=2)), {"N": 17},
+        schedule((8, 4, 2), "pingpong_64x64x64_s10", 32, cluster=Cluster(m=2)), {"N": 9},
     ),
     "blocks share sums": (
         convolution(2), ("f16[3,8,5,64]", "f16[64,2,2,64]"),
@@ -146,6 +148,10 @@ SLOW = {
     ),
     "groups": (
         of_groups, ("f16[N,7,9,64]", "f16[2,3,3,32,40]"), schedule((2, 8, 8)), {"N": 3},
+    ),
+    "three channels, copied first": (
+        convolution(3, 2, 1), ("bf16[N,15,14,3]", "bf16[64,3,3,3]"),
+        schedule((2, 8, 8), k=16, launch=Launches(realign=True)), {"N": 3},
     ),
     "every third": (
         convolution(3, 3, 1), ("e4m3[2,11,10,64]", "e4m3[64,3,3,64]"), schedule((32, 4)), {},
@@ -163,13 +169,34 @@ def test_kernels_of_pixels(name):
     checked(*SLOW[name])
 
 
-@pytest.mark.slow
-def test_pixels_are_chosen_by_themselves():
-    fused = pg.fuse(convolution(pad=1), name="c")
-    kernel = fused.compile("bf16[N,7,7,64]", "bf16[64,3,3,64]", arch=ARCH, sizes={"N": 64})
-    assert kernel.schedule.tile.pixels and "pixels" in kernel.schedule_origin
-    report = kernel.check()
-    assert report.ok, str(report)
+def fitted(signature, sizes, name="cooperative_128x64x64", **fields):
+    """What a shipped schedule is for a program, as the automatic choice weighs it."""
+    program = with_sizes(pg.fuse(convolution(pad=1), name="c").program(*signature), sizes)
+    problem, fit = candidates(program, device(ARCH), sizes)
+    shipped = load_schedule(schedules_folder() / ARCH / f"{name}.toml")
+    return problem, fit(replace(shipped, **fields))
+
+
+def test_pixels_are_chosen_where_they_fit():
+    shape = ("bf16[N,7,7,64]", "bf16[64,3,3,64]")
+    assert fitted(shape, {"N": 64})[1].schedule.tile.pixels == (16, 1, 8)
+    assert fitted(shape, {"N": 1})[1].schedule.tile.pixels == (1, 8, 16)
+    lines = replace(Schedule().epilogue, through="registers")
+    assert fitted(shape, {"N": 64}, epilogue=lines)[1].schedule.tile.pixels == ()
+    narrow = ("bf16[N,7,7,64]", "bf16[60,3,3,64]")  # rows of results that no map has
+    assert fitted(narrow, {"N": 64})[1].schedule.tile.pixels == ()
+
+
+@pytest.mark.parametrize(
+    ("channels", "k", "stages"),
+    [(256, 64, 6), (32, 32, 12), (24, 32, 12), (16, 16, 24), (3, 16, 24)],
+)
+def test_k_tiles_are_no_longer_than_channels_are_many(channels, k, stages):
+    launch = Launches(realign=channels == 3)
+    shape = (f"bf16[N,7,7,{channels}]", f"bf16[64,3,3,{channels}]")
+    problem, found = fitted(shape, {"N": 64}, "cooperative_128x128x64_s6", launch=launch)
+    assert (found.schedule.tile.cta.k, found.schedule.pipeline.stages) == (k, stages)
+    assert counts(device(ARCH), found, problem).k_tiles == 9 * -(-channels // k)
 
 
 # --- refused -------------------------------------------------------------------------------------

@@ -379,7 +379,9 @@ def _rounds(schedule: Schedule, by_hand: tuple[int, int], size: int, of: tuple[i
 
 def _own_k_tiles(schedule: Schedule, problem: Problem) -> int:
     """How many k tiles one block adds up."""
-    return -(-problem.k // (schedule.tile.cta.k * schedule.cluster.k))
+    depth = problem.depth or problem.k
+    every = problem.k // depth * -(-depth // schedule.tile.cta.k)
+    return -(-every // schedule.cluster.k)
 
 
 def _way_out(
