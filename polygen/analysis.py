@@ -15,6 +15,7 @@ from polygen.poly.match import Match, match
 from polygen.poly.orientation import oriented, oriented_work
 from polygen.poly.pointwise import Pointwork, pointwork
 from polygen.poly.prologue import prologues, without_prologues
+from polygen.poly.rest_match import with_rest_of
 from polygen.poly.row_passes import split_for
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import Scop, scop
@@ -121,5 +122,6 @@ def analysed(program: Program, *, in_tile: bool = False) -> Analysed:
     model = scop(statements, passes=times)
     fusion = fuse(statements, model, times)
     matched = match(statements, fusion, computed, program.inputs, several)
+    matched = with_rest_of(matched, products)
     prospect = Prospect(matched, pointwork(statements, fusion, matched, split))
     return Analysed(products, model, fusion, prospect, split.passes)

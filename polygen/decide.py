@@ -39,6 +39,7 @@ from polygen.lower.legal import (
     check_types,
     check_wide,
 )
+from polygen.lower.rest_legal import check_rest, check_rest_device, check_rest_layout
 from polygen.poly.folds import split_folds
 from polygen.poly.match import Match
 from polygen.poly.realign import behind_copy
@@ -87,6 +88,7 @@ def decide(
     behind = prospect
     matched = prospect.matched
     check_operands([one.matched for one in prospect.each], device)
+    check_rest_device(prospect.matched, device)
     forced = knobs.current().schedule
     if schedule == "auto" and forced is not None:
         schedule = forced
@@ -150,7 +152,9 @@ def decide(
             nearest='roles.form = "cooperative"',
         )
     for one in as_run.each:
+        check_rest(decided, behind_copy(one.matched, decided))
         check_roles(decided, behind_copy(one.matched, decided), instruction, one.work)
+        check_rest_layout(decided, one.matched, instruction)
     check_sections([(one.matched, one.work) for one in as_run.each], decided, instruction)
     return instruction, decided, origin
 

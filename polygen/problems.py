@@ -44,7 +44,11 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         extent if isinstance(extent, int) else sizes.get(extent, _TYPICAL_BATCHES)
         for _, extent in matched.batches
     )
-    lefts, rights = matched.side("m"), matched.side("n")
+    lefts, rights = (
+        # What all of a tile's rows have besides weighs little.
+        tuple(one for one in matched.side(role) if not one.whole)
+        for role in "mn"
+    )
     whole, threads = work.matrices, held((*lefts, *rights))
     return Problem(
         # Groups of rows are matrices below one another, of so many rows in the mean.
@@ -76,6 +80,7 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         held=(threads.words, threads.beside) if _made((*lefts, *rights)) else (0, 0),
         uneven=matched.groups is not None,
         folds=_folds(work),
+        beside=0 if matched.rest is None else matched.rest.padded,
         terms=products_of(matched.a.multiplied, matched.b.multiplied),
     )
 

@@ -25,6 +25,7 @@ from polygen.emit.leaf.computed_chunk import lines as computed_lines
 from polygen.emit.leaf.elements import statements, types
 from polygen.emit.leaf.load_threads import SHARED_ALIGNMENT
 from polygen.emit.leaf.make_fragments import made_lines
+from polygen.emit.leaf.rest import rest_helpers
 from polygen.emit.leaf.scan import scan_combining, scan_helpers, scan_reads
 from polygen.emit.leaf.sections import counted
 from polygen.emit.leaf.tally import elements, tally_helpers, tally_tensors
@@ -89,6 +90,7 @@ def _helpers(plan: KernelPlan) -> tuple[str, ...]:
     before += tally_helpers(plan)
     last = [name for one in plan.each for name in statements(plan, one.epilogue)[1]]
     passes = [name for e in plan.epilogue.before for name in statements(plan, e)[1]]
+    before += rest_helpers(plan)
     return tuple(dict.fromkeys((*last, *passes, *before, *scan_helpers(plan))))
 
 

@@ -291,6 +291,19 @@ class Fold:
 Statement = Contraction | Pointwise | Fold
 
 
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Further terms of a product's sums: a second product's, of what a first one makes.
+
+    Attributes:
+        middle: the first product, and what is made of its sums: its output, which nobody stores.
+        last: the product of that and of an argument; its output are terms of the sums.
+    """
+
+    middle: Program
+    last: Program
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Program(Brief):
     """What one kernel computes."""
@@ -305,6 +318,7 @@ class Program(Brief):
         Statement, ...
     ]  # in an order in which every value is defined before it is read
     invariant: tuple[str, ...] = ()  # dims that must have no part in the bits of an element
+    rest: Rest | None = None  # what the sums of the only product have besides
 
     @property
     def contractions(self) -> tuple[Contraction, ...]:
@@ -372,7 +386,11 @@ class Program(Brief):
             for s in self.statements
         ]
         promised = [f"  same bits for every {', '.join(self.invariant)}"] if self.invariant else []
-        return "\n".join([head, *arguments, *body, *promised])
+        more = []
+        if self.rest is not None:
+            more = ["", f"besides, in the sums of {self.contractions[0].name}:"]
+            more += [f"{self.rest.middle}", f"{self.rest.last}"]
+        return "\n".join([head, *arguments, *body, *promised, *more])
 
 
 def realigned(program: Program, alignment: dict[str, int], ragged: tuple[str, ...] = ()) -> Program:

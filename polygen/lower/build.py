@@ -15,6 +15,7 @@ from polygen.frontend.program import Program, Tensor
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.lower import dots, warpgroups, warps
+from polygen.lower.carried import carried_proof
 from polygen.lower.cover import is_covering
 from polygen.lower.epilogue import epilogue
 from polygen.lower.folds import fold_orders, following
@@ -101,7 +102,7 @@ def lower(
         places=inside.places,
         syncs=inside.syncs,
         frame=tree.synchronised.frame,
-        proofs=(*tree.proofs, *raster),
+        proofs=(*tree.proofs, *raster, *((carried_proof(atom),) if tree.match.rest else ())),
         resources=taken,
         sums=replace(tree.sums, folds=fold_orders(program, split, out, orders)),
     )

@@ -43,10 +43,11 @@ from polygen.lower.verify_cells import check_cells, check_shares, check_sums
 from polygen.lower.verify_chain import check_scans
 from polygen.lower.verify_computed import check_computed, check_rows
 from polygen.lower.verify_fragments import check_fragments
+from polygen.lower.verify_rest import check_rest
 from polygen.lower.work import Boxes, Copy, Fill, Locate, Move, Stream
 from polygen.poly.chain_match import renamed
 from polygen.poly.key_tiles import FIRST
-from polygen.poly.match import Along
+from polygen.poly.match import REST_RING, Along
 from polygen.poly.pointwise import Element, Pointwork
 from polygen.poly.prologue import without_prologues
 from polygen.poly.results import panel_name
@@ -86,6 +87,7 @@ def check_accesses(plan: KernelPlan) -> None:
         _check_elements(plan, one, work)
     _check_passes(plan, plan.epilogue)
     check_scans(plan, _check_address)
+    check_rest(plan)
     groups = plan.match.groups
     batches = () if groups else plan.batches
     wanted = tuple(extent for _, extent in batches)
@@ -305,7 +307,11 @@ def _accessed(plan: KernelPlan, of: Boxes) -> tuple[tuple[Along, ...], tuple[int
     for name, operand in plan.match.operands:
         if of.buffer == f"ring_{name}":
             rows, columns, depth = plan.tiles.cta
+            if operand.whole:  # every tile has all of its columns
+                columns = 0
             return operand.index, (rows, columns, depth // operand.packed)
+    if plan.match.rest is not None and of.buffer == f"ring_{REST_RING}":  # and all of its k
+        return plan.match.rest.operand.index, (*plan.tiles.cta[:2], 0)
     for name, operand in plan.scores.operands if plan.scores is not None else ():
         if of.buffer == f"ring_{name}":
             return renamed(operand.index), plan.tiles.cta

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from polygen.poly.fills import Held, held, shifted
-from polygen.poly.match import Match
+from polygen.poly.match import REST_RIGHT, REST_RING, Match
 from polygen.poly.register_operands import kept
 from polygen.poly.tile_program import Buffer, TileStatement
 from polygen.poly.tile_tree import Node, Steps
 from polygen.poly.tiling import Panels, RowVectors, called
 
 ALWAYS = "1 = 1"
+MIDDLE, REST = "middle", "rest"  # products that share sums: what makes an operand, and of what
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,21 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
+class RestLoop:
+    """What goes on with the sums of the only product, behind its k tiles.
+
+    Attributes:
+        middle: the product of the same k tiles that its left operand is made of.
+        last: its product; the left operand is none of a ring.
+        columns: of the first, as tiles have them; k of the second.
+    """
+
+    middle: Product
+    last: Product
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
 class MainLoop:
     """What the main loop brings and multiplies: products over one output domain.
 
@@ -66,12 +82,19 @@ class MainLoop:
         products: of their tiles.
         held: what threads that fill rings hold in registers.
         folded: rings whose elements are folded beside the products.
+        rest: what goes on with the sums.
     """
 
     rings: tuple[Ring, ...]
     products: tuple[Product, ...]
     held: Held = field(default_factory=shifted)
     folded: tuple[str, ...] = ()
+    rest: RestLoop | None = None
+
+    @property
+    def multiplied(self) -> tuple[Product, ...]:
+        """All products of a k tile."""
+        return self.products if self.rest is None else (*self.products, self.rest.middle)
 
 
 def main_loop(
@@ -92,6 +115,10 @@ def main_loop(
         folded: operands that are folded beside the products.
     """
     several, filled = len(match.products) > 1, pieces or {}
+    rest = None
+    if match.rest is not None:
+        middle = Product(MIDDLE, match.rest.left, REST_RIGHT)
+        rest = RestLoop(middle, Product(REST, MIDDLE, REST_RING), match.rest.padded)
     return MainLoop(
         tuple(
             Ring(
@@ -111,6 +138,7 @@ def main_loop(
         ),
         held(operand for _, operand in match.operands),
         folded,
+        rest,
     )
 
 

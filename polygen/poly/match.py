@@ -19,13 +19,15 @@ from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Access, Contraction, Dim, Program, Tensor
 from polygen.poly.depth import Sums
-from polygen.poly.elements import ROLES
+from polygen.poly.elements import ROLES, Compute, Element
 from polygen.poly.elements import Along as Along
 from polygen.poly.elements import along as along
 from polygen.poly.elements import axis_of as axis_of
 from polygen.poly.fusion import Fusion
 from polygen.poly.match_axes import axes_of, extents_of, sides_of
 from polygen.poly.prologue import Fragment, Prologue, Prologues, operand_array, prologue
+
+REST_RIGHT, REST_RING = "c", "d"  # the right operands of the rest of sums, as rings are called
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Operand:
     computed: Prologue | None = None
     # How consumers compute what they multiply from its elements, in their registers.
     fragment: Fragment | None = None
+    # Elements along m or n that every tile has, which are all there are; 0: tiles cut them.
+    whole: int = 0
 
     @property
     def inner(self) -> Along:
@@ -132,6 +136,31 @@ class RowGroups:
 
 
 @dataclass(frozen=True, slots=True)
+class RestMatch:
+    """What the sums of the only product have besides: a product of what another one makes.
+
+    Attributes:
+        middle: the product that makes it, of `left`; its right operand is `REST_RIGHT`.
+        left: the operand of the main product whose rows it multiplies, too.
+        last: the product of what is made of it, whose terms are added.
+        operand: the right operand of that; its k are the columns of `middle`.
+        columns: of `middle`.
+        padded: columns as tiles have them.
+        reads: numbers that are passed.
+        statements: from the sums of `middle` to what `last` multiplies.
+    """
+
+    middle: Contraction
+    left: str
+    last: Contraction
+    operand: Operand
+    columns: int
+    padded: int
+    reads: tuple[Element, ...]
+    statements: tuple[Compute, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Match:
     """Products in the terms of a matrix instruction."""
 
@@ -147,6 +176,7 @@ class Match:
     # isl knows all of it by.
     sums: tuple[tuple[str, Dim], ...] = ()
     length: Dim = 0
+    rest: RestMatch | None = None
 
     def extent(self, role: str) -> Dim:
         """The size of the problem along "m", "n" or "k", the first of several."""
