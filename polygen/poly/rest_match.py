@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polygen.errors import UnsupportedProgram
+from polygen.errors import InvarianceError, UnsupportedProgram
 from polygen.frontend.program import Program
 from polygen.hardware.data_file import read
 from polygen.hardware.device import common_facts
@@ -32,6 +32,7 @@ def with_rest_of(matched: Match, program: Program) -> Match:
         program: whose sums may have more terms.
 
     Raises:
+        InvarianceError: dims are to have no part in the bits of sums.
         UnsupportedProgram: the rest is none that a kernel computes; with what would do.
     """
     if program.rest is None:
@@ -109,12 +110,11 @@ def _refusal(program: Program, what: str, why: str, nearest: str) -> Unsupported
 
 def _require_plain(program: Program) -> None:
     if program.invariant:
-        raise _refusal(
-            program,
-            f"invariant in {', '.join(program.invariant)}, with sums that another product goes on "
-            "with",
-            "in which order both products enter the sums is not proved for all sizes at once",
-            "Leave invariant out",
+        raise InvarianceError(
+            "sums that another product goes on with",
+            where=f"{program.name}, invariant in {', '.join(program.invariant)}",
+            why="in which order both products enter the sums is not proved for all sizes at once",
+            nearest="Leave invariant out",
         )
 
 

@@ -321,9 +321,10 @@ class _Rewriting:
         *before, rounded = statements
         if not isinstance(rounded, Pointwise) or rounded.function != "cast":
             raise self._refusal(
-                f"{self.operand.name} is {statements[-1]}",
-                "what is multiplied is rounded to the type of the other operand",
-                'Write .astype("bf16") behind it',
+                f"{self.operand.name} is multiplied as it is summed, in f32",
+                "what one product makes and the next one multiplies is rounded to f16 or bf16, in "
+                "registers",
+                "Pass operands of f16 or bf16",
             )
         (value,) = rounded.args
         factors = [*way.factors, *([("mul", Constant(-1.0))] if way.negative else [])]

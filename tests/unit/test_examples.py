@@ -27,6 +27,7 @@ SAYS = {
     "few_rows": "dots_",
     "edit_schedule": "refused: ring_a: the schedule breaks a dependence: load_a[0,0,0] -> copy_a[",
     "attention": "y1: right",
+    "low_rank": "y0: right",
     "saved_from_c": "saved: pg_up.cu, pg_up.cubin, pg_up.h, pg_up.json, pg_up.ptx",
 }
 
