@@ -10,6 +10,7 @@ from polygen.schedule.model import (
     CtaTile,
     Epilogue,
     Pipeline,
+    Raster,
     Roles,
     Schedule,
     Tile,
@@ -27,8 +28,9 @@ def signature(rank: int, dtype: str = "bf16") -> tuple[str, ...]:
     return tuple(dtype + shape for shape in shapes)
 
 
-def form(name: str = "cooperative", columns: int = 128, stages: int = 2) -> Schedule:
+def form(name: str = "cooperative", run: int = 1) -> Schedule:
     """A small schedule: "cooperative", "by columns", "pingpong", "cluster" or "registers"."""
+    columns = 128
     tiles = {
         "by columns": (CtaTile(64, 2 * columns, 64), WarpTile(64, columns)),
         "pingpong": (CtaTile(64, columns, 64), WarpTile(64, columns)),
@@ -38,10 +40,11 @@ def form(name: str = "cooperative", columns: int = 128, stages: int = 2) -> Sche
         "small",
         "sm_90a",
         tile=Tile(cta, warp),
-        pipeline=Pipeline(stages=stages, in_flight=1),
+        pipeline=Pipeline(stages=2, in_flight=1),
         roles=Roles("pingpong" if name == "pingpong" else "cooperative", 40, 232),
         epilogue=Epilogue("registers" if name == "registers" else "tma", slots=2, prefetch=1),
         cluster=Cluster(2, 1) if name == "cluster" else Cluster(),
+        raster=Raster(run=run),
     )
 
 

@@ -737,7 +737,7 @@ EQUIVALENT = (
         "two products add to sums of their own, from tiles that have arrived together",
     ),
     Equivalent(
-        ("multiply after multiply_middle", "multiply_middle before multiply"),
+        ("multiply before multiply_middle", "multiply_middle after multiply"),
         ("cooperative, sums",),
         "two products add to sums of their own, from tiles that have arrived together",
     ),

@@ -229,7 +229,8 @@ def _triggered(plan: KernelPlan) -> list[str]:
 def _persistent(plan: KernelPlan) -> dict[str, Any]:
     rows, columns = plan.schedule.cluster.m, plan.schedule.cluster.n
     blocks = plan.launch.blocks
-    lines, items = _items(plan, plan.tiles.cta[0] * rows, plan.tiles.cta[1] * columns)
+    run = plan.tiles.run
+    lines, items = _items(plan, plan.tiles.cta[0] * rows, plan.tiles.cta[1] * columns * run)
     clustered = blocks > 1
     start = {"none": [], "block": ["start_block"], "cluster": ["start_cluster"]}[plan.frame.begin]
     end = ["end_cluster"] if plan.frame.end == "cluster" else []
@@ -238,6 +239,7 @@ def _persistent(plan: KernelPlan) -> dict[str, Any]:
         "attributes": f"__cluster_dims__({blocks}, 1, 1) " if clustered else "",
         "rank": [f"const int rank = blockIdx.x % {blocks};"] if clustered else [],
         "items": "clusters of tiles" if rows * columns > 1 else "tiles",
+        "run": f" * {run}" if run > 1 else "",
         "cluster_blocks": blocks,
         "group_warps": plan.device.warpgroup_warps,
         "counted": lines,

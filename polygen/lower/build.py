@@ -31,7 +31,7 @@ from polygen.lower.work import Boxes, Move
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.pointwise import pointwork
 from polygen.poly.prologue import without_prologues
-from polygen.poly.raster import prove_linear_raster, prove_raster
+from polygen.poly.raster import prove_linear_raster, prove_raster, prove_runs
 from polygen.poly.row_groups import prove_row_groups
 from polygen.poly.row_passes import split_for
 from polygen.schedule.model import Schedule
@@ -80,6 +80,8 @@ def lower(
     taken = resources(schedule, tree.match, tiles, atom, device, needed(inside.buffers))
     launch = _launch(given, taken)
     raster = prove_linear_raster(group) if launch.persistent else (prove_raster(group),)
+    if tiles.run > 1:
+        raster += prove_runs(tiles.run)
     if tree.match.groups is not None:
         raster += prove_row_groups(tiles.cta[0] * schedule.cluster.m)
     orders = tally_orders(leaf.work for leaf in inside.leaves if isinstance(leaf.work, Tally))
@@ -125,7 +127,7 @@ def _launch(given: Given, taken: Resources) -> Launch:
     schedule, match = given.schedule, given.match
     along = schedule.raster.along
     across = "n" if along == "m" else "m"
-    cta = {"m": given.tiles.cta[0], "n": given.tiles.cta[1]}
+    cta = {"m": given.tiles.cta[0], "n": given.tiles.cta[1] * given.tiles.run}
     cluster = {"m": schedule.cluster.m, "n": schedule.cluster.n}
     return Launch(
         match.extent(along),

@@ -55,7 +55,17 @@ def check_rest(schedule: Schedule, match: Match) -> None:
     Raises:
         ScheduleError: with the field to change.
     """
-    rest = match.rest
+    rest, run = match.rest, schedule.raster.run
+    even = schedule.roles.form == "pingpong" and run > 1
+    if run > 1 and (rest is None or (even and run % 2)):
+        raise ScheduleError(
+            f"raster.run = {run}" + ("" if rest is None else " with consumers that take turns"),
+            where=f"schedule {schedule.name}",
+            why="nothing is kept from one tile to the next"
+            if rest is None
+            else "each has every second tile of a run",
+            nearest="Use raster.run = " + ("1" if rest is None else str(run + 1)),
+        )
     if rest is None:
         return
     others = {

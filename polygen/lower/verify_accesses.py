@@ -94,6 +94,8 @@ def check_accesses(plan: KernelPlan) -> None:
     counted = [locate.batches for locate in plan.of(Locate)]
     if plan.launch.batches != wanted or any(one != batches for one in counted):
         raise VerifyError(f"the matrices are not counted along {wanted}", where=plan.entry)
+    if any(locate.run != plan.tiles.run for locate in plan.of(Locate)):
+        raise VerifyError(f"runs are not of {plan.tiles.run} tiles", where=plan.entry)
     _check_groups(plan)
     check_walk(plan)
 

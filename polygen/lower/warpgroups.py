@@ -130,7 +130,9 @@ class _Leaves:
         across = "n" if raster.along == "m" else "m"
         match, blocks = self.given.match, (cluster.m, cluster.n)
         batches = () if match.groups else match.batches
-        locate = Locate(raster.along, across, raster.group, blocks, batches, match.groups)
+        locate = Locate(
+            raster.along, across, raster.group, blocks, batches, match.groups, run=raster.run
+        )
         yield Leaf("locate", "locate", "threads", _TILE, locate)
         yield from self._fills()
         by_threads = self.given.schedule.epilogue.through == "lines"

@@ -101,9 +101,9 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Counters pass what other agents take."""
+    """Counters pass what other agents take: each, and how many versions of a tile."""
 
-    counters: tuple[str, ...]
+    counters: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +132,7 @@ class Locate:
     batches: tuple[tuple[str, Dim], ...] = ()  # batch dims and their extents, outermost first
     groups: RowGroups | None = None  # of rows, which then count the matrices
     sections: tuple[SectionTiles, ...] = ()  # whose tiles are numbered through; () of one alone
+    run: int = 1  # tiles of one row that follow each other; work items are runs
 
 
 # --- operands ------------------------------------------------------------------------------------

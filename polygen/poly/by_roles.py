@@ -29,7 +29,7 @@ from polygen.hardware.units import unit
 from polygen.poly.fold_parts import folded, passed
 from polygen.poly.kernel_parts import Epilogue, MainLoop, Part, Ring, flat
 from polygen.poly.partial_sums import partial_sums
-from polygen.poly.rest_parts import rest_parts
+from polygen.poly.rest_parts import first_of_run, rest_parts
 from polygen.poly.ring_tallies import shared_before, tallied
 from polygen.poly.role_filling import Filling, filling_of
 from polygen.poly.role_shape import RoleShape, tile_of
@@ -129,6 +129,9 @@ def _main(shape: RoleShape) -> Part:
     making, ahead = _making(shape, f"{own} and {inside}"), _beside(shape, own)
     products, sums = [], []
     for product in main.multiplied:
+        every = f"{own} and {inside}"
+        if main.rest is not None and product == main.rest.middle:
+            every = first_of_run(shape, every)
         total = f"{product.called('sum')}[{shape.owner('i')},m]"
         tiles_read = (
             _fragment(shape, rings[x]) if rings[x].fragment else _used(shape, rings[x])
@@ -138,7 +141,7 @@ def _main(shape: RoleShape) -> Part:
             TileStatement(
                 product.called("multiply"),
                 ("i", "k", "s", "m"),
-                f"{own} and {inside}",
+                every,
                 (*tiles_read, f"{total} : k + s > 0"),
                 (total,),
                 "product",

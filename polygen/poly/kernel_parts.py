@@ -93,8 +93,8 @@ class MainLoop:
 
     @property
     def multiplied(self) -> tuple[Product, ...]:
-        """All products of a k tile."""
-        return self.products if self.rest is None else (*self.products, self.rest.middle)
+        """All products of a k tile, in their order: last is one that every k tile has."""
+        return self.products if self.rest is None else (self.rest.middle, *self.products)
 
 
 def main_loop(

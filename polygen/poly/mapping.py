@@ -245,10 +245,14 @@ def _check_whole(
         tile = each.get_at(position)
         statement = program.statement(str(tile.get_tuple_name()))
         domain = isl.Set(f"{program.prefix}{{ {statement.domain} }}")
-        context = program.context.replace("tiles >= 0", "tiles >= 1")
+        context = program.context.replace("tiles >= 0", f"tiles >= {tiles.run}")
         domain = domain.intersect_params(isl.Set(f"{program.prefix}{{ : {context} }}"))
         for n in range(len(statement.place.agents) + len(statement.loops)):
             name = (*statement.place.agents, *statement.loops)[n]
+            if tiles.run > 1 and name in ("turn", "i"):  # tiles of the first run
+                most = tiles.run - 1 if name == "i" else 1
+                domain = domain.upper_bound_val(isl.dim_type.set, n, isl.Val(most))
+                continue
             if name in ("turn", "i") or (name == "rank" and tiles.split == 1):
                 domain = domain.fix_val(isl.dim_type.set, n, isl.Val(0))
         tile = tile.intersect_params(isl.Set(f"{program.prefix}{{ : {context} }}"))

@@ -1,12 +1,13 @@
 """The rest of a product's sums as polyhedra: its elements, beside the program's, and their tiles.
 
-    t[q,m,e]  = sum over k of x[m,k] * a[e,k]      again for every tile of columns, q
-    t'[q,m,e] = f(t[q,m,e])
-    v0[m,n]  += t'[floor(n/columns),m,e] * b[n,e]   behind all other terms of v0
+    t[r,h,m,e]  = sum over k of x[m,k] * a[e,k]     again for every run of tiles, and its agents h
+    t'[r,h,m,e] = f(t[r,h,m,e])
+    v0[m,n]    += t'[r(n),h(n),m,e] * b[n,e]        behind all other terms of v0
 
-Making t again is no dependence and costs none: every tile of columns has elements of its own. The
-dependences that these have, and those of the sum that now ends later, are carried over to tiles
-like all others, and proved of the trees that are emitted (`polygen.poly.mapping`).
+A run is the tiles of one row of tiles that a block takes one after another; mostly that is one.
+Making t again is no dependence and costs none: every run has elements of its own. The dependences
+that these have, and those of the sum that now ends later, are carried over to tiles like all
+others, and proved of the trees that are emitted (`polygen.poly.mapping`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from polygen.poly.tiling import Roles, Tiling, called
 from polygen.schedule.model import Schedule
 from polygen.schedule.sums import SumOrder
 
-_ROW, _COLUMN, _TILE, _MIDDLE, _DEPTH = "m", "n", "q", "e", "d"
+_ROW, _COLUMN, _RUN, _AGENT, _MIDDLE, _DEPTH = "m", "n", "r", "h", "e", "d"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def rest_elements(
                 product.name, "product", found[at].instance, _ROW, column, k, tuple(batches), called
             )
             for product, at, column, k, called in (
-                (rest.middle, 1, _TILE, _DEPTH, MIDDLE),
+                (rest.middle, 1, _AGENT, _DEPTH, MIDDLE),
                 (rest.last, 3, _COLUMN, _MIDDLE, REST),
             )
         ),
@@ -115,37 +116,44 @@ def _elements(
 ) -> tuple[_Element, ...]:
     """What clears, multiplies, converts, and multiplies again."""
     batches = [dim for dim, _ in matched.batches]
-    main, columns = matched.contraction, tiles.warp[1]
+    main, turns = matched.contraction, schedule.roles.form == "pingpong"
+    wide, (_, across, _) = tiles.cta[1] * tiles.run, tiles.cta
+    agents, columns = tiles.warps[1], tiles.warp[1]
+    if turns and tiles.run > 1:  # of a run each consumer has every second tile
+        agents, columns = 2, across
     outer = [f"0 <= {dim} < {extent}" for dim, extent in matched.batches]
     outer.append(f"0 <= {_ROW} < {matched.m}")
-    tile = [f"0 <= {_TILE}", f"{columns}*{_TILE} < {matched.n}", f"0 <= {_MIDDLE} < {rest.columns}"]
+    column = f"({wide}*{_RUN} + {columns}*{_AGENT})"
+    tile = [f"0 <= {_RUN}", f"0 <= {_AGENT} < {agents}", f"{column} < {matched.n}"]
+    tile.append(f"0 <= {_MIDDLE} < {rest.columns}")
     before, behind = (
         " and ".join((*outer, *tile)),
         " and ".join((*outer, f"0 <= {_COLUMN} < {matched.n}", f"0 <= {_MIDDLE} < {rest.columns}")),
     )
-    own = ",".join((*batches, _TILE, _ROW, _MIDDLE))
+    places = (*batches, _RUN, _AGENT, _ROW, _MIDDLE)
+    own = ",".join(places)
     (depth,) = matched.depths
     sums = f"{rest.middle.write.name}[{own}]"
     value = f"{MIDDLE}_of_{rest.middle.write.name}"
-    made = ",".join((*batches, f"floor({_COLUMN}/{columns})", _ROW, _MIDDLE))
     total = f"{main.write.name}[{','.join(matched.axes)}]"
     position = next(n for n, group in enumerate(scop.groups) if group.statements[0] is main)
-    column = f"({columns}*{_TILE})"
     first = tiles.expressions(_ROW, column, _DEPTH)
     last = tiles.expressions(_ROW, _COLUMN)
     agent = ["0"] if schedule.cluster.blocks > 1 else []
 
+    in_turns = "0" if tiles.run == 1 else "({i}) mod 2"
+    which = in_turns if turns else "{w_n}"
+    made = ",".join((*batches, f"floor({_COLUMN}/{wide})", which.format(**last), _ROW, _MIDDLE))
+
     def at(e: dict[str, str], *inner: str) -> str:
-        turns = schedule.roles.form == "pingpong"
-        group = "0" if turns else f"{tiles.warps[1]}*{e['w_m']} + {e['w_n']}"
-        return ",".join((*agent, group, "0", *inner))
+        group = in_turns if turns else f"{tiles.warps[1]}*{{w_m}} + {{w_n}}"
+        return ",".join((*agent, group.format(**e), e["i"], *inner))
 
     multiply, more = called("multiply", MIDDLE), called("multiply", REST)
-    rows, every = f"0 <= {_ROW} < {tiles.cta[0]}", f"0 <= {_TILE} < {tiles.warps[1]}"
+    rows, every = f"0 <= {_ROW} < {tiles.cta[0]}", f"{_RUN} = 0 and 0 <= {_AGENT} < {agents}"
     inside = f"{rows} and {every} and 0 <= {_MIDDLE} < {rest.columns}"
     k = f"{_DEPTH} < {tiles.cta[2]}*k_tiles"
-    whole = f"{rows} and 0 <= {_COLUMN} < {tiles.cta[1]} and 0 <= {_MIDDLE} < {rest.columns}"
-    places = (*batches, _TILE, _ROW, _MIDDLE)
+    whole = f"{rows} and 0 <= {_COLUMN} < {wide} and 0 <= {_MIDDLE} < {rest.columns}"
     return (
         _Element(
             f"{clear_name(rest.middle)}[{own}]", before, (), (sums,), ("-3", *places), column,

@@ -20,6 +20,11 @@ from polygen.poly.tile_tree import loop, steps
 _THREADS, _COPY_ENGINE, _PRODUCTS = "threads", "tma.load", "wgmma"
 
 
+def first_of_run(shape: RoleShape, bounds: str) -> str:
+    """Bounds of what is done once for all tiles of a run; isl text."""
+    return f"{bounds} and {shape.begins_run}" if shape.begins_run else bounds
+
+
 def rest_parts(shape: RoleShape) -> tuple[Part, ...]:
     """The statements of one output tile, or none."""
     rest, tiles, consumer = shape.main.rest, shape.tiles, shape.consumer
@@ -30,6 +35,7 @@ def rest_parts(shape: RoleShape) -> tuple[Part, ...]:
     s = f"0 <= s < {rest.columns // tiles.atom[2]}"
     tile = f"{ring}[{','.join(('i', *shape.rank))}]"
     made, weights = f"{rest.middle.called('sum')}[{at},m]", f"{rest.last.left}[{at}]"
+    begins, kept = first_of_run(shape, own), f"{rest.last.left}[{shape.owner(shape.run)}]"
     (product,) = shape.main.products
     total, multiply = f"{product.called('sum')}[{at},m]", rest.last.called("multiply")
     commit, fill = rest.last.called("commit"), rest.last.called("fill")
@@ -40,11 +46,11 @@ def rest_parts(shape: RoleShape) -> tuple[Part, ...]:
             unit(_COPY_ENGINE), producer, "one" if producer.threads > 1 else "all",
         ),
         TileStatement(
-            "convert", ("i",), own, (f"{made} : {m}",), (weights,), "map", threads, consumer
+            "convert", ("i",), begins, (f"{made} : {m}",), (weights,), "map", threads, consumer
         ),
         TileStatement(
             multiply, ("i", "s", "m"), f"{own} and {s} and {m}",
-            (weights, tile, total), (total,), "product", unit(_PRODUCTS), consumer, group=commit,
+            (kept, tile, total), (total,), "product", unit(_PRODUCTS), consumer, group=commit,
         ),
         TileStatement(commit, ("i",), own, (), (), "commit", threads, consumer),
     )  # fmt: skip

@@ -33,7 +33,7 @@ from polygen.hardware.atom import atom_names
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import swizzle_names
 from polygen.schedule import plain
-from polygen.schedule.model import LANES, Epilogue, Launches, Roles, Schedule, Tile
+from polygen.schedule.model import LANES, Epilogue, Launches, Raster, Roles, Schedule, Tile
 
 FORMAT = 1
 
@@ -107,12 +107,14 @@ def loads(text: str, where: str) -> Schedule:
 def dumps(schedule: Schedule) -> str:
     """The TOML text of a schedule, in the record's order; `loads` gives it back.
 
-    It has every field, but `launch`, `exchange`, `functions`, `epilogue.rows`, `roles.computes` and
-    `tile.part` only where they are not the default.
+    It has every field, but `launch`, `exchange`, `functions`, `epilogue.rows`, `roles.computes`,
+    `raster.run` and `tile.part` only where they are not the default.
     """
     table = converter().unstructure(schedule)
     if schedule.launch == Launches():
         del table["launch"]
+    if schedule.raster.run == Raster().run:
+        del table["raster"]["run"]
     if schedule.epilogue.rows == Epilogue().rows:
         del table["epilogue"]["rows"]
     text = tomli_w.dumps({"format": FORMAT, **table})

@@ -72,6 +72,16 @@ def test_invariance() -> None:
     assert "is not proved for all sizes" in text and "Leave invariant out" in text
 
 
+def test_runs_of_tiles() -> None:
+    text = _refused(*signature(16), schedule=form("pingpong", 3), error=ScheduleError)
+    assert "raster.run = 3" in text and "Use raster.run = 4" in text
+    with pytest.raises(ScheduleError) as found:
+        pg.fuse(lambda x, w: x @ w.T).compile(
+            *signature(16)[:2], arch="sm_90a", schedule=form(run=2)
+        )
+    assert "nothing is kept" in str(found.value) and "raster.run = 1" in str(found.value)
+
+
 @pytest.mark.parametrize(
     ("field", "changes"),
     [

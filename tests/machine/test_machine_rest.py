@@ -9,7 +9,9 @@ from rest_samples import form, low_rank, signature, wanted, whole_numbers
 
 import polygen as pg
 from polygen.cli.accuracy import expected
+from polygen.emulated import emulate
 from polygen.schedule.model import Schedule
+from polygen.small_problem import few_blocks
 
 
 def _run(
@@ -57,6 +59,16 @@ def test_results_are_the_programs_with_what_is_chosen() -> None:
     _run(16, (136, 264, 200), "auto")
     _run(8, (72, 72, 136), form(), tuple(f"{t}:col" for t in signature(8)))
     _run(8, (66, 72, 72), form(), signature(8, "f16"), np.float16)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "run"), [("cooperative", 4), ("pingpong", 1), ("pingpong", 2)])
+def test_blocks_of_many_tiles_with_short_sums(name: str, run: int) -> None:
+    kernel = pg.fuse(low_rank).compile(*signature(16), arch="sm_90a", schedule=form(name, run))
+    arrays = whole_numbers(1, 16, 150, 712, 40)
+    done = emulate(kernel.program, few_blocks(kernel.passes.source), kernel.ptx, tuple(arrays))
+    assert done.report.findings == ()
+    np.testing.assert_array_equal(done.results.astype(float), wanted(arrays).astype(float))
 
 
 @pytest.mark.slow

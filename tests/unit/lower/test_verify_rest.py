@@ -41,6 +41,7 @@ CHANGES: dict[str, tuple[str, Callable]] = {
         "convert", lambda work: replace(work, statements=()),
     ),
     "a tile of other columns": ("fill_rest", _boxes),
+    "runs of other tiles": ("locate", lambda work: replace(work, run=2)),
 }  # fmt: skip
 
 
