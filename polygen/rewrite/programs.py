@@ -12,8 +12,8 @@ from polygen.rewrite.norms import norms_behind
 from polygen.rewrite.rest import with_rest
 
 ASSUMED = (
-    "reals are summed in another order, and factors that are the same for a row are applied behind "
-    "the rounding of its elements"
+    "reals are summed in another order, and factors that are the same for a row are applied on the "
+    "other side of the rounding of its elements"
 )
 _MOST = 64  # programs
 
