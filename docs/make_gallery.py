@@ -37,6 +37,7 @@ KERNELS = (
     "int8_weights",
     "logits_logsumexp",
     "attention",
+    "low_rank",
     "kmeans_assignment",
     "odd_rows",
     "residual_statistics",

@@ -16,6 +16,7 @@ from polygen.poly.needed import read_domain, restricted
 from polygen.poly.orientation import oriented, oriented_work
 from polygen.poly.pointwise import Pointwork, pointwork
 from polygen.poly.prologue import prologues, without_prologues
+from polygen.poly.rest_match import with_rest_of
 from polygen.poly.row_passes import split_for
 from polygen.poly.rows import with_rows
 from polygen.poly.scop import Scop, scop
@@ -122,7 +123,8 @@ def analysed(program: Program, *, in_tile: bool = False) -> Analysed:
     model = scop(statements, passes=times)
     fusion = fuse(statements, model, times)
     matched = match(statements, fusion, computed, program.inputs, several)
-    planes = read_domain(statements, matched, fusion)
+    matched = with_rest_of(matched, products)
+    planes = () if matched.rest is not None else read_domain(statements, matched, fusion)
     if planes:
         matched = replace(matched, domain=planes)
         model = restricted(model, matched, fusion)

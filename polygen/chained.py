@@ -49,6 +49,7 @@ from polygen.poly.supported import require_rows_known
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import tiling
 from polygen.rewrite.chain import chain, products_in_chain
+from polygen.rewrite.programs import rewritten
 from polygen.schedule.load import load_schedule
 from polygen.schedule.model import (
     CtaTile,
@@ -79,8 +80,12 @@ class Decided:
 
 
 def is_chain(program: Program) -> bool:
-    """Whether a product of a program reads what another sums."""
-    return products_in_chain(program) is not None
+    """Whether a product of a program reads what another sums, and is no rest of a third's sums.
+
+    Raises:
+        UnsupportedProgram: it nearly is.
+    """
+    return products_in_chain(program) is not None and rewritten(program).rest is None
 
 
 def whole_dims(program: Program) -> tuple[str, ...]:
@@ -90,6 +95,8 @@ def whole_dims(program: Program) -> tuple[str, ...]:
         return ()
     first, second, _ = found
     sizes = dict(first.domain)
+    if len(program.contractions) > 2:  # two that share sums, and what one of them is made of
+        return tuple(one for one in [sizes[first.write.iterators[-1]]] if isinstance(one, str))
     extents = [sizes[it] for it in sizes if it not in first.write.iterators]
     extents.append(dict(second.domain)[second.write.iterators[-1]])
     return tuple(dict.fromkeys(one for one in extents if isinstance(one, str)))

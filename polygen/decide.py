@@ -40,6 +40,7 @@ from polygen.lower.legal import (
     check_wide,
 )
 from polygen.lower.pixels import check_pixels
+from polygen.lower.rest_legal import check_rest, check_rest_device, check_rest_layout
 from polygen.poly.folds import split_folds
 from polygen.poly.match import Match
 from polygen.poly.realign import behind_copy
@@ -53,6 +54,7 @@ from polygen.schedule.sums import SumClass
 from polygen.schedule.tuned import tuned
 from polygen.tune import lookup
 from polygen.tune.choose import Offer, choose
+from polygen.tune.cost.chains import longest_run
 
 
 def decision(
@@ -89,6 +91,7 @@ def decide(
     behind = prospect
     matched = prospect.matched
     check_operands([one.matched for one in prospect.each], device)
+    check_rest_device(prospect.matched, device)
     forced = knobs.current().schedule
     if schedule == "auto" and forced is not None:
         schedule = forced
@@ -131,6 +134,7 @@ def decide(
                 nearest="Align rows as those of the other sizes are, or compile all sizes for the "
                 "least alignment there is: x:bf16[M,K]@2",
             ) from reason
+        decided, origin = _in_runs(decided, origin, behind.matched, problem, device, sizes)
     prospect = in_tiles(program) if is_covering(decided) else behind
     as_run = prospect.under(decided)
     instruction = instruction_for(as_run.matched, device, decided)
@@ -154,9 +158,31 @@ def decide(
     for one in as_run.each:
         behind_it = behind_copy(one.matched, decided)
         check_pixels(decided, behind_it, one.work)
+        check_rest(decided, behind_it)
         check_roles(decided, behind_it, instruction, one.work)
+        check_rest_layout(decided, one.matched, instruction)
     check_sections([(one.matched, one.work) for one in as_run.each], decided, instruction)
     return instruction, decided, origin
+
+
+def _in_runs(
+    schedule: Schedule,
+    origin: str,
+    matched: Match,
+    problem: Problem,
+    device: Device,
+    sizes: dict[str, int],
+) -> tuple[Schedule, str]:
+    """The choice with runs of tiles, where something is kept between them and sizes are known."""
+    extents = (matched.m, matched.n, *(extent for _, extent in matched.batches))
+    known = all(isinstance(extent, int) or extent in sizes for extent in extents)
+    if matched.rest is None or not known:
+        return schedule, origin
+    run = longest_run(device, schedule, problem)
+    if run == 1:
+        return schedule, origin
+    raster = replace(schedule.raster, run=run)
+    return replace(schedule, raster=raster), f"{origin}; blocks take {run} tiles of a row in turn"
 
 
 def _covered(

@@ -37,6 +37,7 @@ from polygen.lower.memory import memory, needed, rings, workers
 from polygen.lower.pixels import check_pixels
 from polygen.lower.registers import doubt, registers_needed, sums_held
 from polygen.lower.resources import filling_roles, registers_available, resources
+from polygen.lower.rest_legal import check_rest, check_rest_layout
 from polygen.poly.fills import held, ring_pieces, rounds
 from polygen.poly.match import Match, Operand
 from polygen.poly.orientation import oriented, oriented_work
@@ -187,6 +188,7 @@ def fitting(
             check_rows(candidate, found, out)
             behind = behind_copy(found, candidate)
             check_pixels(candidate, behind, out)
+            check_rest(candidate, behind)
             instruction = instruction_for(found, device, candidate)
             if candidate.specialised:
                 fitted = _fit_roles(candidate, behind, device, out, instruction, careful)
@@ -280,6 +282,7 @@ def _fit_roles(
     schedule = _with_k_tile(candidate, matched, device, instruction)
     tiles = tiling(schedule, instruction)
     check_structure(schedule, instruction, f"schedule {schedule.name}")
+    check_rest_layout(schedule, matched, instruction)
     filled = ring_pieces(schedule, matched, tiles)
     if filled:
         roles = filling_roles(schedule, device, workers(schedule, tiles))
@@ -306,7 +309,7 @@ def _fit_roles(
         try:
             resources(schedule, matched, tiles, instruction, device, size)
         except ResourceError:
-            fewer = _with_fewer_stages(schedule)
+            fewer = _with_narrower_panels(schedule, matched, work) or _with_fewer_stages(schedule)
             if fewer is None:
                 raise
             schedule = fewer
@@ -328,6 +331,16 @@ def _with_short_rows(candidate: Schedule, k: int, times: int) -> Schedule:
         tile=replace(candidate.tile, cta=cta),
         pipeline=replace(pipeline, stages=times * pipeline.stages),
     )
+
+
+def _with_narrower_panels(schedule: Schedule, matched: Match, work: Pointwork) -> Schedule | None:
+    """What goes on with sums takes memory that panels need not have, and rings had; else None."""
+    if matched.rest is None or schedule.epilogue.through != "tma":
+        return None
+    columns = next(iter(narrower(schedule, work)), None)
+    if columns is None:
+        return None
+    return replace(schedule, epilogue=replace(schedule.epilogue, columns=columns))
 
 
 def _with_k_tile(candidate: Schedule, matched: Match, device: Device, atom: Atom) -> Schedule:

@@ -47,7 +47,11 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         extent if isinstance(extent, int) else sizes.get(extent, _TYPICAL_BATCHES)
         for _, extent in matched.batches
     )
-    lefts, rights = matched.side("m"), matched.side("n")
+    lefts, rights = (
+        # What all of a tile's rows have besides weighs little.
+        tuple(one for one in matched.side(role) if not one.whole)
+        for role in "mn"
+    )
     whole, threads = work.matrices, held((*lefts, *rights))
     return Problem(
         # Groups of rows are matrices below one another, of so many rows in the mean.
@@ -82,6 +86,7 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         **_rows(matched, size),
         depth=size(matched.depths[0]) if matched.sums else 0,
         stored=(_stored(lefts, size), _stored(rights, size)),
+        beside=0 if matched.rest is None else matched.rest.padded,
         terms=products_of(matched.a.multiplied, matched.b.multiplied),
         domain=() if work.before or work.operands.folds else matched.domain,
     )
@@ -94,7 +99,8 @@ def _rows(matched: Match, size: Callable[[Dim], int]) -> dict[str, Any]:
     """
     axes = row_axes(matched)
     windows = len(axes) > 1 and (bool(matched.sums) or len(axes) > _AXES_OF_MATRICES)
-    if not windows or sum(isinstance(extent, str) for _, extent in axes) > 1:
+    numbered = sum(isinstance(extent, str) for _, extent in axes) <= 1
+    if not windows or not numbered or matched.rest is not None:
         return {}
     first = next(at for at, (dim, _) in enumerate(axes) if dim == first_axis(axes))
     return {"pixels": tuple(size(extent) for _, extent in axes), "first": first}

@@ -21,7 +21,7 @@ from polygen.poly.counters import Counter
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.emitted import Emitted
 from polygen.poly.frame import Frame
-from polygen.poly.kernel_parts import Epilogue, MainLoop, Product, Ring
+from polygen.poly.kernel_parts import Epilogue, MainLoop, Product, RestLoop, Ring
 from polygen.poly.kernel_program import kernel_program
 from polygen.poly.place_trees import place_trees
 from polygen.poly.tile_program import Sync, SyncStatement, TileProgram
@@ -47,6 +47,12 @@ APART = MainLoop(
 )
 # Of some tiles no sum is read: they have no products.
 SOME = replace(ONE_PRODUCT, inside=True)
+# x @ w.T + (x @ a.T) @ b.T
+ON = MainLoop(
+    (Ring("a", "m"), Ring("b", "n"), Ring("c", "n")),
+    ONE_PRODUCT.products,
+    rest=RestLoop(Product("middle", "a", "c"), Product("rest", "middle", "d"), 32),
+)
 # Threads fill the rings of both operands in rounds of several pieces, or that of one.
 FILLED = MainLoop((Ring("a", "m", 2), Ring("b", "n", 1)), ONE_PRODUCT.products)
 # All warps compute one operand, through registers, beside the other's background copies.
@@ -103,6 +109,7 @@ CASES = (
     Case("warps, shared pair", "sm_80/64x64x64_w32x32_s4.toml", main=SHARED),
     Case("cooperative, pair", "sm_90a/cooperative_128x64x64.toml", main=APART, stages=3),
     Case("ping-pong, shared pair", "sm_90a/pingpong_64x96x64_s10.toml", main=SHARED, stages=4),
+    Case("cooperative, sums that go on", "sm_90a/cooperative_128x64x64.toml", main=ON, stages=3),
     Case(
         "cooperative, filled by threads",
         "sm_90a/cooperative_128x64x64.toml",
@@ -637,7 +644,7 @@ _PANELS = (
 _LAGGING = (
     "cooperative, folds",
     "cooperative, residual", "cooperative, two", "cooperative, pair", "cooperative, filled",
-    "cooperative, fragments", "ping-pong", "cluster", "shared sums",
+    "cooperative, fragments", "cooperative, sums", "ping-pong", "cluster", "shared sums",
 )  # fmt: skip
 EQUIVALENT = (
     Equivalent(
@@ -707,6 +714,7 @@ EQUIVALENT = (
             "cooperative, residual",
             "cooperative, two",
             "cooperative, pair",
+            "cooperative, sums",
             "cooperative, filled",
             "cooperative, folds",
             "cluster",
@@ -728,7 +736,7 @@ EQUIVALENT = (
     ),
     Equivalent(
         ("wait_store -1 iteration(s)",),
-        ("cooperative, pair", "cooperative, filled", "shared sums"),
+        ("cooperative, pair", "cooperative, sums", "cooperative, filled", "shared sums"),
         "of two slots, a panel writes over the one that was stored two panels before; a wait for "
         "all stores one panel before comes behind that",
     ),
@@ -736,6 +744,23 @@ EQUIVALENT = (
         ("multiply_0 after multiply_1", "multiply_1 before multiply_0"),
         ("cooperative, pair", "ping-pong, shared", "shared sums, pair"),
         "two products add to sums of their own, from tiles that have arrived together",
+    ),
+    Equivalent(
+        ("multiply before multiply_middle", "multiply_middle after multiply"),
+        ("cooperative, sums",),
+        "two products add to sums of their own, from tiles that have arrived together",
+    ),
+    Equivalent(
+        (
+            "convert after wait_full_ring_d",
+            "wait_full_ring_d before convert",
+            "convert before arrive_empty_ring_rest",
+            "wait_empty_ring_d before wait_empty_ring",
+            "arrive_empty_ring_d after finish",
+        ),
+        ("cooperative, sums",),
+        "what is between the products is in registers, of a tile whose sums are complete; and a "
+        "tile's memory may be asked for sooner, and be given back later",
     ),
     Equivalent(
         (

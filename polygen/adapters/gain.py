@@ -70,7 +70,7 @@ def unknown(program: Program, sizes: Mapping[str, int]) -> str:
     known = with_sizes(program, dict(sizes)).tensors
     multiplied = [access.name for product in program.contractions for access in product.reads]
     for name in (*multiplied, *(tensor.name for tensor in program.outputs)):
-        if known[name].alignment < _WHOLE:
+        if name in known and known[name].alignment < _WHOLE:
             return f"rows of {name} are no multiple of {_WHOLE} bytes: not predicted"
 
     def extent(dim: Dim) -> int:
@@ -103,7 +103,8 @@ def microseconds(program: Program, device: Device, sizes: Mapping[str, int]) -> 
 
 def bare(program: Program, product: Contraction) -> Program:
     """One product of a program as a program, stored as its operands are."""
-    kind = program.tensors[product.lhs.name].dtype
+    tensors, made = program.tensors, _multiplied(program, product)
+    kind = next(t.dtype for t in (*made, *tensors.values()) if t.name == product.lhs.name)
     stored = F32 if kind == TF32 else kind
     extents = dict(product.domain)
     domain = tuple((i, extents[i]) for i in product.write.iterators)
@@ -115,11 +116,24 @@ def bare(program: Program, product: Contraction) -> Program:
     return Program(
         f"{program.name}_product",
         str(product),
-        tuple(tensor for tensor in program.inputs if tensor.name in names),
+        (*(tensor for tensor in program.inputs if tensor.name in names), *made),
         (output,),
         (product, Pointwise("P_cast", domain, Access(output.name, here), "cast",
                             (product.write,), stored)),
     )  # fmt: skip
+
+
+def _multiplied(program: Program, product: Contraction) -> tuple[Tensor, ...]:
+    """What a product multiplies of what another one makes, as arrays."""
+    writers = {statement.write.name: statement for statement in program.statements}
+    found = []
+    for access in product.reads:
+        writer = writers.get(access.name)
+        if isinstance(writer, Pointwise):
+            sizes = dict(writer.domain)
+            dims = tuple(sizes[it] for it in writer.write.iterators)
+            found.append(Tensor(access.name, writer.dtype, dims, tuple(range(len(dims)))))
+    return tuple(found)
 
 
 def pointwise_time(program: Program, device: Device, sizes: Mapping[str, int]) -> float:

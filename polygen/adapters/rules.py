@@ -92,6 +92,36 @@ def fits(graph: Graph, group: frozenset[str], node: Node) -> bool:
 
 
 @rule
+def sums_go_on(graph: Graph, group: frozenset[str], node: Node) -> frozenset[str]:
+    """A sum joins with a product of what another one makes, as in ``x @ w + (x @ a) @ b``.
+
+    Both of the products behind it multiply rows of the same value as the group's own, and nothing
+    else reads what lies between them.
+    """
+    joined = products_meet(graph, group, node)
+    own = {graph[name].reads[-2] for name in group if graph[name].kind == "product"}
+    found: set[str] = set()
+    for name in joined:
+        if graph[name].kind == "product" and name not in group:
+            found |= _made_of_rows(graph, name, own)
+    return joined | found if found else NOTHING
+
+
+def _made_of_rows(graph: Graph, product: str, rows: set[str]) -> frozenset[str]:
+    """The nodes from a product of some rows to the left operand of another; none if it has none."""
+    found, user, name = set(), product, graph[product].reads[-2]
+    while graph.users[name] == [user] and name not in graph.results:
+        node = graph[name]
+        found.add(name)
+        if node.kind == "product":
+            return frozenset(found) if node.reads[-2] in rows else NOTHING
+        if not (node.kind == "view" or node.cast):
+            return NOTHING
+        user, name = name, node.reads[0]
+    return NOTHING
+
+
+@rule
 def products_meet(graph: Graph, group: frozenset[str], node: Node) -> frozenset[str]:
     """A pointwise node joins with other products that it reads, as in ``silu(x @ u) * (x @ v)``.
 
@@ -184,11 +214,20 @@ def is_absorbed(graph: Graph, group: frozenset[str], node: Node) -> bool:
     than each function of it.
     """
     domain = domain_of(graph, group)
+    # What a product reads has its own rows and columns, be they as many as the result's.
+    multiplied = any(
+        node.name in graph[name].reads for name in group if graph[name].kind == "product"
+    )
     return (
         not graph.leaves(group, node.name)
         and bool(node.reads)
         and (
-            (node.kind == "view" and is_at(node, domain) and is_at(graph[node.reads[0]], domain))
+            (
+                node.kind == "view"
+                and not multiplied
+                and is_at(node, domain)
+                and is_at(graph[node.reads[0]], domain)
+            )
             or fits(graph, group, node)
         )
     )

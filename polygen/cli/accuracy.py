@@ -21,7 +21,9 @@
    middle between two numbers of the operand's type that the errors above may round it to the other
    one, delta grows by what that would change.
 
-7. What is rewritten before it is generated (`polygen.rewrite.programs`) is judged as it is then.
+7. Sums that another product goes on with have its terms, and their errors: the operand that is made
+   of sums itself is an output like others.
+8. What is rewritten before it is generated (`polygen.rewrite.programs`) is judged as it is then.
 
 Where that is not finite (a logarithm at its pole), elements are not compared.
 """
@@ -49,6 +51,7 @@ from polygen.frontend.program import (
     Fold,
     Pointwise,
     Program,
+    Rest,
     Statement,
     Tensor,
 )
@@ -111,6 +114,7 @@ def expected(
     if program.ends:
         return _of_groups(program, arrays, sizes, atom_k)
     program = rewritten(program)
+    rest, program = program.rest, replace(program, rest=None)
     given = {t.name: np.asarray(arrays[t.name]).astype(np.float64) for t in program.operands}
     made = {value: _operand(program, value, given, sizes) for value in prologues(program)}
     program = without_prologues(program)
@@ -123,12 +127,15 @@ def expected(
             ties[tensor.name] = ties.get(tensor.name, 0.0) + tie
     after, moves = _after_the_sum(program, contraction, sizes)
     (total,) = evaluate(_alone(program, contraction), multiplied, sizes, round_outputs=False)
+    lost = _sum_error(program, contraction, multiplied, ties, sizes, atom_k)
+    if rest is not None:
+        more, further = _rest(rest, arrays, sizes, atom_k)
+        total, lost = total + more, lost + further
     still = {move.by.name: np.zeros(_shape(move.by, sizes)) for move in moves}
     given = {**inputs, **still, contraction.write.name: total}
     watched = replace(after, outputs=(*after.outputs, *(move.exact for move in moves)))
     runs = evaluate(watched, given, sizes, round_outputs=False)
     values, results_of_fast = runs[: len(program.outputs)], runs[len(program.outputs) :]
-    lost = _sum_error(program, contraction, multiplied, ties, sizes, atom_k)
     errors = {contraction.write.name: lost}
     for move, result in zip(moves, results_of_fast, strict=True):
         errors[move.by.name] = move.size(result)
@@ -154,6 +161,20 @@ def expected(
             allowed = np.where(compared, allowed, np.inf)
             results.append(Expected(tensor, value, allowed))
     return tuple(results)
+
+
+def _rest(
+    rest: Rest, arrays: Mapping[str, Any], sizes: Mapping[str, int], atom_k: int
+) -> tuple[Array, Array]:
+    """The further terms of sums, and how far a kernel's may be from them."""
+    (made,) = expected(rest.middle, arrays, sizes, atom_k)
+    last, name = rest.last, made.tensor.name
+    given = {t.name: np.asarray(arrays[t.name]) for t in last.inputs if t.name != name}
+    inputs = {name: made.value} | {n: a.astype(np.float64) for n, a in given.items()}
+    contraction = _contraction(last)
+    (total,) = evaluate(_alone(last, contraction), inputs, sizes, round_outputs=False)
+    ties = {name: made.allowed}
+    return total, _sum_error(last, contraction, inputs, ties, sizes, atom_k)
 
 
 def _of_groups(

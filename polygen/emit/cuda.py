@@ -26,6 +26,7 @@ from polygen.emit.leaf.computed_chunk import lines as computed_lines
 from polygen.emit.leaf.elements import statements, types
 from polygen.emit.leaf.load_threads import SHARED_ALIGNMENT
 from polygen.emit.leaf.make_fragments import made_lines
+from polygen.emit.leaf.rest import rest_helpers
 from polygen.emit.leaf.scan import scan_combining, scan_helpers, scan_reads
 from polygen.emit.leaf.sections import counted
 from polygen.emit.leaf.tally import elements, tally_helpers, tally_tensors
@@ -90,6 +91,7 @@ def _helpers(plan: KernelPlan) -> tuple[str, ...]:
     before += tally_helpers(plan)
     last = [name for one in plan.each for name in statements(plan, one.epilogue)[1]]
     passes = [name for e in plan.epilogue.before for name in statements(plan, e)[1]]
+    before += rest_helpers(plan)
     return tuple(dict.fromkeys((*last, *passes, *before, *scan_helpers(plan))))
 
 
@@ -229,8 +231,9 @@ def _triggered(plan: KernelPlan) -> list[str]:
 def _persistent(plan: KernelPlan) -> dict[str, Any]:
     rows, columns = plan.schedule.cluster.m, plan.schedule.cluster.n
     blocks = plan.launch.blocks
+    run = plan.tiles.run
     tile = plan.match.box.along_m(plan.tiles.cta[0])
-    lines, items = _items(plan, tile * rows, plan.tiles.cta[1] * columns)
+    lines, items = _items(plan, tile * rows, plan.tiles.cta[1] * columns * run)
     clustered = blocks > 1
     start = {"none": [], "block": ["start_block"], "cluster": ["start_cluster"]}[plan.frame.begin]
     end = ["end_cluster"] if plan.frame.end == "cluster" else []
@@ -239,6 +242,7 @@ def _persistent(plan: KernelPlan) -> dict[str, Any]:
         "attributes": f"__cluster_dims__({blocks}, 1, 1) " if clustered else "",
         "rank": [f"const int rank = blockIdx.x % {blocks};"] if clustered else [],
         "items": "clusters of tiles" if rows * columns > 1 else "tiles",
+        "run": f" * {run}" if run > 1 else "",
         "cluster_blocks": blocks,
         "group_warps": plan.device.warpgroup_warps,
         "counted": lines,

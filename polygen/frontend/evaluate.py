@@ -158,6 +158,10 @@ def _run(
         with np.errstate(all="ignore"):
             if isinstance(statement, Contraction):
                 values[name] = _contraction(statement, values, extents)
+                if program.rest is not None:  # of the only product
+                    made = _run(program.rest.middle, values, extents, True, single)
+                    more = _run(program.rest.last, {**values, **made}, extents, False, single)
+                    values[name] = values[name] + more[program.rest.last.outputs[0].name]
             elif isinstance(statement, Fold):
                 value = _fold(statement, values, extents)
                 values[name] = round_to(value, F32) if single else value

@@ -304,6 +304,19 @@ class Fold:
 Statement = Contraction | Pointwise | Fold
 
 
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Further terms of a product's sums: a second product's, of what a first one makes.
+
+    Attributes:
+        middle: the first product, and what is made of its sums: its output, which nobody stores.
+        last: the product of that and of an argument; its output are terms of the sums.
+    """
+
+    middle: Program
+    last: Program
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Program(Brief):
     """What one kernel computes."""
@@ -330,6 +343,8 @@ class Program(Brief):
             if tensor.name in given:
                 found.insert(given[tensor.name], tensor)
         return tuple(found)
+
+    rest: Rest | None = None  # what the sums of the only product have besides
 
     @property
     def contractions(self) -> tuple[Contraction, ...]:
@@ -401,7 +416,11 @@ class Program(Brief):
             for s in self.statements
         ]
         promised = [f"  same bits for every {', '.join(self.invariant)}"] if self.invariant else []
-        return "\n".join([head, *arguments, *body, *promised])
+        more = []
+        if self.rest is not None:
+            more = ["", f"besides, in the sums of {self.contractions[0].name}:"]
+            more += [f"{self.rest.middle}", f"{self.rest.last}"]
+        return "\n".join([head, *arguments, *body, *promised, *more])
 
 
 def _named_by(accesses: Iterable[Access]) -> dict[str, Dim]:

@@ -15,6 +15,7 @@ from polygen.frontend.program import Program, Tensor
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.lower import dots, warpgroups, warps
+from polygen.lower.carried import carried_proof
 from polygen.lower.cover import is_covering
 from polygen.lower.epilogue import epilogue
 from polygen.lower.folds import fold_orders, following
@@ -30,7 +31,7 @@ from polygen.lower.work import Boxes, Move
 from polygen.poly.mapping import ScheduleTree
 from polygen.poly.pointwise import pointwork
 from polygen.poly.prologue import without_prologues
-from polygen.poly.raster import prove_linear_raster, prove_raster
+from polygen.poly.raster import prove_linear_raster, prove_raster, prove_runs
 from polygen.poly.row_groups import prove_row_groups
 from polygen.poly.row_passes import split_for
 from polygen.poly.tile_domain import prove_numbered
@@ -82,6 +83,8 @@ def lower(
     raster = prove_linear_raster(group) if launch.persistent else (prove_raster(group),)
     if launch.persistent and tree.domain is not None:
         raster = prove_numbered(tree.domain, schedule.raster.along, group)
+    if tiles.run > 1:
+        raster += prove_runs(tiles.run)
     if tree.match.groups is not None:
         raster += prove_row_groups(tiles.cta[0] * schedule.cluster.m)
     orders = tally_orders(leaf.work for leaf in inside.leaves if isinstance(leaf.work, Tally))
@@ -104,7 +107,7 @@ def lower(
         places=inside.places,
         syncs=inside.syncs,
         frame=tree.synchronised.frame,
-        proofs=(*tree.proofs, *raster),
+        proofs=(*tree.proofs, *raster, *((carried_proof(atom),) if tree.match.rest else ())),
         resources=taken,
         sums=replace(tree.sums, folds=fold_orders(program, split, out, orders)),
         tile_domain=tree.domain,
@@ -129,7 +132,10 @@ def _launch(given: Given, taken: Resources) -> Launch:
     schedule, match = given.schedule, given.match
     along = schedule.raster.along
     across = "n" if along == "m" else "m"
-    cta = {"m": match.box.along_m(given.tiles.cta[0]), "n": given.tiles.cta[1]}
+    cta = {
+        "m": match.box.along_m(given.tiles.cta[0]),
+        "n": given.tiles.cta[1] * given.tiles.run,
+    }
     cluster = {"m": schedule.cluster.m, "n": schedule.cluster.n}
     return Launch(
         match.extent(along),

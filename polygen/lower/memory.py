@@ -1,7 +1,7 @@
 """Shared memory: what a schedule keeps there, and where. The only place that adds it up.
 
 1. A ring per operand, with `stages` slots; slots that the copy engine writes are whole patterns of
-   its swizzles.
+   its swizzles. What goes on with the sums behind the k tiles has one slot.
 2. For the way out a scratch area of every warp for each product, over the rings; or panels of every
    warpgroup, as many as may be on their way in or out.
 3. Where blocks of a cluster share sums, areas in which their parts meet; where agents share rows
@@ -24,7 +24,7 @@ from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.plan import Buffer
 from polygen.poly.fold_parts import SHARED
 from polygen.poly.kernel_parts import main_loop
-from polygen.poly.match import Match
+from polygen.poly.match import REST_RING, Match
 from polygen.poly.partial_sums import LANDING_SLOTS
 from polygen.poly.pointwise import Element, Pointwork
 from polygen.poly.register_operands import tile_extents
@@ -69,6 +69,7 @@ def memory(
                 "scratch", "scratch", 0, each, size, chunk_bytes(), tiles.warp_count, overlay=True
             )
         )
+    found += _rest(matched, tiles)
     found += _panels(schedule, work, tiles)
     found += _landings(schedule, matched, tiles)
     found += _given(schedule, work, tiles)
@@ -116,6 +117,16 @@ def rings(schedule: Schedule, matched: Match, tiles: Tiling) -> list[Buffer]:
         slot = -(-tile // alignment) * alignment
         found.append(Buffer(f"ring_{name}", "ring", 0, schedule.pipeline.stages, slot, alignment))
     return found
+
+
+def _rest(matched: Match, tiles: Tiling) -> list[Buffer]:
+    """The right operand of a product that goes on with the sums: a tile of it, all of its k."""
+    rest = matched.rest
+    if rest is None:
+        return []
+    size = tiles.cta[1] * rest.padded * rest.operand.tensor.dtype.bytes
+    slot = -(-size // pattern_bytes()) * pattern_bytes()
+    return [Buffer(f"ring_{REST_RING}", "ring", 0, 1, slot, pattern_bytes())]
 
 
 def _panels(schedule: Schedule, work: Pointwork, tiles: Tiling) -> list[Buffer]:

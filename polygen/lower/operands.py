@@ -156,7 +156,7 @@ def operand_layout(
     """
     side = 0 if operand.role == "m" else 1
     tensor, cluster = operand.tensor, schedule.cluster
-    own = atom.m if side == 0 else schedule.tile.warp.n
+    own = operand.whole or (atom.m if side == 0 else schedule.tile.warp.n)
     where = f"schedule {schedule.name}, {tensor.name}"
     size = tensor.dtype.bytes
     field = "tile.cta.k" if operand.k_contiguous else ("tile.cta.m", "tile.warp.n")[side]
@@ -194,7 +194,8 @@ def boxes(given: Given, name: str, operand: Operand, layout: MatrixLayout) -> Bo
     box = (layout.rows // (parts * pieces), layout.span // operand.tensor.dtype.bytes)
     rows, columns = (operand.role, "k") if operand.k_contiguous else ("k", operand.role)
     k = k_place(given)
-    corners = {operand.role: f"b_{operand.role} * {tile}", "k": f"{k} * {tile_k}"}
+    first = "0" if operand.whole else f"b_{operand.role} * {tile}"
+    corners = {operand.role: first, "k": f"{k} * {tile_k}"}
     part = mask = ""
     sides = {rows: box[0], columns: box[1]}
     if pixels:

@@ -28,6 +28,7 @@ from polygen.lower.launch import Argument as Argument
 from polygen.lower.launch import Following as Following
 from polygen.lower.launch import Launch as Launch
 from polygen.lower.launch import MapAxis as MapAxis
+from polygen.lower.rest_work import Convert
 from polygen.lower.result_work import (
     Epilogue,
     Finish,
@@ -75,6 +76,7 @@ from polygen.schedule.sums import Sums
 Work: TypeAlias = (
     Clear
     | Combine
+    | Convert
     | Copy
     | Epilogue
     | Fill

@@ -30,7 +30,10 @@ _COMING_AND_THERE = 2  # of a word for a k tile, and that for the next one
 
 def sums_held(matched: Match, tiles: Tiling, atom: Atom) -> int:
     """Registers of a thread's sums."""
-    return len(matched.products) * tiles.atoms[0] * tiles.atoms[1] * atom.c.registers
+    own = len(matched.products) * tiles.atoms[1]
+    if matched.rest is not None:
+        own += matched.rest.padded // atom.n
+    return own * tiles.atoms[0] * atom.c.registers
 
 
 def fragments_held(schedule: Schedule, matched: Match, tiles: Tiling, atom: Atom) -> int:

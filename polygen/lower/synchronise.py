@@ -130,7 +130,11 @@ def sync_leaves(given: Given, syncs: tuple[Placed, ...], everywhere: str) -> Ite
     plain = {s.wait: s for s in tree.syncs if s.kind in ("retire", "fence", GRID)}
     for leaf in tree.leaves:
         if leaf.kind == "skip":
-            passing = tuple(c.name for c in tree.counters if leaf.name in dict(c.skips))
+            passing = tuple(
+                (c.name, _versions_of_tile(tree, c))
+                for c in tree.counters
+                if leaf.name in dict(c.skips)
+            )
             yield _leaf(leaf, "mbarrier", Skip(passing))
         elif leaf.name in plain:
             yield _of_unit(leaf, plain[leaf.name])
@@ -141,6 +145,14 @@ def sync_leaves(given: Given, syncs: tuple[Placed, ...], everywhere: str) -> Ite
             yield _leaf(leaf, "turn", Turn(of_barrier[leaf.name]))
         else:
             yield _leaf(leaf, "mbarrier", _signal(tree, leaf, of_barrier[leaf.name], everywhere))
+
+
+def _versions_of_tile(tree: Synchronised, counter: Counter) -> str:
+    """How many versions of a counter's buffers an output tile has: one, or one for each k tile."""
+    versions = tree.program.buffer(counter.buffers[0]).versions
+    if versions not in (1, 2):
+        raise VerifyError(f"{counter.name} passes versions of {versions} loops", where="skip")
+    return "k_tiles" if versions > 1 else "1"
 
 
 def _leaf(leaf: SyncStatement, unit: str, work: Placed | Signal | Turn | Skip) -> Leaf:

@@ -44,10 +44,11 @@ from polygen.lower.verify_chain import check_scans
 from polygen.lower.verify_computed import check_computed, check_rows, check_stored_rows
 from polygen.lower.verify_fragments import check_fragments
 from polygen.lower.verify_pixels import check_boxes_of_pixels
+from polygen.lower.verify_rest import check_rest
 from polygen.lower.work import Boxes, Copy, Fill, Locate, Move, Stream
 from polygen.poly.chain_match import renamed
 from polygen.poly.key_tiles import FIRST
-from polygen.poly.match import Along
+from polygen.poly.match import REST_RING, Along
 from polygen.poly.pointwise import Element, Pointwork
 from polygen.poly.prologue import without_prologues
 from polygen.poly.results import panel_name
@@ -89,12 +90,15 @@ def check_accesses(plan: KernelPlan) -> None:
         _check_elements(plan, one, work)
     _check_passes(plan, plan.epilogue)
     check_scans(plan, _check_address)
+    check_rest(plan)
     groups = plan.match.groups
     batches = () if groups else plan.match.counted
     wanted = tuple(extent for _, extent in batches)
     counted = [locate.batches for locate in plan.of(Locate)]
     if plan.launch.batches != wanted or any(one != batches for one in counted):
         raise VerifyError(f"the matrices are not counted along {wanted}", where=plan.entry)
+    if any(locate.run != plan.tiles.run for locate in plan.of(Locate)):
+        raise VerifyError(f"runs are not of {plan.tiles.run} tiles", where=plan.entry)
     _check_groups(plan)
     check_walk(plan)
 
@@ -309,7 +313,11 @@ def _accessed(plan: KernelPlan, of: Boxes) -> tuple[tuple[Along, ...], tuple[int
     for name, operand in plan.match.operands:
         if of.buffer == f"ring_{name}":
             rows, columns, depth = plan.tiles.cta
+            if operand.whole:  # every tile has all of its columns
+                columns = 0
             return operand.index, (rows, columns, depth // operand.packed)
+    if plan.match.rest is not None and of.buffer == f"ring_{REST_RING}":  # and all of its k
+        return plan.match.rest.operand.index, (*plan.tiles.cta[:2], 0)
     for name, operand in plan.scores.operands if plan.scores is not None else ():
         if of.buffer == f"ring_{name}":
             return renamed(operand.index), plan.tiles.cta

@@ -8,6 +8,7 @@ from polygen.errors import VerifyError
 from polygen.lower.formulas import value
 from polygen.lower.fragments import Make
 from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.rest_work import Convert
 from polygen.lower.result_work import Finish, Folding, Lines, Meeting, Store, Warm
 from polygen.lower.scan_work import PartStore, RowStore
 from polygen.lower.tally import Tally
@@ -57,6 +58,8 @@ def _buffers(leaf: Leaf) -> list[str] | None:
         if work.counter:
             return [*work.buffers, work.total]
         return [*(f"fragment_{name}" for name in work.operands), work.total]
+    if isinstance(work, Convert):
+        return [work.total, work.fragment]
     if isinstance(work, Send):
         return [*(one.total for one in work.landings), *(one.buffer for one in work.landings)]
     if isinstance(work, Combine):

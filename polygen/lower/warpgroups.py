@@ -20,6 +20,7 @@ from polygen.lower.memory import memory, workers
 from polygen.lower.operands import boxes, k_of_all, operand_layout
 from polygen.lower.partial_sums import landings
 from polygen.lower.plan import Buffer, Inside, Leaf, Place
+from polygen.lower.rest import given_columns, rest_boxes, rest_fills, rest_layout, rest_leaves
 from polygen.lower.result_work import Epilogue, Panel
 from polygen.lower.synchronise import (
     AGENTS,
@@ -33,6 +34,7 @@ from polygen.lower.synchronise import (
 from polygen.lower.tallies import leaves as tallied
 from polygen.lower.tallies import tallies
 from polygen.lower.work import Boxes, Combine, Groups, Locate, Move, Nothing, Placed, Product, Send
+from polygen.poly.match import REST_RING
 from polygen.poly.pointwise import Element
 
 _TILE, _STEP, _PANEL = ("i",), ("i", "k"), ("i", "p")
@@ -70,6 +72,7 @@ def inside(given: Given, out: Epilogue) -> Inside:
     copied = {"fill": sum(named[name].matrix.bytes for name in moved)}
     copied |= {_fetch(panel): panel.bytes for panel in incoming}
     met = landings(given)
+    copied |= {leaf: named[f"ring_{REST_RING}"].matrix.bytes for leaf in rest_fills(given)}
     copied["send"] = given.tiles.split * sum(one.part_bytes for one in met)
     syncs = placed(tree, copied)
     leaves = tuple(_Leaves(given, named, syncs).all(out, incoming, results))
@@ -81,6 +84,9 @@ def _with_layout(given: Given, buffer: Buffer) -> Buffer:
         if buffer.name == f"ring_{name}":
             made = operand_layout(operand, given.extents(operand), given.schedule, given.atom)
             return replace(buffer, layout=made, note=operand.tensor.name)
+    rest = given.match.rest
+    if rest is not None and buffer.name == f"ring_{REST_RING}":
+        return replace(buffer, layout=rest_layout(given, rest), note=rest.operand.tensor.name)
     return buffer
 
 
@@ -127,7 +133,7 @@ class _Leaves:
         sides = tuple(match.box.side(dim) for dim, _ in batches)
         locate = Locate(
             raster.along, across, raster.group, blocks, batches, match.groups, sides,
-            domain=self.given.tree.domain,
+            domain=self.given.tree.domain, run=raster.run,
         )  # fmt: skip
         yield Leaf("locate", "locate", "threads", _TILE, locate)
         yield from self._fills()
@@ -142,8 +148,8 @@ class _Leaves:
             yield self._move(name, (one,), _PANEL, "loader", one.note)
         leave = self._panels(out, incoming, results) if results else _pairs(out)
         folded = tallied(tallies(self.given, self.buffers), _TILE)
-        for leaf in (*self._products(), *folded, *self._parts(), *leave):
-            yield replace(leaf, place="consumer")
+        for leaf in (*self._products(), *self._rest(), *folded, *self._parts(), *leave):
+            yield replace(leaf, place=leaf.place or "consumer")
         yield from sync_leaves(self.given, self.syncs, self._everywhere())
 
     def _fills(self) -> Iterator[Leaf]:
@@ -183,22 +189,39 @@ class _Leaves:
         tiles, tree = self.given.tiles, self.given.tree
         made = {ring.name for ring in tree.main.rings if ring.fragment}
         yield from self._fragments(sorted(made))
-        for one in tree.main.products:
+        for one in tree.main.multiplied:
             a, b = (self.buffers[f"ring_{name}"] for name in (one.left, one.right))
             steps = (tiles.atoms[0] * a.matrix.block, b.matrix.block)
             parts = [epilogue.own_part(tiles, n, _GROUP, step) for n, step in enumerate(steps)]
+            columns = given_columns(self.given, one.right)
+            if columns:  # which every agent has all of
+                parts[1] = ""
             name = one.called("multiply")
             read = b if one.left in made else a  # the left ring is read by who computes fragments
             counter = counter_of(tree.synchronised, name, read.name)
             total = one.called("sum")
             slots = self.given.schedule.pipeline.fragments
             fragment = f"fragment_{one.left}[s % {slots}][m]" if one.left in made else ""
-            product = Product((one.left, one.right), total, counter, (parts[0], parts[1]), fragment)
+            product = Product(
+                (one.left, one.right), total, counter, (parts[0], parts[1]), fragment,
+                columns=columns,
+            )  # fmt: skip
             yield Leaf(name, "multiply", "wgmma", ("i", "k", "s", "m"), product)
         loops = tree.synchronised.program.statement("commit").loops
         yield Leaf("commit", "commit", "wgmma", loops, Groups())
         if made:
             yield Leaf("multiplied", "close", "threads", _STEP, Nothing())
+
+    def _rest(self) -> Iterator[Leaf]:
+        """What goes on with the sums, behind the k tiles."""
+        given, rest = self.given, self.given.match.rest
+        if rest is None:
+            return
+        layout = self.buffers[f"ring_{REST_RING}"].matrix
+        (fill,) = rest_fills(given)
+        moved = rest_boxes(given, rest, layout)
+        yield self._move(fill, (moved,), _TILE, "producer", moved.note)
+        yield from rest_leaves(given, rest, layout, _GROUP)
 
     def _fragments(self, made: list[str]) -> Iterator[Leaf]:
         """What consumers compute of a ring, to multiply it from registers."""

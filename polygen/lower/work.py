@@ -102,9 +102,9 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Counters pass what other agents take."""
+    """Counters pass what other agents take: each, and how many versions of a tile."""
 
-    counters: tuple[str, ...]
+    counters: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +136,7 @@ class Locate:
     sides: tuple[int, ...] = ()  # indices of a batch dim that a tile has
     sections: tuple[SectionTiles, ...] = ()  # whose tiles are numbered through; () of one alone
     domain: TileDomain | None = None  # whose tiles come first; None: all have products
+    run: int = 1  # tiles of one row that follow each other; work items are runs
 
 
 # --- operands ------------------------------------------------------------------------------------

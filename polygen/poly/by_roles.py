@@ -8,6 +8,9 @@
                make_a[i,k,s,m]           threads compute fragments of what is in a ring, to multiply
                                          them from registers
                tally_a[i,k]              threads fold what is in a ring (`ring_tallies`)
+               convert[i] multiply_rest[i,s,m]
+                                         what goes on with the sums behind the k tiles
+                                         (`rest_parts`)
                send[i] combine[i,q]      with a sum that the blocks of a cluster share: parts
                                          -> totals (`partial_sums`)
                finish[i,p] store[i,p]    sums -> panel; one thread has the copy engine store it
@@ -27,6 +30,7 @@ from polygen.hardware.units import unit
 from polygen.poly.fold_parts import folded, passed
 from polygen.poly.kernel_parts import Epilogue, MainLoop, Part, Ring, flat
 from polygen.poly.partial_sums import partial_sums
+from polygen.poly.rest_parts import first_of_run, rest_parts
 from polygen.poly.ring_tallies import shared_before, tallied
 from polygen.poly.role_filling import Filling, filling_of
 from polygen.poly.role_shape import RoleShape, tile_of
@@ -60,7 +64,7 @@ def by_roles(tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLo
         end, consumer, ("i",), (own, each), sums, epilogue.passes, ("group", tiles.warps[1])
     )
     end = shared_before(end, consumer, ("i",), own, main.folded)
-    parts = [_main(shape), *_parts(shape), end]
+    parts = [_main(shape), *rest_parts(shape), *_parts(shape), end]
     loaders = (shape.loader,) if panels.operands and not shape.in_lines else ()
     places = (shape.producer, *loaders, shape.consumer)
     located = [_locate(place, shape) for place in places]
@@ -125,7 +129,10 @@ def _main(shape: RoleShape) -> Part:
     inside = f"0 <= s < {tiles.k_steps} and 0 <= m < {tiles.atoms[0]}"
     making, ahead = _making(shape, f"{own} and {inside}"), _beside(shape, own)
     products, sums = [], []
-    for product in main.products:
+    for product in main.multiplied:
+        every = f"{own} and {inside}"
+        if main.rest is not None and product == main.rest.middle:
+            every = first_of_run(shape, every)
         total = f"{product.called('sum')}[{shape.owner('i')},m]"
         tiles_read = (
             _fragment(shape, rings[x]) if rings[x].fragment else _used(shape, rings[x])
@@ -135,7 +142,7 @@ def _main(shape: RoleShape) -> Part:
             TileStatement(
                 product.called("multiply"),
                 ("i", "k", "s", "m"),
-                f"{own} and {inside}",
+                every,
                 (*tiles_read, f"{total} : k + s > 0"),
                 (total,),
                 "product",

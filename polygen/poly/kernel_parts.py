@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from polygen.poly.fills import Held, held, shifted
-from polygen.poly.match import Match
+from polygen.poly.match import REST_RIGHT, REST_RING, Match
 from polygen.poly.register_operands import kept
 from polygen.poly.tile_program import Buffer, TileStatement
 from polygen.poly.tile_tree import Node, Steps
 from polygen.poly.tiling import Panels, RowVectors, called
 
 ALWAYS = "1 = 1"
+MIDDLE, REST = "middle", "rest"  # products that share sums: what makes an operand, and of what
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,21 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
+class RestLoop:
+    """What goes on with the sums of the only product, behind its k tiles.
+
+    Attributes:
+        middle: the product of the same k tiles that its left operand is made of.
+        last: its product; the left operand is none of a ring.
+        columns: of the first, as tiles have them; k of the second.
+    """
+
+    middle: Product
+    last: Product
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
 class MainLoop:
     """What the main loop brings and multiplies: products over one output domain.
 
@@ -67,6 +83,7 @@ class MainLoop:
         held: what threads that fill rings hold in registers.
         folded: rings whose elements are folded beside the products.
         inside: whether some tiles have no products: blocks know how many of theirs have some.
+        rest: what goes on with the sums.
     """
 
     rings: tuple[Ring, ...]
@@ -74,6 +91,12 @@ class MainLoop:
     held: Held = field(default_factory=shifted)
     folded: tuple[str, ...] = ()
     inside: bool = False
+    rest: RestLoop | None = None
+
+    @property
+    def multiplied(self) -> tuple[Product, ...]:
+        """All products of a k tile, in their order: last is one that every k tile has."""
+        return self.products if self.rest is None else (self.rest.middle, *self.products)
 
 
 def main_loop(
@@ -96,6 +119,10 @@ def main_loop(
         inside: whether some tiles have no products.
     """
     several, filled = len(match.products) > 1, pieces or {}
+    rest = None
+    if match.rest is not None:
+        middle = Product(MIDDLE, match.rest.left, REST_RIGHT)
+        rest = RestLoop(middle, Product(REST, MIDDLE, REST_RING), match.rest.padded)
     return MainLoop(
         tuple(
             Ring(
@@ -116,6 +143,7 @@ def main_loop(
         held(operand for _, operand in match.operands),
         folded,
         inside,
+        rest,
     )
 
 

@@ -32,6 +32,7 @@ from polygen.poly.partial_sums import require_reassociable, within_blocks
 from polygen.poly.pixel_boxes import prove_apart, prove_box
 from polygen.poly.place_trees import PlaceTree, place_trees
 from polygen.poly.refine import refine
+from polygen.poly.rest_map import joined, rest_elements, rest_orders
 from polygen.poly.row_passes import between_passes
 from polygen.poly.scop import Scop, space
 from polygen.poly.sum_order import sum_orders
@@ -137,6 +138,10 @@ def map_program(
     )
     statements = roles(scop, fusion, matched, [product.name for product in main.products], passes)
     blocks = isl.UnionMap(space(scop.parameters) + block_map(statements, tiles, schedule))
+    more = rest_elements(scop, matched, tiles, schedule)
+    if more is not None:
+        scop = more.model
+        blocks = blocks.union(isl.UnionMap(space(scop.parameters) + more.blocks))
     blocks = blocks.intersect_domain(scop.domain)
     needs = scop.dependences
     if passes is not None:
@@ -151,11 +156,14 @@ def map_program(
     epilogue = Epilogue(rows, panels or Panels(0, (), ()), folds, passes.count if passes else 0)
     program = kernel_program(tiles, schedule, epilogue, main, asynchronous=asynchronous)
     elements = tile_map(statements, tiles, schedule, epilogue.rows, epilogue.panels)
+    points = whole_tile(statements, tiles)
+    if more is not None:
+        elements, points = joined(elements, more.tiles), joined(points, more.whole)
     relation = isl.UnionMap(space((*scop.parameters, "k_tiles")) + elements)
     relation = relation.intersect_domain(scop.domain)
     count = isl.Set(tile_count(scop, tiles, matched.lengths, longer=longer))
     inside = (_check_domain(scop, statements, domain),) if domain else ()
-    whole = _check_whole(scop, program, statements, tiles, elements, relation, count)
+    whole = _check_whole(scop, program, points, tiles, elements, relation, count)
     products = [product.called("multiply") for product in main.products]
     carried = _carried(scop, needs, relation, count, products if tiles.split > 1 else [])
     synchronised = derived(program)
@@ -172,7 +180,7 @@ def map_program(
     )
     orders, sums = sum_orders(
         emitted,
-        statements,
+        statements if more is None else (*statements, *more.roles),
         relation,
         tiles,
         atom,
@@ -181,6 +189,7 @@ def map_program(
         exchanged=schedule.exchange,
         over=tuple(extent for _, extent in matched.sums),
     )
+    orders = rest_orders(orders, matched, tiles)
     return ScheduleTree(
         fusion,
         matched,
@@ -241,7 +250,7 @@ def _position(relation: isl.UnionMap, parameter: str) -> int:
 def _check_whole(
     scop: Scop,
     program: TileProgram,
-    statements: tuple[Roles, ...],
+    first: str,
     tiles: Tiling,
     elements: str,
     relation: isl.UnionMap,
@@ -256,19 +265,23 @@ def _check_whole(
     counted = scop.domain.intersect_params(count)
     if not relation.is_single_valued() or not counted.is_subset(relation.domain()):
         raise VerifyError("the tiles do not execute every instance exactly once", where="tiling")
-    points = isl.UnionSet(f"{program.prefix}{whole_tile(statements, tiles)}")
+    points = isl.UnionSet(program.prefix + first)
     wanted = points.apply(isl.UnionMap(program.prefix + elements))
     each = wanted.get_set_list()
     for position in range(each.n_set()):
         tile = each.get_at(position)
         statement = program.statement(str(tile.get_tuple_name()))
         domain = isl.Set(f"{program.prefix}{{ {statement.domain} }}")
-        context = program.context.replace("tiles >= 0", "tiles >= 1")
+        context = program.context.replace("tiles >= 0", f"tiles >= {tiles.run}")
         if INSIDE in program.parameters:
             context += f" and {INSIDE} >= 1"
         domain = domain.intersect_params(isl.Set(f"{program.prefix}{{ : {context} }}"))
         for n in range(len(statement.place.agents) + len(statement.loops)):
             name = (*statement.place.agents, *statement.loops)[n]
+            if tiles.run > 1 and name in ("turn", "i"):  # tiles of the first run
+                most = tiles.run - 1 if name == "i" else 1
+                domain = domain.upper_bound_val(isl.dim_type.set, n, isl.Val(most))
+                continue
             if name in ("turn", "i") or (name == "rank" and tiles.split == 1):
                 domain = domain.fix_val(isl.dim_type.set, n, isl.Val(0))
         tile = tile.intersect_params(isl.Set(f"{program.prefix}{{ : {context} }}"))

@@ -19,7 +19,7 @@ from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Access, Contraction, Dim, Program, Tensor
 from polygen.poly.depth import Sums
-from polygen.poly.elements import ROLES
+from polygen.poly.elements import ROLES, Compute, Element
 from polygen.poly.elements import Along as Along
 from polygen.poly.elements import along as along
 from polygen.poly.elements import axis_of as axis_of
@@ -27,6 +27,8 @@ from polygen.poly.fusion import Fusion
 from polygen.poly.match_axes import axes_of, extents_of, sides_of
 from polygen.poly.pixel_boxes import ONE_LINE, PixelBox
 from polygen.poly.prologue import Fragment, Prologue, Prologues, operand_array, prologue
+
+REST_RIGHT, REST_RING = "c", "d"  # the right operands of the rest of sums, as rings are called
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Operand:
     computed: Prologue | None = None
     # How consumers compute what they multiply from its elements, in their registers.
     fragment: Fragment | None = None
+    # Elements along m or n that every tile has, which are all there are; 0: tiles cut them.
+    whole: int = 0
 
     @property
     def inner(self) -> Along:
@@ -133,6 +137,31 @@ class RowGroups:
 
 
 @dataclass(frozen=True, slots=True)
+class RestMatch:
+    """What the sums of the only product have besides: a product of what another one makes.
+
+    Attributes:
+        middle: the product that makes it, of `left`; its right operand is `REST_RIGHT`.
+        left: the operand of the main product whose rows it multiplies, too.
+        last: the product of what is made of it, whose terms are added.
+        operand: the right operand of that; its k are the columns of `middle`.
+        columns: of `middle`.
+        padded: columns as tiles have them.
+        reads: numbers that are passed.
+        statements: from the sums of `middle` to what `last` multiplies.
+    """
+
+    middle: Contraction
+    left: str
+    last: Contraction
+    operand: Operand
+    columns: int
+    padded: int
+    reads: tuple[Element, ...]
+    statements: tuple[Compute, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Match:
     """Products in the terms of a matrix instruction."""
 
@@ -148,6 +177,7 @@ class Match:
     # isl knows all of it by.
     sums: tuple[tuple[str, Dim], ...] = ()
     length: Dim = 0
+    rest: RestMatch | None = None
     # Half planes a*m + b*n + c >= 0, as (a, b, c): sums are read in all of them; () everywhere.
     domain: tuple[tuple[int, int, int], ...] = ()
     box: PixelBox = ONE_LINE  # of a tile's rows, where these run along several axes

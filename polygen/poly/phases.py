@@ -8,6 +8,8 @@ a wait may then begin before the phase before its own has completed, the agents 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from polygen import isl
 from polygen.errors import IllegalSchedule
 from polygen.poly.derivation import Derivation
@@ -24,9 +26,11 @@ def tell_apart(work: Derivation) -> None:
     for sync in work.syncs:
         if sync.kind == "mbarrier":
             _skips(work, sync)
-    for sync in work.syncs:
-        if sync.kind == "mbarrier" and sync.skips and not early(work.order(), sync).is_empty():
-            _turns(work, sync)
+    skipped = [s for s in work.syncs if s.kind == "mbarrier" and s.skips]
+    wanted = [sync for sync in skipped if not early(work.order(), sync).is_empty()]
+    if wanted:
+        _turns(work, wanted)
+        for sync in wanted:
             rest = early(work.order(), sync)
             if not rest.is_empty():
                 raise IllegalSchedule(
@@ -160,7 +164,10 @@ def early(order: Order, sync: Sync) -> isl.Map:
     for signal, cells in sync.signals:
         arrives = order.model.map(cells).intersect_domain(order.times[signal].domain())
         need = arrives.apply_range(order.model.next(sync.buffers[0], steps)).apply_range(waits)
-        rest, _ = order.uncovered(signal, sync.wait, need, started=True)
+        # An arrival is made when it has begun; bytes come later than who asks for them goes on.
+        unit = order.leaves[signal].unit
+        at_once = unit is None or unit.completion == "now"
+        rest, _ = order.uncovered(signal, sync.wait, need, started=at_once)
         if found is None or found.is_empty():
             found = rest
     assert found is not None
@@ -185,18 +192,24 @@ def late(order: Order, sync: Sync) -> isl.Map:
     return found
 
 
-def _turns(work: Derivation, sync: Sync) -> None:
-    """A token that the agents of a place pass round, one step of the outermost loop each."""
-    if any(s.kind == "turn" for s in work.syncs):
-        return
-    place = work.facts[sync.wait].place
-    (variable,) = (one.variable for one in work.loops(sync.wait)[:1])
+def _turns(work: Derivation, syncs: Sequence[Sync]) -> None:
+    """A token that the agents of a place pass round, one step of the outermost loop each.
+
+    From the first of the waits to the last user of what any of them waits for.
+    """
+    syncs = sorted(syncs, key=lambda sync: work.position(sync.wait))
+    first, last = syncs[0], syncs[-1]
+    place = work.facts[first.wait].place
+    (variable,) = (one.variable for one in work.loops(first.wait)[:1])
     agents = len(place.agents)
-    own = work.domain(sync.wait)
+    own = work.domain(first.wait)
     own = own.project_out(_SET, agents + 1, own.dim(_SET) - agents - 1)
-    users = [s for b in sync.buffers for s in work.model.reads[b] if work.facts[s].place == place]
-    enforces = f"{sync.wait} begins when the phase before its own is over, for its parity bit"
-    _pass_round(work, place, (variable,), own, (sync.wait, users[-1]), enforces)
+    users = [s for b in last.buffers for s in work.model.reads[b] if work.facts[s].place == place]
+    enforces = tuple(
+        f"{sync.wait} begins when the phase before its own is over, for its parity bit"
+        for sync in syncs
+    )
+    _pass_round(work, place, (variable,), own, (first.wait, users[-1]), enforces)
 
 
 def _asked(work: Derivation, first: str, last: str) -> None:
@@ -208,7 +221,9 @@ def _asked(work: Derivation, first: str, last: str) -> None:
     loops, agents = tuple(around), len(place.agents)
     own = work.domain(first)
     own = own.project_out(_SET, agents + len(loops), own.dim(_SET) - agents - len(loops))
-    enforces = f"nothing: agents run from {first} to {last} one after another, to keep units busy"
+    enforces = (
+        f"nothing: agents run from {first} to {last} one after another, to keep units busy",
+    )
     # A fence stays with the products that it is for: the wait stands before it.
     fence = f"fence_{first}"
     before = fence if fence in work.leaves else first
@@ -221,7 +236,7 @@ def _pass_round(
     loops: tuple[str, ...],
     own: isl.Set,
     between: tuple[str, str],
-    enforces: str,
+    enforces: tuple[str, ...],
 ) -> None:
     """The wait for a token, and passing it on.
 
@@ -247,4 +262,4 @@ def _pass_round(
     work.model.add_token(name, cells.range(), len(versions))
     signals = (("arrive_turn", text(cells)),)
     waits_for = text(cells.set_tuple_name(_IN, wait))
-    work.add(Sync("turn", name, wait, signals, waits_for, (name,), 1, -1, 1, enforces=(enforces,)))
+    work.add(Sync("turn", name, wait, signals, waits_for, (name,), 1, -1, 1, enforces=enforces))

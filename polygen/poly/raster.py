@@ -54,3 +54,29 @@ def prove_linear_raster(group: int) -> tuple[Proof, ...]:
             raise VerifyError("the raster does not visit every tile exactly once", where="raster")
     subject = f"groups of {group}, the last one of any width"
     return (Proof("every output tile is exactly one work item", subject),)
+
+
+@lru_cache(maxsize=64)
+def prove_runs(run: int) -> tuple[Proof, ...]:
+    """Prove that items which are runs of tiles have every tile once, one row of them at a time.
+
+    A block's tile i is place i mod run of its item floor(i/run); an item is a row and a column c of
+    the raster, and place p of it is the tile in that row and column c*run + p.
+
+    Raises:
+        VerifyError: never for positive numbers; the check guards the formula.
+    """
+    place = f"j = floor(i/{run}) and p = i mod {run}"
+    tiles = isl.Map(f"{{ [i] -> [j,p] : 0 <= i and {place} }}")
+    places = isl.Set(f"{{ [j,p] : 0 <= j and 0 <= p < {run} }}")
+    columns = isl.Map(f"{{ [c,p] -> [n] : 0 <= c and 0 <= p < {run} and n = c*{run} + p }}")
+    every = isl.Set("{ [n] : 0 <= n }")
+    if not (
+        tiles.is_bijective()
+        and tiles.range().is_equal(places)
+        and columns.is_bijective()
+        and columns.range().is_equal(every)
+    ):
+        raise VerifyError("runs do not have every tile exactly once", where="raster")
+    claim = "every tile is in one run, whose tiles are of one row and follow each other"
+    return (Proof(claim, f"runs of {run}"),)

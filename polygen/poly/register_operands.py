@@ -153,4 +153,6 @@ def _packed(one: Element, role: str) -> int:
 def tile_extents(operand: Operand, tiles: Tiling) -> tuple[int, int]:
     """Stored elements of an operand's tile: along m or n, and along k."""
     rows, columns, depth = tiles.cta
+    if operand.whole:
+        return operand.whole, depth
     return (rows if operand.role == "m" else columns), depth // operand.packed

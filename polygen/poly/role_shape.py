@@ -109,6 +109,20 @@ class RoleShape:
         own = self.own(place)
         return f"{own} and i < {INSIDE}" if self.main.inside else own
 
+    @property
+    def begins_run(self) -> str:
+        """Of a tile `i`: it is the first of its agent's in a run; isl text."""
+        first = self.group if self.pingpong else "0"
+        return f"i mod {self.tiles.run} = {first}" if self.tiles.run > 1 else ""
+
+    @property
+    def run(self) -> str:
+        """The tile of an agent that begins the run that tile `i` is of; isl text."""
+        if self.tiles.run == 1:
+            return "i"
+        own = f" + {self.group}" if self.pingpong else ""
+        return f"{self.tiles.run}*floor(i/{self.tiles.run}){own}"
+
     def owner(self, *coordinates: str) -> str:
         """Coordinates of a cell with the agent's after them: ``i,p,rank,group``."""
         return ",".join((*coordinates, *self.rank, self.group))

@@ -31,6 +31,7 @@ class Tiling:
     warp: tuple[int, int]  # m, n of a warp
     atom: tuple[int, int, int]  # m, n, k of the instruction
     split: int = 1  # blocks that share the sums of a tile: each adds up a range of its k tiles
+    run: int = 1  # tiles of one row of them that a block takes one after another
 
     @property
     def warps(self) -> tuple[int, int]:
@@ -62,7 +63,8 @@ class Tiling:
         (cm, cn, ck), (wm, wn), (am, an, ak) = self.cta, self.warp, self.atom
         return {
             "b_m": f"floor({m}/{cm})",
-            "b_n": f"floor({n}/{cn})",
+            "b_n": f"floor({n}/{cn * self.run})",
+            "i": "0" if self.run == 1 else f"floor(({n} mod {cn * self.run})/{cn})",
             "w_m": f"floor(({m} mod {cm})/{wm})",
             "w_n": f"floor(({n} mod {cn})/{wn})",
             "k_tile": f"floor({k}/{ck})",
@@ -83,7 +85,8 @@ def tiling(schedule: Schedule, atom: Atom) -> Tiling:
     """The tile hierarchy that a schedule and an instruction define."""
     cta, warp = schedule.tile.cta, schedule.tile.warp
     own = (atom.m, atom.n, atom.k)
-    return Tiling((cta.m, cta.n, cta.k), (warp.m, warp.n), own, schedule.cluster.k)
+    split, run = schedule.cluster.k, schedule.raster.run
+    return Tiling((cta.m, cta.n, cta.k), (warp.m, warp.n), own, split, run)
 
 
 def called(what: str, product: str) -> str:
@@ -248,18 +251,20 @@ def _by_roles(
     (the last ones may lie outside the operands), and a range of the columns to finish.
     """
     rank = ["0"] if schedule.cluster.blocks > 1 else []
-    group = "0" if schedule.roles.form == "pingpong" else warp
+    group = warp
+    if schedule.roles.form == "pingpong":
+        group = "0" if tiles.run == 1 else f"({e['i']}) mod 2"
     multiply = called("multiply", s.product)
     if s.does == "product" and tiles.split > 1:
-        k = e["k_tile"]
+        k, rest = e["k_tile"], f"{e['k_step']},{e['a_m']}"
         return [
-            f"{s.instance} -> {multiply}[{r},{group},0,{k} - {r}*k_tiles,{e['k_step']},{e['a_m']}]"
+            f"{s.instance} -> {multiply}[{r},{group},{e['i']},{k} - {r}*k_tiles,{rest}]"
             f" : {r}*k_tiles <= {k} < {r + 1}*k_tiles"
             for r in range(tiles.split)
         ]
     if s.does == "map" and tiles.split > 1:
         rank = [f"floor(({s.n} mod {tiles.warp[1]})/{tiles.columns})"]
-    who = [*rank, group, "0"]
+    who = [*rank, group, e["i"]]
     if s.does == "clear":
         what, inner = multiply, ["0", "0", e["a_m"]]  # the first product overwrites
     elif s.does == "product":
@@ -279,7 +284,7 @@ def whole_tile(statements: tuple[Roles, ...], tiles: Tiling) -> str:
     """The element instances of a whole first tile, whatever the sizes, as isl text."""
     pieces = []
     for s in statements:
-        bounds = [f"0 <= {s.m} < {tiles.cta[0]}", f"0 <= {s.n} < {tiles.cta[1]}"]
+        bounds = [f"0 <= {s.m} < {tiles.cta[0]}", f"0 <= {s.n} < {tiles.cta[1] * tiles.run}"]
         if s.k:
             bounds.append(f"0 <= {s.k} < {tiles.cta[2] * tiles.split}*k_tiles")
         pieces.append(f"{s.instance} : {' and '.join(bounds)}")

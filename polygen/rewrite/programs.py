@@ -9,10 +9,11 @@ import functools
 from polygen.frontend.program import Program
 from polygen.rewrite.batch_sums import batches_in_sums
 from polygen.rewrite.norms import norms_behind
+from polygen.rewrite.rest import with_rest
 
 ASSUMED = (
-    "reals are summed in another order, and factors that are the same for a row are applied behind "
-    "the rounding of its elements"
+    "reals are summed in another order, and factors that are the same for a row are applied on the "
+    "other side of the rounding of its elements"
 )
 _MOST = 64  # programs
 
@@ -23,6 +24,7 @@ def rewritten(program: Program) -> Program:
 
     Raises:
         UnsupportedProgram: a product multiplies what depends on folds in a way that no rewrite
-            knows.
+            knows; or three products of which one reads another's sums are no product and the rest
+            of its sums.
     """
-    return norms_behind(batches_in_sums(program))
+    return norms_behind(batches_in_sums(with_rest(program)))

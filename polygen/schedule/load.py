@@ -33,7 +33,7 @@ from polygen.hardware.atom import atom_names
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import swizzle_names
 from polygen.schedule import plain
-from polygen.schedule.model import LANES, Epilogue, Launches, Roles, Schedule, Tile
+from polygen.schedule.model import LANES, Epilogue, Launches, Raster, Roles, Schedule, Tile
 
 FORMAT = 1
 
@@ -108,11 +108,13 @@ def dumps(schedule: Schedule) -> str:
     """The TOML text of a schedule, in the record's order; `loads` gives it back.
 
     It has every field, but `launch`, `exchange`, `functions`, `epilogue.rows`, `roles.computes`,
-    `tile.pixels` and `tile.part` only where they are not the default.
+    `raster.run`, `tile.pixels` and `tile.part` only where they are not the default.
     """
     table = converter().unstructure(schedule)
     if schedule.launch == Launches():
         del table["launch"]
+    if schedule.raster.run == Raster().run:
+        del table["raster"]["run"]
     if schedule.epilogue.rows == Epilogue().rows:
         del table["epilogue"]["rows"]
     text = tomli_w.dumps({"format": FORMAT, **table})

@@ -123,6 +123,8 @@ class Raster:
 
     along: str = "m"  # tiles of a group run along this dim first
     group: int = 8  # tiles per group along it
+    # Tiles of one row of them that a persistent block takes one after another.
+    run: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,8 @@ class Problem:
         folds: terms of a result that are folded: into sums and the like, with indices, and with
             exponentials.
         terms: products of tensor cores for one of the program's: of operands that are split.
+        beside: columns that each worker sums besides, of its own rows: for products that go on with
+            the sums of another.
         sections: of several, rows, columns and matrices of the results of each, which have tiles of
             their own; `n` then has the columns of all.
         domain: half planes a*m + b*n + c >= 0, as (a, b, c), that tiles with products meet; () all.
@@ -83,6 +85,7 @@ class Problem:
     uneven: bool = False
     folds: tuple[int, int, int] = (0, 0, 0)
     terms: int = 1
+    beside: int = 0
     sections: tuple[tuple[int, int, int], ...] = ()
     domain: tuple[tuple[int, int, int], ...] = ()
     pixels: tuple[int, ...] = ()

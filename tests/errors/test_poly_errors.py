@@ -171,7 +171,7 @@ NOT_YET = {
     ),
     "chain with work between": (
         "x @ u + gelu(x @ w) @ w", {"x": "f16[M,K]", "w": "f16[K,K]", "u": "f16[K,K]"},
-        ("3 products, of which one reads another's sums", "Make two functions"),
+        ("S1: v1[i,j] += x[i,k] * w[k,j] has K columns", "Give K as a number"),
     ),
 }  # fmt: skip
 

@@ -31,6 +31,7 @@ from polygen.adapters.torch.measuring import measured
 from polygen.adapters.torch.running import KERNELS
 from polygen.adapters.torch.tensors import same_extent
 from polygen.api import target
+from polygen.chained import with_numbers
 from polygen.errors import PolygenError, UnsupportedProgram
 from polygen.frontend.program import Program
 from polygen.runtime.arrays import storage_order
@@ -141,16 +142,16 @@ def _decided(
         raise UnsupportedProgram("the tensors are on several devices", where=name)
     allow_tf32 = exact or torch.get_float32_matmul_precision() != "highest"
     program, extents = program_of(graph, group, name, allow_tf32=allow_tf32, alike=same_extent)
-    reason = refusal(program)
+    sizes = {dim: hint(extent) for dim, extent in extents.items()}
+    reason = refusal(with_numbers(program, sizes))
     if reason is not None:
         raise reason
     if exact:
         return program, "legal"
-    sizes = {dim: hint(extent) for dim, extent in extents.items()}
     orders = [
         _order(value, shape) for value, (_, shape) in zip(values, group.operands, strict=True)
     ]
-    laid_out = stored(program, orders)
+    laid_out = with_numbers(stored(program, orders), sizes)
     gain: Gain | None = None
     if settings.take == "predicted":
         why = unknown(laid_out, sizes)

@@ -38,6 +38,8 @@ def types(plan: KernelPlan, more: Sequence[Read | Element] = ()) -> dict[str, An
     tensors = [r.tensor for r in (*(r for e in last for r in e.reads), *more) if r.tensor.dims]
     tensors += [w.tensor for e in last for w in e.writes]
     casts = [s.dtype for s in plan.program.pointwise if s.function == "cast"]
+    if plan.match.rest is not None:
+        casts += [s.dtype for s in plan.match.rest.statements if s.function == "cast"]
     outputs = [tensor.dtype for tensor in plan.program.outputs]
     records = type_records((t.dtype for t in tensors), (*casts, *outputs), plan.device)
     return records | {"real": real_type(plan.atom.c.dtype)}

@@ -17,14 +17,15 @@ def _(plan: KernelPlan, one: Leaf, work: Locate) -> Text:
         return located(plan, one, work)
     along, across, group, (rows, _) = work.along, work.across, work.group, work.cluster
     per_matrix = f"(tiles_{along} * tiles_{across})"
-    lines = ["const int item = first + i * stride;"]
+    run = f" / {work.run}" if work.run > 1 else ""
+    lines = [f"const int item = first + i{run} * stride;"]
     names, walk = ["b_m", "b_n", *(name for name, _ in work.batches)], []
     if work.domain is not None:
         walk = [f"TileWalk {tile_domain.WALK};"]
         lines = tile_domain.found(along, across, group, matrix_coordinates(work.batches))
     elif work.batches:
         lines = [
-            f"const int work = first + i * stride, matrix = work / {per_matrix};",
+            f"const int work = first + i{run} * stride, matrix = work / {per_matrix};",
             f"const int item = work - matrix * {per_matrix};",
             f"{', '.join(matrix_coordinates(work.batches, work.sides))};",
         ]
@@ -38,6 +39,8 @@ def _(plan: KernelPlan, one: Leaf, work: Locate) -> Text:
             f"{', '.join(f'{name} = {held}' for name, held in of_group(work.groups).items())};",
         ]
     lines += in_raster(work) if work.domain is None else in_cluster(work)
+    if work.run > 1:
+        lines.append(f"b_n = b_n * {work.run} + i % {work.run};")
     comment = (
         f"{one.statement}[i]: the i-th output tile of this block. Groups of {group} along {along}."
     )

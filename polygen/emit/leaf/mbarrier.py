@@ -56,5 +56,5 @@ def _(plan: KernelPlan, one: Leaf, work: Turn) -> Text:
 
 @leaf("skip", "mbarrier", Skip, needs=_NEEDS)
 def _(plan: KernelPlan, one: Leaf, work: Skip) -> Text:
-    passing = " ".join(f"{name}.advance_by(k_tiles);" for name in work.counters)
+    passing = " ".join(f"{name}.advance_by({count});" for name, count in work.counters)
     return Text(passing, f"{one.statement}: a tile of the other consumer", inline=True)

@@ -23,10 +23,13 @@ def _(plan: KernelPlan, one: Leaf, work: Nothing) -> Text:
     return Text('asm volatile("wgmma.fence.sync.aligned;" ::: "memory");', inline=True)
 
 
-@leaf("multiply", "wgmma", Product, ("k", "s", "m"), needs=("warm", "pack", "wgmma", "cursor"))
+@leaf(
+    "multiply", "wgmma", Product, ("k", "s", "m"), ("s", "m"),
+    needs=("warm", "pack", "wgmma", "cursor"),
+)  # fmt: skip
 def _(plan: KernelPlan, one: Leaf, work: Product) -> Text:
     function = product_functions(plan)[_form(plan, work)]
-    own = work.total.removeprefix("sum")
+    own = work.total.removeprefix("sum") or one.statement.removeprefix("multiply")
     in_shared = [(n, name) for n, name in enumerate("ab") if not (work.fragment and n == 0)]
     words, addresses, lows = {"a": work.fragment}, [], []
     for number, name in in_shared:
@@ -46,7 +49,7 @@ def _(plan: KernelPlan, one: Leaf, work: Product) -> Text:
             *addresses,
             f"{function}({work.total}[m], {words['a']}, {words['b']}, {work.begins});",
         ),
-        f"{one.statement}[i,k,s,m]: {work.total}[m] += {left} * {work.buffers[1]}, "
+        f"{one.statement}[{','.join(one.loops)}]: {work.total}[m] += {left} * {work.buffers[1]}, "
         "proved to read what the copies wrote",
         (f"const unsigned {', '.join(lows)};",),
     )

@@ -18,8 +18,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from polygen.hardware.cost_parameters import cost_parameters
+from polygen.hardware.data_file import read, take
 from polygen.hardware.device import Device
 from polygen.schedule.model import Schedule
+from polygen.schedule.problem import Problem
+
+_REST_FILE = "chains.toml"
 
 _SUM_BYTES = 4
 _KILO = 1e3  # GHz to cycles of a microsecond, GB/s to bytes of one
@@ -108,3 +112,25 @@ def _sizes(schedule: Schedule, problem: ChainProblem) -> Iterator[int]:
 def _time(device: Device, schedule: Schedule, problem: ChainProblem, part: int) -> float:
     tile = replace(schedule.tile, part=part)
     return chain_time(device, replace(schedule, tile=tile), problem)
+
+
+def longest_run(device: Device, schedule: Schedule, problem: Problem) -> int:
+    """Tiles of one row that blocks take one after another, where something is kept between them.
+
+    As many as cost no round of blocks: 1, or one of the numbers of the data.
+
+    Args:
+        device: the target.
+        schedule: with roles.
+        problem: its sizes.
+    """
+    cta, cluster = schedule.tile.cta, schedule.cluster
+    tall = -(-problem.m // (cta.m * cluster.m)) * problem.batches
+    wide = -(-problem.n // (cta.n * cluster.n))
+    slots = max(1, device.multiprocessors * schedule.min_blocks // cluster.blocks)
+    rounds = -(-tall * wide // slots)
+    for run in take(read(_REST_FILE), "rest", _REST_FILE)["runs"]:
+        items = tall * -(-wide // run)
+        if -(-items // slots) * run <= rounds:
+            return int(run)
+    return 1

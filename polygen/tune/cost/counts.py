@@ -182,6 +182,9 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
     usable = device.multiprocessors if blocks <= 2 else device.wide_cluster_multiprocessors
     slots = usable // blocks * (fitted.resident if roles else 1)
     workers = (cta.m // warp.m) * (cta.n // warp.n)
+    # What workers sum besides they sum again for every run of tiles.
+    run = schedule.raster.run
+    wide_of_tile = cta.n + -(-cta.n // warp.n * problem.beside // run)
     lefts, rights = problem.operands
     left, right = lefts * cta.m * cta.k * size, rights * cta.n * cta.k * size
     makes = schedule.from_registers
@@ -212,8 +215,12 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         tall_blocks = warp.m // device.warpgroup_rows  # instructions along m of one worker
         steps = cta.k * size // device.warpgroup_depth_bytes
         instructions = problem.products * workers * tall_blocks * steps
+        instructions += -(-bool(problem.beside) * workers * tall_blocks * steps // run)
         operand_reads = workers * tall_blocks * (device.warpgroup_rows + warp.n) * cta.k * size
         operand_reads *= problem.products
+        if problem.beside:
+            rows_and_columns = device.warpgroup_rows + problem.beside
+            operand_reads += workers * tall_blocks * rows_and_columns * cta.k * size // run
         if makes:  # fragments are read once for all products, as they are stored
             operand_reads -= problem.products * workers * warp.m * cta.k * size
             operand_reads += problem.stored_bits[0] * workers * warp.m * cta.k // _BYTE
@@ -258,7 +265,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         ahead=_ahead(schedule),
         workers=workers,
         own=problem.products * warp.m * warp.n,
-        products=problem.products * problem.terms * cta.m * cta.n * cta.k,
+        products=problem.products * problem.terms * cta.m * wide_of_tile * cta.k,
         instructions=instructions,
         filled=left + right,
         fetched=fetched,

@@ -75,6 +75,26 @@ def test_a_bare_product_is_no_group(made):
     assert found(made.graph(made.cast(z, F32))) == []
 
 
+def test_a_product_of_what_another_makes_joins_their_sum(made):
+    x, w, _, z = layer(made)
+    a, c = made.given(K, 8), made.given(8, N)
+    t = made.product(x, a, (M, 8))
+    u = made.product(made.view(made.view(t, 2, M // 2, 8), M, 8), c)
+    s = made.map(operator.add, z, made.map(operator.mul, u, u))
+    (group,) = groups(made.graph(s))
+    assert {z, t, u, s} <= set(group.members) and group.domain == (M, N)
+    assert [name for name, _ in group.operands] == [x, w, a, c]
+    assert all(t not in one.members for one in groups(made.graph(s, t)))  # which is read besides
+
+
+def test_a_product_of_what_other_rows_make_reads_it(made):
+    *_, z = layer(made)
+    t = made.product(made.given(M, K), made.given(K, 8), (M, 8))
+    s = made.map(operator.add, z, made.product(t, made.given(8, N)))
+    (group,) = groups(made.graph(s))
+    assert t not in group.members and t in dict(group.operands)
+
+
 def test_pointwise_work_follows_a_product(made):
     x, w, b, z = layer(made)
     s = made.map(operator.add, z, b)

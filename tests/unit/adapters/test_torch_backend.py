@@ -285,6 +285,7 @@ def decided(model, *shapes, dtype=torch.bfloat16, **settings):
     with FakeTensorMode():
         operands = [torch.empty(shape, dtype=dtype, device="cuda") for shape in shapes]
         graph = make_fx(model, decomposition_table=decompositions())(*operands)
+    graph.graph.eliminate_dead_code()  # as torch.compile does
     with scope(arch="sm_90a"):
         records = rewriting.rewrite(graph.graph, rewriting.Settings(**settings))
     launches = [n for n in graph.graph.nodes if n.target is torch.ops.polygen.launch.default]
@@ -305,6 +306,17 @@ def test_a_group_that_is_predicted_to_win_is_taken():
 def test_a_group_that_is_predicted_to_lose_is_left():
     (record,) = decided(gelu_layer, (4096, 256), (4096, 256), (4096,), threshold=50.0)
     assert not record.taken and "times as long" in record.why
+
+
+def adapted(x, w, bias, a, b):
+    return functional.linear(x, w, bias) + functional.linear(functional.linear(x, a), b) * 2.0
+
+
+def test_what_goes_on_with_sums_is_one_kernel():
+    shapes = ((2, 2048, 4096), (4096, 4096), (4096,), (16, 4096), (4096, 16))
+    (record,) = decided(adapted, *shapes)
+    assert record.taken and record.why.startswith("predicted ")
+    assert record.computes == "addmm, mm, mm, mul, add over 4096 x 4096"
 
 
 def linears(x, *weights):

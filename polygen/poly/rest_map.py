@@ -1,0 +1,229 @@
+"""The rest of a product's sums as polyhedra: its elements, beside the program's, and their tiles.
+
+    t[r,h,m,e]  = sum over k of x[m,k] * a[e,k]     again for every run of tiles, and its agents h
+    t'[r,h,m,e] = f(t[r,h,m,e])
+    v0[m,n]    += t'[r(n),h(n),m,e] * b[n,e]        behind all other terms of v0
+
+A run is the tiles of one row of tiles that a block takes one after another; mostly that is one.
+Making t again is no dependence and costs none: every run has elements of its own. The dependences
+that these have, and those of the sum that now ends later, are carried over to tiles like all
+others, and proved of the trees that are emitted (`polygen.poly.mapping`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from polygen import isl
+from polygen.poly.kernel_parts import MIDDLE, REST
+from polygen.poly.match import Match, RestMatch
+from polygen.poly.scop import Scop, clear_name, must_flow, reuse_dependences, space
+from polygen.poly.tiling import Roles, Tiling, called
+from polygen.schedule.model import Schedule
+from polygen.schedule.sums import SumOrder
+
+_ROW, _COLUMN, _RUN, _AGENT, _MIDDLE, _DEPTH = "m", "n", "r", "h", "e", "d"
+
+
+@dataclass(frozen=True, slots=True)
+class RestElements:
+    """Statements over elements: instances, blocks, tiles, and those of a whole first tile.
+
+    Attributes:
+        model: the program's polyhedra with these.
+        blocks: instance -> thread block, isl text.
+        tiles: instance -> the tile statement that executes it in a block's first tile, isl text.
+        whole: instances of a whole first tile, isl text.
+        roles: of both products' instances.
+    """
+
+    model: Scop
+    blocks: str
+    tiles: str
+    whole: str
+    roles: tuple[Roles, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Element:
+    instance: str
+    bounds: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    time: tuple[str, ...]
+    column: str  # a column of the tile that it is made for
+    tile: str
+    inside: str  # bounds in a first tile
+
+
+def rest_elements(
+    scop: Scop, matched: Match, tiles: Tiling, schedule: Schedule
+) -> RestElements | None:
+    """The program with the rest of its product's sums; None where there is none.
+
+    Args:
+        scop: the program.
+        matched: its product.
+        tiles: the tile hierarchy.
+        schedule: whose blocks.
+    """
+    rest = matched.rest
+    if rest is None:
+        return None
+    found = _elements(scop, matched, rest, tiles, schedule)
+    expressions = [tiles.expressions(_ROW, one.column) for one in found]
+    grid = {"m": "b_m", "n": "b_n", "k": "k_tile"}
+    batches = [dim for dim, _ in matched.batches]
+    places = ([*batches, *(e[grid[dim]] for dim in schedule.loops.grid)] for e in expressions)
+    blocks = [f"{one.instance} -> [{','.join(at)}]" for one, at in zip(found, places, strict=True)]
+    return RestElements(
+        _with(scop, found),
+        "{ " + "; ".join(blocks) + " }",
+        "{ " + "; ".join(f"{one.instance} -> {one.tile}" for one in found) + " }",
+        "{ " + "; ".join(f"{one.instance} : {one.inside}" for one in found) + " }",
+        tuple(
+            Roles(
+                product.name, "product", found[at].instance, _ROW, column, k, tuple(batches), called
+            )
+            for product, at, column, k, called in (
+                (rest.middle, 1, _AGENT, _DEPTH, MIDDLE),
+                (rest.last, 3, _COLUMN, _MIDDLE, REST),
+            )
+        ),
+    )
+
+
+def rest_orders(
+    orders: tuple[SumOrder, ...], matched: Match, tiles: Tiling
+) -> tuple[SumOrder, ...]:
+    """The orders of sums, the last of which is that of the product that goes on with the first's.
+
+    Args:
+        orders: as they are found.
+        matched: the products.
+        tiles: the tile hierarchy.
+    """
+    if matched.rest is None:
+        return orders
+    *others, last = orders
+    begins = f"to the sums of {matched.contraction.name}"
+    count = str(matched.rest.padded // tiles.atom[2])
+    return (*others, replace(last, count=count, begins=begins))
+
+
+def _elements(
+    scop: Scop, matched: Match, rest: RestMatch, tiles: Tiling, schedule: Schedule
+) -> tuple[_Element, ...]:
+    """What clears, multiplies, converts, and multiplies again."""
+    batches = [dim for dim, _ in matched.batches]
+    main, turns = matched.contraction, schedule.roles.form == "pingpong"
+    wide, (_, across, _) = tiles.cta[1] * tiles.run, tiles.cta
+    agents, columns = tiles.warps[1], tiles.warp[1]
+    if turns and tiles.run > 1:  # of a run each consumer has every second tile
+        agents, columns = 2, across
+    outer = [f"0 <= {dim} < {extent}" for dim, extent in matched.batches]
+    outer.append(f"0 <= {_ROW} < {matched.m}")
+    column = f"({wide}*{_RUN} + {columns}*{_AGENT})"
+    tile = [f"0 <= {_RUN}", f"0 <= {_AGENT} < {agents}", f"{column} < {matched.n}"]
+    tile.append(f"0 <= {_MIDDLE} < {rest.columns}")
+    before, behind = (
+        " and ".join((*outer, *tile)),
+        " and ".join((*outer, f"0 <= {_COLUMN} < {matched.n}", f"0 <= {_MIDDLE} < {rest.columns}")),
+    )
+    places = (*batches, _RUN, _AGENT, _ROW, _MIDDLE)
+    own = ",".join(places)
+    (depth,) = matched.depths
+    sums = f"{rest.middle.write.name}[{own}]"
+    value = f"{MIDDLE}_of_{rest.middle.write.name}"
+    total = f"{main.write.name}[{','.join(matched.axes)}]"
+    position = next(n for n, group in enumerate(scop.groups) if group.statements[0] is main)
+    first = tiles.expressions(_ROW, column, _DEPTH)
+    last = tiles.expressions(_ROW, _COLUMN)
+    agent = ["0"] if schedule.cluster.blocks > 1 else []
+
+    in_turns = "0" if tiles.run == 1 else "({i}) mod 2"
+    which = in_turns if turns else "{w_n}"
+    made = ",".join((*batches, f"floor({_COLUMN}/{wide})", which.format(**last), _ROW, _MIDDLE))
+
+    def at(e: dict[str, str], *inner: str) -> str:
+        group = in_turns if turns else f"{tiles.warps[1]}*{{w_m}} + {{w_n}}"
+        return ",".join((*agent, group.format(**e), e["i"], *inner))
+
+    multiply, more = called("multiply", MIDDLE), called("multiply", REST)
+    rows, every = f"0 <= {_ROW} < {tiles.cta[0]}", f"{_RUN} = 0 and 0 <= {_AGENT} < {agents}"
+    inside = f"{rows} and {every} and 0 <= {_MIDDLE} < {rest.columns}"
+    k = f"{_DEPTH} < {tiles.cta[2]}*k_tiles"
+    whole = f"{rows} and 0 <= {_COLUMN} < {wide} and 0 <= {_MIDDLE} < {rest.columns}"
+    return (
+        _Element(
+            f"{clear_name(rest.middle)}[{own}]", before, (), (sums,), ("-3", *places), column,
+            f"{multiply}[{at(first, '0', '0', first['a_m'])}]", inside,
+        ),
+        _Element(
+            f"{rest.middle.name}[{own},{_DEPTH}]", f"{before} and 0 <= {_DEPTH} < {depth}",
+            (sums,), (sums,), ("-2", *places, _DEPTH), column,
+            f"{multiply}[{at(first, first['k_tile'], first['k_step'], first['a_m'])}]",
+            f"{inside} and 0 <= {k}",
+        ),
+        _Element(
+            f"{_converts(rest)}[{own}]", before, (sums,), (f"{value}[{own}]",), ("-1", *places),
+            column, f"convert[{at(first)}]", inside,
+        ),
+        _Element(
+            f"{rest.last.name}[{','.join((*batches, _ROW, _COLUMN, _MIDDLE))}]", behind,
+            (f"{value}[{made}]", total), (total,),
+            (str(2 * position + 2), *batches, _ROW, _COLUMN, _MIDDLE), _COLUMN,
+            f"{more}[{at(last, f'floor({_MIDDLE}/{tiles.atom[2]})', last['a_m'])}]", whole,
+        ),
+    )  # fmt: skip
+
+
+def _converts(rest: RestMatch) -> str:
+    """What the statements between both products are called."""
+    return f"{rest.middle.name}_{rest.last.name}"
+
+
+def _with(scop: Scop, elements: tuple[_Element, ...]) -> Scop:
+    """The program's polyhedra with more elements, and all dependences."""
+    prefix = space(scop.parameters)
+    positive = " and ".join(f"{name} >= 1" for name in scop.parameters) or "1 = 1"
+    more = isl.UnionSet(
+        f"{prefix}{{ {'; '.join(f'{one.instance} : {one.bounds}' for one in elements)} }}"
+    ).intersect_params(isl.Set(f"{prefix}{{ : {positive} }}"))
+
+    def relation(items: list[str]) -> isl.UnionMap:
+        return isl.UnionMap(f"{prefix}{{ {'; '.join(items)} }}").intersect_domain(more)
+
+    length = _length(scop)
+    long = max(length, *(len(one.time) for one in elements))
+    names = [f"t{n}" for n in range(length)]
+    pad = isl.UnionMap(
+        f"{{ [{','.join(names)}] -> [{','.join((*names, *['0'] * (long - length)))}] }}"
+    )
+    times = [
+        f"{one.instance} -> [{','.join((*one.time, *['0'] * (long - len(one.time))))}]"
+        for one in elements
+    ]
+    reads = scop.reads.union(
+        relation([f"{e.instance} -> {cell}" for e in elements for cell in e.reads])
+    )
+    writes = scop.writes.union(
+        relation([f"{e.instance} -> {cell}" for e in elements for cell in e.writes])
+    )
+    order = scop.order.apply_range(pad).union(relation(times))
+    flow, reuse = must_flow(reads, writes, order), reuse_dependences(reads, writes, order)
+    return replace(
+        scop, domain=scop.domain.union(more), reads=reads, writes=writes, order=order, flow=flow,
+        reuse=reuse,
+    )  # fmt: skip
+
+
+def _length(scop: Scop) -> int:
+    """Coordinates of a time."""
+    first = scop.order.get_map_list().get_at(0)
+    return int(first.dim(isl.dim_type.out))
+
+
+def joined(*texts: str) -> str:
+    """Sets or relations as one, isl text."""
+    return "{ " + "; ".join(text.strip("{ }") for text in texts) + " }"
