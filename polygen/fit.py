@@ -33,6 +33,7 @@ from polygen.lower.legal import (
     check_roles,
     check_sums,
 )
+from polygen.lower.legal_blocks import block_tile, check_promoting
 from polygen.lower.memory import memory, needed, rings, workers
 from polygen.lower.registers import doubt, registers_needed, sums_held
 from polygen.lower.resources import filling_roles, registers_available, resources
@@ -47,7 +48,7 @@ from polygen.schedule.model import LANES, Schedule
 from polygen.schedule.problem import Fitted
 from polygen.schedule.structure import check_structure
 
-_FEWEST_STAGES = 2
+_FEWEST_STAGES, _MOST_STAGES = 2, 12
 _USUAL_BYTES, _USUAL_BITS = 2, 16  # of an element
 _WORD_BYTES = 4
 _OTHERWISE = {
@@ -188,6 +189,7 @@ def fitting(
             behind = behind_copy(found, candidate)
             if candidate.specialised:
                 return _fit_roles(candidate, behind, device, out, instruction, careful)
+            check_promoting(candidate, found)
             return _fit_warps(candidate, found, device, out, instruction)
         except PolygenError as error:
             return error.what if isinstance(error, ResourceError) else str(error).rstrip(".")
@@ -270,6 +272,7 @@ def _fit_roles(
         PolygenError: it does not fit.
     """
     schedule = _with_k_tile(candidate, matched, device, instruction)
+    schedule = _with_blocks(schedule, matched)
     tiles = tiling(schedule, instruction)
     check_structure(schedule, instruction, f"schedule {schedule.name}")
     filled = ring_pieces(schedule, matched, tiles)
@@ -340,6 +343,25 @@ def _with_k_tile(candidate: Schedule, matched: Match, device: Device, atom: Atom
         if room and rounds(pieces, roles.producer_registers, threads)[0] == 1:
             return schedule
     return longer(own)
+
+
+def _with_blocks(schedule: Schedule, matched: Match) -> Schedule:
+    """The schedule with k tiles that blocks of sums are made of, and as many bytes on their way.
+
+    Raises:
+        ScheduleError: it promotes nothing.
+    """
+    cta, pipeline = schedule.tile.cta, schedule.pipeline
+    if matched.block and matched.block % cta.k:
+        k = block_tile(matched.block, cta.k)
+        stages = min(_MOST_STAGES, pipeline.stages * cta.k // k)
+        schedule = replace(
+            schedule,
+            tile=replace(schedule.tile, cta=replace(cta, k=k)),
+            pipeline=replace(pipeline, stages=stages),
+        )
+    check_promoting(schedule, matched)
+    return schedule
 
 
 def _with_registers(

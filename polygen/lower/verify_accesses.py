@@ -26,6 +26,7 @@ from polygen.lower.fragments import Make
 from polygen.lower.launch import stride_argument
 from polygen.lower.operands import K_INSIDE
 from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.promoting import Promote
 from polygen.lower.result_work import (
     Epilogue,
     Finish,
@@ -43,6 +44,7 @@ from polygen.lower.verify_cells import check_cells, check_shares, check_sums
 from polygen.lower.verify_chain import check_scans
 from polygen.lower.verify_computed import check_computed, check_rows
 from polygen.lower.verify_fragments import check_fragments
+from polygen.lower.verify_promotions import check_promotions
 from polygen.lower.work import Boxes, Copy, Fill, Locate, Move, Stream
 from polygen.poly.chain_match import renamed
 from polygen.poly.key_tiles import FIRST
@@ -66,6 +68,8 @@ def check_accesses(plan: KernelPlan) -> None:
             _check_fill(plan, leaf.work)
         elif isinstance(leaf.work, Make):
             check_fragments(plan, leaf.work, partial(_check_address, plan))
+        elif isinstance(leaf.work, Promote):
+            check_promotions(plan, leaf.work, partial(_check_address, plan))
         elif isinstance(leaf.work, Stream):
             _check_stream(plan, leaf.work)
         elif isinstance(leaf.work, Move):

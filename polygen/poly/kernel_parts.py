@@ -66,12 +66,14 @@ class MainLoop:
         products: of their tiles.
         held: what threads that fill rings hold in registers.
         folded: rings whose elements are folded beside the products.
+        block: indices of k whose products are added up before they are promoted; 0: all.
     """
 
     rings: tuple[Ring, ...]
     products: tuple[Product, ...]
     held: Held = field(default_factory=shifted)
     folded: tuple[str, ...] = ()
+    block: int = 0
 
 
 def main_loop(
@@ -111,6 +113,7 @@ def main_loop(
         ),
         held(operand for _, operand in match.operands),
         folded,
+        match.block,
     )
 
 

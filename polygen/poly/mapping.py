@@ -30,6 +30,7 @@ from polygen.poly.legality import Proof, check_blocks
 from polygen.poly.match import Match
 from polygen.poly.partial_sums import require_reassociable, within_blocks
 from polygen.poly.place_trees import PlaceTree, place_trees
+from polygen.poly.promotions import prove_whole_blocks
 from polygen.poly.refine import refine
 from polygen.poly.row_passes import between_passes
 from polygen.poly.scop import Scop, space
@@ -143,6 +144,10 @@ def map_program(
     relation = relation.intersect_domain(scop.domain)
     count = isl.Set(tile_count(scop, tiles, matched.lengths, longer=longer))
     whole = _check_whole(scop, program, statements, tiles, elements, relation, count)
+    blocks_whole: tuple[Proof, ...] = ()
+    if matched.block:
+        prefix, each = space((*scop.parameters, "k_tiles")), matched.block // tiles.cta[2]
+        blocks_whole = (prove_whole_blocks(count, prefix, each),)
     products = [product.called("multiply") for product in main.products]
     carried = _carried(scop, needs, relation, count, products if tiles.split > 1 else [])
     synchronised = derived(program)
@@ -167,6 +172,7 @@ def map_program(
         invariant=bool(invariant),
         exchanged=schedule.exchange,
         over=tuple(extent for _, extent in matched.sums),
+        block=matched.block,
     )
     return ScheduleTree(
         fusion,
@@ -176,7 +182,7 @@ def map_program(
         elements,
         synchronised,
         trees,
-        (apart, *parts, whole, *sums, *refine(emitted)),
+        (apart, *parts, whole, *blocks_whole, *sums, *refine(emitted)),
         epilogue.panels,
         Sums(orders, invariant),
     )

@@ -8,11 +8,12 @@ import functools
 
 from polygen.frontend.program import Program
 from polygen.rewrite.batch_sums import batches_in_sums
+from polygen.rewrite.block_factors import factors_behind
 from polygen.rewrite.norms import norms_behind
 
 ASSUMED = (
-    "reals are summed in another order, and factors that are the same for a row are applied behind "
-    "the rounding of its elements"
+    "reals are summed in another order, and factors that are the same for a row, or for a block of "
+    "k, are applied behind the rounding of its elements"
 )
 _MOST = 64  # programs
 
@@ -25,4 +26,4 @@ def rewritten(program: Program) -> Program:
         UnsupportedProgram: a product multiplies what depends on folds in a way that no rewrite
             knows.
     """
-    return norms_behind(batches_in_sums(program))
+    return factors_behind(norms_behind(batches_in_sums(program)))

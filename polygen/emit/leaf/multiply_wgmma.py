@@ -26,7 +26,7 @@ def _(plan: KernelPlan, one: Leaf, work: Nothing) -> Text:
 @leaf("multiply", "wgmma", Product, ("k", "s", "m"), needs=("warm", "pack", "wgmma", "cursor"))
 def _(plan: KernelPlan, one: Leaf, work: Product) -> Text:
     function = product_functions(plan)[_form(plan, work)]
-    own = work.total.removeprefix("sum")
+    own = work.total.removeprefix("sum").removeprefix("inner")
     in_shared = [(n, name) for n, name in enumerate("ab") if not (work.fragment and n == 0)]
     words, addresses, lows = {"a": work.fragment}, [], []
     for number, name in in_shared:
