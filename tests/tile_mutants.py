@@ -55,6 +55,8 @@ FRAGMENTS = MainLoop(
 )
 # Both operands pass through registers on their way, with products in between.
 STAGED = MainLoop((Ring("a", "m", staged=True), Ring("b", "n", staged=True)), ONE_PRODUCT.products)
+# Sums in blocks of a k tile, or of two, are promoted.
+IN_BLOCKS, IN_PAIRS = (replace(ONE_PRODUCT, block=block) for block in (64, 128))
 HALF_FILLED = MainLoop((Ring("a", "m"), Ring("b", "n", 2)), ONE_PRODUCT.products)
 
 
@@ -107,6 +109,10 @@ CASES = (
         main=FRAGMENTS,
         stages=3,
     ),
+    Case(
+        "cooperative, sums in blocks", "sm_90a/cooperative_128x64x64.toml", main=IN_BLOCKS, stages=3
+    ),
+    Case("ping-pong, sums in blocks", "sm_90a/pingpong_64x96x64_s10.toml", main=IN_PAIRS, stages=4),
     Case(
         "ping-pong, one operand by threads",
         "sm_90a/pingpong_64x96x64_s10.toml",
@@ -622,8 +628,8 @@ class Equivalent:
 
 
 _PANELS = (
-    "cooperative", "ping-pong, residual", "ping-pong, shared", "ping-pong, one operand", "cluster",
-    "shared sums",
+    "cooperative", "ping-pong, residual", "ping-pong, shared", "ping-pong, one operand",
+    "ping-pong, sums", "cluster", "shared sums",
 )  # fmt: skip
 _LAGGING = (
     "cooperative, folds",
@@ -719,7 +725,7 @@ EQUIVALENT = (
     ),
     Equivalent(
         ("wait_store -1 iteration(s)",),
-        ("cooperative, pair", "cooperative, filled", "shared sums"),
+        ("cooperative, pair", "cooperative, filled", "cooperative, sums", "shared sums"),
         "of two slots, a panel writes over the one that was stored two panels before; a wait for "
         "all stores one panel before comes behind that",
     ),
@@ -742,12 +748,12 @@ EQUIVALENT = (
     ),
     Equivalent(
         ("arrive_turn after finish",),
-        ("ping-pong, shared", "ping-pong, one operand"),
+        ("ping-pong, shared", "ping-pong, one operand", "ping-pong, sums"),
         "the turn is passed on later, which is slower and no less ordered",
     ),
     Equivalent(
         ("skip_ring before finish",),
-        ("ping-pong, shared",),
+        ("ping-pong, shared", "ping-pong, sums"),
         "the tile has no more use of the ring's counters by then",
     ),
     Equivalent(
@@ -757,7 +763,7 @@ EQUIVALENT = (
     ),
     Equivalent(
         ("prepare after wait_turn", "wait_turn before prepare"),
-        ("ping-pong, residual", "ping-pong, shared", "ping-pong, one operand"),
+        ("ping-pong, residual", "ping-pong, shared", "ping-pong, one operand", "ping-pong, sums"),
         "it reads operands of the epilogue that no barrier hands over",
     ),
     Equivalent(
@@ -859,6 +865,31 @@ EQUIVALENT = (
         ("multiplied after arrive_empty_ring", "arrive_empty_ring before multiplied"),
         ("cooperative, fragments",),
         "arrivals have a counter of their own, which goes up behind them",
+    ),
+    Equivalent(
+        (
+            "read_scales after wait_full_ring",
+            "wait_full_ring before read_scales",
+            "fence_multiply before read_scales",
+            "prepare after read_scales",
+        ),
+        ("cooperative, sums", "ping-pong, sums"),
+        "registers of one thread, and memory that no barrier hands over",
+    ),
+    Equivalent(
+        ("arrive_empty_ring after promote", "arrive_empty_ring after wait_promote"),
+        ("cooperative, sums", "ping-pong, sums"),
+        "the slot is released later, which is slower and no less ordered",
+    ),
+    Equivalent(
+        ("wait_promote -1 iteration(s)",),
+        ("ping-pong, sums",),
+        "one instruction covers the rows: the wait runs before the loop over them, not in it",
+    ),
+    Equivalent(
+        ("fence_multiply is not run the last time",),
+        ("ping-pong, sums",),
+        "the last k tile is the second one of its block: its sum is touched before the first alone",
     ),
     Equivalent(
         ("result_y0: slot p mod 3 for p mod 2",),

@@ -2,8 +2,9 @@
 
 1. A factor goes with rows, with columns, or with none of them, as the operand does that it left. A
    thread reads those of its own rows and columns in front of the block's products, and multiplies
-   what goes with the same side: numbers for every row and, for columns, one for each run of them
-   for which all factors are the same, where such runs are whole instructions' widths.
+   what goes with the same side: a number for every row and, for columns, one for each run of them
+   for which all factors are the same, where such runs are whole groups of an instruction's. What
+   goes with none is a number by itself, so that bits are the same with operands exchanged.
 2. Rows and columns behind the ends of the arrays read the last ones': their sums nobody stores.
 
 `prove` follows every element of an agent's sums to the row and the column whose factors it takes.
@@ -104,15 +105,19 @@ class Promote:
         """Likewise columns of a group."""
         return tuple(sorted({column for _, column in self.offsets}))
 
+    def of_side(self, side: str) -> tuple[Factor, ...]:
+        """The factors that go with rows, "m", columns, "n", or neither."""
+        return tuple(one for one in self.factors if one.side == side)
+
     @property
     def row_numbers(self) -> int:
-        """Numbers of rows that a thread holds."""
-        return self.instructions * len(self.row_offsets)
+        """Numbers of rows that a thread holds; 0: no factor goes with rows."""
+        return self.instructions * len(self.row_offsets) if self.of_side("m") else 0
 
     @property
     def column_numbers(self) -> int:
         """Numbers of columns that a thread holds; 0: no factor goes with columns."""
-        if not any(one.side == "n" for one in self.factors):
+        if not self.of_side("n"):
             return 0
         columns = self.groups * self.atom[1]
         return columns // self.each if self.each > 1 else self.groups * len(self.column_offsets)
@@ -209,12 +214,12 @@ def _columns_alike(factors: tuple[Element, ...], tiles: Tiling, atom: Atom) -> i
 
 def numbers_held(product: Multiplied, tiles: Tiling, atom: Atom) -> int:
     """Registers of the factors that a thread holds while it multiplies a block."""
-    along = [one for one in product.factors if one.axis("n") is not None]
+    sides = {_factor(one).side for one in product.factors}
     each = _columns_alike(product.factors, tiles, atom)
-    width = atom.c.elements // len({int(row) for row in atom.c.table[0, :, 0]})
-    rows = tiles.atoms[0] * (atom.c.elements // width)
+    rows, width = (len({int(at) for at in atom.c.table[0, :, axis]}) for axis in range(2))
     columns = tiles.columns // each if each > 1 else tiles.columns // atom.n * width
-    return rows + (columns if along else 0)
+    counts = {"m": tiles.atoms[0] * rows, "n": columns, "": 1}
+    return sum(counts[side] for side in sides)
 
 
 def prove(of: Promote, atom: Atom, tiles: Tiling) -> None:
@@ -230,21 +235,19 @@ def prove(of: Promote, atom: Atom, tiles: Tiling) -> None:
         at = {"m": instruction, "j": part, "lane": lane, "group": 0, "rank": 0, "b_m": 0, "b_n": 0}
         at["quarter"] = warp * (atom.m * lanes // atom.lanes)
         wanted = instruction * atom.m + row, part * atom.n + column
-        number = value(of.row_number(element), at)
-        found = value(of.row_of(str(number)), at)
-        if found != wanted[0] or number >= of.row_numbers:
-            raise _other("row", found, wanted[0])
-        if not of.column_numbers:
-            continue
-        number = value(of.column_number(element), at)
-        found = value(of.column_of(str(number)), at)
-        if not found <= wanted[1] < found + of.each or number >= of.column_numbers:
-            raise _other("column", found, wanted[1])
-        for one in of.factors:
-            if one.side == "n" and of.each > 1 and one.per[0] % of.each:
-                raise _other("column", one.per[0], of.each)
-    if of.each > 1 and (tiles.columns % of.each or tiles.cta[1] % tiles.columns):
-        raise _other("column", tiles.columns, of.each)
+        if of.row_numbers:
+            number = value(of.row_number(element), at)
+            found = value(of.row_of(str(number)), at)
+            if found != wanted[0] or number >= of.row_numbers:
+                raise _other("row", found, wanted[0])
+        if of.column_numbers:
+            number = value(of.column_number(element), at)
+            found = value(of.column_of(str(number)), at)
+            if not found <= wanted[1] < found + of.each or number >= of.column_numbers:
+                raise _other("column", found, wanted[1])
+    runs = (tiles.columns, *(one.per[0] for one in of.of_side("n")))  # tiles begin where runs do
+    if of.each > 1 and (any(one % of.each for one in runs) or tiles.cta[1] % tiles.columns):
+        raise VerifyError(f"{of.each} columns have one number, of runs of {runs}", where=of.total)
 
 
 def _elements(of: Promote, atom: Atom, tiles: Tiling) -> Iterator[tuple[int, int, int, int]]:

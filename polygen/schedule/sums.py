@@ -102,7 +102,7 @@ def ranges(count: int) -> str:
 
 def in_blocks(block: int) -> str:
     """The parts of a sum whose blocks of k are promoted, in their order."""
-    return f"of {block} neighbours along k, each multiplied by its factors"
+    return f"blocks of {block} along k, each times its factors"
 
 
 @dataclass(frozen=True, slots=True)

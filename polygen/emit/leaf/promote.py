@@ -11,15 +11,24 @@ from polygen.lower.promoting import Factor, Promote
 
 @leaf("read_scales", "threads", Promote, ("k",))
 def _(plan: KernelPlan, one: Leaf, work: Promote) -> Text:
-    rows = [factor for factor in work.factors if factor.side != "n"]
-    columns = [factor for factor in work.factors if factor.side == "n"]
-    lines = [f"const int k_of_all = k * {work.tile[2]};"] if work.factors else []
-    lines += _numbers(work, "row", rows, work.row_numbers, work.row_of("n"), 0)
-    declared = [f"{work.scales}_row[{work.row_numbers}]"]
-    if columns:
-        count = work.column_numbers
-        lines += _numbers(work, "column", columns, count, work.column_of("n"), 1)
-        declared.append(f"{work.scales}_column[{count}]")
+    lines, declared = [f"const int k_of_all = k * {work.tile[2]};"], []
+    ends = [size_name(extent) for extent in work.extents]
+    for side, count, first, end in (
+        ("row", work.row_numbers, work.row_of("n"), ends[0]),
+        ("column", work.column_numbers, work.column_of("n"), ends[1]),
+    ):
+        if count:
+            declared.append(f"{work.scales}_{side}[{count}]")
+            lines += [
+                "#pragma unroll",
+                f"for (int n = 0; n < {count}; ++n) {{",
+                f"  const int at = min({first}, {end} - 1);",
+                f"  {work.scales}_{side}[n] = {_product(work, 'mn'[side == 'column'])};",
+                "}",
+            ]
+    if work.of_side(""):
+        declared.append(f"{work.scales}_all")
+        lines.append(f"{work.scales}_all = {_product(work, '')};")
     return Text(
         block(*lines),
         f"{one.statement}[i,k]: what multiplies the sum of the next {work.block} of k -> registers",
@@ -27,23 +36,9 @@ def _(plan: KernelPlan, one: Leaf, work: Promote) -> Text:
     )
 
 
-def _numbers(
-    work: Promote, side: str, factors: list[Factor], count: int, at: str, axis: int
-) -> list[str]:
-    """The numbers of a thread's rows or columns: the products of all factors that go with them."""
-    to = f"{work.scales}_{side}[n]"
-    product = " * ".join(_read(factor) for factor in factors) or "1.0f"
-    return [
-        "#pragma unroll",
-        f"for (int n = 0; n < {count}; ++n) {{",
-        *(
-            [f"  const int at = min({at}, {size_name(work.extents[axis])} - 1);"]
-            if any(factor.side for factor in factors)
-            else []
-        ),
-        f"  {to} = {product};",
-        "}",
-    ]
+def _product(work: Promote, side: str) -> str:
+    """The number of a row, a column, or of all of them: the product of the factors."""
+    return " * ".join(_read(factor) for factor in work.of_side(side))
 
 
 def _read(factor: Factor) -> str:
@@ -87,9 +82,14 @@ def _promoted(work: Promote, *, first: bool) -> list[str]:
     """The elements of group `j`: overwritten by the first block, added to by all others."""
     found = []
     for element in range(len(work.offsets)):
-        factor = f"{work.scales}_row[{work.row_number(element)}]"
+        numbers = []
+        if work.row_numbers:
+            numbers.append(f"{work.scales}_row[{work.row_number(element)}]")
         if work.column_numbers:
-            factor += f" * {work.scales}_column[{work.column_number(element)}]"
+            numbers.append(f"{work.scales}_column[{work.column_number(element)}]")
+        if work.of_side(""):
+            numbers.append(f"{work.scales}_all")
+        factor = " * ".join(numbers)
         inner, total = (f"{name}[m][j][{element}]" for name in (work.inner, work.total))
         found.append(
             f"{total} = {factor} * {inner};"

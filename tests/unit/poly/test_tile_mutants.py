@@ -21,6 +21,7 @@ QUICK = ("warps", "ping-pong, from registers", "cooperative, filled by threads")
 MORE = (
     "warps, copies through registers", "cooperative, residual", "cooperative, two outputs",
     "cooperative, none in flight", "shared sums, residual", "ping-pong, shared pair",
+    "ping-pong, sums in blocks",
 )  # fmt: skip
 SAMPLE = [pytest.mark.slow, pytest.mark.sample(6)]
 EVERY = [
@@ -46,6 +47,8 @@ CLASSES = (
 
 
 def sizes(case: Case):
+    if "k_tiles mod 2" in kernel(case).program.context:  # blocks have all of their k tiles
+        return [one | {"k_tiles": 2 * -(-one["k_tiles"] // 2)} for one in ROLES]
     return WARPS if case.name.startswith("warps") else ROLES
 
 
