@@ -43,6 +43,11 @@ def by_rows(x: Any, s: Any, w: Any, t: Any) -> Any:
     return (x * s[:, None]) @ (w * t[:, None]).T
 
 
+def by_rows_promoted(x: Any, s: Any, w: Any, t: Any, ones: Any) -> Any:
+    """The same, and a 1 for every block of k, behind which it is promoted."""
+    return (x * s[:, None] * pg.repeat(ones, BLOCK, axis=0)) @ (w * t[:, None]).T
+
+
 def drawn(rows: int, depth: int, kind: str, seed: int) -> Array:
     """Random elements, rounded to e4m3."""
     rng = np.random.default_rng(seed)
@@ -127,7 +132,11 @@ def times(m: int, n: int, k: int, repeats: int) -> None:
             by_rows, (shapes[0], "f32[M]", shapes[1], f"f32[{n}]"),
             (x, rows.flatten(), w, columns.flatten()),
         ),
-        "polygen, promoted every 128 k": (
+        "polygen, scales of rows and columns, promoted every 128 k": (
+            by_rows_promoted, (shapes[0], "f32[M]", shapes[1], f"f32[{n}]", f"f32[{k // BLOCK}]"),
+            (x, rows.flatten(), w, columns.flatten(), torch.ones(k // BLOCK, device="cuda")),
+        ),
+        "polygen, scales of rows and squares every 128 k": (
             scaled,
             (shapes[0], f"f32[M,{k // BLOCK}]", shapes[1], f"f32[{n // BLOCK},{k // BLOCK}]"),
             (x, s, w, t),

@@ -45,6 +45,16 @@ def check_blocks(match: Match, device: Device, atom: Atom) -> None:
             why="sums of blocks are promoted by the consumers of kernels with roles",
             nearest='Compile for sm_90a, or write .astype("bf16") around both operands',
         )
+    for _, operand in match.operands:
+        if not operand.k_contiguous:
+            tensor = operand.tensor
+            raise UnsupportedProgram(
+                f"{tensor.name}: {tensor.dtype} with {tensor.dims[tensor.order[-1]]} innermost, "
+                f"and factors of {size} neighbours along k",
+                where=str(match.products[0].contraction),
+                why="consumers promote, and their instruction reads operands with k innermost",
+                nearest=f"Store {tensor.name} with k innermost, as in x @ w.T",
+            )
 
 
 def check_promoting(schedule: Schedule, match: Match) -> None:
