@@ -104,7 +104,7 @@ def decide(
         origin = f"file {schedule}"
     else:
         for one in prospect.each:  # refuses what no instruction takes at all
-            check_blocks(one.matched, device, instruction_for(one.matched, device, Schedule()))
+            check_blocks(one.matched, instruction_for(one.matched, device, Schedule()))
         check_types(program, device)
         problem = whole_problem(program, prospect, sizes)
         offers = _offers(program, device, sizes, problem)
@@ -139,7 +139,7 @@ def decide(
     check_copies(decided, device)
     for one in prospect.each:
         check_wide(decided, one.matched)
-        check_blocks(one.matched, device, instruction)
+        check_blocks(one.matched, instruction)
         check_promoting(decided, one.matched)
         check_groups(decided, one.matched)
         check_sums(decided, one.matched)

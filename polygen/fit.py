@@ -189,7 +189,6 @@ def fitting(
             behind = behind_copy(found, candidate)
             if candidate.specialised:
                 return _fit_roles(candidate, behind, device, out, instruction, careful)
-            check_promoting(candidate, found)
             return _fit_warps(candidate, found, device, out, instruction)
         except PolygenError as error:
             return error.what if isinstance(error, ResourceError) else str(error).rstrip(".")
@@ -201,6 +200,7 @@ def _fit_warps(
     candidate: Schedule, matched: Match, device: Device, work: Pointwork, instruction: Atom
 ) -> Fitted | str:
     candidate = _with_short_tile(candidate, matched, instruction)
+    candidate = _with_blocks(candidate, matched, instruction)
     cta, warp = candidate.tile.cta, candidate.tile.warp
     if candidate.by_lanes:
         check_lanes(candidate, matched)
@@ -236,13 +236,17 @@ def _with_short_tile(candidate: Schedule, matched: Match, instruction: Atom) -> 
     size, cta = matched.a.multiplied.bytes, candidate.tile.cta
     if size <= _WORD_BYTES and instruction.pieces == 1:
         return candidate
-    k = max(cta.k * _USUAL_BYTES // size, instruction.k)
+    return _with_steps(candidate, max(cta.k * _USUAL_BYTES // size, instruction.k), instruction)
+
+
+def _with_steps(candidate: Schedule, k: int, instruction: Atom) -> Schedule:
+    """The schedule with other k tiles, and no more fragments ahead than these have steps."""
     pipeline = candidate.pipeline
     steps = max(k // instruction.k, 1)
     fragments = math.gcd(steps, pipeline.fragments)
     return replace(
         candidate,
-        tile=replace(candidate.tile, cta=replace(cta, k=k)),
+        tile=replace(candidate.tile, cta=replace(candidate.tile.cta, k=k)),
         pipeline=replace(
             pipeline, fragments=fragments, lookahead=min(pipeline.lookahead, fragments - 1)
         ),
@@ -272,7 +276,7 @@ def _fit_roles(
         PolygenError: it does not fit.
     """
     schedule = _with_k_tile(candidate, matched, device, instruction)
-    schedule = _with_blocks(schedule, matched)
+    schedule = _with_blocks(schedule, matched, instruction)
     tiles = tiling(schedule, instruction)
     check_structure(schedule, instruction, f"schedule {schedule.name}")
     filled = ring_pieces(schedule, matched, tiles)
@@ -345,7 +349,7 @@ def _with_k_tile(candidate: Schedule, matched: Match, device: Device, atom: Atom
     return longer(own)
 
 
-def _with_blocks(schedule: Schedule, matched: Match) -> Schedule:
+def _with_blocks(schedule: Schedule, matched: Match, atom: Atom) -> Schedule:
     """The schedule with k tiles that blocks of sums are made of, and as many bytes on their way.
 
     Raises:
@@ -355,10 +359,8 @@ def _with_blocks(schedule: Schedule, matched: Match) -> Schedule:
     if matched.block and matched.block % cta.k:
         k = block_tile(matched.block, cta.k)
         stages = min(_MOST_STAGES, pipeline.stages * cta.k // k)
-        schedule = replace(
-            schedule,
-            tile=replace(schedule.tile, cta=replace(cta, k=k)),
-            pipeline=replace(pipeline, stages=stages),
+        schedule = _with_steps(
+            replace(schedule, pipeline=replace(pipeline, stages=stages)), k, atom
         )
     check_promoting(schedule, matched)
     return schedule

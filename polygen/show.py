@@ -183,7 +183,7 @@ def _promotions(plan: KernelPlan) -> list[str]:
         behind = "k tile" if work.tiles == 1 else f"{work.tiles} k tiles"
         found.append(
             f"{work.total} += factors * {work.inner}, the products of {work.block} of k: behind "
-            f"every {behind}, when they are complete, in f32, in the consumers' registers"
+            f"every {behind}, when they are complete, in f32, in registers"
         )
         numbers = work.row_numbers + work.column_numbers + bool(work.of_side(""))
         for factor in work.factors:

@@ -56,7 +56,7 @@ FRAGMENTS = MainLoop(
 # Both operands pass through registers on their way, with products in between.
 STAGED = MainLoop((Ring("a", "m", staged=True), Ring("b", "n", staged=True)), ONE_PRODUCT.products)
 # Sums in blocks of a k tile, or of two, are promoted.
-IN_BLOCKS, IN_PAIRS = (replace(ONE_PRODUCT, block=block) for block in (64, 128))
+BY_STEP, IN_BLOCKS, IN_PAIRS = (replace(ONE_PRODUCT, block=block) for block in (32, 64, 128))
 HALF_FILLED = MainLoop((Ring("a", "m"), Ring("b", "n", 2)), ONE_PRODUCT.products)
 
 
@@ -83,6 +83,7 @@ CASES = (
     Case("warps, copies through registers", "sm_80/32x64x32_w16x32_s4.toml", asynchronous=False),
     Case("warps, staged copies", "sm_75/64x64x32_w32x32_s2.toml", asynchronous=False, main=STAGED),
     Case("warps, one operand computed", "sm_80/64x64x64_w32x32_s4.toml", main=HALF_COMPUTED),
+    Case("warps, sums in blocks", "sm_80/128x128x32_w64x64_s4.toml", main=BY_STEP),
     Case("cooperative, residual", "sm_90a/cooperative_128x256x64.toml", ("r",)),
     Case("cooperative, two outputs", "sm_90a/cooperative_128x128x64_s6.toml", (), ("y0", "y1")),
     Case("cooperative, none in flight", "sm_90a/cooperative_256x128x64.toml", ("r",), in_flight=0),
@@ -875,6 +876,18 @@ EQUIVALENT = (
         ),
         ("cooperative, sums", "ping-pong, sums"),
         "registers of one thread, and memory that no barrier hands over",
+    ),
+    Equivalent(
+        (
+            "read_scales before clear",
+            "clear after read_scales",
+            "clear before load_b",
+            "load_b after clear",
+            "read_scales after mma",
+        ),
+        ("warps, sums",),
+        "factors, inner sums and fragments are registers of their own; factors wait for the "
+        "promotion",
     ),
     Equivalent(
         ("arrive_empty_ring after promote", "arrive_empty_ring after wait_promote"),

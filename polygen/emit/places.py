@@ -88,6 +88,7 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
     atom, (rows, columns) = plan.atom, plan.tiles.atoms
     (kind, _), shape = sum_register(atom.c.dtype), f"[{rows}][{columns}][{atom.c.variables}]"
     totals = list(dict.fromkeys(work.total for work in plan.of(Product)))
+    totals += list(dict.fromkeys(work.total for work in plan.of(Promote)))
     landings = [one for work in plan.of(Send) for one in work.landings]
     if product.unit in ("mma.sync", "dot"):
         fragments = []
@@ -104,7 +105,6 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
     if not in_panels or plan.epilogue.folds or plan.epilogue.before or plan.of(Tally):
         own = ("group" if count > 1 else "0" for count in plan.tiles.warps)
         quarter += "".join(f", w_{axis} = {part}" for axis, part in zip("mn", own, strict=True))
-    totals += list(dict.fromkeys(work.total for work in plan.of(Promote)))
     wide = {work.total: work.columns // atom.n or columns for work in plan.of(Product)}
     cleared = ", ".join(
         f"{total}[{rows}][{wide.get(total, columns)}][{atom.c.registers}] = {{}}"

@@ -1,21 +1,19 @@
-"""What is refused of sums in blocks of k, by name: block sizes, devices and schedules."""
+"""What is refused of sums in blocks of k, by name: sizes of blocks, and schedules."""
 
 from __future__ import annotations
 
 from polygen.errors import ScheduleError, UnsupportedProgram
 from polygen.hardware.atom import Atom
-from polygen.hardware.device import Device
 from polygen.poly.match import Match
 from polygen.schedule.model import Schedule
 
 
-def check_blocks(match: Match, device: Device, atom: Atom) -> None:
-    """Refuse blocks that no kernel of a device promotes.
+def check_blocks(match: Match, atom: Atom) -> None:
+    """Refuse blocks that no kernel promotes.
 
     Args:
         match: the products.
-        device: the target.
-        atom: an instruction of it that takes the operands.
+        atom: an instruction that takes the operands.
 
     Raises:
         UnsupportedProgram: with the nearest block.
@@ -38,27 +36,10 @@ def check_blocks(match: Match, device: Device, atom: Atom) -> None:
             why=f"one {atom} adds up {atom.k} of them, and no factor comes between",
             nearest=f"Use groups of {-(-size // atom.k) * atom.k}, or any multiple of {atom.k}",
         )
-    if not device.has("wgmma"):
-        raise UnsupportedProgram(
-            f"{names}: factors of {size} neighbours along k on {device}",
-            where=str(match.products[0].contraction),
-            why="sums of blocks are promoted by the consumers of kernels with roles",
-            nearest='Compile for sm_90a, or write .astype("bf16") around both operands',
-        )
-    for _, operand in match.operands:
-        if not operand.k_contiguous:
-            tensor = operand.tensor
-            raise UnsupportedProgram(
-                f"{tensor.name}: {tensor.dtype} with {tensor.dims[tensor.order[-1]]} innermost, "
-                f"and factors of {size} neighbours along k",
-                where=str(match.products[0].contraction),
-                why="consumers promote, and their instruction reads operands with k innermost",
-                nearest=f"Store {tensor.name} with k innermost, as in x @ w.T",
-            )
 
 
 def check_promoting(schedule: Schedule, match: Match) -> None:
-    """Refuse schedules whose warps promote nothing, or not where blocks end.
+    """Refuse schedules that promote nothing, or not where blocks end.
 
     Args:
         schedule: with its own k tile.
@@ -70,12 +51,12 @@ def check_promoting(schedule: Schedule, match: Match) -> None:
     if not match.block:
         return
     where, block, depth = f"schedule {schedule.name}", match.block, schedule.tile.cta.k
-    if not schedule.specialised:
+    if schedule.loops.k != "forward":
         raise ScheduleError(
-            f"sums in blocks of {block} without roles",
+            f'loops.k = "{schedule.loops.k}" with sums in blocks of {block}',
             where=where,
-            why="sums of blocks are promoted by the consumers of kernels with roles",
-            nearest='roles.form = "cooperative"',
+            why="a block is promoted behind its last k tile, the first block before all others",
+            nearest='Use loops.k = "forward"',
         )
     if schedule.cluster.k > 1:
         raise ScheduleError(

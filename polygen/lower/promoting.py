@@ -64,6 +64,7 @@ class Promote:
         instructions: along m of an agent's tile.
         groups: of an instruction's columns along n.
         atom: rows and columns of an instruction and of a group.
+        quarter: where a warp's rows of an instruction begin, as a term; "" where it has all.
         lane_row: formula for the row of a lane's first element in the quarter of an instruction.
         lane_column: for its column in a group.
         offsets: row and column of every element, behind the first.
@@ -81,6 +82,7 @@ class Promote:
     instructions: int
     groups: int
     atom: tuple[int, int]
+    quarter: str
     lane_row: str
     lane_column: str
     offsets: tuple[tuple[int, int], ...]
@@ -139,7 +141,7 @@ class Promote:
         count, (first, *others) = len(self.row_offsets), self.row_offsets
         step = others[0] - first if others else 0
         return (
-            f"b_m * {self.tile[0]}{self.parts[0]} + quarter + {self.lane_row} + "
+            f"b_m * {self.tile[0]}{self.parts[0]}{self.quarter} + {self.lane_row} + "
             f"{number} / {count} * {self.atom[0]} + {number} % {count} * {step}"
         )
 
@@ -185,6 +187,7 @@ def promote(
         instructions=tiles.atoms[0],
         groups=tiles.columns // atom.n,
         atom=(atom.m, atom.n),
+        quarter=" + quarter" if atom.scope == "warpgroup" else "",
         lane_row=flat_form(table[:lanes, 0, 0]),
         lane_column=flat_form(table[:lanes, 0, 1]),
         offsets=tuple((int(row), int(column)) for row, column in offsets),
@@ -232,7 +235,8 @@ def prove(of: Promote, atom: Atom, tiles: Tiling) -> None:
     for thread, instruction, part, element in _elements(of, atom, tiles):
         warp, lane = divmod(thread, lanes)
         row, column = (int(at) for at in atom.c.table[thread, element])
-        at = {"m": instruction, "j": part, "lane": lane, "group": 0, "rank": 0, "b_m": 0, "b_n": 0}
+        zero = dict.fromkeys(("group", "w_m", "w_n", "rank", "b_m", "b_n"), 0)
+        at = zero | {"m": instruction, "j": part, "lane": lane}
         at["quarter"] = warp * (atom.m * lanes // atom.lanes)
         wanted = instruction * atom.m + row, part * atom.n + column
         if of.row_numbers:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 from polygen.errors import VerifyError
@@ -58,7 +59,7 @@ def check_promotions(plan: KernelPlan, of: Promote, check_address: Address) -> N
     _check_parts(plan, of)
     for factor, element in zip(of.factors, product.factors, strict=True):
         _check_factor(factor, element, check_address)
-    for k in range(3 * of.tiles):
+    for k in range(3 * of.tiles if plan.schedule.specialised else 0):  # else they are cleared
         for s in range(plan.tiles.k_steps):
             begins = (k * plan.tiles.cta[2] + s * plan.atom.k) % of.block == 0
             text = work.begins.replace("||", " or ")
@@ -69,15 +70,16 @@ def check_promotions(plan: KernelPlan, of: Promote, check_address: Address) -> N
 def _check_parts(plan: KernelPlan, of: Promote) -> None:
     """Agents promote their own rows and columns of a tile."""
     tiles = plan.tiles
-    for agent in range(tiles.warp_count):
+    for own in itertools.product(*map(range, tiles.warps)):
+        # Warpgroups share rows or columns, and one number tells them apart.
+        names = {"group": max(own), "w_m": own[0], "w_n": own[1], "rank": 0}
         for axis in range(2):
-            wanted = agent * tiles.warp[axis] if tiles.warps[axis] > 1 else 0
-            if value(f"0{of.parts[axis]}", {"group": agent, "rank": 0}) != wanted:
+            if value(f"0{of.parts[axis]}", names) != own[axis] * tiles.warp[axis]:
                 raise VerifyError(
-                    f"consumer {agent} promotes from{of.parts[axis]} on", where=plan.entry
+                    f"consumer {own} promotes from{of.parts[axis]} on", where=plan.entry
                 )
     for at in units(("b_m", "b_n")):
-        zero = dict.fromkeys(("quarter", "lane", "group", "rank"), 0) | at
+        zero = dict.fromkeys(("quarter", "lane", "group", "w_m", "w_n", "rank"), 0) | at
         found = value(of.row_of("0"), zero), value(of.column_of("0"), zero)
         if found != (at["b_m"] * tiles.cta[0], at["b_n"] * tiles.cta[1]):
             raise VerifyError(f"tiles are promoted from {found} on", where=plan.entry)

@@ -16,7 +16,6 @@ from polygen.poly.versions import TileModel
 from polygen.schedule.sums import IN_TURN, in_blocks
 
 _IN, _OUT, _PARAM = isl.dim_type.in_, isl.dim_type.out, isl.dim_type.param
-_BLOCK = 1  # of an inner sum's coordinates: the output tile, the block, whose
 
 
 def block_parts(
@@ -32,14 +31,19 @@ def block_parts(
         block: indices of k of a block.
     """
     found = Parts(name=in_blocks(block))
-    for writers in (one for one in model.writes.values() if product.name in one):
+    for buffer, writers in model.writes.items():
+        if product.name not in writers:
+            continue
+        at = (
+            model.versions[buffer] - 1
+        )  # the block is the last of the coordinates that are versions
         cells = elements.apply_range(writers[product.name])
-        taken = _without_sizes(only(only(cells, _IN, [k]), _OUT, [_BLOCK]), model)
+        taken = _without_sizes(only(only(cells, _IN, [k]), _OUT, [at]), model)
         said = isl.Map(f"{{ [k] -> [floor(k/{block})] }}").intersect_domain(taken.domain())
         if not taken.is_equal(said):
             return Parts(name=found.name, witness=f"inner sums take {isl.canonical(taken)}")
         others = cells.project_out(_IN, k, 1).reset_tuple_id(_IN).reset_tuple_id(_OUT)
-        apart = others.move_dims(_IN, others.dim(_IN), _OUT, _BLOCK, 1)
+        apart = others.move_dims(_IN, others.dim(_IN), _OUT, at, 1)
         if not apart.is_single_valued():
             return Parts(name=found.name, witness="the sum of a block lies in several cells")
     return found
@@ -62,21 +66,28 @@ def promoted(
             continue
         for name, reads in model.reads[buffer].items():
             if name != product.name:
-                orders.add(_order(model, program.statement(name), reads, times))
+                at = model.versions[buffer] - 1
+                orders.add(_order(model, program.statement(name), reads, at, times))
     return orders.pop() if len(orders) == 1 else ""
 
 
 def _order(
-    model: TileModel, statement: TileStatement, reads: isl.Map, times: Mapping[str, isl.Map]
+    model: TileModel,
+    statement: TileStatement,
+    reads: isl.Map,
+    at: int,
+    times: Mapping[str, isl.Map],
 ) -> str:
     names: Sequence[str] = (*statement.place.agents, *statement.loops)
     tile = [names.index("k")]
     others = [at for at in range(len(names)) if at not in tile]
     for writers in (one for one in model.writes.values() if statement.name in one):
-        if not only(writers[statement.name], _IN, others).is_single_valued():
-            return ""  # not all blocks are added to one sum
+        sums = writers[statement.name]
+        elsewhere = only(sums.domain().identity(), _OUT, others)
+        if not elsewhere.apply_range(only(sums, _IN, others)).is_equal(sums):
+            return ""  # not all blocks are added to the same sums
     before = order_of(times[statement.name], tile)
-    reached = only(only(reads, _IN, tile), _OUT, [_BLOCK])
+    reached = only(only(reads, _IN, tile), _OUT, [at])
     if isinstance(before, str) or not reached.is_bijective():
         return ""
     order = reached.reverse().apply_range(before).apply_range(reached)

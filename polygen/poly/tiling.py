@@ -229,8 +229,12 @@ def tile_map(
         if schedule.specialised:
             pieces += _by_roles(s, e, warp, tiles, schedule, panels)
             continue
+        elif s.does == "clear" and s.k:
+            target = f"{called('clear', s.product)}[{warp},{e['k_tile']}]"
         elif s.does == "clear":
             target = f"zero[{warp}]"
+        elif s.does == "promote":
+            target = f"{called('promote', s.product)}[{warp},{e['k_tile']}]"
         elif s.does == "product":
             mma = called("dot" if schedule.by_lanes else "mma", s.product)
             target = f"{mma}[{warp},{e['k_tile']},{e['k_step']},{e['a_m']},{e['a_n']}]"

@@ -50,7 +50,7 @@ REFUSED = {
     ),
     "k that is not innermost": (
         lambda x, s, w: (x * pg.repeat(s, 128, axis=1)) @ w, (X, "f32[M,4]", "e4m3[512,N]"),
-        UnsupportedProgram, ("w: e4m3 with N innermost", "Store w with k innermost"),
+        UnsupportedProgram, ("w: e4m3 has to be contiguous", "Store w with 512 innermost"),
     ),
     "rows by index": (
         lambda x, s, w, rows: (x[rows] * pg.repeat(s, 128, axis=1)) @ w.T,
@@ -74,13 +74,6 @@ def test_what_is_refused_says_what_and_what_is_near(name):
         assert word in str(caught.value), str(caught.value)
 
 
-def test_devices_without_consumers_refuse_blocks():
-    with pytest.raises(UnsupportedProgram, match=r"on sm_89 .*consumers .*Compile for sm_90a"):
-        pg.fuse(scaled(128, 128), name="refused").compile(
-            X, "f32[M,4]", W, "f32[N,4]", arch="sm_89", sizes={"M": 64, "N": 64}
-        )
-
-
 def test_products_of_one_kernel_have_blocks_of_one_size():
     def function(x, s, u, v):
         return (x * pg.repeat(s, 128, axis=1)) @ u.T + x @ v.T
@@ -92,6 +85,7 @@ def test_products_of_one_kernel_have_blocks_of_one_size():
 
 
 GIVEN = load_schedule(schedules_folder() / "sm_90a" / "cooperative_128x64x64.toml")
+WARPS = load_schedule(schedules_folder() / "sm_90a" / "16x128x128_w16x32_s6.toml")
 SCHEDULES = {
     "k tiles that blocks do not end with": (
         replace(GIVEN, tile=replace(GIVEN.tile, cta=CtaTile(128, 64, 256))),
@@ -105,9 +99,9 @@ SCHEDULES = {
         ),
         ("cluster.k = 2 with sums in blocks of 128", "Use cluster.k = 1"),
     ),
-    "no roles": (
-        load_schedule(schedules_folder() / "sm_90a" / "16x128x128_w16x32_s6.toml"),
-        ("sums in blocks of 128 without roles", 'roles.form = "cooperative"'),
+    "k from behind": (
+        replace(WARPS, loops=replace(WARPS.loops, k="backward")),
+        ('loops.k = "backward" with sums in blocks of 128', 'Use loops.k = "forward"'),
     ),
 }
 

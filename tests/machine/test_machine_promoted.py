@@ -8,7 +8,7 @@ import pytest
 
 import polygen as pg
 from polygen.schedule.load import load_schedule, schedules_folder
-from polygen.schedule.model import CtaTile, Tile, WarpTile
+from polygen.schedule.model import CtaTile, Loops, Pipeline, Schedule, Tile, WarpTile
 
 E4M3, E5M2, BF16 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.bfloat16
 
@@ -28,12 +28,10 @@ def groups(scales, *counts):
     return scales
 
 
-def exact(function, signature, arrays, schedule="auto", **sizes):
+def exact(function, signature, arrays, schedule="auto", arch="sm_90a", **sizes):
     """A kernel that gives what float64 gives, and touches nothing it may not."""
     fused = pg.fuse(function, name="scaled")
-    kernel = fused.compile(
-        *signature, arch="sm_90a", sizes=sizes, out_dtype="f32", schedule=schedule
-    )
+    kernel = fused.compile(*signature, arch=arch, sizes=sizes, out_dtype="f32", schedule=schedule)
     done = kernel.emulation(*arrays)
     assert done.report.ok, str(done.report)
     np.testing.assert_array_equal(np.asarray(done.results), fused.reference(*arrays))
@@ -125,6 +123,60 @@ def test_other_forms_of_consumers(form):
         one,
         M=130,
     )
+
+
+WARPS = {
+    "the next tile's fragments ahead": Schedule(
+        "warps", tile=Tile(CtaTile(32, 32, 64), WarpTile(16, 16)), pipeline=Pipeline(stages=3)
+    ),
+    "m and n outside": Schedule(
+        "warps",
+        tile=Tile(CtaTile(32, 64, 64), WarpTile(16, 32)),
+        pipeline=Pipeline(stages=3, fragments=2, lookahead=0),
+        loops=Loops(mma=("m", "n", "k")),
+    ),
+    "copies between the steps": Schedule(
+        "warps",
+        tile=Tile(CtaTile(64, 32, 128), WarpTile(32, 16)),
+        pipeline=Pipeline(stages=3, copies="spread", across=False),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("tiles", [1, 2], ids=["a k tile each", "two"])
+@pytest.mark.parametrize("name", WARPS)
+def test_warps_promote_as_well(name, tiles):
+    one = WARPS[name]
+    left, right, depth = (count * one.tile.cta.k for count in (tiles, 2, 4))
+    exact(
+        lambda x, sx, w, sw: (x * groups(sx, 1, left)) @ (w * groups(sw, 1, right)).T,
+        (f"e4m3[M,{depth}]", f"f32[M,{4 // tiles}]", f"e4m3[N,{depth}]", "f32[N,2]"),
+        (
+            whole(37, depth),
+            powers(37, 4 // tiles),
+            whole(41, depth, seed=2),
+            powers(41, 2, seed=3),
+        ),
+        one,
+        "sm_89",
+        M=37,
+        N=41,
+    )
+
+
+def test_a_device_without_roles_has_blocks_of_its_own_choice():
+    """K tiles, and the fragments that are loaded ahead, follow from a block of 32."""
+    kernel = exact(
+        lambda x, s, w: (x * groups(s, 1, 32)) @ w.T,
+        ("e4m3[M,128]", "f32[M,4]", "e5m2[N,128]"),
+        (whole(20, 128), powers(20, 4), whole(24, 128, seed=2, dtype=E5M2)),
+        arch="sm_89",
+        M=20,
+        N=24,
+    )
+    assert kernel.schedule.tile.cta.k == 32
 
 
 @pytest.mark.slow

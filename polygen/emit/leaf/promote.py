@@ -31,7 +31,8 @@ def _(plan: KernelPlan, one: Leaf, work: Promote) -> Text:
         lines.append(f"{work.scales}_all = {_product(work, '')};")
     return Text(
         block(*lines),
-        f"{one.statement}[i,k]: what multiplies the sum of the next {work.block} of k -> registers",
+        f"{one.statement}[{','.join(one.loops)}]: what multiplies the sum of the next {work.block} "
+        "of k -> registers",
         (f"float {', '.join(declared)};",),
     )
 
@@ -55,7 +56,7 @@ def _read(factor: Factor) -> str:
     return f"from_{tensor.dtype}(__ldg({' + '.join([c_name(tensor.name), *factor.base, *parts])}))"
 
 
-@leaf("promote", "threads", Promote, ("k", "m"))
+@leaf("promote", "threads", Promote, ("k", "m"), ("k",))
 def _(plan: KernelPlan, one: Leaf, work: Promote) -> Text:
     added = []
     for first in (True, False):
@@ -66,15 +67,20 @@ def _(plan: KernelPlan, one: Leaf, work: Promote) -> Text:
             "  }",
         ]
     half = len(added) // 2
+    lines = [
+        f"if (k < {work.tiles}) {{  // the first block of a sum",
+        *added[:half],
+        "} else {",
+        *added[half:],
+        "}",
+    ]
+    if "m" not in one.loops:
+        rows = ["#pragma unroll", f"for (int m = 0; m < {work.instructions}; ++m) {{"]
+        lines = [*rows, *(f"  {line}" for line in lines), "}"]
     return Text(
-        block(
-            f"if (k < {work.tiles}) {{  // the first block of a sum",
-            *added[:half],
-            "} else {",
-            *added[half:],
-            "}",
-        ),
-        f"{one.statement}[i,k,m]: {work.total}[m] += the block's factors * {work.inner}[m]",
+        block(*lines),
+        f"{one.statement}[{','.join(one.loops)}]: {work.total}[m] += the block's factors * "
+        f"{work.inner}[m]",
     )
 
 
