@@ -10,6 +10,7 @@ from polygen.errors import VerifyError
 from polygen.lower.promoting import Promote
 from polygen.lower.verify import verify
 from polygen.lower.work import Product
+from polygen.show import show_plan
 
 
 @lru_cache
@@ -66,6 +67,16 @@ MISTAKES = {
 
 def test_the_record_itself_is_sound():
     assert verify(plan())
+
+
+def test_the_plan_says_what_multiplies_which_sum_and_what_is_read():
+    text = show_plan(plan(), "given")
+    lines = text.partition("promotions:")[2].splitlines()[1:4]
+    assert "sum += factors * inner, the products of 64 of k" in lines[0]
+    assert [line.split("reads ")[1].split(":")[0] for line in lines[1:]] == [
+        "s[m, k / 64]", "t[n / 128, k / 128]",
+    ]  # fmt: skip
+    assert "blocks of 64 along k, each times its factors, added up one after the other" in text
 
 
 @pytest.mark.parametrize("name", MISTAKES)
