@@ -124,7 +124,8 @@ def analysed(program: Program, *, in_tile: bool = False) -> Analysed:
     fusion = fuse(statements, model, times)
     matched = match(statements, fusion, computed, program.inputs, several)
     matched = with_rest_of(matched, products)
-    planes = () if matched.rest is not None else read_domain(statements, matched, fusion)
+    more = matched.rest is not None or matched.block  # whose statements run in every tile
+    planes = () if more else read_domain(statements, matched, fusion)
     if planes:
         matched = replace(matched, domain=planes)
         model = restricted(model, matched, fusion)

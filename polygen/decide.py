@@ -39,6 +39,7 @@ from polygen.lower.legal import (
     check_types,
     check_wide,
 )
+from polygen.lower.legal_blocks import check_blocks, check_promoting
 from polygen.lower.pixels import check_pixels
 from polygen.lower.rest_legal import check_rest, check_rest_device, check_rest_layout
 from polygen.poly.folds import split_folds
@@ -108,7 +109,7 @@ def decide(
         origin = f"file {schedule}"
     else:
         for one in prospect.each:  # refuses what no instruction takes at all
-            instruction_for(one.matched, device, Schedule())
+            check_blocks(one.matched, instruction_for(one.matched, device, Schedule()))
         check_types(program, device)
         problem = whole_problem(program, prospect, sizes)
         offers = _offers(program, device, sizes, problem)
@@ -144,6 +145,8 @@ def decide(
     check_copies(decided, device)
     for one in prospect.each:
         check_wide(decided, one.matched)
+        check_blocks(one.matched, instruction)
+        check_promoting(decided, one.matched)
         check_groups(decided, one.matched)
         check_sums(decided, one.matched)
         check_folds(decided, one.work)

@@ -33,6 +33,7 @@ from polygen.lower.legal import (
     check_roles,
     check_sums,
 )
+from polygen.lower.legal_blocks import block_tile, check_promoting
 from polygen.lower.memory import memory, needed, rings, workers
 from polygen.lower.pixels import check_pixels
 from polygen.lower.registers import doubt, registers_needed, sums_held
@@ -49,7 +50,7 @@ from polygen.schedule.model import LANES, Schedule
 from polygen.schedule.problem import Fitted
 from polygen.schedule.structure import check_structure
 
-_FEWEST_STAGES = 2
+_FEWEST_STAGES, _MOST_STAGES = 2, 12
 _USUAL_BYTES, _USUAL_BITS = 2, 16  # of an element
 _WORD_BYTES = 4
 _OTHERWISE = {
@@ -205,6 +206,7 @@ def _fit_warps(
     candidate: Schedule, matched: Match, device: Device, work: Pointwork, instruction: Atom
 ) -> Fitted | str:
     candidate = _with_short_tile(candidate, matched, instruction)
+    candidate = _with_blocks(candidate, matched, instruction)
     cta, warp = candidate.tile.cta, candidate.tile.warp
     if candidate.by_lanes:
         check_lanes(candidate, matched)
@@ -245,12 +247,17 @@ def _with_short_tile(candidate: Schedule, matched: Match, instruction: Atom) -> 
         k = min(k, -(-depth // instruction.k) * instruction.k)
     if k == cta.k:
         return candidate
+    return _with_steps(candidate, k, instruction)
+
+
+def _with_steps(candidate: Schedule, k: int, instruction: Atom) -> Schedule:
+    """The schedule with other k tiles, and no more fragments ahead than these have steps."""
     pipeline = candidate.pipeline
     steps = max(k // instruction.k, 1)
     fragments = math.gcd(steps, pipeline.fragments)
     return replace(
         candidate,
-        tile=replace(candidate.tile, cta=replace(cta, k=k)),
+        tile=replace(candidate.tile, cta=replace(candidate.tile.cta, k=k)),
         pipeline=replace(
             pipeline, fragments=fragments, lookahead=min(pipeline.lookahead, fragments - 1)
         ),
@@ -280,6 +287,7 @@ def _fit_roles(
         PolygenError: it does not fit.
     """
     schedule = _with_k_tile(candidate, matched, device, instruction)
+    schedule = _with_blocks(schedule, matched, instruction)
     tiles = tiling(schedule, instruction)
     check_structure(schedule, instruction, f"schedule {schedule.name}")
     check_rest_layout(schedule, matched, instruction)
@@ -381,6 +389,23 @@ def _with_k_tile(candidate: Schedule, matched: Match, device: Device, atom: Atom
         if room and rounds(pieces, roles.producer_registers, threads)[0] == 1:
             return schedule
     return longer(own)
+
+
+def _with_blocks(schedule: Schedule, matched: Match, atom: Atom) -> Schedule:
+    """The schedule with k tiles that blocks of sums are made of, and as many bytes on their way.
+
+    Raises:
+        ScheduleError: it promotes nothing.
+    """
+    cta, pipeline = schedule.tile.cta, schedule.pipeline
+    if matched.block and matched.block % cta.k:
+        k = block_tile(matched.block, cta.k)
+        stages = min(_MOST_STAGES, pipeline.stages * cta.k // k)
+        schedule = _with_steps(
+            replace(schedule, pipeline=replace(pipeline, stages=stages)), k, atom
+        )
+    check_promoting(schedule, matched)
+    return schedule
 
 
 def _with_registers(

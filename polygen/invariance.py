@@ -31,6 +31,7 @@ from polygen.schedule.sums import (
     IN_TURN,
     SumOrder,
     Sums,
+    in_blocks,
     ranges,
     sum_order,
     turned,
@@ -57,6 +58,9 @@ def sums_of(schedule: Schedule, atom: Atom, matched: Match, invariant: Sequence[
     split = schedule.cluster.k
     count = group_count(tiling(schedule, atom), matched.depths, split, [n for _, n in matched.sums])
     parts, combine = (ranges(split), IN_TURN) if split > 1 else ("", "")
+    if matched.block:
+        count = group_count(tiling(schedule, atom), (matched.block,))
+        parts, combine = in_blocks(matched.block), IN_TURN
     begins = FROM_FIRST if schedule.specialised else FROM_ZERO
     instruction = turned(atom.name, schedule.exchange, atom.exchangeable)
 

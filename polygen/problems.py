@@ -100,7 +100,7 @@ def _rows(matched: Match, size: Callable[[Dim], int]) -> dict[str, Any]:
     axes = row_axes(matched)
     windows = len(axes) > 1 and (bool(matched.sums) or len(axes) > _AXES_OF_MATRICES)
     numbered = sum(isinstance(extent, str) for _, extent in axes) <= 1
-    if not windows or not numbered or matched.rest is not None:
+    if not windows or not numbered or matched.rest is not None or matched.block:
         return {}
     first = next(at for at, (dim, _) in enumerate(axes) if dim == first_axis(axes))
     return {"pixels": tuple(size(extent) for _, extent in axes), "first": first}

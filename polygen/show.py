@@ -7,6 +7,7 @@ from polygen.decide import candidates
 from polygen.frontend.program import Program
 from polygen.hardware.cost_parameters import cost_parameters
 from polygen.lower.plan import KernelPlan, Leaf, Place
+from polygen.lower.promoting import Promote
 from polygen.lower.result_work import Finish
 from polygen.lower.scan_work import Scan
 from polygen.lower.tally import Tally
@@ -72,6 +73,7 @@ def show_plan(plan: KernelPlan, origin: str) -> str:
         ("copies", [_copy(plan, leaf) for leaf in plan.leaves if isinstance(leaf.work, Copy)]),
         ("before it", [str(plan.realign)] if plan.realign else []),
         ("computed operands", _computed(plan)),
+        ("promotions", _promotions(plan)),
         ("boxes", [_boxes(leaf) for leaf in plan.leaves if isinstance(leaf.work, Move)]),
         ("fragment loads", [_load(load) for load in plan.of(Load)]),
         ("between the products", _between(plan)),
@@ -201,6 +203,27 @@ def _computed_from(made: Prologue) -> list[str]:
         places = ", ".join(map(str, read.index))
         found.append(f"  reads {read.name} = {read.tensor.name}[{places}]: {read.tensor}")
     return [*found, *(f"  {line}" for line in _compute_lines(made.statements))]
+
+
+def _promotions(plan: KernelPlan) -> list[str]:
+    """What multiplies the sums of blocks, and where it is read."""
+    found = []
+    for work in dict.fromkeys(plan.of(Promote)):
+        behind = "k tile" if work.tiles == 1 else f"{work.tiles} k tiles"
+        found.append(
+            f"{work.total} += factors * {work.inner}, the products of {work.block} of k: behind "
+            f"every {behind}, when they are complete, in f32, in registers"
+        )
+        numbers = work.row_numbers + work.column_numbers + bool(work.of_side(""))
+        for factor in work.factors:
+            side = f"{factor.side} / {factor.per[0]}" if factor.per[0] > 1 else factor.side
+            place = ", ".join(part for part in (side, f"k / {factor.per[1]}") if part)
+            found.append(f"  reads {factor.tensor.name}[{place}]: {factor.tensor}")
+        found.append(
+            f"  in front of the block's products, by every thread for its own rows and columns: "
+            f"{numbers} numbers; those behind the ends of arrays read the last"
+        )
+    return found
 
 
 def _boxes(leaf: Leaf) -> str:

@@ -63,6 +63,8 @@ FRAGMENTS = MainLoop(
 )
 # Both operands pass through registers on their way, with products in between.
 STAGED = MainLoop((Ring("a", "m", staged=True), Ring("b", "n", staged=True)), ONE_PRODUCT.products)
+# Sums in blocks of a k tile, or of two, are promoted.
+BY_STEP, IN_BLOCKS, IN_PAIRS = (replace(ONE_PRODUCT, block=block) for block in (32, 64, 128))
 HALF_FILLED = MainLoop((Ring("a", "m"), Ring("b", "n", 2)), ONE_PRODUCT.products)
 
 
@@ -90,6 +92,7 @@ CASES = (
     Case("warps, copies through registers", "sm_80/32x64x32_w16x32_s4.toml", asynchronous=False),
     Case("warps, staged copies", "sm_75/64x64x32_w32x32_s2.toml", asynchronous=False, main=STAGED),
     Case("warps, one operand computed", "sm_80/64x64x64_w32x32_s4.toml", main=HALF_COMPUTED),
+    Case("warps, sums in blocks", "sm_80/128x128x32_w64x64_s4.toml", main=BY_STEP),
     Case("cooperative, residual", "sm_90a/cooperative_128x256x64.toml", ("r",)),
     Case(
         "cooperative, residual of some tiles",
@@ -123,6 +126,10 @@ CASES = (
         main=FRAGMENTS,
         stages=3,
     ),
+    Case(
+        "cooperative, sums in blocks", "sm_90a/cooperative_128x64x64.toml", main=IN_BLOCKS, stages=3
+    ),
+    Case("ping-pong, sums in blocks", "sm_90a/pingpong_64x96x64_s10.toml", main=IN_PAIRS, stages=4),
     Case(
         "ping-pong, one operand by threads",
         "sm_90a/pingpong_64x96x64_s10.toml",
@@ -638,8 +645,8 @@ class Equivalent:
 
 
 _PANELS = (
-    "cooperative", "ping-pong, residual", "ping-pong, shared", "ping-pong, one operand", "cluster",
-    "shared sums",
+    "cooperative", "ping-pong, residual", "ping-pong, shared", "ping-pong, one operand",
+    "ping-pong, sums", "cluster", "shared sums",
 )  # fmt: skip
 _LAGGING = (
     "cooperative, folds",
@@ -776,12 +783,12 @@ EQUIVALENT = (
     ),
     Equivalent(
         ("arrive_turn after finish",),
-        ("ping-pong, shared", "ping-pong, one operand"),
+        ("ping-pong, shared", "ping-pong, one operand", "ping-pong, sums"),
         "the turn is passed on later, which is slower and no less ordered",
     ),
     Equivalent(
         ("skip_ring before finish",),
-        ("ping-pong, shared",),
+        ("ping-pong, shared", "ping-pong, sums"),
         "the tile has no more use of the ring's counters by then",
     ),
     Equivalent(
@@ -791,7 +798,7 @@ EQUIVALENT = (
     ),
     Equivalent(
         ("prepare after wait_turn", "wait_turn before prepare"),
-        ("ping-pong, residual", "ping-pong, shared", "ping-pong, one operand"),
+        ("ping-pong, residual", "ping-pong, shared", "ping-pong, one operand", "ping-pong, sums"),
         "it reads operands of the epilogue that no barrier hands over",
     ),
     Equivalent(
@@ -893,6 +900,43 @@ EQUIVALENT = (
         ("multiplied after arrive_empty_ring", "arrive_empty_ring before multiplied"),
         ("cooperative, fragments",),
         "arrivals have a counter of their own, which goes up behind them",
+    ),
+    Equivalent(
+        (
+            "read_scales after wait_full_ring",
+            "wait_full_ring before read_scales",
+            "fence_multiply before read_scales",
+            "prepare after read_scales",
+        ),
+        ("cooperative, sums", "ping-pong, sums"),
+        "registers of one thread, and memory that no barrier hands over",
+    ),
+    Equivalent(
+        (
+            "read_scales before clear",
+            "clear after read_scales",
+            "clear before load_b",
+            "load_b after clear",
+            "read_scales after mma",
+        ),
+        ("warps, sums",),
+        "factors, inner sums and fragments are registers of their own; factors wait for the "
+        "promotion",
+    ),
+    Equivalent(
+        ("arrive_empty_ring after promote", "arrive_empty_ring after wait_promote"),
+        ("cooperative, sums", "ping-pong, sums"),
+        "the slot is released later, which is slower and no less ordered",
+    ),
+    Equivalent(
+        ("wait_promote -1 iteration(s)",),
+        ("ping-pong, sums",),
+        "one instruction covers the rows: the wait runs before the loop over them, not in it",
+    ),
+    Equivalent(
+        ("fence_multiply is not run the last time",),
+        ("ping-pong, sums",),
+        "the last k tile is the second one of its block: its sum is touched before the first alone",
     ),
     Equivalent(
         ("result_y0: slot p mod 3 for p mod 2",),

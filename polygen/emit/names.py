@@ -26,7 +26,7 @@ _WRITTEN_TEXT = (
     "section item groups rows_before rows_of_group tiles_m tiles_n RowGroups all_tiles "
     "find_together scores weights correction reference keys first_key half_rows first_row now "
     "TileWalk TileColumn domain domain_tiles domain_items others of_matrix start "
-    "before after worth term_of_reference terms_of_score store_parts k_lowest k_highest "
+    "before after worth term_of_reference terms_of_score store_parts k_lowest k_highest k_of_all "
     "Cursor __attribute__ always_inline __syncwarp"
 )
 _WRITTEN = frozenset(_WRITTEN_TEXT.split())
@@ -44,7 +44,7 @@ _KEYWORDS_TEXT = (
 _MADE = re.compile(
     r"(wait|arrive|bar|fence|retire|skip|fetch)_|\w+_(warps|producer|loader|consumer)(_behind)*$"
     r"|z\d+$|over\d+$|k_inside$|(sum|mma|multiply|multiply_matrices|low_[ab])_\d+s?$|(copy|load|fragment)_[ab]\d*$"
-    r"|combine_[a-z_]+$|fold_(i|q|w|place|rows?|columns|block|results?|parts|(at|from|\w+_part)?\d+|at|e)$"
+    r"|(inner|scales|promote|read_scales)(_\d+)?(_row|_column|_all)?$|combine_[a-z_]+$|fold_(i|q|w|place|rows?|columns|block|results?|parts|(at|from|\w+_part)?\d+|at|e)$"
     r"|((part|whole)_)?state_\w+$|part_sums$|(items|tiles_m|tiles_n)_\d+$"
     r"|kept_end$|(row_at|read_)\d+$|row_v\d+|\w+_r\d+$"
 )

@@ -14,6 +14,7 @@ from polygen.emit.leaf.sections import render_all
 from polygen.emit.leaf.table import INDENT
 from polygen.emit.leaves import sum_register
 from polygen.lower.plan import KernelPlan, Place
+from polygen.lower.promoting import Promote
 from polygen.lower.result_work import Finish
 from polygen.lower.tally import Tally
 from polygen.lower.work import Load, Product, Send, Stream
@@ -87,6 +88,7 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
     atom, (rows, columns) = plan.atom, plan.tiles.atoms
     (kind, _), shape = sum_register(atom.c.dtype), f"[{rows}][{columns}][{atom.c.variables}]"
     totals = list(dict.fromkeys(work.total for work in plan.of(Product)))
+    totals += list(dict.fromkeys(work.total for work in plan.of(Promote)))
     landings = [one for work in plan.of(Send) for one in work.landings]
     if product.unit in ("mma.sync", "dot"):
         fragments = []
@@ -105,7 +107,8 @@ def _registers(plan: KernelPlan, place: Place) -> list[str]:
         quarter += "".join(f", w_{axis} = {part}" for axis, part in zip("mn", own, strict=True))
     wide = {work.total: work.columns // atom.n or columns for work in plan.of(Product)}
     cleared = ", ".join(
-        f"{total}[{rows}][{wide[total]}][{atom.c.registers}] = {{}}" for total in totals
+        f"{total}[{rows}][{wide.get(total, columns)}][{atom.c.registers}] = {{}}"
+        for total in totals
     )
     whole = [
         f"{kind} {one.completed}[{one.rows}][{one.groups}][{atom.c.registers}];" for one in landings

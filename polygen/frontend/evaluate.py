@@ -252,7 +252,7 @@ def _contraction(
     ranges = _extents(statement, extents)
     numbers = {iterator: axis for axis, iterator in enumerate(ranges)}
     operands: list[Any] = []
-    for access in statement.reads:
+    for access in (*statement.reads, *statement.factors):
         along = [numbers[iterator] for iterator in access.axes]
         operands += [_select(access, values, ranges), along]
     read = {iterator for access in statement.reads for iterator in access.iterators}

@@ -16,6 +16,7 @@ from polygen.frontend.nodes import (
     ViewNode,
     walk,
 )
+from polygen.frontend.scaled import scaled_types
 from polygen.frontend.shapes import MATMUL_DTYPES, default_output
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ def rounded(
         return _operand(trace, left, F32), _operand(trace, right, F32), (TF32, TF32)
     if not computed:
         return left, right, (left.dtype, right.dtype)
+    scaled = scaled_types(left, right)
+    if scaled is not None:
+        return left, right, scaled
     kind = given[0] if given else _multiplied_again(left)
     if kind not in MATMUL_DTYPES or kind == F32 or kind.bits < 16:
         operand = describe(computed[0])

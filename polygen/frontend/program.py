@@ -230,7 +230,11 @@ Argument = Access | Constant | Coordinate | Extent
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """``write[...] += lhs[...] * rhs[...]`` summed over the iterators that `write` does not use."""
+    """``write[...] += lhs[...] * rhs[...]`` summed over the iterators that `write` does not use.
+
+    In blocks (`polygen.rewrite.block_factors`) products of `block` neighbours along the sum are
+    added up first, and each such sum is multiplied by the factors, which are the same in a block.
+    """
 
     name: str  # statement name, "S0"
     domain: tuple[
@@ -240,14 +244,25 @@ class Contraction:
     lhs: Access
     rhs: Access
     dtype: DType  # accumulator type
+    block: int = 0  # indices of the sum in a block; 0: it has none
+    factors: tuple[Access, ...] = ()
 
     @property
     def reads(self) -> tuple[Access, ...]:
         """The two operands."""
         return (self.lhs, self.rhs)
 
+    @property
+    def summed(self) -> tuple[str, ...]:
+        """The iterators that are summed over."""
+        return tuple(it for it, _ in self.domain if it not in self.write.iterators)
+
     def __str__(self) -> str:
-        return f"{self.write} += {self.lhs} * {self.rhs}"
+        products = f"{self.lhs} * {self.rhs}"
+        if self.block:
+            by = " * ".join(map(str, self.factors))
+            products = f"{by} * ({products} over {self.block} of {self.summed[0]})"
+        return f"{self.write} += {products}"
 
 
 @dataclass(frozen=True, slots=True)

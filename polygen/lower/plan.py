@@ -28,6 +28,7 @@ from polygen.lower.launch import Argument as Argument
 from polygen.lower.launch import Following as Following
 from polygen.lower.launch import Launch as Launch
 from polygen.lower.launch import MapAxis as MapAxis
+from polygen.lower.promoting import Promote
 from polygen.lower.rest_work import Convert
 from polygen.lower.result_work import (
     Epilogue,
@@ -93,6 +94,7 @@ Work: TypeAlias = (
     | PartStore
     | Placed
     | Product
+    | Promote
     | RowStore
     | Scan
     | Send

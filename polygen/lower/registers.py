@@ -13,6 +13,7 @@ from polygen.hardware.atom import Atom
 from polygen.hardware.data_file import read
 from polygen.hardware.device import common_facts
 from polygen.lower.memory import workers
+from polygen.lower.promoting import numbers_held
 from polygen.lower.tally import WAYS
 from polygen.poly.match import Match
 from polygen.poly.pointwise import Pointwork
@@ -29,11 +30,13 @@ _COMING_AND_THERE = 2  # of a word for a k tile, and that for the next one
 
 
 def sums_held(matched: Match, tiles: Tiling, atom: Atom) -> int:
-    """Registers of a thread's sums."""
-    own = len(matched.products) * tiles.atoms[1]
-    if matched.rest is not None:
-        own += matched.rest.padded // atom.n
-    return own * tiles.atoms[0] * atom.c.registers
+    """Registers of a thread's sums; of sums in blocks with those of a block, and its factors."""
+    tile = tiles.atoms[0] * atom.c.registers
+    each = tile * tiles.atoms[1]
+    if matched.block:
+        return sum(2 * each + numbers_held(one, tiles, atom) for one in matched.products)
+    own = len(matched.products) * each
+    return own if matched.rest is None else own + matched.rest.padded // atom.n * tile
 
 
 def fragments_held(schedule: Schedule, matched: Match, tiles: Tiling, atom: Atom) -> int:

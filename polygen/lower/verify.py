@@ -22,6 +22,7 @@ from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.fragments import Make
 from polygen.lower.key_parts import check_parts
 from polygen.lower.plan import KernelPlan, Leaf, Rows
+from polygen.lower.promoting import Promote
 from polygen.lower.resources import thread_count
 from polygen.lower.result_work import Epilogue, Finish, Lines, Store, Warm
 from polygen.lower.tallies import check_tallies
@@ -33,7 +34,7 @@ from polygen.poly.ast import Block, Call, For, If, LoopAst, Marked
 from polygen.poly.tile_program import INSIDE
 
 # Work that may touch global memory.
-_OUTSIDE = (Copy, Epilogue, Fill, Finish, Lines, Make, Move, Store, Tally, Warm)
+_OUTSIDE = (Copy, Epilogue, Fill, Finish, Lines, Make, Move, Promote, Store, Tally, Warm)
 
 
 def verify(plan: KernelPlan) -> KernelPlan:

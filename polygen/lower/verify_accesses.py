@@ -26,6 +26,7 @@ from polygen.lower.fragments import Make
 from polygen.lower.launch import stride_argument
 from polygen.lower.operands import K_INSIDE
 from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.promoting import Promote
 from polygen.lower.result_work import (
     Epilogue,
     Finish,
@@ -44,6 +45,7 @@ from polygen.lower.verify_chain import check_scans
 from polygen.lower.verify_computed import check_computed, check_rows, check_stored_rows
 from polygen.lower.verify_fragments import check_fragments
 from polygen.lower.verify_pixels import check_boxes_of_pixels
+from polygen.lower.verify_promotions import check_promotions
 from polygen.lower.verify_rest import check_rest
 from polygen.lower.work import Boxes, Copy, Fill, Locate, Move, Stream
 from polygen.poly.chain_match import renamed
@@ -68,6 +70,8 @@ def check_accesses(plan: KernelPlan) -> None:
             _check_fill(plan, leaf.work)
         elif isinstance(leaf.work, Make):
             check_fragments(plan, leaf.work, partial(_check_address, plan))
+        elif isinstance(leaf.work, Promote):
+            check_promotions(plan, leaf.work, partial(_check_address, plan))
         elif isinstance(leaf.work, Stream):
             _check_stream(plan, leaf.work)
         elif isinstance(leaf.work, Move):

@@ -8,6 +8,7 @@ from polygen.errors import VerifyError
 from polygen.lower.formulas import value
 from polygen.lower.fragments import Make
 from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.promoting import Promote
 from polygen.lower.rest_work import Convert
 from polygen.lower.result_work import Finish, Folding, Lines, Meeting, Store, Warm
 from polygen.lower.scan_work import PartStore, RowStore
@@ -60,6 +61,8 @@ def _buffers(leaf: Leaf) -> list[str] | None:
         return [*(f"fragment_{name}" for name in work.operands), work.total]
     if isinstance(work, Convert):
         return [work.total, work.fragment]
+    if isinstance(work, Promote):
+        return [work.scales] if leaf.op == "read_scales" else [work.inner, work.scales, work.total]
     if isinstance(work, Send):
         return [*(one.total for one in work.landings), *(one.buffer for one in work.landings)]
     if isinstance(work, Combine):
@@ -96,6 +99,7 @@ def _buffers(leaf: Leaf) -> list[str] | None:
 def check_sums(plan: KernelPlan) -> None:
     """The epilogue takes each product's value from the sums that its operands are added to."""
     shared = {one.total: one.completed for work in plan.of(Send) for one in work.landings}
+    shared |= {one.inner: one.total for one in plan.of(Promote)}
     totals = {work.operands: shared.get(work.total, work.total) for work in plan.of(Product)}
     wanted = [
         (one.contraction.write.name, totals.get((one.left, one.right)))

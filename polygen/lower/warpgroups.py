@@ -20,6 +20,7 @@ from polygen.lower.memory import memory, workers
 from polygen.lower.operands import boxes, k_of_all, operand_layout
 from polygen.lower.partial_sums import landings
 from polygen.lower.plan import Buffer, Inside, Leaf, Place
+from polygen.lower.promoting import promote
 from polygen.lower.rest import given_columns, rest_boxes, rest_fills, rest_layout, rest_leaves
 from polygen.lower.result_work import Epilogue, Panel
 from polygen.lower.synchronise import (
@@ -148,7 +149,8 @@ class _Leaves:
             yield self._move(name, (one,), _PANEL, "loader", one.note)
         leave = self._panels(out, incoming, results) if results else _pairs(out)
         folded = tallied(tallies(self.given, self.buffers), _TILE)
-        for leaf in (*self._products(), *self._rest(), *folded, *self._parts(), *leave):
+        made = (*self._products(), *self._rest(), *self._promotions())
+        for leaf in (*made, *folded, *self._parts(), *leave):
             yield replace(leaf, place=leaf.place or "consumer")
         yield from sync_leaves(self.given, self.syncs, self._everywhere())
 
@@ -206,6 +208,10 @@ class _Leaves:
                 (one.left, one.right), total, counter, (parts[0], parts[1]), fragment,
                 columns=columns,
             )  # fmt: skip
+            if tree.main.block:
+                each = tree.main.block // tiles.cta[2]
+                begins = f"k % {each} > 0 || s > 0" if each > 1 else "s > 0"
+                product = replace(product, total=one.called("inner"), begins=begins)
             yield Leaf(name, "multiply", "wgmma", ("i", "k", "s", "m"), product)
         loops = tree.synchronised.program.statement("commit").loops
         yield Leaf("commit", "commit", "wgmma", loops, Groups())
@@ -222,6 +228,19 @@ class _Leaves:
         moved = rest_boxes(given, rest, layout)
         yield self._move(fill, (moved,), _TILE, "producer", moved.note)
         yield from rest_leaves(given, rest, layout, _GROUP)
+
+    def _promotions(self) -> Iterator[Leaf]:
+        """What promotes the blocks of sums."""
+        given, tiles = self.given, self.given.tiles
+        if not given.tree.main.block:
+            return
+        rows, columns = (epilogue.own_part(tiles, n, _GROUP, tiles.warp[n]) for n in range(2))
+        for one, product in zip(given.tree.main.products, given.match.products, strict=True):
+            names = (one.called("inner"), one.called("sum"), one.called("scales"))
+            extents = (given.match.m, given.match.n)
+            work = promote(product, names, tiles, given.atom, (rows, columns), extents)
+            yield Leaf(one.called("read_scales"), "read_scales", "threads", _STEP, work)
+            yield Leaf(one.called("promote"), "promote", "threads", ("i", "k", "m"), work)
 
     def _fragments(self, made: list[str]) -> Iterator[Leaf]:
         """What consumers compute of a ring, to multiply it from registers."""

@@ -6,6 +6,7 @@ swizzle with the fewest bank conflicts, and so does the scratch area of the way 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from polygen.hardware.swizzle import chunk_bytes
@@ -15,6 +16,7 @@ from polygen.lower.given import Given
 from polygen.lower.memory import memory
 from polygen.lower.operands import copy, load
 from polygen.lower.plan import Buffer, Inside, Leaf, Place
+from polygen.lower.promoting import promote
 from polygen.lower.result_work import Epilogue
 from polygen.lower.synchronise import AGENTS, placed, sync_leaves
 from polygen.lower.tallies import leaves as tallied
@@ -70,14 +72,36 @@ def _with_layout(
     return replace(buffer, layout=rows)
 
 
+def _promotions(given: Given) -> Iterator[Leaf]:
+    """What clears the inner sums of blocks, and promotes them."""
+    if not given.match.block:
+        return
+    tiles = given.tiles
+    parts = tuple(
+        f" + w_{axis} * {own}" if count > 1 else ""
+        for axis, own, count in zip("mn", tiles.warp, tiles.warps, strict=True)
+    )
+    for one, product in zip(given.tree.main.products, given.match.products, strict=True):
+        inner, total, scales = (one.called(what) for what in ("inner", "sum", "scales"))
+        extents = (given.match.m, given.match.n)
+        work = promote(
+            product, (inner, total, scales), tiles, given.atom, (parts[0], parts[1]), extents
+        )
+        yield Leaf(one.called("clear"), "zero", "threads", ("k",), Clear((inner,)))
+        for op in ("read_scales", "promote"):
+            yield Leaf(one.called(op), op, "threads", ("k",), work)
+
+
 def _leaves(
     given: Given, moved: list[tuple[Copy, Load]], out: Epilogue, between: tuple[Leaf, ...]
 ) -> list[Leaf]:
     """The leaves of the block's loops, in the order in which they are declared."""
     asynchronous = any(one.asynchronous for one, _ in moved)
     products = given.tree.main.products
-    clear = Clear(tuple(one.called("sum") for one in products))
-    found = [Leaf("zero", "zero", "threads", (), clear)]
+    found = []
+    if not given.match.block:
+        clear = Clear(tuple(one.called("sum") for one in products))
+        found.append(Leaf("zero", "zero", "threads", (), clear))
     found += [
         Leaf(f"fetch_{c.operand}", "fetch_chunks", "threads", ("k", "p"), c)
         for c, _ in moved
@@ -99,8 +123,10 @@ def _leaves(
     found += between
     found += [Leaf(f"load_{one.operand}", "load", "threads", ("k", "s"), one) for _, one in moved]
     for one in products:
-        work = Product((one.left, one.right), one.called("sum"))
+        total = one.called("inner" if given.match.block else "sum")
+        work = Product((one.left, one.right), total)
         found.append(Leaf(one.called("mma"), "multiply", "mma.sync", ("k", "s", "m", "n"), work))
+    found += _promotions(given)
     found.append(Leaf("compute", "compute", "threads", (), out))
     found.append(Leaf("finish_element", "edge", "threads", (), out))
     if not out.staged:

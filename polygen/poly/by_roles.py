@@ -4,6 +4,7 @@
                get[i,k,q,s] put[i,k,q,s] threads fill rings that it cannot: piece s of round q
     loader     fetch_r[i,p]              one thread fetches panels of an operand for one consumer
     consumer   multiply[i,k,s,m]         by a warpgroup from the rings
+               read_scales[i,k] promote[i,k,m]  sums in blocks of k (`promotions`)
                read_a[i,k] take_a[i,k]   what that takes beside the ring, read a k tile ahead
                make_a[i,k,s,m]           threads compute fragments of what is in a ring, to multiply
                                          them from registers
@@ -30,6 +31,7 @@ from polygen.hardware.units import unit
 from polygen.poly.fold_parts import folded, passed
 from polygen.poly.kernel_parts import Epilogue, MainLoop, Part, Ring, flat
 from polygen.poly.partial_sums import partial_sums
+from polygen.poly.promotions import begun, inner_cell, promotions, whole_blocks
 from polygen.poly.rest_parts import first_of_run, rest_parts
 from polygen.poly.ring_tallies import shared_before, tallied
 from polygen.poly.role_filling import Filling, filling_of
@@ -72,7 +74,8 @@ def by_roles(tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLo
     begin += [Leaf(f"begin_{ring}") for ring in main.folded]
     return TileProgram(
         ("k_tiles", "tiles", INSIDE) if main.inside else ("k_tiles", "tiles"),
-        "k_tiles >= 1 and tiles >= 0" + (f" and 0 <= {INSIDE} <= tiles" if main.inside else ""),
+        f"k_tiles >= 1 and tiles >= 0{whole_blocks(shape.block_tiles)}"
+        + (f" and 0 <= {INSIDE} <= tiles" if main.inside else ""),
         (*(b for _, b in located), *(b for part in parts for b in part.buffers)),
         (
             *(s for s, _ in located),
@@ -81,7 +84,7 @@ def by_roles(tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLo
         ),
         loop("i", flat(steps(*begin, *(flat(steps(part.order)) for part in parts)))),
         loop("i", flat(steps(*begin, *(flat(steps(part.schedule)) for part in parts)))),
-        lags=tuple((f"ring_{ring.name}", schedule.pipeline.in_flight) for ring in main.rings),
+        lags=tuple((f"ring_{ring.name}", shape.lag) for ring in main.rings),
         fields=(
             ("ring", "pipeline.stages or pipeline.in_flight"),
             ("result", "epilogue.slots"),
@@ -133,7 +136,9 @@ def _main(shape: RoleShape) -> Part:
         every = f"{own} and {inside}"
         if main.rest is not None and product == main.rest.middle:
             every = first_of_run(shape, every)
-        total = f"{product.called('sum')}[{shape.owner('i')},m]"
+        total, added = f"{product.called('sum')}[{shape.owner('i')},m]", "k + s > 0"
+        if main.block:
+            total, added = inner_cell(shape, product), begun(shape)
         tiles_read = (
             _fragment(shape, rings[x]) if rings[x].fragment else _used(shape, rings[x])
             for x in (product.left, product.right)
@@ -143,7 +148,7 @@ def _main(shape: RoleShape) -> Part:
                 product.called("multiply"),
                 ("i", "k", "s", "m"),
                 every,
-                (*tiles_read, f"{total} : k + s > 0"),
+                (*tiles_read, f"{total} : {added}"),
                 (total,),
                 "product",
                 unit("wgmma"),
@@ -184,8 +189,17 @@ def _main(shape: RoleShape) -> Part:
         tallies += made
         registers.append(held)
     multiply = flat(steps(multiply, *(f"tally_{name}" for name in main.folded)))
+    promoted: tuple[TileStatement, ...] = ()
+    if main.block:
+        before, behind = promotions(shape)
+        promoted = (*before.statements, *behind.statements)
+        registers += before.buffers
+        multiply = flat(steps(before.order, multiply, behind.order))
     return Part(
-        (*filling.statements, *ahead.statements, *making.statements, *products, *closing, *tallies),
+        (
+            *(*filling.statements, *ahead.statements, *making.statements),
+            *(*products, *closing, *tallies, *promoted),
+        ),
         (*buffers, *filling.buffers, *ahead.buffers, *making.buffers, *sums, *registers),
         loop("k", flat(steps(filling.order, ahead.order, multiply))),
         loop(

@@ -4,6 +4,8 @@
     copy_a[k,p] copy_b[k,p]   every warp its share, by cp.async or through registers -> ring
     load_a[k,s] load_b[k,s]   ring -> fragments
     mma[k,s,m,n]              fragments -> sums
+    clear[k] read_scales[k]   in front of the products of a block of k, and behind them
+    promote[k]                its inner sum -> sums (`promotions`)
     tally_a[k]                ring -> what is folded of its elements (`ring_tallies`)
     stage[m] store[r]         sums -> scratch -> results, or store[m] from the fragments
 
@@ -24,6 +26,8 @@ from polygen.hardware.device import common_facts
 from polygen.hardware.units import unit
 from polygen.poly.fold_parts import folded, passed
 from polygen.poly.kernel_parts import ALWAYS, Epilogue, MainLoop, Part, Product, flat
+from polygen.poly.promotions import ByWarps, inner_of_warp, whole_blocks
+from polygen.poly.promotions import by_warps as promoted_by_warps
 from polygen.poly.ring_tallies import shared_before, tallied
 from polygen.poly.tile_program import INSIDE, Buffer, Place, TileProgram, TileStatement
 from polygen.poly.tile_tree import Leaf, Loop, Node, loop, steps
@@ -60,12 +64,17 @@ def by_warps(
     loops = _main(tiles, schedule, warps, main, asynchronous=asynchronous)
     end = _end(tiles, schedule, epilogue, warps, main)
     sums = tuple(f"{p.called('sum')}[w,m,n] : {_atoms(tiles)}" for p in main.products)
-    zero = TileStatement("zero", (), ALWAYS, (), sums, "map", unit(_THREADS), warps)
+    zero: TileStatement | None = TileStatement(
+        "zero", (), ALWAYS, (), sums, "map", unit(_THREADS), warps
+    )
     end = shared_before(end, warps, (), ALWAYS, main.folded)
+    if main.block:  # the first promotion of a sum overwrites it
+        zero = None
     phases = {"main": loops.schedule, "epilogue": end.schedule}
-    begin = ("zero", *(f"begin_{ring}" for ring in main.folded))
+    first = () if zero is None else (zero,)
+    begin = (*(one.name for one in first), *(f"begin_{ring}" for ring in main.folded))
     parameters: tuple[str, ...] = ("k_tiles",)
-    context, moved = "k_tiles >= 1", loops.statements
+    context, moved = f"k_tiles >= 1{whole_blocks(main.block // tiles.cta[2])}", loops.statements
     if main.inside:  # the block's only tile has products, or none
         parameters, context = (*parameters, INSIDE), f"{context} and 0 <= {INSIDE} <= 1"
         moved = tuple(replace(s, bounds=f"{s.bounds} and {INSIDE} >= 1") for s in moved)
@@ -73,7 +82,7 @@ def by_warps(
         parameters,
         context,
         (*loops.buffers, *end.buffers),
-        (zero, *moved, *end.statements),
+        (*first, *moved, *end.statements),
         flat(steps(*begin, loops.order, end.order)),
         flat(steps(*begin, *(phases[name] for name in schedule.loops.phases))),
         fields=(
@@ -112,8 +121,11 @@ def _main(
         ]
         if ring.staged:
             buffers.append(Buffer(staging(ring.name), "register", 1, 1, 1, slot=(("k",), "0")))
+    blocks = promoted_by_warps(warps, main, tiles.cta[2], _atoms(tiles))
     for product in main.products:
         total = f"{product.called('sum')}[w,m,n]"
+        if main.block:
+            total = inner_of_warp(product, blocks.each)
         fragments = (f"fragment_{product.left}[k,s,w]", f"fragment_{product.right}[k,s,w]")
         statements.append(
             TileStatement(
@@ -137,17 +149,20 @@ def _main(
         bounds = f"0 <= t < k_tiles + {pipeline.distance}"
         threads = unit(_THREADS)
         statements.append(TileStatement("commit", ("t",), bounds, (), (), "commit", threads, warps))
+    statements += blocks.statements
+    buffers += blocks.buffers
     copies = [loop("p", f"fetch_{ring.name}") for ring in main.rings if ring.staged]
     copies += [loop("p", f"copy_{ring.name}") for ring in main.rings]
     loads = [Leaf(f"load_{ring.name}") for ring in main.rings]
     multiply = [_nest(product, ("m", "n")) for product in main.products]
     tallies = [f"tally_{ring}" for ring in main.folded]
-    order = loop("k", steps(*copies, loop("s", steps(*loads, *multiply)), *tallies))
+    each = loop("s", steps(*loads, *multiply))
+    order = loop("k", steps(*copies, *blocks.before, each, *blocks.behind, *tallies))
     return Part(
         tuple(statements),
         tuple(buffers),
         order,
-        _pipelined(tiles, schedule, main, asynchronous=asynchronous),
+        _pipelined(tiles, schedule, main, blocks, asynchronous=asynchronous),
     )
 
 
@@ -205,7 +220,9 @@ def _nest(product: Product, dims: tuple[str, ...]) -> Node:
     return inner
 
 
-def _pipelined(tiles: Tiling, schedule: Schedule, main: MainLoop, *, asynchronous: bool) -> Loop:
+def _pipelined(
+    tiles: Tiling, schedule: Schedule, main: MainLoop, blocks: ByWarps, *, asynchronous: bool
+) -> Loop:
     """The k loop: a copy of k tile k runs at t = k, the products with it at t = k + distance.
 
     With the copy first, staged ones run a step later than what they wait for is fetched.
@@ -225,14 +242,17 @@ def _pipelined(tiles: Tiling, schedule: Schedule, main: MainLoop, *, asynchronou
     across = f" + floor((s + {pipeline.lookahead})/{tiles.k_steps})"
     when = later + across if runs_across(schedule) else later
     times |= {product.called("mma"): when for product in main.products}
+    times |= {name: when.replace("(s ", "(0 ") for name in blocks.before}
+    times |= {name: when.replace("(s ", f"({tiles.k_steps - 1} ") for name in blocks.behind}
     if spread_copies(schedule):
-        body = steps(_products(tiles, schedule, main, spread=True), *tallies, *commit)
+        products = _products(tiles, schedule, main, blocks, spread=True)
+        body = steps(products, *tallies, *commit)
     else:
         groups: dict[str, tuple[Node | str, ...]] = {
             "copy": (*(f"copy_{ring.name}" for ring in main.rings), *commit),
             "mma": (
                 *(f"fetch_{name}" for name in staged),
-                _products(tiles, schedule, main, spread=False),
+                _products(tiles, schedule, main, blocks, spread=False),
                 *tallies,
             ),
         }
@@ -246,12 +266,15 @@ def runs_across(schedule: Schedule) -> bool:
     return pipeline.across and pipeline.lookahead > 0 and schedule.loops.mma[0] == "k"
 
 
-def _products(tiles: Tiling, schedule: Schedule, main: MainLoop, *, spread: bool) -> Node:
+def _products(
+    tiles: Tiling, schedule: Schedule, main: MainLoop, blocks: ByWarps, *, spread: bool
+) -> Node:
     """The MMA steps of one k tile: fragment loads, products, parts of copies between them."""
     pipeline, nest = schedule.pipeline, schedule.loops.mma
     loads = [Leaf(f"load_{ring.name}") for ring in main.rings]
     if nest[0] != "k":
-        return steps(loop("s", steps(*loads)), *(_nest(p, nest) for p in main.products))
+        multiply = [_nest(product, nest) for product in main.products]
+        return steps(loop("s", steps(*loads)), *blocks.before, *multiply, *blocks.behind)
     copies = [Leaf(f"copy_{ring.name}") for ring in main.rings] if spread else []
     multiply = [_nest(product, nest[1:]) for product in main.products]
     rest = [*copies, *multiply] if pipeline.order[0] == "copy" else [*multiply, *copies]
@@ -260,7 +283,13 @@ def _products(tiles: Tiling, schedule: Schedule, main: MainLoop, *, spread: bool
     times = {product.called("mma"): when for product in main.products}
     times |= {leaf.name: "p" for leaf in copies}
     options = "unroll[x]" if ahead else ""
-    return loop("s", steps(*loads, *rest), options, **times)
+    if not runs_across(schedule):
+        products = loop("s", steps(*loads, *rest), options, **times)
+        return flat(steps(*blocks.before, products, *blocks.behind))
+    # Products of two k tiles are in one iteration: a block ends and the next one begins inside.
+    times |= {name: when.replace("(s ", "(0 ") for name in blocks.before}
+    times |= {name: when.replace("(s ", f"({tiles.k_steps - 1} ") for name in blocks.behind}
+    return loop("s", steps(*loads, *blocks.before, *rest, *blocks.behind), options, **times)
 
 
 def _end(

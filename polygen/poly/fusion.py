@@ -70,13 +70,16 @@ def fuse(program: Program, scop: Scop, passes: Mapping[str, int] | None = None) 
     general = _with_symbolic_ones(program)
     model = scop if general is program else polyhedra(general, passes=passes)
     tied = model.dependences.union(_ties(general, model))
-    tree = (
+    constraints = (
         isl.ScheduleConstraints.on_domain(model.domain)
         .set_validity(tied)
         .set_proximity(tied if len(program.contractions) > 1 else model.flow)
         .set_coincidence(tied)
-        .compute_schedule()
     )
+    # Products count k and promotions blocks: what isl schedules apart first it would not join.
+    in_blocks = any(product.block for product in program.contractions)
+    with isl.scheduler_options(**({"whole_component": 1} if in_blocks else {})):
+        tree = constraints.compute_schedule()
     band = _outer_band(tree.get_root(), len(axes))
     found: list[tuple[str, tuple[str, ...]]] = []
     pairs = None if band is None else band.apply_range(band.reverse())

@@ -84,6 +84,7 @@ class MainLoop:
         folded: rings whose elements are folded beside the products.
         inside: whether some tiles have no products: blocks know how many of theirs have some.
         rest: what goes on with the sums.
+        block: indices of k whose products are added up before they are promoted; 0: all.
     """
 
     rings: tuple[Ring, ...]
@@ -92,6 +93,7 @@ class MainLoop:
     folded: tuple[str, ...] = ()
     inside: bool = False
     rest: RestLoop | None = None
+    block: int = 0
 
     @property
     def multiplied(self) -> tuple[Product, ...]:
@@ -144,6 +146,7 @@ def main_loop(
         folded,
         inside,
         rest,
+        match.block,
     )
 
 

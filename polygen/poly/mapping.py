@@ -31,6 +31,7 @@ from polygen.poly.match import Match
 from polygen.poly.partial_sums import require_reassociable, within_blocks
 from polygen.poly.pixel_boxes import prove_apart, prove_box
 from polygen.poly.place_trees import PlaceTree, place_trees
+from polygen.poly.promotions import prove_whole_blocks
 from polygen.poly.refine import refine
 from polygen.poly.rest_map import joined, rest_elements, rest_orders
 from polygen.poly.row_passes import between_passes
@@ -164,6 +165,10 @@ def map_program(
     count = isl.Set(tile_count(scop, tiles, matched.lengths, longer=longer))
     inside = (_check_domain(scop, statements, domain),) if domain else ()
     whole = _check_whole(scop, program, points, tiles, elements, relation, count)
+    blocks_whole: tuple[Proof, ...] = ()
+    if matched.block:
+        prefix, each = space((*scop.parameters, "k_tiles")), matched.block // tiles.cta[2]
+        blocks_whole = (prove_whole_blocks(count, prefix, each),)
     products = [product.called("multiply") for product in main.products]
     carried = _carried(scop, needs, relation, count, products if tiles.split > 1 else [])
     synchronised = derived(program)
@@ -188,6 +193,7 @@ def map_program(
         invariant=bool(invariant),
         exchanged=schedule.exchange,
         over=tuple(extent for _, extent in matched.sums),
+        block=matched.block,
     )
     orders = rest_orders(orders, matched, tiles)
     return ScheduleTree(
@@ -198,7 +204,7 @@ def map_program(
         elements,
         synchronised,
         trees,
-        (apart, *parts, *boxes, whole, *inside, *sums, *refine(emitted)),
+        (apart, *parts, *boxes, whole, *blocks_whole, *inside, *sums, *refine(emitted)),
         epilogue.panels,
         Sums(orders, invariant),
         domain,

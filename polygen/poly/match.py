@@ -119,6 +119,12 @@ class Multiplied:
     k: str  # iterator
     left: str
     right: str
+    factors: tuple[Element, ...] = ()  # of a sum in blocks, by what its blocks are multiplied
+
+    @property
+    def block(self) -> int:
+        """Indices of k in a block; 0: the sum has none."""
+        return self.contraction.block
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +218,11 @@ class Match:
         return tuple(operand for _, operand in self.operands if operand.role == role)
 
     @property
+    def block(self) -> int:
+        """Indices of k whose products are added up and promoted; 0: there are no blocks."""
+        return self.products[0].block
+
+    @property
     def copied(self) -> tuple[tuple[str, Operand], ...]:
         """The operands that are arguments; what is left is computed."""
         return tuple(item for item in self.operands if item[1].computed is None)
@@ -295,7 +306,15 @@ def match(
                     program, access.name, role, index, sizes, computed or {}, arguments
                 )
             sides[role] = operands[key]
-        products.append(Multiplied(contraction, k, sides["m"], sides["n"]))
+        factors = tuple(
+            Element(
+                f"{one.name}_{number}",
+                {t.name: t for t in arguments}[one.name],
+                tuple(along(index, dims) for index in one.index),
+            )
+            for number, one in enumerate(own.factors)
+        )
+        products.append(Multiplied(contraction, k, sides["m"], sides["n"], factors))
     lengths = tuple(dict.fromkeys(dict(p.contraction.domain)[p.k] for p in products))
     depths = lengths if one_of is None else (one_of.depth,)
     batches = tuple((dim, extents[dim]) for dim in axes if dim not in ("m", "n"))

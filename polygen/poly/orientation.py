@@ -52,7 +52,13 @@ def exchanged(match: Match) -> Match:
     return replace(
         match,
         products=tuple(
-            replace(one, left=names[one.right], right=names[one.left]) for one in match.products
+            replace(
+                one,
+                left=names[one.right],
+                right=names[one.left],
+                factors=tuple(map(_element, one.factors)),
+            )
+            for one in match.products
         ),
         operands=tuple(sorted(made, key=lambda item: item[1].role)),
         axes=tuple(_OTHER.get(dim, dim) for dim in match.axes),

@@ -32,6 +32,16 @@ class RoleShape:
         return self.schedule.cluster.blocks
 
     @property
+    def block_tiles(self) -> int:
+        """K tiles of a block whose sum is promoted; 0: sums are in no blocks."""
+        return self.main.block // self.tiles.cta[2]
+
+    @property
+    def lag(self) -> int:
+        """K tiles by which the release of a slot is late: none where all of them are waited for."""
+        return 0 if self.block_tiles == 1 else self.schedule.pipeline.in_flight
+
+    @property
     def completed(self) -> str:
         """What the sums are called that the epilogue reads."""
         return "total" if self.tiles.split > 1 else "sum"

@@ -7,7 +7,8 @@
 2. Every group gets a parametric domain, and every access that leaves it a relation, straight from
    `Program`. Rows in groups are elements of their group: as many as there are rows in all, which is
    more than any group has (`polygen.poly.row_groups`).
-3. A contraction is two statements: `Z0[i,j]` clears the sum, `S0[i,j,k]` adds to it.
+3. A contraction is two statements: `Z0[i,j]` clears the sum, `S0[i,j,k]` adds to it. In blocks it
+   is four: these have a sum for every block, which `A0[i,j,b]` adds to the whole (`in_blocks`).
 4. Program order is lexicographic: group by group, each over its own domain.
 5. isl computes flow dependences (value flow) and the anti and output dependences (reuse of a cell).
 """
@@ -15,12 +16,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polygen import isl
 from polygen.brief import Brief
 from polygen.errors import SignatureError
-from polygen.frontend.program import Access, Contraction, Dim, Gathered, Program, Statement
+from polygen.frontend.program import (
+    Access,
+    Affine,
+    Contraction,
+    Dim,
+    Gathered,
+    Program,
+    Statement,
+)
 
 # Words of isl's language, which ignores their case, and the one parameter of our own.
 # fmt: off
@@ -119,6 +128,73 @@ def clear_name(statement: Contraction) -> str:
     return "Z" + statement.name[1:]
 
 
+@dataclass(frozen=True, slots=True)
+class InBlocks:
+    """One of the statements of a contraction in blocks.
+
+    Attributes:
+        name: the statement's.
+        domain: its iterators and their extents.
+        reads: cells, as isl text.
+        write: a cell.
+        step: when it runs: 0 before the products, 1 with them, 2 behind.
+        k: the index of the sum that whoever runs it is at, as isl text.
+    """
+
+    name: str
+    domain: tuple[tuple[str, Dim], ...]
+    reads: tuple[str, ...]
+    write: str
+    step: int
+    k: str
+
+    @property
+    def instance(self) -> str:
+        """``A0[i,j,b]``."""
+        return f"{self.name}[{','.join(iterator for iterator, _ in self.domain)}]"
+
+
+def in_blocks(product: Contraction) -> tuple[InBlocks, ...]:
+    """The statements of a contraction whose terms are added up in blocks.
+
+        Z0[i,j,b]   inner[i,j,b] = 0
+        S0[i,j,k]   inner[i,j,floor(k/128)] += x[i,k] * w[j,k]
+        Y0[i,j]     v[i,j] = 0
+        A0[i,j,b]   v[i,j] += s[i,b] * inner[i,j,b]
+
+    The first one clears, in the order of the list, the products add, the last one promotes.
+    """
+    (k,), block, sizes = product.summed, product.block, dict(product.domain)
+    length = sizes[k]
+    assert isinstance(length, int) and length % block == 0
+    outer = tuple(item for item in product.domain if item[0] in product.write.iterators)
+    b = f"{k}_block"
+    blocks = (*outer, (b, length // block))
+    kept = [str(one) for one in product.write.index]
+    total = _cell(product.write)
+    inner = f"{product.write.name}_inner"
+    own, at = (f"{inner}[{','.join([*kept, one])}]" for one in (b, f"floor({k}/{block})"))
+    factors = [_cell(_in_block(one, k, b, block)) for one in product.factors]
+    first, last = f"({block}*{b})", f"({block}*{b} + {block - 1})"
+    return (
+        InBlocks(clear_name(product), blocks, (), own, 0, first),
+        InBlocks(product.name, product.domain, (at, *map(_cell, product.reads)), at, 1, k),
+        InBlocks(f"Y{product.name[1:]}", outer, (), total, 0, f"({block - 1})"),
+        InBlocks(f"A{product.name[1:]}", blocks, (own, total, *factors), total, 2, last),
+    )
+
+
+def _in_block(factor: Access, k: str, b: str, block: int) -> Access:
+    """A factor by the number of the block: ``floor(floor(k / block) / (per / block))``."""
+    index = tuple(
+        replace(one, iterator=b, per=one.per // block)
+        if isinstance(one, Affine) and one.iterator == k
+        else one
+        for one in factor.index
+    )
+    return replace(factor, index=index)
+
+
 def space(parameters: tuple[str, ...]) -> str:
     """The parameter prefix of isl text, ``[M,N,K] -> ``; nothing without parameters."""
     return f"[{','.join(parameters)}] -> " if parameters else ""
@@ -194,14 +270,21 @@ def scop(program: Program, apart: bool = False, passes: Mapping[str, int] | None
         return ",".join([str(step), *iterators, *["0"] * (depth - len(iterators))])
 
     for position, group in enumerate(parts):
-        instance = _instance(group)
+        instance, statement = _instance(group), group.statements[0]
+        if isinstance(statement, Contraction) and statement.block:
+            for one in in_blocks(statement):
+                domain.append(f"{one.instance} : {_bounds(one.domain)}")
+                reads.extend(f"{one.instance} -> {cell}" for cell in one.reads)
+                writes.append(f"{one.instance} -> {one.write}")
+                own = [iterator for iterator, _ in one.domain]
+                order.append(f"{one.instance} -> [{at(2 * position + one.step, own)}]")
+            continue
         domain.append(f"{instance} : {_bounds(group.domain)}")
         reads.extend(f"{instance} -> {_cell(access)}" for access in group.reads)
         stored = (access.by_place for access in group.writes if access.name in visible)
         writes.extend(f"{instance} -> {_cell(access)}" for access in stored)
         iterators = [iterator for iterator, _ in group.domain]
         order.append(f"{instance} -> [{at(2 * position + 1, iterators)}]")
-        statement = group.statements[0]
         if isinstance(statement, Contraction):
             reads.append(f"{instance} -> {_cell(statement.write)}")
             outer = tuple(item for item in statement.domain if item[0] in statement.write.iterators)

@@ -129,6 +129,7 @@ def require_alike(program: Program) -> None:
         (bool(program.ends), "rows in groups"),
         (bool(program.gathered), "rows by index"),
         (bool(program.invariant), "invariant dims"),
+        (any(one.block for one in program.contractions), "sums in blocks"),
     ]
     for present, what in reasons:
         if present:

@@ -32,6 +32,7 @@ from polygen.frontend.program import Dim
 from polygen.hardware.atom import Atom
 from polygen.poly.emitted import Emitted, read_trees
 from polygen.poly.legality import Proof
+from polygen.poly.sum_blocks import block_parts, promoted
 from polygen.poly.sum_parts import Parts, added_up, function_of, only, order_of, parts
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import Roles, Tiling
@@ -69,6 +70,7 @@ def sum_orders(
     invariant: bool,
     exchanged: bool = False,
     over: Sequence[Dim] = (),
+    block: int = 0,
 ) -> tuple[tuple[SumOrder, ...], tuple[Proof, ...]]:
     """The orders of all products, and what was proved of them.
 
@@ -82,6 +84,7 @@ def sum_orders(
         invariant: refuse what depends on anything but k; else it is called `VARIES`.
         exchanged: whether the instruction's left operand is the program's right one.
         over: of sums over several axes the lengths of the others.
+        block: indices of k whose sum is promoted; 0: there are no blocks.
 
     Raises:
         InvarianceError: with one pair of instructions.
@@ -98,7 +101,7 @@ def sum_orders(
         if role.does != "product":
             continue
         elements = placed[role.statement]
-        one = _Product(model, emitted.program, times, elements, role, tiles)
+        one = _Product(model, emitted.program, times, elements, role, tiles, block)
         split = one.parts()
         order = sum_order(
             role.statement,
@@ -106,7 +109,7 @@ def sum_orders(
             atom.c.dtype,
             atom.k,
             one.order(split),
-            count=group_count(tiles, depths, split.count, over),
+            count=group_count(tiles, (block,) if block else depths, split.count, over),
             begins=one.begins(),
             parts=split.name,
             combine=one.combined(split),
@@ -177,7 +180,9 @@ class _Product:
         elements: isl.Map,
         role: Roles,
         tiles: Tiling,
+        block: int,
     ) -> None:
+        self.block = block
         self.model, self.program, self.times, self.tiles = model, program, times, tiles
         self.elements = elements
         self.statement = program.statement(str(elements.get_tuple_name(_OUT)))
@@ -188,6 +193,10 @@ class _Product:
 
     def parts(self) -> Parts:
         """Which sum of an element takes which k."""
+        if self.block:
+            found = block_parts(self.model, self.statement, self.elements, self.k, self.block)
+            self.witness = found.witness
+            return found
         sums = [self.model.writes[buffer][self.statement.name] for buffer in self._sums()]
         tile, parameters = self.tiles.cta[2], self.program.parameters
         found = parts(self.elements, self.k, self.group, sums, tile, parameters)
@@ -246,6 +255,8 @@ class _Product:
 
     def combined(self, split: Parts) -> str:
         """In which order the parts of a sum are added up; "" if none is proved, or there is one."""
+        if self.block and not split.witness:
+            return promoted(self.model, self.program, self.times, self.statement)
         if split.witness or not split.coordinates:
             return ""
         return added_up(self.model, self.program, self.times, self.statement, split)

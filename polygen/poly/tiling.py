@@ -18,7 +18,7 @@ from polygen.frontend.program import Contraction, Dim
 from polygen.hardware.atom import Atom
 from polygen.poly.fusion import Fusion
 from polygen.poly.match import Match
-from polygen.poly.scop import Scop, clear_name, space
+from polygen.poly.scop import Scop, clear_name, in_blocks, space
 from polygen.poly.whole_rows import RowPasses
 from polygen.schedule.model import Schedule
 
@@ -105,11 +105,11 @@ class Roles:
 
     Attributes:
         statement: its name.
-        does: "clear", "product" or "map".
+        does: "clear", "product" or "map"; of sums in blocks "promote" too.
         instance: with its iterators: "P1[i,j]".
         m: the iterator along m; of rows that are pixels, which row it is, of which tile.
         n: along n.
-        k: along k; "" but for products.
+        k: where it runs along k, as isl text: the iterator of a product; "": at no k.
         batches: along the batch dims.
         product: the name of the product that it clears or adds to.
         before: of a statement in a pass before the last over a tile's sums, which pass; else -1.
@@ -154,12 +154,24 @@ def roles(
             found.append(Roles(group.name, "map", instance, m, n, "", batches, before=before))
             continue
         at = next(i for i, one in enumerate(match.products) if one.contraction is first)
+        if first.block:
+            found += _in_blocks(first, (m, n), batches, names[at])
+            continue
         clear = clear_name(first)
         cleared = f"{clear}[{','.join(first.write.iterators)}]"
         found.append(Roles(clear, "clear", cleared, m, n, "", batches, names[at]))
         k = match.products[at].k
         found.append(Roles(group.name, "product", instance, m, n, k, batches, names[at]))
     return tuple(found)
+
+
+def _in_blocks(
+    product: Contraction, sides: tuple[str, str], batches: tuple[str, ...], name: str
+) -> list[Roles]:
+    """The roles of a contraction in blocks: what clears the whole sum is the first promotion."""
+    clear, products, total, promote = in_blocks(product)
+    does = ((clear, "clear"), (products, "product"), (total, "promote"), (promote, "promote"))
+    return [Roles(one.name, what, one.instance, *sides, one.k, batches, name) for one, what in does]
 
 
 def block_map(statements: tuple[Roles, ...], tiles: Tiling, schedule: Schedule) -> str:
@@ -222,8 +234,12 @@ def tile_map(
         if schedule.specialised:
             pieces += _by_roles(s, e, warp, tiles, schedule, panels)
             continue
+        elif s.does == "clear" and s.k:
+            target = f"{called('clear', s.product)}[{warp},{e['k_tile']}]"
         elif s.does == "clear":
             target = f"zero[{warp}]"
+        elif s.does == "promote":
+            target = f"{called('promote', s.product)}[{warp},{e['k_tile']}]"
         elif s.does == "product":
             mma = called("dot" if schedule.by_lanes else "mma", s.product)
             target = f"{mma}[{warp},{e['k_tile']},{e['k_step']},{e['a_m']},{e['a_n']}]"
@@ -265,8 +281,12 @@ def _by_roles(
     if s.does == "map" and tiles.split > 1:
         rank = [f"floor(({s.n} mod {tiles.warp[1]})/{tiles.columns})"]
     who = [*rank, group, e["i"]]
-    if s.does == "clear":
+    if s.does == "clear" and s.k:  # of a block, whose first product overwrites
+        what, inner = multiply, [e["k_tile"], e["k_step"], e["a_m"]]
+    elif s.does == "clear":
         what, inner = multiply, ["0", "0", e["a_m"]]  # the first product overwrites
+    elif s.does == "promote":  # behind a block's last k tile; the first of a sum overwrites
+        what, inner = called("promote", s.product), [e["k_tile"], e["a_m"]]
     elif s.does == "product":
         what, inner = multiply, [e["k_tile"], e["k_step"], e["a_m"]]
     elif s.before >= 0:

@@ -8,12 +8,13 @@ import functools
 
 from polygen.frontend.program import Program
 from polygen.rewrite.batch_sums import batches_in_sums
+from polygen.rewrite.block_factors import factors_behind
 from polygen.rewrite.norms import norms_behind
 from polygen.rewrite.rest import with_rest
 
 ASSUMED = (
-    "reals are summed in another order, and factors that are the same for a row are applied on the "
-    "other side of the rounding of its elements"
+    "reals are summed in another order, and factors that are the same for a row, or for a block of "
+    "k, are applied on the other side of the rounding of its elements"
 )
 _MOST = 64  # programs
 
@@ -27,4 +28,4 @@ def rewritten(program: Program) -> Program:
             knows; or three products of which one reads another's sums are no product and the rest
             of its sums.
     """
-    return norms_behind(batches_in_sums(with_rest(program)))
+    return factors_behind(norms_behind(batches_in_sums(with_rest(program))))

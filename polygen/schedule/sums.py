@@ -100,6 +100,11 @@ def ranges(count: int) -> str:
     return f"{count} ranges of as many k tiles"
 
 
+def in_blocks(block: int) -> str:
+    """The parts of a sum whose blocks of k are promoted, in their order."""
+    return f"blocks of {block} along k, each times its factors"
+
+
 @dataclass(frozen=True, slots=True)
 class FoldOrder:
     """In which order the terms of a fold are combined: one order for all launches.

@@ -29,7 +29,8 @@ def _(plan: KernelPlan, one: Leaf, work: Nothing) -> Text:
 )  # fmt: skip
 def _(plan: KernelPlan, one: Leaf, work: Product) -> Text:
     function = product_functions(plan)[_form(plan, work)]
-    own = work.total.removeprefix("sum") or one.statement.removeprefix("multiply")
+    named = work.total.removeprefix("sum").removeprefix("inner")
+    own = named or one.statement.removeprefix("multiply")
     in_shared = [(n, name) for n, name in enumerate("ab") if not (work.fragment and n == 0)]
     words, addresses, lows = {"a": work.fragment}, [], []
     for number, name in in_shared:

@@ -113,12 +113,18 @@ def beside_plan():
     return function.compile("bf16[M,K]", "bf16[N,K]", arch="sm_80").passes.plan
 
 
+def scaled_plan():
+    """A kernel that promotes sums of blocks."""
+    function = pg.fuse(lambda x, s, w: (x * pg.repeat(s, 32, axis=1)) @ w.T, name="leaf")
+    return function.compile("e4m3[M,64]", "f32[M,2]", "e4m3[N,64]", arch="sm_89").passes.plan
+
+
 @pytest.fixture(scope="module")
 def plans():
     found = {name: plan_of(name) for name in KERNELS}
     found |= {name: computed_plan(*given) for name, given in COMPUTED.items()}
     found |= {"staged": staged_plan(), "chain": chain_plan(), "parts": chain_plan(few_rows(128))}
-    found |= {"beside": beside_plan()}
+    found |= {"beside": beside_plan(), "scaled": scaled_plan()}
     found |= {name: covering_plan(*given) for name, given in COVERING.items()}
     return found | {name: folding(schedule) for name, schedule in FOLDS.items()}
 
@@ -129,7 +135,7 @@ def test_no_leaf_is_in_the_table_for_nothing(plans):
 
 
 @pytest.mark.parametrize(
-    "name", [*KERNELS, *COMPUTED, *COVERING, "staged", "chain", "parts", "beside", *FOLDS]
+    "name", [*KERNELS, *COMPUTED, *COVERING, "staged", "chain", "parts", "beside", "scaled", *FOLDS]
 )
 def test_a_leaf_names_the_iterators_that_it_reads(plans, name):
     plan = plans[name]

@@ -22,6 +22,7 @@ MORE = (
     "warps, copies through registers", "cooperative, residual", "cooperative, two outputs",
     "cooperative, none in flight", "shared sums, residual", "ping-pong, shared pair",
     "warps, some tiles alone", "cooperative, residual of some tiles",
+    "ping-pong, sums in blocks",
 )  # fmt: skip
 SAMPLE = [pytest.mark.slow, pytest.mark.sample(6)]
 EVERY = [
@@ -48,6 +49,8 @@ CLASSES = (
 
 def sizes(case: Case):
     known = WARPS if case.name.startswith("warps") else ROLES
+    if "k_tiles mod 2" in kernel(case).program.context:  # blocks have all of their k tiles
+        return [one | {"k_tiles": 2 * -(-one["k_tiles"] // 2)} for one in ROLES]
     if not case.main.inside:
         return known
     return tuple(one | {"inside": n} for one in known for n in {0, one.get("tiles", 2) - 1})

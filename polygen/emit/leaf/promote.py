@@ -1,0 +1,105 @@
+"""Sums in blocks of k: factors -> registers, and inner sums, multiplied by them, -> sums."""
+
+from __future__ import annotations
+
+from polygen.emit.leaf.table import Text, block, leaf
+from polygen.emit.leaves import scaled, size_name
+from polygen.emit.names import c_name
+from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.promoting import Factor, Promote
+
+
+@leaf("read_scales", "threads", Promote, ("k",))
+def _(plan: KernelPlan, one: Leaf, work: Promote) -> Text:
+    lines, declared = [f"const int k_of_all = k * {work.tile[2]};"], []
+    ends = [size_name(extent) for extent in work.extents]
+    for side, count, first, end in (
+        ("row", work.row_numbers, work.row_of("n"), ends[0]),
+        ("column", work.column_numbers, work.column_of("n"), ends[1]),
+    ):
+        if count:
+            declared.append(f"{work.scales}_{side}[{count}]")
+            lines += [
+                "#pragma unroll",
+                f"for (int n = 0; n < {count}; ++n) {{",
+                f"  const int at = min({first}, {end} - 1);",
+                f"  {work.scales}_{side}[n] = {_product(work, 'mn'[side == 'column'])};",
+                "}",
+            ]
+    if work.of_side(""):
+        declared.append(f"{work.scales}_all")
+        lines.append(f"{work.scales}_all = {_product(work, '')};")
+    return Text(
+        block(*lines),
+        f"{one.statement}[{','.join(one.loops)}]: what multiplies the sum of the next {work.block} "
+        "of k -> registers",
+        (f"float {', '.join(declared)};",),
+    )
+
+
+def _product(work: Promote, side: str) -> str:
+    """The number of a row, a column, or of all of them: the product of the factors."""
+    return " * ".join(_read(factor) for factor in work.of_side(side))
+
+
+def _read(factor: Factor) -> str:
+    """One element of a factor as a float."""
+    tensor = factor.tensor
+    if not tensor.dims:
+        return c_name(tensor.name)
+    places = (("at", factor.per[0], factor.step), ("k_of_all", factor.per[1], factor.k_step))
+    parts = [
+        scaled(name if per == 1 else f"({name} / {per})", step)
+        for name, per, step in places
+        if step != "0"
+    ]
+    return f"from_{tensor.dtype}(__ldg({' + '.join([c_name(tensor.name), *factor.base, *parts])}))"
+
+
+@leaf("promote", "threads", Promote, ("k", "m"), ("k",))
+def _(plan: KernelPlan, one: Leaf, work: Promote) -> Text:
+    added = []
+    for first in (True, False):
+        added += [
+            "#pragma unroll",
+            f"  for (int j = 0; j < {work.groups}; ++j) {{",
+            *(f"    {line}" for line in _promoted(work, first=first)),
+            "  }",
+        ]
+    half = len(added) // 2
+    lines = [
+        f"if (k < {work.tiles}) {{  // the first block of a sum",
+        *added[:half],
+        "} else {",
+        *added[half:],
+        "}",
+    ]
+    if "m" not in one.loops:
+        rows = ["#pragma unroll", f"for (int m = 0; m < {work.instructions}; ++m) {{"]
+        lines = [*rows, *(f"  {line}" for line in lines), "}"]
+    return Text(
+        block(*lines),
+        f"{one.statement}[{','.join(one.loops)}]: {work.total}[m] += the block's factors * "
+        f"{work.inner}[m]",
+    )
+
+
+def _promoted(work: Promote, *, first: bool) -> list[str]:
+    """The elements of group `j`: overwritten by the first block, added to by all others."""
+    found = []
+    for element in range(len(work.offsets)):
+        numbers = []
+        if work.row_numbers:
+            numbers.append(f"{work.scales}_row[{work.row_number(element)}]")
+        if work.column_numbers:
+            numbers.append(f"{work.scales}_column[{work.column_number(element)}]")
+        if work.of_side(""):
+            numbers.append(f"{work.scales}_all")
+        factor = " * ".join(numbers)
+        inner, total = (f"{name}[m][j][{element}]" for name in (work.inner, work.total))
+        found.append(
+            f"{total} = {factor} * {inner};"
+            if first
+            else f"{total} = fmaf({factor}, {inner}, {total});"
+        )
+    return found

@@ -1,0 +1,81 @@
+"""What is refused of sums in blocks of k, by name: sizes of blocks, and schedules."""
+
+from __future__ import annotations
+
+from polygen.errors import ScheduleError, UnsupportedProgram
+from polygen.hardware.atom import Atom
+from polygen.poly.match import Match
+from polygen.schedule.model import Schedule
+
+
+def check_blocks(match: Match, atom: Atom) -> None:
+    """Refuse blocks that no kernel promotes.
+
+    Args:
+        match: the products.
+        atom: an instruction that takes the operands.
+
+    Raises:
+        UnsupportedProgram: with the nearest block.
+    """
+    sizes = [one.block for one in match.products]
+    if not any(sizes):
+        return
+    names = ", ".join(one.contraction.name for one in match.products)
+    if len(set(sizes)) > 1:
+        raise UnsupportedProgram(
+            f"{names} are summed in blocks of {', '.join(str(size or 'all') for size in sizes)}",
+            why="all products of a kernel go through the same k tiles, and are promoted together",
+            nearest=f"Scale all of them in groups of {max(sizes)}",
+        )
+    (size,) = set(sizes)
+    if size % atom.k:
+        raise UnsupportedProgram(
+            f"{names}: factors of {size} neighbours along k",
+            where=str(match.products[0].contraction),
+            why=f"one {atom} adds up {atom.k} of them, and no factor comes between",
+            nearest=f"Use groups of {-(-size // atom.k) * atom.k}, or any multiple of {atom.k}",
+        )
+
+
+def check_promoting(schedule: Schedule, match: Match) -> None:
+    """Refuse schedules that promote nothing, or not where blocks end.
+
+    Args:
+        schedule: with its own k tile.
+        match: the products.
+
+    Raises:
+        ScheduleError: with the field to change.
+    """
+    if not match.block:
+        return
+    where, block, depth = f"schedule {schedule.name}", match.block, schedule.tile.cta.k
+    if schedule.loops.k != "forward":
+        raise ScheduleError(
+            f'loops.k = "{schedule.loops.k}" with sums in blocks of {block}',
+            where=where,
+            why="a block is promoted behind its last k tile, the first block before all others",
+            nearest='Use loops.k = "forward"',
+        )
+    if schedule.cluster.k > 1:
+        raise ScheduleError(
+            f"cluster.k = {schedule.cluster.k} with sums in blocks of {block}",
+            where=where,
+            why="blocks that share sums have ranges of k tiles, which end anywhere",
+            nearest="Use cluster.k = 1",
+        )
+    if block % depth:
+        raise ScheduleError(
+            f"tile.cta.k = {depth} with sums in blocks of {block}",
+            where=where,
+            why="a block is promoted behind its last k tile",
+            nearest=f"tile.cta.k = {block_tile(block, depth)}",
+        )
+
+
+def block_tile(block: int, depth: int) -> int:
+    """The longest k tile of so many indices or less that divides a block, in powers of two."""
+    while block % depth:
+        depth //= 2
+    return depth

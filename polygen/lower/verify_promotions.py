@@ -1,0 +1,99 @@
+"""Checks that promotions multiply by the program's factors, of their own rows, columns and blocks.
+
+1. The program says by what the sum of a block is multiplied, and how long blocks are. A leaf has
+   all of these factors, each at the program's address for all strides and coordinates.
+2. Every element takes the numbers of its row and column (`polygen.lower.promoting.prove`).
+3. Products begin again where a block does, in every k tile and step.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+from polygen.errors import VerifyError
+from polygen.frontend.program import Tensor
+from polygen.lower.formulas import units, value
+from polygen.lower.plan import KernelPlan
+from polygen.lower.promoting import Factor, Promote, promote, prove
+from polygen.lower.work import Product
+from polygen.poly.elements import Along, Element
+
+Address = Callable[[Tensor, tuple[Along, ...], str, dict[str, str]], None]
+
+
+def check_promotions(plan: KernelPlan, of: Promote, check_address: Address) -> None:
+    """Check the promotions of one product.
+
+    Args:
+        plan: the kernel.
+        of: its record.
+        check_address: refuses a formula over `row`, `column` and `k_of_all` that is not where an
+            index is.
+
+    Raises:
+        VerifyError: with what differs.
+    """
+    where = plan.entry
+    work = next((one for one in plan.of(Product) if one.total == of.inner), None)
+    product = next(
+        (p for p in plan.match.products if work and (p.left, p.right) == work.operands), None
+    )
+    if work is None or product is None:
+        raise VerifyError(f"nothing is added to {of.inner}", where=where)
+    contraction = product.contraction
+    names = [one.name for one in contraction.factors]
+    made = [one.tensor.name for one in of.factors]
+    if product.block != contraction.block or of.block != product.block or made != names:
+        raise VerifyError(
+            f"{of.total} is promoted by {made} every {of.block} of k, and is {contraction}",
+            where=where,
+        )
+    extents = (plan.match.m, plan.match.n)
+    wanted = promote(
+        product, (of.inner, of.total, of.scales), plan.tiles, plan.atom, of.parts, extents
+    )
+    if of != wanted:
+        raise VerifyError(f"{of.total} is promoted as {of}", where=where)
+    prove(of, plan.atom, plan.tiles)
+    _check_parts(plan, of)
+    for factor, element in zip(of.factors, product.factors, strict=True):
+        _check_factor(factor, element, check_address)
+    for k in range(3 * of.tiles if plan.schedule.specialised else 0):  # else they are cleared
+        for s in range(plan.tiles.k_steps):
+            begins = (k * plan.tiles.cta[2] + s * plan.atom.k) % of.block == 0
+            text = work.begins.replace("||", " or ")
+            if bool(eval(text, {"__builtins__": {}}, {"k": k, "s": s})) == begins:
+                raise VerifyError(f"{of.inner} is added to where {work.begins}", where=where)
+
+
+def _check_parts(plan: KernelPlan, of: Promote) -> None:
+    """Agents promote their own rows and columns of a tile."""
+    tiles = plan.tiles
+    for own in itertools.product(*map(range, tiles.warps)):
+        # Warpgroups share rows or columns, and one number tells them apart.
+        names = {"group": max(own), "w_m": own[0], "w_n": own[1], "rank": 0}
+        for axis in range(2):
+            if value(f"0{of.parts[axis]}", names) != own[axis] * tiles.warp[axis]:
+                raise VerifyError(
+                    f"consumer {own} promotes from{of.parts[axis]} on", where=plan.entry
+                )
+    for at in units(("b_m", "b_n")):
+        zero = dict.fromkeys(("quarter", "lane", "group", "w_m", "w_n", "rank"), 0) | at
+        found = value(of.row_of("0"), zero), value(of.column_of("0"), zero)
+        if found != (at["b_m"] * tiles.cta[0], at["b_n"] * tiles.cta[1]):
+            raise VerifyError(f"tiles are promoted from {found} on", where=plan.entry)
+
+
+def _check_factor(factor: Factor, element: Element, check_address: Address) -> None:
+    side = factor.side or "m"
+    if factor.tensor != element.tensor or (side == "m" and element.axis("n") is not None):
+        raise VerifyError(f"{factor.tensor.name} goes with {factor.side}", where="promotion")
+    if not factor.tensor.dims:
+        return
+    row, k = (
+        name if count == 1 else f"({name} / {count})"
+        for name, count in zip(("row", "k_of_all"), factor.per, strict=True)
+    )
+    text = " + ".join([*factor.base, f"{row} * {factor.step}", f"{k} * {factor.k_step}"])
+    check_address(factor.tensor, element.index, text, {side: "row", "k": "k_of_all"})

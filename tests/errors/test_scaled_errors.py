@@ -1,0 +1,117 @@
+"""What scaled 8-bit floats refuse, and what is said about it."""
+
+from dataclasses import replace
+
+import pytest
+
+import polygen as pg
+from polygen.errors import DTypeError, ScheduleError, ShapeError, UnsupportedProgram
+from polygen.schedule.load import load_schedule, schedules_folder
+from polygen.schedule.model import Cluster, CtaTile
+
+X, W = "e4m3[M,512]", "e4m3[N,512]"
+
+
+def scaled(left, right=0):
+    def function(x, s, w, t):
+        y = w * pg.repeat(t, right, axis=1) if right else w * t
+        return (x * pg.repeat(s, left, axis=1)) @ y.T
+
+    return function
+
+
+REFUSED = {
+    "a group that is no multiple of the instruction's k": (
+        scaled(16, 32), (X, "f32[M,32]", W, "f32[N,16]"), UnsupportedProgram,
+        ("factors of 16 neighbours along k", "adds up 32", "Use groups of 32"),
+    ),
+    "groups that do not divide each other": (
+        scaled(96, 64), ("e4m3[M,384]", "f32[M,4]", "e4m3[N,384]", "f32[N,6]"), UnsupportedProgram,
+        ("s has groups of 96, t of 64", "groups that divide each other, as 64 and 128"),
+    ),
+    "a scale of other rows": (
+        scaled(128, 128), (X, "f32[N,4]", W, "f32[N,4]"), ShapeError, ("mul of x", "M", "N"),
+    ),
+    "a scale of too few groups": (
+        scaled(128, 128), (X, "f32[M,3]", W, "f32[N,4]"), ShapeError,
+        ("repeat(s, 128, axis=1) has 384", "x has 512"),
+    ),
+    "a sum that is no multiple of the groups": (
+        scaled(128, 128), ("e4m3[M,500]", "f32[M,4]", "e4m3[N,500]", "f32[N,4]"), ShapeError,
+        ("has 500", "repeat(t, 128, axis=1) has 512", "Sizes must be equal"),
+    ),
+    "a sum of a symbolic length": (
+        scaled(128, 128), ("e4m3[M,K]", "f32[M,G]", "e4m3[N,K]", "f32[N,G]"), ShapeError,
+        ("G, whose number is known only at run time",),
+    ),
+    "a scale for every k": (
+        scaled(128), (X, "f32[M,4]", W, "f32[512]"), UnsupportedProgram,
+        ("the factor t[k] is another one for every k", "Scale groups, as pg.repeat(t, 128"),
+    ),
+    "k that is not innermost": (
+        lambda x, s, w: (x * pg.repeat(s, 128, axis=1)) @ w, (X, "f32[M,4]", "e4m3[512,N]"),
+        UnsupportedProgram, ("w: e4m3 has to be contiguous", "Store w with 512 innermost"),
+    ),
+    "rows by index": (
+        lambda x, s, w, rows: (x[rows] * pg.repeat(s, 128, axis=1)) @ w.T,
+        ("e4m3[S,512]", "f32[M,4]", W, "s32[M]"), UnsupportedProgram,
+        ("rows by index", "pass these"),
+    ),
+    "another function before the scales": (
+        lambda x, s, w, t: (pg.relu(x) * pg.repeat(s, 128, axis=1)) @ w.T,
+        (X, "f32[M,4]", W, "f32[N,4]"), DTypeError, ("only 16-bit types", ".astype("),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_says_what_and_what_is_near(name):
+    function, signature, error, words = REFUSED[name]
+    sizes = {"M": 64, "N": 64} if error is UnsupportedProgram else {}
+    with pytest.raises(error) as caught:
+        pg.fuse(function, name="refused").compile(*signature, arch="sm_90a", sizes=sizes)
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
+
+
+def test_products_of_one_kernel_have_blocks_of_one_size():
+    def function(x, s, u, v):
+        return (x * pg.repeat(s, 128, axis=1)) @ u.T + x @ v.T
+
+    with pytest.raises(UnsupportedProgram, match="S0, S2 are summed in blocks of all, 128"):
+        pg.fuse(function, name="refused").compile(
+            X, "f32[M,4]", W, W, arch="sm_90a", sizes={"M": 64, "N": 64}
+        )
+
+
+GIVEN = load_schedule(schedules_folder() / "sm_90a" / "cooperative_128x64x64.toml")
+WARPS = load_schedule(schedules_folder() / "sm_90a" / "16x128x128_w16x32_s6.toml")
+SCHEDULES = {
+    "k tiles that blocks do not end with": (
+        replace(GIVEN, tile=replace(GIVEN.tile, cta=CtaTile(128, 64, 256))),
+        ("tile.cta.k = 256 with sums in blocks of 128", "tile.cta.k = 128"),
+    ),
+    "shared sums": (
+        replace(
+            GIVEN,
+            tile=replace(GIVEN.tile, cta=CtaTile(128, 64, 128)),
+            cluster=Cluster(k=2),
+        ),
+        ("cluster.k = 2 with sums in blocks of 128", "Use cluster.k = 1"),
+    ),
+    "k from behind": (
+        replace(WARPS, loops=replace(WARPS.loops, k="backward")),
+        ('loops.k = "backward" with sums in blocks of 128', 'Use loops.k = "forward"'),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_that_promote_nothing_are_refused(name):
+    schedule, words = SCHEDULES[name]
+    with pytest.raises(ScheduleError) as caught:
+        pg.fuse(scaled(128, 128), name="refused").compile(
+            X, "f32[M,4]", W, "f32[N,4]", arch="sm_90a", sizes={"M": 64, "N": 64}, schedule=schedule
+        )
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
