@@ -23,11 +23,13 @@ from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import MatrixLayout
 from polygen.hardware.swizzle import Swizzle
+from polygen.lower.follow_work import CombineParts, Meet, Settle, StoreResults, Walk
 from polygen.lower.fragments import Make
 from polygen.lower.launch import Argument as Argument
 from polygen.lower.launch import Following as Following
 from polygen.lower.launch import Launch as Launch
 from polygen.lower.launch import MapAxis as MapAxis
+from polygen.lower.launch import Results
 from polygen.lower.result_work import (
     Epilogue,
     Finish,
@@ -59,6 +61,7 @@ from polygen.lower.work import (
     Turn,
 )
 from polygen.poly.ast import Block, LoopAst, Marked
+from polygen.poly.follow_map import FollowTree
 from polygen.poly.frame import Frame
 from polygen.poly.key_tiles import KeyTiles
 from polygen.poly.legality import Proof
@@ -74,6 +77,7 @@ from polygen.schedule.sums import Sums
 Work: TypeAlias = (
     Clear
     | Combine
+    | CombineParts
     | Copy
     | Epilogue
     | Fill
@@ -84,6 +88,7 @@ Work: TypeAlias = (
     | Load
     | Locate
     | Make
+    | Meet
     | Meeting
     | Move
     | Nothing
@@ -93,12 +98,15 @@ Work: TypeAlias = (
     | RowStore
     | Scan
     | Send
+    | Settle
     | Signal
     | Skip
     | Store
+    | StoreResults
     | Stream
     | Tally
     | Turn
+    | Walk
     | Warm
 )
 _Work = TypeVar("_Work")
@@ -222,6 +230,23 @@ class Inside:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """What a block of the launch that follows does for one group of results."""
+
+    group: Results
+    tree: FollowTree
+    leaves: tuple[Leaf, ...]
+    place: Place
+    syncs: tuple[Placed, ...]
+
+    @property
+    def title(self) -> str:
+        """Which results, in words."""
+        over = " x ".join(map(str, self.group.extents)) or "one"
+        return f"the launch that follows, {over} result(s) of {', '.join(self.group.folds)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Resources:
     """What one thread block takes, before the compiler has its say."""
 
@@ -264,6 +289,7 @@ class KernelPlan(Brief):
     resources: Resources
     sums: Sums
     following: Following | None = None  # what makes results of parts of folds
+    groups: tuple[GroupPlan, ...] = ()  # what its blocks do
     realign: Realign | None = None  # the copy that goes before; `program` is that of what follows
     scores: Match | None = None  # of a chain, its first product; `match` is the second's
     scored: Pointwork | None = None  # of a chain, what is computed at every (row, key)
@@ -336,5 +362,7 @@ class KernelPlan(Brief):
 
     @property
     def loops(self) -> LoopAst:
-        """The loops of all places."""
-        return Block(tuple(Marked(place.name, place.loops) for place in self.places))
+        """The loops of all places, and of the launch that follows."""
+        own = (Marked(place.name, place.loops) for place in self.places)
+        after = (Marked(group.title, group.place.loops) for group in self.groups)
+        return Block((*own, *after))
