@@ -3,13 +3,13 @@
 1. What a block of a group does is a shape: how many numbers of parts and levels of folds there are,
    and who shares results. Its tile program is synchronised and proved like a kernel's
    (`polygen.poly.follow_program`, `polygen.poly.follow_map`).
+   Rows whose keys are in parts have one of their own (`polygen.lower.follow_keys`).
 2. Each statement gets its leaf. A level settles what is computed of its results alone; what later
    statements read of that lasts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
@@ -17,6 +17,7 @@ from polygen.errors import VerifyError
 from polygen.frontend.dtypes import BOOL
 from polygen.frontend.program import Fold, Pointwise
 from polygen.lower.cover import is_covering
+from polygen.lower.follow_keys import Derive, keys_launch, mapped
 from polygen.lower.follow_work import (
     CombineParts,
     Held,
@@ -26,10 +27,9 @@ from polygen.lower.follow_work import (
     Walk,
 )
 from polygen.lower.launch import Following, Parts, Results
-from polygen.lower.plan import GroupPlan, KernelPlan, Leaf, Place
+from polygen.lower.plan import GroupPlan, KernelPlan, Leaf, Place, Work
 from polygen.lower.synchronise import placed
 from polygen.lower.verify import calls
-from polygen.poly.derive_syncs import Synchronised
 from polygen.poly.folds import Split
 from polygen.poly.follow_map import FollowTree, map_follow
 from polygen.poly.follow_program import (
@@ -42,11 +42,8 @@ from polygen.poly.follow_program import (
     parts_of,
 )
 from polygen.poly.row_passes import split_for
-from polygen.poly.tile_program import TileProgram
 from polygen.poly.tile_tree import leaves as tree_leaves
 from polygen.poly.whole_rows import Rows
-
-Derive = Callable[[TileProgram], Synchronised]
 
 
 def follow(plan: KernelPlan, derived: Derive) -> KernelPlan:
@@ -61,15 +58,32 @@ def follow(plan: KernelPlan, derived: Derive) -> KernelPlan:
             program says.
     """
     after = plan.following
-    wanted = [] if after is None else [group for group in after.groups if not group.merged]
-    if after is None or not wanted:
+    if after is None:
         return plan
-    split = split_for(plan.program, in_tile=is_covering(plan.schedule))
-    groups = tuple(_Group(plan, after, group, split).plan(derived) for group in wanted)
+    groups = tuple(_group(plan, after, group, derived) for group in after.groups)
     for group in groups:
         check_calls(plan, group)
     proofs = dict.fromkeys(proof for group in groups for proof in group.tree.proofs)
     return replace(plan, groups=groups, proofs=(*plan.proofs, *proofs))
+
+
+def _group(plan: KernelPlan, after: Following, group: Results, derived: Derive) -> GroupPlan:
+    """The tree of a group, its leaves, and who runs them."""
+    warps = after.threads // after.lanes
+    if group.merged:
+        tree, found = keys_launch(plan, after, derived)
+    else:
+        own = _Group(plan, group, split_for(plan.program, in_tile=is_covering(plan.schedule)))
+        tree, found = _mapped(own.shape(warps, after.lanes), derived), own.leaves(warps)
+    name = tree.place.place.name
+    place = Place(name, 0, warps, warps, False, WARP, 0, tree.place.loops())
+    syncs = placed(tree.synchronised, {})
+    bars = {one.sync.wait: one for one in syncs}
+    for leaf in tree.synchronised.leaves:
+        found.append(Leaf(leaf.name, "bar", "block", leaf.loops, bars[leaf.name]))
+    order = tree_leaves(tree.synchronised.tree)
+    found.sort(key=lambda leaf: order.index(leaf.statement))
+    return GroupPlan(group, tree, tuple(replace(leaf, place=name) for leaf in found), place, syncs)
 
 
 def check_calls(plan: KernelPlan, group: GroupPlan) -> None:
@@ -97,13 +111,14 @@ def _mapped(shape: FollowShape, derived: Derive) -> FollowTree:
 def forget() -> None:
     """Forget the trees that were proved in this process."""
     _mapped.cache_clear()
+    mapped.cache_clear()
 
 
 class _Group:
     """One group of results."""
 
-    def __init__(self, plan: KernelPlan, after: Following, group: Results, split: Split) -> None:
-        self.plan_of, self.after, self.group = plan, after, group
+    def __init__(self, plan: KernelPlan, group: Results, split: Split) -> None:
+        self.group = group
         self.shared = group.lanes > 1
         self.rows: Rows | None = None
         if group.rows:
@@ -118,38 +133,25 @@ class _Group:
             found.append((Held(fold, one.monoid), one.parts))
         self.later = _levels(self.rows) if self.rows else ()
 
-    def plan(self, derived: Derive) -> GroupPlan:
-        """Its tree, its leaves, and who runs them."""
-        warps = self.after.threads // self.after.lanes
-        shape = FollowShape(
+    def shape(self, warps: int, lanes: int) -> FollowShape:
+        """What a block does."""
+        return FollowShape(
             len(self.parts),
             len(self.later),
             warps,
-            self.after.lanes,
+            lanes,
             self.shared,
             rows=self.rows is not None,
             written=self.rows is not None and bool(self.rows.outputs),
             stored=bool(self.group.outputs),
         )
-        tree = _mapped(shape, derived)
-        loops = tree.place.loops()
-        place = Place(tree.place.place.name, 0, warps, warps, False, WARP, 0, loops)
-        syncs = placed(tree.synchronised, {})
-        own = {one.sync.wait: one for one in syncs}
-        bars = [
-            Leaf(leaf.name, "bar", "block", leaf.loops, own[leaf.name], place.name)
-            for leaf in tree.synchronised.leaves
-        ]
-        order = tree_leaves(tree.synchronised.tree)
-        found = (*self._leaves(place.name, warps), *bars)
-        leaves = tuple(sorted(found, key=lambda leaf: order.index(leaf.statement)))
-        return GroupPlan(self.group, tree, leaves, place, syncs)
 
-    def _leaves(self, place: str, warps: int) -> list[Leaf]:
+    def leaves(self, warps: int) -> list[Leaf]:
+        """Of its statements."""
         found: list[Leaf] = []
 
-        def add(statement: str, op: str, loops: tuple[str, ...], work: object) -> None:
-            found.append(Leaf(statement, op, "threads", loops, work, place))  # type: ignore[arg-type]
+        def add(statement: str, op: str, loops: tuple[str, ...], work: Work) -> None:
+            found.append(Leaf(statement, op, "threads", loops, work))
 
         known: tuple[str, ...] = ()
         every = [tuple(held for same in self.parts.values() for held, _ in same)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Dim, Fold, Pointwise
 from polygen.lower.launch import Parts
+from polygen.lower.scan_work import PartStore, Scan
 from polygen.poly.whole_rows import Rows
 
 
@@ -121,3 +122,18 @@ class StoreResults:
     outputs: tuple[str, ...]
     extents: tuple[Dim, ...]
     shared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MergeKeys:
+    """Parts of the keys of a row -> registers, and those -> results.
+
+    Attributes:
+        store: where the kernel has put them, and what is computed of a row.
+        scan: the states, and what a part is worth.
+        what: "reference", "states" or "sum".
+    """
+
+    store: PartStore
+    scan: Scan
+    what: str

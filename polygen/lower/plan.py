@@ -23,7 +23,7 @@ from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import MatrixLayout
 from polygen.hardware.swizzle import Swizzle
-from polygen.lower.follow_work import CombineParts, Meet, Settle, StoreResults, Walk
+from polygen.lower.follow_work import CombineParts, Meet, MergeKeys, Settle, StoreResults, Walk
 from polygen.lower.fragments import Make
 from polygen.lower.launch import Argument as Argument
 from polygen.lower.launch import Following as Following
@@ -90,6 +90,7 @@ Work: TypeAlias = (
     | Make
     | Meet
     | Meeting
+    | MergeKeys
     | Move
     | Nothing
     | PartStore
@@ -243,6 +244,8 @@ class GroupPlan:
     def title(self) -> str:
         """Which results, in words."""
         over = " x ".join(map(str, self.group.extents)) or "one"
+        if self.group.merged:
+            return f"the launch that follows, {over} row(s) whose keys are in parts"
         return f"the launch that follows, {over} result(s) of {', '.join(self.group.folds)}"
 
 

@@ -34,7 +34,7 @@ from polygen.poly.tile_program import TileProgram
 from polygen.poly.versions import TileModel
 
 _OUT = isl.dim_type.out
-_WHERE = "the launch that follows"
+WHERE = "the launch that follows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,11 @@ class FollowTree:
     """A tile program of a launch that follows, synchronised and proved.
 
     Attributes:
-        shape: what it does.
         synchronised: the program, with what orders it.
         place: what the warps of a block run.
         proofs: of that text.
     """
 
-    shape: FollowShape
     synchronised: Synchronised
     place: PlaceTree
     proofs: tuple[Proof, ...]
@@ -77,12 +75,29 @@ def map_follow(
             does not do what the program says; with an instance.
     """
     program = follow_program(shape)
-    visits = check_visits(shape, program)
+    return proved(program, check_visits(shape, program), derived)
+
+
+def proved(
+    program: TileProgram,
+    visits: tuple[Proof, ...],
+    derived: Callable[[TileProgram], Synchronised],
+) -> FollowTree:
+    """The tree of a program, synchronised and proved.
+
+    Args:
+        program: the statements of a block.
+        visits: what was proved of them.
+        derived: what synchronises a tile program.
+
+    Raises:
+        VerifyError: what would be emitted does not do what the program says; with an instance.
+    """
     synchronised = derived(program)
     (place,) = place_trees(program, synchronised.tree, synchronised.leaves)
-    proved = refine(_emitted(synchronised, place))
-    proofs = (*visits, *(replace(proof, subject=_WHERE) for proof in proved))
-    return FollowTree(shape, synchronised, place, proofs)
+    of_text = refine(_emitted(synchronised, place))
+    proofs = (*visits, *(replace(proof, subject=WHERE) for proof in of_text))
+    return FollowTree(synchronised, place, proofs)
 
 
 def _emitted(synchronised: Synchronised, place: PlaceTree) -> Emitted:
@@ -107,51 +122,60 @@ def check_visits(shape: FollowShape, program: TileProgram) -> tuple[Proof, ...]:
     visits += [("row", walk, ELEMENTS) for walk in shape.walks]
     for buffer, statement, count in visits:
         wanted = model.set(f"{buffer}[p] : 0 <= p < {count}")
-        _check_once(model.reads[buffer].get(statement), wanted, statement)
+        check_once(model.reads[buffer].get(statement), wanted, statement)
     for level in range(shape.levels):
         given, warps = f"given_{level}", f"0 <= o < {shape.warps}"
         takers = f"0 <= {WARP} < {shape.warps if shape.rows else 1}"
         wanted = model.set(f"{given}[{WARP},o] : {takers} and {warps}")
         taken = model.reads[given].get(f"take_{level}")
-        _check_once(None if taken is None else _by_taker(taken), wanted, f"take_{level}")
+        check_once(taken, wanted, f"take_{level}", by_warp=True)
         gives = model.writes[given].get(f"give_{level}")
-        _check_once(gives, model.set(f"{given}[o] : {warps}"), f"give_{level}")
+        check_once(gives, model.set(f"{given}[o] : {warps}"), f"give_{level}")
     if shape.stored:
         each = 1 if shape.shared else shape.lanes
         stored = model.set(f"result[l] : 0 <= l < {each}")
-        _check_once(model.writes["result"].get("store"), stored, "store")
+        check_once(model.writes["result"].get("store"), stored, "store")
         check_results(each)
     if shape.written:
         wanted = model.set(f"element[p] : 0 <= p < {ELEMENTS}")
-        _check_once(model.writes["element"].get("elements"), wanted, "elements")
+        check_once(model.writes["element"].get("elements"), wanted, "elements")
     check_lanes(shape.lanes)
     return (
-        Proof("every part is combined once, and every warp's result taken once", _WHERE),
-        Proof("every result is stored once, and every element of a row visited once", _WHERE),
+        Proof("every part is combined once, and every warp's result taken once", WHERE),
+        Proof("every result is stored once, and every element of a row visited once", WHERE),
     )
 
 
-def _by_taker(reads: isl.Map) -> isl.Map:
-    """Whose result is taken, with who takes it."""
-    agent = reads.domain().identity()
-    agent = agent.project_out(_OUT, 1, agent.dim(_OUT) - 1).reset_tuple_id(_OUT)
-    name = reads.get_tuple_name(_OUT)
-    return agent.flat_range_product(reads.reset_tuple_id(_OUT)).set_tuple_name(_OUT, name)
+def check_once(
+    access: isl.Map | None, wanted: isl.Set, statement: str, *, by_warp: bool = False
+) -> None:
+    """Everything wanted is met by one instance of a statement, and nothing else by any.
 
+    Args:
+        access: instance -> cell; None where the statement accesses nothing.
+        wanted: the cells.
+        statement: its name.
+        by_warp: whether every warp has to meet them: `wanted` are warps and cells.
 
-def _check_once(access: isl.Map | None, wanted: isl.Set, statement: str) -> None:
-    """Everything wanted is met by one instance of a statement, and nothing else by any."""
+    Raises:
+        VerifyError: with what is left out, or is not wanted.
+    """
     if access is None:
-        raise VerifyError(f"{statement} visits nothing", where=_WHERE)
+        raise VerifyError(f"{statement} visits nothing", where=WHERE)
+    if by_warp:
+        agent = access.domain().identity()
+        agent = agent.project_out(_OUT, 1, agent.dim(_OUT) - 1).reset_tuple_id(_OUT)
+        name = access.get_tuple_name(_OUT)
+        access = agent.flat_range_product(access.reset_tuple_id(_OUT)).set_tuple_name(_OUT, name)
     met = access.range()
     for claim, rest in (
         ("is left out", wanted.subtract(met)),
         ("is visited, and is not there", met.subtract(wanted)),
     ):
         if not rest.is_empty():
-            raise VerifyError(f"{statement}: {isl.sample_point(rest)} {claim}", where=_WHERE)
+            raise VerifyError(f"{statement}: {isl.sample_point(rest)} {claim}", where=WHERE)
     if not access.is_injective():
-        raise VerifyError(f"{statement} visits something twice", where=_WHERE)
+        raise VerifyError(f"{statement} visits something twice", where=WHERE)
 
 
 @lru_cache(maxsize=8)
@@ -174,7 +198,7 @@ def check_results(each: int, formula: str = "") -> None:
     if not (made.is_injective() and made.range().is_equal(
         isl.Set("[results] -> { [r] : 0 <= r < results }")
     )):  # fmt: skip
-        raise VerifyError(f"{own} is not every result once", where=_WHERE)
+        raise VerifyError(f"{own} is not every result once", where=WHERE)
 
 
 @lru_cache(maxsize=8)
@@ -192,4 +216,4 @@ def check_lanes(lanes: int, formula: str = OWN) -> None:
         f"{{ [first,lane] -> [first,p] : p = {formula.format('first')} and 0 <= lane < {lanes} }}"
     )
     if not made.is_injective():
-        raise VerifyError(f"{formula}: two lanes visit one", where=_WHERE)
+        raise VerifyError(f"{formula}: two lanes visit one", where=WHERE)

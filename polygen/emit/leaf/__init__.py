@@ -16,6 +16,7 @@ from polygen.emit.leaf import (  # noqa: F401 - importing registers
     locate,
     make_fragments,
     mbarrier,
+    merge_keys,
     move_cp_async,
     move_staged,
     move_threads,

@@ -11,6 +11,7 @@ import pytest
 from polygen.errors import VerifyError
 from polygen.poly import ast
 from polygen.poly.emitted import Emitted
+from polygen.poly.follow_keys import KeysShape, check_keys, keys_program, map_keys
 from polygen.poly.follow_map import (
     FollowTree,
     check_lanes,
@@ -27,11 +28,12 @@ from polygen.poly.tile_tree import leaves, steps, without
 OWN = FollowShape(1, 0, 8, 32, shared=False)  # a result for every lane
 SHARED = FollowShape(2, 0, 8, 32, shared=True)  # one for a block, of two numbers of parts
 ROWS = FollowShape(1, 1, 8, 32, shared=True, rows=True, written=True)
+KEYS = KeysShape(4, 32, referenced=True, states=True)  # rows whose keys are in parts
 
 
 @cache
-def tree(shape: FollowShape) -> FollowTree:
-    return map_follow(shape)
+def tree(shape: FollowShape | KeysShape) -> FollowTree:
+    return map_keys(shape) if isinstance(shape, KeysShape) else map_follow(shape)
 
 
 def text(old: str, new: str) -> Callable[[Emitted], Emitted]:
@@ -99,6 +101,16 @@ BROKEN = {
     ),
     "elements before their results": (ROWS, moved("elements", "finish_1")),
     "terms before the results that they use": (ROWS, moved("walk_1", "finish_0")),
+    "a part of the sums left out": (
+        KEYS,
+        text("fold_q < fold_parts_0; results", "fold_q < -1 + fold_parts_0; results"),
+    ),
+    "parts of the reference in another order": (
+        KEYS,
+        text("merge_reference[fold_q] -> [(fold_q)]", "merge_reference[fold_q] -> [(-fold_q)]"),
+    ),
+    "states before their reference": (KEYS, moved("merge_states", "merge_reference")),
+    "columns before the states": (KEYS, moved("results", "begin_states")),
 }
 
 
@@ -143,6 +155,24 @@ def test_programs_that_leave_something_out_are_refused(
         check_visits(shape, change(program))
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (bounds("merge_sum", "fold_q < fold", "fold_q < -1 + fold"), r"merge_sum.*left out"),
+        (bounds("merge_reference", "0 <= fold_q", "1 <= fold_q"), r"merge_reference.*left out"),
+        (bounds("merge_states", "0 <= fold_q", "warp <= 2 and 0 <= fold_q"), r"states.*left out"),
+        (bounds("results", "mod 128 = 32*warp", "mod 32 = 0"), "results visits something twice"),
+    ],
+)
+def test_programs_of_keys_that_leave_something_out_are_refused(
+    change: Callable[[TileProgram], TileProgram], message: str
+) -> None:
+    program = keys_program(KEYS)
+    check_keys(KEYS, program)
+    with pytest.raises(VerifyError, match=message):
+        check_keys(KEYS, change(program))
+
+
 def test_formulas_of_lanes_are_proved() -> None:
     check_results(32)
     check_results(1)
@@ -161,6 +191,7 @@ def test_barriers_say_what_they_are_for() -> None:
 
 
 def test_loops_are_those_of_the_text() -> None:
+    assert not tree(KEYS).synchronised.syncs  # no warp gives another anything
     loops = ast.text(tree(SHARED).place.loops())
     assert "for fold_q = (32 * warp); (fold_q < fold_parts_1); += 256:\n  combine_0_1" in loops
     assert "if (warp == 0):\n  # fold_w\n  for fold_w = 0; (fold_w <= 7)" in loops
