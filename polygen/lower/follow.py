@@ -30,6 +30,7 @@ from polygen.lower.launch import Following, Parts, Results
 from polygen.lower.plan import GroupPlan, KernelPlan, Leaf, Place, Work
 from polygen.lower.synchronise import placed
 from polygen.lower.verify import calls
+from polygen.poly.ast import LoopAst
 from polygen.poly.folds import Split
 from polygen.poly.follow_map import FollowTree, map_follow
 from polygen.poly.follow_program import (
@@ -41,6 +42,7 @@ from polygen.poly.follow_program import (
     combining,
     parts_of,
 )
+from polygen.poly.place_trees import PlaceTree
 from polygen.poly.row_passes import split_for
 from polygen.poly.tile_tree import leaves as tree_leaves
 from polygen.poly.whole_rows import Rows
@@ -76,7 +78,7 @@ def _group(plan: KernelPlan, after: Following, group: Results, derived: Derive) 
         own = _Group(plan, group, split_for(plan.program, in_tile=is_covering(plan.schedule)))
         tree, found = _mapped(own.shape(warps, after.lanes), derived), own.leaves(warps)
     name = tree.place.place.name
-    place = Place(name, 0, warps, warps, False, WARP, 0, tree.place.loops())
+    place = Place(name, 0, warps, warps, False, WARP, 0, _loops(tree.place))
     syncs = placed(tree.synchronised, {})
     bars = {one.sync.wait: one for one in syncs}
     for leaf in tree.synchronised.leaves:
@@ -108,10 +110,17 @@ def _mapped(shape: FollowShape, derived: Derive) -> FollowTree:
     return map_follow(shape, derived)
 
 
+@lru_cache(maxsize=64)
+def _loops(place: PlaceTree) -> LoopAst:
+    """The loops of a text, generated once in a process."""
+    return place.loops()
+
+
 def forget() -> None:
     """Forget the trees that were proved in this process."""
     _mapped.cache_clear()
     mapped.cache_clear()
+    _loops.cache_clear()
 
 
 class _Group:
