@@ -24,6 +24,7 @@ from polygen.hardware.device import Device
 from polygen.invariance import check_class, sums_of
 from polygen.lower.build import lower
 from polygen.lower.cover import is_covering
+from polygen.lower.follow import follow
 from polygen.lower.memory import memory, needed
 from polygen.lower.plan import KernelPlan
 from polygen.lower.resources import resources
@@ -149,10 +150,16 @@ def _generate(
     if program.invariant:
         own = sums_of(decided, instruction, found.prospect.matched)
         check_class(tree.sums, program, sums or own.text)
-    plan = verify(lower(program, tree, decided, instruction, device))
+    plan = follow(verify(lower(program, tree, decided, instruction, device)), synchronised)
     if copy is not None:
         plan = replace(plan, realign=copy, proofs=(*plan.proofs, *prove_copy()))
+    tree = _with_groups(tree, plan)
     return Passes(asked, found.model, tree, plan, emit(plan, command), origin, command)
+
+
+def _with_groups(tree: ScheduleTree, plan: KernelPlan) -> ScheduleTree:
+    """The trees of the launch that follows beside those of the kernel, for people to look at."""
+    return replace(tree, after=tuple((group.title, group.tree) for group in plan.groups))
 
 
 def _mapped(
@@ -254,7 +261,8 @@ def _chain(
     """All passes of a chain of products."""
     decided = decide_chain(program, device, schedule, skip, sizes)
     model, tree, plan = map_and_lower(program, device, decided, synchronised)
-    plan = verify(plan)
+    plan = follow(verify(plan), synchronised)
+    tree = _with_groups(tree, plan)
     return Passes(program, model, tree, plan, emit(plan, command), decided.origin, command)
 
 

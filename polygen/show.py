@@ -6,7 +6,7 @@ from polygen.chained import is_chain, matched
 from polygen.decide import candidates
 from polygen.frontend.program import Program
 from polygen.hardware.cost_parameters import cost_parameters
-from polygen.lower.plan import KernelPlan, Leaf, Place
+from polygen.lower.plan import GroupPlan, KernelPlan, Leaf, Place
 from polygen.lower.promoting import Promote
 from polygen.lower.result_work import Finish
 from polygen.lower.scan_work import Scan
@@ -83,6 +83,7 @@ def show_plan(plan: KernelPlan, origin: str) -> str:
         ("resources", [str(plan.resources)]),
         ("proofs", [str(proof) for proof in plan.proofs]),
         *((f"loops of the {p.name}", ast.text(p.loops).splitlines()) for p in plan.places),
+        *((group.title, _group(group)) for group in plan.groups),
     ]
     return "\n".join(
         line
@@ -300,6 +301,13 @@ def _compute_lines(statements: tuple[Compute, ...]) -> list[str]:
         arguments = ", ".join(a if isinstance(a, str) else repr(a) for a in statement.args)
         lines.append(f"{statement.result} = {statement.function}({arguments})  ({statement.dtype})")
     return lines
+
+
+def _group(group: GroupPlan) -> list[str]:
+    """What blocks of the launch that follows do."""
+    loops = ast.text(group.place.loops).splitlines()
+    who = f"{group.place.warps} warps of a block"
+    return [who, *(line for placed in group.syncs for line in _barrier(placed)), *loops]
 
 
 def _barrier(placed: Placed) -> list[str]:

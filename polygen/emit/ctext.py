@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from polygen.emit.doubles import double_literal, in_double
@@ -17,7 +18,7 @@ from polygen.emit.functions import (
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.dtypes import S32
 from polygen.frontend.expansion import applied, expand
-from polygen.poly.ast import Binary, Block, Call, Const, Expr, For, If, LoopAst, Marked
+from polygen.poly.ast import Binary, Block, Call, Const, Expr, If, LoopAst, Marked
 from polygen.poly.pointwise import Compute
 
 INDENT = "  "
@@ -47,7 +48,15 @@ def _bare(text: str) -> str:
     return text[1:-1]
 
 
-def loops(node: LoopAst, comments: dict[str, str], depth: int, unroll: bool = True) -> list[str]:
+def loops(
+    node: LoopAst,
+    comments: dict[str, str],
+    depth: int,
+    unroll: bool = True,
+    *,
+    counting: str = "int",
+    together: Mapping[str, int] = MappingProxyType({}),
+) -> list[str]:
     """The loop nest as lines of C.
 
     Args:
@@ -56,34 +65,37 @@ def loops(node: LoopAst, comments: dict[str, str], depth: int, unroll: bool = Tr
         depth: indentation.
         unroll: loops whose number of iterations is known. One thread that waits in each iteration
             has nothing to gain, and every iteration's addresses would take registers of their own.
+        counting: the C type of iterators.
+        together: iterator -> how many iterations of its loop are unrolled, of loops whose number of
+            iterations is not known.
     """
     pad = INDENT * depth
+    more: dict[str, Any] = {"unroll": unroll, "counting": counting, "together": together}
     if isinstance(node, Call):
         arguments = ", ".join(_bare(index(argument)) for argument in node.arguments)
         return [f"{pad}{node.statement}({arguments});"]
     if isinstance(node, Block):
-        return [line for child in node.children for line in loops(child, comments, depth, unroll)]
+        return [line for child in node.children for line in loops(child, comments, depth, **more)]
     if isinstance(node, Marked):
         head = [f"{pad}// {comments[node.name]}"] if node.name in comments else []
-        return head + loops(node.body, comments, depth, unroll)
+        return head + loops(node.body, comments, depth, **more)
     if isinstance(node, If):
         lines = [
             f"{pad}if ({_bare(index(node.condition))}) {{",
-            *loops(node.then, comments, depth + 1, unroll),
+            *loops(node.then, comments, depth + 1, **more),
         ]
         if node.otherwise is not None:
-            lines += [f"{pad}}} else {{", *loops(node.otherwise, comments, depth + 1, unroll)]
+            lines += [f"{pad}}} else {{", *loops(node.otherwise, comments, depth + 1, **more)]
         return [*lines, f"{pad}}}"]
-    return _for(node, comments, depth, unroll)
-
-
-def _for(node: For, comments: dict[str, str], depth: int, unroll: bool) -> list[str]:
-    pad = INDENT * depth
     name, first = node.iterator, _bare(index(node.first))
-    head = [f"{pad}#pragma unroll" + ("" if node.unroll and unroll else " 1")]
+    head = [
+        f"{pad}#pragma unroll" + ("" if node.unroll and unroll else f" {together.get(name, 1)}")
+    ]
     step = f"++{name}" if node.step == 1 else f"{name} += {node.step}"
-    head.append(f"{pad}for (int {name} = {first}; {_bare(index(node.condition))}; {step}) {{")
-    return [*head, *loops(node.body, comments, depth + 1, unroll), f"{pad}}}"]
+    head.append(
+        f"{pad}for ({counting} {name} = {first}; {_bare(index(node.condition))}; {step}) {{"
+    )
+    return [*head, *loops(node.body, comments, depth + 1, **more), f"{pad}}}"]
 
 
 def pointwise(

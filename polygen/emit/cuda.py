@@ -17,7 +17,6 @@ from typing import Any
 from polygen.emit import tile_domain
 from polygen.emit.conditions import refusals
 from polygen.emit.environment import environment
-from polygen.emit.fold_rows import kept_declared
 from polygen.emit.following import combining
 from polygen.emit.instructions import copies, instructions
 from polygen.emit.key_bounds import key_bounds
@@ -33,6 +32,7 @@ from polygen.emit.leaf.tally import elements, tally_helpers, tally_tensors
 from polygen.emit.leaves import extent_names, matrix_coordinates, size_name
 from polygen.emit.places import places
 from polygen.emit.row_groups import count, declared, find, of_group
+from polygen.emit.row_places import kept_declared
 from polygen.emit.source import KernelSource
 from polygen.hardware.device import Device
 from polygen.lower.fragments import Make

@@ -18,8 +18,6 @@ from polygen.lower.result_work import FoldPart
 from polygen.poly.folds import Split
 from polygen.poly.row_passes import split_for
 
-UNROLLED = 8  # parts that are on their way to a thread
-
 
 def split_of(plan: KernelPlan) -> Split:
     """The parts of a plan's program: what its kernel does, and what follows."""

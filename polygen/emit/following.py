@@ -1,41 +1,32 @@
 """The launch that follows a kernel's: parts of folds -> results, and what comes of them.
 
-The lanes of a warp have a result each, or share one where it has all parts; the warps of a block
-share the parts of their results: warp w takes every so many, from the w-th on, in the order of
-their numbers. The first warp combines what they have, warp after warp, and does what the program
-computes from results. Results that elements of their own row use have a block each
-(`polygen.emit.fold_rows`). So have rows of chains whose keys are in parts
-(`polygen.emit.key_parts`).
+The blocks of each group of results run the leaves and loops of its tile program, which is derived
+and proved as the kernel's own (`polygen.lower.follow`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from polygen.emit.ctext import definition, pointwise
-from polygen.emit.fold_rows import row_results
-from polygen.emit.folds import (
-    UNROLLED,
-    array_text,
-    combined,
-    counts_text,
-    exchanged,
-    extent_text,
-    identities,
-    result_address,
-    split_of,
-    stored,
-)
-from polygen.emit.key_parts import merged_rows
+from polygen.emit.ctext import definition, loops
+from polygen.emit.folds import counts_text, extent_text, split_of
+from polygen.emit.leaf import render
+from polygen.emit.leaf.finish_folds import finish_lines
+from polygen.emit.leaf.merge_keys import merge_helpers, row_of_keys
 from polygen.emit.leaf.tally import tally_monoids
+from polygen.emit.leaf.walk_row import walk_lines
 from polygen.emit.leaves import size_name
 from polygen.emit.names import c_name
+from polygen.emit.row_places import coordinates
 from polygen.frontend.monoids import MONOIDS
-from polygen.frontend.program import Access, Constant, Dim, Extent, Pointwise
-from polygen.lower.launch import Following, Results, workspace_argument
-from polygen.lower.plan import KernelPlan
-from polygen.poly.pointwise import Compute
+from polygen.lower.follow_work import Settle, Walk
+from polygen.lower.key_parts import AFTER
+from polygen.lower.launch import workspace_argument
+from polygen.lower.plan import GroupPlan, KernelPlan
+from polygen.poly.follow_program import ELEMENT, ELEMENTS, PART, result_of
+
+# Parts, and elements, that are on their way to a thread.
+_TOGETHER, _OF_KEYS = {PART: 8, ELEMENT: 4}, {PART: 4}
 
 
 def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
@@ -65,9 +56,13 @@ def combining(plan: KernelPlan) -> tuple[list[str], list[str]]:
                 "}",
             ]
         helpers += definition(lambda *v, m=monoid: (m.finish(*v),), left)[2]
-    if plan.following is not None:
-        for group in plan.following.groups:
-            helpers += _lines(plan, plan.following, group)[1]
+    for group in plan.groups:
+        for one in group.leaves:
+            if isinstance(one.work, Settle):
+                helpers += finish_lines(one.work)[1]
+            if isinstance(one.work, Walk):
+                helpers += walk_lines(plan, one.work)[1]
+    helpers += merge_helpers(plan)
     return lines, list(dict.fromkeys(helpers))
 
 
@@ -77,15 +72,19 @@ def following(plan: KernelPlan) -> dict[str, Any] | None:
     if after is None:
         return None
     lines = ["long long fold_block = blockIdx.x;"]
+    lines.append(
+        f"const int lane = threadIdx.x % {after.lanes}, warp = threadIdx.x / {after.lanes};"
+    )
     blocks = []
-    for number, group in enumerate(after.groups):
+    for number, own in enumerate(plan.groups):
+        group = own.group
         each = after.results(group)
         blocks.append(f"(({extent_text(group.extents)} + {each - 1}) / {each})")
-        inside = _lines(plan, after, group)[0]
-        if number == len(after.groups) - 1:
+        inside = _lines(plan, own)
+        if number == len(plan.groups) - 1:
             lines += inside
             continue
-        lines += [f"if (fold_block < {blocks[-1]}) {{", *(f"  {line}" for line in inside)]
+        lines += [f"if (fold_block < {blocks[-1]}) {{", *(_deeper(line) for line in inside)]
         lines += ["  return;", "}", f"fold_block -= {blocks[-1]};"]
     elements = [
         f"{parts.components} * ({counts_text(parts)}) * ({extent_text(parts.results)})"
@@ -103,117 +102,30 @@ def following(plan: KernelPlan) -> dict[str, Any] | None:
     }
 
 
-def _lines(plan: KernelPlan, after: Following, group: Results) -> tuple[list[str], list[str]]:
-    """The results of a block of a group, with the helpers that they call."""
+def _deeper(line: str) -> str:
+    return line if line.startswith("#") else f"  {line}"
+
+
+def _lines(plan: KernelPlan, own: GroupPlan) -> list[str]:
+    """The results of a block: what it has, the leaves of its tile program, and its loops."""
+    group, together = own.group, _TOGETHER
     if group.merged:
-        return merged_rows(plan, group)
-    if group.rows:
-        return row_results(plan, after, group)
-    return _results(plan, after, group), _finished(plan, group)[1]
-
-
-def _results(plan: KernelPlan, after: Following, group: Results) -> list[str]:
-    """The results of a block: parts combined by its warps, then by its first one."""
-    width, each = after.lanes, after.results(group)
-    warps, shared = after.threads // width, group.lanes > 1
-    lane, warp = f"threadIdx.x % {width}", f"threadIdx.x / {width}"
-    own = "fold_block" if each == 1 else f"fold_block * {each} + {lane}"
-    first, step = (warp, warps) if not shared else ("threadIdx.x", after.threads)
-    lines = [
-        f"const long long fold_result = {own};",
-        f"const long long fold_results = {extent_text(group.extents)};",
-    ]
-    ends: list[str] = []
-    for fold in group.folds:
-        part = next(one for one in plan.epilogue.folds if one.value == fold)
-        given = zip(part.names, identities(part.monoid), strict=True)
-        arrays = [f"fold_from{at}" for at in range(len(part.names))]
-        reads = [f"__ldcg({array} + fold_q * fold_results)" for array in arrays]
-        met = [f"fold_{name}" for name in part.names]
-        lines += [
-            f"__shared__ float {', '.join(f'{name}[{warps}][{width}]' for name in met)};",
-            f"float {', '.join(f'{name} = {value}' for name, value in given)};",
-            "if (fold_result < fold_results) {",
-            *(
-                f"  const float* {array} = {array_text(plan, fold, at)} + fold_result;"
-                for at, array in enumerate(arrays)
-            ),
-            f"  const long long fold_parts = {counts_text(part.parts)};",
-            f"#pragma unroll {UNROLLED}",
-            f"  for (long long fold_q = {first}; fold_q < fold_parts; fold_q += {step})",
-            f"    {combined(part.monoid, part.names, reads)}",
-            "}",
+        lines, together = row_of_keys(plan, group), _OF_KEYS
+        for one in plan.leaves:
+            lines += render(plan, one, 0) if one.place == AFTER else []
+    else:
+        each = 1 if group.lanes > 1 else plan.device.warp_size
+        lines = [
+            f"const long long fold_result = {result_of(each)};",
+            f"const long long fold_results = {extent_text(group.extents)};",
         ]
-        if shared:
-            masks = [1 << bit for bit in range(group.lanes.bit_length() - 1)]
-            lines += exchanged(part.monoid, part.names, masks)
-        lines += [
-            f"{there}[{warp}][{lane}] = {name};"
-            for there, name in zip(met, part.names, strict=True)
-        ]
-        others = [f"{there}[fold_w][{lane}]" for there in met]
-        ends += [
-            "#pragma unroll",
-            f"for (int fold_w = 1; fold_w < {warps}; ++fold_w)",
-            f"  {combined(part.monoid, part.names, others)}",
-        ]
-    one = "threadIdx.x != 0" if shared else f"threadIdx.x >= {width}"
-    lines += ["__syncthreads();", f"if ({one} || fold_result >= fold_results) return;"]
-    return lines + ends + _finished(plan, group)[0]
-
-
-def _finished(plan: KernelPlan, group: Results) -> tuple[list[str], list[str]]:
-    """Parts all combined -> results, and what is computed from them; with the helpers."""
-    split = split_of(plan)
-    folds = {one.value: one for one in plan.epilogue.folds}
-    names: dict[str, str] = {}
-    lines, helpers = [], []
-    for fold in group.folds:
-        components = folds[fold].names
-        finish = MONOIDS[folds[fold].monoid].finish
-        body, (value,), needs = definition(
-            lambda *values, finish=finish: (finish(*values),), components, f"{fold}_"
-        )
-        lines += body
-        helpers += needs
-        names[fold] = value
-    statements = [s for s in split.after if s.name in group.after]
-    written = {name: f"{name}_result" for name in group.outputs}
-    lines += [f"float {name};" for name in written.values()]
-    computed, needs_of = pointwise(
-        tuple(_computed(s, names) for s in statements), names, written, fast=False
-    )
-    lines += computed
-    helpers += needs_of
-    tensors = plan.program.tensors
-    if group.extents and any(len(tensors[name].dims) > 1 for name in written):
-        lines += _coordinates(group.extents)
-    for name, value in written.items():
-        place = result_address(tensors[name], group.extents)
-        lines.append(f"*({place}) = {stored(tensors[name].dtype, value)};")
-    return lines, helpers
-
-
-def _computed(statement: Pointwise, names: dict[str, str]) -> Compute:
-    """A statement over results; sizes become numbers under names of their own."""
-    args: list[str | float] = []
-    for arg in statement.args:
-        if isinstance(arg, Constant):
-            args.append(arg.value)
-        elif isinstance(arg, Extent):
-            names[str(arg)] = f"(float)({extent_text(arg.dims)})"
-            args.append(str(arg))
-        else:
-            assert isinstance(arg, Access)
-            args.append(arg.name)
-    return Compute(statement.write.name, statement.function, tuple(args), statement.dtype)
-
-
-def _coordinates(extents: Sequence[Dim]) -> list[str]:
-    """Where a result is along its axes, the last fastest."""
-    lines, rest = [], "fold_result"
-    for at in reversed(range(len(extents))):
-        inside = f" % {size_name(extents[at])}" if at else ""
-        lines.append(f"const long long fold_at{at} = {rest}{inside};")
-        rest = f"{rest} / {size_name(extents[at])}"
-    return lines
+    walks = [one.work for one in own.leaves if isinstance(one.work, Walk)]
+    if walks:
+        rows = walks[0].rows
+        lines += coordinates("fold_result", [(at, rows.axes[at]) for at in rows.own])
+        inner = extent_text([rows.axes[at] for at in rows.inner])
+        lines.append(f"const long long {ELEMENTS} = {inner};")
+    for one in own.leaves:
+        lines += render(plan, one, 0)
+    lines.append("// The loops, generated by isl from the schedule tree.")
+    return lines + loops(own.place.loops, {}, 0, counting="long long", together=together)

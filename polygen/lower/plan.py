@@ -23,11 +23,13 @@ from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import MatrixLayout
 from polygen.hardware.swizzle import Swizzle
+from polygen.lower.follow_work import CombineParts, Meet, MergeKeys, Settle, StoreResults, Walk
 from polygen.lower.fragments import Make
 from polygen.lower.launch import Argument as Argument
 from polygen.lower.launch import Following as Following
 from polygen.lower.launch import Launch as Launch
 from polygen.lower.launch import MapAxis as MapAxis
+from polygen.lower.launch import Results
 from polygen.lower.promoting import Promote
 from polygen.lower.rest_work import Convert
 from polygen.lower.result_work import (
@@ -61,6 +63,7 @@ from polygen.lower.work import (
     Turn,
 )
 from polygen.poly.ast import Block, LoopAst, Marked
+from polygen.poly.follow_map import FollowTree
 from polygen.poly.frame import Frame
 from polygen.poly.key_tiles import KeyTiles
 from polygen.poly.legality import Proof
@@ -78,6 +81,7 @@ Work: TypeAlias = (
     Clear
     | Combine
     | Convert
+    | CombineParts
     | Copy
     | Epilogue
     | Fill
@@ -88,7 +92,9 @@ Work: TypeAlias = (
     | Load
     | Locate
     | Make
+    | Meet
     | Meeting
+    | MergeKeys
     | Move
     | Nothing
     | PartStore
@@ -98,12 +104,15 @@ Work: TypeAlias = (
     | RowStore
     | Scan
     | Send
+    | Settle
     | Signal
     | Skip
     | Store
+    | StoreResults
     | Stream
     | Tally
     | Turn
+    | Walk
     | Warm
 )
 _Work = TypeVar("_Work")
@@ -227,6 +236,25 @@ class Inside:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """What a block of the launch that follows does for one group of results."""
+
+    group: Results
+    tree: FollowTree
+    leaves: tuple[Leaf, ...]
+    place: Place
+    syncs: tuple[Placed, ...]
+
+    @property
+    def title(self) -> str:
+        """Which results, in words."""
+        over = " x ".join(map(str, self.group.extents)) or "one"
+        if self.group.merged:
+            return f"the launch that follows, {over} row(s) whose keys are in parts"
+        return f"the launch that follows, {over} result(s) of {', '.join(self.group.folds)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Resources:
     """What one thread block takes, before the compiler has its say."""
 
@@ -270,6 +298,7 @@ class KernelPlan(Brief):
     sums: Sums
     following: Following | None = None  # what makes results of parts of folds
     tile_domain: TileDomain | None = None  # the tiles that have products; None: all
+    groups: tuple[GroupPlan, ...] = ()  # what its blocks do
     realign: Realign | None = None  # the copy that goes before; `program` is that of what follows
     scores: Match | None = None  # of a chain, its first product; `match` is the second's
     scored: Pointwork | None = None  # of a chain, what is computed at every (row, key)
@@ -342,5 +371,7 @@ class KernelPlan(Brief):
 
     @property
     def loops(self) -> LoopAst:
-        """The loops of all places."""
-        return Block(tuple(Marked(place.name, place.loops) for place in self.places))
+        """The loops of all places, and of the launch that follows."""
+        own = (Marked(place.name, place.loops) for place in self.places)
+        after = (Marked(group.title, group.place.loops) for group in self.groups)
+        return Block((*own, *after))

@@ -23,6 +23,7 @@ from polygen.poly import ast
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.emitted import Emitted
 from polygen.poly.fills import ring_pieces
+from polygen.poly.follow_map import FollowTree
 from polygen.poly.fusion import Fusion
 from polygen.poly.kernel_parts import Epilogue, MainLoop, main_loop
 from polygen.poly.kernel_program import kernel_program
@@ -71,6 +72,8 @@ class ScheduleTree(Brief):
     panels: Panels  # what an epilogue moves by the copy engine
     sums: Sums  # in which order products add up
     domain: TileDomain | None = None  # the tiles that have products; None: all
+    # What blocks of the launch that follows do, each with which results they make.
+    after: tuple[tuple[str, FollowTree], ...] = ()
 
     def loops(self) -> ast.LoopAst:
         """The loops of the only place."""
@@ -83,7 +86,10 @@ class ScheduleTree(Brief):
         for tree in self.places:
             parts.append(f"# {tree.place.name}: tiles, with what synchronises them as statements")
             parts.append(isl.to_yaml(isl.Schedule(tree.text)))
-        return "\n".join([*parts, *(f"# {proof}" for proof in self.proofs)])
+        parts += [f"# {proof}" for proof in self.proofs]
+        for title, follows in self.after:
+            parts += [f"# {title}", str(follows)]
+        return "\n".join(parts)
 
 
 def map_program(

@@ -73,7 +73,7 @@ def test_scores_take_functions_of_one_instruction() -> None:
 BROKEN = {
     "parts that are worth what they are": [(": c_t6;", ": 1.0f;")],
     "states that are worth what they are": [("fold_result) * part);", "fold_result));")],
-    "a part that is left out": [("fold_parts = 1LL * ((T + 127) / 128);", "fold_parts = 1;")],
+    "a part that is left out": [("fold_parts_0 = 1LL * ((T + 127) / 128);", "fold_parts_0 = 1;")],
     "a tile that is visited twice": [("part * 2, k_tiles", "part * 1, k_tiles")],
     "a part without its last tile": [("- k_first, 2), 1)", "- k_first, 1), 1)")],
     "the parts of another row": [("part * fold_rows + (long", "part * 4 + (long")],

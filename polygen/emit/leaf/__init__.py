@@ -2,10 +2,12 @@
 
 from polygen.emit.leaf import (  # noqa: F401 - importing registers
     bar,
+    combine_folds,
     compute_copy,
     dots,
     elements,
     fill_threads,
+    finish_folds,
     finish_panels,
     fold_parts,
     groups,
@@ -14,6 +16,7 @@ from polygen.emit.leaf import (  # noqa: F401 - importing registers
     locate,
     make_fragments,
     mbarrier,
+    merge_keys,
     move_cp_async,
     move_staged,
     move_threads,
@@ -28,6 +31,7 @@ from polygen.emit.leaf import (  # noqa: F401 - importing registers
     store_parts,
     store_rows,
     tally,
+    walk_row,
 )
 from polygen.emit.leaf.table import kind_of, kinds, render
 

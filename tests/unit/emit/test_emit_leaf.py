@@ -79,6 +79,18 @@ def computed_plan(arch, schedule):
     return kernel.passes.plan
 
 
+def rows_plan():
+    """A kernel behind which rows are finished."""
+    fused = pg.fuse(lambda x, w: pg.softmax(x @ w.T), name="leaf")
+    schedule = UNUSUAL["registers"]
+    return fused.compile("bf16[M,K]", "bf16[N,K]", arch="sm_80", schedule=schedule).passes.plan
+
+
+def leaves_of(plan):
+    """Of the kernel, and of the launch that follows."""
+    return [*plan.leaves, *(leaf for group in plan.groups for leaf in group.leaves)]
+
+
 def covering_plan(arch, schedule):
     """A kernel whose tiles cover rows that several agents share."""
     fused = pg.fuse(lambda x, w: x @ w.T - (x @ w.T).max(axis=1, keepdims=True), name="leaf")
@@ -124,22 +136,24 @@ def plans():
     found = {name: plan_of(name) for name in KERNELS}
     found |= {name: computed_plan(*given) for name, given in COMPUTED.items()}
     found |= {"staged": staged_plan(), "chain": chain_plan(), "parts": chain_plan(few_rows(128))}
-    found |= {"beside": beside_plan(), "scaled": scaled_plan()}
+    found |= {"beside": beside_plan(), "rows": rows_plan(), "scaled": scaled_plan()}
     found |= {name: covering_plan(*given) for name, given in COVERING.items()}
     return found | {name: folding(schedule) for name, schedule in FOLDS.items()}
 
 
 def test_no_leaf_is_in_the_table_for_nothing(plans):
-    met = {(leaf.op, leaf.unit) for plan in plans.values() for leaf in plan.leaves}
+    met = {(leaf.op, leaf.unit) for plan in plans.values() for leaf in leaves_of(plan)}
     assert met == set(kinds())
 
 
 @pytest.mark.parametrize(
-    "name", [*KERNELS, *COMPUTED, *COVERING, "staged", "chain", "parts", "beside", "scaled", *FOLDS]
+    "name",
+    [*KERNELS, *COMPUTED, *COVERING, *FOLDS]
+    + ["staged", "chain", "parts", "beside", "rows", "scaled"],
 )
 def test_a_leaf_names_the_iterators_that_it_reads(plans, name):
     plan = plans[name]
-    for leaf in plan.leaves:
+    for leaf in leaves_of(plan):
         lines = render(plan, leaf, 0)
         head = next(line for line in lines if line.startswith(f"auto {leaf.statement} = "))
         parameters = head.partition("(")[2].partition(")")[0]
@@ -147,5 +161,5 @@ def test_a_leaf_names_the_iterators_that_it_reads(plans, name):
             continue  # called by leaves, with values
         given = [p for p in parameters.split(", ") if p]
         assert len(given) == len(leaf.loops), head
-        read = {p.removeprefix("int ") for p in given if p != "int"}
+        read = {p.rpartition(" ")[2] for p in given if p != "int"}
         assert read in [set(one) for one in kind_of(leaf).iterators], head

@@ -1,0 +1,94 @@
+"""Folds in the launch that follows: parts into registers, and what warps have into one result."""
+
+from __future__ import annotations
+
+from polygen.emit.folds import array_text, combined, counts_text, exchanged, identities
+from polygen.emit.leaf.table import Text, block, leaf
+from polygen.lower.follow_work import CombineParts, Meet
+from polygen.lower.plan import KernelPlan, Leaf
+from polygen.poly.follow_program import OTHER, OWN, PART
+
+
+@leaf("begin_folds", "threads", Meet)
+def _(plan: KernelPlan, one: Leaf, work: Meet) -> Text:
+    begun = [
+        f"{name} = {value};"
+        for fold in work.folds
+        for name, value in zip(fold.names, identities(fold.monoid), strict=True)
+    ]
+    names = ", ".join(name for fold in work.folds for name in fold.names)
+    values = ", ".join(fold.value for fold in work.folds)
+    note = f"{one.statement}: nothing of {values} is combined yet"
+    return Text(block(*begun), note, (f"float {names};",))
+
+
+@leaf("combine_parts", "threads", CombineParts, (PART,))
+def _(plan: KernelPlan, one: Leaf, work: CombineParts) -> Text:
+    (_, parts), *_ = work.folds
+    declared = [f"const long long {work.count} = {counts_text(parts)};"]
+    # Lanes beyond the last result read its parts, and store nothing.
+    place = "fold_result" if work.shared else "min(fold_result, fold_results - 1)"
+    lines, number = [], PART
+    if work.shared:
+        lines = [
+            f"const long long fold_own = {OWN.format(PART)};",
+            f"const long long fold_at = min(fold_own, {work.count} - 1);",
+        ]
+        number = "fold_at"
+    combine = []
+    for fold, _ in work.folds:
+        read = []
+        for at, name in enumerate(fold.names):
+            array = f"{name}_from"
+            begin = array_text(plan, fold.value, at)
+            declared.append(f"const float* const {array} = {begin} + {place};")
+            lines.append(f"const float {name}_read = __ldcg({array} + {number} * fold_results);")
+            read.append(f"{name}_read")
+        combine.append(combined(fold.monoid, fold.names, read))
+    if work.shared:
+        combine = [f"if (fold_own < {work.count}) {{", *(f"  {c}" for c in combine), "}"]
+    values = ", ".join(fold.value for fold, _ in work.folds)
+    what = "one for each lane, from" if work.shared else "of the results of all lanes,"
+    note = f"{one.statement}: parts of {values}, {what} part {PART}"
+    return Text(
+        block(*lines, *combine), note, tuple(declared), parameters=f"const long long {PART}"
+    )
+
+
+@leaf("give_folds", "threads", Meet)
+def _(plan: KernelPlan, one: Leaf, work: Meet) -> Text:
+    width = plan.device.warp_size
+    size = f"[{work.warps}]" if work.shared else f"[{work.warps}][{width}]"
+    declared, lines, gives = [], [], []
+    for fold in work.folds:
+        declared.append(f"__shared__ float {', '.join(name + size for name in fold.given)};")
+        if work.shared:
+            masks = [1 << bit for bit in range(width.bit_length() - 1)]
+            lines += exchanged(fold.monoid, fold.names, masks)
+        own = "[warp]" if work.shared else "[warp][lane]"
+        both = zip(fold.given, fold.names, strict=True)
+        gives += [f"{there}{own} = {name};" for there, name in both]
+    if work.shared:
+        gives = ["if (lane == 0) {", *(f"  {line}" for line in gives), "}"]
+    meet = "lanes meet, one writes" if work.shared else "every lane writes"
+    note = f"{one.statement}: {meet} what the warp has"
+    return Text(block(*lines, *gives), note, tuple(declared))
+
+
+@leaf("take_folds", "threads", Meet, (OTHER,))
+def _(plan: KernelPlan, one: Leaf, work: Meet) -> Text:
+    own = f"[{OTHER}]" if work.shared else f"[{OTHER}][lane]"
+    first, others = [], []
+    for fold in work.folds:
+        there = [f"{name}{own}" for name in fold.given]
+        first += [f"{name} = {of};" for name, of in zip(fold.names, there, strict=True)]
+        others.append(combined(fold.monoid, fold.names, there))
+    lines = [
+        f"if ({OTHER} == 0) {{",
+        *(f"  {line}" for line in first),
+        "} else {",
+        *(f"  {line}" for line in others),
+        "}",
+    ]
+    note = f"{one.statement}: what warp {OTHER} has, behind what the warps before it have"
+    return Text(block(*lines), note)

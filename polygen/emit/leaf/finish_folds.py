@@ -1,0 +1,113 @@
+"""Results in the launch that follows: what is computed of folds, and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from polygen.emit.ctext import PointwiseWriter, definition
+from polygen.emit.folds import extent_text, result_address, stored
+from polygen.emit.leaf.table import Text, block, leaf
+from polygen.emit.leaves import size_name
+from polygen.emit.row_places import place_text
+from polygen.frontend.monoids import MONOIDS
+from polygen.frontend.program import (
+    Access,
+    Constant,
+    Coordinate,
+    Dim,
+    Extent,
+    Pointwise,
+)
+from polygen.lower.follow_work import Settle, StoreResults, known
+from polygen.lower.plan import KernelPlan, Leaf
+from polygen.poly.pointwise import Compute
+
+
+def finish_lines(work: Settle) -> tuple[list[str], list[str]]:
+    """What is computed when a level is there, as lines of C; with the helpers that it calls."""
+    written = {name: result_variable(name) for name in work.outputs}
+    names = {value: known(value) for value in work.known}
+    writer = PointwiseWriter(names, written, fast=False)
+    lines: list[str] = []
+    helpers: list[str] = []
+    for fold in work.folds:
+        finish = MONOIDS[fold.monoid].finish
+        body, (value,), needs = definition(
+            lambda *v, finish=finish: (finish(*v),), fold.names, f"{fold.value}_"
+        )
+        lines += body
+        helpers += needs
+        writer.names[fold.value] = value
+    for one in work.statements:
+        writer.statement(computed(one, writer, {}))
+    lines += writer.lines
+    lines += [f"{known(name)} = {writer.names[name]};" for name, _ in work.lasting]
+    return lines, [*helpers, *writer.helpers]
+
+
+@leaf("finish_folds", "threads", Settle)
+def _(plan: KernelPlan, one: Leaf, work: Settle) -> Text:
+    declared = [f"{'bool' if truth else 'float'} {known(name)};" for name, truth in work.lasting]
+    declared += [f"float {result_variable(name)};" for name in work.outputs]
+    note = f"{one.statement}: results, and what is computed of them"
+    return Text(block(*finish_lines(work)[0]), note, tuple(declared))
+
+
+@leaf("store_results", "threads", StoreResults)
+def _(plan: KernelPlan, one: Leaf, work: StoreResults) -> Text:
+    tensors = plan.program.tensors
+    lines = []
+    if work.extents and any(len(tensors[name].dims) > 1 for name in work.outputs):
+        lines = _along(work.extents)
+    for name in work.outputs:
+        place = result_address(tensors[name], work.extents)
+        value = stored(tensors[name].dtype, result_variable(name))
+        lines.append(f"*({place}) = {value};")
+    condition = "lane == 0" if work.shared else "fold_result < fold_results"
+    lines = [f"if ({condition}) {{", *(f"  {line}" for line in lines), "}"]
+    return Text(block(*lines), f"{one.statement}: {', '.join(work.outputs)}")
+
+
+def result_variable(output: str) -> str:
+    """The value that is stored in an array."""
+    return f"{output}_result"
+
+
+def _along(extents: Sequence[Dim]) -> list[str]:
+    """Where a result is along its axes, the last fastest."""
+    lines, rest = [], "fold_result"
+    for at in reversed(range(len(extents))):
+        inside = f" % {size_name(extents[at])}" if at else ""
+        lines.append(f"const long long fold_at{at} = {rest}{inside};")
+        rest = f"{rest} / {size_name(extents[at])}"
+    return lines
+
+
+def computed(statement: Pointwise, writer: PointwiseWriter, reads: dict[Access, str]) -> Compute:
+    """A statement whose arguments are names that the writer knows."""
+    args = arguments(statement.args, writer, reads)
+    return Compute(statement.write.name, statement.function, args, statement.dtype)
+
+
+def arguments(
+    given: Sequence[Access | Constant | Coordinate | Extent],
+    writer: PointwiseWriter,
+    reads: dict[Access, str],
+) -> tuple[str | float, ...]:
+    """Names of arguments, which the writer knows from then on; numbers as they are."""
+    found: list[str | float] = []
+    for arg in given:
+        if isinstance(arg, Constant):
+            found.append(arg.value)
+            continue
+        if isinstance(arg, Access):
+            name = reads.get(arg, arg.name)
+            writer.names.setdefault(name, name)
+        elif isinstance(arg, Extent):
+            name = str(arg)
+            writer.names[name] = f"(float)({extent_text(arg.dims)})"
+        else:
+            name = f"coordinate {arg}"
+            writer.names[name] = f"(float)({place_text(arg.index)})"
+        found.append(name)
+    return tuple(found)

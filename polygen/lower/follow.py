@@ -1,0 +1,217 @@
+"""The launch that follows, group by group of its results: a tile program, and the leaves of it.
+
+1. What a block of a group does is a shape: how many numbers of parts and levels of folds there are,
+   and who shares results. Its tile program is synchronised and proved like a kernel's
+   (`polygen.poly.follow_program`, `polygen.poly.follow_map`).
+   Rows whose keys are in parts have one of their own (`polygen.lower.follow_keys`).
+2. Each statement gets its leaf. A level settles what is computed of its results alone; what later
+   statements read of that lasts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from polygen.errors import VerifyError
+from polygen.frontend.dtypes import BOOL
+from polygen.frontend.program import Fold, Pointwise
+from polygen.lower.cover import is_covering
+from polygen.lower.follow_keys import Derive, keys_launch, mapped
+from polygen.lower.follow_work import (
+    CombineParts,
+    Held,
+    Meet,
+    Settle,
+    StoreResults,
+    Walk,
+)
+from polygen.lower.launch import Following, Parts, Results
+from polygen.lower.plan import GroupPlan, KernelPlan, Leaf, Place, Work
+from polygen.lower.synchronise import placed
+from polygen.lower.verify import calls
+from polygen.poly.ast import LoopAst
+from polygen.poly.folds import Split
+from polygen.poly.follow_map import FollowTree, map_follow
+from polygen.poly.follow_program import (
+    ELEMENT,
+    OTHER,
+    PART,
+    WARP,
+    FollowShape,
+    combining,
+    parts_of,
+)
+from polygen.poly.place_trees import PlaceTree
+from polygen.poly.row_passes import split_for
+from polygen.poly.tile_tree import leaves as tree_leaves
+from polygen.poly.whole_rows import Rows
+
+
+def follow(plan: KernelPlan, derived: Derive) -> KernelPlan:
+    """The plan with the tile programs of the launch that follows, if there is one.
+
+    Args:
+        plan: a kernel that has been verified.
+        derived: what synchronises a tile program, derived or kept from before.
+
+    Raises:
+        VerifyError: a part or a result is left out, or what would be emitted does not do what the
+            program says.
+    """
+    after = plan.following
+    if after is None:
+        return plan
+    groups = tuple(_group(plan, after, group, derived) for group in after.groups)
+    for group in groups:
+        check_calls(plan, group)
+    proofs = dict.fromkeys(proof for group in groups for proof in group.tree.proofs)
+    return replace(plan, groups=groups, proofs=(*plan.proofs, *proofs))
+
+
+def _group(plan: KernelPlan, after: Following, group: Results, derived: Derive) -> GroupPlan:
+    """The tree of a group, its leaves, and who runs them."""
+    warps = after.threads // after.lanes
+    if group.merged:
+        tree, found = keys_launch(plan, after, derived)
+    else:
+        own = _Group(plan, group, split_for(plan.program, in_tile=is_covering(plan.schedule)))
+        tree, found = _mapped(own.shape(warps, after.lanes), derived), own.leaves(warps)
+    name = tree.place.place.name
+    place = Place(name, 0, warps, warps, False, WARP, 0, _loops(tree.place))
+    syncs = placed(tree.synchronised, {})
+    bars = {one.sync.wait: one for one in syncs}
+    for leaf in tree.synchronised.leaves:
+        found.append(Leaf(leaf.name, "bar", "block", leaf.loops, bars[leaf.name]))
+    order = tree_leaves(tree.synchronised.tree)
+    found.sort(key=lambda leaf: order.index(leaf.statement))
+    return GroupPlan(group, tree, tuple(replace(leaf, place=name) for leaf in found), place, syncs)
+
+
+def check_calls(plan: KernelPlan, group: GroupPlan) -> None:
+    """Every statement that the loops call has a leaf with as many iterators.
+
+    Raises:
+        VerifyError: one has none.
+    """
+    known = {leaf.statement: leaf for leaf in group.leaves}
+    for call in calls(group.place.loops):
+        leaf = known.get(call.statement)
+        if leaf is None or len(leaf.loops) != len(call.arguments):
+            raise VerifyError(
+                f"{call.statement} with {len(call.arguments)} arguments has no leaf",
+                where=f"{plan.entry}, the launch that follows",
+            )
+
+
+@lru_cache(maxsize=64)
+def _mapped(shape: FollowShape, derived: Derive) -> FollowTree:
+    """Blocks of one shape have one tree, in whatever kernel: it is proved once in a process."""
+    return map_follow(shape, derived)
+
+
+@lru_cache(maxsize=64)
+def _loops(place: PlaceTree) -> LoopAst:
+    """The loops of a text, generated once in a process."""
+    return place.loops()
+
+
+def forget() -> None:
+    """Forget the trees that were proved in this process."""
+    _mapped.cache_clear()
+    mapped.cache_clear()
+    _loops.cache_clear()
+
+
+class _Group:
+    """One group of results."""
+
+    def __init__(self, plan: KernelPlan, group: Results, split: Split) -> None:
+        self.group = group
+        self.shared = group.lanes > 1
+        self.rows: Rows | None = None
+        if group.rows:
+            names = group.rows
+            self.rows = next(r for r in split.rows if tuple(s.name for s in r.statements) == names)
+        self.statements = [s for s in split.after if s.name in group.after]
+        made = {one.value: one for one in plan.epilogue.folds}
+        self.parts: dict[object, list[tuple[Held, Parts]]] = {}
+        for fold in group.folds:
+            one = made[fold]
+            found = self.parts.setdefault(one.parts.counts, [])
+            found.append((Held(fold, one.monoid), one.parts))
+        self.later = _levels(self.rows) if self.rows else ()
+
+    def shape(self, warps: int, lanes: int) -> FollowShape:
+        """What a block does."""
+        return FollowShape(
+            len(self.parts),
+            len(self.later),
+            warps,
+            lanes,
+            self.shared,
+            rows=self.rows is not None,
+            written=self.rows is not None and bool(self.rows.outputs),
+            stored=bool(self.group.outputs),
+        )
+
+    def leaves(self, warps: int) -> list[Leaf]:
+        """Of its statements."""
+        found: list[Leaf] = []
+
+        def add(statement: str, op: str, loops: tuple[str, ...], work: Work) -> None:
+            found.append(Leaf(statement, op, "threads", loops, work))
+
+        known: tuple[str, ...] = ()
+        every = [tuple(held for same in self.parts.values() for held, _ in same)]
+        every += [tuple(Held(f.write.name, f.function) for f in folds) for folds in self.later]
+        for level, folds in enumerate(every):
+            meet = Meet(folds, warps, self.shared)
+            add(f"begin_{level}", "begin_folds", (), meet)
+            if level:
+                assert self.rows is not None
+                walk = Walk(self.rows, self.later[level - 1], known, level)
+                add(f"walk_{level}", "walk_row", (ELEMENT,), walk)
+            else:
+                for number, same in enumerate(self.parts.values()):
+                    work = CombineParts(tuple(same), parts_of(number), self.shared)
+                    add(combining(number), "combine_parts", (PART,), work)
+            add(f"give_{level}", "give_folds", (), meet)
+            add(f"take_{level}", "take_folds", (OTHER,), meet)
+            settle = self._settle(folds, known)
+            add(f"finish_{level}", "finish_folds", (), settle)
+            known = (*known, *(name for name, _ in settle.lasting))
+        assert not self.statements
+        if self.rows is not None and self.rows.outputs:
+            add("elements", "walk_row", (ELEMENT,), Walk(self.rows, (), known, 0))
+        if self.group.outputs:
+            stores = StoreResults(self.group.outputs, self.group.extents, self.shared)
+            add("store", "store_results", (), stores)
+        return found
+
+    def _settle(self, folds: tuple[Held, ...], known: tuple[str, ...]) -> Settle:
+        """What can be computed when a level is there, of the statements that are left."""
+        there = {*known, *(held.value for held in folds)}
+        run: list[Pointwise] = []
+        for one in list(self.statements):
+            if all(access.name in there for access in one.reads):
+                there.add(one.write.name)
+                run.append(one)
+                self.statements.remove(one)
+        outputs = tuple(s.write.name for s in run if s.write.name in self.group.outputs)
+        values = [(held.value, False) for held in folds]
+        values += [(s.write.name, s.dtype == BOOL) for s in run if s.write.name not in outputs]
+        late = self.rows.statements if self.rows else ()
+        later = {access.name for s in (*self.statements, *late) for access in s.reads}
+        lasting = tuple((name, truth) for name, truth in values if name in later)
+        return Settle(folds, tuple(run), known, lasting, outputs)
+
+
+def _levels(rows: Rows) -> tuple[tuple[Fold, ...], ...]:
+    """Folds of elements, by how many walks have to be over before their terms are known."""
+    level: dict[str, int] = {}
+    for one in rows.statements:
+        read = max((level.get(access.name, 0) for access in one.reads), default=0)
+        level[one.write.name] = read + isinstance(one, Fold)
+    numbers = sorted({level[fold.write.name] for fold in rows.folds})
+    return tuple(tuple(f for f in rows.folds if level[f.write.name] == n) for n in numbers)

@@ -1,0 +1,47 @@
+"""The launch that combines parts of the keys of a chain: its tile program, and the leaves of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from polygen.lower.follow_work import MergeKeys
+from polygen.lower.launch import Following
+from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.scan_work import PartStore, Scan
+from polygen.poly.derive_syncs import Synchronised
+from polygen.poly.follow_keys import KeysShape, map_keys
+from polygen.poly.follow_map import FollowTree
+from polygen.poly.follow_program import ELEMENT, PART
+from polygen.poly.tile_program import TileProgram
+
+Derive = Callable[[TileProgram], Synchronised]
+
+
+def keys_launch(
+    plan: KernelPlan, after: Following, derived: Derive
+) -> tuple[FollowTree, list[Leaf]]:
+    """What a block does with the parts of a row.
+
+    Args:
+        plan: the kernel.
+        after: the launch.
+        derived: what synchronises a tile program, derived or kept from before.
+    """
+    (store,), (scan, *_) = plan.of(PartStore), plan.of(Scan)
+    warps = after.threads // after.lanes
+    shape = KeysShape(warps, after.lanes, scan.reference is not None, bool(scan.summed))
+    tree, found = mapped(shape, derived), []
+    for what in (*shape.scalars, "sum"):
+        work = MergeKeys(store, scan, what)
+        loops = (ELEMENT,) if what == "sum" else ()
+        found.append(Leaf(f"begin_{what}", "begin_keys", "threads", loops, work))
+        found.append(Leaf(f"merge_{what}", "merge_keys", "threads", (*loops, PART), work))
+    found.append(Leaf("results", "finish_keys", "threads", (ELEMENT,), work))
+    return tree, found
+
+
+@lru_cache(maxsize=64)
+def mapped(shape: KeysShape, derived: Derive) -> FollowTree:
+    """Blocks of one shape have one tree, in whatever kernel: it is proved once in a process."""
+    return map_keys(shape, derived)

@@ -1,0 +1,219 @@
+"""The tile program of a launch that follows -> its tree, with everything that was proved of it.
+
+1. The program visits every part, element and result once, and every warp's result is taken once:
+   whatever the sizes, by the cells of its statements and by the formulas of lanes.
+2. It is synchronised as every tile program (`polygen.poly.derive_syncs`), and the text that loops
+   are generated from is proved to do what the program says (`polygen.poly.refine`): the order in
+   which parts, elements and warps are combined is one of its dependences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from polygen import isl
+from polygen.errors import VerifyError
+from polygen.poly.derive_syncs import Synchronised, derive
+from polygen.poly.emitted import Emitted
+from polygen.poly.follow_program import (
+    ELEMENTS,
+    OWN,
+    WARP,
+    FollowShape,
+    combining,
+    follow_program,
+    parts_of,
+    result_of,
+)
+from polygen.poly.legality import Proof
+from polygen.poly.place_trees import PlaceTree, place_trees
+from polygen.poly.refine import refine
+from polygen.poly.tile_program import TileProgram
+from polygen.poly.versions import TileModel
+
+_OUT = isl.dim_type.out
+WHERE = "the launch that follows"
+
+
+@dataclass(frozen=True, slots=True)
+class FollowTree:
+    """A tile program of a launch that follows, synchronised and proved.
+
+    Attributes:
+        synchronised: the program, with what orders it.
+        place: what the warps of a block run.
+        proofs: of that text.
+    """
+
+    synchronised: Synchronised
+    place: PlaceTree
+    proofs: tuple[Proof, ...]
+
+    @property
+    def emitted(self) -> Emitted:
+        """What is proved."""
+        return _emitted(self.synchronised, self.place)
+
+    def __str__(self) -> str:
+        text = isl.to_yaml(isl.Schedule(self.place.text))
+        return "\n".join([text, *(f"# {proof}" for proof in self.proofs)])
+
+
+def map_follow(
+    shape: FollowShape, derived: Callable[[TileProgram], Synchronised] = derive
+) -> FollowTree:
+    """The tree of a launch that follows, with its proofs.
+
+    Args:
+        shape: what a block does.
+        derived: what synchronises a tile program, derived or kept from before: it is proved.
+
+    Raises:
+        VerifyError: a part, a warp or a result is left out or met twice, or what would be emitted
+            does not do what the program says; with an instance.
+    """
+    program = follow_program(shape)
+    return proved(program, check_visits(shape, program), derived)
+
+
+def proved(
+    program: TileProgram,
+    visits: tuple[Proof, ...],
+    derived: Callable[[TileProgram], Synchronised],
+) -> FollowTree:
+    """The tree of a program, synchronised and proved.
+
+    Args:
+        program: the statements of a block.
+        visits: what was proved of them.
+        derived: what synchronises a tile program.
+
+    Raises:
+        VerifyError: what would be emitted does not do what the program says; with an instance.
+    """
+    synchronised = derived(program)
+    (place,) = place_trees(program, synchronised.tree, synchronised.leaves)
+    of_text = refine(_emitted(synchronised, place))
+    proofs = (*visits, *(replace(proof, subject=WHERE) for proof in of_text))
+    return FollowTree(synchronised, place, proofs)
+
+
+def _emitted(synchronised: Synchronised, place: PlaceTree) -> Emitted:
+    return Emitted(
+        synchronised.program, synchronised.leaves, synchronised.syncs, synchronised.counters,
+        (place,), synchronised.tree, synchronised.frame,
+    )  # fmt: skip
+
+
+def check_visits(shape: FollowShape, program: TileProgram) -> tuple[Proof, ...]:
+    """Prove of a program that it leaves nothing out, and meets nothing twice.
+
+    Args:
+        shape: what it has to do.
+        program: its statements.
+
+    Raises:
+        VerifyError: with what is left out or met twice.
+    """
+    model = TileModel(program)
+    visits = [(f"part_{one}", combining(one), parts_of(one)) for one in range(shape.parts)]
+    visits += [("row", walk, ELEMENTS) for walk in shape.walks]
+    for buffer, statement, count in visits:
+        wanted = model.set(f"{buffer}[p] : 0 <= p < {count}")
+        check_once(model.reads[buffer].get(statement), wanted, statement)
+    for level in range(shape.levels):
+        given, warps = f"given_{level}", f"0 <= o < {shape.warps}"
+        takers = f"0 <= {WARP} < {shape.warps if shape.rows else 1}"
+        wanted = model.set(f"{given}[{WARP},o] : {takers} and {warps}")
+        taken = model.reads[given].get(f"take_{level}")
+        check_once(taken, wanted, f"take_{level}", by_warp=True)
+        gives = model.writes[given].get(f"give_{level}")
+        check_once(gives, model.set(f"{given}[o] : {warps}"), f"give_{level}")
+    if shape.stored:
+        each = 1 if shape.shared else shape.lanes
+        stored = model.set(f"result[l] : 0 <= l < {each}")
+        check_once(model.writes["result"].get("store"), stored, "store")
+        check_results(each)
+    if shape.written:
+        wanted = model.set(f"element[p] : 0 <= p < {ELEMENTS}")
+        check_once(model.writes["element"].get("elements"), wanted, "elements")
+    check_lanes(shape.lanes)
+    return (
+        Proof("every part is combined once, and every warp's result taken once", WHERE),
+        Proof("every result is stored once, and every element of a row visited once", WHERE),
+    )
+
+
+def check_once(
+    access: isl.Map | None, wanted: isl.Set, statement: str, *, by_warp: bool = False
+) -> None:
+    """Everything wanted is met by one instance of a statement, and nothing else by any.
+
+    Args:
+        access: instance -> cell; None where the statement accesses nothing.
+        wanted: the cells.
+        statement: its name.
+        by_warp: whether every warp has to meet them: `wanted` are warps and cells.
+
+    Raises:
+        VerifyError: with what is left out, or is not wanted.
+    """
+    if access is None:
+        raise VerifyError(f"{statement} visits nothing", where=WHERE)
+    if by_warp:
+        agent = access.domain().identity()
+        agent = agent.project_out(_OUT, 1, agent.dim(_OUT) - 1).reset_tuple_id(_OUT)
+        name = access.get_tuple_name(_OUT)
+        access = agent.flat_range_product(access.reset_tuple_id(_OUT)).set_tuple_name(_OUT, name)
+    met = access.range()
+    for claim, rest in (
+        ("is left out", wanted.subtract(met)),
+        ("is visited, and is not there", met.subtract(wanted)),
+    ):
+        if not rest.is_empty():
+            raise VerifyError(f"{statement}: {isl.sample_point(rest)} {claim}", where=WHERE)
+    if not access.is_injective():
+        raise VerifyError(f"{statement} visits something twice", where=WHERE)
+
+
+@lru_cache(maxsize=8)
+def check_results(each: int, formula: str = "") -> None:
+    """The lanes of all blocks have every result once.
+
+    Args:
+        each: results of a block.
+        formula: of a lane's, if another.
+
+    Raises:
+        VerifyError: they do not.
+    """
+    own = formula or result_of(each)
+    blocks = f"0 <= fold_block and {each} * fold_block < results"
+    made = isl.Map(
+        f"[results] -> {{ [fold_block,lane] -> [r] : r = {own} and {blocks} and "
+        f"0 <= lane < {each} and r < results }}"
+    )
+    if not (made.is_injective() and made.range().is_equal(
+        isl.Set("[results] -> { [r] : 0 <= r < results }")
+    )):  # fmt: skip
+        raise VerifyError(f"{own} is not every result once", where=WHERE)
+
+
+@lru_cache(maxsize=8)
+def check_lanes(lanes: int, formula: str = OWN) -> None:
+    """The lanes of a warp visit what it does, each its own.
+
+    Args:
+        lanes: of a warp.
+        formula: of what a lane visits.
+
+    Raises:
+        VerifyError: two visit one.
+    """
+    made = isl.Map(
+        f"{{ [first,lane] -> [first,p] : p = {formula.format('first')} and 0 <= lane < {lanes} }}"
+    )
+    if not made.is_injective():
+        raise VerifyError(f"{formula}: two lanes visit one", where=WHERE)

@@ -1,0 +1,204 @@
+"""The tile program of a launch that follows a kernel's: parts of folds -> results.
+
+A block has a result for every lane of a warp, or one result that all its lanes share.
+
+    begin_0[warp]        registers hold the identity
+    combine_0[warp,q]    parts q, combined into them; a warp takes every so many, from its own on
+    give_0[warp]         lanes that share the result meet; what the warp has -> shared memory
+    take_0[warp,o]       of warp o, combined into registers, from the first warp on
+    finish_0[warp]       results, and what is computed of them
+    store[warp]          results -> memory
+
+Where elements use results of their own row, a block has a row and all warps take; else the first
+one does. A *level* is the folds whose terms are known at the same time: those of level 0 are made
+of parts (folds of which there are as many parts are combined together: `combine_0`, `combine_0_1`),
+those of the others of elements, which use results of the levels before.
+
+    walk_1[warp,e]       the terms of level 1 of elements e .., combined into registers
+    elements[warp,e]     what is computed of all results and of elements -> memory
+
+A warp visits as many parts or elements at a time as it has lanes, where they share the result:
+lane l the l-th behind the first (`OWN`). Nothing here waits: the barriers follow from the cells.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polygen.hardware.units import unit
+from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
+from polygen.poly.tile_tree import Node, loop, steps
+
+WARP, PART, ELEMENT, OTHER = "warp", "fold_q", "fold_e", "fold_w"  # agent and loops
+ELEMENTS = "fold_elements"  # how many elements a row has
+OWN = "{} + lane"  # what a lane visits of what its warp does: text of C and of isl
+
+
+def result_of(each: int) -> str:
+    """Which result is a lane's, of so many that a block has: text of C and of isl."""
+    return "fold_block" if each == 1 else f"fold_block * {each} + lane"
+
+
+def combining(number: int) -> str:
+    """The statement that combines parts, of those of which there are equally many."""
+    return f"combine_0_{number}" if number else "combine_0"
+
+
+def parts_of(number: int) -> str:
+    """How many of them a result has: a parameter of the tile program."""
+    return f"fold_parts_{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class FollowShape:
+    """What a block of a launch that follows does.
+
+    Attributes:
+        parts: how many different numbers of parts its results have.
+        later: levels behind the first.
+        warps: of a block.
+        lanes: of a warp.
+        shared: whether the lanes of a warp share a result; else each has its own.
+        rows: whether elements of a block's row use its results.
+        written: whether elements are written.
+        stored: whether results are.
+    """
+
+    parts: int
+    later: int
+    warps: int
+    lanes: int
+    shared: bool
+    rows: bool = False
+    written: bool = False
+    stored: bool = True
+
+    @property
+    def chunk(self) -> int:
+        """What a warp visits at a time."""
+        return self.lanes if self.shared else 1
+
+    @property
+    def step(self) -> int:
+        """From what a warp visits to what it visits next."""
+        return self.chunk * self.warps
+
+    @property
+    def levels(self) -> int:
+        """Of folds."""
+        return 1 + self.later
+
+    @property
+    def walks(self) -> tuple[str, ...]:
+        """The statements that go through the elements of a row."""
+        own = tuple(f"walk_{number}" for number in range(1, self.levels))
+        return (*own, "elements") if self.written else own
+
+
+def follow_program(shape: FollowShape) -> TileProgram:
+    """The statements of a block."""
+    written = _Writer(shape)
+    for number in range(shape.levels):
+        written.level(number)
+    if shape.written:
+        reads = (*written.known(shape.levels), written.visited("row"))
+        written.walk("elements", reads, (written.visited("element"),))
+    if shape.stored:
+        cells = f"result[l] : 0 <= l < {1 if shape.shared else shape.lanes}"
+        written.add("store", (), f"{WARP} = 0", written.known(shape.levels), (cells,))
+    parameters = tuple(map(parts_of, range(shape.parts)))
+    if shape.walks:
+        parameters += (ELEMENTS,)
+    order = steps(*written.tree)
+    return TileProgram(
+        parameters,
+        " and ".join(f"{name} >= 1" for name in parameters),
+        tuple(written.buffers),
+        tuple(written.statements),
+        order,
+        order,
+    )
+
+
+class _Writer:
+    """Writes down statements, buffers and the tree, in the order of the program."""
+
+    def __init__(self, shape: FollowShape) -> None:
+        self.shape = shape
+        self.place = Place("warps", (WARP,), (shape.warps,), shape.lanes)
+        self.statements: list[TileStatement] = []
+        self.tree: list[Node | str] = []
+        outside = {
+            "row": bool(shape.walks), "element": shape.written, "result": shape.stored
+        }  # fmt: skip
+        self.buffers = [Buffer(name, "global") for name, there in outside.items() if there]
+
+    def level(self, number: int) -> None:
+        """The folds of one level, and what is computed of their results."""
+        shape, held, given = self.shape, f"held_{number}", f"given_{number}"
+        known, before = f"known_{number}", self.known(number)
+        own, whole = f"{held}[{WARP}]", f"whole_{number}[{WARP}]"
+        self.buffers += [
+            Buffer(held, "register", 0, 1),
+            Buffer(given, "shared", 0, 1),
+            Buffer(f"whole_{number}", "register", 0, 1),
+            Buffer(known, "register", 0, 1),
+        ]
+        self.add(f"begin_{number}", (), "1 = 1", (), (own,))
+        if number:
+            self.walk(f"walk_{number}", (*before, self.visited("row"), own), (own,))
+        else:
+            for one in range(shape.parts):
+                self._combine(one, own)
+        self.add(f"give_{number}", (), "1 = 1", (own,), (f"given_{number}[{WARP}]",))
+        takers = "1 = 1" if shape.rows else f"{WARP} = 0"
+        every = f"{takers} and 0 <= {OTHER} < {shape.warps}"
+        reads = (f"{given}[{OTHER}]", f"{whole} : {OTHER} >= 1")
+        self.add(f"take_{number}", (OTHER,), every, reads, (whole,))
+        self.add(f"finish_{number}", (), takers, (*before, whole), (f"{known}[{WARP}]",))
+
+    def known(self, number: int) -> tuple[str, ...]:
+        """What is known of the levels before one, as cells."""
+        return tuple(f"known_{before}[{WARP}]" for before in range(number))
+
+    def _combine(self, number: int, held: str) -> None:
+        """The parts of a result, warp by warp in turns."""
+        parts = f"part_{number}"
+        self.buffers.append(Buffer(parts, "global"))
+        inside = f"0 <= {PART} < {parts_of(number)} and {self._turn(PART)}"
+        cells = self._cells(parts, PART, parts_of(number))
+        self.add(combining(number), (PART,), inside, (cells, held), (held,))
+
+    def _turn(self, first: str) -> str:
+        """Whose turn it is."""
+        own = WARP if self.shape.chunk == 1 else f"{self.shape.chunk}*{WARP}"
+        return f"{first} mod {self.shape.step} = {own}"
+
+    def visited(self, name: str) -> str:
+        """The elements that a warp visits at a time, as cells."""
+        return self._cells(name, ELEMENT, ELEMENTS)
+
+    def _cells(self, name: str, first: str, count: str) -> str:
+        if self.shape.chunk == 1:
+            return f"{name}[{first}]"
+        own = f"p = {OWN.format(first)} and 0 <= lane < {self.shape.lanes}"
+        return f"{name}[p] : exists (lane : {own}) and p < {count}"
+
+    def walk(self, name: str, reads: tuple[str, ...], writes: tuple[str, ...]) -> None:
+        """A walk over the elements of the row."""
+        inside = f"0 <= {ELEMENT} < {ELEMENTS} and {self._turn(ELEMENT)}"
+        self.add(name, (ELEMENT,), inside, reads, writes)
+
+    def add(
+        self,
+        name: str,
+        loops: tuple[str, ...],
+        bounds: str,
+        reads: tuple[str, ...],
+        writes: tuple[str, ...],
+    ) -> None:
+        """One statement, behind all others."""
+        self.statements.append(
+            TileStatement(name, loops, bounds, reads, writes, "map", unit("threads"), self.place)
+        )
+        self.tree.append(loop(loops[0], name) if loops else name)

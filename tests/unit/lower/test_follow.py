@@ -1,0 +1,90 @@
+"""The launch that follows in a plan: its leaves, what is shown of it, and broken ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from matrix import small
+
+import polygen as pg
+from polygen.errors import VerifyError
+from polygen.kernel import Kernel
+from polygen.lower import follow
+from polygen.poly import follow_map
+from polygen.schedule.model import Epilogue
+
+PAIRS = small(epilogue=Epilogue(through="registers"))
+X_W = ("bf16[M,K]", "bf16[N,K]")
+
+
+@pg.fuse
+def softmax(x, w):
+    v = x @ w.T
+    return pg.softmax(v), np.max(v, axis=0), np.sum(v, axis=0)
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Kernel:
+    return softmax.compile(*X_W, arch="sm_80", schedule=PAIRS)
+
+
+def test_every_stage_shows_it(kernel):
+    tree, loops, plan = (kernel.show(stage) for stage in ("tree", "ast", "plan"))
+    assert "proved: every part is combined once, and every warp's result taken once" in tree
+    assert tree.count("begin_0[]; ") >= 2 and "walk_1[fold_e]" in tree
+    assert "# the launch that follows, N result(s) of v" in loops
+    assert "combine_0(fold_q)" in loops and "elements(fold_e)" in loops
+    of_rows = plan.partition("the launch that follows, M result(s)")[2]
+    assert "bar_take_1: all warps of the block, before each take_1; enforces" in of_rows
+    assert "give_1 -> take_1 (flow through given_1)" in of_rows
+    assert "every result is stored once" in "\n".join(map(str, kernel.passes.plan.proofs))
+
+
+def test_barriers_in_the_text_are_those_of_the_plan(kernel):
+    after = kernel.source.partition("_folds(")[2]
+    bars = [one for group in kernel.passes.plan.groups for one in group.syncs]
+    assert after.count("__syncthreads") == len(bars) == 3
+    assert all(f"// {one.name}: {one.reason}" in after for one in bars)
+
+
+def test_folds_with_as_many_parts_are_combined_together(kernel):
+    columns = next(g for g in kernel.passes.plan.groups if not g.group.rows)
+    assert len(columns.group.folds) == 2
+    assert [leaf.statement for leaf in columns.leaves if leaf.op == "combine_parts"] == [
+        "combine_0"
+    ]
+
+
+def test_calls_without_a_leaf_are_refused(kernel):
+    plan = kernel.passes.plan
+    group = plan.groups[0]
+    follow.check_calls(plan, group)
+    with pytest.raises(VerifyError, match="take_0 with 1 arguments has no leaf"):
+        few = tuple(leaf for leaf in group.leaves if leaf.statement != "take_0")
+        follow.check_calls(plan, replace(group, leaves=few))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("fold_q < fold_parts_0", "fold_q < -1 + fold_parts_0", "is never executed"),
+        ("fold_w <= 7", "fold_w <= 6", r"take_0.* is never executed"),
+        ("give_0[]; bar_take_0[]", "give_0[]", r"bar_take_0.* in no tree"),
+    ],
+)
+def test_no_kernel_is_made_of_a_broken_tree(monkeypatch, old, new, message):
+    plain = follow_map.place_trees
+
+    def broken(program, tree, leaves):
+        (found,) = plain(program, tree, leaves)
+        assert old in found.text
+        return (replace(found, text=found.text.replace(old, new)),)
+
+    monkeypatch.setattr(follow_map, "place_trees", broken)
+    follow.forget()
+    rows = pg.fuse(lambda x, w: np.sum(x @ w.T, axis=1))
+    with pytest.raises(VerifyError, match=message):
+        rows.compile(*X_W, arch="sm_80", schedule=PAIRS)
+    follow.forget()
