@@ -148,9 +148,11 @@ def test_no_leaf_is_in_the_table_for_nothing(plans):
 
 @pytest.mark.parametrize(
     "name",
-    [*KERNELS, *COMPUTED, *COVERING, *FOLDS]
-    + ["staged", "chain", "parts", "beside", "rows", "scaled"],
-)
+    [
+        *KERNELS, *COMPUTED, *COVERING, *FOLDS,
+        "staged", "chain", "parts", "beside", "rows", "scaled",
+    ],
+)  # fmt: skip
 def test_a_leaf_names_the_iterators_that_it_reads(plans, name):
     plan = plans[name]
     for leaf in leaves_of(plan):
