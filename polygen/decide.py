@@ -28,7 +28,7 @@ from polygen.generated import kept
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.invariance import LADDER, in_k_tiles, of_class, shared
-from polygen.lower.cover import check_rows, is_covering
+from polygen.lower.cover import check_rows
 from polygen.lower.legal import (
     check_copies,
     check_folds,
@@ -129,7 +129,7 @@ def decide(
                 nearest="Align rows as those of the other sizes are, or compile all sizes for the "
                 "least alignment there is: x:bf16[M,K]@2",
             ) from reason
-    prospect = in_tiles(program) if is_covering(decided) else behind
+    prospect = in_tiles(program) if decided.covers_rows else behind
     as_run = prospect.under(decided)
     instruction = instruction_for(as_run.matched, device, decided)
     check_types(program, device)

@@ -101,6 +101,8 @@ def _grid(plan: KernelPlan) -> str:
         return f"grid: {groups}, {launch.threads} threads per block"
     size = f"{cluster.m} x {cluster.n}"
     shared = f", clusters of {size} share operands" if launch.cluster != (1, 1) else ""
+    if plan.tiles.beside > 1:
+        shared += f" and cover rows of {plan.tiles.row} elements"
     if cluster.k > 1:
         shared = f", clusters of {cluster.k} share the sums of a tile, each a range of k"
     return f"at most {launch.persistent} persistent blocks, {groups}{shared}"

@@ -15,7 +15,6 @@ from polygen.frontend.program import Program, Tensor
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.lower import dots, warpgroups, warps
-from polygen.lower.cover import is_covering
 from polygen.lower.epilogue import epilogue
 from polygen.lower.folds import fold_orders, following
 from polygen.lower.given import Given
@@ -68,7 +67,7 @@ def lower(
             nearest='Use ["m", "n"]',
         )
     tiles, group = tree.tiles, schedule.raster.group
-    split = split_for(program, in_tile=is_covering(schedule))
+    split = split_for(program, in_tile=schedule.covers_rows)
     products = without_prologues(split.main)
     work = pointwork(products, tree.fusion, tree.match, split)
     work = replace(work, numbered=numbered)
@@ -103,7 +102,7 @@ def lower(
         frame=tree.synchronised.frame,
         proofs=(*tree.proofs, *raster),
         resources=taken,
-        sums=replace(tree.sums, folds=fold_orders(program, split, out, orders)),
+        sums=replace(tree.sums, folds=fold_orders(program, split, out, orders, tiles.beside)),
     )
 
 

@@ -30,6 +30,7 @@ from polygen.lower.launch import Launch as Launch
 from polygen.lower.launch import MapAxis as MapAxis
 from polygen.lower.result_work import (
     Epilogue,
+    Exchange,
     Finish,
     Folding,
     Lines,
@@ -76,6 +77,7 @@ Work: TypeAlias = (
     | Combine
     | Copy
     | Epilogue
+    | Exchange
     | Fill
     | Finish
     | Folding

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from polygen.lower import epilogue
@@ -21,6 +21,7 @@ from polygen.lower.operands import boxes, k_of_all, operand_layout
 from polygen.lower.partial_sums import landings
 from polygen.lower.plan import Buffer, Inside, Leaf, Place
 from polygen.lower.result_work import Epilogue, Panel
+from polygen.lower.row_exchange import exchanged, sent_bytes
 from polygen.lower.synchronise import (
     AGENTS,
     counter_of,
@@ -71,6 +72,7 @@ def inside(given: Given, out: Epilogue) -> Inside:
     copied |= {_fetch(panel): panel.bytes for panel in incoming}
     met = landings(given)
     copied["send"] = given.tiles.split * sum(one.part_bytes for one in met)
+    copied |= sent_bytes(given.work, given.tiles)
     syncs = placed(tree, copied)
     leaves = tuple(_Leaves(given, named, syncs).all(out, incoming, results))
     return Inside(buffers, tuple(counting(leaves, tree.counters)), _places(given), syncs)
@@ -136,7 +138,7 @@ class _Leaves:
             read = next(e for e in self.given.work.reads if e.name == panel.name)
             one = epilogue.panel_boxes(self.given, read, panel, AGENTS["loader"], "in")
             yield self._move(name, (one,), _PANEL, "loader", one.note)
-        leave = self._panels(out, incoming, results) if results else _pairs(out)
+        leave = self._panels(out, incoming, results) if results else self._pairs(out)
         folded = tallied(tallies(self.given, self.buffers), _TILE)
         for leaf in (*self._products(), *folded, *self._parts(), *leave):
             yield replace(leaf, place="consumer")
@@ -236,6 +238,18 @@ class _Leaves:
             condition += f" && ({same_row} || {own} / {along} == rank / {along})"
         return condition
 
+    def _meet(self) -> Callable[[Epilogue], tuple[Leaf, ...]] | None:
+        """What ends a pass over the sums where blocks cover rows together."""
+        if self.given.tiles.beside == 1:
+            return None
+        return lambda one: exchanged(self.given, self.syncs, one, _TILE)
+
+    def _pairs(self, out: Epilogue) -> Iterator[Leaf]:
+        yield Leaf("compute", "compute", "threads", (), out)
+        yield Leaf("finish_element", "edge", "threads", (), out)
+        store = Leaf("store", "store_pairs", "threads", ("i", "m"), out)
+        yield from around((store,), out, _TILE, self._meet())
+
     def _panels(
         self, out: Epilogue, incoming: tuple[Panel, ...], results: tuple[Panel, ...]
     ) -> Iterator[Leaf]:
@@ -243,7 +257,7 @@ class _Leaves:
         yield Leaf("compute", "compute", "threads", (), out)
         yield Leaf("prepare", "prepare", "cache", _TILE, epilogue.warm(work, self.given.tiles))
         finish = (Leaf("finish", "finish", "threads", _PANEL, work),)
-        yield from around(finish, out, _TILE)
+        yield from around(finish, out, _TILE, self._meet())
         if self.given.schedule.epilogue.through == "lines":
             moved = epilogue.lines(self.given, out, results, _GROUP)
             yield Leaf("store", "store", "lines", _PANEL, moved)
@@ -254,10 +268,3 @@ class _Leaves:
 def _fetch(panel: Panel) -> str:
     """The statement that brings a panel."""
     return f"fetch_{panel.buffer.removeprefix('panel_')}"
-
-
-def _pairs(out: Epilogue) -> Iterator[Leaf]:
-    yield Leaf("compute", "compute", "threads", (), out)
-    yield Leaf("finish_element", "edge", "threads", (), out)
-    store = Leaf("store", "store_pairs", "threads", ("i", "m"), out)
-    yield from around((store,), out, ("i",))

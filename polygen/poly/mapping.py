@@ -135,14 +135,16 @@ def map_program(
     if passes is not None:
         shape = isl.Set(f"{space(scop.parameters)}{{ : {_rows_in_tiles(matched, tiles)} }}")
         needs = needs.union(between_passes(scop, passes)).intersect_params(shape)
-    apart = check_blocks(needs, blocks, "loops.grid", tiles.split)
+    apart = check_blocks(needs, blocks, "loops.grid", tiles.split * tiles.beside)
     epilogue = Epilogue(rows, panels or Panels(0, (), ()), folds, passes.count if passes else 0)
     program = kernel_program(tiles, schedule, epilogue, main, asynchronous=asynchronous)
     elements = tile_map(statements, tiles, schedule, epilogue.rows, epilogue.panels)
     relation = isl.UnionMap(space((*scop.parameters, "k_tiles")) + elements)
     relation = relation.intersect_domain(scop.domain)
     count = isl.Set(tile_count(scop, tiles, matched.lengths, longer=longer))
-    whole = _check_whole(scop, program, statements, tiles, elements, relation, count)
+    whole = _check_whole(
+        scop, program, statements, tiles, elements, relation, count, schedule.cluster.m
+    )
     products = [product.called("multiply") for product in main.products]
     carried = _carried(scop, needs, relation, count, products if tiles.split > 1 else [])
     synchronised = derived(program)
@@ -183,8 +185,8 @@ def map_program(
 
 
 def _rows_in_tiles(match: Match, tiles: Tiling) -> str:
-    """A row ends where the tile does, if not before: a condition of every call, as isl text."""
-    return f"{match.n} <= {tiles.cta[1]}"
+    """A row ends where its tiles do, if not before: a condition of every call, as isl text."""
+    return f"{match.n} <= {tiles.row}"
 
 
 def _carried(
@@ -220,8 +222,12 @@ def _check_whole(
     elements: str,
     relation: isl.UnionMap,
     count: isl.Set,
+    below: int,
 ) -> Proof:
     """Prove that every element has one tile statement, and that those are a whole tile's.
+
+    The tile is the first block's; of blocks that cover a row, those of the first row of the
+    cluster, whose numbers are multiples of `below`.
 
     Raises:
         VerifyError: an element has no tile statement or several, or a tile statement that computes
@@ -241,7 +247,10 @@ def _check_whole(
         domain = domain.intersect_params(isl.Set(f"{program.prefix}{{ : {context} }}"))
         for n in range(len(statement.place.agents) + len(statement.loops)):
             name = (*statement.place.agents, *statement.loops)[n]
-            if name in ("turn", "i") or (name == "rank" and tiles.split == 1):
+            if name == "rank" and tiles.beside > 1:
+                own = f"{{ {statement.instance} : rank mod {below} = 0 }}"
+                domain = domain.intersect(isl.Set(f"{program.prefix}{own}"))
+            elif name in ("turn", "i") or (name == "rank" and tiles.split == 1):
                 domain = domain.fix_val(isl.dim_type.set, n, isl.Val(0))
         tile = tile.intersect_params(isl.Set(f"{program.prefix}{{ : {context} }}"))
         for claim, rest in (

@@ -31,6 +31,7 @@ class Tiling:
     warp: tuple[int, int]  # m, n of a warp
     atom: tuple[int, int, int]  # m, n, k of the instruction
     split: int = 1  # blocks that share the sums of a tile: each adds up a range of its k tiles
+    beside: int = 1  # blocks of a cluster that cover a row: each has a range of its columns
 
     @property
     def warps(self) -> tuple[int, int]:
@@ -51,6 +52,11 @@ class Tiling:
     def k_steps(self) -> int:
         """Instructions along k of one k tile."""
         return self.cta[2] // self.atom[2]
+
+    @property
+    def row(self) -> int:
+        """Columns of the blocks that cover a row together."""
+        return self.cta[1] * self.beside
 
     @property
     def columns(self) -> int:
@@ -83,7 +89,8 @@ def tiling(schedule: Schedule, atom: Atom) -> Tiling:
     """The tile hierarchy that a schedule and an instruction define."""
     cta, warp = schedule.tile.cta, schedule.tile.warp
     own = (atom.m, atom.n, atom.k)
-    return Tiling((cta.m, cta.n, cta.k), (warp.m, warp.n), own, schedule.cluster.k)
+    cluster, beside = schedule.cluster, schedule.cluster.n if schedule.covers_rows else 1
+    return Tiling((cta.m, cta.n, cta.k), (warp.m, warp.n), own, cluster.k, beside)
 
 
 def called(what: str, product: str) -> str:
@@ -158,11 +165,16 @@ def roles(
 
 
 def block_map(statements: tuple[Roles, ...], tiles: Tiling, schedule: Schedule) -> str:
-    """Which thread block executes an instance; over ("m", "n") unless the schedule says more."""
+    """Which thread block executes an instance; over ("m", "n") unless the schedule says more.
+
+    Of blocks that cover a row together it is their cluster.
+    """
     names = {"m": "b_m", "n": "b_n", "k": "k_tile"}
     pieces = []
     for s in statements:
         expressions = tiles.expressions(s.m, s.n, s.k or "0")
+        if tiles.beside > 1:
+            expressions["b_n"] = f"floor({s.n}/{tiles.row})"
         tile = (expressions[names[dim]] for dim in schedule.loops.grid)
         pieces.append(f"{s.instance} -> [{','.join((*s.batches, *tile))}]")
     return "{ " + "; ".join(pieces) + " }"
@@ -243,9 +255,12 @@ def _by_roles(
     """The consumer's statement; the first block's, and of consumers in turns the first.
 
     Where blocks share the sums of a tile, each has a range of k tiles, which are the same in number
-    (the last ones may lie outside the operands), and a range of the columns to finish.
+    (the last ones may lie outside the operands), and a range of the columns to finish. Where they
+    cover a row together, a block has its columns from the first product on.
     """
     rank = ["0"] if schedule.cluster.blocks > 1 else []
+    if tiles.beside > 1:
+        rank = [f"{schedule.cluster.m}*floor(({s.n} mod {tiles.row})/{tiles.cta[1]})"]
     group = "0" if schedule.roles.form == "pingpong" else warp
     multiply = called("multiply", s.product)
     if s.does == "product" and tiles.split > 1:
@@ -274,10 +289,13 @@ def _by_roles(
 
 
 def whole_tile(statements: tuple[Roles, ...], tiles: Tiling) -> str:
-    """The element instances of a whole first tile, whatever the sizes, as isl text."""
+    """The element instances of a whole first tile, whatever the sizes, as isl text.
+
+    Of blocks that cover a row together, the tiles of all of them.
+    """
     pieces = []
     for s in statements:
-        bounds = [f"0 <= {s.m} < {tiles.cta[0]}", f"0 <= {s.n} < {tiles.cta[1]}"]
+        bounds = [f"0 <= {s.m} < {tiles.cta[0]}", f"0 <= {s.n} < {tiles.row}"]
         if s.k:
             bounds.append(f"0 <= {s.k} < {tiles.cta[2] * tiles.split}*k_tiles")
         pieces.append(f"{s.instance} : {' and '.join(bounds)}")

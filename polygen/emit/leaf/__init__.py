@@ -21,6 +21,7 @@ from polygen.emit.leaf import (  # noqa: F401 - importing registers
     multiply_mma_sync,
     multiply_wgmma,
     partial_sums,
+    row_exchange,
     scan,
     store_pairs,
     store_parts,
