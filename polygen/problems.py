@@ -77,6 +77,7 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         uneven=matched.groups is not None,
         folds=_folds(work),
         terms=products_of(matched.a.multiplied, matched.b.multiplied),
+        passes=len(work.before),
     )
 
 

@@ -43,6 +43,7 @@ class Problem:
         folds: terms of a result that are folded: into sums and the like, with indices, and with
             exponentials.
         terms: products of tensor cores for one of the program's: of operands that are split.
+        passes: over the sums of a tile before its results, where tiles cover rows.
         sections: of several, rows, columns and matrices of the results of each, which have tiles of
             their own; `n` then has the columns of all.
     """
@@ -74,6 +75,7 @@ class Problem:
     uneven: bool = False
     folds: tuple[int, int, int] = (0, 0, 0)
     terms: int = 1
+    passes: int = 0
     sections: tuple[tuple[int, int, int], ...] = ()
 
     @property
