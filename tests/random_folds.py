@@ -100,7 +100,7 @@ def compile_rows(case: Random, arch: str) -> Kernel:
     way = replace(schedule.epilogue, through="registers", columns=0, rows="after")
     own = replace(schedule, epilogue=way)
     if tile:
-        own = covering(schedule)
+        own = covering(schedule, case.sizes.get("N", 0))
     fused = fuse(parse_expression(case.expression, case.names), name=f"random_{case.seed}")
     options = {"arch": arch, "sizes": case.sizes, "out_dtype": case.out_dtype}
     try:
