@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from polygen.analysis import in_tiles
 from polygen.chained import is_chain, matched
 from polygen.decide import candidates
 from polygen.frontend.program import Program
@@ -14,9 +15,10 @@ from polygen.poly import ast
 from polygen.poly.elements import Compute
 from polygen.poly.match import Operand
 from polygen.poly.prologue import Prologue
+from polygen.problems import problem_of
 from polygen.rewrite.programs import ASSUMED, rewritten
 from polygen.rewrite.separation import correction
-from polygen.schedule.problem import Fitted
+from polygen.schedule.problem import Fitted, Problem
 from polygen.schedule.sums import reproducible
 from polygen.tune.cost import cost
 from polygen.tune.cost.explain import explain
@@ -42,11 +44,19 @@ def show_cost(program: Program, plan: KernelPlan, sizes: dict[str, int], origin:
         return (
             f"{program.source}\nschedule: {origin}\nthe model knows no time of chains of products"
         )
-    problem, _ = candidates(program, device, sizes)
+    problem = problem_for(plan, sizes)
     fitted = Fitted(plan.schedule, plan.resources.blocks_per_multiprocessor)
     found = cost(device, fitted, problem)
     text = explain(device, problem, found, cost_parameters(device))
     return f"{program.source}\nschedule: {plan.schedule.name}: {origin}\n{text}"
+
+
+def problem_for(plan: KernelPlan, sizes: dict[str, int]) -> Problem:
+    """What the cost model prices a plan for: with rows in its tiles, or behind the kernel."""
+    if plan.schedule.covers_rows:
+        found = in_tiles(plan.program)
+        return problem_of(plan.program, found.matched, found.work, sizes)
+    return candidates(plan.program, plan.device, sizes)[0]
 
 
 def show_plan(plan: KernelPlan, origin: str) -> str:

@@ -42,6 +42,8 @@ def test_clusters_that_are_chosen_compile():
     kernel = norm.compile(*SIGNATURE, arch="sm_90a", sizes=LONG)
     assert kernel.schedule.cluster.n == 8 and kernel.workspace(LONG) == 0
     assert kernel.resources.spill_store_bytes == kernel.resources.stack_bytes == 0
+    told = kernel.show("cost")
+    assert "the blocks of a cluster cover rows: they meet 2 time(s) a tile" in told
 
 
 @pytest.mark.slow
