@@ -86,10 +86,12 @@ def _wider(schedule: Schedule, row: int) -> str:
 def covering_cluster(schedule: Schedule, row: int) -> Cluster | None:
     """The cluster whose blocks cover rows that are longer than a tile; None where there is none.
 
-    It takes consumers of which each has all columns of its block's tile.
+    It takes consumers of which each has all columns of its block's tile. Each block copies a part
+    of the left operand's tile for all of them, whole groups of its rows: so many are a power of
+    two, which divides any tile's, and the last ones perhaps have nothing of the row.
     """
     cta, own, most = schedule.tile.cta, schedule.cluster, common_facts()["cluster_blocks_most"]
-    beside = -(-row // cta.n)
+    beside = 1 << (-(-row // cta.n) - 1).bit_length()
     whole = schedule.specialised and schedule.tile.warp.n == cta.n
     if not whole or own.k > 1 or beside > most:
         return None

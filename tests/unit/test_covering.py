@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
+from matrix import roles
 
 import polygen as pg
 from polygen.decide import decision
 from polygen.hardware.device import device
+from polygen.lower.cover import covering
 
 SIGNATURE = ("bf16[M,K]", "bf16[N,K]", "bf16[N]")
 
@@ -34,6 +36,14 @@ def test_clusters_cover_rows_that_no_tile_covers():
         origin,
     )
     assert found is not None and int(found[1]) < int(found[2])
+
+
+def test_as_many_blocks_as_share_an_operands_tile():
+    """A power of two, whatever the rows; more than a cluster may have, and the schedule's own."""
+    own = roles("two")
+    assert own.tile.cta.n == 64
+    found = {row: covering(own, row).cluster.n for row in (64, 65, 130, 257, 512, 513)}
+    assert found == {64: 1, 65: 2, 130: 4, 257: 8, 512: 8, 513: 1}
 
 
 @pytest.mark.slow
