@@ -19,6 +19,7 @@ from pathlib import Path
 from polygen import knobs
 from polygen.analysis import MOST_PROSPECTS, Prospect, all_analysed, in_tiles, prospect
 from polygen.chained import decide_chain, is_chain
+from polygen.covering import by_clusters, by_tiles
 from polygen.errors import InvarianceError, ScheduleError, UnsupportedProgram
 from polygen.fit import fitting, instruction_for
 from polygen.fit_sections import check_operands, check_sections, fitting_all
@@ -28,7 +29,7 @@ from polygen.generated import kept
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.invariance import LADDER, in_k_tiles, of_class, shared
-from polygen.lower.cover import check_rows, is_covering
+from polygen.lower.cover import check_rows
 from polygen.lower.legal import (
     check_copies,
     check_folds,
@@ -42,7 +43,6 @@ from polygen.lower.legal import (
 from polygen.lower.legal_blocks import check_blocks, check_promoting
 from polygen.lower.pixels import check_pixels
 from polygen.lower.rest_legal import check_rest, check_rest_device, check_rest_layout
-from polygen.poly.folds import split_folds
 from polygen.poly.match import Match
 from polygen.poly.realign import behind_copy
 from polygen.problems import problem_of, whole_problem
@@ -122,7 +122,7 @@ def decide(
             offers = tuple(one for one in offers if isinstance(own(one.schedule), Fitted))
             fit = of_class(fit, wanted, matched, device)
             measured = of_class(measured, wanted, matched, device, in_other_k_tiles=False)
-        covered = _covered(program, device, sizes, matched, skip)
+        covered = by_tiles(program, device, sizes, matched, skip)
         try:
             decided, origin = covered or choose(device, problem, fit, skip, offers, measured)
         except ScheduleError as reason:
@@ -135,8 +135,12 @@ def decide(
                 nearest="Align rows as those of the other sizes are, or compile all sizes for the "
                 "least alignment there is: x:bf16[M,K]@2",
             ) from reason
+        if covered is None and not prospect.others:
+            otherwise = (decided, measured, problem)
+            wider = by_clusters(program, device, sizes, matched, skip, otherwise)
+            decided, origin = wider or (decided, origin)
         decided, origin = _in_runs(decided, origin, behind.matched, problem, device, sizes)
-    prospect = in_tiles(program) if is_covering(decided) else behind
+    prospect = in_tiles(program) if decided.covers_rows else behind
     as_run = prospect.under(decided)
     instruction = instruction_for(as_run.matched, device, decided)
     check_types(program, device)
@@ -186,32 +190,6 @@ def _in_runs(
         return schedule, origin
     raster = replace(schedule.raster, run=run)
     return replace(schedule, raster=raster), f"{origin}; blocks take {run} tiles of a row in turn"
-
-
-def _covered(
-    program: Program,
-    device: Device,
-    sizes: dict[str, int],
-    matched: Match,
-    skip: frozenset[str],
-) -> tuple[Schedule, str] | None:
-    """The choice among schedules whose tiles cover rows; None where none does or need do.
-
-    What the launch that follows would read and write again stays in registers, so that it is
-    taken wherever rows are no wider than a tile.
-    """
-    row = matched.n if isinstance(matched.n, int) else sizes.get(matched.n, 0)
-    widest = max(one.tile.cta.n for one in shipped(device))
-    if program.invariant or not split_folds(program).rows or not 0 < row <= widest:
-        return None
-    try:
-        found = in_tiles(program)
-        problem = problem_of(program, found.matched, found.work, sizes)
-        fit = fitting(found.matched, device, found.work, careful=True, row=row)
-        decided, origin = choose(device, problem, fit, skip)
-    except (ScheduleError, UnsupportedProgram):
-        return None
-    return decided, f"{origin}; its tiles cover rows of {row} elements"
 
 
 def sum_class(program: Program, device: Device, sizes: dict[str, int]) -> str:

@@ -156,7 +156,13 @@ def _types(matched: Match) -> tuple[DType, DType, DType]:
 
 
 def fitting(
-    matched: Match, device: Device, work: Pointwork, *, careful: bool, row: int = 0
+    matched: Match,
+    device: Device,
+    work: Pointwork,
+    *,
+    careful: bool,
+    row: int = 0,
+    clusters: bool = False,
 ) -> Callable[[Schedule], Fitted | str]:
     """Fits schedules to a program on a device, or says why one does not.
 
@@ -167,13 +173,15 @@ def fitting(
         careful: make room for the registers that kernels are thought to need; else only what they
             certainly need counts, as for schedules that were measured, or are going to be.
         row: elements of rows that tiles are to cover; 0: they need not.
+        clusters: whether tiles of a cluster may cover them together.
     """
 
     def fit(candidate: Schedule) -> Fitted | str:
         if row:
-            if row > candidate.tile.cta.n:
-                return f"rows of {row} elements are wider than tiles of {candidate.tile.cta.n}"
-            candidate = covering(candidate)
+            candidate = covering(candidate, row if clusters else 0)
+            wide = candidate.tile.cta.n * (candidate.cluster.n if clusters else 1)
+            if row > wide:
+                return f"rows of {row} elements are wider than tiles of {wide}"
         folded = work.folds and (candidate.epilogue.through == "smem" or not work.writes)
         if folded or matched.contraction.dtype == F64:  # scratch areas are of words
             by_pairs = replace(candidate.epilogue, through="registers", columns=0)

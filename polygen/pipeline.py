@@ -23,7 +23,6 @@ from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.invariance import check_class, sums_of
 from polygen.lower.build import lower
-from polygen.lower.cover import is_covering
 from polygen.lower.follow import follow
 from polygen.lower.memory import memory, needed
 from polygen.lower.plan import KernelPlan
@@ -142,7 +141,7 @@ def _generate(
     )
     copy = realign(program, found.prospect.matched, decided)
     program = program_behind(program, copy)
-    in_tile = is_covering(decided)
+    in_tile = decided.covers_rows
     if copy is not None or in_tile:
         found = analysed(program, in_tile=in_tile)
     found = replace(found, prospect=found.prospect.under(decided))

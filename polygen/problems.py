@@ -89,6 +89,7 @@ def problem_of(program: Program, matched: Match, work: Pointwork, sizes: dict[st
         beside=0 if matched.rest is None else matched.rest.padded,
         terms=products_of(matched.a.multiplied, matched.b.multiplied),
         domain=() if work.before or work.operands.folds else matched.domain,
+        passes=len(work.before),
     )
 
 

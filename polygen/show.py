@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from polygen.analysis import in_tiles
 from polygen.chained import is_chain, matched
 from polygen.decide import candidates
 from polygen.frontend.program import Program
@@ -18,9 +19,10 @@ from polygen.poly.match import Operand
 from polygen.poly.needed import said
 from polygen.poly.prologue import Prologue
 from polygen.poly.tile_domain import all_tiles_because
+from polygen.problems import problem_of
 from polygen.rewrite.programs import ASSUMED, rewritten
 from polygen.rewrite.separation import correction
-from polygen.schedule.problem import Fitted
+from polygen.schedule.problem import Fitted, Problem
 from polygen.schedule.sums import reproducible
 from polygen.tune.cost import cost
 from polygen.tune.cost.explain import explain
@@ -46,11 +48,19 @@ def show_cost(program: Program, plan: KernelPlan, sizes: dict[str, int], origin:
         return (
             f"{program.source}\nschedule: {origin}\nthe model knows no time of chains of products"
         )
-    problem, _ = candidates(program, device, sizes)
+    problem = problem_for(plan, sizes)
     fitted = Fitted(plan.schedule, plan.resources.blocks_per_multiprocessor)
     found = cost(device, fitted, problem)
     text = explain(device, problem, found, cost_parameters(device))
     return f"{program.source}\nschedule: {plan.schedule.name}: {origin}\n{text}"
+
+
+def problem_for(plan: KernelPlan, sizes: dict[str, int]) -> Problem:
+    """What the cost model prices a plan for: with rows in its tiles, or behind the kernel."""
+    if plan.schedule.covers_rows:
+        found = in_tiles(plan.program)
+        return problem_of(plan.program, found.matched, found.work, sizes)
+    return candidates(plan.program, plan.device, sizes)[0]
 
 
 def show_plan(plan: KernelPlan, origin: str) -> str:
@@ -108,6 +118,8 @@ def _grid(plan: KernelPlan) -> str:
         return f"grid: {groups}, {launch.threads} threads per block"
     size = f"{cluster.m} x {cluster.n}"
     shared = f", clusters of {size} share operands" if launch.cluster != (1, 1) else ""
+    if plan.tiles.beside > 1:
+        shared += f" and cover rows of {plan.tiles.row} elements"
     if cluster.k > 1:
         shared = f", clusters of {cluster.k} share the sums of a tile, each a range of k"
     return f"at most {launch.persistent} persistent blocks, {groups}{shared}"

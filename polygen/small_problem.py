@@ -58,6 +58,8 @@ def trial_sizes(plan: KernelPlan) -> dict[str, int]:
         sizes.setdefault(name, 8)
     for name in _odd(plan):
         sizes[name] += 3
+    if plan.schedule.covers_rows and isinstance(plan.match.n, str):
+        sizes[plan.match.n] = min(sizes[plan.match.n], plan.tiles.row)
     return sizes
 
 

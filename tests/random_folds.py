@@ -14,7 +14,7 @@ from polygen.api import fuse
 from polygen.errors import PolygenError
 from polygen.frontend.parse import parse_expression
 from polygen.kernel import Kernel
-from polygen.lower.cover import covering, is_covering
+from polygen.lower.cover import covering
 
 # A fold, and the value of which it is exact.
 FOLDS = (
@@ -95,12 +95,12 @@ def compile_rows(case: Random, arch: str) -> Kernel:
     """The kernel of a seed: half of them have rows in tiles, where tiles cover them."""
     kernel = compile_program(case, arch)
     tile, schedule = case.seed % 2 == 0, kernel.schedule
-    if is_covering(schedule) == tile:
+    if schedule.covers_rows == tile:
         return kernel
     way = replace(schedule.epilogue, through="registers", columns=0, rows="after")
     own = replace(schedule, epilogue=way)
     if tile:
-        own = covering(schedule)
+        own = covering(schedule, case.sizes.get("N", 0))
     fused = fuse(parse_expression(case.expression, case.names), name=f"random_{case.seed}")
     options = {"arch": arch, "sizes": case.sizes, "out_dtype": case.out_dtype}
     try:

@@ -11,7 +11,6 @@ from polygen.emit.names import c_name
 from polygen.frontend.dtypes import DType
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Dim, Tensor
-from polygen.lower.cover import is_covering
 from polygen.lower.launch import Count, Parts, stride_argument, workspace_argument
 from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import FoldPart
@@ -21,7 +20,7 @@ from polygen.poly.row_passes import split_for
 
 def split_of(plan: KernelPlan) -> Split:
     """The parts of a plan's program: what its kernel does, and what follows."""
-    return split_for(plan.program, in_tile=is_covering(plan.schedule))
+    return split_for(plan.program, in_tile=plan.schedule.covers_rows)
 
 
 def extent_text(extents: Sequence[Dim]) -> str:

@@ -26,7 +26,6 @@ from polygen.errors import VerifyError
 from polygen.frontend.program import Dim, Tensor
 from polygen.hardware.device import common_facts
 from polygen.lower.build import arguments
-from polygen.lower.cover import is_covering
 from polygen.lower.launch import stride_argument
 from polygen.lower.plan import Argument, KernelPlan, Launch, MapAxis
 from polygen.lower.work import Copy
@@ -88,8 +87,8 @@ def plan_conditions(plan: KernelPlan) -> tuple[Condition, ...]:
     """What the arguments of a plan's launches must satisfy."""
     whole = [c.tensor.name for c in plan.of(Copy) if c.asynchronous and not c.ragged]
     covered = None
-    if is_covering(plan.schedule) and isinstance(plan.match.n, str):
-        covered = (plan.match.n, plan.tiles.cta[1])
+    if plan.schedule.covers_rows and isinstance(plan.match.n, str):
+        covered = (plan.match.n, plan.tiles.row)
     return conditions(plan.program, whole, plan.launch, covered)
 
 

@@ -55,7 +55,8 @@ class CostParameters:
         cluster_loss: share of a k tile that two blocks of a cluster lose by going in step.
         wide_cluster_loss: likewise, more than two blocks.
         tile: cycles per tile to begin: its place, the first wait.
-        exchange: cycles in which the parts of a sum meet that the blocks of a cluster share.
+        exchange: cycles in which the parts of a sum meet that the blocks of a cluster share, or
+            what they have folded of rows.
         exchange_rate: bytes per cycle that a block sends to the others.
         panel: cycles in which a warpgroup finishes 64 x 64 results, through panels.
         panel_turn: cycles of each panel besides, whatever its width.
@@ -73,6 +74,8 @@ class CostParameters:
         lane_load_rate: elements per cycle that they read and convert for them.
         warp_memory: share of what kernels with roles reach of device memory, without them.
         copy_start: microseconds that a copy of operands takes before the kernel, however small.
+        rows_share: of the nominal bandwidth of device memory that the launch reaches which follows
+            a kernel and finishes its rows.
         warp_start: as `start`, without roles.
         warp_rate: 16-bit multiply-adds per cycle of warp instructions.
         double_rate: f64 multiply-adds per cycle of warp instructions.
@@ -136,6 +139,7 @@ class CostParameters:
     lane_load_rate: float
     warp_memory: float
     copy_start: float
+    rows_share: float
     warp_start: float
     warp_rate: float
     double_rate: float

@@ -16,7 +16,6 @@ from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.lower import dots, warpgroups, warps
 from polygen.lower.carried import carried_proof
-from polygen.lower.cover import is_covering
 from polygen.lower.epilogue import epilogue
 from polygen.lower.folds import fold_orders, following
 from polygen.lower.given import Given
@@ -70,7 +69,7 @@ def lower(
             nearest='Use ["m", "n"]',
         )
     tiles, group = tree.tiles, schedule.raster.group
-    split = split_for(program, in_tile=is_covering(schedule))
+    split = split_for(program, in_tile=schedule.covers_rows)
     products = without_prologues(split.main)
     work = pointwork(products, tree.fusion, tree.match, split)
     work = replace(work, numbered=numbered)
@@ -109,7 +108,7 @@ def lower(
         frame=tree.synchronised.frame,
         proofs=(*tree.proofs, *raster, *((carried_proof(atom),) if tree.match.rest else ())),
         resources=taken,
-        sums=replace(tree.sums, folds=fold_orders(program, split, out, orders)),
+        sums=replace(tree.sums, folds=fold_orders(program, split, out, orders, tiles.beside)),
         tile_domain=tree.domain,
     )
 

@@ -1,20 +1,14 @@
-"""Tiles that cover rows: which schedules have them, and how a shipped one is made to."""
+"""Tiles and clusters that cover rows: which schedules have them, how a shipped one is made to."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from polygen.errors import ScheduleError, UnsupportedProgram
+from polygen.hardware.device import common_facts
 from polygen.poly.match import Match
 from polygen.poly.pointwise import Pointwork
-from polygen.schedule.model import Schedule
-
-IN_TILE = "tile"
-
-
-def is_covering(schedule: Schedule) -> bool:
-    """Whether a schedule has rows in its tiles."""
-    return schedule.epilogue.rows == IN_TILE
+from polygen.schedule.model import IN_TILE, Cluster, Schedule
 
 
 def check_rows(schedule: Schedule, match: Match, work: Pointwork) -> None:
@@ -29,7 +23,7 @@ def check_rows(schedule: Schedule, match: Match, work: Pointwork) -> None:
         ScheduleError: with the field to change.
         UnsupportedProgram: rows do not run along n.
     """
-    if not is_covering(schedule):
+    if not schedule.covers_rows:
         return
     where, why = (
         f"schedule {schedule.name}, epilogue.rows",
@@ -57,25 +51,62 @@ def check_rows(schedule: Schedule, match: Match, work: Pointwork) -> None:
             why="results are made of sums that are in registers where the instruction left them",
             nearest='Use epilogue.through = "registers"',
         )
-    if cluster.n * cluster.k > 1:
+    if cluster.k > 1:
         raise ScheduleError(
             f"cluster {cluster.m} x {cluster.n} x {cluster.k} with rows in a tile",
             where=where,
             why=why,
-            nearest="Use cluster.n = 1 and cluster.k = 1",
+            nearest="Use cluster.k = 1",
         )
-    if isinstance(match.n, int) and match.n > cta.n:
+    if cluster.n > 1 and schedule.tile.warp.n != cta.n:
         raise ScheduleError(
-            f"rows of {match.n} elements in tiles of {cta.n} columns",
+            f"cluster.n = {cluster.n} with tile.warp.n = {schedule.tile.warp.n} of tile.cta.n = "
+            f"{cta.n} and rows in a tile",
             where=where,
-            why=why,
-            nearest=f'Use tile.cta.n = {-(-match.n // 8) * 8}, or epilogue.rows = "after"',
+            why="rows are folded by consumers beside each other, or by blocks beside each other",
+            nearest=f"Use tile.warp.n = {cta.n}, or cluster.n = 1",
+        )
+    if isinstance(match.n, int) and match.n > cta.n * cluster.n:
+        blocks = f", and clusters of {cluster.n} along n" if cluster.n > 1 else ""
+        raise ScheduleError(
+            f"rows of {match.n} elements in tiles of {cta.n} columns{blocks}",
+            where=where,
+            why=why if cluster.n == 1 else "the blocks of a cluster fold rows that they have whole",
+            nearest=_wider(schedule, match.n),
         )
 
 
-def covering(schedule: Schedule) -> Schedule:
-    """A schedule with its rows in tiles."""
+def _wider(schedule: Schedule, row: int) -> str:
+    """What to change so that a row is covered."""
+    cluster = covering_cluster(schedule, row)
+    beside = f"cluster.n = {cluster.n}, or " if cluster is not None else ""
+    return f'Use {beside}tile.cta.n = {-(-row // 8) * 8}, or epilogue.rows = "after"'
+
+
+def covering_cluster(schedule: Schedule, row: int) -> Cluster | None:
+    """The cluster whose blocks cover rows that are longer than a tile; None where there is none.
+
+    It takes consumers of which each has all columns of its block's tile. Each block copies a part
+    of the left operand's tile for all of them, whole groups of its rows: so many are a power of
+    two, which divides any tile's, and the last ones perhaps have nothing of the row.
+    """
+    cta, own, most = schedule.tile.cta, schedule.cluster, common_facts()["cluster_blocks_most"]
+    beside = 1 << (-(-row // cta.n) - 1).bit_length()
+    whole = schedule.specialised and schedule.tile.warp.n == cta.n
+    if not whole or own.k > 1 or beside > most:
+        return None
+    return Cluster(m=own.m if own.m * beside <= most else 1, n=beside)
+
+
+def covering(schedule: Schedule, row: int = 0) -> Schedule:
+    """A schedule with its rows in tiles.
+
+    Args:
+        schedule: with a cluster that covers them.
+        row: elements of rows that its tiles are to cover by a cluster, if there is one; 0: its own.
+    """
     way = replace(schedule.epilogue, rows=IN_TILE)
     if way.through == "smem":
         way = replace(way, through="registers")
-    return replace(schedule, epilogue=way)
+    cluster = covering_cluster(schedule, row) if row > schedule.tile.cta.n else None
+    return replace(schedule, epilogue=way, cluster=cluster or schedule.cluster)

@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -156,7 +156,11 @@ def following(split: Split, entry: str, parts: Sequence[FoldPart]) -> Following 
 
 
 def fold_orders(
-    program: Program, split: Split, out: Epilogue, beside: Mapping[str, FoldOrder]
+    program: Program,
+    split: Split,
+    out: Epilogue,
+    beside: Mapping[str, FoldOrder],
+    blocks: int = 1,
 ) -> tuple[FoldOrder, ...]:
     """In which order terms are combined, as far as bits depend on it; folds in program order.
 
@@ -165,7 +169,9 @@ def fold_orders(
         split: its parts.
         out: what folds elements.
         beside: the orders of folds of operands.
+        blocks: of a cluster, that cover a row together.
     """
+    then = f"; those of {blocks} blocks in the order of their columns" if blocks > 1 else ""
     in_tile = {one.value: one for before in out.before for one in before.folds}
     found = {one.value: _order(one, split.rows_of(one.value) is not None) for one in out.folds}
     found |= beside
@@ -173,7 +179,8 @@ def fold_orders(
         if result_of(fold.write.name) in in_tile:
             row = _order(in_tile[result_of(fold.write.name)], by_rows=False, alone=True)
             there = found.get(fold.write.name)
-            order = f"{row.order}; as an output {there.order}" if there else row.order
+            order = row.order + then
+            order = f"{order}; as an output {there.order}" if there else order
             selects = MONOIDS[fold.function].selects
             found[fold.write.name] = FoldOrder(
                 fold.write.name, fold.function, "" if selects else order
@@ -202,12 +209,23 @@ def _order(part: FoldPart, by_rows: bool, alone: bool = False) -> FoldOrder:
     return FoldOrder(part.value, part.monoid, text)
 
 
-def around(leaves: tuple[Leaf, ...], out: Epilogue, loops: tuple[str, ...]) -> tuple[Leaf, ...]:
+def around(
+    leaves: tuple[Leaf, ...],
+    out: Epilogue,
+    loops: tuple[str, ...],
+    meet: Callable[[Epilogue], tuple[Leaf, ...]] | None = None,
+) -> tuple[Leaf, ...]:
     """The leaves of an epilogue, between those that begin and end parts of folds if it has any.
 
     In front of them stand those of passes before it.
+
+    Args:
+        leaves: of the epilogue.
+        out: what it does.
+        loops: over output tiles.
+        meet: the leaves by which a pass ends between blocks; None: each has whole rows.
     """
-    passes = [leaf for one in out.before for leaf in _pass(one, loops)]
+    passes = [leaf for one in out.before for leaf in _pass(one, loops, meet)]
     if not out.folds:
         return (*passes, *leaves)
     work = Folding(out)
@@ -219,17 +237,19 @@ def around(leaves: tuple[Leaf, ...], out: Epilogue, loops: tuple[str, ...]) -> t
     )
 
 
-def _pass(one: Epilogue, loops: tuple[str, ...]) -> tuple[Leaf, ...]:
+def _pass(
+    one: Epilogue,
+    loops: tuple[str, ...],
+    between: Callable[[Epilogue], tuple[Leaf, ...]] | None,
+) -> tuple[Leaf, ...]:
     """A pass over the sums of a tile that covers rows."""
     names = {what: what + one.suffix for what in ("compute", "finish_element", "unfold")}
-    ends: tuple[str, ...] = ("meet",)
-    given = ""
-    if one.sharing > 1:
-        ends, given = ("give", "take"), SHARED + one.suffix
+    given, ends = (SHARED + one.suffix, ("give", "take")) if one.sharing > 1 else ("", ("meet",))
+    met = [Leaf(end + one.suffix, end, "threads", loops, Meeting(one, given)) for end in ends]
     return (
         Leaf(names["compute"], "compute", "threads", (), one),
         Leaf(names["finish_element"], "edge", "threads", (), one),
         Leaf(names["unfold"], "unfold", "threads", loops, Folding(one)),
         Leaf("terms" + one.suffix, "store_pairs", "threads", (*loops, "m"), one),
-        *(Leaf(end + one.suffix, end, "threads", loops, Meeting(one, given)) for end in ends),
+        *(between(one) if between is not None else met),
     )

@@ -16,7 +16,6 @@ from functools import lru_cache
 from polygen.errors import VerifyError
 from polygen.frontend.dtypes import BOOL
 from polygen.frontend.program import Fold, Pointwise
-from polygen.lower.cover import is_covering
 from polygen.lower.follow_keys import Derive, keys_launch, mapped
 from polygen.lower.follow_work import (
     CombineParts,
@@ -75,7 +74,7 @@ def _group(plan: KernelPlan, after: Following, group: Results, derived: Derive) 
     if group.merged:
         tree, found = keys_launch(plan, after, derived)
     else:
-        own = _Group(plan, group, split_for(plan.program, in_tile=is_covering(plan.schedule)))
+        own = _Group(plan, group, split_for(plan.program, in_tile=plan.schedule.covers_rows))
         tree, found = _mapped(own.shape(warps, after.lanes), derived), own.leaves(warps)
     name = tree.place.place.name
     place = Place(name, 0, warps, warps, False, WARP, 0, _loops(tree.place))

@@ -4,8 +4,8 @@
    its swizzles. What goes on with the sums behind the k tiles has one slot.
 2. For the way out a scratch area of every warp for each product, over the rings; or panels of every
    warpgroup, as many as may be on their way in or out.
-3. Where blocks of a cluster share sums, areas in which their parts meet; where agents share rows
-   that a tile covers, what each has folded of them; and what is folded of operands.
+3. Where blocks of a cluster share sums, areas in which their parts meet; where agents or blocks
+   share rows that are covered, what each has folded of them; and what is folded of operands.
 4. Barriers last. While they are not derived yet, room for them is kept.
 
 `memory` needs nothing but the schedule and the program, so it says whether a schedule fits before
@@ -33,7 +33,7 @@ from polygen.poly.ring_tallies import NORMS
 from polygen.poly.tiling import Tiling, in_pass
 from polygen.schedule.model import Schedule
 
-_SUM_BYTES = 4  # sums are staged as f32
+SUM_BYTES = 4  # sums are staged as f32
 _BARRIER_BYTES = common_facts()["mbarrier_bytes"]
 
 
@@ -63,7 +63,7 @@ def memory(
     """
     found = [] if schedule.by_lanes else rings(schedule, matched, tiles)
     if schedule.epilogue.through == "smem":
-        size, each = tiles.warp[0] * tiles.warp[1] * _SUM_BYTES, len(matched.products)
+        size, each = tiles.warp[0] * tiles.warp[1] * SUM_BYTES, len(matched.products)
         found.append(
             Buffer(
                 "scratch", "scratch", 0, each, size, chunk_bytes(), tiles.warp_count, overlay=True
@@ -157,7 +157,7 @@ def _landings(schedule: Schedule, matched: Match, tiles: Tiling) -> list[Buffer]
     """Every block gets a part of its share of the sums from every block: a whole tile of them."""
     if tiles.split == 1:
         return []
-    size, owners = tiles.warp[0] * tiles.warp[1] * _SUM_BYTES, workers(schedule, tiles)
+    size, owners = tiles.warp[0] * tiles.warp[1] * SUM_BYTES, workers(schedule, tiles)
     note = f"sums of {tiles.columns} columns from each of {tiles.split} blocks"
     return [
         Buffer(
@@ -169,13 +169,17 @@ def _landings(schedule: Schedule, matched: Match, tiles: Tiling) -> list[Buffer]
 
 
 def _given(schedule: Schedule, work: Pointwork, tiles: Tiling) -> list[Buffer]:
-    """What agents that share rows have of them, pass by pass: a number for each component."""
-    if tiles.warps[1] == 1:
+    """What agents that share rows have of them, pass by pass: a number for each component.
+
+    Of blocks that share rows every agent gets a part from each.
+    """
+    if tiles.warps[1] * tiles.beside == 1:
         return []
-    rows, agents = tiles.warp[0] * _SUM_BYTES, workers(schedule, tiles)
+    rows, agents = tiles.warp[0] * SUM_BYTES * tiles.beside, workers(schedule, tiles)
+    slots = LANDING_SLOTS if tiles.beside > 1 else 1
     return [
         Buffer(
-            in_pass(SHARED, number), "given", 0, 1,
+            in_pass(SHARED, number), "given", 0, slots,
             rows * sum(len(fold.terms) for fold in one.folds), chunk_bytes(), agents,
             note="what is folded of rows",
         )
@@ -189,7 +193,7 @@ def _norms(schedule: Schedule, matched: Match, work: Pointwork, tiles: Tiling) -
     return [
         Buffer(
             f"{NORMS}_{one.ring}", "norms", 0, 1,
-            tiles.warp["mn".index(one.role)] * len(one.results) * _SUM_BYTES, chunk_bytes(), agents,
+            tiles.warp["mn".index(one.role)] * len(one.results) * SUM_BYTES, chunk_bytes(), agents,
             note="what is folded of rows of " + matched.operand(one.ring).tensor.name,
         )
         for one in work.ring_folds(matched)

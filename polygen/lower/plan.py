@@ -34,6 +34,7 @@ from polygen.lower.promoting import Promote
 from polygen.lower.rest_work import Convert
 from polygen.lower.result_work import (
     Epilogue,
+    Exchange,
     Finish,
     Folding,
     Lines,
@@ -84,6 +85,7 @@ Work: TypeAlias = (
     | CombineParts
     | Copy
     | Epilogue
+    | Exchange
     | Fill
     | Finish
     | Folding

@@ -11,7 +11,7 @@ from polygen.frontend.program import Dim, Tensor
 from polygen.lower.accesses import Step
 from polygen.lower.computed import Rows
 from polygen.lower.launch import Parts
-from polygen.lower.work import Boxes
+from polygen.lower.work import Boxes, Placed
 from polygen.poly.match import Along
 from polygen.poly.pointwise import Compute
 
@@ -149,6 +149,27 @@ class Meeting:
 
     epilogue: Epilogue
     given: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What the blocks of a cluster have folded of rows becomes the rows' results, in all of them.
+
+    Attributes:
+        epilogue: the pass.
+        given: the landing area, with a part from each block.
+        full: the barrier that its bytes complete.
+        counter: of the landing area's slots.
+        cluster: blocks along m, and along the row.
+        part_bytes: that one block sends to an agent.
+    """
+
+    epilogue: Epilogue
+    given: str
+    full: Placed
+    counter: str
+    cluster: tuple[int, int]
+    part_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from polygen.lower.key_parts import check_parts
 from polygen.lower.plan import KernelPlan, Leaf, Rows
 from polygen.lower.promoting import Promote
 from polygen.lower.resources import thread_count
-from polygen.lower.result_work import Epilogue, Finish, Lines, Store, Warm
+from polygen.lower.result_work import Epilogue, Exchange, Finish, Lines, Store, Warm
 from polygen.lower.tallies import check_tallies
 from polygen.lower.tally import Tally
 from polygen.lower.verify_accesses import check_accesses
@@ -126,15 +126,23 @@ def _check_calls(plan: KernelPlan) -> None:
 
 
 def _check_bytes(plan: KernelPlan) -> None:
-    brought = {
-        leaf.statement: sum(boxes.bytes for boxes in leaf.work.boxes)
-        for leaf in plan.leaves
-        if isinstance(leaf.work, Move)
-    } | {
-        leaf.statement: leaf.work.blocks * sum(one.part_bytes for one in leaf.work.landings)
-        for leaf in plan.leaves
-        if isinstance(leaf.work, Send)
-    }
+    brought = (
+        {
+            leaf.statement: sum(boxes.bytes for boxes in leaf.work.boxes)
+            for leaf in plan.leaves
+            if isinstance(leaf.work, Move)
+        }
+        | {
+            leaf.statement: leaf.work.blocks * sum(one.part_bytes for one in leaf.work.landings)
+            for leaf in plan.leaves
+            if isinstance(leaf.work, Send)
+        }
+        | {
+            leaf.statement: leaf.work.cluster[1] * leaf.work.part_bytes
+            for leaf in plan.leaves
+            if isinstance(leaf.work, Exchange)
+        }
+    )
     for placed in plan.syncs:
         wanted = sum(brought.get(signal, 0) for signal, _ in placed.sync.signals)
         if placed.bytes != wanted:

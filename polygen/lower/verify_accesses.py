@@ -29,6 +29,7 @@ from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.promoting import Promote
 from polygen.lower.result_work import (
     Epilogue,
+    Exchange,
     Finish,
     Folding,
     FoldPart,
@@ -183,6 +184,7 @@ def _check_passes(plan: KernelPlan, e: Epilogue) -> None:
     others = [*plan.of(Epilogue), *(finish.epilogue for finish in plan.of(Finish))]
     others += [folding.epilogue for folding in plan.of(Folding)]
     others += [meeting.epilogue for meeting in plan.of(Meeting)]
+    others += [exchange.epilogue for exchange in plan.of(Exchange)]
     if any(one not in (e, *e.before) for one in others):
         raise VerifyError("a leaf finishes another epilogue than the others", where=plan.entry)
     made: list[FoldPart] = []

@@ -10,7 +10,7 @@ from polygen.lower.fragments import Make
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.promoting import Promote
 from polygen.lower.rest_work import Convert
-from polygen.lower.result_work import Finish, Folding, Lines, Meeting, Store, Warm
+from polygen.lower.result_work import Exchange, Finish, Folding, Lines, Meeting, Store, Warm
 from polygen.lower.scan_work import PartStore, RowStore
 from polygen.lower.tally import Tally
 from polygen.lower.work import Combine, Copy, Fill, Load, Move, Product, Send, Stream
@@ -75,11 +75,10 @@ def _buffers(leaf: Leaf) -> list[str] | None:
         }[leaf.op]
     if isinstance(work, Folding):
         return ["folded" + work.epilogue.suffix]
-    if isinstance(work, Meeting):
+    if isinstance(work, Meeting | Exchange):
         folded, row = (what + work.epilogue.suffix for what in ("folded", "row"))
-        return {"meet": [folded, row], "give": [folded, work.given], "take": [work.given, row]}[
-            leaf.op
-        ]
+        ends = {"meet": [folded, row], "give": [folded, work.given], "take": [work.given, row]}
+        return ends[leaf.op.partition("_")[0]]
     if isinstance(work, Finish):
         sums = [total for _, total in work.epilogue.sums]
         operands, results = (

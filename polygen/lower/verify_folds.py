@@ -9,10 +9,10 @@ from polygen.errors import VerifyError
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Dim
 from polygen.hardware.device import common_facts
-from polygen.lower.cover import is_covering
 from polygen.lower.launch import Following
 from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import FoldPart, Meeting
+from polygen.lower.row_exchange import check_exchange
 from polygen.poly.folds import Split
 from polygen.poly.legality import Proof
 from polygen.poly.row_passes import split_for
@@ -31,6 +31,7 @@ def check_folds(plan: KernelPlan) -> tuple[Proof, ...]:
             raise VerifyError(f"{one.value}: no warp has whole rows", where=plan.entry)
         _check_given(plan, one)
         found.append(Proof("lanes that use a row's result have every term of it", one.value))
+        found += check_exchange(plan, one)
     for one in plan.epilogue.folds:
         _check_lanes(plan, one)
         _check_parts(plan, one)
@@ -146,7 +147,7 @@ def _check_parts(plan: KernelPlan, one: FoldPart) -> None:
 def _check_following(plan: KernelPlan, after: Following) -> None:
     """Every part and every statement is in one group, in order, and each fold has a result."""
     made = [one.value for one in plan.epilogue.folds]
-    split = split_for(plan.program, in_tile=is_covering(plan.schedule))
+    split = split_for(plan.program, in_tile=plan.schedule.covers_rows)
     _check_rows(plan, after, split)
     combined = [fold for group in after.groups for fold in group.folds]
     ran = [statement for group in after.groups for statement in group.after]

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from polygen.lower import epilogue
@@ -23,6 +23,7 @@ from polygen.lower.plan import Buffer, Inside, Leaf, Place
 from polygen.lower.promoting import promote
 from polygen.lower.rest import given_columns, rest_boxes, rest_fills, rest_layout, rest_leaves
 from polygen.lower.result_work import Epilogue, Panel
+from polygen.lower.row_exchange import exchanged, sent_bytes
 from polygen.lower.synchronise import (
     AGENTS,
     counter_of,
@@ -75,6 +76,7 @@ def inside(given: Given, out: Epilogue) -> Inside:
     met = landings(given)
     copied |= {leaf: named[f"ring_{REST_RING}"].matrix.bytes for leaf in rest_fills(given)}
     copied["send"] = given.tiles.split * sum(one.part_bytes for one in met)
+    copied |= sent_bytes(given.work, given.tiles)
     syncs = placed(tree, copied)
     leaves = tuple(_Leaves(given, named, syncs).all(out, incoming, results))
     return Inside(buffers, tuple(counting(leaves, tree.counters)), _places(given), syncs)
@@ -147,7 +149,7 @@ class _Leaves:
             read = next(e for e in self.given.work.reads if e.name == panel.name)
             one = epilogue.panel_boxes(self.given, read, panel, AGENTS["loader"], "in")
             yield self._move(name, (one,), _PANEL, "loader", one.note)
-        leave = self._panels(out, incoming, results) if results else _pairs(out)
+        leave = self._panels(out, incoming, results) if results else self._pairs(out)
         folded = tallied(tallies(self.given, self.buffers), _TILE)
         made = (*self._products(), *self._rest(), *self._promotions())
         for leaf in (*made, *folded, *self._parts(), *leave):
@@ -282,6 +284,18 @@ class _Leaves:
             condition += f" && ({same_row} || {own} / {along} == rank / {along})"
         return condition
 
+    def _meet(self) -> Callable[[Epilogue], tuple[Leaf, ...]] | None:
+        """What ends a pass over the sums where blocks cover rows together."""
+        if self.given.tiles.beside == 1:
+            return None
+        return lambda one: exchanged(self.given, self.syncs, one, _TILE)
+
+    def _pairs(self, out: Epilogue) -> Iterator[Leaf]:
+        yield Leaf("compute", "compute", "threads", (), out)
+        yield Leaf("finish_element", "edge", "threads", (), out)
+        store = Leaf("store", "store_pairs", "threads", ("i", "m"), out)
+        yield from around((store,), out, _TILE, self._meet())
+
     def _panels(
         self, out: Epilogue, incoming: tuple[Panel, ...], results: tuple[Panel, ...]
     ) -> Iterator[Leaf]:
@@ -289,7 +303,7 @@ class _Leaves:
         yield Leaf("compute", "compute", "threads", (), out)
         yield Leaf("prepare", "prepare", "cache", _TILE, epilogue.warm(work, self.given.tiles))
         finish = (Leaf("finish", "finish", "threads", _PANEL, work),)
-        yield from around(finish, out, _TILE)
+        yield from around(finish, out, _TILE, self._meet())
         if self.given.schedule.epilogue.through == "lines":
             moved = epilogue.lines(self.given, out, results, _GROUP)
             yield Leaf("store", "store", "lines", _PANEL, moved)
@@ -300,10 +314,3 @@ class _Leaves:
 def _fetch(panel: Panel) -> str:
     """The statement that brings a panel."""
     return f"fetch_{panel.buffer.removeprefix('panel_')}"
-
-
-def _pairs(out: Epilogue) -> Iterator[Leaf]:
-    yield Leaf("compute", "compute", "threads", (), out)
-    yield Leaf("finish_element", "edge", "threads", (), out)
-    store = Leaf("store", "store_pairs", "threads", ("i", "m"), out)
-    yield from around((store,), out, ("i",))

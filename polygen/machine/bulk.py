@@ -38,8 +38,8 @@ MASK = (1 << SLOT) - 1
 class Load:
     """One load on its way to one CTA."""
 
-    chunks: Vector  # absolute shared bytes of the 16-byte chunks
-    data: Vector  # what lands there, (chunks, 16) bytes
+    chunks: Vector  # absolute shared bytes of the chunks, of 16 bytes or, of stores, fewer
+    data: Vector  # what lands there, (chunks, bytes of each)
     barrier: int  # absolute shared byte
     engine: int  # clock row of its loader
     position: int
@@ -279,11 +279,12 @@ def queue(machine: Machine, load: Load) -> None:
 
 
 def _land(machine: Machine, load: Load) -> None:
-    machine.shared.reshape(-1, 16)[load.chunks // 16] = load.data
+    size = load.data.shape[1]
+    machine.shared.reshape(-1, size)[load.chunks // size] = load.data
     if machine.shadow is not None:
         shadow = machine.shadow
         shadow.tick(np.array([load.engine]))
-        shadow.land(np.array([load.engine]), load.chunks, 16, load.position)
+        shadow.land(np.array([load.engine]), load.chunks, size, load.position)
     mbarrier.complete_bytes(
         machine, load.barrier, load.data.size, load.engine, load.position, load.released
     )

@@ -5,7 +5,7 @@
 2. Unlike a bulk copy it is its thread's own: completing its bytes releases what the thread knew
    when it issued the store (PTX ISA: the complete-tx has ``.release`` semantics at ``.cluster``
    scope).
-3. Only whole 16-byte accesses are modelled, the widest that there are.
+3. Whole words are modelled, and vectors of two and four.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from polygen.machine.report import Stop
 if TYPE_CHECKING:
     from polygen.machine.state import Machine
 
-BYTES = 16
+_WORD_BYTES = 4
 
 
 def store_async(machine: Machine, lanes: Lanes, target: Any, barrier: Any, *rest: Any) -> None:
     """Stores of all lanes; rest: the values of each, then the position."""
     *values, position = rest
-    places = _located(machine, lanes, target, BYTES, position)
+    size = _WORD_BYTES * len(values)
+    places = _located(machine, lanes, target, size, position)
     homes = _located(machine, lanes, barrier, 8, position)
     data = np.stack([full(lanes, value).view("u4") for value in values], axis=1).view("u1")
     away = places // machine.shared_bytes != homes // machine.shared_bytes
@@ -84,7 +85,7 @@ def _send(
         rows = shadow.row_of[lanes.index]
         engine = shadow.loader(cta, home)
         shadow.check_read(lanes.pick(np.array([0])), np.array([home]), 8, position, rows[:1])
-        shadow.write(lanes, places, BYTES, position, flight=True, rows=rows, actor=engine)
+        shadow.write(lanes, places, data.shape[1], position, flight=True, rows=rows, actor=engine)
         known = [shadow.released(int(thread)) for thread in lanes.index]
         released = (
             np.max([clock for clock, _ in known], axis=0),

@@ -85,11 +85,11 @@ def store(w: Writer, one: Instruction) -> None:
 
 
 def _store_async(w: Writer, one: Instruction) -> None:
-    """``st.async`` of whole 16-byte accesses, to shared memory of the cluster."""
+    """``st.async`` of whole words, one, two or four, to shared memory of the cluster."""
     _known(w, one, {"async", "v2", "v4", "mbarrier"})
     values = items(one.operands[1])
-    if len(values) != 4 or one.parts[-1] not in ("b32", "u32", "s32", "f32"):
-        raise w.refuse(one, why="stores of fewer than 16 bytes are not modelled", nearest=".v4.b32")
+    if one.parts[-1] not in ("b32", "u32", "s32", "f32"):
+        raise w.refuse(one, why="stores of other than words are not modelled", nearest=".v4.b32")
     dtype = DTYPES[one.parts[-1]]
     arrays = [w.address(one.operands[0]), w.address(one.operands[2])]
     arrays += [w.read(item, dtype) for item in values]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from polygen.decide import candidates
 from polygen.hardware.cost_parameters import cost_parameters
 from polygen.lower.work import Placed
 from polygen.page.pictures import (
@@ -25,7 +24,7 @@ from polygen.poly.tile_program import Sync
 from polygen.problems import TYPICAL_SIZE
 from polygen.schedule.problem import Fitted
 from polygen.schedule.sums import reproducible
-from polygen.show import show_cost, show_plan
+from polygen.show import problem_for, show_cost, show_plan
 from polygen.tune.cost import cost
 
 _DEPENDENCE = re.compile(
@@ -166,7 +165,7 @@ def _predicted(passes: Passes, sizes: dict[str, int]) -> tuple[int, Roofline | N
         count = keys if isinstance(keys, int) else sizes.get(keys, TYPICAL_SIZE)
         text = show_cost(passes.program, plan, sizes, passes.origin)
         return -(-count // plan.tiles.cta[2]), None, text
-    problem, _ = candidates(passes.program, plan.device, sizes)
+    problem = problem_for(plan, sizes)
     fitted = Fitted(plan.schedule, plan.resources.blocks_per_multiprocessor)
     found = cost(plan.device, fitted, problem)
     point = roofline(plan.device, problem, found, cost_parameters(plan.device))

@@ -63,8 +63,9 @@ def by_roles(tiles: Tiling, schedule: Schedule, epilogue: Epilogue, main: MainLo
     each = f"{own} and 0 <= m < {tiles.atoms[0]}"
     sums = (tile_of(consumer), *_completed(shape, "m"))
     end = passed(
-        end, consumer, ("i",), (own, each), sums, epilogue.passes, ("group", tiles.warps[1])
-    )
+        end, consumer, ("i",), (own, each), sums, epilogue.passes, ("group", tiles.warps[1]),
+        cluster=(schedule.cluster.m, tiles.beside),
+    )  # fmt: skip
     end = shared_before(end, consumer, ("i",), own, main.folded)
     parts = [_main(shape), *rest_parts(shape), *_parts(shape), end]
     loaders = (shape.loader,) if panels.operands and not shape.in_lines else ()

@@ -19,6 +19,8 @@ memory; what orders that is derived, like everything:
 
     give_r0[i]       threads of an agent meet, and write what it has of its rows
     take_r0[i]       every agent of a row combines what all of them have written, in their order
+
+So do the blocks of a cluster that cover a row together (`row_exchange`).
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from dataclasses import replace
 
 from polygen.hardware.units import unit
 from polygen.poly.kernel_parts import Part, flat
+from polygen.poly.row_exchange import between_blocks
 from polygen.poly.tile_program import Buffer, Place, TileStatement
 from polygen.poly.tile_tree import Node, loop, steps
 from polygen.poly.tiling import in_pass
@@ -69,6 +72,8 @@ def passed(
     sums: tuple[str, ...],
     count: int,
     across: tuple[str, int] = ("", 1),
+    *,
+    cluster: tuple[int, int] = (1, 1),
 ) -> Part:
     """An epilogue, behind passes over the sums that fold whole rows.
 
@@ -80,6 +85,7 @@ def passed(
         sums: what a pass reads of the sums of instruction row `m`, as cells.
         count: passes; 0: there are none.
         across: the agent, and how many follow each other along a row; 1: each has whole rows.
+        cluster: blocks along m, and along n, which cover rows together; 1: each has whole rows.
     """
     own, each = bounds
     at = ",".join((*versions, *place.agents))
@@ -98,7 +104,13 @@ def passed(
                 terms, (*versions, "m"), each, reads, (registers,), "map", threads, place
             ),
         ]
-        if across[1] == 1:
+        if cluster[1] > 1:
+            give, take, landed = (in_pass(what, number) for what in ("give", "take", SHARED))
+            names, end = (give, take, landed), [give, take]
+            met, landing = between_blocks(names, place, versions, own, (registers, rows), cluster)
+            before += met
+            buffers.append(landing)
+        elif across[1] == 1:
             before.append(
                 TileStatement(meet, versions, own, (registers,), (rows,), "map", threads, place)
             )

@@ -30,9 +30,9 @@ def check_blocks(
 
     Args:
         dependences: between instances.
-        block: instance -> its block, or of blocks that share sums their cluster.
+        block: instance -> its block, or of blocks that share sums or rows their cluster.
         field: of the schedule, which says what is mapped to blocks.
-        split: blocks that share sums.
+        split: blocks that share sums, or rows.
 
     Raises:
         IllegalSchedule: with one pair of instances in two blocks.

@@ -154,7 +154,7 @@ def map_program(
     if passes is not None:
         shape = isl.Set(f"{space(scop.parameters)}{{ : {_rows_in_tiles(matched, tiles)} }}")
         needs = needs.union(between_passes(scop, passes)).intersect_params(shape)
-    apart = check_blocks(needs, blocks, "loops.grid", tiles.split)
+    apart = check_blocks(needs, blocks, "loops.grid", tiles.split * tiles.beside)
     boxes: tuple[Proof, ...] = ()
     if matched.box:
         places = {one.instance: (*one.batches, one.m, one.n, one.k or "0") for one in statements}
@@ -170,7 +170,9 @@ def map_program(
     relation = relation.intersect_domain(scop.domain)
     count = isl.Set(tile_count(scop, tiles, matched.lengths, longer=longer))
     inside = (_check_domain(scop, statements, domain),) if domain else ()
-    whole = _check_whole(scop, program, points, tiles, elements, relation, count)
+    whole = _check_whole(
+        scop, program, points, tiles, elements, relation, count, schedule.cluster.m
+    )
     blocks_whole: tuple[Proof, ...] = ()
     if matched.block:
         prefix, each = space((*scop.parameters, "k_tiles")), matched.block // tiles.cta[2]
@@ -230,8 +232,8 @@ def _check_domain(scop: Scop, statements: tuple[Roles, ...], domain: TileDomain)
 
 
 def _rows_in_tiles(match: Match, tiles: Tiling) -> str:
-    """A row ends where the tile does, if not before: a condition of every call, as isl text."""
-    return f"{match.n} <= {tiles.cta[1]}"
+    """A row ends where its tiles do, if not before: a condition of every call, as isl text."""
+    return f"{match.n} <= {tiles.row}"
 
 
 def _carried(
@@ -267,8 +269,12 @@ def _check_whole(
     elements: str,
     relation: isl.UnionMap,
     count: isl.Set,
+    below: int,
 ) -> Proof:
     """Prove that every element has one tile statement, and that those are a whole tile's.
+
+    The tile is the first block's; of blocks that cover a row, those of the first row of the
+    cluster, whose numbers are multiples of `below`.
 
     Raises:
         VerifyError: an element has no tile statement or several, or a tile statement that computes
@@ -293,8 +299,10 @@ def _check_whole(
             if tiles.run > 1 and name in ("turn", "i"):  # tiles of the first run
                 most = tiles.run - 1 if name == "i" else 1
                 domain = domain.upper_bound_val(isl.dim_type.set, n, isl.Val(most))
-                continue
-            if name in ("turn", "i") or (name == "rank" and tiles.split == 1):
+            elif name == "rank" and tiles.beside > 1:
+                own = f"{{ {statement.instance} : rank mod {below} = 0 }}"
+                domain = domain.intersect(isl.Set(f"{program.prefix}{own}"))
+            elif name in ("turn", "i") or (name == "rank" and tiles.split == 1):
                 domain = domain.fix_val(isl.dim_type.set, n, isl.Val(0))
         tile = tile.intersect_params(isl.Set(f"{program.prefix}{{ : {context} }}"))
         for claim, rest in (

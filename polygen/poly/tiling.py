@@ -32,6 +32,7 @@ class Tiling:
     atom: tuple[int, int, int]  # m, n, k of the instruction
     split: int = 1  # blocks that share the sums of a tile: each adds up a range of its k tiles
     run: int = 1  # tiles of one row of them that a block takes one after another
+    beside: int = 1  # blocks of a cluster that cover a row: each has a range of its columns
 
     @property
     def warps(self) -> tuple[int, int]:
@@ -52,6 +53,11 @@ class Tiling:
     def k_steps(self) -> int:
         """Instructions along k of one k tile."""
         return self.cta[2] // self.atom[2]
+
+    @property
+    def row(self) -> int:
+        """Columns of the blocks that cover a row together."""
+        return self.cta[1] * self.beside
 
     @property
     def columns(self) -> int:
@@ -85,8 +91,9 @@ def tiling(schedule: Schedule, atom: Atom) -> Tiling:
     """The tile hierarchy that a schedule and an instruction define."""
     cta, warp = schedule.tile.cta, schedule.tile.warp
     own = (atom.m, atom.n, atom.k)
-    split, run = schedule.cluster.k, schedule.raster.run
-    return Tiling((cta.m, cta.n, cta.k), (warp.m, warp.n), own, split, run)
+    cluster, run = schedule.cluster, schedule.raster.run
+    beside = cluster.n if schedule.covers_rows else 1
+    return Tiling((cta.m, cta.n, cta.k), (warp.m, warp.n), own, cluster.k, run, beside)
 
 
 def called(what: str, product: str) -> str:
@@ -175,11 +182,16 @@ def _in_blocks(
 
 
 def block_map(statements: tuple[Roles, ...], tiles: Tiling, schedule: Schedule) -> str:
-    """Which thread block executes an instance; over ("m", "n") unless the schedule says more."""
+    """Which thread block executes an instance; over ("m", "n") unless the schedule says more.
+
+    Of blocks that cover a row together it is their cluster.
+    """
     names = {"m": "b_m", "n": "b_n", "k": "k_tile"}
     pieces = []
     for s in statements:
         expressions = tiles.expressions(s.m, s.n, s.k or "0")
+        if tiles.beside > 1:
+            expressions["b_n"] = f"floor({s.n}/{tiles.row})"
         tile = (expressions[names[dim]] for dim in schedule.loops.grid)
         pieces.append(f"{s.instance} -> [{','.join((*s.batches, *tile))}]")
     return "{ " + "; ".join(pieces) + " }"
@@ -264,9 +276,12 @@ def _by_roles(
     """The consumer's statement; the first block's, and of consumers in turns the first.
 
     Where blocks share the sums of a tile, each has a range of k tiles, which are the same in number
-    (the last ones may lie outside the operands), and a range of the columns to finish.
+    (the last ones may lie outside the operands), and a range of the columns to finish. Where they
+    cover a row together, a block has its columns from the first product on.
     """
     rank = ["0"] if schedule.cluster.blocks > 1 else []
+    if tiles.beside > 1:
+        rank = [f"{schedule.cluster.m}*floor(({s.n} mod {tiles.row})/{tiles.cta[1]})"]
     group = warp
     if schedule.roles.form == "pingpong":
         group = "0" if tiles.run == 1 else f"({e['i']}) mod 2"
@@ -301,10 +316,13 @@ def _by_roles(
 
 
 def whole_tile(statements: tuple[Roles, ...], tiles: Tiling) -> str:
-    """The element instances of a whole first tile, whatever the sizes, as isl text."""
+    """The element instances of a whole first tile, whatever the sizes, as isl text.
+
+    Of blocks that cover a row together, the tiles of all of them.
+    """
     pieces = []
     for s in statements:
-        bounds = [f"0 <= {s.m} < {tiles.cta[0]}", f"0 <= {s.n} < {tiles.cta[1] * tiles.run}"]
+        bounds = [f"0 <= {s.m} < {tiles.cta[0]}", f"0 <= {s.n} < {tiles.row * tiles.run}"]
         if s.k:
             bounds.append(f"0 <= {s.k} < {tiles.cta[2] * tiles.split}*k_tiles")
         pieces.append(f"{s.instance} : {' and '.join(bounds)}")

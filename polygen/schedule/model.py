@@ -14,6 +14,7 @@ from typing import Any
 from polygen.brief import table
 
 LANES = "dot"  # an atom: the device's first whose lanes multiply by themselves
+IN_TILE = "tile"  # where elements use results of folds of their own row
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,8 @@ class Epilogue:
     prefetch: int = 2  # panels of each operand matrix per consumer that may be on their way in
     columns: int = 0  # of a panel; 0: the most that divide a consumer's
     # where elements use results of folds of their own row: "after" the kernel, in the launch that
-    # follows; "tile": in the kernel, whose tiles are as wide as rows
+    # follows; "tile": in the kernel, whose tiles are as wide as rows, or those of the `cluster.n`
+    # blocks of a cluster together
     rows: str = "after"
 
 
@@ -189,6 +191,11 @@ class Schedule:
     def specialised(self) -> bool:
         """Whether warps have roles."""
         return self.roles.form != "none"
+
+    @property
+    def covers_rows(self) -> bool:
+        """Whether a tile, or the tiles of a cluster beside each other, have rows whole."""
+        return self.epilogue.rows == IN_TILE
 
     @property
     def for_few_rows(self) -> bool:

@@ -25,7 +25,7 @@ from polygen.frontend.program import Tensor
 from polygen.hardware.device import device
 from polygen.poly.folds import split_folds
 from polygen.schedule.load import shipped
-from polygen.schedule.model import Epilogue, Launches
+from polygen.schedule.model import CtaTile, Epilogue, Launches, Tile, WarpTile
 from polygen.tune.tuner import describe
 
 X, W = Tensor("x", BF16, ("M", "K")), Tensor("w", BF16, ("N", "K"))
@@ -116,6 +116,7 @@ def test_what_is_kept_is_not_moved_by_the_copy_engine():
 
 TILE = Epilogue(through="registers", rows="tile")
 COVERING = tiled((32, 96, 32), (16, 96), epilogue=TILE)
+BESIDE = replace(roles("one", cluster=(1, 2), through="registers"), epilogue=TILE)
 NOT_COVERING = [
     (
         replace(COVERING, epilogue=Epilogue(rows="tile")),
@@ -125,10 +126,28 @@ NOT_COVERING = [
     ),
     (COVERING, {"N": 100}, "rows of 100 elements in tiles of 96 columns", "Use tile.cta.n = 104"),
     (
-        replace(roles("one", cluster=(1, 2), through="registers"), epilogue=TILE),
+        replace(roles("one", cluster=(1, 1, 2), through="registers"), epilogue=TILE),
         {},
-        "cluster 1 x 2 x 1 with rows in a tile",
-        "Use cluster.n = 1 and cluster.k = 1",
+        "cluster 1 x 1 x 2 with rows in a tile",
+        "Use cluster.k = 1",
+    ),
+    (
+        replace(BESIDE, tile=Tile(CtaTile(64, 128, 64), WarpTile(64, 64))),
+        {},
+        "cluster.n = 2 with tile.warp.n = 64 of tile.cta.n = 128 and rows in a tile",
+        "Use tile.warp.n = 128, or cluster.n = 1",
+    ),
+    (
+        BESIDE,
+        {"N": 200},
+        "rows of 200 elements in tiles of 64 columns, and clusters of 2 along n",
+        'Use cluster.n = 4, or tile.cta.n = 200, or epilogue.rows = "after"',
+    ),
+    (
+        BESIDE,
+        {"N": 520},
+        "rows of 520 elements in tiles of 64 columns, and clusters of 2 along n",
+        'Use tile.cta.n = 520, or epilogue.rows = "after"',
     ),
 ]
 

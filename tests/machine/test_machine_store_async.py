@@ -75,9 +75,39 @@ def test_mistakes_are_found(compile_ptx, old, new, code):
     assert code in {finding.code for finding in report.findings}, str(report)
 
 
-def test_narrower_stores_are_refused(compile_ptx):
-    narrow = EXCHANGE.replace(
-        "bytes.v4.b32 [%0], { %1, %2, %3, %4 }", "bytes.v2.b32 [%0], { %1, %2 }"
+NARROWER = {
+    2: (
+        "bytes.v2.b32 [%0], { %1, %2 }",
+        "ld.shared.v2.b32 { %0, %1 }, [%4]; mov.b32 %2, 0; mov.b32 %3, 0;",
+    ),
+    1: (
+        "bytes.f32 [%0], %1",
+        "ld.shared.b32 %0, [%4]; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;",
+    ),
+}
+
+
+@pytest.mark.parametrize("count", NARROWER)
+def test_one_word_and_two(compile_ptx, count):
+    """Each lands at its own bytes, and counts as many."""
+    store, load = NARROWER[count]
+    text = EXCHANGE.replace("bytes.v4.b32 [%0], { %1, %2, %3, %4 }", store)
+    text = text.replace("ld.shared.v4.b32 { %0, %1, %2, %3 }, [%4];", load)
+    text = text.replace("[%0], 1024;", f"[%0], {256 * count};")
+    ptx = compile_ptx(text, "sm_90a")
+    words = np.random.default_rng(1).integers(0, 1 << 32, (2, 64, 4), np.uint32)
+    words[..., count:] = 0
+    given = (words, np.zeros_like(words))
+    report = run(ptx, Launch((2, 1, 1), (64, 1, 1), 1032, given))
+    assert report.ok, str(report)
+    np.testing.assert_array_equal(report.arrays[1][..., :count], words[::-1, :, :count])
+
+
+def test_stores_of_other_than_words_are_refused(compile_ptx):
+    wide = EXCHANGE.replace("bytes.v4.b32 [%0], { %1, %2, %3, %4 }", "bytes.b64 [%0], wide")
+    wide = wide.replace(
+        'asm volatile("st.async', 'asm volatile("{ .reg .b64 wide; mov.b64 wide, 1; st.async'
     )
-    with pytest.raises(PtxError, match="fewer than 16 bytes are not modelled"):
-        execute(compile_ptx(narrow, "sm_90a"))
+    wide = wide.replace(', [%5];"\n', ', [%5]; }"\n')
+    with pytest.raises(PtxError, match="stores of other than words are not modelled"):
+        execute(compile_ptx(wide, "sm_90a"))

@@ -26,6 +26,7 @@ from polygen.emit.leaf import (  # noqa: F401 - importing registers
     partial_sums,
     promote,
     rest,
+    row_exchange,
     scan,
     store_pairs,
     store_parts,

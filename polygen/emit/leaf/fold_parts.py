@@ -5,6 +5,7 @@ writes.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from polygen.emit.ctext import definition
 from polygen.emit.folds import (
@@ -74,9 +75,9 @@ def _(plan: KernelPlan, one: Leaf, work: Meeting) -> Text:
     for part in work.epilogue.folds:
         lines += ["#pragma unroll", f"for (int fold_i = 0; fold_i < {part.atoms}; ++fold_i) {{"]
         for slot in range(len(part.offsets)):
-            inside, names = _met(part, slot)
+            inside, names = met(part, slot)
             writes = [
-                f"    write_word({_given(plan, work, part, slot, first + at, 'own_rows')}, "
+                f"    write_word({given(plan, work.epilogue, part, slot, first + at, 'own_rows')}, "
                 f"__float_as_uint({name}));"
                 for at, name in enumerate(names)
             ]
@@ -90,23 +91,33 @@ def _(plan: KernelPlan, one: Leaf, work: Meeting) -> Text:
 
 @leaf("take", "threads", Meeting, needs=("words",))
 def _(plan: KernelPlan, one: Leaf, work: Meeting) -> Text:
-    lines, declared, first = [], [], 0
     count = work.epilogue.sharing
-    lines = [
-        f"const unsigned rows_{v} = {_area(plan, one, work, f' / {count} * {count} + {v}')};"
-        for v in range(count)
-    ]
-    for part in work.epilogue.folds:
+    areas = [_area(plan, one, work, f" / {count} * {count} + {v}") for v in range(count)]
+    return taken(plan, one, work.epilogue, areas)
+
+
+def taken(plan: KernelPlan, one: Leaf, e: Epilogue, areas: Sequence[str]) -> Text:
+    """What agents of a row have given becomes the row's results, in the order of the agents.
+
+    Args:
+        plan: the kernel.
+        one: the leaf.
+        e: the pass.
+        areas: where each of them has given it, as addresses.
+    """
+    lines, declared, first = [], [], 0
+    lines = [f"const unsigned rows_{v} = {area};" for v, area in enumerate(areas)]
+    for part in e.folds:
         declared.append(f"float {part.known}[{part.atoms}][{len(part.offsets)}];")
         lines += ["#pragma unroll", f"for (int fold_i = 0; fold_i < {part.atoms}; ++fold_i) {{"]
         for slot in range(len(part.offsets)):
             names = [f"fold_{at}" for at in range(len(part.terms))]
             reads = [
                 [
-                    f"read_sum({_given(plan, work, part, slot, first + at, f'rows_{v}')})"
+                    f"read_sum({given(plan, e, part, slot, first + at, f'rows_{v}')})"
                     for at in range(len(names))
                 ]
-                for v in range(count)
+                for v in range(len(areas))
             ]
             begin = ", ".join(
                 f"{name} = {text}" for name, text in zip(names, reads[0], strict=True)
@@ -127,11 +138,11 @@ def _area(plan: KernelPlan, one: Leaf, work: Meeting, which: str) -> str:
     return f"shared + {buffer.offset} + ({agent}{which}) * {buffer.owner_bytes}"
 
 
-def _given(
-    plan: KernelPlan, work: Meeting, part: FoldPart, slot: int, component: int, area: str
+def given(
+    plan: KernelPlan, e: Epilogue, part: FoldPart, slot: int, component: int, area: str
 ) -> str:
     """Where a component of one of a lane's rows is, in the area of an agent."""
-    e, atom = work.epilogue, plan.atom
+    atom = plan.atom
     quarter = "quarter + " if atom.scope == "warpgroup" else ""
     row = f"fold_i * {atom.m} + {quarter}{plus(e.row_of_lane, part.offsets[slot])}"
     return f"{area} + ({component * plan.tiles.warp[0]} + {row}) * 4"
@@ -139,7 +150,7 @@ def _given(
 
 def _known(part: FoldPart, slot: int) -> list[str]:
     """The result of one of the rows of a lane."""
-    lines, names = _met(part, slot)
+    lines, names = met(part, slot)
     return [*lines, *_finished(part, slot, names)]
 
 
@@ -151,7 +162,7 @@ def _finished(part: FoldPart, slot: int, names: list[str]) -> list[str]:
     return [*(f"  {line}" for line in (*body, known)), "}"]
 
 
-def _met(part: FoldPart, slot: int) -> tuple[list[str], list[str]]:
+def met(part: FoldPart, slot: int) -> tuple[list[str], list[str]]:
     """What all lanes have of a place becomes one, in all of them; opens a block."""
     names = [f"fold_{at}" for at in range(len(part.terms))]
     given = ", ".join(
@@ -168,7 +179,7 @@ def _met(part: FoldPart, slot: int) -> tuple[list[str], list[str]]:
 def _slot(plan: KernelPlan, part: FoldPart, slot: int) -> list[str]:
     """What lanes do with one of their places."""
     e, extents = plan.epilogue, extent_names(plan)
-    lines, names = _met(part, slot)
+    lines, names = met(part, slot)
     conditions = [f"(lane & {sum(part.masks)}) == 0"] if part.masks else []
     if part.along:
         lines.append(f"  const int fold_place = {_place(plan, e, part, slot)};")

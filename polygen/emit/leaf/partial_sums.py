@@ -7,7 +7,7 @@ from polygen.emit.leaves import indexed_address, slot_address, sum_register
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.work import Combine, Landing, Nothing, Send
 
-_NEEDS = ("mbarrier", "mbarrier_wait", "cursor", "partial_sums")
+_NEEDS = ("mbarrier", "mbarrier_wait", "cursor", "block_address", "partial_sums", "wait_across")
 
 
 def _own(of: Landing) -> str:

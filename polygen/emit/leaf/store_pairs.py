@@ -30,7 +30,14 @@ def _(plan: KernelPlan, one: Leaf, e: Epilogue) -> Text:
     record = pairs_record(plan, e, _pairs(plan, e))
     does = "terms of rows" if e.suffix else "straight"
     comment = f"{one.statement}[m]: {does} from the fragments, two adjacent results at a time"
-    return Text(filled("store_pairs_threads", record), comment)
+    text = filled("store_pairs_threads", record)
+    if e.suffix:
+        # The compiler would keep addresses that it has clamped for the next pass, in registers that
+        # the sums leave none of: where no column is outside, it has none to clamp.
+        whole = f"{e.column_base} + {plan.tiles.columns} <= {record['n_extent']}"
+        prepared = [*record["declarations"], *record["fetches"], *record["results"]]
+        text = filled("row_terms_threads", record | {"whole": whole, "prepared": prepared}) + text
+    return Text(text, comment)
 
 
 def pairs_record(plan: KernelPlan, e: Epilogue, pairs: list[dict[str, Any]]) -> dict[str, Any]:

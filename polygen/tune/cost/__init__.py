@@ -15,7 +15,16 @@ from polygen.schedule.problem import Fitted, Problem
 from polygen.tune.cost.counts import Counts, counts
 from polygen.tune.cost.model import BEFORE, PARTS, Columns, times
 
-__all__ = ["Cost", "CostParameters", "Counts", "cost", "counts", "predict", "predict_all"]
+__all__ = [
+    "Cost",
+    "CostParameters",
+    "Counts",
+    "cost",
+    "counts",
+    "following",
+    "predict",
+    "predict_all",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +73,19 @@ def cost(
 def predict(device: Device, fitted: Fitted, problem: Problem) -> float:
     """Predicted microseconds of one schedule."""
     return predict_all(device, [fitted], problem)[0]
+
+
+def following(device: Device, read: int, written: int) -> float:
+    """Predicted microseconds of the launch that finishes a kernel's rows.
+
+    Args:
+        device: the target.
+        read: bytes that it reads.
+        written: bytes that it writes.
+    """
+    p = cost_parameters(device)
+    moved = (read + p.written_share * written) / (p.rows_share * p.memory) * 1e-3
+    return p.copy_start + moved
 
 
 def predict_all(device: Device, fitted: Sequence[Fitted], problem: Problem) -> list[float]:

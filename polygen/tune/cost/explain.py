@@ -195,6 +195,8 @@ def _work(device: Device, c: Counts) -> list[str]:
         )
     if c.split > 1:
         lines.append(f"{c.split} blocks share the sums of a tile: each sends {c.sent} B of them")
+    elif c.passes:
+        lines.append(f"the blocks of a cluster cover rows: they meet {c.passes} time(s) a tile")
     if c.outside:
         lines.append(f"{c.outside} B of each k tile lie outside the operands: filled with zeros")
     return lines

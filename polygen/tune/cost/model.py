@@ -196,11 +196,15 @@ def _making(p: CostParameters, c: Columns) -> Column:
 def _finish(p: CostParameters, c: Columns) -> Column:
     """Cycles in which the workers of a block finish their share of a tile.
 
-    Where blocks share the sums, their parts have to meet before.
+    Where blocks share the sums, their parts have to meet before. Where they cover rows together,
+    each pass over the sums makes terms that nobody stores, from matrices that it reads straight,
+    and ends by meeting.
     """
     workers = np.maximum(c.workers, 1) * c.split
     direct = c.from_registers > 0
     meet = np.where(c.split > 1, p.exchange + c.sent / p.exchange_rate, 0.0)
+    term = np.where(c.matrix_bytes > 0, p.registers, p.unstored)
+    meet = meet + c.passes * (p.exchange + c.own / _PANEL * term)
     return np.asarray(
         meet
         + c.own

@@ -69,6 +69,10 @@ COVERING = {
     "rows of a warp": ("sm_80", tiled((32, 96, 32), (16, 96), epilogue=IN_TILES)),
     "rows by warps": ("sm_80", tiled((32, 96, 32), (16, 48), epilogue=IN_TILES)),
     "rows by consumers": ("sm_90a", replace(BESIDE, epilogue=IN_TILES)),
+    "rows by blocks": (
+        "sm_90a",
+        replace(roles("one", through="registers", cluster=(1, 2)), epilogue=IN_TILES),
+    ),
 }
 
 

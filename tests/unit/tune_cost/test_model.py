@@ -13,7 +13,7 @@ from polygen.poly.results import panel_columns
 from polygen.schedule.load import shipped
 from polygen.schedule.model import Cluster, Launches, Raster
 from polygen.schedule.problem import Fitted, Problem
-from polygen.tune.cost import cost, counts, predict, predict_all
+from polygen.tune.cost import cost, counts, following, predict, predict_all
 from polygen.tune.cost.explain import explain
 from polygen.tune.cost.model import BEFORE, PARTS, Columns, times
 
@@ -88,7 +88,35 @@ def test_more_of_a_cost_is_never_faster(name):
 
 def test_every_parameter_is_a_rate_a_cost_or_an_exponent():
     exponents = {"memory_sharpness", "warp_sharpness"}
-    assert {f.name for f in fields(P)} == {*BETTER, *WORSE, *exponents}
+    behind = {"rows_share"}  # of the launch that follows
+    assert {f.name for f in fields(P)} == {*BETTER, *WORSE, *exponents, *behind}
+
+
+def test_a_launch_behind_a_kernel_takes_its_bytes_at_the_bandwidth_that_it_reaches():
+    """Half the bandwidth of everything else: its blocks wait for one row at a time."""
+    read, written = 1 << 26, 1 << 25
+    bytes_a_microsecond = P.rows_share * P.memory * 1e3
+    found = following(H200, read, written)
+    assert found == pytest.approx(
+        P.copy_start + (read + P.written_share * written) / bytes_a_microsecond
+    )
+    assert following(H200, 0, 0) == P.copy_start < found
+    assert P.rows_share < P.memory_share
+
+
+def test_each_pass_of_blocks_that_cover_rows_makes_terms_and_meets():
+    """It costs more where it reads a matrix, and is counted of clusters alone."""
+    schedule = next(s for s in shipped(H200) if s.name == "cooperative_128x256x64")
+    alone = replace(schedule, cluster=Cluster(1, 8))
+
+    def cycles(schedule, **changes):
+        counted = counts(H200, Fitted(schedule, 1), Problem(8192, 2048, 2048, **changes))
+        return times(P, Columns([counted]))["way out"][0]
+
+    none, once, twice = (cycles(alone, passes=count) for count in range(3))
+    assert none < once < twice
+    assert cycles(alone, passes=1, matrix_bytes=2) - cycles(alone, matrix_bytes=2) > once - none
+    assert cycles(schedule, passes=2) == cycles(schedule)  # of tiles alone nothing was fitted
 
 
 @pytest.mark.parametrize("name", [*BETTER, *WORSE])

@@ -1,0 +1,137 @@
+"""The automatic choice among schedules that cover rows: elements use results of their own row.
+
+1. Where rows are no wider than a tile, it is taken: what the launch that follows would read and
+   write again stays in registers.
+2. Where the blocks of a cluster cover them together, they keep in step, and a row takes all of
+   them. So it is taken if it is predicted to take less than the kernel without, and the launch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from polygen.analysis import in_tiles
+from polygen.errors import ScheduleError, UnsupportedProgram
+from polygen.fit import fitting
+from polygen.frontend.program import Program, Tensor
+from polygen.hardware.device import Device, common_facts
+from polygen.poly.folds import Split, split_folds
+from polygen.poly.match import Match
+from polygen.problems import TYPICAL_SIZE, problem_of
+from polygen.schedule.load import shipped
+from polygen.schedule.model import Schedule
+from polygen.schedule.problem import Fitted, Problem
+from polygen.tune.choose import choose
+from polygen.tune.cost import following, predict
+
+Fit = Callable[[Schedule], Fitted | str]
+
+
+def by_tiles(
+    program: Program, device: Device, sizes: dict[str, int], matched: Match, skip: frozenset[str]
+) -> tuple[Schedule, str] | None:
+    """The choice among schedules whose tiles cover rows; None where none does or need do.
+
+    Args:
+        program: what to compute.
+        device: the target.
+        sizes: of the symbolic dims.
+        matched: its products.
+        skip: names of schedules that turned out to need more registers than they have.
+    """
+    row = _row(matched, sizes)
+    if program.invariant or not split_folds(program).rows or not 0 < row <= _widest(device):
+        return None
+    found = _chosen(program, device, sizes, row, skip)
+    return (found[0], f"{found[1]}; its tiles cover rows of {row} elements") if found else None
+
+
+def by_clusters(
+    program: Program,
+    device: Device,
+    sizes: dict[str, int],
+    matched: Match,
+    skip: frozenset[str],
+    behind: tuple[Schedule, Fit, Problem],
+) -> tuple[Schedule, str] | None:
+    """The choice among schedules whose clusters cover rows that no tile covers.
+
+    Args:
+        program: what to compute.
+        device: the target.
+        sizes: of the symbolic dims.
+        matched: its products.
+        skip: names of schedules that turned out to need more registers than they have.
+        behind: the schedule of the kernel that leaves rows to a launch, how it fits, and for what.
+
+    Returns:
+        The schedule and its origin; None where none is predicted to take less.
+    """
+    row, widest = _row(matched, sizes), _widest(device)
+    most = widest * common_facts()["cluster_blocks_most"] if device.has("cluster") else widest
+    if program.invariant or not widest < row <= most:
+        return None
+    split = split_folds(program)
+    found = _chosen(program, device, sizes, row, skip, clusters=True) if split.rows else None
+    kernel = _predicted(device, *behind)
+    if found is None or kernel is None:
+        return None
+    decided, origin, time = found
+    otherwise = kernel + _finishing(program, split, device, sizes)
+    if time >= otherwise:
+        return None
+    return decided, (
+        f"{origin}; its clusters cover rows of {row} elements: {time:.0f} us predicted, "
+        f"{otherwise:.0f} with a launch for the rows"
+    )
+
+
+def _chosen(
+    program: Program,
+    device: Device,
+    sizes: dict[str, int],
+    row: int,
+    skip: frozenset[str],
+    *,
+    clusters: bool = False,
+) -> tuple[Schedule, str, float] | None:
+    """The fastest schedule whose tiles cover rows, its origin, and its predicted microseconds."""
+    try:
+        found = in_tiles(program)
+        problem = problem_of(program, found.matched, found.work, sizes)
+        fit = fitting(found.matched, device, found.work, careful=True, row=row, clusters=clusters)
+        decided, origin = choose(device, problem, fit, skip)
+    except (ScheduleError, UnsupportedProgram):
+        return None
+    time = _predicted(device, decided, fit, problem)
+    return None if time is None else (decided, origin, time)
+
+
+def _predicted(device: Device, decided: Schedule, fit: Fit, problem: Problem) -> float | None:
+    """Predicted microseconds of a schedule that was chosen."""
+    fitted = fit(decided)
+    return predict(device, fitted, problem) if isinstance(fitted, Fitted) else None
+
+
+def _finishing(program: Program, split: Split, device: Device, sizes: dict[str, int]) -> float:
+    """Predicted microseconds of the launch that finishes rows."""
+    written = {name for rows in split.rows for name in rows.outputs}
+    outputs = sum(_bytes(one, sizes) for one in program.outputs if one.name in written)
+    return following(device, sum(_bytes(one.tensor, sizes) for one in split.kept), outputs)
+
+
+def _row(matched: Match, sizes: dict[str, int]) -> int:
+    """Elements of a row of results; 0: unknown."""
+    return matched.n if isinstance(matched.n, int) else sizes.get(matched.n, 0)
+
+
+def _widest(device: Device) -> int:
+    """Columns of the widest tile."""
+    return max(one.tile.cta.n for one in shipped(device))
+
+
+def _bytes(tensor: Tensor, sizes: dict[str, int]) -> int:
+    """Of an array, at the sizes to optimise for."""
+    extents = (d if isinstance(d, int) else sizes.get(d, TYPICAL_SIZE) for d in tensor.dims)
+    return math.prod(extents) * tensor.dtype.bytes

@@ -1,0 +1,71 @@
+"""Rows that blocks of a cluster cover together: what each has folded goes to all of them."""
+
+from __future__ import annotations
+
+from polygen.emit.leaf.fold_parts import given, met, taken
+from polygen.emit.leaf.table import Text, block, leaf
+from polygen.emit.leaves import indexed_address, slot_address
+from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.result_work import Exchange
+
+_NEEDS = ("mbarrier", "mbarrier_wait", "cursor", "block_address", "row_numbers", "wait_across")
+
+
+@leaf("give", "st.async", Exchange, needs=_NEEDS)
+def _(plan: KernelPlan, one: Leaf, work: Exchange) -> Text:
+    below, _ = work.cluster
+    slot, barrier = f"{work.counter}.slot", plan.buffer(work.full.buffer)
+    full = indexed_address(barrier, slot, "group" if barrier.owners > 1 else "")
+    column = f"rank / {below}" if below > 1 else "rank"
+    lines = [
+        f"const unsigned full = {full};",
+        f"if (thread % {plan.device.group_threads} == 0) barrier_expect(full, {work.full.bytes});",
+        f"const unsigned own_rows = {_area(plan, work)} + {column} * {work.part_bytes};",
+    ]
+    first = 0
+    for part in work.epilogue.folds:
+        lines += ["#pragma unroll", f"for (int fold_i = 0; fold_i < {part.atoms}; ++fold_i) {{"]
+        for at in range(len(part.offsets)):
+            inside, names = met(part, at)
+            places = [
+                given(plan, work.epilogue, part, at, first + number, "own_rows")
+                for number in range(len(names))
+            ]
+            lines += [f"  {line}" for line in inside]
+            lines += _sent(work, 1 << len(part.masks), list(zip(places, names, strict=True)))
+            lines.append("  }")
+        lines.append("}")
+        first += len(part.terms)
+    text = block(*lines).replace("  #pragma", "#pragma")
+    return Text(text, f"{one.statement}: every block of the row gets what this one has of it")
+
+
+@leaf("take_sent", "threads", Exchange, needs=(*_NEEDS, "words"))
+def _(plan: KernelPlan, one: Leaf, work: Exchange) -> Text:
+    areas = [f"{_area(plan, work)} + {q * work.part_bytes}" for q in range(work.cluster[1])]
+    return taken(plan, one, work.epilogue, areas)
+
+
+def _area(plan: KernelPlan, work: Exchange) -> str:
+    """The slot of an agent's landing area."""
+    return slot_address(plan.buffer(work.given), f"{work.counter}.slot", "group")
+
+
+def _sent(work: Exchange, lanes: int, numbers: list[tuple[str, str]]) -> list[str]:
+    """Each of the lanes that have a row sends it to some of the blocks, and begins with its own."""
+    below, beside = work.cluster
+    d = f"(rank + there) % {beside}"
+    if below > 1:
+        d = f"(rank / {below} + there) % {beside} * {below} + rank % {below}"
+    return [
+        "#pragma unroll",
+        f"    for (int turn = 0; turn < {-(-beside // lanes)}; ++turn) {{",
+        f"      const int there = turn * {lanes} + lane % {lanes}, d = {d};",
+        f"      if (there < {beside}) {{",
+        *(
+            f"        number_send(address_in({at}, d), {name}, address_in(full, d));"
+            for at, name in numbers
+        ),
+        "      }",
+        "    }",
+    ]
