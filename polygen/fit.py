@@ -13,16 +13,22 @@ Which of the schedules that fit is taken is not decided here (`polygen.decide`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
 from polygen.errors import PolygenError, ResourceError, ScheduleError, UnsupportedProgram
+from polygen.fit_tiles import (
+    with_blocks,
+    with_fewer_stages,
+    with_k_tile,
+    with_narrower_panels,
+    with_registers,
+    with_short_tile,
+)
 from polygen.frontend.dtypes import F64, DType
 from polygen.hardware.atom import Atom, atom, atom_names, atoms_for
 from polygen.hardware.device import Device
 from polygen.hardware.fragment_load import atom_load
-from polygen.hardware.matrix_layout import spans
 from polygen.lower.cover import check_rows, covering
 from polygen.lower.legal import (
     check_copies,
@@ -33,31 +39,26 @@ from polygen.lower.legal import (
     check_roles,
     check_sums,
 )
-from polygen.lower.legal_blocks import block_tile, check_promoting
-from polygen.lower.memory import memory, needed, rings, workers
+from polygen.lower.memory import memory, needed, workers
 from polygen.lower.pixels import check_pixels
-from polygen.lower.registers import doubt, registers_needed, sums_held
 from polygen.lower.resources import filling_roles, registers_available, resources
 from polygen.lower.rest_legal import check_rest, check_rest_layout
-from polygen.poly.fills import held, ring_pieces, rounds
+from polygen.poly.fills import ring_pieces
 from polygen.poly.match import Match, Operand
 from polygen.poly.orientation import oriented, oriented_work
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.realign import behind_copy
-from polygen.poly.results import in_runs, narrower, panel_columns, panels
-from polygen.poly.tiling import Tiling, tiling
+from polygen.poly.results import in_runs, panel_columns, panels
+from polygen.poly.tiling import tiling
 from polygen.schedule.model import LANES, Schedule
 from polygen.schedule.problem import Fitted
 from polygen.schedule.structure import check_structure
 
-_FEWEST_STAGES, _MOST_STAGES = 2, 12
-_USUAL_BYTES, _USUAL_BITS = 2, 16  # of an element
-_WORD_BYTES = 4
+_USUAL_BITS = 16  # of an element
 _OTHERWISE = {
     "warpgroup": "Use a schedule without roles",
     "lanes": 'Use f16 or bf16 operands with f32 sums, or atom = "auto"',
 }
-_LONG_TILES, _STAGES_OF_LONG_TILES = (4, 2), 3  # k tiles in spans, and slots that these keep
 
 
 def instruction_for(matched: Match, device: Device, schedule: Schedule) -> Atom:
@@ -213,8 +214,8 @@ def fitting(
 def _fit_warps(
     candidate: Schedule, matched: Match, device: Device, work: Pointwork, instruction: Atom
 ) -> Fitted | str:
-    candidate = _with_short_tile(candidate, matched, instruction)
-    candidate = _with_blocks(candidate, matched, instruction)
+    candidate = with_short_tile(candidate, matched, instruction)
+    candidate = with_blocks(candidate, matched, instruction)
     cta, warp = candidate.tile.cta, candidate.tile.warp
     if candidate.by_lanes:
         check_lanes(candidate, matched)
@@ -230,7 +231,7 @@ def _fit_warps(
         try:
             taken = resources(alone, matched, tiles, instruction, device, size)
         except ResourceError:
-            fewer = _with_fewer_stages(alone)
+            fewer = with_fewer_stages(alone)
             # Schedules ship with the stages that two operands leave room for.
             if len(matched.operands) == 2 or fewer is None:
                 raise
@@ -241,44 +242,6 @@ def _fit_warps(
             threads = tiles.warp_count * device.warp_size
             available = registers_available(fitted, device, threads)
             return Fitted(fitted, resident, available - taken.registers)
-
-
-def _with_short_tile(candidate: Schedule, matched: Match, instruction: Atom) -> Schedule:
-    """The schedule with k tiles as long in bytes as it has them, of elements of several registers:
-    those wider than words, and those that are split; and no longer than channels are many.
-    """
-    size, cta, depth = matched.a.multiplied.bytes, candidate.tile.cta, _innermost(matched)
-    k = cta.k
-    if size > _WORD_BYTES or instruction.pieces > 1:
-        k = max(cta.k * _USUAL_BYTES // size, instruction.k)
-    if depth:  # few channels
-        k = min(k, -(-depth // instruction.k) * instruction.k)
-    if k == cta.k:
-        return candidate
-    return _with_steps(candidate, k, instruction)
-
-
-def _with_steps(candidate: Schedule, k: int, instruction: Atom) -> Schedule:
-    """The schedule with other k tiles, and no more fragments ahead than these have steps."""
-    pipeline = candidate.pipeline
-    steps = max(k // instruction.k, 1)
-    fragments = math.gcd(steps, pipeline.fragments)
-    return replace(
-        candidate,
-        tile=replace(candidate.tile, cta=replace(candidate.tile.cta, k=k)),
-        pipeline=replace(
-            pipeline, fragments=fragments, lookahead=min(pipeline.lookahead, fragments - 1)
-        ),
-    )
-
-
-def _with_fewer_stages(schedule: Schedule) -> Schedule | None:
-    """One slot less in every ring; None where there are too few."""
-    pipeline, stages = schedule.pipeline, schedule.pipeline.stages - 1
-    if stages < _FEWEST_STAGES:
-        return None
-    distance = pipeline.distance if schedule.specialised else min(pipeline.distance, stages - 1)
-    return replace(schedule, pipeline=replace(pipeline, stages=stages, distance=distance))
 
 
 def _fit_roles(
@@ -294,8 +257,8 @@ def _fit_roles(
     Raises:
         PolygenError: it does not fit.
     """
-    schedule = _with_k_tile(candidate, matched, device, instruction)
-    schedule = _with_blocks(schedule, matched, instruction)
+    schedule = with_k_tile(candidate, matched, device, instruction)
+    schedule = with_blocks(schedule, matched, instruction)
     tiles = tiling(schedule, instruction)
     check_structure(schedule, instruction, f"schedule {schedule.name}")
     check_rest_layout(schedule, matched, instruction)
@@ -319,128 +282,15 @@ def _fit_roles(
         except ScheduleError:
             if way is by_registers:
                 raise
-    schedule, spare = _with_registers(schedule, matched, work, tiles, instruction, careful)
+    schedule, spare = with_registers(schedule, matched, work, tiles, instruction, careful)
     while True:
         size = needed(memory(schedule, matched, work, tiles))
         try:
             resources(schedule, matched, tiles, instruction, device, size)
         except ResourceError:
-            fewer = _with_narrower_panels(schedule, matched, work) or _with_fewer_stages(schedule)
+            fewer = with_narrower_panels(schedule, matched, work) or with_fewer_stages(schedule)
             if fewer is None:
                 raise
             schedule = fewer
         else:
             return Fitted(schedule, schedule.min_blocks, spare)
-
-
-def _innermost(matched: Match) -> int:
-    """Of sums over several axes the length of the innermost one; 0: of one, or of any length."""
-    (depth, *_) = matched.depths
-    return depth if matched.sums and isinstance(depth, int) else 0
-
-
-def _with_short_rows(candidate: Schedule, k: int, times: int) -> Schedule:
-    """The schedule with so short k tiles, and so many times the stages, which hold as much."""
-    cta, pipeline = replace(candidate.tile.cta, k=k), candidate.pipeline
-    return replace(
-        candidate,
-        tile=replace(candidate.tile, cta=cta),
-        pipeline=replace(pipeline, stages=times * pipeline.stages),
-    )
-
-
-def _with_narrower_panels(schedule: Schedule, matched: Match, work: Pointwork) -> Schedule | None:
-    """What goes on with sums takes memory that panels need not have, and rings had; else None."""
-    if matched.rest is None or schedule.epilogue.through != "tma":
-        return None
-    columns = next(iter(narrower(schedule, work)), None)
-    if columns is None:
-        return None
-    return replace(schedule, epilogue=replace(schedule.epilogue, columns=columns))
-
-
-def _with_k_tile(candidate: Schedule, matched: Match, device: Device, atom: Atom) -> Schedule:
-    """The schedule with k tiles of whole swizzle spans; of several where operands are computed.
-
-    Schedules are written for elements of two bytes, or of one; wider ones make shorter k tiles.
-    Threads that compute read one round of pieces ahead. Where a tile is less than they hold, as of
-    narrow weights, longer k tiles have more on its way, and cost fewer waits.
-    """
-    size = matched.a.multiplied.bytes
-    few = _innermost(matched) * size  # of channels, whose tiles are no longer than they are many
-    if 0 < few <= spans()[1]:
-        least = min(one for one in spans() if one >= few)
-        return _with_short_rows(candidate, least // size, spans()[0] // least)
-    span = spans()[0] // size
-    own = max(1, candidate.tile.cta.k * min(size, _USUAL_BYTES) // spans()[0])
-
-    def longer(count: int) -> Schedule:
-        cta = replace(candidate.tile.cta, k=count * span)
-        pipeline = candidate.pipeline
-        if count > own:
-            stages = max(_STAGES_OF_LONG_TILES, pipeline.stages // count)
-            pipeline = replace(pipeline, stages=min(stages, pipeline.stages))
-        return replace(candidate, tile=replace(candidate.tile, cta=cta), pipeline=pipeline)
-
-    if len(matched.copied) == len(matched.operands):
-        return longer(own)
-    threads = held(operand for _, operand in matched.operands)
-    for count in _LONG_TILES:
-        schedule = longer(count)
-        tiles = tiling(schedule, atom)
-        roles = filling_roles(schedule, device, workers(schedule, tiles))
-        pieces = sum(ring_pieces(schedule, matched, tiles).values())
-        stage = sum(ring.slot_bytes for ring in rings(schedule, matched, tiles))
-        room = (
-            stage * _STAGES_OF_LONG_TILES <= device.shared_per_block_optin // candidate.min_blocks
-        )
-        if room and rounds(pieces, roles.producer_registers, threads)[0] == 1:
-            return schedule
-    return longer(own)
-
-
-def _with_blocks(schedule: Schedule, matched: Match, atom: Atom) -> Schedule:
-    """The schedule with k tiles that blocks of sums are made of, and as many bytes on their way.
-
-    Raises:
-        ScheduleError: it promotes nothing.
-    """
-    cta, pipeline = schedule.tile.cta, schedule.pipeline
-    if matched.block and matched.block % cta.k:
-        k = block_tile(matched.block, cta.k)
-        stages = min(_MOST_STAGES, pipeline.stages * cta.k // k)
-        schedule = _with_steps(
-            replace(schedule, pipeline=replace(pipeline, stages=stages)), k, atom
-        )
-    check_promoting(schedule, matched)
-    return schedule
-
-
-def _with_registers(
-    schedule: Schedule,
-    matched: Match,
-    work: Pointwork,
-    tiles: Tiling,
-    instruction: Atom,
-    careful: bool,
-) -> tuple[Schedule, int]:
-    """The schedule with the widest panels that its registers hold, and how many are left over.
-
-    Raises:
-        ResourceError: they hold not even the narrowest.
-    """
-    given, tma = schedule.roles.consumer_registers, schedule.epilogue.through == "tma"
-    allowed = given if careful else given + doubt()
-    others = narrower(schedule, work) if tma and careful else ()
-    for columns in (schedule.epilogue.columns, *others):
-        changed = replace(schedule, epilogue=replace(schedule.epilogue, columns=columns))
-        needed = registers_needed(changed, matched, tiles, instruction, work)
-        if needed <= allowed:
-            return changed, given - needed
-    raise ResourceError(
-        f"about {needed} registers per consumer thread, roles.consumer_registers = {given}",
-        where=f"schedule {schedule.name}",
-        why=f"{sums_held(matched, tiles, instruction)} for sums, and what is held of a panel "
-        "beside them",
-        nearest="Reduce tile.warp",
-    )

@@ -36,6 +36,7 @@ from typing import Any
 
 import numpy as np
 
+from polygen.cli.sum_error import Array, alone, dims_of, least_of, nearest_tf32, shape_of, sum_error
 from polygen.emit.function_errors import fast_error
 from polygen.emit.functions import FAST_BITS, expanded
 from polygen.errors import UnsupportedProgram
@@ -60,10 +61,8 @@ from polygen.poly.prologue import multiplied as multiplied_as
 from polygen.poly.prologue import prologues, without_prologues
 from polygen.rewrite.programs import rewritten
 
-Array = np.ndarray[Any, Any]
 _POINTWISE = 2.0**-18  # relative error of a chain of f32 functions, as `Kernel.check` takes it
 _IN_DOUBLE = 2.0**-46  # of f64 functions
-_LEFT_OUT = 3 * 2.0**-22  # of a product of two f32 that are split into two parts of tf32
 _EXPONENTIAL = 8  # units that are lost when two sums of exponentials are added up
 
 
@@ -123,15 +122,15 @@ def expected(
     multiplied, ties = dict(inputs), {value: error for value, (_, error) in made.items()}
     for tensor in program.inputs:
         if tensor.dtype == TF32:
-            multiplied[tensor.name], tie = _nearest_tf32(inputs[tensor.name])
+            multiplied[tensor.name], tie = nearest_tf32(inputs[tensor.name])
             ties[tensor.name] = ties.get(tensor.name, 0.0) + tie
     after, moves = _after_the_sum(program, contraction, sizes)
-    (total,) = evaluate(_alone(program, contraction), multiplied, sizes, round_outputs=False)
-    lost = _sum_error(program, contraction, multiplied, ties, sizes, atom_k)
+    (total,) = evaluate(alone(program, contraction), multiplied, sizes, round_outputs=False)
+    lost = sum_error(program, contraction, multiplied, ties, sizes, atom_k)
     if rest is not None:
         more, further = _rest(rest, arrays, sizes, atom_k)
         total, lost = total + more, lost + further
-    still = {move.by.name: np.zeros(_shape(move.by, sizes)) for move in moves}
+    still = {move.by.name: np.zeros(shape_of(move.by, sizes)) for move in moves}
     given = {**inputs, **still, contraction.write.name: total}
     watched = replace(after, outputs=(*after.outputs, *(move.exact for move in moves)))
     runs = evaluate(watched, given, sizes, round_outputs=False)
@@ -151,7 +150,7 @@ def expected(
     results = []
     with np.errstate(all="ignore"):
         for tensor, value, change in zip(program.outputs, values, changes, strict=True):
-            rounding = 2.0**-tensor.dtype.mantissa * np.abs(value) + _tiny(tensor)
+            rounding = 2.0**-tensor.dtype.mantissa * np.abs(value) + least_of(tensor)
             step = _IN_DOUBLE if contraction.dtype == F64 else _POINTWISE
             allowed = change + rounding + step * np.maximum(np.abs(value), 1.0)
             largest = float(np.finfo(np.float64 if tensor.dtype == F64 else np.float32).max)
@@ -172,16 +171,16 @@ def _rest(
     given = {t.name: np.asarray(arrays[t.name]) for t in last.inputs if t.name != name}
     inputs = {name: made.value} | {n: a.astype(np.float64) for n, a in given.items()}
     contraction = _contraction(last)
-    (total,) = evaluate(_alone(last, contraction), inputs, sizes, round_outputs=False)
+    (total,) = evaluate(alone(last, contraction), inputs, sizes, round_outputs=False)
     ties = {name: made.allowed}
-    return total, _sum_error(last, contraction, inputs, ties, sizes, atom_k)
+    return total, sum_error(last, contraction, inputs, ties, sizes, atom_k)
 
 
 def _of_groups(
     program: Program, arrays: Mapping[str, Any], sizes: Mapping[str, int], atom_k: int
 ) -> tuple[Expected, ...]:
     """The outputs group after group; rows that have none may hold anything."""
-    shapes = [_shape(tensor, sizes) for tensor in program.outputs]
+    shapes = [shape_of(tensor, sizes) for tensor in program.outputs]
     values = [np.full(shape, np.nan) for shape in shapes]
     allowed = [np.full(shape, np.inf) for shape in shapes]
     table = bounds(arrays[program.ends], shapes[0][0])
@@ -194,81 +193,12 @@ def _of_groups(
     return tuple(map(Expected, program.outputs, values, allowed))
 
 
-def _tiny(tensor: Tensor) -> float:
-    """The spacing of the output type's smallest numbers."""
-    return 2.0**-24 if tensor.dtype.name == "f16" else 2.0**-126
-
-
 def _contraction(program: Program) -> Contraction:
     if len(program.contractions) != 1:
         raise UnsupportedProgram(
             f"{len(program.contractions)} contractions", where=program.name, nearest="One"
         )
     return program.contractions[0]
-
-
-def reduction_size(contraction: Contraction, sizes: Mapping[str, int]) -> int:
-    """The number of products in one sum."""
-    kept = contraction.write.index
-    extents = [d for it, d in contraction.domain if it not in kept]
-    return int(np.prod([d if isinstance(d, int) else sizes[d] for d in extents]))
-
-
-def _sum_error(
-    program: Program,
-    contraction: Contraction,
-    inputs: Mapping[str, Array],
-    ties: Mapping[str, Array],
-    sizes: Mapping[str, int],
-    atom_k: int,
-) -> Array:
-    magnitudes = {name: np.abs(value) for name, value in inputs.items()}
-    alone = _alone(program, contraction)
-    (total,) = evaluate(alone, magnitudes, sizes, round_outputs=False)
-    terms = reduction_size(contraction, sizes)
-    additions = terms / atom_k + atom_k
-    if contraction.dtype == F64:
-        additions += terms
-    error = np.asarray(additions * 2.0**-contraction.dtype.mantissa * total)
-    if program.tensors[contraction.lhs.name].dtype == F32:
-        error = error + _LEFT_OUT * total
-    if any(step.any() for step in ties.values()):
-        further = {name: value + ties.get(name, 0.0) for name, value in magnitudes.items()}
-        (most,) = evaluate(alone, further, sizes, round_outputs=False)
-        error = error + (most - total)
-    return error
-
-
-def _nearest_tf32(values: Array) -> tuple[Array, Array]:
-    """float64 values of f32 rounded to tf32, ties to even.
-
-    Returns:
-        The rounded values; and, where a value lies in the middle between two, how far they are
-        apart, 0.0 elsewhere.
-    """
-    finite = np.isfinite(values)
-    _, exponent = np.frexp(np.where(finite, values, 1.0))
-    step = np.ldexp(1.0, np.maximum(exponent - 1, -126) - TF32.mantissa)
-    with np.errstate(invalid="ignore"):
-        units = values / step
-        rounded = np.where(finite, np.rint(units) * step, values)
-        tie = finite & (np.abs(units - np.trunc(units)) == 0.5)
-    return rounded, np.where(tie, step, 0.0)
-
-
-def _dims(contraction: Contraction) -> tuple[str | int, ...]:
-    extents = dict(contraction.domain)
-    return tuple(extents[i] for i in contraction.write.index if isinstance(i, str))
-
-
-def _shape(tensor: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(dim if isinstance(dim, int) else sizes[dim] for dim in tensor.dims)
-
-
-def _alone(program: Program, contraction: Contraction) -> Program:
-    """The sum as a program of its own."""
-    output = Tensor(contraction.write.name, F32, _dims(contraction))
-    return replace(program, outputs=(output,), statements=(contraction,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +227,7 @@ def _after_the_sum(
     fast = all(tensor.dtype.bits <= FAST_BITS for tensor in program.outputs)
     rest = [s for s in program.statements if not isinstance(s, Contraction)]
     statements, moves = _moved(rest, sizes, fast=fast)
-    total = Tensor(contraction.write.name, F32, _dims(contraction))
+    total = Tensor(contraction.write.name, F32, dims_of(contraction))
     inputs = (*program.inputs, total, *(move.by for move in moves))
     return replace(program, inputs=inputs, statements=statements), moves
 
@@ -316,7 +246,7 @@ def _operand(
         outputs=(Tensor(value, F32, dims), *(move.exact for move in moves)),
         statements=statements,
     )
-    given = {**inputs, **{move.by.name: np.zeros(_shape(move.by, sizes)) for move in moves}}
+    given = {**inputs, **{move.by.name: np.zeros(shape_of(move.by, sizes)) for move in moves}}
     exact, *results = evaluate(alone, given, sizes, round_outputs=False)
     change = _POINTWISE * np.maximum(np.abs(exact), 1.0)
     for move, result in zip(moves, results, strict=True):
@@ -328,7 +258,7 @@ def _operand(
         change = change + np.maximum(*(np.abs(one - exact) for one in shifted))
     near = [round_to(exact + step, kind) for step in (0.0, change, -change)]
     if kind == TF32:
-        near = [_nearest_tf32(one)[0] for one in near]
+        near = [nearest_tf32(one)[0] for one in near]
     with np.errstate(invalid="ignore"):
         apart = np.maximum(np.abs(near[1] - near[0]), np.abs(near[2] - near[0]))
     return near[0], np.where(np.isfinite(apart), apart, np.inf)
@@ -371,7 +301,7 @@ def _moved(
 def _folded(fold: Fold, sizes: Mapping[str, int]) -> tuple[list[Statement], list[_Move]]:
     """A fold whose terms are moved by what combining them may lose."""
     own = tuple(iterator for iterator, _ in fold.domain)
-    length = _shape(Tensor("", F32, tuple(e for i, e in fold.domain if i in fold.folded)), sizes)
+    length = shape_of(Tensor("", F32, tuple(e for i, e in fold.domain if i in fold.folded)), sizes)
     lost = float(np.prod(length)) * 2.0**-F32.mantissa
     errors = {"sum": (0.0, lost), "prod": (0.0, lost), "logsumexp": (_EXPONENTIAL * lost, 0.0)}
     if fold.function not in errors:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from polygen.cli import load
-from polygen.cli.accuracy import expected, reduction_size
+from polygen.cli.accuracy import expected
 from polygen.cli.commands import sums_json
 from polygen.cli.output import print_json, print_pairs
+from polygen.cli.sum_error import reduction_size
 from polygen.errors import PolygenError
 from polygen.frontend.groups import routed_ends
 from polygen.frontend.pitches import pitch_of, pitches

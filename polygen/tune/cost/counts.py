@@ -14,17 +14,22 @@ of every kind of kernel and finds the same numbers.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from polygen.hardware.device import Device
-from polygen.hardware.matrix_layout import span_of, spans
 from polygen.hardware.swizzle import chunk_bytes
-from polygen.poly.fills import Held, piece_bytes, rounds, shifted
-from polygen.poly.results import own_columns, panel_columns
-from polygen.poly.tile_domain import TileDomain, tile_planes
-from polygen.schedule.model import Schedule
 from polygen.schedule.problem import Fitted, Problem
+from polygen.tune.cost.tile_counts import (
+    box_rows,
+    cluster_count,
+    conflicts_of,
+    copies_ahead,
+    fill_rounds,
+    own_k_tiles,
+    rows_there,
+    way_out,
+    with_products,
+)
 
 _BYTE = 8  # bits
 _SUM_BYTES = 4  # of sums that blocks share
@@ -179,8 +184,8 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
     roles, pingpong = schedule.specialised, schedule.roles.form == "pingpong"
     blocks, split = cluster.blocks, cluster.k
     tall, wide = -(-problem.m // (cta.m * cluster.m)), -(-problem.n // (cta.n * cluster.n))
-    every = _clusters(problem, cta.m * cluster.m, cta.n * cluster.n)
-    clusters = _with_products(schedule, problem, every)
+    every = cluster_count(problem, cta.m * cluster.m, cta.n * cluster.n)
+    clusters = with_products(schedule, problem, every)
     usable = device.multiprocessors if blocks <= 2 else device.wide_cluster_multiprocessors
     slots = usable // blocks * (fitted.resident if roles else 1)
     workers = (cta.m // warp.m) * (cta.n // warp.n)
@@ -195,7 +200,7 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         left = (given * size * _BYTE + problem.stored_bits[0]) * cta.m * cta.k // _BYTE
     # A tile that is larger than the whole operand is filled up with zeros.
     # Of groups below one another it goes on into the next.
-    rows, columns = min(cta.m, _there(problem)), min(cta.n, problem.n)
+    rows, columns = min(cta.m, rows_there(problem)), min(cta.n, problem.n)
     copied = roles and schedule.launch.realign and any(problem.copied)
     by_hand = (problem.uncopied if copied else problem.threaded) if roles else (0, 0)
     if makes:
@@ -226,12 +231,12 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         if makes:  # fragments are read once for all products, as they are stored
             operand_reads -= problem.products * workers * warp.m * cta.k * size
             operand_reads += problem.stored_bits[0] * workers * warp.m * cta.k // _BYTE
-        panels, waits = _way_out(device, schedule, problem, by_hand)
+        panels, waits = way_out(device, schedule, problem, by_hand)
         making = problem.computed[0] * tall_blocks * steps if makes else 0
     else:
         instructions = making = 0
         ways = [
-            _conflicts(schedule, inner, extent, cta.k, size)
+            conflicts_of(schedule, inner, extent, cta.k, size)
             for inner, extent in zip(problem.k_inner, (cta.m, cta.n), strict=True)
         ]
         loaded = lefts * warp.m * ways[0] + rights * warp.n * ways[1]
@@ -262,23 +267,23 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         rounds=-(-clusters // slots),
         others=every - clusters,
         resident=fitted.resident,
-        k_tiles=_own_k_tiles(schedule, problem),
+        k_tiles=own_k_tiles(schedule, problem),
         element_bytes=size,
-        ahead=_ahead(schedule),
+        ahead=copies_ahead(schedule),
         workers=workers,
         own=problem.products * warp.m * warp.n,
         products=problem.products * problem.terms * cta.m * wide_of_tile * cta.k,
         instructions=instructions,
         filled=left + right,
         fetched=fetched,
-        box_rows=_box_rows(schedule, problem, moved) if roles else 0,
+        box_rows=box_rows(schedule, problem, moved) if roles else 0,
         threaded=threaded,
         made=made,
         made_functions=sum(
             count * own for count, own in zip(problem.operand_functions, tile, strict=True)
         ),
         made_waits=0 if roles else -(-made // (workers * device.warp_size * _READ_TOGETHER)),
-        thread_rounds=_rounds(schedule, by_hand, size, problem.held),
+        thread_rounds=fill_rounds(schedule, by_hand, size, problem.held),
         access_bytes=problem.access_bytes,
         outside=left // cluster.n + right // cluster.m - threaded - by_roles - fetched,
         in_flight=schedule.pipeline.in_flight if roles else 0,
@@ -311,112 +316,3 @@ def counts(device: Device, fitted: Fitted, problem: Problem) -> Counts:
         exponentials=cta.m * cta.n * problem.folds[2],
         unstored=problem.result_bytes == 0,
     )
-
-
-def _box_rows(schedule: Schedule, problem: Problem, moved: tuple[int, int]) -> int:
-    """Rows of the boxes that a block has the copy engine move per k tile.
-
-    Where k is innermost, boxes are as wide as the widest swizzle; else they divide what one
-    instruction reads of a row of the tile.
-    """
-    cta, cluster, size = schedule.tile.cta, schedule.cluster, problem.element_bytes
-    parts = (spans()[0], schedule.tile.warp.n * size)  # of a row, where k is not innermost
-    extents = (min(cta.m, _there(problem)), min(cta.n, problem.n))  # what lies outside is no copy
-    found = 0
-    for count, inner, extent, part, shared in zip(
-        moved, problem.k_inner, extents, parts, (cluster.n, cluster.m), strict=True
-    ):
-        if inner:
-            rows = extent * -(-cta.k * size // spans()[0])
-        else:
-            rows = cta.k * extent * size // (span_of(part) or spans()[-1])
-        found += count * rows // shared
-    return found
-
-
-def _ahead(schedule: Schedule) -> int:
-    """K tiles by which copies run ahead; lanes hold about one in registers."""
-    if schedule.specialised:
-        return schedule.pipeline.stages
-    return 1 if schedule.by_lanes else max(1, schedule.pipeline.distance)
-
-
-def _there(problem: Problem) -> int:
-    """Rows that a tile may bring: of groups, those of the next ones too."""
-    return problem.m * problem.batches if problem.uneven else problem.m
-
-
-def _clusters(problem: Problem, rows: int, columns: int) -> int:
-    """Clusters of output tiles, of so many rows and columns; every section has its own."""
-    if problem.sections:
-        return sum(-(-m // rows) * -(-n // columns) * count for m, n, count in problem.sections)
-    return _tall(problem, rows) * -(-problem.n // columns)
-
-
-def _with_products(schedule: Schedule, problem: Problem, every: int) -> int:
-    """Of all clusters of tiles those that have products; one is the least."""
-    cluster, cta = schedule.cluster, schedule.tile.cta
-    if not problem.domain or problem.uneven or cluster.k > 1 or schedule.by_lanes:
-        return every
-    tile = (cta.m * cluster.m, cta.n * cluster.n)
-    domain = TileDomain(problem.domain, tile, tile_planes(problem.domain, tile))
-    return max(1, problem.batches * domain.count(problem.m, problem.n))
-
-
-def _tall(problem: Problem, rows: int) -> int:
-    """Tiles of so many rows below one another, of all matrices.
-
-    Of groups with any numbers of rows the last tile is half full in the mean, and one is the least.
-    """
-    if not problem.uneven:
-        return -(-problem.m // rows) * problem.batches
-    whole = problem.m * problem.batches + problem.batches * (rows - 1) // 2
-    return max(problem.batches, -(-whole // rows))
-
-
-def _rounds(schedule: Schedule, by_hand: tuple[int, int], size: int, of: tuple[int, int]) -> int:
-    """Rounds in which threads fill a k tile; 0 where the copy engine does."""
-    cta, each = schedule.tile.cta, piece_bytes()
-    pieces = sum(
-        count * -(-extent * cta.k * size // each)
-        for count, extent in zip(by_hand, (cta.m, cta.n), strict=True)
-    )
-    if not pieces:
-        return 0
-    threads = Held(*of) if any(of) else shifted()
-    return rounds(pieces, schedule.roles.producer_registers, threads)[0]
-
-
-def _own_k_tiles(schedule: Schedule, problem: Problem) -> int:
-    """How many k tiles one block adds up."""
-    depth = problem.depth or problem.k
-    every = problem.k // depth * -(-depth // schedule.tile.cta.k)
-    return -(-every // schedule.cluster.k)
-
-
-def _way_out(
-    device: Device, schedule: Schedule, problem: Problem, by_hand: tuple[int, int]
-) -> tuple[int, int]:
-    """Panels of one consumer's tile, and the waits that it passes per tile."""
-    warp, pingpong = schedule.tile.warp, schedule.roles.form == "pingpong"
-    moved = 1 + (0 < sum(by_hand) < sum(problem.operands))  # by engine, and by threads
-    k_tiles = _own_k_tiles(schedule, problem) * moved
-    rows = warp.m // device.warpgroup_rows
-    turn = int(pingpong) + int(schedule.cluster.k > 1)  # or the parts of shared sums
-    if schedule.epilogue.through == "registers":
-        return rows, k_tiles + turn
-    panels = rows * (own_columns(schedule) // panel_columns(schedule))
-    # Per panel: one wait for each matrix, and the barrier before the copy engine takes the results.
-    return panels, k_tiles + turn + panels * (problem.matrices + 1)
-
-
-def _conflicts(schedule: Schedule, k_inner: bool, extent: int, depth: int, size: int) -> int:
-    """Wavefronts that bank conflicts make of one wavefront of fragment loads.
-
-    A swizzle that is chosen automatically leaves none. Without one, the eight 16-byte rows that a
-    load reads together start at multiples of the stored row: those that are congruent modulo the
-    banks' 128 bytes come one after the other.
-    """
-    if schedule.smem.swizzle != "none":
-        return 1
-    return math.gcd((depth if k_inner else extent) * size // chunk_bytes(), 8)

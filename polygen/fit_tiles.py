@@ -1,0 +1,181 @@
+"""Schedules as programs need them: k tiles, stages, panels, all as short or narrow as they must be.
+
+K tiles have as many swizzle spans as their schedules have of 16-bit elements, and whole blocks of
+sums; rings have as many slots as fit; panels are as wide as registers and memory hold.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from polygen.errors import ResourceError
+from polygen.hardware.atom import Atom
+from polygen.hardware.device import Device
+from polygen.hardware.matrix_layout import spans
+from polygen.lower.legal_blocks import block_tile, check_promoting
+from polygen.lower.memory import rings, workers
+from polygen.lower.registers import doubt, registers_needed, sums_held
+from polygen.lower.resources import filling_roles
+from polygen.poly.fills import held, ring_pieces, rounds
+from polygen.poly.match import Match
+from polygen.poly.pointwise import Pointwork
+from polygen.poly.results import narrower
+from polygen.poly.tiling import Tiling, tiling
+from polygen.schedule.model import Schedule
+
+_FEWEST_STAGES, _MOST_STAGES = 2, 12
+_USUAL_BYTES = 2  # of an element
+_WORD_BYTES = 4
+_LONG_TILES, _STAGES_OF_LONG_TILES = (4, 2), 3  # k tiles in spans, and slots that these keep
+
+
+def with_short_tile(candidate: Schedule, matched: Match, instruction: Atom) -> Schedule:
+    """The schedule with k tiles as long in bytes as it has them, of elements of several registers:
+    those wider than words, and those that are split; and no longer than channels are many.
+    """
+    size, cta, depth = matched.a.multiplied.bytes, candidate.tile.cta, _innermost(matched)
+    k = cta.k
+    if size > _WORD_BYTES or instruction.pieces > 1:
+        k = max(cta.k * _USUAL_BYTES // size, instruction.k)
+    if depth:  # few channels
+        k = min(k, -(-depth // instruction.k) * instruction.k)
+    if k == cta.k:
+        return candidate
+    return _with_steps(candidate, k, instruction)
+
+
+def _with_steps(candidate: Schedule, k: int, instruction: Atom) -> Schedule:
+    """The schedule with other k tiles, and no more fragments ahead than these have steps."""
+    pipeline = candidate.pipeline
+    steps = max(k // instruction.k, 1)
+    fragments = math.gcd(steps, pipeline.fragments)
+    return replace(
+        candidate,
+        tile=replace(candidate.tile, cta=replace(candidate.tile.cta, k=k)),
+        pipeline=replace(
+            pipeline, fragments=fragments, lookahead=min(pipeline.lookahead, fragments - 1)
+        ),
+    )
+
+
+def with_fewer_stages(schedule: Schedule) -> Schedule | None:
+    """One slot less in every ring; None where there are too few."""
+    pipeline, stages = schedule.pipeline, schedule.pipeline.stages - 1
+    if stages < _FEWEST_STAGES:
+        return None
+    distance = pipeline.distance if schedule.specialised else min(pipeline.distance, stages - 1)
+    return replace(schedule, pipeline=replace(pipeline, stages=stages, distance=distance))
+
+
+def _innermost(matched: Match) -> int:
+    """Of sums over several axes the length of the innermost one; 0: of one, or of any length."""
+    (depth, *_) = matched.depths
+    return depth if matched.sums and isinstance(depth, int) else 0
+
+
+def _with_short_rows(candidate: Schedule, k: int, times: int) -> Schedule:
+    """The schedule with so short k tiles, and so many times the stages, which hold as much."""
+    cta, pipeline = replace(candidate.tile.cta, k=k), candidate.pipeline
+    return replace(
+        candidate,
+        tile=replace(candidate.tile, cta=cta),
+        pipeline=replace(pipeline, stages=times * pipeline.stages),
+    )
+
+
+def with_narrower_panels(schedule: Schedule, matched: Match, work: Pointwork) -> Schedule | None:
+    """What goes on with sums takes memory that panels need not have, and rings had; else None."""
+    if matched.rest is None or schedule.epilogue.through != "tma":
+        return None
+    columns = next(iter(narrower(schedule, work)), None)
+    if columns is None:
+        return None
+    return replace(schedule, epilogue=replace(schedule.epilogue, columns=columns))
+
+
+def with_k_tile(candidate: Schedule, matched: Match, device: Device, atom: Atom) -> Schedule:
+    """The schedule with k tiles of whole swizzle spans; of several where operands are computed.
+
+    Schedules are written for elements of two bytes, or of one; wider ones make shorter k tiles.
+    Threads that compute read one round of pieces ahead. Where a tile is less than they hold, as of
+    narrow weights, longer k tiles have more on its way, and cost fewer waits.
+    """
+    size = matched.a.multiplied.bytes
+    few = _innermost(matched) * size  # of channels, whose tiles are no longer than they are many
+    if 0 < few <= spans()[1]:
+        least = min(one for one in spans() if one >= few)
+        return _with_short_rows(candidate, least // size, spans()[0] // least)
+    span = spans()[0] // size
+    own = max(1, candidate.tile.cta.k * min(size, _USUAL_BYTES) // spans()[0])
+
+    def longer(count: int) -> Schedule:
+        cta = replace(candidate.tile.cta, k=count * span)
+        pipeline = candidate.pipeline
+        if count > own:
+            stages = max(_STAGES_OF_LONG_TILES, pipeline.stages // count)
+            pipeline = replace(pipeline, stages=min(stages, pipeline.stages))
+        return replace(candidate, tile=replace(candidate.tile, cta=cta), pipeline=pipeline)
+
+    if len(matched.copied) == len(matched.operands):
+        return longer(own)
+    threads = held(operand for _, operand in matched.operands)
+    for count in _LONG_TILES:
+        schedule = longer(count)
+        tiles = tiling(schedule, atom)
+        roles = filling_roles(schedule, device, workers(schedule, tiles))
+        pieces = sum(ring_pieces(schedule, matched, tiles).values())
+        stage = sum(ring.slot_bytes for ring in rings(schedule, matched, tiles))
+        room = (
+            stage * _STAGES_OF_LONG_TILES <= device.shared_per_block_optin // candidate.min_blocks
+        )
+        if room and rounds(pieces, roles.producer_registers, threads)[0] == 1:
+            return schedule
+    return longer(own)
+
+
+def with_blocks(schedule: Schedule, matched: Match, atom: Atom) -> Schedule:
+    """The schedule with k tiles that blocks of sums are made of, and as many bytes on their way.
+
+    Raises:
+        ScheduleError: it promotes nothing.
+    """
+    cta, pipeline = schedule.tile.cta, schedule.pipeline
+    if matched.block and matched.block % cta.k:
+        k = block_tile(matched.block, cta.k)
+        stages = min(_MOST_STAGES, pipeline.stages * cta.k // k)
+        schedule = _with_steps(
+            replace(schedule, pipeline=replace(pipeline, stages=stages)), k, atom
+        )
+    check_promoting(schedule, matched)
+    return schedule
+
+
+def with_registers(
+    schedule: Schedule,
+    matched: Match,
+    work: Pointwork,
+    tiles: Tiling,
+    instruction: Atom,
+    careful: bool,
+) -> tuple[Schedule, int]:
+    """The schedule with the widest panels that its registers hold, and how many are left over.
+
+    Raises:
+        ResourceError: they hold not even the narrowest.
+    """
+    given, tma = schedule.roles.consumer_registers, schedule.epilogue.through == "tma"
+    allowed = given if careful else given + doubt()
+    others = narrower(schedule, work) if tma and careful else ()
+    for columns in (schedule.epilogue.columns, *others):
+        changed = replace(schedule, epilogue=replace(schedule.epilogue, columns=columns))
+        needed = registers_needed(changed, matched, tiles, instruction, work)
+        if needed <= allowed:
+            return changed, given - needed
+    raise ResourceError(
+        f"about {needed} registers per consumer thread, roles.consumer_registers = {given}",
+        where=f"schedule {schedule.name}",
+        why=f"{sums_held(matched, tiles, instruction)} for sums, and what is held of a panel "
+        "beside them",
+        nearest="Reduce tile.warp",
+    )

@@ -1,0 +1,77 @@
+"""What indexes an axis: an iterator, an affine form of one, a row of a group, a gathered one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from polygen.frontend.forms import Form
+
+Dim = str | int  # a size: a name (run-time argument) or a number
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """``scale * floor(iterator / per) + offset``: so an axis is indexed by a slice with constant
+    bounds and step, and by elements that are repeated `per` times.
+
+    Made by `polygen.frontend.indexing.affine`, which gives the iterator's name where this would say
+    nothing more.
+    """
+
+    iterator: str
+    scale: int
+    offset: int
+    per: int = 1
+
+    def __str__(self) -> str:
+        factor = {1: "", -1: "-"}.get(self.scale, f"{self.scale}*")
+        place = self.iterator if self.per == 1 else f"floor({self.iterator}/{self.per})"
+        return f"{factor}{place}{self.offset:+d}" if self.offset else factor + place
+
+    def at(self, place: Any) -> Any:
+        """The index where the iterator is `place`: a number, or an array of them."""
+        return self.scale * (place // self.per) + self.offset
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Row ``iterator`` of group ``group``, of rows in groups that follow each other.
+
+    Group e has the rows from the greatest of 0 and of all ``ends`` before its own up to its own
+    end: those rows t of which it is the first group with ``t < ends[e]``, whatever `ends` holds.
+    """
+
+    iterator: str
+    group: str  # the iterator over groups
+    ends: str  # the s32 vector that says where they end
+
+    def __str__(self) -> str:
+        return f"{self.group}.{self.iterator}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The element of an axis that a vector of numbers names: ``rows[place]``.
+
+    Which one that is only the numbers say. What stands in them may be anything: they are kept
+    inside of the axis, so that an access reaches one of its elements, any of them.
+    """
+
+    place: str | int | Affine  # in the vector
+    rows: str  # the s32 vector
+    extent: Dim  # of the axis
+
+    @property
+    def iterator(self) -> str:
+        """The iterator that its place depends on; "" at a constant one."""
+        place = self.place.iterator if isinstance(self.place, Affine) else self.place
+        return place if isinstance(place, str) else ""
+
+    def __str__(self) -> str:
+        return f"{self.rows}[{self.place}]"
+
+
+# An iterator's name, a constant (0 on an axis of size 1), a slice, what a reshape or a window makes
+# of several, a row of a group, or one that a vector names.
+Index = str | int | Affine | Form | Within | Gathered
