@@ -43,12 +43,16 @@ def shipped(name, **pipeline):
     return replace(one, pipeline=replace(one.pipeline, **pipeline))
 
 
+ROLES = shipped("cooperative_64x64x64")
+
+
 def test_scales_of_rows_and_of_square_blocks_at_ragged_rows():
     """As DeepSeek-V3 has them, with smaller squares; the last block of rows is not whole."""
     kernel = exact(
         lambda x, sx, w, sw: (x * groups(sx, 1, 128)) @ (w * groups(sw, 32, 128)).T,
         ("e4m3[M,256]", "f32[M,2]", "e4m3[64,256]", "f32[2,2]"),
         (whole(37, 256), powers(37, 2), whole(64, 256, seed=2), powers(2, 2, seed=3)),
+        replace(ROLES, tile=Tile(CtaTile(64, 64, 128), WarpTile(64, 64))),
         M=37,
     )
     assert "promote(i, k, 0)" in kernel.source
@@ -58,17 +62,19 @@ def test_scales_of_rows_and_of_square_blocks_at_ragged_rows():
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("left, right", [(32, 32), (64, 128), (256, 64), (512, 256), (128, 512)])
 def test_groups_of_all_sizes_that_divide_each_other(left, right):
+    depth = min(128, left, right)
     exact(
         lambda x, sx, w, sw: (x * groups(sx, 1, left)) @ (w * groups(sw, 1, right)).T,
         ("e4m3[M,512]", f"f32[M,{512 // left}]", "e4m3[N,512]", f"bf16[N,{512 // right}]"),
         (
             whole(67, 512),
             powers(67, 512 // left),
-            whole(75, 512, seed=2),
-            powers(75, 512 // right, seed=3, dtype=BF16),
+            whole(76, 512, seed=2),
+            powers(76, 512 // right, seed=3, dtype=BF16),
         ),
+        replace(ROLES, tile=Tile(CtaTile(64, 64, depth), WarpTile(64, 64))),
         M=67,
-        N=75,
+        N=76,
     )
 
 

@@ -10,7 +10,10 @@ from polygen.errors import VerifyError
 from polygen.lower.promoting import Promote
 from polygen.lower.verify import verify
 from polygen.lower.work import Product
+from polygen.schedule.load import load_schedule, schedules_folder
 from polygen.show import show_plan
+
+ROLES = load_schedule(schedules_folder() / "sm_90a" / "cooperative_128x64x64.toml")
 
 
 @lru_cache
@@ -23,7 +26,7 @@ def plan():
         )
         .compile(
             "e4m3[M,256]", "f32[M,4]", "e4m3[256,256]", "f32[2,2]", arch="sm_90a",
-            sizes={"M": 4096},
+            sizes={"M": 4096}, schedule=ROLES,
         )
         .passes.plan
     )  # fmt: skip
