@@ -11,8 +11,8 @@ from polygen.generated import kept
 from polygen.poly.depth import linear
 from polygen.poly.depth import sums as sums_of_axes
 from polygen.poly.fusion import Fusion, fuse
+from polygen.poly.half_planes import read_domain, restricted
 from polygen.poly.match import Match, match
-from polygen.poly.needed import read_domain, restricted
 from polygen.poly.orientation import oriented, oriented_work
 from polygen.poly.pointwise import Pointwork, pointwork
 from polygen.poly.prologue import prologues, without_prologues

@@ -15,8 +15,8 @@ from polygen.lower.tally import Tally
 from polygen.lower.work import Copy, Load, Move, Placed
 from polygen.poly import ast
 from polygen.poly.elements import Compute
+from polygen.poly.half_planes import said
 from polygen.poly.match import Operand
-from polygen.poly.needed import said
 from polygen.poly.prologue import Prologue
 from polygen.poly.tile_domain import all_tiles_because
 from polygen.problems import problem_of

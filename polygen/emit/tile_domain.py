@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from polygen.lower.plan import KernelPlan
-from polygen.poly.needed import said
+from polygen.poly.half_planes import said
 from polygen.poly.tile_domain import TileDomain
 from polygen.poly.tile_program import INSIDE
 

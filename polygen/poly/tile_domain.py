@@ -21,9 +21,9 @@ from functools import lru_cache
 
 from polygen import isl
 from polygen.errors import VerifyError
+from polygen.poly.half_planes import HalfPlane, linear, said
 from polygen.poly.legality import Proof
 from polygen.poly.match import Match
-from polygen.poly.needed import HalfPlane, linear, said
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 

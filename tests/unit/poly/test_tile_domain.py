@@ -10,7 +10,8 @@ import polygen as pg
 from polygen import isl
 from polygen.analysis import analysed
 from polygen.errors import VerifyError
-from polygen.poly.needed import needed, said
+from polygen.poly.half_planes import said
+from polygen.poly.needed import needed
 from polygen.poly.refine import refine
 from polygen.poly.tile_domain import (
     TileDomain,
@@ -61,6 +62,8 @@ READ = {
     "everywhere too": (plus(masked(lambda i, j: i >= j)), ""),
     "by factors": (lambda x, w: (x @ w) * np.tril(x @ w), ""),
     "above and below": (lambda x, w: np.tril(x @ w) + np.triu(pg.exp(x @ w)), ""),
+    "by large factors": (masked(lambda i, j: 3 * (3 * (3 * i)) >= 26 * j), ""),
+    "by large numbers": (masked(lambda i, j: i + 2**21 >= j + 2**21), ""),
     "by a fraction": (masked(lambda i, j: i >= j + 0.25), ""),
     "of data": (lambda x, w, b: pg.where(b > 0, x @ w, b), ""),
     "every row": (masked(lambda i, j: i >= 0), ""),
