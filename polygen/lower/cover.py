@@ -1,4 +1,4 @@
-"""Tiles that cover rows: which schedules have them, and how a shipped one is made to."""
+"""Tiles and clusters that cover rows: which schedules have them, how a shipped one is made to."""
 
 from __future__ import annotations
 

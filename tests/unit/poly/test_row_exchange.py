@@ -28,6 +28,7 @@ from polygen.poly.tiling import Panels, RowVectors, tiling
 from polygen.poly.versions import TileModel
 from polygen.schedule import model
 from polygen.schedule.model import Schedule
+from polygen.small_problem import trial_sizes
 
 IN_TILE = model.Epilogue(through="registers", rows="tile")
 
@@ -108,6 +109,7 @@ def test_the_plan_shows_the_exchange_and_says_its_order():
     assert (area.slots, area.slot_bytes) == (2, rows * blocks * numbers * 4)
     (condition,) = (one for one in made._generated.source.conditions if one.kind == "cover")
     assert (condition.dim, condition.multiple) == ("N", 256)
+    assert trial_sizes(plan)["N"] == 256  # what it is checked with, if nobody says otherwise
 
 
 # --- hand-broken trees ---------------------------------------------------------------------------
