@@ -12,6 +12,7 @@ others, and proved of the trees that are emitted (`polygen.poly.mapping`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from polygen import isl
@@ -22,7 +23,7 @@ from polygen.poly.tiling import Roles, Tiling, called
 from polygen.schedule.model import Schedule
 from polygen.schedule.sums import SumOrder
 
-_ROW, _COLUMN, _RUN, _AGENT, _MIDDLE, _DEPTH = "m", "n", "r", "h", "e", "d"
+_DIMS = ("m", "n", "r", "h", "e", "d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,34 @@ class _Element:
     inside: str  # bounds in a first tile
 
 
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What the coordinates of elements are called: none as a size of the program."""
+
+    row: str
+    column: str
+    run: str
+    agent: str
+    middle: str
+    depth: str
+    batches: tuple[str, ...]
+
+    def of(self, dim: str, batches: Sequence[str]) -> str:
+        """The coordinate of a dim of the results."""
+        return {"m": self.row, "n": self.column, **dict(zip(batches, self.batches, strict=True))}[
+            dim
+        ]
+
+
+def _names(scop: Scop, matched: Match) -> _Names:
+    batches, end = tuple(dim for dim, _ in matched.batches), ""
+    while any(f"{name}{end}" in scop.parameters for name in (*_DIMS, *batches)):
+        end += "_"
+    row, column, run, agent, middle, depth = (f"{name}{end}" for name in _DIMS)
+    own = tuple(f"{name}{end}" for name in batches)
+    return _Names(row, column, run, agent, middle, depth, own)
+
+
 def rest_elements(
     scop: Scop, matched: Match, tiles: Tiling, schedule: Schedule
 ) -> RestElements | None:
@@ -70,10 +99,11 @@ def rest_elements(
     rest = matched.rest
     if rest is None:
         return None
-    found = _elements(scop, matched, rest, tiles, schedule)
-    expressions = [tiles.expressions(_ROW, one.column) for one in found]
+    names = _names(scop, matched)
+    found = _elements(scop, matched, rest, tiles, schedule, names)
+    expressions = [tiles.expressions(names.row, one.column) for one in found]
     grid = {"m": "b_m", "n": "b_n", "k": "k_tile"}
-    batches = [dim for dim, _ in matched.batches]
+    batches = names.batches
     places = ([*batches, *(e[grid[dim]] for dim in schedule.loops.grid)] for e in expressions)
     blocks = [f"{one.instance} -> [{','.join(at)}]" for one, at in zip(found, places, strict=True)]
     return RestElements(
@@ -83,11 +113,11 @@ def rest_elements(
         "{ " + "; ".join(f"{one.instance} : {one.inside}" for one in found) + " }",
         tuple(
             Roles(
-                product.name, "product", found[at].instance, _ROW, column, k, tuple(batches), called
+                product.name, "product", found[at].instance, names.row, column, k, batches, called
             )
             for product, at, column, k, called in (
-                (rest.middle, 1, _AGENT, _DEPTH, MIDDLE),
-                (rest.last, 3, _COLUMN, _MIDDLE, REST),
+                (rest.middle, 1, names.agent, names.depth, MIDDLE),
+                (rest.last, 3, names.column, names.middle, REST),
             )
         ),
     )
@@ -112,56 +142,67 @@ def rest_orders(
 
 
 def _elements(
-    scop: Scop, matched: Match, rest: RestMatch, tiles: Tiling, schedule: Schedule
+    scop: Scop,
+    matched: Match,
+    rest: RestMatch,
+    tiles: Tiling,
+    schedule: Schedule,
+    names: _Names,
 ) -> tuple[_Element, ...]:
     """What clears, multiplies, converts, and multiplies again."""
-    batches = [dim for dim, _ in matched.batches]
+    row, col, run, who, e, d = (
+        names.row, names.column, names.run, names.agent, names.middle, names.depth,
+    )  # fmt: skip
+    batches, dims = names.batches, [dim for dim, _ in matched.batches]
     main, turns = matched.contraction, schedule.roles.form == "pingpong"
     wide, (_, across, _) = tiles.cta[1] * tiles.run, tiles.cta
     agents, columns = tiles.warps[1], tiles.warp[1]
     if turns and tiles.run > 1:  # of a run each consumer has every second tile
         agents, columns = 2, across
-    outer = [f"0 <= {dim} < {extent}" for dim, extent in matched.batches]
-    outer.append(f"0 <= {_ROW} < {matched.m}")
-    column = f"({wide}*{_RUN} + {columns}*{_AGENT})"
-    tile = [f"0 <= {_RUN}", f"0 <= {_AGENT} < {agents}", f"{column} < {matched.n}"]
-    tile.append(f"0 <= {_MIDDLE} < {rest.columns}")
+    outer = [
+        f"0 <= {name} < {extent}"
+        for name, (_, extent) in zip(batches, matched.batches, strict=True)
+    ]
+    outer.append(f"0 <= {row} < {matched.m}")
+    column = f"({wide}*{run} + {columns}*{who})"
+    tile = [f"0 <= {run}", f"0 <= {who} < {agents}", f"{column} < {matched.n}"]
+    tile.append(f"0 <= {e} < {rest.columns}")
     before, behind = (
         " and ".join((*outer, *tile)),
-        " and ".join((*outer, f"0 <= {_COLUMN} < {matched.n}", f"0 <= {_MIDDLE} < {rest.columns}")),
+        " and ".join((*outer, f"0 <= {col} < {matched.n}", f"0 <= {e} < {rest.columns}")),
     )
-    places = (*batches, _RUN, _AGENT, _ROW, _MIDDLE)
+    places = (*batches, run, who, row, e)
     own = ",".join(places)
     (depth,) = matched.depths
     sums = f"{rest.middle.write.name}[{own}]"
     value = f"{MIDDLE}_of_{rest.middle.write.name}"
-    total = f"{main.write.name}[{','.join(matched.axes)}]"
+    total = f"{main.write.name}[{','.join(names.of(dim, dims) for dim in matched.axes)}]"
     position = next(n for n, group in enumerate(scop.groups) if group.statements[0] is main)
-    first = tiles.expressions(_ROW, column, _DEPTH)
-    last = tiles.expressions(_ROW, _COLUMN)
+    first = tiles.expressions(row, column, d)
+    last = tiles.expressions(row, col)
     agent = ["0"] if schedule.cluster.blocks > 1 else []
 
     in_turns = "0" if tiles.run == 1 else "({i}) mod 2"
     which = in_turns if turns else "{w_n}"
-    made = ",".join((*batches, f"floor({_COLUMN}/{wide})", which.format(**last), _ROW, _MIDDLE))
+    made = ",".join((*batches, f"floor({col}/{wide})", which.format(**last), row, e))
 
-    def at(e: dict[str, str], *inner: str) -> str:
+    def at(own_of: dict[str, str], *inner: str) -> str:
         group = in_turns if turns else f"{tiles.warps[1]}*{{w_m}} + {{w_n}}"
-        return ",".join((*agent, group.format(**e), e["i"], *inner))
+        return ",".join((*agent, group.format(**own_of), own_of["i"], *inner))
 
     multiply, more = called("multiply", MIDDLE), called("multiply", REST)
-    rows, every = f"0 <= {_ROW} < {tiles.cta[0]}", f"{_RUN} = 0 and 0 <= {_AGENT} < {agents}"
-    inside = f"{rows} and {every} and 0 <= {_MIDDLE} < {rest.columns}"
-    k = f"{_DEPTH} < {tiles.cta[2]}*k_tiles"
-    whole = f"{rows} and 0 <= {_COLUMN} < {wide} and 0 <= {_MIDDLE} < {rest.columns}"
+    rows, every = f"0 <= {row} < {tiles.cta[0]}", f"{run} = 0 and 0 <= {who} < {agents}"
+    inside = f"{rows} and {every} and 0 <= {e} < {rest.columns}"
+    k = f"{d} < {tiles.cta[2]}*k_tiles"
+    whole = f"{rows} and 0 <= {col} < {wide} and 0 <= {e} < {rest.columns}"
     return (
         _Element(
             f"{clear_name(rest.middle)}[{own}]", before, (), (sums,), ("-3", *places), column,
             f"{multiply}[{at(first, '0', '0', first['a_m'])}]", inside,
         ),
         _Element(
-            f"{rest.middle.name}[{own},{_DEPTH}]", f"{before} and 0 <= {_DEPTH} < {depth}",
-            (sums,), (sums,), ("-2", *places, _DEPTH), column,
+            f"{rest.middle.name}[{own},{d}]", f"{before} and 0 <= {d} < {depth}",
+            (sums,), (sums,), ("-2", *places, d), column,
             f"{multiply}[{at(first, first['k_tile'], first['k_step'], first['a_m'])}]",
             f"{inside} and 0 <= {k}",
         ),
@@ -170,10 +211,10 @@ def _elements(
             column, f"convert[{at(first)}]", inside,
         ),
         _Element(
-            f"{rest.last.name}[{','.join((*batches, _ROW, _COLUMN, _MIDDLE))}]", behind,
+            f"{rest.last.name}[{','.join((*batches, row, col, e))}]", behind,
             (f"{value}[{made}]", total), (total,),
-            (str(2 * position + 2), *batches, _ROW, _COLUMN, _MIDDLE), _COLUMN,
-            f"{more}[{at(last, f'floor({_MIDDLE}/{tiles.atom[2]})', last['a_m'])}]", whole,
+            (str(2 * position + 2), *batches, row, col, e), col,
+            f"{more}[{at(last, f'floor({e}/{tiles.atom[2]})', last['a_m'])}]", whole,
         ),
     )  # fmt: skip
 

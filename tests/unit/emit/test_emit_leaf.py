@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from chain_samples import few_rows
 from matrix import UNUSUAL, case, roles, small, tiled
+from rest_samples import form, low_rank, signature
 
 import polygen as pg
 from polygen.emit.leaf import kind_of, kinds
@@ -123,6 +124,12 @@ def staged_plan():
     return kernel.passes.plan
 
 
+def rest_plan():
+    """A product that goes on with the sums of another, in runs of tiles."""
+    fused = pg.fuse(low_rank, name="leaf")
+    return fused.compile(*signature(16), arch="sm_90a", schedule=form(run=4)).passes.plan
+
+
 def beside_plan():
     """A kernel that folds rows of an operand beside its product."""
     function = pg.fuse(lambda x, w: (x @ w.T) * (x * x).sum(axis=1, keepdims=True), name="leaf")
@@ -141,6 +148,7 @@ def plans():
     found |= {name: computed_plan(*given) for name, given in COMPUTED.items()}
     found |= {"staged": staged_plan(), "chain": chain_plan(), "parts": chain_plan(few_rows(128))}
     found |= {"beside": beside_plan(), "rows": rows_plan(), "scaled": scaled_plan()}
+    found |= {"rest": rest_plan()}
     found |= {name: covering_plan(*given) for name, given in COVERING.items()}
     return found | {name: folding(schedule) for name, schedule in FOLDS.items()}
 
@@ -154,7 +162,7 @@ def test_no_leaf_is_in_the_table_for_nothing(plans):
     "name",
     [
         *KERNELS, *COMPUTED, *COVERING, *FOLDS,
-        "staged", "chain", "parts", "beside", "rows", "scaled",
+        "staged", "chain", "parts", "beside", "rows", "scaled", "rest",
     ],
 )  # fmt: skip
 def test_a_leaf_names_the_iterators_that_it_reads(plans, name):
