@@ -152,6 +152,8 @@ class TwoPrograms:
 
     def _only_pairs(self, one: Statement) -> bool:
         """Whether a statement runs over rows and keys, for the first program alone."""
+        if self.second.write.name in self.values.behind(one.write.name):
+            return False  # there may be as many columns as keys
         sizes = dict(one.domain)
         along = tuple(sizes[it] for it in one.write.iterators)
         wanted = {
