@@ -157,11 +157,12 @@ class TwoPrograms:
         sizes = dict(one.domain)
         along = tuple(sizes[it] for it in one.write.iterators)
         wanted = {
-            access.name
+            name
             for s in self.statements
             if self.second.write.name in self.values.behind(s.write.name)
             for access in s.reads
             if s is not self.second
+            for name in (access.name, *self.values.behind(access.name))
         }
         return along == (*self.extents, self.keys) and one.write.name not in wanted
 
