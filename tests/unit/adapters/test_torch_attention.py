@@ -100,6 +100,7 @@ def test_attention_is_what_it_was(name):
     assert record.taken and " attention over " in record.computes
 
 
+@pytest.mark.slow
 def test_inductor_s_own_patterns_are_attention():
     torch.manual_seed(0)
     operands = [exact(3, 10, 8), exact(3, 12, 8), exact(3, 12, 16)]
@@ -161,6 +162,7 @@ def launched(graph):
     return node
 
 
+@pytest.mark.slow
 def test_a_slower_kernel_of_torch_gives_way():
     (record,), graph = decided(lambda q, k, v: FLASH(q, k, v, 0.0, True), LONG)
     assert record.taken and record.why.startswith("predicted ")
@@ -203,12 +205,14 @@ def test_what_no_kernel_does_is_left(shape, options, why):
     assert not record.taken and why in record.why
 
 
+@pytest.mark.slow
 def test_a_softmax_between_products_is_predicted():
     (record,), graph = decided(by_hand, LONG)
     assert record.taken and record.computes.startswith("softmax attention")
     assert launched(graph)
 
 
+@pytest.mark.slow
 def test_heads_are_read_and_written_where_they_are():
     """No node but views is left between a model's rows and the kernel."""
 
@@ -233,6 +237,7 @@ def test_heads_are_read_and_written_where_they_are():
     assert not names & {"aten::clone", "aten::bmm", "aten::exp", "aten::_to_copy"}
 
 
+@pytest.mark.slow
 def test_pytorch_s_own_decomposition_is_attention():
     """What no kernel of PyTorch takes it computes in f32, with both operands scaled."""
 
