@@ -174,13 +174,11 @@ def _read(found: Found) -> tuple[list[_Operand], Attention, int]:
     if picked[2].factor != 1.0:
         raise UnsupportedProgram("the values are multiplied by a number before the product")
     swapped = (picked[0].swapped, picked[1].swapped != found.swapped, picked[2].swapped)
-    heads = len(found.lead) > 1
     for node in found.arrays:
         value = node.meta["val"]
         axes = tuple(broadcast_axes(value))
         shape = tuple(1 if axis in axes else e for axis, e in enumerate(value.shape))
-        grouped = in_groups(shape, group * own) if heads else shape
-        operands.append(_Operand(node, grouped, axes))
+        operands.append(_Operand(node, in_groups(shape, group * own), axes))
     return operands, Attention(found.weights, swapped, factor), group * own
 
 

@@ -184,11 +184,16 @@ def test_a_slower_kernel_of_torch_gives_way():
             [(4, 16, 64, 128), (4, 16, 4096, 128), (4, 16, 4096, 128)],
             "fewer rows than the 512 that were measured: not predicted",
         ),
+        (
+            by_hand,
+            [(4, 16, 1, 128), (4, 16, 4096, 128), (4, 16, 4096, 128)],
+            "a single row: not predicted",
+        ),
         (lambda q, k, v: FLASH(q, k, v, 0.1), LONG, "PyTorch's random numbers are its own"),
     ],
 )
 def test_what_is_not_predicted_to_win_is_left(function, shapes, why):
-    (record,), _ = decided(function, shapes)
+    (record, *_), _ = decided(function, shapes)
     assert not record.taken and why in record.why
 
 
