@@ -61,7 +61,7 @@ from polygen.schedule.model import (
     Tile,
     WarpTile,
 )
-from polygen.tune.cost.chains import ChainProblem, parts_worth_it
+from polygen.tune.cost.chains import ChainProblem, chain_time, parts_worth_it
 
 _FILE = "chains.toml"
 _STAGES = 2
@@ -310,22 +310,44 @@ def extent(dim: Dim, sizes: Mapping[str, int]) -> float:
 
 def _part(found: ChainMatch, schedule: Schedule, device: Device, sizes: Mapping[str, int]) -> int:
     """Keys of a part, where sizes are known and parts are worth it; else 0: all of them."""
+    problem = _problem(found, sizes)
+    return 0 if problem is None else parts_worth_it(device, schedule, problem)
+
+
+def _problem(found: ChainMatch, sizes: Mapping[str, int]) -> ChainProblem | None:
+    """What the cost model looks at; None where a size is not known."""
     values = found.values
     own = {along.dim for along in values.operand(VALUES).index}
     rows, keys = extent(values.m, sizes), extent(values.depths[0], sizes)
     matrices = math.prod(extent(n, sizes) for _, n in values.batches)
     shared = math.prod(extent(n, sizes) for dim, n in values.batches if dim not in own)
     if math.inf in (rows, keys, matrices):
-        return 0
+        return None
     inside = found.chain.range
     if inside is not None and inside.upper is not None:  # what lies beyond is never visited
         first = 0 if inside.lower is None else max(0, inside.lower)
         keys = max(1, min(keys, rows + inside.upper) - first)
     item = values.operand(VALUES).tensor.dtype.bytes
-    problem = ChainProblem(
+    return ChainProblem(
         int(rows), int(keys), int(matrices), found.depth, found.columns, item, int(shared)
     )
-    return parts_worth_it(device, schedule, problem)
+
+
+def predicted_time(program: Program, device: Device, sizes: Mapping[str, int]) -> float:
+    """Predicted microseconds of a chain's kernel, under the schedule that is chosen for it.
+
+    Args:
+        program: a chain, of `with_numbers`.
+        device: the target.
+        sizes: of all its dims.
+
+    Raises:
+        PolygenError: no kernel can be made of the program.
+    """
+    decided = decide_chain(program, device, "auto", sizes=sizes)
+    problem = _problem(matched(program), sizes)
+    assert problem is not None
+    return chain_time(device, decided.schedule, problem)
 
 
 def _shape(found: ChainMatch, atom: Atom, schedule: Schedule) -> ChainShape:

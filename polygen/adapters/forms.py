@@ -23,6 +23,7 @@ from polygen.errors import PolygenError, ShapeError, UnsupportedProgram
 from polygen.frontend.build import numbers_for
 from polygen.frontend.dtypes import DType
 from polygen.frontend.program import Dim, Program, Tensor
+from polygen.rewrite.chain import products_in_chain
 
 Tracing = Callable[[Sequence[Tensor]], Program]
 Same = Callable[[Any, Any, bool], bool]
@@ -88,7 +89,12 @@ def _constant(forms: Sequence[Form]) -> list[Tensor]:
 
 
 def _side_by_side(program: Program) -> Iterator[tuple[Dim, Dim]]:
-    """Dims that are different, at one place of what is computed side by side."""
+    """Dims that are different, at one place of what is computed side by side.
+
+    What one product computes and another reads is not: keys are no columns, however many.
+    """
+    if products_in_chain(program) is not None:
+        return
     domains = [tensor.dims for tensor in program.outputs]
     for product in program.contractions:
         sizes = dict(product.domain)

@@ -1,8 +1,8 @@
 """A graph of array operations, as the rules that look for kernels in it see it.
 
-A node is a product, a pointwise function, a view that keeps the last axis, or something else. It
-knows how to compute itself on arrays of polygen's vocabulary. Whoever has a graph of another kind
-translates it; `polygen.adapters.torch.aten` does so for PyTorch.
+A node is a product, a pointwise function, a view that keeps the last axis, a fold of the last axis,
+or something else. It knows how to compute itself on arrays of polygen's vocabulary. Whoever has a
+graph of another kind translates it; `polygen.adapters.torch.aten` does so for PyTorch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Node:
 
     Attributes:
         name: unique in the graph.
-        kind: "product", "pointwise", "view" or "other".
+        kind: "product", "pointwise", "view", "fold" or "other".
         reads: the nodes whose values it takes, in the order of `compute`'s arguments.
         shape: of its value.
         dtype: of its value; None: not one that kernels read or write.

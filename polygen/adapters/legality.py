@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 
-from polygen.analysis import prospect
+from polygen.analysis import ISL_LOCK, prospect
+from polygen.chained import is_chain, matched
 from polygen.errors import PolygenError, UnsupportedProgram
 from polygen.frontend.program import Program
 from polygen.pipeline import check_length
@@ -19,7 +20,7 @@ def refusal(program: Program) -> PolygenError | None:
     """Why no kernel can be made of a program; None: one can, if a device has the instruction.
 
     Args:
-        program: of at least one statement.
+        program: of at least one statement; of a chain, by `with_numbers`.
     """
     if not program.contractions:
         return UnsupportedProgram(
@@ -27,7 +28,11 @@ def refusal(program: Program) -> PolygenError | None:
         )
     try:
         check_length(program)
-        prospect(program)
+        if is_chain(program):
+            with ISL_LOCK:
+                matched(program)
+        else:
+            prospect(program)
     except PolygenError as reason:
         return reason
     return None

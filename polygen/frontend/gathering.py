@@ -112,7 +112,8 @@ def require_rows(node: Node) -> InputNode:
         raise ShapeError(
             f"the index {text} is {shape_text(node.dims)}",
             why="an index of rows has one axis, that of the rows it names",
-            nearest="Pass a vector, s32[T]; its rows may be taken apart outside",
+            nearest="Pass a vector, s32[T]; its rows may be taken apart outside, and the pages of "
+            "a cache be gathered there",
         )
     if not isinstance(node, InputNode):
         raise UnsupportedProgram(

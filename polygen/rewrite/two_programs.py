@@ -152,14 +152,17 @@ class TwoPrograms:
 
     def _only_pairs(self, one: Statement) -> bool:
         """Whether a statement runs over rows and keys, for the first program alone."""
+        if self.second.write.name in self.values.behind(one.write.name):
+            return False  # there may be as many columns as keys
         sizes = dict(one.domain)
         along = tuple(sizes[it] for it in one.write.iterators)
         wanted = {
-            access.name
+            name
             for s in self.statements
             if self.second.write.name in self.values.behind(s.write.name)
             for access in s.reads
             if s is not self.second
+            for name in (access.name, *self.values.behind(access.name))
         }
         return along == (*self.extents, self.keys) and one.write.name not in wanted
 

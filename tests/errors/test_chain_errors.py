@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import polygen as pg
 from polygen.decide import candidates
-from polygen.errors import InvarianceError, ResourceError, ScheduleError, UnsupportedProgram
+from polygen.errors import (
+    InvarianceError,
+    ResourceError,
+    ScheduleError,
+    ShapeError,
+    UnsupportedProgram,
+)
 from polygen.hardware.device import device
 from polygen.schedule.model import CtaTile, Epilogue, Pipeline, Roles, Schedule, Tile, WarpTile
 
@@ -29,6 +36,26 @@ def test_three_products() -> None:
         "bf16[M,64]", "bf16[64,64]", "bf16[64,64]", "bf16[64,64]",
     )  # fmt: skip
     assert "3 products" in text and "two functions" in text
+
+
+def test_paged_caches() -> None:
+    pages = ("bf16[B,S,64]", "bf16[N,16,64]", "bf16[N,16,64]", "s32[B,J]")
+    text = _refused(lambda q, k, v, t: pg.softmax(q @ k[t].mT) @ v[t], *pages, error=ShapeError)
+    assert "the index t is [B, J]" in text and "pages of a cache be gathered there" in text
+    text = _refused(
+        lambda q, k, v, t: pg.softmax(q @ k[t].T) @ v[t],
+        "bf16[S,64]", "bf16[N,64]", "bf16[N,64]", "s32[T]",
+    )  # fmt: skip
+    assert "reads k[t[j],i]: rows by index in a chain" in text
+    # What would do: pages that are gathered before, and lengths as bounds of keys.
+    rows = pg.fuse(
+        lambda q, k, v, n: (
+            pg.softmax(pg.where(pg.indices(q @ k.mT)[2] < n[:, None, None], q @ k.mT, -np.inf)) @ v
+        )
+    )
+    signature = ("bf16[B,S,64]", "bf16[B,T,64]", "bf16[B,T,64]", "s32[B]")
+    shown = rows.compile(*signature, arch="sm_90a").show("rewrite")
+    assert "row i has the keys j <= n[i] - 1" in shown
 
 
 def test_a_product_beside_a_chain() -> None:

@@ -84,3 +84,20 @@ def test_long_chains_keep_their_order(operands):
         return x
 
     assert bool((chain(x) == w[:, ::-1]).all())
+
+
+def test_attention_is_one_kernel():
+    def attention(q, k, v):
+        q, k, v = (x.swapaxes(-3, -2) for x in (q, k, v))
+        s = (q @ k.mT) * 0.125
+        i, j = pg.indices(s)[-2:]
+        return (pg.softmax(pg.where(i >= j, s, -np.inf)) @ v).swapaxes(-3, -2)
+
+    if getattr(jax.devices()[0], "compute_capability", "") != "9.0":
+        pytest.skip("chains run on warpgroup instructions")
+    keys = jax.random.split(jax.random.key(0), 3)
+    q, k, v = (jax.random.normal(key, (2, 4, 300, 6, 64), jnp.bfloat16) for key in keys)
+    run = jax.jit(jax.vmap(lambda *o: pgj.call(attention, *o)))
+    wide = (x.astype(jnp.float32) for x in (q, k, v))
+    wanted = jax.vmap(lambda *o: jax.nn.dot_product_attention(*o, is_causal=True))(*wide)
+    assert float(jnp.abs(run(q, k, v).astype(jnp.float32) - wanted).max()) <= 0.02

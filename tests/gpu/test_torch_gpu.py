@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 import polygen as pg
@@ -349,6 +351,50 @@ def test_groups_are_found_and_taken():
         explanation = pgt.explain(model, real(64, 512), options={"take": "legal"})
     assert len(explanation.taken) == 2
     assert "silu" in explanation.taken[0].computes and "mm" in explanation.taken[0].computes
+
+
+class Mixing(torch.nn.Module):
+    """Heads in groups, of rows, under a mask or causal; by a call or by hand."""
+
+    def __init__(self, by_hand, masked):
+        super().__init__()
+        self.by_hand, self.masked = by_hand, masked
+        self.q, self.kv = torch.nn.Linear(512, 512), torch.nn.Linear(512, 256)
+
+    def forward(self, x, mask):
+        b, s, _ = x.shape
+        q = self.q(x).view(b, s, 8, 64).transpose(1, 2)
+        k, v = (one.view(b, s, 2, 64).transpose(1, 2) for one in self.kv(x).chunk(2, -1))
+        k, v = (one[:, :, None].expand(b, 2, 4, s, 64).reshape(b, 8, s, 64) for one in (k, v))
+        if self.by_hand:
+            scores = q @ k.mT * 0.125
+            found = torch.softmax(scores + mask if self.masked else scores, -1) @ v
+        else:
+            given = {"attn_mask": mask} if self.masked else {"is_causal": True}
+            found = torch.nn.functional.scaled_dot_product_attention(q, k, v, **given)
+        return found.transpose(1, 2).reshape(b, s, 512)
+
+
+@pytest.mark.parametrize("take", ["legal", "measured"])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_attention_of_a_compiled_model(by_hand, masked, take):
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("chains run on warpgroup instructions")
+    torch.manual_seed(0)
+    model, x = Mixing(by_hand, masked).cuda().to(BF16).eval(), real(2, 600, 512)
+    mask = torch.zeros(2, 1, 600, 600, device="cuda", dtype=BF16)
+    mask.masked_fill_(torch.rand(2, 1, 600, 600, device="cuda") < 0.3, -30.0)
+    with torch.no_grad():
+        usual, exact = model(x, mask), copy.deepcopy(model).double()(x.double(), mask.double())
+        torch._dynamo.reset()
+        records = pgt.explain(model, x, mask, options={"take": take}).records
+        (record,) = (one for one in records if "attention over" in one.computes)
+        assert record.taken or take == "measured", record
+        assert take != "measured" or record.why.startswith("measured "), record
+        torch._dynamo.reset()
+        found = torch.compile(model, backend=pgt.polygen, options={"take": take})(x, mask)
+    no_worse(found, usual, exact)
 
 
 def test_a_new_batch_is_no_recompilation():

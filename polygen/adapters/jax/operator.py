@@ -21,8 +21,10 @@ from polygen.adapters.forms import Form, most_general
 from polygen.adapters.gradients import Gradient, Term, derive
 from polygen.adapters.jax import meaning
 from polygen.adapters.jax.launching import launch
+from polygen.adapters.kernels import sizes_of
 from polygen.adapters.legality import refusal
 from polygen.api import Fused, fuse
+from polygen.chained import is_chain, with_numbers
 from polygen.errors import ArgumentError, DTypeError, UnsupportedProgram
 from polygen.frontend import given
 from polygen.frontend.build import build_program
@@ -64,10 +66,11 @@ def call(
     program, arrays, scalars = prepared(
         function, operands, out_dtype=out_dtype, acc_dtype=acc_dtype, allow_tf32=allow_tf32
     )
+    program = with_numbers(program, sizes_of(program, [array.shape for array in arrays]))
     reason = refusal(program)
     if reason is not None:
         raise reason
-    _require_no_folds(program)
+    _require_no_parts(program)
     results = differentiable(program, scalars)(*arrays)
     return results if len(program.outputs) > 1 else results[0]
 
@@ -100,13 +103,15 @@ def prepared(
     return program, arrays, scalars
 
 
-def _require_no_folds(program: Program) -> None:
+def _require_no_parts(program: Program) -> None:
     """Refuse folds: a call inside a compiled program has no workspace for their parts.
+
+    Those between the products of a chain have none: a block visits all keys of its rows.
 
     Raises:
         UnsupportedProgram: with the fold.
     """
-    if program.folds:
+    if program.folds and not is_chain(program):
         raise UnsupportedProgram(
             f"{program.folds[0].write.name}, a fold: {program.folds[0]}",
             where=program.name,

@@ -6,6 +6,8 @@ import ctypes
 import functools
 import json
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,6 +15,7 @@ import numpy as np
 
 from polygen.adapters.jax.frames import Array, Call, handler
 from polygen.adapters.kernels import Kernels, sizes_of
+from polygen.chained import is_chain
 from polygen.frontend.evaluate import evaluate
 from polygen.frontend.program import Program
 from polygen.generated import decode
@@ -44,8 +47,23 @@ def kernel(text: bytes, shapes: tuple[tuple[int, ...], ...], device: int) -> Ker
     found = _ready.get(key)
     if found is None:
         program = read(text)
-        found = _ready.put(key, KERNELS.find(program, sizes_of(program, shapes)))
+        found = _ready.put(key, in_one_launch(program, sizes_of(program, shapes)))
     return found
+
+
+def in_one_launch(program: Program, sizes: Mapping[str, int]) -> Kernel:
+    """The kernel of a program, without keys in parts: XLA gives a call no memory for them.
+
+    Raises:
+        PolygenError: no kernel can be made of it.
+    """
+    found = KERNELS.find(program, sizes)
+    schedule = found.schedule
+    if not (is_chain(program) and schedule.tile.part):
+        return found
+    tile, (name, _, _) = replace(schedule.tile, part=0), schedule.name.rpartition("_")
+    whole = replace(schedule, name=name, tile=tile)
+    return KERNELS.find(program, sizes, whole)
 
 
 def _operands(program: Program, arrays: tuple[Any, ...], call: Call) -> list[Any]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from polygen.adapters.torch.backend import Explanation, explain, polygen
     from polygen.adapters.torch.overlap import gathered, scattered
     from polygen.adapters.torch.pipelines import Pipeline, pipeline
-    from polygen.adapters.torch.rewriting import Record
+    from polygen.adapters.torch.settled import Record
 
 __all__ = [
     "Explanation",
@@ -45,7 +45,7 @@ __all__ = [
 _LATER = {
     "Explanation": "backend",
     "Pipeline": "pipelines",
-    "Record": "rewriting",
+    "Record": "settled",
     "explain": "backend",
     "gathered": "overlap",
     "pipeline": "pipelines",

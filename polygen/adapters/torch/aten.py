@@ -17,6 +17,7 @@ from polygen.adapters.graphs import Graph, Node, same
 from polygen.adapters.torch.tensors import KNOWN
 from polygen.frontend import functions as f
 from polygen.frontend.dtypes import BOOL, F32, DType
+from polygen.frontend.folds import PUBLIC as FOLDED
 from polygen.frontend.functions import PUBLIC
 
 Call = Callable[..., Any]
@@ -82,6 +83,8 @@ POINTWISE |= {
 CASTS = ("convert_element_type", "_to_copy", "clone", "alias")
 VIEWS = ("view", "reshape", "_unsafe_view")
 _CONSTANTS = ("full", "scalar_tensor")
+# Along the last axis, which stays; then they are "fold".
+FOLDS = {"amax": FOLDED["max"], "sum": FOLDED["sum"], "any": FOLDED["any"]}
 
 
 def name_of(node: FxNode) -> str:
@@ -137,9 +140,13 @@ def _known(node: FxNode, value: torch.Tensor, constants: dict[str, float]) -> No
         return Node(node.name, kind, (source.name,), shape, _dtype(value), _itself, text=name)
     if name in CASTS:
         return _cast(node, value)
+    if name in FOLDS:
+        return _fold(node, value)
     call = PRODUCTS.get(name) or POINTWISE.get(name)
     if call is None:
         return None
+    if name == "mul" and value.dtype == torch.bool:
+        name, call = "logical_and", POINTWISE["logical_and"]  # as decompositions write finiteness
     slots: list[Any] = []
     reads: list[str] = []
     for argument in node.args:
@@ -195,4 +202,22 @@ def _cast(node: FxNode, value: torch.Tensor) -> Node | None:
     compute = (lambda v: v.astype("f32")) if truth and value.dtype != torch.bool else _itself
     return Node(
         node.name, "pointwise", (source.name,), tuple(value.shape), _dtype(value), compute, True
+    )
+
+
+def _fold(node: FxNode, value: torch.Tensor) -> Node | None:
+    """A fold of the last axis, which stays; None: another one."""
+    source, *rest = node.args
+    if not isinstance(source, FxNode) or len(rest) != 2 or not rest[1]:
+        return None
+    axes = rest[0] if isinstance(rest[0], list | tuple) else [rest[0]]
+    if list(axes) not in ([-1], [value.dim() - 1]):
+        return None
+    name, fold = name_of(node), FOLDS[name_of(node)]
+
+    def compute(of: Any) -> Any:
+        return fold(of, -1, True)
+
+    return Node(
+        node.name, "fold", (source.name,), tuple(value.shape), _dtype(value), compute, text=name
     )

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
-from polygen.adapters.torch.rewriting import Record, Settings, rewrite
+from polygen.adapters.torch.rewriting import rewrite
+from polygen.adapters.torch.settled import Record, Settings
 from polygen.brief import Brief
 from polygen.errors import ArgumentError
 from polygen.generated import version

@@ -11,15 +11,21 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx import Node as FxNode
 
 from polygen.adapters.gain import Gain, bare, is_pointwise_work
 from polygen.adapters.kernels import sizes_of
 from polygen.adapters.torch import meaning
+from polygen.adapters.torch.aten import name_of
+from polygen.adapters.torch.attentions import KERNELS as ATTENTION
+from polygen.adapters.torch.attentions import Found
+from polygen.adapters.torch.placing import hint
 from polygen.adapters.torch.running import KERNELS
 from polygen.adapters.torch.tensors import torch_dtype
 from polygen.frontend.program import Program, Tensor
 
 _WARM, _CALLS, _TIMES = 3, 8, 9
+_MEASURED = (*ATTENTION, "mm", "bmm")
 
 
 def measured(program: Program, sizes: Mapping[str, int]) -> Gain:
@@ -47,6 +53,54 @@ def measured(program: Program, sizes: Mapping[str, int]) -> Gain:
         if is_pointwise_work(program):
             apart += _time(_moving(program, arrays, outputs))
         return Gain(fused, apart)
+
+
+def measured_attention(program: Program, sizes: Mapping[str, int], found: Found) -> Gain:
+    """The gain of attention, on the current device, for random operands.
+
+    A kernel of PyTorch is called as the graph calls it. Where products and a softmax are apart, the
+    products are PyTorch's, and what is between them is one kernel that moves as many bytes.
+
+    Args:
+        program: what a kernel computes, with the order in which each array is stored.
+        sizes: of its symbolic dims.
+        found: what it is in the graph.
+
+    Raises:
+        PolygenError: no kernel can be made of it.
+    """
+    with unset_fake_temporarily(), torch.no_grad():
+        arrays = [_random(tensor, sizes) for tensor in program.inputs]
+        kernel = KERNELS.find(program, sizes)
+        outputs = (kernel(*arrays),)
+        fused = _time(lambda: kernel(*arrays, out=outputs))
+        calls = [_alone(node) for node in found.members if name_of(node) in _MEASURED]
+        apart = sum(map(_time, calls))
+        if not found.library:
+            first = next(node for node in found.members if name_of(node) in _MEASURED)
+            scores = torch.empty(_extents(first.meta["val"]), dtype=torch.bfloat16, device="cuda")
+            weights = torch.empty_like(scores)
+            apart += _time(lambda: weights.copy_(scores))
+        return Gain(fused, apart)
+
+
+def _alone(node: FxNode) -> Callable[[], Any]:
+    """A call of a graph by itself, on random tensors like those of the trace."""
+
+    def like(one: FxNode) -> torch.Tensor:
+        value = one.meta["val"]
+        made = torch.empty_strided(
+            _extents(value), [hint(s) for s in value.stride()], dtype=value.dtype, device="cuda"
+        )
+        return made.fill_(True) if value.dtype == torch.bool else made.normal_()
+
+    args = torch.fx.map_arg(node.args, like)
+    keywords = torch.fx.map_arg(node.kwargs, like)
+    return lambda: node.target(*args, **keywords)
+
+
+def _extents(value: torch.Tensor) -> list[int]:
+    return [hint(extent) for extent in value.shape]
 
 
 def _random(tensor: Tensor, sizes: Mapping[str, int]) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """Groups of a graph of PyTorch -> launches of kernels, where that is legal and predicted to win.
 
-1. The graph is translated, patterns are replaced, and the rules find groups.
+1. Attention is replaced (`polygen.adapters.torch.attending`). What is left is translated, patterns
+   are replaced, and the rules find groups.
 2. A group's program is traced; what polygen refuses is left. What is left over is priced, or
    measured, and taken if it wins by the threshold; then its kernel is compiled, and a group whose
    kernel does not compile is left, too.
@@ -9,11 +10,7 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.fx import Graph as FxGraph
@@ -26,9 +23,12 @@ from polygen.adapters.kernels import stored
 from polygen.adapters.legality import refusal
 from polygen.adapters.rules import PATTERNS
 from polygen.adapters.torch.aten import VIEWS, translated
+from polygen.adapters.torch.attending import attend
 from polygen.adapters.torch.launching import text_of
 from polygen.adapters.torch.measuring import measured
+from polygen.adapters.torch.placing import caller, hint, shaped, sort
 from polygen.adapters.torch.running import KERNELS
+from polygen.adapters.torch.settled import Record, Settings
 from polygen.adapters.torch.tensors import same_extent
 from polygen.api import target
 from polygen.chained import with_numbers
@@ -37,39 +37,6 @@ from polygen.frontend.program import Program
 from polygen.runtime.arrays import storage_order
 
 _LONGEST_NAME = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How groups are decided.
-
-    Attributes:
-        take: "predicted" to win, "measured" to win, or all that is "legal" (to check results).
-        threshold: how many times as long a group has to take apart to be taken.
-    """
-
-    take: str = "predicted"
-    threshold: float = 1.03
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What became of one group.
-
-    Attributes:
-        nodes: its members, by name.
-        computes: its program, in a line.
-        taken: whether it is a kernel now.
-        why: the gain, or what was against it.
-    """
-
-    nodes: tuple[str, ...]
-    computes: str
-    taken: bool
-    why: str
-
-    def __str__(self) -> str:
-        return f"{'taken' if self.taken else 'left '}  {self.computes}: {self.why}"
 
 
 def rewrite(graph: FxGraph, settings: Settings) -> list[Record]:
@@ -82,17 +49,17 @@ def rewrite(graph: FxGraph, settings: Settings) -> list[Record]:
     Returns:
         What became of each group, in order.
     """
+    records = attend(graph, translated(graph), settings)
     given = translated(graph)
     known = given.with_patterns(PATTERNS).without_twins()
     named = {node.name: node for node in graph.nodes}
-    records = []
     for group in groups(known):
         records.append(_settled(graph, known, group, named, settings))
         if group.parts and not records[-1].taken:
             parts = (part for part in group.parts if has_work(known, part))
             records += [_settled(graph, known, part, named, settings) for part in parts]
     if len(graph.nodes) > len(named):
-        _sort(graph)
+        sort(graph)
         _erase_unread(graph, given, named)
         graph.lint()
     return records
@@ -184,20 +151,6 @@ def _of_parts(graph: Graph, group: Group, named: dict[str, FxNode], allow_tf32: 
     return found
 
 
-def hint(extent: Any) -> int:
-    """The size that a trace was made for.
-
-    Raises:
-        UnsupportedProgram: it is not known.
-    """
-    if isinstance(extent, int):
-        return extent
-    found = getattr(extent.node, "hint", None)
-    if found is None:
-        raise UnsupportedProgram(f"the size {extent} depends on data")
-    return int(found)
-
-
 def _order(value: torch.Tensor, shape: Shape) -> tuple[int, ...]:
     """The axes of an operand in its shape, the contiguous one last."""
     if not same(tuple(value.shape), shape):
@@ -211,72 +164,18 @@ def _replace(
 ) -> None:
     """Put one launch in the place of a group; the order of nodes is mended later."""
     last = named[max(group.members, key=known.places.__getitem__)]
-    mode = last.meta["val"].fake_mode
-
-    def call(function: Callable[..., Any], *args: Any) -> FxNode:
-        node = graph.call_function(function, args)
-        plain = torch.fx.map_arg(args, lambda n: n.meta["val"])
-        with mode:
-            node.meta["val"] = function(*plain)
-        return node
+    call = caller(graph, last)
 
     with graph.inserting_after(last):
-        arrays = [_shaped(graph, call, named[operand], shape) for operand, shape in group.operands]
+        arrays = [shaped(graph, call, named[operand], shape) for operand, shape in group.operands]
         launched = call(torch.ops.polygen.launch.default, arrays, [], text_of(program))
         for position, output in enumerate(group.outputs):
-            made = _shaped(graph, call, call(operator.getitem, launched, position),
+            made = shaped(graph, call, call(operator.getitem, launched, position),
                            known[output].shape)  # fmt: skip
             own = named[output]
             own.replace_all_uses_with(
                 made, delete_user_cb=lambda user: user.name not in group.members
             )
-
-
-def _shaped(graph: FxGraph, call: Callable[..., FxNode], node: FxNode, shape: Shape) -> FxNode:
-    """The node in another shape of as many elements, if it has not that shape already."""
-    if same(tuple(node.meta["val"].shape), shape):
-        return node
-    symbols = [extent for extent in shape if not isinstance(extent, int)]
-    if len(symbols) <= 1:
-        extents: list[Any] = [extent if isinstance(extent, int) else -1 for extent in shape]
-    else:
-        extents = [
-            extent if isinstance(extent, int) else _size(graph, call, extent) for extent in shape
-        ]
-    return call(torch.ops.aten.reshape.default, node, extents)
-
-
-def _size(graph: FxGraph, call: Callable[..., FxNode], extent: Any) -> FxNode:
-    """A node that is a size: one that there is, or an axis of an argument of the graph."""
-    wanted = str(extent)
-    for node in graph.nodes:
-        if node.op == "output":
-            break
-        value = node.meta.get("val")
-        if isinstance(value, torch.SymInt) and str(value) == wanted:
-            return node
-        if node.op == "placeholder" and isinstance(value, torch.Tensor):
-            for axis, own in enumerate(value.shape):
-                if str(own) == wanted:
-                    return call(torch.ops.aten.sym_size.int, node, axis)
-    raise UnsupportedProgram(f"no argument of the graph has the size {wanted}")
-
-
-def _sort(graph: FxGraph) -> None:
-    """Order nodes so that each comes after what it reads, and otherwise as before."""
-    order: dict[FxNode, None] = {}
-    for node in graph.nodes:
-        stack = [node]
-        while stack:
-            top = stack[-1]
-            missing = [one for one in top.all_input_nodes if one not in order and one is not top]
-            if top in order or not missing:
-                order.setdefault(stack.pop())
-            else:
-                stack.extend(missing)
-    nodes: Sequence[FxNode] = list(order)
-    for before, node in itertools.pairwise(nodes):
-        before.append(node)
 
 
 def _erase_unread(graph: FxGraph, given: Graph, named: dict[str, FxNode]) -> None:

@@ -25,10 +25,11 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 
 
 def is_reference(operands: Sequence[Any]) -> bool:
-    """Whether the program's meaning is asked for: float64 tensors on the CPU."""
+    """Whether the program's meaning is asked for: float64 on the CPU, perhaps with masks."""
     tensors = [operand for operand in operands if isinstance(operand, torch.Tensor)]
-    return bool(tensors) and all(
-        t.device.type == "cpu" and t.dtype == torch.float64 for t in tensors
+    kinds = {t.dtype for t in tensors}
+    return torch.float64 in kinds <= {torch.float64, torch.bool} and all(
+        t.device.type == "cpu" for t in tensors
     )
 
 
@@ -76,7 +77,8 @@ def forms(names: Sequence[str], operands: Sequence[Any], *, allow_tf32: bool = F
                 nearest=f'Name it: op(f, scalars=("{name}",)), and pass a number; '
                 f"or pass {name}.reshape(1)",
             )
-        kind = TF32 if exact else element(operand, name, allow_tf32=allow_tf32)
+        number = exact and operand.dtype != torch.bool
+        kind = TF32 if number else element(operand, name, allow_tf32=allow_tf32)
         found.append(Form(name, kind, tuple(operand.shape)))
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -155,6 +156,41 @@ def test_folds_are_refused(operands):
     with pytest.raises(UnsupportedProgram, match="v1, a fold") as error:
         pgj.call(lambda x, w: pg.sum(x @ w.T, axis=1), *operands[:2])
     assert "fold it with jax.numpy" in str(error.value)
+
+
+def attended(q, k, v):
+    """The arguments of `jax.nn.dot_product_attention`: heads behind rows."""
+    q, k, v = (x.swapaxes(-3, -2) for x in (q, k, v))
+    s = (q @ k.mT) * 0.25
+    i, j = pg.indices(s)[-2:]
+    return (pg.softmax(pg.where(i >= j, s, -np.inf)) @ v).swapaxes(-3, -2)
+
+
+def test_attention_is_a_call():
+    generator = np.random.default_rng(7)
+    q, k, v = (
+        jnp.asarray(generator.standard_normal((2, 2, 12, 3, 16)), jnp.bfloat16) for _ in "qkv"
+    )
+    whole = functools.partial(jax.nn.dot_product_attention, is_causal=True)
+    wanted = jax.vmap(whole)(q, k, v)
+    near(jax.jit(functools.partial(pgj.call, attended))(q[0], k[0], v[0]), wanted[0])
+    near(jax.vmap(functools.partial(pgj.call, attended))(q, k, v), wanted)
+    with pytest.raises(PolygenError, match="a fold"):
+        jax.grad(lambda q: pgj.call(attended, q, k[0], v[0]).sum())(q[0])
+
+
+def test_keys_are_in_no_parts_inside_a_program():
+    from polygen.adapters.jax.running import KERNELS, in_one_launch
+    from polygen.chained import with_numbers
+    from polygen.knobs import scope
+
+    program = pg.fuse(lambda q, k, v: pg.softmax((q @ k.mT) * 0.1) @ v).program(
+        "bf16[H,S,64]", "bf16[H,T,64]", "bf16[H,T,64]"
+    )
+    sizes = {"H": 2, "S": 16, "T": 65536}
+    with scope(arch="sm_90a"):
+        assert KERNELS.find(with_numbers(program, sizes), sizes).schedule.tile.part
+        assert in_one_launch(program, sizes).schedule.tile.part == 0
 
 
 def test_what_goes_wrong_in_a_call_is_said(operands, monkeypatch):

@@ -180,6 +180,15 @@ def test_the_sums_of_a_product_may_be_folded_themselves() -> None:
     assert [s.monoid for s in found.states] == ["max", "sum"]
 
 
+def test_there_may_be_as_many_columns_as_keys() -> None:
+    found = _chain(softmax, "bf16[B,S,64]", "bf16[B,64,64]", "bf16[B,64,64]")
+    other = _chain(softmax)
+    assert len(found.values.statements) == len(other.values.statements)
+    read = {access.name for s in found.values.statements for access in s.reads}
+    written = {s.write.name for s in found.values.statements}
+    assert read - written <= {tensor.name for tensor in found.values.inputs}
+
+
 def test_nothing_of_a_chain_stays_behind() -> None:
     found = _chain(with_log_sum)
     for made in (found.scores, found.values):

@@ -1,0 +1,79 @@
+"""What attention as one kernel gains, predicted.
+
+A library's kernel is taken to be as many times as long as it was at least where both were measured
+(`hardware/data/chains.toml`). Where the products and the softmax between them are apart, the
+products are priced by polygen's cost model, and what is between them as a kernel that reads scores
+and writes weights, which the L2 cache keeps as far as it goes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from polygen.adapters.gain import Gain, bare, microseconds
+from polygen.chained import extent, predicted_time
+from polygen.frontend.program import Access, Dim, Program, Tensor
+from polygen.hardware.cost_parameters import cost_parameters
+from polygen.hardware.data_file import read, take
+from polygen.hardware.device import Device
+from polygen.rewrite.chain import products_in_chain
+
+_FILE = "chains.toml"
+
+
+def predicted_chain(
+    program: Program, device: Device, sizes: Mapping[str, int], library: str
+) -> Gain | str:
+    """The gain of a chain, or why a prediction would say nothing about it.
+
+    Args:
+        program: what a kernel computes, with numbers for the sizes that it has to know.
+        device: the target.
+        sizes: of its symbolic dims.
+        library: whose one kernel it would be; "": products and a softmax apart.
+
+    Raises:
+        PolygenError: no kernel can be made of it.
+    """
+    chain = products_in_chain(program)
+    assert chain is not None
+    rows = extent(dict(chain[0].domain)[chain[0].lhs.iterators[-2]], sizes)
+    if not library:
+        if rows == 1:  # which libraries and compilers multiply in ways of their own
+            return "a single row: not predicted"
+        fused = predicted_time(program, device, sizes)
+        return Gain(fused, _apart(program, device, sizes))
+    libraries = take(read(_FILE), "libraries", _FILE)
+    found = next((one for one in libraries if one["name"] == library), None)
+    if found is None:
+        return f"{library}'s attention was not measured beside polygen's: not predicted"
+    if rows < found["rows_least"]:
+        return f"fewer rows than the {found['rows_least']} that were measured: not predicted"
+    fused = predicted_time(program, device, sizes)
+    return Gain(fused, found["ratio"] * fused)
+
+
+def _apart(program: Program, device: Device, sizes: Mapping[str, int]) -> float:
+    """Predicted time of both products and a softmax between them."""
+    chain = products_in_chain(program)
+    assert chain is not None
+    first, second, _ = chain
+    known = dict(second.domain)
+    item = program.tensors[first.lhs.name].dtype
+    axes = second.lhs.iterators
+    weights = Tensor("weights", item, tuple(known[axis] for axis in axes), tuple(range(len(axes))))
+    last = replace(second, lhs=Access(weights.name, axes))
+    widened = replace(program, inputs=(*program.inputs, weights))
+    products = microseconds(bare(program, first), device, sizes)
+    products += microseconds(bare(widened, last), device, sizes)
+
+    def size(dim: Dim) -> int:
+        return dim if isinstance(dim, int) else sizes[dim]
+
+    parameters = cost_parameters(device)
+    scores = item.bytes * math.prod(size(known[axis]) for axis in axes)
+    moved = 2 * max(0.0, scores - parameters.l2_share * parameters.l2_bytes)
+    rate = parameters.memory_share * parameters.memory * 1e3  # bytes per microsecond
+    return products + parameters.start + moved / rate
