@@ -19,7 +19,13 @@ from typing import Any
 
 from polygen.errors import InvarianceError, ResourceError, ScheduleError, UnsupportedProgram
 from polygen.frontend.program import (
-    Argument, Contraction, Dim, Extent, Program, Statement, Tensor,
+    Argument,
+    Contraction,
+    Dim,
+    Extent,
+    Program,
+    Statement,
+    Tensor,
 )  # fmt: skip
 from polygen.hardware.atom import Atom, atoms_for
 from polygen.hardware.data_file import read, take
