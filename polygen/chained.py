@@ -44,7 +44,7 @@ from polygen.poly.supported import require_rows_known
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import tiling
 from polygen.rewrite.chain import chain, products_in_chain
-from polygen.rewrite.programs import rewritten
+from polygen.rewrite.rest import with_rest
 from polygen.schedule.load import load_schedule
 from polygen.schedule.model import (
     CtaTile,
@@ -80,7 +80,7 @@ def is_chain(program: Program) -> bool:
     Raises:
         UnsupportedProgram: it nearly is.
     """
-    return products_in_chain(program) is not None and rewritten(program).rest is None
+    return products_in_chain(program) is not None and with_rest(program).rest is None
 
 
 def whole_dims(program: Program) -> tuple[str, ...]:
