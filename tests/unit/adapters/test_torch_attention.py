@@ -92,6 +92,7 @@ def compared(function, *operands, options=EAGER, dynamic=None):
     return heard
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CALLS)
 def test_attention_is_what_it_was(name):
     torch.manual_seed(0)
