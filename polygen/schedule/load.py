@@ -33,7 +33,7 @@ from polygen.hardware.atom import atom_names
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import swizzle_names
 from polygen.schedule import plain
-from polygen.schedule.model import LANES, Epilogue, Launches, Raster, Roles, Schedule, Tile
+from polygen.schedule.model import LANES, Epilogue, Raster, Roles, Schedule, Tile
 
 FORMAT = 1
 
@@ -60,6 +60,14 @@ _MAY_BE_ZERO = (
     "pipeline.distance", "pipeline.lookahead", "pipeline.in_flight", "epilogue.columns",
     "tile.part",
 )  # fmt: skip
+# Fields that a file has only where they are not the default; inner tables before their owner.
+_OMITTED: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (Roles, ("computes",)),
+    (Tile, ("pixels", "part")),
+    (Raster, ("run",)),
+    (Epilogue, ("rows",)),
+    (Schedule, ("launch", "exchange", "functions")),
+)
 
 
 def load_schedule(path: Path | str) -> Schedule:
@@ -111,12 +119,6 @@ def dumps(schedule: Schedule) -> str:
     `raster.run`, `tile.pixels` and `tile.part` only where they are not the default.
     """
     table = converter().unstructure(schedule)
-    if schedule.launch == Launches():
-        del table["launch"]
-    if schedule.raster.run == Raster().run:
-        del table["raster"]["run"]
-    if schedule.epilogue.rows == Epilogue().rows:
-        del table["epilogue"]["rows"]
     text = tomli_w.dumps({"format": FORMAT, **table})
     # Short lists of names or numbers read better on one line; the writer breaks every list.
     return re.sub(r'\[\n((?: +(?:"\w+"|\d+),\n)+)\]', lambda found: _one_line(found[1]), text)
@@ -252,27 +254,9 @@ def converter() -> cattrs.Converter:
     converter.register_structure_hook_func(
         lambda kind: kind == tuple[int, ...], lambda value, _: _numbers(value)
     )
-    converter.register_unstructure_hook(
-        Roles, make_dict_unstructure_fn(Roles, converter, computes=override(omit_if_default=True))
-    )
-    converter.register_unstructure_hook(
-        Tile,
-        make_dict_unstructure_fn(
-            Tile,
-            converter,
-            pixels=override(omit_if_default=True),
-            part=override(omit_if_default=True),
-        ),
-    )
-    converter.register_unstructure_hook(
-        Schedule,
-        make_dict_unstructure_fn(
-            Schedule,
-            converter,
-            exchange=override(omit_if_default=True),
-            functions=override(omit_if_default=True),
-        ),
-    )
+    for kind, names in _OMITTED:
+        only: dict[str, Any] = {name: override(omit_if_default=True) for name in names}
+        converter.register_unstructure_hook(kind, make_dict_unstructure_fn(kind, converter, **only))
     return converter
 
 
