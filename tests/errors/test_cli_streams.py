@@ -25,6 +25,7 @@ def shell(text, folder=None, **environment):
     )
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "words", ["targets", "targets --json", "--help", "--version", "show --help", "cache info"]
 )

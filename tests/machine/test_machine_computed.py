@@ -41,6 +41,7 @@ def test_every_stored_number_is_multiplied_as_what_it_is(name, to, arch):
     np.testing.assert_array_equal(found, meaning(name).astype(wide).astype(np.float64))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("turned", [False, True], ids=["k innermost", "m innermost"])
 def test_what_lies_outside_counts_nothing_whatever_the_function_of_zero(arch, turned):

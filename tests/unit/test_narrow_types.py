@@ -93,6 +93,7 @@ def _chosen(scores, targets):
     return pg.where(pg.indices(scores)[1] == targets[:, None], scores, 0).sum(axis=1)
 
 
+@pytest.mark.sample(4)  # each of both once
 @pytest.mark.parametrize("through", ["tma", "lines", "registers"])
 @pytest.mark.parametrize("out", ["u8", "e5m2", "bool"])
 def test_every_way_out_takes_bytes(through, out):

@@ -57,6 +57,7 @@ def test_narrow_results_and_operands_are_exact_on_the_machine(seed: int) -> None
 ODD = [seed if seed < 4 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(8)]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", ODD)
 def test_rows_at_any_address_are_exact_on_the_machine_with_roles(seed: int) -> None:
     assert run_random(odd_program(seed, largest=140), "sm_90a", _on_machine) == ""
@@ -108,6 +109,7 @@ def test_random_floats_are_within_their_bounds_on_the_machine(kind: str) -> None
         assert run_random(case, "sm_90a", _on_machine, exact=False) == ""
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("roomy", [False, True], ids=["any", "roomy"])
 @pytest.mark.parametrize(
     "seed", [n if n < 4 else pytest.param(n, marks=pytest.mark.slow) for n in range(8)]
