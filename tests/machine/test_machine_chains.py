@@ -28,6 +28,7 @@ def test_any_lengths(rows: int, keys: int) -> None:
     _run(softmax, signature, _arrays(rows, *sides))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("dtype", "depth", "columns"),
     [("bf16", 128, 128), ("f16", 64, 64), ("f16", 32, 48), ("bf16", 256, 256), ("bf16", 192, 128)],

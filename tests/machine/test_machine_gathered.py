@@ -33,6 +33,7 @@ def compiled(function, *signature, arch):
     return pg.fuse(function, name="gathered").compile(*signature, arch=arch, out_dtype="f32")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize(
     ("rows", "count", "depth", "columns"),
@@ -142,7 +143,7 @@ CASES = {
 _STORED = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "s8": S8}
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("name", CASES)
 def test_programs_with_rows_by_index(name, arch):

@@ -219,6 +219,7 @@ def test_every_way_is_right_for_every_table(name):
         assert right(done.results, given.wanted), table
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["warps", "roles"])
 def test_more_groups_than_a_warp_has_lanes(name):
     made = kernel(name)

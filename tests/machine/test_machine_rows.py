@@ -287,6 +287,7 @@ FLOATS = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("schedule", [SMALL, WHOLE], ids=["after", "tile"])
 @pytest.mark.parametrize("name", FLOATS)
 def test_norms_are_within_their_bound(name, schedule):

@@ -65,7 +65,7 @@ def test_sums_of_whole_numbers_are_stored_as_they_are(arch):
     np.testing.assert_array_equal(done.results[1], wanted.astype(np.float32) * np.float32(0.5))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("function", "signature"),
     [

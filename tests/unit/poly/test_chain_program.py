@@ -125,6 +125,7 @@ def test_parts_that_overlap_or_leave_keys_out_are_refused(wrong, why) -> None:
 HELD = (RowBound("lower", "begin", 0), RowBound("upper", "end", -1))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("arrays", [HELD, HELD[:1], HELD[1:]])
 @pytest.mark.parametrize("part", [0, 3])
 def test_keys_between_what_arrays_hold_are_visited(arrays, part) -> None:

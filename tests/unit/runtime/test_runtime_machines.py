@@ -37,6 +37,7 @@ HOMES = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("home", HOMES.values(), ids=HOMES)
 @pytest.mark.parametrize("named", [True, False], ids=["with a cache folder", "without"])
 def test_a_kernel_is_compiled_whatever_the_home_folder(tmp_path, home, named):
