@@ -193,7 +193,7 @@ def reached(trace: Trace, node: JoinNode, reaches: Sequence[Reach], dims: Sequen
         )
     count = 1 if own.axis is None else dims[own.axis]
     assert isinstance(count, int)
-    # a part, where it begins, the place of the first in it, how many: one array may be several parts
+    # a part, where it begins, the place of the first in it, how many: parts may be one array
     runs: list[tuple[Node, int, int, int]] = []
     for place in (own.scale * at + own.offset for at in range(count)):
         whole, start = next((one, b) for one, b, e in _ranges(node) if b <= place < e)
