@@ -193,15 +193,16 @@ def reached(trace: Trace, node: JoinNode, reaches: Sequence[Reach], dims: Sequen
         )
     count = 1 if own.axis is None else dims[own.axis]
     assert isinstance(count, int)
-    runs: list[tuple[Node, int, int]] = []  # a part, the place of the first in it, how many
+    # a part, where it begins, the place of the first in it, how many: parts may be one array
+    runs: list[tuple[Node, int, int, int]] = []
     for place in (own.scale * at + own.offset for at in range(count)):
         whole, start = next((one, b) for one, b, e in _ranges(node) if b <= place < e)
-        if runs and runs[-1][0] is whole:
-            runs[-1] = (whole, runs[-1][1], runs[-1][2] + 1)
+        if runs and runs[-1][1] == start:
+            runs[-1] = (*runs[-1][:3], runs[-1][3] + 1)
         else:
-            runs.append((whole, place - start, 1))
+            runs.append((whole, start, place - start, 1))
     views = []
-    for whole, first, number in runs:
+    for whole, _, first, number in runs:
         here, kept = list(reaches), list(dims)
         here[node.axis] = Reach(own.axis, own.scale, first)
         if own.axis is not None:

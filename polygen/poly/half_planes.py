@@ -82,7 +82,8 @@ def half_planes(match: Match, fusion: Fusion, read: Mapping[str, isl.Set]) -> tu
         read: what `needed` found.
 
     Returns:
-        () where that is every element of a result, or none: then nobody needs the product.
+        () where that is every element of a result, or none: then nobody needs the product, and
+        a statement without instances has no place in a tree.
     """
     whole: isl.Set | None = None
     for one in match.products:
@@ -95,7 +96,7 @@ def half_planes(match: Match, fusion: Fusion, read: Mapping[str, isl.Set]) -> tu
         own = read[name].apply(place)
         whole = own if whole is None else whole.union(own)
     known = isl.BasicSet("{ [m, n] : m >= 0 and n >= 0 }")
-    if whole is None or whole.intersect(isl.Set.from_basic_set(known)).is_empty():
+    if whole is None or whole.intersect(_result(match, fusion)).is_empty():
         return ()
     hull = whole.coalesce().remove_divs().simple_hull().gist(known).remove_redundancies()
     found: list[HalfPlane] = []
@@ -108,6 +109,18 @@ def half_planes(match: Match, fusion: Fusion, read: Mapping[str, isl.Set]) -> tu
         if constraint.is_equality():
             found.append((-a, -b, -plane[2]))
     return tuple(sorted(found))
+
+
+def _result(match: Match, fusion: Fusion) -> isl.Set:
+    """Rows and columns of the result: as many as are known, where sizes are numbers."""
+    bounds = ["m >= 0", "n >= 0"]
+    for one in match.products:
+        extents = dict(one.contraction.domain)
+        for index, dim in zip(one.contraction.write.index, _axes(match, fusion, one), strict=True):
+            extent = extents[str(index)]
+            if dim in ("m", "n") and isinstance(extent, int):
+                bounds.append(f"{dim} < {extent}")
+    return isl.Set(f"{{ [m, n] : {' and '.join(bounds)} }}")
 
 
 def said(planes: tuple[HalfPlane, ...]) -> str:

@@ -85,6 +85,13 @@ def test_nothing_is_said_where_all_sums_are_read():
     assert "inside" not in compiled(whole).show("tree")
 
 
+def test_a_mask_that_no_element_meets_leaves_no_domain():
+    """Where sizes are numbers that is known; where they are names a launch may have products."""
+    for signature, said in ((("bf16[64,32]", "bf16[32,48]"), False), (PLAIN, True)):
+        made = pg.fuse(lambda x, w: np.triu(x @ w, 100)).compile(*signature, arch="sm_90a")
+        assert ("products in tiles of" in made.show("plan")) is said
+
+
 def test_pictures_show_a_tile_without_products():
     made = compiled(lower, CLUSTER)
     run = dict(content(made.passes, SIZES).run.sizes)

@@ -30,6 +30,9 @@ def blocks(x, w, u):
 
 PROGRAMS = {
     "weights": (lambda x, w, u: x @ np.concatenate([w, u]).T, (X, W, U)),
+    "one array's weights twice": (
+        lambda x, w, u: x @ np.concatenate([w, w, u])[1:].T, (X, W, U),
+    ),
     "weights as columns": (
         lambda x, w, u: x @ np.concatenate([w.T, u.T], axis=1), (X, W, U),
     ),
