@@ -133,7 +133,7 @@ def expected(
     still = {move.by.name: np.zeros(shape_of(move.by, sizes)) for move in moves}
     given = {**inputs, **still, contraction.write.name: total}
     watched = replace(after, outputs=(*after.outputs, *(move.exact for move in moves)))
-    runs = evaluate(watched, given, sizes, round_outputs=False)
+    runs = _numbers(evaluate(watched, given, sizes, round_outputs=False))
     values, results_of_fast = runs[: len(program.outputs)], runs[len(program.outputs) :]
     errors = {contraction.write.name: lost}
     for move, result in zip(moves, results_of_fast, strict=True):
@@ -141,8 +141,8 @@ def expected(
     changes = [np.zeros(value.shape) for value in values]
     for name, error in errors.items():
         up, down = (
-            evaluate(after, {**given, name: given[name] + one}, sizes, round_outputs=False)
-            for one in (error, -error)
+            _numbers(evaluate(after, {**given, name: moved}, sizes, round_outputs=False))
+            for moved in (given[name] + error, given[name] - error)
         )
         with np.errstate(invalid="ignore"):
             for change, value, high, low in zip(changes, values, up, down, strict=True):
@@ -160,6 +160,11 @@ def expected(
             allowed = np.where(compared, allowed, np.inf)
             results.append(Expected(tensor, value, allowed))
     return tuple(results)
+
+
+def _numbers(values: Sequence[Array]) -> list[Array]:
+    """What is stored of truth values, 0 and 1, which have differences."""
+    return [value.astype(np.float64) if value.dtype == bool else value for value in values]
 
 
 def _rest(

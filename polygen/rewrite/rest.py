@@ -201,7 +201,14 @@ class _Rewriting:
         negative, value = False, product.write
         while not steps or steps[-1] is not meeting:
             step = self._only_reader(value)
-            at = next(n for n, a in enumerate(step.args) if isinstance(a, Access) and a == value)
+            if value not in step.args:
+                raise self._refusal(
+                    f"{step.name}: {step}",
+                    f"the sums of {self.last.name} go on with those of {self.main.name}, row by "
+                    f"row and column by column, and {step.name} transposes {value.name}",
+                    "Leave the transposition out, and transpose what the function returns",
+                )
+            at = step.args.index(value)
             turned = step.function == "neg" or (step.function == "sub" and at == 1)
             multiplied = step.function == "mul" or (step.function == "div" and at == 0)
             if step.function == "cast" and step.dtype != F32:

@@ -146,9 +146,24 @@ class TwoPrograms:
                 "what has a row and a key stays on chip",
                 "Return it from a function of its own",
             )
+        self._require_no_pairs(kept, states)
         inputs = {*states, self.operand.name}
         made = self._program(kept, inputs, tuple(outputs))
         return made, tuple(rows)
+
+    def _require_no_pairs(self, after: Sequence[Statement], states: Sequence[str]) -> None:
+        """Nothing but the second product reads what has a row and a key."""
+        known = {*states, *self.program.tensors, *(one.write.name for one in after)}
+        for one in after:
+            for access in one.reads:
+                if one is not self.second and access.name not in known:
+                    raise self.refusal(
+                        f"{one.name} reads {access}, which lies between the products",
+                        f"what has a row and a key stays on chip, for {self.second.name} alone, "
+                        "which has seen all keys of a row when its results are there",
+                        f"Return what {self.second.name} sums from one function, and add what "
+                        f"comes of {access.name} in a second",
+                    )
 
     def _only_pairs(self, one: Statement) -> bool:
         """Whether a statement runs over rows and keys, for the first program alone."""

@@ -95,6 +95,16 @@ def test_scores_that_are_returned() -> None:
     assert "stays on chip" in text
 
 
+@pytest.mark.parametrize("kind", ["bf16", "f32"])  # the operand itself, and what it is made of
+def test_what_lies_between_is_read_behind_the_second_product(kind: str) -> None:
+    def function(x, w, b):
+        between = pg.relu(x @ w.T).astype(kind)
+        return between.astype("bf16") @ b.T + between
+
+    text = _refused(function, "bf16[M,64]", "bf16[64,64]", "bf16[64,64]")
+    assert "which lies between the products" in text and "in a second" in text
+
+
 def test_a_head_dim_without_a_number() -> None:
     text = _refused(softmax, "bf16[S,D]", "bf16[T,D]", "bf16[T,64]")
     assert "as a number in the signature" in text

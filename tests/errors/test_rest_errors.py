@@ -67,6 +67,20 @@ def test_rows_of_two_arrays() -> None:
     assert "multiply different arrays" in str(found.value)
 
 
+@pytest.mark.parametrize(
+    ("function", "rows"),
+    [
+        (lambda x, w, a, b: (x @ w.T + (x @ a.T) @ b.T).T, "N"),
+        (lambda x, w, a, b: x @ w.T + ((x @ a.T) @ b.T).T, "M"),
+    ],
+)
+def test_sums_that_are_transposed(function, rows: str) -> None:
+    with pytest.raises(UnsupportedProgram) as found:
+        types = ("bf16[M,K]", f"bf16[{rows},K]", "bf16[16,K]", f"bf16[{rows},16]")
+        pg.fuse(function).compile(*types, arch="sm_90a")
+    assert "transposes v" in str(found.value) and "Leave the transposition" in str(found.value)
+
+
 def test_invariance() -> None:
     text = _refused(*signature(16), invariant=("M",), error=InvarianceError)
     assert "is not proved for all sizes" in text and "Leave invariant out" in text

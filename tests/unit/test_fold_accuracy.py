@@ -36,6 +36,17 @@ def test_folds_of_floats_are_within_their_bound():
             assert not above and ratio < 1
 
 
+def test_truth_values_that_are_stored_as_numbers_have_bounds():
+    """Where no term is near to what it is compared with, a kernel's answer is the one."""
+    some = pg.fuse(lambda x, w: np.any(x @ w.T > 5.5, axis=1).astype("f32"), name="some")
+    x, w = np.random.default_rng(8).integers(-1, 2, (2, 40, 16))
+    program, sizes = some.program("bf16[M,K]", "bf16[N,K]"), {"M": 40, "N": 40, "K": 16}
+    (one,) = expected(program, {"x": x, "w": w}, sizes, 16)
+    wanted = (x @ w.T > 5.5).any(axis=1)
+    assert 0 < wanted.sum() < 40 and one.compare(wanted.astype("f4"))[2] == 0
+    assert one.compare(1 - wanted.astype("f4"))[2] == 40
+
+
 def test_a_term_that_is_lost_is_above_the_bound():
     sizes = {"M": 40, "N": 56, "K": 64}
     kernel = statistics.compile(
