@@ -227,7 +227,8 @@ def _function(step: Step, backend: Any) -> Callable[..., Any]:
 def _single(member: Member, step: Step, backend: Any) -> Callable[..., Any]:
     """One function as it is, or with what it is told besides."""
     one, module = member.operation, backend.module
-    if one.kind == "pointwise" and one.name != "astype" and member.reads == step.reads:
+    itself = one.kind == "pointwise" and one.name not in ("astype", "store")
+    if itself and member.reads == step.reads:
         return getattr(module, one.name)  # type: ignore[no-any-return]
     alone = backend.alone(one) if one.kind == "fold" else None
     if alone is not None:

@@ -137,6 +137,15 @@ def test_what_is_written_to_memory_is_computed_there(watched):
     ]  # fmt: skip
 
 
+def test_a_fold_is_written_to_memory_behind_it(watched):
+    (a, b), (x, y) = arrays((4, 5), (4, 1))
+    y, plain = y.copy(), b.copy()
+    y[::-1] = x.sum(axis=1, keepdims=True)
+    plain[::-1] = a.sum(axis=1, keepdims=True)
+    same(y, plain)
+    assert watched.steps == [["sum", "store"]]
+
+
 def test_what_was_written_to_memory_can_still_be_read_after_the_next_write(watched):
     x = np.zeros((2, 3))
     y = np.arange(3.0) * 2 + 1
