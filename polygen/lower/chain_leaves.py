@@ -13,7 +13,16 @@ from polygen.lower.plan import Buffer, Leaf
 from polygen.lower.result_work import Epilogue
 from polygen.lower.scan_work import PartStore, RowStore
 from polygen.lower.synchronise import AGENTS, counter_of, sync_leaves
-from polygen.lower.work import Boxes, Groups, Locate, Move, Nothing, Placed, Product
+from polygen.lower.work import (
+    FIRST_OF_TILE,
+    Boxes,
+    Groups,
+    Locate,
+    Move,
+    Nothing,
+    Placed,
+    Product,
+)
 from polygen.poly.by_chain import ChainShape
 from polygen.poly.chain_match import VALUES, WEIGHTS, ChainMatch
 from polygen.poly.key_tiles import PART
@@ -93,13 +102,14 @@ class ChainLeaves:
         score = Product(
             ("a", "b"), "scores", counter_of(tree, "score", "ring_b"), (own, ""),
             left_counter=counter_of(tree, "score", "ring_a"), columns=tiles.cta[2],
-            begins="s > 0",
+            overwrites=(("s", 0),),
         )  # fmt: skip
         multiply = Product(
             (WEIGHTS, VALUES),
             "sum",
             counter_of(tree, "multiply", f"ring_{VALUES}"),
             fragment="weights[m][s]",
+            overwrites=FIRST_OF_TILE,
         )
         return [
             Leaf("score", "multiply", "wgmma", loops, score),

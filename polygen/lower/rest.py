@@ -96,7 +96,6 @@ def rest_leaves(given: Given, rest: RestMatch, layout: MatrixLayout, agent: str)
         counter_of(tree, name, f"ring_{loop.last.right}"),
         ("", own_part(tiles, 1, agent, layout.block)),
         f"{loop.last.left}[m][s]",
-        begins="1",
     )
     yield Leaf(name, "multiply", "wgmma", ("i", "s", "m"), product)
     yield Leaf(loop.last.called("commit"), "commit", "wgmma", ("i",), Groups())

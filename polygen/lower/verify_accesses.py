@@ -1,7 +1,7 @@
 """Checks that the leaves of a plan work where the program says: on its cells, at its addresses.
 
 1. The record of a leaf names the buffers of its tile statement's cells, in their order
-   (`verify_cells`).
+   (`verify_cells`), and overwrites sums where the statement does (`verify_overwrites`).
 2. An address is linear in every stride and in every coordinate, so that its values at zero and at
    one of each decide: they are those of the program's access.
 3. A tensor map has the axes, and a box the corner, that make the same elements of it.
@@ -45,6 +45,7 @@ from polygen.lower.verify_cells import check_cells, check_shares, check_sums
 from polygen.lower.verify_chain import check_scans
 from polygen.lower.verify_computed import check_computed, check_rows, check_stored_rows
 from polygen.lower.verify_fragments import check_fragments
+from polygen.lower.verify_overwrites import check_overwrites
 from polygen.lower.verify_pixels import check_boxes_of_pixels
 from polygen.lower.verify_promotions import check_promotions
 from polygen.lower.verify_rest import check_rest
@@ -65,6 +66,7 @@ def check_accesses(plan: KernelPlan) -> None:
     """
     for leaf in plan.leaves:
         check_cells(plan, leaf)
+        check_overwrites(plan, leaf)
         if isinstance(leaf.work, Copy):
             _check_copy(plan, leaf.work)
         elif isinstance(leaf.work, Fill):

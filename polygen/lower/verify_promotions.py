@@ -3,7 +3,8 @@
 1. The program says by what the sum of a block is multiplied, and how long blocks are. A leaf has
    all of these factors, each at the program's address for all strides and coordinates.
 2. Every element takes the numbers of its row and column (`polygen.lower.promoting.prove`).
-3. Products begin again where a block does, in every k tile and step.
+
+Where sums begin again is checked of all products (`polygen.lower.verify_sums`).
 """
 
 from __future__ import annotations
@@ -59,12 +60,6 @@ def check_promotions(plan: KernelPlan, of: Promote, check_address: Address) -> N
     _check_parts(plan, of)
     for factor, element in zip(of.factors, product.factors, strict=True):
         _check_factor(factor, element, check_address)
-    for k in range(3 * of.tiles if plan.schedule.specialised else 0):  # else they are cleared
-        for s in range(plan.tiles.k_steps):
-            begins = (k * plan.tiles.cta[2] + s * plan.atom.k) % of.block == 0
-            text = work.begins.replace("||", " or ")
-            if bool(eval(text, {"__builtins__": {}}, {"k": k, "s": s})) == begins:
-                raise VerifyError(f"{of.inner} is added to where {work.begins}", where=where)
 
 
 def _check_parts(plan: KernelPlan, of: Promote) -> None:

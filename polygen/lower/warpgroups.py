@@ -35,7 +35,18 @@ from polygen.lower.synchronise import (
 )
 from polygen.lower.tallies import leaves as tallied
 from polygen.lower.tallies import tallies
-from polygen.lower.work import Boxes, Combine, Groups, Locate, Move, Nothing, Placed, Product, Send
+from polygen.lower.work import (
+    FIRST_OF_TILE,
+    Boxes,
+    Combine,
+    Groups,
+    Locate,
+    Move,
+    Nothing,
+    Placed,
+    Product,
+    Send,
+)
 from polygen.poly.match import REST_RING
 from polygen.poly.pointwise import Element
 
@@ -208,12 +219,12 @@ class _Leaves:
             fragment = f"fragment_{one.left}[s % {slots}][m]" if one.left in made else ""
             product = Product(
                 (one.left, one.right), total, counter, (parts[0], parts[1]), fragment,
-                columns=columns,
+                columns=columns, overwrites=FIRST_OF_TILE,
             )  # fmt: skip
             if tree.main.block:
                 each = tree.main.block // tiles.cta[2]
-                begins = f"k % {each} > 0 || s > 0" if each > 1 else "s > 0"
-                product = replace(product, total=one.called("inner"), begins=begins)
+                begins = (("k", each), ("s", 0)) if each > 1 else (("s", 0),)
+                product = replace(product, total=one.called("inner"), overwrites=begins)
             yield Leaf(name, "multiply", "wgmma", ("i", "k", "s", "m"), product)
         loops = tree.synchronised.program.statement("commit").loops
         yield Leaf("commit", "commit", "wgmma", loops, Groups())

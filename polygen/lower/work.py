@@ -303,6 +303,9 @@ class Load:
     rest: int = 0
 
 
+FIRST_OF_TILE = (("k", 0), ("s", 0))  # the first step of the first k tile
+
+
 @dataclass(frozen=True, slots=True)
 class Product:
     """Products of one step, added to the sums."""
@@ -316,7 +319,9 @@ class Product:
     fragment: str = ""
     left_counter: str = ""  # of the left ring's slots, where it is another one
     columns: int = 0  # of the sums; 0: those of a warp's tile
-    begins: str = "k > 0 || s > 0"  # when sums are added to, and not overwritten
+    # Where sums are overwritten, loops are multiples of these numbers, or 0 where the number is 0;
+    # everywhere else they are added to. None: they always are.
+    overwrites: tuple[tuple[str, int], ...] | None = None
 
     @property
     def buffers(self) -> tuple[str, str]:

@@ -13,6 +13,7 @@ which all that waits can run.
                 order, passing over those of others by skips, so that slot and parity follow from
                 the version
     order       every dependence lies on a path of trees and syncs, with the fences it needs
+    kept        what is in a cell is read before it is overwritten: no term of a sum is lost
     live        in one order of all leaves signals come before waits, and every tree follows it
     phases      a wait is for the signals of its own version: the phase before is over, the next
                 not yet
@@ -39,6 +40,7 @@ from polygen.poly.emitted import Emitted, read_trees
 from polygen.poly.frame import frame
 from polygen.poly.handover import arrivals
 from polygen.poly.happens_before import Order
+from polygen.poly.kept_cells import check_kept
 from polygen.poly.legality import Proof
 from polygen.poly.liveness import check_live
 from polygen.poly.phases import early, late
@@ -71,6 +73,7 @@ def refine(emitted: Emitted, *, necessary: bool = True) -> tuple[Proof, ...]:
     proof.check_arrivals()
     proof.check_counters()
     proof.check_order()
+    check_kept(proof.model)
     proof.check_carried()
     check_live(proof.order, emitted)
     proof.check_phases()
@@ -86,6 +89,7 @@ def refine(emitted: Emitted, *, necessary: bool = True) -> tuple[Proof, ...]:
         "all versions are met in their order, so that counts say slot and parity",
         "every dependence is ordered by the emitted trees and their synchronisation",
         "what elements leave for each other stays in order",
+        "nothing is overwritten that nobody has read",
         "every wait is for something earlier, so that nothing waits for ever",
         "a wait is for its own phase: the one before is over, the next but one not yet",
         "barriers are there before they are used, and memory as long as it is",

@@ -48,12 +48,20 @@ def _(plan: KernelPlan, one: Leaf, work: Product) -> Text:
     return Text(
         block(
             *addresses,
-            f"{function}({work.total}[m], {words['a']}, {words['b']}, {work.begins});",
+            f"{function}({work.total}[m], {words['a']}, {words['b']}, {_added(work)});",
         ),
         f"{one.statement}[{','.join(one.loops)}]: {work.total}[m] += {left} * {work.buffers[1]}, "
         "proved to read what the copies wrote",
         (f"const unsigned {', '.join(lows)};",),
     )
+
+
+def _added(work: Product) -> str:
+    """When sums are added to."""
+    if work.overwrites is None:
+        return "1"
+    counted = (f"{loop} % {each}" if each else loop for loop, each in work.overwrites)
+    return " || ".join(f"{one} > 0" for one in counted)
 
 
 def product_functions(plan: KernelPlan) -> dict[tuple[str, ...], str]:

@@ -9,7 +9,7 @@ import polygen as pg
 from polygen.errors import VerifyError
 from polygen.lower.promoting import Promote
 from polygen.lower.verify import verify
-from polygen.lower.work import Product
+from polygen.lower.work import FIRST_OF_TILE, Product
 from polygen.schedule.load import load_schedule, schedules_folder
 from polygen.show import show_plan
 
@@ -64,8 +64,13 @@ MISTAKES = {
     "one instruction's sums left out": (Promote, lambda: {"groups": work().groups - 1}),
     "sums that end elsewhere": (Promote, lambda: {"extents": ("M", "M")}),
     "sums that are not promoted": (Product, lambda: {"total": "sum"}),
-    "a block that goes on with the last one's sum": (Product, lambda: {"begins": "k > 0 || s > 0"}),
-}
+    "a block that goes on with the last one's sum": (
+        Product, lambda: {"overwrites": FIRST_OF_TILE},
+    ),
+    "a block that begins with every second tile": (
+        Product, lambda: {"overwrites": (("k", 2), ("s", 0))},
+    ),
+}  # fmt: skip
 
 
 def test_the_record_itself_is_sound():

@@ -28,7 +28,9 @@ def _boxes(work):
 
 
 CHANGES: dict[str, tuple[str, Callable]] = {
-    "terms overwrite the sums": ("multiply_rest", lambda work: replace(work, begins="s > 0")),
+    "terms overwrite the sums": (
+        "multiply_rest", lambda work: replace(work, overwrites=(("s", 0),)),
+    ),
     "terms are added to other sums": (
         "multiply_rest", lambda work: replace(work, total="sum_middle"),
     ),

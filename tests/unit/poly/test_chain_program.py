@@ -40,7 +40,7 @@ def _emitted(program: TileProgram) -> Emitted:
 @pytest.mark.parametrize("kind", [(True, True), (False, True), (False, False)])
 def test_every_form_is_proved(turns: bool, slots: int, kind: tuple[bool, bool]) -> None:
     shape = _shape(referenced=kind[0], states=kind[1], turns=turns, row_slots=slots)
-    assert len(refine(_emitted(by_chain(shape)))) == 9
+    assert len(refine(_emitted(by_chain(shape)))) == 10
     assert bool(check_frames(by_chain(shape), frames(shape))) == kind[0]
 
 

@@ -48,13 +48,13 @@ def _emitted(program: TileProgram) -> Emitted:
 
 @pytest.mark.parametrize("name", ["cooperative", "pingpong", "cluster", "by columns"])
 def test_every_form_is_proved(name: str) -> None:
-    assert len(refine(_emitted(_program(name)))) == 9
+    assert len(refine(_emitted(_program(name)))) == 10
 
 
 @pytest.mark.parametrize(("name", "run"), [("cooperative", 4), ("pingpong", 4)])
 def test_what_tiles_of_a_run_share_is_made_once(name: str, run: int) -> None:
     emitted = _emitted(_program(name, run))
-    assert len(refine(emitted)) == 9
+    assert len(refine(emitted)) == 10
     (consumer,) = (tree for tree in emitted.trees if tree.place.name == "consumer")
     loops = text(consumer.loops())
     made, every = (len(re.findall(rf"\b{x}\(", loops)) for x in ("multiply_middle", "multiply"))
