@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from triangular_samples import banded, far, lower, rising, upper
 
 import polygen as pg
 from polygen.errors import PolygenError
@@ -24,35 +25,12 @@ SIZES = (
 SENTINEL = 1234.0
 
 
-def lower(x, w):
-    return np.tril(x @ w)
-
-
-def upper(x, w):
-    return np.triu(pg.relu(x @ w) - 2, 40) * 2 + 1
-
-
-def band(x, w):
-    v = x @ w
-    i, j = pg.indices(v)
-    return pg.where((i - j < 300) & (j - i < 500), v, j - i)
-
-
-def steep(x, w):
-    v = x @ w
-    i, j = pg.indices(v)
-    return pg.where(abs(i - 2 * j) <= 400, v, -1)
-
-
-def beyond(x, w):
-    return np.triu(x @ w, 100_000)
-
-
 def folded(x, w):
     v = np.tril(x @ w, 8)
     return v, v.max(axis=1)
 
 
+band, steep, beyond = banded(300, 500), rising(400), far(100_000)
 FUNCTIONS = (lower, upper, band, steep, beyond, folded)
 
 

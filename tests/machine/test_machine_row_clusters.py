@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+import row_samples
 from matrix import roles
 
 import polygen as pg
@@ -16,19 +17,13 @@ from polygen.kernel import Kernel
 from polygen.schedule.model import Schedule
 
 X_W = ("bf16[M,K]", "bf16[N,K]")
+two_levels = pg.fuse(row_samples.two_levels)
 
 
 def beside(form: str, cluster: tuple[int, int], through: str = "registers") -> Schedule:
     """Blocks beside each other, of 64 columns each."""
     schedule = roles(form, through=through, cluster=cluster)
     return replace(schedule, epilogue=replace(schedule.epilogue, through=through, rows="tile"))
-
-
-@pg.fuse
-def two_levels(x, w):
-    v = x @ w.T
-    u = v - np.max(v, axis=1, keepdims=True)
-    return u + np.min(abs(u), axis=1, keepdims=True), np.max(v, axis=1), v
 
 
 @pg.fuse

@@ -11,6 +11,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+import row_samples
 from matrix import roles, small, tiled
 
 import polygen as pg
@@ -31,6 +32,7 @@ TILE = Epilogue(through="registers", rows="tile")
 WHOLE = tiled((32, 96, 32), (16, 96), epilogue=TILE)
 SHARED = tiled((32, 96, 32), (16, 48), epilogue=TILE)  # two warps have halves of a row
 X_W = ("bf16[M,K]", "bf16[N,K]")
+two_levels = pg.fuse(row_samples.two_levels)
 NORM = (*X_W, "bf16[M,N]", "bf16[N]")
 SIZES = {"M": 72, "N": 88, "K": 96}
 
@@ -38,13 +40,6 @@ SIZES = {"M": 72, "N": 88, "K": 96}
 @pg.fuse
 def centred(x, w):
     return x @ w.T - np.max(x @ w.T, axis=1, keepdims=True)
-
-
-@pg.fuse
-def two_levels(x, w):
-    v = x @ w.T
-    u = v - np.max(v, axis=1, keepdims=True)
-    return u + np.min(abs(u), axis=1, keepdims=True), np.max(v, axis=1), v
 
 
 @pg.fuse

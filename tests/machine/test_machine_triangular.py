@@ -12,6 +12,7 @@ from functools import cache, wraps
 import numpy as np
 import pytest
 from generated import SCHEDULE, edited
+from triangular_samples import banded, far, lower, rising, upper
 
 import polygen as pg
 from polygen.check import emulate
@@ -34,33 +35,7 @@ from polygen.small_problem import few_blocks
 
 PLAIN = ("bf16[M,K]", "bf16[K,N]")
 BATCHED = ("bf16[B,M,K]", "bf16[B,K,N]")
-
-
-def lower(x, w):
-    return np.tril(x @ w)
-
-
-def upper(x, w):
-    """Work on both sides of the mask, and another value than 0 outside."""
-    return np.triu(pg.relu(x @ w) - 2, 40) * 2 + 1
-
-
-def band(x, w):
-    v = x @ w
-    i, j = pg.indices(v)
-    return pg.where((i - j < 30) & (j - i < 50), v, j - i)
-
-
-def steep(x, w):
-    """A band that rises by two rows a column, and columns that end."""
-    v = x @ w
-    i, j = pg.indices(v)
-    return pg.where((abs(i - 2 * j) <= 40) & (j < 90), v, -1)
-
-
-def beyond(x, w):
-    """No element of the sizes that run."""
-    return np.triu(x @ w, 1000)
+band, steep, beyond = banded(30, 50), rising(40, 90), far(1000)
 
 
 def residual(x, w, r, b):

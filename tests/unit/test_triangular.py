@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from triangular_samples import lower
 
 import polygen as pg
 from polygen.decide import candidates
@@ -21,10 +22,6 @@ from polygen.tune.cost import cost, counts
 PLAIN = ("bf16[M,K]", "bf16[K,N]")
 SIZES = {"M": 1000, "N": 1536, "K": 512}
 SCHEDULES = Path(__file__).parents[2] / "schedules"
-
-
-def lower(x, w):
-    return np.tril(x @ w)
 
 
 def normed(x, w):

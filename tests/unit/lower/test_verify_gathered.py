@@ -4,13 +4,13 @@ import dataclasses
 from functools import cache
 
 import pytest
+from plan_changes import with_access
 from test_verify_computed import changed, fetch
 
 from polygen import fuse
 from polygen.errors import VerifyError
 from polygen.lower.computed import Rows
 from polygen.lower.plan import KernelPlan
-from polygen.lower.result_work import Epilogue, Lines
 from polygen.lower.verify import verify
 from polygen.poly.elements import Along
 
@@ -86,30 +86,6 @@ def plan_behind(arch: str) -> KernelPlan:
     return fuse(behind, name="behind").compile(*signature, arch=arch).passes.plan
 
 
-def with_read(of: KernelPlan, name: str, **changes) -> KernelPlan:
-    """The plan whose leaves all read one array of the epilogue otherwise."""
-
-    made = {
-        read: dataclasses.replace(read, **changes) if read.tensor.name == name else read
-        for read in of.epilogue.reads
-    }  # leaves that share a read go on sharing it
-
-    def change(work):
-        if isinstance(work, Epilogue):
-            return dataclasses.replace(work, reads=tuple(made[read] for read in work.reads))
-        if isinstance(work, Lines):
-            moved = (
-                dataclasses.replace(m, access=made.get(m.access, m.access)) for m in work.moved
-            )
-            return dataclasses.replace(work, moved=tuple(moved))
-        if hasattr(work, "epilogue"):
-            return dataclasses.replace(work, epilogue=change(work.epilogue))
-        return work
-
-    leaves = (dataclasses.replace(leaf, work=change(leaf.work)) for leaf in of.leaves)
-    return dataclasses.replace(of, leaves=tuple(leaves))
-
-
 NUMBERS = rows(extent="E")
 READS = {
     "an index that is forgotten": ("b", {"rows": (None, None)}),
@@ -125,7 +101,7 @@ READS = {
 def test_other_rows_behind_a_product_are_refused(name, arch):
     array, changes = READS[name]
     with pytest.raises(VerifyError, match=f"{array} is read at"):
-        verify(with_read(plan_behind(arch), array, **changes))
+        verify(with_access(plan_behind(arch), array, **changes))
 
 
 @pytest.mark.parametrize("arch", ARCHS)

@@ -4,13 +4,13 @@ import dataclasses
 from functools import cache
 
 import pytest
+from plan_changes import with_access
 from test_verify_gathered import rows
 
 from polygen import fuse
 from polygen.errors import VerifyError
 from polygen.frontend.program import Access
 from polygen.lower.plan import KernelPlan
-from polygen.lower.result_work import Epilogue, Lines
 from polygen.lower.verify import verify
 from polygen.poly.elements import Along
 from polygen.poly.prologue_proofs import prove_prologues
@@ -26,26 +26,6 @@ def scatter(x, w, r, q, out):
 def plan() -> KernelPlan:
     signature = ("bf16[T,K]", "bf16[N,K]", "s32[T]", "s32[T]", "bf16[S,N]")
     return fuse(scatter, name="scattered").compile(*signature, arch="sm_90a").passes.plan
-
-
-def with_write(of: KernelPlan, **changes) -> KernelPlan:
-    """The plan whose leaves all store the result otherwise."""
-    made = {write: dataclasses.replace(write, **changes) for write in of.epilogue.writes}
-
-    def change(work):
-        if isinstance(work, Epilogue):
-            return dataclasses.replace(work, writes=tuple(made[one] for one in work.writes))
-        if isinstance(work, Lines):
-            moved = (
-                dataclasses.replace(m, access=made.get(m.access, m.access)) for m in work.moved
-            )
-            return dataclasses.replace(work, moved=tuple(moved))
-        if hasattr(work, "epilogue"):
-            return dataclasses.replace(work, epilogue=change(work.epilogue))
-        return work
-
-    leaves = (dataclasses.replace(leaf, work=change(leaf.work)) for leaf in of.leaves)
-    return dataclasses.replace(of, leaves=tuple(leaves))
 
 
 STORES = {
@@ -65,7 +45,7 @@ def test_a_plan_is_sound():
 @pytest.mark.parametrize("name", STORES)
 def test_other_rows_are_refused(name):
     with pytest.raises(VerifyError, match="out is stored at"):
-        verify(with_write(plan(), rows=STORES[name]))
+        verify(with_access(plan(), "out", rows=STORES[name]))
 
 
 RESULTS = {
