@@ -8,7 +8,6 @@ sequence for all stored numbers and compares what it gives with the type's own m
 from __future__ import annotations
 
 import functools
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +17,10 @@ import numpy as np
 from polygen.errors import HardwareDataError
 from polygen.frontend.dtypes import DType
 from polygen.hardware.data_file import read
+from polygen.hardware.formula import value
 
 FILE = "conversions.toml"
 _BITS = {"s8": 8, "u8": 8, "e4m3": 8, "e5m2": 8, "i4": 4, "u4": 4, "bool": 8}
-_UNSIGNED = re.compile(r"(?<=[0-9A-Fa-f])u\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class Conversion:
     def values(self) -> np.ndarray[Any, np.dtype[np.float32]]:
         """What it makes of every stored number, by its bits."""
         b = np.arange(1 << self.bits, dtype=np.uint32)
-        pattern = np.asarray(_evaluated(self.pattern, b), np.uint32)
+        pattern = np.asarray(value(self.pattern, {"b": b}), np.uint32)
         if self.kind == "f16":
             found = pattern.astype(np.uint16).view(np.float16).astype(np.float32)
         else:
@@ -57,12 +56,8 @@ class Conversion:
         with np.errstate(invalid="ignore"):  # of infinities and what is no number
             found = (found - np.float32(self.less)) * np.float32(self.times)
         if self.nan:
-            found = np.where(_evaluated(self.nan, b), np.float32(np.nan), found)
+            found = np.where(value(self.nan, {"b": b}), np.float32(np.nan), found)
         return np.asarray(found, np.float32)
-
-
-def _evaluated(text: str, b: np.ndarray[Any, np.dtype[np.uint32]]) -> Any:
-    return eval(_UNSIGNED.sub("", text), {"__builtins__": {}}, {"b": b})
 
 
 def meaning(name: str) -> np.ndarray[Any, np.dtype[np.float32]]:

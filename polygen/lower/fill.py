@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from polygen.errors import VerifyError
-from polygen.hardware.data_file import Integers
+from polygen.hardware.formula import value
 from polygen.hardware.matrix_layout import MatrixLayout, copied_to, span_swizzle
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.given import Given
@@ -93,7 +93,7 @@ def prove(source: Source, layout: MatrixLayout) -> None:
     number = np.arange(source.pieces * PIECE_CHUNKS * threads)
     number = number[: source.chunks]
     names = {"part": number // threads, "own": number % threads}
-    row, column, place = (_value(text, names) for text in (source.row, source.column, source.place))
+    row, column, place = (value(text, names) for text in (source.row, source.column, source.place))
     byte = column * element
     chunks = row * (layout.row_bytes // chunk_bytes()) + byte // chunk_bytes()
     inside = (row < layout.rows) & (byte < layout.row_bytes) & (byte % chunk_bytes() == 0)
@@ -109,9 +109,3 @@ def prove(source: Source, layout: MatrixLayout) -> None:
             f"byte {int(place[first])}, where the copy engine would not",
             where=where,
         )
-
-
-def _value(text: str, names: dict[str, Integers]) -> Integers:
-    """A formula on arrays: C and Python are alike but for the division."""
-    found: Integers = eval(text.replace("/", "//"), {"__builtins__": {}}, dict(names))
-    return found

@@ -1,4 +1,4 @@
-"""Formulas of a plan, evaluated: texts that are C and Python alike but for their types.
+"""Formulas of a plan, evaluated, and where: enough places to tell one formula from another.
 
 What is linear in every name is known from its values where all are 0 and where one of them is 1;
 with digits, also from where these end.
@@ -6,14 +6,12 @@ with digits, also from where these end.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from polygen.hardware import formula
 from polygen.lower.accesses import ROWS_BEFORE
 from polygen.poly.elements import Along
-
-_C_ONLY = re.compile(r"\(long long\)|(?<=\d)LL")
 
 
 def position(one: Along, at: Mapping[str, int]) -> int:
@@ -41,5 +39,5 @@ def units(names: Iterable[str]) -> Iterable[dict[str, int]]:
 
 
 def value(text: str, names: Mapping[str, Any]) -> int:
-    """A formula of the plan, which is C and Python alike but for its types."""
-    return int(eval(_C_ONLY.sub("", text).replace("/", "//"), {"__builtins__": {}}, dict(names)))
+    """A formula of the plan, of numbers."""
+    return int(formula.value(text, names))

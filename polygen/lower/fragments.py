@@ -26,6 +26,7 @@ from polygen.hardware.atom import Atom
 from polygen.hardware.atom import atom as hardware_atom
 from polygen.hardware.data_file import Integers
 from polygen.hardware.device import common_facts
+from polygen.hardware.formula import value
 from polygen.hardware.fragment_load import FragmentLoad
 from polygen.hardware.matrix_layout import MatrixLayout, copied_to
 from polygen.poly.elements import Along, Compute
@@ -229,8 +230,8 @@ def prove(of: Make, layout: MatrixLayout, atom: Atom) -> None:
     elements = np.arange(atom.a.elements, dtype=np.int64)[None, :]
     names = {"lane": threads % common_facts()["warp_size"], "e": elements}
     quarter = threads // common_facts()["warp_size"] * (atom.m // common_facts()["warpgroup_warps"])
-    row = quarter + _value(of.lane_row, names) + _value(of.row_of, names)
-    k = _value(of.lane_k, names) + _value(of.k_of, names)
+    row = quarter + value(of.lane_row, names) + value(of.row_of, names)
+    k = value(of.lane_k, names) + value(of.k_of, names)
     where = of.tensor.name
     wrong = (row != table[..., 0]) | (k != table[..., 1])
     if wrong.any():
@@ -249,7 +250,7 @@ def prove(of: Make, layout: MatrixLayout, atom: Atom) -> None:
     if apart.any() or (of.access > 1 and (stored_k % of.packed).any()):
         raise VerifyError(f"{of.access} elements of an access are not adjacent", where=where)
     if of.block_of:
-        start = np.broadcast_to(_value(of.block_of, names), k.shape)
+        start = np.broadcast_to(value(of.block_of, names), k.shape)
         if (start % of.block).any() or (k < start).any() or (k >= start + of.block).any():
             raise VerifyError(f"elements are outside of blocks of {of.block}", where=where)
     size, width = of.tensor.dtype.bytes, of.access_bytes
@@ -262,7 +263,7 @@ def prove(of: Make, layout: MatrixLayout, atom: Atom) -> None:
             stored = (at_row, at_k // of.packed * size)
             if not of.k_inner:
                 stored = (at_k // of.packed, at_row * size)
-            found = _value(of.place, {"row": stored[0], "byte": stored[1]})
+            found = value(of.place, {"row": stored[0], "byte": stored[1]})
             wanted = copied_to(layout, *stored)
             if not np.array_equal(found, wanted) or (found % width).any():
                 raise VerifyError(
@@ -287,7 +288,7 @@ def _prove_words(of: Make, row: Integers, k: Integers) -> None:
         for number in range(one.count):
             names = {"s": 0 * elements, "m": 0 * elements, "e": elements}
             names[one.along] = names[one.along] + number
-            word = _value(one.kept, names) - number * each
+            word = value(one.kept, names) - number * each
             inside = (word >= 0) & (word < each) & (word % one.access_words == 0)
             at = np.array(one.places)[word // one.access_words % len(one.places)]
             right = inside & (at[:, 0] == row[0] if one.along == "m" else inside)
@@ -319,16 +320,10 @@ def _prove_load(of: Make, load: FragmentLoad, layout: MatrixLayout, atom: Atom) 
             row, byte = own + m + quarter, inside + s * size
             if not of.k_inner:
                 row, byte = own + s, inside + (m + quarter) * size
-            found = _value(of.place, {"row": row, "byte": byte})
+            found = value(of.place, {"row": row, "byte": byte})
             if not np.array_equal(found, copied_to(layout, row, byte)) or (found % 16).any():
                 raise VerifyError(
                     f"lanes give other addresses for the fragment of row {m}, k {s} than the copy "
                     "engine writes",
                     where=of.tensor.name,
                 )
-
-
-def _value(text: str, names: dict[str, Integers]) -> Integers:
-    """A formula on arrays: C and Python are alike but for the division."""
-    found: Integers = eval(text.replace("/", "//"), {"__builtins__": {}}, dict(names))
-    return found

@@ -13,6 +13,7 @@ from polygen.errors import VerifyError
 from polygen.frontend.monoids import MONOIDS
 from polygen.hardware.data_file import Integers
 from polygen.hardware.device import common_facts
+from polygen.hardware.formula import value
 from polygen.hardware.matrix_layout import MatrixLayout, copied_to
 from polygen.lower.accesses import base, elements_along
 from polygen.lower.fragments import Beside
@@ -22,7 +23,7 @@ from polygen.lower.operands import k_of_all
 from polygen.lower.plan import Buffer, KernelPlan, Leaf, Rows
 from polygen.lower.result_work import Read
 from polygen.lower.synchronise import counter_of
-from polygen.lower.tally import Tally, lanes_of, prove, value_of
+from polygen.lower.tally import Tally, lanes_of, prove
 from polygen.poly.elements import Element
 from polygen.poly.legality import Proof
 from polygen.poly.register_operands import tile_extents
@@ -219,7 +220,7 @@ def check_shared(plan: KernelPlan, access: Read, element: Element) -> None:
     for one in ("", *steps):
         at = dict.fromkeys(steps, 0) | ({one: 1} if one else {})
         wanted = steps.get(one, 0)
-        if value_of(access.first, at) != wanted or access.start != number * work.rows:
+        if value(access.first, at) != wanted or access.start != number * work.rows:
             raise VerifyError(
                 f"{access.tensor.name} is read from {access.start} of {access.shared} on",
                 where=f"{plan.entry}: {access.first}",

@@ -14,9 +14,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from polygen.errors import VerifyError
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Dim, Tensor
 from polygen.hardware.data_file import Integers
+from polygen.hardware.formula import value
 from polygen.lower.fragments import Beside, numbers_made
 from polygen.poly.ring_folds import RingFold, RingFolds
 
@@ -169,7 +169,7 @@ def prove(of: Tally, stored_at: Callable[[Integers, Integers], Integers]) -> Non
         for own in (row + part * of.rows for part in range(of.parts)):
             first = (own, (k - e) * size) if of.k_inner else (k - e, own * size)
             wanted = (own, k * size) if of.k_inner else (k, own * size)
-            found = value_of(of.place, {"row": first[0], "byte": first[1]})
+            found = value(of.place, {"row": first[0], "byte": first[1]})
             if (
                 not np.array_equal(found + e * size, stored_at(*wanted))
                 or (found % (of.access * size)).any()
@@ -187,8 +187,3 @@ def prove(of: Tally, stored_at: Callable[[Integers, Integers], Integers]) -> Non
         )
     if of.threads % of.lanes or of.lanes & (of.lanes - 1):
         raise VerifyError(f"{of.lanes} lanes cannot meet", where=where)
-
-
-def value_of(text: str, names: Mapping[str, Any]) -> Any:
-    """A formula on numbers or arrays: C and Python are alike but for the division."""
-    return eval(text.replace("/", "//"), {"__builtins__": {}}, dict(names))

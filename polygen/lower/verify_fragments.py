@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from polygen.errors import VerifyError
 from polygen.frontend.program import Tensor
+from polygen.hardware.formula import value
 from polygen.lower.computed import group
 from polygen.lower.fragments import Make, prove
 from polygen.lower.making import runs
@@ -80,8 +81,8 @@ def _check_k(plan: KernelPlan, of: Make) -> None:
     split, tiles = plan.tiles.split, plan.tiles
     for rank, k, k_tiles in itertools.product(range(split), range(2), (1, 3)):
         names = {"rank": rank, "k": k, "k_tiles": k_tiles}
-        if eval(of.k_tile, {"__builtins__": {}}, names) != rank * k_tiles + k:
+        if value(of.k_tile, names) != rank * k_tiles + k:
             raise VerifyError(f"k tile {of.k_tile} of block {rank}", where=plan.entry)
     for agent in range(tiles.warps[0]):
-        if eval(f"0{of.part}", {"__builtins__": {}}, {"group": agent}) != agent * tiles.warp[0]:
+        if value(f"0{of.part}", {"group": agent}) != agent * tiles.warp[0]:
             raise VerifyError(f"rows of consumer {agent} begin at{of.part}", where=plan.entry)

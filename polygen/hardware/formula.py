@@ -1,0 +1,85 @@
+"""C formulas over whole numbers, evaluated for numbers or for arrays of them.
+
+Indices of lanes, addresses and patterns of bits are written once, as C, and proved by what they
+give for every value of their names. What is read are sums, products, quotients, remainders, shifts,
+operations on bits and, in parentheses, comparisons of what is not negative: there C's division is
+Python's `//`. Types are left out: nothing overflows here.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from polygen.errors import VerifyError
+
+_TYPES = re.compile(r"\(long long\)|(?<=[0-9A-Fa-f])(?:LL|u)\b")
+_KEPT = 4096
+_OPERATIONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+Evaluate = Callable[[Mapping[str, Any]], Any]
+
+
+def value(text: str, names: Mapping[str, Any]) -> Any:
+    """What a formula gives.
+
+    Args:
+        text: the formula.
+        names: name -> number, or array of numbers.
+
+    Raises:
+        VerifyError: it is no formula of this kind, or has another name.
+    """
+    return _read(text)(names)
+
+
+@lru_cache(maxsize=_KEPT)
+def _read(text: str) -> Evaluate:
+    try:
+        return _made(ast.parse(_TYPES.sub("", text).strip(), mode="eval").body, text)
+    except SyntaxError:
+        raise VerifyError("this is no formula", where=text) from None
+
+
+def _made(node: ast.AST, text: str) -> Evaluate:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        number = node.value
+        return lambda names: number
+    if isinstance(node, ast.Name):
+        return lambda names: _named(names, node.id, text)
+    pair: tuple[ast.AST, ast.AST, ast.AST] | None = None
+    if isinstance(node, ast.BinOp):
+        pair = (node.op, node.left, node.right)
+    elif isinstance(node, ast.Compare) and len(node.ops) == 1:
+        pair = (node.ops[0], node.left, node.comparators[0])
+    if pair is None or type(pair[0]) not in _OPERATIONS:
+        raise VerifyError(f"a formula has no {type(node).__name__}", where=text)
+    operation = _OPERATIONS[type(pair[0])]
+    left, right = (_made(one, text) for one in pair[1:])
+    return lambda names: operation(left(names), right(names))
+
+
+def _named(names: Mapping[str, Any], name: str, text: str) -> Any:
+    if name not in names:
+        raise VerifyError(f"nothing is called {name} here", where=text)
+    return names[name]
