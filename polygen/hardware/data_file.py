@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import tomllib
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polygen.errors import HardwareDataError
+from polygen.errors import HardwareDataError, VerifyError
+from polygen.hardware.formula import value
 
 DATA = Path(__file__).parent / "data"
 
@@ -43,40 +43,19 @@ def take(table: dict[str, Any], key: str, where: str) -> Any:
 
 
 def evaluate(formula: str, variables: dict[str, Integers], where: str) -> Integers:
-    """The value of an index formula for arrays of its variables.
-
-    A formula holds variables, decimal integers, parentheses and ``+ - * / %`` with non-negative
-    values (``/`` rounds down), so that the same text is valid C.
+    """The value of an index formula for arrays of its variables (`polygen.hardware.formula`).
 
     Raises:
-        HardwareDataError: the formula uses anything else.
+        HardwareDataError: it is no formula, or has other variables.
     """
-
-    def value(node: ast.expr) -> Integers:
-        match node:
-            case ast.Constant(value=int(number)):
-                return np.asarray(number, np.int64)
-            case ast.Name(id=name) if name in variables:
-                return variables[name]
-            case ast.BinOp(left=left, op=ast.Add(), right=right):
-                return np.asarray(value(left) + value(right))
-            case ast.BinOp(left=left, op=ast.Sub(), right=right):
-                return np.asarray(value(left) - value(right))
-            case ast.BinOp(left=left, op=ast.Mult(), right=right):
-                return np.asarray(value(left) * value(right))
-            case ast.BinOp(left=left, op=ast.Div(), right=right):
-                return np.asarray(value(left) // value(right))
-            case ast.BinOp(left=left, op=ast.Mod(), right=right):
-                return np.asarray(value(left) % value(right))
-        raise HardwareDataError(
-            f"{ast.unparse(node)!r} is not allowed in an index formula",
-            where=where,
-            nearest=f"Allowed: {', '.join(variables)}, integers, + - * / % and parentheses",
-        )
-
     try:
-        body = ast.parse(formula, mode="eval").body
-    except SyntaxError:
-        raise HardwareDataError(f"{formula!r} is not an index formula", where=where) from None
+        found = value(formula, variables)
+    except VerifyError as reason:
+        raise HardwareDataError(
+            f"{formula!r} is not an index formula",
+            where=where,
+            why=reason.what,
+            nearest=f"Allowed: {', '.join(variables)}, integers, + - * / % and parentheses",
+        ) from None
     shape = np.broadcast_shapes(*(array.shape for array in variables.values()))
-    return np.broadcast_to(value(body), shape)
+    return np.broadcast_to(np.asarray(found, np.int64), shape)
