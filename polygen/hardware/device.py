@@ -55,6 +55,7 @@ class Device:
     product_registers: int  # that the compiler wants beside the sums of a warpgroup instruction
     tensor_map_row_bytes: int
     tensor_map_axes_most: int
+    tensor_map_box_most: int
     tensor_map_every_most: int
     tensor_map_step_most: int
     cache_line_bytes: int

@@ -17,6 +17,7 @@ import numpy as np
 
 from polygen.errors import ScheduleError, VerifyError
 from polygen.hardware.data_file import Integers, evaluate, read, take
+from polygen.hardware.device import common_facts
 from polygen.hardware.swizzle import Swizzle, swizzle
 
 FILE = "matrix_layouts.toml"
@@ -73,7 +74,7 @@ class MatrixLayout:
 
 def box_rows_most() -> int:
     """Rows of one box at most."""
-    return int(read(FILE)["descriptor"]["box_rows_most"])
+    return common_facts()["tensor_map_box_most"]
 
 
 def pattern_bytes() -> int:

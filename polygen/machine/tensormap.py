@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from polygen.errors import LaunchError
+from polygen.hardware.device import common_facts
 from polygen.machine.arithmetic import to_tf32
 from polygen.machine.lanes import Vector
 
@@ -113,30 +114,39 @@ def place(where: str, one: TensorMap, offset: int) -> PlacedMap:
     size = array.itemsize
     if one.whole is not None and not np.may_share_memory(array, one.whole):
         raise LaunchError("the tensor map's array is no part of its whole", where=where)
-    if not 1 <= array.ndim <= 5 or len(one.box) != array.ndim:
+    facts = common_facts()
+    multiple, most = facts["tensor_map_row_bytes"], facts["tensor_map_box_most"]
+    if not 1 <= array.ndim <= facts["tensor_map_axes_most"] or len(one.box) != array.ndim:
         raise LaunchError(f"a box of {len(one.box)} axes for {array.ndim} dims", where=where)
     if array.strides[-1] != size and array.shape[-1] > 1:
         raise LaunchError("the last axis of a tensor map's array is not contiguous", where=where)
     for extent, stride in zip(array.shape[:-1], array.strides[:-1], strict=True):
-        if extent > 1 and (stride % 16 or stride <= 0):  # an axis of extent 1 has no step
+        if extent > 1 and (stride % multiple or stride <= 0):  # an axis of extent 1 has no step
             raise LaunchError(
-                f"a stride of {stride} bytes", where=where, nearest="Strides are multiples of 16"
+                f"a stride of {stride} bytes",
+                where=where,
+                nearest=f"Strides are multiples of {multiple}",
             )
-    if offset % 16:
-        raise LaunchError("the tensor map does not start at a multiple of 16 bytes", where=where)
+    if offset % multiple:
+        raise LaunchError(
+            f"the tensor map does not start at a multiple of {multiple} bytes", where=where
+        )
     every = one.every or (1,) * array.ndim
-    if len(every) != array.ndim or any(not 1 <= each <= 8 for each in every) or every[-1] != 1:
+    far = facts["tensor_map_every_most"]
+    if len(every) != array.ndim or any(not 1 <= each <= far for each in every) or every[-1] != 1:
         raise LaunchError(
             f"a box of every {every} elements",
             where=where,
-            nearest="1 to 8 along each axis, 1 along the innermost",
+            nearest=f"1 to {far} along each axis, 1 along the innermost",
         )
-    if any(not 1 <= side * each <= 256 for side, each in zip(one.box, every, strict=True)):
+    if any(not 1 <= side * each <= most for side, each in zip(one.box, every, strict=True)):
         apart = f" of every {every} elements" if one.every and set(every) != {1} else ""
-        raise LaunchError(f"box {one.box}{apart}", where=where, nearest="Sides are 1 to 256")
+        raise LaunchError(f"box {one.box}{apart}", where=where, nearest=f"Sides are 1 to {most}")
     inner = one.box[-1] * size
-    if inner % 16:
-        raise LaunchError(f"inner box of {inner} bytes", where=where, nearest="A multiple of 16")
+    if inner % multiple:
+        raise LaunchError(
+            f"inner box of {inner} bytes", where=where, nearest=f"A multiple of {multiple}"
+        )
     if one.swizzle not in SWIZZLES:
         raise LaunchError(f"swizzle {one.swizzle}", where=where, nearest="0, 32, 64 or 128")
     if one.swizzle and inner != one.swizzle:
