@@ -211,3 +211,10 @@ def test_links_between_documents_lead_somewhere(path):
 def test_files_named_in_documents_exist(path):
     named = re.findall(r"`((?:polygen|tests|docs|schedules)/[\w./-]+)`", path.read_text())
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_the_page_on_the_pipeline_names_every_module_of_the_passes():
+    page = (ROOT / "docs" / "pipeline.md").read_text()
+    modules = [relative(path) for path in MODULES if path.name != "__init__.py"]
+    passes = [one for one in modules if one.split("/")[1] in ("rewrite", "poly", "lower")]
+    assert len(passes) > 100 and [one for one in passes if f"`{one}`" not in page] == []
