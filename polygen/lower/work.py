@@ -62,7 +62,8 @@ class Placed:
                 kind = "all warps of the block"
             waits = ""
             if self.pending is not None:
-                waits = f", after waiting for all but the last {self.pending} group(s)"
+                left = f"all but the last {self.pending} group(s)" if self.pending else "all groups"
+                waits = f", after waiting for {left}"
             return f"{sync.name}: {kind}, before each {sync.name.removeprefix('bar_')}{waits}"
         if sync.kind == "turn":
             return f"{sync.name}: consumers take their tiles in turns"

@@ -190,8 +190,9 @@ def _barrier(placed: Placed) -> Barrier:
 
 def _plain(sync: Sync) -> Barrier:
     """A wait for groups, a fence and the like, which take no place in memory."""
+    left = f"all but the last {sync.pending} group(s)" if sync.pending else "all groups"
     kinds = {
-        "retire": f"waits for all but the last {sync.pending} group(s) of {sync.unit}",
+        "retire": f"waits for {left} of {sync.unit}",
         "fence": f"the fence {sync.unit}",
         "grid": "waits for the grids before this one",
     }

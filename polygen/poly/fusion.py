@@ -25,7 +25,7 @@ from typing import NoReturn
 from polygen import isl
 from polygen.errors import UnsupportedProgram
 from polygen.frontend.program import Access, Contraction, Dim, Program, Statement, Tensor
-from polygen.poly.scop import Group, Scop, clear_name, listed, space
+from polygen.poly.scop import Group, Scop, clear_name, clears, listed, space
 from polygen.poly.scop import scop as polyhedra
 from polygen.poly.supported import require_supported
 
@@ -46,7 +46,8 @@ class Fusion:
     def __str__(self) -> str:
         members = dict(self.members)
         rows = [
-            f"  {listed(members.get(name, (name,)))}: ({', '.join(own)})" for name, own in self.band
+            f"  {listed(members.get(name, (name,)))}: ({', '.join(own)}){clears(name)}"
+            for name, own in self.band
         ]
         axes = ("row", "column")[-len(self.axes) :] if len(self.axes) < 3 else self.axes
         return "\n".join([f"outer coincident band ({', '.join(axes)}):", *rows])

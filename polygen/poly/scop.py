@@ -128,6 +128,11 @@ def clear_name(statement: Contraction) -> str:
     return "Z" + statement.name[1:]
 
 
+def clears(name: str) -> str:
+    """What a statement of such a name does, behind it; "" of the program's own statements."""
+    return f"   the sums of S{name[1:]} begin at 0" if name.startswith("Z") else ""
+
+
 @dataclass(frozen=True, slots=True)
 class InBlocks:
     """One of the statements of a contraction in blocks.
