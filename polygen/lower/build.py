@@ -87,6 +87,7 @@ def lower(
     if tree.match.groups is not None:
         raster += prove_row_groups(tiles.cta[0] * schedule.cluster.m)
     orders = tally_orders(leaf.work for leaf in inside.leaves if isinstance(leaf.work, Tally))
+    after = following(split, f"pg_{program.name}", out.folds)
     return KernelPlan(
         entry=f"pg_{program.name}",
         program=program,
@@ -96,7 +97,7 @@ def lower(
         tiles=tiles,
         mapping=_mapping(given, inside.places[-1]),
         arguments=arguments(program, _map_arguments(inside.leaves), workspace=bool(out.folds)),
-        following=following(split, f"pg_{program.name}", out.folds),
+        following=after,
         launch=launch,
         match=tree.match,
         work=work,
@@ -108,7 +109,9 @@ def lower(
         frame=tree.synchronised.frame,
         proofs=(*tree.proofs, *raster, *((carried_proof(atom),) if tree.match.rest else ())),
         resources=taken,
-        sums=replace(tree.sums, folds=fold_orders(program, split, out, orders, tiles.beside)),
+        sums=replace(
+            tree.sums, folds=fold_orders(program, split, out, orders, after, tiles.beside)
+        ),
         tile_domain=tree.domain,
     )
 

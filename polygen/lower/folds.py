@@ -160,6 +160,7 @@ def fold_orders(
     split: Split,
     out: Epilogue,
     beside: Mapping[str, FoldOrder],
+    after: Following | None,
     blocks: int = 1,
 ) -> tuple[FoldOrder, ...]:
     """In which order terms are combined, as far as bits depend on it; folds in program order.
@@ -169,15 +170,17 @@ def fold_orders(
         split: its parts.
         out: what folds elements.
         beside: the orders of folds of operands.
+        after: the launch that combines parts.
         blocks: of a cluster, that cover a row together.
     """
     then = f"; those of {blocks} blocks in the order of their columns" if blocks > 1 else ""
     in_tile = {one.value: one for before in out.before for one in before.folds}
-    found = {one.value: _order(one, split.rows_of(one.value) is not None) for one in out.folds}
+    lanes = {fold: group.lanes for group in after.groups for fold in group.folds} if after else {}
+    found = {one.value: _order(one, lanes[one.value]) for one in out.folds}
     found |= beside
     for fold in program.folds:
         if result_of(fold.write.name) in in_tile:
-            row = _order(in_tile[result_of(fold.write.name)], by_rows=False, alone=True)
+            row = _order(in_tile[result_of(fold.write.name)])
             there = found.get(fold.write.name)
             order = row.order + then
             order = f"{order}; as an output {there.order}" if there else order
@@ -192,20 +195,25 @@ def fold_orders(
     return tuple(found[fold.write.name] for fold in program.folds)
 
 
-def _order(part: FoldPart, by_rows: bool, alone: bool = False) -> FoldOrder:
-    """The order of a fold's terms; `alone`: a warp has a whole row of them."""
+def _order(part: FoldPart, shared_by: int = 0) -> FoldOrder:
+    """The order of a fold's terms.
+
+    Args:
+        part: what a warp makes of its own.
+        shared_by: lanes that have one result of its group's; 0: a warp has whole rows of terms.
+    """
     if MONOIDS[part.monoid].selects:
         return FoldOrder(part.value, part.monoid)
     across = ", ".join(map(str, part.masks))
     lanes = f"; lanes whose numbers differ by {across}" if across else ""
-    shares = _THREADS // (common_facts()["warp_size"] if part.along else 1)
-    then = "in the order of their numbers, then those sums in theirs"
-    if by_rows:
-        shares, then = _THREADS, _ACROSS_BLOCK
     own = f"elements of a lane in their order, {part.registers} by turns{lanes}"
-    if alone:
+    if not shared_by:
         return FoldOrder(part.value, part.monoid, own)
-    text = f"{own}; {part.parts.count_text} part(s), every {shares}th {then}"
+    # Of results that lanes have alone warps share the parts, of others all threads of a block.
+    shares = _THREADS // common_facts()["warp_size"] * shared_by
+    then = "those sums in theirs" if shared_by == 1 else _ACROSS_BLOCK
+    text = f"{own}; {part.parts.count_text} part(s), every {shares}th in the order of "
+    text += f"their numbers, then {then}"
     return FoldOrder(part.value, part.monoid, text)
 
 

@@ -56,6 +56,16 @@ def test_the_order_of_terms_is_told(kernel):
     )
 
 
+def test_results_that_share_a_launch_are_told_as_its_blocks_combine_them():
+    """As many results of matrices as of rows: their blocks have a result each, of both."""
+    both = pg.fuse(lambda x, w: (np.sum(x @ w, axis=(1, 2)), np.sum(x @ w, axis=(0, 2))))
+    made = both.compile("bf16[64,64,K]", "bf16[64,K,N]", arch="sm_80")
+    (group,) = made.passes.plan.following.groups
+    assert group.lanes == 32 and len(group.folds) == 2
+    shared = "every 256th in the order of their numbers, then lanes whose numbers differ by 1, 2, "
+    assert all(shared in str(one) for one in made.sums.folds)
+
+
 def test_sums_of_other_tiles_are_of_another_class(kernel):
     other = statistics.compile(
         "bf16[M,K]", "bf16[N,K]", arch="sm_90a", schedule=roles(through="registers")
