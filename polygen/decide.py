@@ -154,7 +154,7 @@ def decide(
         check_groups(decided, one.matched)
         check_sums(decided, one.matched)
         check_folds(decided, one.work)
-        check_rows(decided, one.matched, one.work)
+        check_rows(decided, one.matched, one.work, sizes)
     if instruction.scope == "warpgroup" and not decided.specialised:
         raise ScheduleError(
             f"{instruction} is an instruction of one warpgroup",

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from polygen.errors import ScheduleError, UnsupportedProgram
 from polygen.hardware.device import common_facts
+from polygen.hardware.matrix_layout import box_rows_most
 from polygen.poly.match import Match
 from polygen.poly.pointwise import Pointwork
 from polygen.schedule.model import IN_TILE, Cluster, Schedule
 
+_GROUP = 8  # columns that all instructions have, or several times as many
 
-def check_rows(schedule: Schedule, match: Match, work: Pointwork) -> None:
+
+def check_rows(
+    schedule: Schedule, match: Match, work: Pointwork, sizes: Mapping[str, int] | None = None
+) -> None:
     """Refuse tiles that do not cover rows where elements use results of their own row.
 
     Args:
         schedule: with such tiles, or without.
         match: the products.
         work: the epilogue, with the passes of such tiles.
+        sizes: of symbolic dims, as far as they are known: a kernel that none of their calls could
+            run is not made.
 
     Raises:
         ScheduleError: with the field to change.
@@ -66,21 +74,31 @@ def check_rows(schedule: Schedule, match: Match, work: Pointwork) -> None:
             why="rows are folded by consumers beside each other, or by blocks beside each other",
             nearest=f"Use tile.warp.n = {cta.n}, or cluster.n = 1",
         )
-    if isinstance(match.n, int) and match.n > cta.n * cluster.n:
+    row = match.n if isinstance(match.n, int) else (sizes or {}).get(match.n, 0)
+    if row > cta.n * cluster.n:
         blocks = f", and clusters of {cluster.n} along n" if cluster.n > 1 else ""
         raise ScheduleError(
-            f"rows of {match.n} elements in tiles of {cta.n} columns{blocks}",
+            f"rows of {row} elements in tiles of {cta.n} columns{blocks}",
             where=where,
             why=why if cluster.n == 1 else "the blocks of a cluster fold rows that they have whole",
-            nearest=_wider(schedule, match.n),
+            nearest=_wider(schedule, row),
         )
 
 
 def _wider(schedule: Schedule, row: int) -> str:
     """What to change so that a row is covered."""
-    cluster = covering_cluster(schedule, row)
-    beside = f"cluster.n = {cluster.n}, or " if cluster is not None else ""
-    return f'Use {beside}tile.cta.n = {-(-row // 8) * 8}, or epilogue.rows = "after"'
+    tile, own = schedule.tile, schedule.cluster
+    ways, cluster = [], covering_cluster(schedule, row)
+    if cluster is not None:
+        fewer = f" with cluster.m = {cluster.m}" if cluster.m != own.m else ""
+        ways.append(f"cluster.n = {cluster.n}{fewer}")
+    # Of warps and consumers beside each other there are more; one that has all columns gets more.
+    alone = tile.warp.n == tile.cta.n
+    step = _GROUP if alone else tile.warp.n
+    columns = -(-row // step) * step
+    if columns <= box_rows_most() and own.n == 1:
+        ways.append(f"tile.cta.n = {columns}" + (f" and tile.warp.n = {columns}" if alone else ""))
+    return "Use " + ", or ".join([*ways, 'epilogue.rows = "after"'])
 
 
 def covering_cluster(schedule: Schedule, row: int) -> Cluster | None:

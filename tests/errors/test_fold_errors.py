@@ -25,7 +25,7 @@ from polygen.frontend.program import Tensor
 from polygen.hardware.device import device
 from polygen.poly.folds import split_folds
 from polygen.schedule.load import shipped
-from polygen.schedule.model import CtaTile, Epilogue, Launches, Tile, WarpTile
+from polygen.schedule.model import Cluster, CtaTile, Epilogue, Launches, Tile, WarpTile
 from polygen.tune.tuner import describe
 
 X, W = Tensor("x", BF16, ("M", "K")), Tensor("w", BF16, ("N", "K"))
@@ -124,7 +124,12 @@ NOT_COVERING = [
         "epilogue.through = 'smem'",
         'Use epilogue.through = "registers"',
     ),
-    (COVERING, {"N": 100}, "rows of 100 elements in tiles of 96 columns", "Use tile.cta.n = 104"),
+    (
+        COVERING,
+        {"N": 100},
+        "rows of 100 elements in tiles of 96 columns",
+        'Use tile.cta.n = 104 and tile.warp.n = 104, or epilogue.rows = "after"',
+    ),
     (
         replace(roles("one", cluster=(1, 1, 2), through="registers"), epilogue=TILE),
         {},
@@ -141,26 +146,40 @@ NOT_COVERING = [
         BESIDE,
         {"N": 200},
         "rows of 200 elements in tiles of 64 columns, and clusters of 2 along n",
-        'Use cluster.n = 4, or tile.cta.n = 200, or epilogue.rows = "after"',
+        'Use cluster.n = 4, or epilogue.rows = "after"',
     ),
     (
         BESIDE,
         {"N": 520},
         "rows of 520 elements in tiles of 64 columns, and clusters of 2 along n",
-        'Use tile.cta.n = 520, or epilogue.rows = "after"',
+        'Use epilogue.rows = "after"',
     ),
 ]
 
 
-@pytest.mark.parametrize(("schedule", "static", "what", "nearest"), NOT_COVERING)
-def test_tiles_that_do_not_cover_rows(schedule, static, what, nearest):
-    function = pg.fuse(lambda x, w: pg.softmax(x @ w.T))
+def in_rows(schedule, sizes, static=()):
     arch = "sm_90a" if schedule.specialised else "sm_80"
-    with pytest.raises(ScheduleError) as error:
-        function.compile(
-            "bf16[M,K]", "bf16[N,K]", arch=arch, schedule=schedule, sizes=static, static=[*static]
-        )
-    assert what in str(error.value) and nearest in str(error.value)
+    return pg.fuse(lambda x, w: pg.softmax(x @ w.T)).compile(
+        "bf16[M,K]", "bf16[N,K]", arch=arch, schedule=schedule, sizes=sizes, static=static
+    )
+
+
+@pytest.mark.parametrize(("schedule", "sizes", "what", "nearest"), NOT_COVERING)
+def test_tiles_that_do_not_cover_rows(schedule, sizes, what, nearest):
+    """Of sizes that a kernel is made for, whether they are constants of it or not."""
+    for static in ([*sizes], []):
+        with pytest.raises(ScheduleError) as error:
+            in_rows(schedule, sizes, static)
+        assert what in str(error.value) and nearest in str(error.value)
+
+
+def test_what_is_said_to_cover_rows_does():
+    wide = Tile(CtaTile(32, 104, 32), WarpTile(16, 104))
+    for schedule, columns in (
+        (replace(COVERING, tile=wide), 100),
+        (replace(BESIDE, cluster=Cluster(1, 4)), 200),
+    ):
+        assert in_rows(schedule, {"N": columns}).passes
 
 
 def test_columns_are_no_rows_of_tiles():
