@@ -84,30 +84,42 @@ class Operands:
         for array in (*self.outs, *self.scratches):
             array.fill_(float("nan"))
 
-    def exact(self, gentle: bool) -> Any:
-        """The result in float64, or a tuple of them."""
+    def exact(self, gentle: bool, sizes: bool = False) -> Any:
+        """The result in float64, or a tuple of them.
+
+        Args:
+            gentle: of `gentle` operands.
+            sizes: with what is summed up last without its sign: how large the terms are.
+        """
         operands = self.gentle if gentle else self.timed
-        function = torch_function(self.row.operation)
-        return function(*(operands[name].double() for name in self.row.operation.names))
+        operation = self.row.operation
+        wide = {name: operands[name].double() for name in operation.names}
+        if sizes and operation.summed:
+            wide[operation.summed] = wide[operation.summed].abs()
+        return torch_function(operation)(*wide.values())
 
 
-def errors(y: Any, exact: Any) -> Errors:
+def errors(y: Any, exact: Any, terms: Any = None) -> Errors:
     """Relative Frobenius error, and the largest |y - exact| / (|exact| + rms(exact)).
 
-    Of several results the larger of each; NaN is larger than any number.
+    Of several results the larger of each; NaN is larger than any number. Where a result sums up
+    what was rounded before, as attention does, `terms` is the sum of its terms without signs, and
+    the largest error is a part of that: elements near zero may have large terms.
     """
     if isinstance(exact, tuple):
         return functools.reduce(larger, [errors(a, b) for a, b in zip(y, exact, strict=True)])
     y, exact = y.flatten(0, -2), exact.flatten(0, -2)  # batches below one another
+    terms = None if terms is None else terms.flatten(0, -2)
     norm = exact.norm()
     typical = norm / exact.numel() ** 0.5
     square, largest = torch.zeros((), dtype=torch.float64, device=exact.device), []
     rows = max(1, _LARGEST_IN_ONE_PIECE // exact.shape[1])
     for start in range(0, exact.shape[0], rows):
-        wanted = exact[start : start + rows]
-        difference = y[start : start + rows].double() - wanted
+        part = slice(start, start + rows)
+        difference = y[part].double() - exact[part]
         square += difference.square().sum()
-        largest.append((difference.abs() / (wanted.abs() + typical)).max())
+        scale = exact[part].abs() + typical if terms is None else terms[part]
+        largest.append((difference.abs() / scale).max())
     return float(square.sqrt() / norm), float(torch.stack(largest).max())
 
 
@@ -190,6 +202,8 @@ class GpuWork:
         self._source, self._job, self._sampler = source, job, sampler
         self.row, self.operands = job.row, Operands(job.row)
         self._exact = self.operands.exact(gentle=False)
+        summed = job.row.operation.summed
+        self._terms = self.operands.exact(gentle=False, sizes=True) if summed else None
         self._kernel: Any = None
         self._facts: dict[str, dict[str, Any]] = {}
 
@@ -234,12 +248,12 @@ class GpuWork:
         """
         try:
             self.operands.poison()
-            found = errors(call(), self._exact)
+            found = errors(call(), self._exact, self._terms)
             if name == POLYGEN:
                 self.operands.poison()
                 self._polygen(gentle=True)
-                gentle = errors(self.operands.out, self.operands.exact(gentle=True))
-                found = larger(found, gentle)
+                gentle = self.operands.exact(gentle=True)
+                found = larger(found, errors(self.operands.out, gentle, self._terms))
         except Exception as error:
             alive(error)
             raise
@@ -255,7 +269,7 @@ class GpuWork:
 
     def left(self) -> Errors:
         """Errors of polygen's output as it is."""
-        return errors(self.operands.out, self._exact)
+        return errors(self.operands.out, self._exact, self._terms)
 
     def note(self, name: str, **facts: Any) -> None:
         """Keep something about a contender for the record."""

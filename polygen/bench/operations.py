@@ -95,6 +95,15 @@ class Operation:
         found = chains(self)
         return len(found) == 1 and not found[0].steps
 
+    @property
+    def summed(self) -> str | None:
+        """The operand whose rows the result sums up with weights, where that is what it is."""
+        root = ast.parse(self.expression, mode="eval").body
+        if self.inner is None or not isinstance(root, ast.BinOp):
+            return None
+        last = isinstance(root.op, ast.MatMult) and isinstance(root.right, ast.Name)
+        return ast.unparse(root.right) if last else None
+
     def multiplied(self, found: Chain) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The dims of a product's operands, transposed where they are, as ``@`` takes them."""
         dims = dict(self.operands)

@@ -35,7 +35,8 @@ GRAPH_BELOW = 60.0  # microseconds
 LIMITS = {"about": 120.0, "data": 60.0, "polygen": 30.0, "peer": 40.0}
 LIMITS |= {"inductor": 150.0, "inductor_joined": 150.0, "time": 90.0}
 
-# Largest relative Frobenius error, and largest |y - exact| / (|exact| + rms(exact)) of an element.
+# Largest relative Frobenius error, and largest |y - exact| / (|exact| + rms(exact)) of an element;
+# of sums of rounded terms, as of attention, the latter is |y - exact| over the sum of |terms|.
 BOUNDS = {
     ("bf16", "f32"): (5e-3, 2.0**-7),
     ("f16", "f32"): (1e-3, 2.0**-9),

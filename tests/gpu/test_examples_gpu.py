@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(
     path.stem
     for path in (ROOT / "examples").glob("*.py")
-    if path.stem != "gallery" and not path.stem.startswith("torch")
+    if path.stem not in ("gallery", "several_gpus") and not path.stem.startswith("torch")
 )
 
 

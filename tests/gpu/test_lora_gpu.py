@@ -49,6 +49,6 @@ def test_a_compiled_layer_is_one_kernel() -> None:
     with torch.no_grad():
         explanation = pgt.explain(layer, *operands, options={"take": "legal"})
         assert len(explanation.taken) == 1
-        found = torch.compile(layer, backend="polygen", options={"take": "legal"})(*operands)
+        found = torch.compile(layer, backend=pgt.polygen, options={"take": "legal"})(*operands)
         wanted = layer(*(one.double() for one in operands))
     torch.testing.assert_close(found.double(), wanted, rtol=2e-2, atol=2e-2)

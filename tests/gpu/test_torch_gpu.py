@@ -447,7 +447,7 @@ def test_what_no_kernel_takes_is_refused():
     x, w, b = whole(8, 16), whole(8, 16), whole(8)
     with pytest.raises(pg.PolygenError, match="host memory"):
         layer(x, w.cpu(), b)
-    with pytest.raises(pg.PolygenError, match=r"w: the tensor is float64"):
+    with pytest.raises(pg.PolygenError, match=r"x is bf16, w.T is f64"):
         layer(x, w.double(), b)
     with pytest.raises(pg.PolygenError, match=r"w: the tensor is complex64"):
         layer(x, w.to(torch.complex64), b)

@@ -31,7 +31,7 @@ from polygen.machine import Launch, run
 
 MMA = (
     "exact", "tf32_ignores_low_bits", "quad_pairs", "ldmatrix_and_stmatrix", "random_floats",
-    "tf32_operands", "rounding_to_tf32", "narrow_integers", "quad_pairs_of_floats",
+    "tf32_operands", "rounding_to_tf32", "narrow_integers", "quad_pairs_of_floats", "doubles",
 )  # fmt: skip
 WGMMA = (
     "widths", "types_and_swizzles", "majors", "a_from_registers", "signs_and_scale",

@@ -333,7 +333,7 @@ def test_ldmatrix_and_stmatrix(compile_ptx, count, trans):
 
 
 @pytest.mark.parametrize(
-    ("shape", "arch"),
+    "shape, arch",
     [((8, 4), "sm_80"), ((16, 4), "sm_90"), ((16, 8), "sm_90"), ((16, 16), "sm_90")],
 )
 def test_doubles(compile_ptx, shape, arch):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from polygen.bench.operations import operations
 from polygen.bench.peers.cublaslt import through_torch
 from polygen.bench.peers.eager import Eager
 from polygen.bench.peers.joined import EagerJoined, function_of
@@ -100,6 +101,18 @@ def test_pytorch_s_compiler_has_one_graph_of_the_whole(row):
         (nodes,) = graphs
         products = sum("matmul" in node for node in nodes)
         assert products == (1 if function.__name__ == "function" else len(row.products))
+
+
+def test_errors_of_attention_are_parts_of_what_it_sums_up():
+    held = gpu.Operands(Row("attention_causal", 8, 8, 16, batch=2), "cpu")
+    exact, terms = held.exact(gentle=False), held.exact(gentle=False, sizes=True)
+    assert (terms >= exact.abs()).all() and (terms > exact.abs()).any()
+    torch.testing.assert_close(terms[:, 0], held.timed["v"][:, 0].double().abs())
+    off = exact.clone()
+    off[1, 3, 5] += terms[1, 3, 5] / 4
+    assert gpu.errors(off, exact, terms)[1] == pytest.approx(0.25)
+    others = [one for one in operations().values() if not one.inner]
+    assert others and not any(one.summed for one in others)
 
 
 def test_errors_of_several_results_are_the_larger_and_nan_is_seen():
