@@ -24,6 +24,7 @@ from polygen.lower.follow_work import (
     Settle,
     StoreResults,
     Walk,
+    width,
 )
 from polygen.lower.launch import Following, Parts, Results
 from polygen.lower.plan import GroupPlan, KernelPlan, Leaf, Place, Work
@@ -132,6 +133,7 @@ class _Group:
         if group.rows:
             names = group.rows
             self.rows = next(r for r in split.rows if tuple(s.name for s in r.statements) == names)
+        self.wide = self._wide(plan, split) if self.rows else 1
         self.statements = [s for s in split.after if s.name in group.after]
         made = {one.value: one for one in plan.epilogue.folds}
         self.parts: dict[object, list[tuple[Held, Parts]]] = {}
@@ -140,6 +142,19 @@ class _Group:
             found = self.parts.setdefault(one.parts.counts, [])
             found.append((Held(fold, one.monoid), one.parts))
         self.later = _levels(self.rows) if self.rows else ()
+
+    def _wide(self, plan: KernelPlan, split: Split) -> int:
+        """How many elements of a row a lane has beside each other."""
+        rows, tensors = self.rows, plan.program.tensors
+        assert rows is not None
+        read = {access.name for one in rows.statements for access in one.reads}
+        held = [(one.tensor, one.index) for one in split.kept if one.value in read]
+        held += [
+            (tensors[one.write.name], one.write.index)
+            for one in rows.statements
+            if one.write.name in rows.outputs
+        ]
+        return width(rows, held)
 
     def shape(self, warps: int, lanes: int) -> FollowShape:
         """What a block does."""
@@ -152,6 +167,7 @@ class _Group:
             rows=self.rows is not None,
             written=self.rows is not None and bool(self.rows.outputs),
             stored=bool(self.group.outputs),
+            wide=self.wide,
         )
 
     def leaves(self, warps: int) -> list[Leaf]:
@@ -169,7 +185,7 @@ class _Group:
             add(f"begin_{level}", "begin_folds", (), meet)
             if level:
                 assert self.rows is not None
-                walk = Walk(self.rows, self.later[level - 1], known, level)
+                walk = Walk(self.rows, self.later[level - 1], known, level, self.wide)
                 add(f"walk_{level}", "walk_row", (ELEMENT,), walk)
             else:
                 for number, same in enumerate(self.parts.values()):
@@ -182,7 +198,8 @@ class _Group:
             known = (*known, *(name for name, _ in settle.lasting))
         assert not self.statements
         if self.rows is not None and self.rows.outputs:
-            add("elements", "walk_row", (ELEMENT,), Walk(self.rows, (), known, 0))
+            walk = Walk(self.rows, (), known, 0, self.wide)
+            add("elements", "walk_row", (ELEMENT,), walk)
         if self.group.outputs:
             stores = StoreResults(self.group.outputs, self.group.extents, self.shared)
             add("store", "store_results", (), stores)

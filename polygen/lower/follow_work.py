@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from polygen.frontend.monoids import MONOIDS
-from polygen.frontend.program import Dim, Fold, Pointwise
+from polygen.frontend.program import Dim, Fold, Index, Pointwise, Tensor
 from polygen.lower.launch import Parts
 from polygen.lower.scan_work import PartStore, Scan
-from polygen.poly.whole_rows import Rows
+from polygen.poly.whole_rows import Rows, iterator
+
+MOST = 16  # bytes of the widest access of a lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +104,54 @@ class Walk:
         folds: whose terms are made; none: the row's outputs are written.
         known: results, and what comes of them.
         number: of the walk, which tells its variables from others'.
+        wide: elements that a lane has beside each other.
     """
 
     rows: Rows
     folds: tuple[Fold, ...]
     known: tuple[str, ...]
     number: int
+    wide: int = 1
+
+    def together(self, tensor: Tensor, index: Sequence[Index]) -> bool:
+        """Whether the elements that a lane has lie beside each other in an array, in one word."""
+        return self.wide > 1 and lies_beside(self.rows, tensor, index, self.wide)
+
+
+def lies_beside(rows: Rows, tensor: Tensor, index: Sequence[Index], wide: int) -> bool:
+    """Whether so many elements of a row, from a multiple of them on, are an aligned word.
+
+    Args:
+        rows: the row.
+        tensor: the array.
+        index: of an element of the row.
+        wide: how many.
+    """
+    if len(rows.inner) != 1 or tensor.contiguous_axis is None:
+        return False
+    along = iterator(rows.inner[0])
+    own = [at for at, one in enumerate(index) if not isinstance(one, int) and along in str(one)]
+    word = wide * tensor.dtype.bytes
+    return (
+        own == [tensor.contiguous_axis]
+        and index[own[0]] == along
+        and word <= MOST
+        and tensor.alignment % word == 0
+    )
+
+
+def width(rows: Rows, arrays: Iterable[tuple[Tensor, Sequence[Index]]]) -> int:
+    """How many elements of a row a lane has beside each other.
+
+    As many as are a word in every matrix that is kept and written; 1 where they are none in one.
+
+    Args:
+        rows: the row.
+        arrays: the matrices, with the index of an element.
+    """
+    held = list(arrays)
+    widest = min((MOST // tensor.dtype.bytes for tensor, _ in held), default=1)
+    return widest if all(lies_beside(rows, *one, widest) for one in held) else 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,13 @@ from polygen.errors import VerifyError
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.emitted import Emitted
 from polygen.poly.follow_program import (
+    BESIDE,
     ELEMENTS,
     OWN,
     WARP,
     FollowShape,
     combining,
+    element_of,
     follow_program,
     parts_of,
     result_of,
@@ -140,6 +142,7 @@ def check_visits(shape: FollowShape, program: TileProgram) -> tuple[Proof, ...]:
         wanted = model.set(f"element[p] : 0 <= p < {ELEMENTS}")
         check_once(model.writes["element"].get("elements"), wanted, "elements")
     check_lanes(shape.lanes)
+    check_lanes(shape.lanes, element_of(shape.wide), shape.wide)
     return (
         Proof("every part is combined once, and every warp's result taken once", WHERE),
         Proof("every result is stored once, and every element of a row visited once", WHERE),
@@ -202,18 +205,18 @@ def check_results(each: int, formula: str = "") -> None:
 
 
 @lru_cache(maxsize=8)
-def check_lanes(lanes: int, formula: str = OWN) -> None:
+def check_lanes(lanes: int, formula: str = OWN, wide: int = 1) -> None:
     """The lanes of a warp visit what it does, each its own.
 
     Args:
         lanes: of a warp.
         formula: of what a lane visits.
+        wide: how many it has beside each other.
 
     Raises:
         VerifyError: two visit one.
     """
-    made = isl.Map(
-        f"{{ [first,lane] -> [first,p] : p = {formula.format('first')} and 0 <= lane < {lanes} }}"
-    )
+    own = f"p = {formula.format('first')} and 0 <= lane < {lanes} and 0 <= {BESIDE} < {wide}"
+    made = isl.Map(f"{{ [first,lane,{BESIDE}] -> [first,p] : {own} }}")
     if not made.is_injective():
         raise VerifyError(f"{formula}: two lanes visit one", where=WHERE)

@@ -17,8 +17,9 @@ those of the others of elements, which use results of the levels before.
     walk_1[warp,e]       the terms of level 1 of elements e .., combined into registers
     elements[warp,e]     what is computed of all results and of elements -> memory
 
-A warp visits as many parts or elements at a time as it has lanes, where they share the result:
-lane l the l-th behind the first (`OWN`). Nothing here waits: the barriers follow from the cells.
+A warp visits as many parts at a time as it has lanes, where they share the result: lane l the l-th
+behind the first (`OWN`). Of elements a lane has one, or `wide` of them beside each other, which it
+moves together (`element_of`). Nothing here waits: the barriers follow from the cells.
 """
 
 from __future__ import annotations
@@ -31,12 +32,25 @@ from polygen.poly.tile_tree import Node, loop, steps
 
 WARP, PART, ELEMENT, OTHER = "warp", "fold_q", "fold_e", "fold_w"  # agent and loops
 ELEMENTS = "fold_elements"  # how many elements a row has
+BESIDE = "fold_v"  # which of the elements that a lane has beside each other
 OWN = "{} + lane"  # what a lane visits of what its warp does: text of C and of isl
 
 
 def result_of(each: int) -> str:
     """Which result is a lane's, of so many that a block has: text of C and of isl."""
     return "fold_block" if each == 1 else f"fold_block * {each} + lane"
+
+
+def element_of(wide: int, beside: str = BESIDE) -> str:
+    """Which element is a lane's, of so many that it has beside each other: C and isl, as `OWN`.
+
+    Args:
+        wide: how many a lane has.
+        beside: the text of which of them; "": the first one.
+    """
+    if wide == 1:
+        return OWN
+    return f"{{}} + {wide} * lane" + (f" + {beside}" if beside else "")
 
 
 def combining(number: int) -> str:
@@ -62,6 +76,7 @@ class FollowShape:
         rows: whether elements of a block's row use its results.
         written: whether elements are written.
         stored: whether results are.
+        wide: elements of a row that a lane has beside each other.
     """
 
     parts: int
@@ -72,16 +87,12 @@ class FollowShape:
     rows: bool = False
     written: bool = False
     stored: bool = True
+    wide: int = 1
 
     @property
     def chunk(self) -> int:
-        """What a warp visits at a time."""
+        """Parts that a warp visits at a time."""
         return self.lanes if self.shared else 1
-
-    @property
-    def step(self) -> int:
-        """From what a warp visits to what it visits next."""
-        return self.chunk * self.warps
 
     @property
     def levels(self) -> int:
@@ -165,28 +176,32 @@ class _Writer:
         """The parts of a result, warp by warp in turns."""
         parts = f"part_{number}"
         self.buffers.append(Buffer(parts, "global"))
-        inside = f"0 <= {PART} < {parts_of(number)} and {self._turn(PART)}"
-        cells = self._cells(parts, PART, parts_of(number))
+        inside = f"0 <= {PART} < {parts_of(number)} and {self._turn(PART, self.shape.chunk)}"
+        own = f"p = {OWN.format(PART)} and 0 <= lane < {self.shape.lanes}"
+        cells = f"{parts}[p] : exists (lane : {own}) and p < {parts_of(number)}"
+        if self.shape.chunk == 1:
+            cells = f"{parts}[{PART}]"
         self.add(combining(number), (PART,), inside, (cells, held), (held,))
 
-    def _turn(self, first: str) -> str:
-        """Whose turn it is."""
-        own = WARP if self.shape.chunk == 1 else f"{self.shape.chunk}*{WARP}"
-        return f"{first} mod {self.shape.step} = {own}"
+    def _turn(self, first: str, chunk: int) -> str:
+        """Whose turn it is, where a warp visits so many at a time."""
+        own = WARP if chunk == 1 else f"{chunk}*{WARP}"
+        return f"{first} mod {chunk * self.shape.warps} = {own}"
 
     def visited(self, name: str) -> str:
         """The elements that a warp visits at a time, as cells."""
-        return self._cells(name, ELEMENT, ELEMENTS)
-
-    def _cells(self, name: str, first: str, count: str) -> str:
-        if self.shape.chunk == 1:
-            return f"{name}[{first}]"
-        own = f"p = {OWN.format(first)} and 0 <= lane < {self.shape.lanes}"
-        return f"{name}[p] : exists (lane : {own}) and p < {count}"
+        shape = self.shape
+        own = element_of(shape.wide).format(ELEMENT)
+        lanes, beside = f"0 <= lane < {shape.lanes}", f"0 <= {BESIDE} < {shape.wide}"
+        which = f"lane : p = {own} and {lanes}"
+        if shape.wide > 1:
+            which = f"lane, {BESIDE} : p = {own} and {lanes} and {beside}"
+        return f"{name}[p] : exists ({which}) and p < {ELEMENTS}"
 
     def walk(self, name: str, reads: tuple[str, ...], writes: tuple[str, ...]) -> None:
         """A walk over the elements of the row."""
-        inside = f"0 <= {ELEMENT} < {ELEMENTS} and {self._turn(ELEMENT)}"
+        turn = self._turn(ELEMENT, self.shape.chunk * self.shape.wide)
+        inside = f"0 <= {ELEMENT} < {ELEMENTS} and {turn}"
         self.add(name, (ELEMENT,), inside, reads, writes)
 
     def add(

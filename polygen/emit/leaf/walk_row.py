@@ -5,21 +5,24 @@ What a walk needs of the kernel's values is computed again, from what the kernel
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from polygen.emit.ctext import PointwiseWriter
 from polygen.emit.folds import appended, split_of, stored
 from polygen.emit.leaf.elements import epilogue_type
 from polygen.emit.leaf.finish_folds import arguments, computed, result_variable
 from polygen.emit.leaf.table import Text, block, leaf
+from polygen.emit.leaves import c_type
 from polygen.emit.names import c_name
 from polygen.emit.row_places import address, coordinates
-from polygen.frontend.program import Access, Fold, Pointwise
+from polygen.frontend.program import Access, Fold, Index, Pointwise, Tensor
 from polygen.lower.follow_work import Held, Walk, known
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.poly.follow_program import ELEMENT, ELEMENTS, OWN
+from polygen.poly.follow_program import BESIDE, ELEMENT, ELEMENTS, element_of
 from polygen.poly.pointwise import Compute
 from polygen.poly.whole_rows import Rows
 
-_OWN, _AT = "fold_own", "fold_at"
+_OWN, _AT, _WHOLE = "fold_own", "fold_at", "fold_whole"
 
 
 @leaf("walk_row", "threads", Walk, (ELEMENT,))
@@ -28,7 +31,8 @@ def _(plan: KernelPlan, one: Leaf, work: Walk) -> Text:
     what = f"terms of {', '.join(f.write.name for f in work.folds)}"
     if not work.folds:
         what = ", ".join(work.rows.outputs)
-    note = f"{one.statement}: {what}, one element for each lane, from {ELEMENT}"
+    each = "one element" if work.wide == 1 else f"{work.wide} elements"
+    note = f"{one.statement}: {what}, {each} for each lane, from {ELEMENT}"
     return Text(block(*lines), note, parameters=f"const long long {ELEMENT}")
 
 
@@ -41,11 +45,8 @@ def walk_lines(plan: KernelPlan, work: Walk) -> tuple[list[str], list[str]]:
     statements = _needed(rows, wanted, set(names))
     outputs = {} if folds else {name: result_variable(name) for name in rows.outputs}
     writer = PointwiseWriter(names, outputs, fast=False, prefix=f"w{work.number}_")
-    reads: dict[Access, str] = {}
-    # Lanes beyond the end compute the last element again: what they read is there.
+    words, reads = _Words(plan, work), dict[Access, str]()
     lines = [
-        f"const long long {_OWN} = {OWN.format(ELEMENT)};",
-        f"const long long {_AT} = min({_OWN}, {ELEMENTS} - 1);",
         *coordinates(_AT, [(at, rows.axes[at]) for at in rows.inner]),
         *(f"float {name};" for name in outputs.values()),
     ]
@@ -54,14 +55,16 @@ def walk_lines(plan: KernelPlan, work: Walk) -> tuple[list[str], list[str]]:
     for access in accesses:
         if access.name in keeps and access.name not in writer.names:
             kept = keeps[access.name]
-            value = f"from_{epilogue_type(kept.tensor)}(*({address(kept.tensor, kept.index)}))"
+            stored_there = words.read(kept.tensor, kept.index, access.name)
+            value = f"from_{epilogue_type(kept.tensor)}({stored_there})"
             lines.append(f"const float {access.name} = {value};")
             writer.names[access.name] = access.name
         elif access.name in tensors and access not in reads:
             tensor = tensors[access.name]
             reads[access] = f"read_{len(reads)}" if tensor.dims else c_name(tensor.name)
             if tensor.dims:
-                value = f"from_{epilogue_type(tensor)}(__ldg({address(tensor, access.index)}))"
+                stored_there = words.read(tensor, access.index, reads[access], constant=True)
+                value = f"from_{epilogue_type(tensor)}({stored_there})"
                 lines.append(f"const float {reads[access]} = {value};")
     for one in statements:
         writer.statement(computed(one, writer, reads))
@@ -72,11 +75,102 @@ def walk_lines(plan: KernelPlan, work: Walk) -> tuple[list[str], list[str]]:
         held = Held(fold.write.name, fold.function)
         ends.append(appended(fold.function, held.names, terms))
     for name, value in outputs.items():
-        tensor = tensors[name]
         index = next(s.write.index for s in statements if s.write.name == name)
-        ends.append(f"*({address(tensor, index)}) = {stored(tensor.dtype, value)};")
-    lines += [f"if ({_OWN} < {ELEMENTS}) {{", *(f"  {line}" for line in ends), "}"]
-    return lines, writer.helpers
+        ends.append(words.write(tensors[name], index, value))
+    helpers = writer.helpers if work.wide == 1 else ["word_of", *writer.helpers]
+    return words.around(lines, ends), helpers
+
+
+class _Words:
+    """Which elements are a lane's, and how they come and go: one by one, or as words.
+
+    Where a lane has several they are words of the arrays in which they lie beside each other, while
+    all of them are in the row. Those of the last word are moved one by one, and so are elements of
+    other arrays. Elements beyond the end are computed from the last one: what is read is there.
+    """
+
+    def __init__(self, plan: KernelPlan, work: Walk) -> None:
+        self.plan, self.work = plan, work
+        self.before: list[str] = []
+        self.behind: list[str] = []
+
+    def read(
+        self, tensor: Tensor, index: Sequence[Index], name: str, constant: bool = False
+    ) -> str:
+        """An element as it is stored.
+
+        Args:
+            tensor: the array.
+            index: of the element.
+            name: of a variable for what a lane has.
+            constant: whether nothing writes the array while the kernel runs.
+        """
+        place = address(tensor, index)
+        if not self.work.together(tensor, index):
+            return f"__ldg({place})" if constant else f"*({place})"
+        word = self._word(tensor, name)
+        self.before += self._moved(tensor, index, f"{word}.of", into=False, word=word)
+        return f"{word}.of[{BESIDE}]"
+
+    def write(self, tensor: Tensor, index: Sequence[Index], value: str) -> str:
+        """Store a value: the statement that does it, or puts it in a word."""
+        made = stored(tensor.dtype, value)
+        if not self.work.together(tensor, index):
+            return f"*({address(tensor, index)}) = {made};"
+        word = self._word(tensor, value)
+        self.behind += self._moved(tensor, index, f"{word}.of", into=True, word=word)
+        return f"{word}.of[{BESIDE}] = {made};"
+
+    def around(self, lines: list[str], ends: list[str]) -> list[str]:
+        """The lines of an element and what ends them, for all that a lane has."""
+        wide, own = self.work.wide, element_of(self.work.wide, "")
+        first = [f"const long long {_OWN} = {own.format(ELEMENT)};"]
+        if wide == 1:
+            last = f"const long long {_AT} = min({_OWN}, {ELEMENTS} - 1);"
+            return [*first, last, *lines, *_if(f"{_OWN} < {ELEMENTS}", ends)]
+        whole = f"const bool {_WHOLE} = {_OWN} + {wide} <= {ELEMENTS};"
+        last = f"const long long {_AT} = min({_OWN} + {BESIDE}, {ELEMENTS} - 1);"
+        inside = _if(f"{_OWN} + {BESIDE} < {ELEMENTS}", ends)
+        return [
+            *first, whole, *self.before, *self._each([last, *lines, *inside]), *self.behind,
+        ]  # fmt: skip
+
+    def _word(self, tensor: Tensor, name: str) -> str:
+        """A variable for what a lane has of an array, declared."""
+        word = f"{name}_word"
+        self.before.append(f"WordOf<{c_type(tensor.dtype)}, {self.work.wide}> {word};")
+        return word
+
+    def _moved(
+        self, tensor: Tensor, index: Sequence[Index], elements: str, *, into: bool, word: str
+    ) -> list[str]:
+        """A word from an array, or into it; one by one at the end of the row."""
+        kind = f"WordOf<{c_type(tensor.dtype)}, {self.work.wide}>"
+        place = address(tensor, index)
+        at_first = coordinates(_OWN, [(at, self.work.rows.axes[at]) for at in self.work.rows.inner])
+        there = f"*reinterpret_cast<{'' if into else 'const '}{kind}*>({place})"
+        one, many = f"*({place})", f"{elements}[{BESIDE}]"
+        each = [f"const long long {_AT} = min({_OWN} + {BESIDE}, {ELEMENTS} - 1);"]
+        each += coordinates(_AT, [(at, self.work.rows.axes[at]) for at in self.work.rows.inner])
+        if into:
+            each += _if(f"{_OWN} + {BESIDE} < {ELEMENTS}", [f"{one} = {many};"])
+        else:
+            each.append(f"{many} = {one};")
+        at_once = [*at_first, f"{there} = {word};" if into else f"{word} = {there};"]
+        return [*_if(_WHOLE, at_once)[:-1], "} else {", *_deeper(self._each(each)), "}"]
+
+    def _each(self, lines: list[str]) -> list[str]:
+        """Lines for each element that a lane has."""
+        head = f"for (int {BESIDE} = 0; {BESIDE} < {self.work.wide}; ++{BESIDE}) {{"
+        return ["#pragma unroll", head, *_deeper(lines), "}"]
+
+
+def _if(condition: str, lines: list[str]) -> list[str]:
+    return [f"if ({condition}) {{", *_deeper(lines), "}"]
+
+
+def _deeper(lines: list[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
 
 
 def _needed(rows: Rows, wanted: list[str], there: set[str]) -> list[Pointwise]:

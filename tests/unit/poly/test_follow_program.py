@@ -19,7 +19,7 @@ from polygen.poly.follow_map import (
     check_visits,
     map_follow,
 )
-from polygen.poly.follow_program import FollowShape, follow_program
+from polygen.poly.follow_program import FollowShape, element_of, follow_program
 from polygen.poly.place_trees import place_trees
 from polygen.poly.refine import refine
 from polygen.poly.tile_program import TileProgram
@@ -28,6 +28,7 @@ from polygen.poly.tile_tree import leaves, steps, without
 OWN = FollowShape(1, 0, 8, 32, shared=False)  # a result for every lane
 SHARED = FollowShape(2, 0, 8, 32, shared=True)  # one for a block, of two numbers of parts
 ROWS = FollowShape(1, 1, 8, 32, shared=True, rows=True, written=True)
+WIDE = replace(ROWS, wide=4)  # lanes have words of elements
 KEYS = KeysShape(4, 32, referenced=True, states=True)  # rows whose keys are in parts
 
 
@@ -99,6 +100,11 @@ BROKEN = {
         ROWS,
         text("fold_e < fold_elements; store", "fold_e < -32 + fold_elements; store"),
     ),
+    "the last word left out": (
+        WIDE,
+        text("fold_e < fold_elements; store", "fold_e < -4 + fold_elements; store"),
+    ),
+    "words of the warp before": (WIDE, text("(-128warp + fold_e)", "(128 - 128warp + fold_e)")),
     "elements before their results": (ROWS, moved("elements", "finish_1")),
     "terms before the results that they use": (ROWS, moved("walk_1", "finish_0")),
     "a part of the sums left out": (
@@ -144,6 +150,8 @@ def bounds(statement: str, old: str, new: str) -> Callable[[TileProgram], TilePr
         (ROWS, bounds("take_1", "1 = 1", "warp < 7"), r"take_1.*left out"),
         (ROWS, bounds("walk_1", "= 32*warp", "= 32*warp and fold_e > 0"), r"walk_1.*left out"),
         (OWN, bounds("store", "warp = 0", "warp <= 1"), "store visits something twice"),
+        (WIDE, bounds("elements", "mod 1024 = 128", "mod 512 = 128*(warp mod 4) + 0"), "twice"),
+        (WIDE, bounds("walk_1", "= 128*warp", "= 128*warp and fold_e > 0"), r"walk_1.*left out"),
     ],
 )
 def test_programs_that_leave_something_out_are_refused(
@@ -177,10 +185,13 @@ def test_formulas_of_lanes_are_proved() -> None:
     check_results(32)
     check_results(1)
     check_lanes(32)
+    check_lanes(32, element_of(4), 4)
     with pytest.raises(VerifyError, match="not every result once"):
         check_results(32, "fold_block * 31 + lane")
     with pytest.raises(VerifyError, match="two lanes visit one"):
         check_lanes(32, "{} + floor(lane/2)")
+    with pytest.raises(VerifyError, match="two lanes visit one"):
+        check_lanes(32, "{} + 2 * lane + fold_v", 4)
 
 
 def test_barriers_say_what_they_are_for() -> None:
