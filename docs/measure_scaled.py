@@ -2,6 +2,7 @@
 
     python docs/measure_scaled.py --simulate             # errors by NumPy, no GPU
     python docs/measure_scaled.py                        # on the GPU: errors, then times
+    python docs/measure_scaled.py --times                # times alone
     python docs/measure_scaled.py --shape 8192 8192 8192
 
 The simulation is of what a matrix unit of sm_90 is thought to do, not of what was measured: each
@@ -185,13 +186,15 @@ def main() -> None:
     """Simulate, or measure."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--simulate", action="store_true", help="errors by NumPy, without a GPU")
+    parser.add_argument("--times", action="store_true", help="times alone")
     parser.add_argument("--shape", type=int, nargs=3, default=(4096, 4096, 4096))
     parser.add_argument("--repeats", type=int, default=100)
     given = parser.parse_args()
     if given.simulate:
         simulate()
         return
-    errors()
+    if not given.times:
+        errors()
     times(*given.shape, given.repeats)
 
 
