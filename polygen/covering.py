@@ -1,7 +1,7 @@
 """The automatic choice among schedules that cover rows: elements use results of their own row.
 
-1. Where rows are no wider than a tile, it is taken: what the launch that follows would read and
-   write again stays in registers.
+1. Where rows are no wider than a tile, one is taken, or a cluster of narrower ones: what the launch
+   that follows would read and write again stays in registers.
 2. Where the blocks of a cluster cover them together, they keep in step, and a row takes all of
    them. So it is taken if it is predicted to take less than the kernel without, and the launch.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from polygen.analysis import in_tiles
 from polygen.errors import ScheduleError, UnsupportedProgram
@@ -20,7 +21,7 @@ from polygen.poly.folds import Split, split_folds
 from polygen.poly.match import Match
 from polygen.problems import TYPICAL_SIZE, problem_of
 from polygen.schedule.load import shipped
-from polygen.schedule.model import Schedule
+from polygen.schedule.model import ROW_WARPS, Schedule
 from polygen.schedule.problem import Fitted, Problem
 from polygen.tune.choose import choose
 from polygen.tune.cost import following, predict
@@ -43,8 +44,11 @@ def by_tiles(
     row = _row(matched, sizes)
     if program.invariant or not split_folds(program).rows or not 0 < row <= _widest(device):
         return None
-    found = _chosen(program, device, sizes, row, skip)
-    return (found[0], f"{found[1]}; its tiles cover rows of {row} elements") if found else None
+    found = _chosen(program, device, sizes, row, skip, clusters=device.has("cluster"))
+    if found is None:
+        return None
+    what = "clusters" if row > found[0].tile.cta.n else "tiles"
+    return found[0], f"{found[1]}; its {what} cover rows of {row} elements"
 
 
 def by_clusters(
@@ -85,6 +89,30 @@ def by_clusters(
         f"{origin}; its clusters cover rows of {row} elements: {time:.0f} us predicted, "
         f"{otherwise:.0f} with a launch for the rows"
     )
+
+
+def in_blocks(
+    schedule: Schedule, program: Program, device: Device, sizes: dict[str, int]
+) -> Schedule:
+    """The choice with as few warps to a row as fill the card, where a launch finishes rows.
+
+    Every warp of a block has a share of work that does not depend on how long rows are.
+
+    Args:
+        schedule: that was chosen.
+        program: what to compute.
+        device: the target.
+        sizes: of the symbolic dims.
+    """
+    if schedule.covers_rows or program.invariant:
+        return schedule
+    extents = [[one.axes[at] for at in one.own] for one in split_folds(program).rows]
+    if not extents or not all(isinstance(d, int) or d in sizes for own in extents for d in own):
+        return schedule
+    rows = min(math.prod(d if isinstance(d, int) else sizes[d] for d in own) for own in extents)
+    wanted = device.multiprocessors * device.warps_per_multiprocessor / 2
+    warps = next((one for one in ROW_WARPS if one * rows >= wanted), ROW_WARPS[-1])
+    return replace(schedule, epilogue=replace(schedule.epilogue, row_warps=warps))
 
 
 def _chosen(

@@ -19,7 +19,7 @@ from pathlib import Path
 from polygen import knobs
 from polygen.analysis import MOST_PROSPECTS, Prospect, all_analysed, in_tiles, prospect
 from polygen.chained import decide_chain, is_chain
-from polygen.covering import by_clusters, by_tiles
+from polygen.covering import by_clusters, by_tiles, in_blocks
 from polygen.errors import InvarianceError, ScheduleError, UnsupportedProgram
 from polygen.fit import fitting, instruction_for
 from polygen.fit_sections import check_operands, check_sections, fitting_all
@@ -140,6 +140,7 @@ def decide(
             wider = by_clusters(program, device, sizes, matched, skip, otherwise)
             decided, origin = wider or (decided, origin)
         decided, origin = _in_runs(decided, origin, behind.matched, problem, device, sizes)
+        decided = in_blocks(decided, program, device, sizes)
     prospect = in_tiles(program) if decided.covers_rows else behind
     as_run = prospect.under(decided)
     instruction = instruction_for(as_run.matched, device, decided)

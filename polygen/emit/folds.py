@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from polygen.emit.element_types import name_of
-from polygen.emit.functions import literal
+from polygen.emit.functions import FAST_BITS, is_relative, literal
 from polygen.emit.leaves import scaled, size_name
 from polygen.emit.names import c_name
 from polygen.frontend.dtypes import DType
 from polygen.frontend.monoids import MONOIDS
-from polygen.frontend.program import Dim, Tensor
+from polygen.frontend.program import Constant, Dim, Pointwise, Tensor
 from polygen.lower.launch import Count, Parts, stride_argument, workspace_argument
 from polygen.lower.plan import KernelPlan
 from polygen.lower.result_work import FoldPart
+from polygen.poly.elements import Compute
 from polygen.poly.folds import Split
 from polygen.poly.row_passes import split_for
 
@@ -95,6 +96,31 @@ def result_address(tensor: Tensor, extents: Sequence[Dim]) -> str:
         step = c_name(stride_argument(tensor, axis)) if axis != tensor.order[-1] else "1"
         terms.append(scaled(f"fold_at{at}", step))
     return " + ".join([c_name(tensor.name), *terms])
+
+
+def short_beside_folds(
+    plan: KernelPlan, statements: Iterable[Compute | Pointwise], folded: bool
+) -> bool:
+    """Whether pointwise code of a program with folds takes short forms.
+
+    It does where all results have 16 bits or fewer; terms of folds only where the errors of all
+    forms are parts of their values.
+
+    Args:
+        plan: the kernel.
+        statements: the code.
+        folded: whether it makes terms.
+    """
+    narrow = all(tensor.dtype.bits <= FAST_BITS for tensor in plan.program.outputs)
+    if not folded or not narrow:
+        return narrow
+    return all(is_relative(one.function, list(map(_written, one.args))) for one in statements)
+
+
+def _written(argument: object) -> str | float:
+    """An argument as forms of functions are asked for: a number, or some value."""
+    value = argument.value if isinstance(argument, Constant) else argument
+    return float(value) if isinstance(value, (int, float)) else "value"
 
 
 def stored(dtype: DType, value: str) -> str:

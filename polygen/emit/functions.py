@@ -46,6 +46,7 @@ class Emitted:
 
 
 _TINY = 2.0**-126  # below it the approximate instructions give zero
+_SMALL = 2.0**-15  # part of a term that a fold of short forms may be off by
 _LAST = 2.0**-149  # the spacing of the smallest numbers
 _EXP2, _RECIPROCAL = "approximate_exp2", "approximate_reciprocal"
 _LOG2, _QUOTIENT, _SQRT = "approximate_log2", "approximate_quotient", "approximate_sqrt"
@@ -335,6 +336,25 @@ def is_costly(name: str, arguments: Sequence[Any]) -> bool:
 
     expanded(name, list(arguments), note)
     return any((PRIMITIVES.get(p) or COMPOSITES[p]).fast for p in found)
+
+
+def is_relative(name: str, arguments: Sequence[Any]) -> bool:
+    """Whether the errors of a statement's short forms are parts of its value, and small ones.
+
+    Then a fold of such terms has errors that are parts of their sizes, however many there are.
+    """
+    if name == "cast":
+        return True
+    found: list[tuple[float, float]] = []
+
+    def note(primitive: str, *given: Any) -> str:
+        constant = given[-1] if given and not isinstance(given[-1], str) else None
+        entry = form(primitive, constant, True)
+        found.append(entry.fast_error if entry.fast else entry.error)
+        return primitive
+
+    expanded(name, list(arguments), note)
+    return all(least <= _TINY and part <= _SMALL for least, part in found)
 
 
 def expression(

@@ -87,7 +87,7 @@ def lower(
     if tree.match.groups is not None:
         raster += prove_row_groups(tiles.cta[0] * schedule.cluster.m)
     orders = tally_orders(leaf.work for leaf in inside.leaves if isinstance(leaf.work, Tally))
-    after = following(split, f"pg_{program.name}", out.folds)
+    after = following(split, f"pg_{program.name}", out.folds, schedule.epilogue.row_warps)
     return KernelPlan(
         entry=f"pg_{program.name}",
         program=program,

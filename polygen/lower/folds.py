@@ -22,6 +22,7 @@ import numpy as np
 from polygen.frontend.monoids import MONOIDS
 from polygen.frontend.program import Program
 from polygen.hardware.device import common_facts
+from polygen.lower.follow_work import row_width
 from polygen.lower.given import Given
 from polygen.lower.launch import Count, Following, KeptRows, Parts, Results
 from polygen.lower.plan import Leaf
@@ -32,7 +33,7 @@ from polygen.poly.pointwise import Folded
 from polygen.poly.row_passes import result_of
 from polygen.schedule.sums import FoldOrder
 
-_THREADS = 256  # of a block that combines parts
+_WARPS = 8  # of a block that combines parts
 _ACROSS_BLOCK = "lanes whose numbers differ by 1, 2, 4, 8, 16, then warps in their order"
 
 
@@ -117,8 +118,17 @@ def _warps(given: Given, dim: str) -> tuple[Count, str]:
     return Count(given.sizes[dim], tiles.cta[axis] * blocks, blocks * inside), text
 
 
-def following(split: Split, entry: str, parts: Sequence[FoldPart]) -> Following | None:
-    """The launch that makes results of parts; None without parts."""
+def following(
+    split: Split, entry: str, parts: Sequence[FoldPart], row_warps: int
+) -> Following | None:
+    """The launch that makes results of parts; None without parts.
+
+    Args:
+        split: the program.
+        entry: of the kernel.
+        parts: that it makes.
+        row_warps: of blocks, where all of them finish rows.
+    """
     if not parts:
         return None
     warp = common_facts()["warp_size"]
@@ -147,7 +157,7 @@ def following(split: Split, entry: str, parts: Sequence[FoldPart]) -> Following 
         groups[key] = group
     return Following(
         f"{entry}_folds",
-        _THREADS,
+        warp * (row_warps if all(group.rows for group in groups.values()) else _WARPS),
         warp,
         tuple(groups.values()),
         tuple(one.parts for one in parts),
@@ -176,7 +186,8 @@ def fold_orders(
     then = f"; those of {blocks} blocks in the order of their columns" if blocks > 1 else ""
     in_tile = {one.value: one for before in out.before for one in before.folds}
     lanes = {fold: group.lanes for group in after.groups for fold in group.folds} if after else {}
-    found = {one.value: _order(one, lanes[one.value]) for one in out.folds}
+    threads = after.threads if after else 0
+    found = {one.value: _order(one, lanes[one.value], threads) for one in out.folds}
     found |= beside
     for fold in program.folds:
         if result_of(fold.write.name) in in_tile:
@@ -189,18 +200,23 @@ def fold_orders(
                 fold.write.name, fold.function, "" if selects else order
             )
     for one in (fold for rows in split.rows for fold in rows.folds):
-        text = f"every {_THREADS}th element of a row, {_ACROSS_BLOCK}"
+        assert after is not None
+        rows = split.rows_of(one.write.name)
+        wide = row_width(rows, split, program) if rows else 1
+        what = f"word of {wide} elements" if wide > 1 else "element"
+        text = f"every {after.threads}th {what} of a row, {_ACROSS_BLOCK}"
         selects = MONOIDS[one.function].selects
         found[one.write.name] = FoldOrder(one.write.name, one.function, "" if selects else text)
     return tuple(found[fold.write.name] for fold in program.folds)
 
 
-def _order(part: FoldPart, shared_by: int = 0) -> FoldOrder:
+def _order(part: FoldPart, shared_by: int = 0, threads: int = 0) -> FoldOrder:
     """The order of a fold's terms.
 
     Args:
         part: what a warp makes of its own.
         shared_by: lanes that have one result of its group's; 0: a warp has whole rows of terms.
+        threads: of a block that combines parts.
     """
     if MONOIDS[part.monoid].selects:
         return FoldOrder(part.value, part.monoid)
@@ -210,7 +226,7 @@ def _order(part: FoldPart, shared_by: int = 0) -> FoldOrder:
     if not shared_by:
         return FoldOrder(part.value, part.monoid, own)
     # Of results that lanes have alone warps share the parts, of others all threads of a block.
-    shares = _THREADS // common_facts()["warp_size"] * shared_by
+    shares = threads // common_facts()["warp_size"] * shared_by
     then = "those sums in theirs" if shared_by == 1 else _ACROSS_BLOCK
     text = f"{own}; {part.parts.count_text} part(s), every {shares}th in the order of "
     text += f"their numbers, then {then}"

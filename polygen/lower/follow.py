@@ -24,7 +24,7 @@ from polygen.lower.follow_work import (
     Settle,
     StoreResults,
     Walk,
-    width,
+    row_width,
 )
 from polygen.lower.launch import Following, Parts, Results
 from polygen.lower.plan import GroupPlan, KernelPlan, Leaf, Place, Work
@@ -133,7 +133,7 @@ class _Group:
         if group.rows:
             names = group.rows
             self.rows = next(r for r in split.rows if tuple(s.name for s in r.statements) == names)
-        self.wide = self._wide(plan, split) if self.rows else 1
+        self.wide = row_width(self.rows, split, plan.program) if self.rows else 1
         self.statements = [s for s in split.after if s.name in group.after]
         made = {one.value: one for one in plan.epilogue.folds}
         self.parts: dict[object, list[tuple[Held, Parts]]] = {}
@@ -142,19 +142,6 @@ class _Group:
             found = self.parts.setdefault(one.parts.counts, [])
             found.append((Held(fold, one.monoid), one.parts))
         self.later = _levels(self.rows) if self.rows else ()
-
-    def _wide(self, plan: KernelPlan, split: Split) -> int:
-        """How many elements of a row a lane has beside each other."""
-        rows, tensors = self.rows, plan.program.tensors
-        assert rows is not None
-        read = {access.name for one in rows.statements for access in one.reads}
-        held = [(one.tensor, one.index) for one in split.kept if one.value in read]
-        held += [
-            (tensors[one.write.name], one.write.index)
-            for one in rows.statements
-            if one.write.name in rows.outputs
-        ]
-        return width(rows, held)
 
     def shape(self, warps: int, lanes: int) -> FollowShape:
         """What a block does."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polygen.frontend.monoids import MONOIDS
-from polygen.frontend.program import Dim, Fold, Index, Pointwise, Tensor
+from polygen.frontend.program import Dim, Fold, Index, Pointwise, Program, Tensor
 from polygen.lower.launch import Parts
 from polygen.lower.scan_work import PartStore, Scan
+from polygen.poly.folds import Split
 from polygen.poly.whole_rows import Rows, iterator
 
 MOST = 16  # bytes of the widest access of a lane
@@ -140,16 +141,24 @@ def lies_beside(rows: Rows, tensor: Tensor, index: Sequence[Index], wide: int) -
     )
 
 
-def width(rows: Rows, arrays: Iterable[tuple[Tensor, Sequence[Index]]]) -> int:
+def row_width(rows: Rows, split: Split, program: Program) -> int:
     """How many elements of a row a lane has beside each other.
 
     As many as are a word in every matrix that is kept and written; 1 where they are none in one.
 
     Args:
         rows: the row.
-        arrays: the matrices, with the index of an element.
+        split: the program, with what is kept for it.
+        program: all of it.
     """
-    held = list(arrays)
+    tensors = program.tensors
+    read = {access.name for one in rows.statements for access in one.reads}
+    held = [(one.tensor, one.index) for one in split.kept if one.value in read]
+    held += [
+        (tensors[one.write.name], one.write.index)
+        for one in rows.statements
+        if one.write.name in rows.outputs
+    ]
     widest = min((MOST // tensor.dtype.bytes for tensor, _ in held), default=1)
     return widest if all(lies_beside(rows, *one, widest) for one in held) else 1
 

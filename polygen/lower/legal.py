@@ -22,13 +22,13 @@ from polygen.poly.pointwise import Pointwork
 from polygen.poly.register_operands import tile_extents
 from polygen.poly.results import copies_staged
 from polygen.poly.tiling import tiling
-from polygen.schedule.model import Cluster, Schedule
+from polygen.schedule.model import ROW_WARPS, Cluster, Schedule
 
 _MOST_CONSUMERS = 3  # with the producer's, four warpgroups share the registers
 
 
 def check_launch(schedule: Schedule, device: Device) -> None:
-    """Refuse a dependent launch on a device without.
+    """Refuse a dependent launch on a device without, and blocks for rows that there are not.
 
     Raises:
         ScheduleError: with the field to change.
@@ -39,6 +39,14 @@ def check_launch(schedule: Schedule, device: Device) -> None:
             where=f"schedule {schedule.name}",
             why="its kernels cannot wait for the grids before them",
             nearest="Use launch.dependent = false, or a target from sm_90 on",
+        )
+    warps = schedule.epilogue.row_warps
+    if warps not in ROW_WARPS:
+        raise ScheduleError(
+            f"epilogue.row_warps = {warps}",
+            where=f"schedule {schedule.name}",
+            why=f"blocks that finish rows have {', '.join(map(str, ROW_WARPS))} warps",
+            nearest=f"Use {min(ROW_WARPS, key=lambda one: abs(one - warps))}",
         )
 
 

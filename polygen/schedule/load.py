@@ -65,7 +65,7 @@ _OMITTED: tuple[tuple[type, tuple[str, ...]], ...] = (
     (Roles, ("computes",)),
     (Tile, ("pixels", "part")),
     (Raster, ("run",)),
-    (Epilogue, ("rows",)),
+    (Epilogue, ("rows", "row_warps")),
     (Schedule, ("launch", "exchange", "functions")),
 )
 
@@ -115,8 +115,9 @@ def loads(text: str, where: str) -> Schedule:
 def dumps(schedule: Schedule) -> str:
     """The TOML text of a schedule, in the record's order; `loads` gives it back.
 
-    It has every field, but `launch`, `exchange`, `functions`, `epilogue.rows`, `roles.computes`,
-    `raster.run`, `tile.pixels` and `tile.part` only where they are not the default.
+    It has every field, but `launch`, `exchange`, `functions`, `epilogue.rows`,
+    `epilogue.row_warps`, `roles.computes`, `raster.run`, `tile.pixels` and `tile.part` only where
+    they are not the default.
     """
     table = converter().unstructure(schedule)
     text = tomli_w.dumps({"format": FORMAT, **table})

@@ -135,6 +135,9 @@ class SharedMemory:
     swizzle: str = "auto"  # "auto", "none" or a name of hardware/data/swizzles.toml
 
 
+ROW_WARPS = (1, 2, 4, 8)  # of a block that finishes a row
+
+
 @dataclass(frozen=True, slots=True)
 class Epilogue:
     """How results leave the registers."""
@@ -150,6 +153,8 @@ class Epilogue:
     # follows; "tile": in the kernel, whose tiles are as wide as rows, or those of the `cluster.n`
     # blocks of a cluster together
     rows: str = "after"
+    # of a block of that launch, which finishes a row: 1, 2, 4 or 8
+    row_warps: int = 8
 
 
 @dataclass(frozen=True, slots=True)

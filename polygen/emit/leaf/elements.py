@@ -11,7 +11,7 @@ from typing import Any
 
 from polygen.emit.ctext import pointwise
 from polygen.emit.element_types import name_of, type_records
-from polygen.emit.folds import appended, extent_text
+from polygen.emit.folds import appended, extent_text, short_beside_folds
 from polygen.emit.functions import FAST_BITS, literal
 from polygen.emit.leaf.table import Text, block, leaf
 from polygen.emit.leaves import coordinate, element_of, if_stored, position, real_type
@@ -91,7 +91,8 @@ def statements(plan: KernelPlan, e: Epilogue) -> tuple[list[str], tuple[str, ...
     read, written = _values(e)
     whole = [name for name, _ in e.sums] if plan.atom.c.dtype == S32 else []
     alone = not (e.folds or e.known)
-    fast = alone and all(w.tensor.dtype.bits <= FAST_BITS for w in e.writes)
+    narrow = all(w.tensor.dtype.bits <= FAST_BITS for w in e.writes)
+    fast = narrow and (alone or short_beside_folds(plan, e.statements, bool(e.folds)))
     read |= {name: f"(float)({extent_text(dims)})" for name, dims in e.sizes}
     return pointwise(e.statements, read, written, fast, whole, real_type(plan.atom.c.dtype))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from polygen.emit.ctext import PointwiseWriter
-from polygen.emit.folds import appended, split_of, stored
+from polygen.emit.folds import appended, short_beside_folds, split_of, stored
 from polygen.emit.leaf.elements import epilogue_type
 from polygen.emit.leaf.finish_folds import arguments, computed, result_variable
 from polygen.emit.leaf.table import Text, block, leaf
@@ -44,7 +44,8 @@ def walk_lines(plan: KernelPlan, work: Walk) -> tuple[list[str], list[str]]:
     wanted = [a.name for one in folds for a in one.reads] if folds else list(rows.outputs)
     statements = _needed(rows, wanted, set(names))
     outputs = {} if folds else {name: result_variable(name) for name in rows.outputs}
-    writer = PointwiseWriter(names, outputs, fast=False, prefix=f"w{work.number}_")
+    fast = short_beside_folds(plan, statements, bool(folds))
+    writer = PointwiseWriter(names, outputs, fast=fast, prefix=f"w{work.number}_")
     words, reads = _Words(plan, work), dict[Access, str]()
     lines = [
         *coordinates(_AT, [(at, rows.axes[at]) for at in rows.inner]),
