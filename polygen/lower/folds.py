@@ -204,7 +204,7 @@ def fold_orders(
         rows = split.rows_of(one.write.name)
         wide = row_width(rows, split, program) if rows else 1
         what = f"word of {wide} elements" if wide > 1 else "element"
-        text = f"every {after.threads}th {what} of a row, {_ACROSS_BLOCK}"
+        text = f"one {what} of a row in {after.threads}, {_ACROSS_BLOCK}"
         selects = MONOIDS[one.function].selects
         found[one.write.name] = FoldOrder(one.write.name, one.function, "" if selects else text)
     return tuple(found[fold.write.name] for fold in program.folds)

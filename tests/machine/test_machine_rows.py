@@ -18,7 +18,7 @@ import polygen as pg
 from polygen.cli.accuracy import expected
 from polygen.emit import following as emitted
 from polygen.emit.leaf import fold_parts
-from polygen.errors import IllegalSchedule, VerifyError
+from polygen.errors import IllegalSchedule, ScheduleError, VerifyError
 from polygen.frontend.evaluate import evaluate
 from polygen.kernel import Kernel
 from polygen.lower import folds as lowered
@@ -136,6 +136,45 @@ def test_ragged_sizes(sizes):
     """Rows of the workspace are longer than those of the matrix, one longer than a block."""
     kernel = made(two_levels, X_W, "sm_80", SMALL)
     right(kernel, dict(zip("MNK", sizes, strict=True)))
+
+
+@pytest.mark.parametrize("n", [4, 90, 131])
+def test_one_warp_to_a_row(n):
+    """Words of four elements, a part of one at the end; a row of the workspace is whole words."""
+    one = small(epilogue=replace(PAIRS, row_warps=1))
+    kernel = made(two_levels, X_W, "sm_80", one)
+    assert "4 elements for each lane" in kernel.source
+    right(kernel, {"M": 9, "N": n, "K": 24})
+
+
+def test_the_order_of_words_is_told():
+    one = small(epilogue=replace(PAIRS, row_warps=1))
+    function = pg.fuse(lambda x, w: pg.layer_norm(x @ w.T))
+    orders = [str(fold) for fold in function.compile(*X_W, arch="sm_80", schedule=one).sums.folds]
+    assert any("one word of 4 elements of a row in 32, lanes" in order for order in orders), orders
+
+
+def test_blocks_that_there_are_not_are_refused():
+    with pytest.raises(ScheduleError, match=r"epilogue.row_warps = 3.*Use [24]"):
+        two_levels.compile(*X_W, arch="sm_80", schedule=small(epilogue=replace(PAIRS, row_warps=3)))
+
+
+@pytest.mark.parametrize(("rows", "warps"), [(64, 8), (2048, 4), (4096, 2), (1 << 16, 1)])
+def test_as_few_warps_as_fill_the_card(rows, warps):
+    sizes = {"M": rows, "N": 4096, "K": 64}
+    assert two_levels.compile(*X_W, arch="sm_90a", sizes=sizes).schedule.epilogue.row_warps == warps
+
+
+def test_narrow_results_have_short_forms():
+    """Terms of sums where the errors are parts of them; results in any case."""
+    for dtype, call in (("bf16", "approximate_exp2"), ("f32", "expf")):
+        function = pg.fuse(lambda x, w: pg.softmax(x @ w.T))
+        for schedule in (SMALL, WHOLE):
+            made = function.compile(*X_W, arch="sm_80", schedule=schedule, out_dtype=dtype)
+            source = made.source
+            assert source.count(f"= {call}(") >= 2 and ("expf(" in source) == (call == "expf")
+    sines = pg.fuse(lambda x, w: np.sum(np.sin(x @ w.T), axis=1).astype("bf16"))
+    assert "sine(" in sines.compile(*X_W, arch="sm_80", schedule=SMALL).source
 
 
 def test_a_row_of_one_element_and_a_vector():
@@ -322,8 +361,8 @@ def test_a_level_left_out_is_refused(monkeypatch):
     """The launch that follows does not run what makes the second level."""
     plain = lowered.following
 
-    def fewer(program, entry, parts):
-        found = plain(program, entry, parts)
+    def fewer(program, entry, parts, warps):
+        found = plain(program, entry, parts, warps)
         return replace(found, groups=tuple(replace(g, rows=g.rows[1:]) for g in found.groups))
 
     monkeypatch.setattr("polygen.lower.build.following", fewer)
@@ -334,8 +373,8 @@ def test_a_level_left_out_is_refused(monkeypatch):
 def test_rows_that_nobody_keeps_are_refused(monkeypatch):
     plain = lowered.following
 
-    def fewer(program, entry, parts):
-        return replace(plain(program, entry, parts), kept=())
+    def fewer(program, entry, parts, warps):
+        return replace(plain(program, entry, parts, warps), kept=())
 
     monkeypatch.setattr("polygen.lower.build.following", fewer)
     with pytest.raises(VerifyError, match="are read"):
