@@ -68,11 +68,43 @@ def render(folder: Path = FOLDER / "results") -> str:
         made = record["runs"][-1]
         body = re.sub("^##", "###", report.page(record, shown), flags=re.MULTILINE)
         parts.append(f"## {made.get('gpu', {}).get('name', 'GPU')}, {made['date'][:10]}\n\n{body}")
+    parts.append(fused(folder))
     for path in sorted(folder.glob("*.json")):
         record = json.loads(path.read_text())
         if any("speedup" in row for row in record.get("rows", [])):  # of the earlier harness
             parts.append(f"{table(record)}\n\n{EARLIER}")
     return "\n\n".join(parts) + "\n"
+
+
+def fused(folder: Path = FOLDER / "results") -> str:
+    """Kernels that fuse more than pointwise work, as Markdown."""
+    record = json.loads((folder / "h200_fused.json").read_text())
+    versions = record["versions"]
+    lines = [
+        f"## Folds, norms, triangles, convolutions: {record['gpu']}, {record['date'][:10]}",
+        "",
+        f"By `docs/measure_fused.py`; driver {record['driver_version']}, CUDA {versions['cuda']}, "
+        f"PyTorch {versions['torch']}.",
+        f"{record['protocol']}. *eager* and *Inductor* are how many times as long as "
+        "polygen PyTorch takes as the case is written, and by its compiler; of convolutions eager "
+        "is cuDNN, channels last, with its fastest algorithm by measurement. *as fast* is the "
+        "fastest of polygen's other ways to finish rows, where they were measured, beside the one "
+        "that it chose.",
+        "",
+        "| case | µs | TFLOP/s | eager | Inductor | as fast | schedule |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, row in record["rows"].items():
+        if "failed" in row:
+            continue
+        us = row["us"]
+        own = us["polygen"]
+        ratios = [f"{us[n] / own:.2f}" if n in us else "" for n in ("eager", "inductor")]
+        ways = [time for n, time in us.items() if n not in ("polygen", "eager", "inductor")]
+        ratios.append(f"{min(ways) / own:.2f}" if ways else "")
+        cells = [f"`{name}`", f"{own:.1f}", f"{row['tflops']:.0f}", *ratios, row["schedule"]]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def table(record: dict[str, Any]) -> str:

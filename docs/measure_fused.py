@@ -38,7 +38,7 @@ TILES = (
     "cooperative_128x256x64", "pingpong_64x256x64", "pingpong_128x128x64", "pingpong_64x128x64",
 )  # fmt: skip
 PROTOCOL = (
-    "contenders in random order in one process, standard normal data, L2 flushed, medians in "
+    "Contenders in random order in one process, standard normal data, L2 flushed, medians in "
     "microseconds of CUDA events; operands bf16 where nothing else is said"
 )
 WIDTH = 3  # of windows
