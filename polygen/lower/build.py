@@ -102,6 +102,8 @@ def lower(
         match=tree.match,
         work=work,
         tile_program=tree.synchronised.program,
+        synchronised=tree.synchronised,
+        trees=tree.places,
         buffers=inside.buffers,
         leaves=inside.leaves,
         places=inside.places,

@@ -111,6 +111,8 @@ def lower_chain(
         match=matched.values,
         work=matched.after,
         tile_program=sync.program,
+        synchronised=sync,
+        trees=tree.places,
         buffers=buffers,
         leaves=leaves,
         places=_places(given, shape),

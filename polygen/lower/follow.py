@@ -30,6 +30,7 @@ from polygen.lower.launch import Following, Parts, Results
 from polygen.lower.plan import GroupPlan, KernelPlan, Leaf, Place, Work
 from polygen.lower.synchronise import placed
 from polygen.lower.verify import calls
+from polygen.lower.verify_follow import check_group
 from polygen.poly.ast import LoopAst
 from polygen.poly.folds import Split
 from polygen.poly.follow_map import FollowTree, map_follow
@@ -65,6 +66,7 @@ def follow(plan: KernelPlan, derived: Derive) -> KernelPlan:
     groups = tuple(_group(plan, after, group, derived) for group in after.groups)
     for group in groups:
         check_calls(plan, group)
+        check_group(plan, after, group)
     proofs = dict.fromkeys(proof for group in groups for proof in group.tree.proofs)
     return replace(plan, groups=groups, proofs=(*plan.proofs, *proofs))
 

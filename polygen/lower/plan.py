@@ -64,11 +64,13 @@ from polygen.lower.work import (
     Turn,
 )
 from polygen.poly.ast import Block, LoopAst, Marked
+from polygen.poly.derive_syncs import Synchronised
 from polygen.poly.follow_map import FollowTree
 from polygen.poly.frame import Frame
 from polygen.poly.key_tiles import KeyTiles
 from polygen.poly.legality import Proof
 from polygen.poly.match import Match
+from polygen.poly.place_trees import PlaceTree
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.tile_domain import TileDomain
 from polygen.poly.tile_program import TileProgram
@@ -290,6 +292,8 @@ class KernelPlan(Brief):
     match: Match
     work: Pointwork
     tile_program: TileProgram
+    synchronised: Synchronised  # with what synchronises it, as it was proved
+    trees: tuple[PlaceTree, ...]  # what every place runs, likewise
     buffers: tuple[Buffer, ...]
     leaves: tuple[Leaf, ...]
     places: tuple[Place, ...]

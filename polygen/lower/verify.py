@@ -10,7 +10,9 @@
    (`polygen.lower.verify_accesses`).
 6. Parts of folds are whole, written once, and all read (`polygen.lower.folds`); so are parts of the
    keys of a chain (`polygen.lower.key_parts`).
-7. Of a dependent launch, statements whose leaves touch global memory are those that wait.
+7. Agents, lanes and blocks have their own parts of a tile (`polygen.lower.verify_places`).
+8. What synchronises, and the loops, are those that were proved (`polygen.lower.verify_syncs`).
+9. Of a dependent launch, statements whose leaves touch global memory are those that wait.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polygen.errors import VerifyError
+from polygen.hardware.matrix_layout import MatrixLayout
 from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.fragments import Make
 from polygen.lower.key_parts import check_parts
@@ -29,6 +32,8 @@ from polygen.lower.tallies import check_tallies
 from polygen.lower.tally import Tally
 from polygen.lower.verify_accesses import check_accesses
 from polygen.lower.verify_folds import check_folds
+from polygen.lower.verify_places import check_places
+from polygen.lower.verify_syncs import check_syncs
 from polygen.lower.work import Copy, Fill, Locate, Move, Send
 from polygen.poly.ast import Block, Call, For, If, LoopAst, Marked
 from polygen.poly.tile_program import INSIDE
@@ -47,6 +52,8 @@ def verify(plan: KernelPlan) -> KernelPlan:
     _check_calls(plan)
     _check_bytes(plan)
     check_accesses(plan)
+    check_places(plan)
+    check_syncs(plan)
     if plan.epilogue.folds or plan.epilogue.before:
         plan = replace(plan, proofs=(*plan.proofs, *check_folds(plan)))
     parts = check_parts(plan)
@@ -100,6 +107,8 @@ def _check_buffers(plan: KernelPlan) -> None:
                 raise VerifyError(f"{buffer.name} is not made of whole chunks", where=plan.entry)
             if not rows.swizzle.fits(rows.row_bytes):
                 raise VerifyError(f"the swizzle of {buffer.name} leaves its rows", where=plan.entry)
+        if isinstance(buffer.layout, MatrixLayout) and buffer.layout.bytes > buffer.slot_bytes:
+            raise VerifyError(f"a tile is larger than the slots of {buffer.name}", where=plan.entry)
         end = max(end, buffer.end)
     if end > plan.launch.shared_bytes:
         raise VerifyError(

@@ -83,8 +83,10 @@ def check_accesses(plan: KernelPlan) -> None:
         elif isinstance(leaf.work, Lines):
             _check_lines(plan, leaf.work)
         elif isinstance(leaf.work, Store):
-            for _, boxes in leaf.work.panels:
+            for panel, boxes in leaf.work.panels:
                 _check_boxes(plan, boxes, leaf)
+                if boxes.count != panel.boxes or boxes.tensor != panel.tensor:
+                    raise VerifyError(f"{boxes.count} boxes of {panel.name}", where=plan.entry)
     check_boxes_of_pixels(plan)
     check_sums(plan)
     check_shares(plan)
@@ -197,6 +199,8 @@ def _check_passes(plan: KernelPlan, e: Epilogue) -> None:
 
 
 def _check_elements(plan: KernelPlan, e: Epilogue, work: Pointwork) -> None:
+    if e.statements != work.statements:
+        raise VerifyError(f"results are computed by {e.statements}", where=plan.entry)
     if e.coordinates != work.coordinates:
         found = ", ".join(f"{name} = {along}" for name, along in e.coordinates)
         raise VerifyError(f"coordinates are {found or 'left out'}", where=plan.entry)
@@ -205,6 +209,13 @@ def _check_elements(plan: KernelPlan, e: Epilogue, work: Pointwork) -> None:
         *zip(e.writes, work.writes, strict=True),
     ]
     for access, element in pairs:
+        # What a lane reads in shared memory it reads as one value, whatever the array's rows are.
+        kind = element.kind if isinstance(access, Write) or not access.shared else access.kind
+        if (access.name, access.tensor, access.kind) != (element.name, element.tensor, kind):
+            raise VerifyError(f"{access.name} is {access.kind}, and {element}", where=plan.entry)
+        most = max(element.alignment, element.tensor.dtype.bytes)
+        if access.kind == "vector" and most % access.width:
+            raise VerifyError(f"{access.name} by {access.width} bytes", where=plan.entry)
         said = tuple(rows_of(element, dim) for dim in "mn")
         if access.rows != said:
             does = "read" if isinstance(access, Read) else "stored"

@@ -13,7 +13,7 @@ from polygen.lower.rest_work import Convert
 from polygen.lower.result_work import Exchange, Finish, Folding, Lines, Meeting, Store, Warm
 from polygen.lower.scan_work import PartStore, RowStore
 from polygen.lower.tally import Tally
-from polygen.lower.work import Combine, Copy, Fill, Load, Move, Product, Send, Stream
+from polygen.lower.work import Clear, Combine, Copy, Fill, Load, Move, Product, Send, Stream
 
 
 def check_cells(plan: KernelPlan, leaf: Leaf) -> None:
@@ -38,6 +38,8 @@ def _buffers(leaf: Leaf) -> list[str] | None:
     if isinstance(work, Fill):
         rings = [source.copy.buffer for source in work.sources]
         return ["pieces"] if leaf.op == "get" else ["pieces", *rings]
+    if isinstance(work, Clear):
+        return list(work.totals)
     if isinstance(work, Copy):
         if leaf.op == "fetch_chunks":
             return [work.staging]

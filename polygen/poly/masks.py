@@ -5,14 +5,14 @@ quasi-affine forms of coordinates and whole numbers, joined by and, or, not, are
 else may be both, everywhere. So neither is ever less than what is.
 
 Coordinates are f32 numbers in the kernel, exact up to 2^24. A form has no more than `_MOST_TIMES`
-coordinates, those of its parts counted by their factors, and numbers up to `_LARGEST_NUMBER`: one
-that rounding could bring to the other side of zero then has two coordinates of 2^20, and no memory
-holds such a result.
+coordinates, those of its parts counted by their factors, and numbers up to `_LARGEST_NUMBER`; and
+no coordinate twice, on either side of a comparison, where it could cancel. One that rounding could
+bring to the other side of zero then has two coordinates of 2^20, and no memory holds such a result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from polygen.frontend.program import (
@@ -47,11 +47,13 @@ class Form:
         text: as isl reads it.
         times: how many coordinates are added up in it, by their factors.
         number: of what size the numbers in it are, all together.
+        iterators: whose they are.
     """
 
     text: str
     times: int = 0
     number: int = 0
+    iterators: frozenset[str] = frozenset()
 
     @property
     def small(self) -> Form | None:
@@ -64,7 +66,18 @@ class Form:
         part = f"({self.text})" if per == 1 else f"floor(({self.text})/{per})"
         size = abs(factor)
         text = f"({factor}*{part} + {offset})"
-        return Form(text, size * self.times, size * self.number + abs(offset)).small
+        number = size * self.number + abs(offset)
+        return Form(text, size * self.times, number, self.iterators).small
+
+
+def _all(forms: Iterable[Form]) -> frozenset[str]:
+    """Whose coordinates forms have."""
+    return frozenset(iterator for form in forms for iterator in form.iterators)
+
+
+def _apart(*forms: Form) -> bool:
+    """Whether none of them has a coordinate of another one."""
+    return len(_all(forms)) == sum(len(form.iterators) for form in forms)
 
 
 Names = Mapping[str, Form]  # of iterators: where they are
@@ -83,7 +96,7 @@ def placed(index: Index, names: Names) -> Form | None:
 
 def own_names(iterators: tuple[str, ...]) -> Names:
     """Iterators, each where it is."""
-    return {iterator: Form(iterator, 1) for iterator in iterators}
+    return {iterator: Form(iterator, 1, 0, frozenset((iterator,))) for iterator in iterators}
 
 
 class Masks:
@@ -116,7 +129,7 @@ class Masks:
         if function not in _COMPARED:
             return _ALWAYS, _ALWAYS
         left, right = (self._form(one, names) for one in args)
-        if left is None or right is None:
+        if left is None or right is None or not _apart(left, right):
             return _ALWAYS, _ALWAYS
         holds, fails = (f"({left.text}) {sign} ({right.text})" for sign in _COMPARED[function])
         return holds, fails
@@ -135,7 +148,7 @@ class Masks:
         writer, names = found
         forms = [self._form(one, names) for one in writer.args]
         known = [form for form in forms if form is not None]
-        if len(known) < len(forms):
+        if len(known) < len(forms) or not _apart(*known):
             return None
         if writer.function == "cast":
             return known[0] if writer.dtype.name in _KEEPS_WHOLE_NUMBERS else None
@@ -148,7 +161,8 @@ class Masks:
         if text is None:
             return None
         times, number = sum(form.times for form in known), sum(form.number for form in known)
-        return Form(f"({text.format(*(form.text for form in known))})", times, number).small
+        whole = f"({text.format(*(form.text for form in known))})"
+        return Form(whole, times, number, _all(known)).small
 
     def _behind(self, arg: Argument, names: Names) -> tuple[Pointwise, Names] | None:
         """The statement behind a value that is read, and where its iterators are then."""

@@ -118,6 +118,25 @@ def test_nothing_else_is_read(seed):
         assert ((a * rows + c * columns + number >= 0) | ~there).all()
 
 
+def test_coordinates_that_cancel_are_no_affine_form():
+    """In f32 they do not: rounding tells on rows that fit a memory."""
+    row = np.arange(2**21).astype("f4")
+    assert not (row * 9 - row * 8 >= row).all()
+
+    def cancelling(x, w):
+        v = x @ w
+        i, _ = pg.indices(v)
+        return pg.where(i * 9 - i * 8 >= i, 0.0, v)
+
+    def once(x, w):
+        v = x @ w
+        return pg.where(pg.indices(v)[0] * 9 >= 40, 0.0, v)
+
+    signature = ("bf16[M,K]", "bf16[K,N]")
+    assert needed(pg.fuse(cancelling).program(*signature)) == {}
+    assert needed(pg.fuse(once).program(*signature))
+
+
 @pytest.mark.slow
 def test_masks_at_random_leave_something_out():
     signature = ("bf16[M,K]", "bf16[K,N]", "f32[M,N]")

@@ -12,6 +12,8 @@ import polygen as pg
 from polygen.errors import VerifyError
 from polygen.kernel import Kernel
 from polygen.lower import follow
+from polygen.lower.plan import KernelPlan
+from polygen.lower.verify_follow import check_group
 from polygen.poly import follow_map
 from polygen.schedule.model import Epilogue
 
@@ -64,6 +66,57 @@ def test_calls_without_a_leaf_are_refused(kernel):
     with pytest.raises(VerifyError, match="take_0 with 1 arguments has no leaf"):
         few = tuple(leaf for leaf in group.leaves if leaf.statement != "take_0")
         follow.check_calls(plan, replace(group, leaves=few))
+
+
+def changed(statement, **changes):
+    """A leaf with other fields of its record."""
+
+    def change(group):
+        leaves = tuple(
+            replace(one, work=replace(one.work, **changes)) if one.statement == statement else one
+            for one in group.leaves
+        )
+        return replace(group, leaves=leaves)
+
+    return change
+
+
+MISTAKES = {
+    "results of other lanes": changed("store", shared=False),
+    "a result is not stored": changed("store", outputs=()),
+    "a fold is not begun": changed("begin_0", folds=()),
+    "warps are left out": changed("take_0", warps=7),
+    "lanes do not meet": changed("give_0", shared=False),
+    "parts of another count": changed("combine_0", count="fold_parts_1"),
+    "a fold is not combined": changed("combine_0", folds=()),
+    "statements over results are left out": changed("finish_0", statements=()),
+    "an output is not computed": changed("finish_1", outputs=("y0",)),
+    "terms of another level": changed("walk_1", number=2),
+    "a fold of elements is left out": changed("walk_1", folds=()),
+    "elements know other results": changed("elements", known=()),
+}
+
+
+@pytest.fixture(scope="module")
+def rows() -> KernelPlan:
+    """With results of rows, what is computed of them, and rows that use others of their own."""
+
+    def both(x, w):
+        v = x @ w.T
+        return pg.softmax(v), np.max(v, axis=1) + 1
+
+    return pg.fuse(both).compile(*X_W, arch="sm_80", schedule=PAIRS).passes.plan
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_leaves_that_do_something_else_are_refused(rows, name):
+    plan = rows
+    (group,) = plan.groups
+    other = MISTAKES[name](group)
+    assert other != group
+    check_group(plan, plan.following, group)
+    with pytest.raises(VerifyError):
+        check_group(plan, plan.following, other)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,135 @@
+"""Checks of the leaves of the launch that follows: they combine, compute and store what is said.
+
+1. The loops call what the proved tree has (`polygen.poly.read_loops`), and every call has a leaf.
+2. Every fold of a group is begun, combined of its own parts, given, taken and settled, in one
+   level; those of later levels are made in the walk of that level.
+3. Statements over results run once, in order, behind what they read; every output is stored.
+"""
+
+from __future__ import annotations
+
+from polygen.errors import VerifyError
+from polygen.frontend.program import Fold
+from polygen.lower.follow_work import CombineParts, Held, Meet, Settle, StoreResults, Walk
+from polygen.lower.launch import Following
+from polygen.lower.plan import GroupPlan, KernelPlan
+from polygen.poly.follow_program import combining, parts_of
+from polygen.poly.read_loops import check_loops
+from polygen.poly.row_passes import split_for
+
+
+def check_group(plan: KernelPlan, after: Following, group: GroupPlan) -> None:
+    """Check one group of results.
+
+    Args:
+        plan: the kernel.
+        after: the launch.
+        group: what its blocks do.
+
+    Raises:
+        VerifyError: with what is left out, or is another's.
+    """
+    check_loops(group.tree.place, group.place.loops)
+    if group.group.merged:
+        return
+    _Group(plan, after, group).check()
+
+
+class _Group:
+    """The leaves of one group."""
+
+    def __init__(self, plan: KernelPlan, after: Following, group: GroupPlan) -> None:
+        self.plan, self.after, self.group = plan, after, group.group
+        self.work = {leaf.statement: leaf.work for leaf in group.leaves}
+        self.shared = self.group.lanes > 1
+        self.warps = after.threads // after.lanes
+
+    def refuse(self, what: str) -> VerifyError:
+        """A mistake."""
+        return VerifyError(what, where=f"{self.plan.entry}, the launch that follows")
+
+    def check(self) -> None:
+        """All of it."""
+        kinds = (Meet, CombineParts, Settle, Walk, StoreResults)
+        left = {name for name, work in self.work.items() if isinstance(work, kinds)}
+        known: tuple[str, ...] = ()
+        ran: list[str] = []
+        outputs: list[str] = []
+        level, walked = 0, 0
+        while f"begin_{level}" in self.work:
+            folds = self.made(level, known, left) if level else self.combined(left)
+            walked += len(folds) if level else 0
+            for name in (f"begin_{level}", f"give_{level}", f"take_{level}"):
+                left.discard(name)
+                if self.work[name] != Meet(folds, self.warps, self.shared):
+                    raise self.refuse(f"{name} is of other folds, warps or lanes: {folds}")
+            settle = self.work[f"finish_{level}"]
+            left.discard(f"finish_{level}")
+            if not isinstance(settle, Settle) or (settle.folds, settle.known) != (folds, known):
+                raise self.refuse(f"finish_{level} is of other folds than {folds}")
+            there = {*known, *(one.value for one in folds)}
+            for one in settle.statements:
+                if not {access.name for access in one.reads} <= there:
+                    raise self.refuse(f"{one.name} reads what is not there yet")
+                there.add(one.write.name)
+                ran.append(one.name)
+            if not {name for name, _ in settle.lasting} | set(settle.outputs) <= there:
+                raise self.refuse(f"finish_{level} leaves what it has not")
+            outputs += settle.outputs
+            known = (*known, *(name for name, _ in settle.lasting))
+            level += 1
+        self.check_rows(walked, known, left)
+        if ran != list(self.group.after) or outputs != list(self.group.outputs):
+            raise self.refuse(f"{ran} run, and {outputs} are made")
+        wanted = StoreResults(self.group.outputs, self.group.extents, self.shared)
+        if self.group.outputs and self.work.get("store") != wanted:
+            raise self.refuse("other results are stored")
+        if left - {"store"}:
+            raise self.refuse(f"{sorted(left)} belong to no level")
+
+    def combined(self, left: set[str]) -> tuple[Held, ...]:
+        """The folds that are combined of parts, in the order of the leaves."""
+        monoids = {one.value: one.monoid for one in self.plan.epilogue.folds}
+        parts = {one.value: one for one in self.after.parts}
+        found: list[Held] = []
+        number = 0
+        while combining(number) in self.work:
+            work = self.work[combining(number)]
+            left.discard(combining(number))
+            if not isinstance(work, CombineParts):
+                raise self.refuse(f"{combining(number)} combines nothing")
+            counts = {own.counts for _, own in work.folds}
+            if (work.count, work.shared, len(counts)) != (parts_of(number), self.shared, 1):
+                raise self.refuse(f"{combining(number)} goes through {work.count} parts")
+            for held, own in work.folds:
+                if (held.monoid, own) != (monoids.get(held.value), parts.get(held.value)):
+                    raise self.refuse(f"{held.value} is combined of {own}")
+                found.append(held)
+            number += 1
+        if sorted(one.value for one in found) != sorted(self.group.folds):
+            raise self.refuse(f"{self.group.folds} are combined as {found}")
+        return tuple(found)
+
+    def made(self, level: int, known: tuple[str, ...], left: set[str]) -> tuple[Held, ...]:
+        """The folds that are made of elements in a walk."""
+        work = self.work.get(f"walk_{level}")
+        left.discard(f"walk_{level}")
+        if not isinstance(work, Walk) or (work.known, work.number) != (known, level):
+            raise self.refuse(f"walk_{level} knows other results than {known}")
+        return tuple(Held(one.write.name, one.function) for one in work.folds)
+
+    def check_rows(self, walked: int, known: tuple[str, ...], left: set[str]) -> None:
+        """Rows of elements: every fold of theirs is made in one walk, and elements are written."""
+        walks = [work for work in self.work.values() if isinstance(work, Walk)]
+        split = split_for(self.plan.program, in_tile=self.plan.schedule.covers_rows)
+        rows = [r for r in split.rows if tuple(s.name for s in r.statements) == self.group.rows]
+        if any(work.rows not in rows for work in walks) or bool(walks) != bool(self.group.rows):
+            raise self.refuse(f"rows of {self.group.rows} are walked through")
+        for one in rows if self.group.rows else []:
+            folds = [s.write.name for s in one.statements if isinstance(s, Fold)]
+            made = [f.write.name for work in walks for f in work.folds]
+            if sorted(folds) != sorted(made) or len(made) != walked:
+                raise self.refuse(f"folds {folds} of elements are made as {made}")
+            if one.outputs and self.work.get("elements") != Walk(one, (), known, 0):
+                raise self.refuse("other elements are written")
+            left.discard("elements")

@@ -1,0 +1,206 @@
+"""Checks where agents and lanes have their part of a tile, and blocks their tile.
+
+1. A product reads its agent's rows and columns of the rings, where the copies wrote them.
+2. The elements of a lane are those that the instruction's fragment gives it, of its agent's part of
+   the block's tile: so are the rows and columns at which results are made, and stored.
+3. Tiles are numbered as it was proved: groups and clusters are the schedule's.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from polygen.errors import VerifyError
+from polygen.hardware import formula
+from polygen.hardware.device import common_facts
+from polygen.hardware.matrix_layout import MatrixLayout, copied_to
+from polygen.hardware.swizzle import chunk_bytes
+from polygen.lower.formulas import units, value
+from polygen.lower.plan import KernelPlan
+from polygen.lower.result_work import Epilogue, Finish
+from polygen.lower.work import Copy, Load, Locate, Product
+from polygen.poly.by_warps import copy_parts
+from polygen.poly.register_operands import tile_extents
+
+
+def check_places(plan: KernelPlan) -> None:
+    """Check the parts of agents, lanes and blocks.
+
+    Raises:
+        VerifyError: with who has which part instead of its own.
+    """
+    for work in plan.of(Product):
+        if work.counter:  # from rings, by a warpgroup
+            _check_product(plan, work)
+    for leaf in plan.leaves:
+        if isinstance(leaf.work, Copy):
+            _check_copy(plan, leaf.work)
+        elif isinstance(leaf.work, Load):
+            _check_load(plan, leaf.work)
+    if not plan.schedule.by_lanes:
+        for one in (*plan.epilogue.before, plan.epilogue):
+            _check_lanes(plan, one)
+    for finish in plan.of(Finish):
+        _check_finish(plan, finish)
+    _check_numbers(plan)
+
+
+def _agents(plan: KernelPlan) -> Iterator[tuple[tuple[int, int], dict[str, int]]]:
+    """The part of a tile that an agent has along m and n, and the names that say so."""
+    counts = plan.tiles.warps
+    for own in itertools.product(range(counts[0]), range(counts[1])):
+        # Warpgroups share rows or columns, and one number tells them apart; those that take turns
+        # have whole tiles, whatever their number.
+        for group in (max(own),) if max(counts) > 1 else (0, 1):
+            yield own, {"group": group, "w_m": own[0], "w_n": own[1], "rank": 0}
+
+
+def _check_product(plan: KernelPlan, work: Product) -> None:
+    operands = dict(plan.match.operands)
+    scores = dict(plan.scores.operands) if plan.scores is not None else {}
+    whole = operands[work.operands[1]].whole if work.operands[1] in operands else 0
+    columns = plan.tiles.cta[2] if set(work.operands) <= set(scores) else whole
+    if work.columns not in (columns, 0) or (whole and not work.columns):
+        rest = plan.match.rest
+        if rest is None or work.columns != rest.padded:
+            raise VerifyError(f"products with {work.columns} columns", where=plan.entry)
+    for own, names in _agents(plan):
+        for axis in range(2):
+            if axis == 0 and work.fragment:
+                continue
+            layout = plan.buffer(work.buffers[axis]).matrix
+            first = own[axis] * plan.tiles.warp[axis]
+            if axis == 1 and work.columns:  # which every agent has all of
+                first = 0
+            found, wanted = value(f"0{work.parts[axis]}", names), _begins(plan, layout, first)
+            if found != wanted:
+                raise VerifyError(
+                    f"agent {own} multiplies from byte {found} of {work.buffers[axis]} on, where "
+                    f"its part begins at {wanted}",
+                    where=f"{plan.entry}: {work.parts[axis]}",
+                )
+
+
+def _begins(plan: KernelPlan, layout: MatrixLayout, first: int) -> int:
+    """The byte of an operand's tile where the copy engine writes one of its rows or columns."""
+    element = plan.match.operands[0][1].tensor.dtype.bytes
+    row, byte = (first, 0) if layout.major == "k" else (0, first * element)
+    return int(copied_to(layout, np.array([row]), np.array([byte]))[0])
+
+
+def _check_copy(plan: KernelPlan, of: Copy) -> None:
+    """A copy is of the tile that the block's operand has, in accesses that its rows allow."""
+    operand = plan.match.operand(of.operand)
+    size, unit = operand.tensor.dtype.bytes, plan.tile_program.statement(f"copy_{of.operand}").unit
+    made = (of.role, of.tile, of.tile_k, of.element_bytes, of.ragged)
+    wanted = (operand.role, *tile_extents(operand, plan.tiles), size, operand.ragged)
+    if made != wanted:
+        raise VerifyError(f"copy_{of.operand} is of {made} and not {wanted}", where=plan.entry)
+    fits = of.width in (size, min(chunk_bytes(), operand.alignment))
+    if not fits or of.asynchronous != (unit.name == "cp.async"):
+        raise VerifyError(f"copy_{of.operand} by {of.width} bytes, {unit.name}", where=plan.entry)
+    if of.parts != copy_parts(plan.tiles, plan.schedule):
+        raise VerifyError(f"copy_{of.operand} in {of.parts} parts", where=plan.entry)
+
+
+def _check_load(plan: KernelPlan, of: Load) -> None:
+    """Fragments are those of the warp's part of the tile, in the registers of their slots."""
+    operand, axis = plan.match.operand(of.operand), "mn".index(of.role)
+    dtype, tiles = operand.tensor.dtype, plan.tiles
+    rest = plan.atom.fragment("ab"[axis]).registers if plan.atom.pieces > 1 else 0
+    made = (of.role, of.tiles * of.load.subtiles, of.warp_tile, of.element_bytes, of.rest)
+    wanted = (operand.role, tiles.atoms[axis], tiles.warp[axis], dtype.bytes, rest)
+    if made != wanted or of.slots != plan.schedule.pipeline.fragments:
+        raise VerifyError(f"load_{of.operand} is of {made} and not {wanted}", where=plan.entry)
+    if of.round_to_tf32 != (dtype.name == "tf32" or plan.atom.pieces > 1):
+        raise VerifyError(f"load_{of.operand} rounds", where=plan.entry)
+
+
+def _check_lanes(plan: KernelPlan, one: Epilogue) -> None:
+    """Where the elements of every lane are."""
+    tiles, atom, facts = plan.tiles, plan.atom, common_facts()
+    table = atom.c.table[: facts["warp_size"]]
+    lane = np.arange(facts["warp_size"])
+    for axis, (base, text) in enumerate(
+        ((one.row_base, one.row_of_lane), (one.column_base, one.column_of_lane))
+    ):
+        offsets = np.array([offset[axis] for offset in one.element_offsets])
+        found = np.broadcast_to(formula.value(text, {"lane": lane}), lane.shape)[:, None] + offsets
+        if not np.array_equal(found, table[:, :, axis]):
+            raise VerifyError(f"lanes have their elements at {text}", where=plan.entry)
+        quarters = facts["warpgroup_warps"] if axis == 0 and atom.scope == "warpgroup" else 1
+        for (own, names), quarter in itertools.product(_agents(plan), range(quarters)):
+            for at in units(("b_m", "b_n")):
+                rows = quarter * (atom.m // quarters)
+                wanted = at[("b_m", "b_n")[axis]] * tiles.cta[axis]
+                wanted += own[axis] * tiles.warp[axis] + rows
+                given = value(base, names | at | {"quarter": rows})
+                if given != wanted:
+                    raise VerifyError(
+                        f"agent {own} finishes from {given} on, where its part begins at {wanted}",
+                        where=f"{plan.entry}: {base}",
+                    )
+
+
+def _check_finish(plan: KernelPlan, of: Finish) -> None:
+    """Where the rows and columns of panels are that a lane makes."""
+    tiles, atom, facts = plan.tiles, plan.atom, common_facts()
+    table = atom.c.table[: facts["warp_size"]]
+    panel = of.results[0]
+    shape = (panel.columns, tiles.columns // panel.columns, panel.columns // atom.n, atom.n)
+    if (of.columns, of.per_block, of.blocks, of.group_columns) != shape:
+        raise VerifyError(f"panels of {of.columns} columns, {of.per_block} of them beside each "
+                          f"other: {shape}", where=plan.entry)  # fmt: skip
+    for one in (*of.operands, *of.results):
+        if (one.rows, one.columns, one.element_bytes) != (
+            atom.m, panel.columns, one.tensor.dtype.bytes,
+        ):  # fmt: skip
+            raise VerifyError(f"{one.name}: {one.rows} x {one.columns} elements", where=plan.entry)
+    if of.half_rows != table[0, 2, 0] - table[0, 0, 0]:
+        raise VerifyError(f"a lane's rows are {of.half_rows} apart", where=plan.entry)
+    lane = np.arange(facts["warp_size"])
+    if not np.array_equal(formula.value(of.lane_column, {"lane": lane}), table[:, 0, 1]):
+        raise VerifyError(f"lanes have columns {of.lane_column}", where=plan.entry)
+    quarter = atom.m // facts["warpgroup_warps"]
+    for own, names in _agents(plan):
+        for at in units(("b_m", "b_n", "block", "quarter")):
+            at["quarter"] *= quarter
+            row = at["b_m"] * tiles.cta[0] + own[0] * tiles.warp[0] + at["block"] * atom.m
+            rows = row + at["quarter"] + table[:, 0, 0]
+            found = formula.value(of.first_row, names | at | {"lane": lane})
+            column = at["b_n"] * tiles.cta[1] + own[1] * tiles.warp[1]
+            if not np.array_equal(found, rows) or value(of.column, names | at) != column:
+                raise VerifyError(
+                    f"agent {own} makes panels of other rows or columns than its own",
+                    where=f"{plan.entry}: {of.first_row}, {of.column}",
+                )
+
+
+def _check_numbers(plan: KernelPlan) -> None:
+    """Work items are numbered along the dim, in the groups and by the clusters of the schedule."""
+    raster, cluster = plan.schedule.raster, plan.schedule.cluster
+    across = "n" if raster.along == "m" else "m"
+    for one in plan.of(Locate):
+        if plan.scores is not None:  # one block for tiles of rows
+            continue
+        said = (one.along, one.across, one.group, one.cluster)
+        if said != (raster.along, across, raster.group, (cluster.m, cluster.n)):
+            raise VerifyError(f"tiles are numbered {said}", where=plan.entry)
+    launch, counts = plan.launch, {"m": cluster.m, "n": cluster.n}
+    if plan.scores is None:
+        tiles = {"m": plan.match.box.along_m(plan.tiles.cta[0]),
+                 "n": plan.tiles.cta[1] * plan.tiles.run}  # fmt: skip
+        wanted = (
+            plan.match.extent(raster.along), plan.match.extent(across),
+            tiles[raster.along], tiles[across], raster.group,
+            (counts[raster.along], counts[across]), cluster.k, plan.schedule.launch.dependent,
+        )  # fmt: skip
+        made = (
+            launch.along, launch.across, launch.tile_along, launch.tile_across, launch.group,
+            launch.cluster, launch.split, launch.dependent,
+        )  # fmt: skip
+        if made != wanted:
+            raise VerifyError(f"the launch is {made} and not {wanted}", where=plan.entry)
