@@ -30,8 +30,9 @@ from polygen.lower.plan import GroupPlan, KernelPlan, Leaf, Place, Work
 from polygen.lower.synchronise import placed
 from polygen.lower.verify import calls
 from polygen.poly.ast import LoopAst
+from polygen.poly.block_tree import BlockTree
 from polygen.poly.folds import Split
-from polygen.poly.follow_map import FollowTree, map_follow
+from polygen.poly.follow_map import map_follow
 from polygen.poly.follow_program import (
     ELEMENT,
     OTHER,
@@ -104,7 +105,7 @@ def check_calls(plan: KernelPlan, group: GroupPlan) -> None:
 
 
 @lru_cache(maxsize=64)
-def _mapped(shape: FollowShape, derived: Derive) -> FollowTree:
+def _mapped(shape: FollowShape, derived: Derive) -> BlockTree:
     """Blocks of one shape have one tree, in whatever kernel: it is proved once in a process."""
     return map_follow(shape, derived)
 

@@ -64,7 +64,7 @@ from polygen.lower.work import (
     Turn,
 )
 from polygen.poly.ast import Block, LoopAst, Marked
-from polygen.poly.follow_map import FollowTree
+from polygen.poly.block_tree import BlockTree
 from polygen.poly.frame import Frame
 from polygen.poly.key_tiles import KeyTiles
 from polygen.poly.legality import Proof
@@ -242,7 +242,7 @@ class GroupPlan:
     """What a block of the launch that follows does for one group of results."""
 
     group: Results
-    tree: FollowTree
+    tree: BlockTree
     leaves: tuple[Leaf, ...]
     place: Place
     syncs: tuple[Placed, ...]

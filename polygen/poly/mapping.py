@@ -20,10 +20,10 @@ from polygen.brief import Brief
 from polygen.errors import VerifyError
 from polygen.hardware.atom import Atom
 from polygen.poly import ast
+from polygen.poly.block_tree import BlockTree
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.emitted import Emitted
 from polygen.poly.fills import ring_pieces
-from polygen.poly.follow_map import FollowTree
 from polygen.poly.fusion import Fusion
 from polygen.poly.kernel_parts import Epilogue, MainLoop, main_loop
 from polygen.poly.kernel_program import kernel_program
@@ -73,7 +73,7 @@ class ScheduleTree(Brief):
     sums: Sums  # in which order products add up
     domain: TileDomain | None = None  # the tiles that have products; None: all
     # What blocks of the launch that follows do, each with which results they make.
-    after: tuple[tuple[str, FollowTree], ...] = ()
+    after: tuple[tuple[str, BlockTree], ...] = ()
 
     def loops(self) -> ast.LoopAst:
         """The loops of the only place."""

@@ -12,7 +12,7 @@ import polygen as pg
 from polygen.errors import VerifyError
 from polygen.kernel import Kernel
 from polygen.lower import follow
-from polygen.poly import follow_map
+from polygen.poly import block_tree
 from polygen.schedule.model import Epilogue
 
 PAIRS = small(epilogue=Epilogue(through="registers"))
@@ -75,14 +75,14 @@ def test_calls_without_a_leaf_are_refused(kernel):
     ],
 )
 def test_no_kernel_is_made_of_a_broken_tree(monkeypatch, old, new, message):
-    plain = follow_map.place_trees
+    plain = block_tree.place_trees
 
     def broken(program, tree, leaves):
         (found,) = plain(program, tree, leaves)
         assert old in found.text
         return (replace(found, text=found.text.replace(old, new)),)
 
-    monkeypatch.setattr(follow_map, "place_trees", broken)
+    monkeypatch.setattr(block_tree, "place_trees", broken)
     follow.forget()
     rows = pg.fuse(lambda x, w: np.sum(x @ w.T, axis=1))
     with pytest.raises(VerifyError, match=message):
