@@ -337,6 +337,18 @@ class Nothing:
     """No more than the name of the leaf says."""
 
 
+@dataclass(frozen=True, slots=True)
+class Grids:
+    """A wait for the grids before.
+
+    Attributes:
+        pointers: parameters that hold addresses of what they may have written; none are named:
+            those of the kernel.
+    """
+
+    pointers: tuple[str, ...] = ()
+
+
 # --- sums that several blocks share --------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Landing:

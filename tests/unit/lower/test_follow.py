@@ -12,6 +12,7 @@ import polygen as pg
 from polygen.errors import VerifyError
 from polygen.kernel import Kernel
 from polygen.lower import follow
+from polygen.lower.block_plan import check_calls
 from polygen.poly import block_tree
 from polygen.schedule.model import Epilogue
 
@@ -60,10 +61,10 @@ def test_folds_with_as_many_parts_are_combined_together(kernel):
 def test_calls_without_a_leaf_are_refused(kernel):
     plan = kernel.passes.plan
     group = plan.groups[0]
-    follow.check_calls(plan, group)
+    check_calls(plan.entry, group, "the launch that follows")
     with pytest.raises(VerifyError, match="take_0 with 1 arguments has no leaf"):
         few = tuple(leaf for leaf in group.leaves if leaf.statement != "take_0")
-        follow.check_calls(plan, replace(group, leaves=few))
+        check_calls(plan.entry, replace(group, leaves=few), "the launch that follows")
 
 
 @pytest.mark.parametrize(
