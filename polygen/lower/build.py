@@ -33,7 +33,7 @@ from polygen.poly.prologue import without_prologues
 from polygen.poly.raster import prove_linear_raster, prove_raster, prove_runs
 from polygen.poly.row_groups import prove_row_groups
 from polygen.poly.row_passes import split_for
-from polygen.poly.tile_domain import prove_numbered
+from polygen.poly.tile_walk import prove_walk
 from polygen.schedule.model import Schedule
 
 
@@ -80,8 +80,8 @@ def lower(
     taken = resources(schedule, tree.match, tiles, atom, device, needed(inside.buffers))
     launch = _launch(given, taken)
     raster = prove_linear_raster(group) if launch.persistent else (prove_raster(group),)
-    if launch.persistent and tree.domain is not None:
-        raster = prove_numbered(tree.domain, schedule.raster.along, group)
+    if launch.persistent and given.walk is not None:
+        raster = prove_walk(given.walk)
     if tiles.run > 1:
         raster += prove_runs(tiles.run)
     if tree.match.groups is not None:

@@ -32,6 +32,7 @@ from polygen.lower.verify_folds import check_folds
 from polygen.lower.work import Copy, Fill, Locate, Move, Send
 from polygen.poly.ast import Block, Call, For, If, LoopAst, Marked
 from polygen.poly.tile_program import INSIDE
+from polygen.poly.tile_walk import prove_walk
 
 # Work that may touch global memory.
 _OUTSIDE = (Copy, Epilogue, Fill, Finish, Lines, Make, Move, Promote, Store, Tally, Warm)
@@ -66,11 +67,22 @@ def verify(plan: KernelPlan) -> KernelPlan:
 
 
 def _check_domain(plan: KernelPlan) -> None:
-    """The tiles that have products are those that were proved, wherever they are asked for."""
+    """The tiles that have products are those that were proved, wherever they are asked for.
+
+    The walks that find them are proved as they are written here.
+    """
     proved = INSIDE in plan.tile_program.parameters
-    located = {locate.domain for locate in plan.of(Locate)} or {plan.tile_domain}
+    walks = {locate.walk for locate in plan.of(Locate)}
+    located = {walk.domain if walk else None for walk in walks} or {plan.tile_domain}
     if located != {plan.tile_domain} or proved != (plan.tile_domain is not None):
         raise VerifyError(f"products are not those of {plan.tile_domain}", where=plan.entry)
+    for locate in plan.of(Locate):
+        if locate.walk is None:
+            continue
+        prove_walk(locate.walk)
+        order = (locate.along, locate.group, plan.device.warp_size)
+        if (locate.walk.dim, locate.walk.group, locate.walk.lanes) != order:
+            raise VerifyError(f"tiles are not walked in {locate.walk}", where=plan.entry)
 
 
 def _check_outside(plan: KernelPlan) -> None:
