@@ -12,6 +12,7 @@ from polygen.emit.leaf.load_threads import load_function
 from polygen.emit.leaf.move_cp_async import copy_function
 from polygen.emit.leaf.multiply_wgmma import product_functions, product_wrapper
 from polygen.emit.leaves import double_of_words, sum_register
+from polygen.emit.row_groups import group_parts
 from polygen.emit.tile_domain import walk_parts
 from polygen.hardware.quad_pairs import part_registers
 from polygen.hardware.swizzle import chunk_bytes
@@ -94,6 +95,7 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         "products": products[unit]() if unit in products else [],
         "sums": {"dtype": plan.atom.c.dtype.name, "type": of_sums[0], "letter": of_sums[1]},
         "domain": walk_parts(plan),
+        "groups": group_parts(plan),
         "dot_type": plan.atom.a.dtype.name,
         "chunk_reads": _chunk_reads(plan),
         "box_loads": _corners(plan, loaded, 3),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from polygen.emit.ctext import assigned
 from polygen.lower.plan import KernelPlan
 from polygen.lower.work import Locate
 from polygen.poly.half_planes import said
@@ -37,10 +38,10 @@ def walk_parts(plan: KernelPlan) -> dict[str, Any]:
         "tile_inside": walk.tile_inside,
         "tile_other": f"{condition} ? {below} : {above}",
         "again": walk.again,
-        "next_group": f"{_step('column', walk.next_column)}, {_step('low', walk.next_low)}",
+        "next_group": f"{assigned('column', walk.next_column)}, {assigned('low', walk.next_low)}",
         "high": walk.high,
         "passes": [
-            {"columns": one.columns, "within": one.within, "step": _step("column", one.to)}
+            {"columns": one.columns, "within": one.within, "step": assigned("column", one.to)}
             for one in walk.passes
         ],
         "lanes": walk.lanes,
@@ -51,12 +52,6 @@ def _divided(sign: str, number: str) -> str:
     """A quotient as C rounds it, with its sign."""
     text = number if number.isidentifier() else f"({number})"
     return f"{sign}({text} / by)" if sign else f"{text} / by"
-
-
-def _step(name: str, to: str) -> str:
-    """An assignment; what is added is added to the name."""
-    more = to.removeprefix(f"{name} + ")
-    return f"{name} = {to}" if more == to else f"++{name}" if more == "1" else f"{name} += {more}"
 
 
 def alone(plan: KernelPlan) -> list[str]:

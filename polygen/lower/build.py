@@ -31,7 +31,7 @@ from polygen.poly.mapping import ScheduleTree
 from polygen.poly.pointwise import pointwork
 from polygen.poly.prologue import without_prologues
 from polygen.poly.raster import prove_linear_raster, prove_raster, prove_runs
-from polygen.poly.row_groups import prove_row_groups
+from polygen.poly.row_groups import group_walk, prove_row_groups
 from polygen.poly.row_passes import split_for
 from polygen.poly.tile_walk import prove_walk
 from polygen.schedule.model import Schedule
@@ -84,8 +84,9 @@ def lower(
         raster = prove_walk(given.walk)
     if tiles.run > 1:
         raster += prove_runs(tiles.run)
-    if tree.match.groups is not None:
-        raster += prove_row_groups(tiles.cta[0] * schedule.cluster.m)
+    walk = group_walk(device.warp_size) if tree.match.groups is not None else None
+    if walk is not None:
+        raster += prove_row_groups(walk, tiles.cta[0] * schedule.cluster.m)
     orders = tally_orders(leaf.work for leaf in inside.leaves if isinstance(leaf.work, Tally))
     return KernelPlan(
         entry=f"pg_{program.name}",
@@ -110,6 +111,7 @@ def lower(
         resources=taken,
         sums=replace(tree.sums, folds=fold_orders(program, split, out, orders, tiles.beside)),
         tile_domain=tree.domain,
+        group_walk=walk,
     )
 
 

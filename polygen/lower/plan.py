@@ -72,6 +72,7 @@ from polygen.poly.key_tiles import KeyTiles
 from polygen.poly.legality import Proof
 from polygen.poly.match import Match
 from polygen.poly.pointwise import Pointwork
+from polygen.poly.row_groups import GroupWalk
 from polygen.poly.tile_domain import TileDomain
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import Tiling
@@ -323,6 +324,7 @@ class KernelPlan(Brief):
     following: Following | None = None  # what makes results of parts of folds
     tile_domain: TileDomain | None = None  # the tiles that have products; None: all
     groups: tuple[GroupPlan, ...] = ()  # what its blocks do
+    group_walk: GroupWalk | None = None  # how blocks find groups of rows; None: there are none
     realign: Realign | None = None  # the copy that goes before; `program` is that of what follows
     copies: tuple[CopyPlan, ...] = ()  # what its blocks do
     scores: Match | None = None  # of a chain, its first product; `match` is the second's

@@ -31,6 +31,7 @@ from polygen.lower.verify_accesses import check_accesses
 from polygen.lower.verify_folds import check_folds
 from polygen.lower.work import Copy, Fill, Locate, Move, Send
 from polygen.poly.ast import Block, Call, For, If, LoopAst, Marked
+from polygen.poly.row_groups import prove_row_groups
 from polygen.poly.tile_program import INSIDE
 from polygen.poly.tile_walk import prove_walk
 
@@ -57,6 +58,7 @@ def verify(plan: KernelPlan) -> KernelPlan:
         plan = replace(plan, proofs=(*plan.proofs, *check_tallies(plan)))
     _check_outside(plan)
     _check_domain(plan)
+    _check_groups(plan)
     wanted = thread_count(plan.schedule, plan.tiles, plan.device)
     last = max(place.first_warp + place.warps for place in plan.places)
     if plan.launch.threads != wanted or last * plan.device.warp_size > wanted:
@@ -83,6 +85,17 @@ def _check_domain(plan: KernelPlan) -> None:
         order = (locate.along, locate.group, plan.device.warp_size)
         if (locate.walk.dim, locate.walk.group, locate.walk.lanes) != order:
             raise VerifyError(f"tiles are not walked in {locate.walk}", where=plan.entry)
+
+
+def _check_groups(plan: KernelPlan) -> None:
+    """Where rows are in groups, the walk that finds them is proved as it is written here."""
+    walk = plan.group_walk
+    if (walk is None) != (plan.match.groups is None):
+        raise VerifyError("groups of rows have no walk, or none is there", where=plan.entry)
+    if walk is not None:
+        prove_row_groups(walk, plan.tiles.cta[0] * plan.schedule.cluster.m)
+        if walk.lanes != plan.device.warp_size:
+            raise VerifyError(f"{walk.lanes} lanes walk over groups together", where=plan.entry)
 
 
 def _check_outside(plan: KernelPlan) -> None:
