@@ -121,12 +121,13 @@ def _lines(plan: KernelPlan, at: int, own: CopyPlan) -> list[str]:
         extent, step = f"extent_{at}_{axis}", f"step_{at}_{axis}"
         lines.append(f"start += (long long)(rest % {extent}) * {step}, rest /= {extent};")
     lines += [
-        f"const unsigned long long begin = (unsigned long long)from_{at} + start * {item};",
-        f"const unsigned long long end = begin + bytes, base = begin & ~{size - 1}ULL;",
+        f"unsigned long long begin = (unsigned long long)from_{at} + start * {item};",
+        f"unsigned long long base = begin & ~{size - 1}ULL;",
+        "const unsigned long long end = begin + bytes;",
         f"const unsigned shift = begin % {size};",
         f"const int {LAST} = (int)((shift + bytes - 1) / {size});",
         f"const long long pitch = (length_{at} + {line - 1}LL) / {line} * {line_bytes()};",
-        f"unsigned char* const to = to_{at} + row * pitch;",
+        f"unsigned char* to = to_{at} + row * pitch;",
     ]
     for one in own.leaves:
         lines += render(plan, one, 0)

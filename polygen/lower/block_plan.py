@@ -26,7 +26,7 @@ def block_parts(
     Args:
         tree: what a block runs, proved.
         found: the leaves of its statements.
-        pointers: parameters of the launch that hold addresses, which a wait for grids guards.
+        pointers: variables from which addresses are made, which a wait for grids guards.
 
     Returns:
         Leaves, who runs them, and the barriers.

@@ -39,15 +39,15 @@ def precede(plan: KernelPlan, copy: Realign | None, derived: Derive) -> KernelPl
         WARPS, plan.device.warp_size, TOGETHER, ROUNDS, chunk_bytes(), plan.launch.dependent
     )
     tree = _mapped(shape, derived)
-    copies = tuple(_copy(at, one, shape, tree) for at, one in enumerate(copy.tensors))
+    copies = tuple(_copy(one, shape, tree) for one in copy.tensors)
     for one in copies:
         check_calls(plan.entry, one, WHERE)
     return replace(plan, realign=copy, copies=copies, proofs=(*plan.proofs, *tree.proofs))
 
 
-def _copy(at: int, tensor: Tensor, shape: RealignShape, tree: BlockTree) -> CopyPlan:
+def _copy(tensor: Tensor, shape: RealignShape, tree: BlockTree) -> CopyPlan:
     """The leaves of one array's blocks."""
-    work = RowCopy(at, tensor.name, tensor.dtype.bytes, shape, word_shifts(shape.size))
+    work = RowCopy(tensor.dtype.bytes, shape, word_shifts(shape.size))
     leaves = [
         Leaf("edges", "read_edges", "threads", (), work),
         Leaf("shifted", "shift_chunks", "threads", (CHUNK,), work),

@@ -37,15 +37,11 @@ class RowCopy:
     """A row of an array -> a row of its copy.
 
     Attributes:
-        at: the number of the array among those that are copied.
-        name: of the array.
         item: bytes of an element.
         shape: what a block does.
         shifts: the steps, in order; then bytes are shifted inside of words.
     """
 
-    at: int
-    name: str
     item: int
     shape: RealignShape
     shifts: tuple[WordShift, ...]
@@ -56,9 +52,9 @@ class RowCopy:
         return self.shape.size // WORD
 
     @property
-    def pointers(self) -> tuple[str, str]:
-        """The parameters that say where the array lies, and its copy."""
-        return f"from_{self.at}", f"to_{self.at}"
+    def pointers(self) -> tuple[str, ...]:
+        """The variables from which all addresses are made: of the row, and of its copy."""
+        return "begin", "base", "to"
 
 
 def word_shifts(size: int) -> tuple[WordShift, ...]:

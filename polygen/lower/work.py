@@ -342,8 +342,8 @@ class Grids:
     """A wait for the grids before.
 
     Attributes:
-        pointers: parameters that hold addresses of what they may have written; none are named:
-            those of the kernel.
+        pointers: variables from which addresses are made of what they may have written; none are
+            named: the parameters of the kernel.
     """
 
     pointers: tuple[str, ...] = ()

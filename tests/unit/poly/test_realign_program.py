@@ -134,10 +134,21 @@ def test_loops_are_those_of_the_text() -> None:
     assert "for chunk = 0; (chunk <= min(384, " in loops and "+= 128:\n    shifted(chunk)" in loops
 
 
-def compiled() -> pg.Kernel:
+def compiled(*, dependent: bool = False) -> pg.Kernel:
     product = pg.fuse(lambda x, w: x @ w.T, name="product")
-    schedule = replace(roles("one", 64, 64, through="lines"), launch=Launches(realign=True))
+    launch = Launches(realign=True, dependent=dependent)
+    schedule = replace(roles("one", 64, 64, through="lines"), launch=launch)
     return product.compile("bf16[67,131]", "bf16[45,131]", arch="sm_90a", schedule=schedule)
+
+
+def test_addresses_are_made_behind_the_wait_for_the_grids_before() -> None:
+    """To the compiler, which may hoist loads of constants above whatever does not change them."""
+    text = compiled(dependent=True).source.partition("pg_product_realign(")[2]
+    wait = 'asm volatile("griddepcontrol.wait;" : "+l"(begin), "+l"(base), "+l"(to) :: "memory");'
+    assert text.count(wait) == 2
+    for leaf in ("edges", "shifted"):
+        body = text.partition(f"auto {leaf} = ")[2].partition("};")[0]
+        assert "from_0" not in body and "to_0" not in body
 
 
 def test_stages_show_it() -> None:
