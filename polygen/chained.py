@@ -212,7 +212,7 @@ def _instruction(found: ChainMatch, device: Device) -> Atom:
             f"operands of types {', '.join(sorted(types))}",
             where=where,
             why="both products of a chain are made by one instruction",
-            nearest="Pass operands of one type",
+            nearest="Pass all of them as f16 or as bf16, or make two functions",
         )
     (name,) = types
     atoms = [a for a in atoms_for(device, name, name, "f32") if a.scope == "warpgroup"]

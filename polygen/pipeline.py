@@ -25,7 +25,8 @@ from polygen.invariance import check_class, sums_of
 from polygen.lower.build import lower
 from polygen.lower.follow import follow
 from polygen.lower.memory import memory, needed
-from polygen.lower.plan import KernelPlan
+from polygen.lower.plan import CopyPlan, GroupPlan, KernelPlan
+from polygen.lower.realign import precede
 from polygen.lower.resources import resources
 from polygen.lower.sections import join
 from polygen.lower.verify import verify
@@ -33,7 +34,7 @@ from polygen.poly.depth import prove_walk
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.mapping import ScheduleTree, map_program
 from polygen.poly.prologue_proofs import prove_prologues
-from polygen.poly.realign import program_behind, prove_copy, realign, realign_all
+from polygen.poly.realign import program_behind, realign, realign_all
 from polygen.poly.results import copies_in_background, copies_staged, panels, row_vectors
 from polygen.poly.scop import Scop, scop
 from polygen.poly.sections import require_alike, sections
@@ -150,15 +151,15 @@ def _generate(
         own = sums_of(decided, instruction, found.prospect.matched)
         check_class(tree.sums, program, sums or own.text)
     plan = follow(verify(lower(program, tree, decided, instruction, device)), synchronised)
-    if copy is not None:
-        plan = replace(plan, realign=copy, proofs=(*plan.proofs, *prove_copy()))
-    tree = _with_groups(tree, plan)
+    plan = precede(plan, copy, synchronised)
+    tree = _with_others(tree, plan)
     return Passes(asked, found.model, tree, plan, emit(plan, command), origin, command)
 
 
-def _with_groups(tree: ScheduleTree, plan: KernelPlan) -> ScheduleTree:
-    """The trees of the launch that follows beside those of the kernel, for people to look at."""
-    return replace(tree, after=tuple((group.title, group.tree) for group in plan.groups))
+def _with_others(tree: ScheduleTree, plan: KernelPlan) -> ScheduleTree:
+    """The trees of launches beside the kernel's next to its own, for people to look at."""
+    others: tuple[CopyPlan | GroupPlan, ...] = (*plan.copies, *plan.groups)
+    return replace(tree, beside=tuple((other.title, other.tree) for other in others))
 
 
 def _mapped(
@@ -238,14 +239,14 @@ def _of_sections(
     plan = join(program, plans)
     for one in plan.sections:
         verify(one)
-    if copy is not None:
-        plan = replace(plan, realign=copy, proofs=(*plan.proofs, *prove_copy()))
+    plan = precede(plan, copy, synchronised)
     tree = replace(
         trees[0],
         elements="{ " + "; ".join(one.elements.strip("{ }") for one in trees) + " }",
         proofs=plan.proofs,
         sums=plan.sums,
     )
+    tree = _with_others(tree, plan)
     return Passes(asked, scop(program), tree, plan, emit(plan, command), origin, command)
 
 
@@ -261,7 +262,7 @@ def _chain(
     decided = decide_chain(program, device, schedule, skip, sizes)
     model, tree, plan = map_and_lower(program, device, decided, synchronised)
     plan = follow(verify(plan), synchronised)
-    tree = _with_groups(tree, plan)
+    tree = _with_others(tree, plan)
     return Passes(program, model, tree, plan, emit(plan, command), decided.origin, command)
 
 

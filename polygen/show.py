@@ -7,7 +7,7 @@ from polygen.chained import is_chain, matched
 from polygen.decide import candidates
 from polygen.frontend.program import Program
 from polygen.hardware.cost_parameters import cost_parameters
-from polygen.lower.plan import GroupPlan, KernelPlan, Leaf, Place
+from polygen.lower.plan import BlockPlan, KernelPlan, Leaf, Place
 from polygen.lower.promoting import Promote
 from polygen.lower.result_work import Finish
 from polygen.lower.scan_work import Scan
@@ -92,6 +92,7 @@ def show_plan(plan: KernelPlan, origin: str) -> str:
         ("barriers", [line for placed in plan.syncs for line in _barrier(placed)]),
         ("resources", [str(plan.resources)]),
         ("proofs", [str(proof) for proof in plan.proofs]),
+        *((copy.title, _group(copy)) for copy in plan.copies),
         *((f"loops of the {p.name}", ast.text(p.loops).splitlines()) for p in plan.places),
         *((group.title, _group(group)) for group in plan.groups),
     ]
@@ -315,8 +316,8 @@ def _compute_lines(statements: tuple[Compute, ...]) -> list[str]:
     return lines
 
 
-def _group(group: GroupPlan) -> list[str]:
-    """What blocks of the launch that follows do."""
+def _group(group: BlockPlan) -> list[str]:
+    """What blocks of a launch beside the kernel's do."""
     loops = ast.text(group.place.loops).splitlines()
     who = f"{group.place.warps} warps of a block"
     return [who, *(line for placed in group.syncs for line in _barrier(placed)), *loops]

@@ -48,6 +48,12 @@ def _bare(text: str) -> str:
     return text[1:-1]
 
 
+def assigned(name: str, to: str) -> str:
+    """An assignment; what is added to the name is written so."""
+    more = to.removeprefix(f"{name} + ")
+    return f"{name} = {to}" if more == to else f"++{name}" if more == "1" else f"{name} += {more}"
+
+
 def loops(
     node: LoopAst,
     comments: dict[str, str],

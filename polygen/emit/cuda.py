@@ -17,7 +17,7 @@ from typing import Any
 from polygen.emit import tile_domain
 from polygen.emit.conditions import refusals
 from polygen.emit.environment import environment
-from polygen.emit.following import combining
+from polygen.emit.following import combining, following
 from polygen.emit.instructions import copies, instructions
 from polygen.emit.key_bounds import key_bounds
 from polygen.emit.launcher import launcher, parameter, plan_conditions
@@ -31,6 +31,7 @@ from polygen.emit.leaf.sections import counted
 from polygen.emit.leaf.tally import elements, tally_helpers, tally_tensors
 from polygen.emit.leaves import extent_names, matrix_coordinates, size_name
 from polygen.emit.places import places
+from polygen.emit.realign import copying
 from polygen.emit.row_groups import count, declared, find, of_group
 from polygen.emit.row_places import kept_declared
 from polygen.emit.source import KernelSource
@@ -56,6 +57,11 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         VerifyError: a leaf is none that the table knows.
     """
     functions, called = combining(plan)
+    kept = kept_declared(plan)
+    parameters = ", ".join(parameter(plan, argument) for argument in plan.arguments)
+    follows = following(plan)
+    if follows is not None:
+        follows |= {"parameters": parameters, "lines": [*kept, *follows["lines"]]}
     context = {
         **launcher(plan),
         **instructions(plan),
@@ -64,8 +70,9 @@ def emit(plan: KernelPlan, command: str = "") -> KernelSource:
         **types(plan, (*scan_reads(plan), *elements(tally_tensors(plan)))),
         "helpers": _for_device(plan.device, (*_helpers(plan), *called)),
         "combining": [*functions, *scan_combining(plan)],
-        "kept": kept_declared(plan),
-        "parameters": ", ".join(parameter(plan, argument) for argument in plan.arguments),
+        "kept": kept,
+        "parameters": parameters,
+        "beside": [launch for launch in (follows, copying(plan)) if launch is not None],
         "places": places(plan),
     }
     text = environment().get_template("kernel.cu.j2").render(context)

@@ -91,6 +91,7 @@ def following(plan: KernelPlan) -> dict[str, Any] | None:
         for parts in after.parts
     ]
     return {
+        "title": "The launch that follows: parts of folds -> results.",
         "entry": after.entry,
         "threads": after.threads,
         "blocks": " + ".join(blocks),

@@ -12,10 +12,13 @@ from polygen.emit.leaf.load_threads import load_function
 from polygen.emit.leaf.move_cp_async import copy_function
 from polygen.emit.leaf.multiply_wgmma import product_functions, product_wrapper
 from polygen.emit.leaves import double_of_words, sum_register
+from polygen.emit.row_groups import group_parts
 from polygen.emit.tile_domain import walk_parts
 from polygen.hardware.quad_pairs import part_registers
+from polygen.hardware.swizzle import chunk_bytes
 from polygen.lower.fragments import Make
 from polygen.lower.plan import Buffer, KernelPlan, Rows
+from polygen.lower.realign_work import WORD
 from polygen.lower.result_work import Finish, Store
 from polygen.lower.work import Boxes, Copy, Fill, Load, Move, Product, Stream
 
@@ -26,14 +29,15 @@ _ORDER = (
     "box_load_once", "box_multicast", "panels_out", "portions", "warm", "panels_in", "pieces",
     "pack", "pack_apart", "chunks", "gathered", "scattered", "computed", "staged", "shared_words",
     "wgmma", "scan", "cursor", "block_address", "partial_sums", "row_numbers", "wait_across",
-    "row_groups", "tile_domain", "dots",
+    "row_groups", "tile_domain", "dots", "row_edge",
 )  # fmt: skip
 _COORDINATES = ("inner", "outer", "third", "fourth", "fifth")
 
 
 def instructions(plan: KernelPlan) -> dict[str, Any]:
     """Which wrappers a kernel has, and what they need."""
-    needed = {need for leaf in plan.leaves for need in kind_of(leaf).needs}
+    every = (*plan.leaves, *(leaf for copy in plan.copies for leaf in copy.leaves))
+    needed = {need for leaf in every for need in kind_of(leaf).needs}
     if any(argument.kind == "map" for argument in plan.arguments):
         needed.add("map_prefetch")
     if plan.launch.blocks > 1:
@@ -73,6 +77,7 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
     unit, of_sums = plan.leaf_of(Product).unit, sum_register(plan.atom.c.dtype)
     products = {"mma.sync": lambda: [_multiply(plan)], "wgmma": lambda: _products(plan)}
     return {
+        "edge": {"bytes": chunk_bytes(), "words": chunk_bytes() // WORD},
         "byte_panels": any(
             panel.element_bytes == 1
             for finish in plan.of(Finish)
@@ -90,6 +95,7 @@ def instructions(plan: KernelPlan) -> dict[str, Any]:
         "products": products[unit]() if unit in products else [],
         "sums": {"dtype": plan.atom.c.dtype.name, "type": of_sums[0], "letter": of_sums[1]},
         "domain": walk_parts(plan),
+        "groups": group_parts(plan),
         "dot_type": plan.atom.a.dtype.name,
         "chunk_reads": _chunk_reads(plan),
         "box_loads": _corners(plan, loaded, 3),

@@ -1,18 +1,45 @@
 """The walk over groups of rows in C: which group a tile is of, and where its rows are.
 
 Every place walks the same table alike: `ends`, group by group, with the tiles of each numbered
-through. What is proved of the walk stands in `polygen.poly.row_groups`.
+through. All formulas of the walk are those that `polygen.poly.row_groups` proves.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+from polygen.emit.ctext import assigned
 from polygen.emit.leaves import size_name
 from polygen.emit.names import c_name
 from polygen.lower.accesses import ROWS_BEFORE, ROWS_OF_GROUP
 from polygen.lower.plan import KernelPlan
 from polygen.poly.match import RowGroups
+from polygen.poly.row_groups import divided
 
 _WALK = "groups"
+
+
+def group_parts(plan: KernelPlan) -> dict[str, Any]:
+    """What the walk of a kernel needs; nothing where rows are in no groups."""
+    walk = plan.group_walk
+    if walk is None:
+        return {}
+    return {
+        "next": [assigned(name, _divided(to)) for name, to in walk.next],
+        "beyond": walk.beyond,
+        "last": walk.last,
+        "lanes": walk.lanes,
+        "own_end": walk.own_end,
+        "own_tiles": _divided(walk.own_tiles),
+        "found": walk.found,
+        "together": walk.together,
+        "shifts": walk.shifts,
+        "carry": walk.carry,
+    }
+
+
+def _divided(text: str) -> str:
+    return divided(text, "({}) / tile")
 
 
 def declared() -> str:

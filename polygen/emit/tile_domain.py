@@ -1,6 +1,7 @@
 """Which tiles have products, in C: how many, and the walk that finds them before the others.
 
-What is proved of the walk stands in `polygen.poly.tile_domain`, on the same formulas.
+All formulas of the walk are those that `polygen.poly.tile_walk` proves, in whatever order its steps
+are made; the template makes them in the order of the record.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from polygen.emit.ctext import assigned
 from polygen.lower.plan import KernelPlan
+from polygen.lower.work import Locate
 from polygen.poly.half_planes import said
 from polygen.poly.tile_domain import TileDomain
 from polygen.poly.tile_program import INSIDE
@@ -16,22 +19,39 @@ from polygen.poly.tile_program import INSIDE
 WALK = "domain"
 # Tiles with products of one matrix, and of all matrices.
 TILES, ITEMS = "domain_tiles", "domain_items"
-_TOGETHER = 8  # columns that a walk passes over at once
 
 
 def walk_parts(plan: KernelPlan) -> dict[str, Any]:
     """What the walk over the tiles of a kernel needs; nothing where all have products."""
-    domain, dim = plan.tile_domain, plan.schedule.raster.along
-    if domain is None:
+    walk = next((locate.walk for locate in plan.of(Locate)), None)
+    if walk is None:
         return {}
-    behind = [f"{last} + 1" for last in domain.last(dim, "across", _quotient)]
+    known, divided = walk.lower
+    condition, below, above = walk.tile_other
     return {
-        "dim": dim,
-        "together": _TOGETHER,
-        "first": _folded("max", ["low", *domain.first(dim, "across", _quotient)]),
-        "last": _folded("min", ["high", *behind]),
-        "crossed": [f"if ({one} < 0) end = begin;" for one in domain.crossed(dim, "across")],
+        "dim": walk.dim,
+        "lower": f"{known} ? {' : '.join(_divided(*one) for one in divided)}",
+        "begin": walk.begin(_quotient),
+        "end": walk.end(_quotient),
+        "crossed": [f"if ({one} < 0) end = begin;" for one in walk.crossed],
+        "tiles": f"others ? {walk.others} : {walk.inside}",
+        "tile_inside": walk.tile_inside,
+        "tile_other": f"{condition} ? {below} : {above}",
+        "again": walk.again,
+        "next_group": f"{assigned('column', walk.next_column)}, {assigned('low', walk.next_low)}",
+        "high": walk.high,
+        "passes": [
+            {"columns": one.columns, "within": one.within, "step": assigned("column", one.to)}
+            for one in walk.passes
+        ],
+        "lanes": walk.lanes,
     }
+
+
+def _divided(sign: str, number: str) -> str:
+    """A quotient as C rounds it, with its sign."""
+    text = number if number.isidentifier() else f"({number})"
+    return f"{sign}({text} / by)" if sign else f"{text} / by"
 
 
 def alone(plan: KernelPlan) -> list[str]:
@@ -99,11 +119,3 @@ def _which(domain: TileDomain) -> str:
 
 def _quotient(text: str, by: int) -> str:
     return text if by == 1 else f"lower_quotient({text}, {by})"
-
-
-def _folded(function: str, texts: Sequence[str]) -> str:
-    """The least or the greatest of several, two at a time."""
-    text, *others = texts
-    for one in others:
-        text = f"{function}({text}, {one})"
-    return text

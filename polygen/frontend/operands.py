@@ -50,15 +50,32 @@ def rounded(
     if kind not in MATMUL_DTYPES or kind == F32 or kind.bits < 16:
         operand = describe(computed[0])
         reason = f"the other operand is {kind}" if given else f"it comes from {kind}"
-        named = "bf16" if kind == F32 else kind
         raise DTypeError(
             f"{text}: the computed operand {operand} is {computed[0].dtype}",
             why=f"{reason}; only 16-bit types and tf32 are implied",
-            nearest=f'Write ({operand}).astype("{named}")',
+            nearest=_nearest(operand, computed[0], kind, given=bool(given)),
         )
     if kind != TF32:  # which is how f32 is read, and rounds nothing
         left, right = (_operand(trace, n, kind) if n in computed else n for n in (left, right))
     return left, right, (kind, kind)
+
+
+def _nearest(operand: str, node: Node, kind: DType, *, given: bool) -> str:
+    """What is written in the place of a computed operand whose type nothing says.
+
+    Args:
+        operand: the operand, for people.
+        node: the operand.
+        kind: the type that it meets, or comes from.
+        given: whether the other operand is one that is not computed.
+    """
+    in_bf16 = f'Write ({operand}).astype("{BF16}")'
+    if given and kind == F32:
+        return "Say tf32[...] of the other operand, whose arrays stay float32"
+    behind = (one for one in walk(node, products=False) if isinstance(one, ProductNode))
+    if any(min(kind.bits, one.operand.bits) < BF16.bits for one in behind):
+        return f"Return {operand} from one function, and multiply it in a second"
+    return f'{in_bf16}, and .astype("{BF16}") behind the other operand' if given else in_bf16
 
 
 def _operand(trace: Trace, node: Node, kind: DType) -> Node:

@@ -233,6 +233,7 @@ class Builder:
         """
         domain, written = self._over(root, alone)
         node, index = unview(root, written, dict(domain))
+        node, index = _at_own_point(node, index, domain)
         dtype = self._output_dtype(name, root, node, wanted)
         if isinstance(node, ApplyNode) and node.function == "cast" and node.dtype == dtype:
             index = argument_index(node.dims, index, node.args[0])
@@ -308,14 +309,14 @@ class Builder:
         An explicit stack, because an expression may be deeper than Python's.
         """
         sizes = dict(domain)
-        first = unview(root, index, sizes)
+        first = _at_own_point(*unview(root, index, sizes), domain)
         stack = [first]
         while stack:
             node, at = stack[-1]
             if (node, at, domain) in self.memo:
                 stack.pop()
                 continue
-            operands = arguments(node, at, sizes)
+            operands = [_at_own_point(*one, domain) for one in arguments(node, at, sizes)]
             pending = [op for op in operands if (*op, domain) not in self.memo]
             if pending:
                 stack.extend(reversed(pending))
@@ -371,6 +372,19 @@ class Builder:
             )
             self.folds[node] = write.name
         return self.folds[node]
+
+
+def _at_own_point(node: Node, index: Indices, domain: Domain) -> tuple[Node, Indices]:
+    """A node, with the domain's iterators for its axes of size 1: all of them are 0.
+
+    A reshape drops such axes, and what is computed at 0 is computed at the domain's own point.
+    """
+    if len(index) != len(domain) or not isinstance(node, ApplyNode | ProductNode):
+        return node, index
+    return node, tuple(
+        name if (at, extent, own) == (0, 1, 1) else at
+        for at, extent, (name, own) in zip(index, node.dims, domain, strict=True)
+    )
 
 
 def _added(node: Node) -> set[int]:

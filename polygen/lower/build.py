@@ -31,9 +31,9 @@ from polygen.poly.mapping import ScheduleTree
 from polygen.poly.pointwise import pointwork
 from polygen.poly.prologue import without_prologues
 from polygen.poly.raster import prove_linear_raster, prove_raster, prove_runs
-from polygen.poly.row_groups import prove_row_groups
+from polygen.poly.row_groups import group_walk, prove_row_groups
 from polygen.poly.row_passes import split_for
-from polygen.poly.tile_domain import prove_numbered
+from polygen.poly.tile_walk import prove_walk
 from polygen.schedule.model import Schedule
 
 
@@ -80,12 +80,13 @@ def lower(
     taken = resources(schedule, tree.match, tiles, atom, device, needed(inside.buffers))
     launch = _launch(given, taken)
     raster = prove_linear_raster(group) if launch.persistent else (prove_raster(group),)
-    if launch.persistent and tree.domain is not None:
-        raster = prove_numbered(tree.domain, schedule.raster.along, group)
+    if launch.persistent and given.walk is not None:
+        raster = prove_walk(given.walk)
     if tiles.run > 1:
         raster += prove_runs(tiles.run)
-    if tree.match.groups is not None:
-        raster += prove_row_groups(tiles.cta[0] * schedule.cluster.m)
+    walk = group_walk(device.warp_size) if tree.match.groups is not None else None
+    if walk is not None:
+        raster += prove_row_groups(walk, tiles.cta[0] * schedule.cluster.m)
     orders = tally_orders(leaf.work for leaf in inside.leaves if isinstance(leaf.work, Tally))
     after = following(split, f"pg_{program.name}", out.folds, schedule.epilogue.row_warps)
     return KernelPlan(
@@ -115,6 +116,7 @@ def lower(
             tree.sums, folds=fold_orders(program, split, out, orders, after, tiles.beside)
         ),
         tile_domain=tree.domain,
+        group_walk=walk,
     )
 
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from polygen.errors import VerifyError
 from polygen.frontend.dtypes import BOOL
 from polygen.frontend.program import Fold, Pointwise
+from polygen.lower import block_plan
+from polygen.lower.block_plan import block_parts, check_calls
 from polygen.lower.follow_keys import Derive, keys_launch, mapped
 from polygen.lower.follow_work import (
     CombineParts,
@@ -27,25 +28,20 @@ from polygen.lower.follow_work import (
     row_width,
 )
 from polygen.lower.launch import Following, Parts, Results
-from polygen.lower.plan import GroupPlan, KernelPlan, Leaf, Place, Work
-from polygen.lower.synchronise import placed
-from polygen.lower.verify import calls
+from polygen.lower.plan import GroupPlan, KernelPlan, Leaf, Work
 from polygen.lower.verify_follow import check_group
-from polygen.poly.ast import LoopAst
+from polygen.poly.block_tree import BlockTree
 from polygen.poly.folds import Split
-from polygen.poly.follow_map import FollowTree, map_follow
+from polygen.poly.follow_map import WHERE, map_follow
 from polygen.poly.follow_program import (
     ELEMENT,
     OTHER,
     PART,
-    WARP,
     FollowShape,
     combining,
     parts_of,
 )
-from polygen.poly.place_trees import PlaceTree
 from polygen.poly.row_passes import split_for
-from polygen.poly.tile_tree import leaves as tree_leaves
 from polygen.poly.whole_rows import Rows
 
 
@@ -65,7 +61,7 @@ def follow(plan: KernelPlan, derived: Derive) -> KernelPlan:
         return plan
     groups = tuple(_group(plan, after, group, derived) for group in after.groups)
     for group in groups:
-        check_calls(plan, group)
+        check_calls(plan.entry, group, WHERE)
         check_group(plan, after, group)
     proofs = dict.fromkeys(proof for group in groups for proof in group.tree.proofs)
     return replace(plan, groups=groups, proofs=(*plan.proofs, *proofs))
@@ -79,50 +75,20 @@ def _group(plan: KernelPlan, after: Following, group: Results, derived: Derive) 
     else:
         own = _Group(plan, group, split_for(plan.program, in_tile=plan.schedule.covers_rows))
         tree, found = _mapped(own.shape(warps, after.lanes), derived), own.leaves(warps)
-    name = tree.place.place.name
-    place = Place(name, 0, warps, warps, False, WARP, 0, _loops(tree.place))
-    syncs = placed(tree.synchronised, {})
-    bars = {one.sync.wait: one for one in syncs}
-    for leaf in tree.synchronised.leaves:
-        found.append(Leaf(leaf.name, "bar", "block", leaf.loops, bars[leaf.name]))
-    order = tree_leaves(tree.synchronised.tree)
-    found.sort(key=lambda leaf: order.index(leaf.statement))
-    return GroupPlan(group, tree, tuple(replace(leaf, place=name) for leaf in found), place, syncs)
-
-
-def check_calls(plan: KernelPlan, group: GroupPlan) -> None:
-    """Every statement that the loops call has a leaf with as many iterators.
-
-    Raises:
-        VerifyError: one has none.
-    """
-    known = {leaf.statement: leaf for leaf in group.leaves}
-    for call in calls(group.place.loops):
-        leaf = known.get(call.statement)
-        if leaf is None or len(leaf.loops) != len(call.arguments):
-            raise VerifyError(
-                f"{call.statement} with {len(call.arguments)} arguments has no leaf",
-                where=f"{plan.entry}, the launch that follows",
-            )
+    return GroupPlan(tree, *block_parts(tree, found), group)
 
 
 @lru_cache(maxsize=64)
-def _mapped(shape: FollowShape, derived: Derive) -> FollowTree:
+def _mapped(shape: FollowShape, derived: Derive) -> BlockTree:
     """Blocks of one shape have one tree, in whatever kernel: it is proved once in a process."""
     return map_follow(shape, derived)
-
-
-@lru_cache(maxsize=64)
-def _loops(place: PlaceTree) -> LoopAst:
-    """The loops of a text, generated once in a process."""
-    return place.loops()
 
 
 def forget() -> None:
     """Forget the trees that were proved in this process."""
     _mapped.cache_clear()
     mapped.cache_clear()
-    _loops.cache_clear()
+    block_plan.forget()
 
 
 class _Group:

@@ -9,9 +9,9 @@ from polygen.lower.follow_work import MergeKeys
 from polygen.lower.launch import Following
 from polygen.lower.plan import KernelPlan, Leaf
 from polygen.lower.scan_work import PartStore, Scan
+from polygen.poly.block_tree import BlockTree
 from polygen.poly.derive_syncs import Synchronised
 from polygen.poly.follow_keys import KeysShape, map_keys
-from polygen.poly.follow_map import FollowTree
 from polygen.poly.follow_program import ELEMENT, PART
 from polygen.poly.tile_program import TileProgram
 
@@ -20,7 +20,7 @@ Derive = Callable[[TileProgram], Synchronised]
 
 def keys_launch(
     plan: KernelPlan, after: Following, derived: Derive
-) -> tuple[FollowTree, list[Leaf]]:
+) -> tuple[BlockTree, list[Leaf]]:
     """What a block does with the parts of a row.
 
     Args:
@@ -42,6 +42,6 @@ def keys_launch(
 
 
 @lru_cache(maxsize=64)
-def mapped(shape: KeysShape, derived: Derive) -> FollowTree:
+def mapped(shape: KeysShape, derived: Derive) -> BlockTree:
     """Blocks of one shape have one tree, in whatever kernel: it is proved once in a process."""
     return map_keys(shape, derived)

@@ -11,6 +11,7 @@ from polygen.poly.mapping import ScheduleTree
 from polygen.poly.match import Match, Operand
 from polygen.poly.pointwise import Pointwork
 from polygen.poly.register_operands import tile_extents
+from polygen.poly.tile_walk import TileWalk, tile_walk
 from polygen.poly.tiling import Tiling
 from polygen.schedule.model import Schedule
 
@@ -35,6 +36,14 @@ class Given:
     def match(self) -> Match:
         """The operands in their roles."""
         return self.tree.match
+
+    @property
+    def walk(self) -> TileWalk | None:
+        """How persistent blocks find tiles that have products before others; None: all have."""
+        domain, raster = self.tree.domain, self.schedule.raster
+        if domain is None:
+            return None
+        return tile_walk(domain, raster.along, raster.group, self.device.warp_size)
 
     def extents(self, operand: Operand) -> tuple[int, int]:
         """Stored elements of an operand's tile: along m or n, and along k."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from polygen.brief import Brief
-from polygen.frontend.program import Dim, Program
+from polygen.frontend.program import Dim, Program, Tensor
 from polygen.hardware.atom import Atom
 from polygen.hardware.device import Device
 from polygen.hardware.matrix_layout import MatrixLayout
@@ -31,6 +31,7 @@ from polygen.lower.launch import Launch as Launch
 from polygen.lower.launch import MapAxis as MapAxis
 from polygen.lower.launch import Results
 from polygen.lower.promoting import Promote
+from polygen.lower.realign_work import RowCopy
 from polygen.lower.rest_work import Convert
 from polygen.lower.result_work import (
     Epilogue,
@@ -50,6 +51,7 @@ from polygen.lower.work import (
     Combine,
     Copy,
     Fill,
+    Grids,
     Groups,
     Load,
     Locate,
@@ -64,14 +66,15 @@ from polygen.lower.work import (
     Turn,
 )
 from polygen.poly.ast import Block, LoopAst, Marked
+from polygen.poly.block_tree import BlockTree
 from polygen.poly.derive_syncs import Synchronised
-from polygen.poly.follow_map import FollowTree
 from polygen.poly.frame import Frame
 from polygen.poly.key_tiles import KeyTiles
 from polygen.poly.legality import Proof
 from polygen.poly.match import Match
 from polygen.poly.place_trees import PlaceTree
 from polygen.poly.pointwise import Pointwork
+from polygen.poly.row_groups import GroupWalk
 from polygen.poly.tile_domain import TileDomain
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import Tiling
@@ -91,6 +94,7 @@ Work: TypeAlias = (
     | Fill
     | Finish
     | Folding
+    | Grids
     | Groups
     | Lines
     | Load
@@ -105,6 +109,7 @@ Work: TypeAlias = (
     | Placed
     | Product
     | Promote
+    | RowCopy
     | RowStore
     | Scan
     | Send
@@ -240,14 +245,32 @@ class Inside:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupPlan:
-    """What a block of the launch that follows does for one group of results."""
+class BlockPlan:
+    """What a block of a launch beside the kernel's does."""
 
-    group: Results
-    tree: FollowTree
+    tree: BlockTree
     leaves: tuple[Leaf, ...]
     place: Place
     syncs: tuple[Placed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlan(BlockPlan):
+    """What a block of the launch that goes before does for one array."""
+
+    tensor: Tensor
+
+    @property
+    def title(self) -> str:
+        """Which array, in words."""
+        return f"the copy that goes before, of {self.tensor.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan(BlockPlan):
+    """What a block of the launch that follows does for one group of results."""
+
+    group: Results
 
     @property
     def title(self) -> str:
@@ -305,7 +328,9 @@ class KernelPlan(Brief):
     following: Following | None = None  # what makes results of parts of folds
     tile_domain: TileDomain | None = None  # the tiles that have products; None: all
     groups: tuple[GroupPlan, ...] = ()  # what its blocks do
+    group_walk: GroupWalk | None = None  # how blocks find groups of rows; None: there are none
     realign: Realign | None = None  # the copy that goes before; `program` is that of what follows
+    copies: tuple[CopyPlan, ...] = ()  # what its blocks do
     scores: Match | None = None  # of a chain, its first product; `match` is the second's
     scored: Pointwork | None = None  # of a chain, what is computed at every (row, key)
     key_tiles: KeyTiles | None = None  # of a chain, which tiles of keys a tile of rows visits
@@ -377,7 +402,8 @@ class KernelPlan(Brief):
 
     @property
     def loops(self) -> LoopAst:
-        """The loops of all places, and of the launch that follows."""
+        """The loops of the copy before it, of all places, and of the launch that follows."""
+        before = (Marked(copy.title, copy.place.loops) for copy in self.copies)
         own = (Marked(place.name, place.loops) for place in self.places)
         after = (Marked(group.title, group.place.loops) for group in self.groups)
-        return Block((*own, *after))
+        return Block((*before, *own, *after))

@@ -14,7 +14,7 @@ from polygen import isl, remembered
 from polygen.errors import VerifyError
 from polygen.lower.given import Given
 from polygen.lower.plan import Leaf
-from polygen.lower.work import Groups, Nothing, Placed, Signal, Skip, Turn
+from polygen.lower.work import Grids, Groups, Nothing, Placed, Signal, Skip, Turn
 from polygen.poly.counters import Counter
 from polygen.poly.dependent import KIND as GRID
 from polygen.poly.derive_syncs import Synchronised
@@ -163,7 +163,8 @@ def _of_unit(leaf: SyncStatement, sync: Sync) -> Leaf:
     """A fence, or a wait until few groups of a unit are left."""
     unit = _UNITS.get(sync.unit, sync.unit)
     if sync.kind in ("fence", GRID):
-        return Leaf(leaf.name, sync.kind, unit, leaf.loops, Nothing(), leaf.place.name)
+        work = Grids() if sync.kind == GRID else Nothing()
+        return Leaf(leaf.name, sync.kind, unit, leaf.loops, work, leaf.place.name)
     left = f"all but the last {sync.pending}" if sync.pending else "all"
     note = f"{leaf.name}: {left} group(s) of {sync.unit} are complete"
     return Leaf(leaf.name, "retire", unit, leaf.loops, Groups(sync.pending, note), leaf.place.name)

@@ -36,7 +36,9 @@ from polygen.lower.verify_places import check_places
 from polygen.lower.verify_syncs import check_syncs
 from polygen.lower.work import Copy, Fill, Locate, Move, Send
 from polygen.poly.ast import Block, Call, For, If, LoopAst, Marked
+from polygen.poly.row_groups import prove_row_groups
 from polygen.poly.tile_program import INSIDE
+from polygen.poly.tile_walk import prove_walk
 
 # Work that may touch global memory.
 _OUTSIDE = (Copy, Epilogue, Fill, Finish, Lines, Make, Move, Promote, Store, Tally, Warm)
@@ -63,6 +65,7 @@ def verify(plan: KernelPlan) -> KernelPlan:
         plan = replace(plan, proofs=(*plan.proofs, *check_tallies(plan)))
     _check_outside(plan)
     _check_domain(plan)
+    _check_groups(plan)
     wanted = thread_count(plan.schedule, plan.tiles, plan.device)
     last = max(place.first_warp + place.warps for place in plan.places)
     if plan.launch.threads != wanted or last * plan.device.warp_size > wanted:
@@ -73,11 +76,33 @@ def verify(plan: KernelPlan) -> KernelPlan:
 
 
 def _check_domain(plan: KernelPlan) -> None:
-    """The tiles that have products are those that were proved, wherever they are asked for."""
+    """The tiles that have products are those that were proved, wherever they are asked for.
+
+    The walks that find them are proved as they are written here.
+    """
     proved = INSIDE in plan.tile_program.parameters
-    located = {locate.domain for locate in plan.of(Locate)} or {plan.tile_domain}
+    walks = {locate.walk for locate in plan.of(Locate)}
+    located = {walk.domain if walk else None for walk in walks} or {plan.tile_domain}
     if located != {plan.tile_domain} or proved != (plan.tile_domain is not None):
         raise VerifyError(f"products are not those of {plan.tile_domain}", where=plan.entry)
+    for locate in plan.of(Locate):
+        if locate.walk is None:
+            continue
+        prove_walk(locate.walk)
+        order = (locate.along, locate.group, plan.device.warp_size)
+        if (locate.walk.dim, locate.walk.group, locate.walk.lanes) != order:
+            raise VerifyError(f"tiles are not walked in {locate.walk}", where=plan.entry)
+
+
+def _check_groups(plan: KernelPlan) -> None:
+    """Where rows are in groups, the walk that finds them is proved as it is written here."""
+    walk = plan.group_walk
+    if (walk is None) != (plan.match.groups is None):
+        raise VerifyError("groups of rows have no walk, or none is there", where=plan.entry)
+    if walk is not None:
+        prove_row_groups(walk, plan.tiles.cta[0] * plan.schedule.cluster.m)
+        if walk.lanes != plan.device.warp_size:
+            raise VerifyError(f"{walk.lanes} lanes walk over groups together", where=plan.entry)
 
 
 def _check_outside(plan: KernelPlan) -> None:

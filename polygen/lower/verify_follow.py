@@ -10,10 +10,18 @@ from __future__ import annotations
 
 from polygen.errors import VerifyError
 from polygen.frontend.program import Fold
-from polygen.lower.follow_work import CombineParts, Held, Meet, Settle, StoreResults, Walk
+from polygen.lower.follow_work import (
+    CombineParts,
+    Held,
+    Meet,
+    Settle,
+    StoreResults,
+    Walk,
+    row_width,
+)
 from polygen.lower.launch import Following
 from polygen.lower.plan import GroupPlan, KernelPlan
-from polygen.poly.follow_program import combining, parts_of
+from polygen.poly.follow_program import ELEMENT, combining, element_of, parts_of
 from polygen.poly.read_loops import check_loops
 from polygen.poly.row_passes import split_for
 
@@ -40,6 +48,7 @@ class _Group:
 
     def __init__(self, plan: KernelPlan, after: Following, group: GroupPlan) -> None:
         self.plan, self.after, self.group = plan, after, group.group
+        self.tree = group.tree.synchronised
         self.work = {leaf.statement: leaf.work for leaf in group.leaves}
         self.shared = self.group.lanes > 1
         self.warps = after.threads // after.lanes
@@ -118,6 +127,12 @@ class _Group:
             raise self.refuse(f"walk_{level} knows other results than {known}")
         return tuple(Held(one.write.name, one.function) for one in work.folds)
 
+    def visits(self, wide: int) -> bool:
+        """Whether the tile program's walks are of lanes with so many elements beside each other."""
+        own = f"p = {element_of(wide).format(ELEMENT)} and"
+        walks = [one for one in self.tree.program.statements if ELEMENT in one.loops]
+        return all(own in cells for one in walks for cells in one.reads if cells[:4] == "row[")
+
     def check_rows(self, walked: int, known: tuple[str, ...], left: set[str]) -> None:
         """Rows of elements: every fold of theirs is made in one walk, and elements are written."""
         walks = [work for work in self.work.values() if isinstance(work, Walk)]
@@ -130,6 +145,9 @@ class _Group:
             made = [f.write.name for work in walks for f in work.folds]
             if sorted(folds) != sorted(made) or len(made) != walked:
                 raise self.refuse(f"folds {folds} of elements are made as {made}")
-            if one.outputs and self.work.get("elements") != Walk(one, (), known, 0):
+            wide = row_width(one, split, self.plan.program)
+            if one.outputs and self.work.get("elements") != Walk(one, (), known, 0, wide):
                 raise self.refuse("other elements are written")
+            if any(work.wide != wide for work in walks) or not self.visits(wide):
+                raise self.refuse(f"lanes do not visit {wide} elements beside each other")
             left.discard("elements")

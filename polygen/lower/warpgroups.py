@@ -147,7 +147,7 @@ class _Leaves:
         sides = tuple(match.box.side(dim) for dim, _ in batches)
         locate = Locate(
             raster.along, across, raster.group, blocks, batches, match.groups, sides,
-            domain=self.given.tree.domain, run=raster.run,
+            walk=self.given.walk, run=raster.run,
         )  # fmt: skip
         yield Leaf("locate", "locate", "threads", _TILE, locate)
         yield from self._fills()

@@ -15,8 +15,8 @@ from polygen.lower.accesses import Padding
 from polygen.lower.computed import Computed
 from polygen.lower.launch import MapAxis
 from polygen.poly.match import RowGroups
-from polygen.poly.tile_domain import TileDomain
 from polygen.poly.tile_program import Sync
+from polygen.poly.tile_walk import TileWalk
 
 
 # --- synchronisation -----------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class Locate:
     groups: RowGroups | None = None  # of rows, which then count the matrices
     sides: tuple[int, ...] = ()  # indices of a batch dim that a tile has
     sections: tuple[SectionTiles, ...] = ()  # whose tiles are numbered through; () of one alone
-    domain: TileDomain | None = None  # whose tiles come first; None: all have products
+    walk: TileWalk | None = None  # which tiles have products, and come first; None: all have
     run: int = 1  # tiles of one row that follow each other; work items are runs
 
 
@@ -341,6 +341,18 @@ class Clear:
 @dataclass(frozen=True, slots=True)
 class Nothing:
     """No more than the name of the leaf says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grids:
+    """A wait for the grids before.
+
+    Attributes:
+        pointers: variables from which addresses are made of what they may have written; none are
+            named: the parameters of the kernel.
+    """
+
+    pointers: tuple[str, ...] = ()
 
 
 # --- sums that several blocks share --------------------------------------------------------------

@@ -16,15 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from polygen.hardware.units import unit
+from polygen.poly.block_tree import BlockTree, check_once, proved
 from polygen.poly.derive_syncs import Synchronised, derive
-from polygen.poly.follow_map import (
-    WHERE,
-    FollowTree,
-    check_lanes,
-    check_once,
-    check_results,
-    proved,
-)
+from polygen.poly.follow_map import WHERE, check_lanes, check_results
 from polygen.poly.follow_program import ELEMENT, ELEMENTS, OWN, PART, WARP, parts_of
 from polygen.poly.legality import Proof
 from polygen.poly.tile_program import Buffer, Place, TileProgram, TileStatement
@@ -58,7 +52,7 @@ class KeysShape:
 
 def map_keys(
     shape: KeysShape, derived: Callable[[TileProgram], Synchronised] = derive
-) -> FollowTree:
+) -> BlockTree:
     """The tree of a launch that combines parts of keys, with its proofs.
 
     Args:
@@ -70,7 +64,7 @@ def map_keys(
             do what the program says; with an instance.
     """
     program = keys_program(shape)
-    return proved(program, check_keys(shape, program), derived)
+    return proved(program, check_keys(shape, program), derived, WHERE)
 
 
 def keys_program(shape: KeysShape) -> TileProgram:
@@ -133,11 +127,11 @@ def check_keys(shape: KeysShape, program: TileProgram) -> tuple[Proof, ...]:
     for what in shape.scalars:
         buffer, name = f"part_{what}", f"merge_{what}"
         wanted = model.set(f"{buffer}[w,q] : 0 <= w < {shape.warps} and {parts}")
-        check_once(model.reads[buffer].get(name), wanted, name, by_warp=True)
+        check_once(model.reads[buffer].get(name), wanted, name, WHERE, by_warp=True)
     wanted = model.set(f"part_sum[q,p] : {parts} and {columns}")
-    check_once(model.reads["part_sum"].get("merge_sum"), wanted, "merge_sum")
+    check_once(model.reads["part_sum"].get("merge_sum"), wanted, "merge_sum", WHERE)
     wanted = model.set(f"result[p] : {columns}")
-    check_once(model.writes["result"].get("results"), wanted, "results")
+    check_once(model.writes["result"].get("results"), wanted, "results", WHERE)
     check_lanes(shape.lanes)
     check_results(1)
     claim = "every part of a row is combined once by whoever needs it, every column stored once"

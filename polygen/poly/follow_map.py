@@ -10,13 +10,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from polygen import isl
 from polygen.errors import VerifyError
+from polygen.poly.block_tree import BlockTree, check_once, proved
 from polygen.poly.derive_syncs import Synchronised, derive
-from polygen.poly.emitted import Emitted
 from polygen.poly.follow_program import (
     BESIDE,
     ELEMENTS,
@@ -30,42 +29,15 @@ from polygen.poly.follow_program import (
     result_of,
 )
 from polygen.poly.legality import Proof
-from polygen.poly.place_trees import PlaceTree, place_trees
-from polygen.poly.refine import refine
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.versions import TileModel
 
-_OUT = isl.dim_type.out
 WHERE = "the launch that follows"
-
-
-@dataclass(frozen=True, slots=True)
-class FollowTree:
-    """A tile program of a launch that follows, synchronised and proved.
-
-    Attributes:
-        synchronised: the program, with what orders it.
-        place: what the warps of a block run.
-        proofs: of that text.
-    """
-
-    synchronised: Synchronised
-    place: PlaceTree
-    proofs: tuple[Proof, ...]
-
-    @property
-    def emitted(self) -> Emitted:
-        """What is proved."""
-        return _emitted(self.synchronised, self.place)
-
-    def __str__(self) -> str:
-        text = isl.to_yaml(isl.Schedule(self.place.text))
-        return "\n".join([text, *(f"# {proof}" for proof in self.proofs)])
 
 
 def map_follow(
     shape: FollowShape, derived: Callable[[TileProgram], Synchronised] = derive
-) -> FollowTree:
+) -> BlockTree:
     """The tree of a launch that follows, with its proofs.
 
     Args:
@@ -77,36 +49,7 @@ def map_follow(
             does not do what the program says; with an instance.
     """
     program = follow_program(shape)
-    return proved(program, check_visits(shape, program), derived)
-
-
-def proved(
-    program: TileProgram,
-    visits: tuple[Proof, ...],
-    derived: Callable[[TileProgram], Synchronised],
-) -> FollowTree:
-    """The tree of a program, synchronised and proved.
-
-    Args:
-        program: the statements of a block.
-        visits: what was proved of them.
-        derived: what synchronises a tile program.
-
-    Raises:
-        VerifyError: what would be emitted does not do what the program says; with an instance.
-    """
-    synchronised = derived(program)
-    (place,) = place_trees(program, synchronised.tree, synchronised.leaves)
-    of_text = refine(_emitted(synchronised, place))
-    proofs = (*visits, *(replace(proof, subject=WHERE) for proof in of_text))
-    return FollowTree(synchronised, place, proofs)
-
-
-def _emitted(synchronised: Synchronised, place: PlaceTree) -> Emitted:
-    return Emitted(
-        synchronised.program, synchronised.leaves, synchronised.syncs, synchronised.counters,
-        (place,), synchronised.tree, synchronised.frame,
-    )  # fmt: skip
+    return proved(program, check_visits(shape, program), derived, WHERE)
 
 
 def check_visits(shape: FollowShape, program: TileProgram) -> tuple[Proof, ...]:
@@ -124,61 +67,29 @@ def check_visits(shape: FollowShape, program: TileProgram) -> tuple[Proof, ...]:
     visits += [("row", walk, ELEMENTS) for walk in shape.walks]
     for buffer, statement, count in visits:
         wanted = model.set(f"{buffer}[p] : 0 <= p < {count}")
-        check_once(model.reads[buffer].get(statement), wanted, statement)
+        check_once(model.reads[buffer].get(statement), wanted, statement, WHERE)
     for level in range(shape.levels):
         given, warps = f"given_{level}", f"0 <= o < {shape.warps}"
         takers = f"0 <= {WARP} < {shape.warps if shape.rows else 1}"
         wanted = model.set(f"{given}[{WARP},o] : {takers} and {warps}")
         taken = model.reads[given].get(f"take_{level}")
-        check_once(taken, wanted, f"take_{level}", by_warp=True)
+        check_once(taken, wanted, f"take_{level}", WHERE, by_warp=True)
         gives = model.writes[given].get(f"give_{level}")
-        check_once(gives, model.set(f"{given}[o] : {warps}"), f"give_{level}")
+        check_once(gives, model.set(f"{given}[o] : {warps}"), f"give_{level}", WHERE)
     if shape.stored:
         each = 1 if shape.shared else shape.lanes
         stored = model.set(f"result[l] : 0 <= l < {each}")
-        check_once(model.writes["result"].get("store"), stored, "store")
+        check_once(model.writes["result"].get("store"), stored, "store", WHERE)
         check_results(each)
     if shape.written:
         wanted = model.set(f"element[p] : 0 <= p < {ELEMENTS}")
-        check_once(model.writes["element"].get("elements"), wanted, "elements")
+        check_once(model.writes["element"].get("elements"), wanted, "elements", WHERE)
     check_lanes(shape.lanes)
     check_lanes(shape.lanes, element_of(shape.wide), shape.wide)
     return (
         Proof("every part is combined once, and every warp's result taken once", WHERE),
         Proof("every result is stored once, and every element of a row visited once", WHERE),
     )
-
-
-def check_once(
-    access: isl.Map | None, wanted: isl.Set, statement: str, *, by_warp: bool = False
-) -> None:
-    """Everything wanted is met by one instance of a statement, and nothing else by any.
-
-    Args:
-        access: instance -> cell; None where the statement accesses nothing.
-        wanted: the cells.
-        statement: its name.
-        by_warp: whether every warp has to meet them: `wanted` are warps and cells.
-
-    Raises:
-        VerifyError: with what is left out, or is not wanted.
-    """
-    if access is None:
-        raise VerifyError(f"{statement} visits nothing", where=WHERE)
-    if by_warp:
-        agent = access.domain().identity()
-        agent = agent.project_out(_OUT, 1, agent.dim(_OUT) - 1).reset_tuple_id(_OUT)
-        name = access.get_tuple_name(_OUT)
-        access = agent.flat_range_product(access.reset_tuple_id(_OUT)).set_tuple_name(_OUT, name)
-    met = access.range()
-    for claim, rest in (
-        ("is left out", wanted.subtract(met)),
-        ("is visited, and is not there", met.subtract(wanted)),
-    ):
-        if not rest.is_empty():
-            raise VerifyError(f"{statement}: {isl.sample_point(rest)} {claim}", where=WHERE)
-    if not access.is_injective():
-        raise VerifyError(f"{statement} visits something twice", where=WHERE)
 
 
 @lru_cache(maxsize=8)

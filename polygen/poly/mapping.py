@@ -20,10 +20,10 @@ from polygen.brief import Brief
 from polygen.errors import VerifyError
 from polygen.hardware.atom import Atom
 from polygen.poly import ast
+from polygen.poly.block_tree import BlockTree
 from polygen.poly.derive_syncs import Synchronised, derive
 from polygen.poly.emitted import Emitted
 from polygen.poly.fills import ring_pieces
-from polygen.poly.follow_map import FollowTree
 from polygen.poly.fusion import Fusion
 from polygen.poly.kernel_parts import Epilogue, MainLoop, main_loop
 from polygen.poly.kernel_program import kernel_program
@@ -72,8 +72,8 @@ class ScheduleTree(Brief):
     panels: Panels  # what an epilogue moves by the copy engine
     sums: Sums  # in which order products add up
     domain: TileDomain | None = None  # the tiles that have products; None: all
-    # What blocks of the launch that follows do, each with which results they make.
-    after: tuple[tuple[str, FollowTree], ...] = ()
+    # What blocks of launches beside the kernel's do, each with what they are for.
+    beside: tuple[tuple[str, BlockTree], ...] = ()
 
     def loops(self) -> ast.LoopAst:
         """The loops of the only place."""
@@ -87,8 +87,8 @@ class ScheduleTree(Brief):
             parts.append(f"# {tree.place.name}: tiles, with what synchronises them as statements")
             parts.append(isl.to_yaml(isl.Schedule(tree.text)))
         parts += [f"# {proof}" for proof in self.proofs]
-        for title, follows in self.after:
-            parts += [f"# {title}", str(follows)]
+        for title, other in self.beside:
+            parts += [f"# {title}", str(other)]
         return "\n".join(parts)
 
 

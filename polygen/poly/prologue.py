@@ -163,7 +163,8 @@ def _require_type(program: Program, value: str, dtype: DType) -> None:
             f"the operand {value} is computed and rounded to {dtype}",
             where=program.name,
             why=f"computed operands are multiplied as {named}",
-            nearest=f'Write .astype("{BF16}"), or pass the computed matrix as an argument',
+            nearest=f'Write .astype("{BF16}") behind both operands, or pass the computed matrix as '
+            "an argument",
         )
 
 

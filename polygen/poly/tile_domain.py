@@ -7,7 +7,7 @@ them has no product: sums are not read there, whatever is stored instead (`polyg
 Blocks that have one tile each ask whether it is inside. Persistent blocks number all tiles through,
 those inside first: so the first `inside` tiles of a block have products, whatever the sizes, and
 the others come after them. Tiles are found by a walk over groups of rows of tiles, column by
-column, as in a raster: those inside of a column of a group follow each other.
+column, as in a raster (`polygen.poly.tile_walk`).
 
 Along and across are rows and columns of tiles, or the other way round, as the raster has it.
 """
@@ -15,7 +15,6 @@ Along and across are rows and columns of tiles, or the other way round, as the r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -30,13 +29,6 @@ from polygen.schedule.model import Schedule
 # A matrix has less than 2^31 rows and columns, so that with factors of a quarter of a tile's, and
 # such a number, a kernel that counts in 32 bits does not count too far.
 _SHARE, _LARGEST_NUMBER = 4, 2**28
-
-Quotient = Callable[[str, int], str]
-
-
-def in_isl(text: str, by: int) -> str:
-    """A quotient of whole numbers, rounded down, as isl text."""
-    return text if by == 1 else f"floor(({text})/{by})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,28 +52,6 @@ class TileDomain:
     def along(self, dim: str) -> tuple[HalfPlane, ...]:
         """The half planes of numbers along and across, where tiles along `dim` are in groups."""
         return self.planes if dim == "m" else tuple((b, a, c) for a, b, c in self.planes)
-
-    def first(self, dim: str, across: str, quotient: Quotient) -> list[str]:
-        """Numbers along, of which the greatest is the first inside.
-
-        Args:
-            dim: "m" or "n", along which tiles are in groups.
-            across: the number across.
-            quotient: how a quotient that is rounded down is written.
-        """
-        return [
-            quotient(linear(0, "", -b, across, -c + a - 1), a)
-            for a, b, c in self.along(dim)
-            if a > 0
-        ]
-
-    def last(self, dim: str, across: str, quotient: Quotient) -> list[str]:
-        """Numbers along, of which the least is the last inside; arguments as of `first`."""
-        return [quotient(linear(0, "", b, across, c), -a) for a, b, c in self.along(dim) if a < 0]
-
-    def crossed(self, dim: str, across: str) -> list[str]:
-        """What is not negative where there are any inside; arguments as of `first`."""
-        return [linear(0, "", b, across, c) for a, b, c in self.along(dim) if a == 0]
 
     def count(self, m: int, n: int) -> int:
         """Tiles inside of a matrix of m x n elements."""
@@ -194,65 +164,3 @@ def prove_tile_domain(domain: TileDomain, instances: isl.UnionSet, tiles: isl.Un
             f"a product of a tile that has none: {isl.sample_pair(outside)}", where="tile domain"
         )
     return Proof("every sum that is read is of a tile with products", str(domain))
-
-
-@lru_cache(maxsize=64)
-def prove_numbered(domain: TileDomain, dim: str, group: int) -> tuple[Proof, ...]:
-    """Prove that every tile is one work item, those that have products first.
-
-    The walk goes through groups of tiles along `dim`, and in a group from column to column; first
-    for the tiles inside, then for the others. A column of a group has each of its tiles once, in
-    one of both walks; columns and groups partition the tiles, so that by induction over them each
-    walk numbers its tiles from 0 on, and the second goes on where the first ends.
-
-    Args:
-        domain: the tiles inside.
-        dim: along which tiles are in groups.
-        group: tiles of a group; any number does.
-
-    Raises:
-        VerifyError: never for half planes; the check guards the formulas of the walk.
-    """
-    _prove_columns(domain, dim)
-    _prove_numbers()
-    claim = "every output tile is exactly one work item, those with products before the others"
-    return (Proof(claim, f"groups of {group} along {dim}, of {domain}"),)
-
-
-def _prove_columns(domain: TileDomain, dim: str) -> None:
-    """In a column, the tiles inside are those from the first to the last of the formulas."""
-    planes = " and ".join(
-        f"{linear(a, 'a', b, 'c', number)} >= 0" for a, b, number in domain.along(dim)
-    )
-    own = "0 <= a < along and c >= 0"
-    wanted = isl.Set(f"[along] -> {{ [a, c] : {own} and {planes} }}")
-    conditions = [f"a >= {one}" for one in domain.first(dim, "c", in_isl)]
-    conditions += [f"a <= {one}" for one in domain.last(dim, "c", in_isl)]
-    conditions += [f"{one} >= 0" for one in domain.crossed(dim, "c")]
-    found = isl.Set(f"[along] -> {{ [a, c] : {' and '.join([own, *conditions])} }}")
-    if not found.is_equal(wanted):
-        raise VerifyError(
-            "columns of tiles do not begin and end where their tiles do", where="tile domain"
-        )
-
-
-def _prove_numbers() -> None:
-    """In a column of a group, both kinds are numbered through: those inside, and the others.
-
-    A column has the tiles from `low` up to `high`, of which those from `first` up to `behind` are
-    inside. Each kind's columns follow each other, so that by induction all tiles have one number.
-    """
-    names = "[low, high, first, behind] -> "
-    known = "low <= first <= behind <= high"
-    inner = isl.Map(f"{names}{{ [l] -> [first + l] : 0 <= l < behind - first and {known} }}")
-    before = f"[l] -> [low + l] : 0 <= l and low + l < first and {known}"
-    after = (
-        "[l] -> [low + l + behind - first] : "
-        f"first <= low + l and l < high - low - (behind - first) and {known}"
-    )
-    outer = isl.Map(f"{names}{{ {before}; {after} }}")
-    every = isl.Set(f"{names}{{ [a] : low <= a < high and {known} }}")
-    apart = inner.range().intersect(outer.range()).is_empty()
-    whole = inner.range().union(outer.range()).is_equal(every)
-    if not (inner.is_bijective() and outer.is_bijective() and apart and whole):
-        raise VerifyError("tiles of a column are not numbered through", where="tile domain")

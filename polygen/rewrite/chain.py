@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
-from polygen.frontend.dtypes import F32, S32
+from polygen.frontend.dtypes import F16, F32, S32
 from polygen.frontend.program import (
     Access,
     Argument,
@@ -196,7 +196,9 @@ class _Rewriting(TwoPrograms):
             raise self.refusal(
                 f"sums in {first.dtype} and {second.dtype}",
                 "chains sum in f32",
-                "Leave acc_dtype out",
+                "Leave acc_dtype out"
+                if F16 in (first.dtype, second.dtype)
+                else "Return the first product from one function, and multiply it in a second",
             )
 
     # --- the rewrite ----------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from polygen.errors import UnsupportedProgram
-from polygen.frontend.dtypes import F32, DType
+from polygen.frontend.dtypes import F16, F32, DType
 from polygen.frontend.program import (
     Access,
     Argument,
@@ -157,7 +157,7 @@ class _Rewriting:
                 raise self._refusal(
                     f"{product.name} sums in {product.dtype}",
                     "products that share sums sum in f32",
-                    "Leave acc_dtype out",
+                    "Leave acc_dtype out" if product.dtype == F16 else "",
                 )
         ours = [access.name for access in self.middle.reads]
         if not set(ours) & {access.name for access in self.main.reads}:

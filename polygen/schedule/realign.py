@@ -7,8 +7,9 @@ array with such rows: the same code, the same sums, the same bits.
 1. A copy has the order of the array's axes, and a pitch of whole cache lines. The copies of a
    kernel lie one behind the other in one workspace.
 2. A warp copies a segment of a row, a round of chunks of 16 bytes after the other; a lane writes
-   whole chunks, each from the two chunks of the array in which it lies (`polygen.poly.realign`
-   proves that every chunk is written once, and that nothing outside the row is read).
+   whole chunks, each from the two chunks of the array in which it lies. What a block does is a tile
+   program (`polygen.poly.realign_program`), with proofs that every chunk is written once, and that
+   nothing outside the row is read.
 3. The last chunk of a row is filled up with zeros; what lies between it and the next row is neither
    written nor read: the product's tensor maps end with the row.
 """

@@ -137,7 +137,7 @@ def test_types_and_targets_without_an_instruction() -> None:
     )  # fmt: skip
     assert "f16 and bf16" in text
     text = _refused(softmax, "f16[S,64]", "f16[T,64]", "bf16[T,64]")
-    assert "one type" in text
+    assert "Pass all of them as f16 or as bf16" in text
 
 
 def test_tuning() -> None:

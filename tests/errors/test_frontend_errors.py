@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+import polygen
 from polygen.errors import (
     ArgumentError,
     DTypeError,
@@ -309,25 +310,47 @@ def test_sizes_below_one(dim):
         (
             lambda x, w, u: (x @ w) @ u,
             {"x": "s8[M,K]", "w": "s8[K,N]", "u": "s8[N,K]"},
-            ("x @ w @ u: the computed operand x @ w is f32", "is s8", '(x @ w).astype("s8")'),
+            ("x @ w @ u: the computed operand x @ w is f32", "is s8", "Return x @ w from one func"),
         ),
         (
             lambda x, w: pg.relu(x) @ w,
             {"x": "e4m3[M,K]", "w": "e4m3[K,N]"},
-            ("maximum(x, 0) is f32", "only 16-bit types and tf32", '.astype("e4m3")'),
+            (
+                "maximum(x, 0) is f32",
+                "only 16-bit types and tf32",
+                'Write (maximum(x, 0)).astype("bf16"), and .astype("bf16") behind the other',
+            ),
         ),
         (
             lambda x, w: (x @ w) @ (x @ w).T,
             {"x": "s8[M,K]", "w": "s8[K,N]"},
-            ("the computed operand x @ w is f32", "astype"),
+            ("the computed operand x @ w is f32", "Return x @ w from one function"),
         ),
-        (lambda x, w: (x + 1) @ w, {"w": "f32[K,N]"}, ("x + 1 is f32", "the other operand is f32")),
+        (
+            lambda x, w: (x + 1) @ w,
+            {"w": "f32[K,N]"},
+            ("x + 1 is f32", "the other operand is f32", "Say tf32[...] of the other operand"),
+        ),
+        (lambda x, w: (x > 0) @ w, {"w": "bool[K,N]"}, ("is bool", '.astype("bf16"), and .astype')),
         (lambda x, w: (x @ w) & 1, {}, ("bit operation on x @ w, which is f32",)),
         (lambda x, w: ~(x @ w), {}, ("bit operation",)),
     ],
 )
 def test_dtypes(function, override, fragments):
     refuses(DTypeError, function, *fragments, **override)
+
+
+@pytest.mark.parametrize("kind", ["s8", "e4m3"])
+def test_what_is_said_of_functions_of_8_bit_operands_leads_to_a_kernel(kind):
+    signature = (f"{kind}[M,K]", f"{kind}[K,N]")
+    rounded = polygen.fuse(lambda x, w: pg.relu(x).astype(kind) @ w)
+    with pytest.raises(UnsupportedProgram, match=r'Write .astype\("bf16"\) behind both operands'):
+        rounded.compile(*signature, arch="sm_80")
+    advised = polygen.fuse(lambda x, w: pg.relu(x).astype("bf16") @ w.astype("bf16"))
+    assert advised.compile(*signature, arch="sm_80").source
+    twice = polygen.fuse(lambda x, w, v: pg.relu(x @ w).astype(kind) @ v)
+    with pytest.raises(UnsupportedProgram, match=r"in a second|make two functions"):
+        twice.compile(f"{kind}[M,64]", f"{kind}[64,N]", f"{kind}[N,64]", arch="sm_90a")
 
 
 @pytest.mark.parametrize(

@@ -131,15 +131,14 @@ WAITS = [
     ("roles", "wait_grids_producer();"),
     ("roles", "wait_grids_consumer();"),
     ("copied", "wait_grids_producer();"),
-    ("copied", '  asm volatile("griddepcontrol.wait;" : "+l"(from_0)'),
+    ("copied", "wait_grids_warps();"),
 ]
 
 
 @pytest.mark.parametrize(("name", "call"), WAITS, ids=[f"{n}, {c[:22]}" for n, c in WAITS])
 def test_without_any_one_wait_an_access_is_too_early(compile_ptx, name, call):
     kernel, _ = made(name)
-    instead = call.replace("griddepcontrol.wait;", "") if "asm" in call else ""
-    text = edited(kernel.source, [(call, instead, -1)])
+    text = edited(kernel.source, [(call, "", -1)])
     assert "before-grid-wait" in found(name, compile_ptx(text, "sm_90a"))
 
 

@@ -302,7 +302,7 @@ FAULTS = [
         "the last tile of a group is left out",
         [("tiles = (rows + tile - 1) / tile;", "tiles = rows / tile;")],
     ),
-    ("roles", "ends are not clipped", [("min(__ldg(ends + group), most)", "__ldg(ends + group)")]),
+    ("roles", "ends are not clipped", [("rows = max(min(end, most) -", "rows = max(end -")]),
     ("roles", "ends go back", [("- before, 0);", "- before, -9);")]),
 ]
 

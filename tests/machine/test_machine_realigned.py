@@ -160,15 +160,18 @@ def test_every_shift_of_a_row(shift):
 
 
 FAULTS = {
-    "the first chunk is read whole": ("if (g > 0 && g < last)", "if (g < last)"),
-    "the last chunk is read whole": ("if (g > 0 && g < last)", "if (g > 0 && g <= last)"),
+    "the first chunk is read whole": ("if (0 < g && g < realign_last)", "if (g < realign_last)"),
+    "the last chunk is read whole": (
+        "if (0 < g && g < realign_last)",
+        "if (0 < g && g <= realign_last)",
+    ),
     "one word too few": ("w[i] = shift & 4 ? w[i + 1] : w[i]", "w[i] = w[i]"),
     "half a chunk too few": ("w[i] = shift & 8 ? from[u][i + 2]", "w[i] = shift & 8 ? from[u][i]"),
     "no shift by bytes": ("w[i] = __funnelshift_r(w[i], w[i + 1], shift * 8)", "w[i] = w[i]"),
-    "a chunk too many": ("if (own < chunks)", "if (own <= chunks)"),
-    "a chunk too few": ("if (own < chunks)", "if (own + 1 < chunks)"),
+    "a chunk too many": ("if (own < realign_chunks)", "if (own <= realign_chunks)"),
+    "a chunk too few": ("if (own < realign_chunks)", "if (own + 1 < realign_chunks)"),
     "rows too close": ("to_0 + row * pitch", "to_0 + row * (pitch - 16)"),
-    "one row too many": ("if (rest == 0)", "if (rest <= 1)"),
+    "one row too many": ("if (realign_rows >= (warp + 1))", "if (realign_rows >= warp)"),
 }
 
 

@@ -181,7 +181,7 @@ def test_results_are_right_and_tiles_outside_have_no_products(name, products):
 FAULTS = [
     (
         "roles, lower", "the first tile of a column has no product",
-        ("min(max(low, across),", "min(max(low, across + 1),"),
+        ("min(max(low, column),", "min(max(low, column + 1),"),
     ),
     (
         "roles, lower", "one tile fewer has products",
@@ -189,7 +189,7 @@ FAULTS = [
     ),
     (
         "roles, upper", "tiles with products are not passed over",
-        ("low + place + own.end - own.begin;", "low + place;"),
+        ("low + place + end - begin;", "low + place;"),
     ),
     (
         "warps, lower", "tiles on the diagonal have no products",

@@ -53,14 +53,23 @@ PROGRAMS = {
     "of operands": (of_operands, ("bf16[3,50,K]", "bf16[N,K]", "bf16[150,N]")),
     "matrices as one": (lambda x, w: (x @ w).reshape(150, -1), ("bf16[3,50,K]", "bf16[3,K,N]")),
     "one axis": (lambda x, w: (x @ w.T).reshape(-1), ("bf16[50,K]", "bf16[64,K]")),
+    "one matrix of a batch of one": (
+        lambda x, w: (x @ w.T).reshape(-1, 24, 40),
+        ("bf16[1,3,8,64]", "bf16[40,64]"),
+    ),
+    "an axis of size 1 in front": (
+        lambda x, w: pg.relu(x.reshape(1, 24, 64) @ w.T),
+        ("bf16[1,3,8,64]", "bf16[40,64]"),
+    ),
     "scores": (scores, ("bf16[S,128]", "bf16[T,128]")),
     "repeated": (repeated, ("bf16[S,K]", "bf16[128,K]", "f32[S,4]")),
 }
 QUICK = [("heads", "panels"), ("matrices as one", "panels"), ("work on heads", "staged")]
+QUICK += [("one matrix of a batch of one", "panels")]
 SLOW = [
     ("heads", "lines"), ("heads inside chunks", "lines"), ("heads inside chunks", "registers"),
     ("rows", "registers"), ("of operands", "staged"), ("one axis", "panels"),
-    ("scores", "panels"), ("repeated", "registers"),
+    ("scores", "panels"), ("repeated", "registers"), ("an axis of size 1 in front", "staged"),
 ]  # fmt: skip
 
 

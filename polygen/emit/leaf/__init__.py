@@ -28,6 +28,7 @@ from polygen.emit.leaf import (  # noqa: F401 - importing registers
     rest,
     row_exchange,
     scan,
+    shift_chunks,
     store_pairs,
     store_parts,
     store_rows,

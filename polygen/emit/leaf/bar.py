@@ -7,7 +7,7 @@ from __future__ import annotations
 from polygen.emit.leaf.table import Text, leaf
 from polygen.emit.names import c_name
 from polygen.lower.plan import KernelPlan, Leaf
-from polygen.lower.work import Nothing, Placed
+from polygen.lower.work import Grids, Nothing, Placed
 
 
 @leaf("bar", "block", Placed)
@@ -35,10 +35,11 @@ def _(plan: KernelPlan, one: Leaf, work: Placed) -> Text:
     return Text(meet, f"{one.statement}[{','.join(one.loops)}]: {work.reason}", inline=True)
 
 
-@leaf("grid", "griddepcontrol.wait", Nothing)
-def _(plan: KernelPlan, one: Leaf, work: Nothing) -> Text:
+@leaf("grid", "griddepcontrol.wait", Grids)
+def _(plan: KernelPlan, one: Leaf, work: Grids) -> Text:
     # No read is hoisted above: to the compiler, addresses are made here.
-    made = ", ".join(f'"+l"({c_name(a.name)})' for a in plan.arguments if a.kind == "pointer")
+    own = [c_name(a.name) for a in plan.arguments if a.kind == "pointer"]
+    made = ", ".join(f'"+l"({name})' for name in work.pointers or own)
     note = f"{one.statement}: the grids before are complete, and their writes are visible"
     return Text(f'asm volatile("griddepcontrol.wait;" : {made} :: "memory");', note, inline=True)
 

@@ -20,7 +20,7 @@ def _(plan: KernelPlan, one: Leaf, work: Locate) -> Text:
     run = f" / {work.run}" if work.run > 1 else ""
     lines = [f"const int item = first + i{run} * stride;"]
     names, walk = ["b_m", "b_n", *(name for name, _ in work.batches)], []
-    if work.domain is not None:
+    if work.walk is not None:
         walk = [f"TileWalk {tile_domain.WALK};"]
         lines = tile_domain.found(along, across, group, matrix_coordinates(work.batches))
     elif work.batches:
@@ -38,7 +38,7 @@ def _(plan: KernelPlan, one: Leaf, work: Locate) -> Text:
             "const int tiles_m = groups.tiles, item = work - groups.first_tile * tiles_n;",
             f"{', '.join(f'{name} = {held}' for name, held in of_group(work.groups).items())};",
         ]
-    lines += in_raster(work) if work.domain is None else in_cluster(work)
+    lines += in_raster(work) if work.walk is None else in_cluster(work)
     if work.run > 1:
         lines.append(f"b_n = b_n * {work.run} + i % {work.run};")
     comment = (

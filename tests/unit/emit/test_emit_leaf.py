@@ -41,6 +41,10 @@ KERNELS = {
         )
     },
     "dependent": {"arch": "sm_90a", "schedule": replace(roles(), launch=Launches(dependent=True))},
+    "copied": {
+        "arch": "sm_90a", "alignment": 2,
+        "schedule": replace(roles(through="lines"), launch=Launches(realign=True)),
+    },
     "turns": {"arch": "sm_90a", "schedule": roles("pingpong", through="registers")},
 }  # fmt: skip
 
@@ -92,8 +96,9 @@ def rows_plan():
 
 
 def leaves_of(plan):
-    """Of the kernel, and of the launch that follows."""
-    return [*plan.leaves, *(leaf for group in plan.groups for leaf in group.leaves)]
+    """Of the kernel, and of the launches before and behind it."""
+    beside = (*plan.copies, *plan.groups)
+    return [*plan.leaves, *(leaf for block in beside for leaf in block.leaves)]
 
 
 def covering_plan(arch, schedule):

@@ -12,9 +12,10 @@ import polygen as pg
 from polygen.errors import VerifyError
 from polygen.kernel import Kernel
 from polygen.lower import follow
+from polygen.lower.block_plan import check_calls
 from polygen.lower.plan import KernelPlan
 from polygen.lower.verify_follow import check_group
-from polygen.poly import follow_map
+from polygen.poly import block_tree
 from polygen.schedule.model import Epilogue
 
 PAIRS = small(epilogue=Epilogue(through="registers"))
@@ -62,10 +63,10 @@ def test_folds_with_as_many_parts_are_combined_together(kernel):
 def test_calls_without_a_leaf_are_refused(kernel):
     plan = kernel.passes.plan
     group = plan.groups[0]
-    follow.check_calls(plan, group)
+    check_calls(plan.entry, group, "the launch that follows")
     with pytest.raises(VerifyError, match="take_0 with 1 arguments has no leaf"):
         few = tuple(leaf for leaf in group.leaves if leaf.statement != "take_0")
-        follow.check_calls(plan, replace(group, leaves=few))
+        check_calls(plan.entry, replace(group, leaves=few), "the launch that follows")
 
 
 def changed(statement, **changes):
@@ -94,6 +95,8 @@ MISTAKES = {
     "terms of another level": changed("walk_1", number=2),
     "a fold of elements is left out": changed("walk_1", folds=()),
     "elements know other results": changed("elements", known=()),
+    "elements one by one": changed("elements", wide=1),
+    "terms of narrower words": changed("walk_1", wide=2),
 }
 
 
@@ -128,14 +131,14 @@ def test_leaves_that_do_something_else_are_refused(rows, name):
     ],
 )
 def test_no_kernel_is_made_of_a_broken_tree(monkeypatch, old, new, message):
-    plain = follow_map.place_trees
+    plain = block_tree.place_trees
 
     def broken(program, tree, leaves):
         (found,) = plain(program, tree, leaves)
         assert old in found.text
         return (replace(found, text=found.text.replace(old, new)),)
 
-    monkeypatch.setattr(follow_map, "place_trees", broken)
+    monkeypatch.setattr(block_tree, "place_trees", broken)
     follow.forget()
     rows = pg.fuse(lambda x, w: np.sum(x @ w.T, axis=1))
     with pytest.raises(VerifyError, match=message):

@@ -10,10 +10,10 @@ import pytest
 
 from polygen.errors import VerifyError
 from polygen.poly import ast
+from polygen.poly.block_tree import BlockTree
 from polygen.poly.emitted import Emitted
 from polygen.poly.follow_keys import KeysShape, check_keys, keys_program, map_keys
 from polygen.poly.follow_map import (
-    FollowTree,
     check_lanes,
     check_results,
     check_visits,
@@ -33,7 +33,7 @@ KEYS = KeysShape(4, 32, referenced=True, states=True)  # rows whose keys are in 
 
 
 @cache
-def tree(shape: FollowShape | KeysShape) -> FollowTree:
+def tree(shape: FollowShape | KeysShape) -> BlockTree:
     return map_keys(shape) if isinstance(shape, KeysShape) else map_follow(shape)
 
 

@@ -3,33 +3,55 @@
 from __future__ import annotations
 
 import itertools
+import re
+from dataclasses import replace
 
 import pytest
+from matrix import small
 
+import polygen as pg
 from polygen.errors import VerifyError
 from polygen.lower.launch import Launch
+from polygen.lower.verify import verify
 from polygen.poly import row_groups
-from polygen.poly.row_groups import prove_row_groups
+from polygen.poly.row_groups import divided, group_walk, prove_row_groups
 
 ROWS, GROUPS = 5, 3
 
 
+WALK = group_walk(32)
+
+
+def formula(text):
+    """A formula of the record in Python: C differs in quotients alone."""
+    names = re.sub(r"\b(group|first_tile|tiles|before|rows)\b", r"self.\1", text)
+    return divided(names, "({}) // tile")
+
+
+def function(head, *lines):
+    """A function of these lines."""
+    found = {}
+    exec("\n    ".join([f"def {head}:", *lines]), found)
+    return found[head.partition("(")[0]]
+
+
 class Walk:
-    """`instructions/row_groups.cu.j2` in Python, line by line."""
+    """What is written of a `GroupWalk`, in Python: its formulas, in their order."""
+
+    next = function(
+        "next(self, ends, most, tile)",
+        "end = ends[self.group + 1]",
+        *(f"self.{name} = {formula(text)}" for name, text in WALK.next),
+    )
+    beyond = function("beyond(self, wanted)", f"return {formula(WALK.beyond)}")
+    last = function("last(self, groups)", f"return {formula(WALK.last)}")
 
     def __init__(self) -> None:
         self.group, self.first_tile, self.tiles, self.before, self.rows = -1, 0, 0, 0, 0
 
-    def next(self, ends, most, tile):
-        self.first_tile += self.tiles
-        self.before += self.rows
-        self.group += 1
-        self.rows = max(min(ends[self.group], most) - self.before, 0)
-        self.tiles = (self.rows + tile - 1) // tile
-
     def find(self, ends, most, tile, wanted):
-        while wanted >= self.first_tile + self.tiles:
-            if self.group + 1 == len(ends):
+        while self.beyond(wanted):
+            if self.last(len(ends)):
                 return False
             self.next(ends, most, tile)
         return True
@@ -79,9 +101,10 @@ def test_a_later_tile_is_found_from_any_earlier_one(tile):
 
 @pytest.mark.parametrize("tile", [1, 16, 64, 128, 192, 256, 512])
 def test_tiles_of_a_group_partition_its_rows(tile):
-    one, all_of_them = prove_row_groups(tile)
+    one, all_of_them, found = prove_row_groups(WALK, tile)
     assert "every row of a group is in exactly one of its tiles" in str(one)
     assert "numbered through" in str(all_of_them)
+    assert "a walk finds the group of every tile" in str(found)
 
 
 @pytest.mark.parametrize(
@@ -112,3 +135,67 @@ def test_a_grid_has_room_for_the_tiles_of_any_groups():
     assert grouped.grid(sizes) == (3 * 8, -(-grouped.tiles("along", sizes) // 8), 1)
     across = Launch("N", "T", 64, 128, 8, 256, 0, 132, groups=64, grouped="across")
     assert across.work(sizes) == 3 * ((1000 + 64 * 127) // 128)
+
+
+def stepping(name, to):
+    """Another assignment of the step to the next group."""
+    return replace(WALK, next=tuple((n, to if n == name else text) for n, text in WALK.next))
+
+
+def knowing(name, to):
+    """Another result of the lanes together."""
+    return replace(WALK, together=tuple((n, to if n == name else t) for n, t in WALK.together))
+
+
+MUTANTS = {
+    "the tiles of a group are not passed": stepping("first_tile", "first_tile + tiles - 1"),
+    "tiles begin with every group": stepping("first_tile", "0"),
+    "rows of a group are passed twice": stepping("before", "before + 2 * rows"),
+    "every second group": stepping("group", "group + 2"),
+    "ends behind the last row": stepping("rows", "max(end - before, 0)"),
+    "rows from the beginning": stepping("rows", "max(min(end, most), 0)"),
+    "groups with fewer rows than none": stepping("rows", "min(end, most) - before"),
+    "rounded down": stepping("tiles", "{rows}"),
+    "a tile without rows": stepping("tiles", "{rows + tile}"),
+    "rows of the group before": replace(WALK, next=(*WALK.next[3:], *WALK.next[:3])),
+    "the tiles of a group before its rows": replace(
+        WALK, next=(*WALK.next[:3], WALK.next[4], WALK.next[3])
+    ),
+    "a tile too far": replace(WALK, beyond="wanted > first_tile + tiles"),
+    "a tile too early": replace(WALK, beyond="wanted >= first_tile + tiles - 1"),
+    "a group too many": replace(WALK, last="group >= groups"),
+    "a group too few": replace(WALK, last="group + 2 >= groups"),
+    "together, ends behind the last row": replace(WALK, own_end="end"),
+    "together, rounded down": replace(WALK, own_tiles="{end - start}"),
+    "together, a tile too far": replace(WALK, found="wanted <= last_tile"),
+    "together, a tile too early": replace(WALK, found="wanted < last_tile - 1"),
+    "together, tiles up to the group's end": knowing("first_tile", "last_tile"),
+    "together, rows up to the group's end": knowing("before", "end"),
+    "together, rows of all groups": knowing("rows", "end"),
+    "together, all tiles": knowing("tiles", "last_tile"),
+    "together, nothing of rows": replace(WALK, together=WALK.together[:-1]),
+    "lanes leave others out": replace(WALK, shifts=(1, 2, 4, 8)),
+    "lanes combine others twice": replace(WALK, shifts=(1, 1, 2, 4, 8, 16)),
+    "lanes skip others": replace(WALK, shifts=(2, 4, 8, 16)),
+    "not the last lane": replace(WALK, carry=30),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_no_proof_accepts_a_walk_that_is_broken(name):
+    with pytest.raises(VerifyError):
+        prove_row_groups(MUTANTS[name], 64)
+
+
+def test_no_code_is_written_for_a_plan_with_another_walk():
+    grouped = pg.fuse(lambda x, w, ends: pg.grouped_matmul(x, w, ends))
+    signature = ("bf16[T,K]", "bf16[E,K,N]", "s32[E]")
+    plan = grouped.compile(*signature, arch="sm_80", schedule=small()).passes.plan
+    verify(plan)
+    for walk, message in (
+        (MUTANTS["every second group"], "a step of the walk is"),
+        (group_walk(16), "16 lanes walk over groups together"),
+        (None, "groups of rows have no walk"),
+    ):
+        with pytest.raises(VerifyError, match=message):
+            verify(replace(plan, group_walk=walk))

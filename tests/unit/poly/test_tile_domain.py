@@ -15,11 +15,10 @@ from polygen.poly.needed import needed
 from polygen.poly.refine import refine
 from polygen.poly.tile_domain import (
     TileDomain,
-    in_isl,
-    prove_numbered,
     prove_tile_domain,
     tile_planes,
 )
+from polygen.poly.tile_walk import prove_walk, tile_walk
 
 PLAIN = ("bf16[M,K]", "bf16[K,N]")
 
@@ -109,7 +108,7 @@ def test_tiles_are_those_that_meet_every_half_plane(planes, along):
         found = [[domain.has(row, column) for column in range(wide)] for row in range(tall)]
         np.testing.assert_array_equal(np.array(found), wanted)
         assert domain.count(tall * tile[0], wide * tile[1]) == wanted.sum()
-        assert not domain.planes or prove_numbered(domain, along, 4)
+        assert not domain.planes or prove_walk(tile_walk(domain, along, 4, 32))
 
 
 def test_far_half_planes_are_left_out_rather_than_counted_too_far():
@@ -126,20 +125,6 @@ def test_a_tile_too_few_is_refused():
     ((a, b, c),) = right.planes
     with pytest.raises(VerifyError, match=r"a product of a tile that has none: S0\["):
         prove_tile_domain(replace(right, planes=((a, b, c - 1),)), instances, tiles)
-
-
-class Wrong(TileDomain):
-    """Formulas that leave out the first tile of a column."""
-
-    def first(self, dim, across, quotient):
-        return [f"{one} + 1" for one in super().first(dim, across, quotient)]
-
-
-def test_a_walk_that_leaves_a_tile_out_is_refused():
-    planes = ((1, -1, 0),)
-    assert TileDomain(planes, (16, 16), planes).first("m", "c", in_isl) == ["c"]
-    with pytest.raises(VerifyError, match="do not begin and end where their tiles do"):
-        prove_numbered(Wrong(planes, (16, 16), planes), "m", 4)
 
 
 def some(name):

@@ -1,0 +1,72 @@
+"""The copy that goes before a kernel: edges of rows, and chunks that are shifted together."""
+
+from __future__ import annotations
+
+from polygen.emit.leaf.table import INDENT, Text, block, leaf
+from polygen.lower.plan import KernelPlan, Leaf
+from polygen.lower.realign_work import RowCopy
+from polygen.poly.realign_program import CHUNK, CHUNKS, LAST, SOURCES, WHOLE
+
+_LETTERS = "xyzw"  # the words of a chunk in a register of four
+
+
+@leaf("read_edges", "threads", RowCopy, needs=("row_edge",))
+def _(plan: KernelPlan, one: Leaf, work: RowCopy) -> Text:
+    words, size = work.words, work.shape.size
+    lines = [
+        f"row_edge<{work.item}>(head, base, begin, end);",
+        f"row_edge<{work.item}>(tail, base + {size}ULL * {LAST}, begin, end);",
+    ]
+    note = f"{one.statement}: the first and the last {size} bytes that the row touches, by elements"
+    return Text(block(*lines), note, (f"unsigned head[{words}], tail[{words}];",))
+
+
+@leaf("shift_chunks", "threads", RowCopy, (CHUNK,))
+def _(plan: KernelPlan, one: Leaf, work: RowCopy) -> Text:
+    shape, words, size = work.shape, work.words, work.shape.size
+    both = SOURCES * words
+    whole = " && ".join(test.format("g") for test in WHOLE)
+    parts = ", ".join(
+        f"from[u][{words} * h + {at}] = part.{letter}" for at, letter in enumerate(_LETTERS)
+    )
+    edges = f"g == 0 ? head[i] : g == {LAST} ? tail[i] : 0"
+    loads = [
+        f"unsigned from[{shape.together}][{both}];",
+        "#pragma unroll",
+        f"for (int u = 0; u < {shape.together}; ++u)",
+        "#pragma unroll",
+        f"  for (int h = 0; h < {SOURCES}; ++h) {{",
+        f"    const int g = {shape.own} + h;",
+        f"    if ({whole}) {{",
+        f"      const uint4 part = __ldg(reinterpret_cast<const uint4*>(base + {size}ULL * g));",
+        f"      {parts};",
+        "    } else {",
+        "#pragma unroll",
+        f"      for (int i = 0; i < {words}; ++i) from[u][{words} * h + i] = {edges};",
+        "    }",
+        "  }",
+    ]
+    shifts = []
+    source = "from[u]"
+    for step in work.shifts:
+        moved = f"shift & {step.bit} ? {source}[i + {step.words}] : {source}[i]"
+        shifts += _unrolled(f"i < {step.results}", f"w[i] = {moved};")
+        source = "w"
+    shifts += _unrolled(f"i < {words}", "w[i] = __funnelshift_r(w[i], w[i + 1], shift * 8);")
+    made = ", ".join(f"w[{at}]" for at in range(words))
+    stores = [
+        "#pragma unroll",
+        f"for (int u = 0; u < {shape.together}; ++u) {{",
+        f"  unsigned w[{work.shifts[0].results}];",
+        *shifts,
+        f"  const int own = {shape.own};",
+        f"  if (own < {CHUNKS}) reinterpret_cast<uint4*>(to)[own] = make_uint4({made});",
+        "}",
+    ]
+    note = f"{one.statement}: chunks of {size} bytes, {shape.together} of each lane, from {CHUNK}"
+    body = "\n".join(line if line.startswith("#") else INDENT + line for line in loads + stores)
+    return Text(body, note)
+
+
+def _unrolled(condition: str, line: str) -> list[str]:
+    return ["#pragma unroll", f"  for (int i = 0; {condition}; ++i) {line}"]

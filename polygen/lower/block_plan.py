@@ -1,0 +1,80 @@
+"""Blocks of launches beside a kernel's: who runs their loops, the leaves that synchronise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from polygen.errors import VerifyError
+from polygen.lower.plan import BlockPlan, Leaf, Place
+from polygen.lower.synchronise import placed
+from polygen.lower.verify import calls
+from polygen.lower.work import Grids, Placed
+from polygen.poly.ast import LoopAst
+from polygen.poly.block_tree import BlockTree
+from polygen.poly.dependent import KIND as GRID
+from polygen.poly.place_trees import PlaceTree
+from polygen.poly.tile_tree import leaves as tree_leaves
+
+
+def block_parts(
+    tree: BlockTree, found: Sequence[Leaf], pointers: tuple[str, ...] = ()
+) -> tuple[tuple[Leaf, ...], Place, tuple[Placed, ...]]:
+    """The leaves of a block, those that synchronise among them, in the order of the tree.
+
+    Args:
+        tree: what a block runs, proved.
+        found: the leaves of its statements.
+        pointers: variables from which addresses are made, which a wait for grids guards.
+
+    Returns:
+        Leaves, who runs them, and the barriers.
+    """
+    own = tree.place.place
+    ((agent, count),) = zip(own.agents, own.counts, strict=True)
+    place = Place(own.name, 0, count, count, False, agent, 0, _loops(tree.place))
+    syncs = placed(tree.synchronised, {})
+    bars = {one.sync.wait: one for one in syncs}
+    units = {sync.wait: sync.unit for sync in tree.synchronised.syncs}
+    every = list(found)
+    for leaf in tree.synchronised.leaves:
+        if leaf.kind == GRID:
+            every.append(Leaf(leaf.name, GRID, units[leaf.name], leaf.loops, Grids(pointers)))
+        else:
+            every.append(Leaf(leaf.name, "bar", "block", leaf.loops, bars[leaf.name]))
+    order = tree_leaves(tree.synchronised.tree)
+    every.sort(key=lambda leaf: order.index(leaf.statement))
+    return tuple(replace(leaf, place=own.name) for leaf in every), place, syncs
+
+
+def check_calls(entry: str, block: BlockPlan, where: str) -> None:
+    """Every statement that the loops call has a leaf with as many iterators.
+
+    Args:
+        entry: of the kernel.
+        block: what its blocks do.
+        where: the launch, in words.
+
+    Raises:
+        VerifyError: one has none.
+    """
+    known = {leaf.statement: leaf for leaf in block.leaves}
+    for call in calls(block.place.loops):
+        leaf = known.get(call.statement)
+        if leaf is None or len(leaf.loops) != len(call.arguments):
+            raise VerifyError(
+                f"{call.statement} with {len(call.arguments)} arguments has no leaf",
+                where=f"{entry}, {where}",
+            )
+
+
+@lru_cache(maxsize=64)
+def _loops(place: PlaceTree) -> LoopAst:
+    """The loops of a text, generated once in a process."""
+    return place.loops()
+
+
+def forget() -> None:
+    """Forget the loops that were generated in this process."""
+    _loops.cache_clear()

@@ -1,0 +1,93 @@
+"""What leaves of the copy that goes before a kernel do: their record, and how a chunk is shifted.
+
+A chunk of the copy is bytes `shift` to `shift + 15` of two adjacent chunks of the array. `shift`
+differs from row to row, so that no instruction can have it as a constant: a step for each of its
+bits moves words by that many bytes or leaves them where they are, and one instruction moves bytes
+inside words. That this makes each of the bytes for each shift is tried out here, on the bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from polygen.errors import VerifyError
+from polygen.poly.realign_program import SOURCES, WHERE, RealignShape
+
+WORD = 4  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WordShift:
+    """One step: words that lie so far behind take the place of others, or stay.
+
+    Attributes:
+        bit: of the shift, in bytes, which decides.
+        words: how far.
+        results: words that later steps read.
+    """
+
+    bit: int
+    words: int
+    results: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowCopy:
+    """A row of an array -> a row of its copy.
+
+    Attributes:
+        item: bytes of an element.
+        shape: what a block does.
+        shifts: the steps, in order; then bytes are shifted inside of words.
+    """
+
+    item: int
+    shape: RealignShape
+    shifts: tuple[WordShift, ...]
+
+    @property
+    def words(self) -> int:
+        """Of a chunk."""
+        return self.shape.size // WORD
+
+    @property
+    def pointers(self) -> tuple[str, ...]:
+        """The variables from which all addresses are made: of the row, and of its copy."""
+        return "begin", "base", "to"
+
+
+def word_shifts(size: int) -> tuple[WordShift, ...]:
+    """The steps for chunks of `size` bytes, largest first.
+
+    Raises:
+        VerifyError: never for powers of two; the check guards the steps.
+    """
+    found, bit = [], size // 2
+    while bit >= WORD:
+        found.append(WordShift(bit, bit // WORD, size // WORD + bit // WORD))
+        bit //= 2
+    check_shifts(size, tuple(found))
+    return tuple(found)
+
+
+@lru_cache(maxsize=8)
+def check_shifts(size: int, steps: tuple[WordShift, ...]) -> None:
+    """Every byte of a chunk is the one that lies `shift` behind it in the array's two.
+
+    Args:
+        size: bytes of a chunk.
+        steps: in order.
+
+    Raises:
+        VerifyError: one is not, with the shift.
+    """
+    for shift in range(size):
+        words = [tuple(range(n, n + WORD)) for n in range(0, SOURCES * size, WORD)]
+        for step in steps:
+            far = step.words if shift & step.bit else 0
+            words = [words[n + far] for n in range(step.results) if n + far < len(words)]
+        line = [byte for word in words for byte in word]
+        inside = shift % WORD
+        if line[inside : inside + size] != list(range(shift, shift + size)):
+            raise VerifyError(f"a chunk is not what lies {shift} bytes behind it", where=WHERE)
