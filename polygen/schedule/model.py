@@ -214,17 +214,17 @@ class Schedule:
 
     def _repr_html_(self) -> str:
         """Its name and device, and every field that is not as usual."""
-        usual = dict(_leaves(Schedule()))
-        changed = [(path, str(v)) for path, v in _leaves(self) if v != usual[path]]
+        usual = dict(leaves(Schedule()))
+        changed = [(path, str(v)) for path, v in leaves(self) if v != usual[path]]
         head = [("name", self.name), ("device", self.device)]
         return table([*head, *(pair for pair in changed if pair[0] not in ("name", "device"))])
 
 
-def _leaves(record: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The fields of a record and of the records in it, by their paths."""
+def leaves(record: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The fields of a record and of the records in it, by their dotted paths."""
     for one in fields(record):
         value = getattr(record, one.name)
         if is_dataclass(value):
-            yield from _leaves(value, f"{path}{one.name}.")
+            yield from leaves(value, f"{path}{one.name}.")
         else:
             yield path + one.name, value
