@@ -53,11 +53,13 @@ class Derivation:
         Raises:
             IllegalSchedule: with the pair.
         """
-        order = self.order()
+        order, ordered = self.order(), dict[tuple[str, str], isl.Map]()
         # Values before slots: what a reader lacks says more than who comes too early to write.
         for need in sorted(self.dependences, key=lambda need: need.kind == "reuse"):
-            first, then = order.times[need.source.name], order.times[need.target.name]
-            wrong = isl.beyond(need.relation, earlier(first, then))
+            pair = need.source.name, need.target.name
+            if pair not in ordered:
+                ordered[pair] = earlier(*(order.times[name] for name in pair))
+            wrong = isl.beyond(need.relation, ordered[pair])
             if wrong is not None:
                 fields = dict(self.program.fields)
                 field = fields.get(need.buffer.name.partition("_")[0])

@@ -7,7 +7,7 @@ the dependences (`polygen.poly.legality`), whether it *fits* a device by the res
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -220,11 +220,18 @@ class Schedule:
         return table([*head, *(pair for pair in changed if pair[0] not in ("name", "device"))])
 
 
-def leaves(record: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(record: Any, path: str = "") -> list[tuple[str, Any]]:
     """The fields of a record and of the records in it, by their dotted paths."""
-    for one in fields(record):
-        value = getattr(record, one.name)
+    found: list[tuple[str, Any]] = []
+    for name in _names(type(record)):
+        value = getattr(record, name)
         if is_dataclass(value):
-            yield from leaves(value, f"{path}{one.name}.")
+            found += leaves(value, f"{path}{name}.")
         else:
-            yield path + one.name, value
+            found.append((path + name, value))
+    return found
+
+
+@functools.cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
