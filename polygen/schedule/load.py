@@ -19,12 +19,12 @@ from typing import Any
 
 import tomli_w
 
+from polygen import plain
 from polygen.errors import ScheduleFileError, UnknownTarget
 from polygen.hardware import device as targets
 from polygen.hardware.atom import atom_names
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import swizzle_names
-from polygen.schedule import plain
 from polygen.schedule.model import LANES, Epilogue, Raster, Roles, Schedule, Tile
 from polygen.schedule.tables import structured, unstructured
 

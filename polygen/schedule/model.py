@@ -233,5 +233,5 @@ def leaves(record: Any, path: str = "") -> list[tuple[str, Any]]:
 
 
 @functools.cache
-def _names(kind: type[Any]) -> tuple[str, ...]:
+def _names(kind: Any) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
