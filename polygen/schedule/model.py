@@ -223,7 +223,8 @@ class Schedule:
 def leaves(record: Any, path: str = "") -> list[tuple[str, Any]]:
     """The fields of a record and of the records in it, by their dotted paths."""
     found: list[tuple[str, Any]] = []
-    for name in _names(type(record)):
+    kind: Any = type(record)
+    for name in _names(kind):
         value = getattr(record, name)
         if is_dataclass(value):
             found += leaves(value, f"{path}{name}.")
