@@ -84,14 +84,12 @@ class _Search:
     only: isl.Set | None = None
 
     def compose(self, first: isl.Map, second: isl.Map) -> isl.Map:
-        """One relation after the other; what holds for all instances is kept."""
-        return (
-            remembered.composed(first, second) if self.only is None else first.apply_range(second)
-        )
+        """One relation after the other."""
+        return _composed(first, second, self.only)
 
     def subtract(self, need: isl.Map, covers: isl.Map) -> isl.Map:
         """What a relation does not cover."""
-        return remembered.without(need, covers) if self.only is None else need.subtract(covers)
+        return _without(need, covers, self.only)
 
     def grouped_from(self, need: isl.Map, closes: isl.Map) -> tuple[isl.Map, isl.Map]:
         """A need from the groups of its instances on, and that of instances in no group."""
@@ -366,9 +364,7 @@ class Order(AgentOrder):
                         done = self._done(need, one.wait, only)
                         if done is not None:
                             then = self.before(one.wait, target.name)
-                            covers = (
-                                done.apply_range(then) if only else remembered.composed(done, then)
-                            )
+                            covers = _composed(done, then, only)
                             rest, used = _without(rest, covers, only), used | {one.name}
             return rest, frozenset(used)
         if need.buffer.space == "scalar":
@@ -387,6 +383,11 @@ class Order(AgentOrder):
             found = self.after(source.name, at)
             return found if found is None or only is None else found.intersect_domain(only)
         return self.complete(source.name, at, only)
+
+
+def _composed(first: isl.Map, second: isl.Map, only: isl.Set | None) -> isl.Map:
+    """One relation after the other; what holds for all instances is kept."""
+    return remembered.composed(first, second) if only is None else first.apply_range(second)
 
 
 def _without(need: isl.Map, covers: isl.Map, only: isl.Set | None) -> isl.Map:
