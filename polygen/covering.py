@@ -72,12 +72,14 @@ def by_clusters(
     Returns:
         The schedule and its origin; None where none is predicted to take less.
     """
+    split = split_folds(program)
+    if program.invariant or not split.rows:
+        return None
     row, widest = _row(matched, sizes), _widest(device)
     most = widest * common_facts()["cluster_blocks_most"] if device.has("cluster") else widest
-    if program.invariant or not widest < row <= most:
+    if not widest < row <= most:
         return None
-    split = split_folds(program)
-    found = _chosen(program, device, sizes, row, skip, clusters=True) if split.rows else None
+    found = _chosen(program, device, sizes, row, skip, clusters=True)
     kernel = _predicted(device, *behind)
     if found is None or kernel is None:
         return None

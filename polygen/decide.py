@@ -46,7 +46,7 @@ from polygen.lower.rest_legal import check_rest, check_rest_device, check_rest_l
 from polygen.poly.match import Match
 from polygen.poly.realign import behind_copy
 from polygen.problems import problem_of, whole_problem
-from polygen.schedule.load import load_schedule, shipped
+from polygen.schedule.load import load_schedule, shipped, shipped_as
 from polygen.schedule.model import Schedule
 from polygen.schedule.pixels import with_pixels
 from polygen.schedule.problem import Fitted, Problem
@@ -253,7 +253,7 @@ def _offers(
     if before is None and problem.result_bytes:  # folds beside a matrix take little of its time
         before = tuned(device).get(replace(problem, folds=Problem(1, 1, 1).folds))
     if before is not None:
-        schedule = next((s for s in shipped(device) if s.name == before.schedule), None)
+        schedule = shipped_as(device, before.schedule)
         if schedule is None:
             raise ScheduleError(
                 f"no shipped schedule is called {before.schedule}",

@@ -26,7 +26,7 @@ from polygen.fit_tiles import (
     with_short_tile,
 )
 from polygen.frontend.dtypes import F64, DType
-from polygen.hardware.atom import Atom, atom, atom_names, atoms_for
+from polygen.hardware.atom import Atom, atom, atom_names, scopes_for
 from polygen.hardware.device import Device
 from polygen.hardware.fragment_load import atom_load
 from polygen.lower.cover import check_rows, covering
@@ -66,18 +66,18 @@ def instruction_for(matched: Match, device: Device, schedule: Schedule) -> Atom:
     wanted = schedule.atom
     contraction = matched.contraction
     a, b, c = _types(matched)
-    fitting = atoms_for(device, a, b, c)
+    named = scopes_for(device, a, b, c)
     if wanted not in ("auto", LANES):
         chosen = atom(wanted)
-        if chosen in fitting:
+        if chosen.name in dict(named):
             return chosen
         raise UnsupportedProgram(
             f"{wanted} does not run {a} x {b} with {c} sums on {device}",
             where="schedule, atom",
-            nearest=f"Fitting: {', '.join(x.name for x in fitting) or 'none'}",
+            nearest=f"Fitting: {', '.join(dict(named)) or 'none'}",
         )
     scope = "lanes" if schedule.by_lanes else "warpgroup" if schedule.specialised else "warp"
-    fitting = tuple(x for x in fitting if x.scope == scope)
+    fitting = tuple(atom(name) for name, its in named if its == scope)
     if not fitting:
         raise UnsupportedProgram(
             f"{device} has no {scope} instruction for {a} x {b} with {c} sums",

@@ -170,8 +170,9 @@ def version() -> str:
     ]
     found = hashlib.sha256()
     for file in sorted(files):
-        found.update(file.removeprefix(str(package)).encode() + b"\0")
-        found.update(hashlib.sha256(Path(file).read_bytes()).digest())
+        with open(file, "rb", buffering=0) as read:  # noqa: PTH123 (in two thirds of the time)
+            text = read.read()
+        found.update(f"{file.removeprefix(str(package))}\0{len(text)}\0".encode() + text)
     packages = []
     for name in _PACKAGES:
         try:

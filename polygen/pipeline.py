@@ -42,6 +42,7 @@ from polygen.poly.tile_domain import all_tiles_because, tile_domain
 from polygen.poly.tile_program import TileProgram
 from polygen.poly.tiling import tiling
 from polygen.rewrite.programs import rewritten
+from polygen.runtime.templates import templates_kept
 from polygen.schedule.model import Schedule
 from polygen.tune import lookup
 
@@ -153,7 +154,7 @@ def _generate(
     plan = follow(verify(lower(program, tree, decided, instruction, device)), synchronised)
     plan = precede(plan, copy, synchronised)
     tree = _with_others(tree, plan)
-    return Passes(asked, found.model, tree, plan, emit(plan, command), origin, command)
+    return Passes(asked, found.model, tree, plan, _emitted(plan, command), origin, command)
 
 
 def _with_others(tree: ScheduleTree, plan: KernelPlan) -> ScheduleTree:
@@ -247,7 +248,7 @@ def _of_sections(
         sums=plan.sums,
     )
     tree = _with_others(tree, plan)
-    return Passes(asked, scop(program), tree, plan, emit(plan, command), origin, command)
+    return Passes(asked, scop(program), tree, plan, _emitted(plan, command), origin, command)
 
 
 def _chain(
@@ -263,7 +264,13 @@ def _chain(
     model, tree, plan = map_and_lower(program, device, decided, synchronised)
     plan = follow(verify(plan), synchronised)
     tree = _with_others(tree, plan)
-    return Passes(program, model, tree, plan, emit(plan, command), decided.origin, command)
+    return Passes(program, model, tree, plan, _emitted(plan, command), decided.origin, command)
+
+
+def _emitted(plan: KernelPlan, command: str) -> KernelSource:
+    """The CUDA text, by templates that are compiled once on a machine."""
+    with templates_kept():
+        return emit(plan, command)
 
 
 @functools.lru_cache(maxsize=_MOST_DERIVED)

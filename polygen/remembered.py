@@ -7,14 +7,15 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from polygen.isl import Map, Set, beyond, dim_type, points
+from polygen.isl import Map, Set, dim_type, points
 
 # How many results of the operations below are kept; those of one kernel are some hundreds. Two
 # relations are one key only if they are equal: what is read back from emitted text finds what was
 # computed of the same relations before. isl may rewrite in place what it computes with, into what
 # is equal and reads differently: neither arguments nor results of these are to be printed.
 _KEPT = 2048
-_FEW_TABLES = 64  # of instructions, kept as points
+_FEW_TABLES = 64  # of instructions, kept as points; and orders of vectors
+_FEW_PIECES = 2  # of a lexicographic order: no two of them are one
 _forgetting: list[Callable[[], None]] = []
 _same_first: dict[tuple[str, int], Map] = {}  # by space: isl's spaces have no hash of content
 
@@ -30,12 +31,24 @@ def _by_content(compute: Callable[..., Map]) -> Callable[..., Map]:
     def kept(names: tuple[object, ...], *arguments: Any) -> Map:
         return compute(*arguments)
 
+    # The very same arguments are told apart in less time than equal ones; they are kept, so that
+    # no others take their places.
+    known: dict[tuple[int, ...], tuple[tuple[Any, ...], Map]] = {}
+
     @functools.wraps(compute)
     def looked_up(*arguments: Any) -> Map:
+        very = tuple([id(one) if isinstance(one, Map) else one for one in arguments])
+        again = known.get(very)
+        if again is not None:
+            return again[1]
         names = [_named(one) for one in arguments if isinstance(one, Map)]
-        return kept(tuple(names), *arguments)
+        found = kept(tuple(names), *arguments)
+        if len(known) >= _KEPT:
+            known.clear()
+        known[very] = arguments, found
+        return found
 
-    _forgetting.append(kept.cache_clear)
+    _forgetting.extend((kept.cache_clear, known.clear))
     return looked_up
 
 
@@ -63,14 +76,29 @@ def read_map(text: str) -> Map:
 @_by_content
 def composed(first: Map, second: Map) -> Map:
     """`first`, and `second` after it."""
-    return first.apply_range(second).coalesce()
+    found = first.apply_range(second)
+    # Coalescing takes longer than composing. Pieces of one side stay apart after a single one of
+    # the other; those of both meet.
+    several = first.n_basic_map() > 1 and second.n_basic_map() > 1
+    return found.coalesce() if several else found
 
 
 @_by_content
 def without(relation: Map, other: Map) -> Map:
     """The pairs of one relation that another does not have."""
-    rest = beyond(relation, other)
-    return Map.empty(relation.get_space()) if rest is None else rest.coalesce()
+    return relation.subtract(other).coalesce()
+
+
+@_by_content
+def moved(relation: Map, onto: Map) -> Map:
+    """The inputs of a relation replaced by what another leads them to."""
+    return relation.apply_domain(onto).coalesce()
+
+
+@_by_content
+def unmoved(relation: Map, onto: Map) -> Map:
+    """The pairs of a relation whose inputs another does not lead anywhere."""
+    return relation.subtract_domain(onto.domain())
 
 
 @_by_content
@@ -92,11 +120,26 @@ def smaller(first: Map, second: Map, shared: int, equal: bool) -> Map:
     Args:
         first: input -> image.
         second: likewise, with images in the same space.
-        shared: how many first coordinates of the inputs have to be the same.
+        shared: how many first coordinates of the images have to be the same; the others are
+            compared.
         equal: whether images may be equal.
     """
-    found = first.lex_le_map(second) if equal else first.lex_lt_map(second)
-    return same_first(found, shared).coalesce()
+    order = _less(shared, first.dim(dim_type.out) - shared, equal)
+    found = first.apply_range(order).apply_range(second.reverse())
+    return found.coalesce() if found.n_basic_map() > _FEW_PIECES else found
+
+
+@lru_cache(maxsize=_FEW_TABLES)
+def _less(shared: int, compared: int, equal: bool) -> Map:
+    """Pairs of vectors that begin alike, and go on lexicographically smaller or larger."""
+    alike = [f"a{n}" for n in range(shared)]
+    left, right = ([f"{letter}{n}" for n in range(compared)] for letter in "tu")
+    same = [f"{a} = {b}" for a, b in zip(left, right, strict=True)]
+    cases = [[*same[:n], f"{left[n]} < {right[n]}"] for n in range(compared)]
+    if equal:
+        cases.append([*same, "1 = 1"])
+    said = " or ".join(" and ".join(case) for case in cases) or "1 = 0"
+    return Map(f"{{ [{','.join(alike + left)}] -> [{','.join(alike + right)}] : {said} }}")
 
 
 def same_first(relation: Map, count: int) -> Map:

@@ -32,6 +32,7 @@ from polygen.hardware.quad_pairs import Part, prove_parts
 
 FILE = "atoms.toml"
 REGISTER_BITS = 32
+_FEW_TYPES = 64  # of operands and sums, on a device
 _SCOPES = ("warp", "warpgroup", "lanes")
 _AXES = {"a": ("m", "k"), "b": ("k", "n"), "c": ("m", "n")}
 
@@ -135,16 +136,28 @@ def atoms_for(
         b: element type of the right operand.
         c: element type of the accumulator; None takes any.
     """
-    wanted = {"a": dtype(a).name, "b": dtype(b).name}
+    return tuple(atom(name) for name, _ in scopes_for(device, a, b, c))
+
+
+def scopes_for(
+    device: Device, a: str | DType, b: str | DType, c: str | DType | None = None
+) -> tuple[tuple[str, str], ...]:
+    """Names and scopes of the atoms of `atoms_for`: none of them is proved yet."""
+    return _scopes_for(device, dtype(a), dtype(b), None if c is None else dtype(c))
+
+
+@functools.lru_cache(maxsize=_FEW_TYPES)
+def _scopes_for(device: Device, a: DType, b: DType, c: DType | None) -> tuple[tuple[str, str], ...]:
+    wanted = {"a": a.name, "b": b.name}
     if c is not None:
-        wanted["c"] = dtype(c).name
+        wanted["c"] = c.name
     found = []
     for name in atom_names():
         table = _entry(name)
         where = f"hardware/data/{FILE}, {name}"
         types = {operand: take(table, operand, where)["dtype"] for operand in wanted}
         if types == wanted and all(device.has(f) for f in take(table, "requires", where)):
-            found.append(atom(name))
+            found.append((name, take(table, "scope", where)))
     return tuple(found)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from polygen import plain
 from polygen.errors import HardwareDataError, VerifyError
 from polygen.hardware.formula import value
 
@@ -26,7 +27,7 @@ def read(name: str) -> dict[str, Any]:
         HardwareDataError: the file is missing or is not TOML.
     """
     try:
-        return tomllib.loads((DATA / name).read_text(encoding="utf-8"))
+        return plain.loads((DATA / name).read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise HardwareDataError(f"cannot be read: {error}", where=f"hardware/data/{name}") from None
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import Any
 
 from polygen.errors import HardwareDataError, UnknownTarget
@@ -116,9 +118,11 @@ def device(name: str | Device) -> Device:
     )
 
 
-def common_facts() -> dict[str, int]:
+@functools.cache
+def common_facts() -> Mapping[str, int]:
     """The numbers that all targets share (warp size, banks, grid limits)."""
-    return {fact: number for fact, (number, _) in _facts(read(FILE)["common"], "common").items()}
+    found = _facts(read(FILE)["common"], "common")
+    return MappingProxyType({fact: number for fact, (number, _) in found.items()})
 
 
 def _normalise(name: str) -> str:

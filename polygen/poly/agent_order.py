@@ -267,8 +267,8 @@ class AgentOrder:
                 if wait.wait != at:
                     one = remembered.composed(one, self.next_of(wait.wait, at))
                 if not one.is_empty():
-                    found = one if found is None else found.union(one)
-            self.known.chains[key] = None if found is None else _least(found.coalesce())
+                    found = one if found is None else found.union(one).coalesce()
+            self.known.chains[key] = None if found is None else _least(found)
         return self.known.chains[key]
 
     def _first_at(self, group: str, wait: Sync) -> isl.Map:

@@ -10,14 +10,15 @@ them.
 
 from __future__ import annotations
 
-from polygen import isl
+from polygen import isl, remembered
 from polygen.errors import IllegalSchedule
+from polygen.poly.before import by_agent
 from polygen.poly.counters import Counter, tagged_once
 from polygen.poly.derivation import Derivation
 from polygen.poly.handover import shared_name, text
 from polygen.poly.happens_before import Order
 from polygen.poly.tile_program import Place
-from polygen.poly.versions import same_agent
+from polygen.poly.versions import of_each_agent
 
 _IN, _OUT = isl.dim_type.in_, isl.dim_type.out
 
@@ -106,10 +107,12 @@ def _own_cells(cells: isl.Map, place: Place, versions: int) -> isl.Map:
 
 def _side_by_side(order: Order, step: isl.Map, agents: int, one: _Use, other: _Use) -> bool:
     """Whether two users are both done with a version before either meets the next."""
+    each = of_each_agent(step, agents)
     for first, second in ((one, other), (other, one)):
         for x, own in first.items():
+            later = remembered.composed(by_agent(own, agents), each)
             for y, next_own in second.items():
-                pairs = same_agent(own.apply_range(step).apply_range(next_own.reverse()), agents)
+                pairs = remembered.composed(later, by_agent(next_own, agents).reverse())
                 if not pairs.is_subset(order.before(x, y)):
                     return False
     return True

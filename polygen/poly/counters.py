@@ -18,10 +18,11 @@ from dataclasses import dataclass
 
 from polygen import isl, remembered
 from polygen.errors import VerifyError
+from polygen.poly.before import by_agent
 from polygen.poly.happens_before import Order
 from polygen.poly.phases import met, tagged
 from polygen.poly.tile_program import Buffer, Sync, TileProgram
-from polygen.poly.versions import same_agent, union_of_maps
+from polygen.poly.versions import of_each_agent, same_agent, union_of_maps
 
 _SET, _IN, _OUT = isl.dim_type.set, isl.dim_type.in_, isl.dim_type.out
 _WHERE = "counters"
@@ -132,11 +133,10 @@ def _check_use(
 ) -> None:
     """After the counter went up for the version before, and not after it went up for its own."""
     agents = len(order.leaves[leaf].place.agents)
-    step = order.model.next(buffer)
+    step, mine = of_each_agent(order.model.next(buffer), agents), by_agent(own, agents)
     for name, cells in passing.items():
-        earlier = same_agent(
-            remembered.composed(remembered.composed(cells, step), own.reverse()), agents
-        )
+        later = remembered.composed(by_agent(cells, agents), step)
+        earlier = remembered.composed(later, mine.reverse())
         wrong = isl.beyond(earlier, order.before(name, leaf))
         if wrong is not None:
             raise VerifyError(
@@ -146,7 +146,7 @@ def _check_use(
     for name, cells in up.items():
         if name == leaf:
             continue
-        same = same_agent(remembered.composed(own, cells.reverse()), agents)
+        same = remembered.composed(mine, by_agent(cells, agents).reverse())
         wrong = isl.beyond(same, order.before(leaf, name))
         if wrong is not None:
             raise VerifyError(
@@ -177,13 +177,11 @@ def _check_passing(
     for leaf, own in up.items():
         if not tagged_once(own, agents):
             raise VerifyError(f"counters: {leaf} meets a version twice", where=_WHERE)
-    step = order.model.next(buffer)
-    passing = up | skips
+    step = of_each_agent(order.model.next(buffer), agents)
+    passing = {leaf: by_agent(own, agents) for leaf, own in (up | skips).items()}
     for x, one in passing.items():
         for y, other in passing.items():
-            pairs = same_agent(
-                remembered.composed(remembered.composed(one, step), other.reverse()), agents
-            )
+            pairs = remembered.composed(remembered.composed(one, step), other.reverse())
             if x == y and x in skips:
                 pairs = pairs.subtract(pairs.domain().identity())
             wrong = isl.beyond(pairs, order.before(x, y))

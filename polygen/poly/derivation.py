@@ -43,6 +43,7 @@ class Derivation:
         self._domains: dict[str, isl.Set] = {}
         self._known = Known()
         self._timed: dict[tuple[str, tuple[str, ...]], isl.Map] = {}
+        self._runs: dict[str, isl.Set] = {}
         self.dependences = self.model.dependences()
         self._check_schedule()
 
@@ -52,11 +53,13 @@ class Derivation:
         Raises:
             IllegalSchedule: with the pair.
         """
-        order = self.order()
+        order, ordered = self.order(), dict[tuple[str, str], isl.Map]()
         # Values before slots: what a reader lacks says more than who comes too early to write.
         for need in sorted(self.dependences, key=lambda need: need.kind == "reuse"):
-            first, then = order.times[need.source.name], order.times[need.target.name]
-            wrong = isl.beyond(need.relation, earlier(first, then))
+            pair = need.source.name, need.target.name
+            if pair not in ordered:
+                ordered[pair] = earlier(*(order.times[name] for name in pair))
+            wrong = isl.beyond(need.relation, ordered[pair])
             if wrong is not None:
                 fields = dict(self.program.fields)
                 field = fields.get(need.buffer.name.partition("_")[0])
@@ -80,15 +83,19 @@ class Derivation:
             # Of sets of its own: isl may rewrite in place what it computes with, and the domains of
             # leaves are printed.
             prefix, leaf = self.program.prefix, self.leaf(name)
-            domain = leaf.domain
-            if isinstance(leaf, TileStatement):
-                domain = f"{prefix}{{ {domain} }}"
             runs = remembered.read_map(f"{prefix}{{ {leaf.instance} -> [{','.join(vector)}] }}")
-            found = runs.intersect_domain(remembered.read_set(domain))
-            found = found.intersect_params(
-                remembered.read_set(f"{prefix}{{ : {self.program.context} }}")
-            )
-            self._timed[name, vector] = found
+            found = self._timed[name, vector] = runs.intersect_domain(self._instances(leaf))
+        return found
+
+    def _instances(self, leaf: TileStatement | SyncStatement) -> isl.Set:
+        """All instances of a leaf for all sizes that there may be; not to be printed."""
+        prefix, domain = self.program.prefix, leaf.domain
+        found = self._runs.get(domain)
+        if found is None:
+            named = f"{prefix}{{ {domain} }}" if isinstance(leaf, TileStatement) else domain
+            sizes = remembered.read_set(f"{prefix}{{ : {self.program.context} }}")
+            found = remembered.read_set(named).intersect_params(sizes)
+            self._runs[domain] = found
         return found
 
     def leaf(self, name: str) -> TileStatement | SyncStatement:

@@ -84,14 +84,18 @@ class _Search:
     only: isl.Set | None = None
 
     def compose(self, first: isl.Map, second: isl.Map) -> isl.Map:
-        """One relation after the other; what holds for all instances is kept."""
-        return (
-            remembered.composed(first, second) if self.only is None else first.apply_range(second)
-        )
+        """One relation after the other."""
+        return _composed(first, second, self.only)
 
     def subtract(self, need: isl.Map, covers: isl.Map) -> isl.Map:
         """What a relation does not cover."""
-        return remembered.without(need, covers) if self.only is None else need.subtract(covers)
+        return _without(need, covers, self.only)
+
+    def grouped_from(self, need: isl.Map, closes: isl.Map) -> tuple[isl.Map, isl.Map]:
+        """A need from the groups of its instances on, and that of instances in no group."""
+        if self.only is None:
+            return remembered.moved(need, closes), remembered.unmoved(need, closes)
+        return need.apply_domain(closes), need.subtract_domain(closes.domain())
 
 
 class Order(AgentOrder):
@@ -170,8 +174,8 @@ class Order(AgentOrder):
         closes = self.group_of(source)
         if only is not None:
             search = replace(search, only=only.apply(closes))
-        rest, used = self._left(search, need.apply_domain(closes).coalesce())
-        alone = need.subtract_domain(closes.domain())  # never complete: nothing closes its group
+        from_groups, alone = search.grouped_from(need, closes)
+        rest, used = self._left(search, from_groups)  # what nothing closes is never complete
         if rest.is_empty():
             return alone, used
         return need.intersect(closes.apply_range(rest)).union(alone), used
@@ -351,7 +355,7 @@ class Order(AgentOrder):
         """The part of a dependence inside one agent that its own order does not keep."""
         source, target, rest = need.source, need.target, need.relation
         if source.unit.in_order and source.unit == target.unit:
-            return rest.subtract(self.before(source.name, target.name)), frozenset()
+            return _without(rest, self.before(source.name, target.name), only), frozenset()
         if need.fence is not None:
             used: set[str] = set()
             if need.fence.by == "target":
@@ -359,15 +363,16 @@ class Order(AgentOrder):
                     if one.kind == "fence" and one.unit == need.fence.name and not rest.is_empty():
                         done = self._done(need, one.wait, only)
                         if done is not None:
-                            covers = done.apply_range(self.before(one.wait, target.name))
-                            rest, used = rest.subtract(covers), used | {one.name}
+                            then = self.before(one.wait, target.name)
+                            covers = _composed(done, then, only)
+                            rest, used = _without(rest, covers, only), used | {one.name}
             return rest, frozenset(used)
         if need.buffer.space == "scalar":
-            return rest.subtract(self.before(source.name, target.name)), frozenset()
+            return _without(rest, self.before(source.name, target.name), only), frozenset()
         if stays_in_thread(need):
             done = self._done(need, target.name, only)
             if done is not None:
-                rest = rest.subtract(done)
+                rest = _without(rest, done, only)
         return rest, frozenset(s.name for s in self.retires(source.name))
 
     def _done(self, need: Dependence, at: str, only: isl.Set | None) -> isl.Map | None:
@@ -378,6 +383,16 @@ class Order(AgentOrder):
             found = self.after(source.name, at)
             return found if found is None or only is None else found.intersect_domain(only)
         return self.complete(source.name, at, only)
+
+
+def _composed(first: isl.Map, second: isl.Map, only: isl.Set | None) -> isl.Map:
+    """One relation after the other; what holds for all instances is kept."""
+    return remembered.composed(first, second) if only is None else first.apply_range(second)
+
+
+def _without(need: isl.Map, covers: isl.Map, only: isl.Set | None) -> isl.Map:
+    """What a relation does not cover; what holds for all instances is kept."""
+    return remembered.without(need, covers) if only is None else need.subtract(covers)
 
 
 def signals_of(sync: Sync) -> tuple[tuple[str, str], ...]:

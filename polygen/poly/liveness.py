@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from polygen import isl
 from polygen.errors import VerifyError
+from polygen.poly.before import earlier
 from polygen.poly.emitted import Emitted
 from polygen.poly.happens_before import Order, signals_of
 from polygen.poly.tile_program import Sync
@@ -68,7 +69,7 @@ def _backward(order: Order, when: dict[str, isl.Map]) -> str | None:
 def _late_signal(order: Order, when: dict[str, isl.Map]) -> str | None:
     for sync in order.links:
         for signal, _ in signals_of(sync) if sync.kind != "bar" else ():
-            forward = isl.Map.lex_lt_map(when[signal], when[sync.wait])
+            forward = earlier(when[signal], when[sync.wait])
             wrong = isl.beyond(order.relation(sync, signal), forward)
             if wrong is not None:
                 pair = isl.sample_pair(wrong)
@@ -86,7 +87,7 @@ def _left_order(order: Order, when: dict[str, isl.Map]) -> str | None:
         if sync.wait != signal and order.leaves[sync.wait].place == order.leaves[signal].place
     }
     for wait, signal in pairs:
-        forward = isl.Map.lex_lt_map(when[wait], when[signal])
+        forward = earlier(when[wait], when[signal])
         wrong = isl.beyond(order.before(wait, signal), forward)
         if wrong is not None:
             return f"a tree leaves the order of all: {isl.sample_pair(wrong)}"

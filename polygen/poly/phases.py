@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from polygen import isl
+from polygen import isl, remembered
 from polygen.errors import IllegalSchedule
 from polygen.poly.derivation import Derivation
 from polygen.poly.handover import text
@@ -163,7 +163,8 @@ def early(order: Order, sync: Sync) -> isl.Map:
     waits = order.waits_for(sync).reverse()
     for signal, cells in sync.signals:
         arrives = order.model.map(cells).intersect_domain(order.times[signal].domain())
-        need = arrives.apply_range(order.model.next(sync.buffers[0], steps)).apply_range(waits)
+        later = remembered.composed(arrives, order.model.next(sync.buffers[0], steps))
+        need = remembered.composed(later, waits)
         # An arrival is made when it has begun; bytes come later than who asks for them goes on.
         unit = order.leaves[signal].unit
         at_once = unit is None or unit.completion == "now"
@@ -181,10 +182,10 @@ def late(order: Order, sync: Sync) -> isl.Map:
     waits = order.waits_for(sync)
     for signal, cells in signals_of(sync):
         arrives = order.model.map(cells).intersect_domain(order.times[signal].domain())
-        need = waits.apply_range(order.model.next(sync.buffers[0], steps))
-        need = need.apply_range(arrives.reverse())
+        later = remembered.composed(waits, order.model.next(sync.buffers[0], steps))
+        need = remembered.composed(later, arrives.reverse())
         if order.leaves[sync.wait].place == order.leaves[signal].place:
-            need = need.subtract(order.before(sync.wait, signal))
+            need = remembered.without(need, order.before(sync.wait, signal))
         rest, _ = order.uncovered(sync.wait, signal, need, started=True)
         if found is None or found.is_empty():
             found = rest

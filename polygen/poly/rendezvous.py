@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polygen import isl
+from polygen import isl, remembered
 from polygen.errors import IllegalSchedule
 from polygen.poly.derivation import Derivation
 from polygen.poly.happens_before import Order, stays_in_thread
@@ -52,8 +52,9 @@ def _left_open(order: Order, need: Dependence) -> isl.Map:
     for sync in order.syncs:
         if sync.kind == "bar" and order.leaves[sync.wait].place == need.source.place:
             across = order.before(need.source.name, sync.wait)
-            across = across.apply_range(order.relation(sync, sync.wait))
-            rest = rest.subtract(across.apply_range(order.before(sync.wait, need.target.name)))
+            across = remembered.composed(across, order.relation(sync, sync.wait))
+            then = order.before(sync.wait, need.target.name)
+            rest = remembered.without(rest, remembered.composed(across, then))
             if rest.is_empty():
                 return rest
     if need.source.unit.completion == "now" and need.fence is None:

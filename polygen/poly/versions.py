@@ -324,6 +324,15 @@ def same_agent(relation: isl.Map, agents: int) -> isl.Map:
     return remembered.same_first(relation, agents)
 
 
+def of_each_agent(step: isl.Map, agents: int) -> isl.Map:
+    """A relation between cells, of cells with their agents, as from `before.by_agent`."""
+    found = step.reset_tuple_id(_IN).reset_tuple_id(_OUT)
+    found = found.insert_dims(_IN, 0, agents).insert_dims(_OUT, 0, agents)
+    for n in range(agents):
+        found = found.equate(_IN, n, _OUT, n)
+    return found
+
+
 def union_of(sets: Iterable[isl.Set]) -> isl.Set:
     """The union of some sets of one space; there is at least one."""
     first, *rest = sets

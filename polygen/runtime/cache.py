@@ -5,7 +5,8 @@
 2. An entry is one file: magic line, digest of the rest, a JSON line, PTX, cubin. It appears by
    rename; an entry whose digest does not fit is built again, so that no kill, crash or full disk
    can leave a harmful file.
-   What was generated is kept likewise, in a folder beside (`polygen.generated`).
+   What was generated is kept likewise, in a folder beside (`polygen.generated`); what templates
+   compile to in another (`polygen.runtime.templates`).
 3. A miss takes the lock of its shard, looks again, compiles and publishes: N processes compile
    once. The lock is the operating system's, so it dies with its holder.
 4. A cache that cannot be written costs a warning and a compilation, never the result.
@@ -39,7 +40,8 @@ _MAGIC = (
 )
 _DIGEST = 64  # hexadecimal digits of SHA-256
 _LOCK_SECONDS = 60.0  # a compilation takes about one; after this a stopped lock holder is ignored
-_KINDS = ("artifacts", "generated")  # folders: compiled kernels, and what they are compiled from
+# Folders: compiled kernels, what they are compiled from, and what text is made with.
+_KINDS = ("artifacts", "generated", "templates")
 _logger = logging.getLogger(__name__)
 
 
@@ -231,10 +233,15 @@ def _entries(kind: str) -> list[Path]:
     return sorted(directory().glob(f"{kind}/??/*.bin"))
 
 
+def _others() -> list[Path]:
+    """All entries that are no compiled kernels."""
+    return [path for kind in _KINDS[1:] for path in _entries(kind)]
+
+
 def info() -> CacheInfo:
     """Path, number of entries and size in bytes."""
-    compiled, total = _entries("artifacts"), 0
-    for path in (*compiled, *_entries("generated")):
+    compiled, total = _entries(_KINDS[0]), 0
+    for path in (*compiled, *_others()):
         with contextlib.suppress(OSError):  # another process may clear meanwhile
             total += path.stat().st_size
     return CacheInfo(directory(), len(compiled), total)
@@ -248,9 +255,9 @@ def clear() -> int:
     Raises:
         CacheError: an entry cannot be removed.
     """
-    compiled = _entries("artifacts")
+    compiled = _entries(_KINDS[0])
     leftovers = [f for kind in _KINDS for f in directory().glob(f"{kind}/??/.*.tmp")]
-    for path in (*compiled, *_entries("generated"), *leftovers):
+    for path in (*compiled, *_others(), *leftovers):
         try:
             path.unlink(missing_ok=True)
         except OSError as reason:

@@ -2,7 +2,7 @@
 
 1. parse the TOML (a syntax error is reported with line and column, alone);
 2. walk the raw tables against the tables of legal values (names, ranges, permutations);
-3. structure into the record with cattrs: unknown keys and wrong types, with their paths;
+3. structure into the record (`tables`): unknown keys and wrong types, with their paths;
 4. raise one `ScheduleFileError` that lists everything found, or return the record.
 
 `polygen.schedule.structure` adds what needs the instruction: divisibility of the tile hierarchy.
@@ -13,27 +13,20 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import cattrs
 import tomli_w
-from cattrs.errors import (
-    AttributeValidationNote,
-    ClassValidationError,
-    ForbiddenExtraKeysError,
-)
-from cattrs.gen import make_dict_unstructure_fn, override
 
+from polygen import plain
 from polygen.errors import ScheduleFileError, UnknownTarget
 from polygen.hardware import device as targets
 from polygen.hardware.atom import atom_names
 from polygen.hardware.device import Device
 from polygen.hardware.swizzle import swizzle_names
-from polygen.schedule import plain
 from polygen.schedule.model import LANES, Epilogue, Raster, Roles, Schedule, Tile
+from polygen.schedule.tables import structured, unstructured
 
 FORMAT = 1
 
@@ -60,14 +53,14 @@ _MAY_BE_ZERO = (
     "pipeline.distance", "pipeline.lookahead", "pipeline.in_flight", "epilogue.columns",
     "tile.part",
 )  # fmt: skip
-# Fields that a file has only where they are not the default; inner tables before their owner.
-_OMITTED: tuple[tuple[type, tuple[str, ...]], ...] = (
-    (Roles, ("computes",)),
-    (Tile, ("pixels", "part")),
-    (Raster, ("run",)),
-    (Epilogue, ("rows", "row_warps")),
-    (Schedule, ("launch", "exchange", "functions")),
-)
+# Fields that a file has only where they are not the default.
+_OMITTED: dict[type, tuple[str, ...]] = {
+    Roles: ("computes",),
+    Tile: ("pixels", "part"),
+    Raster: ("run",),
+    Epilogue: ("rows", "row_warps"),
+    Schedule: ("launch", "exchange", "functions"),
+}
 
 
 def load_schedule(path: Path | str) -> Schedule:
@@ -101,14 +94,10 @@ def loads(text: str, where: str) -> Schedule:
         raise ScheduleFileError(where, [f"not TOML: {error}"]) from None
     problems = _format_problems(raw)
     body = {key: value for key, value in raw.items() if key != "format"}
-    problems += value_problems(body)
-    try:
-        schedule = converter().structure(body, Schedule)
-    except ClassValidationError as error:
-        problems += _structure_problems(error, "")
-        raise ScheduleFileError(where, problems) from None
-    if problems:
-        raise ScheduleFileError(where, problems)
+    problems += value_problems(_leaves(body, ""))
+    schedule, more = structured(body, Schedule)
+    if schedule is None or problems:
+        raise ScheduleFileError(where, problems + more)
     return schedule
 
 
@@ -119,7 +108,7 @@ def dumps(schedule: Schedule) -> str:
     `epilogue.row_warps`, `roles.computes`, `raster.run`, `tile.pixels` and `tile.part` only where
     they are not the default.
     """
-    table = converter().unstructure(schedule)
+    table = unstructured(schedule, _OMITTED)
     text = tomli_w.dumps({"format": FORMAT, **table})
     # Short lists of names or numbers read better on one line; the writer breaks every list.
     return re.sub(r'\[\n((?: +(?:"\w+"|\d+),\n)+)\]', lambda found: _one_line(found[1]), text)
@@ -135,11 +124,34 @@ def shipped(device: Device | str) -> tuple[Schedule, ...]:
     return _shipped(targets.device(device).schedule_families)
 
 
+def shipped_as(device: Device | str, name: str) -> Schedule | None:
+    """The schedule of that name among the shipped ones, whose files have their names; else None.
+
+    Raises:
+        UnknownTarget: there is no such device.
+        ScheduleFileError: its file has mistakes.
+    """
+    for folder in _folders(targets.device(device).schedule_families):
+        path = folder / f"{name}.toml"
+        if path.is_file():
+            return _kept(path)
+    return None
+
+
 @functools.cache
 def _shipped(families: tuple[str, ...]) -> tuple[Schedule, ...]:
-    root = schedules_folder()
-    paths = [path for family in families for path in sorted((root / family).glob("*.toml"))]
-    return tuple(load_schedule(path) for path in paths)
+    paths = [path for folder in _folders(families) for path in sorted(folder.glob("*.toml"))]
+    return tuple(map(_kept, paths))
+
+
+@functools.cache
+def _kept(path: Path) -> Schedule:
+    """A shipped schedule, read once in a process."""
+    return load_schedule(path)
+
+
+def _folders(families: tuple[str, ...]) -> list[Path]:
+    return [schedules_folder() / family for family in families]
 
 
 def schedules_folder() -> Path:
@@ -158,12 +170,16 @@ def _format_problems(raw: dict[str, Any]) -> list[str]:
     return []
 
 
-def value_problems(raw: dict[str, Any]) -> list[str]:
-    """What is wrong with single fields, in sentences."""
+def value_problems(values: Iterable[tuple[str, Any]]) -> list[str]:
+    """What is wrong with single fields, in sentences.
+
+    Args:
+        values: dotted paths, and what stands there.
+    """
     problems = []
-    for path, value in _leaves(raw, ""):
+    for path, value in values:
         if path in _CHOICES and isinstance(value, str):
-            legal = _CHOICES[path]()
+            legal = _legal(path)
             if value not in legal:
                 problems.append(_not_a_choice(path, value, legal))
         elif path == "device" and isinstance(value, str):
@@ -186,6 +202,12 @@ def value_problems(raw: dict[str, Any]) -> list[str]:
             if value < least:
                 problems.append(f"{path}: {value} is too small. Nearest legal: {least}")
     return problems
+
+
+@functools.cache
+def _legal(path: str) -> tuple[str, ...]:
+    """The values that a field may take."""
+    return _CHOICES[path]()
 
 
 def _device_problems(name: str) -> list[str]:
@@ -211,69 +233,5 @@ def _not_a_choice(path: str, value: str, legal: tuple[str, ...]) -> str:
     return f"{path}: {value!r} is unknown. {hint}Legal: {', '.join(legal)}"
 
 
-def _structure_problems(error: BaseException, path: str) -> list[str]:
-    """The messages inside a cattrs error tree, each with its dotted path."""
-    if isinstance(error, ClassValidationError):
-        problems = []
-        for inner in error.exceptions:
-            notes = getattr(inner, "__notes__", [])
-            names = [note.name for note in notes if isinstance(note, AttributeValidationNote)]
-            deeper = f"{path}.{names[0]}" if path and names else (names[0] if names else path)
-            wants_table = any(is_dataclass(getattr(note, "type", None)) for note in notes)
-            if wants_table and not isinstance(inner, ClassValidationError):
-                problems.append(f"{deeper}: is not a table. Write [{deeper}]")
-            else:
-                problems += _structure_problems(inner, deeper)
-        return problems
-    if isinstance(error, ForbiddenExtraKeysError):
-        legal = [field.name for field in fields(error.cl)]
-        prefix = f"{path}." if path else ""
-        problems = []
-        for key in sorted(error.extra_fields):
-            near = difflib.get_close_matches(key, legal, 1)
-            hint = f"Nearest legal: {prefix}{near[0]}. " if near else ""
-            problems.append(f"{prefix}{key}: unknown key. {hint}Legal: {', '.join(legal)}")
-        return problems
-    return [f"{path}: {error}"]
-
-
 def _one_line(entries: str) -> str:
     return f"[{', '.join(entry.strip().rstrip(',') for entry in entries.splitlines())}]"
-
-
-@functools.cache
-def converter() -> cattrs.Converter:
-    """Between tables and records, as strict as a schedule file is."""
-    converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=True)
-    # cattrs would turn "3" into 3 and 3 into "3"; a schedule file says what it means.
-    converter.register_structure_hook(int, lambda value, _: _exactly(int, "an integer", value))
-    converter.register_structure_hook(bool, lambda value, _: _exactly(bool, "true or false", value))
-    converter.register_structure_hook(str, lambda value, _: _exactly(str, "a string", value))
-    converter.register_structure_hook_func(
-        lambda kind: kind == tuple[str, ...], lambda value, _: _strings(value)
-    )
-    converter.register_structure_hook_func(
-        lambda kind: kind == tuple[int, ...], lambda value, _: _numbers(value)
-    )
-    for kind, names in _OMITTED:
-        only: dict[str, Any] = {name: override(omit_if_default=True) for name in names}
-        converter.register_unstructure_hook(kind, make_dict_unstructure_fn(kind, converter, **only))
-    return converter
-
-
-def _exactly(kind: type, called: str, value: object) -> Any:
-    if type(value) is not kind:
-        raise TypeError(f"{value!r} is not {called}")
-    return value
-
-
-def _numbers(value: object) -> tuple[int, ...]:
-    if not isinstance(value, list) or not all(type(entry) is int for entry in value):
-        raise TypeError(f"{value!r} is not a list of integers")
-    return tuple(value)
-
-
-def _strings(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
-        raise TypeError(f"{value!r} is not a list of strings")
-    return tuple(value)

@@ -7,7 +7,7 @@ the dependences (`polygen.poly.legality`), whether it *fits* a device by the res
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -219,17 +219,25 @@ class Schedule:
 
     def _repr_html_(self) -> str:
         """Its name and device, and every field that is not as usual."""
-        usual = dict(_leaves(Schedule()))
-        changed = [(path, str(v)) for path, v in _leaves(self) if v != usual[path]]
+        usual = dict(leaves(Schedule()))
+        changed = [(path, str(v)) for path, v in leaves(self) if v != usual[path]]
         head = [("name", self.name), ("device", self.device)]
         return table([*head, *(pair for pair in changed if pair[0] not in ("name", "device"))])
 
 
-def _leaves(record: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The fields of a record and of the records in it, by their paths."""
-    for one in fields(record):
-        value = getattr(record, one.name)
+def leaves(record: Any, path: str = "") -> list[tuple[str, Any]]:
+    """The fields of a record and of the records in it, by their dotted paths."""
+    found: list[tuple[str, Any]] = []
+    kind: Any = type(record)
+    for name in _names(kind):
+        value = getattr(record, name)
         if is_dataclass(value):
-            yield from _leaves(value, f"{path}{one.name}.")
+            found += leaves(value, f"{path}{name}.")
         else:
-            yield path + one.name, value
+            found.append((path + name, value))
+    return found
+
+
+@functools.cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))

@@ -8,8 +8,8 @@ from polygen.errors import ScheduleFileError
 from polygen.hardware import device as targets
 from polygen.hardware.atom import Atom
 from polygen.schedule.lanes import lane_problems, meant_for_warps
-from polygen.schedule.load import converter, value_problems
-from polygen.schedule.model import Schedule
+from polygen.schedule.load import value_problems
+from polygen.schedule.model import Schedule, leaves
 
 
 def check_structure(schedule: Schedule, atom: Atom, where: str) -> None:
@@ -24,7 +24,7 @@ def check_structure(schedule: Schedule, atom: Atom, where: str) -> None:
         ScheduleFileError: values out of range, or levels that do not divide; each is listed with
             the nearest legal values.
     """
-    values = value_problems(converter().unstructure(schedule))
+    values = value_problems(leaves(schedule))
     if values:  # a record made in Python has not been through `loads`
         raise ScheduleFileError(where, values)
     cta, warp = schedule.tile.cta, schedule.tile.warp

@@ -16,9 +16,9 @@ from typing import Any
 
 import tomli_w
 
+from polygen import plain
 from polygen.errors import ScheduleFileError
 from polygen.hardware.device import Device
-from polygen.schedule import plain
 from polygen.schedule.load import schedules_folder
 from polygen.schedule.problem import Problem
 

@@ -152,12 +152,32 @@ def test_what_is_kept_of_relations_tells_names_apart():
 
 
 def test_pairs_of_one_agent_in_the_order_of_their_times():
-    times = isl.Map("{ A[a, i] -> [i] : 0 <= a < 2 and 0 <= i < 3 }")
+    times = isl.Map("{ A[a, i] -> [a, i] : 0 <= a < 2 and 0 <= i < 3 }")
     for equal, wanted in ((False, "i < j"), (True, "i <= j")):
         found = remembered.smaller(times, times, 1, equal)
         box = "0 <= a < 2 and 0 <= i < 3 and 0 <= j < 3"
         assert found.is_equal(isl.Map(f"{{ A[a, i] -> A[a, j] : {wanted} and {box} }}"))
     assert isl.points(remembered.smaller(times, times, 0, False)) != isl.points(found)
+
+
+def test_inputs_are_replaced_by_what_they_are_led_to():
+    need = isl.Map("{ A[i] -> B[i] : 0 <= i < 6 }")
+    closes = isl.Map("{ A[i] -> G[j] : 2j <= i <= 2j + 1 and 0 <= j < 2 }")
+    assert remembered.moved(need, closes).is_equal(
+        isl.Map("{ G[j] -> B[i] : 2j <= i <= 2j + 1 and 0 <= j < 2 }")
+    )
+    assert remembered.unmoved(need, closes).is_equal(isl.Map("{ A[i] -> B[i] : 4 <= i < 6 }"))
+    assert remembered.moved(need, closes) is remembered.moved(need, closes)
+
+
+def test_what_is_left_of_relations_in_several_pieces():
+    first = isl.Map("{ A[i] -> B[i] : 0 <= i < 3; A[i] -> B[i + 7] : 5 <= i < 9 }")
+    second = isl.Map("{ B[i] -> C[i] : 0 <= i < 2; B[i] -> C[0] : 9 <= i < 20 }")
+    found = remembered.composed(first, second)
+    assert found.is_equal(first.apply_range(second))
+    rest = remembered.without(found, isl.Map("{ A[i] -> C[j] : i >= 5 }"))
+    assert rest.is_equal(isl.Map("{ A[i] -> C[i] : 0 <= i < 2 }"))
+    assert remembered.without(rest, rest).is_empty()
 
 
 def test_points_of_a_text_are_listed_once():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from polygen.errors import HardwareDataError
-from polygen.hardware.atom import FILE, atom, atom_names, atoms_for, build
+from polygen.hardware.atom import FILE, atom, atom_names, atoms_for, build, scopes_for
 from polygen.hardware.data_file import read
 from polygen.hardware.device import device
 
@@ -309,6 +309,9 @@ def test_choice_by_dtype_and_feature():
         "lanes",
     ]
     assert atoms_for(ampere, "f16", "bf16") == ()
+    hopper = device("sm_90a")
+    named = [(one.name, one.scope) for one in atoms_for(hopper, "bf16", "bf16", "f32")]
+    assert list(scopes_for(hopper, "bf16", "bf16", "f32")) == named
     assert atom("m16n8k32_f32_e4m3").runs_on(ada)
     assert not atom("m16n8k32_f32_e4m3").runs_on(ampere)
 

@@ -3,7 +3,8 @@
 import pytest
 
 from polygen import isl
-from polygen.poly.before import earlier, last_writes, next_writes
+from polygen.poly.before import by_agent, earlier, earlier_of_agent, last_writes, next_writes
+from polygen.poly.versions import of_each_agent, same_agent
 
 TIMES = {
     "same loops, one step apart": ("a[i, k] -> [i, 0, k, 1]", "b[i, k] -> [i, 0, k, 2]"),
@@ -25,6 +26,27 @@ def timed(text):
 def test_earlier_is_the_lexicographic_order_of_whole_vectors(texts):
     first, second = map(timed, texts)
     assert earlier(first, second).is_equal(isl.Map.lex_lt_map(first, second))
+
+
+@pytest.mark.parametrize("agents", range(3))
+@pytest.mark.parametrize("texts", TIMES.values(), ids=TIMES)
+def test_earlier_of_an_agent_is_that_order_among_instances_that_begin_alike(texts, agents):
+    first, second = map(timed, texts)
+    wanted = same_agent(isl.Map.lex_lt_map(first, second), agents)
+    assert earlier_of_agent(first, second, agents).is_equal(wanted)
+
+
+@pytest.mark.parametrize("agents", range(3))
+def test_what_is_composed_by_agents_is_what_one_agent_has_of_all(agents):
+    cells = isl.Map(
+        "[K] -> { a[i, k] -> c[k, i] : 0 <= i < 3 and 0 <= k < K and (i + k) mod 2 = 0 }"
+    )
+    other = isl.Map("[K] -> { b[i, k] -> c[k, 0] : 0 <= i < 3 and 0 <= k < K }")
+    step = isl.Map("{ c[k, i] -> c[k', 0] : k <= k' <= k + 2 }")
+    wanted = same_agent(cells.apply_range(step).apply_range(other.reverse()), agents)
+    later = by_agent(cells, agents).apply_range(of_each_agent(step, agents))
+    found = later.apply_range(by_agent(other, agents).reverse())
+    assert found.is_equal(wanted) and not found.is_empty()
 
 
 PARTS = "0 <= i < 3 and 0 <= k < K"

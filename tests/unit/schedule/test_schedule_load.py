@@ -8,7 +8,14 @@ import pytest
 
 from polygen.hardware.atom import atom
 from polygen.hardware.device import device, devices
-from polygen.schedule.load import dumps, load_schedule, loads, schedules_folder, shipped
+from polygen.schedule.load import (
+    dumps,
+    load_schedule,
+    loads,
+    schedules_folder,
+    shipped,
+    shipped_as,
+)
 from polygen.schedule.model import (
     Cluster,
     CtaTile,
@@ -159,3 +166,10 @@ def test_launches_are_written_only_where_they_are_unusual():
     copying = replace(Schedule(), launch=Launches(realign=True))
     assert "[launch]\nrealign = true\n" in dumps(copying)
     assert loads(dumps(copying), "a test") == copying
+
+
+def test_a_shipped_schedule_is_found_by_the_name_of_its_file():
+    for target in devices():
+        every = {one.name: one for one in shipped(target)}
+        assert {name: shipped_as(target, name) for name in every} == every
+    assert shipped_as(device("sm_90a"), "none of them") is None

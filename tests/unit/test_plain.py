@@ -6,7 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from polygen.schedule import plain
+from polygen import plain
+from polygen.hardware.data_file import DATA
 from polygen.schedule.load import schedules_folder
 
 FILES = sorted(schedules_folder().rglob("*.toml"))
@@ -19,8 +20,8 @@ def meaning(read, text):
         return str(error)
 
 
-def test_shipped_files_are_plain():
-    for path in FILES:
+def test_shipped_files_and_facts_of_instructions_are_plain():
+    for path in (*FILES, *(DATA / name for name in ("atoms.toml", "devices.toml", "cost.toml"))):
         text = path.read_text(encoding="utf-8")
         assert plain._plain(text) == tomllib.loads(text), path
 
@@ -36,7 +37,8 @@ LINES = st.sampled_from([
     "a = 1", "b = [1, 2]", "a = []", "b = [1,]", '"a" = 1', "a.b = 2", "[a]", "[a.b]", "[b]",
     "[[a]]", "[[b]]", "[a . b]", "a = {b = 1}", "a = [[1]]", 'b = ["x""y"]', "# x", "b = [1 2]",
     "a = [\n1,\n 2,\n]", "a = [\n# c\n]", "b = [,]", "a = 1979-05-27", "b = [1.5, true]",
-    "b = -1 # c", "", "a",
+    "b = -1 # c", "", "a", 'a = {b = 1, c = "x = 2, y"}', "a = {b = 1, b = 2}", '["a"]', '["a".b]',
+    '["a.b"]', '[a."b"]', 'a = [[1, 2], [], ["]"]]', "a = [[1], 2]", "a = {b = [1]}", "a = {}",
 ])  # fmt: skip
 TEXTS = st.lists(PIECES, max_size=12).map("".join) | st.lists(LINES, max_size=6).map("\n".join)
 
@@ -44,6 +46,9 @@ TEXTS = st.lists(PIECES, max_size=12).map("".join) | st.lists(LINES, max_size=6)
 @settings(max_examples=400, deadline=None)
 @given(TEXTS)
 @example("[a.b]\n[a]\nb = 1\n")
+@example("a = {b = 1}\n[a]\n")
+@example("[b]\na = {b = 1}\n[b.a.c]\n")
+@example('[a]\n["a"]\n')
 @example("[[a]]\n[a.b]\nb = 1\n[[a]]\n")
 def test_any_text_means_what_tomllib_says(text):
     assert repr(meaning(plain.loads, text)) == repr(meaning(tomllib.loads, text))
