@@ -179,6 +179,9 @@ CASES: dict[str, list[tuple[Schedule, dict[str, Any], bool]]] = {
     + [(R, {"smem__swizzle": "none"}, False)],
     "epilogue.through": [(W, {"epilogue__through": t}, t != "tma") for t in ("registers", "tma")]
     + [(R, {"epilogue__through": t}, t != "smem") for t in ("registers", "tma", "smem")],
+    "epilogue.row_warps": [
+        (W, {"epilogue__row_warps": n}, n in (1, 2, 4, 8)) for n in (0, 1, 2, 3, 4, 7, 8, 9, 16)
+    ],
     "epilogue.rows": [(W, {"epilogue__rows": r}, r == "after") for r in ("after", "tile", "row")],
     "epilogue.slots": [(R, {"epilogue__slots": n}, n >= 1) for n in (0, 1, 2, 3)],
     "epilogue.prefetch": [(R, {"epilogue__prefetch": n}, n >= 1) for n in (0, 1, 3)],
